@@ -100,6 +100,13 @@ def idle_cpus(*, live: bool) -> int:
     return max(min(idle, cpus // 4) if live else idle, 1)
 
 
+def jobs_of(args: argparse.Namespace) -> int:
+    """How many processes may share the work."""
+    if args.cpu_budget is not None:
+        return 1
+    return args.jobs or idle_cpus(live=args.core is None and args.qemu is None)
+
+
 def percent(text: str) -> float:
     """The value of --cpu-budget."""
     value = float(text)
@@ -134,7 +141,6 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
     if args.cpu_budget is not None:
         last_in_line()
         keep_to(args.cpu_budget)
-        args.jobs = 1
     if args.proc_root is not None:
         if not (args.proc_root / "proc").is_dir():
             raise TargetError(
@@ -157,9 +163,6 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             raise
         say(f"{error}; reading /proc and /sys instead")
         return Files(Path("/"), args.all), "/", {"fallback": str(error)}
-    jobs = 1  # of a QEMU guest, whose one socket is for one process
-    if args.qemu is None:
-        jobs = args.jobs or idle_cpus(live=args.core is None)
     if args.core is not None:
         notes = core_notes(args.core)
         if words := other_release(prog):
@@ -168,6 +171,8 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
         if "truncated" in notes:
             say(f"{args.core}: {notes['truncated']}; reading what is there")
     anew = opened if args.core is not None else None
+    # A QEMU guest's one socket is for one process.
+    jobs = jobs_of(args) if args.qemu is None else 1
     return Memory(prog, jobs=jobs, rmap_node_ns=args.rmap_node_ns, opened=anew), name, notes
 
 

@@ -5,10 +5,15 @@ import contextlib
 import ctypes
 import gc
 import importlib.util
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from mmscope.drgn.workers.workers import Died, Tell, beside
 from mmscope.reports.bundle.outcome import say
+
+AGAIN = "run 'mmscope findings'"
 
 
 def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
@@ -17,22 +22,61 @@ def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
 
     :param sections: those findings alone that are about these.
     """
-    # What they need may be missing on the box; mostly this, and then nothing is loaded for it.
-    if importlib.util.find_spec("duckdb") is None:
-        say("findings need duckdb: run 'mmscope findings' where it is installed")
+    if lacks := _lacks():
+        say(f"findings need {lacks}: {AGAIN} where it is installed")
         return
-    give_back()
-    try:
-        from mmscope.reports.bundle.bundle import Bundle
-        from mmscope.reports.findings import findings, findings_text
-    except ImportError as error:
-        say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
-        return
+    from mmscope.reports.bundle.bundle import Bundle
+    from mmscope.reports.findings import findings, findings_text
+
     questions = findings.load_questions()
     if sections is not None:
         questions = [question for question in questions if question.section in sections]
         print()
     findings_text.print_findings(findings.evaluate(Bundle(path), questions), everything=False)
+
+
+@contextlib.contextmanager
+def printed_by_another(path: Path) -> Iterator[Callable[[], None]]:
+    """
+    :func:`print_findings` of a bundle that is still to be written, by a process that meanwhile
+    imports what it takes: DuckDB, the templates, the questions.
+    """
+    go, gone = os.pipe()
+
+    def work(_: Tell) -> None:
+        os.close(gone)
+        _lacks()
+        if os.read(go, 1):
+            print_findings(path)
+            sys.stdout.flush()
+
+    sys.stdout.flush()  # or it would be printed by both
+    with contextlib.ExitStack() as ends:
+        ends.callback(os.close, go)
+        ends.callback(os.close, gone)
+        another = ends.enter_context(beside(work))
+
+        def print_now() -> None:
+            sys.stdout.flush()
+            os.write(gone, b"!")
+            if isinstance(result := another(), Died):
+                say(f"findings: the process that asks for them {result.how}: {AGAIN} {path}")
+
+        yield print_now
+
+
+def _lacks() -> str | None:
+    """What findings need and the box does not have; else, all of it is imported."""
+    # Mostly this, and then nothing is loaded for it.
+    if importlib.util.find_spec("duckdb") is None:
+        return "duckdb"
+    give_back()
+    try:
+        from mmscope.reports.bundle import bundle  # noqa: F401
+        from mmscope.reports.findings import findings, findings_text  # noqa: F401
+    except ImportError as error:
+        return error.name
+    return None
 
 
 def give_back() -> None:
