@@ -67,6 +67,7 @@ PAGES = {
 }
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
+CUT = "mmscope cut short"  # in Program.cache
 COPY = "copy the dump anew from where it was taken"
 
 
@@ -222,6 +223,17 @@ def read_what_is_there(prog: Program, core: Path) -> bool:
             f"{core}: was cut short, and this drgn's libkdumpfile cannot tell what is missing from "
             f"zeros ({_reason(error)}); {COPY}, or read it by the drgn of PyPI"
         ) from error
+
+
+def read_as_opened_here(prog: Program) -> None:
+    """
+    Have a core that drgn opened by itself, in a session or for a script, read as far as it goes.
+
+    :raises TargetError: it cannot be read so.
+    """
+    if prog.flags & ProgramFlags.IS_LIVE or prog.core_dump_path is None or CUT in prog.cache:
+        return
+    prog.cache[CUT] = read_what_is_there(prog, Path(prog.core_dump_path))
 
 
 def _damaged_note(core: Path, error: Exception) -> TargetError:
