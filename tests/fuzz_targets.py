@@ -429,11 +429,16 @@ def core(data: bytes) -> None:
     path = scratch() / "core"
     path.write_bytes(head[:4096].ljust(4096, b"\0") + second if second else head)
     size = path.stat().st_size
-    core_file.read_kdump(path)
+    kdump = core_file.read_kdump(path)
     core_file.elf_type(path)
     core_file.split_part(path)
     core_file.left_out(path)
-    assert core_file.missing_bytes(path) >= 0
+    missing = core_file.missing_bytes(path)
+    assert missing >= 0
+    if kdump is not None:
+        frames = core_file.missing_frames(path)
+        pages = 0 if frames is None else int.from_bytes(frames.tobytes(), "little").bit_count()
+        assert missing == pages * kdump.page_size
     identity = core_file.build_id(path)
     assert identity is None or len(identity) <= 2 * size
 

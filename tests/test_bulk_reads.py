@@ -4,14 +4,13 @@ A second handle of libkdumpfile: what is read through it, and that drgn is asked
 none or it fails. tests/lab/test_packed_dumps.py reads dumps with it.
 """
 
-import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from drgn import Architecture, FaultError, Platform, PlatformFlags, Program
+from drgn import Architecture, FaultError, Platform, Program
+from kdump_files import LITTLE, Library
 
 from mmscope.drgn.dumps import bulk_reads
 from mmscope.drgn.dumps.bulk_reads import (
@@ -22,47 +21,19 @@ from mmscope.drgn.dumps.bulk_reads import (
     Handle,
     NoHandleError,
     attach,
+    drgn_translates,
+    loaded,
     read_bytes,
 )
 
 BASE, SIZE = 0xFFFF_8880_0000_0000, 4 * LEAST
-LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 LINE = "7f2000-7f3000 r-xp 00000000 fe:00 1234       /usr/lib/{}\n"
-
-
-class Library:
-    """Stands in for libkdumpfile, whose memory is all *byte*."""
-
-    def __init__(self, byte: int = 1, refuses: bytes = b"", new: int | None = 7) -> None:
-        self.byte, self.refuses, self.new = byte, refuses, new
-        self.keys: list[bytes] = []
-        self.reads: list[tuple[int, int, int]] = []
-        self.fails = self.short = False
-        self.freed: list[int] = []
-
-    def kdump_new(self) -> int | None:
-        return self.new
-
-    def kdump_set_attr(self, context: int, key: bytes, attribute: Any) -> int:
-        self.keys.append(key)
-        return int(key == self.refuses)
-
-    def kdump_read(self, context: int, space: int, address: int, to: int, room: Any) -> int:
-        self.reads.append((space, address, room._obj.value))
-        if self.fails:
-            return 1
-        room._obj.value -= self.short
-        ctypes.memset(to, self.byte, room._obj.value)
-        return 0
-
-    def kdump_free(self, context: int) -> None:
-        self.freed.append(context)
 
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
-    monkeypatch.setattr(bulk_reads, "_loaded", lambda maps: ("", SOUND))
+    monkeypatch.setattr(bulk_reads, "loaded", lambda *_: ("", SOUND))
     monkeypatch.setattr(bulk_reads, "_library", lambda path: library)
     return library
 
@@ -86,12 +57,14 @@ def open_files() -> int:
 
 
 @pytest.mark.parametrize("name", ["libkdumpfile.so.10.1.0", "x y/libkdumpfile-8796b0.so.12.0.0"])
-def test_the_library_that_is_loaded_is_found(name: str) -> None:
-    maps = (
+def test_the_library_that_is_loaded_is_found(tmp_path: Path, name: str) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text(
         LINE.format("libc.so.6") + 2 * LINE.format(name) + "7ff000-7ff001 r-xp 0 00:00 0  [vdso]\n"
     )
     version = LOSES_ROOM if "so.10" in name else SOUND
-    assert bulk_reads._loaded(maps) == (f"/usr/lib/{name}", version)
+    found = loaded("libkdumpfile", (LOSES_ROOM, SOUND), maps)
+    assert found == (f"/usr/lib/{name}", version)
 
 
 @pytest.mark.parametrize(
@@ -106,16 +79,17 @@ def test_the_library_that_is_loaded_is_found(name: str) -> None:
         ["libkdumpfile.so.10", "libkdumpfile.so.12"],
     ],
 )
-def test_no_other_library_is_called(names: list[str]) -> None:
+def test_no_other_library_is_called(tmp_path: Path, names: list[str]) -> None:
+    (tmp_path / "maps").write_text("".join(map(LINE.format, names)))
     with pytest.raises(NoHandleError):
-        bulk_reads._loaded("".join(map(LINE.format, names)))
+        loaded("libkdumpfile", (LOSES_ROOM, SOUND), tmp_path / "maps")
 
 
 @pytest.mark.parametrize("name", ["/no/libkdumpfile.so.12", os.path.realpath("/proc/self/exe")])
 def test_a_library_that_is_none_is_no_error(
     name: str, prog: Program, core: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_reads, "_loaded", lambda maps: (name, SOUND))
+    monkeypatch.setattr(bulk_reads, "loaded", lambda *_: (name, SOUND))
     before = open_files()
     attach(prog, core, BASE)
     assert not prog.cache and open_files() == before
@@ -205,7 +179,7 @@ def test_where_the_handle_fails_drgn_is_asked(
 def test_a_library_that_loses_room_is_left_after_it_failed(
     library: Library, core: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr(bulk_reads, "_loaded", lambda maps: ("", version))
+    monkeypatch.setattr(bulk_reads, "loaded", lambda *_: ("", version))
     before = open_files()
     handle = Handle(core)
     assert handle.read(BASE, 9, False) == b"\1" * 9
@@ -255,3 +229,11 @@ def test_where_drgn_translates_there_is_no_handle(
     monkeypatch.setenv("DRGN_PREFER_PGTABLE_READER", "1")
     attach(prog, core, BASE)
     assert not prog.cache and not library.keys
+
+
+@pytest.mark.parametrize(("said", "does"), [("1", True), (" 07x", True), ("0", False), ("", False)])
+def test_whether_drgn_translates_is_read_as_drgn_reads_it(
+    monkeypatch: pytest.MonkeyPatch, said: str, does: bool
+) -> None:
+    monkeypatch.setenv("DRGN_PREFER_PGTABLE_READER", said)
+    assert drgn_translates() == does

@@ -9,12 +9,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from elf_files import BUILD_ID, ET_CORE, ET_EXEC, PT_LOAD, PT_NOTE, VMLINUX, elf, gnu, note, vmcore
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kdump_files import kdump
 
-from mmscope.drgn.dumps.core_file import build_id, ends_before_pages, missing_bytes
+from mmscope.drgn.dumps.core_file import (
+    build_id,
+    ends_before_pages,
+    missing_bytes,
+    missing_frames,
+)
 from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.opening.target import TargetError, open_target, where_symbols_are
 
@@ -228,15 +235,6 @@ def test_a_damaged_elf_file_is_no_crash(
     assert missing_bytes(path) >= 0
 
 
-def kdump(descriptors: list[tuple[int, int]]) -> bytes:
-    """A kdump-compressed file of pages by (offset, size) of their data: headers, two bitmaps."""
-    head = b"KDUMP   ".ljust(428, b"\0") + struct.pack("<IIII", 4096, 1, 2, 4096)
-    sub = struct.pack("<8xII64xQQQ", 0, 0, 0, 4096, 4096)
-    bitmap = ((1 << len(descriptors)) - 1).to_bytes(4096, "little")
-    pages = b"".join(struct.pack("<QIIQ", *one, 0, 0) for one in descriptors)
-    return head.ljust(4096, b"\0") + sub.ljust(4096, b"\0") + 2 * bitmap + pages + bytes(4096)
-
-
 def test_a_kdump_that_ends_before_it_says_which_pages_it_has_is_not_opened(tmp_path: Path) -> None:
     """libkdumpfile would map what is not there, and the process end by SIGBUS."""
     whole = kdump([(16_500, 100)])
@@ -251,3 +249,44 @@ def test_pages_whose_descriptors_never_came_are_missing(tmp_path: Path) -> None:
     """Zeros are in their place, where a flattened dump that was cut short is rebuilt."""
     assert missing_bytes(file(tmp_path, kdump([(17_000, 100), (17_100, 100)]))) == 0
     assert missing_bytes(file(tmp_path, kdump([(17_000, 100), (0, 0), (0, 0)]))) == 2 * 4096
+
+
+def frames(path: Path) -> list[int] | None:
+    missing = missing_frames(path)
+    return (
+        None
+        if missing is None
+        else np.flatnonzero(np.unpackbits(missing, bitorder="little")).tolist()
+    )
+
+
+def test_which_page_frames_are_missing_is_said_by_their_descriptors(tmp_path: Path) -> None:
+    # Frames 1, 2, 4, 7 and 9: the second and the fourth share a page of zeros.
+    pages = [(17_000, 100), (16_900, 100), (17_100, 200), (16_900, 100), (17_300, 50)]
+    bitmap = sum(1 << frame for frame in (1, 2, 4, 7, 9)).to_bytes(4096, "little")
+    whole = kdump(pages)
+    whole = whole[:8192] + 2 * bitmap + whole[16_384:17_350]
+    cut = {17_350: None, 17_349: [9], 17_300: [9], 17_299: [4, 9], 17_050: [1, 4, 9]}
+    cut |= {16_999: [1, 2, 4, 7, 9], 16_384 + 3 * 24: [1, 2, 4, 7, 9]}
+    for size, missing in cut.items():
+        path = file(tmp_path, whole[:size])
+        assert frames(path) == missing
+        assert missing_bytes(path) == 4096 * len(missing or [])
+    unsaid = whole[: 16_384 + 4 * 24] + bytes(24) + whole[16_384 + 5 * 24 :]
+    assert frames(file(tmp_path, unsaid)) == [9]
+
+
+def test_missing_page_frames_far_apart_are_each_told(tmp_path: Path) -> None:
+    """In the first, in one of the middle and in the last stretch of a bitmap."""
+    size = 5 * 4096
+    present = np.zeros(size * 8, bool)
+    present[[3, 70_000, 70_001, size * 8 - 1]] = True
+    bitmap = np.packbits(present, bitorder="little").tobytes()
+    head = bytearray(kdump([])[:8192])
+    struct.pack_into("<I", head, 428 + 8, 2 * 5)
+    begin = 8192 + 2 * size
+    places = [(0, 0), (begin + 96, 10), (1 << 60, 10), (begin + 106, 10)]
+    described = b"".join(struct.pack("<QIIQ", *place, 0, 0) for place in places)
+    path = file(tmp_path, bytes(head) + 2 * bitmap + described + bytes(15))
+    assert frames(path) == [3, 70_001, size * 8 - 1]
+    assert missing_bytes(path) == 3 * 4096

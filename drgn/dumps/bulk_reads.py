@@ -28,6 +28,7 @@ import ctypes
 import os
 import re
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ OWN = "mmscope bulk reads"  # in Program.cache
 LEAST, MOST = 1 << 16, 1 << 26
 # Beside the page that is copied, translation holds on to four (READ_CACHE_SLOTS, addrxlat-priv.h):
 # with four in all nothing can be translated.
-CACHED_PAGES = 16
+FEW_PAGES = ((b"cache.size", 16),)
 PAGE = 4096
 
 # include/libkdumpfile/kdumpfile.h
@@ -50,7 +51,7 @@ KDUMP_OK = 0
 LOSES_ROOM, SOUND = 10, 12
 
 MAPS = Path("/proc/self/maps")
-LOADED = re.compile(r"^(?:\S+ +){5}(/.*/libkdumpfile[^/]*\.so\.(\d+)[.\d]*)$", re.MULTILINE)
+LOADED = r"^(?:\S+ +){5}(/.*/%s[^/]*\.so\.(\d+)[.\d]*)$"
 
 
 class _Attribute(ctypes.Structure):
@@ -71,30 +72,34 @@ class NoHandleError(Exception):
 
 class Handle:
     """
-    A dump that is open in libkdumpfile, which keeps few pages of it.
+    A dump that is open in libkdumpfile.
 
+    :param settings: attributes with a number; by default it keeps few pages.
     :raises NoHandleError: the library is not there, is another one, or refuses.
     :raises OSError: the file cannot be opened.
     """
 
-    def __init__(self, core: Path, maps: Path = MAPS) -> None:
-        path, version = _loaded(maps.read_text("utf-8", "surrogateescape"))
+    def __init__(
+        self, core: Path, settings: Sequence[tuple[bytes, int]] = FEW_PAGES, maps: Path = MAPS
+    ) -> None:
+        path, version = loaded("libkdumpfile", (LOSES_ROOM, SOUND), maps)
         self._gives_up = version == LOSES_ROOM
-        library = _library(path)
+        self.library = library = _library(path)
         self._read = library.kdump_read
         file = os.open(core, os.O_RDONLY | os.O_CLOEXEC)
-        self._context = library.kdump_new()
-        self._close = weakref.finalize(self, _close, library, self._context, file)
+        self.context = library.kdump_new()
+        self._close = weakref.finalize(self, _close, library, self.context, file)
         self._close.atexit = False  # nothing of it outlives the process
-        if not self._context:
+        if not self.context:
             raise NoHandleError("kdump_new() failed")
         for key, attribute in (
-            # First: a cache that is made smaller forgets who holds pages of it.
-            (b"cache.size", _Attribute(KDUMP_NUMBER, CACHED_PAGES)),
+            # First: a cache that is made smaller forgets who holds pages of it, and how the file is
+            # read is looked at when it is opened (open_dump(), open.c).
+            *((name, _Attribute(KDUMP_NUMBER, number)) for name, number in settings),
             (b"file.fd", _Attribute(KDUMP_NUMBER, file)),
             (b"addrxlat.ostype", _Text(KDUMP_STRING, b"linux")),
         ):
-            if library.kdump_set_attr(self._context, key, ctypes.byref(attribute)) != KDUMP_OK:
+            if library.kdump_set_attr(self.context, key, ctypes.byref(attribute)) != KDUMP_OK:
                 self._close()
                 raise NoHandleError(f"libkdumpfile refuses {key.decode()}")
 
@@ -105,12 +110,21 @@ class Handle:
         found = np.empty(size, np.uint8)
         room = ctypes.c_size_t(size)
         space = KDUMP_KPHYSADDR if physical else KDUMP_KVADDR
-        status = self._read(self._context, space, address, found.ctypes.data, ctypes.byref(room))
+        status = self._read(self.context, space, address, found.ctypes.data, ctypes.byref(room))
         if status == KDUMP_OK and room.value == size:
             return found.data.toreadonly()
         if self._gives_up:
             self._close()
         return None
+
+
+def drgn_translates() -> bool:
+    """
+    Whether drgn is told to translate addresses by itself; the library may do so differently
+    (``prefer_drgn_vaddr_reader()``, libdrgn/kdump.c, which asks atoi()).
+    """
+    said = re.match(r"\s*[+-]?(\d+)", os.environ.get("DRGN_PREFER_PGTABLE_READER", ""))
+    return bool(said and int(said[1]))
 
 
 def attach(prog: Program, core: Path, sample: int) -> None:
@@ -120,8 +134,7 @@ def attach(prog: Program, core: Path, sample: int) -> None:
 
     :param sample: a kernel address of which the handle has to say what drgn says.
     """
-    # drgn translates addresses by itself then, and the library may do so differently.
-    if os.environ.get("DRGN_PREFER_PGTABLE_READER"):
+    if drgn_translates():
         return
     try:
         handle = Handle(core)
@@ -148,14 +161,20 @@ def read_bytes(
     return data
 
 
-def _loaded(maps: str) -> tuple[str, int]:
-    """Path and version of the libkdumpfile that is loaded, by what /proc/self/maps says."""
-    found = {(path, int(version)) for path, version in LOADED.findall(maps)}
+def loaded(name: str, versions: Sequence[int], maps: Path = MAPS) -> tuple[str, int]:
+    """
+    Path and version of a library that is loaded, by what /proc/self/maps says.
+
+    :raises NoHandleError: it is not, or not in one of these versions.
+    """
+    lines = maps.read_text("utf-8", "surrogateescape")
+    pattern = re.compile(LOADED % name, re.MULTILINE)
+    found = {(path, int(version)) for path, version in pattern.findall(lines)}
     if len(found) != 1:
-        raise NoHandleError(f"{len(found)} libkdumpfiles are loaded")
+        raise NoHandleError(f"{len(found)} of {name} are loaded")
     ((path, version),) = found
-    if version not in (LOSES_ROOM, SOUND) or ctypes.sizeof(ctypes.c_void_p) != 8:
-        raise NoHandleError(f"another libkdumpfile: {path}")
+    if version not in versions or ctypes.sizeof(ctypes.c_void_p) != 8:
+        raise NoHandleError(f"another {name}: {path}")
     return path, version
 
 
@@ -173,6 +192,9 @@ def _library(path: str) -> ctypes.PyDLL:
             *(pointer, ctypes.c_int, ctypes.c_uint64, pointer),
             ctypes.POINTER(ctypes.c_size_t),
         )
+        library.kdump_get_addrxlat.argtypes = (pointer, pointer, pointer)
+        library.kdump_get_err.argtypes = (pointer,)
+        library.kdump_get_err.restype = ctypes.c_char_p
     except AttributeError as error:
         raise NoHandleError(str(error)) from error
     return library

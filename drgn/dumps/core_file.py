@@ -7,8 +7,8 @@ Which memory is missing since the file was cut short, or since makedumpfile left
 file alone: drgn knows only that a read fails. Formats: ``elf(5)``; makedumpfile's
 ``IMPLEMENTATION`` and ``diskdump_mod.h`` (header version 6, 1.7.2).
 
-Costs: a few reads; of a kdump that was cut short, its page descriptors (24 bytes a page) from the
-end up to where it is whole.
+Costs: a few reads, and the bitmap; of a kdump that was cut short, its page descriptors as well (24
+bytes a page).
 
 It cannot know: what an ELF core of makedumpfile leaves out, which reads as zeros there.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mmscope.drgn.tables.record import record
 
@@ -35,7 +36,7 @@ KDUMP_HEADER, KDUMP_HEADER_OFFSET = "<IIII", 428
 KDUMP_LEVEL, KDUMP_LEVEL_OFFSET = "<II", 8
 KDUMP_RANGE, KDUMP_RANGE_OFFSET = "<QQQ", 80
 PAGE_DESCRIPTOR = np.dtype([("offset", "<u8"), ("size", "<u4"), ("flags", "<u4"), ("page", "<u8")])
-CHUNK_BYTES = 24 << 16
+CHUNK_BYTES, BITMAP_CHUNK = 24 << 16, 1 << 13  # so many descriptors, for so many bits
 # The bits of a dump level: what makedumpfile(8) -d leaves out.
 DUMP_LEVELS = {
     1: "zero",
@@ -164,31 +165,57 @@ def _bits(path: Path, kdump: Kdump, number: int) -> int:
     return count
 
 
-def _missing_pages(path: Path, kdump: Kdump, size: int) -> int:
+def _missing(path: Path, kdump: Kdump) -> Iterator[tuple[int, NDArray[np.bool_]]]:
     """
-    Pages whose descriptor or data lies behind the end of the file.
+    Which page frames are in a dump by its bitmap, but have their descriptor or data behind the end
+    of the file: the first PFN of a stretch, and of each in it whether. From the last stretch on.
 
-    Of a split dump, whose bitmap is that of the whole, only those whose descriptors are there.
+    Nothing of a split dump, whose bitmap is that of the whole.
     """
-    begin = kdump.descriptors
-    descriptors = _bits(path, kdump, 1)
-    there = min(max(size - begin, 0) // PAGE_DESCRIPTOR.itemsize, descriptors)
-    missing = 0 if kdump.split else descriptors - there
-    length = there * PAGE_DESCRIPTOR.itemsize
-    # Data is in the order of PFNs, except for zero pages, which share a place. So the last pages
-    # show it.
-    for offset in range((length - 1) // CHUNK_BYTES * CHUNK_BYTES, -1, -CHUNK_BYTES):
-        data = _read(path, begin + offset, min(CHUNK_BYTES, length - offset))
-        pages = np.frombuffer(data[: len(data) // 24 * 24], PAGE_DESCRIPTOR)
+    size, begin = path.stat().st_size, kdump.bitmaps + kdump.bitmap_bytes
+    # What a damaged header says may be far more than there is.
+    length = 0 if kdump.split else max(min(kdump.bitmap_bytes, size - begin), 0)
+    number = _bits(path, kdump, 1)  # descriptors are in the order of PFNs
+    found = False
+    for offset in range((length - 1) // BITMAP_CHUNK * BITMAP_CHUNK, -1, -BITMAP_CHUNK):
+        data = _read(path, begin + offset, min(BITMAP_CHUNK, length - offset))
+        dumped = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").view(bool)
+        count = int(np.count_nonzero(dumped))
+        number -= count
+        itemsize = PAGE_DESCRIPTOR.itemsize
+        data = _read(path, kdump.descriptors + number * itemsize, count * itemsize)
+        pages = np.frombuffer(data[: len(data) // itemsize * itemsize], PAGE_DESCRIPTOR)
         # Both, as the sum of a damaged one may wrap around. At 0 is the file's header: zeros are
         # where a dump was rebuilt of one that was cut short.
-        outside = (pages["offset"] > size) | (pages["offset"] + pages["size"] > size)
-        outside |= pages["offset"] == 0
-        behind = int(np.count_nonzero(outside))
-        if not behind and not missing and len(np.unique(pages["offset"])) > 1:
-            break
-        missing += behind
-    return missing
+        outside = np.ones(count, bool)
+        outside[: len(pages)] = (
+            (pages["offset"] > size)
+            | (pages["offset"] + pages["size"] > size)
+            | (pages["offset"] == 0)
+        )
+        if outside.any():
+            found = True
+            dumped[dumped] = outside
+            yield offset * 8, dumped
+        # Data is in the order of PFNs, except for zero pages, which share a place. So the last
+        # pages show it.
+        elif not found and len(np.unique(pages["offset"])) > 1:
+            return
+
+
+def missing_frames(path: Path) -> NDArray[np.uint8] | None:
+    """
+    The page frames of a kdump-compressed file whose data lies behind the end of the file, as a
+    bitmap up to the last of them, that of PFN 0 the lowest bit of the first byte: 32 MiB a TiB,
+    however many pages of zeros, which share a place, are among them. None if all are there.
+    """
+    kdump, frames = read_kdump(path), None
+    for first, missing in _missing(path, kdump) if kdump else ():
+        packed = np.packbits(missing, bitorder="little")
+        if frames is None:  # of the last stretch
+            frames = np.zeros(first // 8 + len(packed), np.uint8)
+        frames[first // 8 : first // 8 + len(packed)] = packed
+    return frames
 
 
 def missing_bytes(path: Path) -> int:
@@ -202,7 +229,8 @@ def missing_bytes(path: Path) -> int:
     except OSError:
         return 0
     if (kdump := read_kdump(path)) is not None:
-        return _missing_pages(path, kdump, size) * kdump.page_size
+        pages = sum(int(np.count_nonzero(missing)) for _, missing in _missing(path, kdump))
+        return pages * kdump.page_size
     return sum(
         max(begin + length - max(size, begin), 0)
         for kind, begin, length in _segments(path)

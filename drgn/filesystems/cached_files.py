@@ -83,6 +83,7 @@ class CachedFiles:
     held: NDArray[np.int64]
     others: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(COLUMNS), np.int64))
     other_rows: int = 0
+    dentries_lost: int = 0  # of shared memory, that cannot be read
     gaps: Gaps = field(default_factory=Gaps)
 
     @property
@@ -144,6 +145,7 @@ def _tell_kinds(files: CachedFiles) -> None:
     files.kind[shmem] = TMPFS
     at = np.flatnonzero(shmem)
     dentry, read = _dentries(files, at)
+    files.dentries_lost = int(((files.inode["dentry"][at] != 0) & ~read).sum())
     inside = files.inode["sb"][at] == np.uint64(supers.shm)
     files.kind[at[inside]] = KERNEL
     ours = np.flatnonzero(inside & read)

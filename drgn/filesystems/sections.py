@@ -62,7 +62,7 @@ def cached_files_from_memory(memory: Memory) -> Found:
 
 
 def _say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
-    """Pages whose file could not be found."""
+    """Pages whose file could not be found, and files of which it cannot be told who has them."""
     if lost := int((~files.known).sum()):
         pages = int(files.pages[~files.known].sum())
         disagreement(
@@ -70,6 +70,14 @@ def _say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
             found,
             f"{pages:,} pages are of {lost:,} address_spaces whose inode or file system cannot be "
             "read",
+        )
+    if files.dentries_lost:
+        disagreement(
+            memory,
+            found,
+            f"{files.dentries_lost:,} dentries of files of shared memory cannot be read: "
+            "whether somebody has these files open or mapped is unknown, and they are in no count of "
+            "files that nobody has",
         )
     if files.other_rows:
         found.notes.append(

@@ -27,7 +27,7 @@ from drgn import (
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
-from mmscope.drgn.dumps import bulk_reads
+from mmscope.drgn.dumps import bulk_reads, cut_short
 from mmscope.drgn.dumps.core_file import (
     ET_CORE,
     KDUMP,
@@ -67,6 +67,7 @@ PAGES = {
 }
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
+CUT = "mmscope cut short"  # in Program.cache
 COPY = "copy the dump anew from where it was taken"
 
 
@@ -201,10 +202,38 @@ def _open(prog: Program, core: Path) -> None:
             f"{core}: a core dump, but not a Linux kernel's: it has no VMCOREINFO note"
             " (QEMU: give the guest '-device vmcoreinfo')"
         )
-    if head_of(core).startswith(KDUMP):
+    if head_of(core).startswith(KDUMP) and not read_what_is_there(prog, core):
         with contextlib.suppress(ValueError):  # a damaged note
             sample = int(vmcoreinfo(prog).get("SYMBOL(init_uts_ns)", ""), 16)
             bulk_reads.attach(prog, core, sample)
+
+
+def read_what_is_there(prog: Program, core: Path) -> bool:
+    """
+    Have the memory of a kdump-compressed file that was cut short read as far as it goes. By the
+    library alone what is missing may be zeros, or the end of the process.
+
+    :returns: whether it was cut short.
+    :raises TargetError: it cannot be read so.
+    """
+    try:
+        return cut_short.attach(prog, core)
+    except (bulk_reads.NoHandleError, OSError) as error:
+        raise TargetError(
+            f"{core}: was cut short, and this drgn's libkdumpfile cannot tell what is missing from "
+            f"zeros ({_reason(error)}); {COPY}, or read it by the drgn of PyPI"
+        ) from error
+
+
+def read_as_opened_here(prog: Program) -> None:
+    """
+    Have a core that drgn opened by itself, in a session or for a script, read as far as it goes.
+
+    :raises TargetError: it cannot be read so.
+    """
+    if prog.flags & ProgramFlags.IS_LIVE or prog.core_dump_path is None or CUT in prog.cache:
+        return
+    prog.cache[CUT] = read_what_is_there(prog, Path(prog.core_dump_path))
 
 
 def _damaged_note(core: Path, error: Exception) -> TargetError:

@@ -10,6 +10,7 @@ import sys
 from drgn import FaultError, get_default_prog
 
 from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach
+from mmscope.drgn.opening.target import TargetError, read_as_opened_here
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
@@ -26,6 +27,7 @@ def print_section(name: str, *tables: str) -> None:
     """
     try:
         prog = get_default_prog()
+        read_as_opened_here(prog)
         try:
             prog.type("struct page")
         except LookupError:
@@ -42,5 +44,5 @@ def print_section(name: str, *tables: str) -> None:
             print(visible(words), file=sys.stderr)
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has seen enough
-    except (Absent, FaultError, LookupError, NoDebugInfoError, ValueError) as error:
+    except (Absent, FaultError, LookupError, NoDebugInfoError, TargetError, ValueError) as error:
         sys.exit(f"{sys.argv[0]}: {visible(str(error))}")

@@ -115,7 +115,8 @@ def explain(error: BaseException) -> str:
     """One line for an error inside a section."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, FaultError):
-        return f"memory that it needs cannot be read ({text}): damaged, or left out of the dump"
+        why = "" if "cut short" in text else ": damaged, or left out of the dump"
+        return f"memory that it needs cannot be read ({text}){why}"
     if isinstance(error, (LookupError, AttributeError)):
         # A KeyError's words are quoted.
         said = re.sub("^'(.*)'$", r"\1", text)

@@ -228,6 +228,9 @@ def run(
         print(parser.format_help(), end="")
         return
     try:
+        from mmscope.drgn.opening.target import read_as_opened_here
+
+        read_as_opened_here(prog)
         work(prog, args)
     except BrokenPipeError:
         raise  # the reader (head, less) has seen enough, as drgn knows
@@ -244,11 +247,12 @@ def one_line(error: Exception) -> str:
     from drgn.commands import CommandError
 
     from mmscope.drgn.opening.no_debug_info import NoDebugInfoError
+    from mmscope.drgn.opening.target_error import TargetError
     from mmscope.drgn.tables.hostile_text import visible
     from mmscope.reports.bundle.description import BundleError
     from mmscope.reports.collect.run_section import explain
 
-    known = (CommandError, BundleError, NoDebugInfoError)
+    known = (CommandError, BundleError, NoDebugInfoError, TargetError)
     return visible(str(error) if isinstance(error, known) else explain(error))
 
 

@@ -15,6 +15,8 @@ import pytest
 from capture import capture
 from command_line import run
 from conftest import Lab
+from drgn import FaultError, Program
+from dump_formats import segments
 
 from mmscope.drgn.dumps.core_file import build_id
 from mmscope.drgn.sections.registry import SECTIONS
@@ -60,6 +62,28 @@ def test_a_vmcore_that_was_cut_short_is_read_as_far_as_it_goes(
     if "free_blocks" in bundle.tables:
         free = sum(row["pages"] for row in bundle.rows("free_blocks"))
         assert free <= sum(row.pages for row in lab.free.lists.blocks)
+
+
+def test_what_lies_behind_the_end_of_an_elf_file_is_an_error(lab: Lab, tmp_path: Path) -> None:
+    cut = tmp_path / "vmcore"
+    children.run(["cp", lab.capture.vmcore, cut], check=True)
+    _, offset, _, begin, size, _, _ = max(loads(cut), key=lambda part: part[4])
+    end = offset + size // 2 // 4096 * 4096 + 1000  # within a page
+    os.truncate(cut, end)
+    prog = Program()
+    prog.set_core_dump(cut)
+    last = begin + end - offset
+    assert prog.read(last - 4096, 4096, True) == lab.prog.read(last - 4096, 4096, True)
+    for address in (last - 1, last, last + 3096, begin + size - 4096):
+        with pytest.raises(FaultError):
+            prog.read(address, 4096, True)
+
+
+def loads(core: Path) -> list[list[int]]:
+    """p_flags, p_offset, p_vaddr, p_paddr, p_filesz, p_memsz and p_align of what is loaded."""
+    with core.open("rb") as file:
+        _, parts = segments(file)
+    return [part[1:] for part in parts if part[0] == 1]
 
 
 def _counters(lab: Lab) -> list:  # type: ignore[type-arg]

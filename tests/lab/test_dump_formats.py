@@ -17,10 +17,14 @@ import children
 import pytest
 from bundle_files import contents
 from conftest import Lab
+from cut_dump import PAGE, cut_across, frames_in
+from drgn import FaultError, Program
 from dump_formats import makedumpfile, plain_elf
 from packed_dump import packed_dump
 
+from mmscope.drgn.dumps import cut_short
 from mmscope.drgn.dumps.core_file import left_out, missing_bytes, read_kdump
+from mmscope.drgn.dumps.wrapped import rebuild
 from mmscope.reports.bundle.bundle import Bundle
 
 # makedumpfile reads dumps of the architecture that it is built for.
@@ -175,6 +179,38 @@ def test_a_dump_that_was_cut_short_says_by_how_much(lab: Lab, filtered: Path, fo
     assert str(Bundle(folder / "bundle-cut").target["truncated"]).startswith(f"{missing[-1]:,}")
 
 
+@pytest.mark.parametrize("level", ["0", "1"])
+def test_a_dump_that_is_not_compressed_and_was_cut_short_has_no_table_of_zeros(
+    lab: Lab, elf: Path, folder: Path, tables: dict[str, bytes], level: str
+) -> None:
+    """A section that says nothing of what is missing has the tables of the whole."""
+    makedumpfile("-d", level, elf, folder / "raw")
+    frames = frames_in(folder / "raw")
+    cut, _ = cut_across(folder / "raw", folder, frames, len(frames) * 3 // 4)
+    (folder / "raw").unlink()
+    result = collect(lab, cut, folder / "bundle-raw")
+    said = f"{missing_bytes(cut):,} bytes of the machine's memory lie behind the end of the file"
+    cut.unlink()
+    if of_a_candidate(lab):
+        assert result.returncode == 3 and "does not understand the kernel's" in result.stderr
+        return
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert result.stderr.count(said) == 1
+    bundle, whole = Bundle(folder / "bundle-raw"), Bundle(folder / "bundle")
+    found = contents(folder / "bundle-raw")
+    sections = {section.section: section for section in bundle.sections}
+    assert sections.keys() == {section.section for section in whole.sections}
+    for name, section in sections.items():
+        if section.status in ("partial", "failed"):
+            assert f"{name}: {section.status}: {section.message}" in result.stderr
+        for table in whole.tables.values() if section.status == "ok" else ():
+            if table.section == name:
+                assert found[f"{table.name}.csv"] == tables[f"{table.name}.csv"], table.name
+    failed = [section for section in sections.values() if section.status == "failed"]
+    assert failed and all(re.search("cannot be read", str(each.message)) for each in failed)
+    shutil.rmtree(folder / "bundle-raw")
+
+
 def test_what_has_to_be_unpacked_first_names_the_command(lab: Lab, elf: Path, folder: Path) -> None:
     parts = [folder / "part-1", folder / "part-2"]
     makedumpfile("--split", "-c", "-d", "31", elf, *parts)
@@ -198,3 +234,32 @@ def test_what_has_to_be_unpacked_first_names_the_command(lab: Lab, elf: Path, fo
     with (folder / "flat").open("rb") as flat:
         children.run(["makedumpfile", "-R", folder / "rebuilt"], stdin=flat, check=True)
     assert missing_bytes(folder / "rebuilt") == 0
+
+
+def test_of_a_flattened_dump_that_was_cut_short_nothing_is_read_that_never_came(
+    lab: Lab, elf: Path, folder: Path
+) -> None:
+    """Rebuilt it has zeros in the place of descriptors."""
+    flat, rebuilt = folder / "flat-cut", folder / "rebuilt-cut"
+    with flat.open("wb") as file:
+        children.run(["makedumpfile", "-F", "-d", "1", elf], stdout=file, stderr=-3, check=True)
+    makedumpfile("-d", "1", elf, folder / "raw")
+    os.truncate(flat, flat.stat().st_size * 3 // 4)
+    assert "is cut short" in str(rebuild(flat, rebuilt))
+    flat.unlink()
+    progs = []
+    for path in (rebuilt, folder / "raw"):
+        progs.append(Program())
+        progs[-1].set_core_dump(path)
+    assert cut_short.attach(progs[0], rebuilt)
+    faults = 0
+    for frame in frames_in(folder / "raw"):
+        try:
+            data = progs[0].read(frame * PAGE, PAGE, True)
+        except FaultError:
+            faults += PAGE
+        else:
+            assert data == progs[1].read(frame * PAGE, PAGE, True)
+    assert faults == missing_bytes(rebuilt) > 0
+    rebuilt.unlink()
+    (folder / "raw").unlink()

@@ -5,7 +5,6 @@ the same gaps, the same errors and the same tables. Whole, damaged, cut short, b
 """
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +14,16 @@ import numpy as np
 import pytest
 from bundle_files import contents
 from conftest import Lab
+from cut_dump import cut_across, frames_in, numbers_of
 from drgn import FaultError, Program
 from drgn.helpers.linux.mm import follow_phys
 from dump_formats import makedumpfile, plain_elf
 from numpy.typing import NDArray
 from packed_dump import KINDS, packed_dump
 
+from mmscope.drgn.dumps import cut_short
 from mmscope.drgn.dumps.bulk_reads import LEAST, OWN, Handle, read_bytes
-from mmscope.drgn.dumps.core_file import PAGE_DESCRIPTOR, read_kdump
+from mmscope.drgn.dumps.core_file import PAGE_DESCRIPTOR, missing_bytes, read_kdump
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
@@ -32,6 +33,8 @@ from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
 pytestmark = pytest.mark.x86
+
+Data = NDArray[np.bool_]
 
 PAGE = 4096
 SECTIONS = (
@@ -50,6 +53,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module", params=KINDS)
 def dump(lab: Lab, folder: Path, request: pytest.FixtureRequest) -> Path:
     return packed_dump(lab.capture.vmcore, folder / request.param, request.param)
+
+
+@pytest.fixture(scope="module", params=[*KINDS, "raw", "raw, with zeros"])
+def any_dump(lab: Lab, folder: Path, request: pytest.FixtureRequest) -> Path:
+    """Packed, or as makedumpfile writes it where it is not told to pack."""
+    if request.param in KINDS:
+        core = folder / request.param
+        return core if core.exists() else packed_dump(lab.capture.vmcore, core, request.param)
+    elf, core = plain_elf(lab.capture.vmcore, folder / "elf"), folder / "raw"
+    core.unlink(missing_ok=True)
+    makedumpfile("-d", "0" if "zeros" in request.param else "1", elf, core)
+    elf.unlink()
+    return core
 
 
 def opened(dump: Path, *symbols: Path) -> tuple[Program, Program]:
@@ -85,28 +101,6 @@ def frames_of(prog: Program, address: int, count: int) -> list[int]:
     swapper = prog["init_mm"].address_of_()
     places = range(address, address + count * PAGE, PAGE)
     return [follow_phys(swapper, place).value_() // PAGE for place in places]
-
-
-def numbers_of(dump: Path, frames: list[int]) -> NDArray[np.int64]:
-    """Which of the dump's pages these page frames are; they are all there."""
-    kdump = read_kdump(dump)
-    assert kdump is not None
-    size = kdump.bitmap_bytes
-    bits = np.unpackbits(
-        np.fromfile(dump, np.uint8, size, offset=kdump.bitmaps + size), bitorder="little"
-    )
-    assert bits[frames].all()
-    numbers: NDArray[np.int64] = np.cumsum(bits, dtype=np.int64)[frames] - 1
-    return numbers
-
-
-def descriptors(dump: Path, frames: list[int]) -> NDArray[np.void]:
-    kdump = read_kdump(dump)
-    assert kdump is not None
-    numbers = numbers_of(dump, frames)
-    begin = kdump.descriptors
-    every = np.fromfile(dump, PAGE_DESCRIPTOR, int(numbers.max()) + 1, offset=begin)
-    return every[numbers]
 
 
 def test_every_struct_page_is_as_drgn_reads_it(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,28 +177,59 @@ def test_damaged_pages_are_the_same_gaps(dump: Path, folder: Path, how: str) -> 
     assert struct_pages(with_handle, at) == found
 
 
-def test_a_dump_that_was_cut_short_has_the_same_gaps(lab: Lab, dump: Path, folder: Path) -> None:
-    """But for the page across the end, which libkdumpfile maps whole, and dies of SIGBUS."""
-    cut = folder / "cut"
-    prog = open_target(dump)
-    address, count = max(memory_map(prog), key=lambda part: part[1])
-    size = prog.type("struct page").size or 0
-    pages = count * size // PAGE
-    described = descriptors(dump, frames_of(prog, address, pages))
-    begins = described["offset"].astype(np.int64)
-    ends = begins + described["size"]
+def bytes_that_fault(prog: Program, whole: Program, frames: list[int], there: Data) -> int:
+    """What is there is as in the whole dump, and all else an error; how much that is."""
+    faults = 0
+    for frame, is_there in zip(frames, there.tolist(), strict=True):
+        if is_there:
+            assert prog.read(frame * PAGE, PAGE, True) == whole.read(frame * PAGE, PAGE, True)
+            continue
+        with pytest.raises(FaultError, match="behind the end of the file, which was cut short"):
+            prog.read(frame * PAGE, PAGE, True)
+        faults += PAGE
+    return faults
+
+
+def test_of_a_dump_that_was_cut_short_what_is_there_is_read_and_the_rest_is_an_error(
+    lab: Lab, any_dump: Path, folder: Path
+) -> None:
+    """The page across the end as well, where libkdumpfile by itself dies of SIGBUS."""
+    whole = Program()
+    whole.set_core_dump(any_dump)
+    frames = frames_in(any_dump)
+    cut, there = cut_across(any_dump, folder, frames, len(frames) * 5 // 8)
+    assert not there.all()
+    prog = Program()
+    prog.set_core_dump(cut)
+    assert cut_short.attach(prog, cut)
+    assert bytes_that_fault(prog, whole, frames, there) == missing_bytes(cut) > 0
+    cut.unlink()
+
+
+def test_of_a_dump_that_was_cut_short_no_struct_page_is_invented(
+    lab: Lab, any_dump: Path, folder: Path
+) -> None:
+    whole = open_target(any_dump)
+    at = max(memory_map(whole), key=lambda part: part[1])
+    size = whole.type("struct page").size or 0
+    pages = at[1] * size // PAGE
+    frames = frames_of(whole, at[0], pages)
     for which in (pages // 4, pages // 2):
-        end = -(-int(begins[which]) // PAGE) * PAGE
-        shutil.copy(dump, cut)
-        os.truncate(cut, end)
-        at, first = [], 0
-        for across in [*np.flatnonzero((begins < end) & (ends > end)).tolist(), pages]:
-            at.append((address + first * PAGE, (across - first) * PAGE // size))
-            first = across + 1
-        with_handle, without = opened(cut, lab.capture.vmlinux)
-        found = struct_pages(with_handle, at)
-        assert struct_pages(without, at) == found
-        assert 0 < found[1] < count * size
+        cut, there = cut_across(any_dump, folder, frames, which)
+        prog = open_target(cut, [lab.capture.vmlinux])
+        assert not isinstance(prog.cache.get(OWN), Handle)
+        gaps, read = Gaps(), 0
+        data = np.dtype((np.void, PAGE))
+        for first, array in read_array(prog, at[0], pages, data, gaps):
+            assert there[first : first + len(array)].all()
+            assert array.tobytes() == whole.read(at[0] + first * PAGE, len(array) * PAGE)
+            read += len(array)
+        assert read == np.count_nonzero(there) and gaps.bytes == (pages - read) * PAGE > 0
+        # By several processes, which share the file.
+        found = struct_pages(prog, [at])
+        assert 0 < found[1] < at[1] * size
+        for one in in_workers(3, 6, lambda number, tell: struct_pages(prog, [at])):  # noqa: B023
+            assert one == found
         cut.unlink()
 
 
