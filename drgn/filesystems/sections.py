@@ -76,7 +76,7 @@ def _say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
             memory,
             found,
             f"{files.dentries_lost:,} dentries of files of shared memory cannot be read: "
-            "whether somebody has these files open or mapped is unknown, and they are in no count of "
+            "whether somebody has these open or mapped is unknown, and they are in no count of "
             "files that nobody has",
         )
     if files.other_rows:

@@ -13,8 +13,6 @@ from pathlib import Path
 from mmscope.drgn.workers.workers import Died, Tell, beside
 from mmscope.reports.bundle.outcome import say
 
-AGAIN = "run 'mmscope findings'"
-
 
 def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
     """
@@ -23,7 +21,7 @@ def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
     :param sections: those findings alone that are about these.
     """
     if lacks := _lacks():
-        say(f"findings need {lacks}: {AGAIN} where it is installed")
+        say(f"findings need {lacks}: run 'mmscope findings' where it is installed")
         return
     from mmscope.reports.bundle.bundle import Bundle
     from mmscope.reports.findings import findings, findings_text
@@ -60,7 +58,10 @@ def printed_by_another(path: Path) -> Iterator[Callable[[], None]]:
             sys.stdout.flush()
             os.write(gone, b"!")
             if isinstance(result := another(), Died):
-                say(f"findings: the process that asks for them {result.how}: {AGAIN} {path}")
+                say(
+                    f"findings: the process that asks for them {result.how}: "
+                    f"run 'mmscope findings {path}'"
+                )
 
         yield print_now
 
