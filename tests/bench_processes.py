@@ -4,7 +4,7 @@
 all of them, with drgn's own ways in a loop beside them; and the sections that are made of these.
 
 As ``bench.py``, in CPU time; the loops are measured on a sample. MMSCOPE_BENCH_PROCESSES says how
-many (2,000; 100,000 take a guest of 14 GiB, half an hour to boot, and 12 GB of disk).
+many (2,000; 100,000 take a guest of 14 GiB, three minutes to boot, and 12 GB of disk).
 """
 
 import os

@@ -170,8 +170,8 @@ Piece = tuple[int, int, int]
 
 LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
-# A share costs some 50 ms of CPU beside its pages: a fork, copies of what it writes to, its result.
-SHARE_PAGES = 1 << 22
+# A share costs 25 ms of CPU and more beside its pages: a fork, copies of what it writes to.
+SHARE_PAGES = 1 << 24
 SHARES_A_JOB = 8  # at most: as free memory takes less time than memory in use
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
 
