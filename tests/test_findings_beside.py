@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from children import no_child_is_left
 from command_line import run
 
 from mmscope.reports.bundle.description import BundleError
@@ -17,15 +18,7 @@ TREE = Path(__file__).parent / "data" / "7.2"
 
 def instead(monkeypatch: pytest.MonkeyPatch, work: Any) -> None:
     """What that process does with the bundle, when it is written."""
-    monkeypatch.setattr(findings_said, "print_findings", work)
-
-
-def nobody_is_left() -> bool:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return True
-    return False
+    monkeypatch.setattr(findings_said, "_print", work)
 
 
 def test_one_process_and_two_say_the_same(tmp_path: Path) -> None:
@@ -45,7 +38,7 @@ def test_what_is_printed_here_comes_first(
         os.write(1, b"read\n")
         say_findings()
     assert capfd.readouterr().out == "read\nfound b\n"
-    assert nobody_is_left()
+    assert no_child_is_left()
 
 
 def test_one_that_is_killed_is_named_with_what_to_do(
@@ -80,5 +73,5 @@ def test_where_nothing_was_read_it_says_nothing(
         findings_said.printed_by_another(tmp_path / "b"),
     ):
         raise RuntimeError("refused")
-    assert nobody_is_left()
+    assert no_child_is_left()
     assert capfd.readouterr() == ("", "")

@@ -54,7 +54,6 @@ TRANSLATION = (3,)  # versions of libaddrxlat
 MOST_KNOWN = 1 << 16
 HALF = 1 << 63  # of all addresses; a size does not hold all
 
-
 FAULT = "could not read memory from kdump: "  # drgn's words
 BEHIND = "behind the end of the file, which was cut short"
 

@@ -20,6 +20,12 @@ def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
 
     :param sections: those findings alone that are about these.
     """
+    if _has_duckdb():
+        give_back()
+    _print(path, sections)
+
+
+def _print(path: Path, sections: Sequence[str] | None = None) -> None:
     if lacks := _lacks():
         say(f"findings need {lacks}: run 'mmscope findings' where it is installed")
         return
@@ -45,7 +51,7 @@ def printed_by_another(path: Path) -> Iterator[Callable[[], None]]:
         os.close(gone)
         _lacks()
         if os.read(go, 1):
-            print_findings(path)
+            _print(path)
             sys.stdout.flush()
 
     sys.stdout.flush()  # or it would be printed by both
@@ -68,16 +74,19 @@ def printed_by_another(path: Path) -> Iterator[Callable[[], None]]:
 
 def _lacks() -> str | None:
     """What findings need and the box does not have; else, all of it is imported."""
-    # Mostly this, and then nothing is loaded for it.
-    if importlib.util.find_spec("duckdb") is None:
+    if not _has_duckdb():
         return "duckdb"
-    give_back()
     try:
         from mmscope.reports.bundle import bundle  # noqa: F401
         from mmscope.reports.findings import findings, findings_text  # noqa: F401
     except ImportError as error:
         return error.name
     return None
+
+
+def _has_duckdb() -> bool:
+    """Whether that is there, which mostly is what a box lacks; nothing is loaded to see it."""
+    return importlib.util.find_spec("duckdb") is not None
 
 
 def give_back() -> None:
