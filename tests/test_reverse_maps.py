@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.processes.processes import Processes, read_process_vmas
 from mmscope.drgn.reading.linked_lists import LOST, follow_lists
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, _possible, lock_counts, users
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, _possible, lock_counts
 from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, fanout, lock_state, tree_map
 from mmscope.drgn.rmap.file_maps import MappedFiles, mapped_files
 from mmscope.drgn.rmap.file_trees import _moved
@@ -128,7 +128,7 @@ def test_the_map_of_a_tree_has_every_page_once(trees: Trees, bins: int) -> None:
 
 
 def test_whose_it_is() -> None:
-    by_anon_vma = users(reverse_maps([[(1, 1), (3, 1), (4, 1)], [], [(2, 1)]]))
+    by_anon_vma = reverse_maps([[(1, 1), (3, 1), (4, 1)], [], [(2, 1)]]).users
     assert [values.tolist() for values in by_anon_vma.of(0)] == [[1, 0], [1, 2]]  # most are last
     assert [values.tolist() for values in by_anon_vma.of(1)] == [[], []]
     assert [values.tolist() for values in by_anon_vma.of(2)] == [[1], [1]]

@@ -91,7 +91,7 @@ class Walk:
 # Memory that is read in larger pieces comes fresh from the system each time, and faults.
 READ_BYTES = 64 << 10
 # Of a dump, so many pages between two tables are read too: as cheap as another read.
-BETWEEN = 4
+BETWEEN = 2
 # The number of a table's root and its address must fit into one sortable word.
 MAX_ROOTS = 1 << 12
 # How many tables are remembered: 8 MiB, which take no memory before they are written to.
@@ -190,23 +190,33 @@ def _read_tables(
     entries = buffer[: len(frames)]
     entries[:, slots:] = 0
     read = np.zeros(len(frames), np.bool_)
-    stretches = _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN)
+    first, behind = _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN)
+    begins = frames[first]
+    lengths = frames[behind - 1] - begins + np.uint64(table.itemsize)
     pieces: list[bytes | memoryview] = []
-    whole, room = [], 0
-    places = frames.tolist()  # Python's numbers: no end wraps around
-    for part in stretches:
-        begin, length = places[part[0]], places[part[1] - 1] - places[part[0]] + table.itemsize
+    whole = np.ones(len(first), np.bool_)
+    # Python's numbers: no end wraps around.
+    for at, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
         try:
             pieces.append(read_bytes(prog, begin, length, True))
         except FaultError:
             # Where pages are left out of a dump, those beside a table may be.
-            walk.near |= (part[1] - part[0]) * table.itemsize < length
+            part = slice(first[at], behind[at])
+            walk.near |= (part.stop - part.start) * table.itemsize < length
+            whole[at] = False
             _read_runs(prog, frames, part, entries[:, :slots], read, walk.gaps)
-        else:
-            whole.append((*part, room - begin // table.itemsize))
-            room += length // table.itemsize
     if pieces:
-        _place(np.frombuffer(b"".join(pieces), table), frames, whole, entries[:, :slots], read)
+        lengths[~whole] = 0
+        # Where each piece begins, less where its first table lies.
+        shifts = (np.cumsum(lengths) - lengths - begins).astype(np.int64)
+        numbers = frames.astype(np.int64) + np.repeat(shifts, behind - first)
+        _place(
+            np.frombuffer(b"".join(pieces), table),
+            numbers // table.itemsize,
+            np.repeat(whole, behind - first),
+            entries[:, :slots],
+        )
+        read |= np.repeat(whole, behind - first)
     if len(frames) < len(back):  # a table of several roots
         entries = entries[back]
     if not read.all():
@@ -217,59 +227,52 @@ def _read_tables(
     return TableChunk(wanted.level, wanted.roots, wanted.frames, wanted.addresses, entries)
 
 
-def _stretches(frames: Entries, size: int, between: int) -> list[tuple[int, int]]:
+def _stretches(
+    frames: Entries, size: int, between: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """
     (index of the first, index behind the last) of tables that one read fetches.
 
+    :param frames: ascending.
     :param between: so many tables may lie between two of them.
     """
     if not len(frames):
-        return []
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     steps, odd = np.divmod(np.diff(frames), np.uint64(size))
     near = (steps <= np.uint64(1 + between)) & (odd == 0)
     stretch = np.cumsum(np.concatenate(([0], ~near)))
     piece = (frames - frames[np.searchsorted(stretch, stretch)]) // np.uint64(READ_BYTES)
     breaks = np.flatnonzero((np.diff(stretch) != 0) | (np.diff(piece) != 0)) + 1
-    firsts = [0, *breaks.tolist()]
-    return list(zip(firsts, [*firsts[1:], len(frames)], strict=True))
+    return np.concatenate(([0], breaks)), np.append(breaks, len(frames))
 
 
 def _place(
-    tables: Entries,
-    frames: Entries,
-    whole: list[tuple[int, int, int]],
-    entries: Entries,
-    read: NDArray[np.bool_],
+    tables: Entries, numbers: NDArray[np.int64], whole: NDArray[np.bool_], entries: Entries
 ) -> None:
     """
     Put tables where they belong.
 
-    :param whole: of each stretch its first table, the one behind its last, and where it begins
-        among *tables*, less the number of its first frame.
+    :param numbers: which of *tables* each is; of those that are not *whole*, none.
     """
-    first, behind, base = np.array(whole, np.int64).T
-    counts = behind - first
-    size = np.uint64(tables.itemsize * tables.shape[1])
-    which: NDArray[Any] | slice = slice(None)
-    if len(frames) > counts.sum():  # some could not be read so
-        which = np.concatenate([np.arange(*part[:2]) for part in whole])
-    numbers = (frames[which] // size).astype(np.int64)
-    entries[which] = tables[numbers + np.repeat(base, counts)]
-    read[which] = True
+    if whole.all():
+        # All are there: to clip, and not to check, needs no copy on the way.
+        np.take(tables, numbers, 0, entries, "clip")
+    else:
+        entries[whole] = tables[numbers[whole]]
 
 
 def _read_runs(
     prog: Program,
     frames: Entries,
-    part: tuple[int, int],
+    part: slice,
     entries: Entries,
     read: NDArray[np.bool_],
     gaps: Gaps,
 ) -> None:
     """Read what can be read of some tables, and nothing between them."""
     table = np.dtype(("<u8", (entries.shape[1],)))
-    for first, behind in _stretches(frames[slice(*part)], table.itemsize, 0):
-        begin, count = part[0] + first, behind - first
+    for first, behind in zip(*_stretches(frames[part], table.itemsize, 0), strict=True):
+        begin, count = int(part.start + first), int(behind - first)
         for at, data in read_array(prog, int(frames[begin]), count, table, gaps, physical=True):
             entries[begin + at : begin + at + len(data)] = data
             read[begin + at : begin + at + len(data)] = True

@@ -15,14 +15,14 @@ The text that says the same is /proc/PID/status.
 from typing import Any
 
 import numpy as np
-from drgn import Program, offsetof, sizeof
+from drgn import Program, TypeKind
 from numpy.typing import NDArray
 
 from mmscope.drgn.processes.address_spaces import AddressSpaces, kept_address_spaces
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
-from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
+from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -68,7 +68,7 @@ PROCESS_MEMORY = Table(
 # enum of MM_FILEPAGES (include/linux/mm_types_task.h), by name.
 KINDS = {"MM_ANONPAGES": "anon", "MM_FILEPAGES": "file", "MM_SHMEMPAGES": "shmem"}
 SWAPPED = {"MM_SWAPENTS": "swap"}
-COLUMNS = {
+COLUMNS: Columns = {
     "pgtables": "pgtables_bytes.counter",
     "locked": "locked_vm",
     "pinned": "pinned_vm.counter",
@@ -84,8 +84,14 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
     """
     page = int(prog["PAGE_SIZE"].value_())
     mm = prog.type("struct mm_struct")
-    sums = _rss(prog, spaces.addresses, gaps)
-    columns, read = read_scattered(prog, spaces.addresses, struct_dtype(mm, COLUMNS), gaps)
+    members = dict(COLUMNS)
+    for name, number in _numbers(prog).items():
+        # An array of percpu_counters, or one of atomic_long_ts in a structure of its own.
+        members[name] = f"rss_stat[{number}].count", f"rss_stat.count[{number}].counter"
+        if _is_percpu(prog):
+            members[f"{name} of CPUs"] = f"rss_stat[{number}].counters"
+    columns, read = read_members(prog, spaces.addresses, mm, members, gaps)
+    sums = _rss(prog, columns, gaps)
     # As percpu_counter_sum_positive(): below zero while it is updated. Python's numbers, which hold
     # whatever a damaged mm says.
     held = {
@@ -111,43 +117,31 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
     return sorted(rows, key=lambda row: (-row.resident_bytes - row.swap_bytes, row.pid))
 
 
-def _rss(prog: Program, addresses: NDArray[np.uint64], gaps: Gaps) -> dict[str, NDArray[np.int64]]:
+def _numbers(prog: Program) -> dict[str, int]:
+    """Where each kind of pages is counted."""
+    return {name: int(prog.constant(each).value_()) for each, name in (KINDS | SWAPPED).items()}
+
+
+def _is_percpu(prog: Program) -> bool:
+    """Whether each CPU has a part of the counters: not before v6.2, nor with !CONFIG_SMP."""
+    counter = prog.type("struct mm_struct").member("rss_stat").type.unaliased()
+    return counter.kind is TypeKind.ARRAY and counter.type.has_member("counters")
+
+
+def _rss(prog: Program, columns: NDArray[Any], gaps: Gaps) -> dict[str, NDArray[np.int64]]:
     """Pages of each kind, by address space."""
-    mm = prog.type("struct mm_struct")
-    numbers = {name: int(prog.constant(each).value_()) for each, name in (KINDS | SWAPPED).items()}
-    counter = mm.member("rss_stat").type.unaliased()
-    if counter.type_name() == "struct mm_rss_stat":
-        counts = {name: f"rss_stat.count[{at}].counter" for name, at in numbers.items()}
-        values, _ = read_scattered(prog, addresses, _dtype(prog, counts), gaps)
-        return {name: values[name].astype(np.int64) for name in numbers}
-    counts = {name: f"rss_stat[{at}].count" for name, at in numbers.items()}
-    values, read = read_scattered(prog, addresses, _dtype(prog, counts), gaps)
-    sums = {name: values[name].astype(np.int64) for name in numbers}
-    if not prog.type("struct percpu_counter").has_member("counters"):
-        return sums  # !CONFIG_SMP
-    pointers = {name: f"rss_stat[{at}].counters" for name, at in numbers.items()}
-    where, _ = read_scattered(prog, addresses, _dtype(prog, pointers), gaps)
+    sums = {name: columns[name].astype(np.int64) for name in (KINDS | SWAPPED).values()}
+    if not _is_percpu(prog):
+        return sums
     offsets = prog["__per_cpu_offset"]
     for cpu in online_cpus(prog):
         offset = np.uint64(offsets[cpu].value_())
-        for name in numbers:
-            here = np.flatnonzero(read & (where[name] != 0))
-            delta, known = read_scattered(prog, where[name][here] + offset, np.dtype("<i4"), gaps)
-            sums[name][here[known]] += delta[known]
+        for name, pages in sums.items():
+            counters = columns[f"{name} of CPUs"]
+            here = np.flatnonzero(counters)
+            delta, known = read_scattered(prog, counters[here] + offset, np.dtype("<i4"), gaps)
+            pages[here[known]] += delta[known]
     return sums
-
-
-def _dtype(prog: Program, members: dict[str, str]) -> np.dtype[Any]:
-    """Members of ``struct mm_struct`` that lie in arrays, each a word."""
-    mm = prog.type("struct mm_struct")
-    return np.dtype(
-        {
-            "names": list(members),
-            "formats": ["<u8" if "counters" in path else "<i8" for path in members.values()],
-            "offsets": [offsetof(mm, path) for path in members.values()],
-            "itemsize": sizeof(mm),
-        }
-    )
 
 
 # Lines of /proc/PID/status (task_mem(), fs/proc/task_mmu.c).

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program, ProgramFlags, offsetof, sizeof
+from drgn import FaultError, Program, ProgramFlags, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, Wanted
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.kernel_names import name_in
-from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
@@ -36,7 +36,7 @@ WANTED = {
     "task": Wanted(
         "task_struct_cachep",
         "struct task_struct",
-        {"mm": "mm", "pid": "pid", "tgid": "tgid", "flags": "flags"},
+        {"mm": "mm", "pid": "pid", "tgid": "tgid", "flags": "flags", "comm": "comm"},
     )
 }
 
@@ -92,19 +92,14 @@ def processes(prog: Program, tasks: Objects) -> Processes:
     alive = alive[np.lexsort([values[alive] for values in sorting])]
     mms, first = np.unique(tasks["mm"][alive], return_index=True)
     named = alive[first]
-    mm_type, task_type = prog.type("struct mm_struct"), prog.type("struct task_struct")
+    mm_type = prog.type("struct mm_struct")
     columns: dict[str, str | tuple[str, ...]] = {"map_count": "map_count"}
     for name in ("ksm_merging_pages", "ksm_rmap_items", "ksm_zero_pages"):
         if mm_type.has_member(name):
             # An atomic_long_t since "mm/ksm: fix ksm_zero_pages accounting" (c2dc78b86e08, in
             # v6.10).
             columns[name] = (f"{name}.counter", name)
-    unread = Gaps()  # counted as address spaces
-    found, read = read_scattered(prog, mms, struct_dtype(mm_type, columns), unread)
-    comm = np.dtype(f"S{sizeof(task_type.member('comm').type)}")
-    places = tasks.address[named] + np.uint64(offsetof(task_type, "comm"))
-    comms, readable = read_scattered(prog, places, comm, unread)
-    read &= readable
+    found, read = read_members(prog, mms, mm_type, columns, Gaps())  # counted as address spaces
     unreadable = gone = 0
     for mm in mms[~read].tolist():
         if _has_ended(prog, tasks.address[alive[tasks["mm"][alive] == mm]].tolist(), mm):
@@ -126,7 +121,7 @@ def processes(prog: Program, tasks: Objects) -> Processes:
     return Processes(
         mms[read],
         tasks["tgid"][named][read].astype(np.int64),
-        list(map(name_in, comms[read].tolist())),
+        list(map(name_in, tasks["comm"][named][read].tolist())),
         counts,
         numbers("ksm_merging_pages"),
         numbers("ksm_rmap_items"),

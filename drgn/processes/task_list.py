@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, offsetof, sizeof
+from drgn import FaultError, Object, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import laid_out, struct_dtype
@@ -33,6 +33,7 @@ MEMBERS = {
     "pid": "pid",
     "tgid": "tgid",
     "signal": "signal",
+    "comm": "comm",
 }
 
 
@@ -62,7 +63,7 @@ class Tasks:
 
     addresses: NDArray[np.uint64]
     whole: NDArray[np.bool_]  # which could be read at once: of the others, columns mean nothing
-    columns: NDArray[Any]  # by MEMBERS, and comm
+    columns: NDArray[Any]  # by MEMBERS
 
 
 @dataclass
@@ -83,8 +84,6 @@ class TaskList:
         fields: dict[str, tuple[Any, int]] = {
             name: (field[0], field[1]) for name, field in (dtype.fields or {}).items()
         }
-        comm = f"S{sizeof(type_.member('comm').type)}"
-        fields["comm"] = comm, offsetof(type_, "comm")
         begin = min(offset for _, offset in fields.values())
         span = laid_out({name: (kind, offset - begin) for name, (kind, offset) in fields.items()})
         packed = np.dtype([(name, kind) for name, (kind, _) in fields.items()])

@@ -73,9 +73,30 @@ def member_path(type_: Type, paths: str | tuple[str, ...]) -> str:
 
 
 def _member_type(type_: Type, path: str) -> Type:
-    for name in path.split("."):
+    for step in path.split("."):
+        name, *indexes = step.split("[")
         type_ = type_.unaliased().member(name).type
+        for _ in indexes:
+            type_ = type_.unaliased().type
     return type_.unaliased()
+
+
+def _number_format(member: Type, path: str) -> str:
+    """
+    What numpy calls a number.
+
+    :raises TypeError: it is none.
+    """
+    if member.kind is TypeKind.ENUM and member.type is not None:
+        member = member.type.unaliased()
+    if member.kind is TypeKind.POINTER:
+        sign = "u"
+    elif member.kind in (TypeKind.INT, TypeKind.BOOL):
+        sign = "i" if member.kind is TypeKind.INT and member.is_signed else "u"
+    else:
+        raise TypeError(f"{path} is {member.type_name()}, not a number")
+    order = "<" if getattr(member, "byteorder", "little") == "little" else ">"
+    return f"{order}{sign}{sizeof(member)}"
 
 
 def bit_field(type_: Type, name: str) -> tuple[int, int]:
@@ -92,31 +113,30 @@ def bit_field(type_: Type, name: str) -> tuple[int, int]:
     raise LookupError(f"{type_.type_name()} has no member {name}")
 
 
+def _is_text(member: Type) -> bool:
+    return member.kind is TypeKind.ARRAY and member.type.unaliased().type_name() == "char"
+
+
 def struct_dtype(type_: Type, columns: Columns) -> np.dtype[Any]:
     """
     A numpy dtype that views an array of *type_* as the given columns.
 
     >>> struct_dtype(prog.type("struct page"), {"flags": ("flags.f", "flags")})
 
-    :param columns: column name to member path, or to several paths, newest kernel first.
+    :param columns: column name to member path (``rss_stat[0].count``), or to several paths, newest
+        kernel first.
     :raises LookupError: a column's member is in none of its places.
-    :raises TypeError: a member is not a plain integer, enum, bool or pointer.
+    :raises TypeError: a member is not a plain integer, enum, bool or pointer, nor an array of char.
     """
     names, formats, offsets = [], [], []
     for name, paths in columns.items():
         path = member_path(type_, paths)
         member = _member_type(type_, path)
-        if member.kind is TypeKind.ENUM and member.type is not None:
-            member = member.type.unaliased()
-        if member.kind is TypeKind.POINTER:
-            sign = "u"
-        elif member.kind in (TypeKind.INT, TypeKind.BOOL):
-            sign = "i" if member.kind is TypeKind.INT and member.is_signed else "u"
-        else:
-            raise TypeError(f"{type_.type_name()}.{path} is {member.type_name()}, not a number")
-        order = "<" if getattr(member, "byteorder", "little") == "little" else ">"
         names.append(name)
-        formats.append(f"{order}{sign}{sizeof(member)}")
+        if _is_text(member):
+            formats.append(f"S{sizeof(member)}")
+        else:
+            formats.append(_number_format(member, f"{type_.type_name()}.{path}"))
         offsets.append(offsetof(type_, path))
     return np.dtype(
         {"names": names, "formats": formats, "offsets": offsets, "itemsize": sizeof(type_)}

@@ -25,6 +25,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,17 @@ class ReverseMaps(IntervalTrees):
     unreadable_bytes: int = 0
     odd_slabs: int = 0
     attempts: int = 1
+
+    @cached_property
+    def users(self) -> Users:
+        """
+        How many VMAs every process has on every anon_vma.
+
+        Of several with as many, the one whose own anon_vma it is (``vma->anon_vma``) is its owner,
+        not those that were forked from it.
+        """
+        own = self.vmas["anon_vma"][self.chain_vma] == self.anon_vmas.address[self.chain_anon_vma]
+        return count_users(self, self.vma_mm[self.chain_vma], len(self.tasks.mm), own)
 
 
 def lock_word(prog: Program) -> str | None:
@@ -402,20 +414,9 @@ def check_sample(prog: Program, maps: ReverseMaps, most: int = SAMPLE) -> list[A
     ]
 
 
-def users(maps: ReverseMaps) -> Users:
-    """
-    Count the VMAs of every process on every anon_vma.
-
-    Of several with as many, the one whose own anon_vma it is (``vma->anon_vma``) is its owner, not
-    those that were forked from it.
-    """
-    own = maps.vmas["anon_vma"][maps.chain_vma] == maps.anon_vmas.address[maps.chain_anon_vma]
-    return count_users(maps, maps.vma_mm[maps.chain_vma], len(maps.tasks.mm), own)
-
-
 def owner_of(maps: ReverseMaps) -> Callable[[int], tuple[int | None, str | None]]:
     """A function from an anon_vma's index to pid and comm of the process with most of its VMAs."""
-    by_anon_vma = users(maps)
+    by_anon_vma = maps.users
 
     def owner(index: int) -> tuple[int | None, str | None]:
         mms, _ = by_anon_vma.of(index)

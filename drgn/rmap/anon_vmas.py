@@ -20,7 +20,6 @@ from mmscope.drgn.rmap.anon_vma_trees import (
     ReverseMaps,
     lock_counts,
     owner_of,
-    users,
 )
 from mmscope.drgn.rmap.interval_trees import powers_of_two
 from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column, table_row
@@ -113,7 +112,7 @@ def anon_vma_rows(
     order = np.lexsort((-maps.depth, -(sizes if ksm_items is None else ksm_items), -sizes))
     deepest = np.argsort(-maps.depth, kind="stable")[: most // 10]
     chosen = np.unique(np.concatenate([order[: most - len(deepest)], deepest]))
-    by_anon_vma, owner = users(maps), owner_of(maps)
+    by_anon_vma, owner = maps.users, owner_of(maps)
     known = maps.parent >= 0
     children = np.bincount(maps.parent[known], minlength=len(sizes))
     address, words = maps.anon_vmas.address, maps.anon_vmas.columns.get("lock")
@@ -223,7 +222,7 @@ def tree_map(
 def process_vmas(prog: Program, maps: ReverseMaps, most: int = 500) -> list[ProcessVmas]:
     """The processes with most VMAs, and the anon_vma that most of these are on."""
     limit = max_map_count(prog)
-    by_anon_vma = users(maps)
+    by_anon_vma = maps.users
     order = np.lexsort((by_anon_vma.vmas, by_anon_vma.mm))
     of, who, count = (
         values[order] for values in (by_anon_vma.tree, by_anon_vma.mm, by_anon_vma.vmas)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.rmap.anon_vma_trees import lock_counts
 from mmscope.drgn.rmap.anon_vmas import lock_state
-from mmscope.drgn.rmap.file_trees import FileMaps, owner_of, users, writable_vmas
+from mmscope.drgn.rmap.file_trees import FileMaps, owner_of, writable_vmas
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, count_users, powers_of_two
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
@@ -118,7 +118,7 @@ def _chosen(trees: IntervalTrees, most: int) -> list[int]:
 def file_mapping_rows(prog: Program, maps: FileMaps, most: int = MAX_ROWS) -> list[FileMapping]:
     """The files with most VMAs, and those with most over one page among the rest."""
     sizes, depths = maps.tree_size, maps.depths
-    by_file, owner = users(maps), owner_of(maps)
+    by_file, owner = maps.users, owner_of(maps)
     shared = maps.vmas["flags"].astype(np.uint64) & np.uint64(VM_MAYSHARE) != 0
     shared_vmas = np.bincount(maps.tree[shared], minlength=len(sizes))
     writable = writable_vmas(maps)

@@ -116,6 +116,11 @@ class FileMaps(IntervalTrees):
     gaps: Gaps = field(default_factory=Gaps)
 
     @cached_property
+    def users(self) -> Users:
+        """How many VMAs every process has on every file."""
+        return count_users(self, self.vma_mm, len(self.tasks.mm))
+
+    @cached_property
     def by_huge_page(self) -> NDArray[np.bool_]:
         """Whose page offsets and counts in the page cache are of huge pages."""
         blocks = [self.file_system(index).pages for index in range(len(self.mapping))]
@@ -336,14 +341,9 @@ def check_sample(prog: Program, maps: FileMaps, most: int = SAMPLE) -> list[File
     ]
 
 
-def users(maps: FileMaps) -> Users:
-    """Count the VMAs of every process on every file."""
-    return count_users(maps, maps.vma_mm, len(maps.tasks.mm))
-
-
 def owner_of(maps: FileMaps) -> Callable[[int], tuple[int | None, str | None]]:
     """A function from a file's index to pid and comm of the process with most of its VMAs."""
-    by_file = users(maps)
+    by_file = maps.users
 
     def owner(index: int) -> tuple[int | None, str | None]:
         mms, _ = by_file.of(index)

@@ -27,7 +27,7 @@ from mmscope.drgn.owners.slab_objects import Objects
 from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, users
+from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
@@ -107,7 +107,7 @@ def vma_splits(
     :param slots: all slots of the VMAs' cache.
     :return: sums, kinds of pairs, and what could not be looked at.
     """
-    by_anon_vma = users(maps)
+    by_anon_vma = maps.users
     sums: list[VmaSplits] = []
     kinds: list[VmaNeighbours] = []
     problems = []

@@ -212,6 +212,8 @@ def _plain_in_csv(cells: Sequence[Cell]) -> bool:
     kinds = set(map(type, cells))
     if kinds == {str}:
         return all(cells) and not _ODD_IN_CSV("".join(typing.cast("Sequence[str]", cells)))
+    if kinds == {float}:
+        return all(map(math.isfinite, typing.cast("Sequence[float]", cells)))
     return kinds == {int}
 
 

@@ -72,7 +72,7 @@ def many_processes(
     count: int, say: Callable[[str], None] = lambda line: None, kernel: str = "stable"
 ) -> SparseMachine:
     """
-    The vmcore of a machine that runs *count* processes, of 16 or so VMAs each.
+    The vmcore of a machine that runs *count* processes, of ten VMAs each.
 
     :raises LabError: as :func:`sparse_machine`.
     """

@@ -31,7 +31,6 @@
 
 // Of many processes.
 #define WORKERS 99  // of each that the first one forks
-#define PARTS 6     // VMAs of its own, of one page each that it writes to
 
 static void say(const char *words, long number)
 {
@@ -125,20 +124,6 @@ static void make_pieces(long gib)
 	}
 }
 
-// What a service maps before it forks its workers: each page is of another VMA than the one before it.
-static char *map_parts(void)
-{
-	char *memory = mmap(NULL, PARTS * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (memory == MAP_FAILED)
-		fail("mmap");
-	memset(memory, 1, PARTS * PAGE);
-	for (int part = 1; part < PARTS; part += 2)
-		if (mprotect(memory + part * PAGE, PAGE, PROT_READ))
-			fail("mprotect");
-	return memory;
-}
-
 static void sleep_on(void)
 {
 	for (;;)
@@ -148,7 +133,8 @@ static void sleep_on(void)
 // A process and its workers; each writes to a page that it has from whoever forked it.
 static void serve(long workers, int done)
 {
-	char name[16], *memory = map_parts();
+	static char memory[PAGE];
+	char name[16];
 
 	for (long i = 0; i < workers; i++) {
 		pid_t pid = fork();
