@@ -8,6 +8,7 @@ to do: no such file, not a vmcore, cut short, no permission, symbols of another 
 
 import contextlib
 import datetime
+import logging
 import os
 import re
 import stat
@@ -67,6 +68,9 @@ PAGES = {
 }
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
+# drgn says there which symbols are missing; whoever opens a target says it in words of its own.
+logging.getLogger("drgn").addHandler(logging.NullHandler())
+
 CUT = "mmscope cut short"  # in Program.cache
 COPY = "copy the dump anew from where it was taken"
 

@@ -10,10 +10,9 @@ Costs nothing to speak of: a description has a few hundred bytes a column.
 Cannot know: whether the tables hold what it declares.
 """
 
-import functools
-import json
+import marshal
 import re
-from collections.abc import Container
+from collections.abc import Container, Set
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,9 @@ IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
 MAX_DESCRIPTION_BYTES = 4 << 20
 # A text may be longer than it looks, or have a surrogate.
 _ODD = re.compile(r'[\ud800-\udfff]|\\"|\\u[dD]')
-# Of schemas that are remembered; in characters.
-MAX_KNOWN = 20_000
+# Schemas that are remembered.
+MAX_KNOWN, MAX_KNOWN_BYTES = 1000, 20_000
+_KNOWN: dict[bytes, list[Column]] = {}
 MAX_RESOURCES, MAX_COLUMNS, MAX_SECTIONS = 1000, 500, 1000
 
 Cell = int | float | str | bool | None
@@ -102,21 +102,28 @@ def table_of(resource: dict[str, Any], folder: Path) -> Table:
         raise ValueError(f"table name {name!r} is not an identifier")
     if path != f"{name}.csv":
         raise ValueError(f"table {name} lies at {path!r}, not at {name}.csv")
-    # Most bundles of a lake declare what the one before has declared.
-    text = json.dumps(schema)
-    described = (_known_columns if len(text) < MAX_KNOWN else _columns)(name, text)
+    described = _known_columns(name, schema)
     section, title = (
         short_text(str(resource.get(k, v))) for k, v in (("section", ""), ("title", name))
     )
     return Table(name, section, title, list(described), folder / path)
 
 
-def _columns(name: str, text: str) -> list[Column]:
-    """The columns of a table, as the text of its schema declares them."""
-    schema = json.loads(text)
+def _known_columns(name: str, schema: Any) -> list[Column]:
+    """:func:`_columns`; most bundles of a lake declare what the one before has declared."""
+    key = marshal.dumps((name, schema), 2)  # of a version in which equal values are equal bytes
+    if not (described := _KNOWN.get(key)):
+        described = _columns(name, schema)
+        if len(key) <= MAX_KNOWN_BYTES and len(_KNOWN) < MAX_KNOWN:
+            _KNOWN[key] = described
+    return described
+
+
+def _columns(name: str, schema: Any) -> list[Column]:
+    """The columns of a table, as its schema declares them."""
     key = schema.get("primaryKey", [])
     described = []
-    numbers = [f["name"] for f in schema["fields"] if f["type"] in ("integer", "number")]
+    numbers = {f["name"] for f in schema["fields"] if f["type"] in ("integer", "number")}
     for field in schema["fields"]:
         if not IDENTIFIER.match(field["name"]):
             raise ValueError(f"column name {field['name']!r} is not an identifier")
@@ -141,9 +148,6 @@ def _columns(name: str, text: str) -> list[Column]:
     return described
 
 
-_known_columns = functools.lru_cache(maxsize=1000)(_columns)
-
-
 def folded_of(resource: dict[str, Any], folder: Path) -> Folded:
     """
     Folded stacks, as a resource declares them.
@@ -162,7 +166,7 @@ def folded_of(resource: dict[str, Any], folder: Path) -> Folded:
 
 
 def column_bounds(
-    field: dict[str, Any], numbers: list[str]
+    field: dict[str, Any], numbers: Set[str]
 ) -> tuple[tuple[Bound, ...], tuple[Bound, ...], dict[str, tuple[Bound, Bound]]]:
     """
     The bounds of a column, as a bundle declares them; a number is never without.
@@ -171,23 +175,22 @@ def column_bounds(
     :raises ValueError: they are not bounds.
     """
 
-    def bound(value: Any, names: Container[str]) -> Bound:
+    def bound(value: Any, others: Container[str] = ()) -> Bound:
         if isinstance(value, int):
             return max(-MOST, min(value, 1 << 64))  # which numbers that are names may reach
-        if value not in names:
+        if value not in OF_MACHINE and value not in others:
             raise ValueError(f"column {field['name']} has the bound {str(value)[:40]!r}")
         return str(value)
 
     declared = field.get("bounds", {})
-    names = {*OF_MACHINE, *numbers}
-    low, high = (tuple(bound(v, names) for v in declared.get(n, ())) for n in ("low", "high"))
+    low, high = (tuple(bound(v, numbers) for v in declared.get(n, ())) for n in ("low", "high"))
     if field["name"] in numbers:
         low, high = (
-            limits if set(limits) - set(numbers) else (*limits, most)
+            (*limits, most) if numbers.issuperset(limits) else limits
             for limits, most in ((low, -MOST), (high, MOST))
         )
     ranges = {
-        str(name): (bound(least, OF_MACHINE), bound(most, OF_MACHINE))
+        str(name): (bound(least), bound(most))
         for name, (least, most) in declared.get("ranges", {}).items()
     }
     return low, high, ranges

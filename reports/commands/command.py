@@ -9,7 +9,6 @@ traceback.
 
 import argparse
 import gc
-import logging
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -52,8 +51,6 @@ DECLARED = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    # drgn reports missing symbols through logging; the command says it in its own line.
-    logging.getLogger("drgn").addHandler(logging.NullHandler())
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == ["record"]:
         # Whatever follows -- is somebody else's command line.

@@ -333,7 +333,7 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
     """Ask a bundle every question."""
     questions = OURS() if questions is None else questions
     # Of a large bundle most rows are in tables that nobody asks for.
-    return ask(open_database(bundle, only=named(questions)), questions)
+    return ask(open_database(bundle, only=named(questions), ours=True), questions)
 
 
 def ask(database: Database, questions: list[Question]) -> Verdict:
