@@ -241,8 +241,8 @@ def table(bundle: Bundle, table: Table) -> Download:
 
 def _pieces(raw: IO[bytes]) -> Iterator[bytes]:
     """A file in pieces of whole lines."""
-    while lines := raw.readlines(PIECE):
-        yield b"".join(lines)
+    while piece := raw.read(PIECE):
+        yield piece + raw.readline()
 
 
 def folded(stacks: dict[str, int], name: str, kept: str) -> Download:

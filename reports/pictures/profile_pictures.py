@@ -40,6 +40,7 @@ MAX_FRAMES, LEAST_FRAMES = 260, 60
 FRAMES = 600
 MAX_ROWS = 14
 HIDDEN = "(interrupts back on)"
+KERNEL, KERNEL_END = "_[k]", "_[k];"  # how a kernel's frame ends; and where another follows
 
 
 @record
@@ -128,7 +129,7 @@ def frame_kind(name: str, depth: int) -> str:
         return "root"
     if name == HIDDEN:
         return "hidden"
-    if name.endswith("_[k]"):
+    if name.endswith(KERNEL):
         return "module" if " [" in name else "kernel"
     return "none" if depth == 1 else "user"
 
@@ -295,7 +296,7 @@ def _marked(found: Stacks, known: KnownFrames) -> Iterator[tuple[str, int]]:
 def _from_roots(found: Stacks, roots: Iterable[str]) -> Iterator[tuple[str, int]]:
     """What runs in these functions: from the outermost of them on."""
     wanted = set(roots)
-    is_root = functools.cache(lambda frame: frame.endswith("_[k]") and plain(frame[:-4]) in wanted)
+    is_root = functools.cache(lambda frame: frame.endswith(KERNEL) and plain(frame[:-4]) in wanted)
     for stack, value in found:
         frames = stack.split(";")
         for at, frame in enumerate(frames):
@@ -308,11 +309,29 @@ def _user_code_as_one(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, i
     """The task's own frames as one frame below the kernel's: deep ones hide what this is about."""
     is_user = functools.cache(lambda frame: frame_kind(frame, 2) == "user")
     for stack, value in found:
-        task, *frames = stack.split(";")
-        parts = [task]
-        for user, run in itertools.groupby(frames, is_user):
-            parts += [flame_graph.USER_CODE] if user else run
-        yield ";".join(parts), value
+        task, kernel = stack.find(";") + 1, _kernel_part(stack)
+        if task < kernel:
+            yield f"{stack[:task]}{flame_graph.USER_CODE};{stack[kernel:]}", value
+        elif task == kernel:
+            yield stack, value
+        else:
+            first, *frames = stack.split(";")
+            parts = [first]
+            for user, run in itertools.groupby(frames, is_user):
+                parts += [flame_graph.USER_CODE] if user else run
+            yield ";".join(parts), value
+
+
+def _kernel_part(stack: str) -> int:
+    """
+    Where the kernel's frames begin, if all are behind the task's own, as nearly always; else -1.
+    """
+    ended = f"{stack};"
+    first = ended.find(KERNEL_END, ended.find(";") + 1)
+    begin = ended.rfind(";", 0, first) + 1
+    if first < 0 or HIDDEN in stack or ended.count(KERNEL_END, begin) < ended.count(";", begin):
+        return -1
+    return begin
 
 
 def comparable(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
