@@ -55,6 +55,8 @@ def page_type(prog: Program) -> Type:
             TypeMember(prog.bool_type("_Bool", 1), "pinned", 20 * 8),
             TypeMember(kind, "kind", 21 * 8),
             TypeMember(prog.array_type(long, 2), "words", 24 * 8),
+            TypeMember(prog.array_type(atomic, 3), "counts", 40 * 8),
+            TypeMember(prog.array_type(prog.int_type("char", 1, True), 8), "name", 52 * 8),
         ),
     )
 
@@ -79,6 +81,16 @@ def test_dtype_has_the_offsets_sizes_and_signs_of_the_type() -> None:
         "zone": ("<u8", 8),
         "pinned": ("|u1", 20),
         "kind": ("|u1", 21),
+    }
+
+
+def test_an_element_of_an_array_is_a_member_like_others_and_an_array_of_char_a_text() -> None:
+    columns = {"second": "words[1]", "third": "counts[2].counter", "name": "name"}
+    dtype = struct_dtype(page_type(program()), columns)
+    assert {name: (dtype[name].str, dtype.fields[name][1]) for name in dtype.names} == {
+        "second": ("<u8", 32),
+        "third": ("<i4", 48),
+        "name": ("|S8", 52),
     }
 
 

@@ -85,11 +85,13 @@ def sparse_machine(
     kernel: str = "stable",
     *,
     processes: int = 0,
+    full: bool = False,
 ) -> SparseMachine:
     """
     The vmcore of a machine of *gib* GiB, from the cache if there.
 
     :param processes: so many, and nothing else; by default, what fits its size.
+    :param full: two thirds of its memory are in use, not a sixteenth.
     :raises LabError: the kernel cannot be had, the disk is too small, or the guest failed.
     """
     if not 1 <= gib <= MAX_GIB:
@@ -97,22 +99,29 @@ def sparse_machine(
     kernel = resolve(kernel, say)
     with one_at_a_time():
         booted = kernels.get(kernel, say)
-        digest = hashlib.sha256(booted.vmlinuz.parent.name.encode())
+        made_of = hashlib.sha256(booted.vmlinuz.parent.name.encode())
         for source in (CROWD, Path(__file__)):
-            digest.update(source.read_bytes())
+            made_of.update(source.read_bytes())
+        digest = made_of.hexdigest()[:12]
         cores = cache_folder() / "sparse"
         name = f"{kernel}-{processes}-processes" if processes else f"{kernel}-{gib}GiB"
-        folder = cores / f"{name}-{digest.hexdigest()[:12]}"
+        name += "-full" if full else ""
+        folder = cores / f"{name}-{digest}"
         if not folder.exists():
-            for older in cores.glob(f"{name}-*"):
+            for older in cores.glob(f"{name}-{'?' * len(digest)}"):
                 shutil.rmtree(older)
-            _take(booted, gib, processes, folder, say)
+            _take(booted, gib, processes, full, folder, say)
     vmcore = folder / "vmcore"
     return SparseMachine(gib, vmcore, booted.vmlinux, vmcore.stat().st_blocks * 512)
 
 
 def _take(
-    booted: kernels.Kernel, gib: int, processes: int, folder: Path, say: Callable[[str], None]
+    booted: kernels.Kernel,
+    gib: int,
+    processes: int,
+    full: bool,
+    folder: Path,
+    say: Callable[[str], None],
 ) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Struct pages, and half as much again.
@@ -123,7 +132,7 @@ def _take(
     temporary = Path(tempfile.mkdtemp(prefix=".sparse-", dir=folder.parent))
     try:
         say(f"booting {booted.release} with {gib} GiB")
-        filling = f"crowd.gib={gib}"
+        filling = f"crowd.gib={gib} crowd.full={full:d}"
         if processes:
             # Page table isolation makes each fork dearer.
             filling += f" crowd.processes={processes} mitigations=off"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // The first and only program of a machine of any size, which it fills in proportion to that size: for each GiB, files,
 // memory in pieces, and processes with page tables. Most of the memory is never touched, so that it takes no room where the
-// machine's memory is a sparse file; what describes that memory is all there. With crowd.processes=N it is not filled: so many
-// processes are forked, a hundredth of them by the first one, and the others by these.
+// machine's memory is a sparse file; what describes that memory is all there. With crowd.full=1 most of it is in use. With
+// crowd.processes=N it is not filled: so many processes are forked, a hundredth of them by the first one, and the others by
+// these.
 //
 // Says "crowd: ready" on the console when it is done, and waits to be frozen.
 #include <errno.h>
@@ -26,6 +27,7 @@
 #define FILES 500
 #define PIECES 8  // files of PIECE_PAGES pages; once all are there, every second run of 2^0, 2^1, … 2^7 pages is freed
 #define PIECE_PAGES 4096L
+#define WHOLE 40  // such files of which nothing is freed: five eighths of each GiB
 #define PROCESSES 4
 #define TABLES 8  // PTE tables of a process, with a page each
 
@@ -102,9 +104,9 @@ static int piece(long number)
 	return fd;
 }
 
-static void make_pieces(long gib)
+static void make_pieces(long gib, long whole)
 {
-	for (long i = 0; i < gib * PIECES; i++) {
+	for (long i = 0; i < gib * (PIECES + whole); i++) {
 		int fd = piece(i);
 		if (fallocate(fd, 0, 0, PIECE_PAGES * PAGE))
 			fail("fallocate");
@@ -153,6 +155,14 @@ static void serve(long workers, int done)
 	if (write(done, "", 1) != 1)
 		fail("write");
 	sleep_on();
+}
+
+// A number that the kernel was booted with.
+static long option(const char *line, const char *name, long otherwise)
+{
+	const char *given = strstr(line, name);
+
+	return given ? atol(given + strlen(name)) : otherwise;
 }
 
 static void make_many_processes(long count)
@@ -230,10 +240,8 @@ int main(void)
 	if (fd < 0 || read(fd, line, sizeof(line) - 1) < 0)
 		fail("/proc/cmdline");
 	close(fd);
-	char *given = strstr(line, "crowd.gib=");
-	long gib = given ? atol(given + strlen("crowd.gib=")) : 1;
-	given = strstr(line, "crowd.processes=");
-	long many = given ? atol(given + strlen("crowd.processes=")) : 0;
+	long gib = option(line, "crowd.gib=", 1);
+	long many = option(line, "crowd.processes=", 0);
 	// Gives every process its own PID up to a million of them.
 	set("/proc/sys/kernel/pid_max", "1000000");
 	set("/proc/sys/kernel/threads-max", "1000000");
@@ -245,7 +253,7 @@ int main(void)
 	} else {
 		make_files(gib);
 		say("files", gib * FILES);
-		make_pieces(gib);
+		make_pieces(gib, option(line, "crowd.full=", 0) * WHOLE);
 		make_processes(gib);
 		say("processes", gib * PROCESSES);
 	}
