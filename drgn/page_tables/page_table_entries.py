@@ -24,13 +24,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program, ProgramFlags
+from drgn import Program, ProgramFlags
 from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 from numpy.typing import NDArray
 
-from mmscope.drgn.dumps.bulk_reads import read_bytes
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
+from mmscope.drgn.reading.scattered_reads import read_stretches, stretches
 from mmscope.drgn.tables.record import record
 
 
@@ -90,8 +90,8 @@ class Walk:
 
 # Memory that is read in larger pieces comes fresh from the system each time, and faults.
 READ_BYTES = 64 << 10
-# Of a dump, so many pages between two tables are read too: as cheap as another read.
-BETWEEN = 2
+# Of a dump, so many tables between two are read too: as cheap as another read.
+BETWEEN = 1
 # The number of a table's root and its address must fit into one sortable word.
 MAX_ROOTS = 1 << 12
 # How many tables are remembered: 8 MiB, which take no memory before they are written to.
@@ -191,32 +191,18 @@ def _read_tables(
     entries[:, slots:] = 0
     read = np.zeros(len(frames), np.bool_)
     first, behind = _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN)
-    begins = frames[first]
-    lengths = frames[behind - 1] - begins + np.uint64(table.itemsize)
-    pieces: list[bytes | memoryview] = []
-    whole = np.ones(len(first), np.bool_)
-    # Python's numbers: no end wraps around.
-    for at, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
-        try:
-            pieces.append(read_bytes(prog, begin, length, True))
-        except FaultError:
-            # Where pages are left out of a dump, those beside a table may be.
-            part = slice(first[at], behind[at])
-            walk.near |= (part.stop - part.start) * table.itemsize < length
-            whole[at] = False
-            _read_runs(prog, frames, part, entries[:, :slots], read, walk.gaps)
-    if pieces:
-        lengths[~whole] = 0
-        # Where each piece begins, less where its first table lies.
-        shifts = (np.cumsum(lengths) - lengths - begins).astype(np.int64)
-        numbers = frames.astype(np.int64) + np.repeat(shifts, behind - first)
-        _place(
-            np.frombuffer(b"".join(pieces), table),
-            numbers // table.itemsize,
-            np.repeat(whole, behind - first),
-            entries[:, :slots],
-        )
-        read |= np.repeat(whole, behind - first)
+    lengths = frames[behind - 1] - frames[first] + np.uint64(table.itemsize)
+    raw, shifts, whole = read_stretches(prog, frames[first], lengths, physical=True)
+    for at in np.flatnonzero(~whole).tolist():
+        # Where pages are left out of a dump, those beside a table may be.
+        part = slice(first[at], behind[at])
+        walk.near |= (part.stop - part.start) * table.itemsize < lengths[at]
+        _read_runs(prog, frames, part, entries[:, :slots], read, walk.gaps)
+    counts = behind - first
+    known = np.repeat(whole, counts)
+    read |= known
+    places = (frames + np.repeat(shifts, counts)) // np.uint64(table.itemsize)
+    _place(np.frombuffer(raw, table), places.astype(np.int64), known, entries[:, :slots])
     if len(frames) < len(back):  # a table of several roots
         entries = entries[back]
     if not read.all():
@@ -230,20 +216,8 @@ def _read_tables(
 def _stretches(
     frames: Entries, size: int, between: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """
-    (index of the first, index behind the last) of tables that one read fetches.
-
-    :param frames: ascending.
-    :param between: so many tables may lie between two of them.
-    """
-    if not len(frames):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    steps, odd = np.divmod(np.diff(frames), np.uint64(size))
-    near = (steps <= np.uint64(1 + between)) & (odd == 0)
-    stretch = np.cumsum(np.concatenate(([0], ~near)))
-    piece = (frames - frames[np.searchsorted(stretch, stretch)]) // np.uint64(READ_BYTES)
-    breaks = np.flatnonzero((np.diff(stretch) != 0) | (np.diff(piece) != 0)) + 1
-    return np.concatenate(([0], breaks)), np.append(breaks, len(frames))
+    """Tables that are read together; so many more may lie between two of them."""
+    return stretches(frames, size, between * size, READ_BYTES, size)
 
 
 def _place(
@@ -254,7 +228,7 @@ def _place(
 
     :param numbers: which of *tables* each is; of those that are not *whole*, none.
     """
-    if whole.all():
+    if len(tables) and whole.all():
         # All are there: to clip, and not to check, needs no copy on the way.
         np.take(tables, numbers, 0, entries, "clip")
     else:

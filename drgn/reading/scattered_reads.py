@@ -21,6 +21,7 @@ from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, laid_out, struct_d
 # A gap of at most this many bytes between two structures is read too: as cheap as another read.
 BETWEEN = 4096
 MAX_STRETCH = 1 << 20
+AT_ONCE = 2 << 20  # bytes, and a stretch more, that are held before what was asked for is copied
 TOGETHER = 1 << 15  # structures of which members are read at a time
 
 
@@ -37,27 +38,69 @@ def read_scattered(
     unique, back = np.unique(addresses, return_inverse=True)
     data = np.zeros(len(unique), f"V{size}")
     read = np.zeros(len(unique), np.bool_)
-    for first, behind in _stretches(unique, size):
-        begin = int(unique[first])
-        offsets = (unique[first:behind] - np.uint64(begin)).astype(np.int64)
-        try:
-            raw = read_bytes(prog, begin, int(offsets[-1]) + size)
-        except FaultError:
-            for at in range(first, behind):
-                try:
-                    raw = prog.read(int(unique[at]), size)
-                except FaultError:
-                    gaps.bytes += size
-                else:
-                    data[at] = np.frombuffer(raw, data.dtype)[0]
-                    read[at] = True
-        else:
-            read[first:behind] = True
-            # A structure at each byte, of which those at the offsets are copied.
-            here = np.ndarray(len(raw) - size + 1, data.dtype, raw, strides=(1,))
-            data[first:behind] = here[offsets]
+    first, behind = stretches(unique, size, BETWEEN, MAX_STRETCH)
+    lengths = unique[behind - 1] - unique[first] + np.uint64(size)
+    edges = np.flatnonzero(np.diff(np.cumsum(lengths) // np.uint64(AT_ONCE))) + 1
+    for part in map(slice, [0, *edges.tolist()], [*edges.tolist(), len(first)]):
+        here = slice(first[part.start], behind[part.stop - 1]) if len(first) else slice(0)
+        raw, shifts, whole = read_stretches(prog, unique[first[part]], lengths[part])
+        if not whole.all():
+            for at in np.flatnonzero(~whole).tolist():
+                _read_singly(
+                    prog, unique, slice(first[part][at], behind[part][at]), data, read, gaps
+                )
+        counts = behind[part] - first[part]
+        known = np.repeat(whole, counts)
+        read[here] |= known
+        # A structure at each byte, of which those at the offsets are copied.
+        each = np.ndarray(max(len(raw) - size + 1, 0), data.dtype, raw, strides=(1,))
+        data[here][known] = each[(unique[here] + np.repeat(shifts, counts))[known].astype(np.int64)]
     found: NDArray[Any] = np.ndarray(len(unique), dtype, data.view(np.uint8))
     return found[back], read[back]
+
+
+def _read_singly(
+    prog: Program,
+    addresses: NDArray[np.uint64],
+    part: slice,
+    data: NDArray[Any],
+    read: NDArray[np.bool_],
+    gaps: Gaps,
+) -> None:
+    """Read what can be read of some structures, and nothing between them."""
+    size = data.dtype.itemsize
+    for at in range(part.start, part.stop):
+        try:
+            raw = prog.read(int(addresses[at]), size)
+        except FaultError:
+            gaps.bytes += size
+        else:
+            data[at] = np.frombuffer(raw, data.dtype)[0]
+            read[at] = True
+
+
+def read_stretches(
+    prog: Program,
+    begins: NDArray[np.uint64],
+    lengths: NDArray[np.uint64],
+    physical: bool = False,
+) -> tuple[bytes, NDArray[np.uint64], NDArray[np.bool_]]:
+    """
+    Read pieces of memory.
+
+    :return: (what could be read, one piece behind the other; for each piece, what is to be added
+        to an address for its place there; which pieces could be read).
+    """
+    pieces: list[bytes | memoryview] = []
+    whole = np.ones(len(begins), np.bool_)
+    # Python's numbers: no end wraps around.
+    for at, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
+        try:
+            pieces.append(read_bytes(prog, begin, length, physical))
+        except FaultError:
+            whole[at] = False
+    there = np.where(whole, lengths, np.uint64(0))
+    return b"".join(pieces), np.cumsum(there, dtype=np.uint64) - there - begins, whole
 
 
 def read_members(
@@ -84,15 +127,23 @@ def read_members(
     return found, read
 
 
-def _stretches(addresses: NDArray[np.uint64], size: int) -> list[tuple[int, int]]:
-    """(index of the first, index behind the last) of addresses that one read fetches."""
+def stretches(
+    addresses: NDArray[np.uint64], size: int, between: int, most: int, step: int = 1
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """
+    (index of the first, index behind the last) of structures that one read fetches.
+
+    :param addresses: ascending.
+    :param between: so many bytes may lie between two of them.
+    :param most: so long it is at most, but for the last one.
+    :param step: such a part of the way between two is whole.
+    """
     if not len(addresses):
-        return []
-    near = np.diff(addresses) <= np.uint64(size + BETWEEN)
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    ways = np.diff(addresses)
+    near = (ways <= np.uint64(size + between)) & (ways % np.uint64(step) == 0)
     # A stretch ends where the next structure is far, and before it becomes too long.
     stretch = np.cumsum(np.concatenate(([0], ~near)))
-    starts = addresses[np.searchsorted(stretch, stretch)]
-    piece = (addresses - starts) // np.uint64(MAX_STRETCH)
+    piece = (addresses - addresses[np.searchsorted(stretch, stretch)]) // np.uint64(most)
     breaks = np.flatnonzero((np.diff(stretch) != 0) | (np.diff(piece) != 0)) + 1
-    firsts = [0, *breaks.tolist()]
-    return list(zip(firsts, [*firsts[1:], len(addresses)], strict=True))
+    return np.concatenate(([0], breaks)), np.append(breaks, len(addresses))

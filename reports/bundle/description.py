@@ -12,7 +12,7 @@ Cannot know: whether the tables hold what it declares.
 
 import marshal
 import re
-from collections.abc import Container, Set
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ def folded_of(resource: dict[str, Any], folder: Path) -> Folded:
 
 
 def column_bounds(
-    field: dict[str, Any], numbers: Set[str]
+    field: dict[str, Any], numbers: set[str]
 ) -> tuple[tuple[Bound, ...], tuple[Bound, ...], dict[str, tuple[Bound, Bound]]]:
     """
     The bounds of a column, as a bundle declares them; a number is never without.
