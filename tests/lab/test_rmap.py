@@ -542,7 +542,8 @@ def test_damaged_pointers_harm_themselves_alone(
     def damaged(*given: Any, **named: Any) -> slab_objects.SlabObjects:
         read = read_objects(*given, **named)
         for objects in read.objects.values():
-            for values in objects.columns.values():
+            for column in objects.columns.values():
+                values = column.view(np.uint8) if column.dtype.kind == "S" else column
                 hit = chance.random(len(values)) < 0.02
                 flipped = np.uint64(1) << np.uint64(chance.integers(*bits))
                 values[hit] ^= flipped.astype(values.dtype)
