@@ -17,6 +17,9 @@ from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.pid import find_task, for_each_task
 
 HUGE, ONES = 1 << 60, -1
+# A hole in x86-64's map (Documentation/arch/x86/x86_64/mm.rst); in arm64's, descriptors of frames
+# that only a machine of 100 TiB has.
+NOWHERE = 0xFFFF_FFFF_0000_0000
 
 
 def put(prog: Program, address: int, data: bytes) -> None:
@@ -101,12 +104,11 @@ def _one_name(prog: Program) -> None:
 
 
 def _endless_name(prog: Program) -> None:
-    # Where nothing else is: as many letters as anybody asks for.
-    address = prog.symbol("_end").address
+    # As many letters as anybody asks for.
     prog.add_memory_segment(
-        address, 1 << 30, lambda at, count, offset, physical: b"A" * count, False
+        NOWHERE, 1 << 30, lambda at, count, offset, physical: b"A" * count, False
     )
-    say(cache(prog, b"dentry").name, address)
+    say(cache(prog, b"dentry").name, NOWHERE)
 
 
 def _pid(value: Callable[[Program], int]) -> Callable[[Program], None]:

@@ -143,6 +143,19 @@ def test_what_duckdb_refuses_costs_its_own_bundle_a_table(
     assert (len(one.cases), one.checked) == (2, 2)
 
 
+def test_a_table_that_is_left_out_is_said_and_seen_in_the_exit_code(tmp_path: Path) -> None:
+    whole, torn = small(tmp_path / "a", "a", kills=1), small(tmp_path / "b", "b", kills=1)
+    lines = (torn / "vm_counters.csv").read_text().splitlines(True)
+    (torn / "vm_counters.csv").write_text("".join([lines[0], "a name alone\n", *lines[1:]]))
+    done = run("lake", "add", whole, torn, tmp_path / "lake")
+    assert done.returncode == 1
+    (said,) = done.stderr.splitlines()
+    assert "table vm_counters is left out" in said and "b/vm_counters.csv" in said
+    assert "2 added" in done.stdout
+    again = run("lake", "add", whole, torn, tmp_path / "lake")
+    assert (again.returncode, again.stderr) == (0, "")
+
+
 def test_several_may_add_at_once(tmp_path: Path) -> None:
     bundles = [small(tmp_path / f"b{n}", f"h{n}", kills=n + 1) for n in range(4)]
     lake = tmp_path / "lake"

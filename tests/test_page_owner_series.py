@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_owner_inputs import (
+    GFP,
     Stack,
     make_stacks,
     page_owner_record,
@@ -418,6 +419,24 @@ def test_hostile_names_reach_the_terminal_harmless(tmp_path: Path) -> None:
     assert run("page-owner", tmp_path / "po", "-o", tmp_path / "b").returncode == 0
     (row,) = Bundle(tmp_path / "b").rows("page_owner_tasks")
     assert row["comm"] == "\x1b]0;x\x07\n\\xff"
+
+
+def test_of_equally_many_the_order_is_not_that_of_the_file(tmp_path: Path) -> None:
+    stack = " a+0x1/0x2\n"
+    tails = [b"", b"Charged to memcg b.scope\n", b"Charged to offline memcg b.scope\n"]
+    made = [
+        page_owner_record(stack, pid=pid, tgid=1, gfp=GFP[pid % 2], tail=tails[pid], pfn=pid)
+        for pid in range(3)
+    ]
+    tables = []
+    for name, records in (("one", made), ("other", made[::-1])):
+        (tmp_path / name).write_bytes(b"".join(records))
+        assert run("page-owner", tmp_path / name, "-o", tmp_path / f"{name}.b").returncode == 0
+        bundle = Bundle(tmp_path / f"{name}.b")
+        names = ("page_owner_tasks", "page_owner_memcgs", "page_owner_gfp")
+        tables.append([list(bundle.rows(table)) for table in names])
+    assert tables[0] == tables[1]
+    assert [row["pid"] for row in tables[0][0]] == [0, 1, 2]
 
 
 def test_unresolved_handles_are_said(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def run_add(args: argparse.Namespace) -> int:
     keep_map(names, args.redact_map)
     known = f", {done.known:,} were there already" if done.known else ""
     print(f"{args.lake}: {done.added:,} added{known}")
-    return INCOMPLETE if done.refused else DONE
+    return INCOMPLETE if done.refused or done.left_out else DONE
 
 
 def run_findings(args: argparse.Namespace) -> int:

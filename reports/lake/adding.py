@@ -57,11 +57,15 @@ MERGING: dict[str, str | bool | int | float | list[str]] = {
 
 @dataclass
 class Added:
-    """How many bundles were added, and how many had been before."""
+    """
+    How many bundles were added, had been before, could not be; and tables and stacks that were left
+    out of those that were added.
+    """
 
     added: int = 0
     known: int = 0
     refused: int = 0
+    left_out: int = 0
 
 
 def add(
@@ -95,7 +99,8 @@ def add(
         for each in made:
             total.added += len(each.ids)
             total.refused += len(each.refused)
-            for line in (*each.refused, *each.said):
+            total.left_out += len(each.left_out)
+            for line in (*each.refused, *each.left_out, *each.said):
                 say(line)
     return total
 

@@ -87,12 +87,14 @@ class Staged:
     :ivar files: (table, day, path, rows) of each file that was written.
     :ivar ids: of the bundles in them.
     :ivar refused: lines of those that are not.
+    :ivar left_out: lines of tables and stacks that are not, of those that are.
     :ivar said: lines of what is odd with those that are.
     """
 
     files: list[tuple[str, str, str, int]] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
 
@@ -234,7 +236,7 @@ class Stage:
                 self.staged.said.append(f"{record.path}: {note}")
             for name in sorted(name for name in record.bundle.tables if name in record.missing):
                 why = record.missing[name]
-                self.staged.said.append(f"{record.path}: table {name} is left out: {why}")
+                self.staged.left_out.append(f"{record.path}: table {name} is left out: {why}")
         for day, rows in marks.items():
             self._insert((MARKS, day), rows)
         for day, rows in bundles.items():
@@ -253,7 +255,7 @@ class Stage:
                 ]
             except BundleError as error:
                 missing[f"stacks {name}"] = str(error)
-                self.staged.said.append(f"stacks {name} are left out: {error}")
+                self.staged.left_out.append(f"stacks {name} are left out: {error}")
         return rows
 
     def _insert(self, where: tuple[str, str], rows: list[dict[str, Any]]) -> None:

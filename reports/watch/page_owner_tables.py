@@ -129,9 +129,10 @@ def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
 
 
 def _most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
-    def by_pages(item: tuple[Any, list[int]]) -> int:
-        _, (pages, _) = item
-        return -pages
+    def by_pages(item: tuple[Any, list[int]]) -> tuple[Any, ...]:
+        key, (pages, _) = item
+        # As many of several: by what they are, None first; of the rest, last.
+        return -pages, key is None, [(value is not None, value) for value in key or ()]
 
     return sorted(counted.items(), key=by_pages)
 
