@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """follow_lists() finds what a plain walk of every link finds, whatever the links are."""
 
+from unittest.mock import patch
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmscope.drgn.reading import linked_lists
 from mmscope.drgn.reading.linked_lists import LOOPS, LOST, find, follow_lists
 
 
@@ -70,6 +73,10 @@ def test_follows_every_link_as_a_walk_does(lists: tuple[dict[int, int], list[int
     links, heads = lists
     expected = [walk(sorted(links), links, sorted(heads), entry) for entry in sorted(links)]
     assert follow(links, heads) == expected
+    # In pieces, also where these are given up.
+    for cut, most in ((1, 100), (3, 100), (8, 4)):
+        with patch.multiple(linked_lists, LONG=0, CUT=cut, MOST_STEPS=most, PIECE=7):
+            assert follow(links, heads) == expected
 
 
 def test_a_whole_ring_leads_home() -> None:
@@ -100,6 +107,23 @@ def test_a_list_of_a_hundred_thousand() -> None:
     followed = follow(links, [length + 1])
     assert followed[0] == (0, length)
     assert followed[-1] == (0, 1)
+
+
+def test_lists_of_a_hundred_thousand_in_any_order() -> None:
+    """Three rings, one link to nowhere, one circle."""
+    order = np.random.default_rng(1).permutation(np.arange(1, 120_001)).tolist()
+    rings = [order[:60_000], order[60_000:90_000], order[90_000:110_000], order[110_000:]]
+    heads = [200_001, 200_002, 999_999, rings[3][0]]
+    links = {
+        here: following
+        for ring, head in zip(rings, heads, strict=True)
+        for here, following in zip(ring, [*ring[1:], head], strict=True)
+    }
+    followed = dict(zip(sorted(links), follow(links, heads[:2]), strict=True))
+    assert [followed[entry] for entry in rings[0]] == [(0, left) for left in range(60_000, 0, -1)]
+    assert [followed[entry] for entry in rings[1]] == [(1, left) for left in range(30_000, 0, -1)]
+    assert {followed[entry] for entry in rings[2]} == {(LOST, 0)}
+    assert {followed[entry] for entry in rings[3]} == {(LOOPS, 0)}
 
 
 @given(st.sets(st.integers(0, 2**64 - 1)), st.lists(st.integers(0, 2**64 - 1)))

@@ -4,9 +4,10 @@ Circular ``list_head`` lists, followed all at once.
 
 Walking a list entry by entry costs one read of kernel memory an entry (about 150,000 a second).
 Where the entries were read in bulk anyway, their links are already here, and pointer doubling
-finds in log2(length) rounds of numpy which head every entry leads to. It needs no walk, so that a
-damaged list harms itself alone: entries that lead nowhere or in a circle are kept apart from those
-that lead home.
+finds in log2(length) rounds of numpy which head every entry leads to. Before, long lists are cut
+into pieces, which are walked side by side, so that doubling has a piece to look at instead of an
+entry. A damaged list harms itself alone: entries that lead nowhere or in a circle are kept apart
+from those that lead home.
 """
 
 from typing import Any
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from mmscope.drgn.tables.record import record
 
 PIECE = 1 << 17
+LONG = 1 << 16  # entries; fewer are doubled before they are cut
+CUT = 64  # entries of a piece, on average
+MOST_STEPS = 40 * CUT  # of a piece: that a longer one is met by chance will not be
 LOST = -1  # the links lead to something that is neither an entry nor a head
 LOOPS = -2  # the links come back without passing a head
 
@@ -56,8 +60,28 @@ def follow_lists(
     successor[entries:] = np.arange(entries, lost + 1)
     steps: NDArray[Any] = np.zeros(lost + 1, number)
     steps[:entries] = 1
-    walking = np.arange(entries, dtype=number)
-    # Doubling: after round i an entry has taken at least 2^i links. A chain has at most `entries`.
+    if entries >= LONG:
+        _follow_pieces(successor, steps, entries)
+    walking = np.flatnonzero(successor[:entries] < entries).astype(number)
+    walking = _double(successor, steps, entries, walking)
+    astray = successor[:entries] == lost
+    head = successor[:entries]
+    head -= entries
+    head[astray] = LOST
+    head[walking] = LOOPS
+    steps = steps[:entries]
+    steps[head < 0] = 0
+    return Followed(head, steps)
+
+
+def _double(
+    successor: NDArray[Any], steps: NDArray[Any], entries: int, walking: NDArray[Any]
+) -> NDArray[Any]:
+    """
+    Follow the links of some entries to their ends; returns those that go round in a circle.
+
+    After round i an entry has taken at least 2^i links, and a chain has at most *entries*.
+    """
     for _ in range(entries.bit_length() + 1):
         left = 0
         for start in range(0, len(walking), PIECE):
@@ -71,15 +95,54 @@ def follow_lists(
         walking = walking[:left]
         if not left:
             break
-    walking = walking[successor[walking] < entries]
-    astray = successor[:entries] == lost
-    head = successor[:entries]
-    head -= entries
-    head[astray] = LOST
-    head[walking] = LOOPS
-    steps = steps[:entries]
-    steps[head < 0] = 0
-    return Followed(head, steps)
+    circling: NDArray[Any] = walking[successor[walking] < entries]
+    return circling
+
+
+def _follow_pieces(successor: NDArray[Any], steps: NDArray[Any], entries: int) -> None:
+    """
+    Follow the links of most entries of long lists to their ends.
+
+    Pieces begin at random entries, one of :data:`CUT`, and are walked side by side, up to where
+    another piece has been. What is left: what comes before the first piece of its list, and what
+    goes round in a circle.
+    """
+    number = successor.dtype
+    chance = np.random.default_rng(entries)
+    begins = np.arange(0, entries - CUT + 1, CUT, dtype=number)
+    begins += chance.integers(0, CUT, len(begins), dtype=number)
+    pieces = len(begins)
+    piece_of = np.full(len(successor), -1, number)
+    piece_of[entries:] = pieces  # no piece: an end
+    piece_of[begins] = np.arange(pieces, dtype=number)
+    place = np.zeros(len(successor), number)  # in its piece
+    end = np.empty(pieces, number)  # the first entry that is not its own
+    length = np.zeros(pieces, number)
+    walkers, here = np.arange(pieces, dtype=number), successor[begins]
+    for step in range(1, MOST_STEPS):
+        free = piece_of[here] < 0
+        piece_of[here[free]] = walkers[free]
+        place[here[free]] = step
+        on = free & (piece_of[here] == walkers)  # of two that came at once, one goes on
+        end[walkers[~on]], length[walkers[~on]] = here[~on], step
+        walkers, here = walkers[on], successor[here[on]]
+        if not len(walkers):
+            break
+    else:
+        return
+    # From each piece's end to the end of the piece that it has met, or where no other begins.
+    met = piece_of[end]
+    last = np.arange(pieces, pieces + len(successor) - entries, dtype=number)
+    onward = np.append(np.where(met < pieces, met, end - entries + pieces), last)
+    far = np.where(met < pieces, length[np.minimum(met, pieces - 1)] - place[end], 0)
+    far = np.append(far, np.zeros_like(last))
+    _double(onward, far, pieces, np.flatnonzero(met < pieces).astype(number))
+    for start in range(0, entries, PIECE):
+        piece = piece_of[start : min(start + PIECE, entries)]
+        known = np.flatnonzero((piece >= 0) & (onward[piece] >= pieces)) + start
+        piece = piece_of[known]
+        successor[known] = onward[piece] - pieces + entries
+        steps[known] = length[piece] - place[known] + far[piece]
 
 
 def find(sorted_values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
