@@ -53,6 +53,27 @@ def test_a_child_that_is_killed_is_told() -> None:
     ]
 
 
+def test_arrays_come_as_they_are() -> None:
+    square = np.arange(12, dtype=np.uint32).reshape(3, 4)
+    arrays = {
+        "odd": np.arange(7, dtype=np.uint8),
+        "none": np.empty(0, np.int64),
+        "columns": np.asfortranarray(square),
+        "gaps": square[:, ::2],
+        "records": np.array([(1, 2.5)], [("a", "i2"), ("b", "f8")]),
+        "large": np.arange(1 << 19, dtype=np.uint64),
+    }
+    (got,) = in_workers(1, 1, lambda number, tell: arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(got[name], array)
+        assert got[name].dtype == array.dtype and got[name].flags.aligned
+        got[name][...] = 0  # nobody else's
+
+
+def test_a_child_that_says_nothing_is_told() -> None:
+    assert list(in_workers(1, 1, lambda number, tell: os._exit(0))) == [Died("ended with status 0")]
+
+
 def test_what_the_work_raises_is_raised() -> None:
     class OfHere(Exception):
         """Which no other process can make."""
@@ -125,19 +146,33 @@ def test_what_is_done_beside_says_when_it_has_nothing_more_to_do() -> None:
     os.close(writer)
 
 
-def test_shares_leave_room_for_what_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three processes two do something else, until the second share has been done."""
-    forks: list[int] = []
-    fork = os.fork
-    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
-    others = 2
-    results = in_workers(3, 6, lambda number, tell: number, busy=lambda: others)
-    assert (next(results), len(forks)) == (0, 1)
-    assert (next(results), len(forks)) == (1, 2)
-    others = 0
-    assert next(results) == 2
-    assert len(forks) >= 5
-    assert list(results) == [3, 4, 5]
+def test_shares_leave_room_for_what_else_is_done() -> None:
+    """Of three processes two do something else: one share is worked at after the other."""
+    reader, writer = os.pipe()
+
+    def work(number: int, tell: Tell) -> int:
+        os.write(writer, b"(")
+        time.sleep(0.01)
+        os.write(writer, b")")
+        return number
+
+    assert list(in_workers(3, 6, work, busy=lambda: 2)) == [0, 1, 2, 3, 4, 5]
+    assert os.read(reader, 100) == b"()" * 6
+    os.close(reader)
+    os.close(writer)
+    assert no_child_is_left()
+
+
+def test_shares_are_worked_at_together() -> None:
+    """The first waits for the last."""
+    reader, writer = os.pipe()
+
+    def work(number: int, tell: Tell) -> bytes:
+        return os.read(reader, 1) if number == 0 else bytes(os.write(writer, b"!") + number)
+
+    assert next(in_workers(2, 3, work)) == b"!"
+    os.close(reader)
+    os.close(writer)
     assert no_child_is_left()
 
 
@@ -213,10 +248,11 @@ def test_what_depends_on_what_came_before_is_not_added_up() -> None:
 
 def test_shares_begin_where_no_free_block_lies_in_two() -> None:
     pieces = [(at << 14, 0, 1 << 14) for at in range(16)]
-    assert _edges(pieces, 4, False) == [0, 4, 8, 12, 16]
-    assert _edges(pieces, 16, False) == list(range(17))
-    assert _edges(pieces, 16, True) == [*range(0, 16, 2), 16]
-    assert _edges([(1, 0, 100), (101, 0, 100)], 2, True) == [0, 2]
+    assert _edges(pieces, [1] * 4, False) == [0, 4, 8, 12, 16]
+    assert _edges(pieces, [0.75, 0.75, 0.25, 0.25], False) == [0, 6, 12, 14, 16]
+    assert _edges(pieces, [1] * 16, False) == list(range(17))
+    assert _edges(pieces, [1] * 16, True) == [*range(0, 16, 2), 16]
+    assert _edges([(1, 0, 100), (101, 0, 100)], [1, 1], True) == [0, 2]
 
 
 @pytest.mark.parametrize(

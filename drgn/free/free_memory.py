@@ -118,7 +118,11 @@ def free_memory(memory: Memory) -> FreeMemory:
         )
         return free
 
-    return memory.once("free", scan)
+    free = memory.once("free", scan)
+    passed, memory.passed = memory.passed, None
+    if passed is not None:
+        passed()
+    return free
 
 
 def scan_free_memory(

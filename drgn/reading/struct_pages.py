@@ -13,6 +13,7 @@ they are read: each chunk is one instant, the whole is not.
 
 import contextlib
 import functools
+import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -172,7 +173,10 @@ LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second proces
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
 # A share costs 25 ms of CPU and more beside its pages: a fork, copies of what it writes to.
 SHARE_PAGES = 1 << 24
-SHARES_A_JOB = 8  # at most: as free memory takes less time than memory in use
+SHARES_A_JOB = 8  # at most
+# Free memory takes less time than memory in use: who is done first gets one of the smaller shares
+# that a job's last one is broken into.
+LAST_SHARE = (0.75, 0.25)
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
 
 
@@ -241,8 +245,9 @@ def scan_struct_pages(
         jobs = 1
     if jobs > 1 and all(isinstance(each, Shared) for each in consumers):
         pieces = list(pieces)
-        a_job = min(SHARES_A_JOB, -(-pages // (jobs * SHARE_PAGES)))
-        edges = _edges(pieces, jobs * a_job, not wanted)
+        whole = min(SHARES_A_JOB, -(-pages // (jobs * SHARE_PAGES))) - 1
+        sizes = [size for size in (*[1.0] * whole, *LAST_SHARE) for _ in range(jobs)]
+        edges = _edges(pieces, sizes, not wanted)
         if len(edges) > 2 and _scan_shares(prog, consumers, pieces, edges, dtype, jobs, scan, tell):
             return scan
         pages = total - scan.pages
@@ -345,16 +350,18 @@ def _backwards(
         yield list(_chunks(prog, piece, dtype, Gaps()))
 
 
-def _edges(pieces: list[Piece], shares: int, aligned: bool) -> list[int]:
+def _edges(pieces: list[Piece], sizes: Sequence[float], aligned: bool) -> list[int]:
     """
     Where each share of the pieces begins, and the end.
 
+    :param sizes: of the shares, beside each other's.
     :param aligned: no pageblock and no free block may lie in two of them.
     """
-    most = sum(count for *_, count in pieces) / max(shares, 1)
+    one = sum(count for *_, count in pieces) / sum(sizes)
+    ends = [end * one for end in itertools.accumulate(sizes)]
     edges, pages = [0], 0
     for at, (pfn, _, count) in enumerate(pieces):
-        if pages >= most * len(edges) and not (aligned and pfn % ALIGNED):
+        if pages >= ends[len(edges) - 1] and not (aligned and pfn % ALIGNED):
             edges.append(at)
         pages += count
     return [*edges, len(pieces)]

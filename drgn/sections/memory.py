@@ -42,6 +42,7 @@ class Memory:
     :ivar progress: called with how far a pass is: (done, in all).
     :ivar riders: what goes along with the first pass over all struct pages, so that it need not
         pass over them again.
+    :ivar passed: called, once, when that pass is done.
     :ivar jobs: how many processes may share a pass over a large machine's struct pages, or a walk
         over the page tables of many processes.
     :ivar busy: how many of these do something else, as it is now.
@@ -52,6 +53,7 @@ class Memory:
     prog: Program
     progress: Callable[[int, int], None] | None = None
     riders: Callable[[], Iterable[Rider]] = tuple
+    passed: Callable[[], None] | None = None
     jobs: int = 1
     busy: Callable[[], int] = lambda: 0
     rmap_node_ns: float | None = None

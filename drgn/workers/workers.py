@@ -13,6 +13,7 @@ Cannot: fork where reading the target needs a conversation (a socket): whose ans
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import os
 import pickle
@@ -25,12 +26,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-# What a child sends: a kind, and a number: of steps done since the last, or of bytes that follow.
-HEADER = struct.Struct("<BQ")
-STEPS, RESULT, ERROR = range(3)
+# What a child sends: a kind, and a number: of steps done since the last, or of bytes that follow,
+# up to a multiple of a header's. A result is followed by its arrays, which are not copied.
+HEADER = struct.Struct("<QQ")
+STEPS, RESULT, ARRAY, ERROR = range(4)
+PROTOCOL = pickle.HIGHEST_PROTOCOL
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE)
-AHEAD = 2  # shares for each worker that may be done before the one that is waited for
+AHEAD = 4  # shares for each worker that may be done before the one that is waited for
 PIECE = 1 << 20
 
 Tell = Callable[[int], None]  # of steps done
@@ -72,7 +75,7 @@ def in_workers(
         for number in range(shares):
             while number not in results:
                 while started < min(shares, number + jobs * AHEAD) and (
-                    not children or len(children) < jobs - busy()
+                    not children or sum(map(_works, children.values())) < jobs - busy()
                 ):
                     _start(started, work, children)
                     started += 1
@@ -90,6 +93,11 @@ def in_workers(
             yield result
     finally:
         _end(children)
+
+
+def _works(child: _Child) -> bool:
+    """Whether it has nothing to hand over yet."""
+    return not child.data
 
 
 class Beside:
@@ -145,6 +153,8 @@ def _end(children: dict[int, _Child]) -> None:
 
 def _start(share: int, work: Callable[[int, Tell], Any], children: dict[int, _Child]) -> None:
     reader, writer = os.pipe()
+    with contextlib.suppress(OSError):  # more than this user may have
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIECE)
     parent = os.getpid()
     # No deadline or Ctrl-C between a child's birth and its name on the list.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
@@ -187,21 +197,25 @@ def _live(
             def tell(steps: int) -> None:
                 pipe.write(HEADER.pack(STEPS, steps))
 
+            arrays: list[pickle.PickleBuffer] = []
             try:
-                kind, data = RESULT, pickle.dumps(work(share, tell), pickle.HIGHEST_PROTOCOL)
+                result = work(share, tell)
+                kind, data = RESULT, pickle.dumps(result, PROTOCOL, buffer_callback=arrays.append)
             except Exception as error:
                 kind, data = ERROR, _packed(error)
-            _write(writer, HEADER.pack(kind, len(data)))
-            _write(writer, data)
+            _send(writer, kind, data)
+            for array in arrays:
+                _send(writer, ARRAY, array.raw())
         status = 0
     finally:
         os._exit(status)
 
 
-def _write(writer: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(writer, left) :]
+def _send(writer: int, kind: int, data: bytes | memoryview) -> None:
+    for part in (HEADER.pack(kind, len(data)), data, bytes(-len(data) % HEADER.size)):
+        left = memoryview(part)
+        while left:
+            left = left[os.write(writer, left) :]
 
 
 def picklable(error: Exception) -> Exception:
@@ -213,7 +227,7 @@ def picklable(error: Exception) -> Exception:
 
 
 def _packed(error: Exception) -> bytes:
-    return pickle.dumps(picklable(error), pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(picklable(error), PROTOCOL)
 
 
 def _tell_steps(data: bytearray, progress: Tell | None) -> None:
@@ -227,15 +241,23 @@ def _tell_steps(data: bytearray, progress: Tell | None) -> None:
         progress(steps)
 
 
+def _received(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Kind and bytes of each."""
+    at = 0
+    while at < len(data):
+        kind, size = HEADER.unpack_from(data, at)
+        at += HEADER.size
+        yield kind, data[at : at + size]
+        at += size + -size % HEADER.size
+
+
 def _result(child: _Child) -> Any:
     """What a child that has closed its pipe leaves."""
     status = os.waitpid(child.pid, 0)[1]
-    if len(child.data) >= HEADER.size:
-        kind, size = HEADER.unpack_from(child.data)
-        if size == len(child.data) - HEADER.size:
-            result = pickle.loads(memoryview(child.data)[HEADER.size :])
-            child.data.clear()
-            if kind == ERROR or not isinstance(result, BaseException):
-                return result
+    if not status and child.data:
+        (kind, data), *arrays = _received(memoryview(child.data))
+        result = pickle.loads(data, buffers=[array for _, array in arrays])
+        if kind == ERROR or not isinstance(result, BaseException):
+            return result
     code = os.waitstatus_to_exitcode(status)
     return Died(f"was killed by signal {-code}" if code < 0 else f"ended with status {code}")

@@ -3,8 +3,9 @@
 Sections of a dump, read by several processes at a time.
 
 Most need the pass over the struct pages, which the first section makes; processes that are forked
-when it is done have what it kept. Each takes one group of sections after the other, until none is
-left, and writes their tables where the bundle is made. What is in a bundle, and in which order, is
+when it is done, while the first process goes on with that section, have what it kept. Each takes
+one group of sections after the other, until none is left, and writes their tables where the bundle
+is made. What is in a bundle, and in which order, is
 as if one process had read all. Sections of one folder of ``drgn/`` share what they read, so that
 they are one group.
 
@@ -76,7 +77,6 @@ def _by_several(
     def parts_of(these: Sequence[Section], shown: bool = True) -> dict[str, Part]:
         return {spec.name: Part(*read(spec, shown), writer.hand_over()) for spec in these}
 
-    parts = parts_of(specs[:1])
     first, *others = _groups(specs[1:])
     queue = _queue(len(others))
 
@@ -92,11 +92,19 @@ def _by_several(
         return read_next(shown=False)
 
     jobs, died = source.jobs, []
+    helpers: list[Beside] = []
     with contextlib.ExitStack() as ends:
         ends.callback(os.close, queue)
-        helpers: list[Beside] = []
-        for _ in range(min(jobs - 1, len(others))):
-            helpers.append(ends.enter_context(beside(help_out)))
+
+        def begin() -> None:
+            for _ in range(min(jobs - 1, len(others))):
+                helpers.append(ends.enter_context(beside(help_out)))
+
+        source.passed = begin
+        parts = parts_of(specs[:1])
+        if source.passed is not None:  # the pass has failed
+            source.passed = None
+            begin()
         source.busy = lambda: sum(helper.busy() for helper in helpers)
         parts |= parts_of(first)
         source.jobs = 1
