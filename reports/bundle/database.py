@@ -48,7 +48,7 @@ READ_CSV = (
 )
 TOO_LARGE = f"too large: DuckDB may have {MEMORY} for all tables"
 # Of each table, up to which to optimize a query takes longer than it saves.
-FEW_ROWS = 1000
+FEW_ROWS = 20_000
 VIEWS = Path(__file__).resolve().parent / "views.sql"
 
 

@@ -82,7 +82,7 @@ select
 from page_owner_stacks
 where pages > 0
 group by owner, module
-order by pages desc;
+order by pages desc, owner, module;
 
 -- Owner frames of anonymous memory, page cache and shmem
 -- To hold most of memory is their purpose, and reclaim gets it back.
@@ -106,7 +106,7 @@ select
 from page_owner_stacks
 where pages > 0
 group by module
-order by pages desc;
+order by pages desc, module;
 
 -- Stacks that grew, most first
 create view page_owner_growers as
@@ -124,7 +124,7 @@ select
     sum(p.share_of_all) over (partition by p.profile, p.event) as exit_share
 from profile_parts as p
 where p.split = 'exit-path'
-order by p.profile, p.samples desc;
+order by p.profile, p.samples desc, p.who, p.part;
 
 -- Page table slots that an exit walks, beside what clearing them cost where it was sampled
 create view profile_exit_slots as
@@ -145,7 +145,7 @@ with
 select z.profile, s.comm, s.exit_pte_slots, s.pgtables_bytes, z.zap_samples, z.zap_share
 from zapped as z join slots as s on s.exit_pte_slots > 0
 where z.zap_samples > 0
-order by z.profile, s.exit_pte_slots desc;
+order by z.profile, s.exit_pte_slots desc, s.comm;
 
 -- Visits of reverse map walks that KSM pages would take, beside the walks that were sampled
 create view profile_rmap as

@@ -32,7 +32,7 @@ def _print(path: Path, sections: Sequence[str] | None = None) -> None:
     from mmscope.reports.bundle.bundle import Bundle
     from mmscope.reports.findings import findings, findings_text
 
-    questions = findings.load_questions()
+    questions = findings.OURS()
     if sections is not None:
         questions = [question for question in questions if question.section in sections]
         print()
@@ -43,13 +43,16 @@ def _print(path: Path, sections: Sequence[str] | None = None) -> None:
 def printed_by_another(path: Path) -> Iterator[Callable[[], None]]:
     """
     :func:`print_findings` of a bundle that is still to be written, by a process that meanwhile
-    imports what it takes: DuckDB, the templates, the questions.
+    makes ready what it takes: DuckDB, the templates, the questions.
     """
     go, gone = os.pipe()
 
     def work(_: Tell) -> None:
         os.close(gone)
-        _lacks()
+        if not _lacks():
+            from mmscope.reports.findings import findings
+
+            findings.make_ready()
         if os.read(go, 1):
             _print(path)
             sys.stdout.flush()
