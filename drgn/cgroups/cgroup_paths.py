@@ -13,7 +13,7 @@ import numpy as np
 from drgn import FaultError, Program, offsetof
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.rows import LONGEST_NAME
 
@@ -58,7 +58,7 @@ def cgroup_paths(prog: Program, cgroups: NDArray[np.uint64], gaps: Gaps) -> Cgro
     first = np.where(read, kns["kn"], 0)
     dtype = struct_dtype(prog.type("struct kernfs_node"), NODE)
     nodes: dict[int, _Node] = {}
-    wanted = np.unique(first[first != 0])
+    wanted = distinct(first[first != 0])
     for _ in range(MOST_LEVELS):
         rows, known = read_scattered(prog, wanted, dtype, gaps)
         found = rows[known]
@@ -66,7 +66,7 @@ def cgroup_paths(prog: Program, cgroups: NDArray[np.uint64], gaps: Gaps) -> Cgro
         columns = (found[name].tolist() for name in ("parent", "id"))
         for address, name, parent, id_ in zip(wanted[known].tolist(), names, *columns, strict=True):
             nodes[address] = _Node(parent, name, id_)
-        parents = np.unique(rows["parent"][known])
+        parents = distinct(rows["parent"][known])
         new = [each for each in parents.tolist() if each and each not in nodes]
         if not new:
             break

@@ -14,6 +14,7 @@ from mmscope.drgn.cgroups.cgroup_paths import CgroupPaths
 from mmscope.drgn.cgroups.charged_pages import Charges
 from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.opening.constants import constant
+from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.tables.rows import MOST, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -233,7 +234,7 @@ def page_rows(
     rank = np.empty(count, np.int64)
     rank[largest_first(memcgs)] = np.arange(count)
     classes = charged.kind * 2 + charged.kernel
-    for each in np.unique(classes).tolist():
+    for each in distinct(classes).tolist():
         here = classes == each
         own = np.bincount(charged.memcg[here], charged.pages[here], count).astype(np.int64)
         below = memcgs.up(own)

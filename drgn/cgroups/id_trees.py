@@ -13,7 +13,7 @@ import numpy as np
 from drgn import Object, Program, offsetof
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, laid_out
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 # include/linux/xarray.h: xa_is_internal(), xa_is_node(), xa_to_node(), xa_is_value()
@@ -48,11 +48,11 @@ def xarray_pointers(prog: Program, tree: Object, gaps: Gaps) -> Entries:
         low = here & np.uint64(3)
         found.append(here[(low == 0) & (here != 0)])
         nodes = here[(low == INTERNAL) & (here > LEAST_NODE)] - np.uint64(INTERNAL)
-        rows, read = read_scattered(prog, np.unique(nodes), dtype, gaps)
+        rows, read = read_scattered(prog, distinct(nodes), dtype, gaps)
         sound = read & (rows["shift"] < shift)
         damaged += len(nodes) - int(sound.sum())
         if not sound.any():
             break
         shift = int(rows["shift"][sound].max())
         here = rows["slots"][sound].ravel()
-    return Entries(np.unique(np.concatenate(found)), damaged)
+    return Entries(distinct(np.concatenate(found)), damaged)

@@ -47,7 +47,7 @@ from mmscope.drgn.owners.slab_caches import (
 )
 from mmscope.drgn.owners.slab_objects import SlabObjects, Slots, slots_of
 from mmscope.drgn.reading.cpus import possible_cpus
-from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import head_page, slab_type
 
@@ -117,7 +117,7 @@ def read_dentry_cache(
     read = SlabObjects({})
 
     def take(scan: SlabScan, chunk: SlabChunk) -> None:
-        for index in np.unique(chunk.caches).tolist():
+        for index in distinct(chunk.caches).tolist():
             cache = scan.caches[index]
             if (count := counters.get(cache.address)) is not None:
                 for slots in slots_of(prog, cache, chunk, chunk.caches == index, read):
@@ -165,7 +165,7 @@ def learn_inode_caches(prog: Program, supers: SuperBlocks) -> tuple[dict[int, in
     operations = supers.columns["op"]
     found: dict[int, Counter[int]] = {}
     unknown = []
-    for operation in np.unique(operations).tolist():
+    for operation in distinct(operations).tolist():
         at = np.flatnonzero(operations == operation).tolist()
         inodes = {inode for sb in at[:SAMPLES] for inode in _some_inodes(prog, supers, sb)}
         learnt = 0

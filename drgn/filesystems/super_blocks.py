@@ -21,7 +21,7 @@ from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.dentry_paths import mounted_path
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at, name_in
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.record import record
@@ -170,7 +170,7 @@ def read_super_blocks(prog: Program) -> SuperBlocks:
 def _type_names(prog: Program, types: NDArray[np.uint64]) -> list[str]:
     """``file_system_type.name`` of each; empty if it cannot be read."""
     names = {}
-    for address in np.unique(types).tolist():
+    for address in distinct(types).tolist():
         names[address] = ""
         with contextlib.suppress(*TORN):
             names[address] = name_at(Object(prog, "struct file_system_type", address=address).name)

@@ -62,6 +62,7 @@ from mmscope.drgn.ledger.page_ranges import PageRanges, ranges_fill, spread
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.page_tags import PageTags
 from mmscope.drgn.owners.slab_caches import Cache, read_caches
+from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import (
     FlagFields,
@@ -428,7 +429,7 @@ class LedgerPages(Shared):
         for kind in (TAIL_OF_BLOCK, NO_REFERENCE):
             here = kinds == kind
             zones = rest[here] >> ZONE_AT & ZONE_MASK
-            for zone in np.unique(zones).tolist():
+            for zone in distinct(zones).tolist():
                 found = numbers[here][zones == zone]
                 first = (head[here][zones == zone] if kind == TAIL_OF_BLOCK else found)[:1]
                 self.unexplained[kind, zone, 0, 0, -1, 0] = Unexplained(

@@ -30,6 +30,7 @@ from drgn import FaultError, Object, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
+from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.reading.symbols import variable_of
 from mmscope.drgn.tables.record import record
@@ -291,7 +292,7 @@ class _Movable:
         if self._spaces_operations is None:
             return np.zeros(len(mapping), np.bool_)
         # A pool has one; more than a few are of a damaged dump.
-        for pointer in np.unique(pointers)[:MOST_POOLS].tolist():
+        for pointer in distinct(pointers)[:MOST_POOLS].tolist():
             if pointer not in self._spaces and len(self._spaces) < MOST_POOLS:
                 self._spaces[pointer] = self._is_zsmallocs(pointer)
         ours = [pointer for pointer, is_so in self._spaces.items() if is_so]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmscope.drgn.reading.kernel_arrays import distinct
+
 
 @dataclass
 class PageRanges:
@@ -86,10 +88,10 @@ def _stretches(
 
     :param kinds: by rank.
     """
-    bounds = np.unique(np.concatenate([starts, ends]))
+    bounds = distinct(np.concatenate([starts, ends]))
     holder = np.full(max(len(bounds) - 1, 0), -1, np.int64)
     low, high = np.searchsorted(bounds, starts), np.searchsorted(bounds, ends)
-    for each in np.unique(rank).tolist():
+    for each in distinct(rank).tolist():
         here = rank == each
         holder[spread(low[here], (high - low)[here])] = each
     inside = np.flatnonzero(holder >= 0)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.red_black_trees import read_trees
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
@@ -127,7 +127,7 @@ def vmalloc_areas(prog: Program) -> VmallocAreas:
         gaps.bytes += walk.gaps.bytes
     if pfns:
         _place(found, np.concatenate(pfns), np.concatenate(sizes), np.concatenate(addresses))
-        found.tables = np.unique(np.concatenate([np.empty(0, np.int64), *tables]))
+        found.tables = distinct(np.concatenate([np.empty(0, np.int64), *tables]))
     return found
 
 

@@ -30,7 +30,7 @@ from mmscope.drgn.machine.boot_options import (
     memory_options,
 )
 from mmscope.drgn.reading.io_resources import Resource, io_resources
-from mmscope.drgn.reading.kernel_arrays import read_whole, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import distinct, read_whole, struct_dtype
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
@@ -241,7 +241,7 @@ def lay_out(
     :raises ValueError: the zones are damaged.
     """
     given = firmware or []
-    bounds = np.unique(np.concatenate([_ends(each) for each in (resources, given, kernel)]))
+    bounds = distinct(np.concatenate([_ends(each) for each in (resources, given, kernel)]))
     inner = _innermost(bounds, resources)
     in_firmware, in_kernel = _innermost(bounds, given), _innermost(bounds, kernel)
     chains = [_chain(resources, at) for at in range(len(resources))]

@@ -29,7 +29,7 @@ from drgn.helpers.linux.slab import slab_total_usage
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag, vmcoreinfo_number
-from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, bit_field, read_array
+from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, bit_field, distinct, read_array
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
@@ -311,7 +311,7 @@ def scan_slabs(
         chunks = _slab_chunks(prog, caches, scan.gaps, progress)
     scan.totals += [SlabTotals() for _ in scan.caches]
     for chunk in chunks:
-        for index in np.unique(chunk.caches).tolist():
+        for index in distinct(chunk.caches).tolist():
             _count(scan.totals[index], scan.caches[index], chunk, chunk.caches == index)
         if take is not None:
             take(scan, chunk)

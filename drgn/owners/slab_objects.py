@@ -21,7 +21,7 @@ from drgn.helpers.linux.mm import pfn_to_virt
 from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_caches import Cache, SlabChunk, SlabFinder, SlabScan, scan_slabs
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.tables.record import record
 
@@ -89,7 +89,7 @@ def read_slab_objects(
     result = SlabObjects({})
 
     def take(scan: SlabScan, chunk: SlabChunk) -> None:
-        for index in np.unique(chunk.caches).tolist():
+        for index in distinct(chunk.caches).tolist():
             kinds = [
                 kind for kind, address in caches.items() if address == scan.caches[index].address
             ]
@@ -154,7 +154,7 @@ def slots_of(
     sound = here & np.isin(chunk.objects, list(cache.orders))
     result.odd_slabs += int(np.count_nonzero(here & ~sound))
     # Slabs of a cache have one size, or the least that will do: allocate_slab(), mm/slub.c.
-    for objects in np.unique(chunk.objects[sound]).tolist():
+    for objects in distinct(chunk.objects[sound]).tolist():
         pfns = chunk.pfns[sound & (chunk.objects == objects)]
         data, read = _read_slabs(prog, pfns << page_shift, objects * cache.size, result)
         if not len(read):

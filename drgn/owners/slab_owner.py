@@ -37,7 +37,7 @@ from mmscope.drgn.owners.slab_caches import (
     scan_slabs,
 )
 from mmscope.drgn.owners.slab_cgroups import SlabCgroups
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_depot
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections.memory import Memory
@@ -162,13 +162,13 @@ def slab_owners(
         sizes = np.array([cache.size for cache in scan.caches], np.int64)
         lengths = chunk.objects[wanted] * sizes[chunk.caches[wanted]]
         group = np.cumsum(lengths) // GROUP_BYTES
-        for number in np.unique(group).tolist():
+        for number in distinct(group).tolist():
             part = group == number
             slabs = wanted[part]
             data, starts, read = _read_slabs(
                 prog, chunk.pfns[slabs] << int(page_shift), lengths[part], owners.gaps
             )
-            for index in np.unique(chunk.caches[slabs]).tolist():
+            for index in distinct(chunk.caches[slabs]).tolist():
                 mine = chunk.caches[slabs] == index
                 if (unread := int(np.count_nonzero(mine & ~read))) > 0:
                     lost = int(chunk.inuse[slabs[mine & ~read]].sum())
@@ -201,7 +201,7 @@ def _tracked_slabs(scan: SlabScan, chunk: SlabChunk) -> NDArray[np.intp]:
     """
     tracked = np.array([cache.store_user for cache in scan.caches], np.bool_)
     plausible = np.zeros(len(chunk.pfns), np.bool_)
-    for index in np.unique(chunk.caches).tolist():
+    for index in distinct(chunk.caches).tolist():
         here = chunk.caches == index
         plausible |= here & np.isin(chunk.objects, list(scan.caches[index].orders))
     return np.flatnonzero(tracked[chunk.caches] & plausible)

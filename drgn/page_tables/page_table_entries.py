@@ -29,7 +29,7 @@ from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
-from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
+from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, distinct, read_array
 from mmscope.drgn.reading.scattered_reads import read_stretches, stretches
 from mmscope.drgn.tables.record import record
 
@@ -260,7 +260,7 @@ def _blank_outside(form: PageTableFormat, chunk: TableChunk, bounds: tuple[int, 
     table_bytes = np.uint64(slots_here - 1) << np.uint64(shift)
     outer = (chunk.addresses < first) | (chunk.addresses + table_bytes > last)
     # Most are root tables, all of the same addresses.
-    for address in np.unique(chunk.addresses[outer]):
+    for address in distinct(chunk.addresses[outer]):
         slots = address + (np.arange(form.slots, dtype=np.uint64) << np.uint64(shift))
         rows = np.flatnonzero(chunk.addresses == address)
         chunk.entries[np.ix_(rows, np.flatnonzero((slots < first) | (slots > last)))] = 0

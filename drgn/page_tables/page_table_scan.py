@@ -63,7 +63,7 @@ from mmscope.drgn.processes.address_spaces import (
     kept_address_spaces,
 )
 from mmscope.drgn.processes.vm_areas import read_vm_areas
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
@@ -344,7 +344,7 @@ class _Reader:
         rows, slots, entries = rows[leaf], slots[leaf], entries[leaf]
         if not len(rows):
             if level == form.last - 1 and len(absent):
-                self._deposits(chunk, owners, np.unique(absent))
+                self._deposits(chunk, owners, distinct(absent))
             return used
         shift = form.levels[level].shift
         addresses = chunk.slot_addresses(shift, rows, slots)
@@ -373,8 +373,8 @@ class _Reader:
             here = region[mask & (region >= 0)]
             np.add.at(scan.regions.bytes[:, REGION_KINDS.index(name)], here, 1 << shift)
         if level == form.last - 1:
-            self._deposits(chunk, owners, np.unique(np.concatenate([rows[~hugetlb], absent])))
-            self._shared(chunk, owners, np.unique(rows[hugetlb]))
+            self._deposits(chunk, owners, distinct(np.concatenate([rows[~hugetlb], absent])))
+            self._shared(chunk, owners, distinct(rows[hugetlb]))
         return used
 
     def _absent(self, level: int, owners: NDArray[np.int64], entries: NDArray[np.uint64]) -> None:

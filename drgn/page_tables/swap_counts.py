@@ -20,7 +20,7 @@ from drgn import FaultError, Object, Program, container_of, sizeof
 from drgn.helpers.linux.mm import page_to_phys, vmalloc_to_page
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 # include/linux/swap.h (mm/swapfile.c since v7.0): bits of a byte of swap_map. 0x40 says that the
@@ -90,7 +90,7 @@ class SwapCounts:
         counts = (found & COUNT_BITS).astype(np.int64)
         large = np.flatnonzero(known & ((found & COUNT_CONTINUED) != 0))
         pages = places[large] & np.uint64(~(self._page - 1) & (1 << 64) - 1)
-        for page in np.unique(pages).tolist():
+        for page in distinct(pages).tolist():
             these = large[pages == page]
             try:
                 all_here = self._continued(page)

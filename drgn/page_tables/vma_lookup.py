@@ -19,6 +19,7 @@ from mmscope.drgn.processes.vm_areas import (
     VM_SHARED,
     VmAreas,
 )
+from mmscope.drgn.reading.kernel_arrays import distinct
 
 
 class VmaLookup:
@@ -37,7 +38,7 @@ class VmaLookup:
         # Huge entries of device memory, and of DAX until that counted its pages like others (2025).
         self.uncounted = np.append((flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0, False)
         self.locked = np.append((flags & np.uint64(VM_LOCKED)) != 0, False)
-        self.lockers = np.unique(areas.owners[self.locked[:-1]])
+        self.lockers = distinct(areas.owners[self.locked[:-1]])
         # __oom_reap_task_mm()
         reaped = (flags & np.uint64(VM_HUGETLB | VM_PFNMAP)) == 0
         reaped &= areas.anonymous | ((flags & np.uint64(VM_SHARED)) == 0)

@@ -12,7 +12,7 @@ import numpy as np
 from drgn import Program, Type, offsetof
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 MAX_DEPTH = 128  # 2 * log2(n + 1) at most
@@ -40,7 +40,7 @@ def read_trees(
         type_, {**columns, "_left": f"{member}.rb_left", "_right": f"{member}.rb_right"}
     )
     offset = np.uint64(offsetof(type_, member))
-    level = np.unique(np.array([root for root in roots if root], np.uint64))
+    level = distinct(np.array([root for root in roots if root], np.uint64))
     seen = np.empty(0, np.uint64)
     found = [np.empty(0, dtype)]
     for _ in range(MAX_DEPTH):
@@ -52,5 +52,5 @@ def read_trees(
         entries, read = read_scattered(prog, level - offset, dtype, gaps)
         found.append(entries[read])
         below = np.concatenate([entries["_left"][read], entries["_right"][read]])
-        level = np.setdiff1d(below[below != 0], seen)
+        level = np.setdiff1d(distinct(below[below != 0]), seen, assume_unique=True)
     return np.concatenate(found), False

@@ -14,6 +14,7 @@ from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.processes.processes import ProcessVmas, max_map_count
+from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.rmap.anon_vma_trees import (
     READER_SHIFT,
     WRITER_LOCKED,
@@ -111,7 +112,7 @@ def anon_vma_rows(
     sizes = maps.tree_size
     order = np.lexsort((-maps.depth, -(sizes if ksm_items is None else ksm_items), -sizes))
     deepest = np.argsort(-maps.depth, kind="stable")[: most // 10]
-    chosen = np.unique(np.concatenate([order[: most - len(deepest)], deepest]))
+    chosen = distinct(np.concatenate([order[: most - len(deepest)], deepest]))
     by_anon_vma, owner = maps.users, owner_of(maps)
     known = maps.parent >= 0
     children = np.bincount(maps.parent[known], minlength=len(sizes))

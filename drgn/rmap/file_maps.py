@@ -20,6 +20,7 @@ from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.dentry_paths import path_of
+from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.rmap.anon_vma_trees import lock_counts
 from mmscope.drgn.rmap.anon_vmas import lock_state
 from mmscope.drgn.rmap.file_trees import FileMaps, owner_of, writable_vmas
@@ -108,7 +109,7 @@ def _chosen(trees: IntervalTrees, most: int) -> list[int]:
     """The trees with most VMAs, and those with most over one page among the rest."""
     largest = np.argsort(-trees.tree_size, kind="stable")
     deepest = np.argsort(-trees.depths.most, kind="stable")[: most // 2]
-    chosen = np.unique(np.concatenate([largest[: most - len(deepest)], deepest]))
+    chosen = distinct(np.concatenate([largest[: most - len(deepest)], deepest]))
     # On a live kernel the last VMA of a tree may go while it is read.
     chosen = chosen[trees.tree_size[chosen] > 0]
     order: list[int] = chosen[np.argsort(-trees.tree_size[chosen], kind="stable")].tolist()
@@ -227,7 +228,7 @@ def mapped_files(
     start = np.searchsorted(number, np.arange(files + 1))
     first_byte, last_byte = (np.array([vma[at] for vma in vmas], np.uint64) for at in (1, 2))
     trees = _TextTrees(first_byte, last_byte, start)
-    pids = np.unique(pid)
+    pids = distinct(pid)
     by_file = count_users(trees, np.searchsorted(pids, pid), len(pids))
     shared_vmas = np.bincount(number, shared.astype(np.float64), files).astype(np.int64)
     sizes, depths = trees.tree_size, trees.depths

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.processes.processes import Processes
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.kernel_names import device_numbers
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
@@ -232,7 +232,7 @@ def _begun(
     members (see MAPPING) and that tree; and the files whose tree does not.
     """
     mapping_of_top = mapping_of[begins_tree]
-    mapping = np.unique(mapping_of[mapping_of != 0])
+    mapping = distinct(mapping_of[mapping_of != 0])
     mapping_type = prog.type("struct address_space")
     columns = dict(MAPPING)
     if word := lock_word(prog):
@@ -361,7 +361,7 @@ def _file_systems(prog: Program, inode: NDArray[Any]) -> dict[int, FileSystem]:
     # offsets and nrpages of a hugetlbfs file are of huge pages; with it went this function.
     huge = "hugetlb_basepage_index" in prog
     page = prog["PAGE_SIZE"].value_()
-    for address in np.unique(inode["sb"]).tolist():
+    for address in distinct(inode["sb"]).tolist():
         sb = Object(prog, "struct super_block", address=address)
         with contextlib.suppress(FaultError):
             dev = sb.s_dev.value_()

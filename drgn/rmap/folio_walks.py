@@ -17,7 +17,7 @@ from drgn import Program, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
-from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, member_path
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import (
     COLUMNS,
@@ -137,7 +137,7 @@ class Folios(Shared):
         self.pages += int(pages.sum())
         self.visits += int(visits.sum())
         bits = np.frexp(visits.astype(np.float64))[1]
-        for bit in np.unique(bits).tolist():
+        for bit in distinct(bits).tolist():
             entry = self.buckets.setdefault(bit, [0, 0])
             entry[0] += int(np.count_nonzero(bits == bit))
             entry[1] += int(pages[bits == bit].sum())

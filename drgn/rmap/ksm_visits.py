@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
 from mmscope.drgn.rmap.ksm import Ksm
@@ -62,7 +63,7 @@ def ksm_visits(maps: ReverseMaps, ksm: Ksm, page_shift: int) -> KsmVisits:
 
     def different(values: NDArray[Any]) -> NDArray[np.int64]:
         _, dense = np.unique(values, return_inverse=True)
-        pairs = np.unique(ksm.item_node * (len(values) + 1) + dense)
+        pairs = distinct(ksm.item_node * (len(values) + 1) + dense)
         return np.bincount(pairs // (len(values) + 1), minlength=number)
 
     # The anon_vma with the largest tree, page by page.
@@ -93,7 +94,7 @@ def _page_offsets(
     v7.3 would have kept it; and which items have such a VMA.
     """
     vmas = maps.vmas
-    mms = np.unique(vmas["mm"])
+    mms = distinct(vmas["mm"])
     # VMAs of one process do not overlap, so that (process, address) sorts them all. An address has
     # less than 57 bits.
     bits = np.uint64(57 - page_shift)

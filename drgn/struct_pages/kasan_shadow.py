@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.opening.kasan import SCALE_SHIFT, has_known_place, shadow_address
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
+from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.sections.memory import Memory
 
 EARLY = ("page", "pte", "pmd", "pud", "p4d")
@@ -90,7 +91,7 @@ def kasan_shadow(prog: Program) -> KasanShadow:
     return KasanShadow(
         found[own],
         np.concatenate(sizes)[own],
-        np.unique(its_tables[~np.isin(its_tables, early)]),
+        distinct(its_tables[~np.isin(its_tables, early)]),
         walk.gaps.bytes,
     )
 

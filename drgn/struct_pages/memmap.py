@@ -13,8 +13,9 @@ from drgn import Program, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_formats import Entries
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.mem_sections import Sections, present_sections
+from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.reading.struct_pages import COLUMNS, flag_fields
 from mmscope.drgn.tables.record import record
 
@@ -65,26 +66,11 @@ def memmap(prog: Program, gaps: Gaps) -> Memmap:
 def page_flags(
     prog: Program, where: Memmap, pfns: NDArray[np.int64], gaps: Gaps
 ) -> tuple[Entries, NDArray[np.bool_]]:
-    """
-    ``page.flags`` of some pages, ascending, and which could be read.
-
-    Pages whose struct pages share a page of memory, or lie in neighbouring ones, cost one read.
-    """
-    dtype = struct_dtype(prog.type("struct page"), {"flags": COLUMNS["flags"]})
-    flags = np.zeros(len(pfns), np.uint64)
-    known = np.zeros(len(pfns), np.bool_)
-    near = (1 << where.page_shift) // where.page_bytes
-    breaks = np.flatnonzero(np.diff(pfns) > near) + 1
-    firsts = [0, *breaks.tolist()] if len(pfns) else []
-    for first, behind in zip(firsts, [*firsts[1:], len(pfns)], strict=False):
-        start = int(pfns[first])
-        count = int(pfns[behind - 1]) - start + 1
-        offsets = pfns[first:behind] - start
-        for at, array in read_array(prog, where.address(start), count, dtype, gaps):
-            low, high = np.searchsorted(offsets, [at, at + len(array)])
-            flags[first + low : first + high] = array["flags"][offsets[low:high] - at]
-            known[first + low : first + high] = True
-    return flags, known
+    """``page.flags`` of some pages, and which could be read."""
+    addresses = np.uint64(where.base) + pfns.astype(np.uint64) * np.uint64(where.page_bytes)
+    columns = {"flags": COLUMNS["flags"]}
+    rows, known = read_members(prog, addresses, prog.type("struct page"), columns, gaps)
+    return rows["flags"], known
 
 
 def self_hosted(prog: Program, where: Memmap, frames: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -97,7 +83,7 @@ def self_hosted(prog: Program, where: Memmap, frames: NDArray[np.int64]) -> NDAr
         flag = np.uint64(1 << int(prog.constant("PG_vmemmap_self_hosted").value_()))
     except LookupError:
         return result
-    wanted = np.unique(frames[frames >= 0])
+    wanted = distinct(frames[frames >= 0])
     flags, known = page_flags(prog, where, wanted, Gaps())
     hosts = wanted[known & ((flags & flag) != 0)]
     return np.isin(frames, hosts)

@@ -13,7 +13,7 @@ from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.free.zones import for_each_zone, zone_name
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.struct_pages import FlagFields, flag_fields
 from mmscope.drgn.struct_pages.memmap import Memmap, page_flags
 
@@ -58,7 +58,7 @@ class SectionZones:
     def _spanned(self, zones: NDArray[np.int64], pfns: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which pages lie in the zone that their flags name."""
         result = np.zeros(len(zones), np.bool_)
-        for zone in np.unique(zones).tolist():
+        for zone in distinct(zones).tolist():
             low, high = self.spans.get(zone, (0, 0))
             result |= (zones == zone) & (pfns >= low) & (pfns < high)
         return result

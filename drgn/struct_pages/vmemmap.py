@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat, page_table_format
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.struct_pages.memmap import Memmap, memmap, self_hosted
 from mmscope.drgn.struct_pages.section_zones import SectionZones
 from mmscope.drgn.tables.record import record
@@ -217,7 +217,7 @@ def _windows(
     starts = lead + where.sections.numbers * where.section_bytes
     ends = starts + where.section_bytes
     root = kernel_root(prog)
-    for number in np.union1d(starts // WINDOW, (ends - 1) // WINDOW).tolist():
+    for number in distinct(np.concatenate([starts, ends - 1]) // WINDOW).tolist():
         walk = new_walk(form, 1)
         start = where.base - lead + number * WINDOW
         parts: list[Leaves] = []
@@ -292,7 +292,7 @@ class _Totals:
     def table_frames(self) -> NDArray[np.int64]:
         """Page frames of all tables."""
         parts = [part for parts in self.tables.values() for part in parts]
-        frames = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+        frames = distinct(np.concatenate([np.empty(0, np.uint64), *parts]))
         return (frames // np.uint64(self.page)).astype(np.int64)
 
     def with_reuse(self, leaves: Leaves) -> Leaves:
@@ -366,7 +366,7 @@ class _Totals:
     def mappings(self) -> list[VmemmapMapping]:
         rows = []
         for level in LEVELS:
-            tables = len(np.unique(np.concatenate([np.empty(0, np.uint64), *self.tables[level]])))
+            tables = len(distinct(np.concatenate([np.empty(0, np.uint64), *self.tables[level]])))
             frames, users = self.frames, self.users
             if level in self.large:
                 found = np.concatenate([np.empty(0, np.int64), *self.large[level]])
@@ -388,7 +388,7 @@ class _Totals:
     def zone_rows(self) -> list[VmemmapZone]:
         """Sums by zone."""
         zones = self.zones
-        for zone in np.unique(zones.main).tolist():
+        for zone in distinct(zones.main).tolist():
             here = (zones.main == zone) & ~zones.mixed
             sums = [self.mapped, self.mapped - self.by_pte, self.by_pte]
             self._add_zone(
@@ -410,7 +410,7 @@ class _Totals:
         of_page = self.zones.pages[section]
         first = offset % self.where.section_bytes // self.where.page_bytes
         pte = leaves.sizes == self.page
-        for zone in np.unique(of_page).tolist():
+        for zone in distinct(of_page).tolist():
             here = pte & (of_page[np.minimum(first, len(of_page) - 1)] == zone)
             by_pte = int(leaves.sizes[here].sum())
             # A larger entry maps the whole section.

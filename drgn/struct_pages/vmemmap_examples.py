@@ -10,6 +10,7 @@ written as one run, so that the 4,096 of a page of 1 GiB are two.
 import numpy as np
 from numpy.typing import NDArray
 
+from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
 from mmscope.drgn.struct_pages.hugetlb import HugePages
 from mmscope.drgn.struct_pages.memmap import Memmap
@@ -58,7 +59,7 @@ def wanted_examples(
 ) -> list[Wanted]:
     """One page of each kind."""
     found = []
-    for order in np.unique(pages.orders).tolist():
+    for order in distinct(pages.orders).tolist():
         for flagged, words in ((True, "with HVO"), (False, "without HVO")):
             at = np.flatnonzero((pages.orders == order) & (pages.flagged == flagged))
             if len(at):
