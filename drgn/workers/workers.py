@@ -27,13 +27,13 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 # What a child sends: a kind, and a number: of steps done since the last, or of bytes that follow,
-# up to a multiple of a header's. A result is followed by its arrays, which are not copied.
+# up to a multiple of a header's. A result is followed by its arrays, which are not pickled.
 HEADER = struct.Struct("<QQ")
 STEPS, RESULT, ARRAY, ERROR = range(4)
 PROTOCOL = pickle.HIGHEST_PROTOCOL
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE)
-AHEAD = 4  # shares for each worker that may be done before the one that is waited for
+AHEAD = 3  # shares for each worker that may be done before the one that is waited for
 PIECE = 1 << 20
 
 Tell = Callable[[int], None]  # of steps done
@@ -256,7 +256,8 @@ def _result(child: _Child) -> Any:
     status = os.waitpid(child.pid, 0)[1]
     if not status and child.data:
         (kind, data), *arrays = _received(memoryview(child.data))
-        result = pickle.loads(data, buffers=[array for _, array in arrays])
+        # Each by itself: or one that is kept would keep all of them.
+        result = pickle.loads(data, buffers=[bytearray(array) for _, array in arrays])
         if kind == ERROR or not isinstance(result, BaseException):
             return result
     code = os.waitstatus_to_exitcode(status)
