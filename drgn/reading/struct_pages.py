@@ -214,6 +214,7 @@ def scan_struct_pages(
     *,
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
+    busy: Callable[[], int] = lambda: 0,
     chunk_bytes: int = CHUNK_BYTES,
     wanted: Mapping[tuple[int, int], tuple[int, int]] | None = None,
 ) -> Scan:
@@ -221,6 +222,7 @@ def scan_struct_pages(
     Show every valid struct page to every consumer.
 
     :param jobs: how many processes may share the pass over a large machine.
+    :param busy: how many of these do something else, as it is now.
     :param progress: called with (pages done, pages in all) after each chunk.
     :param wanted: by (first PFN, pages) of a chunk, which of its pages are to be read, from the
         first to one behind the last; chunks that it does not have are read whole.
@@ -248,7 +250,8 @@ def scan_struct_pages(
         whole = min(SHARES_A_JOB, -(-pages // (jobs * SHARE_PAGES))) - 1
         sizes = [size for size in (*[1.0] * whole, *LAST_SHARE) for _ in range(jobs)]
         edges = _edges(pieces, sizes, not wanted)
-        if len(edges) > 2 and _scan_shares(prog, consumers, pieces, edges, dtype, jobs, scan, tell):
+        workers = functools.partial(in_workers, jobs, len(edges) - 1, progress=tell, busy=busy)
+        if len(edges) > 2 and _scan_shares(prog, consumers, pieces, edges, dtype, workers, scan):
             return scan
         pages = total - scan.pages
     _look(prog, consumers, pieces, dtype, scan, tell)
@@ -290,9 +293,8 @@ def _scan_shares(
     pieces: list[Piece],
     edges: list[int],
     dtype: np.dtype[Any],
-    jobs: int,
+    workers: Callable[[Callable[[int, Tell], Any]], Iterator[Any]],
     scan: Scan,
-    tell: Tell,
 ) -> bool:
     """
     Have processes look at the shares, from one edge to the next; False, and nothing is done, where
@@ -317,7 +319,7 @@ def _scan_shares(
         return own, [picklable(each) if isinstance(each, Exception) else each for each in shares]
 
     try:
-        for number, result in enumerate(in_workers(jobs, len(edges) - 1, work, tell)):
+        for number, result in enumerate(workers(work)):
             if isinstance(result, Died):
                 count = sum(count for *_, count in pieces[edges[number] : edges[number + 1]])
                 scan.gaps.bytes += count * dtype.itemsize

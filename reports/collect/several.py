@@ -9,9 +9,9 @@ is made. What is in a bundle, and in which order, is
 as if one process had read all. Sections of one folder of ``drgn/`` share what they read, so that
 they are one group.
 
-A process that is killed costs all sections that it took. The walk over page tables, which
-several can share as well, is begun by the first process, which gets the others' places one by one
-as these have nothing more to do.
+A process that is killed costs all sections that it took. Passes and walks that several can share
+as well (page tables, folios) are begun by one, which gets the others' places as these have nothing
+more to do.
 
 Costs a fork for each process but the first, some 10 ms; modules that two of them import.
 
@@ -20,6 +20,8 @@ one process are; nor what is redacted, as names are numbered in the order in whi
 """
 
 import contextlib
+import functools
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -86,35 +88,40 @@ def _by_several(
             found |= parts_of(others[number[0]], shown)
         return found
 
-    def help_out(tell: Tell) -> dict[str, Part]:
-        # The terminal is the first process's.
-        source.jobs, source.progress = 1, None
-        return read_next(shown=False)
+    def help_out(number: int, tell: Tell) -> dict[str, Part]:
+        source.progress = None  # the terminal is the first process's
+        found = read_next(shown=False)
+        idle[number] = 1
+        return found
 
-    jobs, died = source.jobs, []
+    died: list[str] = []
     helpers: list[Beside] = []
+    idle = mmap.mmap(-1, source.jobs)  # what all see: a byte for each process
     with contextlib.ExitStack() as ends:
         ends.callback(os.close, queue)
+        ends.callback(idle.close)
 
         def begin() -> None:
-            for _ in range(min(jobs - 1, len(others))):
-                helpers.append(ends.enter_context(beside(help_out)))
+            further = min(source.jobs - 1, len(others))
+            source.busy = lambda: further - sum(idle[:])
+            for number in range(1, further + 1):
+                work = functools.partial(help_out, number)
+                helpers.append(ends.enter_context(beside(work)))
 
         source.passed = begin
         parts = parts_of(specs[:1])
         if source.passed is not None:  # the pass has failed
             source.passed = None
             begin()
-        source.busy = lambda: sum(helper.busy() for helper in helpers)
         parts |= parts_of(first)
-        source.jobs = 1
         parts |= read_next(shown=True)
+        idle[0] = 1
         for helper in helpers:
             if isinstance(result := helper(), Died):
                 died.append(result.how)
             else:
                 parts |= result
-    source.jobs, source.busy = jobs, lambda: 0
+    source.busy = lambda: 0
     for spec in specs:
         part = parts.get(spec.name) or _lost(spec, died)
         writer.take_over(part.resources)
