@@ -99,7 +99,7 @@ def dies(memory: Memory) -> Found:
 
 
 def waits_for_others(memory: Memory) -> Found:
-    """Of the first process: goes on when no other one is at work any more."""
+    """Goes on when no other process is at work any more."""
     while memory.busy():
         time.sleep(0.01)
     return Found()
@@ -226,7 +226,7 @@ def test_what_several_share_leaves_room_for_those_at_work(
         return Found()
 
     def waits(memory: Memory) -> Found:
-        assert (memory.jobs, memory.progress) == (1, None)
+        assert (memory.busy(), memory.progress) == (1, None)
         while not go.exists():
             time.sleep(0.01)
         return Found()
@@ -234,6 +234,14 @@ def test_what_several_share_leaves_room_for_those_at_work(
     sections, _ = collected(2, {"page_tables.shares": looks, "rmap.anon": waits})
     assert seen == [(2, 1), (2, 0)]
     assert {one.section: one.status for one in sections}["anon"] == "ok"
+
+
+def test_who_goes_on_alone_may_have_the_place_of_the_first(
+    collected: Callable[..., tuple[list[SectionResult], Path]],
+) -> None:
+    sections, _ = collected(2, {"rmap.anon": waits_for_others, "rmap.files": waits_for_others})
+    by_name = {one.section: one.status for one in sections}
+    assert (by_name["anon"], by_name["files"]) == ("ok", "ok")
 
 
 def test_values_that_cannot_be_are_told_in_the_order_of_the_sections(

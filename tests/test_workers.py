@@ -133,6 +133,19 @@ def test_what_nobody_waits_for_ends() -> None:
     assert no_child_is_left()
 
 
+def test_what_is_done_beside_says_when_it_has_nothing_more_to_do() -> None:
+    reader, writer = os.pipe()
+    with beside(lambda tell: os.read(reader, 1)) as child:
+        assert child.busy()
+        os.write(writer, b"!")
+        while child.busy():
+            time.sleep(0.01)
+        assert child() == b"!"
+        assert not child.busy()
+    os.close(reader)
+    os.close(writer)
+
+
 def test_shares_leave_room_for_what_else_is_done() -> None:
     """Of three processes two do something else: one share is worked at after the other."""
     reader, writer = os.pipe()

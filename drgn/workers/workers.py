@@ -107,6 +107,11 @@ class Beside:
         self._children: dict[int, _Child] = {}
         _start(0, lambda _, tell: work(tell), self._children)
 
+    def busy(self) -> bool:
+        """Whether it is still at it; of one that tells no steps."""
+        readers = list(self._children)
+        return bool(readers) and not select.select(readers, [], [], 0)[0]
+
     def __call__(self) -> Any:
         """:class:`Died` if the child was killed. What the work raised is raised here."""
         ((reader, child),) = self._children.items()

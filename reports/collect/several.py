@@ -90,20 +90,21 @@ def _by_several(
 
     def help_out(number: int, tell: Tell) -> dict[str, Part]:
         source.progress = None  # the terminal is the first process's
+        source.busy = lambda: further - sum(idle[:])
         found = read_next(shown=False)
         idle[number] = 1
         return found
 
     died: list[str] = []
     helpers: list[Beside] = []
-    idle = mmap.mmap(-1, source.jobs)  # what all see: a byte for each process
+    further = min(source.jobs - 1, len(others))
+    idle = mmap.mmap(-1, 1 + further)  # what all see: a byte for each process
     with contextlib.ExitStack() as ends:
         ends.callback(os.close, queue)
         ends.callback(idle.close)
 
         def begin() -> None:
-            further = min(source.jobs - 1, len(others))
-            source.busy = lambda: further - sum(idle[:])
+            source.busy = lambda: sum(helper.busy() for helper in helpers)
             for number in range(1, further + 1):
                 work = functools.partial(help_out, number)
                 helpers.append(ends.enter_context(beside(work)))
