@@ -226,7 +226,7 @@ def test_what_several_share_leaves_room_for_those_at_work(
         return Found()
 
     def waits(memory: Memory) -> Found:
-        assert (memory.busy(), memory.progress) == (1, None)
+        assert (memory.jobs, memory.busy(), memory.progress) == (2, 1, None)
         while not go.exists():
             time.sleep(0.01)
         return Found()

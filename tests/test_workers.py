@@ -163,6 +163,27 @@ def test_shares_leave_room_for_what_else_is_done() -> None:
     assert no_child_is_left()
 
 
+def test_places_that_become_free_are_taken() -> None:
+    """Once nobody does something else, the second share need not wait in vain for the third."""
+    reader, writer = os.pipe()
+    others = 2
+
+    def work(number: int, tell: Tell) -> int:
+        if number == 1:
+            os.read(reader, 1)
+        if number == 2:
+            os.write(writer, b"!")
+        return number
+
+    results = in_workers(3, 6, work, busy=lambda: others)
+    assert next(results) == 0
+    others = 0
+    assert list(results) == [1, 2, 3, 4, 5]
+    os.close(reader)
+    os.close(writer)
+    assert no_child_is_left()
+
+
 def test_shares_are_worked_at_together() -> None:
     """The first waits for the last."""
     reader, writer = os.pipe()

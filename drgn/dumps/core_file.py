@@ -199,7 +199,7 @@ def _missing(path: Path, kdump: Kdump) -> Iterator[tuple[int, NDArray[np.bool_]]
             yield offset * 8, dumped
         # Data is in the order of PFNs, except for zero pages, which share a place. So the last
         # pages show it.
-        elif not found and len(np.unique(pages["offset"])) > 1:
+        elif not found and np.any(pages["offset"] != pages["offset"][:1]):
             return
 
 

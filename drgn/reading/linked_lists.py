@@ -4,9 +4,9 @@ Circular ``list_head`` lists, followed all at once.
 
 Walking a list entry by entry costs one read of kernel memory an entry (about 150,000 a second).
 Where the entries were read in bulk anyway, their links are already here, and pointer doubling
-finds in log2(length) rounds of numpy which head every entry leads to. Before, long lists are cut
-into pieces, which are walked side by side, so that doubling has a piece to look at instead of an
-entry. A damaged list harms itself alone: entries that lead nowhere or in a circle are kept apart
+finds in log2(length) rounds of numpy which head every entry leads to. Long lists are cut into
+pieces first, which are walked side by side, so that doubling looks at pieces instead of entries. A
+damaged list harms itself alone: entries that lead nowhere or in a circle are kept apart
 from those that lead home.
 """
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from mmscope.drgn.tables.record import record
 
 PIECE = 1 << 17
-LONG = 1 << 16  # entries; fewer are doubled before they are cut
+LONG = 1 << 16  # entries; to cut fewer takes longer than it saves
 CUT = 64  # entries of a piece, on average
-MOST_STEPS = 40 * CUT  # of a piece: that a longer one is met by chance will not be
+MOST_STEPS = 40 * CUT  # of a piece: no longer one comes about by chance
 LOST = -1  # the links lead to something that is neither an entry nor a head
 LOOPS = -2  # the links come back without passing a head
 

@@ -34,10 +34,6 @@ class Memmap:
         """Of the struct pages of a section."""
         return self.sections.pages * self.page_bytes
 
-    def address(self, pfn: int) -> int:
-        """Of a struct page."""
-        return self.base + pfn * self.page_bytes
-
 
 def memmap(prog: Program, gaps: Gaps) -> Memmap:
     """

@@ -52,6 +52,11 @@ class _Child:
     share: int
     data: bytearray = field(default_factory=bytearray)
 
+    @property
+    def works(self) -> bool:
+        """Whether it has nothing to hand over yet."""
+        return not self.data
+
 
 def in_workers(
     jobs: int,
@@ -63,7 +68,7 @@ def in_workers(
     """
     The result of each share, in their order; :class:`Died` of one whose process was killed.
 
-    :param jobs: processes at a time.
+    :param jobs: processes that work at a time; others may be handing over.
     :param busy: how many of these do something else, as it is now. One share is always worked at.
     :param work: of the number of a share; runs in a child. What it raises is raised here.
     :param progress: called here with the steps that *work* tells.
@@ -75,7 +80,7 @@ def in_workers(
         for number in range(shares):
             while number not in results:
                 while started < min(shares, number + jobs * AHEAD) and (
-                    not children or sum(map(_works, children.values())) < jobs - busy()
+                    not children or sum(child.works for child in children.values()) < jobs - busy()
                 ):
                     _start(started, work, children)
                     started += 1
@@ -93,11 +98,6 @@ def in_workers(
             yield result
     finally:
         _end(children)
-
-
-def _works(child: _Child) -> bool:
-    """Whether it has nothing to hand over yet."""
-    return not child.data
 
 
 class Beside:

@@ -5,9 +5,8 @@ Sections of a dump, read by several processes at a time.
 Most need the pass over the struct pages, which the first section makes; processes that are forked
 when it is done, while the first process goes on with that section, have what it kept. Each takes
 one group of sections after the other, until none is left, and writes their tables where the bundle
-is made. What is in a bundle, and in which order, is
-as if one process had read all. Sections of one folder of ``drgn/`` share what they read, so that
-they are one group.
+is made. What is in a bundle, and in which order, is as if one process had read all. Sections of one
+folder of ``drgn/`` share what they read, so that they are one group.
 
 A process that is killed costs all sections that it took. Passes and walks that several can share
 as well (page tables, folios) are begun by one, which gets the others' places as these have nothing
@@ -81,6 +80,8 @@ def _by_several(
 
     first, *others = _groups(specs[1:])
     queue = _queue(len(others))
+    further = min(source.jobs - 1, len(others))
+    idle = mmap.mmap(-1, 1 + further)  # what all see: a byte for each process
 
     def read_next(shown: bool) -> dict[str, Part]:
         found: dict[str, Part] = {}
@@ -97,8 +98,6 @@ def _by_several(
 
     died: list[str] = []
     helpers: list[Beside] = []
-    further = min(source.jobs - 1, len(others))
-    idle = mmap.mmap(-1, 1 + further)  # what all see: a byte for each process
     with contextlib.ExitStack() as ends:
         ends.callback(os.close, queue)
         ends.callback(idle.close)

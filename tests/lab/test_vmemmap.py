@@ -420,8 +420,8 @@ def pte_table_of(prog: Program, cost: StructPageCost) -> int:
 
     form = page_table_format(prog)
     where = cost.scan.memmap
-    start = where.address(next(row.pfn for row in cost.examples if "with HVO" in row.example))
-    start &= -(2 * MIB)
+    pfn = next(row.pfn for row in cost.examples if "with HVO" in row.example)
+    start = where.base + pfn * where.page_bytes & -(2 * MIB)
     walk = new_walk(form, 1)
     for chunk in walk_page_tables(prog, form, kernel_root(prog), walk, start=start, end=start + 1):
         last = chunk
