@@ -17,8 +17,9 @@ from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.pid import find_task, for_each_task
 
 HUGE, ONES = 1 << 60, -1
-# A hole in x86-64's map (Documentation/arch/x86/x86_64/mm.rst); in arm64's, descriptors of frames
-# that only a machine of more than 100 TiB has (VMEMMAP_END, arch/arm64/include/asm/memory.h).
+# A hole in x86-64's map (Documentation/arch/x86/x86_64/mm.rst). In arm64's it is behind the struct
+# pages; or, where these end 1 GiB below the top (VMEMMAP_END, arch/arm64/include/asm/memory.h), it
+# is those of frames that only a machine of more than 100 TiB has.
 NOWHERE = 0xFFFF_FFFF_0000_0000
 
 
