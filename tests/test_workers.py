@@ -2,16 +2,18 @@
 """Shares of a work that child processes do, and how they are added up."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 from children import no_child_is_left
 
-from mmscope.drgn.reading.struct_pages import _edges
+from mmscope.drgn.reading.struct_pages import _edges, share_sizes
 from mmscope.drgn.workers.shares import (
     InexactError,
     Shared,
@@ -21,36 +23,135 @@ from mmscope.drgn.workers.shares import (
     none_of,
     summed_up_to,
 )
-from mmscope.drgn.workers.workers import Died, Tell, beside, in_workers
+from mmscope.drgn.workers.workers import Died, Tell, Work, beside, in_workers
 from mmscope.reports.commands.target_options import idle_cpus
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for each time that this process forks."""
+    forks: list[int] = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
+    return forks
+
+
+Done = tuple[list[int], list[tuple[int, Any]]]
+
+
+def done(jobs: int, shares: int, work: Work, here: Work | None = None, **options: Any) -> Done:
+    """What was done here, before all that children did."""
+    own: list[int] = []
+
+    def do(number: int, tell: Tell) -> None:
+        own.append(number)
+        if here is not None:
+            here(number, tell)
+
+    results = list(in_workers(jobs, shares, do, work, **options))
+    assert own + [number for number, _ in results] == list(range(shares))
+    assert no_child_is_left()
+    return own, results
+
+
+class Turns:
+    """A process waits until another one has done something."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+
+    def take(self) -> None:
+        os.read(self._reader, 1)
+
+    def give(self, turns: int = 1) -> None:
+        os.write(self._writer, bytes(turns))
 
 
 def test_results_come_in_the_order_of_the_shares() -> None:
     steps: list[int] = []
+    begun = Turns()
 
     def work(number: int, tell: Tell) -> tuple[int, bytes]:
+        begun.give()
         tell(number)
-        time.sleep(0.02 if number == 0 else 0)  # the others are done before
         return number, bytes(100_000 * number)
 
-    results = list(in_workers(3, 7, work, steps.append))
-    assert results == [(number, bytes(100_000 * number)) for number in range(7)]
+    def here(number: int, tell: Tell) -> None:
+        if not number:  # until children have begun two
+            begun.take()
+            begun.take()
+        tell(number)
+
+    own, results = done(3, 7, work, here, progress=steps.append)
+    assert len(own) <= 5
+    assert results == [(number, (number, bytes(100_000 * number))) for number in range(len(own), 7)]
     assert sum(steps) == 21
-    assert no_child_is_left()
+
+
+def test_children_take_shares_from_the_last_on(forks: list[int]) -> None:
+    """One child, so one fork, does all that the first process does not."""
+    last = Turns()
+
+    def work(number: int, tell: Tell) -> int:
+        if number == 1:
+            last.give()
+        return os.getpid()
+
+    own, results = done(2, 5, work, lambda number, tell: last.take())
+    assert own == [0]
+    assert len({pid for _, pid in results}) == len(forks) == 1
+
+
+def test_one_process_forks_none(forks: list[int]) -> None:
+    for jobs, shares in ((1, 3), (3, 1), (3, 0)):
+        assert done(jobs, shares, lambda number, tell: number)[0] == list(range(shares))
+    assert not forks
 
 
 def test_a_child_that_is_killed_is_told() -> None:
+    """It costs the share that it was at, none that it or another one did."""
+    ended = Turns()
+
     def work(number: int, tell: Tell) -> int:
         tell(1)
-        if number == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
         if number == 2:
-            os._exit(3)
+            ended.give()
+            os.kill(os.getpid(), signal.SIGKILL)
         return number
 
-    assert list(in_workers(2, 4, work)) == [
-        *(0, Died("was killed by signal 9"), Died("ended with status 3"), 3)
-    ]
+    own, results = done(2, 4, work, lambda number, tell: number or ended.take())
+    assert own == [0, 1]
+    assert results == [(2, Died("was killed by signal 9")), (3, 3)]
+
+
+def test_whoever_died_is_told() -> None:
+    begun = Turns()
+
+    def work(number: int, tell: Tell) -> None:
+        begun.give()
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(3)
+
+    def here(number: int, tell: Tell) -> None:
+        begun.take()
+        begun.take()
+
+    (one, other), own = (results := done(3, 3, work, here))[1], results[0]
+    died = {"was killed by signal 9", "ended with status 3"}
+    assert own == [0] and one[1] == other[1]
+    assert set(one[1].how.split(" or ")) == died
+
+
+def in_a_child(work: Work, jobs: int = 2) -> list[tuple[int, Any]]:
+    """The result of the second of two shares, which a child did."""
+    begun = Turns()
+
+    def begin(number: int, tell: Tell) -> Any:
+        begun.give()
+        return work(number, tell)
+
+    return done(jobs, 2, begin, lambda number, tell: begun.take())[1]
 
 
 def test_arrays_come_as_they_are() -> None:
@@ -63,7 +164,7 @@ def test_arrays_come_as_they_are() -> None:
         "records": np.array([(1, 2.5)], [("a", "i2"), ("b", "f8")]),
         "large": np.arange(1 << 19, dtype=np.uint64),
     }
-    (got,) = in_workers(1, 1, lambda number, tell: arrays)
+    ((_, got),) = in_a_child(lambda number, tell: arrays)
     for name, array in arrays.items():
         np.testing.assert_array_equal(got[name], array)
         assert got[name].dtype == array.dtype and got[name].flags.aligned
@@ -71,34 +172,45 @@ def test_arrays_come_as_they_are() -> None:
 
 
 def test_a_child_that_says_nothing_is_told() -> None:
-    assert list(in_workers(1, 1, lambda number, tell: os._exit(0))) == [Died("ended with status 0")]
+    assert in_a_child(lambda number, tell: os._exit(0)) == [(1, Died("ended with status 0"))]
 
 
 def test_what_the_work_raises_is_raised() -> None:
     class OfHere(Exception):
         """Which no other process can make."""
 
-    def work(number: int, tell: Tell) -> int:
-        if number:
-            raise OfHere("in words")
+    def fails(number: int, tell: Tell) -> None:
         raise LookupError("no such member")
 
+    def fails_here_alone(number: int, tell: Tell) -> None:
+        raise OfHere("in words")
+
+    for work, kind, words in (
+        (fails, LookupError, "no such member"),
+        (fails_here_alone, RuntimeError, "OfHere: in words"),
+        (lambda number, tell: OfHere, (AttributeError, pickle.PicklingError), "OfHere"),
+    ):
+        with pytest.raises(kind, match=words):
+            in_a_child(work)
+        assert no_child_is_left()
     with pytest.raises(LookupError, match="no such member"):
-        list(in_workers(2, 1, work))
-    with pytest.raises(RuntimeError, match="OfHere: in words"):
-        list(in_workers(2, 2, lambda number, tell: work(1, tell)))
+        done(2, 2, lambda number, tell: number, fails)
     assert no_child_is_left()
 
 
 def test_children_end_with_the_work() -> None:
-    def work(number: int, tell: Tell) -> int:
-        if number:
-            time.sleep(600)
-        return number
+    begun = Turns()
 
-    results = in_workers(3, 3, work)
-    assert next(results) == 0
-    results.close()  # type: ignore[attr-defined]
+    def work(number: int, tell: Tell) -> None:
+        begun.give()
+        time.sleep(600)
+
+    def here(number: int, tell: Tell) -> None:
+        begun.take()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        done(3, 3, work, here)
     assert no_child_is_left()
 
 
@@ -146,60 +258,39 @@ def test_what_is_done_beside_says_when_it_has_nothing_more_to_do() -> None:
     os.close(writer)
 
 
-def test_shares_leave_room_for_what_else_is_done() -> None:
-    """Of three processes two do something else: one share is worked at after the other."""
-    reader, writer = os.pipe()
+def test_shares_leave_room_for_what_else_is_done(forks: list[int]) -> None:
+    """Of three processes two do something else: one is left."""
+    assert done(3, 6, lambda number, tell: number, busy=lambda: 2)[0] == [0, 1, 2, 3, 4, 5]
+    assert not forks
+
+
+def test_places_that_become_free_are_taken(forks: list[int]) -> None:
+    """Once nobody does something else, the first share need not wait in vain for the last."""
+    others, last = 2, Turns()
 
     def work(number: int, tell: Tell) -> int:
-        os.write(writer, b"(")
-        time.sleep(0.01)
-        os.write(writer, b")")
+        last.give()
         return number
 
-    assert list(in_workers(3, 6, work, busy=lambda: 2)) == [0, 1, 2, 3, 4, 5]
-    assert os.read(reader, 100) == b"()" * 6
-    os.close(reader)
-    os.close(writer)
-    assert no_child_is_left()
+    def here(number: int, tell: Tell) -> None:
+        nonlocal others
+        if not number:
+            tell(1)
+            assert not forks
+            others = 1
+            tell(1)
+            last.take()
+            assert len(forks) == 1
 
-
-def test_places_that_become_free_are_taken() -> None:
-    """Once nobody does something else, the second share need not wait in vain for the third."""
-    reader, writer = os.pipe()
-    others = 2
-
-    def work(number: int, tell: Tell) -> int:
-        if number == 1:
-            os.read(reader, 1)
-        if number == 2:
-            os.write(writer, b"!")
-        return number
-
-    results = in_workers(3, 6, work, busy=lambda: others)
-    assert next(results) == 0
-    others = 0
-    assert list(results) == [1, 2, 3, 4, 5]
-    os.close(reader)
-    os.close(writer)
-    assert no_child_is_left()
-
-
-def test_shares_are_worked_at_together() -> None:
-    """The first waits for the last."""
-    reader, writer = os.pipe()
-
-    def work(number: int, tell: Tell) -> bytes:
-        return os.read(reader, 1) if number == 0 else bytes(os.write(writer, b"!") + number)
-
-    assert next(in_workers(2, 3, work)) == b"!"
-    os.close(reader)
-    os.close(writer)
-    assert no_child_is_left()
+    _own, results = done(3, 6, work, here, busy=lambda: others)
+    assert results[-1] == (5, 5)
 
 
 ORPHANED = """
 import os, signal, time
 from mmscope.drgn.workers.workers import beside, in_workers
+
+reader, writer = os.pipe()
 
 def share(number, tell):
     print("here", flush=True)
@@ -207,7 +298,7 @@ def share(number, tell):
     print("and outlived it", flush=True)
 
 def work(tell):
-    list(in_workers(1, 1, share))
+    list(in_workers(2, 2, lambda number, tell: os.read(reader, 1), share))
 
 with beside(work):
     os.read(0, 1)
@@ -270,10 +361,21 @@ def test_what_depends_on_what_came_before_is_not_added_up() -> None:
 def test_shares_begin_where_no_free_block_lies_in_two() -> None:
     pieces = [(at << 14, 0, 1 << 14) for at in range(16)]
     assert _edges(pieces, [1] * 4, False) == [0, 4, 8, 12, 16]
-    assert _edges(pieces, [0.75, 0.75, 0.25, 0.25], False) == [0, 6, 12, 14, 16]
+    assert _edges(pieces, [1, 1, 3, 3], False) == [0, 2, 4, 10, 16]
     assert _edges(pieces, [1] * 16, False) == list(range(17))
     assert _edges(pieces, [1] * 16, True) == [*range(0, 16, 2), 16]
     assert _edges([(1, 0, 100), (101, 0, 100)], [1, 1], True) == [0, 2]
+
+
+def test_shares_that_children_begin_with_are_large() -> None:
+    sizes = share_sizes(1 << 24, 2)
+    assert sizes == [1 << 19] * 18 + [1 << 20, 1 << 21, 1 << 22]
+    assert sum(sizes) == 1 << 24
+    # Of a terabyte, by four.
+    *first, last = share_sizes(1 << 28, 4)
+    assert last == 1 << 25 and first[-3:] == [1 << 24, 1 << 25, 1 << 25]
+    assert first[0] == 1 << 22 and sum(first) + last == 1 << 28
+    assert share_sizes(2 << 20, 2) == [1 << 19] * 4
 
 
 @pytest.mark.parametrize(

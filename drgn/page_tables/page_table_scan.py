@@ -172,10 +172,9 @@ def _walk_all(
         _take_walk(into, walk, part)
 
     parts = _parts(charged)
-    if jobs == 1 or len(parts) == 1:
-        for part in parts:
-            walk_part(scan, part, tell)
-        return scan
+
+    def here(number: int, tell: Tell) -> None:
+        walk_part(scan, parts[number], tell)
 
     def work(number: int, tell: Tell) -> Counted:
         own = blank(scan, scan.mapped and MappedPages(prog, len(spaces)))
@@ -183,13 +182,12 @@ def _walk_all(
         return counted(own, parts[number])
 
     lost = np.zeros(len(spaces), np.bool_)
-    results = in_workers(jobs, len(parts), work, tell, busy)
-    for part, result in zip(parts, results, strict=True):
+    for number, result in in_workers(jobs, len(parts), here, work, tell, busy):
         if isinstance(result, Died):
-            lost[part] = True
+            lost[parts[number]] = True
             scan.gaps.died.append(result.how)
         else:
-            add_counted(scan, part, result)
+            add_counted(scan, parts[number], result)
     return without(scan, lost) if lost.any() else scan
 
 

@@ -34,7 +34,7 @@ from mmscope.drgn.reading.kernel_arrays import (
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.workers.shares import InexactError, Shared
-from mmscope.drgn.workers.workers import Died, Tell, in_workers, picklable
+from mmscope.drgn.workers.workers import Died, Tell, Work, in_workers, picklable
 
 # struct page (include/linux/mm_types.h), the newest layout first.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -171,12 +171,9 @@ Piece = tuple[int, int, int]
 
 LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
-# A share costs 25 ms of CPU and more beside its pages: a fork, copies of what it writes to.
-SHARE_PAGES = 1 << 24
-SHARES_A_JOB = 8  # at most
-# Free memory takes less time than memory in use: who is done first gets one of the smaller shares
-# that a job's last one is broken into.
-LAST_SHARE = (0.75, 0.25)
+# No smaller shares: each costs a child some 10 ms beside its pages.
+LEAST_SHARE = 1 << 19  # 2 GiB
+SHARES = 64  # no smaller ones than the pages by this, either
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
 
 
@@ -247,11 +244,9 @@ def scan_struct_pages(
         jobs = 1
     if jobs > 1 and all(isinstance(each, Shared) for each in consumers):
         pieces = list(pieces)
-        whole = min(SHARES_A_JOB, -(-pages // (jobs * SHARE_PAGES))) - 1
-        sizes = [size for size in (*[1.0] * whole, *LAST_SHARE) for _ in range(jobs)]
-        edges = _edges(pieces, sizes, not wanted)
+        edges = _edges(pieces, share_sizes(pages, jobs), not wanted)
         workers = functools.partial(in_workers, jobs, len(edges) - 1, progress=tell, busy=busy)
-        if len(edges) > 2 and _scan_shares(prog, consumers, pieces, edges, dtype, workers, scan):
+        if _scan_shares(prog, consumers, pieces, edges, dtype, workers, scan):
             return scan
         pages = total - scan.pages
     _look(prog, consumers, pieces, dtype, scan, tell)
@@ -293,22 +288,25 @@ def _scan_shares(
     pieces: list[Piece],
     edges: list[int],
     dtype: np.dtype[Any],
-    workers: Callable[[Callable[[int, Tell], Any]], Iterator[Any]],
+    workers: Callable[[Work, Work], Iterator[tuple[int, Any]]],
     scan: Scan,
 ) -> bool:
     """
-    Have processes look at the shares, from one edge to the next; False, and nothing is done, where
-    one process would have counted otherwise.
+    Look at the shares, from one edge to the next, as several processes; False, and nothing is done,
+    where one process would have counted otherwise.
     """
     blank = [pickle.dumps(each.share()) for each in consumers]
     before = scan.pages
+
+    def here(number: int, tell: Tell) -> None:
+        _look(prog, consumers, pieces[edges[number] : edges[number + 1]], dtype, scan, tell)
 
     def work(number: int, tell: Tell) -> tuple[Scan, list[Any]]:
         begin, end = edges[number], edges[number + 1]
         own = Scan()
         for each, nothing in zip(consumers, blank, strict=True):
             each.restore(pickle.loads(nothing))
-            if number and hasattr(each, "resume"):
+            if hasattr(each, "resume"):
                 try:
                     each.resume(_backwards(prog, pieces[:begin], dtype))
                 except Exception as error:
@@ -319,7 +317,7 @@ def _scan_shares(
         return own, [picklable(each) if isinstance(each, Exception) else each for each in shares]
 
     try:
-        for number, result in enumerate(workers(work)):
+        for number, result in workers(here, work):
             if isinstance(result, Died):
                 count = sum(count for *_, count in pieces[edges[number] : edges[number + 1]])
                 scan.gaps.bytes += count * dtype.itemsize
@@ -338,6 +336,8 @@ def _scan_shares(
     except InexactError:
         for each, nothing in zip(consumers, blank, strict=True):
             each.restore(pickle.loads(nothing))
+            if hasattr(each, "resume"):
+                each.resume(())
         scan.pages, scan.gaps = before, Gaps()
         scan.failures.clear()
         return False
@@ -352,7 +352,22 @@ def _backwards(
         yield list(_chunks(prog, piece, dtype, Gaps()))
 
 
-def _edges(pieces: list[Piece], sizes: Sequence[float], aligned: bool) -> list[int]:
+def share_sizes(pages: int, jobs: int) -> list[int]:
+    """
+    Pages of each share. Those at the end, which children begin with, are large: half of what each
+    would have to do, then half of what is left, and so on; the others are small, so that all are
+    done at about the same time, though free memory takes less than memory in use.
+    """
+    least = max(pages // SHARES, LEAST_SHARE)
+    large: list[int] = []
+    size = pages // jobs
+    while (size := size // 2) > least:
+        large[:0] = [size] * (jobs - 1)
+    left = pages - sum(large)
+    return [least] * (left // least) + large
+
+
+def _edges(pieces: list[Piece], sizes: Sequence[int], aligned: bool) -> list[int]:
     """
     Where each share of the pieces begins, and the end.
 
