@@ -124,6 +124,15 @@ def old_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for each time that this process forks."""
+    forks: list[int] = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
+    return forks
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """16 KiB of disk; where nothing can be mounted, files of no more than 4 KiB."""
     libc, folder = ctypes.CDLL(None, use_errno=True), tmp_path / "disk"

@@ -106,11 +106,8 @@ def waits_for_others(memory: Memory) -> Found:
 
 
 def test_a_bundle_is_the_same_whatever_the_processes(
-    collected: Callable[..., tuple[list[SectionResult], Path]], monkeypatch: pytest.MonkeyPatch
+    collected: Callable[..., tuple[list[SectionResult], Path]], forks: list[int]
 ) -> None:
-    forks: list[int] = []
-    fork = os.fork
-    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
     sections, path = collected(1)
     assert not forks
     alone = content(path)

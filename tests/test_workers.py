@@ -26,16 +26,6 @@ from mmscope.drgn.workers.shares import (
 from mmscope.drgn.workers.workers import Died, Tell, Work, beside, in_workers
 from mmscope.reports.commands.target_options import idle_cpus
 
-
-@pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A number for each time that this process forks."""
-    forks: list[int] = []
-    fork = os.fork
-    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
-    return forks
-
-
 Done = tuple[list[int], list[tuple[int, Any]]]
 
 
@@ -63,8 +53,8 @@ class Turns:
     def take(self) -> None:
         os.read(self._reader, 1)
 
-    def give(self, turns: int = 1) -> None:
-        os.write(self._writer, bytes(turns))
+    def give(self) -> None:
+        os.write(self._writer, b"!")
 
 
 def test_results_come_in_the_order_of_the_shares() -> None:
@@ -137,13 +127,12 @@ def test_whoever_died_is_told() -> None:
         begun.take()
         begun.take()
 
-    (one, other), own = (results := done(3, 3, work, here))[1], results[0]
-    died = {"was killed by signal 9", "ended with status 3"}
-    assert own == [0] and one[1] == other[1]
-    assert set(one[1].how.split(" or ")) == died
+    own, ((first, one), (second, other)) = done(3, 3, work, here)
+    assert (own, first, second) == ([0], 1, 2) and one == other
+    assert set(one.how.split(" or ")) == {"was killed by signal 9", "ended with status 3"}
 
 
-def in_a_child(work: Work, jobs: int = 2) -> list[tuple[int, Any]]:
+def in_a_child(work: Work) -> list[tuple[int, Any]]:
     """The result of the second of two shares, which a child did."""
     begun = Turns()
 
@@ -151,7 +140,7 @@ def in_a_child(work: Work, jobs: int = 2) -> list[tuple[int, Any]]:
         begun.give()
         return work(number, tell)
 
-    return done(jobs, 2, begin, lambda number, tell: begun.take())[1]
+    return done(2, 2, begin, lambda number, tell: begun.take())[1]
 
 
 def test_arrays_come_as_they_are() -> None:

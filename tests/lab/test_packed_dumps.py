@@ -5,6 +5,7 @@ the same gaps, the same errors and the same tables. Whole, damaged, cut short, b
 """
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.workers.workers import in_workers
+from mmscope.drgn.workers.workers import Tell, in_workers
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
@@ -92,10 +93,24 @@ def struct_pages(prog: Program, at: list[tuple[int, int]]) -> tuple[list[Any], i
 
 
 def by_several(work: Callable[[], Any]) -> list[Any]:
-    """What three processes find that do the same at the same time, twice each or so."""
+    """What three processes find, of which each has begun before the first one does."""
     own: list[Any] = []
-    results = in_workers(3, 6, lambda number, tell: own.append(work()), lambda number, tell: work())
-    return [*(result for _, result in results), *own]
+    reader, writer = os.pipe()
+
+    def here(number: int, tell: Tell) -> None:
+        for _ in range(0 if number else 2):
+            os.read(reader, 1)
+        own.append(work())
+
+    def child(number: int, tell: Tell) -> Any:
+        os.write(writer, b"!")
+        return work()
+
+    found = [result for _, result in in_workers(3, 6, here, child)]
+    os.close(reader)
+    os.close(writer)
+    assert len(found) >= 2
+    return found + own
 
 
 def error(prog: Program, address: int, size: int) -> str:
