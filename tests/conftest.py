@@ -6,6 +6,7 @@ What tests share: Hypothesis that repeats itself, and one browser
 
 import atexit
 import ctypes
+import errno
 import gc
 import os
 import resource
@@ -130,6 +131,19 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fork = os.fork
     monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
     return forks
+
+
+@pytest.fixture
+def no_forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A mock of a machine that has no room for a process more; a number for each that is asked."""
+    asked: list[int] = []
+
+    def fork() -> int:
+        asked.append(1)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fork)
+    return asked
 
 
 @pytest.fixture

@@ -41,6 +41,19 @@ def test_what_is_printed_here_comes_first(
     assert no_child_is_left()
 
 
+def test_where_no_process_is_to_be_had_they_are_printed_here(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    no_forks: list[int],
+) -> None:
+    instead(monkeypatch, lambda path: print("found", path.name))
+    with findings_said.printed_by_another(tmp_path / "b") as say_findings:
+        print("read")
+        say_findings()
+    assert capsys.readouterr().out == "read\nfound b\n" and no_forks
+
+
 def test_one_that_is_killed_is_named_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,14 @@ def test_a_bundle_is_the_same_whatever_the_processes(
     assert no_child_is_left()
 
 
+def test_where_no_process_is_to_be_had_one_reads_all(
+    collected: Callable[..., tuple[list[SectionResult], Path]], no_forks: list[int]
+) -> None:
+    alone = content(collected(1)[1])
+    assert not no_forks
+    assert content(collected(3)[1]) == alone and no_forks
+
+
 def test_a_running_kernel_and_what_is_redacted_are_read_by_one_process(
     collected: Callable[..., tuple[list[SectionResult], Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +239,26 @@ def test_what_several_share_leaves_room_for_those_at_work(
     sections, _ = collected(2, {"page_tables.shares": looks, "rmap.anon": waits})
     assert seen == [(2, 1), (2, 0)]
     assert {one.section: one.status for one in sections}["anon"] == "ok"
+
+
+def test_what_is_short_is_left_for_when_the_walk_is_done(
+    collected: Callable[..., tuple[list[SectionResult], Path]], tmp_path: Path
+) -> None:
+    """The place of who waits for that is the walk's."""
+    begun = tmp_path / "begun"
+
+    def walks(memory: Memory) -> Found:
+        waits_for_others(memory)
+        assert not begun.exists()
+        return Found()
+
+    def short(memory: Memory) -> Found:
+        begun.touch()
+        return Found()
+
+    sections, _ = collected(2, {"page_tables.shares": walks, "processes.memory": short})
+    assert {one.section: one.status for one in sections}["shares"] == "ok"
+    assert begun.exists()
 
 
 def test_who_goes_on_alone_may_have_the_place_of_the_first(

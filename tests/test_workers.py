@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from children import no_child_is_left
 
-from mmscope.drgn.reading.struct_pages import _edges, share_sizes
+from mmscope.drgn.reading.struct_pages import _edges
 from mmscope.drgn.workers.shares import (
     InexactError,
     Shared,
@@ -23,13 +23,13 @@ from mmscope.drgn.workers.shares import (
     none_of,
     summed_up_to,
 )
-from mmscope.drgn.workers.workers import Died, Tell, Work, beside, in_workers
+from mmscope.drgn.workers.workers import Died, Left, Own, Tell, Work, beside, in_workers
 from mmscope.reports.commands.target_options import idle_cpus
 
-Done = tuple[list[int], list[tuple[int, Any]]]
+Done = tuple[list[int], list[tuple[range, Any]]]
 
 
-def done(jobs: int, shares: int, work: Work, here: Work | None = None, **options: Any) -> Done:
+def done(jobs: int, shares: int, work: Work, here: Own | None = None, **options: Any) -> Done:
     """What was done here, before all that children did."""
     own: list[int] = []
 
@@ -39,7 +39,7 @@ def done(jobs: int, shares: int, work: Work, here: Work | None = None, **options
             here(number, tell)
 
     results = list(in_workers(jobs, shares, do, work, **options))
-    assert own + [number for number, _ in results] == list(range(shares))
+    assert own + [number for some, _ in results for number in some] == list(range(shares))
     assert no_child_is_left()
     return own, results
 
@@ -61,65 +61,91 @@ def test_results_come_in_the_order_of_the_shares() -> None:
     steps: list[int] = []
     begun = Turns()
 
-    def work(number: int, tell: Tell) -> tuple[int, bytes]:
+    def work(shares: range, tell: Tell) -> tuple[range, bytes]:
         begun.give()
-        tell(number)
-        return number, bytes(100_000 * number)
+        tell(sum(shares))
+        return shares, bytes(100_000 * shares.start)
 
     def here(number: int, tell: Tell) -> None:
-        if not number:  # until children have begun two
+        if not number:  # until children have begun twice
             begun.take()
             begun.take()
         tell(number)
 
-    own, results = done(3, 7, work, here, progress=steps.append)
-    assert len(own) <= 5
-    assert results == [(number, (number, bytes(100_000 * number))) for number in range(len(own), 7)]
-    assert sum(steps) == 21
+    own, results = done(3, 16, work, here, progress=steps.append)
+    assert len(own) < 15 and len(results) >= 2
+    assert results == [(shares, (shares, bytes(100_000 * shares.start))) for shares, _ in results]
+    assert sum(steps) == sum(range(16))
 
 
 def test_children_take_shares_from_the_last_on(forks: list[int]) -> None:
-    """One child, so one fork, does all that the first process does not."""
+    """One child, so one fork, does all that the first process does not: many first, then few."""
     last = Turns()
 
-    def work(number: int, tell: Tell) -> int:
-        if number == 1:
+    def work(shares: range, tell: Tell) -> int:
+        if 1 in shares:
             last.give()
         return os.getpid()
 
-    own, results = done(2, 5, work, lambda number, tell: last.take())
+    own, results = done(2, 11, work, lambda number, tell: last.take())
     assert own == [0]
     assert len({pid for _, pid in results}) == len(forks) == 1
+    # A fourth of what is left each time.
+    assert [len(shares) for shares, _ in results] == [1, 1, 1, 1, 1, 1, 2, 2]
+
+
+def test_nobody_takes_what_another_one_took() -> None:
+    left = Left(9)
+    first, last = left.from_the_first(), left.from_the_last(3)
+    assert (next(first), next(last), next(first), next(last)) == (0, range(7, 9), 1, range(6, 7))
+    assert list(first) == [2, 3, 4, 5] and not left
+    assert list(last) == []
+    left.close()
+    assert not Left(0)
 
 
 def test_one_process_forks_none(forks: list[int]) -> None:
     for jobs, shares in ((1, 3), (3, 1), (3, 0)):
-        assert done(jobs, shares, lambda number, tell: number)[0] == list(range(shares))
+        assert done(jobs, shares, lambda some, tell: some)[0] == list(range(shares))
     assert not forks
 
 
+def test_where_no_process_is_to_be_had_one_does_all(no_forks: list[int]) -> None:
+    """Nothing is left open, and it is not asked for again and again."""
+    files = os.listdir("/proc/self/fd")
+    own, _ = done(3, 4, lambda shares, tell: None, lambda number, tell: tell(1))
+    assert own == [0, 1, 2, 3] and len(no_forks) == 1
+    with beside(lambda tell: os.getpid()) as wait:
+        assert not wait.busy()
+        assert wait() == os.getpid()
+    with beside(lambda tell: 1 // 0) as wait, pytest.raises(ZeroDivisionError):
+        wait()
+    assert os.listdir("/proc/self/fd") == files
+
+
 def test_a_child_that_is_killed_is_told() -> None:
-    """It costs the share that it was at, none that it or another one did."""
+    """It costs the shares that it was at, none that it or another one did."""
     ended = Turns()
 
-    def work(number: int, tell: Tell) -> int:
+    def work(shares: range, tell: Tell) -> range:
         tell(1)
-        if number == 2:
+        if 8 in shares:
             ended.give()
             os.kill(os.getpid(), signal.SIGKILL)
-        return number
+        return shares
 
-    own, results = done(2, 4, work, lambda number, tell: number or ended.take())
-    assert own == [0, 1]
-    assert results == [(2, Died("was killed by signal 9")), (3, 3)]
+    own, results = done(2, 12, work, lambda number, tell: number or ended.take())
+    assert own == [0, 1, 2, 3, 4, 5, 6, 7]
+    last = range(10, 12)
+    assert results == [(range(8, 10), Died("was killed by signal 9")), (last, last)]
 
 
 def test_whoever_died_is_told() -> None:
     begun = Turns()
 
-    def work(number: int, tell: Tell) -> None:
+    def work(shares: range, tell: Tell) -> None:
         begun.give()
-        if number == 2:
+        if 2 in shares:
             os.kill(os.getpid(), signal.SIGKILL)
         os._exit(3)
 
@@ -127,18 +153,18 @@ def test_whoever_died_is_told() -> None:
         begun.take()
         begun.take()
 
-    own, ((first, one), (second, other)) = done(3, 3, work, here)
-    assert (own, first, second) == ([0], 1, 2) and one == other
-    assert set(one.how.split(" or ")) == {"was killed by signal 9", "ended with status 3"}
+    own, ((shares, died),) = done(3, 3, work, here)
+    assert (own, shares) == ([0], range(1, 3))
+    assert set(died.how.split(" or ")) == {"was killed by signal 9", "ended with status 3"}
 
 
-def in_a_child(work: Work) -> list[tuple[int, Any]]:
+def in_a_child(work: Work) -> list[tuple[range, Any]]:
     """The result of the second of two shares, which a child did."""
     begun = Turns()
 
-    def begin(number: int, tell: Tell) -> Any:
+    def begin(shares: range, tell: Tell) -> Any:
         begun.give()
-        return work(number, tell)
+        return work(shares, tell)
 
     return done(2, 2, begin, lambda number, tell: begun.take())[1]
 
@@ -153,7 +179,7 @@ def test_arrays_come_as_they_are() -> None:
         "records": np.array([(1, 2.5)], [("a", "i2"), ("b", "f8")]),
         "large": np.arange(1 << 19, dtype=np.uint64),
     }
-    ((_, got),) = in_a_child(lambda number, tell: arrays)
+    ((_, got),) = in_a_child(lambda shares, tell: arrays)
     for name, array in arrays.items():
         np.testing.assert_array_equal(got[name], array)
         assert got[name].dtype == array.dtype and got[name].flags.aligned
@@ -161,36 +187,37 @@ def test_arrays_come_as_they_are() -> None:
 
 
 def test_a_child_that_says_nothing_is_told() -> None:
-    assert in_a_child(lambda number, tell: os._exit(0)) == [(1, Died("ended with status 0"))]
+    died = Died("ended with status 0")
+    assert in_a_child(lambda shares, tell: os._exit(0)) == [(range(1, 2), died)]
 
 
 def test_what_the_work_raises_is_raised() -> None:
     class OfHere(Exception):
         """Which no other process can make."""
 
-    def fails(number: int, tell: Tell) -> None:
+    def fails(shares: range, tell: Tell) -> None:
         raise LookupError("no such member")
 
-    def fails_here_alone(number: int, tell: Tell) -> None:
+    def fails_here_alone(shares: range, tell: Tell) -> None:
         raise OfHere("in words")
 
     for work, kind, words in (
         (fails, LookupError, "no such member"),
         (fails_here_alone, RuntimeError, "OfHere: in words"),
-        (lambda number, tell: OfHere, (AttributeError, pickle.PicklingError), "OfHere"),
+        (lambda shares, tell: OfHere, (AttributeError, pickle.PicklingError), "OfHere"),
     ):
         with pytest.raises(kind, match=words):
             in_a_child(work)
         assert no_child_is_left()
     with pytest.raises(LookupError, match="no such member"):
-        done(2, 2, lambda number, tell: number, fails)
+        done(2, 2, lambda shares, tell: shares, lambda number, tell: fails(range(1), tell))
     assert no_child_is_left()
 
 
 def test_children_end_with_the_work() -> None:
     begun = Turns()
 
-    def work(number: int, tell: Tell) -> None:
+    def work(shares: range, tell: Tell) -> None:
         begun.give()
         time.sleep(600)
 
@@ -249,7 +276,7 @@ def test_what_is_done_beside_says_when_it_has_nothing_more_to_do() -> None:
 
 def test_shares_leave_room_for_what_else_is_done(forks: list[int]) -> None:
     """Of three processes two do something else: one is left."""
-    assert done(3, 6, lambda number, tell: number, busy=lambda: 2)[0] == [0, 1, 2, 3, 4, 5]
+    assert done(3, 6, lambda shares, tell: shares, busy=lambda: 2)[0] == [0, 1, 2, 3, 4, 5]
     assert not forks
 
 
@@ -257,9 +284,9 @@ def test_places_that_become_free_are_taken(forks: list[int]) -> None:
     """Once nobody does something else, the first share need not wait in vain for the last."""
     others, last = 2, Turns()
 
-    def work(number: int, tell: Tell) -> int:
+    def work(shares: range, tell: Tell) -> range:
         last.give()
-        return number
+        return shares
 
     def here(number: int, tell: Tell) -> None:
         nonlocal others
@@ -272,7 +299,7 @@ def test_places_that_become_free_are_taken(forks: list[int]) -> None:
             assert len(forks) == 1
 
     _own, results = done(3, 6, work, here, busy=lambda: others)
-    assert results[-1] == (5, 5)
+    assert results[-1] == (range(5, 6), range(5, 6))
 
 
 ORPHANED = """
@@ -281,7 +308,7 @@ from mmscope.drgn.workers.workers import beside, in_workers
 
 reader, writer = os.pipe()
 
-def share(number, tell):
+def share(shares, tell):
     print("here", flush=True)
     time.sleep(120)
     print("and outlived it", flush=True)
@@ -349,22 +376,11 @@ def test_what_depends_on_what_came_before_is_not_added_up() -> None:
 
 def test_shares_begin_where_no_free_block_lies_in_two() -> None:
     pieces = [(at << 14, 0, 1 << 14) for at in range(16)]
-    assert _edges(pieces, [1] * 4, False) == [0, 4, 8, 12, 16]
-    assert _edges(pieces, [1, 1, 3, 3], False) == [0, 2, 4, 10, 16]
-    assert _edges(pieces, [1] * 16, False) == list(range(17))
-    assert _edges(pieces, [1] * 16, True) == [*range(0, 16, 2), 16]
-    assert _edges([(1, 0, 100), (101, 0, 100)], [1, 1], True) == [0, 2]
-
-
-def test_shares_that_children_begin_with_are_large() -> None:
-    sizes = share_sizes(1 << 24, 2)
-    assert sizes == [1 << 19] * 18 + [1 << 20, 1 << 21, 1 << 22]
-    assert sum(sizes) == 1 << 24
-    # Of a terabyte, by four.
-    *first, last = share_sizes(1 << 28, 4)
-    assert last == 1 << 25 and first[-3:] == [1 << 24, 1 << 25, 1 << 25]
-    assert first[0] == 1 << 22 and sum(first) + last == 1 << 28
-    assert share_sizes(2 << 20, 2) == [1 << 19] * 4
+    assert _edges(pieces, 4, False) == [0, 4, 8, 12, 16]
+    assert _edges(pieces, 5, False) == [0, 4, 7, 10, 13, 16]
+    assert _edges(pieces, 16, False) == list(range(17))
+    assert _edges(pieces, 16, True) == [*range(0, 16, 2), 16]
+    assert _edges([(1, 0, 100), (101, 0, 100)], 2, True) == [0, 2]
 
 
 @pytest.mark.parametrize(

@@ -176,18 +176,23 @@ def _walk_all(
     def here(number: int, tell: Tell) -> None:
         walk_part(scan, parts[number], tell)
 
-    def work(number: int, tell: Tell) -> Counted:
+    def work(shares: range, tell: Tell) -> Counted:
         own = blank(scan, scan.mapped and MappedPages(prog, len(spaces)))
-        walk_part(own, parts[number], tell)
-        return counted(own, parts[number])
+        for number in shares:
+            walk_part(own, parts[number], tell)
+        return counted(own, together(shares))
+
+    def together(shares: range) -> slice:
+        return slice(parts[shares.start].start, parts[shares.stop - 1].stop)
 
     lost = np.zeros(len(spaces), np.bool_)
-    for number, result in in_workers(jobs, len(parts), here, work, tell, busy):
+    for shares, result in in_workers(jobs, len(parts), here, work, tell, busy):
+        part = together(shares)
         if isinstance(result, Died):
-            lost[parts[number]] = True
+            lost[part] = True
             scan.gaps.died.append(result.how)
         else:
-            add_counted(scan, parts[number], result)
+            add_counted(scan, part, result)
     return without(scan, lost) if lost.any() else scan
 
 

@@ -13,7 +13,6 @@ they are read: each chunk is one instant, the whole is not.
 
 import contextlib
 import functools
-import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from mmscope.drgn.reading.kernel_arrays import (
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.workers.shares import InexactError, Shared
-from mmscope.drgn.workers.workers import Died, Tell, Work, in_workers, picklable
+from mmscope.drgn.workers.workers import Died, Own, Tell, Work, in_workers, picklable
 
 # struct page (include/linux/mm_types.h), the newest layout first.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -171,9 +170,8 @@ Piece = tuple[int, int, int]
 
 LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
-# No smaller shares: each costs a child some 10 ms beside its pages.
-LEAST_SHARE = 1 << 19  # 2 GiB
-SHARES = 64  # no smaller ones than the pages by this, either
+SHARES = 64  # at most; a child takes some at a time, which costs it 10 ms beside their pages
+LEAST_SHARE = 1 << 18  # pages: 1 GiB
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
 
 
@@ -244,7 +242,7 @@ def scan_struct_pages(
         jobs = 1
     if jobs > 1 and all(isinstance(each, Shared) for each in consumers):
         pieces = list(pieces)
-        edges = _edges(pieces, share_sizes(pages, jobs), not wanted)
+        edges = _edges(pieces, min(-(-pages // LEAST_SHARE), SHARES), not wanted)
         workers = functools.partial(in_workers, jobs, len(edges) - 1, progress=tell, busy=busy)
         if _scan_shares(prog, consumers, pieces, edges, dtype, workers, scan):
             return scan
@@ -288,7 +286,7 @@ def _scan_shares(
     pieces: list[Piece],
     edges: list[int],
     dtype: np.dtype[Any],
-    workers: Callable[[Work, Work], Iterator[tuple[int, Any]]],
+    workers: Callable[[Own, Work], Iterator[tuple[range, Any]]],
     scan: Scan,
 ) -> bool:
     """
@@ -301,8 +299,8 @@ def _scan_shares(
     def here(number: int, tell: Tell) -> None:
         _look(prog, consumers, pieces[edges[number] : edges[number + 1]], dtype, scan, tell)
 
-    def work(number: int, tell: Tell) -> tuple[Scan, list[Any]]:
-        begin, end = edges[number], edges[number + 1]
+    def work(shares: range, tell: Tell) -> tuple[Scan, list[Any]]:
+        begin, end = edges[shares.start], edges[shares.stop]
         own = Scan()
         for each, nothing in zip(consumers, blank, strict=True):
             each.restore(pickle.loads(nothing))
@@ -312,21 +310,21 @@ def _scan_shares(
                 except Exception as error:
                     own.failures.append((each, error))
         _look(prog, consumers, pieces[begin:end], dtype, own, tell)
-        shares = [own.failure_of(each) or each.share() for each in consumers]
+        found = [own.failure_of(each) or each.share() for each in consumers]
         own.failures.clear()  # a consumer is none other than the parent's
-        return own, [picklable(each) if isinstance(each, Exception) else each for each in shares]
+        return own, [picklable(each) if isinstance(each, Exception) else each for each in found]
 
     try:
-        for number, result in workers(here, work):
+        for shares, result in workers(here, work):
             if isinstance(result, Died):
-                count = sum(count for *_, count in pieces[edges[number] : edges[number + 1]])
+                count = sum(count for *_, count in pieces[edges[shares.start] : edges[shares.stop]])
                 scan.gaps.bytes += count * dtype.itemsize
                 scan.gaps.died.append(f"the process that read {count:,} of them {result.how}")
                 continue
-            own, shares = result
+            own, found = result
             scan.pages += own.pages
             scan.gaps.bytes += own.gaps.bytes
-            for each, share in zip(consumers, shares, strict=True):
+            for each, share in zip(consumers, found, strict=True):
                 if scan.failure_of(each) is not None:
                     continue
                 if isinstance(share, Exception):
@@ -352,33 +350,17 @@ def _backwards(
         yield list(_chunks(prog, piece, dtype, Gaps()))
 
 
-def share_sizes(pages: int, jobs: int) -> list[int]:
-    """
-    Pages of each share. Those at the end, which children begin with, are large: half of what each
-    would have to do, then half of what is left, and so on; the others are small, so that all are
-    done at about the same time, though free memory takes less than memory in use.
-    """
-    least = max(pages // SHARES, LEAST_SHARE)
-    large: list[int] = []
-    size = pages // jobs
-    while (size := size // 2) > least:
-        large[:0] = [size] * (jobs - 1)
-    left = pages - sum(large)
-    return [least] * (left // least) + large
-
-
-def _edges(pieces: list[Piece], sizes: Sequence[int], aligned: bool) -> list[int]:
+def _edges(pieces: list[Piece], shares: int, aligned: bool) -> list[int]:
     """
     Where each share of the pieces begins, and the end.
 
-    :param sizes: of the shares, beside each other's.
+    :param shares: of about as many pages each; fewer than these where there are fewer pieces.
     :param aligned: no pageblock and no free block may lie in two of them.
     """
-    one = sum(count for *_, count in pieces) / sum(sizes)
-    ends = [end * one for end in itertools.accumulate(sizes)]
+    one = sum(count for *_, count in pieces) / shares
     edges, pages = [0], 0
     for at, (pfn, _, count) in enumerate(pieces):
-        if pages >= ends[len(edges) - 1] and not (aligned and pfn % ALIGNED):
+        if pages >= one * len(edges) and not (aligned and pfn % ALIGNED):
             edges.append(at)
         pages += count
     return [*edges, len(pieces)]

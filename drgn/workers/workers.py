@@ -3,14 +3,16 @@
 Shares of one work, done by the process that asks for it and by its children (fork); or one work
 beside what its caller does.
 
-The first process takes shares from the first on, straight into its own sums; its children take them
-from the last on, one after the other, until both meet. So a child costs one fork, however many
-shares it does, and only what children did is handed over.
+The first process takes one share after the other from the first on, straight into its own sums. Its
+children take them from the last on, many at a time, then fewer, until both meet: so a child costs
+one fork, hands over a few results, and all are done at about the same time, though of some shares
+(free memory) there is less to do than of others.
 
-A child has all that its parent had read and opened. One that is killed costs the share that it was
+A child has all that its parent had read and opened. One that is killed costs the shares that it was
 at, which the caller is told. No child outlives the work, nor its parent.
 
 Costs: a fork for each further job, some milliseconds; results lie in memory until all are there.
+Where no process is to be had, the first one does all.
 
 Cannot: fork where reading the target needs a conversation (a socket): whose answer is whose?
 """
@@ -31,29 +33,31 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, NoReturn
 
-# What a child tells: the number of a share, and where in its file the result begins; or STEPS, and
-# how many. Less than PIPE_BUF: it comes whole.
-MESSAGE = struct.Struct("<qQ")
+# What a child tells: the first share that is done, one behind the last, and where in its file the
+# result begins; or STEPS, and how many. Less than PIPE_BUF: it comes whole.
+MESSAGE = struct.Struct("<qQQ")
 STEPS = -1
 PROTOCOL = pickle.HIGHEST_PROTOCOL
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MFD_NOEXEC_SEAL = 8  # linux/memfd.h, since v6.3; vm.memfd_noexec may ask for it
+ONE = range(1)
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE)
 
 Tell = Callable[[int], None]  # of steps done
-Work = Callable[[int, Tell], Any]  # of the number of a share
+Own = Callable[[int, Tell], Any]  # of the number of a share
+Work = Callable[[range, Tell], Any]  # of those of several
 
 
 @dataclass(frozen=True)
 class Died:
-    """A share without a result; *how* its process ended."""
+    """Shares without a result; *how* their process ended."""
 
     how: str
 
 
 @dataclass(frozen=True)
 class _Raised:
-    """What a share left instead of a result."""
+    """What was left instead of a result."""
 
     error: Exception
 
@@ -63,7 +67,7 @@ class _Child:
     pid: int
     reader: int  # of the pipe in which it tells
     file: int  # in which its results are
-    found: dict[int, int] = field(default_factory=dict)  # where that of each share begins
+    found: dict[range, int] = field(default_factory=dict)  # where that of some shares begins
     ended: bool = False  # it has nothing more to tell
     status: int | None = None  # as of waitpid()
 
@@ -72,17 +76,17 @@ class _Child:
         data = os.read(self.reader, MESSAGE.size << 12)
         self.ended = not data
         steps = 0
-        for number, value in MESSAGE.iter_unpack(data):
-            if number == STEPS:
-                steps += value
+        for first, end, at in MESSAGE.iter_unpack(data):
+            if first == STEPS:
+                steps += end
             else:
-                self.found[number] = value
+                self.found[range(first, end)] = at
         return steps
 
-    def result(self, number: int) -> Any:
+    def result(self, shares: range) -> Any:
         """Of one that has ended. What the work raised is raised."""
         with open(self.file, "rb", closefd=False) as file:
-            file.seek(self.found[number])
+            file.seek(self.found[shares])
             result = pickle.load(file)
         if isinstance(result, _Raised):
             raise result.error
@@ -104,73 +108,84 @@ class _Child:
             os.waitpid(self.pid, 0)
 
 
-class _Left:
+class Left:
     """
-    The shares that nobody has begun: the first and one behind the last, in a file that all
-    processes have. The kernel takes the lock from one that dies.
+    The shares that nobody has begun, in a file that all processes have: its first and one behind
+    its last. The kernel takes the lock from one that dies.
     """
 
     NUMBERS = struct.Struct("<QQ")
 
     def __init__(self, shares: int) -> None:
-        self.file = _memory_file()
-        os.pwrite(self.file, self.NUMBERS.pack(0, shares), 0)
+        self._file = _memory_file()
+        self._write(range(shares))
+
+    def close(self) -> None:
+        os.close(self._file)
 
     def __bool__(self) -> bool:
-        first, end = self._read()
-        return first < end
+        return bool(self._read())
 
     def from_the_first(self) -> Iterator[int]:
-        while (number := self._take(1, 0)) is not None:
-            yield number
+        """One after the other."""
+        while taken := self._take(lambda left: (left[:1], left[1:])):
+            yield taken.start
 
-    def from_the_last(self) -> Iterator[int]:
-        while (number := self._take(0, 1)) is not None:
-            yield number
+    def from_the_last(self, parts: int) -> Iterator[range]:
+        """Each time one of so many parts of what is left, and at least one share."""
 
-    def _read(self) -> tuple[int, int]:
-        first, end = self.NUMBERS.unpack(os.pread(self.file, self.NUMBERS.size, 0))
-        return first, end
+        def last(left: range) -> tuple[range, range]:
+            few = max(len(left) // parts, 1)
+            return left[-few:], left[:-few]
 
-    def _take(self, of_first: int, of_last: int) -> int | None:
-        fcntl.lockf(self.file, fcntl.LOCK_EX)
+        while taken := self._take(last):
+            yield taken
+
+    def _take(self, split: Callable[[range], tuple[range, range]]) -> range:
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
-            first, end = self._read()
-            if first == end:
-                return None
-            os.pwrite(self.file, self.NUMBERS.pack(first + of_first, end - of_last), 0)
-            return first if of_first else end - 1
+            taken, left = split(self._read())
+            self._write(left)
+            return taken
         finally:
-            fcntl.lockf(self.file, fcntl.LOCK_UN)
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def _read(self) -> range:
+        return range(*self.NUMBERS.unpack(os.pread(self._file, self.NUMBERS.size, 0)))
+
+    def _write(self, left: range) -> None:
+        os.pwrite(self._file, self.NUMBERS.pack(left.start, left.stop), 0)
 
 
 def in_workers(
     jobs: int,
     shares: int,
-    own: Work,
+    own: Own,
     work: Work,
     progress: Tell | None = None,
     busy: Callable[[], int] = lambda: 0,
-) -> Iterator[tuple[int, Any]]:
+) -> Iterator[tuple[range, Any]]:
     """
-    Do the shares; then give the number and the result of each that a child did, in their order:
-    those behind what was done here. :class:`Died` of one whose process was killed.
+    Do the shares; then give those that children did, which are behind what was done here, in their
+    order, with the result of some neighbours at a time. :class:`Died` where a process was killed.
 
     :param jobs: processes that work at a time, this one among them.
     :param own: does a share here, and keeps what it finds: of the first share, and those after it.
-    :param work: does a share in a child, which was forked when the first share had begun and may
-        have done others, that come after this one. What it raises is raised here.
+    :param work: does some shares in a child, which was forked when the first share had begun and
+        may have done others, that come behind these. What it raises is raised here.
     :param progress: called here with the steps that both tell.
     :param busy: how many of the processes do something else, as it is now.
     """
     children: list[_Child] = []
-    left = _Left(shares)
+    left = Left(shares)
 
     def look() -> None:
         """At what else is done; what others have left is taken up."""
+        nonlocal jobs
         _hear(children, progress, 0)
         while len(children) < jobs - 1 - busy() and left:
-            _start(left.from_the_last(), work, children)
+            if not _start(left.from_the_last(2 * jobs), work, children):
+                jobs = 1
 
     def tell(steps: int) -> None:
         if progress is not None:
@@ -185,11 +200,16 @@ def in_workers(
             mine = number + 1
         while not all(child.ended for child in children):
             _hear(children, progress)
-        found = {number: child for child in children for number in child.found}
-        for number in range(mine, shares):
-            yield number, found[number].result(number) if number in found else _died(children)
+        found = [(done, child) for child in children for done in child.found]
+        for done, child in sorted(found, key=lambda each: each[0].start):
+            if mine < done.start:
+                yield range(mine, done.start), _died(children)
+            yield done, child.result(done)
+            mine = done.stop
+        if mine < shares:
+            yield range(mine, shares), _died(children)
     finally:
-        os.close(left.file)
+        left.close()
         for child in children:
             child.end()
 
@@ -198,8 +218,9 @@ class Beside:
     """One work that a child does. To be called, once, for its result."""
 
     def __init__(self, work: Callable[[Tell], Any]) -> None:
+        self._work = work
         self._children: list[_Child] = []
-        _start((0,), lambda _, tell: work(tell), self._children)
+        _start((ONE,), lambda _, tell: work(tell), self._children)
 
     def busy(self) -> bool:
         """Whether it is still at it."""
@@ -207,11 +228,16 @@ class Beside:
         return not all(child.ended for child in self._children)
 
     def __call__(self) -> Any:
-        """:class:`Died` if the child was killed. What the work raised is raised here."""
+        """
+        :class:`Died` if the child was killed. What the work raised is raised here. Where there was
+        no child to be had, it is done now.
+        """
+        if not self._children:
+            return self._work(lambda steps: None)
         (child,) = self._children
         while not child.ended:
             _hear(self._children, None)
-        return child.result(0) if child.found else _died(self._children)
+        return child.result(ONE) if child.found else _died(self._children)
 
     def end(self) -> None:
         for child in self._children:
@@ -257,17 +283,25 @@ def _memory_file() -> int:
         return os.memfd_create("mmscope")
 
 
-def _start(shares: Iterable[int], work: Work, children: list[_Child]) -> None:
-    file = _memory_file()
-    reader, writer = os.pipe()
+def _start(shares: Iterable[range], work: Work, children: list[_Child]) -> bool:
+    """Whether there is one child more; no process, memory or file may be left for it."""
     parent = os.getpid()
     # No deadline or Ctrl-C between a child's birth and its name on the list.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        with warnings.catch_warnings():
-            # A thread that draws a progress bar does nothing that the child needs.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+    with contextlib.ExitStack() as ends, contextlib.ExitStack() as unless_born:
+        ends.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        try:
+            file = _memory_file()
+            unless_born.callback(os.close, file)
+            reader, writer = os.pipe()
+            unless_born.callback(os.close, reader)
+            ends.callback(os.close, writer)
+            with warnings.catch_warnings():
+                # A thread that draws a progress bar does nothing that the child needs.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+        except OSError:
+            return False
         if not pid:
             for child in children:
                 os.close(child.reader)
@@ -275,9 +309,8 @@ def _start(shares: Iterable[int], work: Work, children: list[_Child]) -> None:
             os.close(reader)
             _live(shares, work, writer, file, parent)
         children.append(_Child(pid, reader, file))
-    finally:
-        os.close(writer)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        unless_born.pop_all()
+    return True
 
 
 def die_with(parent: int) -> None:
@@ -287,7 +320,7 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _live(shares: Iterable[int], work: Work, writer: int, file: int, parent: int) -> NoReturn:
+def _live(shares: Iterable[range], work: Work, writer: int, file: int, parent: int) -> NoReturn:
     """A child's whole life."""
     status = 1
     try:
@@ -297,23 +330,22 @@ def _live(shares: Iterable[int], work: Work, writer: int, file: int, parent: int
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         gc.disable()  # it would touch, and so copy, all that is shared
         sys.stderr = sys.__stderr__  # not by way of a progress bar, whose lock may be held for ever
-        tell = functools.partial(_say, writer, STEPS)
+
+        def say(first: int, end: int, at: int = 0) -> None:
+            os.write(writer, MESSAGE.pack(first, end, at))
+
         with os.fdopen(file, "wb") as results:
-            for share in shares:
+            for some in shares:
                 try:
-                    begin = _leave(work(share, tell), results)
+                    at = _leave(work(some, functools.partial(say, STEPS)), results)
                 except Exception as error:
-                    _say(writer, share, _leave(_Raised(picklable(error)), results))
+                    say(some.start, some.stop, _leave(_Raised(picklable(error)), results))
                     break
-                _say(writer, share, begin)
+                say(some.start, some.stop, at)
         os.close(writer)  # the parent need not wait until all memory is given back
         status = 0
     finally:
         os._exit(status)
-
-
-def _say(writer: int, share: int, value: int) -> None:
-    os.write(writer, MESSAGE.pack(share, value))
 
 
 def _leave(result: Any, results: IO[bytes]) -> int:

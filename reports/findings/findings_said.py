@@ -48,14 +48,13 @@ def printed_by_another(path: Path) -> Iterator[Callable[[], None]]:
     go, gone = os.pipe()
 
     def work(_: Tell) -> None:
-        os.close(gone)
         if not _lacks():
             from mmscope.reports.findings import findings
 
             findings.make_ready()
-        if os.read(go, 1):
-            _print(path)
-            sys.stdout.flush()
+        os.read(go, 1)
+        _print(path)
+        sys.stdout.flush()
 
     sys.stdout.flush()  # or it would be printed by both
     with contextlib.ExitStack() as ends:

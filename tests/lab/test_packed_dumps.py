@@ -102,7 +102,7 @@ def by_several(work: Callable[[], Any]) -> list[Any]:
             os.read(reader, 1)
         own.append(work())
 
-    def child(number: int, tell: Tell) -> Any:
+    def child(shares: range, tell: Tell) -> Any:
         os.write(writer, b"!")
         return work()
 
