@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,11 @@ def test_results_come_in_the_order_of_the_shares() -> None:
     steps: list[int] = []
     begun = Turns()
 
-    def work(shares: range, tell: Tell) -> tuple[range, bytes]:
+    def work(shares: Iterator[int], tell: Tell) -> tuple[list[int], bytes]:
         begun.give()
-        tell(sum(shares))
-        return shares, bytes(100_000 * shares.start)
+        some = list(shares)
+        tell(sum(some))
+        return some, bytes(100_000 * some[0])
 
     def here(number: int, tell: Tell) -> None:
         if not number:  # until children have begun twice
@@ -74,39 +76,62 @@ def test_results_come_in_the_order_of_the_shares() -> None:
 
     own, results = done(3, 16, work, here, progress=steps.append)
     assert len(own) < 15 and len(results) >= 2
-    assert results == [(shares, (shares, bytes(100_000 * shares.start))) for shares, _ in results]
+    assert results == [(some, ([*some], bytes(100_000 * some[0]))) for some, _ in results]
     assert sum(steps) == sum(range(16))
 
 
-def test_children_take_shares_from_the_last_on(forks: list[int]) -> None:
+def test_a_child_takes_over_half_of_what_is_left_to_do(forks: list[int]) -> None:
     """One child, so one fork, does all that the first process does not: many first, then few."""
     last = Turns()
 
-    def work(shares: range, tell: Tell) -> int:
-        if 1 in shares:
+    def work(shares: Iterator[int], tell: Tell) -> int:
+        if 1 in list(shares):
             last.give()
         return os.getpid()
 
     own, results = done(2, 11, work, lambda number, tell: last.take())
     assert own == [0]
     assert len({pid for _, pid in results}) == len(forks) == 1
-    # A fourth of what is left each time.
-    assert [len(shares) for shares, _ in results] == [1, 1, 1, 1, 1, 1, 2, 2]
+    assert [len(shares) for shares, _ in results] == [1, 1, 3, 5]
 
 
-def test_nobody_takes_what_another_one_took() -> None:
-    left = Left(9)
-    first, last = left.from_the_first(), left.from_the_last(3)
-    assert (next(first), next(last), next(first), next(last)) == (0, range(7, 9), 1, range(6, 7))
-    assert list(first) == [2, 3, 4, 5] and not left
-    assert list(last) == []
+def test_who_has_done_its_own_has_half_of_another_ones_taken_over(forks: list[int]) -> None:
+    """By a further child, as what the first one found is not to be touched."""
+    begun, further = Turns(), Turns()
+
+    def work(shares: Iterator[int], tell: Tell) -> int:
+        for number in shares:
+            if number == 6:
+                begun.give()
+                further.take()
+            if number == 7:
+                further.give()
+        return os.getpid()
+
+    own, results = done(2, 11, work, lambda number, tell: number or begun.take())
+    assert own == [0, 1, 2, 3, 4, 5]
+    assert [len(shares) for shares, _ in results] == [1, 1, 1, 2]
+    (_, first), *others = results
+    assert first not in {pid for _, pid in others} and len(forks) == 2
+
+
+def test_nobody_does_what_another_one_does() -> None:
+    left = Left(9, 3)
+    first, second, third = left.of(0), left.taken_over(1), left.taken_over(2)
+    assert (next(first), left.most()) == (0, 8)
+    of_second = next(second)
+    assert [next(of_second), next(first), next(of_second), left.most()] == [5, 1, 6, 3]
+    of_third = next(third)  # half of the most that one has: those of the first process
+    assert [next(of_third), left.most()] == [3, 2]
+    assert list(of_second) == [7, 8]
+    assert [list(some) for some in second] == [[2], [4]]
+    assert (list(of_third), list(third), list(first), left.most()) == ([], [], [], 0)
     left.close()
-    assert not Left(0)
 
 
 def test_one_process_forks_none(forks: list[int]) -> None:
     for jobs, shares in ((1, 3), (3, 1), (3, 0)):
-        assert done(jobs, shares, lambda some, tell: some)[0] == list(range(shares))
+        assert done(jobs, shares, lambda some, tell: None)[0] == list(range(shares))
     assert not forks
 
 
@@ -124,28 +149,32 @@ def test_where_no_process_is_to_be_had_one_does_all(no_forks: list[int]) -> None
 
 
 def test_a_child_that_is_killed_is_told() -> None:
-    """It costs the shares that it was at, none that it or another one did."""
+    """It costs the shares that it had begun; another one does what else it had to do."""
     ended = Turns()
 
-    def work(shares: range, tell: Tell) -> range:
-        tell(1)
-        if 8 in shares:
-            ended.give()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return shares
+    def work(shares: Iterator[int], tell: Tell) -> list[int]:
+        some = []
+        for number in shares:
+            tell(1)
+            if number == 3:
+                ended.give()
+                os.kill(os.getpid(), signal.SIGKILL)
+            some.append(number)
+        return some
 
-    own, results = done(2, 12, work, lambda number, tell: number or ended.take())
-    assert own == [0, 1, 2, 3, 4, 5, 6, 7]
-    last = range(10, 12)
-    assert results == [(range(8, 10), Died("was killed by signal 9")), (last, last)]
+    own, results = done(2, 10, work, lambda number, tell: number or ended.take())
+    assert own == [0, 1, 2]
+    killed, *others = results
+    assert killed == (range(3, 4), Died("was killed by signal 9"))
+    assert others == [(some, [*some]) for some in (range(4, 5), range(5, 10))]
 
 
 def test_whoever_died_is_told() -> None:
     begun = Turns()
 
-    def work(shares: range, tell: Tell) -> None:
+    def work(shares: Iterator[int], tell: Tell) -> None:
         begun.give()
-        if 2 in shares:
+        if next(shares) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         os._exit(3)
 
@@ -162,7 +191,7 @@ def in_a_child(work: Work) -> list[tuple[range, Any]]:
     """The result of the second of two shares, which a child did."""
     begun = Turns()
 
-    def begin(shares: range, tell: Tell) -> Any:
+    def begin(shares: Iterator[int], tell: Tell) -> Any:
         begun.give()
         return work(shares, tell)
 
@@ -195,10 +224,10 @@ def test_what_the_work_raises_is_raised() -> None:
     class OfHere(Exception):
         """Which no other process can make."""
 
-    def fails(shares: range, tell: Tell) -> None:
+    def fails(shares: Iterator[int], tell: Tell) -> None:
         raise LookupError("no such member")
 
-    def fails_here_alone(shares: range, tell: Tell) -> None:
+    def fails_here_alone(shares: Iterator[int], tell: Tell) -> None:
         raise OfHere("in words")
 
     for work, kind, words in (
@@ -210,14 +239,14 @@ def test_what_the_work_raises_is_raised() -> None:
             in_a_child(work)
         assert no_child_is_left()
     with pytest.raises(LookupError, match="no such member"):
-        done(2, 2, lambda shares, tell: shares, lambda number, tell: fails(range(1), tell))
+        done(2, 2, lambda shares, tell: None, lambda number, tell: fails(iter(()), tell))
     assert no_child_is_left()
 
 
 def test_children_end_with_the_work() -> None:
     begun = Turns()
 
-    def work(shares: range, tell: Tell) -> None:
+    def work(shares: Iterator[int], tell: Tell) -> None:
         begun.give()
         time.sleep(600)
 
@@ -276,7 +305,7 @@ def test_what_is_done_beside_says_when_it_has_nothing_more_to_do() -> None:
 
 def test_shares_leave_room_for_what_else_is_done(forks: list[int]) -> None:
     """Of three processes two do something else: one is left."""
-    assert done(3, 6, lambda shares, tell: shares, busy=lambda: 2)[0] == [0, 1, 2, 3, 4, 5]
+    assert done(3, 6, lambda shares, tell: None, busy=lambda: 2)[0] == [0, 1, 2, 3, 4, 5]
     assert not forks
 
 
@@ -284,9 +313,10 @@ def test_places_that_become_free_are_taken(forks: list[int]) -> None:
     """Once nobody does something else, the first share need not wait in vain for the last."""
     others, last = 2, Turns()
 
-    def work(shares: range, tell: Tell) -> range:
+    def work(shares: Iterator[int], tell: Tell) -> list[int]:
+        some = list(shares)
         last.give()
-        return shares
+        return some
 
     def here(number: int, tell: Tell) -> None:
         nonlocal others
@@ -299,7 +329,7 @@ def test_places_that_become_free_are_taken(forks: list[int]) -> None:
             assert len(forks) == 1
 
     _own, results = done(3, 6, work, here, busy=lambda: others)
-    assert results[-1] == (range(5, 6), range(5, 6))
+    assert results[-1] == (range(3, 6), [3, 4, 5])
 
 
 ORPHANED = """

@@ -12,7 +12,7 @@ any more, and the kernel's own.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -69,8 +69,8 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.workers.workers import Died, Tell, in_workers
 
-# Tables of processes that are walked together: a quarter of a second's.
-PART_TABLES = 1 << 16
+# Tables of processes that are walked together: a sixteenth of a second's.
+PART_TABLES = 1 << 14
 
 
 def scan_page_tables(
@@ -145,15 +145,7 @@ def _walk_all(
     """Add up what is in the tables, by several processes if there are many tables."""
     form, spaces = scan.form, scan.spaces
     roots = process_roots(prog, spaces.columns["pgd"])
-    # A process has at most the tables that it is charged for, and P4Ds, and what a live kernel
-    # adds while it is read. Where more come, something is not a page table.
-    charged = spaces.columns["pgtables_bytes"].astype(np.int64) >> form.page_shift
-    # Nor more than there is memory: a larger charge is damage.
-    memory = memory_pages(prog)
-    absurd = charged > memory
-    scan.absurd_charges = int(absurd.sum())
-    charged = np.where(absurd, memory, np.maximum(charged, 0))
-    limits = np.where(absurd, memory, 2 * charged) + 1024
+    charged, limits = _charged(prog, scan)
     total, done = int(charged.sum()), 0
 
     def tell(tables: int) -> None:
@@ -176,11 +168,13 @@ def _walk_all(
     def here(number: int, tell: Tell) -> None:
         walk_part(scan, parts[number], tell)
 
-    def work(shares: range, tell: Tell) -> Counted:
+    def work(shares: Iterator[int], tell: Tell) -> Counted:
         own = blank(scan, scan.mapped and MappedPages(prog, len(spaces)))
+        walked = []
         for number in shares:
             walk_part(own, parts[number], tell)
-        return counted(own, together(shares))
+            walked.append(number)
+        return counted(own, together(range(walked[0], walked[-1] + 1)))
 
     def together(shares: range) -> slice:
         return slice(parts[shares.start].start, parts[shares.stop - 1].stop)
@@ -194,6 +188,19 @@ def _walk_all(
         else:
             add_counted(scan, part, result)
     return without(scan, lost) if lost.any() else scan
+
+
+def _charged(prog: Program, scan: PageTableScan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The tables that each process is charged for, and how many may come at most."""
+    # A process has at most the tables that it is charged for, and P4Ds, and what a live kernel
+    # adds while it is read. Where more come, something is not a page table.
+    charged = scan.spaces.columns["pgtables_bytes"].astype(np.int64) >> scan.form.page_shift
+    # Nor more than there is memory: a larger charge is damage.
+    memory = memory_pages(prog)
+    absurd = charged > memory
+    scan.absurd_charges = int(absurd.sum())
+    charged = np.where(absurd, memory, np.maximum(charged, 0))
+    return charged, np.where(absurd, memory, 2 * charged) + 1024
 
 
 def _parts(charged: NDArray[np.int64]) -> list[slice]:

@@ -170,7 +170,7 @@ Piece = tuple[int, int, int]
 
 LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
-SHARES = 64  # at most; a child takes some at a time, which costs it 10 ms beside their pages
+SHARES = 64  # at most
 LEAST_SHARE = 1 << 18  # pages: 1 GiB
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
 
@@ -299,17 +299,14 @@ def _scan_shares(
     def here(number: int, tell: Tell) -> None:
         _look(prog, consumers, pieces[edges[number] : edges[number + 1]], dtype, scan, tell)
 
-    def work(shares: range, tell: Tell) -> tuple[Scan, list[Any]]:
-        begin, end = edges[shares.start], edges[shares.stop]
+    def work(shares: Iterator[int], tell: Tell) -> tuple[Scan, list[Any]]:
         own = Scan()
-        for each, nothing in zip(consumers, blank, strict=True):
-            each.restore(pickle.loads(nothing))
-            if hasattr(each, "resume"):
-                try:
-                    each.resume(_backwards(prog, pieces[:begin], dtype))
-                except Exception as error:
-                    own.failures.append((each, error))
-        _look(prog, consumers, pieces[begin:end], dtype, own, tell)
+        for at, number in enumerate(shares):
+            begin, end = edges[number : number + 2]
+            if not at:
+                back = functools.partial(_backwards, prog, pieces[:begin], dtype)
+                own.failures += _begin_at(consumers, blank, back)
+            _look(prog, consumers, pieces[begin:end], dtype, own, tell)
         found = [own.failure_of(each) or each.share() for each in consumers]
         own.failures.clear()  # a consumer is none other than the parent's
         return own, [picklable(each) if isinstance(each, Exception) else each for each in found]
@@ -321,25 +318,46 @@ def _scan_shares(
                 scan.gaps.bytes += count * dtype.itemsize
                 scan.gaps.died.append(f"the process that read {count:,} of them {result.how}")
                 continue
-            own, found = result
-            scan.pages += own.pages
-            scan.gaps.bytes += own.gaps.bytes
-            for each, share in zip(consumers, found, strict=True):
-                if scan.failure_of(each) is not None:
-                    continue
-                if isinstance(share, Exception):
-                    scan.failures.append((each, share))
-                else:
-                    each.add_share(share)
+            _add(scan, consumers, *result)
     except InexactError:
-        for each, nothing in zip(consumers, blank, strict=True):
-            each.restore(pickle.loads(nothing))
-            if hasattr(each, "resume"):
-                each.resume(())
         scan.pages, scan.gaps = before, Gaps()
-        scan.failures.clear()
+        scan.failures = _begin_at(consumers, blank, tuple)
         return False
     return True
+
+
+def _add(scan: Scan, consumers: Sequence[Any], more: Scan, found: list[Any]) -> None:
+    """Add what another process read, and what it found or why it could not, by consumer."""
+    scan.pages += more.pages
+    scan.gaps.bytes += more.gaps.bytes
+    for each, share in zip(consumers, found, strict=True):
+        if scan.failure_of(each) is not None:
+            continue
+        if isinstance(share, Exception):
+            scan.failures.append((each, share))
+        else:
+            each.add_share(share)
+
+
+def _begin_at(
+    consumers: Sequence[Any],
+    blank: Sequence[bytes],
+    before: Callable[[], Iterable[list[PageChunk]]],
+) -> list[tuple[Consumer, Exception]]:
+    """
+    Let consumers forget what they saw, and look back at what is before; those that could not.
+
+    :param blank: their shares of nothing, pickled.
+    """
+    failures = []
+    for each, nothing in zip(consumers, blank, strict=True):
+        each.restore(pickle.loads(nothing))
+        if hasattr(each, "resume"):
+            try:
+                each.resume(before())
+            except Exception as error:
+                failures.append((each, error))
+    return failures
 
 
 def _backwards(

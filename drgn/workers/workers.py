@@ -3,13 +3,13 @@
 Shares of one work, done by the process that asks for it and by its children (fork); or one work
 beside what its caller does.
 
-The first process takes one share after the other from the first on, straight into its own sums. Its
-children take them from the last on, many at a time, then fewer, until both meet: so a child costs
-one fork, hands over a few results, and all are done at about the same time, though of some shares
-(free memory) there is less to do than of others.
+The first process has all shares to do, one after the other, straight into its own sums. A child
+takes over the last half of what one of the processes has still to do, and so each time that it has
+nothing more to do: so it costs one fork, hands over a few results, and all are done at about the
+same time, though of some shares (free memory) there is less to do than of others.
 
-A child has all that its parent had read and opened. One that is killed costs the shares that it was
-at, which the caller is told. No child outlives the work, nor its parent.
+A child has all that its parent had read and opened. One that is killed costs the shares that it had
+begun and no result of, which the caller is told. No child outlives the work, nor its parent.
 
 Costs: a fork for each further job, some milliseconds; results lie in memory until all are there.
 Where no process is to be had, the first one does all.
@@ -22,6 +22,7 @@ import ctypes
 import fcntl
 import functools
 import gc
+import itertools
 import os
 import pickle
 import select
@@ -45,7 +46,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE)
 
 Tell = Callable[[int], None]  # of steps done
 Own = Callable[[int, Tell], Any]  # of the number of a share
-Work = Callable[[range, Tell], Any]  # of those of several
+Work = Callable[[Iterator[int], Tell], Any]  # of those of neighbours
 
 
 @dataclass(frozen=True)
@@ -110,51 +111,57 @@ class _Child:
 
 class Left:
     """
-    The shares that nobody has begun, in a file that all processes have: its first and one behind
-    its last. The kernel takes the lock from one that dies.
+    The shares that nobody has begun, in a file that all processes have: for each, the first that it
+    has to do and one behind the last. The kernel takes the lock from one that dies.
+
+    :param processes: that may have some; the first has all.
     """
 
     NUMBERS = struct.Struct("<QQ")
 
-    def __init__(self, shares: int) -> None:
+    def __init__(self, shares: int, processes: int = 1) -> None:
         self._file = _memory_file()
-        self._write(range(shares))
+        self._write([range(shares), *[range(0)] * (processes - 1)])
 
     def close(self) -> None:
         os.close(self._file)
 
-    def __bool__(self) -> bool:
-        return bool(self._read())
+    def most(self) -> int:
+        """Of one process."""
+        return max(map(len, self._read()))
 
-    def from_the_first(self) -> Iterator[int]:
-        """One after the other."""
-        while taken := self._take(lambda left: (left[:1], left[1:])):
+    def of(self, process: int) -> Iterator[int]:
+        """One share after the other; not what others take over meanwhile."""
+        while taken := self._take(process):
             yield taken.start
 
-    def from_the_last(self, parts: int) -> Iterator[range]:
-        """Each time one of so many parts of what is left, and at least one share."""
+    def taken_over(self, process: int) -> Iterator[Iterator[int]]:
+        """The last half of what another one has still to do, as often as there is any."""
+        while taken := self._take(process, take_over=True):
+            yield itertools.chain(taken, self.of(process))
 
-        def last(left: range) -> tuple[range, range]:
-            few = max(len(left) // parts, 1)
-            return left[-few:], left[:-few]
-
-        while taken := self._take(last):
-            yield taken
-
-    def _take(self, split: Callable[[range], tuple[range, range]]) -> range:
+    def _take(self, process: int, take_over: bool = False) -> range:
+        """The next share of a process, if there is one."""
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
-            taken, left = split(self._read())
+            left = self._read()
+            if take_over:
+                longest = max(left, key=len)
+                half = len(longest) // 2
+                left[left.index(longest)], left[process] = longest[:half], longest[half:]
+            taken, left[process] = left[process][:1], left[process][1:]
             self._write(left)
             return taken
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
 
-    def _read(self) -> range:
-        return range(*self.NUMBERS.unpack(os.pread(self._file, self.NUMBERS.size, 0)))
+    def _read(self) -> list[range]:
+        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        return [range(*each) for each in self.NUMBERS.iter_unpack(data)]
 
-    def _write(self, left: range) -> None:
-        os.pwrite(self._file, self.NUMBERS.pack(left.start, left.stop), 0)
+    def _write(self, left: list[range]) -> None:
+        data = b"".join(self.NUMBERS.pack(each.start, each.stop) for each in left)
+        os.pwrite(self._file, data, 0)
 
 
 def in_workers(
@@ -171,47 +178,65 @@ def in_workers(
 
     :param jobs: processes that work at a time, this one among them.
     :param own: does a share here, and keeps what it finds: of the first share, and those after it.
-    :param work: does some shares in a child, which was forked when the first share had begun and
-        may have done others, that come behind these. What it raises is raised here.
+    :param work: does at least one share in a child, which was forked when the first share had begun
+        and may have done others, that come behind these. What it raises is raised here.
     :param progress: called here with the steps that both tell.
     :param busy: how many of the processes do something else, as it is now.
     """
     children: list[_Child] = []
-    left = Left(shares)
+    left = Left(shares, jobs + 1)
 
-    def look() -> None:
-        """At what else is done; what others have left is taken up."""
+    def ended() -> bool:
+        return all(child.ended for child in children)
+
+    def look(working: bool, seconds: float | None = 0) -> None:
+        """
+        At what else is done; what there is left is taken over.
+
+        :param working: whether this process does shares of its own.
+        """
         nonlocal jobs
-        _hear(children, progress, 0)
-        while len(children) < jobs - 1 - busy() and left:
-            if not _start(left.from_the_last(2 * jobs), work, children):
+        _hear(children, progress, seconds)
+        # Who is at work begins its last share sooner than a child that is forked now.
+        least = 1 if working or ended() else 2
+        while len(children) < jobs - working - busy() and left.most() >= least:
+            number = len(children) + 1
+            if not _start(left.taken_over(number), work, children):
                 jobs = 1
+
+    mine = 0
 
     def tell(steps: int) -> None:
         if progress is not None:
             progress(steps)
-        look()
+        look(True)
 
-    mine = 0
     try:
-        for number in left.from_the_first():
-            look()
+        for number in left.of(0):
+            look(True)
             own(number, tell)
             mine = number + 1
-        while not all(child.ended for child in children):
-            _hear(children, progress)
-        found = [(done, child) for child in children for done in child.found]
-        for done, child in sorted(found, key=lambda each: each[0].start):
-            if mine < done.start:
-                yield range(mine, done.start), _died(children)
-            yield done, child.result(done)
-            mine = done.stop
-        if mine < shares:
-            yield range(mine, shares), _died(children)
+        look(False)
+        while not ended():
+            look(False, None)
+        yield from _results(children, range(mine, shares))
     finally:
         left.close()
         for child in children:
             child.end()
+
+
+def _results(children: list[_Child], shares: range) -> Iterator[tuple[range, Any]]:
+    """What children did of the shares, in their order, and which of them nobody did."""
+    at = shares.start
+    found = [(done, child) for child in children for done in child.found]
+    for done, child in sorted(found, key=lambda each: each[0].start):
+        if at < done.start:
+            yield range(at, done.start), _died(children)
+        yield done, child.result(done)
+        at = done.stop
+    if at < shares.stop:
+        yield range(at, shares.stop), _died(children)
 
 
 class Beside:
@@ -220,7 +245,7 @@ class Beside:
     def __init__(self, work: Callable[[Tell], Any]) -> None:
         self._work = work
         self._children: list[_Child] = []
-        _start((ONE,), lambda _, tell: work(tell), self._children)
+        _start((iter(ONE),), lambda _, tell: work(tell), self._children)
 
     def busy(self) -> bool:
         """Whether it is still at it."""
@@ -283,7 +308,7 @@ def _memory_file() -> int:
         return os.memfd_create("mmscope")
 
 
-def _start(shares: Iterable[range], work: Work, children: list[_Child]) -> bool:
+def _start(shares: Iterable[Iterator[int]], work: Work, children: list[_Child]) -> bool:
     """Whether there is one child more; no process, memory or file may be left for it."""
     parent = os.getpid()
     # No deadline or Ctrl-C between a child's birth and its name on the list.
@@ -320,7 +345,9 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _live(shares: Iterable[range], work: Work, writer: int, file: int, parent: int) -> NoReturn:
+def _live(
+    shares: Iterable[Iterator[int]], work: Work, writer: int, file: int, parent: int
+) -> NoReturn:
     """A child's whole life."""
     status = 1
     try:
@@ -336,16 +363,25 @@ def _live(shares: Iterable[range], work: Work, writer: int, file: int, parent: i
 
         with os.fdopen(file, "wb") as results:
             for some in shares:
+                begun = [next(some)]
+                numbers = itertools.chain(tuple(begun), _noted(some, begun))
                 try:
-                    at = _leave(work(some, functools.partial(say, STEPS)), results)
+                    result = work(numbers, functools.partial(say, STEPS))
+                    at = _leave(result, results)
                 except Exception as error:
-                    say(some.start, some.stop, _leave(_Raised(picklable(error)), results))
+                    say(begun[0], begun[-1] + 1, _leave(_Raised(picklable(error)), results))
                     break
-                say(some.start, some.stop, at)
+                say(begun[0], begun[-1] + 1, at)
         os.close(writer)  # the parent need not wait until all memory is given back
         status = 0
     finally:
         os._exit(status)
+
+
+def _noted(shares: Iterator[int], begun: list[int]) -> Iterator[int]:
+    for number in shares:
+        begun.append(number)
+        yield number
 
 
 def _leave(result: Any, results: IO[bytes]) -> int:

@@ -178,7 +178,7 @@ class _Queue:
 
     def read(self, shown: bool) -> dict[str, Part]:
         found: dict[str, Part] = {}
-        for number in self.left.from_the_first():
+        for number in self.left.of(0):
             found |= self._parts_of(self._groups[number], shown)
         return found
 
