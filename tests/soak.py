@@ -51,6 +51,7 @@ import children  # noqa: E402
 from drgn import BadDataError, FaultError, Program  # noqa: E402
 from drgn.helpers.linux.mm import PageSlab, follow_phys, pfn_to_page  # noqa: E402
 from drgn.helpers.linux.pid import for_each_task  # noqa: E402
+from dump_formats import vmcoreinfo_note  # noqa: E402
 from named_damage import DAMAGE  # noqa: E402
 
 from mmscope.drgn.opening.kernel_symbols import tables_of  # noqa: E402
@@ -195,8 +196,7 @@ def _with_other_note(core: Path, dice: random.Random, folder: Path) -> tuple[Pro
     subprocess.run(["cp", "--sparse=always", core, path], check=True)
     with path.open("r+b") as file:
         head = file.read(1 << 20)
-        begin = head.index(b"OSRELEASE=")
-        size = head.index(b"\0", begin) - begin
+        begin, size = vmcoreinfo_note(head)
         times = dice.choice((1, 3, 10))
         for _ in range(times):
             file.seek(begin + dice.randrange(size))

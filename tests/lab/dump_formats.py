@@ -18,6 +18,7 @@ from typing import BinaryIO
 from archive import LabError
 
 EHDR, PHDR = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ")
+NHDR = struct.Struct("<III")
 PAGE = 4096
 
 
@@ -27,6 +28,13 @@ def segments(file: BinaryIO) -> tuple[int, list[list[int]]]:
     header = EHDR.unpack(file.read(EHDR.size))
     file.seek(header[5])
     return header[2], [list(PHDR.unpack(file.read(PHDR.size))) for _ in range(header[10])]
+
+
+def vmcoreinfo_note(data: bytes) -> tuple[int, int]:
+    """Where its text begins in a core's notes, and how long it is: no zero need be behind it."""
+    name = data.index(b"VMCOREINFO\0")
+    _, size, _ = NHDR.unpack_from(data, name - NHDR.size)
+    return name + 12, size
 
 
 def plain_elf(source: Path, target: Path) -> Path:

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import numpy as np
 from archive import LabError
-from dump_formats import segments
+from dump_formats import segments, vmcoreinfo_note
 from numpy.typing import NDArray
 
 from mmscope.drgn.dumps.core_file import KDUMP, PAGE_DESCRIPTOR
@@ -165,12 +165,11 @@ def _write_headers(
     sub_blocks = 1 + -(-len(notes) // PAGE)
     out.write(struct.pack("<8si390s6xqqI", KDUMP, 6, uts, 0, 0, flag))
     out.write(struct.pack("<iiIIIIIIi", PAGE, sub_blocks, bitmap_blocks, frames, 0, 0, 0, 0, 1))
-    begin = notes.index(b"OSRELEASE=")
-    vmcoreinfo = notes[begin : notes.index(b"\0", begin)]
+    begin, size = vmcoreinfo_note(notes)
     out.seek(PAGE)
     out.write(struct.pack("<Qii", 0, 1, 0))
     out.write(struct.pack("<QQ", 0, 0))  # start_pfn, end_pfn
-    out.write(struct.pack("<QQ", 2 * PAGE + begin, len(vmcoreinfo)))
+    out.write(struct.pack("<QQ", 2 * PAGE + begin, size))
     out.write(struct.pack("<QQ", 2 * PAGE, len(notes)))
     out.write(struct.pack("<QQQQQ", 0, 0, 0, 0, frames))
     out.seek(2 * PAGE)

@@ -16,7 +16,7 @@ from capture import capture
 from command_line import run
 from conftest import Lab
 from drgn import FaultError, Program
-from dump_formats import segments
+from dump_formats import segments, vmcoreinfo_note
 
 from mmscope.drgn.dumps.core_file import build_id
 from mmscope.drgn.sections.registry import SECTIONS
@@ -104,8 +104,8 @@ def copied(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 def write_vmcoreinfo(lab: Lab, copied: Path, damage: Callable[[bytes], bytes]) -> None:
     with lab.capture.vmcore.open("rb") as whole:
         head = whole.read(1 << 20)
-    begin = head.index(b"OSRELEASE=")
-    text = head[begin : head.index(b"\0", begin)]
+    begin, size = vmcoreinfo_note(head)
+    text = head[begin : begin + size]
     damaged = damage(text)
     assert damaged != text
     with copied.open("r+b") as file:
