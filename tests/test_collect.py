@@ -108,9 +108,7 @@ def test_whatever_happens_is_a_status_and_a_line(
 
 
 def test_a_section_is_stopped_at_its_deadline() -> None:
-    begin = time.monotonic()
     section = one(sleeps, seconds=0.1)
-    assert time.monotonic() - begin < 10
     assert (section.status, section.message) == ("failed", "took longer than 0.1 s and was stopped")
     assert section.seconds >= 0.1
 
@@ -129,9 +127,8 @@ def test_a_deadline_is_not_taken_for_a_failure_of_its_own_on_the_way_up() -> Non
 
 def test_a_deadline_that_is_kept_leaves_no_alarm_behind() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with deadline(0.2):
-        pass
-    time.sleep(0.3)
+    with deadline(600):
+        assert signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
