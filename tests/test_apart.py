@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,7 +192,8 @@ def test_the_section_names_who_gave_no_answer(
     # A FIFO is refused as no plain file, which the maps of a process are.
     monkeypatch.setattr(Files, "_plain", lambda files, path: files.root / path)
     monkeypatch.setattr(rmap_sections, "reader_apart", lambda: reader_apart(SOON))
+    begin = time.monotonic()
     section, found = run_section(SECTIONS["anon_vmas"], Files(root))
-    assert section.status == "partial"
+    assert section.status == "partial" and time.monotonic() - begin < 60
     assert "2 processes not counted: maps of 8, 10: no answer within 0.3 s" in str(section.message)
     assert [(row.pid, row.vmas) for row in found.tables[0].rows] == [(7, 3), (9, 2)]
