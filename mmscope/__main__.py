@@ -3,6 +3,6 @@
 
 import sys
 
-from mmscope.reports.commands.start import process
+from mmscope.reports.commands.command import main
 
-sys.exit(process())
+sys.exit(main())

@@ -58,7 +58,7 @@ COLLECT = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}]
 sys.modules["duckdb"] = None
-from mmscope.reports.commands.start import main
+from mmscope.reports.commands.command import main
 sys.argv = ["mmscope", "collect", "--force", *sys.argv[1:]]
 sys.exit(main())
 """

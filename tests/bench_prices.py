@@ -176,7 +176,7 @@ def command(*words):
             if not words:
                 import numpy, rich.console
                 os._exit(0)
-            from mmscope.reports.commands.start import main
+            from mmscope.reports.commands.command import main
             sys.argv = ["mmscope", *words]
             os._exit(main())
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

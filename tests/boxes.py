@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from mmscope.drgn.opening.quick_start import OLDEST_DRGN
+from mmscope.drgn.opening.oldest_drgn import OLDEST_DRGN
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/lab")]

@@ -14,8 +14,6 @@ from unittest.mock import patch
 import children
 
 from mmscope.reports.commands.command import main
-from mmscope.reports.commands.page_owner_command import main as light
-from mmscope.reports.commands.start import LIGHT
 
 ROOT = Path(__file__).parent.parent
 RUN = [sys.executable, "-m", "mmscope"]
@@ -50,8 +48,7 @@ def run(*arguments: object, prefix: Sequence[str] = (), **options: Any) -> Any:
         patch.object(sys, "argv", ["mmscope", *words]),
     ):
         try:
-            # Those that start without the rest see to their errors themselves.
-            code = light() if words and words[0] in LIGHT else main(words)
+            code = main(words)
         except SystemExit as end:  # argparse
             code = end.code
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())

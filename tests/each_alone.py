@@ -27,7 +27,7 @@ MOST_ADDRESSES = 6 << 30
 def run(folder: str, words: list[str], out: int, err: int, parent: int) -> None:
     """The command, in this process, which does not come back."""
     from mmscope.drgn.workers.workers import die_with
-    from mmscope.reports.commands.start import main
+    from mmscope.reports.commands.command import main
 
     die_with(parent)
     signal.alarm(SECONDS)

@@ -30,7 +30,7 @@ KINDS = ("open", "os.", "shutil.", "tempfile.")
 
 def main() -> int:
     folder, template, *words = sys.argv[1:]
-    from mmscope.reports.commands.start import main as command
+    from mmscope.reports.commands.command import main as command
 
     place, number, copying = f"{folder}/run", 0, False
     shutil.copytree(template, place)

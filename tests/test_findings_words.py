@@ -16,7 +16,6 @@ import pytest
 from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.commands import record_command
 from mmscope.reports.commands.command import build_parser
 from mmscope.reports.findings.findings import FINDINGS, Question, Step, load_questions
 from mmscope.reports.findings.incidents import COMMAND
@@ -126,14 +125,12 @@ def lack(command: str) -> str | None:
     if unknown := [w for w in words if w.isupper() and w not in PLACEHOLDERS]:
         return f"has a placeholder: {unknown}"
     try:
+        args = build_parser().parse_args(words[1:])
         if words[1] == "record":
-            args = record_command.build_parser().parse_args(words[2:])
             if not args.list and args.output is None:
                 return "records to nowhere"
             if not (args.list or args.all or args.pid):
                 return "does not say what to record"
-        else:
-            args = build_parser().parse_args(words[1:])
     except SystemExit:
         return "does not parse"
     if words[1] == "compare" and "--" not in words:

@@ -18,7 +18,7 @@ BREADTH = (PROC / "115/status").read_text()
 def test_what_status_says_and_what_it_does_not() -> None:
     row = read_status(BREADTH)
     assert row is not None
-    known = {name: value for name, value in vars(row).items() if value is not None}
+    known = {name: value for name, value in dataclasses.asdict(row).items() if value is not None}
     assert known == {
         "pid": 115,
         "comm": "breadth",

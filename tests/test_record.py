@@ -2,12 +2,11 @@
 """Records: dataclasses whose methods are shared."""
 
 import dataclasses
+from dataclasses import dataclass
 from functools import cached_property
 
-from mmscope.drgn.tables.record import record
 
-
-@record
+@dataclass(frozen=True)
 class Span:
     begin: int
     end: int = 8
@@ -17,7 +16,7 @@ class Span:
         return self.end - self.begin
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Other:
     begin: int
     end: int = 8

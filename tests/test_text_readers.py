@@ -10,6 +10,7 @@ between two zones) is said in its docstring and here.
 mm/page_owner.c of that kernel, with as few lines as show what differs.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -291,7 +292,7 @@ def test_a_text_with_a_line_lost_or_doubled_gives_no_wrong_row(
 def assert_true(rows: list[Any], whole: list[Any]) -> None:
     """Rows are those of the whole text; only what older kernels do not print may be unknown."""
     for row, true in zip(rows, whole, strict=True):
-        for name, value in vars(row).items():
+        for name, value in dataclasses.asdict(row).items():
             assert value in (None, getattr(true, name)), (row, name)
 
 

@@ -15,7 +15,7 @@ from mmscope.drgn.sections.registry import SECTIONS, modules
 from mmscope.drgn.sections.section import Section
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Table
-from mmscope.reports.bundle.declared import of_probes
+from mmscope.reports.bundle.declared import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 LICENSE = "# SPDX-License-Identifier: LGPL-2.1-or-later\n"
@@ -87,7 +87,7 @@ def tables() -> str:
         "(bundle-format.md). Columns in bold name a row, so that two bundles can be joined on "
         "them. Made by `make docs` from the declarations.\n"
     )
-    return "\n".join([head, *(described(table) for _, table in sorted(of_probes()[0].items()))])
+    return "\n".join([head, *(described(table) for _, table in sorted(TABLES.items()))])
 
 
 MADE = {

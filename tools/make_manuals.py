@@ -20,7 +20,7 @@ from argparse_manpage.manpage import Manpage
 from mmscope import __version__
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.perf import recipe
-from mmscope.reports.commands import command, record_command
+from mmscope.reports.commands import command
 
 # What an argument names, by its metavar.
 NAMED = {
@@ -45,8 +45,6 @@ def parsers() -> tuple[
     parser = command.build_parser()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            # A parser of its own reads what follows `mmscope record`.
-            action.choices["record"] = record_command.build_parser()
             return parser, action
     raise AssertionError("mmscope has no commands")
 

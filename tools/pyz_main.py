@@ -62,7 +62,7 @@ def main() -> int:
         del sys.argv[0]
         _main()
         return 0
-    from mmscope.reports.commands.start import process as command
+    from mmscope.reports.commands.command import main as command
 
     return command()
 

@@ -18,6 +18,8 @@ Cannot know: the pages behind the first of a block that was allocated with ``__G
 without ``__GFP_COMP``: nothing in them says whose they are.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from drgn import Program
 from numpy.typing import NDArray
@@ -28,7 +30,6 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, member_path, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.workers.shares import Shared, merges, none_of, summed_up_to
 
 MAX_KEYS = 1 << 20
@@ -159,7 +160,7 @@ class ChargedPages(Shared):
                 self.other_mapped_pages += count
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Charges:
     """
     What is charged to whom.

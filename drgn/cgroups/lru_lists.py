@@ -13,6 +13,7 @@ list for a moment, and those that CPUs have not put on one yet.
 
 import contextlib
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,6 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -118,7 +118,7 @@ LRU_GENERATIONS = Table(
 RECLAIM_NODES = Table("reclaim_nodes", "Reclaim by node", ReclaimNode, not_compared=NOT_COMPARED)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Lruvecs:
     """The lruvecs of all memory cgroups: (cgroup, node, …)."""
 

@@ -16,13 +16,12 @@ It cannot know: what an ELF core of makedumpfile leaves out, which reads as zero
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mmscope.drgn.tables.record import record
 
 EI_DATA, EI_NIDENT = 5, 16
 ELF64_HEADER, ELF64_SIZE = "HHIQQQIHHHHHH", 64  # behind the EI_NIDENT bytes of e_ident
@@ -65,7 +64,7 @@ class ElfHeader(NamedTuple):
     e_shstrndx: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Kdump:
     """
     The headers of a kdump-compressed file.

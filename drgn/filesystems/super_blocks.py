@@ -24,7 +24,6 @@ from mmscope.drgn.reading.dentry_paths import mounted_path
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at, name_in
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.tables.record import record
 
 MAX_SUPER_BLOCKS = 1 << 18
 MAX_MOUNTS = 256  # of one file system that are looked at
@@ -33,7 +32,7 @@ BDI_CAP_WRITEBACK = 1  # include/linux/backing-dev.h: a macro; 1 << 0 from 5.10 
 COLUMNS = {"type": "s_type", "dev": "s_dev", "bdi": "s_bdi", "root": "s_root", "op": "s_op"}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Mounted:
     """Where a file system is mounted."""
 

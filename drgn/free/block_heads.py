@@ -6,16 +6,17 @@ A buddy page has the page type that VMCOREINFO calls PAGE_BUDDY_MAPCOUNT_VALUE i
 every kernel from 5.10, and its order in ``private`` (include/linux/page-flags.h).
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.tables.record import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BlockHeads:
     """
     The free blocks that begin in a chunk.

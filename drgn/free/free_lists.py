@@ -20,6 +20,7 @@ Memory: 16 bytes a free block while the pass runs and 20 more while the lists ar
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,6 @@ from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_ORDER, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import row_number
@@ -215,7 +215,7 @@ class FreeBlockFinder(SharedColumns):
         return tuple(column[order] for column in columns)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FreeLists:
     """The free lists of the machine, as the struct pages and the links give them."""
 

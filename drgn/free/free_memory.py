@@ -118,11 +118,7 @@ def free_memory(memory: Memory) -> FreeMemory:
         )
         return free
 
-    free = memory.once("free", scan)
-    passed, memory.passed = memory.passed, None
-    if passed is not None:
-        passed()
-    return free
+    return memory.once("free", scan)
 
 
 def scan_free_memory(

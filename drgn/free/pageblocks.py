@@ -16,7 +16,7 @@ with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER; DWARF does not keep it. Pass the ord
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from drgn import FindObjectFlags, Object, Program, offsetof
@@ -31,7 +31,6 @@ from mmscope.drgn.reading.mem_sections import (
     valid_sections,
 )
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import RUNS, Table
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
@@ -141,7 +140,7 @@ def pageblock_bits(prog: Program) -> tuple[int, int | None]:
     return 1 << (flags - 1).bit_length(), isolate
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PageblockTypes:
     """
     The migratetype of every pageblock, by number (PFN >> order).

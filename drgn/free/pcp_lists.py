@@ -13,6 +13,8 @@ The text that says the same is /proc/zoneinfo, one ``count`` a CPU and zone, wit
 Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from drgn import Object, Program, ProgramFlags, offsetof, sizeof
 from drgn.helpers.linux.mm import page_to_pfn
@@ -26,7 +28,6 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import Followed, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
@@ -189,7 +190,7 @@ def per_cpu_pages(zone: Object, cpu: int) -> Object:
     return per_cpu_ptr(zone.pageset, cpu).pcp.address_of_()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PcpLists:
     """
     Pages on each per-CPU list that has any, and the pagesets whose ``count`` says otherwise.

@@ -12,6 +12,7 @@ rule, such as v6.7 (see :func:`caps_by_hundredth`).
 import contextlib
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from drgn import Object, Program
 from drgn.helpers.linux.llist import llist_for_each_entry
@@ -26,7 +27,6 @@ from drgn.helpers.linux.percpu import per_cpu_ptr
 from mmscope.drgn.free.pageblocks import pageblock_order
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_names import name_at
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
@@ -356,7 +356,7 @@ def trylock_free_pages(zone: Object) -> int | None:
     return pages
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FreeCounters:
     """A zone's own counts of free memory, read together, in pages."""
 

@@ -7,6 +7,7 @@ Most are lines of /proc/vmstat, read with what CPUs have not folded in yet. Cost
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from drgn import FaultError, Program
 from drgn.helpers.linux.hugetlb import for_each_hstate
@@ -16,7 +17,6 @@ from mmscope.drgn.ledger import page_kinds as kinds
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.machine.vm_counters import vm_counters
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -48,7 +48,7 @@ LEDGER_CHECKS = Table(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Counter:
     """
     A counter of the whole machine, and the kinds of pages in it.

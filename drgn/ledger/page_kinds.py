@@ -33,11 +33,10 @@ from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.reading.symbols import variable_of
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.workers.shares import InexactError
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Kind:
     """What a page is used for: a class, and the part of it."""
 

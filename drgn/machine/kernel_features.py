@@ -13,9 +13,9 @@ says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -38,7 +38,7 @@ KERNEL_FEATURES = Table(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Feature:
     """
     A difference between kernels.

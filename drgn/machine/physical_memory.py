@@ -31,7 +31,6 @@ from mmscope.drgn.machine.boot_options import (
 )
 from mmscope.drgn.reading.io_resources import Resource, io_resources
 from mmscope.drgn.reading.kernel_arrays import distinct, read_whole, struct_dtype
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -69,7 +68,7 @@ KEPT = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MappedRange:
     """A range of a memory map, the firmware's or the kernel's."""
 

@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,13 +44,12 @@ from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError
 from mmscope.drgn.opening.target_error import TargetError as TargetError
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.mem_sections import memory_pages
-from mmscope.drgn.tables.record import record
 
 # A class of its own since drgn 0.3.0; before, drgn raised Exception itself.
 BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Pages:
     """What an architecture's pages can be, and what VMCOREINFO says of where they are."""
 
@@ -75,7 +75,7 @@ CUT = "mmscope cut short"  # in Program.cache
 COPY = "copy the dump anew from where it was taken"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Target:
     """What was read, as the bundle's ``target`` says it."""
 

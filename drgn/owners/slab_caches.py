@@ -35,7 +35,6 @@ from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, slab_type
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
@@ -104,7 +103,7 @@ SLAB_CHECKS = Table(
 SLAB_OWNER_CHECKS = Table("slab_owner_checks", "Tracks that do not add up", SlabCheck)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cache:
     """``struct kmem_cache``: what is needed to find objects in a slab."""
 
@@ -134,7 +133,7 @@ class SlabTotals:
     odd_slabs: int = 0  # with another number of objects than the cache's
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SlabChunk:
     """Slabs whose struct pages were read at one instant."""
 

@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from mmscope.drgn.owners.slab_caches import Cache, SlabChunk, SlabFinder, SlabScan, scan_slabs
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.tables.record import record
 
 # Some slots: their addresses, and their columns.
 Piece = tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """A kind of object: the variable that has its cache, its type, and the members to read."""
 
@@ -38,7 +37,7 @@ class Wanted:
     columns: Columns
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Objects:
     """The slots of one kind, ascending by address."""
 
@@ -106,7 +105,7 @@ def read_slab_objects(
     return result
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Slots:
     """All slots of some slabs of one size."""
 

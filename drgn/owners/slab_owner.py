@@ -41,7 +41,6 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_depot
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
@@ -101,7 +100,7 @@ class SlabOwners:
         entry[1] += objects
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Tracks:
     """Where a track has what."""
 

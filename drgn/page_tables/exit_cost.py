@@ -15,16 +15,16 @@ of two or three, and whoever waits for a lock waits longer.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from drgn import Program
 
 from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Prices:
     """What the steps of an exit take, in nanoseconds."""
 

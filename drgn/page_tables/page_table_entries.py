@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, distinct, read_array
 from mmscope.drgn.reading.scattered_reads import read_stretches, stretches
-from mmscope.drgn.tables.record import record
 
 
 def process_roots(prog: Program, pgds: Entries) -> Entries:
@@ -48,7 +47,7 @@ def kernel_root(prog: Program) -> Entries:
     return np.array([follow_phys(init_mm.address_of_(), init_mm.pgd).value_()], np.uint64)
 
 
-@record
+@dataclass(frozen=True)
 class TableChunk:
     """
     Tables of one level that were read together, in the order of their physical addresses.
@@ -167,7 +166,7 @@ def new_walk(form: PageTableFormat, roots: int) -> Walk:
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Tables:
     """Tables of one level that are still to be read, ascending."""
 

@@ -9,19 +9,18 @@ Cannot know: an architecture that is not here, and a kernel whose entries are no
 there have been.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from drgn import Architecture, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant, vmcoreinfo_number
-from mmscope.drgn.tables.record import record
 
 Entries = NDArray[np.uint64]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Level:
     """One level of the tree: what its tables are called, and how much an entry maps."""
 
@@ -30,7 +29,7 @@ class Level:
     leaf: bool  # its entries may map memory; in all but the last level they may lead to tables too
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PageTableFormat:
     """
     The bits of an architecture's entries. Tables are one page but for the root, which may be
@@ -185,7 +184,7 @@ X86_64_5_LEVELS = replace(
 ARM64_LEVELS = ("p4d", "pud", "pmd", "pte")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ArmEntries:
     """What has differed among arm64's entries (arch/arm64/include/asm/pgtable{,-prot}.h)."""
 

@@ -11,8 +11,9 @@ Cannot know: tables of kernel threads' borrowed address spaces, of address space
 any more, and the kernel's own.
 """
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.workers.workers import Died, Tell, in_workers
+from mmscope.drgn.workers.workers import SHARES_A_JOB, Died, NoProcessError, in_workers
 
 # Tables of processes that are walked together: a sixteenth of a second's.
 PART_TABLES = 1 << 14
@@ -78,7 +79,6 @@ def scan_page_tables(
     progress: Callable[[int, int], None] | None = None,
     *,
     jobs: int = 1,
-    busy: Callable[[], int] = lambda: 0,
     shares: bool = False,
     found: tuple[AddressSpaces, Gaps] | None = None,
 ) -> PageTableScan:
@@ -86,7 +86,6 @@ def scan_page_tables(
     Read the page tables of every process.
 
     :param jobs: how many processes may share the walk.
-    :param busy: how many of these do something else, as it is now.
     :param shares: look at the struct page of each mapped page too.
     :param found: the address spaces, and what could not be read of them.
     :param progress: called with (pages of tables done, pages of tables in all).
@@ -117,7 +116,7 @@ def scan_page_tables(
     )
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
     np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
-    return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), jobs, busy, progress)
+    return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), jobs, progress)
 
 
 def scan_of(memory: Memory, *, shares: bool = False) -> PageTableScan:
@@ -128,7 +127,6 @@ def scan_of(memory: Memory, *, shares: bool = False) -> PageTableScan:
         memory.prog,
         memory.progress,
         jobs=memory.jobs,
-        busy=memory.busy,
         shares=shares,
         found=(spaces, gaps),
     )
@@ -139,7 +137,6 @@ def _walk_all(
     scan: PageTableScan,
     lookup: VmaLookup,
     jobs: int,
-    busy: Callable[[], int],
     progress: Callable[[int, int], None] | None,
 ) -> PageTableScan:
     """Add up what is in the tables, by several processes if there are many tables."""
@@ -154,7 +151,7 @@ def _walk_all(
         if progress is not None:
             progress(min(done, total), total)
 
-    def walk_part(into: PageTableScan, part: slice, tell: Tell) -> None:
+    def walk_part(into: PageTableScan, part: slice, tell: Callable[[int], None]) -> None:
         reader = _Reader(prog, into, lookup)
         walk = new_walk(form, part.stop - part.start)
         walk.gaps = into.gaps
@@ -163,31 +160,37 @@ def _walk_all(
             tell(len(chunk))
         _take_walk(into, walk, part)
 
-    parts = _parts(charged)
-
-    def here(number: int, tell: Tell) -> None:
-        walk_part(scan, parts[number], tell)
-
-    def work(shares: Iterator[int], tell: Tell) -> Counted:
+    def work(parts: list[slice]) -> Counted:
         own = blank(scan, scan.mapped and MappedPages(prog, len(spaces)))
-        walked = []
-        for number in shares:
-            walk_part(own, parts[number], tell)
-            walked.append(number)
-        return counted(own, together(range(walked[0], walked[-1] + 1)))
+        for part in parts:
+            walk_part(own, part, lambda tables: None)
+        return counted(own, _together(parts))
 
-    def together(shares: range) -> slice:
-        return slice(parts[shares.start].start, parts[shares.stop - 1].stop)
+    parts = _parts(charged)
+    if jobs > 1 and len(parts) > 1:
+        shares = [
+            list(each) for each in np.array_split(np.array(parts, object), SHARES_A_JOB * jobs)
+        ]
+        shares = list(filter(None, shares))
+        lost = np.zeros(len(spaces), np.bool_)
+        with contextlib.suppress(NoProcessError):
+            for share, result in zip(shares, in_workers(jobs, shares, work), strict=True):
+                part = _together(share)
+                if isinstance(result, Died):
+                    lost[part] = True
+                    scan.gaps.died.append(result.how)
+                else:
+                    add_counted(scan, part, result)
+                tell(int(charged[part].sum()))
+            return without(scan, lost) if lost.any() else scan
+    for part in parts:
+        walk_part(scan, part, tell)
+    return scan
 
-    lost = np.zeros(len(spaces), np.bool_)
-    for shares, result in in_workers(jobs, len(parts), here, work, tell, busy):
-        part = together(shares)
-        if isinstance(result, Died):
-            lost[part] = True
-            scan.gaps.died.append(result.how)
-        else:
-            add_counted(scan, part, result)
-    return without(scan, lost) if lost.any() else scan
+
+def _together(parts: list[slice]) -> slice:
+    """Neighbours as one."""
+    return slice(parts[0].start, parts[-1].stop)
 
 
 def _charged(prog: Program, scan: PageTableScan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -204,7 +207,7 @@ def _charged(prog: Program, scan: PageTableScan) -> tuple[NDArray[np.int64], NDA
 
 
 def _parts(charged: NDArray[np.int64]) -> list[slice]:
-    """Processes that are walked together: the same, whatever the number of who walks them."""
+    """Batches of processes; independent of the number of workers."""
     tables = np.cumsum(np.minimum(charged, PART_TABLES) + 1)
     edges = [0]
     while edges[-1] < len(tables):

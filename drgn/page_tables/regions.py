@@ -9,6 +9,7 @@ Cannot know: what is mapped in them, which the scan of the page tables adds up.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,12 @@ from numpy.typing import NDArray
 from mmscope.drgn.page_tables.page_table_formats import PageTableFormat
 from mmscope.drgn.page_tables.swap_types import HUGETLB, PAGE, SWAP, ZERO
 from mmscope.drgn.processes.vm_areas import VmAreas
-from mmscope.drgn.tables.record import record
 
 # Into how many regions an address space is cut at most, at its largest gaps.
 REGIONS = 24
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Regions:
     """Regions of the detailed processes, and what each holds."""
 

@@ -8,6 +8,7 @@ Costs a look at the types; the scan reads the descriptors of some PMD tables.
 Cannot know: what a table holds, which is only in the table.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,9 @@ from drgn import Program, sizeof
 from drgn.helpers.linux.mm import pfn_to_page
 
 from mmscope.drgn.reading.kernel_arrays import member_path, struct_dtype
-from mmscope.drgn.tables.record import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Descriptors:
     """Where the descriptors of page tables (``struct ptdesc``) are, and what is in them."""
 

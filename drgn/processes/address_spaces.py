@@ -26,7 +26,6 @@ from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.tables.record import record
 
 PF_KTHREAD = 0x0020_0000
 
@@ -49,7 +48,7 @@ class Process:
     threads: int  # of all of them
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AddressSpaces:
     """All address spaces of processes, in the order of the process list."""
 

@@ -7,16 +7,16 @@ Costs opening a file a process. Cannot know: which processes share an address sp
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from mmscope.drgn.sections.files import Absent, Files
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 Row = TypeVar("Row")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Status:
     """The lines of a process's file, by name."""
 

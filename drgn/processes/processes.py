@@ -15,6 +15,7 @@ The text that says the same is /proc/PID/maps, line by line, and /proc/sys/vm/ma
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from mmscope.drgn.owners.slab_objects import Objects, Wanted
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
@@ -64,7 +64,7 @@ PROCESS_VMAS = Table(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Processes:
     """All address spaces, ascending by the address of their ``struct mm_struct``."""
 

@@ -21,7 +21,6 @@ from drgn import FaultError, Object, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import laid_out, struct_dtype
-from mmscope.drgn.tables.record import record
 
 TOGETHER = 4096  # tasks of which what was read is kept at a time: 12 MiB
 ADDRESSES = (1 << 64) - 1
@@ -57,7 +56,7 @@ def until_again(tasks: Iterable[Object]) -> Iterator[Object]:
         yield task
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Tasks:
     """Some tasks, in the order of the list."""
 

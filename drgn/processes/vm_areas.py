@@ -16,6 +16,7 @@ anon_vma or a file leads to, whatever the tree of a process says.
 Cannot know: the names of files (that takes a walk for each).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
-from mmscope.drgn.tables.record import record
 
 # include/linux/mm.h; the same from 5.10 to 7.3.
 VM_SHARED = 0x8
@@ -47,7 +47,7 @@ COLUMNS = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VmAreas:
     """VMAs of some processes, by process and ascending."""
 
@@ -62,7 +62,7 @@ class VmAreas:
         return len(self.owners)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Shape:
     """Where a kind of maple node has its members, in words."""
 

@@ -8,11 +8,11 @@ some hundreds. Whatever is in the tree, the walk ends: each resource is taken on
 """
 
 import re
+from dataclasses import dataclass
 
 from drgn import FaultError, Program
 
 from mmscope.drgn.reading.kernel_arrays import read_whole, struct_dtype
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.text.kernel_text import whole_lines
 
 MAX_RESOURCES = 1 << 14
@@ -20,7 +20,7 @@ MAX_NAME = 64
 MAX_DEPTH = 16
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Resource:
     """A range of physical addresses, and whose it is."""
 

@@ -10,12 +10,11 @@ damaged list harms itself alone: entries that lead nowhere or in a circle are ke
 from those that lead home.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mmscope.drgn.tables.record import record
 
 PIECE = 1 << 17
 LONG = 1 << 16  # entries; to cut fewer takes longer than it saves
@@ -25,7 +24,7 @@ LOST = -1  # the links lead to something that is neither an entry nor a head
 LOOPS = -2  # the links come back without passing a head
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Followed:
     """Where the ``next`` links of each entry lead; in 32 bits, if there are not too many."""
 

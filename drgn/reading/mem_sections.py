@@ -13,6 +13,7 @@ costs its own section's.
 From them follows which page frames have a struct page.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.tables.record import record
 
 SECTION_MARKED_PRESENT = 1
 # Macros with the same values until "mm: memory_hotplug: enumerate all supported section flags"
@@ -33,7 +33,7 @@ SUBSECTION_SHIFT = 21
 MAX_SECTIONS = 1 << 21  # 256 TiB in sections of 128 MiB; more is damage
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Sections:
     """The present sections, ascending."""
 
@@ -100,7 +100,7 @@ def _roots(prog: Program, gaps: Gaps, count: int) -> tuple[list[tuple[int, int]]
     return roots, count * pointer.itemsize
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ValidSections:
     """The sections that have struct pages, ascending."""
 

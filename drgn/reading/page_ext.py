@@ -8,15 +8,15 @@ feature that was switched on at boot adds its own part (mm/page_ext.c, ``invoke_
 The arrays may be vmalloc memory, so they are read by virtual address; typically 80 bytes a page.
 """
 
+from dataclasses import dataclass
+
 from drgn import Program, sizeof
 from drgn.helpers.linux.mmzone import for_each_online_pgdat, for_each_present_section
-
-from mmscope.drgn.tables.record import record
 
 PAGE_EXT_INVALID = 1  # mm/page_ext.c: the section is going offline
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PageExtRange:
     """Page frames whose page_exts lie one behind the other."""
 

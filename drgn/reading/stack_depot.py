@@ -16,7 +16,7 @@ inlined: frames are what the kernel's unwinder saved.
 """
 
 import contextlib
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, read_whole
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.symbols import frame_names
-from mmscope.drgn.tables.record import record
 
 # Macros, the same from 5.10 to 7.3: DEPOT_POOL_ORDER (STACK_ALLOC_ORDER), DEPOT_STACK_ALIGN, and
 # the default of CONFIG_STACKDEPOT_MAX_FRAMES, which newer kernels have as the length of an array.
@@ -36,7 +35,7 @@ MAX_FRAMES = 64
 POOLS_AT_ONCE = 128  # 2 MiB
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StackDepot:
     """Records of the stack depot, ascending by handle."""
 
@@ -102,7 +101,7 @@ def stack_depot(prog: Program) -> StackDepot:
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Layout:
     """Offsets in ``struct stack_record`` and the bits of ``union handle_parts``."""
 

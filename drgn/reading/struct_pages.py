@@ -13,6 +13,7 @@ they are read: each chunk is one instant, the whole is not.
 
 import contextlib
 import functools
+import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,9 +32,14 @@ from mmscope.drgn.reading.kernel_arrays import (
     struct_dtype,
 )
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.workers.shares import InexactError, Shared
-from mmscope.drgn.workers.workers import Died, Own, Tell, Work, in_workers, picklable
+from mmscope.drgn.workers.workers import (
+    SHARES_A_JOB,
+    Died,
+    NoProcessError,
+    in_workers,
+    picklable,
+)
 
 # struct page (include/linux/mm_types.h), the newest layout first.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -123,7 +129,7 @@ def _shifted(dtype: np.dtype[Any], by: int) -> np.dtype[Any]:
 T = TypeVar("T")
 
 
-@record
+@dataclass(frozen=True)
 class PageChunk:
     """Consecutive struct pages that were read at one instant."""
 
@@ -170,7 +176,6 @@ Piece = tuple[int, int, int]
 
 LEAST_PAGES = 2 << 20  # 8 GiB: a smaller machine is read before a second process has started
 MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
-SHARES = 64  # at most
 LEAST_SHARE = 1 << 18  # pages: 1 GiB
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
 
@@ -209,7 +214,6 @@ def scan_struct_pages(
     *,
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
-    busy: Callable[[], int] = lambda: 0,
     chunk_bytes: int = CHUNK_BYTES,
     wanted: Mapping[tuple[int, int], tuple[int, int]] | None = None,
 ) -> Scan:
@@ -217,7 +221,6 @@ def scan_struct_pages(
     Show every valid struct page to every consumer.
 
     :param jobs: how many processes may share the pass over a large machine.
-    :param busy: how many of these do something else, as it is now.
     :param progress: called with (pages done, pages in all) after each chunk.
     :param wanted: by (first PFN, pages) of a chunk, which of its pages are to be read, from the
         first to one behind the last; chunks that it does not have are read whole.
@@ -242,9 +245,9 @@ def scan_struct_pages(
         jobs = 1
     if jobs > 1 and all(isinstance(each, Shared) for each in consumers):
         pieces = list(pieces)
-        edges = _edges(pieces, min(-(-pages // LEAST_SHARE), SHARES), not wanted)
-        workers = functools.partial(in_workers, jobs, len(edges) - 1, progress=tell, busy=busy)
-        if _scan_shares(prog, consumers, pieces, edges, dtype, workers, scan):
+        shares = min(-(-pages // LEAST_SHARE), SHARES_A_JOB * jobs)
+        edges = itertools.pairwise(_edges(pieces, shares, not wanted))
+        if _scan_shares(prog, consumers, pieces, list(edges), dtype, jobs, scan, tell):
             return scan
         pages = total - scan.pages
     _look(prog, consumers, pieces, dtype, scan, tell)
@@ -257,7 +260,7 @@ def _look(
     pieces: Iterable[Piece],
     dtype: np.dtype[Any],
     scan: Scan,
-    tell: Tell,
+    tell: Callable[[int], None],
 ) -> None:
     """Show some pieces to the consumers that have not failed yet."""
     going = [each for each in consumers if scan.failure_of(each) is None]
@@ -284,42 +287,41 @@ def _scan_shares(
     prog: Program,
     consumers: Sequence[Any],
     pieces: list[Piece],
-    edges: list[int],
+    shares: list[tuple[int, int]],
     dtype: np.dtype[Any],
-    workers: Callable[[Own, Work], Iterator[tuple[range, Any]]],
+    jobs: int,
     scan: Scan,
+    tell: Callable[[int], None],
 ) -> bool:
     """
-    Look at the shares, from one edge to the next, as several processes; False, and nothing is done,
-    where one process would have counted otherwise.
+    Look at shares of the pieces in several processes; False, and nothing is done, where one process
+    would have counted otherwise, or there is no other.
+
+    :param shares: the first piece of each, and one behind its last.
     """
     blank = [pickle.dumps(each.share()) for each in consumers]
     before = scan.pages
 
-    def here(number: int, tell: Tell) -> None:
-        _look(prog, consumers, pieces[edges[number] : edges[number + 1]], dtype, scan, tell)
-
-    def work(shares: Iterator[int], tell: Tell) -> tuple[Scan, list[Any]]:
-        own = Scan()
-        for at, number in enumerate(shares):
-            begin, end = edges[number : number + 2]
-            if not at:
-                back = functools.partial(_backwards, prog, pieces[:begin], dtype)
-                own.failures += _begin_at(consumers, blank, back)
-            _look(prog, consumers, pieces[begin:end], dtype, own, tell)
+    def work(share: tuple[int, int]) -> tuple[Scan, list[Any]]:
+        own, (begin, end) = Scan(), share
+        own.failures += _begin_at(
+            consumers, blank, functools.partial(_backwards, prog, pieces[:begin], dtype)
+        )
+        _look(prog, consumers, pieces[begin:end], dtype, own, lambda pages: None)
         found = [own.failure_of(each) or each.share() for each in consumers]
         own.failures.clear()  # a consumer is none other than the parent's
         return own, [picklable(each) if isinstance(each, Exception) else each for each in found]
 
     try:
-        for shares, result in workers(here, work):
+        for share, result in zip(shares, in_workers(jobs, shares, work), strict=True):
+            count = sum(count for *_, count in pieces[slice(*share)])
             if isinstance(result, Died):
-                count = sum(count for *_, count in pieces[edges[shares.start] : edges[shares.stop]])
                 scan.gaps.bytes += count * dtype.itemsize
                 scan.gaps.died.append(f"the process that read {count:,} of them {result.how}")
-                continue
-            _add(scan, consumers, *result)
-    except InexactError:
+            else:
+                _add(scan, consumers, *result)
+            tell(count)
+    except (InexactError, NoProcessError):
         scan.pages, scan.gaps = before, Gaps()
         scan.failures = _begin_at(consumers, blank, tuple)
         return False
@@ -400,7 +402,7 @@ def _pieces(
                 yield start_pfn + begin, address + begin * size, end + first - begin
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlagFields:
     """
     Where ``page.flags`` holds the node and the zone (include/linux/page-flags-layout.h).

@@ -15,6 +15,7 @@ code of modules that are gone, which stays an address.
 import bisect
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from drgn import (
@@ -29,8 +30,6 @@ from drgn import (
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from numpy.typing import NDArray
 
-from mmscope.drgn.tables.record import record
-
 KERNEL_TABLE = "symbol_table"  # in Program.cache
 # Assembly functions often have no type.
 CODE = (SymbolKind.FUNC, SymbolKind.UNKNOWN, SymbolKind.IFUNC)
@@ -40,7 +39,7 @@ MAX_BACK = 64
 MAX_MODULE_SYMBOLS = 1_000_000
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SymbolTable:
     """
     Symbols, ascending. Their kinds and names are asked for when needed: that is slow.

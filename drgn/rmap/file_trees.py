@@ -45,7 +45,6 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.rmap.anon_vma_trees import lock_word
 from mmscope.drgn.rmap.interval_trees import IntervalTrees, Users, count_users
 from mmscope.drgn.rmap.walk_checks import check_walks, count
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -132,7 +131,7 @@ class FileMaps(IntervalTrees):
         return self.file_systems.get(int(self.inode["sb"][index]), FileSystem(None, None, 1))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FileSystem:
     """A super block: its device as /proc/PID/maps has it, and the name of its type."""
 

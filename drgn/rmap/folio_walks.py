@@ -247,14 +247,12 @@ def scan_folios(
     *,
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
-    busy: Callable[[], int] = lambda: 0,
     places: FolioPlaces | None = None,
 ) -> tuple[AnonFolios, FileFolios | None, Gaps]:
     """
     One pass over the struct pages: all anonymous folios, and those of mapped files.
 
     :param jobs: how many processes may share the pass.
-    :param busy: how many of these do something else, as it is now.
     :param places: where they may be, if a pass before this one noted it.
     :raises LookupError: the kernel's layout is unknown.
     """
@@ -288,9 +286,7 @@ def scan_folios(
     # Addresses that no kernel has are of a damaged dump, in which nothing is left out.
     sound = all(bool(np.all(each.addresses & MAYBE_MASK == MAYBE)) for each in consumers)
     wanted = places.wanted if places and sound else None
-    scan = scan_struct_pages(
-        prog, consumers, progress=progress, jobs=jobs, busy=busy, wanted=wanted
-    )
+    scan = scan_struct_pages(prog, consumers, progress=progress, jobs=jobs, wanted=wanted)
     for _, failure in scan.failures:
         raise failure
     return anon, of_files, scan.gaps

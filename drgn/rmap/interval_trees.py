@@ -9,13 +9,12 @@ by one sweep over the ends of the intervals, and not one by one: ten million tak
 Cannot know: how many nodes the search passes on its way to those that overlap.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mmscope.drgn.tables.record import record
 
 
 class IntervalTrees:
@@ -84,7 +83,7 @@ class IntervalTrees:
         return Depths(most, mean)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Depths:
     """VMAs over one page offset, tree by tree."""
 
@@ -118,7 +117,7 @@ def _rank(
     return low - begin
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Users:
     """Which process has how many VMAs on which tree: ascending, the best owner last of each."""
 

@@ -3,6 +3,8 @@
 All reverse maps, read once for all sections about them: anon_vmas, KSM, mapped files.
 """
 
+from dataclasses import dataclass
+
 from mmscope.drgn.owners.slab_caches import SlabFinder
 from mmscope.drgn.owners.slab_objects import Objects
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, read_reverse_maps
@@ -10,10 +12,9 @@ from mmscope.drgn.rmap.file_trees import FileMaps, read_file_maps
 from mmscope.drgn.rmap.ksm import Ksm, read_ksm, wanted
 from mmscope.drgn.rmap.ksm_visits import KsmVisits, ksm_visits
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.tables.record import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rmap:
     """The reverse maps, and KSM where the kernel has it."""
 

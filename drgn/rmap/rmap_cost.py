@@ -30,6 +30,7 @@ reclaim does not wait for); and that a walker is scheduled away while it holds t
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from drgn import Program
@@ -38,7 +39,6 @@ from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
 from mmscope.drgn.rmap.folio_walks import AnonFolios, FileFolios, Folios
 from mmscope.drgn.rmap.ksm import PLACES, Ksm, mapcounts
 from mmscope.drgn.rmap.ksm_visits import KsmVisits, visits_here
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -48,7 +48,7 @@ MAX_WALKS = 500
 PASSES = 2
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NodeCost:
     """
     What a visit costs, in ns: of a node that the walk passes by, and of a VMA that may map the page
@@ -263,7 +263,7 @@ def ksm_pages(
     return rows
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Walk:
     """The worst of some walks."""
 

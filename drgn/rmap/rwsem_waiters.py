@@ -15,6 +15,7 @@ task wants that is queued; when nobody has it, it looks free although tasks may 
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from drgn import FaultError, Object, Program, container_of
@@ -31,7 +32,6 @@ from mmscope.drgn.rmap.anon_vma_trees import (
 )
 from mmscope.drgn.rmap.anon_vmas import lock_state
 from mmscope.drgn.rmap.file_trees import FileMaps
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -201,7 +201,7 @@ Holder = tuple[str, int, int | None, str | None, str | None]
 Waiter = tuple[int, str, str | None, str | None]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Taken:
     """A lock that is not free."""
 

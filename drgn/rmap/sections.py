@@ -265,7 +265,6 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
         files,
         progress=memory.progress,
         jobs=memory.jobs,
-        busy=memory.busy,
         places=rode[0] if rode else None,
     )
     cost = node_cost(memory.rmap_node_ns)

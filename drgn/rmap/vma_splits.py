@@ -16,6 +16,7 @@ Cannot know: in which order it happened, and who called; a trace of the call doe
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof, sizeof
@@ -28,7 +29,6 @@ from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -163,7 +163,7 @@ def _walk(prog: Program, mm: int) -> NDArray[np.uint64]:
     return np.fromiter((vma.value_() for vma in itertools.islice(vmas, MAX_WALK)), np.uint64)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Compared:
     # left, right, difference, made_by, pairs
     patterns: list[tuple[str, str, str, str, int]]

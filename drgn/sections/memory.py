@@ -42,10 +42,8 @@ class Memory:
     :ivar progress: called with how far a pass is: (done, in all).
     :ivar riders: what goes along with the first pass over all struct pages, so that it need not
         pass over them again.
-    :ivar passed: called, once, when that pass is done.
     :ivar jobs: how many processes may share a pass over a large machine's struct pages, or a walk
         over the page tables of many processes.
-    :ivar busy: how many of these do something else, as it is now.
     :ivar rmap_node_ns: nanoseconds of a visit of a tree node, as the user measured them.
     :ivar opened: opens a dump once more.
     """
@@ -53,9 +51,7 @@ class Memory:
     prog: Program
     progress: Callable[[int, int], None] | None = None
     riders: Callable[[], Iterable[Rider]] = tuple
-    passed: Callable[[], None] | None = None
     jobs: int = 1
-    busy: Callable[[], int] = lambda: 0
     rmap_node_ns: float | None = None
     opened: Callable[[], Program] | None = None
     _probed: int = 0

@@ -10,14 +10,13 @@ from typing import Any
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory, Rider
 from mmscope.drgn.tables.bounds import Impossible
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.table import Heading, Table
 
 PASS_SECONDS = 600.0  # the first section that needs the struct pages waits for the pass
 TOP = 20  # rows of a table that is sorted by what matters
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Filled:
     """A table with its rows."""
 
@@ -81,7 +80,7 @@ def disagreement(memory: Memory, found: Found, what: str) -> None:
         found.notes.append(what)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Command:
     """
     A section as a command of drgn.

@@ -18,6 +18,7 @@ that it would not is said of all of arm64.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 from drgn import Architecture, FaultError, Object, Program
@@ -27,7 +28,6 @@ from mmscope.drgn.reading.io_resources import io_resources, names_at
 from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, estimate_ms
 from mmscope.drgn.struct_pages.vmemmap import Leaves
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -103,7 +103,7 @@ DEVICE_PAGEMAPS = Table(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PagemapRange:
     """What the kernel says of a range, before the vmemmap is walked."""
 

@@ -8,6 +8,8 @@ Costs a look at each ``struct mem_section``; of flags, a read for each stretch o
 Cannot know: which page frames the array lies on, which ``vmemmap`` reads.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from drgn import Program, sizeof
 from numpy.typing import NDArray
@@ -17,10 +19,9 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.mem_sections import Sections, present_sections
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.reading.struct_pages import COLUMNS, flag_fields
-from mmscope.drgn.tables.record import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Memmap:
     """Where the array is, and what it is of."""
 

@@ -30,7 +30,6 @@ from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.struct_pages.memmap import Memmap, memmap, self_hosted
 from mmscope.drgn.struct_pages.section_zones import SectionZones
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import RUNS, Table
 
@@ -129,7 +128,7 @@ VMEMMAP_SECTIONS = Table(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Leaves:
     """Entries that map struct pages, ascending by the address that they map."""
 

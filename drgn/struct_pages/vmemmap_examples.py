@@ -7,6 +7,8 @@ a page of each device. What a picture of them is drawn from; entries that follow
 written as one run, so that the 4,096 of a page of 1 GiB are two.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,6 @@ from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
 from mmscope.drgn.struct_pages.hugetlb import HugePages
 from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.vmemmap import Leaves
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -45,7 +46,7 @@ VMEMMAP_EXAMPLES = Table(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """A huge page to look at."""
 

@@ -19,9 +19,9 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, Bound, Column, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -36,7 +36,7 @@ SLACK_SHARE, SLACK = 8, 1 << 16
 Wrong = Callable[[Any, Any], bool]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Machine:
     """What the values of a reading are held against."""
 

@@ -23,8 +23,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from mmscope.drgn.tables.record import record
-
 Row = typing.TypeVar("Row")
 
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
@@ -102,7 +100,7 @@ def column(
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(column,))
 def table_row(declared: type[Row]) -> type[Row]:
     """Declare a row."""
-    return record(declared)
+    return dataclasses.dataclass(frozen=True, slots=True)(declared)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Literal, TypeVar
 
-from mmscope.drgn.tables.record import record
-
 Kind = TypeVar("Kind")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Inside:
     """
     A table's rows own memory of a class of the ledger.
@@ -34,7 +32,7 @@ class Inside:
     looks: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Table:
     """
     A table of a bundle.

@@ -18,7 +18,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,9 @@ from mmscope import __version__
 from mmscope.drgn.tables.bounds import MOST_MARKS, Impossible, Machine, impossible
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import cut
-from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.text.plain_file import MAX_LINE_BYTES, open_lines, read_plain
-from mmscope.reports.bundle.cells import (
-    PATTERNS,
-    ByColumn,
-    Piece,
-    check_cells,
-    read_pieces,
-    value_of,
-    values_of,
-)
+from mmscope.reports.bundle.cells import PATTERNS, Rows, value_of, values_of
 from mmscope.reports.bundle.description import (
     DESCRIPTION,
     ESCAPE,
@@ -65,9 +57,11 @@ MAX_FRAMES = 2048
 MAX_TABLE_BYTES = 256 << 20
 # Of folded stacks that are held in memory at once, to be drawn: twice what that machine has.
 MAX_DRAWN_BYTES, MAX_DRAWN_STACKS = 32 << 20, 200_000
-# What may be held in memory at once, of all tables: that machine's report needs 4 million cells,
-# a map of a million pageblocks, no two alike, 6.3 million.
+# What is held in memory of all tables: that machine's report needs 4 million cells, a map of a
+# million pageblocks, no two alike, 6.3 million. Tables beyond it are read from their files.
 MAX_HELD_CELLS, MAX_HELD_BYTES = 7_000_000, 64 << 20
+# What is read before its cells are looked at.
+ROWS_AT_ONCE, CHARACTERS_AT_ONCE = 4096, 4 << 20
 MOST_WRITTEN_MARKS = 100_000
 
 
@@ -80,11 +74,10 @@ class Bundle:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Tables that only the careful reader reads, for which DuckDB needs a copy.
-        self.odd: set[str] = set()
         self._counts: dict[str, int] = {}
-        self._held: dict[str, Sequence[dict[str, Any]]] = {}
         self._marks: dict[str, list[Impossible]] = {}
+        self._held: dict[str, Rows] = {}
+        self._cells_left, self._bytes_left = MAX_HELD_CELLS, MAX_HELD_BYTES
         self._check_folder()
         self._read_description()
         self._read_sections()
@@ -147,7 +140,8 @@ class Bundle:
                 raise BundleError(
                     f"{self.path}: {DESCRIPTION} is damaged: no {c.type} sections.{c.name}"
                 )
-        rows = itertools.islice(self.rows("sections"), MAX_SECTIONS + 1)
+        every = itertools.chain.from_iterable(self.pieces("sections"))
+        rows = itertools.islice(every, MAX_SECTIONS + 1)
         self.sections = [
             SectionResult(**{c.name: short_text(row[c.name]) for c in columns(SectionResult)})
             for row in rows
@@ -230,98 +224,39 @@ class Bundle:
         return table.path
 
     def rows(
-        self,
-        table: str,
-        where: tuple[str, Container[Any]] | None = None,
-        only: Container[str] | None = None,
+        self, table: str, where: tuple[str, Container[Any]] | None = None
     ) -> Iterator[dict[str, Any]]:
         """
         The rows of a table, as dictionaries of typed values.
 
         :param where: only those whose column of that name has one of the values.
-        :param only: of each row these columns; it may have others, where all were at hand anyway.
-        :raises BundleError: the bundle has no such table, or its file is missing or damaged.
+        :raises BundleError: the bundle has no such table, or its file is missing or damaged; the
+            rows before the damage come first.
+        """
+        with contextlib.suppress(BundleError):
+            self._load(table)
+        for piece in self.pieces(table):
+            for row in piece:
+                if not where or row[where[0]] in where[1]:
+                    yield row
+
+    def pieces(self, table: str) -> Iterator[Rows]:
+        """
+        The rows of a table, some thousand at a time, or all of them where they are held in memory.
+
+        :raises BundleError: as of :meth:`rows`.
         """
         if table in self._held:
-            for row in self._held[table]:
-                if not where or row[where[0]] in where[1]:
-                    yield row
-            return
-        described = self.table(table).columns
-        every = [c.name for c in described]
-        wanted = _wanted(every, only)
-        names = [every[at] for at in wanted]
-        done = 0
-        try:
-            for piece, known in self._quickly(table):
-                texts = piece.columns()
-                if where:
-                    at = every.index(where[0])
-                    kept = [value in where[1] for value in values_of(described[at], texts[at])]
-                    texts = [tuple(itertools.compress(cells, kept)) for cells in texts]
-                    known = None
-                columns = [
-                    known[at] if known else values_of(described[at], texts[at]) for at in wanted
-                ]
-                for values in zip(*columns, strict=True):
-                    yield dict(zip(names, values))  # noqa: B905  # as many: they were counted
-                done += piece.rows
-            self._counts[table] = done
-        except (OSError, ValueError, csv.Error):
-            # What is odd is looked at line by line: up to the damage the rows are whole.
-            self.odd.add(table)
-            for row in itertools.islice(self._carefully(table), done, None):
-                if not where or row[where[0]] in where[1]:
-                    yield row
+            yield self._held[table]
+        else:
+            yield from self._read(table)
 
-    def _by_column(
-        self, table: str, only: Container[str] | None, most: int
-    ) -> Sequence[dict[str, Any]]:
-        """The same of all rows, or of more than so many, where there are more."""
-        described = self.table(table).columns
-        every = [c.name for c in described]
-        wanted = _wanted(every, only)
-        found: dict[str, list[Any]] = {every[at]: [] for at in wanted}
-        done = 0
-        try:
-            for piece, known in self._quickly(table):
-                texts = [] if known else piece.columns()
-                for at in wanted:
-                    found[every[at]] += known[at] if known else values_of(described[at], texts[at])
-                done += piece.rows
-                if done > most:
-                    return ByColumn({**found})
-            self._counts[table] = done
-        except (OSError, ValueError, csv.Error):
-            return list(itertools.islice(self.rows(table, only=only), most + 1))
-        return ByColumn({**found})
-
-    def hold(
-        self, tables: Iterable[str], cells: int = MAX_HELD_CELLS, size: int = MAX_HELD_BYTES
-    ) -> dict[str, str]:
+    def held(self, tables: Iterable[str]) -> tuple[dict[str, Rows], dict[str, str]]:
         """
-        Keep the rows of tables that are read more than once, as far as there is room; returns why
-        others are not kept.
+        All rows of tables, the smallest first, as far as memory goes; and why others are not here:
+        what is wrong with one, or how large it is.
         """
-        found, others = self.whole((t for t in tables if t not in self._held), {}, cells, size)
-        self._held |= {table: list(rows) for table, rows in found.items()}
-        return others
-
-    def whole(
-        self,
-        tables: Iterable[str],
-        only: Mapping[str, Container[str]],
-        cells: int = MAX_HELD_CELLS,
-        size: int = MAX_HELD_BYTES,
-    ) -> tuple[dict[str, Sequence[dict[str, Any]]], dict[str, str]]:
-        """
-        All rows of tables, the smallest first, as far as there is room; and why others are not
-        there: what is wrong with one, or how large it is.
-
-        :param only: of long tables the columns that are wanted.
-        :param cells, size: room for all of them: cells, and bytes as they are on disk.
-        """
-        found: dict[str, Sequence[dict[str, Any]]] = {}
+        found: dict[str, Rows] = {}
         others: dict[str, str] = {}
         sizes: dict[str, int] = {}
         for table in tables:
@@ -330,18 +265,15 @@ class Bundle:
             except BundleError as error:
                 others[table] = str(error)
         for table in sorted(sizes, key=lambda table: (sizes[table], table)):
-            width = len(self.table(table).columns)
             try:
-                most = cells // width if sizes[table] <= size else -1
-                some = self._by_column(table, only.get(table), most)
+                self._load(table)
             except BundleError as error:
                 others[table] = str(error)
                 continue
-            if len(some) > most:
+            if table in self._held:
+                found[table] = self._held[table]
+            else:
                 others[table] = f"table {table} is too large to be drawn here"
-                continue
-            found[table] = some
-            cells, size = cells - len(some) * width, size - sizes[table]
         return found, others
 
     def count(self, table: str) -> int:
@@ -350,58 +282,42 @@ class Bundle:
 
         :raises BundleError: the bundle has no such table, or its file is missing or damaged.
         """
-        if table not in self._counts:
-            try:
-                self._counts[table] = sum(piece.rows for piece, _ in self._quickly(table))
-            except (OSError, ValueError, csv.Error):
-                self.odd.add(table)
-                rows, done, self._marks[table] = self._carefully(table), 0, []
-                while some := list(itertools.islice(rows, ODD_AT_ONCE)):
-                    by_column = zip(*(row.values() for row in some), strict=True)
-                    self._hold_to_bounds(table, list(by_column), done)
-                    done += len(some)
-                self._counts[table] = done
+        self._load(table)
         return self._counts[table]
 
-    def texts(self, table: str) -> list[list[Sequence[str]]] | None:
+    def _load(self, table: str) -> None:
         """
-        A table's columns as text, some rows at a time, every cell of which was looked at; None
-        where something is odd, so that only :meth:`count` and :meth:`rows` say what.
-        """
-        if table in self.odd:
-            return None
-        try:
-            parts = [piece.columns() for piece, _ in self._quickly(table)]
-        except (OSError, ValueError, csv.Error, BundleError):
-            return None
-        self._counts[table] = sum(len(texts[0]) for texts in parts)
-        return parts
+        Read a table once: its number of rows, what cannot be among them, and the rows themselves if
+        there is memory for them.
 
-    def _quickly(self, table: str) -> Iterator[tuple[Piece, list[Sequence[Any]] | None]]:
+        :raises BundleError: as of :meth:`count`.
         """
-        The rows of a table, thousands at a time, and the values of their columns where these were
-        needed to look at them: in a tenth of the time that rows take singly, every cell is looked
-        at, and in a hundredth where there is nothing odd.
-
-        :raises ValueError, csv.Error, OSError: something is odd with these rows.
-        """
+        if table in self._counts:
+            return
         described = self.table(table).columns
-        seen = table in self._counts  # every cell of it
-        done, self._marks[table] = 0, self._marks[table] if seen else []
-        machine = None if seen else Machine.of(self.target)
-        with open_lines(self.plain_path(self.table(table))) as raw:
-            for piece in read_pieces(raw, described, machine):
-                values = None
-                if not seen and not piece.plain:
-                    texts = piece.columns()
-                    for column, cells in zip(described, texts, strict=True):
-                        check_cells(column, cells)
-                    values = list(map(values_of, described, texts))
-                    self._hold_to_bounds(table, values, done)
-                done += piece.rows
-                yield piece, values
+        size = self.plain_path(self.table(table)).stat().st_size
+        room = self._cells_left // len(described) if size <= self._bytes_left else -1
+        columns: list[list[Any]] = [[] for _ in described]
+        marks: list[Impossible] = []
+        count = 0
+        for piece in self._read(table):
+            values = list(piece.columns.values())
+            self._hold_to_bounds(table, values, count, marks)
+            count += len(piece)
+            if count <= room:
+                for column, some in zip(columns, values, strict=True):
+                    column += some
+            else:
+                columns = []
+        self._counts[table], self._marks[table] = count, marks
+        if count <= room:
+            self._held[table] = Rows({c.name: v for c, v in zip(described, columns, strict=True)})
+            self._cells_left -= count * len(described)
+            self._bytes_left -= size
 
-    def _hold_to_bounds(self, table: str, values: list[Sequence[Any]], done: int) -> None:
+    def _hold_to_bounds(
+        self, table: str, values: list[Sequence[Any]], done: int, marks: list[Impossible]
+    ) -> None:
         """Mark what cannot be among some rows of a table, before which so many were seen."""
         found = impossible(
             table,
@@ -411,7 +327,6 @@ class Bundle:
             first=done + 1,
             whole=False,
         )
-        marks = self._marks[table]
         marked = Counter(mark.column_name for mark in marks)
         marks += [mark for mark in found if marked[mark.column_name] < MOST_MARKS]
 
@@ -422,8 +337,8 @@ class Bundle:
 
         :raises BundleError: the bundle has no such table, or its file is missing or damaged.
         """
-        self.count(table)
-        marks = self._marks.get(table, [])
+        self._load(table)
+        marks = self._marks[table]
         here = {(mark.row_number, mark.column_name) for mark in marks}
         names = {c.name for c in self.table(table).columns}
         return marks + [
@@ -444,49 +359,76 @@ class Bundle:
                 return [Impossible(**row) for row in rows]
         return []
 
-    def _carefully(self, table: str) -> Iterator[dict[str, Any]]:
-        """The rows of a table, one by one, with words for what is wrong with one."""
-        described = self.table(table).columns
+    def _read(self, table: str) -> Iterator[Rows]:
+        """A table's file, some rows at a time; the rows before any damage come before the error."""
         path = self.plain_path(self.table(table))
         try:
             with io.TextIOWrapper(open_lines(path), "utf-8", ESCAPE, newline="") as file:
-                size = 0
-
-                def lines() -> Iterator[str]:
-                    nonlocal size
-                    for line in file:
-                        # Of a row, which may have any number of lines.
-                        if (size := size + len(line)) > MAX_LINE_BYTES:
-                            raise ValueError(
-                                f"the row that ends with line {reader.line_num:,} or later has "
-                                f"more than {MAX_LINE_BYTES:,} characters, which none has"
-                            )
-                        yield line
-
-                reader = csv.reader(lines(), strict=True)
-                header = next(reader, [])
-                if header != [c.name for c in described]:
-                    raise ValueError(f"its columns are not those that {DESCRIPTION} declares")
-                for line in reader:
-                    size = 0
-                    if len(line) != len(described):
-                        raise ValueError(
-                            f"line {reader.line_num} has {len(line)} cells, not {len(described)}"
-                        )
-                    yield {
-                        c.name: value_of(c, text) for c, text in zip(described, line, strict=True)
-                    }
+                for lines in _lines(file, [c.name for c in self.table(table).columns]):
+                    yield from _typed(self.table(table).columns, lines)
         except OSError as error:
             raise BundleError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, csv.Error) as error:
             raise BundleError(f"{path}: damaged: {error}") from error
 
 
-def _wanted(every: Sequence[str], only: Container[str] | None) -> list[int]:
-    """Which columns; of none there would be no rows, so all of them then."""
-    wanted = [at for at, name in enumerate(every) if only is None or name in only]
-    return wanted or list(range(len(every)))
+def _lines(file: io.TextIOWrapper, names: Sequence[str]) -> Iterator[list[list[str]]]:
+    """
+    The rows of a CSV file below its heading, as text, some at a time.
+
+    :raises ValueError, csv.Error, OSError: the file is damaged after these.
+    """
+    row_size = size = 0
+
+    def bounded() -> Iterator[str]:
+        nonlocal row_size, size
+        for line in file:
+            # A row may have any number of lines.
+            if (row_size := row_size + len(line)) > MAX_LINE_BYTES:
+                raise ValueError(
+                    f"the row that ends with line {reader.line_num:,} or later has more than "
+                    f"{MAX_LINE_BYTES:,} characters, which none has"
+                )
+            size += len(line)
+            yield line
+
+    reader = csv.reader(bounded(), strict=True)
+    if next(reader, []) != names:
+        raise ValueError(f"its columns are not those that {DESCRIPTION} declares")
+    row_size, rows = 0, []
+    try:
+        for row in reader:
+            row_size = 0
+            if len(row) != len(names):
+                raise ValueError(f"line {reader.line_num} has {len(row)} cells, not {len(names)}")
+            rows.append(row)
+            if len(rows) == ROWS_AT_ONCE or size >= CHARACTERS_AT_ONCE:
+                yield rows
+                size, rows = 0, []
+    except (ValueError, csv.Error, OSError):
+        if rows:
+            yield rows
+        raise
+    if rows:
+        yield rows
 
 
-# Each may have as many bytes as a line.
-ODD_AT_ONCE = 32
+def _typed(described: Sequence[Column], rows: list[list[str]]) -> Iterator[Rows]:
+    """
+    Rows with the values that their text stands for.
+
+    :raises ValueError: a cell is not what its column declares; the rows before it come first.
+    """
+    names = [c.name for c in described]
+    try:
+        texts = zip(*rows, strict=True)
+        yield Rows(dict(zip(names, map(values_of, described, texts), strict=True)))
+    except ValueError:
+        for number, row in enumerate(rows):
+            try:
+                for column, text in zip(described, row, strict=True):
+                    value_of(column, text)
+            except ValueError:
+                if number:
+                    yield from _typed(described, rows[:number])
+                raise

@@ -14,10 +14,9 @@ Cannot know: what a version that is not a release wrote.
 import contextlib
 import re
 from collections.abc import Callable, Container
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from mmscope import __version__
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Heading, Table
 from mmscope.reports.bundle.bundle import Bundle
@@ -38,7 +37,7 @@ def came_after(version: str) -> Callable[[str], bool]:
     return lambda since: written is not None and (version_number(since) or ()) > written
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Lacking:
     """What a bundle lacks because its mmscope did not write it. Each thing is named once."""
 

@@ -2,33 +2,33 @@
 """
 A bundle's tables in DuckDB: the ground that findings and views stand on.
 
-The CSV files are loaded with the types that ``datapackage.json`` declares, then the database is
+The tables are loaded with the types that ``datapackage.json`` declares, then the database is
 locked: no file, no network, no extension, whatever a query says. ``target`` is a view of one row.
 
-DuckDB takes a path for a pattern, and reads what else fits it. So it gets files that are open
-already, whose names (``/dev/fd/7``) mean nothing. Where it would read a table otherwise than
-:class:`~bundle.Bundle` does, it gets a copy without what is odd.
+DuckDB gets the typed values that :class:`~bundle.Bundle` has read, and no file.
 """
 
 import contextlib
 import functools
 import re
-import tempfile
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 
 from mmscope.drgn.tables.bounds import Impossible
-from mmscope.drgn.tables.rows import Column, write_csv
-from mmscope.drgn.text.plain_file import open_plain
+from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
 from mmscope.reports.bundle.description import BundleError, Cell, Table
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
+DTYPES = {"BIGINT": np.int64, "DOUBLE": np.float64, "BOOLEAN": np.bool_}
+# The name under which DuckDB sees the rows that are inserted.
+PIECE = "mmscope_piece"
 # The columns of ``target``.
 TARGET = {
     "kind": "VARCHAR",
@@ -40,15 +40,7 @@ TARGET = {
 }
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.
 MEMORY = "256MiB"
-# How a table's file is read: $path, $columns with their types, and those that are $required.
-READ_CSV = (
-    "read_csv($path, header = {header}, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
-    "auto_detect = false, hive_partitioning = false, compression = 'none', "
-    "columns = $columns, strict_mode = true, force_not_null = $required)"
-)
 TOO_LARGE = f"too large: DuckDB may have {MEMORY} for all tables"
-# Of each table, up to which to optimize a query takes longer than it saves.
-FEW_ROWS = 20_000
 VIEWS = Path(__file__).resolve().parent / "views.sql"
 
 
@@ -84,22 +76,16 @@ class Database:
         return self._columns.get(name, set())
 
 
-def open_database(
-    bundle: Bundle, only: Container[str] | None = None, *, ours: bool = False
-) -> Database:
+def open_database(bundle: Bundle, only: Container[str] | None = None) -> Database:
     """
     Load a bundle. A table that is damaged, or named as one of ours, is left out, and the reason
     kept.
 
     :param only: the tables and views that are wanted; None: all of them.
-    :param ours: what is asked are findings, which join by what is equal, or to one row: where all
-        tables are small, queries are run as they are written, in three quarters of the time.
     """
     connection = connect()
     missing = load_tables(connection, bundle, "main", only)
     loaded = [t for t in bundle.tables if (only is None or t in only) and t not in missing]
-    if ours and all(bundle.count(name) <= FEW_ROWS for name in loaded):
-        connection.execute("pragma disable_optimizer")
     _create_target(connection, bundle.target)
     lock(connection)
     for name, _, statement in views():
@@ -143,6 +129,8 @@ def connect() -> duckdb.DuckDBPyConnection:
     )
     # It would draw one between our own lines, where a query takes two seconds.
     connection.execute("set enable_progress_bar = false")
+    # Text is text, whatever it looks like.
+    connection.execute("set pandas_analyze_sample = 0")
     return connection
 
 
@@ -215,52 +203,63 @@ def _load(connection: duckdb.DuckDBPyConnection, bundle: Bundle, table: Table, n
         opened.
     :raises BundleError: it is damaged.
     """
-    kinds = {c.name: sql_type(c) for c in table.columns}
-    # DuckDB rounds 1.5 and takes 1_000 and a cell too many: first the reader that does not.
-    rows = bundle.count(table.name)
-    if not rows:  # of many findings' tables, which a CSV reader takes five times as long for
-        declared = ", ".join(f'"{column}" {kind}' for column, kind in kinds.items())
-        connection.execute(f"create table {name} ({declared})")
-        return
-    # A number of more than 64 bits is unknown here; nothing is asked of it (see findings).
-    marked = {mark.column_name for mark in bundle.impossible(table.name)}
-    numbers = {
-        column: kind
-        for column, kind in kinds.items()
-        if kind in ("BIGINT", "HUGEINT") and column in marked
-    }
-    with _opened(bundle, table) as path:
-        created = connection.execute(
-            f"create table {name} as select * from {READ_CSV.format(header='true')}",
-            {
-                "path": path,
-                "columns": kinds | dict.fromkeys(numbers, "VARCHAR"),
-                "required": [c.name for c in table.columns if not c.nullable],
-            },
-        )
-        (loaded,) = created.fetchone() or (0,)
-    # Afterwards: the reader of the CSV would do it, and not try.
-    for column, kind in numbers.items():
-        connection.execute(
-            f'alter table {name} alter "{column}" type {kind} using try_cast("{column}" as {kind})'
-        )
-    if loaded != rows:
+    bundle.count(table.name)  # damage is said before anything is loaded
+    kinds = ", ".join(f'"{c.name}" {sql_type(c)}' for c in table.columns)
+    connection.execute(f"create table {name} ({kinds})")
+    try:
+        for piece in bundle.pieces(table.name):
+            insert(connection, name, table.columns, list(piece.columns.values()))
+    except BundleError:  # the file was changed meanwhile
         connection.execute(f"drop table {name}")
-        raise BundleError(f"{table.path}: damaged: {rows} rows, or {loaded}")
+        raise
+
+
+def insert(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    described: Sequence[Column],
+    values: Sequence[Sequence[Any]],
+) -> None:
+    """
+    Insert rows into a table that has these columns.
+
+    :param name: the table's, for SQL.
+    :param values: of each column, by row.
+    """
+    arrays = {c.name: array_of(c, cells) for c, cells in zip(described, values, strict=True)}
+    with registered(connection, arrays) as piece:
+        connection.execute(f"insert into {name} select * from {piece}")
 
 
 @contextlib.contextmanager
-def _opened(bundle: Bundle, table: Table) -> Iterator[str]:
-    """The name of an open file that has a table."""
-    if table.name not in bundle.odd:
-        with open(open_plain(bundle.plain_path(table)), "rb") as file:
-            yield f"/dev/fd/{file.fileno()}"
-        return
-    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as copy:
-        names = [c.name for c in table.columns]
-        write_csv(copy, names, (tuple(row.values()) for row in bundle.rows(table.name)))
-        copy.flush()
-        yield f"/dev/fd/{copy.fileno()}"
+def registered(
+    connection: duckdb.DuckDBPyConnection, arrays: dict[str, np.ndarray[Any, Any]]
+) -> Iterator[str]:
+    """Have arrays seen as a table by DuckDB; gives its name."""
+    connection.register(PIECE, arrays)
+    try:
+        yield PIECE
+    finally:
+        connection.unregister(PIECE)
+
+
+def array_of(column: Column, cells: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """
+    A column as DuckDB takes it. A number that SQL's type does not hold is unknown there; it is
+    marked, and nothing is asked of it (see findings).
+    """
+    kind = sql_type(column)
+    if kind == "HUGEINT":
+        cells = [c if c is None or abs(c) < 1 << 126 else None for c in cells]
+    if kind in ("HUGEINT", "VARCHAR"):
+        return np.array(cells, object)
+    dtype = DTYPES[kind]
+    if None not in cells:
+        with contextlib.suppress(OverflowError):
+            return np.array(cells, dtype)
+    unknown = [c is None or (kind == "BIGINT" and abs(c) >= 1 << 63) for c in cells]
+    plain = [0 if here else c for c, here in zip(cells, unknown, strict=True)]
+    return np.ma.masked_array(np.array(plain, dtype), unknown)
 
 
 def failed(database: Database, error: duckdb.Error, tables: Iterable[str]) -> str:

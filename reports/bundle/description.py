@@ -13,11 +13,11 @@ Cannot know: whether the tables hold what it declares.
 import marshal
 import re
 from collections.abc import Container
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.hostile_text import MAX_TEXT, cut
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, table_row
 from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.cells import READERS
@@ -69,7 +69,7 @@ SECTIONS = Declared(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Table:
     """One table of a bundle, as ``datapackage.json`` declares it."""
 
@@ -80,7 +80,7 @@ class Table:
     path: Path
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Folded:
     """Folded stacks of a bundle: ``root;…;leaf value`` a line."""
 

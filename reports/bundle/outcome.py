@@ -10,10 +10,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
+from mmscope.drgn.opening.oldest_drgn import too_old
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.full_install import FULL_INSTALL
 
 # Declares a command: its name, what runs it, its help and more text; gives its parser.
@@ -59,27 +58,16 @@ def unexpected(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _too_old() -> str | None:
-    from mmscope.drgn.opening.quick_start import too_old
-
-    return too_old()
-
-
-def run_and_explain(
-    run: Callable[[Any], int],
-    args: argparse.Namespace,
-    unopened: tuple[type[Exception], ...] = (TextError, OSError),
-    explain: Callable[[Exception], str] = unexpected,
-) -> int:
+def run_and_explain(args: argparse.Namespace) -> int:
     """
     Run a command; an error is a line that says what to do. Returns the exit code.
 
-    :param args: with ``verbose``: whether a traceback is wanted.
-    :param unopened: errors that mean that there is nothing to read.
-    :param explain: the words for an error that is of no other kind.
+    :param args: with ``run``, the command's function; ``verbose``, whether a traceback is wanted;
+        ``unopened``, the errors that mean that there is nothing to read; ``explain``, the words for
+        an error of no other kind.
     """
     try:
-        code = run(args)
+        code: int = args.run(args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -97,10 +85,10 @@ def run_and_explain(
         if isinstance(error, OSError):
             say(f"{error.filename or 'output'}: {error.strerror or error}")
             discard_output()
-        elif isinstance(error, (*unopened, Refused)):
+        elif isinstance(error, (*args.unopened, Refused)):
             say(str(error))
-        elif isinstance(error, ImportError) and (why := _too_old()):
-            # What knows of no table yet asks the probes, which need drgn's modules.
+        elif isinstance(error, ImportError) and (why := too_old()):
+            # Tables are declared in the files of the probes, which import drgn's helpers.
             say(why)
         elif isinstance(error, ModuleNotFoundError):
             say(
@@ -108,6 +96,6 @@ def run_and_explain(
                 "or carry the bundle to where that is installed"
             )
         else:
-            say(f"{explain(error)}; -v shows where")
+            say(f"{args.explain(error)}; -v shows where")
             return NO_TARGET
-        return NO_TARGET if isinstance(error, unopened) else BAD_USAGE
+        return NO_TARGET if isinstance(error, args.unopened) else BAD_USAGE

@@ -199,22 +199,6 @@ class Writer:
         )
         return count
 
-    def hand_over(self) -> list[dict[str, Any]]:
-        """What was written, for whoever takes it over; this one forgets it."""
-        written, self._tables = self._tables, []
-        return written
-
-    def take_over(self, written: list[dict[str, Any]]) -> None:
-        """Go on after what another process, or this one before, wrote into the same folder."""
-        self._tables += written
-
-    def remove_undescribed(self) -> None:
-        """Remove what a process wrote that was killed before it handed over."""
-        described = {resource["path"] for resource in self._tables}
-        for entry in self._folder.iterdir():
-            if entry.name not in described:
-                entry.unlink()
-
     def made_of(self, bundle: "Bundle") -> None:
         """Mark what is written as no newer than a bundle that it is made of."""
         self._format = min(bundle.format, self._format)

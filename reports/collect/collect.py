@@ -3,7 +3,7 @@
 Running the sections over a target and writing what they found as a bundle.
 
 Each section is on its own (``run_section``): what goes wrong in it costs itself, while the others
-go on. Which process reads it is decided in ``several``.
+go on.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,6 @@ from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.redact import RedactingWriter
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.run_section import run_section
-from mmscope.reports.collect.several import read_all
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]
@@ -50,8 +49,8 @@ def collect(
     if isinstance(source, Memory):
         source.riders = riders
 
-    def read(spec: Section, shown: bool) -> tuple[SectionResult, list[Impossible]]:
-        if progress is not None and shown:
+    for spec in specs:
+        if progress is not None:
             _tell_of(spec, source, progress)
         section, found = run_section(spec, source, machine, verbose=verbose)
         for filled in found.tables:
@@ -59,11 +58,8 @@ def collect(
             writer.table(table.name, table.title, table.row, filled.rows, section=spec.name)
         for name, title, unit, stacks in found.folded:
             writer.folded(name, title, stacks, unit=unit, section=spec.name)
-        return section, found.impossible
-
-    for section, impossible in read_all(specs, source, writer, read):
         sections.append(section)
-        marks += impossible
+        marks += found.impossible
     if marks:
         values = IMPOSSIBLE_VALUES
         writer.table(values.name, values.title, values.row, marks, section="sections")

@@ -4,7 +4,7 @@
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,11 +23,10 @@ from mmscope.reports.collect.run_section import missing_sections
 from mmscope.reports.commands.target_options import (
     SECTION_HELP,
     add_target_options,
-    jobs_of,
     open_source,
     section_names,
 )
-from mmscope.reports.findings.findings_said import print_findings, printed_by_another
+from mmscope.reports.findings.findings_said import print_findings
 
 
 def add_command(command: Command) -> None:
@@ -82,23 +81,13 @@ def progress_bar() -> Iterator[Progress | None]:
 
 def run_collect(args: argparse.Namespace) -> int:
     names = wanted_names(args)
-    with said_of(args) as say_findings:
-        with Writer(args.output, replace=args.force, mode=args.mode) as writer:
-            sections, notes = read(args, writer, names)
-        keep_map(names, args.redact_map)
-        say_findings()
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
+        sections, notes = read(args, writer, names)
+    keep_map(names, args.redact_map)
+    if not args.no_findings:
+        print_findings(args.output)
     # What was left out of a dump on purpose does not make the reading incomplete.
     return missing_sections(expected(sections, args.only), bool(notes.keys() - {"left_out"}))
-
-
-def said_of(args: argparse.Namespace) -> contextlib.AbstractContextManager[Callable[[], None]]:
-    """What says the findings of the bundle, when it is written."""
-    if args.no_findings:
-        return contextlib.nullcontext(lambda: None)
-    # What another process prints goes where this one's output went at first.
-    if jobs_of(args) > 1 and sys.stdout is sys.__stdout__:
-        return printed_by_another(args.output)
-    return contextlib.nullcontext(lambda: print_findings(args.output))
 
 
 def read(

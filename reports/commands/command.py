@@ -8,19 +8,22 @@ traceback.
 """
 
 import argparse
-import gc
+import io
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from mmscope import __version__
+from mmscope.drgn.opening.oldest_drgn import too_old
 from mmscope.drgn.opening.target_error import TargetError
 from mmscope.drgn.sections.absent import Absent
 from mmscope.drgn.tables.display import FORMATS
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.outcome import (
+    BAD_USAGE,
     DONE,
     Command,
     UsageError,
@@ -30,9 +33,9 @@ from mmscope.reports.bundle.outcome import (
 )
 
 HERE = "mmscope.reports.commands"
-# What declares each command, in the order of --help. Only the one that is asked for is loaded, and
-# what a command needs to do its work, where it does it: on the box `collect` and `show` must work
-# with drgn, numpy and rich alone.
+# The function that declares each command, in the order of --help. Only the one that is asked for is
+# imported: on the box `collect` and `show` must work with drgn, numpy and rich alone, `page-owner`,
+# `watch` and `guard` with the standard library.
 DECLARED = {
     "collect": f"{HERE}.collect_command:add_command",
     "show": f"{HERE}.show_command:add_command",
@@ -40,26 +43,46 @@ DECLARED = {
     "report": f"{HERE}.command:add_report",
     "redact": f"{HERE}.redact_command:add_command",
     "compare": f"{HERE}.command:add_compare",
-    "record": f"{HERE}.command:add_record",
+    "record": f"{HERE}.record_command:add_command",
     "doctor": f"{HERE}.command:add_doctor",
     "page-owner": f"{HERE}.page_owner_command:add_commands",
     "watch": f"{HERE}.page_owner_command:add_commands",
     "guard": "mmscope.reports.guard.options:add_command",
     "lake": "mmscope.reports.fleet.options:add_command",
 }
+# Commands that read a kernel, for which the installed drgn must be recent enough.
+READ_KERNELS = ("collect", "show", "doctor")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if words[:1] == ["record"]:
-        # Whatever follows -- is somebody else's command line.
-        return run_record_with(words[1:])
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal or pipe that is not UTF-8 gets what it can show, and the rest as escapes.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    # numpy's linear algebra is not used; its threads, one for each CPU, would only be started.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    try:
+        if words[:1] and words[0] in READ_KERNELS and (why := too_old()):
+            say(why)
+            return BAD_USAGE
+        return _run(words)
+    except KeyboardInterrupt:  # outside of the command's own work
+        say("interrupted")
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    command: list[str] = []
+    if words[:1] == ["record"] and "--" in words:  # what follows is another program's command line
+        at = words.index("--")
+        words, command = words[:at], words[at + 1 :]
     if words[:1] == ["compare"]:
         # argparse would swallow it. No argument can hold a NUL.
         words = [VERSUS if word == "--" else word for word in words]
     args = build_parser(words[:1]).parse_args(words)
-    return run_and_explain(args.run, args, (TargetError, Absent, TextError), explained)
+    args.command = command
+    return run_and_explain(args)
 
 
 def explained(error: BaseException) -> str:
@@ -81,6 +104,7 @@ def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
         "3 the target could not be opened.",
     )
     parser.add_argument("--version", action="version", version=f"mmscope {__version__}")
+    parser.set_defaults(unopened=(TargetError, Absent, TextError), explain=explained)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = declaring(commands)
@@ -155,15 +179,6 @@ def add_compare(command: Command) -> None:
     add_redact_options(sub)
 
 
-def add_record(command: Command) -> None:
-    """Declare ``record``."""
-    command(
-        "record",
-        run_record,
-        "record CPU profiles by a recipe into a bundle; 'mmscope record --help'",
-    )
-
-
 def add_doctor(command: Command) -> None:
     """Declare ``doctor``."""
     sub = command(
@@ -178,10 +193,6 @@ def add_doctor(command: Command) -> None:
 
 # What stands for -- between the two sides of a comparison.
 VERSUS = "\0"
-
-
-def run_record(args: argparse.Namespace) -> int:
-    return run_record_with([])
 
 
 def run_findings(args: argparse.Namespace) -> int:
@@ -202,23 +213,16 @@ def run_report(args: argparse.Namespace) -> int:
     from mmscope.reports.bundle.redact_options import keep_map, replacing, wanted_names
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
-    from mmscope.reports.page.drawn import drawing
     from mmscope.reports.page.report import render, write
 
     names = wanted_names(args)
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
-    # Rows by the hundred thousand, which hold no cycles: to look through them over and over takes a
-    # fifth of the time.
-    gc.disable()
-    try:
-        with replacing(bundles, names) as (bundle, *baselines), drawing(bundle) as drawn:
-            verdict, comparison = evaluate(bundle), None
-            for baseline in baselines:
-                verdicts = evaluate(baseline), verdict
-                comparison = compare(baseline, bundle, verdicts, draw=True)
-            html = render(bundle, verdict, comparison, drawn)
-    finally:
-        gc.enable()
+    with replacing(bundles, names) as (bundle, *baselines):
+        verdict, comparison = evaluate(bundle), None
+        for baseline in baselines:
+            verdicts = evaluate(baseline), verdict
+            comparison = compare(baseline, bundle, verdicts, draw=True)
+        html = render(bundle, verdict, comparison)
     keep_map(names, args.redact_map)
     write(html, args.output, args.mode)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
@@ -240,13 +244,6 @@ def run_compare(args: argparse.Namespace) -> int:
     code = run(sides, args.format, args.output, names, args.mode)
     keep_map(names, args.redact_map)
     return code
-
-
-def run_record_with(words: list[str]) -> int:
-    """``mmscope record``, by a parser of its own."""
-    from mmscope.reports.commands import record_command
-
-    return record_command.main(words)
 
 
 def run_doctor(args: argparse.Namespace) -> int:

@@ -16,15 +16,15 @@ from typing import Any
 from mmscope.drgn.text.page_owner_selection import CULL_KEYS, Selection
 from mmscope.drgn.text.page_owner_series import Series, growth_rows, read_series
 from mmscope.drgn.text.page_owner_text import Progress, read_page_owner
-from mmscope.drgn.text.text_source import Source, recognise_source
+from mmscope.drgn.text.text_source import Source, TextError, recognise_source
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.outcome import (
     DONE,
     INCOMPLETE,
     Command,
     UsageError,
-    run_and_explain,
     say,
+    unexpected,
 )
 from mmscope.reports.watch import page_owner
 
@@ -32,22 +32,6 @@ Options = Mapping[str, Mapping[str, Any]]
 
 DEBUGFS = "/sys/kernel/debug"
 SHORT = {"--output": "-o"}
-
-
-def main() -> int:
-    """Run one of the commands by itself; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="mmscope")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")
-
-    def command(name: str, run: Any, help: str, text: str = "") -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=text or help)
-        sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
-        sub.set_defaults(run=run)
-        return sub
-
-    add_commands(command)
-    args = parser.parse_args()
-    return run_and_explain(args.run, args)
 
 
 def add_commands(command: Command) -> None:
@@ -60,6 +44,7 @@ def add_commands(command: Command) -> None:
         "show_handles; one, or any number taken over time. gzip, xz or zstd are fine, and - is "
         "standard input.",
     )
+    sub.set_defaults(unopened=(TextError, OSError), explain=unexpected)
     sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order of time")
     add_options(sub, SERIES)
     add_options(sub, OUTPUT)
@@ -73,6 +58,7 @@ def add_commands(command: Command) -> None:
         "the kernel has it, page_owner, until --count or Ctrl-C; then write a bundle. Samples lie "
         "in BUNDLE.samples until then. Works without root, with less.",
     )
+    sub.set_defaults(unopened=(TextError, OSError), explain=unexpected)
     sub.add_argument(
         "--interval",
         type=positive,

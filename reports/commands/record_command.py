@@ -2,7 +2,7 @@
 """
 ``mmscope record``: record by a recipe, and add the profile to a bundle.
 
-Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
+Imports no drgn, numpy or rich.
 """
 
 import argparse
@@ -34,7 +34,14 @@ from mmscope.perf.stack_parts import load_known_frames, load_split
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Cell
 from mmscope.reports.bundle.modes import OPTION, mode_of_file, mode_of_folder
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, run_and_explain, say
+from mmscope.reports.bundle.outcome import (
+    DONE,
+    INCOMPLETE,
+    Command,
+    UsageError,
+    say,
+    unexpected,
+)
 from mmscope.reports.collect.this_host import this_host
 from mmscope.reports.commands.page_owner_command import positive
 from mmscope.reports.profiles import profiles
@@ -56,27 +63,21 @@ KEPT = "perf-script.txt.gz"
 MADE_BY = "# mmscope "
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code."""
-    words = list(arguments)
-    command: list[str] = []
-    if "--" in words:
-        at = words.index("--")
-        words, command = words[:at], words[at + 1 :]
-    args = build_parser().parse_args(words)
-    args.command = command
-    return run_and_explain(run, args, (Unavailable, RecordError, OSError))
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The options."""
-    parser = argparse.ArgumentParser(
-        prog="mmscope record",
-        description="Record CPU profiles and tracepoints by a recipe, and add them to a bundle: "
-        "a new one, or one that is there. No setting is changed; kprobes are removed again, "
-        "whatever ends the recording.",
-        usage="%(prog)s RECIPE [options] [-a | -p PID,… | -- COMMAND …]\n       %(prog)s --list",
+def add_command(command: Command) -> None:
+    """Declare ``record``."""
+    parser = command(
+        "record",
+        run,
+        "record CPU profiles by a recipe into a bundle",
+        "Record CPU profiles and tracepoints by a recipe, and add them to a bundle: a new one, or "
+        "one that is there. No setting is changed; kprobes are removed again, whatever ends the "
+        "recording.",
     )
+    parser.usage = (
+        "mmscope record RECIPE [options] [-a | -p PID,… | -- COMMAND …]\n       "
+        "mmscope record --list"
+    )
+    parser.set_defaults(unopened=(Unavailable, RecordError, OSError), explain=unexpected)
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see --list")
     parser.add_argument("--list", action="store_true", help="explain the recipes")
     parser.add_argument("-p", "--pid", type=pids, default=[], metavar="PID,…", help="processes")
@@ -114,8 +115,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="keep perf.data in that folder, and its text, which --input reads on any machine",
     )
     parser.add_argument("--mode", **OPTION)
-    parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
-    return parser
 
 
 def pids(text: str) -> list[int]:

@@ -10,10 +10,10 @@ Cannot know: whether a key that is in both bundles names the same thing. Of one 
 always does; a pid counts as the same only with the same comm.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.compare.differential_graphs import Graphs, differential_graphs
@@ -24,7 +24,7 @@ from mmscope.reports.compare.table_changes import Change, TableChanges, compare_
 from mmscope.reports.findings.findings import Verdict
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Everything that two bundles say of each other."""
 

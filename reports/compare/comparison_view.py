@@ -5,10 +5,10 @@ Two bundles held against each other, as they are shown: the sentence, and rows o
 Everything here is plain text; the templates and the terminal make what is hostile in it visible.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.compare.comparison import Comparison, most_changed, set_differently
 from mmscope.reports.compare.finding_changes import CHANGE_WORDS, CHANGES, FindingChange
@@ -23,7 +23,7 @@ MOST = 8
 MAX_OTHERS = 4
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Row:
     """A row that differs."""
 
@@ -35,7 +35,7 @@ class Row:
     others: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TableView:
     """A table with what differs in it."""
 
@@ -47,7 +47,7 @@ class TableView:
     others: bool  # whether any row differs in other columns
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Top:
     """The row of a table that changed most."""
 
@@ -58,7 +58,7 @@ class Top:
     difference: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class View:
     """A comparison as it is shown."""
 

@@ -10,9 +10,9 @@ and is the old one again has not changed.
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.tables.record import record
 from mmscope.reports.pictures.free_heatmap import MAX_ORDER, MAX_TYPES, fragmentation, rank
 from mmscope.reports.pictures.pageblock_map import Map, pageblock_map
 
@@ -24,7 +24,7 @@ UNCHANGED, GONE = "unchanged", "not there any more"
 MAX_MOVES = 20
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cell:
     """A free list: by how much it differs; ``look`` is the CSS class of a shade."""
 
@@ -34,7 +34,7 @@ class Cell:
     look: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Line:
     """One migratetype of a zone, or all."""
 
@@ -43,7 +43,7 @@ class Line:
     pages: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Grid:
     """The free lists of a zone. In pages."""
 
@@ -54,7 +54,7 @@ class Grid:
     after: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FreeLists:
     """Zones that differ, and how many do not."""
 
@@ -121,7 +121,7 @@ def _look(pages: int, page_size: int | None) -> str:
     return f"{'more' if pages > 0 else 'less'}-{step}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Index:
     """The unusable free space index of a zone by order, before and after."""
 
@@ -149,7 +149,7 @@ def unusable(before: Rows, after: Rows, page_size: int | None) -> tuple[list[int
     return orders, found
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Pageblocks:
     """Pageblocks that changed; ``moves`` are (from, to, how many)."""
 
@@ -229,7 +229,7 @@ def _by_start(rows: Rows, size: int) -> Callable[[int], dict[str, Any] | None]:
     return run
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Difference:
     """
     A picture of a difference, and what it needs.

@@ -6,9 +6,9 @@ Cannot know: whether a stack that one side does not have was not sampled, or did
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.compare.relation import Relation
@@ -22,7 +22,7 @@ MAX_FRAMES = 260
 MAX_GRAPHS = 8
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Graphs:
     """A differential flame graph in both directions."""
 
@@ -97,7 +97,7 @@ def _stacks(bundle: Bundle, name: str, page_size: int) -> list[tuple[str, int]]:
     :raises BundleError: it is damaged.
     """
     rows: Iterable[tuple[str, int]]
-    if name in bundle.tables and bundle.hold([name]):
+    if name in bundle.tables and not bundle.held([name])[0]:
         raise BundleError(f"table {name} is damaged, or too large to be drawn")
     if name == "page_owner_stacks":
         rows = ((row["stack"] or NO_STACK, row["pages"] * page_size) for row in bundle.rows(name))

@@ -6,9 +6,9 @@ they are (``worse``).
 Cannot know: whether a finding that is gone was asked for, beyond what its bundle says.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.tables.record import record
 from mmscope.reports.compare.relation import BOOT_NAMES
 from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
 
@@ -18,7 +18,7 @@ NOTABLE = 0.01
 CHOSEN_NAMES = frozenset({"comm", "root_comm", "profile"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FindingChange:
     """
     A finding that is new, worse, better or the same, that is no longer over its threshold

@@ -7,9 +7,9 @@ range and a mark at the median.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.compare.host_groups import MEASURES, WORDS, Group, Host
 from mmscope.reports.compare.rank_test import LEVEL, least_chance, least_hosts
@@ -23,7 +23,7 @@ MAX_HOSTS = 500
 SAME_WORDS = {"release": "kernel", "counted": "counters", "seconds": "over"}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Strip:
     """One side of one measure: places on the scale, in per cent of it."""
 
@@ -35,7 +35,7 @@ class Strip:
     median: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MeasureView:
     """One measure of both groups."""
 
@@ -52,7 +52,7 @@ class MeasureView:
     equal: str  # what every host of both sides has, if it is the same
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class View:
     """Both groups."""
 

@@ -17,13 +17,12 @@ Cannot know: whether the sides differ in anything else than what is tried.
 import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column, column, columns, table_row
 from mmscope.reports.bundle.boots import captured
 from mmscope.reports.bundle.bundle import Bundle
@@ -159,7 +158,7 @@ MEASURES = [c for c in columns(Host) if c.name in STATES | ATTEMPTS | RATES]
 MEASURES += [c for c in columns(Host) if c.name in ATTEMPTS.values()]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Readings:
     """The bundles of one boot of one host, in the order of time."""
 

@@ -10,11 +10,10 @@ Each class has the owner inside it that changed most, where a table of owners wa
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
-from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.compare.table_changes import Change, TableChanges, known
@@ -25,7 +24,7 @@ FREE = "free"
 ALL = "all memory"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Step:
     """
     A class whose memory differs.
@@ -52,7 +51,7 @@ class Step:
         return self.difference if self.name == ALL else -self.difference
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LedgerChanges:
     """From what was free to what is, in bytes."""
 

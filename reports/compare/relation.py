@@ -10,10 +10,10 @@ one.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import lacking, not_written
@@ -27,7 +27,7 @@ BOOT_NAMES = frozenset(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Relation:
     """
     What two bundles have to do with each other.

@@ -11,12 +11,12 @@ always does; a pid counts as the same only with the same comm.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column
 from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.bundle import Bundle
@@ -39,7 +39,7 @@ def known(name: str) -> Declared:
 UNKNOWN = Declared("", "", object)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Change:
     """
     A row that is not the same in both.
@@ -56,7 +56,7 @@ class Change:
     others: list[tuple[Column, Any, Any]]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TableChanges:
     """What changed in one table."""
 

@@ -2,9 +2,9 @@
 """How one value of a table is shown: its text, what is exact about it, and what it sorts by."""
 
 import re
+from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column
 
 # Units that a value is shown with, and its column need not say.
@@ -69,7 +69,7 @@ MINUS_ONE = re.compile(r"(?:^|; )-1: ([^;]{1,40})")
 NAMES = {"node", "cpu", "order", "pid", "tgid", "handle"}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One value of a table as it is shown."""
 

@@ -30,7 +30,6 @@ from markupsafe import Markup, escape
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import csv_line
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Table
@@ -51,7 +50,7 @@ LINES = 100  # that are packed at once
 MARK = re.compile("\0([0-9]+)\0")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Download:
     """
     Something to download.

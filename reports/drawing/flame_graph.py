@@ -8,7 +8,6 @@ or too narrow to be drawn share a box at its right that says how many stacks it 
 
 The SVG is made for the page: widths are per cent, names and numbers are in titles, classes give
 colours, which follow the dark theme. It is the still picture; ``flame_viewer.js`` draws the same
-from mmscope.drgn.tables.record import record
 from all stacks where the page has them for download, with zoom, search and other views.
 
 A differential compares two graphs frame by frame. Widths are those of one of them: of the after,
@@ -28,7 +27,6 @@ from markupsafe import Markup, escape
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.record import record
 
 Stacks = Iterable[tuple[str, int]] | dict[str, int]  # root;…;leaf, value; a dict is folded
 
@@ -56,7 +54,7 @@ BEHIND = "<"
 CHANCE = 1.96
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlameGraph:
     """
     A drawing, or why it is missing, and what was left out of it.
@@ -74,7 +72,7 @@ class FlameGraph:
     narrowest: float  # frame that is drawn, as a share of the whole
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Top:
     """A frame with what ends in it, and what passes through it or ends there."""
 
@@ -238,7 +236,7 @@ def _amount(value: int, unit: str, whole: int) -> str:
     return f"{_plain(value, unit)}{exact}, {display.share(value, whole)}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Sorted:
     """
     Stacks in the order of their text, a semicolon behind each: those with the same first frames

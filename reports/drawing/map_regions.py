@@ -2,14 +2,13 @@
 """Where zones lie in a map that is drawn row by row, and their names beside it."""
 
 from collections.abc import Sequence
-
-from mmscope.drgn.tables.record import record
+from dataclasses import dataclass
 
 # (row, column, (node, zone)) of the cell where a zone begins.
 Begin = tuple[int, int, tuple[int, str]]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Region:
     """
     A zone, from the cell where it begins to that where the next one does.

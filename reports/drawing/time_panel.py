@@ -12,11 +12,11 @@ Cannot know: when between two points something happened.
 import bisect
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 
 Points = list[tuple[float, float]]
 
@@ -36,7 +36,7 @@ ROUND = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 LABEL_WIDTH = 130
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Line:
     """``points`` are ``seconds value`` each; of a rate two of them, which hold the step between."""
 
@@ -45,7 +45,7 @@ class Line:
     points: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Lane:
     """One chart. ``rate``: its lines are amounts per second, else levels."""
 
@@ -60,7 +60,7 @@ class Lane:
         return [line.name for line in self.lines]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Mark:
     """Something that happened; ``at`` is where, ``label`` is empty where there is no room."""
 
@@ -72,7 +72,7 @@ class Mark:
     last: bool  # its label stands to its left
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Clock:
     """The axis of all lanes."""
 

@@ -12,25 +12,21 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import marshal
+import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import duckdb
 import jinja2
 from jinja2.environment import TemplateExpression
 
-from mmscope import FOLDER
 from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.database import Database, connect, failed, open_database
-from mmscope.reports.bundle.declared import kept
+from mmscope.reports.bundle.database import Database, failed, open_database
 from mmscope.reports.findings.answerable import (
     doubtful,
     named,
@@ -42,20 +38,16 @@ from mmscope.reports.findings.kernel_said import BY_PAGE, Kernel
 from mmscope.reports.findings.proof import Declared, Proof, proofs
 
 FINDINGS = Path(__file__).resolve().parent
-# What ours are made of, with the features that they may name.
-SOURCES = (FINDINGS, FOLDER / "drgn" / "machine", FOLDER / "drgn" / "tables")
 SEVERITIES = ("critical", "warning", "notice")
 # What a finding does to the machine, the worst first: the order of those of one severity.
 # The last one is nothing that the machine suffers: a recording is not what it seems to be.
 HIDES = "hides"
 HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
-# How an expression is compiled.
-RESULT = "{{% set result = {} %}}"
 # Of a stack, in a sentence.
 MAX_FRAMES = 8
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Link:
     """Where something is written up."""
 
@@ -63,7 +55,7 @@ class Link:
     url: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Step:
     """
     Something to do, with its price.
@@ -101,7 +93,7 @@ class Step:
         )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was found. All words are plain text, with values from the bundle in them."""
 
@@ -128,7 +120,7 @@ class Finding:
     plain: str = ""  # the title as one says it aloud, if that is other words
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NotChecked:
     """A finding that could not be asked of this bundle."""
 
@@ -138,7 +130,7 @@ class NotChecked:
     section: str = ""  # where its evidence would be
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """
     Everything that the findings say of one bundle.
@@ -166,7 +158,7 @@ class Verdict:
         return self.made + len(self.not_checked)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Question:
     """A finding's file."""
 
@@ -204,14 +196,6 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
     :raises ValueError: a file is not as it should be; these are the project's own, so a fault here
         is one of the project.
     """
-    return (
-        kept("questions", SOURCES, _questions_of) if folder == FINDINGS else _questions_of(folder)
-    )
-
-
-def _questions_of(folder: Path = FINDINGS) -> list[Question]:
-    import tomllib
-
     questions = []
     for path in sorted(folder.glob("*.toml")):
         try:
@@ -287,60 +271,34 @@ def _environment() -> jinja2.Environment:
 
 @functools.cache
 def _words(text: str) -> jinja2.Template:
-    """Words of a question."""
-    environment = _environment()
-    known = _compiled().get(text)
-    code = marshal.loads(known) if known else _code(text)
-    return jinja2.Template.from_code(environment, code, environment.make_globals(None))
+    """A question's words, compiled."""
+    return _environment().from_string(text)
 
 
 @functools.cache
-def _expression(text: str) -> Callable[[dict[str, Any]], Any]:
-    """What an expression over a row gives, as of ``Environment.compile_expression``."""
-    return TemplateExpression(_words(RESULT.format(text)), undefined_to_none=False)
-
-
-def _code(text: str) -> CodeType:
-    return _environment().compile(text)
-
-
-@functools.cache
-def _compiled() -> dict[str, bytes]:
-    """The words of our own questions compiled, which takes a millisecond each."""
-
-    def compiled() -> dict[str, bytes]:
-        texts = itertools.chain.from_iterable(map(_texts, OURS()))
-        return {text: marshal.dumps(_code(text)) for text in dict.fromkeys(texts)}
-
-    return kept("words", SOURCES, compiled, version=jinja2.__version__, instead={})
+def _expression(text: str) -> TemplateExpression:
+    """An expression over a row, compiled."""
+    return _environment().compile_expression(text, undefined_to_none=False)
 
 
 def _texts(question: Question) -> Iterator[str]:
-    """All that of a question is compiled, once something is found."""
+    """All words of a question that depend on the row."""
     said = (question.title, question.plain, question.saw, question.why)
     ties = (question.symptom, *question.explains, question.since)
     steps = (text for step in question.next for text in (step.do, *dict(step.price).values()))
     for text in (*said, *ties, *question.classes, *steps):
         if "{" in text:
             yield text
-    yield RESULT.format(question.worse)
 
 
 OURS = functools.cache(load_questions)
 
 
-def make_ready() -> None:
-    """Do what the first bundle that is asked would wait for."""
-    connect().close()  # DuckDB's own start
-    OURS()
-    _compiled()
-
-
 def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict:
     """Ask a bundle every question."""
     questions = OURS() if questions is None else questions
-    # Of a large bundle most rows are in tables that nobody asks for.
-    return ask(open_database(bundle, only=named(questions), ours=True), questions)
+    # Most rows of a large bundle are in tables that no question names.
+    return ask(open_database(bundle, only=named(questions)), questions)
 
 
 def ask(database: Database, questions: list[Question]) -> Verdict:
@@ -484,6 +442,7 @@ def _estimated(question: Question, row: dict[str, Any]) -> bool:
 def badness_of(question: Question, row: dict[str, Any]) -> float | None:
     """How bad it is, None where a part of that is unknown."""
     try:
-        return float(_expression(question.worse)(row))
+        worse: Any = _expression(question.worse)(row)
+        return float(worse)
     except (ArithmeticError, TypeError):
         return None

@@ -12,9 +12,9 @@ they stand beside each other, and no one is picked.
 """
 
 import re
+from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.reports.findings.findings import HARMS, HIDES, Finding, Step, severity_rank
 
 # Words with a command in them have it in quotes; quotes within it are double.
@@ -24,7 +24,7 @@ COMMAND = re.compile(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Told:
     """What one finding's file found: the worst first, the others alike."""
 
@@ -51,7 +51,7 @@ class Told:
         return f"{words} (and {more:,} more)" if more else words
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Incident:
     """
     What belongs together.

@@ -16,9 +16,8 @@ In tables that it does not name they are those that its needs name (``vm_counter
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from mmscope.drgn.tables.record import record
 
 # Of what a finding needs: a row of a table, by a name.
 CONDITION = re.compile(r"where (\w+) = '([^']*)'")
@@ -26,7 +25,7 @@ CONDITION = re.compile(r"where (\w+) = '([^']*)'")
 Declared = Mapping[str, Mapping[str, Any]]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Proof:
     """
     Rows of a table.

@@ -3,6 +3,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import datetime
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -155,9 +156,7 @@ def print_fleet(args: argparse.Namespace) -> int:
         fleet = ask_fleet(catalog, questions, engine, ledgers=ledgers)
     row_type, rows = _rows(fleet, args.by)
     title = "" if args.format != "table" else headline(fleet)
-    print_rows(
-        columns(row_type), (list(vars(r).values()) for r in rows), form=args.format, title=title
-    )
+    print_rows(columns(row_type), map(dataclasses.astuple, rows), form=args.format, title=title)
     if args.format == "table":
         shared = () if args.by == "owner" else _shared(fleet)
         for line in (*_regressed(fleet), *shared, *_unchecked(fleet)):
@@ -319,7 +318,7 @@ def print_table(args: argparse.Namespace) -> int:
 
 
 def _listed(row_type: type, rows: Iterable[Any]) -> tuple[list[Column], Iterable[Sequence[Any]]]:
-    return columns(row_type), (list(vars(row).values()) for row in rows)
+    return columns(row_type), map(dataclasses.astuple, rows)
 
 
 def labels_of(bundle: Taken) -> str:

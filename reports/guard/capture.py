@@ -98,7 +98,7 @@ def used() -> float:
     return sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, whose))
 
 
-def mmscope(*words: str, main: str = "mmscope.reports.commands.start") -> list[str]:
+def mmscope(*words: str, main: str = "mmscope.reports.commands.command") -> list[str]:
     """This very mmscope as a command, however it was started: installed, in a checkout, packed."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from {main} import main; sys.exit(main())"
     return [sys.executable, "-I", "-c", code, *words]

@@ -9,18 +9,11 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from mmscope.reports.bundle.outcome import Command, declaring, run_and_explain
+from mmscope.drgn.text.text_source import TextError
+from mmscope.reports.bundle.outcome import Command, declaring, unexpected
 
 FOLDER = Path("/var/lib/mmscope/guard")
 CRASHES = Path("/var/crash")
-
-
-def main() -> int:
-    """Run the command by itself; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="mmscope")
-    add_command(declaring(parser.add_subparsers(required=True, metavar="COMMAND", prog="mmscope")))
-    args = parser.parse_args()
-    return run_and_explain(args.run, args)
 
 
 def add_command(command: Command) -> None:
@@ -33,6 +26,7 @@ def add_command(command: Command) -> None:
         "OOM kill, memory pressure, huge pages that run out, an allocation that fails, kernel "
         "memory that only grows. Captures are folders with an index page beside them.",
     )
+    sub.set_defaults(unopened=(TextError, OSError), explain=unexpected)
     declare = declaring(sub.add_subparsers(required=True, metavar="ACTION"))
 
     def action(

@@ -37,7 +37,7 @@ from mmscope.reports.bundle.database import (
 )
 from mmscope.reports.bundle.description import DESCRIPTION, BundleError, Table
 from mmscope.reports.lake.layout import BUNDLES, STACKS
-from mmscope.reports.lake.together import KEYS, Record, Texts, Waiting, insert, kinds_of
+from mmscope.reports.lake.together import KEYS, Record, Waiting, insert, kinds_of
 
 MARKS = "lake_marks"
 BUNDLE_COLUMNS = KEYS | {
@@ -165,9 +165,8 @@ class Stage:
             "lake_boot": _timestamp(boot_time(bundle)),
             "lake_labels": dict(self.given.labels),
         }
-        quick = {
-            name: texts for name in bundle.tables if (texts := _texts(bundle, name)) is not None
-        }
+        held, _ = bundle.held(name for name in bundle.tables if _waits(bundle, name))
+        quick = {name: rows for name, rows in held.items() if not bundle.impossible(name)}
         missing = load_tables(self._connection, bundle, "read", bundle.tables.keys() - quick.keys())
         about = _about(bundle) | {"added": _timestamp(added), "note": note}
         record = Record(path, bundle, day, keys, about, missing)
@@ -186,10 +185,9 @@ class Stage:
         for name, why in reasons(bundle).items():
             missing.setdefault(name, why)
         self._insert((STACKS, day), self._stacks(bundle, keys, missing))
-        for name, texts in quick.items():
-            if not texts:
-                continue
-            self._waiting.add(bundle.tables[name], day, len(self._records), texts)
+        for name, rows in quick.items():
+            if len(rows):
+                self._waiting.add(bundle.tables[name], day, len(self._records), rows)
         self._records.append(record)
 
     def _move(self, table: Table, record: Record, kinds: dict[str, str]) -> None:
@@ -211,13 +209,13 @@ class Stage:
             into = self._table((table.name, day), KEYS | kinds)
             try:
                 insert(self._connection, into, table, kinds, rows, self._records)
-            except (duckdb.Error, BundleError):
+            except duckdb.Error:
                 for one in rows:
                     record = self._records[one[0]]
                     here = record.bundle.tables[table.name]
                     try:
                         insert(self._connection, into, here, kinds, [one], self._records)
-                    except (duckdb.Error, BundleError) as error:
+                    except duckdb.Error as error:
                         record.lose(table.name, why_not(error, here))
         self._waiting = Waiting()
 
@@ -349,14 +347,13 @@ def _day(bundle: Bundle, added: float) -> tuple[str, str]:
     return datetime.datetime.fromtimestamp(at, datetime.UTC).date().isoformat(), note
 
 
-def _texts(bundle: Bundle, name: str) -> Texts | None:
-    """The rows of a table that is read with those of other bundles: nothing is odd with it."""
+def _waits(bundle: Bundle, name: str) -> bool:
+    """Whether a table is inserted with those of other bundles."""
     with contextlib.suppress(OSError):
-        size = bundle.tables[name].path.stat().st_size
-        if size <= MAX_TOGETHER and name not in NAMED_AS_VIEWS:
-            texts = bundle.texts(name)
-            return None if texts is None or bundle.impossible(name) else texts
-    return None
+        return (
+            bundle.tables[name].path.stat().st_size <= MAX_TOGETHER and name not in NAMED_AS_VIEWS
+        )
+    return False
 
 
 def _about(bundle: Bundle) -> dict[str, Any]:

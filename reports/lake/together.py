@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-One table of many bundles, read at once.
+One table of many bundles, inserted at once: an insert costs DuckDB some milliseconds, whatever is
+in it, and a bundle has fifty tables.
 
-To read a CSV file costs DuckDB three milliseconds, whatever is in it, and a bundle has fifty. So
-what :class:`~bundle.Bundle` found whole waits as text, and one file of it is read for hundreds of
-bundles. Cannot know: which of them DuckDB refuses; whoever asks tries each alone then.
+Cannot know: which bundle's rows DuckDB refuses; the caller tries each alone then.
 """
 
-import csv
 import itertools
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.cells import Rows
 from mmscope.reports.bundle.database import (
-    READ_CSV,
     SQL_TYPES,
+    array_of,
     beyond_bigint,
+    registered,
     sql_type,
 )
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.bundle.description import BundleError, Table
+from mmscope.reports.bundle.description import Table
 from mmscope.reports.lake.layout import OURS
 
 # Whose row it is: the first columns of every table.
@@ -44,9 +44,8 @@ WIDE = "DECIMAL(38,0)"
 ALSO = {("BIGINT", "DOUBLE"), ("BIGINT", "VARCHAR"), ("BIGINT", WIDE)}
 # Which of the bundles a row is of.
 OF = "lake_of"
-# Columns, some rows at a time.
-Texts = list[list[Sequence[str]]]
-Rows = list[tuple[int, Texts]]
+# The number of a bundle, and the rows of its table.
+Theirs = list[tuple[int, Rows]]
 
 
 @dataclass
@@ -79,15 +78,15 @@ class Waiting:
     """Rows of tables, with the number of the bundle that they are of."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[Any, ...], tuple[Table, str, Rows]] = {}
+        self._groups: dict[tuple[Any, ...], tuple[Table, str, Theirs]] = {}
 
-    def add(self, table: Table, day: str, number: int, texts: Texts) -> None:
-        """Tables with the same columns are read together."""
+    def add(self, table: Table, day: str, number: int, here: Rows) -> None:
+        """Tables with the same columns are inserted together."""
         shape = tuple((c.name, sql_type(c), c.nullable) for c in table.columns)
         _, _, rows = self._groups.setdefault((table.name, day, shape), (table, day, []))
-        rows.append((number, texts))
+        rows.append((number, here))
 
-    def groups(self) -> Iterator[tuple[Table, str, Rows]]:
+    def groups(self) -> Iterator[tuple[Table, str, Theirs]]:
         """Table, day and rows."""
         yield from self._groups.values()
 
@@ -116,7 +115,7 @@ def insert(
     into: str,
     table: Table,
     kinds: dict[str, str],
-    rows: Rows,
+    rows: Theirs,
     records: Sequence[Record],
 ) -> None:
     """
@@ -125,7 +124,7 @@ def insert(
     :param into: a table, for SQL.
     :param table: that of one of them; the columns of the others are the same.
     :param records: by number.
-    :raises duckdb.Error, BundleError: they cannot be read.
+    :raises duckdb.Error: they cannot be inserted.
     """
     given: dict[str, Any] = {
         key: [records[number].keys[key] for number, _ in rows]
@@ -138,29 +137,13 @@ def insert(
     )
     names = ", ".join(f'"{name}"' for name in (*KEYS, *kinds))
     values = ", ".join(f'"{name}"::{kind}' for name, kind in kinds.items())
-    given |= {
-        "lake_labels": records[rows[0][0]].keys["lake_labels"],
-        "columns": {OF: "BIGINT"} | {c.name: sql_type(c) for c in table.columns},
-        "required": [OF, *(c.name for c in table.columns if not c.nullable)],
-    }
-    text = (
-        f"insert into {into} ({names}) select {whose}, {values} "
-        f"from {READ_CSV.format(header='false')}"
-    )
-    with tempfile.TemporaryFile("w", encoding="utf-8", newline="") as file:
-        write = csv.writer(file, lineterminator="\n")
-        for place, (_, texts) in enumerate(rows, 1):
-            for some in texts:
-                write.writerows(zip(itertools.repeat(place), *some))  # without end
-        file.flush()
-        connection.execute("begin")
-        try:
-            path = f"/dev/fd/{file.fileno()}"
-            (loaded,) = connection.execute(text, given | {"path": path}).fetchone() or (0,)
-            wanted = sum(len(some[0]) for _, texts in rows for some in texts)
-            if loaded != wanted:
-                raise BundleError(f"{table.path}: damaged: {wanted} rows, or {loaded}")
-            connection.execute("commit")
-        except BaseException:
-            connection.execute("rollback")
-            raise
+    given["lake_labels"] = records[rows[0][0]].keys["lake_labels"]
+    counts = [len(some) for _, some in rows]
+    arrays = {OF: np.repeat(np.arange(1, len(rows) + 1), counts)}
+    for c in table.columns:
+        cells = itertools.chain.from_iterable(some.columns[c.name] for _, some in rows)
+        arrays[c.name] = array_of(c, list(cells))
+    with registered(connection, arrays) as piece:
+        connection.execute(
+            f"insert into {into} ({names}) select {whose}, {values} from {piece}", given
+        )

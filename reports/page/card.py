@@ -7,9 +7,9 @@ Cannot know: more than the findings. Where they were clear it says what was chec
 """
 
 import contextlib
+from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.findings.findings import SEVERITIES, Finding, Step, Verdict
@@ -22,7 +22,7 @@ NOUNS = {"critical": ("critical finding",), "warning": ("warning",), "notice": (
 MAX_HARM = 3  # effects that it names
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Card:
     """The first screen. Texts are plain, with values from the bundle in them."""
 

@@ -10,12 +10,11 @@ Cannot know: more than the rows on which the finding stands (``proof``).
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.amounts import bar_percent
-from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import BundleError
@@ -32,7 +31,7 @@ NOBODYS = {"free", "mapped", "all"}
 EXPECTED = (BundleError, ArithmeticError, LookupError, TypeError, ValueError)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Bar:
     """``width`` and ``marked``, the part that is the culprit's, are per cent of the longest."""
 
@@ -43,7 +42,7 @@ class Bar:
     loud: bool  # it is what the finding is about, though nothing may be there
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Culprit:
     """
     The picture.
@@ -124,10 +123,9 @@ def _owners(bundle: Bundle, proof: Proof, page_size: int | None) -> Culprit | No
         return int(row[measure.name] or 0)
 
     named = [c for c in table.columns if c.key or c.name in DESCRIBES]
-    only = {measure.name, *(c.name for c in named), *proof.columns}
-    rows = heapq.nlargest(MAX_BARS, bundle.rows(proof.table, only=only), key=sized)
+    rows = heapq.nlargest(MAX_BARS, bundle.rows(proof.table), key=sized)
     if not any(proof.holds(row) for row in rows):
-        rows = [*rows[:-1], *_first(filter(proof.holds, bundle.rows(proof.table, only=only)))]
+        rows = [*rows[:-1], *_first(filter(proof.holds, bundle.rows(proof.table)))]
     if len(rows) < 2 or not sized(rows[0]):
         return None
     bars = []

@@ -1,40 +1,31 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-A bundle's pictures as the HTML that the page has; of a long bundle drawn by two processes beside
-the one that asks for findings and writes the tables.
-
-They begin before DuckDB does, and take no more of the bundle than its files. They draw the same
-pictures by the same function; where one ends early, or there is one CPU only, the page's own
-process draws them.
+A bundle's pictures as the HTML that the page has.
 
 Cannot know: the number of a download in the page, which is given where the picture is placed.
 """
 
-import contextlib
-import functools
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from jinja2 import TemplateError
 from markupsafe import Markup
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
-from mmscope.drgn.workers.workers import Died, Tell, beside
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Table
 from mmscope.reports.drawing.downloads import Download, Downloads
 from mmscope.reports.page.environment import environment_of
-from mmscope.reports.page.picture_rows import groups, picture_rows
+from mmscope.reports.page.picture_rows import picture_rows
 from mmscope.reports.page.sentences import uptime_of
 from mmscope.reports.pictures.picture import Picture, Tables
-from mmscope.reports.pictures.registry import LOOKED_AT
+from mmscope.reports.pictures.registry import PICTURES
 
 # What a picture of a stranger's table may fail with.
 EXPECTED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TemplateError)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PictureView:
     """A picture, or why it is missing."""
 
@@ -44,7 +35,7 @@ class PictureView:
     tables: frozenset[str] = frozenset()  # that it shows
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """
     Pictures of a bundle.
@@ -69,62 +60,22 @@ def page_size_of(bundle: Bundle) -> int | None:
     return size if size is not None and 0 < size < 1 << 40 else None
 
 
-@contextlib.contextmanager
-def drawing(bundle: Bundle) -> Iterator[Callable[[], Drawn]]:
-    """The pictures of a bundle, drawn meanwhile if that saves time; waits for them when called."""
-    parts = groups(bundle)
-    if len(parts) == 1:
-        bundle.hold(LOOKED_AT & bundle.tables.keys())  # what is looked at twice is read once
-    if len(parts) == 1 or len(os.sched_getaffinity(0)) < 2:
-        yield lambda: draw(bundle, parts)
-        return
-    with contextlib.ExitStack() as children:
-        waits = [
-            children.enter_context(beside(functools.partial(draw, bundle, [part])))
-            for part in parts
-        ]
-
-        def drawn() -> Drawn:
-            results = [wait() for wait in waits]
-            return _together(
-                draw(bundle, [part]) if isinstance(result, Died) else result
-                for part, result in zip(parts, results, strict=True)
-            )
-
-        yield drawn
-
-
-def _together(parts: Iterable[Drawn]) -> Drawn:
-    return Drawn({table: views for part in parts for table, views in part.pictures.items()})
-
-
-def draw(
-    bundle: Bundle, parts: Iterable[Sequence[Picture]], tell: Tell = lambda steps: None
-) -> Drawn:
-    """
-    Draw pictures of a bundle, group by group.
-
-    :param tell: called after each picture.
-    """
-    return _together(_draw(bundle, pictures, tell) for pictures in parts)
-
-
-def _draw(bundle: Bundle, pictures: Sequence[Picture], tell: Tell) -> Drawn:
+def draw(bundle: Bundle) -> Drawn:
+    """Draw the pictures of a bundle."""
     page_size, offers = page_size_of(bundle), Downloads()
     environment = environment_of(page_size, uptime_of(bundle))
     environment.globals["offer"] = offers.offer
-    known, errors = picture_rows(bundle, pictures)
+    known, errors = picture_rows(bundle)
 
     def html(picture: Picture) -> Markup:
         template = environment.get_template(f"picture_{picture.name}.html")
         return Markup(template.render(data=picture.draw(known, page_size)))  # escapes everything
 
     found: dict[str, list[PictureView]] = {}
-    for picture in pictures:
+    for picture in PICTURES:
         table = bundle.tables.get(picture.table)
         if table and (view := _view(picture, table, known, errors, html)):
             found.setdefault(table.name, []).append(view)
-            tell(1)
     return Drawn({table: (views, offers.offered) for table, views in found.items()})
 
 

@@ -10,12 +10,12 @@ the list is all there is.
 import functools
 import re
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup, escape
 
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.record import record
 
 FILE = Path(__file__).resolve().parent / "glossary.toml"
 # Where no other link may stand, or nothing is said.
@@ -23,7 +23,7 @@ SILENT = ("a", "button", "summary", "code")
 TAG = re.compile(r"(<[^>]*>)")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Term:
     """A word of the field."""
 

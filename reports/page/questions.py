@@ -7,12 +7,12 @@ page is not shown.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from mmscope.drgn.tables.record import record
 from mmscope.reports.page.views import FindingView, SectionView
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Asked:
     """
     A question.

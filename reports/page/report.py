@@ -15,9 +15,8 @@ the page says so.
 Cannot know: what is not in the bundle. A report of a bundle is as complete as the reading was.
 """
 
-import functools
 import re
-from collections.abc import Callable, Container
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,9 @@ from mmscope.reports.drawing.downloads import Downloads
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card
-from mmscope.reports.page.drawn import Drawn, draw, page_size_of
+from mmscope.reports.page.drawn import draw, page_size_of
 from mmscope.reports.page.environment import environment_of, policy_of, squeeze
 from mmscope.reports.page.glossary import Glossary
-from mmscope.reports.page.picture_rows import groups
 from mmscope.reports.page.questions import questions
 from mmscope.reports.page.sentences import (
     FACTS,
@@ -85,19 +83,17 @@ def render(
     bundle: Bundle,
     verdict: Verdict,
     comparison: Comparison | None = None,
-    drawn: Callable[[], Drawn] | None = None,
 ) -> str:
     """
     The report of one bundle, as the text of one HTML file.
 
     :param comparison: with a baseline; of this bundle and this verdict.
-    :param drawn: its pictures, where they are drawn beside (``drawing``).
     """
     page_size = page_size_of(bundle)
-    pictures = functools.cache(drawn or functools.partial(draw, bundle, groups(bundle)))
+    pictures = draw(bundle)
     environment, offers = _of_this_page(bundle, page_size)
     sections = section_views(
-        bundle, lambda table: pictures().of(table, offers), page_size, verdict.found
+        bundle, lambda table: pictures.of(table, offers), page_size, verdict.found
     )
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = host_of(bundle)

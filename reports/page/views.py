@@ -22,7 +22,6 @@ from markupsafe import Markup
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, SectionResult, Table
@@ -49,7 +48,7 @@ MAX_SERIES_ROWS = 60
 MAX_PROVEN = 20
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TableView:
     """One table as it is shown: its first rows."""
 
@@ -68,7 +67,7 @@ class TableView:
     zeros: int = 0  # rows at the end that are all zero, where findings stand on others
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SectionView:
     """One section of the page."""
 
@@ -102,7 +101,7 @@ class FindingView:
     open: bool = False  # why it hurts and what to do are shown unasked
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class IncidentView:
     """Findings that belong together."""
 
@@ -198,7 +197,8 @@ def _whole(bundle: Bundle, name: str, needed: frozenset[str]) -> list[dict[str, 
     table = bundle.tables.get(name)
     if table is None or not needed <= {column.name for column in table.columns}:
         return []
-    return [] if bundle.hold([name]) else list(bundle.rows(name))
+    found, _ = bundle.held([name])
+    return list(found.get(name, ()))
 
 
 def table_view(

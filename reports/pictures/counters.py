@@ -8,9 +8,9 @@ a machine that was fine for a month and is not now still shows the month.
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.tables.record import record
 from mmscope.reports.pictures.picture import Picture, Tables
 
 # The first pattern that fits names the group; names are the kernel's (vmstat_text[], mm/vmstat.c).
@@ -32,7 +32,7 @@ GROUPS = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Ratio:
     """A success share: its parts are always shown beside it."""
 
@@ -49,7 +49,7 @@ RATIOS = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class View:
     """What the page shows."""
 

@@ -10,12 +10,12 @@ HighAtomic or Isolate, and to CMA only if they are Movable.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.record import record
 from mmscope.reports.drawing import charts
 from mmscope.reports.pictures.picture import Picture, Tables
 
@@ -37,7 +37,7 @@ HELD_BACK = ("HighAtomic", "Isolate")
 KERNEL_ORDER = ("Unmovable", "Movable", "Reclaimable", "HighAtomic", "CMA", "Isolate")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One free list; ``blocks`` is None where the table does not have it."""
 
@@ -48,7 +48,7 @@ class Cell:
     held: bool  # large enough for a huge page, which may not have it
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Line:
     """One migratetype of one zone, or the sum of all."""
 
@@ -58,7 +58,7 @@ class Line:
     thp_blocks: int | None  # blocks of THP size that fit into its blocks as they are
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ZoneGrid:
     """The free lists of one zone."""
 
@@ -160,7 +160,7 @@ def _line(
     return Line(migratetype, cells, sum(cell.pages for cell in cells), large)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fragmentation:
     """The unusable free space index of one zone: a value an order, 0 good, 1 bad."""
 

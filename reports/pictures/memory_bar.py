@@ -7,14 +7,12 @@ agree.
 """
 
 import heapq
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
-from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.reports.bundle.cells import columns_of
@@ -43,14 +41,14 @@ for _table in TABLES.values():
         OWNERS.setdefault(_inside.owner, []).append((_table, _inside))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Part:
     name: str
     zones: list[tuple[str, int]]  # (zone in words, bytes)
     bytes: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Owner:
     """Who has memory inside a class, as a table of owners says."""
 
@@ -150,15 +148,6 @@ def _names(table: Table) -> list[Column]:
     return [c for c in columns(table.row) if c.key or c.name in DESCRIBES]
 
 
-def _owners_read() -> dict[str, frozenset[str]]:
-    """The columns that say who has memory inside a class."""
-    found: dict[str, frozenset[str]] = {}
-    for table, inside in itertools.chain.from_iterable(OWNERS.values()):
-        names = {inside.column, *(c.name for c in _names(table)), *(inside.where or ())[:1]}
-        found[table.name] = found.get(table.name, frozenset()) | names
-    return found
-
-
 def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
     rows = tables["memory_ledger"]
     checks = tables.get("ledger_checks", [])
@@ -179,7 +168,6 @@ MEMORY_BAR = Picture(
     frozenset({"owner", "part", "node", "zone", "bytes"}),
     draw,
     others=frozenset({"ledger_checks", *(t.name for each in OWNERS.values() for t, _ in each)}),
-    reads=_owners_read(),
     style="""
 .mem-bar rect { fill: var(--series, var(--bar)); stroke: var(--bg); stroke-width: 1; }
 .mem-bar rect.mem-free { fill: var(--bar); } .mem-bar rect.mem-gone { fill: var(--other); }

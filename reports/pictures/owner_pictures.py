@@ -18,7 +18,6 @@ from typing import Any
 from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.amounts import bar_percent
-from mmscope.drgn.tables.record import record
 from mmscope.reports.drawing import downloads, flame_graph, time_panel
 from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.drawing.downloads import Download
@@ -48,7 +47,7 @@ class Group:
     stacks: int = 0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Groups:
     """The groups that hold most, the next ones, and how many there are."""
 
@@ -58,7 +57,7 @@ class Groups:
     total: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Flames:
     """A flame graph with what stands beside it."""
 
@@ -70,7 +69,7 @@ class Flames:
     plumbing: list[str]  # functions of the allocators
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Grower:
     """A stack that gained pages between the first and the last snapshot."""
 
@@ -85,7 +84,7 @@ class Grower:
     note: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Growth:
     """What a series shows, in words and numbers."""
 
@@ -457,14 +456,12 @@ PAGE_OWNER_GROWTH = Picture(
     page_owner_growth,
     others=frozenset({"page_owner_stacks", "page_owner_snapshots", "watch_samples"}),
     parts=GROWN,
-    reads={"page_owner_growth": GROWTH},
 )
 SLAB_OWNER = Picture(
     "slab_owner",
     "slab_owner_stacks",
     frozenset({"cache", "stack", "objects", "bytes"}),
     slab_owner,
-    reads={"slab_owner_stacks": frozenset({"cache", "stack", "objects", "bytes"})},
 )
 MEMORY_CGROUPS = Picture(
     "memory_cgroups",

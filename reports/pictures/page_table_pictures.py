@@ -13,11 +13,11 @@ import bisect
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.pictures.picture import Picture, Tables
 
@@ -46,7 +46,7 @@ LEAST_HEIGHT, LEAST_WIDTH = 5.0, 0.3
 LABEL_WIDTH = 17.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A part of a bar, in per cent of it."""
 
@@ -56,7 +56,7 @@ class Segment:
     title: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Level:
     """The tables of one level of a process."""
 
@@ -68,7 +68,7 @@ class Level:
     segments: list[Segment]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Region:
     """A part of an address space: a column in a strip, in per cent of it."""
 
@@ -80,7 +80,7 @@ class Region:
     label: str  # its size, where there is room
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Tree:
     """One process, drawn."""
 
@@ -95,7 +95,7 @@ class Tree:
     seconds: list[str]  # that its end takes: for its tables, with its pages, after the OOM reaper
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class View:
     """What the template draws."""
 
@@ -289,9 +289,4 @@ PAGE_TABLES = Picture(
     view,
     others=frozenset({"page_table_occupancy", "page_table_regions"}),
     parts={"exit_costs": ("pid", costs_wanted)},
-    reads={
-        "page_tables": frozenset({"pid", "comm", "pgtables_bytes", "resident_bytes"})
-        | {"hugetlb_bytes", "swap_ptes", "pte_tables", "empty_pte_tables", "zero_ptes"}
-        | {"deposited_pte_tables", "huge_pmds", "exit_pte_slots"}
-    },
 )

@@ -22,7 +22,6 @@ from operator import itemgetter
 from typing import Any
 
 from mmscope.drgn.tables.display import pages, plural
-from mmscope.drgn.tables.record import record
 from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.drawing.map_regions import Region, regions, zone_labels
 from mmscope.reports.pictures.free_heatmap import MAX_TYPES, rank
@@ -56,7 +55,7 @@ MARKS = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stroke:
     """A path of horizontal strokes; lengths in cells."""
 
@@ -68,7 +67,7 @@ class Stroke:
     dash: str  # the pattern along the stroke; empty: none
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Legend:
     """All pageblocks of one migratetype."""
 
@@ -80,7 +79,7 @@ class Legend:
     none_free: int | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Map:
     """Everything the template draws. Positions are in cells from the upper left corner."""
 
@@ -284,7 +283,7 @@ def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]
     return cells
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Rows:
     """Which rows of the picture there are: those with memory, and room to say what is left out."""
 

@@ -6,16 +6,14 @@ A picture shows wherever its table does, above it. ``templates/picture_<name>.ht
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from mmscope.drgn.tables.record import record
 
 Row = dict[str, Any]
 Tables = dict[str, Sequence[Row]]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Picture:
     """
     What is drawn of a table.
@@ -28,7 +26,6 @@ class Picture:
     :ivar others: tables that it looks at besides, where the bundle has them.
     :ivar parts: the same of long tables: which values of which column it needs.
     :ivar chosen: the same: which rows it needs.
-    :ivar reads: of tables that may be long, the only columns that it looks at; of others, all.
     :ivar style: CSS, where the classes of ``templates/report.css`` are not enough.
     """
 
@@ -39,7 +36,6 @@ class Picture:
     others: frozenset[str] = frozenset()
     parts: Mapping[str, tuple[str, Callable[[Tables], set[Any]]]] = field(default_factory=dict)
     chosen: Mapping[str, Callable[[Tables], Callable[[Row], bool]]] = field(default_factory=dict)
-    reads: Mapping[str, frozenset[str]] = field(default_factory=dict)
     style: str = ""
 
     @property

@@ -15,9 +15,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.tables.record import record
 from mmscope.perf import recipe as recipes
 from mmscope.perf.recipe import Recipe
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split, plain
@@ -43,7 +43,7 @@ HIDDEN = "(interrupts back on)"
 KERNEL, KERNEL_END = "_[k]", "_[k];"  # how a kernel's frame ends; and where another follows
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PartRow:
     """A part of the kernel's work."""
 
@@ -54,7 +54,7 @@ class PartRow:
     why: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Site:
     """A leaf where interrupts come back on."""
 
@@ -63,7 +63,7 @@ class Site:
     stands_for: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """One event of a recording that has stacks."""
 
@@ -79,7 +79,7 @@ class Drawn:
     nmi: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Recording:
     """A recording with all that stands beside its graphs."""
 

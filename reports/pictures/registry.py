@@ -25,12 +25,6 @@ def _modules() -> Iterator[ModuleType]:
 PICTURES = tuple(declared(_modules(), Picture))
 # Held whole.
 LOOKED_AT = {p.table for p in PICTURES} | {name for p in PICTURES for name in p.others}
-# Of those that each picture reads in part: the columns.
-READS = {
-    name: frozenset().union(*(p.reads[name] for p in PICTURES if name in p.tables))
-    for name in sorted({name for p in PICTURES for name in p.reads})
-    if all(name in p.reads for p in PICTURES if name in p.tables)
-}
 # Held in part, by what the others say.
 PARTS = {name: part for p in PICTURES for name, part in p.parts.items()}
 CHOSEN = {name: chosen for p in PICTURES for name, chosen in p.chosen.items()}

@@ -12,10 +12,10 @@ many VMAs.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
-from mmscope.drgn.tables.record import record
 from mmscope.reports.pictures.picture import Picture, Tables
 
 # More classes, stretches or pages are damage; a power of two has 64 at most.
@@ -24,7 +24,7 @@ MAX_STRETCHES = 4096
 HEIGHT = 60  # of the bars of the map, in its own units
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FanoutBar:
     """Trees with so many VMAs, as two shares in per cent."""
 
@@ -37,7 +37,7 @@ class FanoutBar:
     vmas_at: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TreePicture:
     """The page range of an anon_vma."""
 
@@ -59,7 +59,7 @@ class TreePicture:
     splits_pairs: int | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class VisitBar:
     """Visits of some walks, whole range and page offset; bars are logarithmic, in per cent."""
 
@@ -248,7 +248,6 @@ ANON_VMA_MAP = Picture(
     frozenset({"anon_vma", "index", "pages", "vmas", "writable_vmas", "starts", "ksm_items"}),
     tree,
     others=frozenset({"anon_vmas", "vma_splits"}),
-    reads={"anon_vmas": frozenset({"anon_vma", "comm", "pid"})},
 )
 RMAP_VISITS = Picture(
     "rmap_visits",
@@ -256,5 +255,4 @@ RMAP_VISITS = Picture(
     frozenset({"what", "visits", "visits_indexed", "used_here", "node_ns", "measured"}),
     visits,
     others=frozenset({"ksm_pages"}),
-    reads={"ksm_pages": frozenset({"pfn", "visits_per_pass", "visits_indexed"})},
 )

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables.amounts import size
-from mmscope.drgn.tables.record import record
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
@@ -31,7 +30,7 @@ LOOKS = ("pmd", "pte", "pud", "pmd+pte", "none")
 MARKS = {"device": "device", "self-hosted": "hosted"}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A page of struct pages, or a row of them that is not drawn one by one."""
 
@@ -42,7 +41,7 @@ class Entry:
     title: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Frame:
     """A page frame that entries lead to."""
 
@@ -131,7 +130,7 @@ def _draw_run(
         example.entries.append(Entry(len(example.entries), label, places[at], look, title))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cells:
     """Cells of one look, as a path of horizontal strokes."""
 

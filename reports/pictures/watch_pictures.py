@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.record import record
 from mmscope.reports.drawing import time_panel
 from mmscope.reports.drawing.time_panel import Clock, Lane, Mark, Points, step_of, thin
 from mmscope.reports.pictures import owner_pictures
@@ -64,7 +63,7 @@ GAUGES = {*KSM, *(name for _, _, names in LEVELS for name in names)}
 MARKED = {"oom_kill": ("OOM kill", True), "compact_fail": ("failed compaction", False)}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EventSum:
     """What happened of one kind."""
 
@@ -330,6 +329,5 @@ WATCH = Picture(
     | {"watch_events", "watch_overhead"}
     | {"page_owner_growth", "page_owner_stacks", "page_owner_snapshots"},
     parts=owner_pictures.GROWN,
-    reads={"page_owner_growth": owner_pictures.GROWTH},
     chosen={"counter_rates": rates_wanted, "gauge_series": levels_wanted},
 )

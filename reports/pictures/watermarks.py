@@ -13,14 +13,14 @@ another moment.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
-from mmscope.drgn.tables.record import record
 from mmscope.reports.pictures.picture import Picture, Tables
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Marks:
     """One zone. In pages; the ``_at`` fields are per cent of their bar."""
 
@@ -149,7 +149,7 @@ TIMES = (1, 2, 4, 8, 16)
 Wmarks = tuple[int, int, int]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ZoneRaised:
     """One zone after a change. In pages."""
 
@@ -161,7 +161,7 @@ class ZoneRaised:
     main: bool  # at least half of its node: what most requests depend on
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Raised:
     """All zones with another min_free_kbytes. ``held`` is the sum of min, in pages."""
 
@@ -178,7 +178,7 @@ class Raised:
         )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MinFree:
     """What min_free_kbytes may be. ``unknown`` says why that is not known, and nothing else is."""
 

@@ -31,7 +31,7 @@ from pathlib import Path
 # Once for all recordings: under emulation this takes as long as one of them.
 import mmscope.reports.collect.collect
 import mmscope.reports.commands.record_command
-from mmscope.reports.commands.start import main
+from mmscope.reports.commands.command import main
 
 libc = ctypes.CDLL(None, use_errno=True)
 

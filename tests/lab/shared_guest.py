@@ -88,7 +88,7 @@ import mmscope.reports.collect.collect
 import mmscope.reports.commands.command
 import mmscope.reports.commands.doctor
 import mmscope.reports.commands.record_command
-import mmscope.reports.commands.start
+import mmscope.reports.commands.command
 import mmscope.reports.watch.watch
 import mmscope.reports.watch.watch_bundle
 

@@ -29,7 +29,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from mmscope.reports.commands.start import main
+from mmscope.reports.commands.command import main
 
 def module(text):
     with open("/sys/kernel/debug/mmscope_lab", "w") as file:

@@ -26,7 +26,7 @@ PROBES = {
 PROGRAM = f"""
 import ctypes, json, os, re, signal, sys, time
 from pathlib import Path
-from mmscope.reports.commands.start import main
+from mmscope.reports.commands.command import main
 
 PROBES = {PROBES!r}
 TRACING = Path("/sys/kernel/tracing")

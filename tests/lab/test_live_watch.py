@@ -27,7 +27,7 @@ PROGRAM = (
     + SAMPLES
     + """
 import json, signal, sys
-from mmscope.reports.commands.start import main
+from mmscope.reports.commands.command import main
 
 SAMPLES = "/out/watch/watch.samples"
 FILES = ("vmstat", "pressure/memory", "meminfo", "pagetypeinfo")

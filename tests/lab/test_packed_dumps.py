@@ -5,9 +5,8 @@ the same gaps, the same errors and the same tables. Whole, damaged, cut short, b
 """
 
 import hashlib
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.workers.workers import Tell, in_workers
+from mmscope.drgn.workers.workers import in_workers
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
 
@@ -90,27 +89,6 @@ def struct_pages(prog: Program, at: list[tuple[int, int]]) -> tuple[list[Any], i
         for first, array in read_array(prog, address, count, whole, gaps):
             found.append((address, first, len(array), hashlib.sha256(array).hexdigest()))
     return found, gaps.bytes
-
-
-def by_several(work: Callable[[], Any]) -> list[Any]:
-    """What three processes find, of which each has begun before the first one does."""
-    own: list[Any] = []
-    reader, writer = os.pipe()
-
-    def here(number: int, tell: Tell) -> None:
-        for _ in range(0 if number else 2):
-            os.read(reader, 1)
-        own.append(work())
-
-    def child(shares: Iterator[int], tell: Tell) -> Any:
-        os.write(writer, b"!")
-        return [work() for _ in shares]
-
-    found = [each for _, results in in_workers(3, 6, here, child) for each in results]
-    os.close(reader)
-    os.close(writer)
-    assert len(found) >= 2
-    return found + own
 
 
 def error(prog: Program, address: int, size: int) -> str:
@@ -250,7 +228,8 @@ def test_of_a_dump_that_was_cut_short_no_struct_page_is_invented(
         # By several processes, which share the file.
         found = struct_pages(prog, [at])
         assert 0 < found[1] < at[1] * size
-        assert by_several(lambda: struct_pages(prog, [at])) == [found] * 6  # noqa: B023
+        again = in_workers(3, range(6), lambda share: struct_pages(prog, [at]))  # noqa: B023
+        assert list(again) == [found] * 6
         cut.unlink()
 
 
@@ -290,5 +269,6 @@ def test_several_processes_read_at_once(dump: Path) -> None:
     prog, _ = opened(dump)
     at = memory_map(prog)
     alone = struct_pages(prog, at)
-    assert by_several(lambda: struct_pages(prog, at)) == [alone] * 6
+    found = in_workers(3, range(6), lambda share: struct_pages(prog, at))
+    assert list(found) == [alone] * 6
     assert struct_pages(prog, at) == alone

@@ -6,7 +6,7 @@ against how they were made (guest/workload_tables.c).
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -60,7 +60,7 @@ HOSTILE = '<b>thr\x1b[1m;"&'
 def both(scan: PageTableScan) -> list[SimpleNamespace]:
     """Both tables about each process in one."""
     pairs = zip(page_tables(scan), page_table_details(scan), strict=True)
-    return [SimpleNamespace(**(vars(row) | vars(detail))) for row, detail in pairs]
+    return [SimpleNamespace(**(asdict(row) | asdict(detail))) for row, detail in pairs]
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def test_what_is_mapped_is_the_sum_of_smaps(lab_of_tables: TablesLab) -> None:
 def test_the_sums_of_smaps_are_not_all_zero(lab_of_tables: TablesLab) -> None:
     everything = Counter()  # type: ignore[var-annotated]
     for row in lab_of_tables.rows:
-        everything.update({k: v for k, v in vars(row).items() if isinstance(v, int)})
+        everything.update({k: v for k, v in asdict(row).items() if isinstance(v, int)})
     always = ("present_ptes", "zero_ptes", "huge_pmds", "huge_zero_pmds", "hugetlb_bytes")
     for name in (*always, "empty_pte_tables", "shared_pmd_tables"):
         assert everything[name] > 0, name

@@ -416,7 +416,7 @@ def test_folios_are_read_again_only_where_the_first_pass_saw_that_they_may_be(
         return [
             value.tolist() if isinstance(value, np.ndarray) else value
             for each in (anon, of_files)
-            for name, value in sorted(vars(each).items())
+            for name, value in sorted(dataclasses.asdict(each).items())
             if name not in ("trees", "order_of")
         ]
 
