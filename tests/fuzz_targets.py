@@ -49,13 +49,12 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.tables.rows import columns, csv_line
 from mmscope.drgn.text import page_owner_counts
 from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
-from mmscope.drgn.text.page_owner_records import record_texts
-from mmscope.drgn.text.page_owner_selection import EVERYTHING, Selection
-from mmscope.drgn.text.page_owner_tally import (
-    merge,
+from mmscope.drgn.text.page_owner_text import (
+    EVERYTHING,
+    Selection,
     new_tally,
+    record_texts,
     tally_page_owner,
-    tally_selected,
 )
 from mmscope.drgn.text.text_source import MAGIC, Source
 from mmscope.perf import recipe as recipes
@@ -154,36 +153,25 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 def page_owner(data: bytes) -> None:
-    """At once, in small pieces, in two parts by two readers, and culled: the same counts."""
+    """At once, in small pieces, and culled: the same counts."""
 
-    def counted(chunks: Iterable[bytes], begin: int = 0, end: int | None = None) -> dict[str, Any]:
+    def counted(
+        chunks: Iterable[bytes], selection: Selection = EVERYTHING, *, bare: bool = False
+    ) -> dict[str, Any]:
         tally = new_tally()
-        tally_page_owner(record_texts(chunks, tally, begin, end), tally, EVERYTHING)
+        tally_page_owner(record_texts(chunks, tally), tally, selection, bare=bare)
         return tally
 
     whole = counted([data])
-    culled, by_order = new_tally(), Selection(cull=["order"])
-    tally_selected(record_texts([data], culled), culled, by_order)
+    culled = counted([data], Selection(cull=["order"]))
     assert culled["records"] + culled["skipped"] == whole["records"] + whole["skipped"]
     for (order,), (pages, allocations, *_) in culled["culled"].items():
         most = whole["orders"][order]
         assert pages <= most[0] and allocations <= most[1]
-    bare = new_tally()
-    tally_selected(record_texts([data], bare), bare, by_order, bare=True)
+    bare = counted([data], bare=True)
     assert all(task == (None, None, None) for task in bare["tasks"])
-    counted_bare = new_tally()
-    tally_page_owner(record_texts([data], counted_bare), counted_bare, EVERYTHING, bare=True)
-    assert all(task == (None, None, None) for task in counted_bare["tasks"])
-    assert bare["records"] + bare["skipped"] == (counted_bare["records"] + counted_bare["skipped"])
-    if culled["skipped"]:
-        return  # damage may be in what only this one looks at, which the other may count or not
     for size in (7, 61):
         assert counted(pieces(data, size)) == whole
-    middle = len(data) // 2
-    if middle:
-        parts = counted(pieces(data, 61), 0, middle)
-        merge(parts, counted(pieces(data[middle:], 61), middle, len(data)))
-        assert parts == whole
 
 
 def counts(data: bytes) -> None:

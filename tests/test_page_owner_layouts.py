@@ -23,7 +23,7 @@ from mmscope.drgn.owners.page_owner_rows import PageOwnerTask
 from mmscope.drgn.owners.page_owner_scan import PageOwner, page_owner_off, scan_page_owner
 from mmscope.drgn.reading.page_ext import PageExtRange
 from mmscope.drgn.reading.struct_pages import FlagFields
-from mmscope.drgn.text.page_owner_records import MEMBERS, not_kept
+from mmscope.drgn.text.page_owner_text import MEMBERS, not_kept
 
 NOW = 1_000_000_000_000  # ns
 PAGES, PAGE_BYTES, OWNER_AT = 64, 64, 8

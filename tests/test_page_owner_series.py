@@ -37,7 +37,7 @@ from mmscope.drgn.owners.owner_frames import (
 from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.text import page_owner_series as ps
-from mmscope.drgn.text.page_owner_selection import Selection
+from mmscope.drgn.text.page_owner_text import Selection
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.bundle import Bundle

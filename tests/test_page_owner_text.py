@@ -4,7 +4,6 @@ The readers of page_owner's text: every form a kernel prints, and every way it c
 """
 
 import gzip
-import os
 import random
 import re
 import shutil
@@ -30,10 +29,8 @@ from page_owner_inputs import (
     show_stacks_handles,
 )
 
-from mmscope.drgn.text import page_owner_tally
 from mmscope.drgn.text import page_owner_text as po
-from mmscope.drgn.text.page_owner_records import record_texts
-from mmscope.drgn.text.page_owner_selection import EVERYTHING, Selection
+from mmscope.drgn.text.page_owner_text import EVERYTHING, Selection, record_texts
 from mmscope.drgn.text.stack_text import allocator, folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise, recognise_source
 
@@ -44,18 +41,13 @@ FORMS = ("5.10", "5.11", "5.15", "6.1", "6.6", "7.2")
 Task = tuple[int | None, int | None, bytes | None]
 
 
-def read(
-    tmp_path: Path,
-    data: bytes,
-    selection: Selection = EVERYTHING,
-    processes: int = 1,
-) -> dict[str, Any]:
+def read(tmp_path: Path, data: bytes, selection: Selection = EVERYTHING) -> dict[str, Any]:
     path = tmp_path / "page_owner"
     # Hundreds in a test: one that is written over another waits for the disk.
     path.unlink(missing_ok=True)
     path.write_bytes(data)
     with Source(str(path)) as source:
-        return po.read_page_owner(source, selection, processes=processes)
+        return po.read_page_owner(source, selection)
 
 
 def pages(tally: dict[str, Any], table: str) -> int:
@@ -135,7 +127,6 @@ def test_what_a_5_10_printed_is_counted(tmp_path: Path) -> None:
     for table in ("orders", "gfp", "migratetypes", "memcgs"):
         assert pages(whole, table) == 17_001, table
     assert whole["orders"][9] == [11_264, 22]
-    assert read(tmp_path, data, processes=3) == whole
 
 
 def test_what_a_kernel_does_not_print_is_unknown(tmp_path: Path) -> None:
@@ -169,11 +160,10 @@ def test_what_is_printed_selects_without_times(tmp_path: Path) -> None:
     data = record(form="5.10") + record(form="5.10", order=3, gfp=GFP[2]) * 2
     assert read(tmp_path, data, Selection(order=[3]))["orders"] == {3: [16, 2]}
     by_gfp = Selection(cull=["gfp", "allocator"])
-    for processes in (1, 2):
-        assert read(tmp_path, data, by_gfp, processes)["culled"] == {
-            (GFP[0][1].encode(), b"pages"): [1, 1, None, None],
-            (b"GFP_KERNEL", b"pages"): [16, 2, None, None],
-        }
+    assert read(tmp_path, data, by_gfp)["culled"] == {
+        (GFP[0][1].encode(), b"pages"): [1, 1, None, None],
+        (b"GFP_KERNEL", b"pages"): [16, 2, None, None],
+    }
 
 
 @pytest.mark.parametrize(
@@ -414,8 +404,8 @@ def test_an_order_that_no_kernel_has(tmp_path: Path) -> None:
 
 
 def test_limits_leave_a_row_for_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_owner_tally, "MAX_STACKS", 10)
-    monkeypatch.setattr(page_owner_tally, "MAX_TASKS", 5)
+    monkeypatch.setattr(po, "MAX_STACKS", 10)
+    monkeypatch.setattr(po, "MAX_TASKS", 5)
     data = b"".join(page_owner_records(STACKS, 2000))
     whole = sum(slowly(data)[0].values())
     tally = read(tmp_path, data)
@@ -427,44 +417,19 @@ def test_limits_leave_a_row_for_the_rest(tmp_path: Path, monkeypatch: pytest.Mon
 def test_folding_often_counts_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(page_owner_records(STACKS, 3000))
     expected = read(tmp_path, data)
-    monkeypatch.setattr(page_owner_tally, "MAX_SEEN_BYTES", 100)
+    monkeypatch.setattr(po, "MAX_COUNTED_BYTES", 100)
     assert read(tmp_path, data) == expected
 
 
-# Reading in parts and through pipes
-
-
-@pytest.mark.parametrize("processes", [2, 3, 7])
-def test_several_processes_count_the_same(tmp_path: Path, processes: int) -> None:
-    data = b"".join(page_owner_records(STACKS, 400))
-    for text in (data, data[:-5], b"junk\n" + data, record(), data[: len(data) // 2]):
-        assert read(tmp_path, text, processes=processes) == read(tmp_path, text)
-
-
-def test_parts_of_any_size(tmp_path: Path) -> None:
-    """Wherever the parts meet: in a record, in the words between two, in a name."""
-    data = record(b"\n\nPage alloc") * 2 + record(order=1) + record(order=2)
-    path = tmp_path / "po"
-    path.write_bytes(data)
-    for edge in range(1, len(data)):
-        tally = page_owner_tally.new_tally()
-        for begin, end in ((0, edge), (edge, len(data))):
-            chunks = (data[at : at + 100] for at in range(begin, len(data), 100))
-            part = page_owner_tally.new_tally()
-            page_owner_tally.tally_page_owner(
-                record_texts(chunks, part, begin, end), part, EVERYTHING
-            )
-            page_owner_tally.merge(tally, part)
-        assert (tally["records"], pages(tally, "stacks")) == (4, 8), edge
-        assert (tally["skipped"], tally["truncated"]) == (0, 0), edge
+# Reading through pipes
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_chunks_of_any_size(size: int) -> None:
     data = record(b"\n\n") + record(order=1) + record(tail=b"Slab cache page\n")
-    tally = page_owner_tally.new_tally()
+    tally = po.new_tally()
     chunks = (data[at : at + size] for at in range(0, len(data), size))
-    page_owner_tally.tally_page_owner(record_texts(chunks, tally), tally, EVERYTHING)
+    po.tally_page_owner(record_texts(chunks, tally), tally, EVERYTHING)
     assert (tally["records"], pages(tally, "stacks"), tally["truncated"]) == (3, 4, 0)
 
 
@@ -498,33 +463,31 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import resource, sys
+import sys
 from mmscope.drgn.text import page_owner_text as po
 from mmscope.drgn.text.text_source import Source, recognise_source
 with Source(sys.argv[1]) as source:
     assert recognise_source(source) == "page_owner"
-    tally = po.read_page_owner(source, processes=int(sys.argv[2]))
+    tally = po.read_page_owner(source)
 # Not ru_maxrss for itself: that is handed down by whoever started this.
 rss = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
-rss = max(rss, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 print(tally["records"], sum(row[0] for row in tally["stacks"].values()), tally["skipped"], rss)
 """
 
 
-def counted(path: object, processes: int, **options: Any) -> list[int]:
+def counted(path: object, **options: Any) -> list[int]:
     """[records, pages, skipped, peak KiB] as counted by a process of its own."""
-    words = [sys.executable, "-c", SCRIPT, str(path), str(processes)]
+    words = [sys.executable, "-c", SCRIPT, str(path)]
     result = children.run(words, capture_output=True, check=True, **options)
     return [int(word) for word in result.stdout.split()]
 
 
 def test_standard_input() -> None:
     data = b"".join(page_owner_records(STACKS, 500))
-    assert counted("-", 0, input=data)[:3] == [500, sum(slowly(data)[0].values()), 0]
+    assert counted("-", input=data)[:3] == [500, sum(slowly(data)[0].values()), 0]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_memory_is_bounded(tmp_path: Path, processes: int) -> None:
+def test_memory_is_bounded(tmp_path: Path) -> None:
     """150 MB of records with 3000 stacks, in less than 64 MiB, interpreter included."""
     part = b"".join(page_owner_records(make_stacks(3000), 25_000))
     path = tmp_path / "large"
@@ -532,7 +495,7 @@ def test_memory_is_bounded(tmp_path: Path, processes: int) -> None:
         copies = 150_000_000 // len(part) + 1
         for _ in range(copies):
             file.write(part)
-    records, _, skipped, peak = counted(path, processes)
+    records, _, skipped, peak = counted(path)
     path.unlink()
     assert (records, skipped) == (25_000 * copies, 0)
     assert peak < 64 << 10
@@ -546,7 +509,7 @@ def test_memory_is_bounded_for_text_made_to_fill_it(tmp_path: Path) -> None:
         for n in range(60_000):
             frames = "".join(f" f{chance.randrange(1 << 60):x}+0x1/0x2\n" for _ in range(12))
             file.write(record(b"%d" % n, pid=n, stack=frames))
-    records, total, skipped, peak = counted(path, 1)
+    records, total, skipped, peak = counted(path)
     assert (records, total, skipped) == (60_000, 60_000, 0)
     assert peak < 64 << 10
 
@@ -644,27 +607,6 @@ def test_ids_are_stable_and_no_handles() -> None:
     one, two = stack_id(b" a+0x1/0x9\n"), stack_id(b" a+0x2/0x9\n")
     assert one != two and one == stack_id(b" a+0x1/0x9\n")
     assert all(1 << 48 <= number < 1 << 49 for number in (one, two))
-
-
-def test_a_killed_reader_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parent = os.getpid()
-
-    def die(*_: object) -> None:
-        assert os.getpid() != parent
-        os._exit(9)
-
-    monkeypatch.setattr(po, "tally_page_owner", die)
-    with pytest.raises(TextError, match="was killed"):
-        read(tmp_path, b"".join(page_owner_records(STACKS, 50)), processes=2)
-
-
-def test_a_failing_reader_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("disk on fire")
-
-    monkeypatch.setattr(po, "tally_page_owner", fail)
-    with pytest.raises(TextError, match="disk on fire"):
-        read(tmp_path, b"".join(page_owner_records(STACKS, 50)), processes=2)
 
 
 def test_inputs_are_as_the_kernel_prints_them() -> None:

@@ -26,7 +26,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.page_ext import PageExtRange, page_ext_ranges, page_ext_size
 from mmscope.drgn.reading.struct_pages import COLUMNS, FlagFields, flag_fields
-from mmscope.drgn.text.page_owner_records import MEMBERS
+from mmscope.drgn.text.page_owner_text import MEMBERS
 
 # Tasks in memory; and in the table, beyond which they are one row.
 MAX_TASKS_KEPT = 1 << 20

@@ -66,7 +66,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.text.kernel_text import printed_number
-from mmscope.drgn.text.page_owner_records import not_kept
+from mmscope.drgn.text.page_owner_text import not_kept
 
 
 def page_owner_from_memory(memory: Memory) -> Found:

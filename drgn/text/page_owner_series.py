@@ -19,9 +19,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
-from mmscope.drgn.text.page_owner_records import Tally
-from mmscope.drgn.text.page_owner_selection import EVERYTHING, Selection
-from mmscope.drgn.text.page_owner_text import Progress, read_page_owner
+from mmscope.drgn.text.page_owner_text import (
+    EVERYTHING,
+    Progress,
+    Selection,
+    Tally,
+    read_page_owner,
+)
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise_source
 

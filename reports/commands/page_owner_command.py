@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmscope.drgn.text.page_owner_selection import CULL_KEYS, Selection
 from mmscope.drgn.text.page_owner_series import Series, growth_rows, read_series
-from mmscope.drgn.text.page_owner_text import Progress, read_page_owner
+from mmscope.drgn.text.page_owner_text import CULL_KEYS, Progress, Selection, read_page_owner
 from mmscope.drgn.text.text_source import Source, TextError, recognise_source
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.outcome import (

@@ -11,9 +11,8 @@ from typing import IO, Any, NamedTuple
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.amounts import aligned, percent, share, size
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.page_owner_records import Tally, not_kept
-from mmscope.drgn.text.page_owner_selection import Selection
 from mmscope.drgn.text.page_owner_series import Growth, Series
+from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept
 from mmscope.drgn.text.stack_text import folded
 
 SECTION = "page_owner"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mmscope.drgn.owners import page_owner_rows as rows
-from mmscope.drgn.text.page_owner_records import Tally
 from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
+from mmscope.drgn.text.page_owner_text import Tally
 from mmscope.drgn.text.stack_text import folded
 from mmscope.reports.bundle.description import Cell, SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
