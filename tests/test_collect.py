@@ -275,10 +275,10 @@ def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
     monkeypatch.setattr(
         free_memory, "scan_free_memory", lambda *given, jobs: seen.append(given) or scanned
     )
-    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), riders=lambda: [finder])  # type: ignore[arg-type]
+    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), consumers=lambda: [finder])  # type: ignore[arg-type]
     free_memory.free_memory(memory)
     assert [more for _, _, more in seen] == [[]]
-    assert memory.rode(SlabFinder) is None
+    assert memory.kept_consumer(SlabFinder) is None
 
 
 class Broken:

@@ -118,7 +118,7 @@ def dentries_from_memory(memory: Memory) -> Found:
     prog, supers = memory.prog, super_blocks_once(memory)
     try:
         cache = read_dentry_cache(
-            prog, supers, found=memory.rode(SlabFinder), progress=memory.progress
+            prog, supers, found=memory.kept_consumer(SlabFinder), progress=memory.progress
         )
     except (FaultError, LookupError) as error:
         if isinstance(error, LookupError) and not supers.broken_off:

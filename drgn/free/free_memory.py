@@ -107,14 +107,15 @@ def pages_by_zone(rows: Iterable[FreeBlocks | PcpPages]) -> dict[tuple[int, str]
 def free_memory(memory: Memory) -> FreeMemory:
     """
     The pass over the struct pages for what is free, once for all sections; what else wants to see
-    every struct page rides along.
+    every struct page sees it, too.
     """
 
     def scan() -> FreeMemory:
-        riders = memory.board()
-        free = scan_free_memory(memory.prog, memory.progress, riders, jobs=memory.jobs)
-        memory.alight(
-            (rider for rider in riders if free.scan.failure_of(rider) is None), free.scan.gaps
+        consumers = memory.make_consumers()
+        free = scan_free_memory(memory.prog, memory.progress, consumers, jobs=memory.jobs)
+        memory.keep_consumers(
+            (consumer for consumer in consumers if free.scan.failure_of(consumer) is None),
+            free.scan.gaps,
         )
         return free
 

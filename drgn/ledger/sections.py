@@ -38,7 +38,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 
 
-def ledger_rider(memory: Memory) -> LedgerPages:
+def ledger_consumer(memory: Memory) -> LedgerPages:
     """The consumer of the pass that counts every page."""
     places = find_places(memory)
     charged = None
@@ -58,11 +58,11 @@ def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:
 
     :raises FaultError, LookupError: the struct pages cannot be read.
     """
-    if memory.riders is tuple:  # this section is read alone
-        memory.riders = lambda: (ledger_rider,)
+    if memory.consumers is tuple:  # this section is read alone
+        memory.consumers = lambda: (ledger_consumer,)
     with contextlib.suppress(FaultError, LookupError, ValueError):
         free_memory(memory)
-    return memory.rode(LedgerPages) or memory.once("ledger_pages", lambda: _pass(memory))
+    return memory.kept_consumer(LedgerPages) or memory.once("ledger_pages", lambda: _pass(memory))
 
 
 def memory_ledger_from_memory(memory: Memory) -> Found:
@@ -137,7 +137,7 @@ def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
 
 def _pass(memory: Memory) -> tuple[LedgerPages, Gaps]:
     """A pass of its own, where that of another section went by without the ledger."""
-    pages = ledger_rider(memory)
+    pages = ledger_consumer(memory)
     scan = scan_struct_pages(memory.prog, [pages], progress=memory.progress, jobs=memory.jobs)
     if failure := scan.failure_of(pages):
         raise failure
@@ -180,7 +180,7 @@ profiling](https://docs.kernel.org/mm/allocation-profiling.html) can name.
     from_files=memory_ledger_from_files,
     deadline=PASS_SECONDS,
     reads=(prices.MEMINFO, prices.ZONEINFO),
-    rider=ledger_rider,
+    consumer=ledger_consumer,
 )
 
 

@@ -287,8 +287,8 @@ def marked_pages(memory: Memory) -> tuple[Marked, Gaps]:
     def scan() -> tuple[Marked, Gaps]:
         with contextlib.suppress(Exception):
             free_memory(memory)
-        if rode := memory.rode(PoisonFinder):
-            finder, gaps = rode
+        if kept := memory.kept_consumer(PoisonFinder):
+            finder, gaps = kept
             return finder.found, gaps
         poison = PoisonFinder(memory.prog)
         scan = scan_struct_pages(memory.prog, [poison], progress=memory.progress, jobs=memory.jobs)

@@ -242,5 +242,5 @@ away.
     deadline=PASS_SECONDS,
     reads=(prices.MEMINFO, prices.SETTINGS),
     optional=True,
-    rider=lambda memory: PoisonFinder(memory.prog),
+    consumer=lambda memory: PoisonFinder(memory.prog),
 )

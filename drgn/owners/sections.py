@@ -46,7 +46,7 @@ from mmscope.drgn.owners.slab_caches import (
     pages_in_no_cache,
     read_slabinfo,
     slab_caches,
-    slab_rider,
+    slab_consumer,
 )
 from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SLAB_CGROUPS, SlabCgroups
 from mmscope.drgn.owners.slab_owner import (
@@ -346,7 +346,7 @@ allocator](https://docs.kernel.org/admin-guide/mm/slab.html)).
     from_files=slab_caches_from_files,
     deadline=PASS_SECONDS,
     reads=(prices.SLABINFO,),
-    rider=slab_rider,
+    consumer=slab_consumer,
 )
 
 

@@ -474,7 +474,7 @@ def caches_once(memory: Memory) -> tuple[list[Cache], str | None]:
     return memory.once("slab caches", lambda: read_caches(memory.prog))
 
 
-def slab_rider(memory: Memory) -> SlabFinder | None:
+def slab_consumer(memory: Memory) -> SlabFinder | None:
     """
     Finds slabs while another section passes over the struct pages.
 

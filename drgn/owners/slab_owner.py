@@ -457,7 +457,7 @@ def slabs(memory: Memory) -> SlabOwners:
     """
 
     def scan() -> SlabOwners:
-        found = memory.rode(SlabFinder)
+        found = memory.kept_consumer(SlabFinder)
         take = None
         with contextlib.suppress(FaultError, LookupError, ValueError):
             take = memory.once("slab_cgroups", lambda: SlabCgroups(memory.prog)).take

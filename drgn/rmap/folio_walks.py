@@ -175,7 +175,7 @@ class AnonFolios(Folios):
 
 class FolioPlaces(Shared):
     """
-    A consumer that rides along with the first pass and notes where in each chunk folios may be that
+    A consumer of the first pass that notes where in each chunk folios may be that
     have an anon_vma or a file, before anybody knows which there are. The rest of the chunk need not
     be read again for :func:`scan_folios`.
 
@@ -199,7 +199,7 @@ class FolioPlaces(Shared):
 
 
 def folio_places(memory: Memory) -> FolioPlaces | None:
-    """A rider; of a kernel that runs none, since folios come and go between the passes."""
+    """The consumer; of a kernel that runs none, since folios come and go between the passes."""
     return None if memory.live else FolioPlaces()
 
 

@@ -33,7 +33,7 @@ def reverse_maps(memory: Memory) -> Rmap:
         except LookupError:
             more = {}
         maps, slabs = read_reverse_maps(
-            memory.prog, more, found=memory.rode(SlabFinder), progress=memory.progress
+            memory.prog, more, found=memory.kept_consumer(SlabFinder), progress=memory.progress
         )
         ksm = read_ksm(memory.prog, slabs) if more else None
         shift = memory.prog["PAGE_SHIFT"].value_()

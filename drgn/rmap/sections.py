@@ -258,14 +258,14 @@ def ksm_from_files(files: Files) -> Found:
 
 def rmap_cost_from_memory(memory: Memory) -> Found:
     rmap, files = reverse_maps(memory), mapped_file_trees(memory)
-    rode = memory.rode(FolioPlaces)
+    kept = memory.kept_consumer(FolioPlaces)
     folios, of_files, gaps = scan_folios(
         memory.prog,
         rmap.maps,
         files,
         progress=memory.progress,
         jobs=memory.jobs,
-        places=rode[0] if rode else None,
+        places=kept[0] if kept else None,
     )
     cost = node_cost(memory.rmap_node_ns)
     found = Found(unreadable_bytes=gaps.bytes + files.gaps.bytes + rmap.maps.unreadable_bytes)
@@ -450,5 +450,5 @@ again after the migration takes two.
     from_memory=rmap_cost_from_memory,
     from_files=rmap_cost_from_files,
     deadline=PASS_SECONDS,
-    rider=folio_places,
+    consumer=folio_places,
 )

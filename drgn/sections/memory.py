@@ -31,7 +31,7 @@ class DeadlineExceeded(BaseException):
 
 Kept = TypeVar("Kept")
 # Makes a consumer of struct_pages.scan_struct_pages(); None where it cannot go along.
-Rider = Callable[["Memory"], Any]
+MakeConsumer = Callable[["Memory"], Any]
 
 
 @dataclass
@@ -40,8 +40,8 @@ class Memory:
     A kernel's memory.
 
     :ivar progress: called with how far a pass is: (done, in all).
-    :ivar riders: what goes along with the first pass over all struct pages, so that it need not
-        pass over them again.
+    :ivar consumers: of other sections, for the first pass over all struct pages, so that these need
+        no pass of their own.
     :ivar jobs: how many processes may share a pass over a large machine's struct pages, or a walk
         over the page tables of many processes.
     :ivar rmap_node_ns: nanoseconds of a visit of a tree node, as the user measured them.
@@ -50,13 +50,13 @@ class Memory:
 
     prog: Program
     progress: Callable[[int, int], None] | None = None
-    riders: Callable[[], Iterable[Rider]] = tuple
+    consumers: Callable[[], Iterable[MakeConsumer]] = tuple
     jobs: int = 1
     rmap_node_ns: float | None = None
     opened: Callable[[], Program] | None = None
     _probed: int = 0
     _kept: dict[str, Any] = field(default_factory=dict)
-    _rode: dict[type, tuple[Any, Gaps]] = field(default_factory=dict)
+    _consumers: dict[type, tuple[Any, Gaps]] = field(default_factory=dict)
 
     @property
     def live(self) -> bool:
@@ -82,7 +82,7 @@ class Memory:
         """Begin again with a dump, with nothing that was read of it before."""
         assert self.opened is not None
         self.prog = self.opened()
-        self._kept, self._rode = {}, {}  # objects of one program are nothing to another
+        self._kept, self._consumers = {}, {}  # objects of one program are nothing to another
 
     def once(self, name: str, work: Callable[[], Kept]) -> Kept:
         """What several sections need, worked out once; if it failed, it failed for all of them."""
@@ -96,24 +96,24 @@ class Memory:
             raise kept
         return cast(Kept, kept)
 
-    def board(self) -> list[Any]:
-        """The consumers that ride along."""
-        boarded = []
-        for rider in self.riders():
-            # Whoever needs it will say what is wrong.
+    def make_consumers(self) -> list[Any]:
+        """The consumers of other sections, for the first pass."""
+        made = []
+        for make in self.consumers():
+            # The section that needs it will say what is wrong.
             with contextlib.suppress(Exception):
-                if (consumer := rider(self)) is not None:
-                    boarded.append(consumer)
-        return boarded
+                if (consumer := make(self)) is not None:
+                    made.append(consumer)
+        return made
 
-    def alight(self, consumers: Iterable[Any], gaps: Gaps) -> None:
+    def keep_consumers(self, consumers: Iterable[Any], gaps: Gaps) -> None:
         """
-        Keep what rode along to the end.
+        Keep the consumers that saw every page.
 
         :param gaps: what the pass could not read.
         """
-        self._rode |= {type(consumer): (consumer, gaps) for consumer in consumers}
+        self._consumers |= {type(consumer): (consumer, gaps) for consumer in consumers}
 
-    def rode(self, kind: type[Kept]) -> tuple[Kept, Gaps] | None:
-        """A consumer that rode along, and what the pass could not read."""
-        return self._rode.get(kind)
+    def kept_consumer(self, kind: type[Kept]) -> tuple[Kept, Gaps] | None:
+        """A consumer of the first pass, and what that could not read."""
+        return self._consumers.get(kind)

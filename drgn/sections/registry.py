@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import mmscope
-from mmscope.drgn.sections.memory import Rider
+from mmscope.drgn.sections.memory import MakeConsumer
 from mmscope.drgn.sections.section import Section
 from mmscope.drgn.tables.table import declared
 
@@ -37,6 +37,6 @@ SECTIONS = {
 }
 
 
-def riders() -> Iterator[Rider]:
+def consumers() -> Iterator[MakeConsumer]:
     """What all sections would see of the struct pages."""
-    return (section.rider for section in SECTIONS.values() if section.rider is not None)
+    return (section.consumer for section in SECTIONS.values() if section.consumer is not None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmscope.drgn.sections.files import Files
-from mmscope.drgn.sections.memory import Memory, Rider
+from mmscope.drgn.sections.memory import MakeConsumer, Memory
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.table import Heading, Table
 
@@ -107,7 +107,7 @@ class Section(Heading):
         ``from_memory`` reads ``prices.KCORE``.
     :ivar optional: about what few kernels have switched on: that it is absent is worth a word only
         if asked for.
-    :ivar rider: what it would see of every struct page when another section passes over them.
+    :ivar consumer: what it would see of every struct page when another section passes over them.
     """
 
     command: Command
@@ -116,4 +116,4 @@ class Section(Heading):
     deadline: float = 120.0
     reads: tuple[str, ...] = ()
     optional: bool = False
-    rider: Rider | None = None
+    consumer: MakeConsumer | None = None

@@ -48,7 +48,7 @@ CULL_KEYS = ("pid", "tgid", "comm", "order", "gfp", "stack", "memcg", "allocator
 # Limits on what is kept, for text that is made to fill memory.
 MAX_STACKS = 16_000
 MAX_TASKS = 20_000
-MAX_COUNTED_BYTES = 16 << 20  # of distinct records, until they are folded into the tally
+MAX_COUNTED_BYTES = 8 << 20  # of distinct records, until they are folded into the tally
 MAX_ORDER = 30  # twice what any kernel has; 1 << 30 pages fit a table
 # A record is printed into a buffer of at most a page (print_page_owner()); 64 KiB on some.
 MAX_RECORD_BYTES = 1 << 20

@@ -40,14 +40,14 @@ def collect(
     :param notes: more to say about the target, for ``datapackage.json``.
     """
     # Imports every probe, which one that is run by itself need not.
-    from mmscope.drgn.sections.registry import SECTIONS, riders
+    from mmscope.drgn.sections.registry import SECTIONS, consumers
 
     sections: list[SectionResult] = []
     marks: list[Impossible] = []
     machine = Machine.of(asdict(target))
     specs = [spec for spec in SECTIONS.values() if not only or spec.name in only]
     if isinstance(source, Memory):
-        source.riders = riders
+        source.consumers = consumers
 
     for spec in specs:
         if progress is not None:

@@ -65,15 +65,15 @@ def memory_of(prog: Program, *, anew: bool = False) -> "Memory":
     """
     from mmscope.drgn.sections.memory import Memory
 
-    def riders() -> Iterable[Any]:
+    def consumers() -> Iterable[Any]:
         from mmscope.drgn.sections import registry
 
-        return registry.riders()
+        return registry.consumers()
 
     kept: Memory | None = prog.cache.get("mmscope")
     if kept is None or kept.live or anew:
         told = kept.rmap_node_ns if kept else None
-        prog.cache["mmscope"] = kept = Memory(prog, riders=riders, rmap_node_ns=told)
+        prog.cache["mmscope"] = kept = Memory(prog, consumers=consumers, rmap_node_ns=told)
     return kept
 
 
