@@ -106,17 +106,15 @@ def pages_by_zone(rows: Iterable[FreeBlocks | PcpPages]) -> dict[tuple[int, str]
 
 def free_memory(memory: Memory) -> FreeMemory:
     """
-    The pass over the struct pages for what is free, once for all sections; what else wants to see
-    every struct page sees it, too.
+    The pass over the struct pages for what is free, once for all sections, with the consumers of
+    other sections.
     """
 
     def scan() -> FreeMemory:
-        consumers = memory.make_consumers()
-        free = scan_free_memory(memory.prog, memory.progress, consumers, jobs=memory.jobs)
-        memory.keep_consumers(
-            (consumer for consumer in consumers if free.scan.failure_of(consumer) is None),
-            free.scan.gaps,
-        )
+        more = memory.make_consumers()
+        free = scan_free_memory(memory.prog, memory.progress, more, jobs=memory.jobs)
+        whole = (each for each in more if free.scan.failure_of(each) is None)
+        memory.keep_consumers(whole, free.scan.gaps)
         return free
 
     return memory.once("free", scan)
