@@ -409,8 +409,7 @@ def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
         target_text(target.get("captured_at")),
     ]
     lines = [
-        f"{plain(finding.severity).upper()}{' (estimate)' if finding.estimate else ''}: "
-        f"{plain(finding.title)}",
+        f"{plain(finding.severity).upper()}{finding.aside}: {plain(finding.title)}",
         f"({plain(', '.join(filter(None, where)))}; mmscope {plain(bundle.version)})",
         f"Seen: {plain(finding.saw)}",
         f"Why it hurts: {plain(finding.why)}",
