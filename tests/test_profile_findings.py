@@ -21,6 +21,7 @@ from mmscope.reports.findings.findings import (
     evaluate,
     load_questions,
 )
+from mmscope.reports.page.report import render
 
 
 def found(tmp_path: Path, case: str, id: str) -> list[Finding]:
@@ -287,3 +288,28 @@ class TestOfAnotherBoot:
                 database = open_database(made.write_bundle(tmp_path / f"{view}{boot}", contents))
                 rows = database.rows(f"select {column} from {view}")
                 assert any(row[column] is not None for row in rows) is there
+
+    @pytest.mark.parametrize(
+        ("seconds", "beside", "words", "goal"),
+        [
+            (0, (), "Why does exit take long?", "finding-"),
+            (60, (), "Why does exit take long? (another boot)", "finding-"),
+            (60, ("exit_costs",), "Why does exit take long?", "table-exit_costs"),
+        ],
+    )
+    def test_it_answers_a_question_last_and_says_so(
+        self, tmp_path: Path, seconds: float, beside: tuple[str, ...], words: str, goal: str
+    ) -> None:
+        rows = made.tables_of("page_tables")
+        contents = booted(PROFILES["as they are"], seconds) | {name: rows[name] for name in beside}
+        bundle = made.write_bundle(tmp_path / "b", contents)
+        page = render(bundle, evaluate(bundle))
+        (asked,) = re.findall(r'href="#([^"]+)">(Why does exit[^<]*)<', page)
+        assert asked[1] == words and asked[0].startswith(goal)
+
+    def test_the_first_screen_says_so(self, tmp_path: Path) -> None:
+        contents = booted(PROFILES["as they are"], 60)
+        bundle = made.write_bundle(tmp_path / "b", contents)
+        page = render(bundle, evaluate(bundle))
+        (sentence,) = re.findall(r'<p class="verdict">([^<]*)', page)
+        assert "that the reaper had cleared (another boot)" in sentence

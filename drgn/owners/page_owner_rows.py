@@ -213,3 +213,9 @@ class PageOwnerGrowth:
 PAGE_OWNER_GROWTH = Table(
     "page_owner_growth", "Growth by allocation stack", PageOwnerGrowth, not_compared=SERIES
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("page_owner")

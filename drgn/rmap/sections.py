@@ -453,3 +453,9 @@ again after the migration takes two.
     deadline=PASS_SECONDS,
     rider=folio_places,
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_sections
+
+    print_sections("anon_vmas", "file_maps", "ksm", "rmap_cost")
