@@ -29,8 +29,10 @@ from page_owner_inputs import (
 from page_tree import by_id, elements, parse, texts
 from watched_host import debugfs, watch
 
+from mmscope.drgn.owners.page_owner_rows import PageOwnerTask
 from mmscope.drgn.text.stack_text import folded
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.pictures.owner_matrix import levels
 from mmscope.reports.pictures.owner_pictures import MAX_STACKS
 from mmscope.reports.rows import owner_matrix
@@ -293,6 +295,26 @@ def test_columns_without_times_are_headed_by_files() -> None:
     assert reading_names(same) == [("a #1", "a #1"), ("a #2", "a #2")]
     spaced = [snapshot(60.0 * n, None, "a", "interval") for n in (0, 1)]
     assert reading_names(spaced) == [("0 s", "0 s"), ("60 s", "60 s")]
+
+
+def test_a_file_named_as_another_column_is_told_apart() -> None:
+    rows = [snapshot(0.0, None, "stack"), snapshot(1.0, None, "other")]
+    assert [name for name, _ in reading_names(rows)] == ["stack #1", "other #2"]
+
+
+def test_a_strangers_tables_cost_a_line(tmp_path: Path) -> None:
+    with Writer(tmp_path / "b") as writer:
+        writer.table("page_owner_series", "Odd", PageOwnerTask, [], section="page_owner")
+        writer.finish({"kind": "files"}, [])
+    assert run("show", "page_owner_matrix", tmp_path / "b").returncode == 0  # no rows
+    rows = [PageOwnerTask(1, 2, "a", 3, 4)]
+    with Writer(tmp_path / "b", replace=True) as writer:
+        writer.table("page_owner_series", "Odd", PageOwnerTask, rows, section="page_owner")
+        writer.finish({"kind": "files"}, [])
+    for form in ("table", "csv", "json"):
+        result = run("show", "page_owner_matrix", tmp_path / "b", "--format", form)
+        assert result.returncode == 2
+        assert "page_owner_series is damaged" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,12 @@ INTERVAL = "interval"
 
 # Anywhere in a name: seconds since 1970; a date and time to the second; one to the minute, which
 # has a T or a colon, since four digits may be a number.
-EPOCH = re.compile(r"(?<!\d)(?:1[0-9]{9}|2[0-9]{9})(?:\.[0-9]+)?(?!\d)")
+EPOCH = r"(?<!\d)(?:1[0-9]{9}|2[0-9]{9})(?:\.[0-9]+)?(?!\d)"
 DAY = r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)"
-SECOND = re.compile(DAY + r"[T_ -]?(\d\d)[:.-]?(\d\d)[:.-]?(\d\d)(\.\d+)?(?!\d)")
-MINUTE = re.compile(DAY + r"(?:T(\d\d)[:.-]?|[_ -]?(\d\d):)(\d\d)(?!\d)")
-COMPRESSED = re.compile(r"\.(?:gz|xz|zst)$")
+SECOND = DAY + r"[T_ -]?(\d\d)[:.-]?(\d\d)[:.-]?(\d\d)(\.\d+)?(?!\d)"
+MINUTE = DAY + r"(?:T(\d\d)[:.-]?|[_ -]?(\d\d):)(\d\d)(?!\d)"
+LEAST_DIGITS = 10  # of a time; names with fewer need none of the above
+COMPRESSED = (".gz", ".xz", ".zst")
 UNKNOWN = "the order of the snapshots is unknown, and nothing is called growth: "
 NUMBER_THEM = "number their names (show_handles.1, show_handles.2)"
 TIME_THEM = "put the time of each into its name (show_handles.1763600000)"
@@ -117,11 +118,13 @@ def time_in_name(name: str) -> float | None:
     """
     The time in a file's name, in seconds since 1970: an epoch or a date (taken as UTC).
     """
-    if match := EPOCH.search(name):
+    if sum(map(str.isdigit, name)) < LEAST_DIGITS:
+        return None
+    if match := re.search(EPOCH, name):
         return float(match.group())
-    if match := SECOND.search(name):
+    if match := re.search(SECOND, name):
         *parts, fraction = match.groups()
-    elif match := MINUTE.search(name):
+    elif match := re.search(MINUTE, name):
         *day, hour, other, minute = match.groups()
         parts, fraction = [*day, hour or other, minute, "00"], None
     else:
@@ -154,7 +157,9 @@ class _Name(NamedTuple):
 
 
 def _name(path: str) -> _Name:
-    parts = re.split("([0-9]+)", COMPRESSED.sub("", path))
+    if path.endswith(COMPRESSED):
+        path = path.rpartition(".")[0]
+    parts = re.split("([0-9]+)", path)
     return _Name(tuple(parts[::2]), tuple(map(int, parts[1::2])))
 
 

@@ -38,7 +38,9 @@ from mmscope.reports.rows import owner_matrix
 
 # Of folded stacks, which are no table.
 STACK_FORMATS = ("folded", "speedscope")
-# Of the matrix on a terminal, in characters.
+# Of a matrix that is looked at.
+MAX_CELLS = 2_000_000
+# On a terminal, in characters.
 GAP, MOST_HANDLE, LEAST_STACK, MOST_STACK = 3, 15, 30, 80
 
 
@@ -191,7 +193,7 @@ def views_of(bundle: Bundle) -> dict[str, str]:
 
 
 STACK_COLUMNS = tuple(
-    column for column in columns(PageOwnerStack) if column.name not in ("pages", "allocations")
+    column for column in columns(PageOwnerStack) if column.name in owner_matrix.STACK_COLUMNS
 )
 
 
@@ -206,17 +208,22 @@ def show_matrix(bundle: Bundle, form: str, top: int | None) -> int:
     def rows(table: str) -> Iterable[dict[str, Any]]:
         return bundle.rows(table) if table in bundle.tables else ()
 
-    points = owner_matrix.points_of(rows(owner_matrix.NEEDS))
-    snapshots = list(rows("page_owner_snapshots"))
-    readings = owner_matrix.readings_of(snapshots, rows(owner_matrix.NEEDS))
-    grown = "page_owner_growth" in bundle.tables
-    made = owner_matrix.matrix(rows("page_owner_stacks"), points, readings, grown=grown)
-    found = itertools.islice(made, top)
-    if form == "table":
-        return print_matrix(list(itertools.islice(found, MAX_ROWS)), readings, len(points), grown)
-    described = [*STACK_COLUMNS, *(_reading_column(reading.name) for reading in readings)]
-    cells = ([*(stack.get(c.name) for c in STACK_COLUMNS), *pages] for stack, pages in found)
-    print_rows(described, cells, form=form)
+    try:
+        points = owner_matrix.points_of(rows(owner_matrix.NEEDS))
+        snapshots = list(rows("page_owner_snapshots"))
+        readings = owner_matrix.readings_of(snapshots, rows(owner_matrix.NEEDS))
+        grown = "page_owner_growth" in bundle.tables
+        made = owner_matrix.matrix(rows("page_owner_stacks"), points, readings, grown=grown)
+        found = itertools.islice(made, top)
+        if form == "table":
+            most = min(MAX_ROWS, MAX_CELLS // (len(readings) + 1) + 1)
+            print_matrix(list(itertools.islice(found, most)), readings, len(points), grown)
+            return DONE
+        described = [*STACK_COLUMNS, *(_reading_column(reading.name) for reading in readings)]
+        cells = ([*(stack.get(c.name) for c in STACK_COLUMNS), *pages] for stack, pages in found)
+        print_rows(described, cells, form=form)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise BundleError(f"{bundle.path}: {owner_matrix.NEEDS} is damaged: {error!r}") from error
     return DONE
 
 
@@ -225,17 +232,18 @@ def print_matrix(
     readings: Sequence[owner_matrix.Reading],
     stacks: int,
     grown: bool,
-) -> int:
+) -> None:
     """The matrix as a table to look at."""
     shown = list(range(len(readings)))
     if sys.stdout.isatty():
         width = shutil.get_terminal_size((100, 24)).columns
         most = max((n or 0 for _, pages in found for n in pages), default=0)
-        each = max(len(f"{most:,}"), *(len(reading.short) for reading in readings)) + GAP
+        each = max(map(len, [f"{most:,}", *(reading.short for reading in readings)])) + GAP
         room = width - MOST_HANDLE - GAP - min(max(LEAST_STACK, width // 3), MOST_STACK)
         shown = owner_matrix.spread(len(readings), room // each)
     handle, *_ = STACK_COLUMNS
     title = first_of(owner_matrix.TITLE, len(found), stacks)
+    ends = f"; {readings[0].name} to {readings[-1].name}" if readings else ""
     stack = next(column for column in STACK_COLUMNS if column.name == "stack")
     print_rows(
         [handle, *(_reading_column(readings[at].short) for at in shown), stack],
@@ -243,7 +251,7 @@ def print_matrix(
             [row["handle"], *(pages[at] for at in shown), _stack_or_note(row)]
             for row, pages in found
         ],
-        title=f"{title}; {readings[0].name} to {readings[-1].name}" if readings else title,
+        title=display.cut(f"{title}{ends}"),
     )
     if not grown:
         say("the order of the readings is unknown: nothing is called growth")
@@ -252,7 +260,6 @@ def print_matrix(
             f"{len(shown)} of {len(readings):,} readings fit, the first and the last among them; "
             f"{left:,} are left out, --format csv and json have all"
         )
-    return DONE
 
 
 def _reading_column(name: str) -> Column:

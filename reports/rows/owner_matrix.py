@@ -13,6 +13,8 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mmscope.drgn.text.reading_order import INTERVAL
+
 Row = Mapping[str, Any]
 # Of one stack: (time, pages) where they change, in the order of time.
 Points = list[tuple[float, int | None]]
@@ -20,6 +22,8 @@ Points = list[tuple[float, int | None]]
 NAME = "page_owner_matrix"
 TITLE = "Pages by allocation stack, a column a reading"
 NEEDS = "page_owner_series"
+# What a row begins with.
+STACK_COLUMNS = ("handle", "owner", "module", "stack", "note")
 # Of a column, in characters.
 MAX_HEADING = 18
 # The shortest of these tells the readings apart.
@@ -56,7 +60,7 @@ def readings_of(snapshots: Iterable[Row], points: Iterable[Row]) -> list[Reading
         names = [str(row["at"]) for row in rows]
         short = _short(known)
     elif all(row.get("source") for row in rows) and any(
-        row.get("ordered_by", "interval") != "interval" for row in rows
+        row.get("ordered_by") != INTERVAL for row in rows
     ):
         names = [str(row["source"]) for row in rows]
         short = _ends(names)
@@ -91,8 +95,8 @@ def _ends(names: Sequence[str]) -> list[str]:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Names with their number where two are the same."""
-    if len(set(names)) == len(names):
+    """Names with their number where two are the same, or one is that of another column."""
+    if len({*names, *STACK_COLUMNS}) == len(names) + len(STACK_COLUMNS):
         return list(names)
     return [f"{name} #{number}" for number, name in enumerate(names, 1)]
 
