@@ -48,6 +48,7 @@ from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).parent.parent
 STACKS = make_stacks(60)
+SNAPSHOT = next(series(STACKS, 1))
 RUN = [sys.executable, "-m", "mmscope"]
 
 
@@ -197,6 +198,24 @@ def test_change_times_order_the_snapshots(tmp_path: Path) -> None:
     assert (found.times, found.absolute) == ([0.0, 0.5], [1000.0, 1000.5])
     assert columns_of(found) == {7: [1, 2]}
     assert found.time_source == "when the files were last changed"
+
+
+def test_stacks_under_another_name_do_not_hide_the_order(tmp_path: Path) -> None:
+    paths = {"a": show_handles(SNAPSHOT), "b": show_handles(SNAPSHOT[:1])}
+    paths["the stacks"] = show_stacks_handles(STACKS)
+    for name, seconds in (("a", 2000), ("b", 1000), ("the stacks", 1000)):
+        (tmp_path / name).write_text(paths[name])
+        os.utime(tmp_path / name, (seconds, seconds))
+    given = [str(tmp_path / name) for name in paths]
+    found = ps.read_series(given)
+    assert [snapshot.source for snapshot in found.snapshots] == ["b", "a"]
+    assert found.time_source == "when the files were last changed" and not found.unresolved
+    assert columns_of(found)[STACKS[1].handle] == [ps.NOT_LISTED, SNAPSHOT[1][1]]
+    for name in "ab":
+        (tmp_path / name).write_bytes(page_owner_record(STACKS[0].text))
+        os.utime(tmp_path / name, (2000 if name == "a" else 1000,) * 2)
+    with pytest.raises(TextError, match="name show_stacks_handles so, or give it with --stacks"):
+        ps.read_series(given)
 
 
 def test_without_times_there_is_no_slope(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 """The order of a series of files: times in names, numbers in names, change times, an interval."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from mmscope.drgn.text.reading_order import (
     NUMBERS,
     TIMES_IN_NAMES,
     Order,
-    by_name,
     distinct_names,
     order_of,
     time_in_name,
@@ -21,6 +21,14 @@ from mmscope.drgn.text.reading_order import (
 
 GLOB = ("h.1", "h.10", "h.100", "h.11", "h.2")  # as a shell gives them
 COUNTED = ["h.1", "h.2", "h.10", "h.11", "h.100"]
+
+
+def natural(names: Sequence[str]) -> list[str]:
+    """By name, numbers as numbers: where the order is unknown."""
+    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part
+                                           for part in re.split("([0-9]+)", name)])  # fmt: skip
+
+
 Made = Callable[..., tuple[list[str], Order]]
 
 
@@ -101,7 +109,7 @@ def test_what_names_do_not_say_change_times_do(made: Made, names: list[str]) -> 
     found, order = made(names)
     assert order.by is None and order.times == []
     assert "neither names nor change times say it" in order.words
-    assert found == [names[at] for at in by_name(names)]
+    assert found == natural(names)
     changed = [float(10 + number) for number in range(len(names))]
     found, order = made(names, changed)
     assert (found, order.by, order.times) == (names, CHANGE_TIMES, changed)
@@ -126,7 +134,7 @@ def test_change_times_against_the_numbers_are_no_order(
     assert order.by is None and order.times == []
     assert "has the higher number, but was changed before" in order.words
     assert "\n" not in order.words and "nothing is called growth" in order.words
-    assert found == [names[at] for at in by_name(names)]
+    assert found == natural(names)
 
 
 def test_an_interval_goes_by_the_numbers(made: Made) -> None:
@@ -163,6 +171,16 @@ def test_the_order_given_does_not_matter(made: Made) -> None:
 
 def test_standard_input_alone_is_one_snapshot() -> None:
     assert order_of(["-"]) == Order([0], [], None, "one snapshot")
+
+
+def test_pipes_have_neither_names_nor_times(tmp_path: Path) -> None:
+    """A shell numbers its process substitutions downwards: /dev/fd/63, /dev/fd/62."""
+    paths = [str(tmp_path / name) for name in ("63", "62")]
+    for path in paths:
+        os.mkfifo(path)
+    assert order_of(paths).by is None and order_of(paths).positions == [0, 1]
+    assert order_of(paths, 60.0)[:3] == ([0, 1], [0.0, 60.0], INTERVAL)
+    assert order_of(paths[:1]).words == order_of(["-"]).words == "one snapshot"
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:

@@ -386,6 +386,8 @@ def main() -> None:
         series = read_series(arguments, resolvers, interval=1.0)
     except (TextError, OSError) as error:
         sys.exit(f"page_owner_series.py: {error}")
+    if len(series.snapshots) > 1 and not series.growth_known:
+        print(f"page_owner_series.py: {series.time_source}", file=sys.stderr)
     out = sys.stdout.buffer
     for key in series.history:
         stack = series.stacks.get(key) or f" {series.notes.get(key, key)}\n".encode()

@@ -57,7 +57,8 @@ def order_of(paths: Sequence[str], interval: float | None = None) -> Order:
     """
     Find the order of files.
 
-    :param paths: as given; ``-`` is standard input, which has neither a name nor a time.
+    :param paths: as given. What is no file (``-``, a pipe ``/dev/fd/63``) has neither a name nor a
+        time.
     :param interval: seconds between the files in the order of their numbers, else as given.
     :raises OSError: a file has no change time.
     """
@@ -68,9 +69,9 @@ def order_of(paths: Sequence[str], interval: float | None = None) -> Order:
     numbered = _orders_by_number(paths)
     if interval is not None:
         return _spaced(paths, numbered, interval)
-    if list(paths) == ["-"]:
+    changed = [os.stat(path).st_mtime_ns // 1000 for path in paths if os.path.isfile(path)]
+    if count == 1 and not changed:
         return Order([0], [], None, "one snapshot")
-    changed = [os.stat(path).st_mtime_ns // 1000 for path in paths if path != "-"]
     if len(changed) == count and (pair := _disagreement(paths, numbered, changed)):
         first, second = (distinct_names(paths)[position] for position in pair)
         how = f"give --interval SECONDS to go by the numbers, or {TIME_THEM}"
@@ -140,7 +141,7 @@ def time_in_name(name: str) -> float | None:
 
 def _times_in_names(paths: Sequence[str]) -> list[float]:
     """The times in the files' names, else in those of their folders; empty unless all differ."""
-    if "-" in paths:
+    if not all(map(os.path.isfile, paths)):
         return []
     for names in (map(os.path.basename, paths), distinct_names(paths)):
         times = [time for name in names if (time := time_in_name(name)) is not None]
@@ -164,7 +165,7 @@ def _name(path: str) -> _Name:
 
 
 def _names(paths: Sequence[str]) -> list[_Name]:
-    return [_name(path if path == "-" else os.path.abspath(path)) for path in paths]
+    return [_name(os.path.abspath(path) if os.path.isfile(path) else "") for path in paths]
 
 
 def by_name(paths: Sequence[str]) -> list[int]:
@@ -173,7 +174,7 @@ def by_name(paths: Sequence[str]) -> list[int]:
 
     def key(position: int) -> tuple[object, ...]:
         name = names[position]
-        return tuple(zip(name.text, (*name.numbers, -1), strict=True)), paths[position]
+        return tuple(zip(name.text, (*name.numbers, -1), strict=True)), position
 
     return sorted(range(len(paths)), key=key)
 
@@ -184,6 +185,8 @@ def _orders_by_number(paths: Sequence[str]) -> list[list[int]]:
     differ in more than their numbers, two where folders and files do not agree.
     """
     orders: list[list[int]] = []
+    if not all(map(os.path.isfile, paths)):
+        return orders
     for names in (_names(paths), [_name(os.path.basename(path)) for path in paths]):
         numbers = [name.numbers for name in names]
         if len({name.text for name in names}) == 1 and len(set(numbers)) == len(paths):
