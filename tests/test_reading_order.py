@@ -137,6 +137,15 @@ def test_change_times_against_the_numbers_are_no_order(
     assert found == natural(names)
 
 
+def test_change_times_of_a_copy_say_nothing(made: Made) -> None:
+    copied = [10 + number / 100 for number in range(5)]
+    names, order = made(GLOB, copied)
+    assert (names, order.by, order.times) == (COUNTED, NUMBERS, [])
+    assert made(COUNTED, copied)[1].by == NUMBERS
+    assert made(["after", "before"], copied[:2])[1].by is None
+    assert made(["after", "before"], [10.0, 10.1])[1].by == CHANGE_TIMES
+
+
 def test_an_interval_goes_by_the_numbers(made: Made) -> None:
     names, order = made(GLOB, [10.0, 11.0, 12.0, 13.0, 14.0], interval=60.0)
     assert (names, order.by) == (COUNTED, INTERVAL)

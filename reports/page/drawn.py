@@ -142,7 +142,7 @@ def _view(
         return PictureView(picture.name, Markup(), why)
     if table.name in errors:
         return PictureView(picture.name, Markup(), errors[table.name])
-    if not known.get(table.name):
+    if not known[table.name]:
         return None
     # Any value of a stranger's table may be missing or absurd, where a drawing does not expect
     # it. Whatever comes of that must cost this picture alone.
