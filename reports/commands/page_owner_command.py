@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.text.page_owner_selection import CULL_KEYS, Selection
-from mmscope.drgn.text.page_owner_series import Series, growth_rows, read_series
+from mmscope.drgn.text.page_owner_series import Series, read_series
 from mmscope.drgn.text.page_owner_text import Progress, read_page_owner
 from mmscope.drgn.text.text_source import Source, recognise_source
 from mmscope.reports.bundle import modes
@@ -60,7 +60,7 @@ def add_commands(command: Command) -> None:
         "show_handles; one, or any number taken over time. gzip, xz or zstd are fine, and - is "
         "standard input.",
     )
-    sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order of time")
+    sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order")
     add_options(sub, SERIES)
     add_options(sub, OUTPUT)
     add_selection_options(sub)
@@ -167,7 +167,8 @@ SERIES: Options = {
     "--interval": {
         "type": positive,
         "metavar": "S",
-        "help": "seconds between the files as given (default: by their names, or change times)",
+        "help": "seconds between the files, in the order of the numbers in their names, else as "
+        "given (default: by the times in their names, else change times)",
     },
     "--top": {
         "type": int,
@@ -283,9 +284,7 @@ def run_page_owner(args: argparse.Namespace) -> int:
 
         return write_bundle(args, lambda: _read(args), page_size(args))
     series = _read(args)
-    growth = list(growth_rows(series)) if len(series.snapshots) > 1 else []
-    growth.sort(key=lambda row: -row.gained)
-    stacks = page_owner.stacks_of(series)
+    stacks, growth = page_owner.stacks_of(series), page_owner.growth_of(series)
     page_owner.print_top(stacks, growth, page_size(args), top=args.top)
     notes, remarks = page_owner.notes_of(series)
     for note in notes + remarks:

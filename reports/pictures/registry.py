@@ -23,8 +23,6 @@ def _modules() -> Iterator[ModuleType]:
 
 # In the order of the files' names, and of each file.
 PICTURES = tuple(declared(_modules(), Picture))
-# Held whole.
-LOOKED_AT = {p.table for p in PICTURES} | {name for p in PICTURES for name in p.others}
 # Of those that each picture reads in part: the columns.
 READS = {
     name: frozenset().union(*(p.reads[name] for p in PICTURES if name in p.tables))
@@ -34,3 +32,5 @@ READS = {
 # Held in part, by what the others say.
 PARTS = {name: part for p in PICTURES for name, part in p.parts.items()}
 CHOSEN = {name: chosen for p in PICTURES for name, chosen in p.chosen.items()}
+# Held whole.
+LOOKED_AT = {p.table for p in PICTURES} - PARTS.keys() | {n for p in PICTURES for n in p.others}
