@@ -33,6 +33,7 @@ from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view
 from mmscope.reports.compare.comparison import Comparison
 from mmscope.reports.drawing.downloads import Downloads
+from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card
@@ -86,12 +87,14 @@ def render(
     verdict: Verdict,
     comparison: Comparison | None = None,
     drawn: Callable[[], Drawn] | None = None,
+    faults: list[Fault] | None = None,
 ) -> str:
     """
     The report of one bundle, as the text of one HTML file.
 
     :param comparison: with a baseline; of this bundle and this verdict.
     :param drawn: its pictures, where they are drawn beside (``drawing``).
+    :param faults: gets what mmscope failed to draw, which the page says in its place.
     """
     page_size = page_size_of(bundle)
     pictures = functools.cache(drawn or functools.partial(draw, bundle, groups(bundle)))
@@ -107,9 +110,14 @@ def render(
     for view in sections:
         view.findings.extend(f for f in findings if f.finding.section == view.name)
     versus = comparison_view.view(comparison) if comparison else None
+    different = list(differences(comparison, environment)) if comparison else []
+    if faults is not None:
+        drawings = (p for v in sections for ps in v.pictures.values() for p in ps)
+        faults += filter(None, (picture.fault for picture in (*drawings, *different)))
+        faults += comparison.faults if comparison else []
     html = environment.get_template("report.html").render(
         host=host,
-        card=card(bundle, verdict, told, host),
+        card=card(bundle, verdict, told, host, faults),
         unknown=unknown(verdict),
         reading=reading(bundle.sections),
         facts=facts_of(bundle, page_size),
@@ -133,7 +141,7 @@ def render(
         most_in_contents=MAX_CONTENTS,
         versus=versus,
         questions=list(questions(sections, findings, _compared(versus))),
-        differences=list(differences(comparison, environment)) if comparison else [],
+        differences=different,
         anchor_of=lambda finding: next(
             (view.anchor for view in findings if view.finding is finding), ""
         ),
