@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Bundles of few rows, of every table that a picture looks at: none, one, two of each, in all
-combinations that matter.
+Bundles of few rows of every table: none, one, two of each, in all combinations that matter to
+pictures.
 
 Rows are real or invented ones of other tests (``report_bundle``, ``bundles/v0.1.0``) where there
 are any. Others are made of the declaration: each value within its bounds, keys that differ, and the
@@ -23,14 +23,15 @@ from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.pictures import profile_pictures
 from mmscope.reports.pictures.picture import Picture
-from mmscope.reports.pictures.registry import PICTURES
 
 Rows = Sequence[Any]
 Stacks = Sequence[tuple[str, int]]
 
+# The others say how a reading fared.
+TABLES_OF_BUNDLES = sorted(TABLES.keys() - {"sections", "impossible_values"})
 OLD = Path(__file__).parent / "bundles" / "v0.1.0"
 # Of one picture: with more combinations of its tables, each pair of tables is combined.
-MOST_WHOLE = 100
+MOST_WHOLE = 27
 
 
 def plain(column: Column, number: int) -> Any:
@@ -69,11 +70,11 @@ def row_of(table: str, value: Callable[[Column, int], Any], number: int) -> Any:
 
 
 def real_rows() -> dict[str, Rows]:
-    """Two rows of each table that a picture looks at, real ones where there are any."""
+    """Two rows of each table, real ones where there are any."""
     known = {name: rows for name, (_, _, rows, _) in (made.tables() | made.profile_rows()).items()}
     old = Bundle(OLD)
     found: dict[str, Rows] = {}
-    for table in _tables():
+    for table in TABLES_OF_BUNDLES:
         names = {c.name for c in columns(TABLES[table].row)}
         if len(known.get(table, ())) >= 2:
             found[table] = known[table][:2]
@@ -87,10 +88,6 @@ def real_rows() -> dict[str, Rows]:
     return found
 
 
-def _tables() -> list[str]:
-    return sorted(frozenset[str]().union(*(picture.tables for picture in PICTURES)))
-
-
 def looked_at(picture: Picture, stacks: Iterable[str]) -> list[str]:
     """The tables of a picture, and the stacks of recordings."""
     of_profiles = stacks if profile_pictures.TABLE in picture.tables else ()
@@ -100,20 +97,33 @@ def looked_at(picture: Picture, stacks: Iterable[str]) -> list[str]:
 def combinations(groups: Iterable[Sequence[str]], levels: int) -> list[dict[str, int]]:
     """
     Which of so many levels each name has: in each group all names with all others, where these are
-    few, and else all pairs of names. As few of these as taking the first that fits leads to.
+    few, and else all pairs of names. Each next one has as much as can be that none before it had.
     """
-    found: list[dict[str, int]] = []
+    todo: dict[frozenset[tuple[str, int]], None] = {}
     for names in groups:
         together = len(names) if levels ** len(names) <= MOST_WHOLE else 2
         for some in itertools.combinations(names, together):
             for chosen in itertools.product(range(levels), repeat=together):
-                wanted = dict(zip(some, chosen, strict=True))
-                fits = (
-                    each for each in found if all(each.get(n, w) == w for n, w in wanted.items())
-                )
-                if (first := next(fits, None)) is None:
-                    found.append(first := {})
-                first.update(wanted)
+                todo[frozenset(zip(some, chosen, strict=True))] = None
+    needs: dict[tuple[str, int], list[frozenset[tuple[str, int]]]] = {}
+    for need in todo:
+        for each in need:
+            needs.setdefault(each, []).append(need)
+    found: list[dict[str, int]] = []
+    while todo:
+        so_far = dict(next(iter(todo)))
+        for name in dict.fromkeys(name for name, _ in needs):
+            if name not in so_far:
+                left = [
+                    [need for need in needs[name, level] if need in todo] for level in range(levels)
+                ]
+                gains = [
+                    (sum(need <= {*so_far.items(), (name, level)} for need in some), len(some))
+                    for level, some in enumerate(left)
+                ]
+                so_far[name] = gains.index(max(gains))
+        found.append(so_far)
+        todo = {need: None for need in todo if not need <= so_far.items()}
     return found
 
 

@@ -2,9 +2,9 @@
 """
 The ``mmscope`` command.
 
-Exit codes: 0 done; 1 done, but sections are missing (which, and why, on stderr); 2 bad usage;
-3 the target could not be opened. An error is one line that says what to do; ``-v`` adds the
-traceback.
+Exit codes: 0 done; 1 done, but sections are missing, or pictures that mmscope failed to draw
+(which, and why, on stderr); 2 bad usage; 3 the target could not be opened. An error is one line
+that says what to do; ``-v`` adds the traceback.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
         prog="mmscope",
         description="What Linux memory management was doing, and why it hurts: "
         "from a live kernel, a vmcore or /proc, as tables, findings and one HTML report.",
-        epilog="Exit codes: 0 done; 1 done with sections missing; 2 bad usage; "
+        epilog="Exit codes: 0 done; 1 done with sections or pictures missing; 2 bad usage; "
         "3 the target could not be opened.",
     )
     parser.add_argument("--version", action="version", version=f"mmscope {__version__}")
