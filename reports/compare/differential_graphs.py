@@ -88,16 +88,20 @@ def differential_graphs(
                 normalise=normalise,
                 frames=MAX_FRAMES,
             )
-        except NotDrawn as error:
-            not_compared.append((f"stacks of {name}", str(error)))
-            continue
         except Exception as error:
-            faults.append(Fault.of(f"stacks of {name}, compared", error))
-            not_compared.append((f"stacks of {name}", faults[-1].words))
+            not_compared.append((f"stacks of {name}", _why(name, error, faults)))
             continue
         same = fold(old) == fold(new)
         drawn.append(Graphs(title, unit, totals, normalise and all(totals), same, *pair))
     return drawn
+
+
+def _why(name: str, error: Exception, faults: list[Fault]) -> str:
+    """Why there is no graph of some stacks; a fault of mmscope is added to the others."""
+    if isinstance(error, NotDrawn):
+        return str(error)
+    faults.append(Fault.of(f"stacks of {name}, compared", error))
+    return faults[-1].words
 
 
 def _stacks(bundle: Bundle, name: str, page_size: int) -> list[tuple[str, int]]:

@@ -142,6 +142,7 @@ def take(browser: Browser, report: Path, picture: Picture, folder: Path) -> Path
         scroll_to(page, picture.shows)
         if picture.shows.endswith(".flames"):
             page.locator(f"{picture.shows}[data-drawn]").first.wait_for()
+            scroll_to(page, picture.shows)  # what stands above it may have grown
     page.screenshot(path=path)
     page.close()
     run("pngquant", "--force", "--skip-if-larger", "--output", path, "128", path)
