@@ -98,6 +98,7 @@ def test_one_that_fails_costs_no_other(picture: Any, bundle: Bundle, failing: Br
     ("error", "said"),
     [
         (Damaged("runs overlap"), "table zones is damaged: runs overlap"),
+        (Damaged("no", "free_blocks"), "table free_blocks is damaged: no"),
         (NotDrawn("its stacks are too many"), "table zones is not drawn: its stacks are too many"),
         (RecursionError("x\ny"), "(a fault of mmscope): RecursionError: x y;"),
         (ValueError("z" * 900), "(a fault of mmscope): ValueError: zzz"),

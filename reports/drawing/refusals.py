@@ -13,23 +13,31 @@ MAX_SAID = 200  # characters of an exception's text
 
 
 class NotDrawn(ValueError):
-    """These rows are not drawn: they are too many, or do not go together."""
+    """
+    These rows are not drawn: they are too many, or do not go together.
+
+    :param table: that they are of; by default the one that the picture belongs to.
+    """
+
+    def __init__(self, words: str, table: str = "") -> None:
+        super().__init__(words)
+        self.table = table
 
 
 class Damaged(NotDrawn):
     """Rows say what cannot be."""
 
 
-def number_of(text: object, base: int = 0) -> int:
+def number_of(text: object, base: int = 0, table: str = "") -> int:
     """
-    The number that a text is.
+    The number that a text of a table is.
 
     :raises Damaged: it is none.
     """
     try:
         return int(str(text), base)
     except ValueError:
-        raise Damaged(f"{display.cut(repr(text), 40)} is not a number") from None
+        raise Damaged(f"{display.cut(repr(text), 40)} is not a number", table) from None
 
 
 @record

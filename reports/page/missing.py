@@ -42,10 +42,8 @@ def why_missing(
     :param looked_at: all tables that it was drawn from, with their rows.
     """
     if isinstance(error, NotDrawn):
-        return (
-            f"table {table} is {'damaged' if isinstance(error, Damaged) else 'not drawn'}: {error}",
-            None,
-        )
+        how = "damaged" if isinstance(error, Damaged) else "not drawn"
+        return f"table {error.table or table} is {how}: {error}", None
     for bundle, name, rows in looked_at:
         if why := not_as_declared(bundle, name, rows):
             return why, None
