@@ -17,7 +17,7 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 
 import functools
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card
-from mmscope.reports.page.drawn import Drawn, draw, page_size_of
+from mmscope.reports.page.drawn import Drawn, PictureView, draw, page_size_of
 from mmscope.reports.page.environment import environment_of, policy_of, squeeze
 from mmscope.reports.page.glossary import Glossary
 from mmscope.reports.page.picture_rows import groups
@@ -53,6 +53,7 @@ from mmscope.reports.page.sentences import (
     written_by,
 )
 from mmscope.reports.page.views import (
+    SectionView,
     differences,
     incident_views,
     section_views,
@@ -112,21 +113,14 @@ def render(
     versus = comparison_view.view(comparison) if comparison else None
     different = list(differences(comparison, environment)) if comparison else []
     if faults is not None:
-        drawings = (p for v in sections for ps in v.pictures.values() for p in ps)
-        faults += filter(None, (picture.fault for picture in (*drawings, *different)))
-        faults += comparison.faults if comparison else []
+        faults += _failed(sections, different, comparison)
     html = environment.get_template("report.html").render(
         host=host,
         card=card(bundle, verdict, told, host, faults),
         unknown=unknown(verdict),
         reading=reading(bundle.sections),
         facts=facts_of(bundle, page_size),
-        caveats=[
-            (words, target_text(bundle.target[key]))
-            for key, words in CAVEATS.items()
-            if key in bundle.target
-        ]
-        + written_by(bundle),
+        caveats=_caveats(bundle),
         unwritten=bundle_format.lacking(bundle).listed,
         other_facts=sorted((k, target_text(v)) for k, v in bundle.target.items() if k not in FACTS),
         marks=table_view(bundle, bundle.tables[IMPOSSIBLE], page_size)
@@ -149,6 +143,26 @@ def render(
         **_looks(environment, {p.name for v in sections for ps in v.pictures.values() for p in ps}),
     )
     return offers.fill(squeeze(html) + "\n")
+
+
+def _caveats(bundle: Bundle) -> list[tuple[str, str]]:
+    """What to know of the reading before any number."""
+    said = (key for key in CAVEATS if key in bundle.target)
+    words = [(CAVEATS[key], target_text(bundle.target[key])) for key in said]
+    return words + written_by(bundle)
+
+
+def _failed(
+    sections: Iterable[SectionView],
+    different: Iterable[PictureView],
+    comparison: Comparison | None,
+) -> Iterator[Fault]:
+    """What mmscope failed to draw."""
+    drawn = (p for view in sections for pictures in view.pictures.values() for p in pictures)
+    for picture in (*drawn, *different):
+        if picture.fault:
+            yield picture.fault
+    yield from comparison.faults if comparison else ()
 
 
 def _of_this_page(bundle: Bundle, page_size: int | None) -> tuple[Environment, Downloads]:
