@@ -2,9 +2,9 @@
 """
 The ``mmscope`` command.
 
-Exit codes: 0 done; 1 done, but sections are missing (which, and why, on stderr); 2 bad usage;
-3 the target could not be opened. An error is one line that says what to do; ``-v`` adds the
-traceback.
+Exit codes: 0 done; 1 done, but sections are missing, or pictures that mmscope failed to draw
+(which, and why, on stderr); 2 bad usage; 3 the target could not be opened. An error is one line
+that says what to do; ``-v`` adds the traceback.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mmscope import __version__
 from mmscope.drgn.opening.target_error import TargetError
@@ -28,6 +29,9 @@ from mmscope.reports.bundle.outcome import (
     run_and_explain,
     say,
 )
+
+if TYPE_CHECKING:
+    from mmscope.reports.drawing.refusals import Fault
 
 HERE = "mmscope.reports.commands"
 # What declares each command, in the order of --help. Only the one that is asked for is loaded, and
@@ -77,7 +81,7 @@ def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
         prog="mmscope",
         description="What Linux memory management was doing, and why it hurts: "
         "from a live kernel, a vmcore or /proc, as tables, findings and one HTML report.",
-        epilog="Exit codes: 0 done; 1 done with sections missing; 2 bad usage; "
+        epilog="Exit codes: 0 done; 1 done with sections or pictures missing; 2 bad usage; "
         "3 the target could not be opened.",
     )
     parser.add_argument("--version", action="version", version=f"mmscope {__version__}")
@@ -203,9 +207,11 @@ def run_report(args: argparse.Namespace) -> int:
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.drawn import drawing
+    from mmscope.reports.page.missing import say_faults
     from mmscope.reports.page.report import render, write
 
     names = wanted_names(args)
+    faults: list[Fault] = []
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
     # Rows by the hundred thousand, which hold no cycles: to look through them over and over takes a
     # fifth of the time.
@@ -216,14 +222,14 @@ def run_report(args: argparse.Namespace) -> int:
             for baseline in baselines:
                 verdicts = evaluate(baseline), verdict
                 comparison = compare(baseline, bundle, verdicts, draw=True)
-            html = render(bundle, verdict, comparison, drawn)
+            html = render(bundle, verdict, comparison, drawn, faults)
     finally:
         gc.enable()
     keep_map(names, args.redact_map)
     write(html, args.output, args.mode)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
         print(f"{args.output}: {args.output.stat().st_size:,} bytes")
-    return DONE
+    return say_faults(faults, args.verbose)
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -237,7 +243,7 @@ def run_compare(args: argparse.Namespace) -> int:
     if not all(sides):
         raise UsageError("a side has no bundle: mmscope compare A… -- B…")
     names = wanted_names(args)
-    code = run(sides, args.format, args.output, names, args.mode)
+    code = run(sides, args.format, args.output, names, args.mode, verbose=args.verbose)
     keep_map(names, args.redact_map)
     return code
 

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.record import record
 from mmscope.reports.drawing import charts
+from mmscope.reports.drawing.refusals import Damaged
 from mmscope.reports.pictures.picture import Picture, Tables
 
 # Enough for any kernel so far; more is not a table of free lists.
@@ -100,19 +101,19 @@ def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGri
 
     :param rows: of table ``free_blocks``.
     :param page_size: in bytes, None if unknown.
-    :raises ValueError: these are not free lists.
+    :raises Damaged: these are not free lists.
     """
     zones: dict[tuple[int, str], dict[str | None, dict[int, int]]] = {}
     orders: set[int] = set()
     for row in rows:
         order = int(row["order"])
         if not 0 <= order <= MAX_ORDER:
-            raise ValueError(f"order {order} is impossible")
+            raise Damaged(f"order {order} is impossible")
         orders.add(order)
         types = zones.setdefault((int(row["node"]), str(row["zone"])), {})
         lists = types.setdefault(row["migratetype"], {})
         if len(types) > MAX_TYPES:
-            raise ValueError(f"more than {MAX_TYPES} migratetypes")
+            raise Damaged(f"more than {MAX_TYPES} migratetypes")
         lists[order] = lists.get(order, 0) + int(row["blocks"])
     columns = sorted(orders)
     thp = thp_order(page_size)
@@ -192,7 +193,7 @@ def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragm
     The index of every zone and order, out of table ``free_blocks``.
 
     :return: (orders, one row a zone).
-    :raises ValueError: an order is impossible.
+    :raises Damaged: an order is impossible.
     """
     zones: dict[tuple[int, str], dict[int, int]] = {}
     for row in rows:
@@ -200,7 +201,7 @@ def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragm
             continue
         order = int(row["order"])
         if not 0 <= order <= MAX_ORDER:
-            raise ValueError(f"order {order} is impossible")
+            raise Damaged(f"order {order} is impossible")
         blocks = zones.setdefault((row["node"], row["zone"]), {})
         blocks[order] = blocks.get(order, 0) + int(row["blocks"])
     orders = sorted({order for blocks in zones.values() for order in blocks})
