@@ -81,7 +81,7 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 	@set -e; bundle=$$(mktemp -d)/bundle; trap 'rm -rf "$$(dirname "$$bundle")"' EXIT; \
 	code=0; $(BIN)/mmscope collect $(if $(VMCORE),--core '$(VMCORE)') $(if $(VMLINUX),--symbols '$(VMLINUX)') -o "$$bundle" || code=$$?; \
 	if [ $$code -gt 1 ]; then exit $$code; fi; \
-	$(BIN)/mmscope report "$$bundle" -o '$(REPORT)'; \
+	$(BIN)/mmscope report "$$bundle" -o '$(REPORT)' || [ $$? -eq 1 ]; \
 	if [ -n "$$SUDO_UID" ] && [ -f '$(REPORT)' ]; then chown "$$SUDO_UID:$$SUDO_GID" '$(REPORT)'; fi
 
 .PHONY: test

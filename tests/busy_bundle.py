@@ -391,7 +391,7 @@ def tables() -> Iterator[tuple[str, made.Table]]:
         PageOwnerSnapshot(60.0 * n,
                           (FIRST + timedelta(minutes=n)).isoformat(timespec="milliseconds"),
                           f"show_stacks.{n}", "show_stacks", STACKS,
-                          sum(row.pages for row in held), 0, False)
+                          sum(row.pages for row in held), 0, False, "times in names")
         for n in range(SNAPSHOTS)
     ]  # fmt: skip
     yield "page_owner_snapshots", ("Snapshots", PageOwnerSnapshot, moments, "page_owner")

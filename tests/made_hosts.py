@@ -541,7 +541,9 @@ def owner_leak() -> Host:
     first, step = 4 * GIB, GIB // 4
     last = first + 8 * step
     host.rows[PageOwnerSnapshot] = [
-        PageOwnerSnapshot(60.0 * n, None, f"s{n}", "show_handles", 3_000, 9 * GIB, 0, False)
+        PageOwnerSnapshot(
+            60.0 * n, None, f"s{n}", "show_handles", 3_000, 9 * GIB, 0, False, "interval"
+        )
         for n in range(9)
     ]
     host.rows[PageOwnerStack] = [

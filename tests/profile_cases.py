@@ -5,6 +5,7 @@ of ``report_bundle``, some of their tables with other rows, and tables of memory
 """
 
 import dataclasses
+import datetime
 from typing import Any
 
 import report_bundle as made
@@ -17,7 +18,9 @@ from mmscope.reports.rows.profile_rows import (
     ProfileFrame,
     ProfilePart,
     ProfileReaping,
+    ProfileRecording,
     ProfileSite,
+    ProfileVictim,
 )
 
 ATOMIC = "atomic_alloc"
@@ -53,6 +56,42 @@ def with_rows(**rows: list[Any]) -> dict[str, made.Table]:
 
 def page_tables(*rows: PageTables) -> dict[str, made.Table]:
     return {"page_tables": ("Page tables", PageTables, list(rows), "page_tables")}
+
+
+def booted(
+    contents: dict[str, made.Table], seconds: float, release: str = made.TARGET["release"]
+) -> dict[str, made.Table]:
+    """The same, all recorded on a machine that was booted so long after the bundle's own."""
+    taken = datetime.datetime.fromisoformat(made.TARGET["captured_at"])
+    at = taken - datetime.timedelta(seconds=made.TARGET["uptime_seconds"] - seconds)
+    names = {row.profile for name, table in contents.items() if name.startswith("profile")
+             for row in table[2]}  # fmt: skip
+    rows = [
+        ProfileRecording(name, *[None] * 7, release, at.isoformat(timespec="seconds"))
+        for name in sorted(names)
+    ]
+    title, row_type, _, section = contents["profile_recordings"]
+    return contents | {"profile_recordings": (title, row_type, rows, section)}
+
+
+def end_of(frame: str, samples: int, **rows: list[Any]) -> dict[str, made.Table]:
+    """An end and an OOM victim, with as many samples that pass through a function."""
+    contents = with_rows(**rows)
+    title, row_type, frames, section = contents["profile_frames"]
+    more = ProfileFrame("exit_path_never", "cpu-clock", frame, 0, samples)
+    return contents | {"profile_frames": (title, row_type, [*frames, more], section)}
+
+
+def faulted(faults: int, regions: int, huge: int = 0) -> dict[str, made.Table]:
+    """Faults half of whose time goes into tables; samples of them that tried huge pages."""
+    frame = ProfileFrame("faults", "cpu-clock", "do_huge_pmd_anonymous_page_[k]", 1, huge)
+    return with_rows(
+        profile_parts=parts(60, 60),
+        profile_faults=[
+            ProfileFaults("faults", "minor-faults", 7, "x", faults, regions, "0x1", "0x2", 2 << 20)
+        ],
+        profile_frames=[frame] if huge else [],
+    )
 
 
 def lost(samples: int) -> dict[str, made.Table]:
@@ -140,4 +179,25 @@ PROFILES: dict[str, dict[str, made.Table]] = {
     "failures, and nobody reserves": atomic(ProfileAllocation(ATOMIC, 3, 500, 7, 0, 0)),
     "reservations that cannot be seen": atomic(ProfileAllocation(ATOMIC, 3, 500, 0, None, None)),
     "many, and nobody reserves": atomic(ProfileAllocation(ATOMIC, 3, 500_000, 0, 0, 0)),
+    "a disk reserves": with_rows(
+        profile_allocations=[ProfileAllocation(ATOMIC, 1, 400, 0, 9, 0)],
+        profile_frames=[ProfileFrame(ATOMIC, "mmscope:reserve", "btrfs_read_[k]", 0, 9)],
+    ),
+    "an end of huge pages": end_of("zap_huge_pmd_[k]", 290),
+    "a victim of full tables": end_of("zap_pte_range_[k]", 290, profile_page_tables=[],
+        profile_victims=[
+            ProfileVictim("exit_path_never", 0.5, 7, "x", 2 << 30, 1 << 30, 0, 0, 2 << 20, 0, 0)
+        ],
+    ),
+    "faults with huge pages": faulted(20_028, 20_004, huge=50),
+    "faults that fill regions": faulted(400 * 512, 512),
 }  # fmt: skip
+# Of recordings beside memory: what is found, and what is said of memory.
+BESIDE_MEMORY = {
+    "page tables beside": ("profile-exit-share", "10,240,000 slots"),
+    "faults that make tables": ("profile-fault-tables", "80,000 KiB"),
+    "a long walk, and KSM pages": ("profile-rmap-long", "5,120,000 visits"),
+    "who reserves": ("profile-atomic-callers", "pages are HighAtomic reserve"),
+}
+PROFILES |= {f"{case}, this boot": booted(PROFILES[case], 2) for case in BESIDE_MEMORY}
+PROFILES |= {f"{case}, another boot": booted(PROFILES[case], 60) for case in BESIDE_MEMORY}

@@ -18,9 +18,10 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.tables.rows import column, columns, table_row
 from mmscope.reports.bundle.declared import HEADINGS, TABLES
 from mmscope.reports.collect.run_section import run_section
-from mmscope.reports.commands.drgn_plugin import PICKS
+from mmscope.reports.commands.drgn_plugin import MAIN, PICKS, say_what_prints
 
-PROBES = sorted((FOLDER / "drgn").rglob("*.py"))
+DRGN = FOLDER / "drgn"
+PROBES = sorted(DRGN.rglob("*.py"))
 
 
 @pytest.mark.parametrize("name", make_docs.MADE)
@@ -110,6 +111,43 @@ def test_scripts_print_sections_and_tables_that_there_are() -> None:
     for path, (section, *tables) in scripts():
         assert section in SECTIONS, path
         assert set(tables) <= TABLES.keys(), path
+
+
+def test_each_file_with_a_section_or_a_table_of_one_is_a_script() -> None:
+    rows = {table.row.__module__ for section in SECTIONS.values() for table in section.tables}
+    for path in PROBES:
+        module = f"mmscope.drgn.{'.'.join(path.relative_to(DRGN).with_suffix('').parts)}"
+        if module in rows or re.search(r"^\w+ = Section\($", path.read_text(), re.MULTILINE):
+            assert MAIN in path.read_text(), path
+
+
+def test_sections_py_prints_all_that_it_declares() -> None:
+    for path in DRGN.glob("*/sections.py"):
+        declared = re.findall(r'^\w+ = Section\(\n    name="(\w+)"', path.read_text(), re.MULTILINE)
+        printed = path.read_text().partition(MAIN)[2]
+        assert sorted(re.findall(r'"(\w+)"', printed)) == sorted(declared), path
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("free/block_heads.py", "prints nothing; in its folder these do: free_lists.py, "),
+        ("free/__init__.py", "prints nothing; in its folder these do: free_lists.py, "),
+        ("reading/cpus.py", "prints nothing; drgn/free/zones.py is a file that does"),
+        ("free/zones.py", ""),
+        ("free", ""),
+        ("../tests/test_declarations.py", ""),
+        ("free/gone.py", ""),
+    ],
+)
+def test_a_file_with_nothing_to_print_names_those_that_have(
+    script: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [str(DRGN / script)])
+    say_what_prints()
+    printed = capsys.readouterr()
+    assert not printed.out and printed.err.count("\n") == bool(said)
+    assert said in printed.err
 
 
 @pytest.mark.parametrize("heading", HEADINGS.values(), ids=lambda heading: heading.name)

@@ -103,7 +103,7 @@ def owners(size: int) -> dict[str, list[Any]]:
             PageOwnerGrowth(1, 0.0, 5, 0, 1, 200_000, 1, 200_000, 199_999, 5000.0, 1.0, 4)
         ],
         "page_owner_snapshots": [
-            PageOwnerSnapshot(10.0 * n, None, f"s{n}", "show_handles", 2, 5000, 0, False)
+            PageOwnerSnapshot(10.0 * n, None, f"s{n}", "show_handles", 2, 5000, 0, False, None)
             for n in range(5)
         ],
     }

@@ -52,6 +52,15 @@ def test_of_many_kernels_it_says_how_many_it_leaves_out(tmp_path: Path) -> None:
     assert "The 30 of most hosts; 2 more:" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize("kills", [(0,), (1,), (0, 0), (1, 0), (1, 1)])
+def test_few_hosts_have_a_page_too(kills: tuple[int, ...], tmp_path: Path) -> None:
+    bundles = [small(tmp_path / f"b{n}", f"h{n}", kills=number) for n, number in enumerate(kills)]
+    lake_of(tmp_path, *bundles)
+    assert run("lake", "report", tmp_path / "lake", "-o", tmp_path / "page.html").returncode == 0
+    page = (tmp_path / "page.html").read_text()
+    assert all(f"h{n}" in page for n in range(len(kills)))
+
+
 def test_what_a_host_is_called_is_no_html(fleet: Path) -> None:
     text = fleet.read_text()
     assert "\x1b" not in text

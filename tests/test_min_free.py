@@ -61,3 +61,19 @@ def test_movable_has_its_share_or_a_thousandth_of_its_own() -> None:
     ]
     assert wmarks_of(rows, 1000, 10, movable=True) == [(500, 625, 750)] * 2
     assert wmarks_of(rows, 1000, 10, movable=False) == [(1000, 1250, 1500), (97, 347, 597)]
+
+
+def test_where_no_zone_has_half_of_its_node_the_largest_is_the_main_one() -> None:
+    (row, *_) = (row for row in zones() if row["zone"] == "Normal")
+    three = [
+        row | {"zone": zone, "managed_pages": pages, "free_pages": pages // 2, "wmark_boost": 0}
+        for zone, pages in (("DMA32", 300_000), ("Normal", 400_000), ("Device", 301_000))
+    ]
+    wmarks = wmarks_of(three, 67584 // 4, 10, movable=False)
+    set_by_kernel = [
+        row | dict(zip(("wmark_min", "wmark_low", "wmark_high"), marks, strict=True))
+        for row, marks in zip(three, wmarks, strict=True)
+    ]
+    found = min_free(set_by_kernel, SET, 4096)
+    assert found.unknown == "" and found.raised
+    assert {each.worst.name for each in found.raised} == {f"node {row['node']} Normal"}

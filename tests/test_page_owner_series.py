@@ -48,6 +48,7 @@ from mmscope.reports.findings.findings import evaluate
 
 ROOT = Path(__file__).parent.parent
 STACKS = make_stacks(60)
+SNAPSHOT = next(series(STACKS, 1))
 RUN = [sys.executable, "-m", "mmscope"]
 
 
@@ -174,19 +175,6 @@ def test_kinds_that_do_not_join(tmp_path: Path) -> None:
 # Times
 
 
-@pytest.mark.parametrize(
-    "name, seconds",
-    [
-        ("show_handles.1763600000", 1763600000.0), ("h.1763600000.250", 1763600000.25),
-        ("2025-11-20T01:02:03Z.txt", 1763600523.0), ("h-20251120-010203.gz", 1763600523.0),
-        ("20251120010203", 1763600523.0), ("h.2025-13-40T99:99:99", None), ("h.17", None),
-        ("h.17636000001", None), ("2025-11-20_01.02.03.5", 1763600523.5), ("handles", None),
-    ],
-)  # fmt: skip
-def test_times_in_names(name: str, seconds: float | None) -> None:
-    assert ps.time_in_name(name) == seconds
-
-
 def test_names_order_the_snapshots(tmp_path: Path) -> None:
     texts = [f"handle: 7\nnr_base_pages: {n}\n\n" for n in (3, 1, 2)]
     paths = []
@@ -201,9 +189,9 @@ def test_names_order_the_snapshots(tmp_path: Path) -> None:
 
 
 def test_change_times_order_the_snapshots(tmp_path: Path) -> None:
-    paths = files(
-        tmp_path, ["handle: 7\nnr_base_pages: 2\n\n", "handle: 7\nnr_base_pages: 1\n\n"], str
-    )
+    paths = [str(tmp_path / name) for name in ("after", "before")]
+    for path, pages in zip(paths, (2, 1), strict=True):
+        Path(path).write_text(f"handle: 7\nnr_base_pages: {pages}\n\n")
     os.utime(paths[0], (0, 1000.5))
     os.utime(paths[1], (0, 1000.0))
     found = ps.read_series(paths)
@@ -212,12 +200,30 @@ def test_change_times_order_the_snapshots(tmp_path: Path) -> None:
     assert found.time_source == "when the files were last changed"
 
 
+def test_stacks_under_another_name_do_not_hide_the_order(tmp_path: Path) -> None:
+    paths = {"a": show_handles(SNAPSHOT), "b": show_handles(SNAPSHOT[:1])}
+    paths["the stacks"] = show_stacks_handles(STACKS)
+    for name, seconds in (("a", 2000), ("b", 1000), ("the stacks", 1000)):
+        (tmp_path / name).write_text(paths[name])
+        os.utime(tmp_path / name, (seconds, seconds))
+    given = [str(tmp_path / name) for name in paths]
+    found = ps.read_series(given)
+    assert [snapshot.source for snapshot in found.snapshots] == ["b", "a"]
+    assert found.time_source == "when the files were last changed" and not found.unresolved
+    assert columns_of(found)[STACKS[1].handle] == [ps.NOT_LISTED, SNAPSHOT[1][1]]
+    for name in "ab":
+        (tmp_path / name).write_bytes(page_owner_record(STACKS[0].text))
+        os.utime(tmp_path / name, (2000 if name == "a" else 1000,) * 2)
+    with pytest.raises(TextError, match="name show_stacks_handles so, or give it with --stacks"):
+        ps.read_series(given)
+
+
 def test_without_times_there_is_no_slope(tmp_path: Path) -> None:
     found = joined(tmp_path, *at(7, 1, 5, 9), interval=None)
     for path in tmp_path.iterdir():
         os.utime(path, (0, 5))
     found = ps.read_series([str(tmp_path / f"s.{n}") for n in range(3)])
-    assert found.time_source.startswith("unknown") and not found.absolute
+    assert found.time_source.startswith("unknown") and not found.absolute and not found.timed
     assert growth_of(found, 7)["slope"] is None and growth_of(found, 7)["gained"] == 8
 
 

@@ -267,3 +267,11 @@ def counter_rows(memcgs: Memcgs, paths: CgroupPaths) -> list[MemoryCgroupCounter
         for name, values in memcgs.stats.items()
         if (value := int(values[at]))
     ]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section(
+        "memory_cgroups", "memory_cgroups", "memory_cgroup_pages", "memory_cgroup_counters"
+    )

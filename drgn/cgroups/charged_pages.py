@@ -212,3 +212,9 @@ def memcgs_named(
         rows, read = read_scattered(prog, owners[others], dtype, gaps)
         memcg[others] = np.where(read, find(memcgs.address, rows["memcg"]), -1)
     return memcg
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("memory_cgroups", "memory_cgroup_pages")

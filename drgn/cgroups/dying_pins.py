@@ -208,3 +208,9 @@ def _path(prog: Program, alias: int) -> str | None:
     with contextlib.suppress(*TORN):
         return dentry_name(Object(prog, "struct dentry", address=address))
     return None
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("memory_cgroups", "dying_cgroup_pins")

@@ -301,3 +301,9 @@ def _stat_index(prog: Program) -> Any:
         return at - 1 if from_one else (-1 if at == 255 else at)
 
     return place
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("memory_cgroups", "memory_cgroups")

@@ -111,3 +111,9 @@ class PercpuOwners:
         ]
         rows.sort(key=lambda row: (-row.bytes, row.cgroup or "", row.cgroup_id or 0))
         return rows, int(held[~known, 0].sum())
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("percpu", "percpu_cgroups")

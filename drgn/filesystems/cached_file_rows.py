@@ -326,3 +326,9 @@ def checks(files: CachedFiles, vmstat: dict[str, int]) -> list[CachedFileCheck]:
         )
     )
     return rows
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("cached_files")

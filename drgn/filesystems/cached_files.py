@@ -267,3 +267,9 @@ def largest(files: CachedFiles, most: int) -> list[int]:
     """The positions of the files with the most pages."""
     order: Sequence[int] = np.argsort(-files.pages, kind="stable")[:most].tolist()
     return list(order)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("cached_files")

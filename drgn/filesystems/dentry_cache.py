@@ -279,3 +279,9 @@ def kernel_counts(prog: Program) -> dict[str, int]:
             total = (total + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
             found[name] = max(total, 0)
     return found
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("dentries")

@@ -176,3 +176,9 @@ def _numbers(text: str, count: int, name: str) -> list[int]:
     ):
         raise ValueError(f"{name} is damaged: {text[:60]!r}")
     return [printed_number(word, name) for word in words]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("dentries")

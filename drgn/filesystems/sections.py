@@ -192,6 +192,6 @@ beside what was found.
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
+    from mmscope.drgn.sections.script import print_sections
 
-    print_section("cached_files")
+    print_sections("cached_files", "dentries")

@@ -157,3 +157,9 @@ def scan_free_memory(
     except (FaultError, ValueError) as error:
         counters = error
     return FreeMemory(prog, types, names, scan, counters, blocks, pcp, pageblocks)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("free_lists")

@@ -317,3 +317,9 @@ pageblock_flags](https://docs.kernel.org/mm/physical_memory.html#zones)).
     deadline=PASS_SECONDS,
     reads=(prices.PAGETYPEINFO,),
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_sections
+
+    print_sections("zones", "free_lists", "accounting", "pcp_lists", "pageblocks")

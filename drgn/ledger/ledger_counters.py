@@ -208,3 +208,9 @@ def _boot_check(prog: Program, pages: LedgerPages) -> LedgerCheck:
         "reserved pages of any class. Gigantic pages taken at boot and struct pages in hot-added "
         "memory itself may lack the mark; drivers may set it",
     )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("memory_ledger", "ledger_checks")

@@ -490,3 +490,9 @@ class LedgerPages(Shared):
             entry.pages += count
             if len(entry.examples) < EXAMPLES:
                 entry.examples.append(chunk.start_pfn + at)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("memory_ledger", "memory_ledger")

@@ -241,3 +241,9 @@ def pageflag_names(prog: Program) -> dict[int, str]:
         if value not in names and name != "__NR_PAGEFLAGS":
             names[value] = name.removeprefix("PG_")
     return names
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("memory_ledger", "memory_ledger", "ledger_unexplained", "ledger_tags")

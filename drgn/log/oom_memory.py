@@ -137,3 +137,9 @@ def memory_rows(
     memory += [OomMemory(oom, *place, size) for place, size in then.memory.items()]
     blocks = [replace(row, oom=oom) for row in then.blocks.values()]
     return memory, blocks, [OomCgroupMemory(oom, *stat) for stat in then.stats.items()]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("oom_kills", "oom_memory", "oom_free_blocks", "oom_cgroup_memory")

@@ -162,3 +162,9 @@ OOM_CGROUP_MEMORY = Table(
     OomCgroupMemory,
     not_compared=NOT_COMPARED,
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("oom_kills")

@@ -466,3 +466,9 @@ def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
     result.memory += memory
     result.free_blocks += blocks
     result.cgroup_memory += cgroup
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("oom_kills")

@@ -151,3 +151,9 @@ def memparse(text: str) -> tuple[int | None, str]:
     base = 16 if number.startswith("0x") else 8 if re.fullmatch(r"0[0-7]+", number) else 10
     value = int(number, base) << UNITS.get(match[2].upper(), 0)
     return (value if value <= MOST_BYTES else None), text[match.end() :]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("physical_memory", "memory_options")

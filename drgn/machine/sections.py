@@ -244,3 +244,9 @@ away.
     optional=True,
     consumer=lambda memory: PoisonFinder(memory.prog),
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_sections
+
+    print_sections("physical_memory", "poisoned_pages")

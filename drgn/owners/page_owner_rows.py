@@ -152,7 +152,9 @@ PAGE_OWNER_MIGRATIONS = Table(
 class PageOwnerSnapshot:
     """One reading of page_owner in a series."""
 
-    time: float = column(key=True, unit="s", help="since the first snapshot")
+    time: float = column(
+        key=True, unit="s", help="since the first snapshot; its number where times are unknown"
+    )
     at: str | None = column(holds="words", help="absolute time (UTC), where known")
     source: str = column(holds="file", help="file")
     kind: str = column(holds="words", help="page_owner, show_stacks or show_handles")
@@ -160,6 +162,12 @@ class PageOwnerSnapshot:
     pages: int = column(unit="pages", help="base pages of all of them")
     skipped: int = column(help="records that were not understood, and are not counted")
     truncated: bool = column(help="the last record was cut short, and is not counted")
+    ordered_by: str | None = column(
+        holds="words",
+        help="what the order of the snapshots goes by: times in names, change times, numbers in "
+        "names, or interval; empty where it is unknown",
+        since="0.3.0",
+    )
 
 
 PAGE_OWNER_SNAPSHOTS = Table(
@@ -176,7 +184,7 @@ class PageOwnerPoint:
     that are equal, nothing changed in any snapshot.
     """
 
-    time: float = column(key=True, unit="s", help="since the first snapshot")
+    time: float = column(key=True, unit="s", help="as in page_owner_snapshots")
     handle: int = column(key=True, help="as in page_owner_stacks")
     pages: int | None = column(
         unit="pages", help="empty where not listed: none, or fewer than count_threshold"
@@ -193,7 +201,7 @@ class PageOwnerGrowth:
     """How the pages of one stack developed over the snapshots; not listed counts as no pages."""
 
     handle: int = column(key=True, help="as in page_owner_stacks")
-    first_seen: float = column(unit="s", help="first snapshot that lists it")
+    first_seen: float = column(unit="s", help="time of the first snapshot that lists it")
     listed: int = column(help="snapshots that list it")
     gaps: int = column(help="times it came back after it was not listed")
     pages_first: int = column(unit="pages", help="in the first snapshot")
@@ -213,3 +221,9 @@ class PageOwnerGrowth:
 PAGE_OWNER_GROWTH = Table(
     "page_owner_growth", "Growth by allocation stack", PageOwnerGrowth, not_compared=SERIES
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("page_owner")

@@ -367,3 +367,9 @@ def _page_owner_dtype(prog: Program, has: frozenset[str] = MEMBERS) -> np.dtype[
             "itemsize": page_ext_size(prog),
         }
     )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("page_owner")

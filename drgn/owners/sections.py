@@ -371,3 +371,9 @@ written leaf first, `leaf ← caller`; in the bundle's files they are folded, `r
     reads=(prices.ALLOC_TRACES, prices.SLAB_SETTINGS),
     optional=True,
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_sections
+
+    print_sections("page_owner", "slab_caches", "slab_owner")

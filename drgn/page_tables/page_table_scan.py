@@ -480,3 +480,9 @@ def _zero_pages(prog: Program, form: PageTableFormat) -> tuple[Any, Any]:
         valid = [pfn << form.page_shift for pfn in pfns if pfn < 1 << 52]
         found.append(np.array(valid, np.uint64))
     return found[0], found[1]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("page_tables")

@@ -125,3 +125,9 @@ twice ([kernel documentation: page tables](https://docs.kernel.org/mm/page_table
     deadline=PASS_SECONDS,
     reads=(prices.STATUS,),
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("page_tables")

@@ -190,3 +190,9 @@ def read_process_vmas(
         if vmas:  # a kernel thread has none
             rows.append(ProcessVmas(pid, comm, vmas, limit, None, None, None))
     return sorted(rows, key=lambda row: (-row.vmas, row.pid)), missing
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("anon_vmas", "process_vmas")

@@ -425,3 +425,9 @@ def owner_of(maps: ReverseMaps) -> Callable[[int], tuple[int | None, str | None]
         return int(maps.tasks.pid[mms[-1]]), maps.tasks.comm[mms[-1]]
 
     return owner
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("anon_vmas", "anon_vma_checks")

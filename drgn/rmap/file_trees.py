@@ -374,3 +374,9 @@ def _file_systems(prog: Program, inode: NDArray[Any]) -> dict[int, FileSystem]:
                 pages,
             )
     return found
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("file_maps", "file_mapping_checks")

@@ -304,3 +304,9 @@ def anon_folio_walks(folios: AnonFolios) -> list[AnonFolioWalks]:
         AnonFolioWalks(1 << bit >> 1, max((1 << bit) - 1, 0), number, pages)
         for bit, (number, pages) in sorted(folios.buckets.items())
     ]
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("rmap_cost", "anon_folio_walks")

@@ -126,3 +126,9 @@ def visits_here(visits: KsmVisits, at: int) -> tuple[int, int]:
     if visits.uses_index:
         return int(visits.indexed[at] + visits.descents[at]), int(visits.hold_indexed[at])
     return int(visits.whole[at]), int(visits.hold_whole[at])
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("ksm")

@@ -452,3 +452,9 @@ again after the migration takes two.
     deadline=PASS_SECONDS,
     consumer=folio_places,
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_sections
+
+    print_sections("anon_vmas", "file_maps", "ksm", "rmap_cost")

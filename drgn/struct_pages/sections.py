@@ -258,3 +258,9 @@ a machine of this size would take if all of it were used in one way.
     deadline=PASS_SECONDS,
     optional=True,
 )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_sections
+
+    print_sections("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata")

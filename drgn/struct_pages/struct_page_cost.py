@@ -185,3 +185,9 @@ def struct_page_cost(memory: Memory) -> StructPageCost:
             raise Absent(str(reason)) from None
 
     return memory.once("struct_pages", scan)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("vmemmap")

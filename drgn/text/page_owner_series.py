@@ -13,7 +13,6 @@ many snapshots there are.
 
 import itertools
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from mmscope.drgn.text.page_owner_text import (
     Tally,
     read_page_owner,
 )
+from mmscope.drgn.text.reading_order import INTERVAL, NUMBERS, Order, distinct_names, order_of
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise_source
 
@@ -44,7 +44,7 @@ class Snapshot:
     """
 
     def __init__(self, source: str, kind: str, stacks: int, pages: int) -> None:
-        self.source, self.kind = os.path.basename(source), kind
+        self.source, self.kind = source, kind
         self.stacks, self.pages = stacks, pages
         self.skipped, self.truncated = 0, False
 
@@ -59,9 +59,10 @@ class Series:
     :ivar notes: key to what is wrong with it.
     :ivar allocations: key to allocations, of the last snapshot, where it says.
     :ivar tally: the breakdowns of the last ``page_owner`` file.
-    :ivar times: seconds since the first, one a snapshot.
+    :ivar times: seconds since the first, one a snapshot; their numbers if unknown.
     :ivar absolute: seconds since 1970, or empty if unknown.
-    :ivar time_source: where the times come from, in words.
+    :ivar ordered_by: what their order goes by, as ``reading_order`` has it; None if it is unknown.
+    :ivar time_source: where the times come from, or why the order is unknown, in words.
     """
 
     def __init__(self) -> None:
@@ -73,8 +74,19 @@ class Series:
         self.tally: Tally | None = None
         self.times: list[float] = []
         self.absolute: list[float] = []
+        self.ordered_by: str | None = None
         self.time_source = ""
         self.unresolved = 0
+
+    @property
+    def timed(self) -> bool:
+        """Whether the times are seconds."""
+        return self.ordered_by not in (None, NUMBERS)
+
+    @property
+    def growth_known(self) -> bool:
+        """Whether there are several snapshots, in an order that is known."""
+        return len(self.snapshots) > 1 and self.ordered_by is not None
 
     def add(
         self, snapshot: Snapshot, pages: dict[int, int], changed: Iterable[int] | None = None
@@ -118,12 +130,12 @@ def read_series(
     progress: Progress | None = None,
 ) -> Series:
     """
-    Read snapshots and put them in order.
+    Read snapshots, in the order in which they were taken (``reading_order``).
 
     :param paths: ``page_owner``, ``show_stacks`` or ``show_handles`` files; ``-`` is stdin. A
         ``show_stacks_handles`` among them is taken for a resolver.
     :param selection: what to count of ``page_owner`` files; None: everything.
-    :param interval: seconds between the files as given; None: by their names or change times.
+    :param interval: seconds between the files, by the numbers in their names, else as given.
     :raises TextError: a file is not one of these, or the kinds do not go together.
     :raises OSError: a file cannot be read.
     """
@@ -131,8 +143,12 @@ def read_series(
     ids: dict[bytes, int] = {}
     counts: Counts | None = None  # of the file before, if that was of the same kind
     resolved: list[dict[int, bytes]] = []
+    first = [*resolvers, *filter(_is_resolver, paths)]
+    snapshots = [path for path in paths if not _is_resolver(path)]
+    # Of files in their order, what stays the same is compared and not read.
+    order = order_of(snapshots, interval)
     kept: list[str] = []
-    for path in (*resolvers, *paths):
+    for path in (*first, *(snapshots[position] for position in order.positions)):
         with Source(path) as source:
             kind = recognise_source(source)
             if kind == "show_stacks_handles":
@@ -158,8 +174,15 @@ def read_series(
             f"{', '.join(resolvers or paths)}: handles, but no counts; give show_handles"
         )
     _resolve(series, resolved)
-    _set_times(series, kept, interval)
+    if (given := [path for path in paths if path in set(kept)]) != snapshots:
+        order = order_of(given, interval)
+    _put_in_order(series, kept, given, order)
     return series
+
+
+def _is_resolver(path: str) -> bool:
+    """Whether a file has the name of one that has no counts."""
+    return os.path.basename(path).startswith("show_stacks_handles")
 
 
 def _add_counts(
@@ -225,57 +248,28 @@ def _resolve(series: Series, resolved: list[dict[int, bytes]]) -> None:
             series.unresolved += 1
 
 
-# Seconds since 1970, or a date and time, anywhere in a name.
-EPOCH = r"(?<!\d)(1[0-9]{9}|2[0-9]{9})(\.[0-9]+)?(?!\d)"
-DATE = r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)[T_ -]?(\d\d)[:.-]?(\d\d)[:.-]?(\d\d)(\.\d+)?(?!\d)(Z)?"
-
-
-def time_in_name(name: str) -> float | None:
+def _put_in_order(series: Series, read: list[str], paths: list[str], order: Order) -> None:
     """
-    The time in a file's name, in seconds since 1970: an epoch or a date (taken as UTC).
+    Give the snapshots their order and their times.
+
+    :param read: their files as they were read; :param paths: the same, as given.
     """
-    if match := re.search(EPOCH, name):
-        return float(match.group())
-    if match := re.search(DATE, name):
-        import datetime  # which few names need
-
-        try:
-            when = datetime.datetime.fromisoformat("{}-{}-{}T{}:{}:{}Z".format(*match.groups()))
-        except ValueError:
-            return None
-        return when.timestamp() + float(match[7] or 0)
-    return None
-
-
-def _set_times(series: Series, paths: list[str], interval: float | None) -> None:
-    """Order the snapshots by time."""
-    count = len(paths)
-    if interval is not None:
-        series.times = [position * interval for position in range(count)]
-        series.time_source = f"every {interval:g} s, as given with --interval"
-        return
-    named = [time_in_name(os.path.basename(path)) for path in paths]
-    times = [time for time in named if time is not None]
-    source = "the files' names"
-    if len(set(times)) < count:
-        changed = [os.stat(path).st_mtime for path in paths if path != "-"]
-        times, source = changed, "when the files were last changed"
-    if len(set(times)) < count:
-        if count > 1:
-            source = "unknown: neither names nor change times have it; numbered as given, no slope"
-        else:
-            source = "one snapshot"
-        series.times, series.time_source = [float(n) for n in range(count)], source
-        return
-    order = sorted(range(count), key=times.__getitem__)
-    if order[-1] != count - 1 and series.tally is not None:
-        # The breakdowns are those of the file that was read last.
-        raise TextError(f"give the snapshots in the order of time; {paths[order[-1]]} is the last")
-    if order != list(range(count)):
-        _reorder(series, order)
-    series.absolute = sorted(times)
-    series.times = [round(time - series.absolute[0], 6) for time in series.absolute]
-    series.time_source = source
+    ordered = [paths[position] for position in order.positions]
+    if ordered != read:  # a file has not the name of what is in it
+        if ordered[-1] != read[-1] and series.tally is not None:
+            # The breakdowns are those of the file that was read last.
+            raise TextError("name show_stacks_handles so, or give it with --stacks")
+        _reorder(series, [read.index(path) for path in ordered])
+    names = distinct_names(ordered)
+    for snapshot, name in zip(series.snapshots, names, strict=True):
+        snapshot.source = name
+    series.ordered_by, series.time_source = order.by, order.words
+    series.times = [float(number) for number in range(len(ordered))]
+    if order.by == INTERVAL:
+        series.times = order.times
+    elif order.times:
+        series.absolute = order.times
+        series.times = [round(time - order.times[0], 6) for time in order.times]
 
 
 def _reorder(series: Series, order: Sequence[int]) -> None:
@@ -309,12 +303,12 @@ class Growth(NamedTuple):
 
 
 def growth_rows(series: Series) -> Iterator[Growth]:
-    """How each stack's pages developed. Not listed counts as no pages."""
+    """How each stack's pages developed, in an order that is known. Not listed counts as none."""
     times, count = series.times, len(series.times)
     middle = sum(times) / count
     centred = [time - middle for time in times]
     spread = sum(time * time for time in centred)
-    known = spread > 0 and not series.time_source.startswith("unknown")
+    known = spread > 0 and series.timed
     # The slope's sum over all snapshots is one over what stayed the same, with these sums.
     sums = [0.0, *itertools.accumulate(centred)]
     for key, runs in series.history.items():
@@ -396,6 +390,8 @@ def main() -> None:
         series = read_series(arguments, resolvers, interval=1.0)
     except (TextError, OSError) as error:
         sys.exit(f"page_owner_series.py: {error}")
+    if len(series.snapshots) > 1 and not series.growth_known:
+        print(f"page_owner_series.py: {series.time_source}", file=sys.stderr)
     out = sys.stdout.buffer
     for key in series.history:
         stack = series.stacks.get(key) or f" {series.notes.get(key, key)}\n".encode()

@@ -21,6 +21,7 @@ import numpy as np
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import Column
+from mmscope.reports.bundle.boots import boot_time
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
 from mmscope.reports.bundle.description import BundleError, Cell, Table
@@ -37,6 +38,7 @@ TARGET = {
     "thp_order": "BIGINT",
     "total_pages": "BIGINT",
     "uptime_seconds": "DOUBLE",
+    "booted_at": "DOUBLE",  # seconds since 1970
 }
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.
 MEMORY = "256MiB"
@@ -86,7 +88,7 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
     connection = connect()
     missing = load_tables(connection, bundle, "main", only)
     loaded = [t for t in bundle.tables if (only is None or t in only) and t not in missing]
-    _create_target(connection, bundle.target)
+    _create_target(connection, bundle)
     lock(connection)
     for name, _, statement in views():
         if only is not None and name not in only:
@@ -305,13 +307,14 @@ def beyond_bigint(column: Column) -> bool:
     return column.type == "integer" and bool(limits) and min(limits) >= 1 << 63
 
 
-def _create_target(connection: duckdb.DuckDBPyConnection, target: dict[str, Cell]) -> None:
+def _create_target(connection: duckdb.DuckDBPyConnection, bundle: Bundle) -> None:
     values = ", ".join(f"${name}::{kind} as {name}" for name, kind in TARGET.items())
-    connection.execute(f"create table target as select {values}", target_row(target))
+    connection.execute(f"create table target as select {values}", target_row(bundle))
 
 
-def target_row(target: dict[str, Cell]) -> dict[str, Cell]:
+def target_row(bundle: Bundle) -> dict[str, Cell]:
     """The one row of ``target``: its columns are :data:`TARGET`. 0 is unknown, as None is."""
+    target = bundle.target
     # Bundle has checked that these are numbers.
     page_size = target.get("page_size") or None
     return {
@@ -322,6 +325,7 @@ def target_row(target: dict[str, Cell]) -> dict[str, Cell]:
         "thp_order": (int(page_size) // 8).bit_length() - 1 if page_size else None,
         "total_pages": target.get("total_pages") or None,
         "uptime_seconds": target.get("uptime_seconds") or None,
+        "booted_at": boot_time(bundle),
     }
 
 

@@ -126,6 +126,17 @@ from profile_parts as p
 where p.split = 'exit-path'
 order by p.profile, p.samples desc, p.who, p.part;
 
+-- Recordings, and whether they are of the boot that the rest of the bundle was read in
+-- Within SAME_BOOT_SECONDS (reports/bundle/boots.py). A text may say less of its kernel's release. What
+-- is unknown stays so. Whatever joins profile_* with what memory holds asks for it here.
+create view profile_boots as
+select
+    r.profile,
+    case when not starts_with(t.release, r.release) then false
+         else abs(epoch(try_cast(r.booted_at as timestamp)) - t.booted_at) <= 3
+    end as same_boot
+from profile_recordings as r cross join target as t;
+
 -- Page table slots that an exit walks, beside what clearing them cost where it was sampled
 create view profile_exit_slots as
 with
@@ -136,15 +147,16 @@ with
         group by comm
     ),
     zapped as (
-        select profile, sum(samples) filter (part = 'zap')::bigint as zap_samples,
+        select profile, any_value(same_boot) as same_boot, sum(samples) filter (part = 'zap')::bigint as zap_samples,
             sum(share_of_all) filter (part = 'zap') as zap_share
-        from profile_parts
+        from profile_parts left join profile_boots using (profile)
         where split = 'exit-path' and who = 'exit'
         group by profile
     )
-select z.profile, s.comm, s.exit_pte_slots, s.pgtables_bytes, z.zap_samples, z.zap_share
+select
+    z.profile, s.comm, s.exit_pte_slots, s.pgtables_bytes, z.zap_samples, z.zap_share, z.same_boot
 from zapped as z join slots as s on s.exit_pte_slots > 0
-where z.zap_samples > 0
+where z.zap_samples > 0 and z.same_boot is not false
 order by z.profile, s.exit_pte_slots desc, s.comm;
 
 -- Visits of reverse map walks that KSM pages would take, beside the walks that were sampled
@@ -155,19 +167,27 @@ with
         where name like 'rmap_walk%'
     ),
     ksm as (select max(visits_per_pass)::bigint as visits from ksm_pages)
-select w.profile, w.name, w.count, w.total_ns, w.max_ns, k.visits as ksm_visits_at_worst
-from walked as w cross join ksm as k
+select
+    w.profile, w.name, w.count, w.total_ns, w.max_ns, k.visits as ksm_visits_at_worst, b.same_boot
+from walked as w
+left join profile_boots as b on b.profile = w.profile
+left join ksm as k on b.same_boot is not false
 order by w.profile, w.name;
 
 -- Atomic allocations of more than a page that were recorded, beside the HighAtomic reserve
 create view profile_atomic as
 select
     a.profile, r.seconds, a.attempts, a.failures, a.reservations, a.from_reserve,
-    (select sum(highatomic_reserved_pages) from zones)::bigint as highatomic_reserved_pages
+    case when b.same_boot is not false
+         then (select sum(highatomic_reserved_pages) from zones)
+    end::bigint as highatomic_reserved_pages,
+    b.same_boot
 from (
     select
         profile, sum(attempts)::bigint as attempts, sum(failures)::bigint as failures,
         sum(reservations)::bigint as reservations, sum(from_reserve)::bigint as from_reserve
     from profile_allocations
     group by profile
-) as a join profile_recordings as r using (profile);
+) as a
+join profile_recordings as r using (profile)
+left join profile_boots as b using (profile);

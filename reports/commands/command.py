@@ -2,9 +2,9 @@
 """
 The ``mmscope`` command.
 
-Exit codes: 0 done; 1 done, but sections are missing (which, and why, on stderr); 2 bad usage;
-3 the target could not be opened. An error is one line that says what to do; ``-v`` adds the
-traceback.
+Exit codes: 0 done; 1 done, but sections are missing, or pictures that mmscope failed to draw
+(which, and why, on stderr); 2 bad usage; 3 the target could not be opened. An error is one line
+that says what to do; ``-v`` adds the traceback.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mmscope import __version__
 from mmscope.drgn.opening.oldest_drgn import too_old
@@ -31,6 +32,9 @@ from mmscope.reports.bundle.outcome import (
     run_and_explain,
     say,
 )
+
+if TYPE_CHECKING:
+    from mmscope.reports.drawing.refusals import Fault
 
 HERE = "mmscope.reports.commands"
 # The function that declares each command, in the order of --help. Only the one that is asked for is
@@ -100,7 +104,7 @@ def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
         prog="mmscope",
         description="What Linux memory management was doing, and why it hurts: "
         "from a live kernel, a vmcore or /proc, as tables, findings and one HTML report.",
-        epilog="Exit codes: 0 done; 1 done with sections missing; 2 bad usage; "
+        epilog="Exit codes: 0 done; 1 done with sections or pictures missing; 2 bad usage; "
         "3 the target could not be opened.",
     )
     parser.add_argument("--version", action="version", version=f"mmscope {__version__}")
@@ -213,21 +217,23 @@ def run_report(args: argparse.Namespace) -> int:
     from mmscope.reports.bundle.redact_options import keep_map, replacing, wanted_names
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
+    from mmscope.reports.page.missing import say_faults
     from mmscope.reports.page.report import render, write
 
     names = wanted_names(args)
+    faults: list[Fault] = []
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
     with replacing(bundles, names) as (bundle, *baselines):
         verdict, comparison = evaluate(bundle), None
         for baseline in baselines:
             verdicts = evaluate(baseline), verdict
             comparison = compare(baseline, bundle, verdicts, draw=True)
-        html = render(bundle, verdict, comparison)
+        html = render(bundle, verdict, comparison, faults)
     keep_map(names, args.redact_map)
     write(html, args.output, args.mode)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
         print(f"{args.output}: {args.output.stat().st_size:,} bytes")
-    return DONE
+    return say_faults(faults, args.verbose)
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -241,7 +247,7 @@ def run_compare(args: argparse.Namespace) -> int:
     if not all(sides):
         raise UsageError("a side has no bundle: mmscope compare A… -- B…")
     names = wanted_names(args)
-    code = run(sides, args.format, args.output, names, args.mode)
+    code = run(sides, args.format, args.output, names, args.mode, verbose=args.verbose)
     keep_map(names, args.redact_map)
     return code
 

@@ -15,6 +15,7 @@ from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import AMOUNT, print_prose, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE
 from mmscope.reports.bundle.redact import Names
 from mmscope.reports.bundle.redact_options import replacing
 from mmscope.reports.compare import groups_view
@@ -32,7 +33,9 @@ from mmscope.reports.compare.host_groups import (
 )
 from mmscope.reports.compare.ledger_changes import LedgerChanges
 from mmscope.reports.compare.relation import same_names
+from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.page.missing import say_faults
 from mmscope.reports.page.report import page, render, write
 
 # Hosts have more columns than anybody sees side by side: so wide may a table be in a pipe, too.
@@ -47,6 +50,8 @@ def run(
     output: Path | None,
     names: Names | None = None,
     mode: int | None = None,
+    *,
+    verbose: bool = False,
 ) -> int:
     """
     Compare the bundles of two sides; returns the exit code.
@@ -54,6 +59,7 @@ def run(
     :param output: of one bundle a side, B's report with A as its baseline; else the groups' page.
     :param names: what names are replaced by, in all bundles alike; None leaves them.
     :param mode: of the output, as asked for.
+    :param verbose: with tracebacks.
     :raises BundleError: no bundle of a side can be read.
     """
     pair = all(len(side) == 1 for side in named)
@@ -70,6 +76,7 @@ def run(
     every = [bundle for _, bundles in opened for bundle in bundles]
     words = unlike(hosts, same_names=same_names(every))
     groups = groups_of(hosts)
+    faults: list[Fault] = []
     last = ""
     if form == "table":
         tables: Tables = [
@@ -84,7 +91,7 @@ def run(
     if pair:
         with replacing(every, names) as shown:
             before, after = shown
-            changes, dates = _changes(before, after, words, output, mode, form)
+            changes, dates = _changes(before, after, words, output, mode, form, faults)
         if form == "table":
             # One host a side is what the measures have; where the memory went comes first.
             tables = [*changes, ("groups", "Measures", *_pair(groups, dates))]
@@ -94,11 +101,8 @@ def run(
     elif output is not None:
         write(page("groups.html", view=groups_view.view(hosts, groups, words)), output, mode)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
-    _print(tables, words, form)
-    if last:
-        print()
-        print_prose(last)
-    return 1 if errors else 0
+    _print(tables, words, form, last)
+    return max(say_faults(faults, verbose), INCOMPLETE if errors else DONE)
 
 
 def _redacted(host: Host, names: Names) -> Host:
@@ -128,6 +132,7 @@ def _changes(
     output: Path | None,
     mode: int | None,
     form: str,
+    faults: list[Fault],
 ) -> tuple[Tables, tuple[str, str]]:
     """What changed most, as tables, and what a reader calls the two; and the report, if wanted."""
     verdicts = evaluate(before), evaluate(after)
@@ -138,7 +143,7 @@ def _changes(
     sides = dates if form == "table" else comparison.relation.sides
     words[:0] = [shown.sentence, *filter(None, [shown.ledger]), *comparison.relation.words]
     if output is not None:
-        write(render(after, verdicts[1], comparison), output, mode)
+        write(render(after, verdicts[1], comparison, faults=faults), output, mode)
         words.append(f"{output}: {output.stat().st_size:,} bytes")
     findings = [
         [
@@ -194,7 +199,7 @@ def _steps(ledger: LedgerChanges | None) -> list[list[Any]]:
     ]
 
 
-def _print(tables: Tables, words: list[str], form: str) -> None:
+def _print(tables: Tables, words: list[str], form: str, last: str) -> None:
     """Tables on the terminal; JSON is one object of them, CSV has an empty line between them."""
     for text in words:
         # A program reads the tables alone.
@@ -209,6 +214,9 @@ def _print(tables: Tables, words: list[str], form: str) -> None:
         print_rows(described, rows, form=form, title=title, piped_width=PIPED_WIDTH)
     if form == "json":
         print("}")
+    if last:
+        print()
+        print_prose(last)
 
 
 def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The sections as commands of drgn: ``%free_lists`` in any session, where mmscope is installed.
+The sections as commands of drgn: ``%free_lists`` in any session, where mmscope is installed. And
+what a script of drgn says that is a file of ours with nothing to print.
 
 drgn loads this file whenever it opens a target, by the entry point in ``pyproject.toml``, so that
 nothing is imported here but drgn's own: the probes are, when a command runs. A command runs its
@@ -12,6 +13,8 @@ drgn itself must start.
 """
 
 import argparse
+import atexit
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from drgn import Program, ProgramFlags
 
+from mmscope import FOLDER
 from mmscope.reports.bundle.full_install import FULL_INSTALL
 from mmscope.reports.commands.drgn_commands import COMMANDS, SectionCommand
 from mmscope.reports.commands.drgn_completion import install
@@ -45,6 +49,9 @@ def count(text: str) -> int:
     return int(text)
 
 
+# Files that drgn may be given as scripts, and what those have that print something.
+PROBES = (FOLDER / "drgn").resolve()
+MAIN = '\nif __name__ == "__main__":\n'
 # What an argument picks rows by: a column, with its name in the usage and how it is read.
 PICKS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "pid": ("PID", int),
@@ -334,6 +341,21 @@ def register() -> None:
             arguments=(show_help, argument("command", nargs="?", help="which")),
         )(functools.partial(run, run_help_command))
 
+
+def say_what_prints() -> None:
+    """Name the scripts beside a file of ours that drgn was given and that prints nothing."""
+    script = Path(sys.argv[0]).resolve()
+    if script.suffix != ".py" or not script.is_relative_to(PROBES):
+        return
+    with contextlib.suppress(OSError):
+        if MAIN not in script.read_text():
+            beside = [p.name for p in sorted(script.parent.glob("*.py")) if MAIN in p.read_text()]
+            those = f"in its folder these do: {', '.join(beside)}"
+            other = "drgn/free/zones.py is a file that does"
+            warn(f"{sys.argv[0]}: prints nothing; {those if beside else other}")
+
+
+atexit.register(say_what_prints)  # drgn has no hook after a script
 
 try:
     register()

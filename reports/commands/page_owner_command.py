@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmscope.drgn.text.page_owner_series import Series, growth_rows, read_series
+from mmscope.drgn.text.page_owner_series import Series, read_series
 from mmscope.drgn.text.page_owner_text import CULL_KEYS, Progress, Selection, read_page_owner
 from mmscope.drgn.text.text_source import Source, TextError, recognise_source
 from mmscope.reports.bundle import modes
@@ -44,7 +44,7 @@ def add_commands(command: Command) -> None:
         "standard input.",
     )
     sub.set_defaults(unopened=(TextError, OSError), explain=unexpected)
-    sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order of time")
+    sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order")
     add_options(sub, SERIES)
     add_options(sub, OUTPUT)
     add_selection_options(sub)
@@ -152,7 +152,8 @@ SERIES: Options = {
     "--interval": {
         "type": positive,
         "metavar": "S",
-        "help": "seconds between the files as given (default: by their names, or change times)",
+        "help": "seconds between the files, in the order of the numbers in their names, else as "
+        "given (default: by the times in their names, else change times)",
     },
     "--top": {
         "type": int,
@@ -268,9 +269,7 @@ def run_page_owner(args: argparse.Namespace) -> int:
 
         return write_bundle(args, lambda: _read(args), page_size(args))
     series = _read(args)
-    growth = list(growth_rows(series)) if len(series.snapshots) > 1 else []
-    growth.sort(key=lambda row: -row.gained)
-    stacks = page_owner.stacks_of(series)
+    stacks, growth = page_owner.stacks_of(series), page_owner.growth_of(series)
     page_owner.print_top(stacks, growth, page_size(args), top=args.top)
     notes, remarks = page_owner.notes_of(series)
     for note in notes + remarks:

@@ -8,11 +8,13 @@ import argparse
 import itertools
 import json
 import pkgutil
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.sections.section import Filled
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
@@ -31,9 +33,15 @@ from mmscope.reports.commands.target_options import (
     add_target_options,
     open_source,
 )
+from mmscope.reports.drawing.cells import leaf_first
+from mmscope.reports.rows import owner_matrix
 
 # Of folded stacks, which are no table.
 STACK_FORMATS = ("folded", "speedscope")
+# Of a matrix that is looked at.
+MAX_CELLS = 2_000_000
+# On a terminal, in characters.
+GAP, MOST_HANDLE, LEAST_STACK, MOST_STACK = 3, 15, 30, 80
 
 
 def add_command(command: Command) -> None:
@@ -83,6 +91,8 @@ def run_show(args: argparse.Namespace) -> int:
         for name, title in views_of(bundle).items():
             print(f"{name:24} {title} (computed)")
         return DONE
+    if args.what == owner_matrix.NAME and args.what not in bundle.tables:
+        return show_matrix(bundle, args.format, args.top)
     if args.what not in bundle.tables and show_view(bundle, args.what, args.format, args.top):
         return DONE
     if args.what not in bundle.tables and args.what in new_tables(bundle):
@@ -172,13 +182,92 @@ def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> i
 
 
 def views_of(bundle: Bundle) -> dict[str, str]:
-    """Name and title of what DuckDB computes from a bundle's tables; empty without DuckDB."""
+    """Name and title of what is computed from a bundle's tables; without DuckDB, of the matrix."""
+    found = {owner_matrix.NAME: owner_matrix.TITLE} if owner_matrix.NEEDS in bundle.tables else {}
     try:
         from mmscope.reports.bundle.database import open_database, views
     except ImportError:
-        return {}
+        return found
     missing = open_database(bundle).missing
-    return {name: title for name, title, _ in views() if name not in missing}
+    return {name: title for name, title, _ in views() if name not in missing} | found
+
+
+STACK_COLUMNS = tuple(
+    column for column in columns(PageOwnerStack) if column.name in owner_matrix.STACK_COLUMNS
+)
+
+
+def show_matrix(bundle: Bundle, form: str, top: int | None) -> int:
+    """Print the pages of each stack at each reading; on a terminal, of the readings that fit."""
+    if owner_matrix.NEEDS not in bundle.tables:
+        raise BundleError(
+            f"{bundle.path}: has no {owner_matrix.NAME}, which is made of a series: give several "
+            "files to 'mmscope page-owner', or sample with 'mmscope watch'"
+        )
+
+    def rows(table: str) -> Iterable[dict[str, Any]]:
+        return bundle.rows(table) if table in bundle.tables else ()
+
+    try:
+        points = owner_matrix.points_of(rows(owner_matrix.NEEDS))
+        snapshots = list(rows("page_owner_snapshots"))
+        readings = owner_matrix.readings_of(snapshots, rows(owner_matrix.NEEDS))
+        grown = "page_owner_growth" in bundle.tables
+        made = owner_matrix.matrix(rows("page_owner_stacks"), points, readings, grown=grown)
+        found = itertools.islice(made, top)
+        if form == "table":
+            most = min(MAX_ROWS, MAX_CELLS // (len(readings) + 1) + 1)
+            print_matrix(list(itertools.islice(found, most)), readings, len(points), grown)
+            return DONE
+        described = [*STACK_COLUMNS, *(_reading_column(reading.name) for reading in readings)]
+        cells = ([*(stack.get(c.name) for c in STACK_COLUMNS), *pages] for stack, pages in found)
+        print_rows(described, cells, form=form)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise BundleError(f"{bundle.path}: {owner_matrix.NEEDS} is damaged: {error!r}") from error
+    return DONE
+
+
+def print_matrix(
+    found: Sequence[tuple[owner_matrix.Row, list[int | None]]],
+    readings: Sequence[owner_matrix.Reading],
+    stacks: int,
+    grown: bool,
+) -> None:
+    """The matrix as a table to look at."""
+    shown = list(range(len(readings)))
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size((100, 24)).columns
+        most = max((n or 0 for _, pages in found for n in pages), default=0)
+        each = max(map(len, [f"{most:,}", *(reading.short for reading in readings)])) + GAP
+        room = width - MOST_HANDLE - GAP - min(max(LEAST_STACK, width // 3), MOST_STACK)
+        shown = owner_matrix.spread(len(readings), room // each)
+    handle, *_ = STACK_COLUMNS
+    title = first_of(owner_matrix.TITLE, len(found), stacks)
+    ends = f"; {readings[0].name} to {readings[-1].name}" if readings else ""
+    stack = next(column for column in STACK_COLUMNS if column.name == "stack")
+    print_rows(
+        [handle, *(_reading_column(readings[at].short) for at in shown), stack],
+        [
+            [row["handle"], *(pages[at] for at in shown), _stack_or_note(row)]
+            for row, pages in found
+        ],
+        title=display.cut(f"{title}{ends}"),
+    )
+    if not grown:
+        say("the order of the readings is unknown: nothing is called growth")
+    if left := len(readings) - len(shown):
+        say(
+            f"{len(shown)} of {len(readings):,} readings fit, the first and the last among them; "
+            f"{left:,} are left out, --format csv and json have all"
+        )
+
+
+def _reading_column(name: str) -> Column:
+    return Column(name, "integer", True, "", "", False)
+
+
+def _stack_or_note(row: owner_matrix.Row) -> str | None:
+    return leaf_first(row["stack"]) if row.get("stack") else row.get("note")
 
 
 def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:

@@ -21,6 +21,7 @@ from mmscope.reports.compare.finding_changes import FindingChange, compare_findi
 from mmscope.reports.compare.ledger_changes import LedgerChanges, ledger_changes
 from mmscope.reports.compare.relation import Relation, relation
 from mmscope.reports.compare.table_changes import Change, TableChanges, compare_tables, known
+from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import Verdict
 
 
@@ -36,6 +37,7 @@ class Comparison:
     findings: list[FindingChange]
     not_checked: tuple[int, int]  # findings of one that the other could not be asked for
     graphs: list[Graphs]
+    faults: list[Fault]  # graphs that mmscope failed to draw
 
     @property
     def changed(self) -> list[TableChanges]:
@@ -55,6 +57,7 @@ def compare(
     found, not_checked = compare_findings(
         *verdicts, same_boot=related.one_boot, same_names=related.same_names
     )
+    faults: list[Fault] = []
     return Comparison(
         (before, after),
         related,
@@ -63,7 +66,8 @@ def compare(
         ledger_changes(before, after, tables, display.plain_int(after.target.get("page_size"))),
         found,
         not_checked,
-        differential_graphs(before, after, related, not_compared) if draw else [],
+        differential_graphs(before, after, related, not_compared, faults) if draw else [],
+        faults,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mmscope.reports.drawing.refusals import Damaged, NotDrawn
 from mmscope.reports.pictures.free_heatmap import MAX_ORDER, MAX_TYPES, fragmentation, rank
 from mmscope.reports.pictures.pageblock_map import Map, pageblock_map
 
@@ -70,11 +71,11 @@ def free_lists(before: Rows, after: Rows, page_size: int | None) -> FreeLists:
         zones.setdefault((node, zone), {})[migratetype] = None
     orders = sorted({order for *_, order in [*old, *new]})
     if orders and not 0 <= orders[0] <= orders[-1] <= MAX_ORDER:
-        raise ValueError("there is no such order")
+        raise Damaged("there is no such order")
     grids, same = [], 0
     for (node, zone), types in zones.items():
         if len(types) > MAX_TYPES:
-            raise ValueError(f"more than {MAX_TYPES} migratetypes")
+            raise Damaged(f"more than {MAX_TYPES} migratetypes")
 
         def blocks(kind: str, order: int, node: int = node, zone: str = zone) -> int:
             return new[node, zone, kind, order] - old[node, zone, kind, order]
@@ -163,12 +164,12 @@ def pageblocks(before: Rows, after: Rows, page_size: int | None) -> Pageblocks:
     """
     Where migratetypes differ; rows are of table ``pageblock_map``.
 
-    :raises ValueError: the two have pageblocks of other sizes.
+    :raises NotDrawn: the two have pageblocks of other sizes.
     """
     maps = [pageblock_map(rows, page_size) for rows in (before, after)]
     size = maps[1].block_pages
     if maps[0].block_pages != size:
-        raise ValueError("pageblocks are of another size")
+        raise NotDrawn("pageblocks are of another size")
     rows = []
     moves: Counter[tuple[str, str]] = Counter()
     for start, blocks, was, is_now in _aligned(before, after, size):

@@ -13,6 +13,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.compare.relation import Relation
 from mmscope.reports.drawing.flame_graph import FlameGraph, differential, fold
+from mmscope.reports.drawing.refusals import Fault, NotDrawn
 from mmscope.reports.drawing.row_names import NO_STACK
 from mmscope.reports.pictures.profile_pictures import comparable
 from mmscope.reports.profiles import profiles
@@ -36,7 +37,11 @@ class Graphs:
 
 
 def differential_graphs(
-    before: Bundle, after: Bundle, related: Relation, not_compared: list[tuple[str, str]]
+    before: Bundle,
+    after: Bundle,
+    related: Relation,
+    not_compared: list[tuple[str, str]],
+    faults: list[Fault],
 ) -> list[Graphs]:
     """
     Differential flame graphs of every kind of stacks that both bundles have.
@@ -44,7 +49,8 @@ def differential_graphs(
     What one machine held at two moments is compared as it is; profiles, and what two machines
     hold, by shares of the totals.
 
-    :param not_compared: gets what is too large to be drawn.
+    :param not_compared: gets what is too large to be drawn, and what mmscope failed to draw.
+    :param faults: gets the latter.
     """
     sizes = {display.plain_int(bundle.target.get("page_size")) for bundle in (before, after)}
     page_size = sizes.pop() if len(sizes) == 1 else None
@@ -82,12 +88,20 @@ def differential_graphs(
                 normalise=normalise,
                 frames=MAX_FRAMES,
             )
-        except ValueError as error:
-            not_compared.append((f"stacks of {name}", str(error)))
+        except Exception as error:
+            not_compared.append((f"stacks of {name}", _why(name, error, faults)))
             continue
         same = fold(old) == fold(new)
         drawn.append(Graphs(title, unit, totals, normalise and all(totals), same, *pair))
     return drawn
+
+
+def _why(name: str, error: Exception, faults: list[Fault]) -> str:
+    """Why there is no graph of some stacks; a fault of mmscope is added to the others."""
+    if isinstance(error, NotDrawn):
+        return str(error)
+    faults.append(Fault.of(f"stacks of {name}, compared", error))
+    return faults[-1].words
 
 
 def _stacks(bundle: Bundle, name: str, page_size: int) -> list[tuple[str, int]]:

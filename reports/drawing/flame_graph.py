@@ -27,6 +27,7 @@ from markupsafe import Markup, escape
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
+from mmscope.reports.drawing.refusals import NotDrawn
 
 Stacks = Iterable[tuple[str, int]] | dict[str, int]  # root;…;leaf, value; a dict is folded
 
@@ -109,10 +110,10 @@ def _drawable(folded: dict[str, int]) -> dict[str, int]:
     """
     Stacks that may be taken apart.
 
-    :raises ValueError: they have more frames than memory is meant for.
+    :raises NotDrawn: they have more frames than memory is meant for.
     """
     if ";".join(folded).count(";") >= MAX_FRAMES_HELD:
-        raise ValueError(f"its stacks have more than {MAX_FRAMES_HELD:,} frames, too many to draw")
+        raise NotDrawn(f"its stacks have more than {MAX_FRAMES_HELD:,} frames, too many to draw")
     return folded
 
 

@@ -43,6 +43,7 @@ SEVERITIES = ("critical", "warning", "notice")
 # The last one is nothing that the machine suffers: a recording is not what it seems to be.
 HIDES = "hides"
 HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
+OTHER_BOOT = " Recorded during another boot than the rest of this bundle."
 # Of a stack, in a sentence.
 MAX_FRAMES = 8
 
@@ -118,6 +119,13 @@ class Finding:
     classes: tuple[str, ...] = ()  # of the memory ledger, that it is about
     proofs: tuple[Proof, ...] = ()  # the rows that it stands on
     plain: str = ""  # the title as one says it aloud, if that is other words
+    other_boot: bool = False  # of a recording of another boot than the rest of the bundle
+
+    @property
+    def aside(self) -> str:
+        """What is said after its title: in brackets, with a space before; empty as a rule."""
+        said = ["estimate"] * self.estimate + ["another boot"] * self.other_boot
+        return f" ({', '.join(said)})" if said else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,11 +410,12 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
                     undo=words(step.undo),
                 )
 
+    other_boot = row.get("same_boot") is False  # of view profile_boots
     return Finding(
         id=question.id,
         severity=severity_of(question, row),
         title=words(question.title),
-        saw=words(question.saw),
+        saw=words(question.saw) + OTHER_BOOT * other_boot,
         why=why(),
         next=tuple(steps()),
         links=question.links,
@@ -423,6 +432,7 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
         classes=tuple(words(name) for name in question.classes),
         proofs=tuple(proofs(question.proof, question.needs, question.subject, row)),
         plain=words(question.plain),
+        other_boot=other_boot,
     )
 
 

@@ -112,8 +112,7 @@ def _print_part(console: Console, heading: str, told: Iterable[Told]) -> None:
         for finding in findings:
             severity = Text(f"{finding.severity.upper():{LABEL}}", styles[finding.severity])
             title = Text.assemble((visible(finding.title), "bold"))
-            if finding.estimate:
-                title.append(" (estimate)", "not bold")
+            title.append(finding.aside, "not bold")
             body.add_row(severity, title)
             _add_labelled(body, "saw", [finding.saw])
         _add_labelled(body, "why", dict.fromkeys(f.why for f in findings))

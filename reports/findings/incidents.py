@@ -47,7 +47,7 @@ class Told:
     def _said(self, title: str) -> str:
         more = len(self.findings) - 1
         words = display.prose(title).rstrip(".")
-        words += " (estimate)" if self.worst.estimate else ""
+        words += self.worst.aside
         return f"{words} (and {more:,} more)" if more else words
 
 

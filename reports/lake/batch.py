@@ -182,7 +182,11 @@ def _compare(batch: Batch, table: str, fault: str) -> None:
 
 
 def _load_target(catalog: Catalog, batch: Batch) -> None:
-    names = ", ".join(f"l.{name}::{kind} as {name}" for name, kind in TARGET.items())
+    # Lakes of before 0.3.0 have it by another name alone.
+    of = {"booted_at": "epoch(l.lake_boot)"}
+    names = ", ".join(
+        f"{of.get(name, f'l.{name}')}::{kind} as {name}" for name, kind in TARGET.items()
+    )
     batch.connection.execute(
         f"create table lake.target as select b.{NUMBER}, {names} from "
         "read_parquet($paths, hive_partitioning = false) as l "

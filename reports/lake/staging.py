@@ -363,7 +363,7 @@ def _about(bundle: Bundle) -> dict[str, Any]:
         "captured": _timestamp(captured(bundle)),
         **{
             name: _text(value) if TARGET[name] == "VARCHAR" else value
-            for name, value in target_row(bundle.target).items()
+            for name, value in target_row(bundle).items()
         },
         "version": bundle.version,
         "format": bundle.format,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.description import BundleError
+from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import SEVERITIES, Finding, Step, Verdict
 from mmscope.reports.findings.how_many import all_clear, only_notices
 from mmscope.reports.findings.incidents import Incident
@@ -39,17 +39,24 @@ class Card:
     culprit: Culprit | None  # among its like
 
 
-def card(bundle: Bundle, verdict: Verdict, told: list[Incident], host: str) -> Card:
+def card(
+    bundle: Bundle,
+    verdict: Verdict,
+    told: list[Incident],
+    host: str,
+    faults: list[Fault] | None = None,
+) -> Card:
     """
     What to say first.
 
     :param told: the incidents of *verdict*, the worst first.
+    :param faults: gets what mmscope failed to draw.
     """
     memory: list[Segment] = []
     table = bundle.tables.get(MEMORY_BAR.table)
     if table and MEMORY_BAR.columns <= {c.name for c in table.columns}:
-        # A damaged table is told of in its section.
-        with contextlib.suppress(BundleError, ArithmeticError, LookupError, TypeError, ValueError):
+        # Its section has the same picture, or says why not.
+        with contextlib.suppress(Exception):
             memory = segments(list(bundle.rows(table.name)))
     if not told:
         said = f"{host}: {all_clear(verdict)}."
@@ -84,7 +91,10 @@ def card(bundle: Bundle, verdict: Verdict, told: list[Incident], host: str) -> C
             name for each in first.causes for finding in each.findings for name in finding.classes
         },
         culprit=culprit(
-            bundle, first.causes[0].worst, display.plain_int(bundle.target.get("page_size"))
+            bundle,
+            first.causes[0].worst,
+            display.plain_int(bundle.target.get("page_size")),
+            faults,
         ),
     )
 

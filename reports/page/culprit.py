@@ -18,17 +18,17 @@ from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import BundleError
+from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.drawing.row_names import DESCRIBES, name_of
 from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.proof import Proof
+from mmscope.reports.page.missing import why_missing
 
 FREE_BLOCKS = "free_blocks"
 MAX_BARS = 5
 MAX_ORDERS = 16  # what there is room for; no kernel has more
 # Memory that nobody has, that is there anyway, or all of it: a bar of these blames nobody.
 NOBODYS = {"free", "mapped", "all"}
-# What a stranger's table may fail with.
-EXPECTED = (BundleError, ArithmeticError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,14 @@ class Culprit:
     bars: list[Bar] = field(default_factory=list)
 
 
-def culprit(bundle: Bundle, finding: Finding, page_size: int | None) -> Culprit | None:
-    """The picture of a finding; None where it would say no more than its words."""
+def culprit(
+    bundle: Bundle, finding: Finding, page_size: int | None, faults: list[Fault] | None = None
+) -> Culprit | None:
+    """
+    The picture of a finding; None where it would say no more than its words.
+
+    :param faults: gets what mmscope failed to draw.
+    """
     for proof in finding.proofs:
         table = bundle.tables.get(proof.table)
         if table is None or not proof.columns <= {c.name for c in table.columns}:
@@ -67,7 +73,14 @@ def culprit(bundle: Bundle, finding: Finding, page_size: int | None) -> Culprit 
                 found = _orders(bundle, proof, page_size)
             else:
                 found = _owners(bundle, proof, page_size)
-        except EXPECTED:  # damaged: which its section says
+        except BundleError:  # damaged: which its section says
+            continue
+        except Exception as error:
+            held, _ = bundle.held([proof.table])
+            if faults is not None and held:
+                looked_at = (bundle, proof.table, held[proof.table])
+                _, fault = why_missing(f"of {finding.id}", error, proof.table, [looked_at])
+                faults += [fault] if fault else []
             continue
         if found:
             return found

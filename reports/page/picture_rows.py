@@ -24,20 +24,24 @@ def picture_rows(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
     found, why = bundle.held(LOOKED_AT & bundle.tables.keys())
     known: Tables = {**found}
     errors = {name: blame(bundle, error) for name, error in why.items()}
-    known |= _parts(bundle, known)
+    known |= _parts(bundle, known, errors)
     if profile_pictures.TABLE in bundle.tables:
         known |= profile_pictures.stacks(bundle)
     return known, errors
 
 
-def _parts(bundle: Bundle, known: Tables) -> Tables:
-    """The rows that pictures of other tables want of these; none of a table that is damaged."""
+def _parts(bundle: Bundle, known: Tables, errors: dict[str, str]) -> Tables:
+    """The rows that pictures want of these; none of a table that is damaged, which is an error."""
     found: Tables = {}
     for name in PARTS.keys() & bundle.tables.keys():
-        with contextlib.suppress(BundleError, LookupError, TypeError, ValueError):
+        try:
             column, wanted = PARTS[name]
             rows = bundle.rows(name, where=(column, wanted(known)))
             found[name] = list(itertools.islice(rows, MAX_PART_ROWS))
+        except BundleError as error:
+            errors[name] = blame(bundle, error)
+        except (LookupError, TypeError, ValueError) as error:
+            errors[name] = f"table {name} is damaged, or one that its rows are chosen by: {error}"
     for name in CHOSEN.keys() & bundle.tables.keys():
         with contextlib.suppress(BundleError, LookupError, TypeError):
             chosen = filter(CHOSEN[name](known), bundle.rows(name))

@@ -59,7 +59,8 @@ def questions(
     sections: Sequence[SectionView], findings: Sequence[FindingView], compared: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """
-    Those that the page answers: (words, id of the place).
+    Those that the page answers: (words, id of the place). A recording of another boot answers last,
+    and is called that.
 
     :param compared: ids that a comparison in the page has, the best answer to what grew first.
     """
@@ -73,9 +74,12 @@ def questions(
         )
     }
     for asked in ASKED:
-        goals = [view.anchor for view in findings if view.finding.id in asked.findings]
+        answers = [view for view in findings if view.finding.id in asked.findings]
+        goals = [view.anchor for view in answers if not view.finding.other_boot]
         goals += [place for place in asked.places if place in places]
         if asked.words == GREW:
             goals = [*compared, *goals]
         if goals:
             yield asked.words, goals[0]
+        elif answers:
+            yield f"{asked.words}{answers[0].finding.aside}", answers[0].anchor

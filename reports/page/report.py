@@ -16,7 +16,7 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 """
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,11 @@ from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view
 from mmscope.reports.compare.comparison import Comparison
 from mmscope.reports.drawing.downloads import Downloads
+from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card
-from mmscope.reports.page.drawn import draw, page_size_of
+from mmscope.reports.page.drawn import PictureView, draw, page_size_of
 from mmscope.reports.page.environment import environment_of, policy_of, squeeze
 from mmscope.reports.page.glossary import Glossary
 from mmscope.reports.page.questions import questions
@@ -50,6 +51,7 @@ from mmscope.reports.page.sentences import (
     written_by,
 )
 from mmscope.reports.page.views import (
+    SectionView,
     differences,
     incident_views,
     section_views,
@@ -83,11 +85,13 @@ def render(
     bundle: Bundle,
     verdict: Verdict,
     comparison: Comparison | None = None,
+    faults: list[Fault] | None = None,
 ) -> str:
     """
     The report of one bundle, as the text of one HTML file.
 
     :param comparison: with a baseline; of this bundle and this verdict.
+    :param faults: gets what mmscope failed to draw, which the page says in its place.
     """
     page_size = page_size_of(bundle)
     pictures = draw(bundle)
@@ -103,18 +107,16 @@ def render(
     for view in sections:
         view.findings.extend(f for f in findings if f.finding.section == view.name)
     versus = comparison_view.view(comparison) if comparison else None
+    different = list(differences(comparison, environment)) if comparison else []
+    if faults is not None:
+        faults += _failed(sections, different, comparison)
     html = environment.get_template("report.html").render(
         host=host,
-        card=card(bundle, verdict, told, host),
+        card=card(bundle, verdict, told, host, faults),
         unknown=unknown(verdict),
         reading=reading(bundle.sections),
         facts=facts_of(bundle, page_size),
-        caveats=[
-            (words, target_text(bundle.target[key]))
-            for key, words in CAVEATS.items()
-            if key in bundle.target
-        ]
-        + written_by(bundle),
+        caveats=_caveats(bundle),
         unwritten=bundle_format.lacking(bundle).listed,
         other_facts=sorted((k, target_text(v)) for k, v in bundle.target.items() if k not in FACTS),
         marks=table_view(bundle, bundle.tables[IMPOSSIBLE], page_size)
@@ -129,7 +131,7 @@ def render(
         most_in_contents=MAX_CONTENTS,
         versus=versus,
         questions=list(questions(sections, findings, _compared(versus))),
-        differences=list(differences(comparison, environment)) if comparison else [],
+        differences=different,
         anchor_of=lambda finding: next(
             (view.anchor for view in findings if view.finding is finding), ""
         ),
@@ -137,6 +139,26 @@ def render(
         **_looks(environment, {p.name for v in sections for ps in v.pictures.values() for p in ps}),
     )
     return offers.fill(squeeze(html) + "\n")
+
+
+def _caveats(bundle: Bundle) -> list[tuple[str, str]]:
+    """What to know of the reading before any number."""
+    said = (key for key in CAVEATS if key in bundle.target)
+    words = [(CAVEATS[key], target_text(bundle.target[key])) for key in said]
+    return words + written_by(bundle)
+
+
+def _failed(
+    sections: Iterable[SectionView],
+    different: Iterable[PictureView],
+    comparison: Comparison | None,
+) -> Iterator[Fault]:
+    """What mmscope failed to draw."""
+    drawn = (p for view in sections for pictures in view.pictures.values() for p in pictures)
+    for picture in (*drawn, *different):
+        if picture.fault:
+            yield picture.fault
+    yield from comparison.faults if comparison else ()
 
 
 def _of_this_page(bundle: Bundle, page_size: int | None) -> tuple[Environment, Downloads]:

@@ -33,9 +33,10 @@ from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.incidents import Incident, Told
 from mmscope.reports.findings.proof import Proof
-from mmscope.reports.page.drawn import EXPECTED, PictureView
+from mmscope.reports.page.drawn import PictureView
 from mmscope.reports.page.environment import MAX_ROWS, text_classes
 from mmscope.reports.page.lights import lights
+from mmscope.reports.page.missing import why_missing
 from mmscope.reports.page.picture_rows import blame
 from mmscope.reports.page.sentences import host_of, intro, target_text
 
@@ -172,8 +173,8 @@ def section_views(
     return views
 
 
-def differences(comparison: Comparison, environment: Environment) -> Iterator[Markup]:
-    """What differs, drawn: of tables that both bundles have whole."""
+def differences(comparison: Comparison, environment: Environment) -> Iterator[PictureView]:
+    """What differs, drawn: of tables that both bundles have whole; or why it is not."""
     before, after = comparison.bundles
     page_size = display.plain_int(after.target.get("page_size"))
     one_size = before.target.get("total_pages") == after.target.get("total_pages")
@@ -183,13 +184,19 @@ def differences(comparison: Comparison, environment: Environment) -> Iterator[Ma
         rows = [_whole(bundle, picture.table, picture.columns) for bundle in comparison.bundles]
         if not rows[0] or not rows[1]:
             continue
-        # As of a section's picture: a table that is damaged costs the picture alone.
-        with contextlib.suppress(*EXPECTED):
+        # As of a section's picture: whatever comes of it costs it alone.
+        html, why, fault = "", "", None
+        try:
             html = environment.get_template(f"difference_{picture.name}.html").render(
                 data=picture.draw(rows[0], rows[1], page_size), sides=comparison.relation.dates
             )
-            if html.strip():
-                yield Markup(html)
+        except Exception as error:
+            looked_at = (
+                (b, picture.table, r) for b, r in zip(comparison.bundles, rows, strict=True)
+            )
+            why, fault = why_missing(f"difference_{picture.name}", error, picture.table, looked_at)
+        if why or html.strip():
+            yield PictureView(picture.name, Markup(html), why, fault=fault)
 
 
 def _whole(bundle: Bundle, name: str, needed: frozenset[str]) -> list[dict[str, Any]]:
@@ -409,8 +416,7 @@ def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
         target_text(target.get("captured_at")),
     ]
     lines = [
-        f"{plain(finding.severity).upper()}{' (estimate)' if finding.estimate else ''}: "
-        f"{plain(finding.title)}",
+        f"{plain(finding.severity).upper()}{finding.aside}: {plain(finding.title)}",
         f"({plain(', '.join(filter(None, where)))}; mmscope {plain(bundle.version)})",
         f"Seen: {plain(finding.saw)}",
         f"Why it hurts: {plain(finding.why)}",

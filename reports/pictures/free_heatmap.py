@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The free lists as a grid: zone by order by migratetype, out of table ``free_blocks``.
+The free lists as a grid: zone by order by migratetype, out of table ``free_blocks``. What is beside
+them: the parts of NR_FREE_PAGES, and pages on per-CPU lists.
 
 The shade is by bytes on a fixed scale (a step is a factor of eight), so that the same shade means
 the same in every report; by pages where their size is unknown.
@@ -9,7 +10,7 @@ Cannot know: what a request may take. Requests fall back to blocks of other type
 HighAtomic or Isolate, and to CMA only if they are Movable.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from markupsafe import Markup
 
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.drawing import charts
+from mmscope.reports.drawing.refusals import Damaged
 from mmscope.reports.pictures.picture import Picture, Tables
 
 # Enough for any kernel so far; more is not a table of free lists.
@@ -99,19 +101,19 @@ def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGri
 
     :param rows: of table ``free_blocks``.
     :param page_size: in bytes, None if unknown.
-    :raises ValueError: these are not free lists.
+    :raises Damaged: these are not free lists.
     """
     zones: dict[tuple[int, str], dict[str | None, dict[int, int]]] = {}
     orders: set[int] = set()
     for row in rows:
         order = int(row["order"])
         if not 0 <= order <= MAX_ORDER:
-            raise ValueError(f"order {order} is impossible")
+            raise Damaged(f"order {order} is impossible")
         orders.add(order)
         types = zones.setdefault((int(row["node"]), str(row["zone"])), {})
         lists = types.setdefault(row["migratetype"], {})
         if len(types) > MAX_TYPES:
-            raise ValueError(f"more than {MAX_TYPES} migratetypes")
+            raise Damaged(f"more than {MAX_TYPES} migratetypes")
         lists[order] = lists.get(order, 0) + int(row["blocks"])
     columns = sorted(orders)
     thp = thp_order(page_size)
@@ -191,7 +193,7 @@ def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragm
     The index of every zone and order, out of table ``free_blocks``.
 
     :return: (orders, one row a zone).
-    :raises ValueError: an order is impossible.
+    :raises Damaged: an order is impossible.
     """
     zones: dict[tuple[int, str], dict[int, int]] = {}
     for row in rows:
@@ -199,7 +201,7 @@ def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragm
             continue
         order = int(row["order"])
         if not 0 <= order <= MAX_ORDER:
-            raise ValueError(f"order {order} is impossible")
+            raise Damaged(f"order {order} is impossible")
         blocks = zones.setdefault((row["node"], row["zone"]), {})
         blocks[order] = blocks.get(order, 0) + int(row["blocks"])
     orders = sorted({order for blocks in zones.values() for order in blocks})
@@ -238,6 +240,28 @@ def draw_fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
     return {"chart": Markup(chart), "orders": orders, "zones": zones, "unusable": UNUSABLE}
 
 
+def free_accounting(tables: Tables, page_size: int | None) -> Sequence[dict[str, Any]]:
+    """The table as it is."""
+    return tables["free_accounting"]
+
+
+def pcp_lists(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
+    """The zones with pages on per-CPU lists: how many, and on how many CPUs."""
+    cpus: dict[tuple[int, str], dict[int, int]] = {}
+    for row in tables["pcp_pages"]:
+        on = cpus.setdefault((row["node"], row["zone"]), {})
+        on[row["cpu"]] = on.get(row["cpu"], 0) + row["pages"]
+    return [
+        {
+            "zone": f"node {node} {zone}",
+            "pages": sum(on.values()),
+            "cpus": sum(pages > 0 for pages in on.values()),
+            "most": max(on.values()),
+        }
+        for (node, zone), on in cpus.items()
+    ]
+
+
 FREE_LISTS = Picture(
     "free_lists",
     "free_blocks",
@@ -249,4 +273,14 @@ FRAGMENTATION = Picture(
     "free_blocks",
     frozenset({"node", "zone", "order", "blocks"}),
     draw_fragmentation,
+)
+FREE_ACCOUNTING = Picture(
+    "free_accounting",
+    "free_accounting",
+    frozenset({"node", "zone", "nr_free_pages", "free_list_pages", "unaccepted_pages"})
+    | {"remainder_pages", "isolate_pages", "pcp_pages"},
+    free_accounting,
+)
+PCP_LISTS = Picture(
+    "pcp_lists", "pcp_pages", frozenset({"node", "zone", "cpu", "pages"}), pcp_lists
 )

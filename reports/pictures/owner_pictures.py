@@ -35,6 +35,8 @@ MAX_GROUPS = 150
 MAX_FRAMES = 240
 # Of the chart: more lines cross each other.
 MAX_LINES = 6
+# Of the matrix of a series.
+MAX_STACKS = 20
 
 
 @dataclass
@@ -253,14 +255,11 @@ def _stack(stacks: dict[int, dict[str, Any]], row: dict[str, Any]) -> str:
 
 
 def _grower(row: dict[str, Any], stack: dict[str, Any], size: int) -> Grower:
-    frames = (stack.get("stack") or "").split(";")
     owner, module = _owner(stack) if stack else (NO_STACK, "")
-    symbols = [frame.partition(" [")[0] for frame in frames]
-    at = len(symbols) - 1 - symbols[::-1].index(owner) if owner in symbols else 0
     return Grower(
         name=owner if owner != NO_STACK else f"handle {row['handle']}",
         module=module,
-        callers=leaf_first(";".join(frames[max(at - 3, 0) : at])) if at else "",
+        callers=callers_of(stack.get("stack") or "", owner),
         first=row["pages_first"] * size,
         last=row["pages_last"] * size,
         gained=row["gained"] * size,
@@ -268,6 +267,14 @@ def _grower(row: dict[str, Any], stack: dict[str, Any], size: int) -> Grower:
         steadiness=row["steadiness"],
         note=str(stack.get("note") or ""),
     )
+
+
+def callers_of(stack: str, owner: str) -> str:
+    """Who called the owner frame of a stack, three functions at most."""
+    frames = stack.split(";")
+    symbols = [frame.partition(" [")[0] for frame in frames]
+    at = len(symbols) - 1 - symbols[::-1].index(owner) if owner in symbols else 0
+    return leaf_first(";".join(frames[max(at - 3, 0) : at])) if at else ""
 
 
 def lines_in_watch(tables: Tables, page_size: int | None) -> list[tuple[str, Points]]:
@@ -298,8 +305,9 @@ def _panel(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The chart of the top growers on a clock of its own, where no watch has it."""
     snapshots = sorted(tables.get("page_owner_snapshots", []), key=lambda row: float(row["time"]))
     lines = _grown_lines(tables, page_size)
-    if not lines or _shift(tables) is not None:
-        return {"chart": None, "in_watch": bool(lines)}
+    timed = any(row["slope"] is not None for row in tables["page_owner_growth"])
+    if not lines or not timed or _shift(tables) is not None:
+        return {"chart": None, "in_watch": bool(lines) and timed, "timed": timed}
     unit = "pages"
     if page_size:
         unit, lines = time_panel.in_bytes(lines)
@@ -312,6 +320,7 @@ def _panel(tables: Tables, page_size: int | None) -> dict[str, Any]:
         "clock": axis,
         "shown": len(times),
         "times": len(snapshots),
+        "timed": True,
     }
 
 
@@ -355,8 +364,15 @@ def _values_at(moments: list[float], line: list[tuple[float, int]]) -> list[floa
 
 
 def series_wanted(tables: Tables) -> set[Any]:
-    """Whose points of a series are drawn: a table of every stack at every moment is large."""
-    return {row["handle"] for row in _grown(tables.get("page_owner_growth", []))[:MAX_LINES]}
+    """
+    Whose points of a series are drawn, of a table that has every stack: those that gained most, or
+    where none did or their order is unknown, those that hold most in the last.
+    """
+    grown = _grown(tables.get("page_owner_growth", []))[:MAX_STACKS]
+    held = sorted(
+        tables.get("page_owner_stacks", []), key=lambda row: (-row["pages"], row["handle"])
+    )
+    return {row["handle"] for row in grown or held[:MAX_STACKS]}
 
 
 def _grown(rows: Rows) -> Rows:
@@ -447,7 +463,7 @@ def _cgroup(row: dict[str, Any], scale: int) -> dict[str, Any]:
 
 
 PAGE_OWNER = Picture("page_owner", "page_owner_stacks", frozenset({"pages", "stack"}), page_owner)
-GROWN = {"page_owner_series": ("handle", series_wanted)}
+SERIES = {"page_owner_series": ("handle", series_wanted)}
 GROWTH = frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"})
 PAGE_OWNER_GROWTH = Picture(
     "page_owner_growth",
@@ -455,7 +471,7 @@ PAGE_OWNER_GROWTH = Picture(
     GROWTH,
     page_owner_growth,
     others=frozenset({"page_owner_stacks", "page_owner_snapshots", "watch_samples"}),
-    parts=GROWN,
+    parts=SERIES,
 )
 SLAB_OWNER = Picture(
     "slab_owner",

@@ -19,6 +19,7 @@ from typing import Any
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.cells import columns_of
+from mmscope.reports.drawing.refusals import number_of
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Row = dict[str, Any]
@@ -225,7 +226,7 @@ def _levels(rows: list[Row], slots: int) -> list[Level]:
 
 def _strip(rows: list[Row], page_size: int) -> tuple[list[Region], list[tuple[str, str, int]], int]:
     """(regions, legend, bytes mapped) of an address space."""
-    rows = sorted(rows, key=lambda row: int(row["start"], 16))
+    rows = sorted(rows, key=lambda row: number_of(row["start"], 16, "page_table_regions"))
     weights = [1 + math.log2(1 + max(0, row["mapped_bytes"]) / page_size) for row in rows]
     whole = sum(weights)
     most = max((row["pte_tables"] for row in rows), default=0)

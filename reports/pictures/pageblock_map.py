@@ -24,6 +24,7 @@ from typing import Any
 from mmscope.drgn.tables.display import pages, plural
 from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.drawing.map_regions import Region, regions, zone_labels
+from mmscope.reports.drawing.refusals import Damaged
 from mmscope.reports.pictures.free_heatmap import MAX_TYPES, rank
 from mmscope.reports.pictures.picture import Picture, Tables
 
@@ -122,7 +123,7 @@ def pageblock_map(rows: Sequence[dict[str, Any]], page_size: int | None) -> Map:
 
     :param rows: of table ``pageblock_map``.
     :param page_size: in bytes, None if unknown.
-    :raises ValueError: these are not runs of pageblocks, or it is empty.
+    :raises Damaged: these are not runs of pageblocks, or it is empty.
     """
     start, blocks, node, zone, migratetype, eighths = columns_of(
         rows, "start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"
@@ -219,20 +220,20 @@ def _check(runs: list[Run], block_pages: int) -> int:
     """
     The number of pageblocks.
 
-    :raises ValueError: the runs cannot be what they claim.
+    :raises Damaged: the runs cannot be what they claim.
     """
     total, end = 0, 0
     for start, blocks, *_ in runs:
         if blocks <= 0 or start < 0 or start + blocks * block_pages > MAX_PFN:
-            raise ValueError(f"a run of {blocks} pageblocks at pfn {start:#x} cannot be")
+            raise Damaged(f"a run of {blocks} pageblocks at pfn {start:#x} cannot be")
         if start < end:
-            raise ValueError(f"runs overlap at pfn {start:#x}")
+            raise Damaged(f"runs overlap at pfn {start:#x}")
         end = start // block_pages * block_pages + blocks * block_pages
         total += blocks
     if total > MAX_BLOCKS:
-        raise ValueError(f"{total:,} pageblocks are more than any machine has")
+        raise Damaged(f"{total:,} pageblocks are more than any machine has")
     if not total:
-        raise ValueError("it has no pageblock")
+        raise Damaged("it has no pageblock")
     return total
 
 
@@ -478,7 +479,7 @@ def census(tables: Tables, page_size: int | None) -> dict[str, Any]:
         counts = zones.setdefault((row["node"], row["zone"]), {})
         counts[row["migratetype"]] = counts.get(row["migratetype"], 0) + row["blocks"]
     if len(types) > MAX_TYPES:
-        raise ValueError(f"more than {MAX_TYPES} migratetypes")
+        raise Damaged(f"more than {MAX_TYPES} migratetypes")
     return {"types": types, "zones": zones}
 
 

@@ -22,10 +22,14 @@ class Picture:
     :ivar table: a bundle without it, or without rows in it, has no such picture.
     :ivar columns: what the drawing needs of that table.
     :ivar draw: from tables and the page size (None: unknown) to what the template calls ``data``.
-        It may fail on any value of a stranger's table; that costs this picture only.
+        It may fail on any value of a stranger's table; that costs this picture only. Where it sees
+        that rows cannot be, it raises ``Damaged`` and says why; any other failure is a fault of
+        mmscope.
     :ivar others: tables that it looks at besides, where the bundle has them.
     :ivar parts: the same of long tables: which values of which column it needs.
     :ivar chosen: the same: which rows it needs.
+    :ivar apart: a column of that table: where drawing fails, what fails of its values by itself is
+        left out, and the others are drawn.
     :ivar style: CSS, where the classes of ``templates/report.css`` are not enough.
     """
 
@@ -36,6 +40,7 @@ class Picture:
     others: frozenset[str] = frozenset()
     parts: Mapping[str, tuple[str, Callable[[Tables], set[Any]]]] = field(default_factory=dict)
     chosen: Mapping[str, Callable[[Tables], Callable[[Row], bool]]] = field(default_factory=dict)
+    apart: str = ""
     style: str = ""
 
     @property

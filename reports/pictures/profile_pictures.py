@@ -364,4 +364,5 @@ PROFILES = Picture(
     frozenset({"profile", "event", "unit", "samples", "file"}),
     draw,
     others=frozenset(recorded_rows.TABLES),
+    apart="profile",
 )

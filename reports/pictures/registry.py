@@ -23,8 +23,8 @@ def _modules() -> Iterator[ModuleType]:
 
 # In the order of the files' names, and of each file.
 PICTURES = tuple(declared(_modules(), Picture))
-# Held whole.
-LOOKED_AT = {p.table for p in PICTURES} | {name for p in PICTURES for name in p.others}
 # Held in part, by what the others say.
 PARTS = {name: part for p in PICTURES for name, part in p.parts.items()}
 CHOSEN = {name: chosen for p in PICTURES for name, chosen in p.chosen.items()}
+# Held whole.
+LOOKED_AT = {p.table for p in PICTURES} - PARTS.keys() | {n for p in PICTURES for n in p.others}

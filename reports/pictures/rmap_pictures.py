@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.reports.drawing.refusals import Damaged, number_of
 from mmscope.reports.pictures.picture import Picture, Tables
 
 # More classes, stretches or pages are damage; a power of two has 64 at most.
@@ -91,7 +92,7 @@ def bars_of(rows: Sequence[dict[str, Any]], tree: str) -> dict[str, Any]:
     """
     what = f"{tree}s"
     if len(rows) > MAX_CLASSES:
-        raise ValueError(f"more than {MAX_CLASSES} powers of two")
+        raise Damaged(f"more than {MAX_CLASSES} powers of two")
     trees = sum(int(row[what]) for row in rows)
     vmas = sum(int(row["vmas"]) for row in rows)
     return {
@@ -120,12 +121,12 @@ def tree(tables: Tables, page_size: int | None) -> TreePicture | None:
     if not rows:
         return None
     if len(rows) > MAX_STRETCHES:
-        raise ValueError(f"more than {MAX_STRETCHES} stretches")
+        raise Damaged(f"more than {MAX_STRETCHES} stretches")
     anon_vma = rows[0]["anon_vma"]
     owner = next((r for r in tables.get("anon_vmas", []) if r.get("anon_vma") == anon_vma), {})
     split = next((r for r in tables.get("vma_splits", []) if r.get("anon_vma") == anon_vma), {})
     # Older bundles have page offsets as plain numbers.
-    first, last = (int(str(row["index"]), 0) for row in (rows[0], rows[-1]))
+    first, last = (number_of(row["index"]) for row in (rows[0], rows[-1]))
     vmas = [int(row["vmas"]) for row in rows]
     writable = [int(row["writable_vmas"]) for row in rows]
     known = [row["ksm_items"] for row in rows if row["ksm_items"] is not None]

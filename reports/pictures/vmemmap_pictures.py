@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables.amounts import size
+from mmscope.reports.drawing.refusals import Damaged
 from mmscope.reports.pictures.picture import Picture, Tables
 
 Rows = list[dict[str, Any]]
@@ -85,7 +86,7 @@ def _example(title: str, runs: Rows, page_size: int | None) -> Example:
     for run in runs:
         count, frame = int(run["entries"]), int(run["frame_pfn"])
         if count <= 0:
-            raise ValueError("a run of no entries")
+            raise Damaged("a run of no entries")
         example.total += count
         if run["same_frame"]:
             users[frame] = users.get(frame, 0) + count
@@ -155,8 +156,11 @@ def section_map(tables: Tables, page_size: int | None) -> SectionMap:
     """Every section in physical order; holes between them are left out and marked."""
     runs = sorted(tables["vmemmap_sections"], key=lambda row: int(row["start_pfn"]))
     total = sum(int(run["sections"]) for run in runs)
-    if not 0 < total <= MAX_SECTIONS or any(int(run["sections"]) <= 0 for run in runs):
-        raise ValueError(f"{total:,} sections cannot be")
+    for run in runs:
+        if int(run["sections"]) <= 0:
+            raise Damaged(f"a run of {run['sections']} sections cannot be")
+    if total > MAX_SECTIONS:
+        raise Damaged(f"{total:,} sections cannot be")
     drawn = SectionMap(total, -(-total // MAX_CELLS))
     cells = -(-total // drawn.per_cell)
     drawn.rows = -(-cells // COLUMNS)

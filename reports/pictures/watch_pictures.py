@@ -328,6 +328,6 @@ WATCH = Picture(
     others=frozenset({"psi_series", "thp_free_blocks_series", "zone_series"})
     | {"watch_events", "watch_overhead"}
     | {"page_owner_growth", "page_owner_stacks", "page_owner_snapshots"},
-    parts=owner_pictures.GROWN,
+    parts=owner_pictures.SERIES,
     chosen={"counter_rates": rates_wanted, "gauge_series": levels_wanted},
 )

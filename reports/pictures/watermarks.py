@@ -158,7 +158,8 @@ class ZoneRaised:
     wmarks: Wmarks
     state: str
     state_class: str
-    main: bool  # at least half of its node: what most requests depend on
+    # At least half of its node, or else the largest there: what most requests depend on.
+    main: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +219,16 @@ def _usable(row: dict[str, Any]) -> int:
 
 
 def _raised(rows: list[dict[str, Any]], kbytes: int, wmarks: list[Wmarks]) -> Raised:
-    nodes: dict[int, int] = {}
+    nodes: dict[int, list[int]] = {}
     for row in rows:
-        nodes[row["node"]] = nodes.get(row["node"], 0) + row["managed_pages"]
+        nodes.setdefault(row["node"], []).append(row["managed_pages"])
     zones = [
         ZoneRaised(
             f"node {row['node']} {row['zone']}",
             _usable(row),
             marks,
             *_state(_usable(row), *marks),
-            row["managed_pages"] * 2 >= nodes[row["node"]],
+            row["managed_pages"] >= min(sum(here := nodes[row["node"]]) / 2, max(here)),
         )
         for row, marks in zip(rows, wmarks, strict=True)
     ]

@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.amounts import aligned, percent, share, size
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.page_owner_series import Growth, Series
+from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows
 from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept
 from mmscope.drgn.text.stack_text import folded
 
@@ -53,6 +53,13 @@ def stacks_of(series: Series) -> list[Stack]:
     return sorted(found, key=lambda stack: (-stack.pages, stack.handle))
 
 
+def growth_of(series: Series) -> list[Growth]:
+    """How the stacks developed, those that gained most first; empty where that is unknown."""
+    if not series.growth_known:
+        return []
+    return sorted(growth_rows(series), key=lambda row: (-row.gained, row.handle))
+
+
 def notes_of(series: Series) -> tuple[list[str], list[str]]:
     """(what keeps the section from being whole, what is to be known of it)."""
     notes = []
@@ -70,7 +77,12 @@ def notes_of(series: Series) -> tuple[list[str], list[str]]:
     reused = sum(note.startswith("reused") for note in series.notes.values())
     if reused:
         notes.append(f"{reused:,} handles were reused: files of different boots?")
-    remarks = [f"times: {series.time_source}"]
+    remarks = []
+    if len(series.snapshots) > 1 and not series.growth_known:
+        last = series.snapshots[-1].source
+        notes.append(f"{series.time_source}; the amounts are those of {last}")
+    else:
+        remarks.append(f"times: {series.time_source}")
     if series.tally is not None:
         remarks += [f"this kernel prints {what}" for what in not_kept(series.tally["members"])]
         if unknown := series.tally["unknown_lines"]:

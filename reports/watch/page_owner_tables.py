@@ -9,14 +9,22 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mmscope.drgn.owners import page_owner_rows as rows
-from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
+from mmscope.drgn.text.page_owner_series import Growth, Series, point_rows
 from mmscope.drgn.text.page_owner_text import Tally
 from mmscope.drgn.text.stack_text import folded
 from mmscope.reports.bundle.description import Cell, SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings_said import print_findings
-from mmscope.reports.watch.page_owner import SECTION, Stack, notes_of, print_top, stacks_of, text
+from mmscope.reports.watch.page_owner import (
+    SECTION,
+    Stack,
+    growth_of,
+    notes_of,
+    print_top,
+    stacks_of,
+    text,
+)
 
 OTHERS = "(others, beyond the limit of what is kept)"
 OTHER_TASKS = "(other tasks, beyond the limit of what is kept)"
@@ -77,10 +85,10 @@ def write_tables(
         rows.PageOwnerStack,
         (stack.row() for stack in stacks),
     )
-    growth: list[Growth] = []
-    if len(series.snapshots) > 1:
-        growth = sorted(growth_rows(series), key=lambda row: (-row.gained, row.handle))
+    growth = growth_of(series)
+    if series.growth_known:
         table("page_owner_growth", "Growth by allocation stack", rows.PageOwnerGrowth, growth)
+    if len(series.snapshots) > 1:
         table(
             "page_owner_series",
             "Pages by allocation stack over time",
@@ -125,6 +133,7 @@ def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
             snapshot.pages,
             snapshot.skipped,
             snapshot.truncated,
+            series.ordered_by,
         )
 
 

@@ -20,7 +20,8 @@ def grown(handle: int, first: int, last: int, steadiness: float, rises: int) -> 
 
 
 SNAPSHOTS = [
-    PageOwnerSnapshot(10.0 * n, None, f"s{n}", "show_handles", 2, 5000, 0, False) for n in range(5)
+    PageOwnerSnapshot(10.0 * n, None, f"s{n}", "show_handles", 2, 5000, 0, False, "interval")
+    for n in range(5)
 ]
 CACHE = SlabCache("dentry", 9_000_000, 192, 192, 9_100_000, 433_334, 433_334, False)
 

@@ -36,7 +36,7 @@ from printed_memory import (  # noqa: F401
     test_walking_every_list_finds_as_many_blocks,
     test_zones_are_those_of_zoneinfo,
 )
-from probe_scripts import as_drgn_does, by_drgn
+from probe_scripts import FOLDER, as_drgn_does, by_drgn
 
 from mmscope.drgn.free import free_lists as free_lists_module
 from mmscope.drgn.free.block_heads import buddy_mapcount
@@ -50,6 +50,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.collect.run_section import run_section
+from mmscope.reports.commands.drgn_plugin import MAIN
 from mmscope.reports.findings.findings import ask, load_questions
 
 pytestmark = pytest.mark.any_page
@@ -232,3 +233,35 @@ def test_a_probe_runs_as_a_drgn_script(lab: Lab) -> None:
 def test_so_do_the_others(lab: Lab, script: str, capsys: pytest.CaptureFixture[str]) -> None:
     printed, said = as_drgn_does(lab.prog, script, capsys)
     assert said == "" and len(printed.splitlines()) > 5
+
+
+SCRIPTS = sorted(
+    str(path.relative_to(FOLDER).with_suffix(""))
+    for path in FOLDER.rglob("*.py")
+    if MAIN in path.read_text() and path.name != "page_owner_series.py"  # reads a text
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_each_script_prints_tables_or_says_what_the_kernel_lacks(
+    lab: Lab, script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [f"{script}.py"])  # as drgn does
+    try:
+        printed, said = as_drgn_does(lab.prog, script, capsys)
+    except SystemExit as ended:
+        assert ended.code == 1
+        printed, said = capsys.readouterr()
+        assert f"{script}.py: " in said and (not printed or script.endswith("/sections"))
+        return
+    assert printed.strip(), said
+
+
+@pytest.mark.any_kernel
+def test_a_file_with_nothing_to_print_says_which_have(lab: Lab) -> None:
+    result = by_drgn(lab.capture, "free/block_heads")
+    assert result.returncode == 0 and not result.stdout
+    assert result.stderr.endswith(
+        "free/block_heads.py: prints nothing; in its folder these do: free_lists.py, "
+        "free_memory.py, pageblocks.py, pcp_lists.py, sections.py, zones.py\n"
+    )

@@ -5,11 +5,13 @@ watch`` while the test module leaks.
 """
 
 import csv
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import run
 from shared_guest import SAMPLES, InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
@@ -226,3 +228,17 @@ def test_watch_names_the_leak_and_how_much_it_took(
     leaks = [row for row in bundle.rows("page_owner_growth") if row["handle"] in handles]
     assert sum(row["pages_last"] for row in leaks) == STEPS * LEAKED
     assert {row["steadiness"] for row in leaks} == {1}
+
+
+def test_the_matrix_of_the_watch_has_each_step_of_the_leak(
+    out: Path, runs: dict[str, tuple[int, float]]
+) -> None:
+    result = run("show", "page_owner_matrix", out / "watch", "--format", "json")
+    assert result.returncode == 0, result.stderr
+    rows = [row for row in json.loads(result.stdout) if "mmscope_lab_leak" in (row["stack"] or "")]
+    readings = [row["at"] for row in Bundle(out / "watch").rows("page_owner_snapshots")]
+    assert rows and all([*row][-len(readings) :] == readings for row in rows)
+    # The watch takes two samples after each step.
+    leaked = [sum(row[at] or 0 for row in rows) for at in readings]
+    assert leaked == sorted(leaked)
+    assert {step * LEAKED for step in range(STEPS + 1)} <= {*leaked}
