@@ -20,15 +20,8 @@ from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.groups_view import View, view
-from mmscope.reports.compare.host_groups import (
-    MEASURES,
-    WORDS,
-    Group,
-    Host,
-    groups_of,
-    hosts_of,
-    unlike,
-)
+from mmscope.reports.compare.host_groups import groups_of, hosts_of, parts_of, unlike
+from mmscope.reports.compare.host_measures import MEASURES, WORDS, Group, Measured
 from mmscope.reports.page.report import page
 
 
@@ -71,7 +64,7 @@ def thp(good: int, bad: int) -> dict[str, int]:
     return {"thp_fault_alloc": good, "thp_fault_fallback": bad}
 
 
-def group(hosts: list[Host], measure: str) -> Group:
+def group(hosts: list[Measured], measure: str) -> Group:
     return next(row for row in groups_of(hosts) if row.measure == measure)
 
 
@@ -133,7 +126,7 @@ class TestHosts:
 
 
 class TestGroups:
-    def hosts(self, tmp_path: Path) -> list[Host]:
+    def hosts(self, tmp_path: Path) -> list[Measured]:
         a = [host(tmp_path, f"a{n}", reserved=300 + n, **thp(n, 100 - n)) for n in (1, 2, 6)]
         b = [host(tmp_path, f"b{n}", reserved=1, **thp(n, 200 - n)) for n in (100, 150)]
         return hosts_of([("A", a), ("B", b)])
@@ -205,7 +198,7 @@ class TestChance:
         cells = {row.name: row.cells for row in shown.measures}
         a, b = cells["highatomic_pageblocks"]
         assert a == "4 on each of 5 hosts, together 20"
-        assert b == "8 (8 to 9), 5 hosts together 41"
+        assert b == "8 (8 to 9), together 41"
         assert cells["free_share"][0].endswith("on each of 5 hosts")
 
     def test_what_no_host_differs_in_is_behind_the_others_and_folded(self, tmp_path: Path) -> None:
@@ -236,8 +229,8 @@ class TestCommand:
     @pytest.fixture
     def four(self, tmp_path: Path) -> list[Path]:
         return [
-            host(tmp_path, name, reserved=reserved, **thp(10, 90)).path
-            for name, reserved in (("a", 309), ("b", 312), ("c", 1), ("d", 1))
+            host(tmp_path, name, reserved=reserved, **thp(good, 100 - good)).path
+            for name, reserved, good in (("a", 309, 10), ("b", 312, 20), ("c", 1, 10), ("d", 1, 10))
         ]
 
     def test_prints_the_table_of_a_trial(
@@ -247,38 +240,39 @@ class TestCommand:
         assert code == 0
         line = next(line for line in out.splitlines() if line.startswith("HighAtomic pageblocks"))
         assert re.split(" {2,}", line)[1:] == [
-            *("310.5", "309 to 312", "621", "1", "equal", "2"),
-            *("-309.5", "yes", "33.3 %", "no"),
+            *("310.5 (309 to 312), together 621", "1 on each of 2 hosts, together 2"),
+            *("-309.5", "33.3 %"),
         ]
         # A difference of shares is in points: "0 %" could be a change by a part of itself.
-        shares = [
-            line
-            for line in out.partition("\nHosts\n")[0].splitlines()
-            if line.startswith((WORDS["thp_success"], f"{WORDS['free_share']} "))
+        line = next(line for line in out.splitlines() if line.startswith(WORDS["thp_success"]))
+        assert re.split(" {2,}", line)[1:] == [
+            *("15.0 % (10.0 to 20.0 %), together 15.0 %", "10.0 % on each of 2 hosts"),
+            *("-5.0 points", "100 %"),
         ]
-        assert len(shares) == 2
-        assert all(" +0.0 points " in line for line in shares)
+        # What no host differs in is a line behind the tables, and no row.
+        (same,) = (line for line in out.splitlines() if line.startswith("The same on every host: "))
+        assert f"; {WORDS['free_share']} " in same and WORDS["free_share"] not in out.replace(same, "")
 
     def test_numbers_stand_below_each_other_and_a_pipe_gets_no_endless_lines(
         self, four: list[Path], capsys: pytest.CaptureFixture[str]
     ) -> None:
         _, out, _ = self.run(capsys, *four[:2], "--", *four[2:])
-        groups, hosts = out.split("\n\n")[-2:]
+        groups, hosts = out.split("\n\n")[1:3]
         heads, _, *rows = groups.splitlines()[1:]
-        for head in ("A median", "A range", "B together", "difference"):
-            end = heads.index(head) + len(head)
-            assert all(row[end - 1] != " " and row[end : end + 3].isspace() for row in rows), head
+        end = heads.index("difference") + len("difference")
+        assert all(row[end - 1] != " " and row[end : end + 3].isspace() for row in rows)
         assert "measure" in heads and rows[0].startswith("HighAtomic pageblocks")
-        # A host is a column of its own: side by side its measures would be 280 wide.
-        assert re.search(r"^highatomic_bytes +10 MiB +10 MiB +10 MiB +10 MiB$", hosts, re.MULTILINE)
-        assert len({len(line) for line in hosts.splitlines()[1:]}) == 1
+        assert max(map(len, hosts.splitlines())) <= 120
+        # Nor is a column of the hosts' what none of them differs in.
+        assert "highatomic_bytes" not in hosts
+        assert re.search(r"^A +a +a-0 +309 ", hosts, re.MULTILINE)
 
     def test_many_hosts_have_a_line_each(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         paths = [host(tmp_path, f"h{n}", reserved=n).path for n in range(8)]
         _, out, _ = self.run(capsys, *paths[:4], "--", *paths[4:])
-        hosts = out.split("\n\n")[-1].splitlines()
+        hosts = out.split("\n\n")[2].splitlines()
         assert sum(line.split()[1:2] == [f"h{n}"] for n, line in enumerate(hosts[-8:])) == 8
         assert max(map(len, hosts)) < 200
         end = next(line.index("pageblocks") for line in hosts if "pageblocks" in line) + 10
@@ -305,7 +299,7 @@ class TestCommand:
         assert "node 0, zone Normal, order 9, HighAtomic: 618 MiB → 2 MiB (-616 MiB, " in out
         assert 'id="comparison"' in page.read_text()
         # Measures have words, and those that are equal are one line, the last.
-        measures, same = out.split("\n\n")[-2:]
+        measures, same, lacks = out.split("\n\n")[-3:]
         heads, _, *rows = (re.split(" {2,}", line) for line in measures.splitlines()[1:])
         assert heads[0] == "measure" and heads[-1] == "difference"
         assert {name for name, *_ in rows} <= set(WORDS.values())
@@ -313,6 +307,7 @@ class TestCommand:
         assert all(old != new for _, old, new, _ in rows)
         assert same.startswith("The same in both: ") and same.count("\n") == 1
         assert f"{WORDS['slab_bytes']} " not in same
+        assert lacks.startswith("No number on either side of ")
 
     def test_of_a_pair_of_one_machine_the_sides_are_dates(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

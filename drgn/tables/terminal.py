@@ -123,10 +123,11 @@ def print_table(
     cells = [[texts[at] for _, texts in by_column] for at in range(len(values))]
     broken = width < _needed_width(described, cells, broken=False)
     needed = _needed_width(described, cells, broken=True) if broken else width
+    tables = [_table(described, cells, broken=broken)] if cells else []
     if needed > width and len(cells) <= FEW_ROWS:
-        table, needed = _turned(described, cells), _turned_width(described, cells)
-    else:
-        table = _table(described, cells, broken=broken)
+        parts = _parts(described, cells, width)
+        tables = [_turned(described, part) for part in parts]
+        needed = max(_turned_width(described, part) for part in parts)
     # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
     room = ANY_WIDTH if piped else max(width, needed)
     console = Console(file=file, width=room, height=24, highlight=False, markup=False)
@@ -135,7 +136,12 @@ def print_table(
         # Not the table's own title, which a narrow table would fold.
         if title:
             console.print(Text(visible(title), "bold"), end="\n" if cells else ": ")
-        console.print(table if cells else "none")
+        for position, table in enumerate(tables):
+            if position:
+                console.print()
+            console.print(table)
+        if not tables:
+            console.print("none")
     file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
     if more:
         print(
@@ -166,9 +172,12 @@ def _widths(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> list
     """The width, in characters, below which each column's cells would be broken."""
     widths = []
     for position, column in enumerate(described):
-        longest = max((len(row[position]) for row in cells), default=0)
-        whole = _stays_whole(column, (row[position] for row in cells))
-        widths.append(longest if whole else min(longest, NARROW_TEXT))
+        texts = [row[position] for row in cells]
+        longest = max(map(len, texts), default=0)
+        narrow = NARROW_TEXT
+        if column.type == AMOUNT:  # a number and its unit
+            narrow = max((len(word) for text in texts for word in text.split()), default=0)
+        widths.append(longest if _stays_whole(column, texts) else min(longest, narrow))
     return widths
 
 
@@ -212,6 +221,20 @@ def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Tabl
     for position, column in enumerate(described):
         table.add_row(_turned_name(column), *(Text(row[position]) for row in cells))
     return table
+
+
+def _parts(
+    described: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+) -> list[Sequence[Sequence[str]]]:
+    """The rows in parts, each of as many as a turned table has room for, or of one."""
+    parts: list[Sequence[Sequence[str]]] = []
+    left = cells
+    while left:
+        fits = (n for n in range(len(left), 1, -1) if _turned_width(described, left[:n]) <= width)
+        number = next(fits, 1)
+        parts.append(left[:number])
+        left = left[number:]
+    return parts
 
 
 def _turned_name(column: Column) -> Text:
