@@ -347,9 +347,18 @@ def profile_rows() -> dict[str, Table]:
         )  # fmt: skip
         rows["profile_recordings"].append(
             ProfileRecording(
-                name, label, against, 1.5, "system", "the command ended", what, at, "7.2", None,
+                name,
+                label,
+                against,
+                1.5,
+                "system",
+                "the command ended",
+                what,
+                at,
+                "7.2",
+                None,
                 "exit-path",
-            )  # fmt: skip
+            )
         )
         rows["profile_frames"] += [
             ProfileFrame(name, "cpu-clock", stack.rpartition(";")[2], value, value)

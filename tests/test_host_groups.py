@@ -20,7 +20,7 @@ from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.groups_view import View, view
-from mmscope.reports.compare.host_groups import groups_of, hosts_of, parts_of, unlike
+from mmscope.reports.compare.host_groups import groups_of, hosts_of, unlike
 from mmscope.reports.compare.host_measures import MEASURES, WORDS, Group, Measured
 from mmscope.reports.page.report import page
 
@@ -251,7 +251,9 @@ class TestCommand:
         ]
         # What no host differs in is a line behind the tables, and no row.
         (same,) = (line for line in out.splitlines() if line.startswith("The same on every host: "))
-        assert f"; {WORDS['free_share']} " in same and WORDS["free_share"] not in out.replace(same, "")
+        assert f"; {WORDS['free_share']} " in same and WORDS["free_share"] not in out.replace(
+            same, ""
+        )
 
     def test_numbers_stand_below_each_other_and_a_pipe_gets_no_endless_lines(
         self, four: list[Path], capsys: pytest.CaptureFixture[str]

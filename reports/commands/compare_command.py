@@ -64,21 +64,7 @@ def run(
     every = [bundle for _, bundles in opened for bundle in bundles]
     words = unlike(hosts, same_names=same_names(every))
     groups, parts = groups_of(hosts), parts_of(hosts)
-    same, lacks = [], groups_view.lacks(groups, hosts)
-    if form == "table":
-        tables: Tables = [
-            ("groups", "A against B: medians and ranges", *_groups(groups, hosts)),
-            ("recorded", RECORDED_TITLE, *_groups(parts, [])),
-            ("hosts", "Hosts", *_hosts(hosts)),
-        ]
-        same = _same_on_all(groups, hosts)
-    else:
-        tables = [
-            ("groups", "A against B", columns(Group), as_rows(Group, groups)),
-            ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
-        ]
-        if parts:
-            tables.append(("recorded", RECORDED_TITLE, columns(Group), as_rows(Group, parts)))
+    tables, same = _tables(groups, parts, hosts, form)
     if pair:
         with replacing(every, names) as shown:
             before, after = shown
@@ -94,20 +80,42 @@ def run(
         else:
             tables += changes
     else:
-        shown = groups_view.view(hosts, groups, words, parts)
-        words.insert(0, shown.sentence)
+        drawn = groups_view.view(hosts, groups, words, parts)
+        words.insert(0, drawn.sentence)
         if output is not None:
-            write(page("groups.html", view=shown), output, mode)
+            write(page("groups.html", view=drawn), output, mode)
             words.append(f"{output}: {output.stat().st_size:,} bytes")
     _print(tables, words, form)
-    # A program reads the tables alone.
-    to = sys.stdout if form == "table" else sys.stderr
+    _print_last(same, groups_view.lacks(groups, hosts), form)
+    return 1 if errors else 0
+
+
+def _tables(
+    groups: Sequence[Group], parts: Sequence[Group], hosts: Sequence[Host], form: str
+) -> tuple[Tables, list[str]]:
+    """What is printed of groups of hosts: all of it for a program; and what is the same on all."""
+    if form == "table":
+        return [
+            ("groups", "A against B: medians and ranges", *_groups(groups, hosts)),
+            ("recorded", RECORDED_TITLE, *_groups(parts, [])),
+            ("hosts", "Hosts", *_hosts(hosts)),
+        ], _same_on_all(groups, hosts)
+    tables: Tables = [
+        ("groups", "A against B", columns(Group), as_rows(Group, groups)),
+        ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
+    ]
+    if parts:
+        tables.append(("recorded", RECORDED_TITLE, columns(Group), as_rows(Group, parts)))
+    return tables, []
+
+
+def _print_last(same: Sequence[str], lacks: Sequence[str], form: str) -> None:
+    """What the tables do not have: a line each, to stderr where a program reads the tables."""
     for texts in filter(None, (same, lacks)):
         if form == "table":
             print()
         for text in texts:
-            print_prose(text, file=to)
-    return 1 if errors else 0
+            print_prose(text, file=sys.stdout if form == "table" else sys.stderr)
 
 
 def _redacted(host: Measured, names: Names) -> Measured:
@@ -220,9 +228,7 @@ def _print(tables: Tables, words: list[str], form: str) -> None:
         print("}")
 
 
-def _groups(
-    rows: Sequence[Group], hosts: Sequence[Host]
-) -> tuple[list[Column], list[list[Any]]]:
+def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column], list[list[Any]]]:
     """Both sides as a reader wants them; what is the same on every host is left out."""
     described = [
         *_texts("measure", "A", "B"),

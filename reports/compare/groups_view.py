@@ -14,6 +14,7 @@ from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.compare.host_groups import ONE_READING
 from mmscope.reports.compare.host_measures import (
     MEASURES,
+    OF_A_TRIAL,
     RECORDINGS,
     WORDS,
     Group,
@@ -31,7 +32,12 @@ MAX_HOSTS = 500
 # What is said where nothing of a recording is known.
 OF_RECORDINGS = "atomic allocations, their failures, and what becomes HighAtomic reserve"
 # What is said of columns in which no host differs.
-SAME_WORDS = {"release": "kernel", "counted": "counters", "seconds": "over"}
+SAME_WORDS = {
+    "release": "kernel",
+    "counted": "counters",
+    "seconds": "over",
+    "recorded_seconds": "recorded for",
+}
 
 
 @record
@@ -221,7 +227,9 @@ def side(
 
 
 def equal(row: Group, hosts: int) -> bool:
-    """Whether each of so many hosts has the same, of more than one a side."""
+    """Whether a row needs no place: each of so many hosts has the same, of more than one a side."""
+    if row.measure in OF_A_TRIAL:
+        return False
     values = {row.a_low, row.a_high, row.b_low, row.b_high}
     return len(values) == 1 and None not in values and row.a_hosts + row.b_hosts == hosts > 2
 

@@ -189,6 +189,7 @@ def _recorded(
         f"{kind} order {order}": a_minute(number)
         for kind, of_kind in ((ALLOCATIONS, attempts), (FAILURES, failures))
         for order, number in of_kind.items()
+        if number or kind == ALLOCATIONS
     }
     callers = recording.callers
     parts |= {f"{RESERVATIONS} {name}": a_minute(n) for name, n in (callers or {}).items()}
@@ -356,13 +357,16 @@ def unlike(hosts: Sequence[Measured], *, same_names: bool = True) -> list[str]:
         words.append(f"on both sides: {', '.join(both)}")
     over = hosts[0].counted if hosts else SINCE_BOOT
     spans = _spans(hosts, lambda host: host.seconds)
-    if over == SINCE_BOOT:
+    recordings = "atomic allocations and reservations"
+    if over == RECORDED:
+        words.append(f"shares and rates of counters, {recordings} are {over}: {spans}")
+    elif over == SINCE_BOOT:
         words.append(f"shares of attempts are since boot ({spans}); {ONE_READING}")
     else:
         words.append(f"shares and rates of counters are {over}: {spans}")
-    if any(host.seen for host in hosts):
+    if over != RECORDED and any(host.seen for host in hosts):
         spans = _spans(hosts, lambda host: host.recorded_seconds)
-        words.append(f"atomic allocations and reservations are in recordings: {spans}")
+        words.append(f"{recordings} are {RECORDED}: {spans}")
     if incomplete := sum(host.lost > 0 for host in hosts):
         words.append(
             f"{display.plural(incomplete, 'recording')} lost samples: there were more atomic "

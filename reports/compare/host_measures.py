@@ -151,6 +151,10 @@ RECORDINGS = frozenset(
         *("atomic_failures_1_to_3", "atomic_failures_4_up"),
     }
 )
+# What a trial of the HighAtomic reserve is about: shown also where no host differs.
+OF_A_TRIAL = RECORDINGS | {
+    *("highatomic_pageblocks", "thp_success", "compaction_success", "pgscan_kswapd"),
+}
 SUCCESS = {
     "thp": ("thp_fault_alloc", "thp_fault_fallback"),
     "compaction": ("compact_success", "compact_fail"),
@@ -206,15 +210,13 @@ WORDS = {
     "pgscan_direct": "pages scanned by allocations",
     "allocstall": "allocations that reclaimed",
     "compact_stall": "allocations that compacted",
-    "atomic_allocations": "atomic allocations of order > 0",
-    "atomic_4_up": "atomic allocations of order 4 and up",
-    "atomic_failures_1_to_3": "atomic allocations that failed, orders 1 to 3",
-    "atomic_failures_4_up": "atomic allocations that failed, order 4 and up",
+    "atomic_allocations": "atomic allocations, order 1 and up",
+    "atomic_4_up": "atomic allocations, order 4 and up",
+    "atomic_failures_1_to_3": "failed atomic allocations, orders 1 to 3",
+    "atomic_failures_4_up": "failed atomic allocations, order 4 and up",
     "reservations": "pageblocks that became HighAtomic reserve",
     "page_table_bytes": "page tables",
     "slab_bytes": "slabs",
 }
 MEASURES = [c for c in columns(Host) if c.name in WORDS and c.name not in ATTEMPTS.values()]
 MEASURES += [c for c in columns(Host) if c.name in ATTEMPTS.values()]
-
-

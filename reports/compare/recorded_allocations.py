@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a host's recording of ``atomic-alloc`` says of atomic allocations and of the HighAtomic reserve:
-how many by order, how many failed, and who reserved.
+What a host's recording of ``atomic-alloc`` says of atomic allocations and of the HighAtomic
+reserve: how many by order, how many failed, and who reserved.
 
 The last recording of the last bundle that has one counts. Costs a reading of its folded stacks.
 
@@ -57,7 +57,9 @@ def recorded(bundles: Sequence[Bundle]) -> Recorded:
             if profile := _last(bundle):
                 return _read(bundle, profile)
         except BundleError as error:
-            return Recorded(f"its recording is damaged: {str(error).replace(f'{bundle.path}/', '')}")
+            return Recorded(
+                f"its recording is damaged: {str(error).replace(f'{bundle.path}/', '')}"
+            )
     return Recorded(NONE)
 
 
