@@ -155,6 +155,8 @@ def print_table(
 FEW_ROWS = 6
 # Text may be folded to this many characters, numbers never.
 NARROW_TEXT = 12
+# A number and its unit: -21,300,000/min, +1,023.9 MiB.
+LONGEST_AMOUNT = 16
 # Half an address cannot be copied.
 ADDRESS = re.compile(r"0x[0-9a-f]+|-")
 
@@ -163,8 +165,10 @@ def _is_number(column: Column) -> bool:
     return column.type in ("integer", "number")
 
 
-def _stays_whole(column: Column, texts: Iterable[str]) -> bool:
+def _stays_whole(column: Column, texts: Sequence[str]) -> bool:
     """Whether a cell of it may not be folded."""
+    if column.type == AMOUNT:
+        return all(len(text) <= LONGEST_AMOUNT for text in texts)
     return _is_number(column) or all(map(ADDRESS.fullmatch, texts))
 
 
@@ -174,10 +178,7 @@ def _widths(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> list
     for position, column in enumerate(described):
         texts = [row[position] for row in cells]
         longest = max(map(len, texts), default=0)
-        narrow = NARROW_TEXT
-        if column.type == AMOUNT:  # a number and its unit
-            narrow = max((len(word) for text in texts for word in text.split()), default=0)
-        widths.append(longest if _stays_whole(column, texts) else min(longest, narrow))
+        widths.append(longest if _stays_whole(column, texts) else min(longest, NARROW_TEXT))
     return widths
 
 
@@ -271,7 +272,7 @@ def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], *, broke
         if _is_number(column):
             table.add_column(header, justify="right", no_wrap=True)
         else:
-            whole = _stays_whole(column, (row[position] for row in cells))
+            whole = _stays_whole(column, [row[position] for row in cells])
             side: Literal["left", "right"] = "right" if column.type == AMOUNT else "left"
             table.add_column(header, justify=side, overflow="fold", no_wrap=whole)
     for row in cells:
