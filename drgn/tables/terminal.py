@@ -121,13 +121,7 @@ def print_table(
             by_column[at_name[mark.column_name]][1][mark.row_number - 1] += " !"
     described = [column for column, _ in by_column]
     cells = [[texts[at] for _, texts in by_column] for at in range(len(values))]
-    broken = width < _needed_width(described, cells, broken=False)
-    needed = _needed_width(described, cells, broken=True) if broken else width
-    tables = [_table(described, cells, broken=broken)] if cells else []
-    if needed > width and len(cells) <= FEW_ROWS:
-        parts = _parts(described, cells, width)
-        tables = [_turned(described, part) for part in parts]
-        needed = max(_turned_width(described, part) for part in parts)
+    tables, needed = _laid_out(described, cells, width)
     # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
     room = ANY_WIDTH if piped else max(width, needed)
     console = Console(file=file, width=room, height=24, highlight=False, markup=False)
@@ -149,6 +143,19 @@ def print_table(
             file=sys.stderr,
         )
     return len(cells)
+
+
+def _laid_out(
+    described: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+) -> tuple[list[Table], int]:
+    """The tables that rows become in so much room, and how much they need."""
+    broken = width < _needed_width(described, cells, broken=False)
+    needed = _needed_width(described, cells, broken=True) if broken else width
+    if needed > width and len(cells) <= FEW_ROWS:
+        parts = _parts(described, cells, width)
+        needed = max((_turned_width(described, part) for part in parts), default=width)
+        return [_turned(described, part) for part in parts], needed
+    return [_table(described, cells, broken=broken)] if cells else [], needed
 
 
 # A table that does not fit is turned round if it has no more rows than this.

@@ -274,7 +274,9 @@ def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
 
 def _part(group: Group, hosts: Sequence[Measured]) -> MeasureView:
     """What was recorded of one order or caller."""
-    return _drawn(group, group.measure, "", [(host, host.part(group.measure)) for host in hosts])
+    return _drawn(
+        group, group.measure, "", [(host, host.told.part(group.measure)) for host in hosts]
+    )
 
 
 def _drawn(

@@ -42,6 +42,7 @@ from mmscope.reports.compare.host_measures import (
     Group,
     Host,
     Measured,
+    Told,
 )
 from mmscope.reports.compare.rank_test import chance, differing
 from mmscope.reports.compare.recorded_allocations import COSTLY, Recorded, recorded
@@ -121,7 +122,14 @@ def _host(readings: Readings, recording: Recorded, counted: str) -> Measured:
             why[name] = ONE_READING
     parts, seen = _recorded(recording, values, why)
     release = last.target.get("release")
-    return Measured(
+    told = Told(
+        {name: reason for name, reason in why.items() if values[name] is None},
+        parts,
+        seen,
+        recording.lost,
+    )
+    return Measured.of(
+        told,
         side=readings.side,
         host=str(last.target.get("hostname") or "unknown"),
         bundle=last.path.name,
@@ -131,10 +139,6 @@ def _host(readings: Readings, recording: Recorded, counted: str) -> Measured:
         seconds=seconds,
         recorded_seconds=recording.seconds or None,
         missing=_missing(last, database),
-        why={name: reason for name, reason in why.items() if values[name] is None},
-        parts=parts,
-        seen=seen,
-        lost=recording.lost,
         **values,
     )
 
@@ -244,9 +248,9 @@ def groups_of(hosts: Sequence[Measured]) -> list[Group]:
 def parts_of(hosts: Sequence[Measured]) -> list[Group]:
     """What was recorded, by order and by caller, in the same way; empty if nothing was."""
     found = []
-    for name in sorted({name for host in hosts for name in host.parts}):
+    for name in sorted({name for host in hosts for name in host.told.parts}):
         values = [
-            [part for h in hosts if h.side == side and (part := h.part(name)) is not None]
+            [part for h in hosts if h.side == side and (part := h.told.part(name)) is not None]
             for side in ("A", "B")
         ]
         found.append(_compared(name, "1/min", values, [sum(of_side) for of_side in values]))
@@ -270,10 +274,12 @@ def _group(measure: Column, hosts: Sequence[Measured]) -> Group:
     values, together, missing = [], [], []
     for side in ("A", "B"):
         mine = [host for host in hosts if host.side == side]
-        known = [host for host in mine if measure.name not in host.why]
+        known = [host for host in mine if measure.name not in host.told.why]
         values.append([float(getattr(host, measure.name)) for host in known])
         together.append(_all(measure, known))
-        missing.append(_missed([h.why[measure.name] for h in mine if measure.name in h.why]))
+        missing.append(
+            _missed([h.told.why[measure.name] for h in mine if measure.name in h.told.why])
+        )
     unit = measure.unit or ("share" if measure.type == "number" else "count")
     group = _compared(measure.name, unit, values, together)
     return replace(group, a_missing=missing[0], b_missing=missing[1])
@@ -364,10 +370,10 @@ def unlike(hosts: Sequence[Measured], *, same_names: bool = True) -> list[str]:
         words.append(f"shares of attempts are since boot ({spans}); {ONE_READING}")
     else:
         words.append(f"shares and rates of counters are {over}: {spans}")
-    if over != RECORDED and any(host.seen for host in hosts):
+    if over != RECORDED and any(host.told.seen for host in hosts):
         spans = _spans(hosts, lambda host: host.recorded_seconds)
         words.append(f"{recordings} are {RECORDED}: {spans}")
-    if incomplete := sum(host.lost > 0 for host in hosts):
+    if incomplete := sum(host.told.lost > 0 for host in hosts):
         words.append(
             f"{display.plural(incomplete, 'recording')} lost samples: there were more atomic "
             "allocations than are counted"

@@ -6,6 +6,7 @@ A measure that a side lacks is empty, and the row says why: nothing is left out 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from mmscope.drgn.tables.record import record
 from mmscope.drgn.tables.rows import column, columns, table_row
@@ -115,9 +116,9 @@ class Group:
 
 
 @record
-class Measured(Host):
+class Told:
     """
-    A host with what its row has no columns for.
+    What there is to be said of a host beside its row.
 
     :ivar why: of measures without a number, why.
     :ivar parts: what was recorded by order and by caller, a minute.
@@ -134,6 +135,19 @@ class Measured(Host):
     def part(self, name: str) -> float | None:
         """What was recorded of one order or caller; None where its recording does not tell."""
         return self.parts.get(name, 0.0) if name.startswith(tuple(self.seen)) else None
+
+
+class Measured(Host):
+    """A host, and what is said of it beside its row."""
+
+    told: Told
+
+    @classmethod
+    def of(cls, told: Told, **values: Any) -> "Measured":
+        """Made of the row's columns."""
+        made = cls(**values)
+        made.told = told
+        return made
 
 
 # Of a share of attempts, what it is a share of: the share of all hosts is weighted by it.
