@@ -219,7 +219,7 @@ def _steps(ledger: LedgerChanges | None) -> list[list[Any]]:
     ]
 
 
-def _print(tables: Tables, words: list[str], form: str, last: str) -> None:
+def _print(tables: Tables, words: list[str], form: str) -> None:
     """Tables on the terminal; JSON is one object of them, CSV has an empty line between them."""
     for text in words:
         # A program reads the tables alone.
@@ -234,9 +234,6 @@ def _print(tables: Tables, words: list[str], form: str, last: str) -> None:
         print_rows(described, rows, form=form, title=title, piped_width=PIPED_WIDTH)
     if form == "json":
         print("}")
-    if last:
-        print()
-        print_prose(last)
 
 
 def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column], list[list[Any]]]:
