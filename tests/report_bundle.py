@@ -8,7 +8,7 @@ Nothing here is random: the same call gives the same bundle.
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -347,7 +347,17 @@ def profile_rows() -> dict[str, Table]:
         )  # fmt: skip
         rows["profile_recordings"].append(
             ProfileRecording(
-                name, label, against, 1.5, "system", "the command ended", what, at, "7.2", None
+                name,
+                label,
+                against,
+                1.5,
+                "system",
+                "the command ended",
+                what,
+                at,
+                "7.2",
+                None,
+                "exit-path",
             )
         )
         rows["profile_frames"] += [
@@ -596,11 +606,13 @@ def write_bundle(
     *,
     target: dict[str, Any] | None = None,
     sections: list[SectionResult] | None = None,
+    folded: Mapping[str, Sequence[tuple[str, int]]] | None = None,
 ) -> Bundle:
     """
     Write a bundle and open it.
 
     :param sections: how each fared; all of them well if None.
+    :param folded: its stacks; those of :func:`profile_rows` if None.
     """
     if sections is None:
         rows: dict[str, int] = {}
@@ -612,7 +624,8 @@ def write_bundle(
     with Writer(path) as writer:
         for name, (title, row_type, table_rows, section) in contents.items():
             writer.table(name, title, row_type, table_rows, section=section)
-        for name, stacks in PROFILED.items() if "profiles" in contents else ():
+        stacks_of = PROFILED if folded is None else folded
+        for name, stacks in stacks_of.items() if "profiles" in contents else ():
             writer.folded(name, f"Stacks of {name}", stacks, unit="samples", section="profiles")
         writer.finish(TARGET if target is None else target, sections)
     return Bundle(path)

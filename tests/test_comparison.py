@@ -18,6 +18,7 @@ from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.drgn.rmap.ksm import KsmTotal
 from mmscope.drgn.tables.rows import column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
@@ -306,6 +307,19 @@ class TestTwoBoots:
         for target, expected in ((LATER, {"0.117 a second", ""}), (REBOOTED, {""})):
             shown = view(held(make(self.counters[1]), make(self.counters[0], **target)))
             assert {row.others for row in shown.tables[0].rows} == expected
+
+    def test_what_ksm_counts_is_counted_as_what_vmstat_does(self, make: Make) -> None:
+        names = ("full_scans", "pages_scanned", "pages_skipped", "pages_shared")
+        before, after = (
+            one("ksm_totals", KsmTotal, *(KsmTotal(name, value, None) for name in names))
+            for value in (60, 180)
+        )
+        shown = view(held(make(before), make(after, **LATER))).tables[0].rows
+        assert {row.what[0].text: row.others for row in shown} == dict.fromkeys(
+            names[:3], "2 a second"
+        ) | {"pages_shared": ""}
+        found = table(held(make(before), make(after, **REBOOTED)), "ksm_totals")
+        assert [change.what for change in found.changes] == [("pages_shared",)]
 
     def test_stacks_are_joined_by_their_frames(self, make: Make) -> None:
         def stack(handle: int, pages: int) -> PageOwnerStack:

@@ -18,24 +18,87 @@ from mmscope.drgn.free.free_lists import FreeBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.commands.command import main
-from mmscope.reports.compare.groups_view import View, view
-from mmscope.reports.compare.host_groups import (
-    MEASURES,
-    WORDS,
-    Group,
-    Host,
-    groups_of,
-    hosts_of,
-    unlike,
-)
+from mmscope.reports.compare.groups_view import View, lacks, view
+from mmscope.reports.compare.host_groups import groups_of, hosts_of, parts_of, unlike
+from mmscope.reports.compare.host_measures import MEASURES, WORDS, Group, Measured
 from mmscope.reports.page.report import page
+from mmscope.reports.rows.profile_rows import (
+    Profile,
+    ProfileAllocation,
+    ProfileCounter,
+    ProfileRecording,
+)
+
+PING = "ping;icmp_reply_[k];ip_append_data_[k];skb_page_frag_refill_[k]"
+SLOW = "alloc_pages_mpol_noprof_[k];__alloc_pages_slowpath_[k];move_freepages_block_[k]"
+# As `record atomic-alloc` leaves them: who reserved, how often.
+RESERVED = {f"{PING};{SLOW}": 3, f"worker;btrfs_work [btrfs]_[k];___slab_alloc_[k];{SLOW}": 1}
+
+
+def recording(
+    orders: dict[int, tuple[int, int]],
+    *,
+    name: str = "atomic_alloc",
+    stacks: dict[str, int] | None = None,
+    seconds: float | None = 30.0,
+    scope: str | None = "system",
+    lost: int = 0,
+    recipe: str = "atomic-alloc",
+    at: str = "2026-11-20T03:04:05+00:00",
+    counters: dict[str, int] | None = None,
+) -> dict[str, Any]:
+    """
+    What a recording adds to a bundle.
+
+    :param orders: (attempts, failures) of each.
+    :param stacks: of reservations, all of the first order; None: they could not be seen.
+    """
+    file = f"{name}_mmscope_reserve"
+    here = sum((stacks or {}).values())
+    first = min(orders, default=None)
+    rows: dict[str, list[Any]] = {
+        "profile_recordings": [
+            ProfileRecording(name, None, None, seconds, scope, "it was over", None, at, "7.2", None,
+                             recipe)
+        ],
+        "profiles": [
+            Profile(name, event, recipe, "events", number, number, number, 0, None, lost, 0, number,
+                    1, None, file if number and event == "mmscope:reserve" else None)
+            for event, number in (("kmem:mm_page_alloc", sum(n for n, _ in orders.values())),
+                                  ("mmscope:reserve", here))
+            if number
+        ],
+        "profile_allocations": [
+            ProfileAllocation(
+                name, order, *counts,
+                None if stacks is None else here if order == first else 0, None)
+            for order, counts in orders.items()
+        ],
+        "profile_counters": [
+            ProfileCounter(name, counter, gained, None)
+            for counter, gained in (counters or {}).items()
+        ],
+    }  # fmt: skip
+    return {"rows": rows, "folded": {file: [*(stacks or {}).items()]} if here else {}}
 
 
 def host(
-    folder: Path, name: str, *, seconds: int = 0, reserved: int = 3, **counters: int
+    folder: Path,
+    name: str,
+    *,
+    seconds: int = 0,
+    reserved: int = 3,
+    recorded: dict[str, Any] | None = None,
+    kind: str = "event",
+    **counters: int,
 ) -> Bundle:
-    """A host of one zone, so many seconds after its first reading."""
+    """
+    A host of one zone, so many seconds after its first reading.
+
+    :param kind: of the counters: where its kernel keeps them.
+    """
     blocks = [
         FreeBlocks(0, "Normal", 9, "HighAtomic", reserved, reserved << 9),
         FreeBlocks(0, "Normal", 10, "Movable", 2, 2 << 10),
@@ -54,7 +117,7 @@ def host(
         "vm_counters": (
             "Counters",
             VmCounter,
-            [VmCounter(name, "event", value, 0) for name, value in counters.items()]
+            [VmCounter(name, kind, value, 0) for name, value in counters.items()]
             + [VmCounter("nr_page_table_pages", "node", 10, 0)],
             "vm_counters",
         ),
@@ -64,14 +127,18 @@ def host(
         "captured_at": f"2026-11-20T03:{4 + seconds // 60:02}:{seconds % 60:02}+00:00",
         "uptime_seconds": 1000.0 + seconds,
     }
-    return made.write_bundle(folder / f"{name}-{seconds}", contents, target=target)
+    for table, rows in recorded["rows"].items() if recorded else ():
+        if rows:  # a recording's table without rows is not written
+            contents[table] = (table, type(rows[0]), rows, "profiles")
+    folded = recorded["folded"] if recorded else None
+    return made.write_bundle(folder / f"{name}-{seconds}", contents, target=target, folded=folded)
 
 
 def thp(good: int, bad: int) -> dict[str, int]:
     return {"thp_fault_alloc": good, "thp_fault_fallback": bad}
 
 
-def group(hosts: list[Host], measure: str) -> Group:
+def group(hosts: list[Measured], measure: str) -> Group:
     return next(row for row in groups_of(hosts) if row.measure == measure)
 
 
@@ -132,8 +199,229 @@ class TestHosts:
         assert row.thp_blocks_highatomic == 3
 
 
+class TestWhatNodesCount:
+    """pgscan and pgsteal are events up to 6.12, and node's in 7.2."""
+
+    @pytest.mark.parametrize("kind", ["event", "node"])
+    def test_is_a_rate_as_an_event_is(self, tmp_path: Path, kind: str) -> None:
+        readings = [
+            host(
+                tmp_path, "a", seconds=s, kind=kind, pgscan_kswapd=600 + 20 * s, pgscan_direct=2 * s
+            )
+            for s in (0, 30)
+        ]
+        (row,) = hosts_of([("A", readings)])
+        assert (row.pgscan_kswapd, row.pgscan_direct) == (1200, 120)
+
+    def test_what_is_a_state_there_is_no_counter(self, tmp_path: Path) -> None:
+        (row,) = hosts_of([("A", [host(tmp_path, "a", seconds=s) for s in (0, 30)])])
+        assert row.page_table_bytes == 10 * 4096  # nr_page_table_pages
+
+
+class TestWhatHasNoNumber:
+    def said(self, a: list[Bundle], b: list[Bundle]) -> list[str]:
+        hosts = hosts_of([("A", a), ("B", b)])
+        return lacks(groups_of(hosts), hosts)
+
+    def readings(self, path: Path, name: str, **counters: int) -> list[Bundle]:
+        return [
+            host(path, name, seconds=s, **{name: n + s for name, n in counters.items()})
+            for s in (0, 30)
+        ]
+
+    def test_on_one_side_is_said_with_the_reason(self, tmp_path: Path) -> None:
+        a = self.readings(tmp_path, "a", pgscan_kswapd=1, pgscan_direct=1)
+        b = self.readings(tmp_path, "b", pgscan_direct=1)
+        (line,) = (line for line in self.said(a, b) if "kswapd" in line)
+        why = "table vm_counters has no pgscan_kswapd"
+        assert line == f"No number on side B of pages scanned by kswapd: {why}."
+        row = group(hosts_of([("A", a), ("B", b)]), "pgscan_kswapd")
+        assert (row.a_missing, row.b_missing) == (None, why)
+
+    def test_on_neither_side_and_on_some_hosts_is_said_too(self, tmp_path: Path) -> None:
+        a = [*self.readings(tmp_path, "a", pgscan_kswapd=1), *self.readings(tmp_path, "c")]
+        said = self.said(a, self.readings(tmp_path, "b"))
+        assert (
+            "No number on 1 of 2 hosts of side A of pages scanned by kswapd: table vm_counters has "
+            "no pgscan_kswapd." in said
+        )
+        assert any(
+            line.startswith("No number on either side of ") and WORDS["pgscan_direct"] in line
+            for line in said
+        )
+
+    def test_a_counter_that_fell_and_a_share_of_nothing_are_said(self, tmp_path: Path) -> None:
+        a = [
+            host(tmp_path, "a", pgscan_kswapd=7000, **thp(3, 4)),
+            host(tmp_path, "a", seconds=30, pgscan_kswapd=1, **thp(3, 4)),
+        ]
+        said = "\n".join(self.said(a, a))
+        assert "pgscan_kswapd fell between the readings: it was reset, or is damaged" in said
+        assert f"of {WORDS['thp_success']}: there was no attempt." in said
+
+    def test_a_table_that_is_not_there_is_named_with_what_its_section_said(
+        self, tmp_path: Path
+    ) -> None:
+        bundle, other = host(tmp_path, "a"), host(tmp_path, "b")
+        del bundle.tables["pageblocks"]
+        bundle.sections = [
+            SectionResult("pageblocks", "absent", 0.1, 0, 0, "only root may read it")
+        ]
+        said = self.said([bundle], [other])
+        assert (
+            "No number on side A of HighAtomic pageblocks: table pageblocks is not there (section "
+            "pageblocks: only root may read it)." in said
+        )
+
+    def test_rates_without_a_second_reading_are_said_once(self, tmp_path: Path) -> None:
+        a, b = host(tmp_path, "a", pgscan_kswapd=1), host(tmp_path, "b", pgscan_kswapd=1)
+        assert not any("pages scanned" in line for line in self.said([a], [b]))
+        hosts = hosts_of([("A", [a]), ("B", [b])])
+        assert "rates need two readings" in unlike(hosts)[-1]
+        assert "rates need two readings" in str(group(hosts, "pgscan_kswapd").b_missing)
+
+
+class TestRecordings:
+    """Half a minute of atomic-alloc: numbers a minute are twice those of the recording."""
+
+    def made(self, path: Path, **how: Any) -> Measured:
+        orders = how.pop("orders", {1: (100, 2), 3: (50, 0), 4: (10, 5), 9: (1, 1)})
+        how = {"stacks": RESERVED} | how
+        (row,) = hosts_of([("A", [host(path, "a", recorded=recording(orders, **how))])])
+        return row
+
+    def test_are_measures_by_what_orders_they_are(self, tmp_path: Path) -> None:
+        row = self.made(tmp_path)
+        assert (row.atomic_allocations, row.atomic_4_up) == (322, 22)
+        assert (row.atomic_failures_1_to_3, row.atomic_failures_4_up) == (4, 12)
+        assert (row.reservations, row.recorded_seconds) == (8, 30)
+
+    def test_have_parts_by_order_and_by_caller(self, tmp_path: Path) -> None:
+        row = self.made(tmp_path)
+        assert row.told.parts == {
+            "allocations of order 1": 200, "allocations of order 3": 100,
+            "allocations of order 4": 20, "allocations of order 9": 2,
+            "failures of order 1": 4, "failures of order 4": 10, "failures of order 9": 2,
+            "reservations by skb_page_frag_refill": 6, "reservations by btrfs_work [btrfs]": 2,
+        }  # fmt: skip
+
+    def test_parts_of_a_host_that_had_none_are_zero(self, tmp_path: Path) -> None:
+        a = host(tmp_path, "a", recorded=recording({3: (50, 0)}, stacks=RESERVED))
+        b = host(tmp_path, "b", recorded=recording({1: (20, 0)}, stacks={}))
+        parts = {row.measure: row for row in parts_of(hosts_of([("A", [a]), ("B", [b])]))}
+        row = parts["reservations by skb_page_frag_refill"]
+        assert (row.a_median, row.b_median, row.difference, row.unit) == (6, 0, -6, "1/min")
+        assert parts["allocations of order 1"].a_median == 0
+
+    def test_of_a_host_that_could_not_see_who_reserves_no_caller_is_known(
+        self, tmp_path: Path
+    ) -> None:
+        a = host(tmp_path, "a", recorded=recording({3: (50, 0)}, stacks=RESERVED))
+        b = host(tmp_path, "b", recorded=recording({3: (50, 0)}, stacks=None))
+        hosts = hosts_of([("A", [a]), ("B", [b])])
+        parts = {row.measure: row for row in parts_of(hosts)}
+        assert parts["reservations by skb_page_frag_refill"].b_hosts == 0
+        assert group(hosts, "reservations").b_missing == (
+            "its recording could not see who reserves: no kprobe"
+        )
+        assert group(hosts, "atomic_allocations").b_median == 100
+
+    def test_that_saw_nothing_say_zero(self, tmp_path: Path) -> None:
+        row = self.made(tmp_path, orders={}, stacks={})
+        assert (row.atomic_allocations, row.atomic_failures_4_up, row.reservations) == (0, 0, 0)
+
+    def test_the_last_one_counts(self, tmp_path: Path) -> None:
+        first = recording({3: (5, 0)}, at="2026-11-20T03:00:00+00:00")
+        second = recording({3: (7, 0)}, name="atomic_alloc_2", at="2026-11-20T03:09:00+00:00")
+        for table, rows in second["rows"].items():
+            first["rows"][table] += rows
+        (row,) = hosts_of([("A", [host(tmp_path, "a", recorded=first)])])
+        assert row.atomic_allocations == 14
+
+    def test_of_an_earlier_reading_count_as_well(self, tmp_path: Path) -> None:
+        readings = [
+            host(tmp_path, "a", recorded=recording({3: (5, 0)})), host(tmp_path, "a", seconds=60)
+        ]  # fmt: skip
+        (row,) = hosts_of([("A", readings)])
+        assert row.atomic_allocations == 10
+
+    @pytest.mark.parametrize(
+        "how, why",
+        [
+            ({"seconds": None}, "how long its recording took is not known"),
+            ({"scope": "task"}, "its recording is not of the whole machine"),
+            ({"recipe": "reclaim"}, "no recording of atomic-alloc ('mmscope record atomic-alloc"),
+        ],
+    )
+    def test_that_cannot_be_used_are_unknown_with_the_reason(
+        self, tmp_path: Path, how: dict[str, Any], why: str
+    ) -> None:
+        row = self.made(tmp_path, **how)
+        assert row.atomic_allocations is None and row.told.parts == {}
+        assert why in row.told.why["atomic_allocations"] == row.told.why["reservations"]
+
+    def test_that_are_damaged_cost_themselves_alone(self, tmp_path: Path) -> None:
+        bundle = host(tmp_path, "a", recorded=recording({3: (5, 0)}))
+        bundle.tables["profile_allocations"].path.write_text("profile\nnothing\n")
+        (row,) = hosts_of([("A", [Bundle(bundle.path)])])
+        assert row.highatomic_pageblocks == 3
+        assert row.told.why["atomic_allocations"].startswith(
+            "its recording is damaged: profile_alloc"
+        )
+
+    def test_give_rates_where_there_is_one_reading(self, tmp_path: Path) -> None:
+        counters = {"pgscan_kswapd": 90, "allocstall_normal": 3} | thp(1, 3)
+        row = self.made(tmp_path, counters=counters)
+        assert (row.counted, row.seconds, row.pgscan_kswapd) == ("in recordings", 30, 180)
+        assert (row.thp_success, row.thp_attempts) == (0.25, 4)
+        # A recording counts the stalls of some zones alone.
+        assert row.allocstall is None and "has not all of allocstall" in row.told.why["allocstall"]
+
+    def test_do_not_where_one_host_has_none(self, tmp_path: Path) -> None:
+        one = host(tmp_path, "a", recorded=recording({}, stacks={}, counters={"pgscan_kswapd": 9}))
+        rows = hosts_of([("A", [one]), ("B", [host(tmp_path, "b")])])
+        assert {row.counted for row in rows} == {"since boot"}
+
+    def test_that_lost_samples_are_said_to_be_less_than_all(self, tmp_path: Path) -> None:
+        rows = hosts_of([("A", [host(tmp_path, "a", recorded=recording({3: (5, 0)}, lost=2))])])
+        assert "1 recording lost samples" in unlike(rows)[-1]
+
+    def test_are_in_the_terminal_in_json_and_on_the_page(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        sides = {"A": RESERVED, "B": {}}
+        paths: dict[str, list[str]] = {"A": [], "B": []}
+        for side, stacks in sides.items():
+            for number in range(2):
+                recorded = recording({3: (50 + number, 0)}, stacks=stacks)
+                bundle = host(tmp_path, f"{side}{number}", recorded=recorded)
+                paths[side].append(str(bundle.path))
+        words = ["compare", *paths["A"], "--", *paths["B"]]
+        assert main([*words, "-o", str(tmp_path / "page.html")]) == 0
+        out = capsys.readouterr().out
+        told = dict(
+            re.split(" {2,}", line, maxsplit=1) for line in out.splitlines() if "  " in line
+        )
+        assert told["reservations by skb_page_frag_refill"].split("  ")[0] == (
+            "6/min on each of 2 hosts, together 12/min"
+        )
+        # That nothing failed is an answer, and no row to be folded.
+        assert told[WORDS["atomic_failures_1_to_3"]].startswith("0/min on each of 2 hosts")
+        assert "atomic allocations and reservations are in recordings: A 30 s, B 30 s" in out
+        tree = parse((tmp_path / "page.html").read_text())
+        assert "reservations by btrfs_work [btrfs]" in [
+            row[0] for row in cells(by_id(tree, "recorded"))
+        ]
+        assert WORDS["reservations"] in [row[0] for row in cells(by_id(tree, "measures"))]
+        assert main([*words, "--format", "json"]) == 0
+        tables = json.loads(capsys.readouterr().out)
+        (row,) = (r for r in tables["recorded"] if r["measure"] == "allocations of order 3")
+        assert (row["a_median"], row["b_median"], row["b_all"]) == (101, 101, 202)
+        assert tables["hosts"][0]["reservations"] == 8
+
+
 class TestGroups:
-    def hosts(self, tmp_path: Path) -> list[Host]:
+    def hosts(self, tmp_path: Path) -> list[Measured]:
         a = [host(tmp_path, f"a{n}", reserved=300 + n, **thp(n, 100 - n)) for n in (1, 2, 6)]
         b = [host(tmp_path, f"b{n}", reserved=1, **thp(n, 200 - n)) for n in (100, 150)]
         return hosts_of([("A", a), ("B", b)])
@@ -205,7 +493,7 @@ class TestChance:
         cells = {row.name: row.cells for row in shown.measures}
         a, b = cells["highatomic_pageblocks"]
         assert a == "4 on each of 5 hosts, together 20"
-        assert b == "8 (8 to 9), 5 hosts together 41"
+        assert b == "8 (8 to 9), together 41"
         assert cells["free_share"][0].endswith("on each of 5 hosts")
 
     def test_what_no_host_differs_in_is_behind_the_others_and_folded(self, tmp_path: Path) -> None:
@@ -236,8 +524,8 @@ class TestCommand:
     @pytest.fixture
     def four(self, tmp_path: Path) -> list[Path]:
         return [
-            host(tmp_path, name, reserved=reserved, **thp(10, 90)).path
-            for name, reserved in (("a", 309), ("b", 312), ("c", 1), ("d", 1))
+            host(tmp_path, name, reserved=reserved, **thp(good, 100 - good)).path
+            for name, reserved, good in (("a", 309, 10), ("b", 312, 20), ("c", 1, 10), ("d", 1, 10))
         ]
 
     def test_prints_the_table_of_a_trial(
@@ -247,38 +535,41 @@ class TestCommand:
         assert code == 0
         line = next(line for line in out.splitlines() if line.startswith("HighAtomic pageblocks"))
         assert re.split(" {2,}", line)[1:] == [
-            *("310.5", "309 to 312", "621", "1", "equal", "2"),
-            *("-309.5", "yes", "33.3 %", "no"),
+            *("310.5 (309 to 312), together 621", "1 on each of 2 hosts, together 2"),
+            *("-309.5", "33.3 %"),
         ]
         # A difference of shares is in points: "0 %" could be a change by a part of itself.
-        shares = [
-            line
-            for line in out.partition("\nHosts\n")[0].splitlines()
-            if line.startswith((WORDS["thp_success"], f"{WORDS['free_share']} "))
+        line = next(line for line in out.splitlines() if line.startswith(WORDS["thp_success"]))
+        assert re.split(" {2,}", line)[1:] == [
+            *("15.0 % (10.0 to 20.0 %), together 15.0 %", "10.0 % on each of 2 hosts"),
+            *("-5.0 points", "100 %"),
         ]
-        assert len(shares) == 2
-        assert all(" +0.0 points " in line for line in shares)
+        # What no host differs in is a line behind the tables, and no row.
+        (same,) = (line for line in out.splitlines() if line.startswith("The same on every host: "))
+        assert f"; {WORDS['free_share']} " in same and WORDS["free_share"] not in out.replace(
+            same, ""
+        )
 
     def test_numbers_stand_below_each_other_and_a_pipe_gets_no_endless_lines(
         self, four: list[Path], capsys: pytest.CaptureFixture[str]
     ) -> None:
         _, out, _ = self.run(capsys, *four[:2], "--", *four[2:])
-        groups, hosts = out.split("\n\n")[-2:]
+        groups, hosts = out.split("\n\n")[1:3]
         heads, _, *rows = groups.splitlines()[1:]
-        for head in ("A median", "A range", "B together", "difference"):
-            end = heads.index(head) + len(head)
-            assert all(row[end - 1] != " " and row[end : end + 3].isspace() for row in rows), head
+        end = heads.index("difference") + len("difference")
+        assert all(row[end - 1] != " " and row[end : end + 3].isspace() for row in rows)
         assert "measure" in heads and rows[0].startswith("HighAtomic pageblocks")
-        # A host is a column of its own: side by side its measures would be 280 wide.
-        assert re.search(r"^highatomic_bytes +10 MiB +10 MiB +10 MiB +10 MiB$", hosts, re.MULTILINE)
-        assert len({len(line) for line in hosts.splitlines()[1:]}) == 1
+        assert max(map(len, hosts.splitlines())) <= 120
+        # Nor is a column of the hosts' what none of them differs in.
+        assert "highatomic_bytes" not in hosts
+        assert re.search(r"^A +a +a-0 +309 ", hosts, re.MULTILINE)
 
     def test_many_hosts_have_a_line_each(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         paths = [host(tmp_path, f"h{n}", reserved=n).path for n in range(8)]
         _, out, _ = self.run(capsys, *paths[:4], "--", *paths[4:])
-        hosts = out.split("\n\n")[-1].splitlines()
+        hosts = out.split("\n\n")[2].splitlines()
         assert sum(line.split()[1:2] == [f"h{n}"] for n, line in enumerate(hosts[-8:])) == 8
         assert max(map(len, hosts)) < 200
         end = next(line.index("pageblocks") for line in hosts if "pageblocks" in line) + 10
@@ -305,14 +596,15 @@ class TestCommand:
         assert "node 0, zone Normal, order 9, HighAtomic: 618 MiB → 2 MiB (-616 MiB, " in out
         assert 'id="comparison"' in page.read_text()
         # Measures have words, and those that are equal are one line, the last.
-        measures, same = out.split("\n\n")[-2:]
+        measures, same, lacks = out.split("\n\n")[-3:]
         heads, _, *rows = (re.split(" {2,}", line) for line in measures.splitlines()[1:])
         assert heads[0] == "measure" and heads[-1] == "difference"
         assert {name for name, *_ in rows} <= set(WORDS.values())
         assert ["HighAtomic pageblocks", "309", "1", "-308"] in rows
         assert all(old != new for _, old, new, _ in rows)
-        assert same.startswith("The same in both: ") and same.count("\n") == 1
+        assert same.startswith("The same in both: ") and same.count("\n") == 0
         assert f"{WORDS['slab_bytes']} " not in same
+        assert lacks.startswith("No number on either side of ")
 
     def test_of_a_pair_of_one_machine_the_sides_are_dates(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

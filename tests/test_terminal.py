@@ -298,6 +298,36 @@ def test_a_turned_table_has_its_units_and_keeps_to_the_terminal(
     assert line.split() == ["wmark_11", "(pages)", "11", "11"]
 
 
+def test_a_turned_table_has_as_many_rows_side_by_side_as_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described = [
+        Column("host", "string", False, "", "", True),
+        *(Column(f"scanned_{n}", AMOUNT, False, "", "", False) for n in range(6)),
+    ]
+    rows = [[f"h{n}", *["7,100,000/min"] * 6] for n in range(5)]
+    lines = on_a_terminal(monkeypatch, 44, described, rows)
+    assert max(map(len, lines)) <= 44
+    assert [line.split()[1:] for line in lines if line.startswith("host")] == [
+        *(["h0", "h1"], ["h2", "h3"], ["h4"]),
+    ]
+    assert lines.count("") == 2  # one between each two parts
+    assert " ".join(lines).count("7,100,000/min") == 30  # in one piece
+
+
+def test_a_number_is_never_broken_from_its_unit_in_the_middle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described = [
+        Column("measure", "string", False, "", "", True),
+        Column("difference", AMOUNT, False, "", "", False),
+    ]
+    rows = [["pages scanned by kswapd " * 3, "-41,100,000/min"]] * 7
+    lines = on_a_terminal(monkeypatch, 30, described, rows)
+    assert max(map(len, lines)) <= 30
+    assert sum(line.endswith(" -41,100,000/min") for line in lines) == 7
+
+
 def test_a_title_and_a_unit_from_a_stranger_are_shown_not_sent() -> None:
     file = io.StringIO()
     described = [Column("x", "integer", True, "\x1b[31m", "", False)]

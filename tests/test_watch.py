@@ -99,6 +99,13 @@ def test_a_level_is_no_counter(host: Path) -> None:
     assert "workingset_nodes" not in counters
 
 
+def test_what_a_kernel_newer_than_this_tree_counts_is_a_counter(host: Path) -> None:
+    path = host / "proc/vmstat"
+    text = path.read_text()
+    path.write_text(text.replace("\nnr_dirty_threshold ", "\npgrotate_anon 5\nnr_dirty_threshold "))
+    assert Sampler(str(host), 9).take()["vmstat"]["pgrotate_anon"] == 5  # 7.3
+
+
 def test_larger_blocks_count_as_the_thps_in_them(host: Path) -> None:
     found = {tuple(row[:3]): row[3:] for row in Sampler(str(host), 9).take()["thp_free"]}
     text = (host / "proc/pagetypeinfo").read_text()

@@ -28,7 +28,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section
 from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
 from mmscope.drgn.tables.table import Table
-from mmscope.drgn.text.proc_text import parse_vmstat
+from mmscope.drgn.text.proc_text import SINCE_BOOT, parse_vmstat
 
 # States that count page frames, each once.
 PAGE_FRAMES = (
@@ -52,7 +52,9 @@ class VmCounter:
     )
     kind: str = column(
         holds="words",
-        help="zone, node or vm_stat: a state; event: counted since boot; numa: events since boot",
+        help="where the kernel keeps it: zone and vm_stat are states; event and numa are counted "
+        "since boot; node has both: pg*, workingset_* without workingset_nodes, nr_vmscan_*, "
+        "nr_dirtied, nr_written, nr_throttled_written and nr_foll_pin_* are counted since boot",
     )
     value: int = column(
         ranges=RANGES, help="in the unit of /proc/vmstat; per-CPU differences included"
@@ -63,9 +65,7 @@ class VmCounter:
     )
 
 
-VM_COUNTERS = Table(
-    "vm_counters", "Counters of /proc/vmstat", VmCounter, since_boot="kind in ('event', 'numa')"
-)
+VM_COUNTERS = Table("vm_counters", "Counters of /proc/vmstat", VmCounter, since_boot=SINCE_BOOT)
 
 
 # vmstat_item_print_in_thp() (include/linux/mmzone.h): kept in base pages (see thp_in_pages()),

@@ -59,7 +59,10 @@ class KsmTotal:
 
 
 KSM_TOTALS = Table(
-    "ksm_totals", "KSM's counters and settings", KsmTotal, since_boot="name = 'full_scans'"
+    "ksm_totals",
+    "KSM's counters and settings",
+    KsmTotal,
+    since_boot="name in ('full_scans', 'pages_scanned', 'pages_skipped')",
 )
 
 

@@ -121,12 +121,7 @@ def print_table(
             by_column[at_name[mark.column_name]][1][mark.row_number - 1] += " !"
     described = [column for column, _ in by_column]
     cells = [[texts[at] for _, texts in by_column] for at in range(len(values))]
-    broken = width < _needed_width(described, cells, broken=False)
-    needed = _needed_width(described, cells, broken=True) if broken else width
-    if needed > width and len(cells) <= FEW_ROWS:
-        table, needed = _turned(described, cells), _turned_width(described, cells)
-    else:
-        table = _table(described, cells, broken=broken)
+    tables, needed = _laid_out(described, cells, width)
     # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
     room = ANY_WIDTH if piped else max(width, needed)
     console = Console(file=file, width=room, height=24, highlight=False, markup=False)
@@ -135,7 +130,12 @@ def print_table(
         # Not the table's own title, which a narrow table would fold.
         if title:
             console.print(Text(visible(title), "bold"), end="\n" if cells else ": ")
-        console.print(table if cells else "none")
+        for position, table in enumerate(tables):
+            if position:
+                console.print()
+            console.print(table)
+        if not tables:
+            console.print("none")
     file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
     if more:
         print(
@@ -145,10 +145,25 @@ def print_table(
     return len(cells)
 
 
+def _laid_out(
+    described: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+) -> tuple[list[Table], int]:
+    """The tables that rows become in so much room, and how much they need."""
+    broken = width < _needed_width(described, cells, broken=False)
+    needed = _needed_width(described, cells, broken=True) if broken else width
+    if needed > width and len(cells) <= FEW_ROWS:
+        parts = _parts(described, cells, width)
+        needed = max((_turned_width(described, part) for part in parts), default=width)
+        return [_turned(described, part) for part in parts], needed
+    return [_table(described, cells, broken=broken)] if cells else [], needed
+
+
 # A table that does not fit is turned round if it has no more rows than this.
 FEW_ROWS = 6
 # Text may be folded to this many characters, numbers never.
 NARROW_TEXT = 12
+# A number and its unit: -21,300,000/min, +1,023.9 MiB.
+LONGEST_AMOUNT = 16
 # Half an address cannot be copied.
 ADDRESS = re.compile(r"0x[0-9a-f]+|-")
 
@@ -157,8 +172,10 @@ def _is_number(column: Column) -> bool:
     return column.type in ("integer", "number")
 
 
-def _stays_whole(column: Column, texts: Iterable[str]) -> bool:
+def _stays_whole(column: Column, texts: Sequence[str]) -> bool:
     """Whether a cell of it may not be folded."""
+    if column.type == AMOUNT:
+        return all(len(text) <= LONGEST_AMOUNT for text in texts)
     return _is_number(column) or all(map(ADDRESS.fullmatch, texts))
 
 
@@ -166,9 +183,9 @@ def _widths(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> list
     """The width, in characters, below which each column's cells would be broken."""
     widths = []
     for position, column in enumerate(described):
-        longest = max((len(row[position]) for row in cells), default=0)
-        whole = _stays_whole(column, (row[position] for row in cells))
-        widths.append(longest if whole else min(longest, NARROW_TEXT))
+        texts = [row[position] for row in cells]
+        longest = max(map(len, texts), default=0)
+        widths.append(longest if _stays_whole(column, texts) else min(longest, NARROW_TEXT))
     return widths
 
 
@@ -214,6 +231,20 @@ def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Tabl
     return table
 
 
+def _parts(
+    described: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+) -> list[Sequence[Sequence[str]]]:
+    """The rows in parts, each of as many as a turned table has room for, or of one."""
+    parts: list[Sequence[Sequence[str]]] = []
+    left = cells
+    while left:
+        fits = (n for n in range(len(left), 1, -1) if _turned_width(described, left[:n]) <= width)
+        number = next(fits, 1)
+        parts.append(left[:number])
+        left = left[number:]
+    return parts
+
+
 def _turned_name(column: Column) -> Text:
     """What a line of a turned table begins with."""
     name = Text(visible(column.name))
@@ -248,7 +279,7 @@ def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], *, broke
         if _is_number(column):
             table.add_column(header, justify="right", no_wrap=True)
         else:
-            whole = _stays_whole(column, (row[position] for row in cells))
+            whole = _stays_whole(column, [row[position] for row in cells])
             side: Literal["left", "right"] = "right" if column.type == AMOUNT else "left"
             table.add_column(header, justify=side, overflow="fold", no_wrap=whole)
     for row in cells:

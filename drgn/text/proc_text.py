@@ -175,6 +175,25 @@ FIRST_OF_KIND = {
     "nr_dirty_threshold": "vm_stat",
     "pgpgin": "event",
 }
+# Of kind "node", what is counted since boot; all others there are states. Kernels keep the same
+# counter in either array: pgscan*, pgsteal* and pgrefill are events up to 6.12, pgdemote* in 6.1.
+# Nothing of it is ever taken back (5.10, 6.1, 6.12, 7.2, 7.3) but from nr_dirtied, where writeback
+# declines to write a page (folio_redirty_for_writepage(), mm/page-writeback.c).
+_NODE_EVENTS = (
+    r"pg\w+|workingset_(refault|activate|restore|nodereclaim)\w*|nr_vmscan_\w+"
+    r"|nr_(dirtied|written|throttled_written|foll_pin_acquired|foll_pin_released)"
+)
+# The same in SQL, of columns ``name`` and ``kind``. The expression means the same in RE2 and here.
+SINCE_BOOT = (
+    f"kind in ('event', 'numa') or kind = 'node' and regexp_full_match(name, '{_NODE_EVENTS}')"
+)
+
+
+def since_boot(name: str, kind: str) -> bool:
+    """Whether a counter of /proc/vmstat is counted since boot; the others are states."""
+    return kind in ("event", "numa") or (
+        kind == "node" and re.fullmatch(_NODE_EVENTS, name, re.ASCII) is not None
+    )
 
 
 def parse_vmstat(text: str) -> list[tuple[str, str, int]]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
 
-import dataclasses
 import itertools
 import json
 import sys
@@ -22,15 +21,8 @@ from mmscope.reports.compare import groups_view
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
 from mmscope.reports.compare.groups_view import amount, signed, unit_of
-from mmscope.reports.compare.host_groups import (
-    WORDS,
-    Group,
-    Host,
-    as_rows,
-    groups_of,
-    hosts_of,
-    unlike,
-)
+from mmscope.reports.compare.host_groups import as_rows, groups_of, hosts_of, parts_of, unlike
+from mmscope.reports.compare.host_measures import WORDS, Group, Host, Measured
 from mmscope.reports.compare.ledger_changes import LedgerChanges
 from mmscope.reports.compare.relation import same_names
 from mmscope.reports.drawing.refusals import Fault
@@ -40,6 +32,7 @@ from mmscope.reports.page.report import page, render, write
 
 # Hosts have more columns than anybody sees side by side: so wide may a table be in a pipe, too.
 PIPED_WIDTH = 120
+RECORDED_TITLE = "Recorded, by order and by caller"
 # Name, title, columns and rows of each.
 Tables = list[tuple[str, str, list[Column], list[list[Any]]]]
 
@@ -75,43 +68,70 @@ def run(
         hosts = [_redacted(host, names) for host in hosts]
     every = [bundle for _, bundles in opened for bundle in bundles]
     words = unlike(hosts, same_names=same_names(every))
-    groups = groups_of(hosts)
+    groups, parts = groups_of(hosts), parts_of(hosts)
     faults: list[Fault] = []
-    last = ""
-    if form == "table":
-        tables: Tables = [
-            ("groups", "A against B", *_groups(groups)),
-            ("hosts", "Hosts", *_hosts(hosts)),
-        ]
-    else:
-        tables = [
-            ("groups", "A against B", columns(Group), as_rows(Group, groups)),
-            ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
-        ]
+    tables, same = _tables(groups, parts, hosts, form)
     if pair:
         with replacing(every, names) as shown:
             before, after = shown
             changes, dates = _changes(before, after, words, output, mode, form, faults)
         if form == "table":
             # One host a side is what the measures have; where the memory went comes first.
-            tables = [*changes, ("groups", "Measures", *_pair(groups, dates))]
-            last = _same(groups)
+            tables = [
+                *changes,
+                ("groups", "Measures", *_pair(groups, dates)),
+                ("recorded", RECORDED_TITLE, *_pair(parts, dates)),
+            ]
+            same = _same(groups)
         else:
             tables += changes
-    elif output is not None:
-        write(page("groups.html", view=groups_view.view(hosts, groups, words)), output, mode)
-        words.append(f"{output}: {output.stat().st_size:,} bytes")
-    _print(tables, words, form, last)
+    else:
+        drawn = groups_view.view(hosts, groups, words, parts)
+        words.insert(0, drawn.sentence)
+        if output is not None:
+            write(page("groups.html", view=drawn), output, mode)
+            words.append(f"{output}: {output.stat().st_size:,} bytes")
+    _print(tables, words, form)
+    _print_last(same, groups_view.lacks(groups, hosts), form)
     return max(say_faults(faults, verbose), INCOMPLETE if errors else DONE)
 
 
-def _redacted(host: Host, names: Names) -> Host:
+def _tables(
+    groups: Sequence[Group], parts: Sequence[Group], hosts: Sequence[Host], form: str
+) -> tuple[Tables, list[str]]:
+    """What is printed of groups of hosts: all of it for a program; and what is the same on all."""
+    if form == "table":
+        return [
+            ("groups", "A against B: medians and ranges", *_groups(groups, hosts)),
+            ("recorded", RECORDED_TITLE, *_groups(parts, [])),
+            ("hosts", "Hosts", *_hosts(hosts)),
+        ], _same_on_all(groups, hosts)
+    tables: Tables = [
+        ("groups", "A against B", columns(Group), as_rows(Group, groups)),
+        ("hosts", "Hosts", columns(Host), as_rows(Host, hosts)),
+    ]
+    if parts:
+        tables.append(("recorded", RECORDED_TITLE, columns(Group), as_rows(Group, parts)))
+    return tables, []
+
+
+def _print_last(same: Sequence[str], lacks: Sequence[str], form: str) -> None:
+    """What the tables do not have: a line each, to stderr where a program reads the tables."""
+    for texts in filter(None, (same, lacks)):
+        if form == "table":
+            print()
+        for text in texts:
+            print_prose(text, file=sys.stdout if form == "table" else sys.stderr)
+
+
+def _redacted(host: Measured, names: Names) -> Measured:
     """A host with its names replaced: a group's bundles hold no others that are shown."""
     texts = {c.name: (c.holds, getattr(host, c.name)) for c in columns(Host) if c.holds}
     replaced: dict[str, Any] = {
         name: text and names.text(holds, text) for name, (holds, text) in texts.items()
     }
-    return dataclasses.replace(host, **replaced)
+    kept = {c.name: getattr(host, c.name) for c in columns(Host)}
+    return Measured.of(host.told, **kept | replaced)
 
 
 def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:
@@ -199,7 +219,7 @@ def _steps(ledger: LedgerChanges | None) -> list[list[Any]]:
     ]
 
 
-def _print(tables: Tables, words: list[str], form: str, last: str) -> None:
+def _print(tables: Tables, words: list[str], form: str) -> None:
     """Tables on the terminal; JSON is one object of them, CSV has an empty line between them."""
     for text in words:
         # A program reads the tables alone.
@@ -214,33 +234,25 @@ def _print(tables: Tables, words: list[str], form: str, last: str) -> None:
         print_rows(described, rows, form=form, title=title, piped_width=PIPED_WIDTH)
     if form == "json":
         print("}")
-    if last:
-        print()
-        print_prose(last)
 
 
-def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
-    """Both sides, a column for each number; what no host has is left out."""
+def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column], list[list[Any]]]:
+    """Both sides as a reader wants them; what is the same on every host is left out."""
     described = [
-        *_texts("measure"),
-        *_amounts(*(f"{side} {what}" for side in "AB" for what in ("median", "range", "together"))),
-        *_amounts("difference"),
-        *_texts("ranges apart"),
-        *_amounts("by chance"),
-        *_texts("differs"),
+        *_texts("measure", "A", "B"),
+        *_amounts("difference", "by chance"),
     ]
     cells = [
         [
-            WORDS[row.measure],
-            *_side(row.unit, row.a_hosts, row.a_median, row.a_low, row.a_high, row.a_all),
-            *_side(row.unit, row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all),
+            _words(row),
+            *groups_view.sides(row),
             None if row.difference is None else signed(row),
-            None if row.apart is None else "yes" if row.apart else "no",
-            None if row.chance is None else display.percent(row.chance),
-            None if row.differs is None else "yes" if row.differs else "no",
+            None
+            if row.chance is None
+            else display.percent(row.chance) + (", differs" if row.differs else ""),
         ]
-        for row in rows
-        if row.a_hosts or row.b_hosts
+        for row in groups_view.told_of(rows)
+        if not groups_view.equal(row, len(hosts))
     ]
     told = [any(row[at] is not None for row in cells) for at in range(len(described))]
     return list(itertools.compress(described, told)), [
@@ -248,11 +260,28 @@ def _groups(rows: list[Group]) -> tuple[list[Column], list[list[Any]]]:
     ]
 
 
-def _pair(rows: list[Group], dates: tuple[str, str]) -> tuple[list[Column], list[list[Any]]]:
+def _words(row: Group) -> str:
+    """What a measure, or a part of what was recorded, is called."""
+    return WORDS.get(row.measure, row.measure)
+
+
+def _same_on_all(groups: Sequence[Group], hosts: Sequence[Host]) -> list[str]:
+    """What is the same on every host, in one line."""
+    _, same = groups_view.heads_of(hosts)
+    said = [f"{name} {text}" for name, text in same]
+    said += [
+        f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}"
+        for row in groups
+        if groups_view.equal(row, len(hosts))
+    ]
+    return [f"The same on every host: {'; '.join(said)}."] if said else []
+
+
+def _pair(rows: Sequence[Group], dates: tuple[str, str]) -> tuple[list[Column], list[list[Any]]]:
     """One bundle a side: what differs, or is known of one alone."""
     return [*_texts("measure"), *_amounts(*dates, "difference")], [
         [
-            WORDS[row.measure],
+            _words(row),
             amount(row.a_median, row.unit),
             amount(row.b_median, row.unit),
             None if row.difference is None else signed(row),
@@ -262,36 +291,19 @@ def _pair(rows: list[Group], dates: tuple[str, str]) -> tuple[list[Column], list
     ]
 
 
-def _same(rows: list[Group]) -> str:
+def _same(rows: Sequence[Group]) -> list[str]:
     """The measures that two bundles agree in, in one line."""
     same = [
         f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}"
         for row in rows
         if row.a_median == row.b_median and row.a_median is not None
     ]
-    return f"The same in both: {'; '.join(same)}." if same else ""
+    return [f"The same in both: {'; '.join(same)}."] if same else []
 
 
-def _side(
-    unit: str,
-    hosts: int,
-    median: float | None,
-    low: float | None,
-    high: float | None,
-    together: float | None,
-) -> list[str | None]:
-    """The median of one side; of several hosts their range, and what they come to together."""
-    if hosts < 2:
-        return [amount(median, unit), None, None]
-    between = "equal" if low == high else f"{amount(low, unit)} to {amount(high, unit)}"
-    return [amount(median, unit), between, amount(together, unit)]
-
-
-def _hosts(rows: list[Host]) -> tuple[list[Column], list[list[Any]]]:
-    """A line for each host; what no host has is left out."""
-    described = [
-        c for c in columns(Host) if any(getattr(host, c.name) is not None for host in rows)
-    ]
+def _hosts(rows: Sequence[Host]) -> tuple[list[Column], list[list[Any]]]:
+    """A line for each host; what no host has, or all have alike, is left out."""
+    described, _ = groups_view.heads_of(rows)
     units = [unit_of(c) for c in described]
     heads = [(_amounts if c.type in ("integer", "number") else _texts)(c.name) for c in described]
     return [column for head in heads for column in head], [

@@ -186,7 +186,7 @@ def table_view(table: TableChanges, page_size: int | None, seconds: float | None
     differing = {column.name for change in table.changes for column, _, _ in change.others}
     single = table.measure is None and len(differing) == 1
     for change in table.changes:
-        also = rate(table, change, seconds), "" if single else others(change, page_size)
+        also = rate(change, seconds), "" if single else others(change, page_size)
         was, now = amounts(table, change, page_size)
         rows.append(
             Row(
@@ -242,11 +242,9 @@ def difference(value: int | float | None, column: Column | None, page_size: int 
     return Cell(f"{sign}{plain.text}", title, value)
 
 
-def rate(table: TableChanges, change: Change, seconds: float | None) -> str:
-    """How fast an event was counted, which takes two readings of one boot."""
-    kind = dict(zip((c.name for c in table.what), change.what, strict=True)).get("kind")
-    counts = table.name == "vm_counters" and kind in ("event", "numa")
-    if not counts or not seconds or change.change not in ("grew", "shrank"):
+def rate(change: Change, seconds: float | None) -> str:
+    """How fast it was counted, which takes two readings of one boot."""
+    if not change.counted or not seconds or change.change not in ("grew", "shrank"):
         return ""
     return f"{display.count((change.difference or 0) / seconds)} a second"
 

@@ -11,16 +11,33 @@ from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column, columns
-from mmscope.reports.compare.host_groups import MEASURES, WORDS, Group, Host
+from mmscope.reports.compare.host_groups import ONE_READING
+from mmscope.reports.compare.host_measures import (
+    MEASURES,
+    OF_A_TRIAL,
+    RECORDINGS,
+    WORDS,
+    Group,
+    Host,
+    Measured,
+)
 from mmscope.reports.compare.rank_test import LEVEL, least_chance, least_hosts
 from mmscope.reports.drawing.cells import heading
 
 SIDES = ("A", "B")
+PER_MINUTE = "/min"
 # A browser lays out so many hosts at once; of more the medians and ranges say enough.
 MAX_DOTS = 400
 MAX_HOSTS = 500
+# What is said where nothing of a recording is known.
+OF_RECORDINGS = "atomic allocations, their failures, and what becomes HighAtomic reserve"
 # What is said of columns in which no host differs.
-SAME_WORDS = {"release": "kernel", "counted": "counters", "seconds": "over"}
+SAME_WORDS = {
+    "release": "kernel",
+    "counted": "counters",
+    "seconds": "over",
+    "recorded_seconds": "recorded for",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +76,8 @@ class View:
     sentence: str
     words: list[str]
     measures: list[MeasureView]  # those that are equal on every host are last
+    parts: list[MeasureView]  # what was recorded, by order and by caller
+    lacks: list[str]  # what has no number, and why
     heads: list[Column]
     head_words: dict[str, str]  # of measures; their cells have the unit
     hosts: list[list[tuple[str, int | float | None]]]  # text, and what it sorts by
@@ -66,9 +85,36 @@ class View:
     more: int  # hosts that are not listed
 
 
-def view(hosts: Sequence[Host], groups: Sequence[Group], words: Sequence[str]) -> View:
+def view(
+    hosts: Sequence[Measured],
+    groups: Sequence[Group],
+    words: Sequence[str],
+    parts: Sequence[Group] = (),
+) -> View:
     """Everything that the page shows."""
-    told = [group for group in groups if group.a_hosts or group.b_hosts]
+    told = told_of(groups)
+    heads, same = heads_of(hosts)
+    return View(
+        sentence(hosts, told),
+        list(words),
+        sorted((_measure(group, hosts) for group in told), key=lambda row: bool(row.equal)),
+        [_part(group, hosts) for group in parts],
+        lacks(groups, hosts),
+        heads,
+        WORDS,
+        [[_cell(getattr(host, c.name), c) for c in heads] for host in hosts[:MAX_HOSTS]],
+        same,
+        max(0, len(hosts) - MAX_HOSTS),
+    )
+
+
+def told_of(groups: Sequence[Group]) -> list[Group]:
+    """The measures that any host tells."""
+    return [group for group in groups if group.a_hosts or group.b_hosts]
+
+
+def heads_of(hosts: Sequence[Host]) -> tuple[list[Column], list[tuple[str, str]]]:
+    """Columns in which hosts differ; and what else is the same on all of them, in words."""
     heads, same = [], []
     for column in columns(Host):
         values = {getattr(host, column.name) for host in hosts}
@@ -77,16 +123,40 @@ def view(hosts: Sequence[Host], groups: Sequence[Group], words: Sequence[str]) -
         elif column.name not in WORDS and values != {None}:
             text, _ = _cell(values.pop(), column)
             same.append((SAME_WORDS.get(column.name) or heading(column), text))
-    return View(
-        sentence(hosts, told),
-        list(words),
-        sorted((_measure(group, hosts) for group in told), key=lambda row: bool(row.equal)),
-        heads,
-        WORDS,
-        [[_cell(getattr(host, c.name), c) for c in heads] for host in hosts[:MAX_HOSTS]],
-        same,
-        max(0, len(hosts) - MAX_HOSTS),
-    )
+    return heads, same
+
+
+def lacks(groups: Sequence[Group], hosts: Sequence[Host]) -> list[str]:
+    """What has no number, where, and why: a sentence for each reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for group in groups:
+        sides = [(name, getattr(group, f"{name.lower()}_missing")) for name in SIDES]
+        missing = [(name, why) for name, why in sides if why and why != ONE_READING]
+        where = [_where(name, group, hosts) for name, _ in missing]
+        if where == ["side A", "side B"] and missing[0][1] == missing[1][1]:
+            where, missing = ["either side"], missing[:1]
+        for place, (_, why) in zip(where, missing, strict=True):
+            found.setdefault((place, why), []).append(group.measure)
+    return [
+        f"No number on {place} of {_all_named(measures)}: {why}."
+        for (place, why), measures in sorted(found.items())
+    ]
+
+
+def _where(side: str, group: Group, hosts: Sequence[Host]) -> str:
+    """A side, or how many of its hosts."""
+    known = group.a_hosts if side == "A" else group.b_hosts
+    every = sum(host.side == side for host in hosts)
+    return f"{every - known} of {every} hosts of side {side}" if known else f"side {side}"
+
+
+def _all_named(measures: Sequence[str]) -> str:
+    """Measures in words; all that a recording has are one thing."""
+    words = [WORDS[name] for name in WORDS if name in measures]
+    if RECORDINGS.issubset(measures):
+        words = [WORDS[name] for name in WORDS if name in {*measures} - RECORDINGS]
+        words.append(OF_RECORDINGS)
+    return ", ".join(words)
 
 
 def sentence(hosts: Sequence[Host], told: Sequence[Group]) -> str:
@@ -119,6 +189,7 @@ def sentence(hosts: Sequence[Host], told: Sequence[Group]) -> str:
 
 
 def _named(groups: Sequence[Group]) -> str:
+    """Measures with what they differ by."""
     return ", ".join(f"{WORDS[group.measure]} ({signed(group)})" for group in groups)
 
 
@@ -145,17 +216,20 @@ def side(
         return amount(median, unit)
     if low == high:
         words = f"{amount(median, unit)} on each of {hosts} hosts"
-        # Equal shares are the share of all as well.
-        together = None if unit == "share" else together
-        return words if together is None else f"{words}, together {amount(together, unit)}"
-    words = f"{amount(median, unit)} ({amount(low, unit)} to {amount(high, unit)})"
-    if together is not None:
-        words += f", {hosts} hosts together {amount(together, unit)}"
-    return words
+        # Equal shares are the share of all as well, and nothing adds up to nothing.
+        together = None if unit == "share" or not together else together
+    else:
+        # The unit stands once, or twice where it is of the median.
+        lowest = (amount(low, unit) or "").removesuffix(PER_MINUTE).removesuffix(" %")
+        highest = (amount(high, unit) or "").removesuffix(PER_MINUTE)
+        words = f"{amount(median, unit)} ({lowest} to {highest})"
+    return words if together is None else f"{words}, together {amount(together, unit)}"
 
 
 def equal(row: Group, hosts: int) -> bool:
-    """Whether each of so many hosts has the same, of more than one a side."""
+    """Whether a row needs no place: each of so many hosts has the same, of more than one a side."""
+    if row.measure in OF_A_TRIAL:
+        return False
     values = {row.a_low, row.a_high, row.b_low, row.b_high}
     return len(values) == 1 and None not in values and row.a_hosts + row.b_hosts == hosts > 2
 
@@ -179,7 +253,7 @@ def amount(value: int | float | str | None, unit: str) -> str | None:
     if unit == "s":
         return display.duration(value)
     number = display.count(round(value) if abs(value) >= 1000 or value == int(value) else value)
-    return f"{number}/min" if unit.endswith("/min") else number
+    return f"{number}{PER_MINUTE}" if unit.endswith(PER_MINUTE) else number
 
 
 def unit_of(column: Column) -> str:
@@ -194,6 +268,21 @@ def _cell(value: int | float | str | None, column: Column) -> tuple[str, int | f
 
 def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
     described = next(c for c in MEASURES if c.name == group.measure)
+    values = [(host, getattr(host, group.measure)) for host in hosts]
+    return _drawn(group, WORDS[group.measure], described.help, values)
+
+
+def _part(group: Group, hosts: Sequence[Measured]) -> MeasureView:
+    """What was recorded of one order or caller."""
+    return _drawn(
+        group, group.measure, "", [(host, host.told.part(group.measure)) for host in hosts]
+    )
+
+
+def _drawn(
+    group: Group, words: str, help: str, values: Sequence[tuple[Host, int | float | None]]
+) -> MeasureView:
+    """A measure with the hosts' values on a strip."""
     lows = [low for low in (group.a_low, group.b_low) if low is not None]
     highs = [high for high in (group.a_high, group.b_high) if high is not None]
     # Zero belongs to the scale: the length of a difference must not depend on what is left out.
@@ -211,22 +300,22 @@ def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
             continue
         dots = [
             (place(value), f"{host.host}: {amount(value, group.unit)}")
-            for host in hosts
-            if host.side == name and (value := getattr(host, group.measure)) is not None
+            for host, value in values
+            if host.side == name and value is not None
         ]
         strips.append(
             Strip(name, text or "", dots[:MAX_DOTS], place(low), place(high), place(median))
         )
     return MeasureView(
         name=group.measure,
-        words=WORDS[group.measure],
-        help=described.help,
-        cells=[text or "unknown" for text in sides(group)],
+        words=words,
+        help=help,
+        cells=[text or "no number" for text in sides(group)],
         difference="" if group.difference is None else signed(group),
         apart=group.apart,
         chance="" if group.chance is None else display.percent(group.chance),
         differs=bool(group.differs),
         strips=strips,
         scale=(amount(start, group.unit) or "", amount(end, group.unit) or ""),
-        equal=(amount(group.a_median, group.unit) or "") if equal(group, len(hosts)) else "",
+        equal=(amount(group.a_median, group.unit) or "") if equal(group, len(values)) else "",
     )

@@ -6,156 +6,54 @@ Made for A/B trials: the same questions asked of every host, the median and the 
 Each bundle is opened by itself and only its small tables are loaded, so that a damaged one costs
 that host alone, and a hundred hosts take seconds.
 
-What the kernel counts since boot is taken in one of two ways, for all hosts alike. If each has two
-readings or more of one boot, shares and rates are over the time from the first to the last.
-Otherwise shares of attempts are since boot, whatever the host did in its first hours included, and
-there are no rates.
+What the kernel counts since boot is taken in one of three ways, for all hosts alike. If each has
+two readings or more of one boot, shares and rates are over the time from the first to the last. If
+each has a recording of atomic allocations, they are over that. Otherwise shares of attempts are
+since boot, whatever the host did in its first hours included, and there are no rates.
 
 Cannot know: whether the sides differ in anything else than what is tried.
 """
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.rows import Column, column, columns, table_row
+from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.boots import captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
+from mmscope.reports.bundle.declared import HEADINGS
+from mmscope.reports.compare.host_measures import (
+    ATTEMPTS,
+    BETWEEN,
+    COUNTERS,
+    MEASURES,
+    RATES,
+    RECORDED,
+    SINCE_BOOT,
+    STATES,
+    SUCCESS,
+    Group,
+    Host,
+    Measured,
+    Told,
+)
 from mmscope.reports.compare.rank_test import chance, differing
+from mmscope.reports.compare.recorded_allocations import COSTLY, Recorded, recorded
 from mmscope.reports.compare.relation import elapsed, same_boot
 
 TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
 ASKED = TABLES | {"thp_blocks"}  # and a view over them
-BETWEEN, SINCE_BOOT = "between readings", "since boot"
-
-
-@table_row
-class Host:
-    """The measures of one host. Empty is unknown: its bundle does not have it."""
-
-    side: str = column(holds="words", key=True, help="A or B")
-    host: str = column(holds="host", key=True, help="host name")
-    bundle: str = column(holds="file", key=True, help="folder of the (last) bundle")
-    release: str | None = column(holds="kernel", help="kernel")
-    readings: int = column(help="bundles of this host and boot")
-    counted: str = column(
-        holds="words", help="what counters are over: between readings, or since boot"
-    )
-    seconds: float | None = column(unit="s", help="how long that is")
-    highatomic_pageblocks: int | None = column(help="pageblocks that are HighAtomic")
-    highatomic_bytes: int | None = column(unit="bytes", help="reserved as HighAtomic")
-    highatomic_share: float | None = column(help="of managed pages, that are so reserved")
-    thp_blocks_highatomic: int | None = column(
-        help="free blocks of THP size in the HighAtomic reserve, where THP may not take them"
-    )
-    thp_blocks_movable: int | None = column(help="free blocks of THP size on Movable lists")
-    thp_blocks_usable: int | None = column(help="free blocks of THP size on all lists THP may use")
-    free_share: float | None = column(help="of managed pages, that are free")
-    thp_success: float | None = column(help="share of THP page faults that got a huge page")
-    thp_attempts: int | None = column(help="THP page faults, successful or not")
-    compaction_success: float | None = column(help="share of direct compactions that succeeded")
-    compaction_attempts: int | None = column(help="direct compactions, successful or not")
-    pgscan_kswapd: float | None = column(unit="pages/min", help="scanned by kswapd, a minute")
-    pgscan_direct: float | None = column(unit="pages/min", help="scanned by allocations, a minute")
-    allocstall: float | None = column(unit="1/min", help="allocations that reclaimed, a minute")
-    compact_stall: float | None = column(unit="1/min", help="allocations that compacted, a minute")
-    page_table_bytes: int | None = column(unit="bytes", help="in page tables")
-    slab_bytes: int | None = column(unit="bytes", help="in slabs, reclaimable or not")
-    missing: str | None = column(holds="words", help="tables that its bundle lacks, or has damaged")
-
-
-@table_row
-class Group:
-    """One measure of both sides."""
-
-    measure: str = column(holds="words", key=True, help="column of the hosts' table")
-    unit: str = column(holds="words", help="of the numbers; shares are of 1")
-    a_hosts: int = column(help="hosts of A whose bundle has it")
-    a_median: float | None = column(help="median of the hosts of A")
-    a_low: float | None = column(help="lowest")
-    a_high: float | None = column(help="highest")
-    a_all: float | None = column(help="all hosts of A together: the sum; of a share, the share")
-    b_hosts: int = column(help="the same of B")
-    b_median: float | None = column(help="median of the hosts of B")
-    b_low: float | None = column(help="lowest")
-    b_high: float | None = column(help="highest")
-    b_all: float | None = column(help="all hosts of B together, as of A")
-    difference: float | None = column(help="median of B less median of A")
-    apart: bool | None = column(
-        help="the ranges do not touch; empty where a side has fewer than two"
-    )
-    chance: float | None = column(
-        since="0.2.0",
-        help="that hosts dealt to the sides at random lie as far apart: Mann-Whitney rank-sum "
-        "test, two-sided, exact up to 40 hosts; empty where a side has fewer than two",
-    )
-    differs: bool | None = column(
-        since="0.2.0",
-        help="the chance is small enough among all measures (Benjamini-Hochberg, 5 %)",
-    )
-
-
-# Of a share of attempts, what it is a share of: the share of all hosts is weighted by it.
-ATTEMPTS = {"thp_success": "thp_attempts", "compaction_success": "compaction_attempts"}
-RATES: dict[str, Callable[[str], bool]] = {
-    "pgscan_kswapd": lambda name: name == "pgscan_kswapd",
-    "pgscan_direct": lambda name: name == "pgscan_direct",
-    "allocstall": lambda name: name.startswith("allocstall"),
-    "compact_stall": lambda name: name == "compact_stall",
-}
-SUCCESS = {
-    "thp": ("thp_fault_alloc", "thp_fault_fallback"),
-    "compaction": ("compact_success", "compact_fail"),
-}
-# One number each, of the last bundle of a host.
-STATES = {
-    "highatomic_pageblocks": """
-        select sum(blocks)::bigint from pageblocks where migratetype = 'HighAtomic'""",
-    "highatomic_bytes": """
-        select (sum(highatomic_reserved_pages) * any_value(page_size))::bigint from zones, target
-        having count(*) = count(highatomic_reserved_pages)""",
-    "highatomic_share": """
-        select sum(highatomic_reserved_pages) / nullif(sum(managed_pages), 0) from zones
-        having count(*) = count(highatomic_reserved_pages)""",
-    "thp_blocks_highatomic": "select sum(highatomic_blocks)::bigint from thp_blocks",
-    "thp_blocks_movable": "select sum(movable_blocks)::bigint from thp_blocks",
-    "thp_blocks_usable": "select sum(usable_blocks)::bigint from thp_blocks",
-    "free_share": "select sum(free_pages) / nullif(sum(managed_pages), 0) from zones",
-    "page_table_bytes": """
-        select (any_value(value) * any_value(page_size))::bigint from vm_counters, target
-        where name = 'nr_page_table_pages'""",
-    "slab_bytes": """
-        select (sum(value) * any_value(page_size))::bigint from vm_counters, target
-        where name in ('nr_slab_reclaimable', 'nr_slab_unreclaimable') having count(*) = 2""",
-}
-# What a measure is called where people read.
-WORDS = {
-    "highatomic_pageblocks": "HighAtomic pageblocks",
-    "highatomic_bytes": "HighAtomic reserve",
-    "highatomic_share": "HighAtomic reserve, share of memory",
-    "thp_blocks_highatomic": "free blocks of THP size, HighAtomic",
-    "thp_blocks_movable": "free blocks of THP size, Movable",
-    "thp_blocks_usable": "free blocks of THP size that THP may use",
-    "free_share": "free share of memory",
-    "thp_success": "THP page faults with a huge page",
-    "thp_attempts": "THP page faults",
-    "compaction_success": "direct compactions that succeeded",
-    "compaction_attempts": "direct compactions",
-    "pgscan_kswapd": "pages scanned by kswapd",
-    "pgscan_direct": "pages scanned by allocations",
-    "allocstall": "allocations that reclaimed",
-    "compact_stall": "allocations that compacted",
-    "page_table_bytes": "page tables",
-    "slab_bytes": "slabs",
-}
-MEASURES = [c for c in columns(Host) if c.name in STATES | ATTEMPTS | RATES]
-MEASURES += [c for c in columns(Host) if c.name in ATTEMPTS.values()]
+# Said once, of all rates.
+ONE_READING = "rates need two readings of one boot of every host, some minutes apart"
+NO_ATTEMPT = "there was no attempt"
+# Kinds of what was recorded in parts.
+ALLOCATIONS, FAILURES, RESERVATIONS = "allocations of", "failures of", "reservations by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +70,16 @@ class Readings:
         return seconds if seconds and seconds > 0 else None
 
 
-def hosts_of(sides: Sequence[tuple[str, Sequence[Bundle]]]) -> list[Host]:
+def hosts_of(sides: Sequence[tuple[str, Sequence[Bundle]]]) -> list[Measured]:
     """The measures of every host of every side; a host that was booted anew is another."""
     readings = [item for side, bundles in sides for item in _by_boot(side, bundles)]
-    between = all(item.seconds for item in readings)
-    return [_host(item, between=between) for item in readings]
+    recordings = [recorded(item.bundles) for item in readings]
+    counted = SINCE_BOOT
+    if all(item.seconds for item in readings):
+        counted = BETWEEN
+    elif all(recording.counters for recording in recordings):
+        counted = RECORDED
+    return [_host(*pair, counted) for pair in zip(readings, recordings, strict=True)]
 
 
 def _by_boot(side: str, bundles: Sequence[Bundle]) -> list[Readings]:
@@ -190,42 +93,123 @@ def _by_boot(side: str, bundles: Sequence[Bundle]) -> list[Readings]:
     return [Readings(side, group) for group in found]
 
 
-def _host(readings: Readings, *, between: bool) -> Host:
-    first, last = readings.bundles[0], readings.bundles[-1]
+def _host(readings: Readings, recording: Recorded, counted: str) -> Measured:
+    last = readings.bundles[-1]
     database = open_database(last, ASKED)
-    counters = _counters(database)
-    uptime = last.target.get("uptime_seconds")
-    seconds = float(uptime) if isinstance(uptime, (int, float)) and uptime > 0 else None
-    if between:
-        before, seconds = _counters(open_database(first, ASKED)), readings.seconds
-        # One that fell was reset, or is damaged.
-        counters = {
-            name: value - before[name]
-            for name, value in counters.items()
-            if name in before and value >= before[name]
-        }
-    values: dict[str, Any] = {name: _number(database, sql) for name, sql in STATES.items()}
+    why: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for name, (table, sql) in STATES.items():
+        values[name] = _number(database, sql)
+        why[name] = _why_not(last, database, table) or f"table {table} does not have it"
+    counters, seconds, fell = _counted(readings, database, recording, counted)
+    lacks = _why_not(last, database, "vm_counters") if counted != RECORDED else ""
     for name, (good, bad) in SUCCESS.items():
-        known = good in counters and bad in counters
-        attempts = counters[good] + counters[bad] if known else None
+        lack = [counter for counter in (good, bad) if counter not in counters]
+        attempts = None if lack else counters[good] + counters[bad]
         values[f"{name}_attempts"] = attempts
         values[f"{name}_success"] = counters[good] / attempts if attempts else None
+        reason = lacks or _no_counter(" and ".join(lack), counted, fell.intersection(lack))
+        why[f"{name}_attempts"] = reason
+        why[f"{name}_success"] = reason if lack else NO_ATTEMPT
     for name, wanted in RATES.items():
         here = [value for counter, value in counters.items() if wanted(counter)]
-        # A counter since boot is not a rate: it does not say when.
-        values[name] = sum(here) * 60 / seconds if between and here and seconds else None
+        # A counter since boot is not a rate: it does not say when. A recording has not all zones'.
+        whole = counted == BETWEEN or (counted == RECORDED and name in counters)
+        values[name] = sum(here) * 60 / seconds if whole and here and seconds else None
+        why[name] = lacks or _no_counter(name, counted, filter(wanted, fell))
+        if counted == SINCE_BOOT:
+            why[name] = ONE_READING
+    parts, seen = _recorded(recording, values, why)
     release = last.target.get("release")
-    return Host(
+    told = Told(
+        {name: reason for name, reason in why.items() if values[name] is None},
+        parts,
+        seen,
+        recording.lost,
+    )
+    return Measured.of(
+        told,
         side=readings.side,
         host=str(last.target.get("hostname") or "unknown"),
         bundle=last.path.name,
         release=None if release is None else str(release),
         readings=len(readings.bundles),
-        counted=BETWEEN if between else SINCE_BOOT,
+        counted=counted,
         seconds=seconds,
+        recorded_seconds=recording.seconds or None,
         missing=_missing(last, database),
         **values,
     )
+
+
+def _no_counter(name: str, counted: str, fell: Iterable[str]) -> str:
+    """Why there is no number of a counter, where counters could be read."""
+    if named := ", ".join(sorted(fell)):
+        return f"{named} fell between the readings: it was reset, or is damaged"
+    if counted == RECORDED:
+        return f"the recording has not all of {name}"
+    return f"table vm_counters has no {name}"
+
+
+def _counted(
+    readings: Readings, database: Database, recording: Recorded, counted: str
+) -> tuple[dict[str, int], float | None, set[str]]:
+    """What was counted, in how many seconds, and which counters fell meanwhile."""
+    counters = _counters(database)
+    if counted == BETWEEN:
+        before = _counters(open_database(readings.bundles[0], ASKED))
+        seconds: float | None = readings.seconds
+        counters = {name: n - before[name] for name, n in counters.items() if name in before}
+    elif counted == RECORDED:
+        counters, seconds = recording.counters, recording.seconds
+    else:
+        uptime = readings.bundles[-1].target.get("uptime_seconds")
+        seconds = float(uptime) if isinstance(uptime, (int, float)) and uptime > 0 else None
+    # One that fell was reset, or is damaged.
+    fell = {name for name, number in counters.items() if number < 0}
+    return {name: n for name, n in counters.items() if name not in fell}, seconds, fell
+
+
+def _recorded(
+    recording: Recorded, values: dict[str, Any], why: dict[str, str]
+) -> tuple[dict[str, float], frozenset[str]]:
+    """Fill in the measures of a recording; what was recorded in parts, and of which kinds."""
+    a_minute, attempts, failures = recording.a_minute, recording.attempts, recording.failures
+    counts = {
+        "atomic_allocations": sum(attempts.values()),
+        "atomic_4_up": sum(n for order, n in attempts.items() if order >= COSTLY),
+        "atomic_failures_1_to_3": sum(n for order, n in failures.items() if order < COSTLY),
+        "atomic_failures_4_up": sum(n for order, n in failures.items() if order >= COSTLY),
+        "reservations": recording.reservations,
+    }
+    if recording.why:
+        values |= dict.fromkeys(counts)
+        why |= dict.fromkeys(counts, recording.why)
+        return {}, frozenset()
+    values |= {name: None if n is None else a_minute(n) for name, n in counts.items()}
+    why["reservations"] = "its recording could not see who reserves: no kprobe"
+    parts = {
+        f"{kind} order {order}": a_minute(number)
+        for kind, of_kind in ((ALLOCATIONS, attempts), (FAILURES, failures))
+        for order, number in of_kind.items()
+        if number or kind == ALLOCATIONS
+    }
+    callers = recording.callers
+    parts |= {f"{RESERVATIONS} {name}": a_minute(n) for name, n in (callers or {}).items()}
+    seen = {ALLOCATIONS, FAILURES, *(() if callers is None else (RESERVATIONS,))}
+    return parts, frozenset(seen)
+
+
+def _why_not(bundle: Bundle, database: Database, table: str) -> str:
+    """Why a bundle's table cannot be asked; empty if it can."""
+    if table in bundle.tables:
+        return f"table {table} is damaged" if table in database.missing else ""
+    section = next(
+        (h.name for h in HEADINGS.values() if table in {of.name for of in h.tables}), table
+    )
+    status = next((s for s in bundle.sections if s.section == section), None)
+    why = f" (section {section}: {status.message or status.status})" if status else ""
+    return f"table {table} is not there{why}"
 
 
 def _missing(bundle: Bundle, database: Database) -> str | None:
@@ -246,20 +230,34 @@ def _number(database: Database, sql: str) -> Any:
 def _counters(database: Database) -> dict[str, int]:
     """What the kernel counted since boot."""
     try:
-        found = database.connection.execute(
-            "select name, value from vm_counters where kind = 'event'"
-        ).fetchall()
+        found = database.connection.execute(COUNTERS).fetchall()
     except duckdb.Error:
         return {}
     return dict(found)
 
 
-def groups_of(hosts: Sequence[Host]) -> list[Group]:
+def groups_of(hosts: Sequence[Measured]) -> list[Group]:
     """
     Each measure of both sides: first that in which it is least by chance that they differ; of two
     that are equal in that, the one whose medians are farther apart, for their size.
     """
-    found = [_group(measure, hosts) for measure in MEASURES]
+    return _sorted(_group(measure, hosts) for measure in MEASURES)
+
+
+def parts_of(hosts: Sequence[Measured]) -> list[Group]:
+    """What was recorded, by order and by caller, in the same way; empty if nothing was."""
+    found = []
+    for name in sorted({name for host in hosts for name in host.told.parts}):
+        values = [
+            [part for h in hosts if h.side == side and (part := h.told.part(name)) is not None]
+            for side in ("A", "B")
+        ]
+        found.append(_compared(name, "1/min", values, [sum(of_side) for of_side in values]))
+    return _sorted(found)
+
+
+def _sorted(groups: Iterable[Group]) -> list[Group]:
+    found = list(groups)
     differ = differing([group.chance for group in found])
     found = [replace(group, differs=said) for group, said in zip(found, differ, strict=True)]
     return sorted(found, key=_order)
@@ -271,19 +269,36 @@ def _order(group: Group) -> tuple[bool, float, float]:
     return group.chance is None, group.chance or 0.0, -apart
 
 
-def _group(measure: Column, hosts: Sequence[Host]) -> Group:
-    sides = []
+def _group(measure: Column, hosts: Sequence[Measured]) -> Group:
+    values, together, missing = [], [], []
     for side in ("A", "B"):
-        known = [
-            host for host in hosts if host.side == side and getattr(host, measure.name) is not None
-        ]
-        values = [float(getattr(host, measure.name)) for host in known]
-        sides.append((values, _all(measure, known)))
-    (a, a_all), (b, b_all) = sides
-    both = bool(a and b)
+        mine = [host for host in hosts if host.side == side]
+        known = [host for host in mine if measure.name not in host.told.why]
+        values.append([float(getattr(host, measure.name)) for host in known])
+        together.append(_all(measure, known))
+        missing.append(
+            _missed([h.told.why[measure.name] for h in mine if measure.name in h.told.why])
+        )
+    unit = measure.unit or ("share" if measure.type == "number" else "count")
+    group = _compared(measure.name, unit, values, together)
+    return replace(group, a_missing=missing[0], b_missing=missing[1])
+
+
+def _missed(reasons: Sequence[str]) -> str | None:
+    """Why hosts have no number: each reason once, the most frequent first."""
+    return "; ".join(sorted(set(reasons), key=lambda why: (-reasons.count(why), why))) or None
+
+
+def _compared(
+    measure: str, unit: str, values: Sequence[list[float]], together: Sequence[float | None]
+) -> Group:
+    """Both sides' hosts, of which those are told that have a number."""
+    a, b = values
+    a_all, b_all = (whole if of else None for whole, of in zip(together, values, strict=True))
+    both, several = bool(a and b), len(a) > 1 and len(b) > 1
     return Group(
-        measure.name,
-        measure.unit or ("share" if measure.type == "number" else "count"),
+        measure,
+        unit,
         len(a),
         *_spread(a),
         a_all,
@@ -292,8 +307,10 @@ def _group(measure: Column, hosts: Sequence[Host]) -> Group:
         b_all,
         statistics.median(b) - statistics.median(a) if both else None,
         # Of single hosts it would only say that they differ.
-        (max(a) < min(b) or max(b) < min(a)) if len(a) > 1 and len(b) > 1 else None,
-        chance(a, b) if len(a) > 1 and len(b) > 1 else None,
+        (max(a) < min(b) or max(b) < min(a)) if several else None,
+        chance(a, b) if several else None,
+        None,
+        None,
         None,
     )
 
@@ -318,7 +335,7 @@ def _all(measure: Column, hosts: Sequence[Host]) -> float | None:
     return float(sum(getattr(host, measure.name) for host in hosts))
 
 
-def unlike(hosts: Sequence[Host], *, same_names: bool = True) -> list[str]:
+def unlike(hosts: Sequence[Measured], *, same_names: bool = True) -> list[str]:
     """
     What a reader must know of the groups before any number.
 
@@ -343,17 +360,32 @@ def unlike(hosts: Sequence[Host], *, same_names: bool = True) -> list[str]:
     names = [{host.host for host in hosts if host.side == side} for side in ("A", "B")]
     if same_names and (both := sorted(names[0] & names[1])):
         words.append(f"on both sides: {', '.join(both)}")
-    seconds = [[h.seconds for h in hosts if h.side == side and h.seconds] for side in ("A", "B")]
-    spans = [f"{side} {_span(values)}" for side, values in zip("AB", seconds, strict=True)]
     over = hosts[0].counted if hosts else SINCE_BOOT
-    if over == BETWEEN:
-        words.append(f"shares and rates of counters are between readings: {', '.join(spans)}")
+    spans = _spans(hosts, lambda host: host.seconds)
+    recordings = "atomic allocations and reservations"
+    if over == RECORDED:
+        words.append(f"shares and rates of counters, {recordings} are {over}: {spans}")
+    elif over == SINCE_BOOT:
+        words.append(f"shares of attempts are since boot ({spans}); {ONE_READING}")
     else:
+        words.append(f"shares and rates of counters are {over}: {spans}")
+    if over != RECORDED and any(host.told.seen for host in hosts):
+        spans = _spans(hosts, lambda host: host.recorded_seconds)
+        words.append(f"{recordings} are {RECORDED}: {spans}")
+    if incomplete := sum(host.told.lost > 0 for host in hosts):
         words.append(
-            f"shares of attempts are since boot ({', '.join(spans)}); rates need two readings of "
-            "one boot of every host, some minutes apart"
+            f"{display.plural(incomplete, 'recording')} lost samples: there were more atomic "
+            "allocations than are counted"
         )
     return words
+
+
+def _spans(hosts: Sequence[Host], seconds: Callable[[Host], float | None]) -> str:
+    """How long something was on each side."""
+    return ", ".join(
+        f"{side} {_span([of for h in hosts if h.side == side and (of := seconds(h))])}"
+        for side in ("A", "B")
+    )
 
 
 def _span(values: Sequence[float]) -> str:

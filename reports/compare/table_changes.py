@@ -46,6 +46,7 @@ class Change:
 
     :ivar what: values of the columns that say what it is.
     :ivar others: other columns that differ: (column, before, after).
+    :ivar counted: it is counted since boot.
     """
 
     change: str  # new, gone, grew, shrank, changed
@@ -54,6 +55,7 @@ class Change:
     after: int | float | None
     difference: int | float | None
     others: list[tuple[Column, Any, Any]]
+    counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +324,14 @@ def _query(
         if summed:
             # A sum with an unknown part is unknown.
             total = f"case when count(*) = count({m}) then sum({m}) end"
-            picked = f'select {by}, {total} as "#m", 1 as "#here"'
+            picked = f'select {by}, {total} as "#m", 1 as "#here", false as "#counted"'
             rest = f"group by {by}"
         else:
             # Of a key that a side has more than once, neither side's row is any row's other.
-            picked = f'select *, {m} as "#m", count(*) over (partition by {by}) as "#here"'
+            picked = (
+                f'select *, {m} as "#m", count(*) over (partition by {by}) as "#here", '
+                f'({known(name).since_boot or "false"}) as "#counted"'
+            )
             rest = f"qualify row_number() over (partition by {by}) = 1"
         sides.append(f'{side}_side as ({picked} from {side}."{name}" where {where} {rest})')
     on = " and ".join(f'o."{key}" is not distinct from n."{key}"' for key in keys)
@@ -341,6 +346,7 @@ def _query(
     return f"""
         with {", ".join(sides)}
         select {columns}, o."#m" as "#before", n."#m" as "#after",
+            coalesce(n."#counted", o."#counted") as "#counted",
             case when o."#here" is null then n."#m" when n."#here" is null then -o."#m"
                 else n."#m" - o."#m" end as "#difference",
             case when o."#here" is null then 'new' when n."#here" is null then 'gone'
@@ -396,6 +402,7 @@ def _changes(
                 row["#after"],
                 row["#difference"],
                 others,
+                bool(row["#counted"]),
             )
         )
     return result

@@ -22,7 +22,7 @@ GROUPS = (
     ("Compaction and migration", r"compact_|pgmigrate_"),
     (
         "Reclaim and swap",
-        r"pgscan|pgsteal|pgrefill|pgrotated|pgskip|pgactivate|pgdeactivate|pglazy|pginodesteal|"
+        r"pgscan|pgsteal|pgrefill|pgrotate|pgskip|pgactivate|pgdeactivate|pglazy|pginodesteal|"
         r"allocstall|kswapd|pageoutrun|slabs_scanned|workingset|zone_reclaim|drop_|oom_kill|"
         r"pswp|swap_ra|swpin|swpout|nr_vmscan|nr_throttled|pgreuse",
     ),

@@ -81,7 +81,7 @@ def profiled(
     partial += _said_of_losses(rows["profiles"], fold, reading, making)
     if fold.more_durations:
         remarks.append(f"the last {fold.more_durations:,} durations are not counted")
-    rows["profile_recordings"] = [_recording(name, making)]
+    rows["profile_recordings"] = [_recording(name, recipe, making)]
     rows["profile_moments"] = [
         ProfileMoment(
             name, round((m.time_ns - fold.begin_ns) / 1e9, 9), m.event, m.pid, m.comm, m.text
@@ -149,7 +149,7 @@ def _said_of_losses(
     return partial
 
 
-def _recording(name: str, making: Making) -> ProfileRecording:
+def _recording(name: str, recipe: Recipe | None, making: Making) -> ProfileRecording:
     return ProfileRecording(
         profile=name,
         label=making.label,
@@ -161,6 +161,7 @@ def _recording(name: str, making: Making) -> ProfileRecording:
         captured_at=making.captured_at,
         release=making.release,
         booted_at=making.booted_at,
+        recipe=recipe.name if recipe else None,
     )
 
 

@@ -60,6 +60,7 @@ class ProfileRecording:
     booted_at: str | None = column(
         since="0.2.0", holds="words", help="when that machine was booted, UTC"
     )
+    recipe: str | None = column(since="0.3.0", holds="words", help="recipe that it was recorded by")
 
 
 PROFILE_RECORDINGS = Table(

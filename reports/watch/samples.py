@@ -30,6 +30,7 @@ from mmscope.drgn.text.proc_text import (
     parse_pagetypeinfo,
     parse_vmstat,
     parse_zoneinfo,
+    since_boot,
 )
 
 Sample = dict[str, Any]
@@ -66,11 +67,6 @@ MEMINFO = (
     *("Shmem", "SReclaimable", "SUnreclaim", "KernelStack", "PageTables", "SecPageTables"),
     *("VmallocUsed", "Percpu", "Dirty", "Writeback", "AnonHugePages", "ShmemHugePages"),
     *("FileHugePages", "Hugetlb", "SwapTotal", "SwapFree", "Zswap", "Zswapped", "Unaccepted"),
-)
-# Counted in the node's part of /proc/vmstat (or moved there since), but never down.
-NODE_EVENTS = re.compile(
-    r"workingset_(?!nodes$)|nr_vmscan_|nr_dirtied$|nr_written$|nr_throttled_written$"
-    r"|nr_foll_pin_(acquired|released)$|pgpromote|pgdemote|pgsteal|pgscan|pgrefill"
 )
 # /sys/kernel/mm/ksm: what is counted since boot, and what is a level, with its unit.
 KSM_EVENTS = ("full_scans", "pages_scanned", "pages_skipped")
@@ -166,11 +162,7 @@ class Sampler:
     def _vmstat(self, sample: Sample) -> None:
         at = time.monotonic()
         rows = parse_vmstat(self._text("proc/vmstat"))
-        sample["vmstat"] = {
-            name: value
-            for name, kind, value in rows
-            if kind in ("event", "numa") or (kind == "node" and NODE_EVENTS.match(name))
-        }
+        sample["vmstat"] = {name: value for name, kind, value in rows if since_boot(name, kind)}
         sample["vmstat_at"] = at
 
     def _pressure(self, sample: Sample) -> None:

@@ -20,6 +20,7 @@ from shared_guest import InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
+from mmscope.reports.compare.recorded_allocations import recorded
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 
@@ -232,6 +233,17 @@ def test_who_reserves_on_a_stock_kernel_is_the_network(bundle: Bundle) -> None:
     assert scanned["per_minute"] == pytest.approx(
         scanned["gained"] * 60 / made["seconds"], rel=0.01
     )
+
+
+def test_groups_of_hosts_are_held_against_each_other_by_it(bundle: Bundle) -> None:
+    found = recorded([bundle])
+    (row,) = (r for r in rows(bundle, "profile_allocations", "atomic_alloc") if r["attempts"] > 500)
+    (made,) = rows(bundle, "profile_recordings", "atomic_alloc")
+    assert (found.why, found.seconds, made["recipe"]) == ("", made["seconds"], "atomic-alloc")
+    assert found.attempts[row["order"]] == row["attempts"]
+    assert found.reservations == sum((found.callers or {}).values()) > 0
+    # The frames of the allocator, and what only passes the request on, are nobody's.
+    assert "skb_page_frag_refill" in (found.callers or {})
 
 
 def test_page_tables_are_set_against_faults(bundle: Bundle) -> None:
