@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mmscope.perf import perf_probes, perf_script
-from mmscope.perf.folded import KERNEL, Again, Allocations, Folded, Known, Moment, Task
+from mmscope.perf.folded import KERNEL, Again, Allocations, Folded, Known, Moment, Task, Took
 from mmscope.perf.hostile_names import plain_name
 from mmscope.perf.perf_script import Frame, Sample
 from mmscope.perf.recipe import Event, Pair, Recipe, event_name
@@ -38,6 +38,7 @@ MAX_TIMELINE = 5_000
 MAX_TASKS = 2_000
 MAX_REGIONS = 1 << 20
 MAX_DURATIONS = 1 << 20
+MAX_ABOUT = 10_000  # that durations are kept by
 MAX_FOUND = 1_000
 REGION_SHIFT = 21  # 2 MiB: what a PTE table maps with pages of 4 KiB, and a part of it with larger
 INTERRUPT = "(interrupt)"  # in the place of a comm
@@ -89,6 +90,9 @@ class Fold:
         self.tasks: dict[tuple[str, int, str], Task] = {}
         self.durations: dict[str, array[int]] = {}
         self.more_durations = 0
+        # Of pairs that were all done: by name, and by what it was about.
+        self.about: dict[tuple[str, int], Took] = {}
+        self.more_about = 0
         self.again = Again()
         # By order; None: of a reservation whose allocation was not met.
         self.allocations: dict[int | None, Allocations] = {}
@@ -110,8 +114,9 @@ class Fold:
         self._pairs(recipe.pairs if recipe else ())
 
     def _pairs(self, pairs: Sequence[Pair]) -> None:
-        self._begins = {pair.begin: pair.name for pair in pairs}
+        self._begins = {pair.begin: pair for pair in pairs}
         self._ends = {pair.end: pair.name for pair in pairs}
+        self._whole: dict[tuple[str, int], int] = {}  # of those begun, what they are about
         # Of a pair that is waiting: those inside of which it is.
         self._inside: dict[str, list[str]] = {}
         self._has_waits: set[str] = set()
@@ -160,7 +165,7 @@ class Fold:
             filtered = event.event in self.filtered
             group, reason = _selected(declared, sample.rest, filtered=filtered)
         if self._begins:
-            self._pair(event.event, sample, reason)
+            self._pair(event.event, sample, reason, found.folded)
         if reason:
             event.removed[reason] = event.removed.get(reason, 0) + 1
             return
@@ -294,7 +299,7 @@ class Fold:
         event.samples += 1
         event.period += 1
         if self._begins:
-            self._pair(event.event, sample, "")
+            self._pair(event.event, sample, "", "")
         if event.declared.timeline:
             self._moment(event, sample)
         elif self._addresses:
@@ -337,11 +342,16 @@ class Fold:
         if len(task.regions) < MAX_REGIONS:
             task.regions.add(address >> REGION_SHIFT)
 
-    def _pair(self, event: str, sample: Sample, removed: str) -> None:
-        if (name := self._begins.get(event)) is not None and not removed:
-            self._open[name, sample.tid] = nanoseconds(sample.time)
+    def _pair(self, event: str, sample: Sample, removed: str, stack: str) -> None:
+        if (pair := self._begins.get(event)) is not None and not removed:
+            self._open[pair.name, sample.tid] = nanoseconds(sample.time)
+            if (about := _about(pair, sample.rest, stack)) is not None:
+                self._whole[pair.name, sample.tid] = about
+            else:
+                self._whole.pop((pair.name, sample.tid), None)
         elif (name := self._ends.get(event)) is not None:
             begin = self._open.pop((name, sample.tid), None)
+            whole = self._whole.pop((name, sample.tid), None)
             if begin is None:
                 return
             taken = nanoseconds(sample.time) - begin
@@ -354,6 +364,8 @@ class Fold:
                 waited = self._waited.pop((name, sample.tid), 0)
                 self._took(f"{name}{WAITING}", waited)
                 self._took(f"{name}{NOT_WAITING}", taken - waited)
+                if whole is not None:
+                    self._took_whole(name, whole, taken - waited)
 
     def _took(self, name: str, taken: int) -> None:
         found = self.durations.setdefault(name, array("q"))
@@ -361,6 +373,12 @@ class Fold:
             found.append(taken)
         else:
             self.more_durations += 1
+
+    def _took_whole(self, name: str, about: int, taken: int) -> None:
+        if (name, about) in self.about or len(self.about) < MAX_ABOUT:
+            self.about.setdefault((name, about), Took()).add(taken)
+        else:
+            self.more_about += 1
 
     def _tally(self, column: str, sample: Sample, folded: str, *, failed: bool) -> None:
         """Count an allocation, or what happened inside of one."""
@@ -419,6 +437,14 @@ def _selected(event: Event, text: bytes, *, filtered: bool) -> tuple[str, str]:
         failed = FAILED if event.failed and re.search(event.failed, said) else ""
         return plain_name(f"{event.group_name} {found[1]}{failed}"), ""
     return "", ""
+
+
+def _about(pair: Pair, text: bytes, stack: str) -> int | None:
+    """What a pair that begins is about, if it will be all done."""
+    if not pair.about or not any(f";{frame}_[k];" in stack for frame in pair.whole):
+        return None
+    found = re.search(pair.about, text.decode("utf-8", "backslashreplace"))
+    return int(found[1], 16) if found else None
 
 
 def nanoseconds(printed: bytes) -> int:

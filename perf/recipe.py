@@ -61,12 +61,17 @@ class Pair:
     Two events of one task that begin and end something.
 
     :ivar waits: name of another pair, whose time inside of this one is waiting, and not work.
+    :ivar about: a regular expression; what it finds in the text of *begin* is what the pair is
+        about, as a hexadecimal address.
+    :ivar whole: frames; below one of these it is all done, and its time is kept by what it is about.
     """
 
     name: str
     begin: str
     end: str
     waits: str = ""
+    about: str = ""
+    whole: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
