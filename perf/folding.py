@@ -46,6 +46,8 @@ INTERRUPT = "(interrupt)"  # in the place of a comm
 WAITING, NOT_WAITING = ", waiting", ", not waiting"
 MAX_NESTED = 8  # reservations of a task whose allocation is still to come
 FAILED = ", failed"
+# Of a return probe: where it returns to, which is the sample's address, and the function there.
+_RETURNS = re.compile(rb" <- ([0-9a-f]+)\) +\1 ([\w]+)")
 _ORDER = re.compile(rb"\border=(\d{1,2})\b")
 # The address that a frame's line begins with. All that matters of it is its half: each becomes one
 # of its half, so that the text stays one that perf script may print, with the same meaning.
@@ -115,8 +117,9 @@ class Fold:
 
     def _pairs(self, pairs: Sequence[Pair]) -> None:
         self._begins = {pair.begin: pair for pair in pairs}
-        self._ends = {pair.end: pair.name for pair in pairs}
-        self._whole: dict[tuple[str, int], int] = {}  # of those begun, what they are about
+        self._ends = {pair.end: pair for pair in pairs}
+        # Of those begun: what they are about, and who calls, by the stack.
+        self._about: dict[tuple[str, int], tuple[int, str]] = {}
         # Of a pair that is waiting: those inside of which it is.
         self._inside: dict[str, list[str]] = {}
         self._has_waits: set[str] = set()
@@ -344,28 +347,30 @@ class Fold:
 
     def _pair(self, event: str, sample: Sample, removed: str, stack: str) -> None:
         if (pair := self._begins.get(event)) is not None and not removed:
-            self._open[pair.name, sample.tid] = nanoseconds(sample.time)
-            if (about := _about(pair, sample.rest, stack)) is not None:
-                self._whole[pair.name, sample.tid] = about
-            else:
-                self._whole.pop((pair.name, sample.tid), None)
-        elif (name := self._ends.get(event)) is not None:
-            begin = self._open.pop((name, sample.tid), None)
-            whole = self._whole.pop((name, sample.tid), None)
+            key = pair.name, sample.tid
+            self._open[key] = nanoseconds(sample.time)
+            self._about.pop(key, None)
+            if pair.about and (found := re.search(pair.about.encode(), sample.rest)):
+                self._about[key] = int(found[1], 16), _outside(pair, stack)
+        elif (pair := self._ends.get(event)) is not None:
+            key = pair.name, sample.tid
+            begin = self._open.pop(key, None)
+            about, caller = self._about.pop(key, (None, ""))
             if begin is None:
                 return
             taken = nanoseconds(sample.time) - begin
-            for outer in self._inside.get(name, ()):
+            for outer in self._inside.get(pair.name, ()):
                 if (outer, sample.tid) in self._open:
-                    key = outer, sample.tid
-                    self._waited[key] = self._waited.get(key, 0) + taken
-            self._took(name, taken)
-            if name in self._has_waits:
-                waited = self._waited.pop((name, sample.tid), 0)
-                self._took(f"{name}{WAITING}", waited)
-                self._took(f"{name}{NOT_WAITING}", taken - waited)
-                if whole is not None:
-                    self._took_whole(name, whole, taken - waited)
+                    self._waited[outer, sample.tid] = (
+                        self._waited.get((outer, sample.tid), 0) + taken
+                    )
+            self._took(pair.name, taken)
+            if pair.name in self._has_waits:
+                waited = self._waited.pop(key, 0)
+                self._took(f"{pair.name}{WAITING}", waited)
+                self._took(f"{pair.name}{NOT_WAITING}", taken - waited)
+                if about is not None and _returns_to(pair, sample.rest, caller) in pair.whole:
+                    self._took_whole(pair.name, about, taken - waited)
 
     def _took(self, name: str, taken: int) -> None:
         found = self.durations.setdefault(name, array("q"))
@@ -439,12 +444,22 @@ def _selected(event: Event, text: bytes, *, filtered: bool) -> tuple[str, str]:
     return "", ""
 
 
-def _about(pair: Pair, text: bytes, stack: str) -> int | None:
-    """What a pair that begins is about, if it will be all done."""
-    if not pair.about or not any(f";{frame}_[k];" in stack for frame in pair.whole):
-        return None
-    found = re.search(pair.about, text.decode("utf-8", "backslashreplace"))
-    return int(found[1], 16) if found else None
+def _outside(pair: Pair, stack: str) -> str:
+    """The function that a stack comes from, before those of the pair."""
+    frames = (frame.removesuffix("_[k]") for frame in reversed(stack.split(";")))
+    return next((frame for frame in frames if not frame.startswith(pair.inner)), "")
+
+
+def _returns_to(pair: Pair, text: bytes, caller: str) -> str:
+    """
+    The function that called for what ends, by its return address, which every architecture has: at
+    the first instruction of a function, arm64's stacks lack the one that called.
+
+    :param caller: by the stack at its begin, if it is called by a function of the pair.
+    """
+    found = _RETURNS.search(text)
+    name = found[2].decode() if found else ""
+    return caller if name.startswith(pair.inner) else name
 
 
 def nanoseconds(printed: bytes) -> int:

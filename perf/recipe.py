@@ -63,7 +63,9 @@ class Pair:
     :ivar waits: name of another pair, whose time inside of this one is waiting, and not work.
     :ivar about: a regular expression; what it finds in the text of *begin* is what the pair is
         about, as a hexadecimal address.
-    :ivar whole: frames; below one of these it is all done, and its time is kept by what it is about.
+    :ivar whole: functions; where *end* returns to one of these, all was done, and its time is kept
+        by what it is about.
+    :ivar inner: what the names of functions between that one and *begin* start with.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Pair:
     waits: str = ""
     about: str = ""
     whole: tuple[str, ...] = ()
+    inner: str = ""
 
 
 @dataclass(frozen=True)

@@ -246,26 +246,39 @@ def test_where_waits_cannot_be_seen_the_whole_is_told_alone() -> None:
 
 
 def ksm_walk(node: str, begin: int, *callers: str, waits: bytes = b"") -> bytes:
-    """A walk of a KSM page of 50 µs."""
-    said = f"(ff) node={node}".encode()
+    """A walk of a KSM page of 50 µs; *callers* end with who is returned to."""
     frames = stack("do_syscall_64", *callers, "rmap_walk_ksm") + b"\n"
-    end = at("rmap_walk_ksm_return", begin + 50)
-    return at("rmap_walk_ksm", begin, rest=said) + frames + waits + end
+    back = f"(ff <- f7)               f7 {callers[-1]} ([kernel.kallsyms])".encode()
+    start = at("rmap_walk_ksm", begin, rest=f"(ff) node={node}".encode())
+    return start + frames + waits + at("rmap_walk_ksm_return", begin + 50, rest=back)
 
 
-MOVE, UNMAP = ("migrate_pages_batch", "migrate_folio_move"), ("try_to_migrate",)
+MOVE = ("migrate_pages_batch", "migrate_folio_move")
+UNMAP = ("migrate_pages_batch", "try_to_migrate")
 
 
 def test_walks_of_ksm_pages_that_nothing_ends_before_are_told_by_their_node() -> None:
     waits = at("read_wait", 310) + at("read_wait_return", 340)
     text = ksm_walk("0xff01", 0, *UNMAP) + ksm_walk("0xff01", 100, *MOVE)
     text += ksm_walk("0xff01", 300, "remove_migration_ptes", "rmap_walk", waits=waits)
-    folder = fold(text + ksm_walk("0xff02", 400, *MOVE), "rmap")
-    assert len(folder.durations["rmap_walk_ksm"]) == 4
+    text += ksm_walk("0xff01", 400, "try_to_migrate", "rmap_walk")
+    text += ksm_walk("0xff02", 500, "migrate_pages_batch")
+    folder = fold(text, "rmap")
+    assert len(folder.durations["rmap_walk_ksm"]) == 5
     assert folder.about == {
         ("rmap_walk_ksm", 0xFF01): Took(2, 70_000, 20_000, 50_000),
         ("rmap_walk_ksm", 0xFF02): Took(1, 50_000, 50_000, 50_000),
     }
+
+
+def test_a_stack_that_lacks_the_caller_does_not_make_a_walk_whole() -> None:
+    """As on arm64: it shows who called try_to_migrate()."""
+    text = ksm_walk("0xff01", 0, *UNMAP).replace(
+        b"\tffffffff8161df68 try_to_migrate ([kernel.kallsyms])\n", b""
+    )
+    folder = fold(text, "rmap")
+    assert len(folder.durations["rmap_walk_ksm"]) == 1 and folder.about == {}
+    assert b"migrate_pages_batch" in text and b" try_to_migrate " in text
 
 
 def test_walks_of_more_ksm_pages_than_are_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

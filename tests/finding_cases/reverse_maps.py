@@ -52,8 +52,8 @@ FOUND: dict[str, Case] = {
     "a KSM page of one mapping, which saves nothing": Case(
         "rmap-walk-stalls",
         [*ONE, rmap.COST],
-        ["visits 44,338 tree nodes: about 3 ms", "the one mapping of the page visits the whole tree",
-         "22,169 visits", "it would be 1)"],
+        ["visits 44,338 tree nodes: about 3 ms",
+         "the one mapping of the page visits the whole tree: 22,169 visits", "it would be 1)"],
         "warning", ["split by"],
     ),
     "walks of its pages that were recorded": Case(
