@@ -170,7 +170,8 @@ select
     max(w.max_ns / (2 * k.visits_per_pass)) as high_ns
 from profile_ksm_walks as w
 join ksm_pages as k on k.stable_node = w.stable_node and k.visits_per_pass >= 1000
-where (select max(used_here) from rmap_costs where what = 'KSM pages') = 'whole range'
+join (select max(used_here) as used_here from rmap_costs where what = 'KSM pages') as c
+    on c.used_here = 'whole range'
 group by w.profile
 order by w.profile;
 
