@@ -85,6 +85,23 @@ class Allocations:
 
 
 @dataclass
+class Took:
+    """How long something took each time, waits left out."""
+
+    times: int = 0
+    total: int = 0
+    least: int = 1 << 63
+    most: int = 0
+
+    def add(self, taken: int) -> None:
+        """Once more."""
+        self.times += 1
+        self.total += taken
+        self.least = min(self.least, taken)
+        self.most = max(self.most, taken)
+
+
+@dataclass
 class Again:
     """
     Samples of the part that the split's ``again`` is about.

@@ -61,12 +61,20 @@ class Pair:
     Two events of one task that begin and end something.
 
     :ivar waits: name of another pair, whose time inside of this one is waiting, and not work.
+    :ivar about: a regular expression; what it finds in the text of *begin* is what the pair is
+        about, as a hexadecimal address.
+    :ivar whole: functions; where *end* returns to one of these, all was done, and its time is kept
+        by what it is about.
+    :ivar inner: what the names of functions between that one and *begin* start with.
     """
 
     name: str
     begin: str
     end: str
     waits: str = ""
+    about: str = ""
+    whole: tuple[str, ...] = ()
+    inner: str = ""
 
 
 @dataclass(frozen=True)

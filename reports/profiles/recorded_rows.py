@@ -31,6 +31,7 @@ from mmscope.reports.rows.profile_rows import (
     ProfileFaults,
     ProfileFrame,
     ProfileGroup,
+    ProfileKsmWalk,
     ProfileMoment,
     ProfileNote,
     ProfilePageTables,
@@ -43,6 +44,9 @@ from mmscope.reports.rows.profile_rows import (
 
 TOP_FRAMES = 50
 TABLES = {table.name: table for table in vars(profile_rows).values() if isinstance(table, Table)}
+# The low bits of folio->mapping that say that the rest is a stable node: PAGE_MAPPING_KSM
+# (include/linux/page-flags.h), FOLIO_MAPPING_KSM since v6.18.
+NODE_BITS = 3
 SOFTWARE_FAULTS = ("minor-faults", "major-faults", "page-faults")
 
 
@@ -81,6 +85,8 @@ def profiled(
     partial += _said_of_losses(rows["profiles"], fold, reading, making)
     if fold.more_durations:
         remarks.append(f"the last {fold.more_durations:,} durations are not counted")
+    if fold.more_about:
+        remarks.append(f"{fold.more_about:,} walks of other KSM pages are not in profile_ksm_walks")
     rows["profile_recordings"] = [_recording(name, recipe, making)]
     rows["profile_moments"] = [
         ProfileMoment(
@@ -94,6 +100,11 @@ def profiled(
     ]
     rows["profile_page_tables"] = _page_tables(name, making)
     rows["profile_durations"] = [_duration(name, *item) for item in fold.durations.items()]
+    rows["profile_ksm_walks"] = [
+        ProfileKsmWalk(name, hex(about & ~NODE_BITS), t.times, t.total, t.least, t.most)
+        for (_, about), t in fold.about.items()
+        if about & NODE_BITS == NODE_BITS
+    ]
     rows["profile_faults"] = _faults(name, fold, making)
     rows["profile_counters"] = [
         ProfileCounter(name, counter, gained, round(gained * 60 / making.seconds, 3))

@@ -282,6 +282,31 @@ PROFILE_DURATIONS = Table(
 
 
 @table_row
+class ProfileKsmWalk:
+    """Walks of the mappings of a KSM page that went to their end: two passes over them."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    stable_node: str = column(
+        holds="kernel", key=True, help="address of its stable node, which a migration leaves it"
+    )
+    walks: int = column(
+        help="walks that nothing ends before: the mapping again of a migration, page_idle"
+    )
+    total_ns: int = column(unit="ns", help="all together, without waits for locks")
+    min_ns: int = column(unit="ns", help="the shortest of them")
+    max_ns: int = column(unit="ns", help="the longest")
+
+
+PROFILE_KSM_WALKS = Table(
+    "profile_ksm_walks",
+    "Walks of KSM pages that went to their end",
+    ProfileKsmWalk,
+    since="0.3.0",
+    not_compared=LENGTH,
+)
+
+
+@table_row
 class ProfileFaults:
     """Page faults of a process, counted without sampling."""
 
@@ -381,6 +406,7 @@ PROFILES_HEADING = Heading(
         PROFILE_VICTIMS,
         PROFILE_PAGE_TABLES,
         PROFILE_DURATIONS,
+        PROFILE_KSM_WALKS,
         PROFILE_FAULTS,
         PROFILE_COUNTERS,
         PROFILE_REAPING,

@@ -10,6 +10,9 @@
 //     faults ping [COUNT]           large pings to itself, for which the network stack allocates atomically
 //     faults reserve [BURSTS]       the same below the low watermark: then the kernel reserves pageblocks
 //     faults walk COUNT [alone]     moves COUNT pages of an anon_vma with many VMAs, while VMAs come and go; see below
+//     faults ksm VMAS               leaves a process with KSM pages of one, three and 256 mappings on an anon_vma of VMAS
+//                                   VMAs, and prints its pid; see below
+//     faults move PID COUNT         has it move each of these pages COUNT times
 //
 // All reads find the shared zero page, so that memory goes into tables alone; with `thp` the huge one.
 #include <errno.h>
@@ -272,11 +275,99 @@ static void walk(long count, int alone)
 	}
 }
 
+static sigset_t usr1;  // blocked, to be waited for
+
+static void settle(long sharing)
+{
+	while (number_in("/sys/kernel/mm/ksm/pages_sharing", "") != sharing)
+		usleep(10000);
+}
+
+static void move(char *page)
+{
+	void *pages[] = { page };
+	int node, status;
+
+	if (syscall(SYS_move_pages, 0, 1L, pages, NULL, &status, 0) || status < 0)
+		fail("where is the page");
+	node = !status;
+	if (syscall(SYS_move_pages, 0, 1L, pages, &node, &status, 4) || status != node)  // MPOL_MF_MOVE_ALL
+		fail("move_pages");
+}
+
+// Each page is a VMA, on one anon_vma without a fork. Of the first ones, which alone are touched, KSM merges 256 that are
+// alike, three and two, one of which is then written to. Moves them whenever it is asked to, and answers.
+static void ksm_pages(long vmas)
+{
+	enum { MANY = 256, FEW = 3, PAIR = 2, ALIKE = MANY + FEW + PAIR };
+	char *memory = mmap(NULL, vmas * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	siginfo_t asked = { .si_pid = getppid() };
+
+	prctl(PR_SET_NAME, "split");
+	if (memory == MAP_FAILED || madvise(memory, vmas * PAGE, MADV_NOHUGEPAGE) ||
+	    madvise(memory, vmas * PAGE, MADV_MERGEABLE))
+		fail("mmap");
+	for (long i = 0; i < ALIKE; i++)
+		memset(memory + i * PAGE, i < MANY ? 1 : i < MANY + FEW ? 2 : 3, PAGE);
+	for (long i = 1; i < vmas; i += 2)
+		if (mprotect(memory + i * PAGE, PAGE, PROT_READ))
+			fail("mprotect");
+	write_file("/sys/kernel/mm/ksm", "sleep_millisecs", "1");
+	write_file("/sys/kernel/mm/ksm", "pages_to_scan", "10000");
+	write_file("/sys/kernel/mm/ksm", "run", "1");
+	settle(ALIKE - 3);
+	memory[(ALIKE - 1) * PAGE] = 4;
+	settle(ALIKE - 4);
+	write_file("/sys/kernel/mm/ksm", "run", "0");
+	for (int fd = 0; fd < 3; fd++)
+		close(fd);  // who started it may wait for their end
+	for (;;) {
+		for (int turn = 0; turn < asked.si_value.sival_int; turn++) {
+			move(memory);
+			move(memory + MANY * PAGE);
+			move(memory + (MANY + FEW) * PAGE);
+		}
+		kill(asked.si_pid, SIGUSR1);
+		sigwaitinfo(&usr1, &asked);
+	}
+}
+
+static void answered(pid_t pid)
+{
+	struct timespec longest = { .tv_sec = 300 };
+	siginfo_t said;
+
+	if (sigtimedwait(&usr1, &said, &longest) < 0 || said.si_pid != pid)
+		fail("no answer");
+}
+
+static void ksm(long vmas)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		fail("fork");
+	if (pid == 0)
+		ksm_pages(vmas);
+	answered(pid);
+	printf("%d\n", pid);
+}
+
+static void ask_to_move(pid_t pid, int count)
+{
+	if (sigqueue(pid, SIGUSR1, (union sigval){ .sival_int = count }))
+		fail("sigqueue");
+	answered(pid);
+}
+
 int main(int count, char **words)
 {
 	const char *what = count > 1 ? words[1] : "", *more = count > 2 ? words[2] : "";
 	int thp = count > 3 && !strcmp(words[3], "thp");
 
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &usr1, NULL);
 	if (!strcmp(what, "dense"))
 		read_every(PAGE, atol(more), thp);
 	else if (!strcmp(what, "sparse"))
@@ -296,6 +387,10 @@ int main(int count, char **words)
 		reserve(*more ? atol(more) : 30);
 	else if (!strcmp(what, "walk"))
 		walk(atol(more), count > 3 && !strcmp(words[3], "alone"));
+	else if (!strcmp(what, "ksm"))
+		ksm(atol(more));
+	else if (!strcmp(what, "move"))
+		ask_to_move(atoi(more), count > 3 ? atoi(words[3]) : 1);
 	else
 		return 2;
 	return 0;
