@@ -548,7 +548,7 @@ def struct_page_tables() -> dict[str, Table]:
     sizes = [HugetlbSize(pages, 3968, 12, 4, 0, 0, "on", 28 << 10)]
     device = DevicePagemap("0x8000000000", "0x8008000000", "dax0.0", "GENERIC", 128 * mib, 9, False,
                            pages, pages // 4, 0, 3 * pages // 4, 0,
-                           8192, 0.066, 0.097, 0)  # fmt: skip
+                           8192, 0.066, 0.097, 0, "")  # fmt: skip
     parts = [
         MetadataPart("struct page, allocated at boot", 130 * mib, 0.8, "nr_memmap_boot_pages",
                      False),

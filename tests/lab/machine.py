@@ -63,6 +63,7 @@ WORKLOAD_OPTIONS = {
     # The log says how long their struct pages took.
     "vmemmap": "memmap=128M!0x10000000 memmap=128M!0x128000000 memmap=128M!0x138000000 "
     'memory_hotplug.memmap_on_memory=1 dyndbg="func memmap_init_zone_device +p"',
+    "dax": 'dyndbg="func memmap_init_zone_device +p"',
     # The emulated CPU has five levels of page tables; most machines have four. With KASLR the
     # kernel may lie where the only page of 1 GiB could be.
     "vmemmap_boot": "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 "
@@ -84,12 +85,23 @@ OTHER_OPTIONS = {
     ("arm64", "vmemmap_boot"): "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 cma=0 nokaslr",
 }
 
+
+def _nvdimms(*mebibytes: int) -> tuple[str, ...]:
+    """NVDIMMs without labels: a region of each with one namespace, in any order."""
+    parts = ["-machine", "nvdimm=on", "-m", f"1536M,slots={len(mebibytes)},maxmem=8G"]
+    for number, size in enumerate(mebibytes):
+        parts += ["-object", f"memory-backend-ram,id=nvdimm{number},size={size}M"]
+        parts += ["-device", f"nvdimm,memdev=nvdimm{number},node=1"]
+    return tuple(parts)
+
+
 # What it needs of the machine.
 WORKLOAD_MACHINE = {
     "vmemmap": (
         *("-m", "1536M,slots=1,maxmem=4G", "-object", "memory-backend-ram,id=dimm,size=128M"),
         *("-device", "pc-dimm,memdev=dimm,node=0"),
     ),
+    "dax": _nvdimms(2048, 128, 128, 128, 128),
     "leak": ("-device", "virtio-balloon-pci"),
     # A million pages, inodes and dentries.
     "many_files": (
@@ -111,11 +123,12 @@ OTHER_MACHINES = {
 
 # Those that stand on x86's memmap= and the drivers of memory that it makes, or on a module that
 # is built here.
-X86_WORKLOADS = {"vmemmap", "leak"}
+X86_WORKLOADS = {"vmemmap", "dax", "leak"}
 
 # Modules it needs beside those that every guest loads, in the order in which they are loaded.
 WORKLOAD_MODULES = {
     "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),
+    "dax": ("libnvdimm", "nfit", "nd_btt", "nd_pmem", "dax_pmem", "device_dax"),
     "storage": ("zram",),
     "leak": ("virtio_balloon",),
 }
