@@ -73,9 +73,12 @@ def seconds_of_children(pid: int) -> tuple[float, float] | None:
     return found.waited_user / ticks, found.waited_system / ticks
 
 
-def is_waiting(pid: int) -> bool:
+def is_waiting(pid: int, seconds: float = 1.0) -> bool:
     """Whether a process is what perf forked for its command, which was not executed yet."""
-    found = stat(pid)
+    end = time.monotonic() + seconds
+    # It has perf's name at first.
+    while (found := stat(pid)) and found.comm == "perf" and time.monotonic() < end:
+        time.sleep(0.001)
     return found is not None and found.comm == WAITING.decode()
 
 
@@ -134,7 +137,7 @@ class Watched:
         self.also()
         for pid in pids:
             said = stat(pid)
-            if said is None or said.comm == WAITING.decode():
+            if said is None or said.comm in ("perf", WAITING.decode()):
                 continue  # it has the tables that perf had
             with contextlib.suppress(OSError):
                 text = Path(f"/proc/{pid}/status").read_text(errors="backslashreplace")

@@ -67,7 +67,7 @@ def _chart(pid: int, comm: str, exact: list[Row], looks: list[Row], page: int) -
         lines.append((VMPTE, _between(looks, ends) if exact else _own(looks)))
     lines = [(name, values) for name, values in lines if any(v is not None for v in values)]
     name = visible(comm)
-    chart = charts.line_chart(
+    chart = lines and charts.line_chart(
         [_short(row["faults"]) for row in shown],
         lines,
         x_title="faults so far",
@@ -78,7 +78,7 @@ def _chart(pid: int, comm: str, exact: list[Row], looks: list[Row], page: int) -
         pid,
         comm,
         # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
-        Markup(chart),
+        Markup(chart or ""),
         [name for name, _ in lines],
         new_tables(*(last[name] for name in COUNTED)) if last is not None else [],
         page,

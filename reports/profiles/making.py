@@ -104,9 +104,10 @@ class Making:
         if self.used is not None and not _are(seconds, float, float):
             raise ValueError("used is not valid")
         for growth in self.growths:
-            if not _are(growth, int, str, list) or not all(
-                _are(point, int, int, int) for point in growth[2]
-            ):
+            if not _are(growth, int, str, list):
+                raise ValueError("growths is not valid")
+            _, _, points = growth
+            if not all(_are(point, int, int, int) for point in points):
                 raise ValueError("growths is not valid")
         for count in self.counted:
             if not _are(count, str, int | None, float | None, str):

@@ -33,8 +33,8 @@ def growth_rows(name: str, fold: Fold, making: Making) -> list[ProfileTableGrowt
             for at, faults, pte, pmd, pud in growth.points
         ]
         rows += _of_process(name, pid, comm, ADDRESSES, points)
-    seen = sorted(making.growths, key=lambda growth: (-_most(growth[2]), growth[0]))
-    for pid, comm, looks in seen[:MOST_PROCESSES]:
+    seen = sorted((-_most(looks), pid, comm, looks) for pid, comm, looks in making.growths)
+    for _, pid, comm, looks in seen[:MOST_PROCESSES]:
         points = [(at, faults, (None, None, None), size) for at, faults, size in thinned(looks)]
         rows += _of_process(name, pid, comm, VMPTE, points)
     return rows

@@ -2,11 +2,11 @@
 """
 ``make demo``: the main job from end to end, on a real kernel.
 
-Fetches a stock kernel, boots it under emulation, lets the workload drive its
-memory into the state of a known incident, takes a vmcore, and runs the command on it as a user
-would. In a second boot of the same kernel it records profiles of page faults and the tables that they
-make, of the end of processes and of one that the OOM killer takes, with transparent huge pages and
-without, and of who turns free memory into HighAtomic reserve, and adds them. Everything it prints comes from those commands.
+Fetches a stock kernel, boots it under emulation, lets the workload drive its memory into the state
+of a known incident, takes a vmcore, and runs the command on it as a user would. In a second boot of
+the same kernel it records page faults and the page tables that they make, the end of processes and
+of some that the OOM killer takes, with transparent huge pages and without, and who turns free
+memory into HighAtomic reserve, and adds that. Everything it prints comes from those commands.
 """
 
 import argparse
