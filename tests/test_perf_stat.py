@@ -77,7 +77,7 @@ def test_a_command_is_counted_from_its_first_instruction_to_its_end(tmp_path: Pa
         raise AssertionError("perf is not installed: tools/apt-install linux-perf")
     recipe, machine = recipes.load("page-fault"), perf_events.look()
     plan = dataclasses.replace(perf_events.plan(recipe, machine), counts=("minor-faults:u",))
-    command = [sys.executable, "-c", "x = bytearray(64 << 20)"]
+    command = [sys.executable, "-c", "pass"]
     done = perf_record.record(recipe, plan, machine, tmp_path, command=command)
     (counted,) = done.counted
     fold, reading = Fold(recipe, None, load_known_frames()), Reading()
@@ -86,7 +86,7 @@ def test_a_command_is_counted_from_its_first_instruction_to_its_end(tmp_path: Pa
         for sample in read_samples(text, reading):
             fold.add(sample)
     sampled = fold.events["minor-faults"].recorded
-    assert sampled > 1_000 and counted.count is not None
+    assert sampled > 300 and counted.count is not None
     # In user code alone, and with those that perf's child made before it became the command.
     assert sampled / 2 < counted.count < sampled + 1_000
     assert counted.share == 1.0
