@@ -6,7 +6,7 @@ meanwhile.
 perf reaps the command, so that the kernel adds its times to those of perf's children: fields cutime
 and cstime of /proc/PID/stat, in clock ticks (10 ms), read when perf has ended and before it is
 waited for. They have the times of whatever the command itself waited for, as those of ``time`` do.
-VmPTE of /proc/PID/status is all page tables of a process but its PGD (``mm_pgtables_bytes()``).
+VmPTE of /proc/PID/status is all page tables of a process but PGD and P4D (``mm_pgtables_bytes()``).
 
 Costs: two small files of each process that is looked at.
 

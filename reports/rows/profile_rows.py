@@ -282,7 +282,7 @@ class ProfileTableGrowth:
     pte_tables: int | None = column(help="tables of entries; VmPTE does not tell levels apart")
     pmd_tables: int | None = column(help="tables of those")
     pud_tables: int | None = column(help="and of these")
-    table_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all of them but the PGD")
+    table_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all of them but PGD and P4D")
     bytes_per_fault: float | None = column(
         unit="bytes",
         low=None,
