@@ -279,8 +279,12 @@ def _countable(choice: str, machine: Machine) -> bool:
     """Whether perf knows an event of this model of CPU: its tables differ by model and release."""
     assert machine.perf is not None
     # What is about sampling is nothing for perf stat.
-    event = choice.replace("freq={frequency},", "")
-    words = [machine.perf, "stat", "-x,", "-e", event, "--", "true"]
+    return _counts_with(machine.perf, choice.replace("freq={frequency},", ""))
+
+
+@functools.cache
+def _counts_with(perf: str, event: str) -> bool:
+    words = [perf, "stat", "-x,", "-e", event, "--", "true"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return done.returncode == 0 and "<not supported>" not in done.stderr
 
