@@ -410,10 +410,17 @@ def list_recipes() -> int:
         size = f"{recipe.megabytes} MB of perf.data at most" if not recipe.trigger else "a ring"
         paragraph("records", f"{scope}, {limit} where nothing ends it, {size}{ring}")
         for event in recipe.events:
-            paragraph("", f"{' or '.join(map(event_name, event.first_of))}: {event.why}")
+            paragraph("", f"{any_of(event.first_of)}: {event.why}")
+        for count in recipe.counts:
+            paragraph("", f"counted by perf stat, {any_of(count.first_of)}: {count.why}")
         paragraph("read", recipe.read)
         print()
     return DONE
+
+
+def any_of(choices: Sequence[str]) -> str:
+    """The names of events of which one is taken; of several models of CPU some are alike."""
+    return " or ".join(dict.fromkeys(map(event_name, choices)))
 
 
 def ability(recipe: Recipe, machine: perf_events.Machine) -> str:
