@@ -33,7 +33,8 @@
 
 #define PAGE 4096UL
 #define HUGE (2UL << 20)
-#define EVERYTHING (127UL << 40)  // of the 128 TiB that a process may map
+#define PGD_ENTRY (512UL << 30)  // what an entry of the PGD maps
+#define PGDS 253UL               // of the 128 TiB that a process may map, what has neither the program nor its stack
 
 static void fail(const char *what)
 {
@@ -41,9 +42,10 @@ static void fail(const char *what)
 	exit(1);
 }
 
-static volatile const char *map(size_t bytes, int thp)
+static volatile const char *map_at(unsigned long address, size_t bytes, int thp)
 {
-	char *memory = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	int where = address ? MAP_FIXED_NOREPLACE : 0;
+	char *memory = mmap((void *)address, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | where, -1, 0);
 
 	if (memory == MAP_FAILED)
 		fail("mmap");
@@ -54,7 +56,7 @@ static volatile const char *map(size_t bytes, int thp)
 
 static void read_every(size_t step, size_t count, int thp)
 {
-	volatile const char *memory = map(step * count, thp);
+	volatile const char *memory = map_at(0, step * count, thp);
 
 	for (size_t i = 0; i < count; i++)
 		(void)memory[i * step];
@@ -64,17 +66,14 @@ static void read_every(size_t step, size_t count, int thp)
 // 512 the third part begins after 130,000 faults.
 static void read_breadth_first(size_t count, size_t puds)
 {
-	volatile const char *memory = map(EVERYTHING, 0);
+	volatile const char *memory = map_at(PGD_ENTRY, PGDS * PGD_ENTRY, 0);
 
 	for (size_t pmd = 0; pmd < 512; pmd++)
 		for (size_t pud = 0; pud < puds; pud++)
-			for (size_t pgd = 0; pgd < 512; pgd++) {
-				size_t at = ((pgd << 18) + (pud << 9) + pmd) << 21;
-				if (at >= EVERYTHING)
-					break;
+			for (size_t pgd = 0; pgd < PGDS; pgd++) {
 				if (!count--)
 					return;
-				(void)memory[at];
+				(void)memory[((pgd << 18) + (pud << 9) + pmd) << 21];
 			}
 }
 
