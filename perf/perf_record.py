@@ -14,6 +14,7 @@ import contextlib
 import io
 import os
 import re
+import select
 import signal
 import subprocess
 import tempfile
@@ -275,7 +276,7 @@ def _until_over(
     """
     begin, gone = time.monotonic(), 0.0
     # Often at first: what is over soon has a course, too.
-    while not _over(perf.pid, min(max((time.monotonic() - begin) / 20, 0.01), 0.1)):
+    while not _over(perf.pid, min(max((time.monotonic() - begin) / 10, 0.02), 0.1)):
         look(list(pids) or [pid for child in children(perf.pid) for pid in descendants(child)])
         now = time.monotonic()
         if pids and whole and not any(Path(f"/proc/{pid}").exists() for pid in pids):
@@ -292,13 +293,14 @@ def _until_over(
 
 def _over(pid: int, seconds: float) -> bool:
     """Whether a child has ended by then; it stays, to be asked what it used."""
-    end = time.monotonic() + seconds
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        left = end - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(left, 0.01))
-    return True
+    try:
+        running = os.pidfd_open(pid)
+    except OSError:  # before Linux 5.3
+        time.sleep(seconds)
+    else:
+        select.select([running], [], [], seconds)
+        os.close(running)
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _counting(

@@ -22,6 +22,8 @@ LEVELS = ("pte_tables", "pmd_tables", "pud_tables")
 COUNTED = ("faults", *LEVELS)
 PAGES = 5  # at the upper end of the axis, one a tick: there are at most four levels below the PGD
 
+MORE_THAN = 2  # looks: one step is no course
+
 
 @record
 class GrowthChart:
@@ -62,7 +64,7 @@ def _chart(pid: int, comm: str, exact: list[Row], looks: list[Row], page: int) -
     lines: list[tuple[str, list[float | None]]] = []
     if exact:
         lines.append((ADDRESSES, [_kib(row["bytes_per_fault"]) for row in exact]))
-    if len(looks) > 1:
+    if len(looks) > MORE_THAN:
         ends = [row["faults"] for row in shown]
         lines.append((VMPTE, _between(looks, ends) if exact else _own(looks)))
     lines = [(name, values) for name, values in lines if any(v is not None for v in values)]
