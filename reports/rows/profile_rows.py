@@ -323,7 +323,9 @@ class ProfileCommand:
         unit="s", help="from its first instruction to its end, by perf's clock; empty: not seen"
     )
     user_seconds: float | None = column(
-        unit="s", help="in user code, in clock ticks of 10 ms; empty: the recording does not say"
+        unit="s",
+        help="in user code, in clock ticks of 10 ms, with what came before its first instruction; "
+        "empty: the recording does not say",
     )
     system_seconds: float | None = column(unit="s", help="in the kernel, likewise")
 
