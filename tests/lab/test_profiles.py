@@ -243,7 +243,9 @@ def test_breadth_first_takes_three_tables_a_fault_then_two_then_one(bundle: Bund
     each = {
         r["faults"]: r["bytes_per_fault"] for r in growth(bundle, "page_fault_breadth", "addresses")
     }
-    assert (each[128], each[1024], each[last["faults"]]) == (12288, 8192, 4096)
+    assert (each[128], each[1024]) == (12288, 8192)
+    # Since the 2,048th, which is a few faults before the last of two tables.
+    assert each[last["faults"]] == pytest.approx(4096, rel=0.02)
 
 
 def test_the_huge_zero_page_is_among_the_counters(bundle: Bundle) -> None:
