@@ -133,10 +133,11 @@ def test_of_a_recording_without_addresses_vmpte_is_drawn_alone(tmp_path: Path) -
     )[0].replace("<b class", "")
 
 
+@pytest.mark.parametrize("made_by", ["addresses", "VmPTE", "something else"])
 @pytest.mark.parametrize("looks", [0, 1, 2])
-def test_few_looks_are_no_course_and_no_failure(looks: int) -> None:
+def test_few_looks_are_no_course_and_no_failure(looks: int, made_by: str) -> None:
     rows = [
-        {"pid": 7, "comm": "x", "made_by": "VmPTE", "faults": n, "seconds": 0.0, "pte_tables": None,
+        {"pid": 7, "comm": "x", "made_by": made_by, "faults": n, "seconds": 0.0, "pte_tables": None,
          "pmd_tables": None, "pud_tables": None, "table_bytes": 0, "bytes_per_fault": None}
         for n in range(looks)
     ]  # fmt: skip

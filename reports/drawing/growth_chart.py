@@ -51,9 +51,14 @@ def growth_charts(rows: Sequence[Row], page_bytes: int) -> list[GrowthChart]:
     for row in rows:
         found.setdefault((row["pid"], row["comm"]), {}).setdefault(row["made_by"], []).append(row)
     return [
-        _chart(pid, comm, by.get(ADDRESSES, []), by.get(VMPTE, []), page_bytes)
+        _chart(pid, comm, _whole(by.get(ADDRESSES, [])), by.get(VMPTE, []), page_bytes)
         for (pid, comm), by in found.items()
     ]
+
+
+def _whole(rows: list[Row]) -> list[Row]:
+    """Those that tell levels apart, as all of mmscope's own do."""
+    return [row for row in rows if None not in {row[name] for name in COUNTED}]
 
 
 def _chart(pid: int, comm: str, exact: list[Row], looks: list[Row], page: int) -> GrowthChart:

@@ -396,8 +396,10 @@ def _commands(name: str, reading: Reading, making: Making) -> list[ProfileComman
 
 
 def _period(profiles: list[Profile], event: str) -> int | None:
-    """What the samples of an event stand for."""
-    return next((row.period for row in profiles if row.event == event and row.samples), None)
+    """What the samples of an event stand for, of user code alone as it was counted."""
+    plain = event.removesuffix(":u")
+    same = (row for row in profiles if row.event.removesuffix(":u") == plain)
+    return next((row.period for row in same if row.samples), None)
 
 
 def _duration(name: str, what: str, values: "array[int]") -> ProfileDuration:
