@@ -6,6 +6,8 @@ meanwhile.
 perf reaps the command, so that the kernel adds its times to those of perf's children: fields cutime
 and cstime of /proc/PID/stat, in clock ticks (10 ms), read when perf has ended and before it is
 waited for. They have the times of whatever the command itself waited for, as those of ``time`` do.
+Its end is when its pidfd says so: perf's own record of an end comes before the address space goes
+(``do_exit()``, 6.12: ``perf_event_exit_task()``, then ``exit_mm()``).
 VmPTE of /proc/PID/status is all page tables of a process but PGD and P4D (``mm_pgtables_bytes()``).
 
 Costs: two small files of each process that is looked at.
@@ -17,6 +19,8 @@ a kernel without CONFIG_PROC_CHILDREN.
 import contextlib
 import os
 import re
+import select
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -125,10 +129,16 @@ class Watched:
     The page tables of processes over time.
 
     :param also: called at each look.
+    :param of_command: the first of them is a command, and when it ends is wanted.
     """
 
-    def __init__(self, also: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, also: Callable[[], None] = lambda: None, *, of_command: bool = False
+    ) -> None:
         self.also = also
+        self._of_command = of_command
+        self._end: threading.Thread | None = None
+        self._gone: float | None = None
         self.begin = time.monotonic_ns()
         self.found: dict[int, Growth] = {}
 
@@ -136,6 +146,9 @@ class Watched:
         """Read them once more."""
         self.also()
         for pid in pids:
+            if self._of_command and self._end is None:
+                self._end = threading.Thread(target=self._wait, args=(pid,), daemon=True)
+                self._end.start()
             said = stat(pid)
             if said is None or said.comm in ("perf", WAITING.decode()):
                 continue  # it has the tables that perf had
@@ -148,3 +161,17 @@ class Watched:
                         growth = self.found[pid] = Growth(said.comm)
                     at = time.monotonic_ns() - self.begin
                     growth.add(at, said.faults, int(match[1]) << 10)
+
+    def _wait(self, pid: int) -> None:
+        """A process is gone when its address space is, too: its last record of perf's is before."""
+        with contextlib.suppress(OSError):
+            running = os.pidfd_open(pid)
+            select.select([running], [], [])
+            self._gone = time.monotonic()
+            os.close(running)
+
+    def gone(self) -> float | None:
+        """When the command had ended, as ``time.monotonic()``; None if it was not seen."""
+        if self._end is not None:
+            self._end.join(1.0)
+        return self._gone

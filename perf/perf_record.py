@@ -62,6 +62,7 @@ class Recording:
     notes: list[str] = field(default_factory=list)
     unopened: list[str] = field(default_factory=list)  # events that perf went on without
     used: tuple[float, float] | None = None  # seconds of the command, (user, system)
+    gone: float | None = None  # when it had ended, by perf's clock
     counted: list[Counted] = field(default_factory=list)
     growths: dict[int, Growth] = field(default_factory=dict)  # page tables by pid
 
@@ -112,7 +113,7 @@ def record(
             if event.required:
                 raise RecordError(reason)
         words = arguments(recipe, plan, machine, output, command, pids, probes)
-        watched = Watched(look)
+        watched = Watched(look, of_command=bool(command))
         begin = time.monotonic()
         ran = _run(words, limit, pids, command, plan, folder, guard, watched.look)
         taken = time.monotonic() - begin
@@ -128,6 +129,7 @@ def record(
     unopened = without([event for event in asked if event not in dropped], opened(words[0], files))
     done = Recording(files, taken, ran.watched, ended, words, refused, missed, notes, unopened)
     done.used, done.counted, done.growths = ran.used, ran.counted, watched.found
+    done.gone = watched.gone()
     return done
 
 
@@ -178,8 +180,9 @@ def arguments(
     :param probes: the kprobes that were made, and those that the kernel refused.
     """
     assert machine.perf is not None
-    # -N: no build-ids, which would be copied to the user's home.
+    # -N: no build-ids, which would be copied to the user's home. Times as our own clock has them.
     words = [machine.perf, "record", "-q", "-N", "--sample-cpu", "-P", "--call-graph", "fp"]
+    words += ["-k", "CLOCK_MONOTONIC"]
     words += ["-o", str(output), "-m", recipe.buffer if plan.privileged else SMALL_BUFFER]
     if recipe.addresses:
         words.append("-d")

@@ -69,7 +69,6 @@ _RECORD = re.compile(
 )
 _FORK = re.compile(rb"\((\d{1,10}):\d+\):\((\d{1,10}):\d+\)")
 _COMM = re.compile(rb"( exec)?: (.*):(\d{1,10})/\d{1,10}\Z", re.DOTALL)
-_EXIT = re.compile(rb"\((\d{1,10}):\d+\)")
 _LOST = re.compile(rb" lost (\d{1,15})(?!\d)")
 _FRAME = re.compile(rb" *([0-9a-f]+) (.*?)(?: \(([^\t]*)\))?\s*\Z", re.DOTALL)
 # What a sample without call chain has behind its address.
@@ -94,15 +93,6 @@ _What = tuple[int | None, bytes, bytes]  # period, event, rest
 
 
 @dataclass
-class Ran:
-    """The command that perf ran: when it was executed, and when the last of its threads ended."""
-
-    pid: int
-    begin: bytes  # seconds
-    end: bytes = b""
-
-
-@dataclass
 class Reading:
     """What was met on the way, beside the samples."""
 
@@ -112,7 +102,7 @@ class Reading:
     # Parents, as far as known: pid of a process to that of its parent.
     on_fork: Callable[[int, int], None] | None = None
     forked: set[int] = field(default_factory=set, repr=False)  # what waits to become a command
-    ran: Ran | None = None
+    begun: bytes = b""  # when that was executed, in seconds
     # What stands before and behind the time, as met.
     before: dict[bytes, _Who] = field(default_factory=dict, repr=False)
     behind: dict[bytes, _What] = field(default_factory=dict, repr=False)
@@ -258,10 +248,8 @@ def _note(record: re.Match[bytes], reading: Reading) -> None:
         executed, name, pid = comm[1], comm[2], int(comm[3])
         if not executed and name == WAITING:
             reading.forked.add(pid)
-        elif executed and time and reading.ran is None and pid in reading.forked:
-            reading.ran = Ran(pid, time)
-    elif kind == b"EXIT" and time and (ran := reading.ran) and (gone := _EXIT.match(words)):
-        ran.end = time if int(gone[1]) == ran.pid else ran.end
+        elif executed and time and not reading.begun and pid in reading.forked:
+            reading.begun = time
 
 
 class Frame(NamedTuple):

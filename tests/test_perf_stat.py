@@ -125,6 +125,7 @@ def test_counts_stand_beside_the_samples_of_the_same_event(tmp_path: Path) -> No
         {"counted": [["x"]]},
         {"counted": [[7, 1, 1.0, ""]]},
         {"used": [1.0]},
+        {"gone": -1.0},
         {"used": [1.0, float("nan")]},
         {"growths": [[7, "x", [[1, 2]]]]},
         {"growths": [[7, "x", 3]]},

@@ -186,35 +186,35 @@ RECORDS = (
     b"perf-exec 0/0 0.000000: PERF_RECORD_COMM: perf-exec:%d/%d\n"
     b"x %d/%d 1.000001000: PERF_RECORD_COMM exec: x:%d/%d\n"
 )
-GONE = b"x 7/7 3.500001000: PERF_RECORD_EXIT(7:7):(6:6)\n"
+OTHER = b"y 9/9 0.500000000: PERF_RECORD_COMM exec: y:9/9\n"
 
 
 @pytest.mark.parametrize(
-    ("records", "real"),
+    ("records", "gone", "real"),
     [
-        (RECORDS % ((7,) * 6) + GONE, 2.5),
-        # The last of its threads.
-        (RECORDS % ((7,) * 6) + GONE.replace(b"(7:7)", b"(7:8)", 1).replace(b"3.5", b"9.5"), 8.5),
-        # Others, before and after.
-        (RECORDS % ((7,) * 6) + GONE + GONE.replace(b"7:7", b"8:8").replace(b"3.5", b"4.5"), 2.5),
-        (RECORDS % ((7,) * 6), None),
+        (RECORDS % ((7,) * 6), 3.500002, 2.500001),
+        # Another program begins before it, and after.
+        (OTHER + RECORDS % ((7,) * 6) + OTHER.replace(b"0.5", b"2.5"), 3.5, 2.499999),
+        # It becomes another program itself.
+        (RECORDS % ((7,) * 6) + OTHER.replace(b"9", b"7").replace(b"0.5", b"2.5"), 3.5, 2.499999),
+        (RECORDS % ((7,) * 6), None, None),
+        (OTHER, 3.5, None),
     ],
 )
-def test_real_time_is_from_the_commands_exec_to_the_end_of_its_last_thread(
-    records: bytes, real: float | None, tmp_path: Path
+def test_real_time_is_from_the_commands_exec_until_its_memory_is_gone(
+    records: bytes, gone: float | None, real: float | None, tmp_path: Path
 ) -> None:
-    bundle = recorded(tmp_path, records + faults(breadth_first(9)), used=[0.25, 1.5])
+    text = records + faults(breadth_first(9))
+    bundle = recorded(tmp_path, text, used=[0.25, 1.5], gone=gone)
     (row,) = bundle.rows("profile_commands")
-    assert row["real_seconds"] == (None if real is None else pytest.approx(real, abs=1e-6))
+    assert row["real_seconds"] == (None if real is None else pytest.approx(real, abs=1e-9))
     assert (row["command"], row["user_seconds"], row["system_seconds"]) == ("./faults", 0.25, 1.5)
     html = render(bundle, evaluate(bundle))
     assert "user <strong>0.25 s</strong>, system <strong>1.50 s</strong>" in html
 
 
 def test_what_is_not_a_command_has_no_times(tmp_path: Path) -> None:
-    """Another process is executed meanwhile."""
-    other = b"x 9/9 1.000000500: PERF_RECORD_COMM exec: x:9/9\n" + GONE.replace(b"7:7", b"9:9")
-    bundle = recorded(tmp_path, other + faults(breadth_first(9)))
+    bundle = recorded(tmp_path, RECORDS % ((7,) * 6) + faults(breadth_first(9)))
     assert "profile_commands" not in bundle.tables
 
 

@@ -51,6 +51,7 @@ class Making:
     page_tables: list[list[int]] = field(default_factory=list)
     # Seconds of the command: user, system.
     used: list[float] | None = None
+    gone: float | None = None  # when it had ended, by perf's clock
     # Of processes: [pid, comm, [[ns since the begin, faults, bytes of page tables], …]].
     growths: list[Any] = field(default_factory=list)
     # By perf stat: [event, count or None, share of the time or None, why not].
@@ -60,6 +61,7 @@ class Making:
         """What the recording itself has of it."""
         self.seconds, self.ended = recording.seconds, recording.ended
         self.pids, self.missed = recording.pids, recording.missed
+        self.gone = recording.gone
         self.used = None if recording.used is None else list(recording.used)
         self.growths = [[pid, g.comm, g.points] for pid, g in recording.growths.items()]
         self.counted = [[c.event, c.count, c.share, c.why] for c in recording.counted]
@@ -103,6 +105,8 @@ class Making:
         seconds = self.used or []
         if self.used is not None and not _are(seconds, float, float):
             raise ValueError("used is not valid")
+        if not _are([self.gone or 0.0], float):
+            raise ValueError("gone is not valid")
         for growth in self.growths:
             if not _are(growth, int, str, list):
                 raise ValueError("growths is not valid")
@@ -144,6 +148,7 @@ _TOLD: dict[str, Any] = {
     "missed": dict,
     "page_tables": list,
     "used": list | None,
+    "gone": float | None,
     "growths": list,
     "counted": list,
 }
@@ -156,6 +161,7 @@ _TOLD_SINCE: dict[str, Any] = {
     "missed": {},
     "page_tables": [],
     "used": None,
+    "gone": None,
     "growths": [],
     "counted": [],
 }

@@ -385,13 +385,12 @@ def _page_tables(name: str, making: Making) -> list[ProfilePageTables]:
 
 
 def _commands(name: str, reading: Reading, making: Making) -> list[ProfileCommand]:
-    ran = reading.ran
-    if ran is None and making.used is None:
+    if making.used is None:
         return []
-    real = (
-        round((nanoseconds(ran.end) - nanoseconds(ran.begin)) / 1e9, 6) if ran and ran.end else None
-    )
-    user, system = making.used or (None, None)
+    real = None
+    if making.gone is not None and reading.begun:
+        real = max(round(making.gone - nanoseconds(reading.begun) / 1e9, 6), 0.0)
+    user, system = making.used
     return [ProfileCommand(name, making.command, real, user, system)]
 
 

@@ -320,7 +320,8 @@ class ProfileCommand:
     profile: str = column(holds="profile", key=True, help=PROFILE)
     command: str | None = column(holds="command", help="what was run")
     real_seconds: float | None = column(
-        unit="s", help="from its first instruction to its end, by perf's clock; empty: not seen"
+        unit="s",
+        help="from its first instruction until it was gone with its memory; empty: not seen",
     )
     user_seconds: float | None = column(
         unit="s",
