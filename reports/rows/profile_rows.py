@@ -280,8 +280,8 @@ class ProfileTableGrowth:
         unit="s", help="since its first fault; of VmPTE since the begin of the recording"
     )
     pte_tables: int | None = column(help="tables of entries; VmPTE does not tell levels apart")
-    pmd_tables: int | None = column(help="tables of those")
-    pud_tables: int | None = column(help="and of these")
+    pmd_tables: int | None = column(help="of the level above")
+    pud_tables: int | None = column(help="of the level above that")
     table_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all of them but PGD and P4D")
     bytes_per_fault: float | None = column(
         unit="bytes",
@@ -324,9 +324,7 @@ class ProfileCommand:
         help="from its first instruction until it was gone with its memory; empty: not seen",
     )
     user_seconds: float | None = column(
-        unit="s",
-        help="in user code, in clock ticks of 10 ms, with what came before its first instruction; "
-        "empty: the recording does not say",
+        unit="s", help="in user code, in clock ticks of 10 ms; empty: the recording does not say"
     )
     system_seconds: float | None = column(unit="s", help="in the kernel, likewise")
 
