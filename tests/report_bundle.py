@@ -385,11 +385,9 @@ def profile_rows() -> dict[str, Table]:
             name, 7, "faults", "addresses", 512, 0.7, 487, 486, 256, 5_033_984, 8639.5
         ),
         ProfileTableGrowth(name, 7, "faults", "VmPTE", 300, 0.6, None, None, None, 3_300_000, None),
-        ProfileTableGrowth(name, 7, "faults", "VmPTE", 600, 0.9, None, None, None, 5_700_000, 8000),
     ]
     rows["profile_commands"] = [ProfileCommand(name, "faults sparse", 1.25, 0.02, 1.1)]
     rows["profile_counts"] = [
-        ProfileCount(name, "dTLB-load-misses", 1_204_511, 0.75, None, None),
         ProfileCount(name, "page-walk-cycles", None, None, 9_000, "not supported"),
     ]
     rows["profile_counters"] = [ProfileCounter(name, "oom_kill", 1, 40.0)]
