@@ -22,7 +22,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mmscope.perf import perf_probes, perf_script
-from mmscope.perf.folded import KERNEL, Again, Allocations, Folded, Known, Moment, Task, Took
+from mmscope.perf.folded import (
+    KERNEL,
+    MAX_REGIONS,
+    Again,
+    Allocations,
+    Folded,
+    Growth,
+    Known,
+    Moment,
+    Task,
+    Took,
+    nanoseconds,
+)
 from mmscope.perf.hostile_names import plain_name
 from mmscope.perf.perf_script import Frame, Sample
 from mmscope.perf.recipe import Event, Pair, Recipe, event_name
@@ -36,11 +48,9 @@ _MAX_KNOWN = 20_000
 _MAX_LINES = 100_000
 MAX_TIMELINE = 5_000
 MAX_TASKS = 2_000
-MAX_REGIONS = 1 << 20
 MAX_DURATIONS = 1 << 20
 MAX_ABOUT = 10_000  # that durations are kept by
 MAX_FOUND = 1_000
-REGION_SHIFT = 21  # 2 MiB: what a PTE table maps with pages of 4 KiB, and a part of it with larger
 INTERRUPT = "(interrupt)"  # in the place of a comm
 # The name of a pair whose waiting is known, beside its whole time.
 WAITING, NOT_WAITING = ", waiting", ", not waiting"
@@ -90,6 +100,8 @@ class Fold:
         self.timeline: list[Moment] = []
         self.more_moments = 0
         self.tasks: dict[tuple[str, int, str], Task] = {}
+        self.growths: dict[tuple[int, str], Growth] = {}
+        self._shape(4096)
         self.durations: dict[str, array[int]] = {}
         self.more_durations = 0
         # Of pairs that were all done: by name, and by what it was about.
@@ -129,13 +141,22 @@ class Fold:
                 self._inside.setdefault(pair.waits, []).append(pair.name)
                 self._has_waits.add(pair.name)
 
-    def hear(self, left_out: Iterable[str], filtered: Iterable[str]) -> None:
+    def _shape(self, page_bytes: int) -> None:
+        """A table is a page, with an entry of 8 bytes for each page or table below it."""
+        self._index_bits = page_bytes.bit_length() - 4
+        self._region_shift = page_bytes.bit_length() - 1 + self._index_bits
+
+    def hear(
+        self, left_out: Iterable[str], filtered: Iterable[str], page_bytes: int = 4096
+    ) -> None:
         """
         What is known of the recording.
 
         :param left_out: events that it does not have: what only they would show is left out.
         :param filtered: events of which it has only what is asked for.
+        :param page_bytes: of that machine.
         """
+        self._shape(page_bytes)
         left = set(left_out)
         self.filtered = frozenset(filtered)
         if self.recipe is None or not left:
@@ -342,8 +363,13 @@ class Fold:
         task.faults += 1
         task.first = min(task.first, address)
         task.last = max(task.last, address)
+        region = address >> self._region_shift
         if len(task.regions) < MAX_REGIONS:
-            task.regions.add(address >> REGION_SHIFT)
+            task.regions.add(region)
+        growth = self.growths.get(key[1:])
+        if growth is None:
+            growth = self.growths[key[1:]] = Growth(self._index_bits)
+        growth.fault(region, sample.time)
 
     def _pair(self, event: str, sample: Sample, removed: str, stack: str) -> None:
         if (pair := self._begins.get(event)) is not None and not removed:
@@ -415,6 +441,9 @@ class Fold:
 
     def finish(self) -> None:
         """All samples were added."""
+        self.growths = {task: growth for task, growth in self.growths.items() if task[0] >= 0}
+        for growth in self.growths.values():
+            growth.finish()
         left = sum(map(len, self._reserving.values()))
         self._reserving.clear()
         if left:
@@ -460,12 +489,6 @@ def _returns_to(pair: Pair, text: bytes, caller: str) -> str:
     found = _RETURNS.search(text)
     name = found[2].decode() if found else ""
     return caller if name.startswith(pair.inner) else name
-
-
-def nanoseconds(printed: bytes) -> int:
-    """A time as perf prints it, with six or nine decimals."""
-    seconds, _, fraction = printed.partition(b".")
-    return int(seconds) * 10**9 + int(fraction.ljust(9, b"0"))
 
 
 def is_kernel(frame: Frame) -> bool:

@@ -95,6 +95,18 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Count:
+    """
+    Something that ``perf stat`` counts beside the recording.
+
+    :ivar first_of: perf's event strings, the best first.
+    """
+
+    why: str
+    first_of: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class View:
     """A flame graph of its own: stacks from these frames on."""
 
@@ -123,9 +135,13 @@ class Recipe:
     split: str = ""  # of parts/
     trigger: str = ""  # flight recorder: this event dumps what the buffers hold
     counters: tuple[str, ...] = ()  # of /proc/vmstat, before and after
+    counts: tuple[Count, ...] = ()
     pairs: tuple[Pair, ...] = ()
     probes: tuple[Probe, ...] = ()
     views: tuple[View, ...] = ()
+
+
+_LISTS = {"events": Event, "counts": Count, "pairs": Pair, "probes": Probe, "views": View}
 
 
 def names() -> list[str]:
@@ -143,7 +159,7 @@ def load(name: str) -> Recipe:
         raise ValueError(f"no recipe {name!r}; there are {', '.join(names())}")
     try:
         data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-        for key, kind in (("events", Event), ("pairs", Pair), ("probes", Probe), ("views", View)):
+        for key, kind in _LISTS.items():
             data[key] = tuple(kind(**_tuples(item)) for item in data.get(key, ()))
         words = {k: " ".join(data[k].split()) for k in ("answers", "needs", "overhead")}
         return Recipe(name=name, **_tuples({**data, **words, "read": data["read"].strip()}))

@@ -15,17 +15,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.table import Table
-from mmscope.perf.folded import Folded
-from mmscope.perf.folding import REGION_SHIFT, UNNAMED, Fold
+from mmscope.perf.folded import Folded, nanoseconds
+from mmscope.perf.folding import UNNAMED, Fold
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
 from mmscope.perf.recipe import Recipe, event_name
 from mmscope.perf.stack_parts import KnownFrames
 from mmscope.reports.profiles.making import Making
+from mmscope.reports.profiles.table_growth import growth_rows
 from mmscope.reports.rows import profile_rows
 from mmscope.reports.rows.profile_rows import (
     Profile,
     ProfileAllocation,
+    ProfileCommand,
+    ProfileCount,
     ProfileCounter,
     ProfileDuration,
     ProfileFaults,
@@ -99,6 +102,12 @@ def profiled(
         _victim(name, row) for row in rows["profile_moments"] if row.event == "oom:mark_victim"
     ]
     rows["profile_page_tables"] = _page_tables(name, making)
+    rows["profile_table_growth"] = growth_rows(name, fold, making)
+    rows["profile_commands"] = _commands(name, reading, making)
+    rows["profile_counts"] = [
+        ProfileCount(name, event, count, share, _period(rows["profiles"], event), why or None)
+        for event, count, share, why in making.counted
+    ]
     rows["profile_durations"] = [_duration(name, *item) for item in fold.durations.items()]
     rows["profile_ksm_walks"] = [
         ProfileKsmWalk(name, hex(about & ~NODE_BITS), t.times, t.total, t.least, t.most)
@@ -307,7 +316,6 @@ def _frames(name: str, event: Folded) -> list[ProfileFrame]:
 def _faults(name: str, fold: Fold, making: Making) -> list[ProfileFaults]:
     # A PTE table has an entry of 8 bytes for each page.
     region = making.page_bytes * making.page_bytes // 8
-    parts = region >> REGION_SHIFT
     return [
         ProfileFaults(
             name,
@@ -315,7 +323,7 @@ def _faults(name: str, fold: Fold, making: Making) -> list[ProfileFaults]:
             pid,
             comm,
             t.faults,
-            len({part // parts for part in t.regions}),
+            len(t.regions),
             f"{t.first:#x}",
             f"{t.last:#x}",
             region,
@@ -386,6 +394,23 @@ def _page_tables(name: str, making: Making) -> list[ProfilePageTables]:
     table_bytes -= before
     each = round(table_bytes / faults, 3) if faults > 0 and table_bytes > 0 else None
     return [ProfilePageTables(name, (end - begin) / 1e9, faults, table_bytes, each)]
+
+
+def _commands(name: str, reading: Reading, making: Making) -> list[ProfileCommand]:
+    if making.used is None:
+        return []
+    real = None
+    if making.gone is not None and reading.begun:
+        real = max(round(making.gone - nanoseconds(reading.begun) / 1e9, 6), 0.0)
+    user, system = making.used
+    return [ProfileCommand(name, making.command, real, user, system)]
+
+
+def _period(profiles: list[Profile], event: str) -> int | None:
+    """What the samples of an event stand for, of user code alone as it was counted."""
+    plain = event.removesuffix(":u")
+    same = (row for row in profiles if row.event.removesuffix(":u") == plain)
+    return next((row.period for row in same if row.samples), None)
 
 
 def _duration(name: str, what: str, values: "array[int]") -> ProfileDuration:

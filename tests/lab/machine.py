@@ -201,12 +201,14 @@ def run(
     boot_seconds: float = BOOT_SECONDS,
     workload_seconds: float = WORKLOAD_SECONDS,
     dump_seconds: float = DUMP_SECONDS,
+    dump: bool = True,
 ) -> None:
     """
     Boot *kernel*, run *workload*, and leave ``vmcore``, ``truth/A``, ``truth/B`` and
     ``console.log`` in *folder*.
 
     :param qemu_args: more arguments for QEMU, such as a disk.
+    :param dump: whether a vmcore is wanted.
     :raises LabError: the guest dies or a step takes too long; has the console's last lines.
     """
     initramfs = build_initramfs(folder, init, kernel.modules)
@@ -227,7 +229,7 @@ def run(
             qemu_args,
             boot_seconds,
             workload_seconds,
-            dump_seconds,
+            dump_seconds if dump else 0,
         ),
     )
     initramfs.unlink()
@@ -301,21 +303,14 @@ async def _run(
         await _save(qmp, stop, int(where[1], 16), int(where[2]), raw)
         unpack_truth(raw.read_bytes(), folder / "truth")
         raw.unlink()
-        vmcore = folder / "vmcore"
-        try:
-            async with asyncio.timeout(dump_seconds):
-                await qmp.execute(
-                    "dump-guest-memory", {"paging": False, "protocol": f"file:{vmcore}"}
-                )
-        except TimeoutError:
-            raise LabError(f"the dump is not done after {dump_seconds:.0f} s") from None
-        # Most of a guest's memory is zeros, which need no room on the disk.
-        _tool("fallocate", "--dig-holes", str(vmcore))
-        stat = vmcore.stat()
-        say(
-            f"vmcore: {stat.st_size >> 20} MiB, {stat.st_blocks >> 11} of them on disk, "
-            f"in {time.monotonic() - started:.1f} s"
-        )
+        if dump_seconds:
+            vmcore = folder / "vmcore"
+            await _dump(qmp, vmcore, dump_seconds)
+            stat = vmcore.stat()
+            say(
+                f"vmcore: {stat.st_size >> 20} MiB, {stat.st_blocks >> 11} of them on disk, "
+                f"in {time.monotonic() - started:.1f} s"
+            )
     except QMPError as error:
         raise LabError(f"QEMU refuses: {error}\n{console.tail()}") from error
     finally:
@@ -324,6 +319,16 @@ async def _run(
         qemu.kill()
         qemu.wait()
     errors.unlink()
+
+
+async def _dump(qmp: QMPClient, vmcore: Path, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await qmp.execute("dump-guest-memory", {"paging": False, "protocol": f"file:{vmcore}"})
+    except TimeoutError:
+        raise LabError(f"the dump is not done after {seconds:.0f} s") from None
+    # Most of a guest's memory is zeros, which need no room on the disk.
+    _tool("fallocate", "--dig-holes", str(vmcore))
 
 
 async def _inflate(qmp: QMPClient, size: int) -> None:
