@@ -10,7 +10,7 @@ Cannot know: what was not recorded; of that nothing is said, and not 0.
 import dataclasses
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,14 @@ class Profiled:
     folded: list[tuple[str, str, str, list[tuple[str, int]]]]  # name, title, unit, stacks
 
 
+def _not_counted(fold: Fold) -> Iterator[str]:
+    """What was beyond the limits of what is kept."""
+    if fold.more_durations:
+        yield f"the last {fold.more_durations:,} durations are not counted"
+    if fold.more_about:
+        yield f"{fold.more_about:,} walks of other KSM pages are not in profile_ksm_walks"
+
+
 def profiled(
     name: str,
     fold: Fold,
@@ -86,10 +94,7 @@ def profiled(
         for table, made in _details(name, event, fold, row.nmi):
             rows[table] += made
     partial += _said_of_losses(rows["profiles"], fold, reading, making)
-    if fold.more_durations:
-        remarks.append(f"the last {fold.more_durations:,} durations are not counted")
-    if fold.more_about:
-        remarks.append(f"{fold.more_about:,} walks of other KSM pages are not in profile_ksm_walks")
+    remarks += _not_counted(fold)
     rows["profile_recordings"] = [_recording(name, recipe, making)]
     rows["profile_moments"] = [
         ProfileMoment(
