@@ -60,7 +60,6 @@ def from_files(files: Files) -> Found:
 MANAGED_MEMORY_SECTION = Section(
     name="managed_memory",
     title="Managed memory",
-    place=205,
     tables=(MANAGED_MEMORY,),
     intro="""
 The memory that the page allocator manages: MemTotal of

@@ -12,6 +12,7 @@ import make_docs
 import pytest
 
 from mmscope import FOLDER
+from mmscope.drgn.sections import registry
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.prices import PRICES
 from mmscope.drgn.sections.registry import SECTIONS
@@ -54,13 +55,41 @@ def test_a_row_is_compared_and_shown_as_a_frozen_dataclass_is() -> None:
         Named("a")
 
 
-def test_every_section_has_a_place_of_its_own_and_says_what_it_reads() -> None:
-    places = [heading.place for heading in HEADINGS.values()]
-    assert len(set(places)) == len(places) > 20
+def test_every_section_has_a_name_of_its_own_and_says_what_it_reads() -> None:
+    names = [section.name for section in registry.in_order()]
+    names += [heading.name for heading in HEADINGS.values() if heading.name not in SECTIONS]
+    assert len(set(names)) == len(names) > 20
     for section in SECTIONS.values():
         assert set(section.reads) <= PRICES.keys()
-        assert section.intro.strip(), section.name
         assert not section.command.picks or section.command.picks in PICKS
+
+
+def test_the_order_has_sections_and_folders_each_once() -> None:
+    known = {*SECTIONS, *(f"{folder}/" for folder in registry.folders())}
+    assert set(registry.ORDER) <= known
+    assert len(set(registry.ORDER)) == len(registry.ORDER)
+
+
+def test_a_section_without_an_entry_stands_with_those_of_its_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_free = [section.name for section in registry.sections_of("free")]
+    assert of_free[0] == "zones" and len(of_free) > 3 and not set(of_free) & set(registry.ORDER)
+    monkeypatch.setattr(registry, "ORDER", ("pageblocks", *registry.ORDER))
+    in_order = [section.name for section in registry.in_order()]
+    assert in_order[0] == "pageblocks"
+    rest = [name for name in of_free if name != "pageblocks"]
+    at = in_order.index("zones")
+    assert in_order[at : at + len(rest)] == rest
+
+
+def test_a_folder_without_a_place_in_the_order_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = tuple(entry for entry in registry.ORDER if entry != "free/")
+    monkeypatch.setattr(registry, "ORDER", without)
+    with pytest.raises(
+        ValueError, match=r'of drgn/free has no place .*: give "free/" one in ORDER'
+    ):
+        registry.in_order()
 
 
 def test_every_table_is_of_one_section() -> None:
