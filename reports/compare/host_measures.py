@@ -146,7 +146,7 @@ class Measured(Host):
     def of(cls, told: Told, **values: Any) -> "Measured":
         """Made of the row's columns."""
         made = cls(**values)
-        made.told = told
+        object.__setattr__(made, "told", told)  # of a row, which is frozen
         return made
 
 
