@@ -108,16 +108,6 @@ def test_sections_have_the_tables_that_they_declare() -> None:
     assert read >= 10
 
 
-def test_what_is_newer_than_the_first_release_says_its_version() -> None:
-    said = [heading.since for heading in HEADINGS.values()]
-    for table in TABLES.values():
-        said += [table.since, *table.rows_since, *(c.since for c in columns(table.row))]
-        # What is as old as its table does not say it again.
-        assert not any(table.since and table.since == c.since for c in columns(table.row))
-    assert {since for since in said if since} >= {"0.2.0"}
-    assert all(re.fullmatch(r"(\d+\.\d+\.\d+)?", since) for since in said)
-
-
 def test_what_a_comparison_needs_is_a_column_of_the_table() -> None:
     for table in TABLES.values():
         here = {column.name for column in columns(table.row)}
@@ -177,10 +167,3 @@ def test_a_file_with_nothing_to_print_names_those_that_have(
     printed = capsys.readouterr()
     assert not printed.out and printed.err.count("\n") == bool(said)
     assert said in printed.err
-
-
-@pytest.mark.parametrize("heading", HEADINGS.values(), ids=lambda heading: heading.name)
-def test_an_intro_is_sentences_and_links_to_where_there_is_more(heading: object) -> None:
-    for paragraph in heading.intro.strip().split("\n\n"):  # type: ignore[attr-defined]
-        assert re.search(r"[.)]$", paragraph), paragraph
-        assert not re.search(r"[<>]|\]\((?!https://)", paragraph), paragraph
