@@ -10,7 +10,7 @@ stack over a series, the census of the pageblock map). Seeded: the same call giv
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 import report_bundle as made  # noqa: E402
 import rmap_rows  # noqa: E402
+from rows_of_tables import Contents, tables_of_rows  # noqa: E402
 
 from mmscope.drgn.free.pageblocks import PageblockRun, Pageblocks  # noqa: E402
 from mmscope.drgn.free.pcp_lists import PcpPages  # noqa: E402
@@ -318,7 +319,7 @@ def ledger(zones: list[Zone], spaces: list[PageTables]) -> list[LedgerRow]:
     ]
 
 
-def tables() -> Iterator[tuple[str, made.Table]]:
+def tables() -> dict[str, Contents]:
     """Every table that a report knows, those large that are large on such a machine."""
     random = Random(417)
     contents = made.tables()
@@ -341,66 +342,52 @@ def tables() -> Iterator[tuple[str, made.Table]]:
             zip(amounts(random, SLAB_STACKS, 8 << 20), slabs, strict=True)
         )
     ]
-    new: dict[str, list[Any]] = {
-        "page_owner_stacks": held,
-        "page_owner_growth": grown,
-        "page_owner_series": points,
-        "slab_owner_stacks": slab,
-        "page_tables": spaces,
-        "page_table_details": details,
-        "exit_costs": costs,
-        "zones": large,
-        "memory_ledger": ledger(large, spaces),
-        "physical_memory_parts": laid.parts,
-        "physical_memory": laid.ranges,
-        "memory_options": laid.options,
-        "pageblock_map": runs,
-        "pageblocks": census(runs),
-        "process_vmas": [
+    rows: list[Any] = [
+        *(*held, *grown, *points, *slab, *spaces, *details, *costs, *large),
+        *(*ledger(large, spaces), *laid.parts, *laid.ranges, *laid.options, *runs, *census(runs)),
+        *(
             ProcessVmas(d.pid, d.comm, d.vmas, 65_530, d.vmas // 3, heap[:-4] + f"{n % 65536:04x}",
                         d.vmas // 2)
             for n, d in enumerate(details)
-        ],
-        "ksm_processes": [
+        ),
+        *(
             KsmProcess(d.pid, d.comm, d.vmas % 500, d.vmas % 500, d.vmas, 0, d.vmas * 900)
             for d in details
-        ],
-        "ksm_pages": [
+        ),
+        *(
             rmap_rows.ksm_page(0x100000 + 3 * n, mappings=256 - n % 200, visits=5_000_000 - 900 * n)
             for n in range(5000)
-        ],
-        "anon_vmas": [
+        ),
+        *(
             rmap_rows.anon_vma(f"{int(heap, 16) + 208 * n:#x}", vmas=20_000 - 9 * n, pid=d.pid,
                                comm=d.comm)
             for n, d in enumerate(details[:2000])
-        ],
-        "pcp_pages": [
+        ),
+        *(
             PcpPages(cpu * NODES // CPUS, "Normal", cpu, order, migratetype,
                      random.randrange(0, 400))
             for cpu in range(CPUS)
             for order in range(4)
             for migratetype in ("Unmovable", "Movable", "Reclaimable")
-        ],
-    }  # fmt: skip
-    for name, (title, row_type, rows, section) in contents.items():
-        yield name, (title, row_type, new.get(name, rows), section)
-    tasks = [PageOwnerTask(d.pid, d.pid, d.comm, 20_000_000 // (n + 1), 9) for n, d in
-             enumerate(details[:20_000])]  # fmt: skip
-    yield "page_owner_tasks", ("Pages by task", PageOwnerTask, tasks, "page_owner")
-    moments = [
-        PageOwnerSnapshot(60.0 * n,
-                          (FIRST + timedelta(minutes=n)).isoformat(timespec="milliseconds"),
-                          f"show_stacks.{n}", "show_stacks", STACKS,
-                          sum(row.pages for row in held), 0, False, "times in names")
-        for n in range(SNAPSHOTS)
+        ),
+        *(
+            PageOwnerTask(d.pid, d.pid, d.comm, 20_000_000 // (n + 1), 9)
+            for n, d in enumerate(details[:20_000])
+        ),
+        *(
+            PageOwnerSnapshot(60.0 * n,
+                              (FIRST + timedelta(minutes=n)).isoformat(timespec="milliseconds"),
+                              f"show_stacks.{n}", "show_stacks", STACKS,
+                              sum(row.pages for row in held), 0, False, "times in names")
+            for n in range(SNAPSHOTS)
+        ),
+        *(
+            PageOwnerMemcg(f"pod{n * 2654435761 % 2**32:08x}-{n:04x}.slice", n % 11 == 0,
+                           n % 2 == 0, n % 3 == 0, 90_000 // (n + 1), 3)
+            for n in range(6000)
+        ),
     ]  # fmt: skip
-    yield "page_owner_snapshots", ("Snapshots", PageOwnerSnapshot, moments, "page_owner")
-    groups = [
-        PageOwnerMemcg(f"pod{n * 2654435761 % 2**32:08x}-{n:04x}.slice", n % 11 == 0, n % 2 == 0,
-                       n % 3 == 0, 90_000 // (n + 1), 3)
-        for n in range(6000)
-    ]  # fmt: skip
-    yield "page_owner_memcg", ("Pages by cgroup", PageOwnerMemcg, groups, "page_owner")
+    return contents | tables_of_rows(rows)
 
 
 def profiled(random: Random) -> dict[str, list[tuple[str, int]]]:
@@ -424,7 +411,7 @@ def write(path: Path) -> Bundle:
     """Write the bundle, in some ten seconds, and open it."""
     counts: dict[str, int] = {}
     with Writer(path) as writer:
-        for name, (title, row_type, rows, section) in tables():
+        for name, (title, row_type, rows, section) in tables().items():
             number = writer.table(name, title, row_type, rows, section=section)
             counts[section] = counts.get(section, 0) + number
         for name, found in profiled(Random(7)).items():

@@ -16,12 +16,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import rmap_rows as rmap
-from watch_made import NAMES as WATCH_NAMES
+from rows_of_tables import SECTION_OF, TABLE_OF, tables_of_sections
 
 from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
 from mmscope.drgn.filesystems.dentry_cache_rows import DentryCount
@@ -45,7 +46,6 @@ from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.declared import HEADINGS, TABLES
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.rows.watch_rows import (
@@ -62,26 +62,11 @@ PAGE, THP = 4096, 512
 DAYS = 40
 GIB = 2**30 // PAGE  # pages
 MIB = 2**20 // PAGE
-NAMES: dict[type, str] = {
-    Zone: "zones", FreeBlocks: "free_blocks", FreeListCheck: "free_list_checks",
-    MisplacedBlocks: "misplaced_blocks", FreeAccounting: "free_accounting", PcpPages: "pcp_pages",
-    Pageblocks: "pageblocks", VmCounter: "vm_counters", Setting: "settings",
-    KernelFeature: "kernel_features", SlabCache: "slab_caches", PageTables: "page_tables",
-    ExitCost: "exit_costs", HugetlbPool: "hugetlb_pools", HugetlbSize: "hugetlb_sizes",
-    DevicePagemap: "device_pagemaps", MetadataPart: "memory_about_memory", WhatIf: "memmap_what_if",
-    CachedFile: "cached_files", CachedFilesystem: "cached_filesystems",
-    DentryCount: "dentry_counts",
-    LedgerRow: "memory_ledger", LedgerCheck: "ledger_checks", UnexplainedRow: "ledger_unexplained",
-    SwapArea: "swap_areas", VmallocCaller: "vmalloc_callers", PercpuChunk: "percpu_chunks",
-    PageOwnerStack: "page_owner_stacks", PageOwnerGrowth: "page_owner_growth",
-    PageOwnerSnapshot: "page_owner_snapshots", **rmap.NAMES, **WATCH_NAMES,
-}  # fmt: skip
-OF_TABLE = {table.name: section.name for section in HEADINGS.values() for table in section.tables}
-# Of what few hosts have.
-OPTIONAL = {
-    *(PageOwnerStack, PageOwnerGrowth, PageOwnerSnapshot, *WATCH_NAMES),
-    *(LedgerRow, LedgerCheck, UnexplainedRow, SwapArea, VmallocCaller, PercpuChunk),
-}
+# What was read of a healthy host, and is not there, unless its rows say otherwise.
+NOTHING_OF = (
+    *(FreeListCheck, MisplacedBlocks, KernelFeature, HugetlbPool, DevicePagemap),
+    *(row_type for _, row_type, _, _ in rmap.tables().values()),
+)
 
 
 @dataclasses.dataclass
@@ -107,12 +92,11 @@ class Host:
         """Its bundle, each table in the section that reads it."""
         rows: dict[str, int] = {}
         with Writer(path) as writer:
-            for row_type, name in NAMES.items():
-                if row_type in self.rows:
-                    section = OF_TABLE[name]
-                    made = self.rows[row_type]
-                    writer.table(name, TABLES[name].title, row_type, made, section=section)
-                    rows[section] = rows.get(section, 0) + len(made)
+            for row_type, made in self.rows.items():
+                table = TABLE_OF[row_type]
+                section = SECTION_OF[table.name]
+                writer.table(table.name, table.title, row_type, made, section=section)
+                rows[section] = rows.get(section, 0) + len(made)
             done = [SectionResult(name, "ok", 0.1, rows[name], 0, None) for name in rows]
             writer.finish(self.target, done)
         return Bundle(path)
@@ -129,7 +113,7 @@ def healthy(gib: int) -> Host:
     """A busy host on which nothing is wrong."""
     pages = gib * GIB
     nodes = 2 if gib > 256 else 1
-    rows: dict[type, list[Any]] = {row_type: [] for row_type in NAMES if row_type not in OPTIONAL}
+    rows: dict[type, list[Any]] = defaultdict(list)
     host = Host(gib, target(gib), rows)
     for node in range(nodes):
         for zone, size in _zones(pages // nodes, node):
@@ -162,6 +146,7 @@ def healthy(gib: int) -> Host:
     rows[rmap.ProcessVmas] = [rmap.process(4_000)]
     # A lock that one task waits for at this moment.
     rows[rmap.AnonVmaLock] = [dataclasses.replace(rmap.LOCK, waiters=1)]
+    rows |= {row_type: [] for row_type in NOTHING_OF if row_type not in rows}
     return host
 
 
@@ -493,9 +478,9 @@ def page_table_bloat() -> Host:
 def ksm_stall() -> Host:
     """A heap split into 20,000 VMAs on one anon_vma, merged by KSM."""
     host = healthy(64)
-    for row_type, name in rmap.NAMES.items():
+    for _, row_type, rows, _ in rmap.tables().values():
         if row_type is not rmap.AnonVmaLock and row_type is not rmap.AnonVmaWaiter:
-            host.rows[row_type] = rmap.tables()[name][2]
+            host.rows[row_type] = rows
     return host
 
 
@@ -699,7 +684,7 @@ def watched(
         "pgscan_kswapd": 2_000.0, "pgsteal_kswapd": 1_900.0, "pswpin": 0.5, "pswpout": 1.0,
         "compact_success": 0.02, "compact_fail": 0.01,
     } | (rates or {})  # fmt: skip
-    rows: dict[type, list[Any]] = {row_type: [] for row_type in WATCH_NAMES}
+    rows: dict[type, list[Any]] = {table.row: [] for table in tables_of_sections("watch")}
     for number in range(SAMPLES):
         time, period = number * PERIOD, PERIOD if number else None
         at = f"2026-11-20T03:{number // 2:02}:{number % 2 * 30:02}.000+00:00"

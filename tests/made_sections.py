@@ -17,7 +17,6 @@ def made_section(
     return Section(
         name=name,
         title=name.title(),
-        place=1,
         intro="",
         command=Command(name),
         from_memory=from_memory,

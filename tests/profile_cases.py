@@ -9,6 +9,7 @@ import datetime
 from typing import Any
 
 import report_bundle as made
+from rows_of_tables import Contents
 
 from mmscope.drgn.tables.rows import column
 from mmscope.reports.rows.profile_rows import (
@@ -45,7 +46,7 @@ class KsmPages:
     visits_indexed: int | None = column()
 
 
-def with_rows(**rows: list[Any]) -> dict[str, made.Table]:
+def with_rows(**rows: list[Any]) -> dict[str, Contents]:
     """The recordings, with these rows in these tables."""
     contents = made.profile_rows()
     for table, of_it in rows.items():
@@ -54,27 +55,27 @@ def with_rows(**rows: list[Any]) -> dict[str, made.Table]:
     return contents
 
 
-def page_tables(*rows: PageTables) -> dict[str, made.Table]:
+def page_tables(*rows: PageTables) -> dict[str, Contents]:
     return {"page_tables": ("Page tables", PageTables, list(rows), "page_tables")}
 
 
 def booted(
-    contents: dict[str, made.Table], seconds: float, release: str = made.TARGET["release"]
-) -> dict[str, made.Table]:
+    contents: dict[str, Contents], seconds: float, release: str = made.TARGET["release"]
+) -> dict[str, Contents]:
     """The same, all recorded on a machine that was booted so long after the bundle's own."""
     taken = datetime.datetime.fromisoformat(made.TARGET["captured_at"])
     at = taken - datetime.timedelta(seconds=made.TARGET["uptime_seconds"] - seconds)
     names = {row.profile for name, table in contents.items() if name.startswith("profile")
              for row in table[2]}  # fmt: skip
     rows = [
-        ProfileRecording(name, *[None] * 7, release, at.isoformat(timespec="seconds"))
+        ProfileRecording(name, *[None] * 7, release, at.isoformat(timespec="seconds"), None)
         for name in sorted(names)
     ]
     title, row_type, _, section = contents["profile_recordings"]
     return contents | {"profile_recordings": (title, row_type, rows, section)}
 
 
-def end_of(frame: str, samples: int, **rows: list[Any]) -> dict[str, made.Table]:
+def end_of(frame: str, samples: int, **rows: list[Any]) -> dict[str, Contents]:
     """An end and an OOM victim, with as many samples that pass through a function."""
     contents = with_rows(**rows)
     title, row_type, frames, section = contents["profile_frames"]
@@ -82,7 +83,7 @@ def end_of(frame: str, samples: int, **rows: list[Any]) -> dict[str, made.Table]
     return contents | {"profile_frames": (title, row_type, [*frames, more], section)}
 
 
-def faulted(faults: int, regions: int, huge: int = 0) -> dict[str, made.Table]:
+def faulted(faults: int, regions: int, huge: int = 0) -> dict[str, Contents]:
     """Faults half of whose time goes into tables; samples of them that tried huge pages."""
     frame = ProfileFrame("faults", "cpu-clock", "do_huge_pmd_anonymous_page_[k]", 1, huge)
     return with_rows(
@@ -94,7 +95,7 @@ def faulted(faults: int, regions: int, huge: int = 0) -> dict[str, made.Table]:
     )
 
 
-def lost(samples: int) -> dict[str, made.Table]:
+def lost(samples: int) -> dict[str, Contents]:
     row = made.profile_rows()["profiles"][2][0]
     return with_rows(profiles=[dataclasses.replace(row, lost=samples)])
 
@@ -108,7 +109,7 @@ def parts(tables: int, others: int) -> list[ProfilePart]:
     ]
 
 
-def walks(*rows: tuple[str, int]) -> dict[str, made.Table]:
+def walks(*rows: tuple[str, int]) -> dict[str, Contents]:
     """Reverse map walks by name, and the longest of each in ns."""
     return with_rows(
         profile_durations=[
@@ -118,7 +119,7 @@ def walks(*rows: tuple[str, int]) -> dict[str, made.Table]:
     )
 
 
-def atomic(*rows: ProfileAllocation) -> dict[str, made.Table]:
+def atomic(*rows: ProfileAllocation) -> dict[str, Contents]:
     """Atomic allocations, and who asked for them."""
     event = "mmscope:reserve" if rows[0].reservations is not None else "kmem:mm_page_alloc"
     frames = [
@@ -131,7 +132,7 @@ def atomic(*rows: ProfileAllocation) -> dict[str, made.Table]:
 
 
 SPARSE = PageTables(9, "sparse", 10_240_000, 81_920_000)
-PROFILES: dict[str, dict[str, made.Table]] = {
+PROFILES: dict[str, dict[str, Contents]] = {
     "as they are": with_rows(),
     "an end of a tenth": with_rows(
         profile_parts=[

@@ -15,6 +15,7 @@ from typing import Any
 
 import rmap_rows
 import watch_made
+from rows_of_tables import Contents, tables_of_rows
 
 from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup
 from mmscope.drgn.cgroups.dying_pins import DyingPin
@@ -24,16 +25,16 @@ from mmscope.drgn.free.pcp_lists import PcpCheck, PcpPages
 from mmscope.drgn.free.zones import FreeAccounting, Zone
 from mmscope.drgn.ledger.ledger_counters import LedgerCheck
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
-from mmscope.drgn.machine.boot_options import MemoryOption, memory_options
+from mmscope.drgn.machine.boot_options import memory_options
 from mmscope.drgn.machine.direct_map import DirectMapLevel
-from mmscope.drgn.machine.physical_memory import MappedRange, PhysicalPart, PhysicalRange, lay_out
+from mmscope.drgn.machine.physical_memory import MappedRange, lay_out
 from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.owners.slab_owner import SlabOwnerStack
-from mmscope.drgn.page_tables.exit_cost import ExitCost, exit_costs
+from mmscope.drgn.page_tables.exit_cost import exit_costs
 from mmscope.drgn.page_tables.page_tables import (
     PageTableDetails,
     PageTableOccupancy,
@@ -43,7 +44,7 @@ from mmscope.drgn.page_tables.page_tables import (
 from mmscope.drgn.reading.io_resources import Resource
 from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
 from mmscope.drgn.struct_pages.hugetlb import HugetlbCheck, HugetlbPool, HugetlbSize
-from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if
+from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, what_if
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
 from mmscope.drgn.struct_pages.vmemmap_examples import VmemmapExample
 from mmscope.drgn.tables.rows import column
@@ -71,9 +72,6 @@ from mmscope.reports.rows.profile_rows import (
     ProfileTableGrowth,
     ProfileVictim,
 )
-
-# (title, row type, rows, section)
-Table = tuple[str, type, list[Any], str]
 
 TYPES = ("Unmovable", "Movable", "Reclaimable", "HighAtomic", "CMA", "Isolate")
 BLOCK = 512  # pages in a pageblock
@@ -335,20 +333,20 @@ PROFILED = {
 }
 
 
-def profile_rows() -> dict[str, Table]:
+def profile_rows() -> dict[str, Contents]:
     """Two recordings, the second held against the first."""
-    rows: dict[str, list[Any]] = {"profiles": [], "profile_recordings": [], "profile_frames": []}
+    rows: list[Any] = []
     for label, against in (("never", None), ("always", "exit_path_never")):
         name = f"exit_path_{label}"
         stacks = PROFILED[f"{name}_cpu_clock"]
         total = sum(value for _, value in stacks)
         what = "faults sparse"
         at = "2026-11-20T03:04:05+00:00"
-        rows["profiles"].append(
+        rows.append(
             Profile(name, "cpu-clock", "exit-path", "samples", total, total * 1000, total + 70, 70,
                     "70 idle", 3, None, total, len(stacks), "no", f"{name}_cpu_clock"),
         )  # fmt: skip
-        rows["profile_recordings"].append(
+        rows.append(
             ProfileRecording(
                 name,
                 label,
@@ -363,31 +361,25 @@ def profile_rows() -> dict[str, Table]:
                 "exit-path",
             )
         )
-        rows["profile_frames"] += [
+        rows += [
             ProfileFrame(name, "cpu-clock", stack.rpartition(";")[2], value, value)
             for stack, value in stacks
         ]
     name, event = "exit_path_never", "cpu-clock"
-    rows["profile_parts"] = [
+    rows += [
         ProfilePart(name, event, "exit-path", "exit", "zap", 300, 300 / 580, 300 / 1080),
         ProfilePart(name, event, "exit-path", "exit", "free_pgtables", 200, 200 / 580, 200 / 1080),
         ProfilePart(name, event, "exit-path", "reaper", "zap", 80, 80 / 580, 80 / 1080),
     ]
-    rows["profile_sites"] = [
-        ProfileSite(name, event, "exc_page_fault", "asm_exc_page_fault", 150, "the way in")
-    ]
-    rows["profile_moments"] = [ProfileMoment(name, 0.5, "oom:mark_victim", 7, "faults", "pid=7")]
-    rows["profile_durations"] = [ProfileDuration(name, "reaping", 1, 4500, 4500, 4500, 4500)]
-    rows["profile_faults"] = [
-        ProfileFaults(name, "minor-faults", 7, "faults", 9, 9, "0x1", "0x2", 2 << 20)
-    ]
-    rows["profile_groups"] = [ProfileGroup(name, "kmem:mm_page_alloc", "order 3", 900)]
-    rows["profile_allocations"] = [ProfileAllocation(name, 3, 900, 0, 0, 180)]
-    rows["profile_victims"] = [
-        ProfileVictim(name, 0.5, 7, "faults", 2 << 40, 0, 331_776, 0, 167_809_024, 0, 0)
-    ]
-    rows["profile_page_tables"] = [ProfilePageTables(name, 1.2, 16_000, 65_536_000, 4096.0)]
-    rows["profile_table_growth"] = [
+    rows += [ProfileSite(name, event, "exc_page_fault", "asm_exc_page_fault", 150, "the way in")]
+    rows += [ProfileMoment(name, 0.5, "oom:mark_victim", 7, "faults", "pid=7")]
+    rows += [ProfileDuration(name, "reaping", 1, 4500, 4500, 4500, 4500)]
+    rows += [ProfileFaults(name, "minor-faults", 7, "faults", 9, 9, "0x1", "0x2", 2 << 20)]
+    rows += [ProfileGroup(name, "kmem:mm_page_alloc", "order 3", 900)]
+    rows += [ProfileAllocation(name, 3, 900, 0, 0, 180)]
+    rows += [ProfileVictim(name, 0.5, 7, "faults", 2 << 40, 0, 331_776, 0, 167_809_024, 0, 0)]
+    rows += [ProfilePageTables(name, 1.2, 16_000, 65_536_000, 4096.0)]
+    rows += [
         ProfileTableGrowth(
             name, 7, "faults", "addresses", 256, 0.5, 230, 230, 229, 2_822_144, None
         ),
@@ -396,20 +388,25 @@ def profile_rows() -> dict[str, Table]:
         ),
         ProfileTableGrowth(name, 7, "faults", "VmPTE", 300, 0.6, None, None, None, 3_300_000, None),
     ]
-    rows["profile_commands"] = [ProfileCommand(name, "faults sparse", 1.25, 0.02, 1.1)]
-    rows["profile_counts"] = [
-        ProfileCount(name, "page-walk-cycles", None, None, 9_000, "not supported"),
-    ]
-    rows["profile_counters"] = [ProfileCounter(name, "oom_kill", 1, 40.0)]
-    rows["profile_reaping"] = [ProfileReaping(name, event, 80, 10, 290)]
-    rows["profile_notes"] = [ProfileNote(name, "partial", "3 samples were lost")]
-    return {
-        table: (f"Table {table}", type(found[0]), found, "profiles")
-        for table, found in rows.items()
-    }
+    rows += [ProfileCommand(name, "faults sparse", 1.25, 0.02, 1.1)]
+    rows += [ProfileCount(name, "page-walk-cycles", None, None, 9_000, "not supported")]
+    rows += [ProfileCounter(name, "oom_kill", 1, 40.0)]
+    rows += [ProfileReaping(name, event, 80, 10, 290)]
+    rows += [ProfileNote(name, "partial", "3 samples were lost")]
+    return tables_of_rows(rows)
 
 
-def tables() -> dict[str, Table]:
+# What does not fit together: tables that are empty of a machine where everything does.
+USUALLY_EMPTY = (
+    MisplacedBlocks(0, "DMA", 1, "Movable", "CMA", 3, 6),
+    FreeListCheck(0, "DMA", 1, "Movable", None, 3, "what differs"),
+    PcpCheck(1, "Normal", 0, 63, 62),
+    HugetlbCheck(2 << 20, 0, "what differs", 3),
+    rmap_rows.AnonVmaCheck("0x1", "what does not fit", 1, 2),
+)
+
+
+def tables() -> dict[str, Contents]:
     """Tables of the first sections of a reading, page_owner's series, profiles and a watch."""
     blocks, runs = free_lists(), pageblock_runs()
     zones = zone_rows(blocks)
@@ -433,49 +430,26 @@ def tables() -> dict[str, Table]:
         Setting("vm.min_free_kbytes", "67584"),
         Setting("transparent_hugepage.enabled", "madvise"),
     ]
+    # Those that gained most first, as a picture wants them.
+    by_growth = sorted(enumerate(PAGES_HELD, 1), key=lambda each: each[1][0] - each[1][-1])
     points = [
         PageOwnerPoint(10.0 * moment, handle, held[moment] or None)
-        for handle, held in enumerate(PAGES_HELD, 1)
+        for handle, held in by_growth
         for moment in range(3)
     ]
-    return {
-        "zones": ("Zones", Zone, zones, "zones"),
-        "free_blocks": ("Free blocks", FreeBlocks, blocks, "free_lists"),
-        "misplaced_blocks": ("Misplaced blocks", MisplacedBlocks, [], "free_lists"),
-        "free_list_checks": ("Lists that disagree", FreeListCheck, [], "free_lists"),
-        "free_accounting": ("Parts of NR_FREE_PAGES", FreeAccounting, accounting, "accounting"),
-        "pcp_pages": ("Per-CPU pages", PcpPages, pcp, "pcp_lists"),
-        "pcp_checks": ("Per-CPU lists that disagree", PcpCheck, [], "pcp_lists"),
-        "pageblocks": ("Pageblocks", Pageblocks, pageblock_census(runs), "pageblocks"),
-        "pageblock_map": ("Pageblock map", PageblockRun, runs, "pageblocks"),
-        "vm_counters": ("Counters", VmCounter, counters, "vm_counters"),
-        "settings": ("Settings", Setting, settings, "settings"),
-        "page_owner_stacks": ("Pages by stack", PageOwnerStack, owner_stacks(), "page_owner"),
-        "page_owner_growth": ("Growth by stack", PageOwnerGrowth, owner_growth(), "page_owner"),
-        "page_owner_series": ("Pages by stack over time", PageOwnerPoint, points, "page_owner"),
-        "slab_owner_stacks": ("Objects by stack", SlabOwnerStack, slab_stacks(), "slab_owner"),
-        "page_tables": ("Page tables", PageTables, page_table_rows(), "page_tables"),
-        "page_table_details": (
-            "What else is in page tables",
-            PageTableDetails,
-            page_table_details(),
-            "page_tables",
-        ),
-        "exit_costs": (
-            "Costs of exits",
-            ExitCost,
-            exit_costs(page_table_rows(), page_table_details(), dontneed_frees_tables=True),
-            "page_tables",
-        ),
-        "page_table_occupancy": ("Occupancy", PageTableOccupancy, occupancy(), "page_tables"),
-        "page_table_regions": ("Regions", PageTableRegion, regions(), "page_tables"),
-        **struct_page_tables(),
-        **ledger_tables(),
-        **cgroup_tables(),
-    }
+    page_tables, details = page_table_rows(), page_table_details()
+    rows = [
+        *(*zones, *blocks, *accounting, *pcp, *pageblock_census(runs), *runs, *counters, *settings),
+        *(*owner_stacks(), *owner_growth(), *points, *slab_stacks(), *page_tables, *details),
+        *exit_costs(page_tables, details, dontneed_frees_tables=True),
+        *(*occupancy(), *regions(), *struct_page_rows()),
+    ]
+    made = [tables_of_rows(rows), rmap_rows.tables(), profile_rows(), watch_made.tables()]
+    more = tables_of_rows([*ledger_rows(), *cgroup_rows()], empty=map(type, USUALLY_EMPTY))
+    return {name: table for tables in (*made, more) for name, table in tables.items()}
 
 
-def ledger_tables() -> dict[str, Table]:
+def ledger_rows() -> list[Any]:
     """Where the memory is: two zones, a class of no zone, a counter that does not agree."""
     parts = [
         *(
@@ -504,14 +478,10 @@ def ledger_tables() -> dict[str, Table]:
     unexplained = [
         UnexplainedRow("single pages", 1, "Normal", "", "1", None, "no", 4_096, "0x10003a 0x13d200")
     ]
-    return {
-        "memory_ledger": ("Where the memory is", LedgerRow, rows, "memory_ledger"),
-        "ledger_checks": ("Counters", LedgerCheck, checks, "memory_ledger"),
-        "ledger_unexplained": ("Unexplained", UnexplainedRow, unexplained, "memory_ledger"),
-    }
+    return [*rows, *checks, *unexplained]
 
 
-def cgroup_tables() -> dict[str, Table]:
+def cgroup_rows() -> list[Any]:
     """A cgroup in another, one at its limit, one that is dying; names that are hostile."""
     unknown = dict.fromkeys(MemoryCgroup.__dataclass_fields__)
     mib = 1 << 20
@@ -529,13 +499,10 @@ def cgroup_tables() -> dict[str, Table]:
         row("/a.slice/gone", 9, 1, state="dying", own_bytes=4096),
     ]  # fmt: skip
     pins = [DyingPin("file", "tmpfs", "00:18", "203", f"/{HOSTILE[0]}", False, 1, 1, 1, 4096)]
-    return {
-        "memory_cgroups": ("Memory cgroups", MemoryCgroup, rows, "memory_cgroups"),
-        "dying_cgroup_pins": ("Pins", DyingPin, pins, "memory_cgroups"),
-    }
+    return [*rows, *pins]
 
 
-def struct_page_tables() -> dict[str, Table]:
+def struct_page_rows() -> list[Any]:
     """128 sections, half of them optimised; a device with an altmap; parts with a remainder."""
     mib, pages = 1 << 20, 2 << 20
     runs = [
@@ -587,38 +554,21 @@ def struct_page_tables() -> dict[str, Table]:
     kind = "hugetlb page, optimised by HVO"
     poisoned = [PoisonedPages(1, "Normal", kind, pages, 1, 2, 0, pages, 512)]
     counters = [PoisonCounter("HardwareCorrupted", -1, None, 8192)]
-    title = "Struct pages"
-    return {
-        "vmemmap_mappings": (title, VmemmapMapping, mappings, "vmemmap"),
-        "vmemmap_zones": (title, VmemmapZone, zones, "vmemmap"),
-        "vmemmap_sections": (title, VmemmapSections, runs, "vmemmap"),
-        "vmemmap_examples": (title, VmemmapExample, examples, "vmemmap"),
-        "hugetlb_pools": (title, HugetlbPool, pools, "hugetlb"),
-        "hugetlb_sizes": (title, HugetlbSize, sizes, "hugetlb"),
-        "hugetlb_checks": (title, HugetlbCheck, [], "hugetlb"),
-        "device_pagemaps": (title, DevicePagemap, [device], "device_pagemaps"),
-        "memory_about_memory": (title, MetadataPart, parts, "memory_metadata"),
-        "physical_memory_parts": (title, PhysicalPart, laid.parts, "physical_memory"),
-        "physical_memory": (title, PhysicalRange, laid.ranges, "physical_memory"),
-        "memory_options": (title, MemoryOption, laid.options, "physical_memory"),
-        "direct_map": (title, DirectMapLevel, levels, "physical_memory"),
-        "poisoned_pages": (title, PoisonedPages, poisoned, "poisoned_pages"),
-        "poison_counters": (title, PoisonCounter, counters, "poisoned_pages"),
-        "memmap_what_if": (title, WhatIf, what_if(16 << 30, 12, 64, mib), "memory_metadata"),
-        **rmap_rows.tables(),
-        **profile_rows(),
-        **watch_made.tables(),
-    }
+    return [
+        *(*mappings, *zones, *runs, *examples, *pools, *sizes, device, *parts),
+        *(*laid.parts, *laid.ranges, *laid.options, *levels, *poisoned, *counters),
+        *what_if(16 << 30, 12, 64, mib),
+    ]
 
 
-def tables_of(*sections: str) -> dict[str, Table]:
+def tables_of(*sections: str) -> dict[str, Contents]:
     """Those of some sections, for what is said of these: most of a page's cost is its tables."""
     return {name: table for name, table in tables().items() if table[-1] in sections}
 
 
 def write_bundle(
     path: Path,
-    contents: dict[str, Table],
+    contents: dict[str, Contents],
     *,
     target: dict[str, Any] | None = None,
     sections: list[SectionResult] | None = None,
@@ -666,19 +616,13 @@ def with_strings(rows: list[Any], make: Callable[[int], str]) -> list[Any]:
     return changed
 
 
-def hostile_tables() -> dict[str, Table]:
+def hostile_tables() -> dict[str, Contents]:
     """Every table, with rows in the ones that are usually empty, and hostile in every string."""
     contents = tables()
-    extra: dict[str, list[Any]] = {
-        "misplaced_blocks": [MisplacedBlocks(0, "DMA", 1, "Movable", "CMA", 3, 6)],
-        "free_list_checks": [FreeListCheck(0, "DMA", 1, "Movable", None, 3, "what differs")],
-        "pcp_checks": [PcpCheck(1, "Normal", 0, 63, 62)],
-        "hugetlb_checks": [HugetlbCheck(2 << 20, 0, "what differs", 3)],
-        "anon_vma_checks": [rmap_rows.AnonVmaCheck("0x1", "what does not fit", 1, 2)],
-    }
+    extra = tables_of_rows(USUALLY_EMPTY)
     result = {}
     for name, (title, row_type, rows, section) in contents.items():
-        rows = with_strings(rows or extra[name], lambda number: HOSTILE[number % len(HOSTILE)])
+        rows = with_strings(rows or extra[name][2], lambda number: HOSTILE[number % len(HOSTILE)])
         result[name] = (title + HOSTILE[0], row_type, rows, section)
     # Two rows each, so that every string is somewhere in a table that is shown whole.
     odd = [Oddity(text, 4096, 0.5, True) for text in HOSTILE]

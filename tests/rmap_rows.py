@@ -4,7 +4,7 @@ Rows of a machine with an expensive reverse map, for the tests of findings and o
 Java process whose heap mprotect() has split into 20,000 VMAs, merged by KSM.
 """
 
-from typing import Any
+from rows_of_tables import Contents, tables_of_rows
 
 from mmscope.drgn.processes.processes import ProcessVmas
 from mmscope.drgn.rmap.anon_vma_trees import AnonVmaCheck
@@ -21,25 +21,6 @@ from mmscope.drgn.rmap.rwsem_waiters import (
     FileMappingWaiter,
 )
 from mmscope.drgn.rmap.vma_splits import VmaNeighbours, VmaSplits
-
-# Row type to the name of its table.
-NAMES: dict[type, str] = {
-    AnonVma: "anon_vmas", AnonVmaFanout: "anon_vma_fanout", AnonVmaMap: "anon_vma_map",
-    AnonVmaCheck: "anon_vma_checks", VmaSplits: "vma_splits", VmaNeighbours: "vma_neighbours",
-    AnonVmaLock: "anon_vma_locks", AnonVmaWaiter: "anon_vma_waiters", ProcessVmas: "process_vmas",
-    KsmTotal: "ksm_totals", KsmPage: "ksm_pages", KsmChain: "ksm_chains",
-    KsmProcess: "ksm_processes", RmapWalk: "rmap_walks", RmapCost: "rmap_costs",
-    AnonFolioWalks: "anon_folio_walks", FileMapping: "file_mappings",
-    FileMappingFanout: "file_mapping_fanout", FileMappingLock: "file_mapping_locks",
-    FileMappingWaiter: "file_mapping_waiters", FileMappingCheck: "file_mapping_checks",
-}  # fmt: skip
-SECTIONS = {
-    "ksm_pages": "ksm",
-    "ksm_totals": "ksm",
-    "ksm_chains": "ksm",
-    "ksm_processes": "ksm",
-} | {name: "rmap_cost" for name in ("rmap_walks", "rmap_costs", "anon_folio_walks")}
-SECTIONS |= {name: "file_maps" for name in NAMES.values() if name.startswith("file_")}
 
 HEAP, ROOT = "0xffff888100a81c30", "0xffff888100a81000"
 NODE = "0xffff888100c00300"
@@ -123,8 +104,8 @@ def process(vmas: int = VMAS + 12, limit: int | None = 65_530) -> ProcessVmas:
     return ProcessVmas(4711, "java", vmas, limit, 10, HEAP, VMAS)
 
 
-def tables() -> dict[str, tuple[str, type, list[Any], str]]:
-    """All of it, as the tables of a bundle: (title, row type, rows, section)."""
+def tables() -> dict[str, Contents]:
+    """All of it, as the tables of a bundle."""
     rows = [
         anon_vma(items=VMAS), anon_vma(ROOT, vmas=5, processes=5, comm="init", pid=1),
         anon_vma("0xffff888100a82000", vmas=1, depth=1, root=ROOT, comm="worker", pid=12),
@@ -155,8 +136,4 @@ def tables() -> dict[str, tuple[str, type, list[Any], str]]:
         FileMappingCheck(None, "VMAs with a file of process 12, walked", 4, 5),
         AnonFolioWalks(1, 1, 640, 640), AnonFolioWalks(512, 1023, 1, 512),
     ]  # fmt: skip
-    found: dict[str, tuple[str, type, list[Any], str]] = {}
-    for row_type, name in NAMES.items():
-        of_type = [row for row in rows if type(row) is row_type]
-        found[name] = (name.replace("_", " "), row_type, of_type, SECTIONS.get(name, "anon_vmas"))
-    return found
+    return tables_of_rows(rows, empty=(AnonVmaCheck,))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-``docs/ARCHITECTURE.md`` says how it is: folders, the way of imports, what an addition takes.
+``docs/ARCHITECTURE.md`` says how it is: folders, and the way of imports.
 """
 
 import ast
@@ -10,12 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import example_probe
 import pytest
-
-from mmscope.drgn.sections.files import Files
-from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.collect.run_section import run_section
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
@@ -24,8 +19,6 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MOST_FILES = 15  # of a folder
 MOST_LINES = 550  # of a file
 MOST_LINES_OF_A_FUNCTION = 60  # with its docstring
-# What each addition takes: its own files, and one with its tests.
-FILES = {"probe": 2, "finding": 2, "picture": 3, "recipe": 2, "column": 1}
 
 
 def chapter(title: str) -> str:
@@ -251,33 +244,3 @@ def test_every_file_of_the_tests_has_its_own_name() -> None:
 
 def test_import_drgn_is_the_debugger() -> None:
     assert not (ROOT / "drgn" / "__init__.py").exists()
-
-
-@pytest.mark.parametrize("what", FILES)
-def test_an_addition_takes_so_many_files(what: str) -> None:
-    steps = re.split(r"^\d\. ", chapter(f"An? {what}"), flags=re.MULTILINE)[1:]
-    assert len(steps) == FILES[what]
-    for step in steps:
-        # Each begins with a file that is a model.
-        named = re.findall(r"`([^`]+/[^`]+)`", step)
-        assert (ROOT / named[0]).is_file(), named
-
-
-def test_the_example_is_the_file_that_runs() -> None:
-    code = re.findall(r"```python\n(.*?)```", chapter("A probe"), re.DOTALL)
-    assert code == [Path(example_probe.__file__).read_text()]
-
-
-def test_the_example_reads_what_the_kernel_printed() -> None:
-    section, found = run_section(
-        example_probe.MANAGED_MEMORY_SECTION, Files(ROOT / "tests" / "data" / "7.2")
-    )
-    assert (section.status, section.message) == ("ok", None)
-    # "MemTotal:        1435856 kB"
-    assert found.by_name == {"managed_memory": [example_probe.ManagedMemory(1_435_856 << 10)]}
-
-
-def test_the_example_takes_no_ones_place() -> None:
-    section = example_probe.MANAGED_MEMORY_SECTION
-    assert section.name not in SECTIONS
-    assert section.place not in {other.place for other in SECTIONS.values()}

@@ -19,10 +19,12 @@ from typing import Any
 
 import pytest
 import report_bundle as made
-from later import later
+from rows_of_tables import SECTION_OF
 
 from mmscope import __version__
+from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import Lacking, lacking
 from mmscope.reports.bundle.declared import HEADINGS, TABLES
@@ -36,45 +38,35 @@ from mmscope.reports.findings.findings import evaluate, load_questions
 
 BUNDLES = Path(__file__).parent / "bundles"
 OLD, EARLY = BUNDLES / "v0.1.0", BUNDLES / "v0.1.0-early"
-# What 0.2.0 wrote and 0.1.0 did not. What came later says so where it is declared.
-SINCE_0_1_0 = {
-    "sections": [
-        *("memory_ledger", "process_memory", "memory_cgroups", "process_shares", "lru_lists"),
-        *("cached_files", "alloc_tags", "dentries", "swap", "percpu", "vmalloc", "physical_memory"),
-        *("poisoned_pages", "file_maps", "oom_kills", "kernel_log"),
-    ],
-    "tables": ["slab_cgroups", "kernel_features"],
-    "columns of": [
-        *("zones", "device_pagemaps", "memmap_what_if", "ksm_pages", "rmap_costs", "rmap_walks"),
-    ],
-    "rows of": ["rmap_costs", "settings"],
-}
 
 
 def unwritten() -> str:
-    """What is said of a bundle of 0.1.0."""
-    said: dict[str, list[str]] = {kind: [] for kind in SINCE_0_1_0}
-    bundle = Bundle(OLD)
-    old, read = bundle.tables, {section.section for section in bundle.sections}
-    for heading in HEADINGS.values():
-        if heading.name in SINCE_0_1_0["sections"] or later(heading.since):
-            said["sections"].append(heading.name)
-        if heading.name not in read:  # such as profiles, of which it has none
-            continue
-        for table in heading.tables:
-            newer = {
-                "tables": later(table.since),
-                "columns of": table.name in old and later(*(c.since for c in columns(table.row))),
-                "rows of": table.name in old and later(*table.rows_since),
-            }
-            for kind, is_newer in newer.items():
-                if table.name in SINCE_0_1_0[kind] or is_newer:
-                    said[kind].append(table.name)
-    for kind, names in SINCE_0_1_0.items():
-        assert [name for name in said[kind] if name in names] == names
+    """What is said of a bundle of 0.1.0: what a reading has today and is not in it."""
+    old = Bundle(OLD)
+    status = {section.section: section.status for section in old.sections}
+    declared = [table for section in SECTIONS.values() for table in section.tables]
+    both = [table for table in declared if table.name in old.tables]
+    whole = [section for section in SECTIONS.values() if status.get(section.name) == "ok"]
+    said = {
+        "sections": [name for name in SECTIONS if name not in status],
+        "tables": [t.name for s in whole for t in s.tables if t.name not in old.tables],
+        "columns of": [table.name for table in both if columns_of(table) - columns_in(old, table)],
+        "rows of": [table.name for table in both if table.rows_since],
+    }
+    assert all(said.values())
     return "mmscope 0.1.0 did not write " + "; ".join(
         f"{kind} {', '.join(names)}" for kind, names in said.items()
     )
+
+
+def columns_of(table: Table) -> set[str]:
+    """The columns that a table has today."""
+    return {column.name for column in columns(table.row)}
+
+
+def columns_in(bundle: Bundle, table: Table) -> set[str]:
+    """Those that it has in a bundle."""
+    return {column.name for column in bundle.tables[table.name].columns}
 
 
 UNWRITTEN = unwritten()
@@ -147,35 +139,24 @@ def test_the_findings_of_an_old_bundle() -> None:
         assert f"Not checked, since {reason}" in said
 
 
-def asks_for_later(need: str) -> bool:
-    """Whether a finding's need, ``table.column``, is of what came after 0.2.0."""
+def came_later(need: str) -> bool:
+    """Whether a finding's need, ``table.column``, is of what readings have since 0.1.0."""
     table, name, _ = parts_of(need)
-    if table not in TABLES:
+    if SECTION_OF.get(table) not in SECTIONS:
         return False
-    headings = [h.since for h in HEADINGS.values() if TABLES[table] in h.tables]
-    named = [c.since for c in columns(TABLES[table].row) if c.name == name]
-    return later(TABLES[table].since, *headings, *named)
+    section = SECTIONS[SECTION_OF[table]]
+    named = [column.since for column in columns(TABLES[table].row) if column.name == name]
+    return any((section.since, TABLES[table].since, *named))
 
 
 def test_what_cannot_be_checked_in_an_old_bundle_is_not_called_clear() -> None:
     verdict = evaluate(Bundle(OLD))
     unchecked = {item.id: item.reason for item in verdict.not_checked}
-    # Of what came after 0.2.0, whose findings need not be listed.
-    since = {
-        question.id
-        for question in load_questions()
-        if any(asks_for_later(need) for need in question.needs)
-    }
+    later = {q.id for q in load_questions() if any(map(came_later, q.needs))}
+    assert {"kswapd-gave-up", "memory-kept", "oom-kills-told", "vmalloc-large"} <= later
     assert {
         finding for finding, why in unchecked.items() if "mmscope 0.1.0 did not write it" in why
-    } - since == {
-        *("file-lock-queue", "file-walk-stalls", "kswapd-gave-up", "memory-kept"),
-        *("poisoned-pages", "rmap-walk-stalls", "oom-kills-told", "oom-cgroup-limit"),
-        *("oom-spared-larger", "oom-fragmented", "unexplained-pages", "deleted-file-in-memory"),
-        *("one-file-in-memory", "shmem-left-behind", "negative-dentries"),
-        *("cgroup-at-limit", "dying-cgroups", "swap-full", "percpu-large"),
-        *("alloc-tag-large", "vmalloc-large"),
-    }  # fmt: skip
+    } == later
     assert not unchecked.keys() & {id for id, _ in verdict.clear}
 
 

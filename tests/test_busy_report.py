@@ -23,6 +23,7 @@ import pytest
 import report_bundle as made
 from browser_page import NARROW, SCREEN, WIDE, Opened, all_drawn, barriers, screens, unfold
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
+from rows_of_tables import Contents
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.drawing.downloads import MAX_REPORT_BYTES, Download, Downloads, folded
@@ -202,7 +203,7 @@ class TestDownloads:
 
     def test_of_the_same_bundle_are_the_same_bytes(self, tmp_path: Path) -> None:
         rows = [made.Oddity(str(n), n, None, None) for n in range(900)]
-        contents: dict[str, made.Table] = {"oddities": ("Odd", made.Oddity, rows, "oddity")}
+        contents: dict[str, Contents] = {"oddities": ("Odd", made.Oddity, rows, "oddity")}
         pages = {
             render(made.write_bundle(tmp_path / name, contents), NOTHING) for name in ("a", "b")
         }
@@ -210,7 +211,7 @@ class TestDownloads:
 
     def test_a_spreadsheet_finds_no_formula(self, tmp_path: Path) -> None:
         rows = [made.Oddity(FORMULA[n % 5] + str(n), -n, None, None) for n in range(900)]
-        contents: dict[str, made.Table] = {"oddities": ("Odd", made.Oddity, rows, "oddity")}
+        contents: dict[str, Contents] = {"oddities": ("Odd", made.Oddity, rows, "oddity")}
         html = render(made.write_bundle(tmp_path / "b", contents), NOTHING)
         lines = list(csv.reader(unpacked(links(parse(html))["oddities.csv.gz"]).splitlines()))[1:]
         assert [line[0] for line in lines] == [f"'{row.name}" for row in rows]

@@ -19,11 +19,13 @@ import children
 import pytest
 from command_line import POWERLESS, ROOT, run
 from elf_files import VMLINUX, gnu, vmcore
-from later import LATER_SECTIONS
 from plain_rows import Plain, write
 
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.prices import SETTINGS
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.section import Section
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
@@ -173,49 +175,42 @@ def test_a_full_disk_is_2_and_leaves_nothing(small_disk: Path) -> None:
 # Collect.
 
 
-RMAP = ("anon_vmas", "file_maps", "ksm", "rmap_cost")
-LOGGED = ("oom_kills", "kernel_log")  # of which the tree has no text
+def statuses(tree: Path, section: Section) -> set[str]:
+    """
+    How a section may fare with a tree of text: it is absent where the tree does not have what it
+    reads first. Of settings a tree has some.
+    """
+    if not section.reads:
+        return {"absent"}
+    first = section.reads[0]
+    if not any(any(tree.glob(pattern[1:])) for pattern in first.split()):
+        return {"absent"}
+    return {"ok", "absent"} if first == SETTINGS else {"ok"}
 
 
 def test_collect_from_a_tree_of_text(tmp_path: Path) -> None:
     result = run("collect", "--proc-root", TREE, "-o", tmp_path / "b")
     assert result.returncode == 1, "what text does not tell is missing"
     lines = [line.split(": ") for line in result.stderr.splitlines()]
-    said = [": ".join(words) for words in lines if words[1] not in LATER_SECTIONS]
-    assert said[0].startswith("mmscope: memory_cgroups: absent: ")
-    assert said[1] == (
+    read = Bundle(tmp_path / "b")
+    status = {section.section: section.status for section in read.sections}
+    assert list(status) == list(SECTIONS)
+    for name, section in SECTIONS.items():
+        assert status[name] in statuses(TREE, section), name
+    missing = [name for name in SECTIONS if status[name] != "ok" and not SECTIONS[name].optional]
+    assert [words[1:3] for words in lines] == [[name, "absent"] for name in missing]
+    assert (
         "mmscope: accounting: absent: the parts of NR_FREE_PAGES are not in /proc; read the "
         "kernel's memory (as root)"
-    )
-    assert [line.split(": ")[1:3] for line in said[2:]] == [
-        [name, "absent"]
-        for name in (
-            *("lru_lists", "cached_files", "dentries", "swap", "percpu", "vmalloc"),
-            *(*RMAP, *LOGGED),
-        )
-    ]
+    ) in result.stderr.splitlines()
     assert "WARNING  Node 1 zone Normal: 446.7 MiB free, 99.1 %" in " ".join(
         result.stdout.split("\n")
     )
-    read = Bundle(tmp_path / "b")
     assert read.target["kind"] == "files"
     assert read.target["release"] == "7.2.12+deb13-cloud-amd64"
     assert (read.target["page_size"], read.target["total_pages"]) == (4096, 393086)
     assert read.target["uptime_seconds"] == 17.26
     assert read.target["hostname"] is None
-    assert {s.section: s.status for s in read.sections if s.section not in LATER_SECTIONS} == {
-        "memory_ledger": "ok", "process_memory": "ok", "process_shares": "ok",
-        **dict.fromkeys(("cached_files", "dentries", "swap", "percpu", "vmalloc"), "absent"),
-        "alloc_tags": "absent", "memory_cgroups": "absent", "lru_lists": "absent",
-        "zones": "ok", "free_lists": "ok", "accounting": "absent", "pcp_lists": "ok",
-        "pageblocks": "ok", "vm_counters": "ok", "settings": "ok", "slab_caches": "ok",
-        "page_owner": "absent", "slab_owner": "absent", "page_tables": "ok",
-        "physical_memory": "ok", "poisoned_pages": "ok",
-        "vmemmap": "absent", "hugetlb": "absent",
-        "device_pagemaps": "absent", "memory_metadata": "absent",
-        "anon_vmas": "absent", "file_maps": "absent", "ksm": "absent",
-        "rmap_cost": "absent", **dict.fromkeys(LOGGED, "absent"),
-    }  # fmt: skip
     assert [(z["node"], z["zone"], z["wmark_low"]) for z in read.rows("zones")] == [
         (0, "DMA", 225), (0, "DMA32", 6377), (1, "Normal", 14515),
     ]  # fmt: skip
@@ -261,13 +256,15 @@ def test_an_older_tree_says_what_is_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["zoneinfo", "vmstat", "pagetypeinfo", "buddyinfo", "uptime",
                                   "meminfo", "version", "iomem", "cmdline"])  # fmt: skip
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\0garbage\n", b"Node 0, zone\n" * 3])
-def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, content: bytes) -> None:
+def test_a_damaged_file_costs_its_own_sections(
+    tmp_path: Path, of_the_tree: Path, file: str, content: bytes
+) -> None:
     shutil.copytree(TREE, tmp_path / "root")
     (tmp_path / "root" / "proc" / file).write_bytes(content)
     files = Files(tmp_path / "root")
     with Writer(tmp_path / "b") as writer:
         sections = collect(files, describe_files(files), writer)
-    status = {s.section: s.status for s in sections if s.section not in LATER_SECTIONS}
+    status = {section.section: section.status for section in sections}
     needs = {
         "zoneinfo": {
             **dict.fromkeys(("zones", "pcp_lists", "memory_ledger"), "failed"),
@@ -282,13 +279,12 @@ def test_a_damaged_file_costs_its_own_sections(tmp_path: Path, file: str, conten
         "pagetypeinfo": {"free_lists": "partial", "pageblocks": "failed"},
         "iomem": {"physical_memory": "partial"},
     }.get(file, {})
-    usual = dict.fromkeys(("accounting", "page_owner", "slab_owner", "alloc_tags"), "absent")
-    usual |= dict.fromkeys(("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata"), "absent")
-    usual |= dict.fromkeys((*RMAP, "cached_files", "dentries", "vmalloc"), "absent")
-    usual |= dict.fromkeys(("memory_cgroups", "lru_lists"), "absent")
-    usual |= dict.fromkeys(("swap", "percpu"), "absent")
-    usual |= dict.fromkeys(LOGGED, "absent")
-    assert {name: how for name, how in status.items() if how != "ok"} == usual | needs
+    # And what is of this file alone.
+    usual = {section.section: section.status for section in Bundle(of_the_tree).sections}
+    alone = {name for name, section in SECTIONS.items() if section.reads == (f"/proc/{file}",)}
+    changed = {name: how for name, how in status.items() if how != usual[name]}
+    assert needs.items() <= changed.items()
+    assert changed.keys() <= needs.keys() | alone
     for section in sections:
         if section.status == "failed":
             assert section.message is not None

@@ -13,6 +13,7 @@ import report_bundle as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_tree import NEVER, by_id, cells, elements, has_id, parse, texts
+from rows_of_tables import Contents
 
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
@@ -63,7 +64,7 @@ def make(tmp_path: Path) -> Make:
     numbers = itertools.count()
 
     def bundle(
-        contents: dict[str, made.Table],
+        contents: dict[str, Contents],
         sections: list[SectionResult] | None = None,
         **target: Any,
     ) -> Bundle:
@@ -73,11 +74,11 @@ def make(tmp_path: Path) -> Make:
     return bundle
 
 
-def oddities(*rows: tuple[str, int], kind: type = made.Oddity) -> dict[str, made.Table]:
+def oddities(*rows: tuple[str, int], kind: type = made.Oddity) -> dict[str, Contents]:
     return {"oddities": ("Odd", kind, [made.Oddity(*row, None, None) for row in rows], "odd")}
 
 
-def one(name: str, row_type: type, *rows: Any) -> dict[str, made.Table]:
+def one(name: str, row_type: type, *rows: Any) -> dict[str, Contents]:
     return {name: (name, row_type, list(rows), "one")}
 
 
@@ -571,7 +572,7 @@ class TestWhatDiffers:
             for title in element.iter("h3")
         }
 
-    def some(self) -> dict[str, made.Table]:
+    def some(self) -> dict[str, Contents]:
         return {name: table for name, table in made.tables().items() if name in self.FREE}
 
     def test_is_drawn_once(self, make: Make) -> None:

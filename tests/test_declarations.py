@@ -12,6 +12,7 @@ import make_docs
 import pytest
 
 from mmscope import FOLDER
+from mmscope.drgn.sections import registry
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.prices import PRICES
 from mmscope.drgn.sections.registry import SECTIONS
@@ -54,13 +55,41 @@ def test_a_row_is_compared_and_shown_as_a_frozen_dataclass_is() -> None:
         Named("a")
 
 
-def test_every_section_has_a_place_of_its_own_and_says_what_it_reads() -> None:
-    places = [heading.place for heading in HEADINGS.values()]
-    assert len(set(places)) == len(places) > 20
+def test_every_section_has_a_name_of_its_own_and_says_what_it_reads() -> None:
+    names = [section.name for section in registry.in_order()]
+    names += [heading.name for heading in HEADINGS.values() if heading.name not in SECTIONS]
+    assert len(set(names)) == len(names) > 20
     for section in SECTIONS.values():
         assert set(section.reads) <= PRICES.keys()
-        assert section.intro.strip(), section.name
         assert not section.command.picks or section.command.picks in PICKS
+
+
+def test_the_order_has_sections_and_folders_each_once() -> None:
+    known = {*SECTIONS, *(f"{folder}/" for folder in registry.folders())}
+    assert set(registry.ORDER) <= known
+    assert len(set(registry.ORDER)) == len(registry.ORDER)
+
+
+def test_a_section_without_an_entry_stands_with_those_of_its_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_free = [section.name for section in registry.sections_of("free")]
+    assert of_free[0] == "zones" and len(of_free) > 3 and not set(of_free) & set(registry.ORDER)
+    monkeypatch.setattr(registry, "ORDER", ("pageblocks", *registry.ORDER))
+    in_order = [section.name for section in registry.in_order()]
+    assert in_order[0] == "pageblocks"
+    rest = [name for name in of_free if name != "pageblocks"]
+    at = in_order.index("zones")
+    assert in_order[at : at + len(rest)] == rest
+
+
+def test_a_folder_without_a_place_in_the_order_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = tuple(entry for entry in registry.ORDER if entry != "free/")
+    monkeypatch.setattr(registry, "ORDER", without)
+    with pytest.raises(
+        ValueError, match=r'of drgn/free has no place .*: give "free/" one in ORDER'
+    ):
+        registry.in_order()
 
 
 def test_every_table_is_of_one_section() -> None:
@@ -77,16 +106,6 @@ def test_sections_have_the_tables_that_they_declare() -> None:
         assert found.by_name.keys() <= {table.name for table in section.tables}, section.name
         read += len(found.tables)
     assert read >= 10
-
-
-def test_what_is_newer_than_the_first_release_says_its_version() -> None:
-    said = [heading.since for heading in HEADINGS.values()]
-    for table in TABLES.values():
-        said += [table.since, *table.rows_since, *(c.since for c in columns(table.row))]
-        # What is as old as its table does not say it again.
-        assert not any(table.since and table.since == c.since for c in columns(table.row))
-    assert {since for since in said if since} >= {"0.2.0"}
-    assert all(re.fullmatch(r"(\d+\.\d+\.\d+)?", since) for since in said)
 
 
 def test_what_a_comparison_needs_is_a_column_of_the_table() -> None:
@@ -148,10 +167,3 @@ def test_a_file_with_nothing_to_print_names_those_that_have(
     printed = capsys.readouterr()
     assert not printed.out and printed.err.count("\n") == bool(said)
     assert said in printed.err
-
-
-@pytest.mark.parametrize("heading", HEADINGS.values(), ids=lambda heading: heading.name)
-def test_an_intro_is_sentences_and_links_to_where_there_is_more(heading: object) -> None:
-    for paragraph in heading.intro.strip().split("\n\n"):  # type: ignore[attr-defined]
-        assert re.search(r"[.)]$", paragraph), paragraph
-        assert not re.search(r"[<>]|\]\((?!https://)", paragraph), paragraph

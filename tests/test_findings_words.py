@@ -59,27 +59,30 @@ NOT = ("when ", "where ", "while ", "before ", "late ", "on ", "in ", "under ", 
 
 
 def fault(step: Step) -> str | None:
-    """What a step lacks."""
+    """What a step lacks, and what to write."""
     verb = re.sub(r"{%.*?%}", "", step.do, flags=re.DOTALL).split()[0]
     if verb not in LOOKS | CHANGES:
-        return f"{verb} is no verb that is known to look or to change something"
+        verbs = ", ".join(sorted(LOOKS | CHANGES))
+        return f"{verb} is no verb that is known: begin with one of {verbs}"
     changes = verb in CHANGES or COMMANDS.search(step.do)
     if step.looks:
         if changes:
-            return "looks, and changes something"
-        return "looks, and has a price" if step.price else None
+            return "looks, and changes something: write cost, avoid and undo, and not looks"
+        return (
+            "looks, and has a price: write looks = true or cost, not both" if step.price else None
+        )
     if not step.cost:
-        return "has no cost"
+        return "has no cost: write it, or looks = true where it looks at the bundle alone"
     if changes and not (step.avoid and step.undo):
-        return "changes something, and lacks when not to or how to undo it"
+        return "changes something: write when not to (avoid), and how to undo it (undo)"
     if step.avoid and not step.avoid.startswith(NOT):
-        return "does not say when not to do it"
+        return f"does not say when not to do it: begin avoid with one of {', '.join(NOT)}"
     return None
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
 def test_a_step_has_its_price(step: Step) -> None:
-    assert fault(step) is None, step.do
+    assert fault(step) is None, f"{step.do}: {fault(step)}"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,7 @@ def test_a_step_has_its_price(step: Step) -> None:
         (Step("Set vm.x to 1.", cost="little"), "changes something"),
         (Step("Set vm.x to 1.", cost="little", avoid="when busy"), "changes something"),
         (Step("Set vm.x to 1.", cost="little", avoid="when busy", undo="set it to 0"), None),
-        (Step("Set vm.x to 1.", cost="little", avoid="busy", undo="set it to 0"), "when not"),
+        (Step("Set vm.x to 1.", cost="little", avoid="busy", undo="set it to 0"), "does not say"),
         (Step("Record it.", cost="1 %"), None),
         (Step("Find it: boot a kernel that tells.", cost="1 %"), "changes something"),
         (Step("It is in the table.", looks=True), "is no verb"),
@@ -186,14 +189,18 @@ def test_a_command_that_does_not_run_is_told(command: str, words: str | None) ->
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
 def test_a_finding_has_a_command_to_begin_with_that_changes_nothing(question: Question) -> None:
     harmless = [step for step in question.next if not step.undo]
-    assert any(COMMAND.search(step.do) for step in harmless)
+    assert any(COMMAND.search(step.do) for step in harmless), (
+        f'{question.id}: give a step that changes nothing a command in quotes, as in "See all of '
+        "them: 'mmscope show zones BUNDLE'.\" with looks = true"
+    )
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
 def test_a_finding_says_what_its_words_were_held_against(question: Question) -> None:
-    assert question.sources
+    form = "write a file, functions and kernels, as in 'mm/ksm.c: rmap_walk_ksm() (6.1, 7.3)'"
+    assert question.sources, form
     for source in question.sources:
-        assert SOURCE.fullmatch(source), source
+        assert SOURCE.fullmatch(source), f"{source!r}: {form}"
 
 
 @pytest.mark.parametrize(

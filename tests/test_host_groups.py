@@ -13,6 +13,7 @@ import pytest
 import report_bundle as made
 from command_line import run
 from page_tree import by_id, cells, parse, texts
+from rows_of_tables import Contents
 
 from mmscope.drgn.free.free_lists import FreeBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
@@ -105,7 +106,7 @@ def host(
         FreeBlocks(0, "Normal", 3, "Movable", 8, 64),
     ]
     zone = next(row for row in made.zone_rows(made.free_lists()) if row.zone == "Normal")
-    contents: dict[str, made.Table] = {
+    contents: dict[str, Contents] = {
         "zones": ("Zones", type(zone), [zone], "zones"),
         "free_blocks": ("Free blocks", FreeBlocks, blocks, "free_lists"),
         "pageblocks": (

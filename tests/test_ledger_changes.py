@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import report_bundle as made
 from page_tree import by_id, parse, texts
+from rows_of_tables import Contents
 
 from mmscope.drgn.ledger.ledger_counters import LedgerCheck
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
@@ -51,7 +52,7 @@ def bundle(
     path: Path, ledger: list[LedgerRow], checks: list[LedgerCheck] | None = None, **more: Any
 ) -> Bundle:
     target = made.TARGET | more.pop("target", {})
-    contents: dict[str, made.Table] = {
+    contents: dict[str, Contents] = {
         "memory_ledger": ("Ledger", LedgerRow, ledger, "memory_ledger"),
         **{name: (name, type(rows[0]), rows, name) for name, rows in more.items()},
     }

@@ -11,6 +11,7 @@ import report_bundle as made
 from hypothesis import given
 from hypothesis import strategies as st
 from page_tree import NOTHING, by_id, elements, parse, texts
+from rows_of_tables import Contents
 
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.reports.page.report import render
@@ -20,7 +21,7 @@ PAGE = 4096
 NAMES = ("page_tables", "exit_costs", "page_table_occupancy", "page_table_regions")
 
 
-def contents() -> dict[str, made.Table]:
+def contents() -> dict[str, Contents]:
     return {name: made.tables()[name] for name in NAMES}
 
 

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import report_bundle as made
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
+from rows_of_tables import Contents
 
 from mmscope import FOLDER
 from mmscope.drgn.tables import display
@@ -239,7 +240,7 @@ class TestPageblockMapOfALargeMachine:
             )
             for run in range(1 << 17)
         ]
-        contents: dict[str, made.Table] = {"pageblock_map": ("Map", Run, rows, "pageblocks")}
+        contents: dict[str, Contents] = {"pageblock_map": ("Map", Run, rows, "pageblocks")}
         html = render(made.write_bundle(tmp_path / "b", contents), NOTHING)
         svg = html[html.index('<svg class="map"') :]
         assert len(svg[: svg.index("</svg>")]) < 300_000

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import report_bundle
-from report_bundle import Table, tables, tables_of, write_bundle
+from report_bundle import tables, tables_of, write_bundle
+from rows_of_tables import Contents
 
 from mmscope.drgn.tables.rows import HOLDS, column, columns
 from mmscope.perf.perf_record import Recorded
@@ -97,9 +98,9 @@ def secrets() -> Iterator[str]:
             yield shape.replace("{}", f"{SECRET}{number}")
 
 
-def secret_tables(names: Iterator[str]) -> dict[str, Table]:
+def secret_tables(names: Iterator[str]) -> dict[str, Contents]:
     """Every table, with a name of its own in every text that is not the kernel's."""
-    found: dict[str, Table] = {}
+    found: dict[str, Contents] = {}
     for name, (title, row_type, rows, section) in tables().items():
         holds = {c.name: c.holds for c in columns(row_type) if c.holds not in ("", "kernel")}
         changed = []
@@ -406,7 +407,7 @@ def test_a_unique_word_is_gone_wherever_it_was(tmp_path: Path, shape: str) -> No
     # Numbers of running text stay: they are amounts and times.
     kept.write_bytes((b"" if number else header_of(word)) + text)
     path = tmp_path / f"vmcore-{word.replace('/', '-')}"
-    contents: dict[str, report_bundle.Table] = {}
+    contents: dict[str, Contents] = {}
     for name, (title, row_type, rows, section) in tables().items():
         holds = {c.name: c.holds for c in columns(row_type)}
         mine = [c for c, kind in holds.items() if kind in ("comm", "command", "cgroup", "file")]

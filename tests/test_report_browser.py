@@ -24,6 +24,7 @@ from browser_page import (
 )
 from page_tree import NOTHING, elements, parse, texts
 from playwright.sync_api import Page
+from rows_of_tables import Contents
 
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.compare.comparison import compare
@@ -40,7 +41,7 @@ FOLDED = """
 """
 
 
-def changed(contents: dict[str, made.Table]) -> dict[str, made.Table]:
+def changed(contents: dict[str, Contents]) -> dict[str, Contents]:
     """A minute later: every table has a row less, and half as much again in the others."""
     result = {}
     for name, (title, row_type, rows, section) in contents.items():

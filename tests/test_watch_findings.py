@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rows_of_tables import TABLE_OF, rows_by_type, tables_of_sections
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
@@ -20,10 +21,6 @@ from mmscope.reports.rows.watch_rows import (
     ZoneLevel,
 )
 
-NAMES = {
-    CounterRate: "counter_rates", Level: "gauge_series", PsiStall: "psi_series",
-    ThpFreeBlocks: "thp_free_blocks_series", WatchSample: "watch_samples", ZoneLevel: "zone_series",
-}  # fmt: skip
 QUESTIONS = [question for question in load_questions() if question.id.startswith("watch-")]
 PERIOD = 10.0
 
@@ -31,18 +28,16 @@ PERIOD = 10.0
 def asked(path: Path, rows: list[Any], samples: int = 7, total_pages: int | None = None) -> Verdict:
     """What is said of these rows, in a watch of a sample every ten seconds."""
     path.mkdir(exist_ok=True)
-    tables: dict[type, list[Any]] = {row_type: [] for row_type in NAMES}
+    watched: list[Any] = []
     for number in range(samples):
         at = f"2026-11-20T03:{number // 6:02}:{number % 6}0.000+00:00"
         period = PERIOD if number else None
-        tables[WatchSample].append(
-            WatchSample(number * PERIOD, at, period, 0, 0, 0, None, None, None, None)
-        )
-    for row in rows:
-        tables[type(row)].append(row)
+        watched.append(WatchSample(number * PERIOD, at, period, 0, 0, 0, None, None, None, None))
+    read = [table.row for table in tables_of_sections("watch")]
+    tables = rows_by_type([*watched, *rows], empty=read)
     with Writer(path / "b") as writer:
         for row_type, of_type in tables.items():
-            writer.table(NAMES[row_type], "x", row_type, of_type, section="watch")
+            writer.table(TABLE_OF[row_type].name, "x", row_type, of_type, section="watch")
         section = SectionResult("watch", "ok", 0.1, 1, 0, None)
         target = {"kind": "live", "page_size": 4096, "total_pages": total_pages}
         writer.finish(target, [section])

@@ -6,6 +6,8 @@ memory twice.
 
 from typing import Any
 
+from rows_of_tables import Contents, tables_of_rows
+
 from mmscope.reports.rows.watch_rows import (
     CounterRate,
     Level,
@@ -19,11 +21,6 @@ from mmscope.reports.rows.watch_rows import (
 
 SAMPLES, PERIOD = 41, 30.0
 KILLED = {20: 1, 38: 3}
-NAMES = {
-    WatchSample: "watch_samples", ThpFreeBlocks: "thp_free_blocks_series", PsiStall: "psi_series",
-    CounterRate: "counter_rates", WatchEvent: "watch_events", ZoneLevel: "zone_series",
-    Level: "gauge_series", WatchOverhead: "watch_overhead",
-}  # fmt: skip
 
 
 def rate(number: int, name: str, delta: int) -> CounterRate:
@@ -79,12 +76,8 @@ def sample(number: int) -> list[Any]:
     return rows
 
 
-def tables() -> dict[str, tuple[str, type, list[Any], str]]:
+def tables() -> dict[str, Contents]:
     """The tables of the watch."""
     rows = [row for number in range(SAMPLES) for row in sample(number)]
     rows.append(WatchOverhead(41, 41, 1200.0, PERIOD, 0.1271, 0.0031, 0.000106, 41, 0.05, 210_000))
-    return {
-        name: (name.replace("_", " "), row_type, [row for row in rows if type(row) is row_type],
-               "watch")
-        for row_type, name in NAMES.items()
-    }  # fmt: skip
+    return tables_of_rows(rows)

@@ -360,7 +360,6 @@ def lru_lists_from_files(files: Files) -> Found:
 LRU_LISTS_SECTION = Section(
     name="lru_lists",
     title="LRU lists and reclaim",
-    place=64,
     since="0.2.0",
     tables=(LRU_LISTS, RECLAIM_NODES, LRU_GENERATIONS),
     intro="""

@@ -96,7 +96,6 @@ def cached_files_from_files(files: Files) -> Found:
 CACHED_FILES_SECTION = Section(
     name="cached_files",
     title="Files in memory",
-    place=65,
     intro="""
 Whose pages the page cache has: files, block devices, and shared memory, which is in the page cache
 too: tmpfs, memfd, SysV. All files are in the table by file system, which adds up to the ledger's
@@ -171,7 +170,6 @@ def dentries_from_files(files: Files) -> Found:
 DENTRIES_SECTION = Section(
     name="dentries",
     title="Dentries and inodes",
-    place=71,
     intro="""
 The names and the inodes of files that the kernel keeps in memory, by file system: all objects in
 the slab caches of dentries and inodes. A *negative* dentry remembers that a name is not there; each

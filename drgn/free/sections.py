@@ -216,7 +216,6 @@ def _gap_note(free: FreeMemory) -> list[str]:
 ZONES_SECTION = Section(
     name="zones",
     title="Zones and watermarks",
-    place=10,
     tables=(ZONES,),
     intro="""
 Each zone's free memory against its watermarks: kswapd wakes below *low* and works until *high*;
@@ -235,7 +234,6 @@ zones](https://docs.kernel.org/mm/physical_memory.html#zones)).
 FREE_LISTS_SECTION = Section(
     name="free_lists",
     title="Free lists",
-    place=20,
     tables=(
         FREE_BLOCKS,
         MISPLACED_BLOCKS,
@@ -259,7 +257,6 @@ and /proc/pagetypeinfo](https://docs.kernel.org/filesystems/proc.html)).
 ACCOUNTING_SECTION = Section(
     name="accounting",
     title="Free pages, accounted for",
-    place=30,
     tables=(FREE_ACCOUNTING,),
     intro="""
 What each zone's NR_FREE_PAGES is made of. A remainder other than zero is memory that is counted
@@ -277,7 +274,6 @@ a live kernel ([/proc/zoneinfo and
 PCP_LISTS_SECTION = Section(
     name="pcp_lists",
     title="Per-CPU lists",
-    place=40,
     tables=(
         PCP_PAGES,
         PCP_CHECKS,
@@ -299,7 +295,6 @@ CPUs reclaim are memory in the wrong place
 PAGEBLOCKS_SECTION = Section(
     name="pageblocks",
     title="Pageblocks",
-    place=50,
     tables=(
         PAGEBLOCKS,
         PAGEBLOCK_MAP,

@@ -121,7 +121,6 @@ def memory_cgroups_from_files(files: Files) -> Found:
 MEMORY_CGROUPS_SECTION = Section(
     name="memory_cgroups",
     title="Memory cgroups",
-    place=8,
     since="0.2.0",
     tables=(MEMORY_CGROUPS, MEMORY_CGROUP_PAGES, DYING_CGROUP_PINS, MEMORY_CGROUP_COUNTERS),
     intro="""

@@ -264,7 +264,6 @@ def from_files(files: Files) -> Found:
 PERCPU_SECTION = Section(
     name="percpu",
     title="Percpu memory",
-    place=74,
     intro="""
 Memory of which each CPU has a copy. An allocation takes its size once for every possible CPU: small
 ones add up, with memory cgroups, network devices and BPF maps as their usual owners. Pages go back

@@ -161,7 +161,6 @@ def memory_ledger_from_files(files: Files) -> Found:
 MEMORY_LEDGER_SECTION = Section(
     name="memory_ledger",
     title="Where the memory is",
-    place=5,
     intro="""
 Every page of the machine has one owner. Each is counted once, in one pass over all struct pages;
 nothing is subtracted. The classes of a zone add up to its present pages. Memory that the kernel

@@ -406,7 +406,6 @@ def _with_mm_stat(files: Files, row: SwapArea, device: str) -> SwapArea:
 SWAP_SECTION = Section(
     name="swap",
     title="Swap",
-    place=72,
     intro="""
 Where anonymous memory and shmem are written to when memory is short. Slots are in use as long as
 anybody may read them back, also while the page is in memory again. A zram device keeps what is

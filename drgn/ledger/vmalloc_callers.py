@@ -156,7 +156,6 @@ def from_files(files: Files) -> Found:
 VMALLOC_SECTION = Section(
     name="vmalloc",
     title="vmalloc memory",
-    place=75,
     intro="""
 Memory that is contiguous in the kernel's addresses only, by the function that asked for it: large
 tables, kernel stacks, percpu chunks, code of modules and of BPF programs, BPF maps. What vmap() and

@@ -152,7 +152,6 @@ def kernel_log_from_files(files: Files) -> Found:
 KERNEL_LOG_SECTION = Section(
     name="kernel_log",
     title="The kernel's log",
-    place=230,
     since="0.2.0",
     tables=(KERNEL_LOG,),
     intro="""

@@ -47,7 +47,6 @@ def oom_kills_from_files(files: Files) -> Found:
 OOM_KILLS_SECTION = Section(
     name="oom_kills",
     title="OOM kills",
-    place=195,
     since="0.2.0",
     tables=(OOM_KILLS, OOM_TASKS, OOM_MEMORY, OOM_FREE_BLOCKS, OOM_CGROUP_MEMORY),
     intro="""

@@ -190,7 +190,6 @@ def poisoned_pages_from_files(files: Files) -> Found:
 PHYSICAL_MEMORY_SECTION = Section(
     name="physical_memory",
     title="Physical memory and what the kernel does not get",
-    place=100,
     since="0.2.0",
     tables=(
         PHYSICAL_MEMORY_PARTS,
@@ -223,7 +222,6 @@ DirectMap1G may exceed the machine's memory.
 POISONED_PAGES_SECTION = Section(
     name="poisoned_pages",
     title="Pages marked as bad",
-    place=110,
     since="0.2.0",
     tables=(
         POISONED_PAGES,

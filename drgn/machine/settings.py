@@ -157,7 +157,6 @@ def settings_from_files(files: Files) -> Found:
 SETTINGS_SECTION = Section(
     name="settings",
     title="Settings",
-    place=210,
     tables=(
         SETTINGS,
         KERNEL_FEATURES,

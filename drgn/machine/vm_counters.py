@@ -242,7 +242,6 @@ def vm_counters_from_files(files: Files) -> Found:
 VM_COUNTERS_SECTION = Section(
     name="vm_counters",
     title="Counters since boot",
-    place=200,
     tables=(VM_COUNTERS,),
     intro="""
 The counters of /proc/vmstat, with each CPU's part that is not folded in yet. Events are counted

@@ -368,7 +368,6 @@ def from_files(files: Files) -> Found:
 ALLOC_TAGS_SECTION = Section(
     name="alloc_tags",
     title="Memory by line of source",
-    place=67,
     tables=(ALLOC_TAGS,),
     intro="""
 Memory allocation profiling counts for every line of the kernel's source what it has allocated and

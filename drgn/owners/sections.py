@@ -293,7 +293,6 @@ def _depot_notes(depot: StackDepot) -> list[str]:
 PAGE_OWNER_SECTION = Section(
     name="page_owner",
     title="Owners of pages",
-    place=60,
     tables=(
         PAGE_OWNER_STACKS,
         PAGE_OWNER_TASKS,
@@ -328,7 +327,6 @@ leaf first, `leaf ← caller`; in the bundle's files they are folded, `root;…;
 SLAB_CACHES_SECTION = Section(
     name="slab_caches",
     title="Slab caches",
-    place=70,
     tables=(
         SLAB_CACHES,
         SLAB_CHECKS,
@@ -353,7 +351,6 @@ allocator](https://docs.kernel.org/admin-guide/mm/slab.html)).
 SLAB_OWNER_SECTION = Section(
     name="slab_owner",
     title="Owners of slab objects",
-    place=80,
     tables=(
         SLAB_OWNER_STACKS,
         SLAB_OWNER_CHECKS,

@@ -224,7 +224,6 @@ def from_files(files: Files) -> Found:
 PROCESS_SHARES_SECTION = Section(
     name="process_shares",
     title="Unique and shared memory of processes",
-    place=9,
     intro="""
 What of a process's memory is its own (USS), and its part of what it shares with others (PSS), as
 [smaps_rollup](https://docs.kernel.org/filesystems/proc.html) counts them. The PSS of all processes

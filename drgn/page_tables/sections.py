@@ -103,7 +103,6 @@ def page_tables_from_files(files: Files) -> Found:
 PAGE_TABLES_SECTION = Section(
     name="page_tables",
     title="Page tables",
-    place=90,
     tables=(
         PAGE_TABLES,
         PAGE_TABLE_DETAILS,

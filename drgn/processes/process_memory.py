@@ -211,7 +211,6 @@ def from_files(files: Files) -> Found:
 PROCESS_MEMORY_SECTION = Section(
     name="process_memory",
     title="Memory of processes",
-    place=7,
     intro="""
 How much memory each process maps, by kind
 ([proc(5)](https://docs.kernel.org/filesystems/proc.html)). Pages that several processes map count

@@ -337,7 +337,6 @@ def _rmap_notes(memory: Memory, found: Found) -> None:
 ANON_VMAS_SECTION = Section(
     name="anon_vmas",
     title="Reverse maps",
-    place=160,
     tables=(
         ANON_VMA_FANOUT,
         ANON_VMA_MAP,
@@ -367,7 +366,6 @@ of reverse map walks.
 FILE_MAPS_SECTION = Section(
     name="file_maps",
     title="File reverse maps",
-    place=170,
     since="0.2.0",
     tables=(
         FILE_MAPPING_FANOUT,
@@ -405,7 +403,6 @@ reverse map walks.
 KSM_SECTION = Section(
     name="ksm",
     title="KSM",
-    place=180,
     tables=(
         KSM_TOTALS,
         KSM_CHAINS,
@@ -429,7 +426,6 @@ chain of pages.
 RMAP_COST_SECTION = Section(
     name="rmap_cost",
     title="The cost of reverse map walks",
-    place=190,
     tables=(
         RMAP_COSTS,
         RMAP_WALKS,

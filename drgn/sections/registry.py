@@ -21,20 +21,80 @@ FOLDER = mmscope.FOLDER / "drgn"
 # What probes stand on, which declares none of its own.
 STANDS_ON = {"opening", "reading", "sections", "tables", "text"}
 
+# In which order sections are read and shown. A folder stands for those of its sections that have no
+# entry of their own: first those of its sections.py, then those of its other files by name.
+ORDER = (
+    "memory_ledger",
+    "process_memory",
+    "memory_cgroups",
+    "process_shares",
+    "free/",
+    "page_owner",
+    "cgroups/",
+    "cached_files",
+    "alloc_tags",
+    "slab_caches",
+    "filesystems/",
+    "swap",
+    "ledger/",
+    "owners/",
+    "processes/",
+    "page_tables/",
+    "physical_memory",
+    "poisoned_pages",
+    "struct_pages/",
+    "rmap/",
+    "oom_kills",
+    "vm_counters",
+    "machine/",
+    "log/",
+)
+
+
+def folders() -> list[str]:
+    """The folders of ``mmscope.drgn`` that may declare something."""
+    return sorted({path.name for path in FOLDER.iterdir() if path.is_dir()} - STANDS_ON)
+
+
+def modules_of(folder: str) -> Iterator[ModuleType]:
+    """Every module of a folder."""
+    for found in pkgutil.iter_modules([str(FOLDER / folder)]):
+        yield importlib.import_module(f"mmscope.drgn.{folder}.{found.name}")
+
 
 def modules() -> Iterator[ModuleType]:
     """Every module of ``mmscope.drgn`` that may declare something."""
-    for folder in sorted(path.name for path in FOLDER.iterdir() if path.is_dir()):
-        if folder not in STANDS_ON:
-            for found in pkgutil.iter_modules([str(FOLDER / folder)]):
-                yield importlib.import_module(f"mmscope.drgn.{folder}.{found.name}")
+    for folder in folders():
+        yield from modules_of(folder)
 
 
-# By name, in the order of the report.
-SECTIONS = {
-    section.name: section
-    for section in sorted(declared(modules(), Section), key=lambda section: section.place)
-}
+def sections_of(folder: str) -> list[Section]:
+    """The sections of a folder, in their order."""
+    files = sorted(modules_of(folder), key=lambda file: not file.__name__.endswith(".sections"))
+    return declared(files, Section)
+
+
+def in_order() -> list[Section]:
+    """
+    All sections, as :data:`ORDER` has them.
+
+    :raises ValueError: a folder has sections, and no entry there.
+    """
+    found = []
+    for folder in folders():
+        for section in sections_of(folder):
+            entry = section.name if section.name in ORDER else f"{folder}/"
+            if entry not in ORDER:
+                raise ValueError(
+                    f"section {section.name} of drgn/{folder} has no place in the report: give "
+                    f'"{entry}" one in ORDER of drgn/sections/registry.py'
+                )
+            found.append((ORDER.index(entry), section))
+    return [section for _, section in sorted(found, key=lambda each: each[0])]
+
+
+# By name.
+SECTIONS = {section.name: section for section in in_order()}
 
 
 def consumers() -> Iterator[MakeConsumer]:

@@ -172,7 +172,6 @@ def _vmemmap_notes(cost: StructPageCost) -> list[str]:
 VMEMMAP_SECTION = Section(
     name="vmemmap",
     title="Struct pages",
-    place=120,
     tables=(
         VMEMMAP_MAPPINGS,
         VMEMMAP_ZONES,
@@ -198,7 +197,6 @@ deduplication](https://docs.kernel.org/mm/vmemmap_dedup.html)).
 HUGETLB_SECTION = Section(
     name="hugetlb",
     title="hugetlb pools and HVO",
-    place=130,
     tables=(
         HUGETLB_POOLS,
         HUGETLB_SIZES,
@@ -223,7 +221,6 @@ the page's flag and from the page tables, which are held against each other.
 DEVICE_PAGEMAPS_SECTION = Section(
     name="device_pagemaps",
     title="Device memory",
-    place=140,
     tables=(DEVICE_PAGEMAPS,),
     intro="""
 Memory of devices that has struct pages (`struct dev_pagemap`): where these lie, and what
@@ -241,7 +238,6 @@ ZONE_DEVICE](https://docs.kernel.org/mm/memory-model.html#zone-device)).
 MEMORY_METADATA_SECTION = Section(
     name="memory_metadata",
     title="Memory about memory",
-    place=150,
     tables=(
         MEMORY_ABOUT_MEMORY,
         MEMMAP_WHAT_IF,

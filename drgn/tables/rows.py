@@ -91,13 +91,12 @@ def column(
     :param ranges: low and high of the rows that the row's first key names so, of numbers in text
         too.
     :param since: the version of mmscope that it came with, if that is later than its table's.
-    :param default: of a later column: what it is where a row is made without it.
+    :param default: None, of a new column at the end of a row that may be unknown: what makes rows
+        without it stays as it is.
     """
     declared = {"help": help, "unit": unit, "key": key, "holds": holds, "since": since}
-    return dataclasses.field(
-        default=default,
-        metadata=declared | {"low": low, "high": high, "ranges": dict(ranges or {})},
-    )
+    declared |= {"low": low, "high": high, "ranges": dict(ranges or {})}
+    return dataclasses.field(default=default, metadata=declared)
 
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(column,))

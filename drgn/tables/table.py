@@ -76,16 +76,15 @@ class Heading:
     A section as a report shows it.
 
     :ivar name: on the command line, and in table ``sections``.
-    :ivar place: where it stands among the others: they are read and shown in ascending order.
     :ivar tables: all that it may have.
     :ivar since: the version of mmscope that it came with, if that is later than 0.1.0.
-    :ivar intro: what the reader of a report should know first: paragraphs, in which ``*words*``,
-        backticks and ``[links](https://…)`` mean what they do in Markdown.
+    :ivar intro: what the reader of a report should know first, in two sentences or more:
+        paragraphs, in which ``*words*``, backticks and ``[links](https://…)`` mean what they do in
+        Markdown.
     """
 
     name: str
     title: str
-    place: int
     intro: str
     tables: tuple[Table, ...] = ()
     since: str = ""

@@ -494,7 +494,6 @@ PROFILE_NOTES = Table(
 PROFILES_HEADING = Heading(
     name="profiles",
     title="Profiles",
-    place=900,
     tables=(
         PROFILES,
         PROFILE_RECORDINGS,

@@ -199,7 +199,6 @@ WATCH_OVERHEAD = Table("watch_overhead", "What watching cost", WatchOverhead, no
 WATCH_HEADING = Heading(
     name="watch",
     title="Over time",
-    place=910,
     tables=(
         WATCH_SAMPLES,
         COUNTER_RATES,

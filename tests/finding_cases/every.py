@@ -1,30 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The cases of all findings but those about profiles and about series over time, by name."""
 
-from finding_cases import (
-    cgroups,
-    filesystems,
-    free_memory,
-    ledger,
-    oom,
-    owners,
-    page_tables,
-    reverse_maps,
-    struct_pages,
-)
+import importlib
+import pkgutil
+
+import finding_cases
 from finding_cases.case import Case
 
-AREAS = (
-    struct_pages,
-    free_memory,
-    page_tables,
-    owners,
-    reverse_maps,
-    ledger,
-    filesystems,
-    oom,
-    cgroups,
-)
+# One file an area; the others have what several need.
+FILES = [
+    importlib.import_module(f"finding_cases.{found.name}")
+    for found in pkgutil.iter_modules(finding_cases.__path__)
+    if found.name != "every"
+]
+AREAS = [file for file in FILES if hasattr(file, "FOUND")]
 FOUND: dict[str, Case] = {name: case for area in AREAS for name, case in area.FOUND.items()}
 CLEAR: dict[str, Case] = {name: case for area in AREAS for name, case in area.CLEAR.items()}
 NOT_CHECKED: dict[str, Case] = {
