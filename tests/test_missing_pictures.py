@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import report_bundle as made
-from children import no_child_is_left
 from page_tree import NOTHING, by_id, parse, texts
 
 from mmscope.drgn.tables.rows import columns
@@ -22,7 +21,7 @@ from mmscope.reports.compare import difference_pictures, differential_graphs
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.drawing.downloads import MARK
 from mmscope.reports.drawing.refusals import Damaged, Fault, NotDrawn
-from mmscope.reports.page import drawn, picture_rows, views
+from mmscope.reports.page import drawn, views
 from mmscope.reports.page.drawn import PictureView, draw
 from mmscope.reports.page.missing import not_as_declared
 from mmscope.reports.page.report import render
@@ -54,13 +53,13 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Break:
             else picture
             for picture in PICTURES
         )
-        monkeypatch.setattr(picture_rows, "PICTURES", pictures)
+        monkeypatch.setattr(drawn, "PICTURES", pictures)
 
     return fail
 
 
 def pictures_of(bundle: Bundle) -> dict[str, PictureView]:
-    found = draw(bundle, picture_rows.groups(bundle)).pictures
+    found = draw(bundle).pictures
     return {view.name: view for views, _ in found.values() for view in views}
 
 
@@ -251,19 +250,13 @@ class TestDifferences:
 
 
 class TestTheCommand:
-    @pytest.mark.parametrize("cpus", [1, 2])
     def test_says_what_it_failed_to_draw(
         self,
-        cpus: int,
         bundle: Bundle,
         failing: Break,
         tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """Also where other processes draw."""
-        monkeypatch.setattr(picture_rows, "LONG_BYTES", 0)
-        monkeypatch.setattr(drawn.os, "sched_getaffinity", lambda _: set(range(cpus)))
         failing("watermarks")
         words = ["report", str(bundle.path), "-o", str(tmp_path / "report.html")]
         line = (
@@ -276,7 +269,6 @@ class TestTheCommand:
         assert main([*words, "-v"]) == 1
         err = capsys.readouterr().err
         assert err.startswith("Traceback") and err.endswith(f"{line}\n")
-        assert no_child_is_left()
 
     def test_so_does_compare(
         self,
