@@ -79,7 +79,7 @@ def drawn(tmp_path: Path, levels: Levels, stacks: StacksLevels) -> Iterator[tupl
         for name, level in chosen.items():
             shutil.copyfile(whole[level].path / files[name], now / files[name])
         bundle = Bundle(now)
-        views = itertools.chain(*(views for views, _ in draw(bundle, [PICTURES]).pictures.values()))
+        views = itertools.chain(*(views for views, _ in draw(bundle).pictures.values()))
         yield bundle, {view.name: view for view in views}
 
 

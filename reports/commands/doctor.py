@@ -89,7 +89,7 @@ MOUNT_DEBUGFS = "mount -t debugfs none /sys/kernel/debug"
 # Before the name of a source that has the same remedy.
 AS_FOR = "as for "
 # What findings and reports are made with; they may be made on another machine.
-LIBRARIES = ("duckdb", "jinja2", "pygal")
+LIBRARIES = ("duckdb", "jinja2")
 
 
 def checks() -> list[Check]:
