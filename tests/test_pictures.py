@@ -17,6 +17,7 @@ import report_bundle as made
 from page_tree import NOTHING, by_id, cells, elements, parse, texts
 
 from mmscope import FOLDER
+from mmscope.drgn.free.fragmentation import thp_order, unusable_free_index
 from mmscope.drgn.tables import display
 from mmscope.reports.drawing.charts import MAX_LINES, Tick, line_chart
 from mmscope.reports.page.report import render
@@ -305,7 +306,7 @@ class TestFreeHeatmap:
 
     @pytest.mark.parametrize(("page", "order"), [(4096, 9), (16384, 11), (65536, 13), (None, None)])
     def test_the_thp_order_follows_the_page_size(self, page: int | None, order: int | None) -> None:
-        assert free_heatmap.thp_order(page) == order
+        assert thp_order(page) == order
 
     def test_a_list_that_was_not_read_is_not_a_zero(self) -> None:
         rows = [row for row in rows_of("free_blocks") if (row["zone"], row["order"]) != ("DMA", 3)]
@@ -352,7 +353,7 @@ class TestFragmentation:
             assert zone.index == sorted(zone.index)
 
     def test_no_free_memory_is_all_unusable(self) -> None:
-        assert free_heatmap.unusable_free_index({0: 0, 3: 0}, 2) == 1
+        assert unusable_free_index({0: 0, 3: 0}, 2) == 1
 
     def test_the_threshold_is_a_line_and_that_of_the_finding(self) -> None:
         drawn = free_heatmap.draw_fragmentation({"free_blocks": rows_of("free_blocks")}, PAGE)

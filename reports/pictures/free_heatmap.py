@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mmscope.drgn.free.fragmentation import thp_order, unusable_free_index
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.drawing.charts import Tick, line_chart
 from mmscope.reports.drawing.refusals import Damaged
@@ -68,13 +69,6 @@ class ZoneGrid:
     zone: str
     lines: list[Line]
     total: Line
-
-
-def thp_order(page_size: int | None) -> int | None:
-    """HPAGE_PMD_ORDER: a PMD maps one page of page table entries of eight bytes."""
-    if page_size is None or page_size < 4096 or page_size & (page_size - 1):
-        return None
-    return page_size.bit_length() - 1 - 3
 
 
 def level(pages: int, page_size: int | None) -> int:
@@ -170,22 +164,6 @@ class Fragmentation:
     zone: str
     free_pages: int
     index: list[float]
-
-
-def unusable_free_index(blocks: dict[int, int], order: int) -> float:
-    """
-    ``unusable_free_index()`` (mm/vmstat.c), with the kernel's own rounding to thousandths.
-
-    The share of free memory that lies in blocks too small for a request of this order. No free
-    memory at all counts as all unusable, as it does there.
-
-    :param blocks: free blocks of all migratetypes by order.
-    """
-    free = sum(number << size for size, number in blocks.items())
-    if not free:
-        return 1.0
-    suitable = sum(number << size - order for size, number in blocks.items() if size >= order)
-    return ((free - (suitable << order)) * 1000 // free) / 1000
 
 
 def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragmentation]]:
