@@ -25,7 +25,7 @@ from mmscope.drgn.sections.apart import reader_apart
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.perf import perf_events, recipe
 from mmscope.perf.os_release import os_release
-from mmscope.reports.bundle.full_install import FULL_INSTALL
+from mmscope.reports.bundle.outcome import FULL_INSTALL
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.watch.samples import WHAT_HELPS, Sampler, thp_order
 
