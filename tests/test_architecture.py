@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 CODE = [path for top in ("drgn", "perf", "reports") for path in sorted((ROOT / top).rglob("*.py"))]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MOST_FILES = 15  # of a folder
-MOST_LINES = 500  # of a file
+MOST_LINES = 550  # of a file
 MOST_LINES_OF_A_FUNCTION = 60  # with its docstring
 # What each addition takes: its own files, and one with its tests.
 FILES = {"probe": 2, "finding": 2, "picture": 3, "recipe": 2, "column": 1}

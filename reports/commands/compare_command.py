@@ -131,7 +131,7 @@ def _redacted(host: Measured, names: Names) -> Measured:
         name: text and names.text(holds, text) for name, (holds, text) in texts.items()
     }
     kept = {c.name: getattr(host, c.name) for c in columns(Host)}
-    return Measured.of(host.told, **kept | replaced)
+    return Measured(**kept | replaced, told=host.told)
 
 
 def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:

@@ -7,18 +7,12 @@ Cannot know: what a browser does that ignores the policy.
 """
 
 import base64
-import contextlib
 import hashlib
-import pickle
 import re
-import sys
 from collections.abc import Iterable
-from importlib.util import cache_from_source
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import jinja2
 from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from markupsafe import Markup
@@ -28,7 +22,6 @@ from mmscope.drgn.free.fragmentation import thp_order
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.drawing import charts
 from mmscope.reports.drawing.cells import heading, is_name, unit_shown
 from mmscope.reports.page.glossary import Glossary
@@ -69,50 +62,17 @@ def policy_of(style: str, script: str) -> str:
     )
 
 
-# What is compiled depends on these, and on jinja2's version.
-OPTIONS: dict[str, Any] = {
-    "autoescape": True,
-    "trim_blocks": True,
-    "lstrip_blocks": True,
-    "optimized": False,  # what filters make of a constant is a page's own
-}
-
-
 class CompiledTemplates(BytecodeCache):
-    """
-    Templates as they were compiled, for all pages that a process writes; and for later processes
-    where Python keeps compiled modules, too (``__pycache__`` beside them), if it does and may.
-    """
+    """Compiled templates, for all environments of a process: a page has several."""
 
     def __init__(self) -> None:
-        self._codes: dict[tuple[str, str], CodeType | None] = {}
-
-    def get_cache_key(self, name: str, filename: str | None = None) -> str:
-        return name
-
-    def get_source_checksum(self, source: str) -> str:
-        return super().get_source_checksum(f"{jinja2.__version__} {OPTIONS} {source}")
+        self._codes: dict[str, CodeType | None] = {}
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        bucket.code = self._codes.get((bucket.key, bucket.checksum))
-        if not bucket.code:
-            # One that is torn, or of another text or Python, is written anew.
-            with contextlib.suppress(OSError, EOFError, ValueError, pickle.PickleError):
-                bucket.bytecode_from_string(_kept(bucket).read_bytes())
-                self._codes[bucket.key, bucket.checksum] = bucket.code
+        bucket.code = self._codes.get(bucket.key)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        self._codes[bucket.key, bucket.checksum] = bucket.code
-        if not sys.dont_write_bytecode:
-            path = _kept(bucket)
-            with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with replaced(path, 0o644, durable=False) as file:
-                    bucket.write_bytecode(file)
-
-
-def _kept(bucket: Bucket) -> Path:
-    return Path(cache_from_source(f"{TEMPLATES / bucket.key}.py"))
+        self._codes[bucket.key] = bucket.code
 
 
 COMPILED = CompiledTemplates()
@@ -125,7 +85,10 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         undefined=StrictUndefined,
         finalize=_shown,
         bytecode_cache=COMPILED,
-        **OPTIONS,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        optimized=False,  # what filters make of a constant is a page's own
     )
     environment.filters.update(
         count=display.count,
