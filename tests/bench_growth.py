@@ -13,7 +13,6 @@ Draws docs/growth.svg, and writes the table below it into docs/performance.md.
 import argparse
 import math
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -26,12 +25,12 @@ sys.path[:0] = [str(HERE), str(HERE / "lab"), str(HERE.parent)]
 
 import archive  # noqa: E402
 import kernels  # noqa: E402
-import pygal  # noqa: E402
 from bench_lake import fleet  # noqa: E402
 from bench_scale import MMSCOPE, Run, run  # noqa: E402
 from page_owner_inputs import make_stacks, page_owner_records  # noqa: E402
-from pygal.style import CleanStyle  # noqa: E402
 from sparse_machine import many_processes, sparse_machine  # noqa: E402
+
+from mmscope.reports.drawing.charts import Tick, line_chart  # noqa: E402
 
 DOCS = HERE.parent / "docs"
 BEGIN, END = "<!-- growth -->\n", "<!-- end of growth -->\n"
@@ -217,37 +216,61 @@ HEAD = (
 )
 
 
+COLORS = ("#0c3795", "#752641", "#b36300", "#6d7500", "#950c0c", "#187a52", "#8e44ad", "#555")
+STYLE = """
+svg { background: white; font: 12px monospace; }
+text { text-anchor: middle; } .axis.y text { text-anchor: end; }
+.legend text { text-anchor: start; } .guide { stroke: #ccc; } .zero { stroke: #333; }
+.line { fill: none; stroke-width: 1.5; }
+"""
+
+
+def decades(values: Sequence[float]) -> list[Tick]:
+    """Powers of ten around all of *values*."""
+    first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return [
+        Tick(power, f"{10 ** (power - 6)} M" if power >= 6 else f"{10**power:,}")
+        for power in range(first, last + 1)
+    ]
+
+
 def chart(axes: Sequence[Axis]) -> str:
     """CPU time against number, both in powers of ten; what stands beside it is dashed."""
-    drawn = pygal.XY(
-        js=[],
-        style=CleanStyle(background="white", plot_background="white"),
-        width=900,
-        height=520,
-        title="CPU seconds, by what there is more of (both in powers of ten)",
-        x_title="how many",
-        y_title="seconds of CPU",
-        legend_at_bottom=True,
-        legend_at_bottom_columns=3,
-        include_x_axis=False,
-        x_value_formatter=lambda power: f"{round(10**power):,}",
-        value_formatter=lambda power: f"{10**power:.3g}",
-        disable_xml_declaration=True,
-        no_prefix=True,
+    named = [
+        (name, runs, dashes)
+        for axis in axes
+        for name, runs, dashes in (
+            (axis.name, axis.here_runs, "none"),
+            (f"{axis.name}: {axis.beside}", axis.beside_runs, "5 5"),
+        )
+        if runs
+    ]
+    drawn = line_chart(
+        decades([count for _, runs, _ in named for count, _ in runs]),
+        decades([each.cpu_seconds for _, runs, _ in named for _, each in runs]),
+        [
+            [
+                (math.log10(n), math.log10(each.cpu_seconds), f"{n:,}: {each.cpu_seconds:.3g}")
+                for n, each in runs
+            ]
+            for _, runs, _ in named
+        ],
+        x_title="how many; upwards: seconds of CPU",
+        describe="CPU seconds, by what there is more of (both in powers of ten)",
+        height=420,
     )
-    for axis in axes:
-        for name, runs, stroke in (
-            (axis.name, axis.here_runs, None),
-            (f"{axis.name}: {axis.beside}", axis.beside_runs, {"dasharray": "5, 5"}),
-        ):
-            if runs:
-                points = [(math.log10(n), math.log10(each.cpu_seconds)) for n, each in runs]
-                drawn.add(escape(name), points, stroke_style=stroke)
-    most = max(count for axis in axes for count, _ in axis.here_runs)
-    drawn.x_labels = list(range(2, math.ceil(math.log10(most)) + 1))
-    text = drawn.render(is_unicode=True)
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    return re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", text)
+    style = "".join(
+        f".color-{at} .line {{ stroke: {color}; stroke-dasharray: {dashes}; }} "
+        f".color-{at} .dot {{ fill: {color}; }}\n"
+        for at, (color, (_, _, dashes)) in enumerate(zip(COLORS, named, strict=False))
+    )
+    legend = "".join(
+        f'<g class="legend color-{at}"><path class="line" d="M60 {20 + 16 * at}h30"/>'
+        f'<text x="96" y="{24 + 16 * at}">{escape(name)}</text></g>\n'
+        for at, (name, _, _) in enumerate(named)
+    )
+    head, _, body = drawn.partition("\n")
+    return f"{head}\n<style>{STYLE}{style}</style>\n{body.removesuffix('</svg>')}{legend}</svg>"
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ def _starts(python: str) -> bool:
 
 def packages(drgn: str) -> list[str]:
     """That drgn, and otherwise what is pinned."""
-    names = "numpy|rich|duckdb|jinja2|pygal"
+    names = "numpy|rich|duckdb|jinja2"
     return [f"drgn=={drgn}", *re.findall(rf"(?m)^(?:{names})==\S+", LOCK.read_text())]
 
 

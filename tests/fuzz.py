@@ -25,7 +25,7 @@ FOLDERS = [str(ROOT / name) for name in ("tests", ".")]
 # Seconds for one input, MiB for all, bytes of an input.
 LIMITS = ("-timeout=10", "-rss_limit_mb=1024", "-max_len=16384")
 # Not ours, or too much of it: what is instrumented is slow.
-PLAIN = ("duckdb", "numpy", "drgn", "rich", "pygal", "jinja2")
+PLAIN = ("duckdb", "numpy", "drgn", "rich", "jinja2")
 
 
 # libFuzzer's options are its own affair, and not argparse's.

@@ -16,7 +16,9 @@ from mmscope.drgn.sections import registry
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.prices import PRICES
 from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.sections.section import Filled, to_look_at
 from mmscope.drgn.tables.rows import column, columns, table_row
+from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.declared import HEADINGS, TABLES
 from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.commands.drgn_plugin import MAIN, PICKS, say_what_prints
@@ -40,6 +42,24 @@ class Named:
 class Frozen:
     name: str = column(key=True)
     pages: int | None = column(unit="pages")
+
+
+def test_a_terminal_leaves_out_the_rows_of_0_that_a_table_says() -> None:
+    rows = [Named("a", 0), Named("b", 2), Named("c", 0), Named("d", 3)]
+    whole = Filled(Table("named", "Named", Named), rows)
+    short = Filled(Table("named", "Named", Named, left_out=("pages", "empty ones")), rows)
+    (shown,) = to_look_at([whole], None)
+    assert (shown.title, shown.rows) == ("", rows)
+    (shown,) = to_look_at([short], None)
+    assert (shown.title, shown.rows) == ("Named, 2 empty ones left out", [rows[1], rows[3]])
+    (shown,) = to_look_at([short], 1)
+    assert shown.title == "Named, 2 empty ones left out: the first 1 of 2"
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES.values() if table.left_out])
+def test_what_is_left_out_goes_by_a_number_of_the_row(table: Table) -> None:
+    kinds = {each.name: each.type for each in columns(table.row)}
+    assert table.left_out and kinds[table.left_out[0]] == "integer"
 
 
 def test_a_row_is_compared_and_shown_as_a_frozen_dataclass_is() -> None:

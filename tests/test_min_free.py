@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mmscope.drgn.free.watermarks import min_free, wmarks_of
 from mmscope.drgn.free.zones import read_zoneinfo
-from mmscope.reports.pictures.watermarks import min_free, wmarks_of
 
 SET = {"vm.min_free_kbytes": "67584", "vm.watermark_scale_factor": "10"}
 

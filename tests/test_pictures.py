@@ -18,8 +18,9 @@ from page_tree import NOTHING, by_id, cells, elements, parse, texts
 from rows_of_tables import Contents
 
 from mmscope import FOLDER
+from mmscope.drgn.free.fragmentation import thp_order, unusable_free_index
 from mmscope.drgn.tables import display
-from mmscope.reports.drawing import charts
+from mmscope.reports.drawing.charts import MAX_LINES, Tick, line_chart
 from mmscope.reports.page.report import render
 from mmscope.reports.pictures import counters, free_heatmap, pageblock_map, watermarks
 from mmscope.reports.pictures.pageblock_map import COLUMNS, MAX_CELLS, Map, Stroke
@@ -306,7 +307,7 @@ class TestFreeHeatmap:
 
     @pytest.mark.parametrize(("page", "order"), [(4096, 9), (16384, 11), (65536, 13), (None, None)])
     def test_the_thp_order_follows_the_page_size(self, page: int | None, order: int | None) -> None:
-        assert free_heatmap.thp_order(page) == order
+        assert thp_order(page) == order
 
     def test_a_list_that_was_not_read_is_not_a_zero(self) -> None:
         rows = [row for row in rows_of("free_blocks") if (row["zone"], row["order"]) != ("DMA", 3)]
@@ -353,12 +354,12 @@ class TestFragmentation:
             assert zone.index == sorted(zone.index)
 
     def test_no_free_memory_is_all_unusable(self) -> None:
-        assert free_heatmap.unusable_free_index({0: 0, 3: 0}, 2) == 1
+        assert unusable_free_index({0: 0, 3: 0}, 2) == 1
 
     def test_the_threshold_is_a_line_and_that_of_the_finding(self) -> None:
         drawn = free_heatmap.draw_fragmentation({"free_blocks": rows_of("free_blocks")}, PAGE)
-        across = re.findall(r'd="M0\.0 [\d.]+ h[\d.]+" class="major guide line"', drawn["chart"])
-        assert len(across) == 1 and ">0.85</text>" in drawn["chart"]
+        assert drawn["chart"].count('<path class="guide marked" d="M36 ') == 1
+        assert ">0.85</text>" in drawn["chart"]
         path = FOLDER / "reports/findings/external-fragmentation.toml"
         sql = tomllib.loads(path.read_text())["sql"]
         assert f"unusable_index >= {free_heatmap.UNUSABLE} as over" in sql
@@ -377,48 +378,49 @@ class TestFragmentation:
 
 
 class TestLineChart:
-    svg = charts.line_chart(
-        ["0", "1", "2"],
-        [("<b>one</b>", [0, 0.25, 1.0]), ("two", [0.125, None, 0.5])],
-        x_title="order",
-        describe="what it is",
-        ceiling=1.0,
-    )
+    x = Tick(0, "0"), Tick(1, "<b>one</b>"), Tick(2, "2", marked=True)
+    y = Tick(0, "0"), Tick(0.5, "0.5"), Tick(1, "1")
+    lines = ((0, 0, "<b>one</b>, 0: 0"), (2, 1, "one, 2: 1")), ((1, 0.25, "two, 1: 0.25"),)
+    svg = line_chart(x, y, lines, x_title="order & more", describe='what "it" is')
+    tree = ElementTree.fromstring(svg)
+
+    def of(self, tag: str) -> list[ElementTree.Element]:
+        return [e for e in self.tree.iter() if e.tag.rpartition("}")[2] == tag]
 
     def test_has_nothing_but_shapes_and_text(self) -> None:
-        tree = ElementTree.fromstring(self.svg)
-        tags = {element.tag.rpartition("}")[2] for element in tree.iter()}
-        assert tags <= {"svg", "g", "path", "rect", "circle", "text", "title"}
-        for element in tree.iter():
+        tags = {element.tag.rpartition("}")[2] for element in self.tree.iter()}
+        assert tags == {"svg", "g", "path", "circle", "text", "title"}
+        for element in self.tree.iter():
             assert not {"style", "id", "onclick", "href"} & element.attrib.keys()
-        assert "<!--" not in self.svg
 
-    def test_names_every_value(self) -> None:
-        titles = [
-            e.text for e in ElementTree.fromstring(self.svg).iter() if e.tag.endswith("title")
-        ]
-        assert titles == [
-            "<b>one</b>, 0: 0",
-            "<b>one</b>, 1: 0.25",
-            "<b>one</b>, 2: 1",
-            "two, 0: 0.125",
-            "two, 2: 0.5",
-        ]
+    def test_is_an_image_with_words_for_who_cannot_see_it(self) -> None:
+        assert (self.tree.get("role"), self.tree.get("aria-label")) == ("img", 'what "it" is')
 
-    def test_its_axis_has_exact_numbers(self) -> None:
-        labels = [e.text for e in ElementTree.fromstring(self.svg).iter() if e.tag.endswith("text")]
-        assert [text for text in labels if text] == [
-            *("0", "0.2", "0.4", "0.6", "0.8", "1"),
-            *("0", "1", "2"),
-            "order",
-        ]
+    def test_every_dot_has_its_words(self) -> None:
+        titles = [title.text for title in self.of("title")]
+        assert titles == ["<b>one</b>, 0: 0", "one, 2: 1", "two, 1: 0.25"]
+        assert len(self.of("circle")) == 3
 
-    def test_is_small_and_the_same_each_time(self) -> None:
-        again = charts.line_chart(["0"], [("a", [1.0])], x_title="x", describe="d", ceiling=1.0)
-        assert again == charts.line_chart(
-            ["0"], [("a", [1.0])], x_title="x", describe="d", ceiling=1.0
-        )
-        assert len(self.svg) < 6000
+    def test_axes_have_the_labels_that_were_asked_for(self) -> None:
+        labels = [text.text for text in self.of("text")]
+        assert labels == ["0", "0.5", "1", "0", "<b>one</b>", "2", "order & more"]
+
+    def test_points_lie_between_the_ends_of_the_axes(self) -> None:
+        places = [(float(dot.get("cx", "")), float(dot.get("cy", ""))) for dot in self.of("circle")]
+        (left, bottom), (right, top), (middle, quarter) = places
+        assert left < middle < right and middle == (left + right) / 2
+        assert top < quarter < bottom and quarter == bottom - (bottom - top) / 4
+
+    def test_a_label_alone_is_in_the_middle(self) -> None:
+        alone = line_chart(self.x[:1], self.y, [[(0, 1, "")]], x_title="", describe="")
+        assert f'cx="{(36 + 714) / 2}"' in alone
+
+    def test_lines_that_cannot_be_told_apart_are_left_out(self) -> None:
+        many = line_chart(self.x, self.y, self.lines * 10, x_title="", describe="")
+        assert many.count('class="line"') == MAX_LINES
+
+    def test_no_line_is_no_error(self) -> None:
+        assert "<circle" not in line_chart([], [], [], x_title="", describe="")
 
 
 class TestWatermarks:

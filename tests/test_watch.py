@@ -518,7 +518,7 @@ def test_a_full_disk_leaves_what_was_sampled(small_disk: Path) -> None:
 def test_watch_starts_light() -> None:
     script = (
         "import mmscope.reports.watch.watch, sys; "
-        "heavy = {'drgn', 'numpy', 'rich', 'duckdb', 'jinja2', 'pygal'}; "
+        "heavy = {'drgn', 'numpy', 'rich', 'duckdb', 'jinja2'}; "
         "sys.exit(', '.join(heavy & sys.modules.keys()) or 0)"
     )
     children.run([sys.executable, "-c", script], cwd=ROOT, check=True)

@@ -64,7 +64,13 @@ class FreeBlocks:
     pages: int = column(unit="pages", help="blocks << order")
 
 
-FREE_BLOCKS = Table("free_blocks", "Free blocks", FreeBlocks, memory="free")
+FREE_BLOCKS = Table(
+    "free_blocks",
+    "Free blocks",
+    FreeBlocks,
+    left_out=("blocks", "empty lists"),
+    memory="free",
+)
 
 
 @table_row

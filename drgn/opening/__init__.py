@@ -2,3 +2,7 @@
 """
 Opening a live kernel, a vmcore or a QEMU guest: by debug info, or by the kernel's own words.
 """
+
+
+class TargetError(Exception):
+    """The target cannot be opened. One line, for the user, that says what to do."""

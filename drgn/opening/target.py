@@ -40,8 +40,8 @@ from mmscope.drgn.dumps.core_file import (
     split_part,
 )
 from mmscope.drgn.dumps.wrapped import FLATTENED, head_of, unpacked_by
+from mmscope.drgn.opening import TargetError as TargetError
 from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
-from mmscope.drgn.opening.target_error import TargetError as TargetError
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.mem_sections import memory_pages
 

@@ -310,6 +310,7 @@ PAGE_OWNER_SECTION = Section(
         PAGE_OWNER_SERIES,
         PAGE_OWNER_GROWTH,
     ),
+    kernel_stacks=True,
     intro="""
 page_owner remembers for every page the stack that allocated it: this is who holds memory now,
 not who used the CPU ([kernel documentation:
@@ -355,6 +356,7 @@ SLAB_OWNER_SECTION = Section(
         SLAB_OWNER_STACKS,
         SLAB_OWNER_CHECKS,
     ),
+    kernel_stacks=True,
     intro="""
 With `slab_debug=U` every object of a slab cache remembers the stack that allocated it: this is
 who holds kernel objects now ([kernel documentation: slab

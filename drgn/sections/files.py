@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.absent import Absent as Absent
 from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.text.plain_file import read_plain
 
 # Files that several sections read, and that are dear: read once, so that all show one moment.
 KEPT = ("proc/pagetypeinfo",)
+
+
+class Absent(Exception):
+    """The target has no such thing. The words say why, and what would change that."""
 
 
 @dataclass

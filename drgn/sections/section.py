@@ -34,16 +34,17 @@ class Filled:
 
 def to_look_at(tables: Sequence[Filled], top: int | None) -> list[Filled]:
     """
-    Tables as a terminal shows them: without what is empty, and of long ones the first rows.
+    Tables as a terminal shows them: without rows of 0, and of long ones the first rows.
 
     What was left out is said.
     """
     result = []
     for filled in tables:
-        if filled.table.name == "free_blocks":
-            rows = [row for row in filled.rows if row.blocks]
-            if empty := len(filled.rows) - len(rows):
-                title = f"{filled.table.title}, {empty:,} empty lists left out"
+        if filled.table.left_out:
+            column, called = filled.table.left_out
+            rows = [row for row in filled.rows if getattr(row, column)]
+            if zeros := len(filled.rows) - len(rows):
+                title = f"{filled.table.title}, {zeros:,} {called} left out"
                 filled = replace(filled, rows=rows, title=title)
         result.append(filled.first(top))
     return [filled for filled in result if filled.rows] or result[:1]

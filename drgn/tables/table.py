@@ -39,6 +39,7 @@ class Table:
 
     :ivar row: the dataclass of its rows, whose fields are the columns.
     :ivar empty: what it means that the table has no rows.
+    :ivar left_out: of what a terminal shows: a column, and what its rows of 0 are called.
     :ivar measure: the column that a comparison of two machines is about; by default the first in
         bytes or pages.
     :ivar lasting: columns that name the same thing after another boot, where the key does not; the
@@ -59,6 +60,7 @@ class Table:
     title: str
     row: type
     empty: str = ""
+    left_out: tuple[str, str] | None = None
     measure: str = ""
     lasting: tuple[str, ...] = ()
     since_boot: str = ""
@@ -77,6 +79,7 @@ class Heading:
 
     :ivar name: on the command line, and in table ``sections``.
     :ivar tables: all that it may have.
+    :ivar kernel_stacks: its folded stacks are of the kernel alone, from their root on.
     :ivar since: the version of mmscope that it came with, if that is later than 0.1.0.
     :ivar intro: what the reader of a report should know first, in two sentences or more:
         paragraphs, in which ``*words*``, backticks and ``[links](https://…)`` mean what they do in
@@ -87,6 +90,7 @@ class Heading:
     title: str
     intro: str
     tables: tuple[Table, ...] = ()
+    kernel_stacks: bool = False
     since: str = ""
 
 

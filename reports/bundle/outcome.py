@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 from mmscope.drgn.opening.oldest_drgn import too_old
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.bundle.full_install import FULL_INSTALL
+
+# What installs the libraries of findings and reports; a distribution names its package here.
+FULL_INSTALL = "pip install 'mmscope[report]'"
 
 # Declares a command: its name, what runs it, its help and more text; gives its parser.
 Command = Callable[..., argparse.ArgumentParser]

@@ -32,6 +32,7 @@ from typing import Any
 from mmscope import FOLDER
 from mmscope.drgn.tables.rows import HOLDS, Column, columns
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.declared import HEADINGS
 from mmscope.reports.bundle.description import IDENTIFIER, BundleError, Cell, SectionResult
 from mmscope.reports.bundle.writer import Writer
 
@@ -76,8 +77,7 @@ TRACEPOINT_WORDS = {
 }
 
 
-# Whose folded stacks are the kernel's alone, from their root on.
-KERNEL_STACKS = ("page_owner", "slab_owner")
+KERNEL_STACKS = {heading.name for heading in HEADINGS.values() if heading.kernel_stacks}
 
 
 class Names:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmscope import __version__
+from mmscope.drgn.opening import TargetError
 from mmscope.drgn.opening.oldest_drgn import too_old
-from mmscope.drgn.opening.target_error import TargetError
-from mmscope.drgn.sections.absent import Absent
+from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.tables.display import FORMATS
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes

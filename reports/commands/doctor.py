@@ -25,7 +25,7 @@ from mmscope.drgn.sections.apart import reader_apart
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.perf import perf_events, recipe
 from mmscope.perf.os_release import os_release
-from mmscope.reports.bundle.full_install import FULL_INSTALL
+from mmscope.reports.bundle.outcome import FULL_INSTALL
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.watch.samples import WHAT_HELPS, Sampler, thp_order
 
@@ -89,7 +89,7 @@ MOUNT_DEBUGFS = "mount -t debugfs none /sys/kernel/debug"
 # Before the name of a source that has the same remedy.
 AS_FOR = "as for "
 # What findings and reports are made with; they may be made on another machine.
-LIBRARIES = ("duckdb", "jinja2", "pygal")
+LIBRARIES = ("duckdb", "jinja2")
 
 
 def checks() -> list[Check]:

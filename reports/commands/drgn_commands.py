@@ -102,7 +102,7 @@ COMMANDS = (
         "LRU lists, generations of the multi-gen LRU, and how kswapd fares",
         20,
         "",
-        "mmscope.drgn.cgroups.lru_lists:LRU_LISTS_SECTION",
+        "mmscope.drgn.reclaim.lru_lists:LRU_LISTS_SECTION",
     ),
     SectionCommand(
         "cached_files",

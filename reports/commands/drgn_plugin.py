@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from drgn import Program, ProgramFlags
 
 from mmscope import FOLDER
-from mmscope.reports.bundle.full_install import FULL_INSTALL
+from mmscope.reports.bundle.outcome import FULL_INSTALL
 from mmscope.reports.commands.drgn_commands import COMMANDS, SectionCommand
 from mmscope.reports.commands.drgn_completion import install
 
@@ -253,8 +253,8 @@ def one_line(error: Exception) -> str:
         return f"{error.path or 'import'}: {error}"
     from drgn.commands import CommandError
 
+    from mmscope.drgn.opening import TargetError
     from mmscope.drgn.opening.no_debug_info import NoDebugInfoError
-    from mmscope.drgn.opening.target_error import TargetError
     from mmscope.drgn.tables.hostile_text import visible
     from mmscope.reports.bundle.description import BundleError
     from mmscope.reports.collect.run_section import explain

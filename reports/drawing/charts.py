@@ -1,113 +1,103 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Line charts, drawn by pygal and dressed by our stylesheet, and the numbers behind them.
+Line charts as SVG: shapes and text with classes, which the stylesheet colours (light, dark, print).
 
-pygal's SVG comes with a script, a style element, its own ids and the date of the drawing. All of
-that is taken off: what stays are shapes and text with classes, so that the page's colours (light,
-dark, print) apply, its security policy holds, and the same data gives the same bytes.
+The value of a dot is its title. The legend is the page's work: the n-th line has the class
+``color-n``.
 """
 
-import re
-from collections.abc import Sequence
-from xml.etree import ElementTree
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-SVG = "http://www.w3.org/2000/svg"
+from markupsafe import Markup, escape
+
 # More lines than this cannot be told apart; the table beside the chart has them all.
 MAX_LINES = 12
-# Rounded to a tenth of a pixel: the rest is noise that doubles the file. Numbers in text are not.
-POSITIONS = {"d", "x", "y", "cx", "cy", "width", "height", "transform"}
+WIDTH = 720
+# Beside the guides: labels of the vertical axis at the left, labels and title of the other below.
+LEFT, RIGHT, TOP, BELOW = 36, 714, 6, 44
+# Between the guides' ends and the first and the last tick.
+MARGIN_X, MARGIN_Y = 13, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A label of an axis; a line goes across the chart where it is marked."""
+
+    at: float
+    label: str
+    marked: bool = False
+
+
+Point = tuple[float, float, str]  # x, y, title
 
 
 def line_chart(
-    labels: Sequence[str],
-    lines: Sequence[tuple[str, Sequence[float | None]]],
+    x: Sequence[Tick],
+    y: Sequence[Tick],
+    lines: Sequence[Sequence[Point]],
     *,
     x_title: str,
     describe: str,
-    ceiling: float | None = None,
-    mark: str | None = None,
-    threshold: float | None = None,
-) -> str:
+    height: int = 260,
+) -> Markup:
     """
-    An SVG element with one line for each of *lines* (name, values), at most :data:`MAX_LINES`.
+    An SVG element with one line for each of *lines*, at most :data:`MAX_LINES`.
 
-    The legend is the page's work: the n-th line has the class ``color-n``.
-
+    :param x: ticks in order; the first and the last are the ends of the axis.
     :param describe: the text for a reader who cannot see it.
-    :param ceiling: upper end of the axis, from 0; by default the data decide.
-    :param mark: one of *labels*, where a line goes from bottom to top.
-    :param threshold: of an axis with a ceiling, where a line goes from side to side; it stands for
-        the label that is nearest, which would be below or above it.
     """
-    ticks = [] if ceiling is None else [ceiling * step / 5 for step in range(6)]
-    if threshold is not None and ticks:
-        limit = threshold
-        ticks[min(range(1, 5), key=lambda n: abs(ticks[n] - limit))] = limit
-    import pygal  # type: ignore[import-untyped]  # which few pages need
-
-    chart = pygal.Line(
-        js=[],
-        no_prefix=True,
-        width=720,
-        height=260,
-        margin=6,
-        spacing=6,
-        show_legend=False,
-        show_x_guides=mark is not None,
-        x_labels_major=[mark] if mark is not None else None,
-        dots_size=3,
-        x_title=x_title,
-        range=None if ceiling is None else (0, ceiling),
-        y_labels=ticks or None,
-        # Without a word of it pygal makes some labels major; below the axis there is none.
-        y_labels_major=[-1] if threshold is None else [threshold],
+    bottom = height - BELOW
+    across = _scale(x, LEFT + MARGIN_X, RIGHT - MARGIN_X)
+    up = _scale(y, bottom - MARGIN_Y, TOP + MARGIN_Y)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {height}" '
+        f'role="img" aria-label="{escape(describe)}">\n<g class="axis y">'
+    ]
+    for tick in y:
+        kind, at = _guide(tick, y), up(tick.at)
+        parts.append(f'<path class="{kind}" d="M{LEFT} {at:.1f}H{RIGHT}"/>')
+        parts.append(f'<text x="{LEFT - 5}" y="{at + 3.5:.1f}">{escape(tick.label)}</text>')
+    parts.append('</g>\n<g class="axis x">')
+    for tick in x:
+        kind, at = _guide(tick, x), across(tick.at)
+        if kind != "guide":
+            parts.append(f'<path class="{kind}" d="M{at:.1f} {TOP}V{bottom}"/>')
+        parts.append(f'<text x="{at:.1f}" y="{bottom + 15}">{escape(tick.label)}</text>')
+    middle = (LEFT + RIGHT) // 2
+    parts.append(
+        f'</g>\n<text class="title" x="{middle}" y="{height - 6}">{escape(x_title)}</text>'
     )
-    chart.x_labels = list(labels)
-    for name, values in lines[:MAX_LINES]:
-        chart.add(name, list(values))
-    svg: ElementTree.Element = chart.render_tree()
-    _strip(svg, [name for name, _ in lines], labels)
-    svg.set("role", "img")
-    svg.set("aria-label", describe)
-    svg.set("class", "chart")
-    return ElementTree.tostring(svg, encoding="unicode")
+    for number, line in enumerate(lines[:MAX_LINES]):
+        parts.append(f'\n<g class="series color-{number}">')
+        parts += _line(
+            [(f"{across(at):.1f}", f"{up(value):.1f}", text) for at, value, text in line]
+        )
+        parts.append("</g>")
+    parts.append("\n</svg>")
+    return Markup("".join(parts))
 
 
-def _strip(svg: ElementTree.Element, names: Sequence[str], labels: Sequence[str]) -> None:
-    """Take off what is pygal's own, and put a title on every dot."""
-    for parent in list(svg.iter()):
-        for child in list(parent):
-            tag = child.tag if isinstance(child.tag, str) else "comment"
-            kind = child.get("class") or ""
-            if (
-                tag.rpartition("}")[2] in ("comment", "defs", "title", "script", "style")
-                or "tooltip-overlay" in kind
-                or "text-overlay" in kind
-                or kind == "legends"
-            ):
-                parent.remove(child)
-    for element in svg.iter():
-        for attribute in ("id", "style"):
-            element.attrib.pop(attribute, None)
-        for attribute in POSITIONS & element.attrib.keys():
-            element.attrib[attribute] = re.sub(
-                r"\d+\.\d+",
-                lambda number: f"{float(number.group()):.1f}",
-                element.attrib[attribute],
-            )
-        if not element.get("class"):
-            element.attrib.pop("class", None)
-        if element.get("class") == "dots":
-            told = {child.get("class") or "": child for child in element}
-            value = told["value"].text
-            label = told["x_label"].text if "x_label" in told else ""
-            for child in list(element):
-                if child.tag.rpartition("}")[2] == "desc":
-                    element.remove(child)
-            title = ElementTree.SubElement(element, "title")
-            title.text = f"{label}: {value}" if label else value
-    for number, name in enumerate(names[:MAX_LINES]):
-        for element in svg.iter():
-            if f"serie-{number} " in (element.get("class") or "") + " ":
-                for title in element.iter("title"):
-                    title.text = f"{name}, {title.text}"
+def _line(points: Sequence[tuple[str, str, str]]) -> list[str]:
+    """The path of a line, and its dots."""
+    path = "L".join(f"{left} {top}" for left, top, _ in points)
+    dots = (
+        f'<circle class="dot" cx="{left}" cy="{top}" r="3"><title>{escape(title)}</title></circle>'
+        for left, top, title in points
+    )
+    return [f'<path class="line" d="M{path}"/>', *dots]
+
+
+def _scale(ticks: Sequence[Tick], begin: float, end: float) -> Callable[[float], float]:
+    """A value's place, from the first tick at *begin* to the last at *end*; of one, the middle."""
+    if len(ticks) < 2:
+        return lambda value: (begin + end) / 2
+    first, last = ticks[0].at, ticks[-1].at
+    return lambda value: begin + (end - begin) * (value - first) / (last - first)
+
+
+def _guide(tick: Tick, ticks: Sequence[Tick]) -> str:
+    """The classes of a tick's line."""
+    if tick.marked:
+        return "guide marked"
+    return "guide zero" if tick is ticks[0] else "guide"

@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.drawing import charts
+from mmscope.reports.drawing.charts import Point, Tick, line_chart
 from mmscope.reports.rows.profile_rows import ADDRESSES, VMPTE, new_tables
 
 Row = dict[str, Any]
@@ -73,25 +73,34 @@ def _chart(pid: int, comm: str, exact: list[Row], looks: list[Row], page: int) -
         ends = [row["faults"] for row in shown]
         lines.append((VMPTE, _between(looks, ends) if exact else _own(looks)))
     lines = [(name, values) for name, values in lines if any(v is not None for v in values)]
-    name = visible(comm)
-    chart = lines and charts.line_chart(
-        [_short(row["faults"]) for row in shown],
-        lines,
+    labels = [_short(row["faults"]) for row in shown]
+    sizes = [tick * page / 1024 for tick in range(PAGES + 1)]
+    chart = lines and line_chart(
+        [Tick(at, label) for at, label in enumerate(labels)],
+        [Tick(size, f"{size:g}") for size in sizes],
+        [_points(name, labels, values) for name, values in lines],
         x_title="faults so far",
-        describe=f"KiB of new page tables a fault of {name} ({pid}); the table has the numbers",
-        ceiling=PAGES * page / 1024,
+        describe=f"KiB of new page tables a fault of {visible(comm)} ({pid}); "
+        "the table has the numbers",
     )
     return GrowthChart(
         pid,
         comm,
-        # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
-        Markup(chart or ""),
+        chart or Markup(),
         [name for name, _ in lines],
         new_tables(*(last[name] for name in COUNTED)) if last is not None else [],
         page,
         shown,
         looks[-1] if looks else None,
     )
+
+
+def _points(name: str, labels: list[str], values: list[float | None]) -> list[Point]:
+    return [
+        (at, value, f"{name}, {label}: {value:g}")
+        for at, (label, value) in enumerate(zip(labels, values, strict=True))
+        if value is not None
+    ]
 
 
 def _kib(value: float | None) -> float | None:

@@ -15,8 +15,10 @@ from mmscope.reports.findings.findings import (
     SEVERITIES,
     Step,
     Verdict,
+    all_clear,
+    how_many,
+    lacking,
 )
-from mmscope.reports.findings.how_many import all_clear, how_many, lacking
 from mmscope.reports.findings.incidents import Told, incidents
 
 # Of a label, in characters.

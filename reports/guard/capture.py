@@ -288,7 +288,7 @@ def last_words(bundle: Path) -> str | None:
 
 def explained(capture: Path, budget: Budget) -> None:
     """Findings and the report, where the libraries for them are installed."""
-    missing = [n for n in ("duckdb", "jinja2", "pygal") if importlib.util.find_spec(n) is None]
+    missing = [n for n in ("duckdb", "jinja2") if importlib.util.find_spec(n) is None]
     if missing:
         say(f"no findings and no report, as this is not installed here: {', '.join(missing)}")
         return

@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.drawing.refusals import Fault
-from mmscope.reports.findings.findings import SEVERITIES, Finding, Step, Verdict
-from mmscope.reports.findings.how_many import all_clear, only_notices
+from mmscope.reports.findings.findings import (
+    SEVERITIES,
+    Finding,
+    Step,
+    Verdict,
+    all_clear,
+    only_notices,
+)
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.page.culprit import Culprit, culprit
 from mmscope.reports.pictures.memory_bar import MEMORY_BAR, Segment, segments

@@ -18,6 +18,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from mmscope import FOLDER
+from mmscope.drgn.free.fragmentation import thp_order
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.declared import TABLES
@@ -117,7 +118,7 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         columns=pageblock_map.COLUMNS,
         look=pageblock_map.look,
         level_starts=free_heatmap.level_starts(page_size),
-        thp_order=free_heatmap.thp_order(page_size),
+        thp_order=thp_order(page_size),
         max_lines=charts.MAX_LINES,
         styles=Markup("\n".join(picture.style for picture in PICTURES if picture.style)),
         max_text_columns=MAX_TEXT_COLUMNS,

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
+from mmscope.drgn.free.fragmentation import thp_order, unusable_free_index
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.drawing import charts
+from mmscope.reports.drawing.charts import Tick, line_chart
 from mmscope.reports.drawing.refusals import Damaged
 from mmscope.reports.pictures.picture import Picture, Tables
 
@@ -33,6 +32,8 @@ FIRST_STEP_OF_PAGES = 3
 SMALL_BYTES = 16 << 20
 # From where on finding external-fragmentation names a zone; a test holds the two equal.
 UNUSABLE = 0.85
+# Labels of the index; 0.8 gives way to the threshold.
+AXIS = (0, 0.2, 0.4, 0.6, UNUSABLE, 1)
 # Of no request's fallbacks but their own: THP may not have what is free there.
 HELD_BACK = ("HighAtomic", "Isolate")
 # The kernel's order of migratetypes (enum migratetype); others follow as they come.
@@ -68,13 +69,6 @@ class ZoneGrid:
     zone: str
     lines: list[Line]
     total: Line
-
-
-def thp_order(page_size: int | None) -> int | None:
-    """HPAGE_PMD_ORDER: a PMD maps one page of page table entries of eight bytes."""
-    if page_size is None or page_size < 4096 or page_size & (page_size - 1):
-        return None
-    return page_size.bit_length() - 1 - 3
 
 
 def level(pages: int, page_size: int | None) -> int:
@@ -172,22 +166,6 @@ class Fragmentation:
     index: list[float]
 
 
-def unusable_free_index(blocks: dict[int, int], order: int) -> float:
-    """
-    ``unusable_free_index()`` (mm/vmstat.c), with the kernel's own rounding to thousandths.
-
-    The share of free memory that lies in blocks too small for a request of this order. No free
-    memory at all counts as all unusable, as it does there.
-
-    :param blocks: free blocks of all migratetypes by order.
-    """
-    free = sum(number << size for size, number in blocks.items())
-    if not free:
-        return 1.0
-    suitable = sum(number << size - order for size, number in blocks.items() if size >= order)
-    return ((free - (suitable << order)) * 1000 // free) / 1000
-
-
 def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragmentation]]:
     """
     The index of every zone and order, out of table ``free_blocks``.
@@ -227,17 +205,23 @@ def draw_fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
     orders, zones = fragmentation(tables["free_blocks"])
     thp = thp_order(page_size)
     labels = [f"{order} THP" if order == thp else str(order) for order in orders]
-    chart = charts.line_chart(
-        labels,
-        [(visible(f"node {row.node} {row.zone}"), row.index) for row in zones],
+    chart = line_chart(
+        [
+            Tick(at, label, marked=order == thp)
+            for at, (order, label) in enumerate(zip(orders, labels, strict=True))
+        ],
+        [Tick(share, f"{share:g}", marked=share == UNUSABLE) for share in AXIS],
+        [
+            [
+                (at, index, f"node {row.node} {visible(row.zone)}, {label}: {index:g}")
+                for at, (label, index) in enumerate(zip(labels, row.index, strict=True))
+            ]
+            for row in zones
+        ],
         x_title="order of the request",
         describe="Unusable free space index by order, one line a zone; the table has the numbers",
-        ceiling=1.0,
-        mark=f"{thp} THP" if thp in orders else None,
-        threshold=UNUSABLE,
     )
-    # Shapes and escaped text that ElementTree wrote; nothing of it is a string of the bundle's.
-    return {"chart": Markup(chart), "orders": orders, "zones": zones, "unusable": UNUSABLE}
+    return {"chart": chart, "orders": orders, "zones": zones, "unusable": UNUSABLE}
 
 
 def free_accounting(tables: Tables, page_size: int | None) -> Sequence[dict[str, Any]]:

@@ -7,15 +7,14 @@ Bars of a zone have one axis, its managed pages: free memory with the watermarks
 where there is one. Where free memory is near the watermarks, which are about a hundredth of a zone,
 the same once more on an axis that ends at twice the high watermark.
 
-Cannot know: whether a request succeeds. The allocator adds the zone's lowmem_reserve for requests
-that could use a higher zone, and asks for a free block of the order besides. Nor what is free at
-another moment.
+Cannot know: what :mod:`~mmscope.drgn.free.watermarks` cannot.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from mmscope.drgn.free.watermarks import MinFree, min_free, usable_pages, zone_state
 from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.reports.pictures.picture import Picture, Tables
 
@@ -69,13 +68,10 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
         reserved_free = reserve.get((row["node"], row["zone"]))
     axis = max(2 * high, 1)
     reserved = int(row.get("highatomic_reserved_pages") or 0)
-    # As __zone_watermark_unusable_free() does: all of the reserve where its free pages are not
-    # counted ("mm: page_alloc: keep track of free highatomic", c928807f6f6b, in v6.13).
-    counted = row.get("highatomic_free_pages")
-    usable = max(0, free - int(reserved if counted is None else counted))
+    usable = usable_pages(row)
     # The boost is there to be reclaimed, not to be kept.
     boost = int(row.get("wmark_boost") or 0)
-    state, state_class = _state(usable, minimum - boost, low - boost, high - boost)
+    state, state_class = zone_state(usable, minimum - boost, low - boost, high - boost)
     return Marks(
         node=row["node"],
         zone=row["zone"],
@@ -107,23 +103,6 @@ def _marks(row: dict[str, Any], reserve: dict[tuple[int, str], int]) -> Marks:
     )
 
 
-def _state(usable: int, minimum: int, low: int, high: int) -> tuple[str, str]:
-    """
-    Where free memory stands, and how bad that is: between min and high is where kswapd keeps a busy
-    machine. Below half of min ``__GFP_HIGH`` requests fail as well (``__zone_watermark_ok()``,
-    mm/page_alloc.c).
-    """
-    if usable < minimum // 2:
-        return "below half of min: requests with __GFP_HIGH fail as well", "critical"
-    if usable < minimum:
-        return "below min: only reserves are left, requests reclaim directly", "warning"
-    if usable < low:
-        return "below low: kswapd is woken", "notice"
-    if usable < high:
-        return "between low and high: kswapd goes on until high, if it runs", "ok"
-    return "at or above high", "ok"
-
-
 def draw(tables: Tables, page_size: int | None) -> list[Marks]:
     reserve: dict[tuple[Any, Any], int] = {}
     for row in tables.get("free_blocks", []):
@@ -141,151 +120,6 @@ WATERMARKS = Picture(
     draw,
     others=frozenset({"free_blocks"}),
 )
-
-
-# Of what is set: as much again, and so on.
-TIMES = (1, 2, 4, 8, 16)
-# What a zone needs, without the boost: min, low, high.
-Wmarks = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class ZoneRaised:
-    """One zone after a change. In pages."""
-
-    name: str
-    usable: int
-    wmarks: Wmarks
-    state: str
-    state_class: str
-    # At least half of its node, or else the largest there: what most requests depend on.
-    main: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """All zones with another min_free_kbytes. ``held`` is the sum of min, in pages."""
-
-    kbytes: int
-    held: int
-    zones: list[ZoneRaised]
-
-    @property
-    def worst(self) -> ZoneRaised:
-        """The main zone that has least above its min."""
-        return min(
-            (zone for zone in self.zones if zone.main),
-            key=lambda zone: zone.usable / max(zone.wmarks[0], 1),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MinFree:
-    """What min_free_kbytes may be. ``unknown`` says why that is not known, and nothing else is."""
-
-    unknown: str = ""
-    kbytes: int = 0
-    quiet: int = 0  # up to which every main zone stays above low: kswapd is not even woken
-    direct: int = 0  # up to which every main zone stays above min: nobody reclaims directly
-    raised: tuple[Raised, ...] = ()
-
-
-def wmarks_of(
-    rows: list[dict[str, Any]], pages_min: int, scale: int, movable: bool
-) -> list[Wmarks]:
-    """
-    What the kernel sets for zones: ``__setup_per_zone_wmarks()`` (mm/page_alloc.c).
-
-    :param pages_min: min_free_kbytes in pages. :param scale: vm.watermark_scale_factor.
-    :param movable: ZONE_MOVABLE has its share, as before Linux kernel commit "mm: page_alloc: fix
-        min_free_kbytes calculation regarding ZONE_MOVABLE"; since then a thousandth of its own.
-    """
-    apart = [row["zone"] == "HighMem" or (row["zone"] == "Movable" and not movable) for row in rows]
-    low = sum(row["managed_pages"] for row, own in zip(rows, apart, strict=True) if not own)
-    found = []
-    for row, own in zip(rows, apart, strict=True):
-        managed = row["managed_pages"]
-        part = pages_min * managed // max(low, 1)
-        least = min(max(managed // 1024, 32), 128) if own else part
-        gap = max(part // 4, managed * scale // 10_000)
-        found.append((least, least + gap, least + 2 * gap))
-    return found
-
-
-def _usable(row: dict[str, Any]) -> int:
-    counted = row.get("highatomic_free_pages")
-    reserved = row.get("highatomic_reserved_pages") or 0
-    return max(0, int(row["free_pages"]) - int(reserved if counted is None else counted))
-
-
-def _raised(rows: list[dict[str, Any]], kbytes: int, wmarks: list[Wmarks]) -> Raised:
-    nodes: dict[int, list[int]] = {}
-    for row in rows:
-        nodes.setdefault(row["node"], []).append(row["managed_pages"])
-    zones = [
-        ZoneRaised(
-            f"node {row['node']} {row['zone']}",
-            _usable(row),
-            marks,
-            *_state(_usable(row), *marks),
-            row["managed_pages"] >= min(sum(here := nodes[row["node"]]) / 2, max(here)),
-        )
-        for row, marks in zip(rows, wmarks, strict=True)
-    ]
-    return Raised(kbytes, sum(least for least, *_ in wmarks), zones)
-
-
-def min_free(
-    zones: Sequence[dict[str, Any]], settings: dict[str, str], page_size: int | None
-) -> MinFree:
-    """
-    What a higher ``vm.min_free_kbytes`` would do to the zones as they were read.
-
-    The rule is held against the watermarks that were read: where it does not give them, nothing is
-    said (memory came or went since they were set, or another kernel has another rule).
-    """
-    rows = [row for row in zones if row["managed_pages"]]
-    try:
-        kbytes = int(settings["vm.min_free_kbytes"])
-        scale = int(settings["vm.watermark_scale_factor"])
-    except (KeyError, ValueError):
-        return MinFree("vm.min_free_kbytes and vm.watermark_scale_factor were not both read")
-    if page_size is None or page_size < 1024 or not rows or kbytes < 1:
-        return MinFree("the page size, or what is set, is not known")
-    kib = page_size >> 10
-    boosts = [row.get("wmark_boost") or 0 for row in rows]
-    read = [
-        tuple(row[f"wmark_{mark}"] - boost for mark in ("min", "low", "high"))
-        for row, boost in zip(rows, boosts, strict=True)
-    ]
-    for movable in (False, True):
-        if wmarks_of(rows, kbytes // kib, scale, movable) == read:
-            break
-    else:
-        return MinFree("the kernel's rule does not give the watermarks that were read")
-
-    def at(wanted: int) -> Raised:
-        return _raised(rows, wanted, wmarks_of(rows, wanted // kib, scale, movable))
-
-    def holds(wanted: int, mark: int) -> bool:
-        # __zone_watermark_ok(): a request needs more than the mark.
-        return all(zone.usable > zone.wmarks[mark] for zone in at(wanted).zones if zone.main)
-
-    managed = sum(row["managed_pages"] for row in rows) * kib
-
-    def most(mark: int) -> int:
-        """Up to which every main zone has its mark; 0 where one has it not even now."""
-        bad = managed + 1
-        if not holds(kbytes, mark):
-            return 0
-        good = kbytes
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if holds(middle, mark) else (good, middle)
-        return good
-
-    raised = tuple(at(kbytes * times) for times in TIMES if kbytes * times < managed)
-    return MinFree("", kbytes, most(1), most(0), raised)
 
 
 def draw_min_free(tables: Tables, page_size: int | None) -> MinFree:

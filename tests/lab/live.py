@@ -4,7 +4,7 @@ The command on a live kernel: ``mmscope`` runs inside the guest, as root, on its
 
 A disk image brings along what the box would have: this Python, drgn, numpy and rich, the project,
 and the kernel's vmlinux; for another architecture what Debian has of them there (``debian_tree``).
-It brings no duckdb, jinja2 or pygal: on the box the command must do without. What the program in
+It brings no duckdb or jinja2: on the box the command must do without. What the program in
 the guest writes under /out is taken off the image afterwards.
 
 Costs: half a minute to make the image (about 700 MB), and a boot.

@@ -13,14 +13,14 @@ from capture import Capture, capture
 from conftest import KERNELS, Lab
 from drgn import Program
 
-from mmscope.drgn.cgroups.lru_lists import (
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.reclaim.lru_lists import (
     LISTS,
     LruGeneration,
     LruList,
     jiffies_a_second,
     lru_lists_from_memory,
 )
-from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
 from mmscope.drgn.text.proc_text import parse_zoneinfo

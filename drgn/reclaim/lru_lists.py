@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-LRU lists by node and zone, generations of the multi-gen LRU by cgroup, and how kswapd fares.
+LRU lists by node and zone, and generations of the multi-gen LRU by cgroup.
 
 Each memory cgroup has a ``struct lruvec`` for each node (``mem_cgroup_per_node``). What is on its
 lists is in ``lru_zone_size``, and with the multi-gen LRU in ``lrugen.nr_pages``, whose two youngest
@@ -17,22 +17,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, Type, offsetof, sizeof
-from drgn.helpers.linux.mmzone import for_each_online_pgdat
+from drgn import FaultError, Program, Type, offsetof, sizeof
 from drgn.helpers.linux.timekeeping import uptime
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import ID, PATH
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
-from mmscope.drgn.free.zones import (
-    for_each_zone,
-    node_page_state,
-    zone_name,
-    zone_page_state,
-)
+from mmscope.drgn.free.zones import for_each_zone, zone_name, zone_page_state
 from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reclaim.reclaim_nodes import (
+    NOT_COMPARED,
+    RECLAIM_NODES,
+    multi_gen_enabled,
+    node_rows,
+)
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
@@ -46,14 +46,6 @@ MIN_NR_GENS = 2  # include/linux/mmzone.h, 6.1 to 7.3
 MAX_CGROUPS = 100  # that have rows of their own
 HERTZ = (100, 250, 300, 1000)  # kernel/Kconfig.hz
 MOST_GENERATIONS = 1 << 60
-# Counted by node (enum node_stat_item).
-REFAULTS = {
-    "refaults_anon": "WORKINGSET_REFAULT_ANON",
-    "refaults_file": "WORKINGSET_REFAULT_FILE",
-    "restored_anon": "WORKINGSET_RESTORE_ANON",
-    "restored_file": "WORKINGSET_RESTORE_FILE",
-}
-NOT_COMPARED = "it is a state that changes from moment to moment"
 
 
 @table_row
@@ -84,29 +76,6 @@ class LruGeneration:
     youngest: bool = column(help="of the two youngest, which count as active and are not evicted")
 
 
-@table_row
-class ReclaimNode:
-    """Reclaim of a node."""
-
-    node: int = column(key=True, help="NUMA node")
-    multi_gen: bool | None = column(help="whether the multi-gen LRU is in use (lru_gen/enabled)")
-    kswapd_failures: int = column(
-        low=None, help="runs of kswapd in a row that reclaimed nothing; it gives up at 16"
-    )
-    kswapd_order: int = column(low=None, help="order that kswapd was last asked for")
-    kswapd_highest_zone: str = column(
-        holds="kernel", help="highest zone that it was asked for; empty: nobody asks"
-    )
-    refaults_anon: int | None = column(
-        low=None, help="workingset_refault_anon: pages read again soon after reclaim, since boot"
-    )
-    refaults_file: int | None = column(low=None, help="workingset_refault_file, since boot")
-    restored_anon: int | None = column(
-        low=None, help="workingset_restore_anon: of these, that were active before, since boot"
-    )
-    restored_file: int | None = column(low=None, help="workingset_restore_file, since boot")
-
-
 LRU_LISTS = Table("lru_lists", "LRU lists", LruList, measure="pages", memory="again")
 LRU_GENERATIONS = Table(
     "lru_generations",
@@ -115,7 +84,6 @@ LRU_GENERATIONS = Table(
     not_compared=NOT_COMPARED,
     empty="The multi-gen LRU has no pages: it is not in use, or not built in.",
 )
-RECLAIM_NODES = Table("reclaim_nodes", "Reclaim by node", ReclaimNode, not_compared=NOT_COMPARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,55 +253,13 @@ def jiffies_a_second(prog: Program) -> int | None:
     return None
 
 
-def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
-    """A row for each node."""
-    rows = []
-    for pgdat in for_each_online_pgdat(prog):
-        # An int in 6.12, an atomic_t in 7.2.
-        failures = pgdat.kswapd_failures
-        highest = pgdat.kswapd_highest_zoneidx.value_()
-        zones = pgdat.node_zones
-        node = pgdat.node_id.value_()
-        rows.append(
-            ReclaimNode(
-                node,
-                enabled.get(node),
-                getattr(failures, "counter", failures).value_(),
-                pgdat.kswapd_order.value_(),
-                # MAX_NR_ZONES: kswapd sleeps, and nobody has asked.
-                zone_name(zones[highest]) if 0 <= highest < (zones.type_.length or 0) else "",
-                *(_refaults(pgdat, item) for item in REFAULTS.values()),
-            )
-        )
-    return rows
-
-
-def _refaults(pgdat: Object, item: str) -> int | None:
-    with contextlib.suppress(LookupError):
-        return node_page_state(pgdat, item)
-    return None
-
-
-def _enabled(prog: Program, memcgs: Memcgs) -> dict[int, bool]:
-    """By node, whether the root's lruvec is of the multi-gen LRU (``lru_gen_change_state()``)."""
-    roots = memcgs.address[memcgs.depth == 0].tolist()
-    found: dict[int, bool] = {}
-    for address in roots[:1]:
-        root = Object(prog, "struct mem_cgroup", address=address)
-        for pgdat in for_each_online_pgdat(prog):
-            node = pgdat.node_id.value_()
-            with contextlib.suppress(FaultError, AttributeError):
-                found[node] = bool(root.nodeinfo[node].lruvec.lrugen.enabled.value_())
-    return found
-
-
 def lru_lists_from_memory(memory: Memory) -> Found:
     prog, memcgs, gaps = memory.prog, memcgs_once(memory), Gaps()
     lruvecs = read_lruvecs(prog, memcgs, gaps)
     found = Found()
     rows = list_rows(prog, lruvecs)
     found.add(LRU_LISTS, rows)
-    found.add(RECLAIM_NODES, node_rows(prog, _enabled(prog, memcgs)))
+    found.add(RECLAIM_NODES, node_rows(prog, multi_gen_enabled(prog, memcgs)))
     found.add(LRU_GENERATIONS, generation_rows(prog, memcgs, lruvecs, gaps))
     found.unreadable_bytes = gaps.bytes + memcgs.gaps.bytes
     wrong = [row for row in rows if row.kernel_pages not in (None, row.pages)]
