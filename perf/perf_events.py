@@ -231,26 +231,34 @@ def unusable(choice: str, machine: Machine) -> str:
     if name in SOFTWARE:
         return ""
     if name.startswith("mmscope:"):
-        if machine.tracefs is None:
-            return NO_TRACEFS
-        if not machine.privileged:
-            return "kprobes are root's"
-        if not machine.kprobes:
-            return "this kernel has no kprobes (CONFIG_KPROBE_EVENTS), or not for this user"
-        return ""
+        return _no_kprobes(machine)
     if ":" in name:
-        if machine.tracefs is None:
-            return NO_TRACEFS
-        if not machine.readable or not (machine.privileged or machine.paranoid < 0):
-            return "tracepoints are root's (CAP_PERFMON and a readable tracefs)"
-        system, _, event = name.partition(":")
-        if not (machine.tracefs / "events" / system / event).is_dir():
-            return f"this kernel has no tracepoint {name}"
-        return ""
+        return _no_tracepoint(name, machine)
     if not machine.counters:
         return "no hardware counters here (a guest without a virtual PMU?)"
     if CORE_PMU.fullmatch(name) and not _countable(choice, machine):
         return f"this CPU has no {event_name(choice)}, or this perf does not know it"
+    return ""
+
+
+def _no_kprobes(machine: Machine) -> str:
+    if machine.tracefs is None:
+        return NO_TRACEFS
+    if not machine.privileged:
+        return "kprobes are root's"
+    if not machine.kprobes:
+        return "this kernel has no kprobes (CONFIG_KPROBE_EVENTS), or not for this user"
+    return ""
+
+
+def _no_tracepoint(name: str, machine: Machine) -> str:
+    if machine.tracefs is None:
+        return NO_TRACEFS
+    if not machine.readable or not (machine.privileged or machine.paranoid < 0):
+        return "tracepoints are root's (CAP_PERFMON and a readable tracefs)"
+    system, _, event = name.partition(":")
+    if not (machine.tracefs / "events" / system / event).is_dir():
+        return f"this kernel has no tracepoint {name}"
     return ""
 
 

@@ -136,21 +136,6 @@ class Lake:
         return sorted(name for name in os.listdir(self.folder) if name not in (LOCK, STAGE))
 
 
-def at(where: str | Path) -> Lake:
-    """
-    The lake in a folder, or in object storage if that is a URL.
-
-    :raises Refused: what reads object storage is not installed.
-    """
-    if isinstance(where, Path) or "://" not in where:
-        return Lake(Path(where))
-    try:
-        from mmscope.reports.lake.bucket import Bucket
-    except ModuleNotFoundError as error:
-        raise Refused(f"{where}: {error.name} is missing: pip install 'mmscope[s3]'") from error
-    return Bucket(where)
-
-
 def files_of(lake: Lake) -> list[File]:
     """
     The files that count.
