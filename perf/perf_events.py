@@ -81,7 +81,7 @@ class Unavailable(Exception):
 
 
 def look() -> Machine:
-    """This machine, as it is now."""
+    """The machine that this runs on, as it is now."""
     perf = shutil.which("perf")
     mounted = next((path for path in TRACEFS if (path / "events").is_dir()), None)
     hidden = next((p for p in TRACEFS if p.is_dir() and not os.access(p, os.X_OK)), None)
@@ -263,7 +263,7 @@ def _no_tracepoint(name: str, machine: Machine) -> str:
 
 
 def _countable(choice: str, machine: Machine) -> bool:
-    """Whether perf knows an event of this model of CPU: its tables differ by model and release."""
+    """True if perf knows an event of this model of CPU: its tables differ by model and release."""
     assert machine.perf is not None
     # What is about sampling is nothing for perf stat.
     event = choice.replace("freq={frequency},", "")
@@ -332,6 +332,6 @@ def kernel_filter(event: Event, choice: str, tracefs: Path | None) -> str:
 
 
 def chooses_alone(event: Event, choice: str, tracefs: Path | None) -> bool:
-    """Whether :func:`kernel_filter` leaves no part out, so that ``keep`` has nothing to do."""
+    """True if :func:`kernel_filter` leaves no part out, so that ``keep`` has nothing to do."""
     given = kernel_filter(event, choice, tracefs)
     return bool(given) and given.count(" && ") == event.filter.count(" && ")

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-``docs/ARCHITECTURE.md`` says how it is: folders, the way of imports, what an addition takes.
-"""
+"""``docs/ARCHITECTURE.md`` says how it is: folders, the way of imports, what an addition takes."""
 
 import ast
 import contextlib

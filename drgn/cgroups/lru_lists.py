@@ -95,7 +95,7 @@ class ReclaimNode:
     )
     kswapd_order: int = column(low=None, help="order that kswapd was last asked for")
     kswapd_highest_zone: str = column(
-        holds="kernel", help="highest zone that it was asked for; empty: nobody asks"
+        holds="kernel", help="highest zone that it was asked for; empty: it was not asked"
     )
     refaults_anon: int | None = column(
         low=None, help="workingset_refault_anon: pages read again soon after reclaim, since boot"
@@ -300,7 +300,7 @@ def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
                 enabled.get(node),
                 getattr(failures, "counter", failures).value_(),
                 pgdat.kswapd_order.value_(),
-                # MAX_NR_ZONES: kswapd sleeps, and nobody has asked.
+                # MAX_NR_ZONES: kswapd sleeps, and was not asked.
                 zone_name(zones[highest]) if 0 <= highest < (zones.type_.length or 0) else "",
                 *(_refaults(pgdat, item) for item in REFAULTS.values()),
             )
@@ -367,7 +367,7 @@ LRU_LISTS_SECTION = Section(
 What reclaim goes through: every memory cgroup has LRU lists on each node, here added up by zone
 beside what the zone counts. With the
 [multi-gen LRU](https://docs.kernel.org/admin-guide/mm/multigen_lru.html) they are generations, of
-which the two youngest count as active. An old generation that holds much is memory that nobody
+which the two youngest count as active. An old generation that holds much is memory that no process
 touched since. Refaults are pages that were reclaimed and soon read again.
 """,
     command=Command("LRU lists, generations of the multi-gen LRU, and how kswapd fares", top=TOP),

@@ -392,7 +392,7 @@ class Btf:
         return self._flattened[number]
 
     def _later(self, number: int, bits: int = 0) -> Callable[[], Any]:
-        """A type that is built when somebody looks at the member."""
+        """A type that is built when the member is looked at."""
         if bits:
             return lambda: Object(self.prog, self._object(number), bit_field_size=bits)
         return lambda: self._object(number)

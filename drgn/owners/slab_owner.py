@@ -112,7 +112,7 @@ class _Tracks:
 
 
 def tracks_have_stacks(prog: Program) -> bool:
-    """Whether ``struct track`` has the stacks themselves, and no handles."""
+    """True if ``struct track`` has the stacks themselves, and no handles."""
     return bool(prog.type("struct track").has_member("addrs"))
 
 

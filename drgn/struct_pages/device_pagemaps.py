@@ -169,7 +169,7 @@ def pagemap_ranges(prog: Program) -> tuple[list[PagemapRange], str]:
 
 def has_compound_pages(prog: Program) -> bool:
     """
-    Whether device memory can have pages of more than a base page: since "mm/memremap: add
+    True if device memory can have pages of more than a base page: since "mm/memremap: add
     ZONE_DEVICE support for compound pages" (c4386bd8ee3a, in v5.17).
     """
     return bool(prog.type("struct dev_pagemap").has_member("vmemmap_shift"))
@@ -177,7 +177,7 @@ def has_compound_pages(prog: Program) -> bool:
 
 def shares_struct_pages(prog: Program) -> bool:
     """
-    Whether this architecture lets struct pages share frames: those of device memory, and of
+    True if this architecture lets struct pages share frames: those of device memory, and of
     hugetlb pages (HVO).
 
     Since "mm/vmemmap/devdax: fix kernel crash when probing devdax devices" (in v6.4, and in stable

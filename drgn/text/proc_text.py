@@ -2,7 +2,7 @@
 """
 /proc/zoneinfo, /proc/pagetypeinfo, /proc/buddyinfo and /proc/vmstat as the kernel prints them.
 
-The probes beside this file make their rows of it; whoever reads again and again takes it as it is.
+The probes beside this file make their rows of it; what reads again and again takes it as it is.
 Imports neither drgn nor numpy, which take longer to load than these files take to read.
 """
 
@@ -194,7 +194,7 @@ SINCE_BOOT = (
 
 
 def since_boot(name: str, kind: str) -> bool:
-    """Whether a counter of /proc/vmstat is counted since boot; the others are states."""
+    """True if a counter of /proc/vmstat is counted since boot; the others are states."""
     return kind in ("event", "numa") or (
         kind == "node" and re.fullmatch(_NODE_EVENTS, name, re.ASCII) is not None
     )

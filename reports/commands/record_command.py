@@ -411,7 +411,7 @@ def list_recipes() -> int:
 
 
 def ability(recipe: Recipe, machine: perf_events.Machine) -> str:
-    """Whether a recipe can run on this machine, in words."""
+    """Say if a recipe can run on this machine."""
     try:
         plan = perf_events.plan(recipe, machine)
     except Unavailable as reason:

@@ -123,7 +123,7 @@ def compare_tables(
 
 
 def _local(words: str, bundle: Bundle) -> str:
-    """Without the folder's path, which is nobody's business on another machine."""
+    """Without the folder's path, which says nothing on another machine."""
     return words.replace(f"{bundle.path}/", "")
 
 
@@ -165,7 +165,7 @@ def _row_names(
         lasting = known(new.name).lasting
         if not lasting or not all(column in here for column in lasting):
             named = ", ".join(c for c in keys if c in BOOT_NAMES)
-            raise _Incomparable(f"its rows are named by {named}, which another boot gives anew")
+            raise _Incomparable(f"its rows are named by {named}, which each boot numbers itself")
         keys, summed = list(lasting), True
     if apart := [key for key in keys if key in chosen]:
         raise _Incomparable(
@@ -294,7 +294,7 @@ ORDER = ("new", "gone", "grew", "shrank", "changed", "same")
 
 
 def is_a_name(column: Column) -> bool:
-    """Whether a number says which, and not how much."""
+    """True if a number says which, and not how much."""
     return column.name in BOOT_NAMES or column.name.endswith(("_pfn", "_pid"))
 
 

@@ -150,7 +150,7 @@ def unit_shown(column: Column) -> str:
 
 
 def is_name(column: Column) -> bool:
-    """Whether a number is something's name (a CPU, a page frame) and not an amount."""
+    """True if a number is something's name (a CPU, a page frame) and not an amount."""
     if column.unit or column.type != "integer":
         return False
     return column.key or column.name in NAMES or column.name.endswith("pfn")

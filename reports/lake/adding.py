@@ -41,7 +41,7 @@ from mmscope.reports.lake.layout import (
 from mmscope.reports.lake.staging import Given, Stage, Staged, identity, stage
 
 SLICE = 1000
-# Each time somebody else has added something.
+# Each time another process has added something.
 TRIES = 20
 # Fewer are read sooner than another process has started.
 WORTH_A_PROCESS = 12
@@ -116,7 +116,7 @@ def _add(
             try:
                 id = identity(path)
             except OSError:
-                id = f"?{path}"  # whoever reads it says what is wrong
+                id = f"?{path}"  # its reader says what is wrong
             if id in there or id in work:
                 known += 1
             else:

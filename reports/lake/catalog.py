@@ -119,7 +119,7 @@ class Wanted:
                 raise UsageError(f"{day[:40]!r} is no day; it is written 2026-11-23")
 
     def has(self, bundle: Taken) -> bool:
-        """Whether a bundle is one of them."""
+        """True if a bundle is one of them."""
         return (
             (not self.hosts or bundle.host in self.hosts)
             and (not self.kernels or bundle.kernel in self.kernels)
@@ -296,7 +296,7 @@ def boots_of(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:
 
 
 def _at_once(boots: Sequence[tuple[float, list[Taken]]]) -> bool:
-    """Whether a boot was read after the next one had begun."""
+    """True if a boot was read after the next one had begun."""
     return any(
         max(bundle.at for bundle in readings) > after + OVERLAP_SECONDS
         for (_, readings), (after, _) in itertools.pairwise(boots)

@@ -36,7 +36,7 @@ from mmscope.reports.pictures import free_heatmap, pageblock_map
 from mmscope.reports.pictures.registry import PICTURES
 
 TEMPLATES = FOLDER / "templates"
-# A browser lays so much out at once; nobody reads more in a report.
+# A browser lays so much out at once; more is not read in a report.
 MAX_ROWS = 500
 # For so many columns report.css has a rule; text beyond them is set like numbers.
 MAX_TEXT_COLUMNS = 24
@@ -54,9 +54,7 @@ def text_classes(texts: Iterable[bool]) -> str:
 
 
 def policy_of(style: str, script: str) -> str:
-    """
-    The Content-Security-Policy: this style, this script, no request, no form, no frame.
-    """
+    """The Content-Security-Policy: this style, this script, no request, no form, no frame."""
 
     def digest(text: str) -> str:
         return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -95,7 +93,7 @@ class CompiledTemplates(BytecodeCache):
     def load_bytecode(self, bucket: Bucket) -> None:
         bucket.code = self._codes.get((bucket.key, bucket.checksum))
         if not bucket.code:
-            # One that is torn, or of another text or Python, is written anew.
+            # One that is torn, or of another text or Python, is written again.
             with contextlib.suppress(OSError, EOFError, ValueError, pickle.PickleError):
                 bucket.bytecode_from_string(_kept(bucket).read_bytes())
                 self._codes[bucket.key, bucket.checksum] = bucket.code

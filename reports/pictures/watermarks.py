@@ -186,7 +186,7 @@ class MinFree:
     unknown: str = ""
     kbytes: int = 0
     quiet: int = 0  # up to which every main zone stays above low: kswapd is not even woken
-    direct: int = 0  # up to which every main zone stays above min: nobody reclaims directly
+    direct: int = 0  # up to which every main zone stays above min: no direct reclaim
     raised: tuple[Raised, ...] = ()
 
 

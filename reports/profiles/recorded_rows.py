@@ -109,7 +109,7 @@ def profiled(
 def _said_of_reading(
     reading: Reading, recorded: Recorded | None, making: Making
 ) -> tuple[list[str], list[str]]:
-    """What is partial of a recording, and what else is to be said, before its events."""
+    """A recording's partial parts and notes, before its events."""
     partial, remarks = list(making.partial), list(making.remarks)
     if making.ended and "limit" in making.ended:
         partial.append(f"the recording ended early: {making.ended}")
@@ -125,7 +125,7 @@ def _said_of_reading(
 def _said_of_losses(
     profiles: list[Profile], fold: Fold, reading: Reading, making: Making
 ) -> list[str]:
-    """What perf and the kernel lost, and what is not kept."""
+    """Losses of perf and the kernel, and what is not kept."""
     partial = []
     lost = sum(row.lost or 0 for row in profiles) or reading.lost
     if lost:
