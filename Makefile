@@ -251,6 +251,10 @@ bench-lake: $(VENV)/.spark ## a lake of 100, 1,000 and 10,000 hosts: adding, fin
 docs: $(READY) ## docs/tables.md, docs/kernels.md and the commands of drgn, from declarations and data
 	@$(BIN)/python tools/make_docs.py
 
+.PHONY: release-check
+release-check: $(READY) ## whether this commit can be released (docs/RELEASING.md): versions, changelogs, docs, tag
+	@$(BIN)/python tools/release_check.py
+
 .PHONY: dist
 dist: $(READY) ## dist/mmscope.pyz, one file for a box without pip; DIST_PYTHON="3.11 3.13" for others' Pythons
 	@$(BIN)/python tools/make_dist.py $(addprefix --python ,$(DIST_PYTHON))
