@@ -7,12 +7,14 @@ Cannot know: what perf did not record.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mmscope.perf.recipe import Event
 from mmscope.perf.stack_parts import KnownFrames, Split
 
 KERNEL = 1 << 63
 NO_STACK = "(no stack)"
+MAX_REGIONS = 1 << 20
 
 
 @dataclass
@@ -54,7 +56,78 @@ class Task:
     faults: int = 0
     first: int = KERNEL << 1
     last: int = 0
-    regions: set[int] = field(default_factory=set)  # of 2 MiB
+    regions: set[int] = field(default_factory=set)  # of what a PTE table maps
+
+
+class TablePoint(NamedTuple):
+    """How many tables of each level a process needed up to a fault."""
+
+    ns: int  # since its first fault
+    faults: int
+    pte_tables: int
+    pmd_tables: int
+    pud_tables: int
+
+
+class Growth:
+    """
+    The page tables that a process needs for the addresses of its faults: a table of entries for
+    each region that one maps, a PMD table for each region of those, a PUD table for each of these.
+
+    Kept at 16, 32, 64, … faults, and at the last one.
+
+    Cannot know: tables that were there without a fault (of the parent, after fork(); of the stack
+    before the program began; of MAP_POPULATE) or were given back meanwhile; and that a mapping of
+    hugetlb needs no table of entries.
+    """
+
+    __slots__ = ("_bits", "_due", "_more", "faults", "first", "last", "points", "regions")
+
+    def __init__(self, bits: int) -> None:
+        """:param bits: of an address, those that choose an entry of a table."""
+        self.faults, self.first, self.last = 0, b"", b""
+        self.regions: tuple[set[int], set[int], set[int]] = set(), set(), set()
+        self.points: list[TablePoint] = []
+        self._bits, self._due, self._more = bits, 16, True
+
+    def fault(self, region: int, printed: bytes) -> None:
+        """
+        Count one.
+
+        :param region: number of the region that a PTE table maps. :param printed: when.
+        """
+        if not self._more:
+            return
+        pte, pmd, pud = self.regions
+        if region not in pte:
+            if len(pte) >= MAX_REGIONS:
+                self._more = False
+                return
+            pte.add(region)
+            pmd.add(region >> self._bits)
+            pud.add(region >> 2 * self._bits)
+        self.faults += 1
+        self.first = self.first or printed
+        self.last = printed
+        if self.faults >= self._due:
+            self._point()
+            self._due *= 2
+
+    def _point(self) -> None:
+        pte, pmd, pud = map(len, self.regions)
+        taken = nanoseconds(self.last) - nanoseconds(self.first)
+        self.points.append(TablePoint(taken, self.faults, pte, pmd, pud))
+
+    def finish(self) -> None:
+        """All faults were counted."""
+        if self.faults and (not self.points or self.points[-1].faults < self.faults):
+            self._point()
+
+
+def nanoseconds(printed: bytes) -> int:
+    """A time as perf prints it, with six or nine decimals."""
+    seconds, _, fraction = printed.partition(b".")
+    return int(seconds) * 10**9 + int(fraction.ljust(9, b"0"))
 
 
 @dataclass(frozen=True)
@@ -82,6 +155,23 @@ class Allocations:
     failures: int = 0
     reservations: int = 0
     from_reserve: int = 0
+
+
+@dataclass
+class Took:
+    """How long something took each time, waits left out."""
+
+    times: int = 0
+    total: int = 0
+    least: int = 1 << 63
+    most: int = 0
+
+    def add(self, taken: int) -> None:
+        """Once more."""
+        self.times += 1
+        self.total += taken
+        self.least = min(self.least, taken)
+        self.most = max(self.most, taken)
 
 
 @dataclass

@@ -22,7 +22,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mmscope.perf import perf_probes, perf_script
-from mmscope.perf.folded import KERNEL, Again, Allocations, Folded, Known, Moment, Task
+from mmscope.perf.folded import (
+    KERNEL,
+    MAX_REGIONS,
+    Again,
+    Allocations,
+    Folded,
+    Growth,
+    Known,
+    Moment,
+    Task,
+    Took,
+    nanoseconds,
+)
 from mmscope.perf.hostile_names import plain_name
 from mmscope.perf.perf_script import Frame, Sample
 from mmscope.perf.recipe import Event, Pair, Recipe, event_name
@@ -36,15 +48,16 @@ _MAX_KNOWN = 20_000
 _MAX_LINES = 100_000
 MAX_TIMELINE = 5_000
 MAX_TASKS = 2_000
-MAX_REGIONS = 1 << 20
 MAX_DURATIONS = 1 << 20
+MAX_ABOUT = 10_000  # that durations are kept by
 MAX_FOUND = 1_000
-REGION_SHIFT = 21  # 2 MiB: what a PTE table maps with pages of 4 KiB, and a part of it with larger
 INTERRUPT = "(interrupt)"  # in the place of a comm
 # The name of a pair whose waiting is known, beside its whole time.
 WAITING, NOT_WAITING = ", waiting", ", not waiting"
 MAX_NESTED = 8  # reservations of a task whose allocation is still to come
 FAILED = ", failed"
+# Of a return probe: where it returns to, which is the sample's address, and the function there.
+_RETURNS = re.compile(rb" <- ([0-9a-f]+)\) +\1 ([\w]+)")
 _ORDER = re.compile(rb"\border=(\d{1,2})\b")
 # The address that a frame's line begins with. All that matters of it is its half: each becomes one
 # of its half, so that the text stays one that perf script may print, with the same meaning.
@@ -87,8 +100,13 @@ class Fold:
         self.timeline: list[Moment] = []
         self.more_moments = 0
         self.tasks: dict[tuple[str, int, str], Task] = {}
+        self.growths: dict[tuple[int, str], Growth] = {}
+        self._shape(4096)
         self.durations: dict[str, array[int]] = {}
         self.more_durations = 0
+        # Of pairs that were all done: by name, and by what it was about.
+        self.about: dict[tuple[str, int], Took] = {}
+        self.more_about = 0
         self.again = Again()
         # By order; None: of a reservation whose allocation was not met.
         self.allocations: dict[int | None, Allocations] = {}
@@ -110,8 +128,10 @@ class Fold:
         self._pairs(recipe.pairs if recipe else ())
 
     def _pairs(self, pairs: Sequence[Pair]) -> None:
-        self._begins = {pair.begin: pair.name for pair in pairs}
-        self._ends = {pair.end: pair.name for pair in pairs}
+        self._begins = {pair.begin: pair for pair in pairs}
+        self._ends = {pair.end: pair for pair in pairs}
+        # Of those begun: what they are about, and who calls, by the stack.
+        self._about: dict[tuple[str, int], tuple[int, str]] = {}
         # Of a pair that is waiting: those inside of which it is.
         self._inside: dict[str, list[str]] = {}
         self._has_waits: set[str] = set()
@@ -121,13 +141,22 @@ class Fold:
                 self._inside.setdefault(pair.waits, []).append(pair.name)
                 self._has_waits.add(pair.name)
 
-    def hear(self, left_out: Iterable[str], filtered: Iterable[str]) -> None:
+    def _shape(self, page_bytes: int) -> None:
+        """A table is a page, with an entry of 8 bytes for each page or table below it."""
+        self._index_bits = page_bytes.bit_length() - 4
+        self._region_shift = page_bytes.bit_length() - 1 + self._index_bits
+
+    def hear(
+        self, left_out: Iterable[str], filtered: Iterable[str], page_bytes: int = 4096
+    ) -> None:
         """
         What is known of the recording.
 
         :param left_out: events that it does not have: what only they would show is left out.
         :param filtered: events of which it has only what is asked for.
+        :param page_bytes: of that machine.
         """
+        self._shape(page_bytes)
         left = set(left_out)
         self.filtered = frozenset(filtered)
         if self.recipe is None or not left:
@@ -160,7 +189,7 @@ class Fold:
             filtered = event.event in self.filtered
             group, reason = _selected(declared, sample.rest, filtered=filtered)
         if self._begins:
-            self._pair(event.event, sample, reason)
+            self._pair(event.event, sample, reason, found.folded)
         if reason:
             event.removed[reason] = event.removed.get(reason, 0) + 1
             return
@@ -294,7 +323,7 @@ class Fold:
         event.samples += 1
         event.period += 1
         if self._begins:
-            self._pair(event.event, sample, "")
+            self._pair(event.event, sample, "", "")
         if event.declared.timeline:
             self._moment(event, sample)
         elif self._addresses:
@@ -334,26 +363,40 @@ class Fold:
         task.faults += 1
         task.first = min(task.first, address)
         task.last = max(task.last, address)
+        region = address >> self._region_shift
         if len(task.regions) < MAX_REGIONS:
-            task.regions.add(address >> REGION_SHIFT)
+            task.regions.add(region)
+        growth = self.growths.get(key[1:])
+        if growth is None:
+            growth = self.growths[key[1:]] = Growth(self._index_bits)
+        growth.fault(region, sample.time)
 
-    def _pair(self, event: str, sample: Sample, removed: str) -> None:
-        if (name := self._begins.get(event)) is not None and not removed:
-            self._open[name, sample.tid] = nanoseconds(sample.time)
-        elif (name := self._ends.get(event)) is not None:
-            begin = self._open.pop((name, sample.tid), None)
+    def _pair(self, event: str, sample: Sample, removed: str, stack: str) -> None:
+        if (pair := self._begins.get(event)) is not None and not removed:
+            key = pair.name, sample.tid
+            self._open[key] = nanoseconds(sample.time)
+            self._about.pop(key, None)
+            if pair.about and (found := re.search(pair.about.encode(), sample.rest)):
+                self._about[key] = int(found[1], 16), _outside(pair, stack)
+        elif (pair := self._ends.get(event)) is not None:
+            key = pair.name, sample.tid
+            begin = self._open.pop(key, None)
+            about, caller = self._about.pop(key, (None, ""))
             if begin is None:
                 return
             taken = nanoseconds(sample.time) - begin
-            for outer in self._inside.get(name, ()):
+            for outer in self._inside.get(pair.name, ()):
                 if (outer, sample.tid) in self._open:
-                    key = outer, sample.tid
-                    self._waited[key] = self._waited.get(key, 0) + taken
-            self._took(name, taken)
-            if name in self._has_waits:
-                waited = self._waited.pop((name, sample.tid), 0)
-                self._took(f"{name}{WAITING}", waited)
-                self._took(f"{name}{NOT_WAITING}", taken - waited)
+                    self._waited[outer, sample.tid] = (
+                        self._waited.get((outer, sample.tid), 0) + taken
+                    )
+            self._took(pair.name, taken)
+            if pair.name in self._has_waits:
+                waited = self._waited.pop(key, 0)
+                self._took(f"{pair.name}{WAITING}", waited)
+                self._took(f"{pair.name}{NOT_WAITING}", taken - waited)
+                if about is not None and _returns_to(pair, sample.rest, caller) in pair.whole:
+                    self._took_whole(pair.name, about, taken - waited)
 
     def _took(self, name: str, taken: int) -> None:
         found = self.durations.setdefault(name, array("q"))
@@ -361,6 +404,12 @@ class Fold:
             found.append(taken)
         else:
             self.more_durations += 1
+
+    def _took_whole(self, name: str, about: int, taken: int) -> None:
+        if (name, about) in self.about or len(self.about) < MAX_ABOUT:
+            self.about.setdefault((name, about), Took()).add(taken)
+        else:
+            self.more_about += 1
 
     def _tally(self, column: str, sample: Sample, folded: str, *, failed: bool) -> None:
         """Count an allocation, or what happened inside of one."""
@@ -392,6 +441,9 @@ class Fold:
 
     def finish(self) -> None:
         """All samples were added."""
+        self.growths = {task: growth for task, growth in self.growths.items() if task[0] >= 0}
+        for growth in self.growths.values():
+            growth.finish()
         left = sum(map(len, self._reserving.values()))
         self._reserving.clear()
         if left:
@@ -421,10 +473,22 @@ def _selected(event: Event, text: bytes, *, filtered: bool) -> tuple[str, str]:
     return "", ""
 
 
-def nanoseconds(printed: bytes) -> int:
-    """A time as perf prints it, with six or nine decimals."""
-    seconds, _, fraction = printed.partition(b".")
-    return int(seconds) * 10**9 + int(fraction.ljust(9, b"0"))
+def _outside(pair: Pair, stack: str) -> str:
+    """The function that a stack comes from, before those of the pair."""
+    frames = (frame.removesuffix("_[k]") for frame in reversed(stack.split(";")))
+    return next((frame for frame in frames if not frame.startswith(pair.inner)), "")
+
+
+def _returns_to(pair: Pair, text: bytes, caller: str) -> str:
+    """
+    The function that called for what ends, by its return address, which every architecture has: at
+    the first instruction of a function, arm64's stacks lack the one that called.
+
+    :param caller: by the stack at its begin, if it is called by a function of the pair.
+    """
+    found = _RETURNS.search(text)
+    name = found[2].decode() if found else ""
+    return caller if name.startswith(pair.inner) else name
 
 
 def is_kernel(frame: Frame) -> bool:

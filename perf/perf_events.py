@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmscope.perf.os_release import names, os_release
-from mmscope.perf.recipe import Event, Recipe, event_name
+from mmscope.perf.recipe import Count, Event, Recipe, event_name
 
 CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON = 21, 34, 38
 TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
@@ -66,6 +66,7 @@ class Plan:
     :ivar missing: what is left out, and why.
     :ivar notes: what else is less than the recipe wants.
     :ivar remarks: what is otherwise than the recipe wants, and no less to be relied on.
+    :ivar counts: what perf stat is to count; *uncounted*: what it cannot, and why.
     """
 
     events: tuple[tuple[Event, str], ...]
@@ -74,6 +75,8 @@ class Plan:
     system: bool
     privileged: bool
     remarks: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
+    uncounted: tuple[tuple[Count, str], ...] = ()
 
 
 class Unavailable(Exception):
@@ -185,6 +188,7 @@ def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Pla
             if event.required:
                 raise Unavailable(f"{' or '.join(event.first_of)}: {reasons[0]}")
             missing.append((event, reasons[0]))
+    counts, uncounted = _counts(recipe, machine, kernel=kernel)
     return Plan(
         tuple(chosen),
         tuple(missing),
@@ -192,7 +196,24 @@ def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Pla
         everywhere and allowed,
         machine.privileged,
         remarks,
+        counts,
+        uncounted,
     )
+
+
+def _counts(
+    recipe: Recipe, machine: Machine, *, kernel: bool
+) -> tuple[tuple[str, ...], tuple[tuple[Count, str], ...]]:
+    """What perf stat can count here of what a recipe wants; and what it cannot, and why."""
+    chosen, uncounted = [], []
+    for count in recipe.counts:
+        reasons = {choice: unusable(choice, machine) for choice in count.first_of}
+        found = next((choice for choice, reason in reasons.items() if not reason), None)
+        if found is None:
+            uncounted.append((count, reasons[count.first_of[0]]))
+        else:
+            chosen.append(found if kernel else _user_only(found))
+    return tuple(chosen), tuple(uncounted)
 
 
 def _frequency(recipe: Recipe, machine: Machine) -> tuple[int, tuple[str, ...]]:
@@ -266,8 +287,12 @@ def _countable(choice: str, machine: Machine) -> bool:
     """True if perf knows an event of this model of CPU: its tables differ by model and release."""
     assert machine.perf is not None
     # What is about sampling is nothing for perf stat.
-    event = choice.replace("freq={frequency},", "")
-    words = [machine.perf, "stat", "-x,", "-e", event, "--", "true"]
+    return _counts_with(machine.perf, choice.replace("freq={frequency},", ""))
+
+
+@functools.cache
+def _counts_with(perf: str, event: str) -> bool:
+    words = [perf, "stat", "-x,", "-e", event, "--", "true"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return done.returncode == 0 and "<not supported>" not in done.stderr
 

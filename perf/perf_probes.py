@@ -74,18 +74,20 @@ def made(probes: Iterable[Probe], tracefs: Path) -> Iterator[Made]:
     try:
         for probe in probes:
             if probe.entry:
-                _make(found, probe, probe.name, "p")
+                _make(found, probe, probe.name, "p", probe.fetch)
             if probe.returns:
-                _make(found, probe, f"{probe.name}_return", f"r{MAXACTIVE}")
+                # Of a probe with both it is the entry that takes something along.
+                fetch = ("",) if probe.entry else probe.fetch
+                _make(found, probe, f"{probe.name}_return", f"r{MAXACTIVE}", fetch)
         yield found
     finally:
         names = [name.partition(":")[2] for name in found.names.values()]
         probe_guard.remove(tracefs, names, 1.0)
 
 
-def _make(found: Made, probe: Probe, name: str, kind: str) -> None:
+def _make(found: Made, probe: Probe, name: str, kind: str, fetches: Iterable[str]) -> None:
     own = f"{name}_{os.getpid()}"
-    for function, fetch in itertools.product(probe.function, probe.fetch):
+    for function, fetch in itertools.product(probe.function, fetches):
         fetch, _, symbol = fetch.partition(" if ")
         if symbol and not _has_function(symbol):
             continue

@@ -12,7 +12,9 @@ Cannot: keep perf from losing samples on a machine that is too busy to write the
 
 import contextlib
 import io
+import os
 import re
+import select
 import signal
 import subprocess
 import tempfile
@@ -23,9 +25,18 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from mmscope.perf import perf_probes
+from mmscope.perf import perf_probes, perf_stat
+from mmscope.perf.command import (
+    Growth,
+    Watched,
+    children,
+    descendants,
+    is_waiting,
+    seconds_of_children,
+)
 from mmscope.perf.perf_events import Machine, Plan, kernel_filter
 from mmscope.perf.perf_script import FIELDS
+from mmscope.perf.perf_stat import Counted, Counting, held
 from mmscope.perf.recipe import Event, Probe, Recipe, event_name
 
 # Without privileges perf may lock half a MiB a CPU (kernel.perf_event_mlock_kb).
@@ -50,6 +61,20 @@ class Recording:
     missed: dict[str, int] = field(default_factory=dict)  # by event: probes that could not run
     notes: list[str] = field(default_factory=list)
     unopened: list[str] = field(default_factory=list)  # events that perf went on without
+    used: tuple[float, float] | None = None  # seconds of the command, (user, system)
+    gone: float | None = None  # when it had ended, by perf's clock
+    counted: list[Counted] = field(default_factory=list)
+    growths: dict[int, Growth] = field(default_factory=dict)  # page tables by pid
+
+
+@dataclass
+class Run:
+    """How perf ran."""
+
+    ended: str  # why
+    watched: list[int]  # pids
+    used: tuple[float, float] | None
+    counted: list[Counted]
 
 
 def record(
@@ -68,7 +93,7 @@ def record(
 
     :param command: to run; or *pids* to watch; with neither, every CPU.
     :param seconds: instead of the recipe's; 0: no limit.
-    :param look: called ten times a second while perf runs.
+    :param look: called now and then while perf runs, ten times a second or more often.
     :raises RecordError: perf fails, or the kernel refuses a probe that the recipe needs.
     """
     output = folder / "perf.data"
@@ -88,21 +113,24 @@ def record(
             if event.required:
                 raise RecordError(reason)
         words = arguments(recipe, plan, machine, output, command, pids, probes)
+        watched = Watched(look, of_command=bool(command))
         begin = time.monotonic()
-        ended, watched = _run(
-            words, limit, pids, command, whole=plan.system, guard=guard, look=look
-        )
+        ran = _run(words, limit, pids, command, plan, folder, guard, watched.look)
         taken = time.monotonic() - begin
         missed = probes.missed()
     files = sorted(path for path in folder.glob("perf.data*") if path.stat().st_size > 0)
     if not files:
         raise RecordError("perf recorded nothing; its words are above")
+    ended = ran.ended
     if not recipe.trigger and files[0].stat().st_size >= recipe.megabytes << 20:
         ended = f"perf.data had {recipe.megabytes} MiB, which is the recipe's limit"
     dropped = {event_name(choice) for event, _ in refused for choice in event.first_of}
     asked = [event_name(text) for _, text in plan.events]
     unopened = without([event for event in asked if event not in dropped], opened(words[0], files))
-    return Recording(files, taken, watched, ended, words, refused, missed, notes, unopened)
+    done = Recording(files, taken, ran.watched, ended, words, refused, missed, notes, unopened)
+    done.used, done.counted, done.growths = ran.used, ran.counted, watched.found
+    done.gone = watched.gone()
+    return done
 
 
 def _probes(recipe: Recipe, plan: Plan) -> list[Probe]:
@@ -152,8 +180,9 @@ def arguments(
     :param probes: the kprobes that were made, and those that the kernel refused.
     """
     assert machine.perf is not None
-    # -N: no build-ids, which would be copied to the user's home.
+    # -N: no build-ids, which would be copied to the user's home. Times as our own clock has them.
     words = [machine.perf, "record", "-q", "-N", "--sample-cpu", "-P", "--call-graph", "fp"]
+    words += ["-k", "CLOCK_MONOTONIC"]
     words += ["-o", str(output), "-m", recipe.buffer if plan.privileged else SMALL_BUFFER]
     if recipe.addresses:
         words.append("-d")
@@ -181,53 +210,136 @@ def _run(
     limit: float,
     pids: Sequence[int],
     command: Sequence[str],
-    *,
-    whole: bool,
+    plan: Plan,
+    folder: Path,
     guard: perf_probes.Guard,
-    look: Callable[[], None],
-) -> tuple[str, list[int]]:
-    """Run perf to its end; returns (why it ended, pids that were watched)."""
-    interrupted = False
+    look: Callable[[list[int]], None],
+) -> Run:
+    """Run perf to its end."""
+    with _interrupts() as interrupted, contextlib.ExitStack() as stack:
+        counting = None
+        try:
+            if plan.counts and not command:
+                counting = _counting(words[0], plan, folder, pids, guard)
+            perf = subprocess.Popen(words)
+            guard.watch(perf.pid)
+            if plan.counts and command:
+                counting = _counting_command(words[0], plan, folder, perf, guard)
+        except OSError as error:
+            raise RecordError(f"{words[0]}: {error.strerror}") from error
+        finally:
+            if counting is not None:
+                stack.callback(counting.end)
+
+        def stop(begin: float) -> str:
+            if interrupted:
+                return "Ctrl-C"
+            return f"{limit:g} s were over" if limit and time.monotonic() - begin > limit else ""
+
+        ended = _until_over(perf, pids, stop, look, whole=plan.system)
+        ended = ended or ("Ctrl-C" if interrupted else "")
+        # The command is perf's child, and perf waits for nothing else.
+        used = seconds_of_children(perf.pid) if command else None
+        perf.wait()
+    # perf's own samples are known by their comm.
+    watched = list(pids) or ([perf.pid] if command else [])
+    ended = ended or ("the command ended" if command else "perf ended")
+    return Run(ended, watched, used, counting.counted if counting else [])
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The signals that are to end a recording and keep what is there, as they come."""
+    came: list[int] = []
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
+        came.append(signum)
 
     before = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        try:
-            perf = subprocess.Popen(words)
-        except OSError as error:
-            raise RecordError(f"{words[0]}: {error.strerror}") from error
-        guard.watch(perf.pid)
-        begin, gone, ended = time.monotonic(), 0.0, "the command ended" if command else "perf ended"
-        # The command is perf's child; perf's own samples are known by their comm.
-        watched = list(pids) or ([perf.pid] if command else [])
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                perf.wait(0.1)
-                break
-            look()
-            now = time.monotonic()
-            if pids and whole and not any(Path(f"/proc/{pid}").exists() for pid in pids):
-                gone = gone or now
-            if interrupted:
-                ended = "Ctrl-C"
-            elif limit and now - begin > limit:
-                ended = f"{limit:g} s were over"
-            elif gone and now - gone > LINGER:
-                ended = "the process ended"
-            else:
-                continue
-            # perf may be about to start its command: it is asked until it goes.
-            perf.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                perf.wait(5)
-                break
-        return ended, watched
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _until_over(
+    perf: "subprocess.Popen[bytes]",
+    pids: Sequence[int],
+    stop: Callable[[float], str],
+    look: Callable[[list[int]], None],
+    *,
+    whole: bool,
+) -> str:
+    """
+    Wait until perf has ended, by itself or because it is asked to; why it was, or nothing.
+
+    :param stop: from when it began to why it is to end.
+    :param look: called meanwhile, with the processes that are recorded.
+    """
+    begin, gone = time.monotonic(), 0.0
+    # Often at first: what is over soon has a course, too.
+    while not _over(perf.pid, min(max((time.monotonic() - begin) / 10, 0.02), 0.1)):
+        look(list(pids) or [pid for child in children(perf.pid) for pid in descendants(child)])
+        now = time.monotonic()
+        if pids and whole and not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            gone = gone or now
+        ended = stop(begin) or ("the process ended" if gone and now - gone > LINGER else "")
+        if not ended:
+            continue
+        # perf may be about to start its command: it is asked until it goes.
+        perf.send_signal(signal.SIGINT)
+        if _over(perf.pid, 5):
+            return ended
+    return ""
+
+
+def _over(pid: int, seconds: float) -> bool:
+    """Whether a child has ended by then; it stays, to be asked what it used."""
+    try:
+        running = os.pidfd_open(pid)
+    except OSError:  # before Linux 5.3
+        time.sleep(seconds)
+    else:
+        select.select([running], [], [], seconds)
+        os.close(running)
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _counting(
+    perf: str, plan: Plan, folder: Path, pids: Sequence[int], guard: perf_probes.Guard
+) -> Counting:
+    """Have perf count, beside a recording, in these processes and their children."""
+    output = folder / "perf-stat.txt"
+    counting = Counting(perf_stat.arguments(perf, plan.counts, output, pids), output)
+    guard.watch(counting.process.pid)
+    return counting
+
+
+def _counting_command(
+    perf: str,
+    plan: Plan,
+    folder: Path,
+    recording: "subprocess.Popen[bytes]",
+    guard: perf_probes.Guard,
+) -> Counting | None:
+    """
+    The same for perf's command, from its first instruction on: it exists while perf gets ready, and
+    does not run before perf says so. perf is held meanwhile. None if it was too late.
+    """
+    begin = time.monotonic()
+    while time.monotonic() - begin < perf_stat.PATIENCE and not _over(recording.pid, 0):
+        child = next(iter(children(recording.pid)), None)
+        if child is None:
+            time.sleep(0.001)
+            continue
+        try:
+            if held(recording.pid, 1.0) and is_waiting(child):
+                return _counting(perf, plan, folder, [child], guard)
+            return None
+        finally:
+            recording.send_signal(signal.SIGCONT)
+    return None
 
 
 # Reading back

@@ -42,6 +42,9 @@ FIELDS = (
     "trace",
 )
 
+# As perf calls what it has forked for the command, until that is executed.
+WAITING = b"perf-exec"
+
 _CHUNK = 1 << 19
 # Text without an empty line in it is a recording without call chains: cut at a line.
 _LONG = 4 << 20
@@ -62,9 +65,10 @@ _BEHIND = re.compile(rb": +(?:(%b) +)?(\S+): *([^\n]*)" % _PERIOD)
 _PLAIN = re.compile(_BEFORE.pattern + _TIME + _BEHIND.pattern + rb"\n\t")
 _MAX_KNOWN = 10_000
 _RECORD = re.compile(
-    _WHO + rb"(?:\[\d{3,9}\] +)?(?:%b: +)?PERF_RECORD_([A-Z_]+)([^\n]*)" % _TIME, re.DOTALL
+    _WHO + rb"(?:\[\d{3,9}\] +)?(?:(%b): +)?PERF_RECORD_([A-Z_]+)([^\n]*)" % _TIME, re.DOTALL
 )
 _FORK = re.compile(rb"\((\d{1,10}):\d+\):\((\d{1,10}):\d+\)")
+_COMM = re.compile(rb"( exec)?: (.*):(\d{1,10})/\d{1,10}\Z", re.DOTALL)
 _LOST = re.compile(rb" lost (\d{1,15})(?!\d)")
 _FRAME = re.compile(rb" *([0-9a-f]+) (.*?)(?: \(([^\t]*)\))?\s*\Z", re.DOTALL)
 # What a sample without call chain has behind its address.
@@ -97,6 +101,8 @@ class Reading:
     unread_bytes: int = 0  # text that is not a sample
     # Parents, as far as known: pid of a process to that of its parent.
     on_fork: Callable[[int, int], None] | None = None
+    forked: set[int] = field(default_factory=set, repr=False)  # what waits to become a command
+    begun: bytes = b""  # when that was executed, in seconds
     # What stands before and behind the time, as met.
     before: dict[bytes, _Who] = field(default_factory=dict, repr=False)
     behind: dict[bytes, _What] = field(default_factory=dict, repr=False)
@@ -233,11 +239,17 @@ def _next_within(block: bytes, at: int, end: int) -> bool:
 
 
 def _note(record: re.Match[bytes], reading: Reading) -> None:
-    kind, words = record[4], record[5]
+    *_, time, kind, words = record.groups()
     if kind.startswith(b"LOST") and (lost := _LOST.search(words)):
         reading.lost += int(lost[1])
     elif kind == b"FORK" and reading.on_fork is not None and (fork := _FORK.search(words)):
         reading.on_fork(int(fork[1]), int(fork[2]))
+    elif kind == b"COMM" and (comm := _COMM.match(words)):
+        executed, name, pid = comm[1], comm[2], int(comm[3])
+        if not executed and name == WAITING:
+            reading.forked.add(pid)
+        elif executed and time and not reading.begun and pid in reading.forked:
+            reading.begun = time
 
 
 class Frame(NamedTuple):

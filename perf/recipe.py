@@ -61,12 +61,20 @@ class Pair:
     Two events of one task that begin and end something.
 
     :ivar waits: name of another pair, whose time inside of this one is waiting, and not work.
+    :ivar about: a regular expression; what it finds in the text of *begin* is what the pair is
+        about, as a hexadecimal address.
+    :ivar whole: functions; where *end* returns to one of these, all was done, and its time is kept
+        by what it is about.
+    :ivar inner: what the names of functions between that one and *begin* start with.
     """
 
     name: str
     begin: str
     end: str
     waits: str = ""
+    about: str = ""
+    whole: tuple[str, ...] = ()
+    inner: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,18 @@ class Probe:
     entry: bool = True
     returns: bool = False
     fetch: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True)
+class Count:
+    """
+    Something that ``perf stat`` counts beside the recording.
+
+    :ivar first_of: perf's event strings, the best first.
+    """
+
+    why: str
+    first_of: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -115,9 +135,13 @@ class Recipe:
     split: str = ""  # of parts/
     trigger: str = ""  # flight recorder: this event dumps what the buffers hold
     counters: tuple[str, ...] = ()  # of /proc/vmstat, before and after
+    counts: tuple[Count, ...] = ()
     pairs: tuple[Pair, ...] = ()
     probes: tuple[Probe, ...] = ()
     views: tuple[View, ...] = ()
+
+
+_LISTS = {"events": Event, "counts": Count, "pairs": Pair, "probes": Probe, "views": View}
 
 
 def names() -> list[str]:
@@ -135,7 +159,7 @@ def load(name: str) -> Recipe:
         raise ValueError(f"no recipe {name!r}; there are {', '.join(names())}")
     try:
         data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-        for key, kind in (("events", Event), ("pairs", Pair), ("probes", Probe), ("views", View)):
+        for key, kind in _LISTS.items():
             data[key] = tuple(kind(**_tuples(item)) for item in data.get(key, ()))
         words = {k: " ".join(data[k].split()) for k in ("answers", "needs", "overhead")}
         return Recipe(name=name, **_tuples({**data, **words, "read": data["read"].strip()}))

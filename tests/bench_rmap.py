@@ -93,6 +93,8 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 KINDS = (
     ("ksm-vmas", "KSM page, 256 mappings"),
     ("ksm-vmas, the last page", "KSM page, 32 mappings"),
+    ("ksm-few, three mappings", "KSM page, 3 mappings, 22,169 VMAs"),
+    ("ksm-few, one mapping", "KSM page, 1 mapping, 22,169 VMAs"),
     ("anon-vmas", "anonymous, one VMA over it"),
     ("file-vmas", "file, one VMA over it"),
     ("file-same", "file, 20,000 VMAs over it"),

@@ -54,6 +54,8 @@ from mmscope.reports.findings.findings import Finding, Link, NotChecked, Step, V
 from mmscope.reports.rows.profile_rows import (
     Profile,
     ProfileAllocation,
+    ProfileCommand,
+    ProfileCount,
     ProfileCounter,
     ProfileDuration,
     ProfileFaults,
@@ -66,6 +68,7 @@ from mmscope.reports.rows.profile_rows import (
     ProfileReaping,
     ProfileRecording,
     ProfileSite,
+    ProfileTableGrowth,
     ProfileVictim,
 )
 
@@ -384,6 +387,19 @@ def profile_rows() -> dict[str, Table]:
         ProfileVictim(name, 0.5, 7, "faults", 2 << 40, 0, 331_776, 0, 167_809_024, 0, 0)
     ]
     rows["profile_page_tables"] = [ProfilePageTables(name, 1.2, 16_000, 65_536_000, 4096.0)]
+    rows["profile_table_growth"] = [
+        ProfileTableGrowth(
+            name, 7, "faults", "addresses", 256, 0.5, 230, 230, 229, 2_822_144, None
+        ),
+        ProfileTableGrowth(
+            name, 7, "faults", "addresses", 512, 0.7, 487, 486, 256, 5_033_984, 8639.5
+        ),
+        ProfileTableGrowth(name, 7, "faults", "VmPTE", 300, 0.6, None, None, None, 3_300_000, None),
+    ]
+    rows["profile_commands"] = [ProfileCommand(name, "faults sparse", 1.25, 0.02, 1.1)]
+    rows["profile_counts"] = [
+        ProfileCount(name, "page-walk-cycles", None, None, 9_000, "not supported"),
+    ]
     rows["profile_counters"] = [ProfileCounter(name, "oom_kill", 1, 40.0)]
     rows["profile_reaping"] = [ProfileReaping(name, event, 80, 10, 290)]
     rows["profile_notes"] = [ProfileNote(name, "partial", "3 samples were lost")]
@@ -548,7 +564,7 @@ def struct_page_tables() -> dict[str, Table]:
     sizes = [HugetlbSize(pages, 3968, 12, 4, 0, 0, "on", 28 << 10)]
     device = DevicePagemap("0x8000000000", "0x8008000000", "dax0.0", "GENERIC", 128 * mib, 9, False,
                            pages, pages // 4, 0, 3 * pages // 4, 0,
-                           8192, 0.066, 0.097, 0)  # fmt: skip
+                           8192, 0.066, 0.097, 0, "")  # fmt: skip
     parts = [
         MetadataPart("struct page, allocated at boot", 130 * mib, 0.8, "nr_memmap_boot_pages",
                      False),

@@ -42,6 +42,7 @@ SECTIONS = {
 SECTIONS |= {name: "file_maps" for name in NAMES.values() if name.startswith("file_")}
 
 HEAP, ROOT = "0xffff888100a81c30", "0xffff888100a81000"
+NODE = "0xffff888100c00300"
 VMAS, SHARED = 20_000, 256
 
 
@@ -63,7 +64,7 @@ def ksm_page(pfn: int = 0x100, *, chain: str | None = "0x1", mappings: int = SHA
     return KsmPage(
         pfn, "chain" if chain else "tree", chain, 0, mappings, mappings, 1, 1, visits, mappings, 0,
         visits / mappings * ns / 1e6, 1, a_pass, 2 * a_pass, 2 * a_pass / 3, 2 * a_pass * 5,
-        mappings * 32 * ns / 1e6,
+        mappings * 32 * ns / 1e6, NODE, HEAP,
     )  # fmt: skip
 
 

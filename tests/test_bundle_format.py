@@ -54,10 +54,12 @@ SINCE_0_1_0 = {
 def unwritten() -> str:
     """What is said of a bundle of 0.1.0."""
     said: dict[str, list[str]] = {kind: [] for kind in SINCE_0_1_0}
-    old = Bundle(OLD).tables
+    bundle = Bundle(OLD)
+    old, read = bundle.tables, {section.section for section in bundle.sections}
     for heading in HEADINGS.values():
         if heading.name in SINCE_0_1_0["sections"] or later(heading.since):
             said["sections"].append(heading.name)
+        if heading.name not in read:  # such as profiles, of which it has none
             continue
         for table in heading.tables:
             newer = {

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from drgn import Architecture, Platform, PlatformFlags, Program
 
+from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.struct_pages import device_pagemaps as probe
 from mmscope.drgn.struct_pages.device_pagemaps import (
-    PagemapRange,
     PagemapsInPageTables,
     device_pagemaps,
 )
@@ -16,6 +16,32 @@ from mmscope.drgn.struct_pages.memmap_init import LoggedTimes
 
 LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("pagemap", "struct_page", "says"),
+    [
+        (("FS_DAX", 0, False), 64, "a pmem disk (fsdax) is used in base pages"),
+        (("GENERIC", 0, False), 64, "this device-dax is used in base pages"),
+        (("PRIVATE", 0, False), 64, "the device is used in base pages"),
+        (("GENERIC", 9, True), 64, "they lie on the device (an altmap)"),
+        (("GENERIC", 9, False), 72, "struct page has 72 bytes, no power of two"),
+        (("GENERIC", 7, False), 64, "those of a page fill 2 frames or less"),
+        # Nothing says so: a section that had struct pages before.
+        (("GENERIC", 9, False), 64, "they were there before the device came, or the kernel cannot"),
+    ],
+)
+def test_why_struct_pages_share_nothing(
+    monkeypatch: pytest.MonkeyPatch, pagemap: tuple[str, int, bool], struct_page: int, says: str
+) -> None:
+    monkeypatch.setattr(probe, "io_resources", lambda prog: [[]])
+    monkeypatch.setattr(probe, "names_at", lambda resources, lasts: ["dax0.0"])
+    monkeypatch.setattr(probe, "has_compound_pages", lambda prog: True)
+    prog = Program(Platform(Architecture.X86_64, LITTLE))
+    tables = PagemapsInPageTables([PagemapRange(0, GIB >> 12, *pagemap)])
+    where = SimpleNamespace(page_shift=12, page_bytes=struct_page)
+    (row,) = device_pagemaps(prog, where, tables, LoggedTimes())  # type: ignore[arg-type]
+    assert row.not_shared.startswith(says)
 
 
 @pytest.mark.parametrize(

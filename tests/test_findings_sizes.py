@@ -60,7 +60,7 @@ def device(size: int) -> dict[str, list[Any]]:
     memmap = 64 * (2 << 40) // size
     row = DevicePagemap("0x100000000", "0x500000000", "namespace0.0", "FS_DAX", 2 << 40, 0, False,
                         memmap, memmap, 0, 0, memmap // 4 * 3, 4 << 20, 33.6, 49.9, None,
-                        )  # fmt: skip
+                        "a pmem disk (fsdax) is used in base pages")  # fmt: skip
     return {"device_pagemaps": [row]}
 
 

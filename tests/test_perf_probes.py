@@ -22,9 +22,9 @@ import children
 import pytest
 from perf_text import KNOWN, fold, header, sampled, stack
 
-from mmscope.perf import perf_events, probe_guard
+from mmscope.perf import folding, perf_events, probe_guard
 from mmscope.perf import recipe as recipes
-from mmscope.perf.folded import Allocations
+from mmscope.perf.folded import Allocations, Took
 from mmscope.perf.folding import Fold
 from mmscope.perf.perf_probes import Guard, clear_up, made, plain
 from mmscope.perf.perf_script import Reading, read_samples
@@ -216,8 +216,8 @@ def test_a_reservation_whose_allocation_is_missing_has_no_order() -> None:
 # Waiting and holding
 
 
-def at(event: str, microseconds: int, pid: int = 7) -> bytes:
-    return header(pid=pid, time=f"1.{microseconds:06d}000", event=f"mmscope:{event}_9")
+def at(event: str, microseconds: int, pid: int = 7, rest: bytes = b"") -> bytes:
+    return header(pid=pid, time=f"1.{microseconds:06d}000", event=f"mmscope:{event}_9", rest=rest)
 
 
 BEGIN, END = at("rmap_walk_anon", 0), at("rmap_walk_anon_return", 50)
@@ -243,6 +243,50 @@ def test_where_waits_cannot_be_seen_the_whole_is_told_alone() -> None:
     for sample in read_samples(io.BytesIO(BEGIN + END), Reading()):
         folder.add(sample)
     assert {name: list(v) for name, v in folder.durations.items()} == {"rmap_walk_anon": [50_000]}
+
+
+def ksm_walk(node: str, begin: int, *callers: str, waits: bytes = b"") -> bytes:
+    """A walk of a KSM page of 50 µs; *callers* end with who is returned to."""
+    frames = stack("do_syscall_64", *callers, "rmap_walk_ksm") + b"\n"
+    back = f"(ff <- f7)               f7 {callers[-1]} ([kernel.kallsyms])".encode()
+    start = at("rmap_walk_ksm", begin, rest=f"(ff) node={node}".encode())
+    return start + frames + waits + at("rmap_walk_ksm_return", begin + 50, rest=back)
+
+
+MOVE = ("migrate_pages_batch", "migrate_folio_move")
+UNMAP = ("migrate_pages_batch", "try_to_migrate")
+
+
+def test_walks_of_ksm_pages_that_nothing_ends_before_are_told_by_their_node() -> None:
+    waits = at("read_wait", 310) + at("read_wait_return", 340)
+    text = ksm_walk("0xff01", 0, *UNMAP) + ksm_walk("0xff01", 100, *MOVE)
+    text += ksm_walk("0xff01", 300, "remove_migration_ptes", "rmap_walk", waits=waits)
+    text += ksm_walk("0xff01", 400, "try_to_migrate", "rmap_walk")
+    text += ksm_walk("0xff02", 500, "migrate_pages_batch")
+    folder = fold(text, "rmap")
+    assert len(folder.durations["rmap_walk_ksm"]) == 5
+    assert folder.about == {
+        ("rmap_walk_ksm", 0xFF01): Took(2, 70_000, 20_000, 50_000),
+        ("rmap_walk_ksm", 0xFF02): Took(1, 50_000, 50_000, 50_000),
+    }
+
+
+def test_a_stack_that_lacks_the_caller_does_not_make_a_walk_whole() -> None:
+    """As on arm64: it shows who called try_to_migrate()."""
+    text = ksm_walk("0xff01", 0, *UNMAP).replace(
+        b"\tffffffff8161df68 try_to_migrate ([kernel.kallsyms])\n", b""
+    )
+    folder = fold(text, "rmap")
+    assert len(folder.durations["rmap_walk_ksm"]) == 1 and folder.about == {}
+    assert b"migrate_pages_batch" in text and b" try_to_migrate " in text
+
+
+def test_walks_of_more_ksm_pages_than_are_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "MAX_ABOUT", 1)
+    walks = [ksm_walk(f"0x{n}", 100 * n, *MOVE) for n in (1, 2, 1, 2)]
+    folder = fold(b"".join(walks), "rmap")
+    assert folder.about == {("rmap_walk_ksm", 1): Took(2, 100_000, 50_000, 50_000)}
+    assert folder.more_about == 2
 
 
 # Probes. A folder with a file stands for tracefs: lab/test_profiles.py has the kernel's.
@@ -275,6 +319,12 @@ def test_each_recording_has_probes_of_its_own(tracefs: Path) -> None:
     assert lines(tracefs)[2:] == [f"-:mmscope/walk_{pid}", f"-:mmscope/walk_return_{pid}"]
     assert plain(f"mmscope:walk_return_{pid}") == "mmscope:walk_return"
     assert plain("kmem:order_9") == "kmem:order_9"
+
+
+def test_of_a_probe_with_a_return_the_entry_takes_something_along(tracefs: Path) -> None:
+    with made([Probe("walk", ("rmap_walk",), returns=True, fetch=("it=$arg1", ""))], tracefs):
+        entry, back = lines(tracefs)
+    assert entry.endswith(" rmap_walk it=$arg1") and back.endswith(" rmap_walk")
 
 
 def gone() -> int:

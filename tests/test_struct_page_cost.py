@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.page_tables.page_table_formats import X86_64
-from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange, PagemapsInPageTables
+from mmscope.drgn.struct_pages.device_pagemaps import PagemapsInPageTables
 from mmscope.drgn.struct_pages.hugetlb import HugePages, read_pools, read_sizes
 from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.memory_metadata import what_if

@@ -24,7 +24,7 @@ from mmscope.drgn.ledger.page_kinds import KINDS, KMEM
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart
 from mmscope.drgn.owners.alloc_tags import Tags
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, named
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, column, table_row
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 
 NO_TAG, STRANGE, UNREAD = "(no tag)", "(of no module)", "(unreadable)"
@@ -38,7 +38,8 @@ class LedgerRow:
     part: str = column(holds="words", key=True, help="part of the class")
     node: int = column(key=True, low=-1, help="NUMA node; -1: of no zone")
     zone: str = column(holds="kernel", key=True, help="zone name; empty: of no zone")
-    pages: int = column(unit="pages", help="base pages")
+    # A device may have more memory than the machine.
+    pages: int = column(unit="pages", high=MOST_PAGES, help="base pages")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="of these pages")
     percent: float = column(unit="%", help="of the machine's memory, all rows together")
     counter: str = column(

@@ -20,6 +20,7 @@ import numpy as np
 from drgn import FaultError, Program
 from numpy.typing import NDArray
 
+from mmscope.drgn.free.device_ranges import DeviceMemory
 from mmscope.drgn.page_tables.mapped_pages import MappedPages
 from mmscope.drgn.page_tables.page_table_entries import (
     MAX_ROOTS,
@@ -240,6 +241,7 @@ class _Reader:
         self.kinds = swap_kinds(prog)
         self.zero, self.huge_zero = _zero_pages(prog, scan.form)
         self.descriptors = table_descriptors(prog)
+        self.devices = DeviceMemory(prog)
         # Where the occupancy of each process is kept.
         self.place = np.full(len(scan.spaces), len(scan.filled) - 1, np.int64)
         self.place[scan.largest] = np.arange(len(scan.filled) - 1)
@@ -368,11 +370,17 @@ class _Reader:
         zero = ~hugetlb & np.isin(physical, self.huge_zero)
         uncounted = ~hugetlb & ~zero
         uncounted &= form.is_special(entries) | (area < 0) | self.lookup.uncounted[area]
+        device = self.devices.has(physical)
         # No transparent huge page is larger than a PMD maps.
-        uncounted |= ~hugetlb & ~zero & (level != form.last - 1)
+        larger = level != form.last - 1
+        uncounted |= ~hugetlb & ~zero & np.where(device, not self.devices.counted, larger)
         huge = ~hugetlb & ~zero & ~uncounted
-        self._add("huge", owner[huge])
-        self._share(owner[huge], physical[huge], addresses[huge], 1 << (shift - form.page_shift))
+        self._add("huge_bytes", owner[huge], 1 << shift)
+        self._add("huge_puds" if larger else "huge", owner[huge])
+        # smaps and what adds it up take a PUD away (split_huge_pud()) before they could count it.
+        if not larger:
+            pages = 1 << (shift - form.page_shift)
+            self._share(owner[huge], physical[huge], addresses[huge], pages)
         self._add("huge_zero", owner[zero])
         self._add("other_huge", owner[uncounted])
         self._add("hugetlb_bytes", owner[hugetlb], 1 << shift)

@@ -57,7 +57,8 @@ class PageTables:
     resident_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="mapped pages that count as resident (Rss in smaps); hugetlb does not",
+        help="mapped pages that count as resident (Rss in smaps, but for huge_puds of "
+        "page_table_details); hugetlb does not",
     )
     hugetlb_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="mapped hugetlb pages")
     pte_tables: int | None = column(help="tables of PTEs, without the deposited ones")
@@ -73,7 +74,9 @@ class PageTables:
     )
     zero_ptes: int | None = column(help="of these, that map the shared zero page")
     swap_ptes: int | None = column(help="PTEs whose page is swapped out")
-    huge_pmds: int | None = column(help="PMDs that map a transparent huge page")
+    huge_pmds: int | None = column(
+        help="PMDs that map a transparent huge page, or DAX where that counts as resident (6.15)"
+    )
     huge_zero_pmds: int | None = column(help="PMDs that map the huge zero page")
     exit_pte_slots: int | None = column(
         help="slots of PTE tables that an exit looks at, used or not (zap_pte_range)"
@@ -119,7 +122,8 @@ class PageTableDetails:
     marker_ptes: int = column(help="PTEs that only remember something: guard pages, uffd-wp")
     poisoned_ptes: int = column(help="PTEs whose page is lost to a hardware error")
     other_huge: int = column(
-        help="PMDs and PUDs that map what is not counted as resident (device memory, DAX)"
+        help="PMDs and PUDs that map what is not counted as resident (device memory; DAX before "
+        "6.15)"
     )
     migration_pmds: int = column(help="PMDs whose huge page is being moved")
     poisoned_pmds: int = column(help="PMDs and PUDs whose hugetlb page is lost")
@@ -129,6 +133,9 @@ class PageTableDetails:
     )
     bad_entries: int = column(
         help="entries that lead nowhere, to a table that cannot be read, or to one met before"
+    )
+    huge_puds: int = column(
+        since="0.3.0", help="PUDs that map DAX where that counts as resident (6.15)"
     )
 
 
@@ -202,10 +209,9 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
     charged = scan.spaces.columns["pgtables_bytes"]
     pte, pmd, pud = (_tables(scan, name) for name in ("pte", "pmd", "pud"))
     counted = pte + pmd + pud + sums["deposited"]
-    huge = sums["huge"] << scan.form.above_ptes.shift
     columns = (
         charged,
-        (kinds[:, PAGE] << page_shift) + huge,
+        (kinds[:, PAGE] << page_shift) + sums["huge_bytes"],
         sums["hugetlb_bytes"] + (kinds[:, HUGETLB] << page_shift),
         pte,
         pmd,
@@ -262,6 +268,7 @@ def page_table_details(scan: PageTableScan) -> list[PageTableDetails]:
         sums["poisoned_pmds"],
         sums["reaped_slots"],
         sums["bad"] + kinds[:, OTHER],
+        sums["huge_puds"],
     )
     return [
         PageTableDetails(process.pid, process.comm, process.processes, process.threads, *numbers)

@@ -31,7 +31,16 @@ BINS = 15
 # What is added up for each process.
 SUMS = (
     *("deposited", "shared_pmds", "empty", "vmas", "mapped"),
-    *("huge", "huge_zero", "other_huge", "migration_pmds", "hugetlb_bytes", "poisoned_pmds"),
+    *(
+        "huge",
+        "huge_bytes",
+        "huge_puds",
+        "huge_zero",
+        "other_huge",
+        "migration_pmds",
+        "hugetlb_bytes",
+        "poisoned_pmds",
+    ),
     *("exit_slots", "reaped_slots", "bad"),
 )
 

@@ -113,9 +113,9 @@ PAGE_TABLES_SECTION = Section(
 A page table takes a page of memory, however little is in it, and is in no process's RSS. It is
 not reclaimed: `munmap()` and the end of the process give it back. `MADV_DONTNEED` gives back the
 tables that lie deposited behind huge pages and, on some kernels (`dontneed_frees_tables`), PTE
-tables of which it empties all that they map. `MADV_FREE` and memory pressure give nothing back. An
-exit walks every slot, used or not; where the OOM reaper comes first, those of private mappings
-twice ([kernel documentation: page tables](https://docs.kernel.org/mm/page_tables.html)).
+tables of which it empties all that they map. `MADV_FREE`, with huge pages or without, and memory
+pressure give nothing back. An exit walks every slot, used or not; where the OOM reaper comes first,
+those of private mappings twice ([kernel documentation: page tables](https://docs.kernel.org/mm/page_tables.html)).
 """,
     command=Command("what is in page tables, by process", top=TOP, picks="pid"),
     from_memory=page_tables_from_memory,

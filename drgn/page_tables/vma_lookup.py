@@ -35,7 +35,7 @@ class VmaLookup:
         flags = areas.flags
         # Behind the last VMA's is what holds for an address in none (-1).
         self.hugetlb = np.append((flags & np.uint64(VM_HUGETLB)) != 0, False)
-        # Huge entries of device memory, and of DAX until that counted its pages like others (2025).
+        # Of huge entries; those of DAX, whose VMAs have neither, are in DeviceMemory.
         self.uncounted = np.append((flags & np.uint64(VM_PFNMAP | VM_MIXEDMAP)) != 0, False)
         self.locked = np.append((flags & np.uint64(VM_LOCKED)) != 0, False)
         self.lockers = distinct(areas.owners[self.locked[:-1]])

@@ -38,12 +38,15 @@ class ProcessMemory:
 
     pid: int = column(key=True, high=MOST_PIDS, help="thread group; the first that was seen")
     comm: str = column(holds="comm", help="name of its first thread")
+    # A page counts as often as it is mapped (KSM, a file mapped twice), and a device's may count.
     resident_bytes: int = column(
-        unit="bytes", help="RSS: anonymous, file and shmem pages that it maps"
+        unit="bytes", high=MOST_BYTES, help="RSS: anonymous, file and shmem pages that it maps"
     )
-    anon_bytes: int = column(unit="bytes", help="anonymous pages that it maps")
-    file_bytes: int = column(unit="bytes", help="pages of files that it maps")
-    shmem_bytes: int = column(unit="bytes", help="pages of shared memory and tmpfs that it maps")
+    anon_bytes: int = column(unit="bytes", high=MOST_BYTES, help="anonymous pages that it maps")
+    file_bytes: int = column(unit="bytes", high=MOST_BYTES, help="pages of files that it maps")
+    shmem_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="pages of shared memory and tmpfs that it maps"
+    )
     swap_bytes: int = column(unit="bytes", high=MOST_BYTES, help="anonymous pages in swap")
     pgtables_bytes: int = column(unit="bytes", help="page tables")
     locked_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in mappings that are mlock()ed")

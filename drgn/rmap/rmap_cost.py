@@ -128,6 +128,18 @@ class KsmPage:
     walk_ms_low: float = column(unit="ms", help="the same, with the low end of the cost of a visit")
     walk_ms_high: float = column(unit="ms", help="the same, with the high end")
     walk_ms_indexed: float = column(unit="ms", help="estimate: the same with the page offset")
+    stable_node: str | None = column(
+        since="0.3.0",
+        default=None,
+        holds="kernel",
+        help="address of its stable node, the same after a migration",
+    )
+    anon_vma: str | None = column(
+        since="0.3.0",
+        default=None,
+        holds="kernel",
+        help="of the anon_vmas, the one with most VMAs",
+    )
 
 
 KSM_PAGES = Table(
@@ -224,6 +236,9 @@ def ksm_pages(
     most: int = MAX_KSM_PAGES,
 ) -> list[KsmPage]:
     """The KSM pages whose walk is most expensive here."""
+    widest = np.zeros(len(ksm.node), np.uint64)
+    through = (visits.anon_vma >= 0) & (visits.anon_vma == visits.largest[ksm.item_node])
+    widest[ksm.item_node[through]] = ksm.item_anon_vma[through]
     whole = visits.whole if not visits.uses_index else visits.indexed
     order = np.lexsort((-visits.whole, -whole))[:most]
     unplaced = np.bincount(ksm.item_node[~visits.placed], minlength=len(ksm.node))
@@ -258,6 +273,8 @@ def ksm_pages(
                 walk_ms_indexed=cost.ms(
                     PASSES * int(visits.indexed[at] + visits.descents[at]), met
                 ),
+                stable_node=hex(ksm.node[at]),
+                anon_vma=hex(widest[at]) if widest[at] else None,
             )
         )
     return rows

@@ -7,23 +7,21 @@ itself (an *altmap*); and where the device is used in pages of 2 MiB or 1 GiB (`
 and has no altmap, those of each page's tails share one frame, so that two of the 8 or 4,096 frames
 of a page remain.
 
-Reads ``pgmap_array``, and takes what lies where from the walk over the vmemmap. Costs next to
-nothing: a pagemap has an entry for each of its ranges. A struct page is initialised if it lies on
-memory of its own: of those that share a frame only the first (``memmap_init_compound()``), and of
-an altmap none of the pages that hold the struct pages.
+Takes the ranges that ``device_ranges`` reads, and what lies where from the walk over the vmemmap.
+Costs next to nothing. A struct page is initialised if it lies on memory of its own: of those that
+share a frame only the first (``memmap_init_compound()``), and of an altmap none of the pages that
+hold the struct pages.
 
-Cannot know: a pagemap whose device is just being removed may be gone from the array before its
-struct pages are. And whether a kernel of arm64 before v6.4 would share them, if none of them are:
-that it would not is said of all of arm64.
+Cannot know: whether a kernel of arm64 before v6.4 would share them, if none of them are: that it
+would not is said of all of arm64.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
-from drgn import Architecture, FaultError, Object, Program
-from drgn.helpers.linux.xarray import xa_for_each
+from drgn import Architecture, Program
 
+from mmscope.drgn.free.device_ranges import PagemapRange, has_compound_pages
 from mmscope.drgn.reading.io_resources import io_resources, names_at
 from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, estimate_ms
@@ -31,13 +29,9 @@ from mmscope.drgn.struct_pages.vmemmap import Leaves
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
-PGMAP_ALTMAP_VALID = 1  # include/linux/memremap.h, a macro
 # Kept of a page's struct pages: VMEMMAP_RESERVE_NR (mm/sparse-vmemmap.c), its head's frame and one
 # for all others.
 RESERVED_PAGES = 2
-MAX_PAGEMAPS = 1 << 16
-MAX_RANGES = 1 << 10  # of one pagemap
-MAX_ADDRESS = 1 << 56  # of physical memory
 
 
 @table_row
@@ -93,6 +87,9 @@ class DevicePagemap:
         help="by the last line of the kernel's log about a range of as many pages, in its ticks; "
         "unknown if another range has as many",
     )
+    not_shared: str = column(
+        since="0.3.0", holds="words", help="why struct pages share no frame; empty if some do"
+    )
 
 
 DEVICE_PAGEMAPS = Table(
@@ -101,78 +98,6 @@ DEVICE_PAGEMAPS = Table(
     DevicePagemap,
     empty="No device has memory with struct pages (pmem, DAX, device-private).",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PagemapRange:
-    """What the kernel says of a range, before the vmemmap is walked."""
-
-    start_pfn: int
-    end_pfn: int
-    type: str
-    vmemmap_shift: int
-    altmap: bool
-    # Pages of an altmap, whose struct pages are not initialised with the others.
-    altmap_pages: int = 0
-
-    @property
-    def pages(self) -> int:
-        """Whose struct pages are initialised by memmap_init_zone_device(), shared or not."""
-        return self.end_pfn - self.start_pfn - self.altmap_pages
-
-
-def pagemap_ranges(prog: Program) -> tuple[list[PagemapRange], str]:
-    """
-    The ranges of all pagemaps, and why there may be more, if so.
-
-    :raises LookupError: the kernel is built without ZONE_DEVICE.
-    """
-    page_shift = prog["PAGE_SHIFT"].value_()
-    seen: set[int] = set()
-    ranges: list[PagemapRange] = []
-    compound = has_compound_pages(prog)
-    try:
-        for number, (_, entry) in enumerate(xa_for_each(prog["pgmap_array"].address_of_())):
-            address = entry.value_()
-            if number == MAX_PAGEMAPS:
-                return ranges, f"the array of device pagemaps has more than {number:,} entries"
-            if address in seen:
-                continue
-            seen.add(address)
-            pagemap = Object(prog, "struct dev_pagemap *", value=address)
-            altmap = bool(pagemap.flags.value_() & PGMAP_ALTMAP_VALID)
-            first = pagemap.member_("range").address_of_()
-            for at in range(min(pagemap.nr_range.value_(), MAX_RANGES)):
-                start, last = first[at].start.value_(), first[at].end.value_()
-                if not start < last < MAX_ADDRESS:
-                    return ranges, f"a device pagemap has an impossible range, {start:#x}-{last:#x}"
-                start_pfn, end_pfn = start >> page_shift, (last + 1) >> page_shift
-                held = 0
-                if altmap:
-                    # vmem_altmap_offset(); a pagemap with an altmap has one range.
-                    base = pagemap.altmap.base_pfn + pagemap.altmap.reserve + pagemap.altmap.free
-                    held = min(max(base.value_() - start_pfn, 0), end_pfn - start_pfn)
-                ranges.append(
-                    PagemapRange(
-                        start_pfn,
-                        end_pfn,
-                        _type_name(pagemap.type),
-                        pagemap.vmemmap_shift.value_() if compound else 0,
-                        altmap,
-                        held,
-                    )
-                )
-    except (FaultError, ValueError) as error:
-        return ranges, f"the array of device pagemaps breaks off: {error}"
-    return sorted(ranges, key=lambda each: each.start_pfn), ""
-
-
-def has_compound_pages(prog: Program) -> bool:
-    """
-    True if device memory can have pages of more than a base page: since "mm/memremap: add
-    ZONE_DEVICE support for compound pages" (c4386bd8ee3a, in v5.17).
-    """
-    return bool(prog.type("struct dev_pagemap").has_member("vmemmap_shift"))
 
 
 def shares_struct_pages(prog: Program) -> bool:
@@ -188,9 +113,33 @@ def shares_struct_pages(prog: Program) -> bool:
     return prog.platform is None or prog.platform.arch is not Architecture.AARCH64
 
 
-def _type_name(type_: Object) -> str:
-    names = {value: name for name, value in type_.type_.enumerators or ()}
-    return str(names.get(type_.value_(), type_.value_())).removeprefix("MEMORY_DEVICE_")
+def _why_not_shared(prog: Program, each: PagemapRange, where: Memmap) -> str:
+    """
+    Why a range's struct pages share no frame, in the order of ``vmemmap_can_optimize()``
+    (include/linux/mm.h).
+    """
+    page = 1 << where.page_shift
+    size = where.page_bytes
+    reasons = {
+        "this kernel has no large pages of device memory (before 5.17)": (
+            not has_compound_pages(prog)
+        ),
+        "this architecture does not share them": not shares_struct_pages(prog),
+        f"struct page has {size} bytes, no power of two": bool(size & (size - 1)),
+        "they lie on the device (an altmap)": each.altmap,
+        f"{_WHAT.get(each.type, 'the device')} is used in base pages": not each.vmemmap_shift,
+        f"those of a page fill {RESERVED_PAGES} frames or less": (
+            (size << each.vmemmap_shift) // page <= RESERVED_PAGES
+        ),
+    }
+    # section_activate() (mm/sparse.c) keeps those of a section that the kernel has had since boot;
+    # Linux kernel commit 4917f55b4ef9 ("mm/sparse-vmemmap: improve memory savings for compound
+    # devmaps") (in v5.19).
+    rest = "they were there before the device came, or the kernel cannot (before 5.19)"
+    return next((why for why, so in reasons.items() if so), rest)
+
+
+_WHAT = {"FS_DAX": "a pmem disk (fsdax)", "GENERIC": "this device-dax"}
 
 
 class PagemapsInPageTables:
@@ -267,6 +216,7 @@ def device_pagemaps(
                 initialised,
                 *estimate_ms(initialised),
                 lines[-1] if lines else None,
+                "" if reused else _why_not_shared(prog, each, where),
             )
         )
     return rows

@@ -19,12 +19,12 @@ import numpy as np
 from drgn import Program, sizeof
 from numpy.typing import NDArray
 
+from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.free.pageblocks import pageblock_bits, pageblock_order
 from mmscope.drgn.free.zones import for_each_zone
 from mmscope.drgn.opening.constants import constant, flag
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
-from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
 from mmscope.drgn.struct_pages.kasan_shadow import KasanShadow
 from mmscope.drgn.struct_pages.memmap import Memmap, page_flags
 from mmscope.drgn.struct_pages.memmap_init import estimate_ms

@@ -15,6 +15,7 @@ import numpy as np
 from drgn import FaultError, Program
 from numpy.typing import NDArray
 
+from mmscope.drgn.free.device_ranges import pagemap_ranges
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections.files import Absent
@@ -23,7 +24,6 @@ from mmscope.drgn.struct_pages.device_pagemaps import (
     DevicePagemap,
     PagemapsInPageTables,
     device_pagemaps,
-    pagemap_ranges,
     shares_struct_pages,
 )
 from mmscope.drgn.struct_pages.hugetlb import (

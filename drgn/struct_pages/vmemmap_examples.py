@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.reading.kernel_arrays import distinct
-from mmscope.drgn.struct_pages.device_pagemaps import PagemapRange
 from mmscope.drgn.struct_pages.hugetlb import HugePages
 from mmscope.drgn.struct_pages.memmap import Memmap
 from mmscope.drgn.struct_pages.vmemmap import Leaves

@@ -74,6 +74,7 @@ def column(
     high: Bound | None = "",
     ranges: Mapping[str, tuple[Bound, Bound]] | None = None,
     since: str = "",
+    default: Any = dataclasses.MISSING,
 ) -> Any:
     """
     Declare a column of a row.
@@ -90,10 +91,12 @@ def column(
     :param ranges: low and high of the rows that the row's first key names so, of numbers in text
         too.
     :param since: the version of mmscope that it came with, if that is later than its table's.
+    :param default: of a later column: what it is where a row is made without it.
     """
     declared = {"help": help, "unit": unit, "key": key, "holds": holds, "since": since}
     return dataclasses.field(
-        metadata=declared | {"low": low, "high": high, "ranges": dict(ranges or {})}
+        default=default,
+        metadata=declared | {"low": low, "high": high, "ranges": dict(ranges or {})},
     )
 
 

@@ -209,7 +209,7 @@ def _load(connection: duckdb.DuckDBPyConnection, bundle: Bundle, table: Table, n
     kinds = ", ".join(f'"{c.name}" {sql_type(c)}' for c in table.columns)
     connection.execute(f"create table {name} ({kinds})")
     try:
-        for piece in bundle.pieces(table.name):
+        for piece in filter(len, bundle.pieces(table.name)):
             insert(connection, name, table.columns, list(piece.columns.values()))
     except BundleError:  # the file was changed meanwhile
         connection.execute(f"drop table {name}")

@@ -174,6 +174,22 @@ left join profile_boots as b on b.profile = w.profile
 left join ksm as k on b.same_boot is not false
 order by w.profile, w.name;
 
+-- What a visit took in recorded walks of KSM pages, by the visits that memory says
+-- Of walks that nothing ends before, which visit a page's trees twice; where a kernel goes by the page offset, or the trees
+-- are small, most of a walk is something else.
+create view ksm_visit_ns as
+select
+    w.profile, sum(w.walks)::bigint as walks, count(*) as pages,
+    sum(w.total_ns) / sum(2 * w.walks * k.visits_per_pass) as ns,
+    min(w.min_ns / (2 * k.visits_per_pass)) as low_ns,
+    max(w.max_ns / (2 * k.visits_per_pass)) as high_ns
+from profile_ksm_walks as w
+join ksm_pages as k on k.stable_node = w.stable_node and k.visits_per_pass >= 1000
+join (select max(used_here) as used_here from rmap_costs where what = 'KSM pages') as c
+    on c.used_here = 'whole range'
+group by w.profile
+order by w.profile;
+
 -- Atomic allocations of more than a page that were recorded, beside the HighAtomic reserve
 create view profile_atomic as
 select

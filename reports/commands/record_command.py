@@ -29,7 +29,7 @@ from mmscope.perf.os_release import os_release
 from mmscope.perf.perf_events import Unavailable
 from mmscope.perf.perf_record import Recorded, RecordError
 from mmscope.perf.perf_script import FIELDS, Reading
-from mmscope.perf.recipe import Event, Recipe, event_name
+from mmscope.perf.recipe import Count, Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Cell
@@ -179,6 +179,7 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
     making.partial += plan.notes
     making.remarks += plan.remarks
     _without(making, plan.missing)
+    _without(making, plan.uncounted, "not counted: {events}: {reason}")
     if not args.command:
         limit = args.seconds or recipe.seconds
         until = "until the process ends" if args.pid else "until Ctrl-C"
@@ -204,6 +205,9 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
     making.remarks += recording.notes
     making.partial += recording.unopened
     _without(making, recording.refused)
+    making.take(recording)
+    if plan.counts and not recording.counted:
+        making.remarks.append("perf stat counted nothing beside the recording")
     left_out = (*plan.missing, *recording.refused)
     making.left_out = [event_name(choice) for event, _ in left_out for choice in event.first_of]
     making.filtered = [
@@ -211,23 +215,24 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
         for event, text in plan.events
         if perf_events.chooses_alone(event, text.partition("/")[0], machine.tracefs)
     ]
-    making.missed = recording.missed
     making.counters = {key: after[key] - before[key] for key in before if key in after}
-    making.seconds, making.ended = recording.seconds, recording.ended
     making.scope = "system" if plan.system else "task"
     making.command = " ".join(args.command) or " ".join(f"pid {pid}" for pid in args.pid) or None
     making.release = os.uname().release
     making.architecture = machine.architecture
     making.page_bytes = os.sysconf("SC_PAGE_SIZE")
-    making.pids = recording.pids
     return recording.files
 
 
-def _without(making: Making, missing: Sequence[tuple[Event, str]]) -> None:
+def _without(
+    making: Making,
+    missing: Sequence[tuple[Event | Count, str]],
+    words: str = "without {events}: {reason}",
+) -> None:
     """Say which events are left out, and why."""
     for reason in dict.fromkeys(reason for _, reason in missing):
         events = [event_name(e.first_of[0]) for e, why in missing if why == reason]
-        remark = f"without {', '.join(events)}: {reason}"
+        remark = words.format(events=", ".join(events), reason=reason)
         say(remark)
         making.remarks.append(remark)
 
@@ -282,7 +287,7 @@ def _finish(
             kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making, addresses=recipe.addresses) as stream:
-                fold.hear(making.left_out, making.filtered)
+                fold.hear(making.left_out, making.filtered, making.page_bytes)
                 if recipe.follow and making.scope == "system":
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
@@ -404,10 +409,17 @@ def list_recipes() -> int:
         size = f"{recipe.megabytes} MB of perf.data at most" if not recipe.trigger else "a ring"
         paragraph("records", f"{scope}, {limit} where nothing ends it, {size}{ring}")
         for event in recipe.events:
-            paragraph("", f"{' or '.join(map(event_name, event.first_of))}: {event.why}")
+            paragraph("", f"{any_of(event.first_of)}: {event.why}")
+        for count in recipe.counts:
+            paragraph("", f"counted by perf stat, {any_of(count.first_of)}: {count.why}")
         paragraph("read", recipe.read)
         print()
     return DONE
+
+
+def any_of(choices: Sequence[str]) -> str:
+    """The names of events of which one is taken; of several models of CPU some are alike."""
+    return " or ".join(dict.fromkeys(map(event_name, choices)))
 
 
 def ability(recipe: Recipe, machine: perf_events.Machine) -> str:

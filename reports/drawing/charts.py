@@ -59,7 +59,8 @@ def line_chart(
         x_title=x_title,
         range=None if ceiling is None else (0, ceiling),
         y_labels=ticks or None,
-        y_labels_major=None if threshold is None else [threshold],
+        # Without a word of it pygal makes some labels major; below the axis there is none.
+        y_labels_major=[-1] if threshold is None else [threshold],
     )
     chart.x_labels = list(labels)
     for name, values in lines[:MAX_LINES]:

@@ -25,6 +25,7 @@ from mmscope.reports.bundle.bundle import MAX_DRAWN_BYTES, Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing import flame_graph
 from mmscope.reports.drawing.flame_graph import FlameGraph
+from mmscope.reports.drawing.growth_chart import GrowthChart, growth_charts
 from mmscope.reports.pictures.owner_pictures import Flames, flames
 from mmscope.reports.pictures.picture import Picture, Tables
 from mmscope.reports.profiles import profiles, recorded_rows
@@ -39,6 +40,7 @@ MAX_FRAMES, LEAST_FRAMES = 260, 60
 # Of all graphs together: many recordings have smaller ones.
 FRAMES = 600
 MAX_ROWS = 14
+MAX_GROWTHS = 2
 HIDDEN = "(interrupts back on)"
 KERNEL, KERNEL_END = "_[k]", "_[k];"  # how a kernel's frame ends; and where another follows
 
@@ -99,6 +101,9 @@ class Recording:
     allocations: Rows
     victims: Rows
     page_tables: dict[str, Any] | None
+    growths: list[GrowthChart]
+    used: dict[str, Any] | None  # of profile_commands
+    counts: Rows
     faults: Rows
     counters: Rows
     notes: Rows
@@ -148,7 +153,10 @@ def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
         if _stacks(tables, row)
     )
     frames = min(max(FRAMES // max(graphs, 1), LEAST_FRAMES), MAX_FRAMES)
-    recordings = [_recording(name, rows, named, tables, known, frames) for name, rows in shown]
+    page = page_size or 4096
+    recordings = [
+        _recording(name, rows, named, tables, known, frames, page) for name, rows in shown
+    ]
     return {"recordings": recordings, "more": len(named) - len(shown), "hidden": HIDDEN}
 
 
@@ -159,6 +167,7 @@ def _recording(
     tables: Tables,
     known: KnownFrames,
     frames: int,
+    page_size: int,
 ) -> Recording:
     recipe = _recipe(rows[0].get("recipe"))
     split = _split(recipe)
@@ -170,16 +179,7 @@ def _recording(
     label, against = made.get("label"), str(made.get("against") or "")
     title = recipe.title if recipe else name
 
-    parts = [
-        PartRow(
-            row["who"],
-            row["part"],
-            row["samples"],
-            row["share_of_all"],
-            split.why(row["part"]) if split else "",
-        )
-        for row in mine("profile_parts")
-    ]
+    parts = [_part(row, split) for row in mine("profile_parts")]
     of = {row["event"] for row in mine("profile_parts")}
     return Recording(
         name=name,
@@ -198,6 +198,9 @@ def _recording(
         allocations=mine("profile_allocations"),
         victims=mine("profile_victims")[:MAX_ROWS],
         page_tables=next(iter(mine("profile_page_tables")), None),
+        growths=growth_charts(mine("profile_table_growth"), page_size)[:MAX_GROWTHS],
+        used=next(iter(mine("profile_commands")), None),
+        counts=mine("profile_counts"),
         faults=mine("profile_faults")[:MAX_ROWS],
         counters=[row for row in mine("profile_counters") if row["gained"]],
         notes=[
@@ -212,6 +215,11 @@ def _recording(
             _drawn(rows, named.get(against, []), mine("profile_sites"), tables, known, frames)
         ),
     )
+
+
+def _part(row: dict[str, Any], split: Split | None) -> PartRow:
+    why = split.why(row["part"]) if split else ""
+    return PartRow(row["who"], row["part"], row["samples"], row["share_of_all"], why)
 
 
 def _drawn(

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmscope.perf.perf_record import Recorded
+from mmscope.perf.perf_record import Recorded, Recording
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, moment
 from mmscope.reports.bundle.bundle import Bundle
 
@@ -49,6 +49,22 @@ class Making:
     missed: dict[str, int] = field(default_factory=dict)  # probes that could not run, by event
     # At the begin, and when there were most page tables: as of page_tables_now().
     page_tables: list[list[int]] = field(default_factory=list)
+    # Seconds of the command: user, system.
+    used: list[float] | None = None
+    gone: float | None = None  # when it had ended, by perf's clock
+    # Of processes: [pid, comm, [[ns since the begin, faults, bytes of page tables], …]].
+    growths: list[Any] = field(default_factory=list)
+    # By perf stat: [event, count or None, share of the time or None, why not].
+    counted: list[Any] = field(default_factory=list)
+
+    def take(self, recording: Recording) -> None:
+        """Take what the recording itself has."""
+        self.seconds, self.ended = recording.seconds, recording.ended
+        self.pids, self.missed = recording.pids, recording.missed
+        self.gone = recording.gone
+        self.used = None if recording.used is None else list(recording.used)
+        self.growths = [[pid, g.comm, g.points] for pid, g in recording.growths.items()]
+        self.counted = [[c.event, c.count, c.share, c.why] for c in recording.counted]
 
     def told(self, recorded: Recorded) -> dict[str, Any]:
         """All of it that belongs to the recording, to be written beside its text."""
@@ -78,10 +94,28 @@ class Making:
                 raise ValueError("page_tables is not valid")
             if not all(isinstance(value, int) for value in three):
                 raise ValueError("a number is not valid")
+        self._check()
         words = self.partial + self.remarks + self.left_out + self.filtered
         if not all(isinstance(word, str) for word in words):
             raise ValueError("a note is not valid")
         return recorded
+
+    def _check(self) -> None:
+        """:raises ValueError: what is about the command is not as :meth:`told` gives it."""
+        seconds = self.used or []
+        if self.used is not None and not _are(seconds, float, float):
+            raise ValueError("used is not valid")
+        if not _are([self.gone or 0.0], float):
+            raise ValueError("gone is not valid")
+        for growth in self.growths:
+            if not _are(growth, int, str, list):
+                raise ValueError("growths is not valid")
+            _, _, points = growth
+            if not all(_are(point, int, int, int) for point in points):
+                raise ValueError("growths is not valid")
+        for count in self.counted:
+            if not _are(count, str, int | None, float | None, str):
+                raise ValueError("counted is not valid")
 
     def other_boot(self, bundle: Bundle | None) -> list[str]:
         """Notes for a recording of another boot than a bundle's."""
@@ -113,6 +147,10 @@ _TOLD: dict[str, Any] = {
     "filtered": list,
     "missed": dict,
     "page_tables": list,
+    "used": list | None,
+    "gone": float | None,
+    "growths": list,
+    "counted": list,
 }
 # Texts that were kept before lack these.
 _TOLD_SINCE: dict[str, Any] = {
@@ -122,7 +160,21 @@ _TOLD_SINCE: dict[str, Any] = {
     "filtered": [],
     "missed": {},
     "page_tables": [],
+    "used": None,
+    "gone": None,
+    "growths": [],
+    "counted": [],
 }
+
+
+def _are(values: object, *kinds: Any) -> bool:
+    """True if it is a list of values of these kinds, with possible numbers."""
+    return (
+        isinstance(values, list)
+        and len(values) == len(kinds)
+        and all(map(isinstance, values, kinds))
+        and all(0 <= value < 1 << 63 for value in values if isinstance(value, int | float))
+    )
 
 
 def now() -> str:

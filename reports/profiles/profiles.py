@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mmscope.drgn.tables.amounts import percent
+from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.perf import stack_parts
 from mmscope.perf.folding import Fold
@@ -24,6 +25,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, Cell, SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.profiles.recorded_rows import TABLES, Profiled
+from mmscope.reports.rows.profile_rows import ADDRESSES, new_tables
 
 SECTION = "profiles"
 # A name for the time that an irq-enable site stands for, once it is its caller's.
@@ -172,6 +174,7 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
                 f"{part.samples:>9,}  {percent(part.share_of_all):>7}  {part.who}: {part.part}",
                 file=file,
             )
+    _used_and_grown(made, file)
     for again in made.rows["profile_reaping"]:
         print(
             f"\nclearing entries: {again.reaper_samples:,} samples by the reaper, "
@@ -202,6 +205,36 @@ def summary(made: Profiled, file: IO[str] | None = None) -> None:
             "what ran before with interrupts off (profile_sites)",
             file=file,
         )
+
+
+def _used_and_grown(made: Profiled, file: IO[str] | None) -> None:
+    """The command's times, and the page tables that its faults needed."""
+    for row in made.rows["profile_commands"]:
+        real = "not seen" if row.real_seconds is None else f"{row.real_seconds:,.3f} s"
+        print(f"\nreal {real}", end="", file=file)
+        if row.user_seconds is not None and row.system_seconds is not None:
+            user, system = row.user_seconds, row.system_seconds
+            print(f", user {user:,.2f} s, system {system:,.2f} s", end="", file=file)
+        print(file=file)
+    last = {
+        (row.pid, row.comm): row
+        for row in made.rows["profile_table_growth"]
+        if row.made_by == ADDRESSES
+    }
+    for row in last.values():
+        parts = [
+            f"{tables or 'none'} at {counted(faults, 'faults')}"
+            for tables, faults in new_tables(
+                row.faults, row.pte_tables, row.pmd_tables, row.pud_tables
+            )
+        ]
+        print(
+            f"new page tables at each fault of {visible(row.comm)} ({row.pid}): {', '.join(parts)}",
+            file=file,
+        )
+    for row in made.rows["profile_counts"]:
+        said = row.why if row.counted is None else f"{row.counted:,} counted"
+        print(f"{visible(row.event)}: {said}", file=file)
 
 
 def _or_not_seen(number: int | None) -> str:

@@ -10,27 +10,31 @@ Cannot know: what was not recorded; of that nothing is said, and not 0.
 import dataclasses
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.table import Table
-from mmscope.perf.folded import Folded
-from mmscope.perf.folding import REGION_SHIFT, UNNAMED, Fold
+from mmscope.perf.folded import Folded, nanoseconds
+from mmscope.perf.folding import UNNAMED, Fold
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
 from mmscope.perf.recipe import Recipe, event_name
 from mmscope.perf.stack_parts import KnownFrames
 from mmscope.reports.profiles.making import Making
+from mmscope.reports.profiles.table_growth import growth_rows
 from mmscope.reports.rows import profile_rows
 from mmscope.reports.rows.profile_rows import (
     Profile,
     ProfileAllocation,
+    ProfileCommand,
+    ProfileCount,
     ProfileCounter,
     ProfileDuration,
     ProfileFaults,
     ProfileFrame,
     ProfileGroup,
+    ProfileKsmWalk,
     ProfileMoment,
     ProfileNote,
     ProfilePageTables,
@@ -43,6 +47,9 @@ from mmscope.reports.rows.profile_rows import (
 
 TOP_FRAMES = 50
 TABLES = {table.name: table for table in vars(profile_rows).values() if isinstance(table, Table)}
+# The low bits of folio->mapping that say that the rest is a stable node: PAGE_MAPPING_KSM
+# (include/linux/page-flags.h), FOLIO_MAPPING_KSM since v6.18.
+NODE_BITS = 3
 SOFTWARE_FAULTS = ("minor-faults", "major-faults", "page-faults")
 
 
@@ -53,6 +60,14 @@ class Profiled:
     name: str
     rows: dict[str, list[Any]]
     folded: list[tuple[str, str, str, list[tuple[str, int]]]]  # name, title, unit, stacks
+
+
+def _not_counted(fold: Fold) -> Iterator[str]:
+    """Lines about what was beyond the limits."""
+    if fold.more_durations:
+        yield f"the last {fold.more_durations:,} durations are not counted"
+    if fold.more_about:
+        yield f"{fold.more_about:,} walks of other KSM pages are not in profile_ksm_walks"
 
 
 def profiled(
@@ -79,8 +94,7 @@ def profiled(
         for table, made in _details(name, event, fold, row.nmi):
             rows[table] += made
     partial += _said_of_losses(rows["profiles"], fold, reading, making)
-    if fold.more_durations:
-        remarks.append(f"the last {fold.more_durations:,} durations are not counted")
+    remarks += _not_counted(fold)
     rows["profile_recordings"] = [_recording(name, recipe, making)]
     rows["profile_moments"] = [
         ProfileMoment(
@@ -93,7 +107,18 @@ def profiled(
         _victim(name, row) for row in rows["profile_moments"] if row.event == "oom:mark_victim"
     ]
     rows["profile_page_tables"] = _page_tables(name, making)
+    rows["profile_table_growth"] = growth_rows(name, fold, making)
+    rows["profile_commands"] = _commands(name, reading, making)
+    rows["profile_counts"] = [
+        ProfileCount(name, event, count, share, _period(rows["profiles"], event), why or None)
+        for event, count, share, why in making.counted
+    ]
     rows["profile_durations"] = [_duration(name, *item) for item in fold.durations.items()]
+    rows["profile_ksm_walks"] = [
+        ProfileKsmWalk(name, hex(about & ~NODE_BITS), t.times, t.total, t.least, t.most)
+        for (_, about), t in fold.about.items()
+        if about & NODE_BITS == NODE_BITS
+    ]
     rows["profile_faults"] = _faults(name, fold, making)
     rows["profile_counters"] = [
         ProfileCounter(name, counter, gained, round(gained * 60 / making.seconds, 3))
@@ -296,7 +321,6 @@ def _frames(name: str, event: Folded) -> list[ProfileFrame]:
 def _faults(name: str, fold: Fold, making: Making) -> list[ProfileFaults]:
     # A PTE table has an entry of 8 bytes for each page.
     region = making.page_bytes * making.page_bytes // 8
-    parts = region >> REGION_SHIFT
     return [
         ProfileFaults(
             name,
@@ -304,7 +328,7 @@ def _faults(name: str, fold: Fold, making: Making) -> list[ProfileFaults]:
             pid,
             comm,
             t.faults,
-            len({part // parts for part in t.regions}),
+            len(t.regions),
             f"{t.first:#x}",
             f"{t.last:#x}",
             region,
@@ -375,6 +399,23 @@ def _page_tables(name: str, making: Making) -> list[ProfilePageTables]:
     table_bytes -= before
     each = round(table_bytes / faults, 3) if faults > 0 and table_bytes > 0 else None
     return [ProfilePageTables(name, (end - begin) / 1e9, faults, table_bytes, each)]
+
+
+def _commands(name: str, reading: Reading, making: Making) -> list[ProfileCommand]:
+    if making.used is None:
+        return []
+    real = None
+    if making.gone is not None and reading.begun:
+        real = max(round(making.gone - nanoseconds(reading.begun) / 1e9, 6), 0.0)
+    user, system = making.used
+    return [ProfileCommand(name, making.command, real, user, system)]
+
+
+def _period(profiles: list[Profile], event: str) -> int | None:
+    """The period of an event's samples, of user code alone as it was counted."""
+    plain = event.removesuffix(":u")
+    same = (row for row in profiles if row.event.removesuffix(":u") == plain)
+    return next((row.period for row in same if row.samples), None)
 
 
 def _duration(name: str, what: str, values: "array[int]") -> ProfileDuration:

@@ -11,6 +11,8 @@ from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import LENGTH, Heading, Table
 
 PROFILE = "name of the recording"
+# How page tables over faults are known (``profile_table_growth.made_by``).
+ADDRESSES, VMPTE = "addresses", "VmPTE"
 
 
 @table_row
@@ -260,6 +262,105 @@ PROFILE_PAGE_TABLES = Table(
 
 
 @table_row
+class ProfileTableGrowth:
+    """
+    Page tables of a process over its faults. By ``addresses``: those that the addresses of its
+    faults need, one of entries for each region that such a table maps, and so on up; exact but for
+    tables that come without a fault (fork(), MAP_POPULATE, the stack of a new program), hugetlb,
+    and what is given back. By ``VmPTE``: as the kernel says it, looked at now and then.
+    """
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    pid: int = column(key=True, help="process")
+    comm: str = column(holds="comm", key=True, help="its name")
+    made_by: str = column(holds="words", key=True, help="addresses, or VmPTE")
+    faults: int = column(
+        key=True, help="its faults so far; beside VmPTE all of its life, those before it began, too"
+    )
+    seconds: float = column(
+        unit="s", help="since its first fault; of VmPTE since the begin of the recording"
+    )
+    pte_tables: int | None = column(help="tables of entries; VmPTE does not tell levels apart")
+    pmd_tables: int | None = column(help="of the level above")
+    pud_tables: int | None = column(help="of the level above that")
+    table_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all of them but PGD and P4D")
+    bytes_per_fault: float | None = column(
+        unit="bytes",
+        low=None,
+        high=MOST_BYTES,
+        help="what came since the row before, for each fault since; empty: there was none",
+    )
+
+
+def new_tables(faults: int, pte: int, pmd: int, pud: int) -> list[tuple[int, int]]:
+    """
+    Number of faults by the new tables that each needed, of all of a level: (3, n), (2, n).
+
+    A table of an upper level is new only together with one of each level below it.
+    """
+    found = [(3, pud), (2, pmd - pud), (1, pte - pmd), (0, faults - pte)]
+    return [(tables, number) for tables, number in found if number]
+
+
+PROFILE_TABLE_GROWTH = Table(
+    "profile_table_growth",
+    "Page tables a fault, over the run",
+    ProfileTableGrowth,
+    not_compared=LENGTH,
+    since="0.3.0",
+)
+
+
+@table_row
+class ProfileCommand:
+    """
+    What the command that was recorded used, as ``time`` would say: its threads, and the children
+    that it waited for.
+    """
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    command: str | None = column(holds="command", help="what was run")
+    real_seconds: float | None = column(
+        unit="s",
+        help="from its first instruction until it was gone with its memory; empty: not seen",
+    )
+    user_seconds: float | None = column(
+        unit="s", help="in user code, in clock ticks of 10 ms; empty: the recording does not say"
+    )
+    system_seconds: float | None = column(unit="s", help="in the kernel, likewise")
+
+
+PROFILE_COMMANDS = Table(
+    "profile_commands",
+    "Real, user and system time",
+    ProfileCommand,
+    not_compared=LENGTH,
+    since="0.3.0",
+)
+
+
+@table_row
+class ProfileCount:
+    """An event that perf stat counted beside the recording: by counting, and not by samples."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    event: str = column(holds="words", key=True, help="as perf calls it")
+    counted: int | None = column(
+        help="from begin to end; scaled to that where counters took turns; empty: was not counted"
+    )
+    share_counted: float | None = column(help="of the time that it was counted: 1: all of it")
+    sampled: int | None = column(
+        help="the same by samples: their periods added up; empty: no sample"
+    )
+    why: str | None = column(holds="words", help="why it was not counted")
+
+
+PROFILE_COUNTS = Table(
+    "profile_counts", "Counted by the CPU", ProfileCount, not_compared=LENGTH, since="0.3.0"
+)
+
+
+@table_row
 class ProfileDuration:
     """How long something took, from one event to another of the same task."""
 
@@ -278,6 +379,31 @@ class ProfileDuration:
 
 PROFILE_DURATIONS = Table(
     "profile_durations", "How long it took", ProfileDuration, measure="max_ns"
+)
+
+
+@table_row
+class ProfileKsmWalk:
+    """Walks of the mappings of a KSM page that went to their end: two passes over them."""
+
+    profile: str = column(holds="profile", key=True, help=PROFILE)
+    stable_node: str = column(
+        holds="kernel", key=True, help="address of its stable node, which a migration leaves it"
+    )
+    walks: int = column(
+        help="walks that nothing ends before: the mapping again of a migration, page_idle"
+    )
+    total_ns: int = column(unit="ns", help="all together, without waits for locks")
+    min_ns: int = column(unit="ns", help="the shortest of them")
+    max_ns: int = column(unit="ns", help="the longest")
+
+
+PROFILE_KSM_WALKS = Table(
+    "profile_ksm_walks",
+    "Walks of KSM pages that went to their end",
+    ProfileKsmWalk,
+    since="0.3.0",
+    not_compared=LENGTH,
 )
 
 
@@ -380,7 +506,11 @@ PROFILES_HEADING = Heading(
         PROFILE_ALLOCATIONS,
         PROFILE_VICTIMS,
         PROFILE_PAGE_TABLES,
+        PROFILE_TABLE_GROWTH,
+        PROFILE_COMMANDS,
+        PROFILE_COUNTS,
         PROFILE_DURATIONS,
+        PROFILE_KSM_WALKS,
         PROFILE_FAULTS,
         PROFILE_COUNTERS,
         PROFILE_REAPING,

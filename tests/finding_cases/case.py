@@ -40,6 +40,7 @@ from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.rows.profile_rows import ProfileKsmWalk, ProfileNote
 from mmscope.reports.rows.watch_rows import CounterRate
 
 TARGET = {
@@ -50,7 +51,7 @@ NAMES = {
     FreeBlocks: "free_blocks", FreeListCheck: "free_list_checks", MisplacedBlocks:
     "misplaced_blocks", Pageblocks: "pageblocks", Setting: "settings", VmCounter: "vm_counters",
     KernelFeature: "kernel_features", PcpPages: "pcp_pages", SlabCache: "slab_caches",
-    CounterRate: "counter_rates",
+    CounterRate: "counter_rates", ProfileKsmWalk: "profile_ksm_walks", ProfileNote: "profile_notes",
     FreeAccounting: "free_accounting", Zone: "zones", PageOwnerStack: "page_owner_stacks",
     PageOwnerGrowth: "page_owner_growth", PageOwnerSnapshot: "page_owner_snapshots",
     PageTables: "page_tables", ExitCost: "exit_costs",

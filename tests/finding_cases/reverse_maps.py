@@ -6,6 +6,19 @@ import dataclasses
 import rmap_rows as rmap
 from finding_cases.case import Case
 
+from mmscope.reports.rows.profile_rows import ProfileKsmWalk, ProfileNote
+
+# The machine of the series that brought page offsets: a page of three mappings, or of one.
+FEW = 22_169
+THREE, ONE = (
+    [rmap.walk(visits=2 * n * FEW, hold=FEW), rmap.anon_vma(vmas=FEW, items=1_500),
+     rmap.ksm_page(chain=None, mappings=n, visits=n * FEW)]
+    for n in (3, 1)
+)  # fmt: skip
+RECORDED = ProfileKsmWalk("rmap", rmap.NODE, 10, 133_014_000, 7_980_840, 26_602_800)
+OTHER_BOOT = ProfileNote(
+    "rmap", "remark", "recorded during another boot than the rest of this bundle: of a machine …"
+)
 FOUND: dict[str, Case] = {
     "a walk that stalls": Case(
         "rmap-walk-stalls",
@@ -24,6 +37,41 @@ FOUND: dict[str, Case] = {
         "rmap-walk-stalls",
         [rmap.walk(), rmap.anon_vma(), dataclasses.replace(rmap.COST, measured=True)],
         ["60.0 ns, as given"], "critical",
+    ),
+    "KSM pages of few mappings on very many VMAs": Case(
+        "rmap-walk-stalls",
+        [*THREE, rmap.COST, rmap.SPLITS],
+        ["KSM pages visits 133,014 tree nodes: about 8 ms", "has 22,169 VMAs of 1 process.",
+         "KSM has merged 1,500 mappings on it.",
+         "the 3 mappings of the page visits the tree for each: 66,507 visits",
+         "page offset it would be 3), about 4.0 ms", "8.0 ms a whole walk (2.7 to 39.9)",
+         "held for 1.33 ms (0.44 to 6.65) at a stretch. It is visits times 60.0 ns, an assumption.",
+         "With the page offset, estimate: 0.0058 ms.", "split by mprotect"],
+        "warning",
+    ),
+    "a KSM page of one mapping, which saves nothing": Case(
+        "rmap-walk-stalls",
+        [*ONE, rmap.COST],
+        ["visits 44,338 tree nodes: about 3 ms",
+         "the one mapping of the page visits the whole tree: 22,169 visits", "it would be 1)"],
+        "warning", ["split by"],
+    ),
+    "walks of its pages that were recorded": Case(
+        "rmap-walk-stalls",
+        [*THREE, rmap.COST, RECORDED],
+        ["about 13 ms", "13.3 ms a whole walk (8.0 to 26.6)", "2.22 ms (1.33 to 4.43) at a stretch",
+         "times 100 ns (60 to 200), as recorded here (rmap): 10 walks of 1 KSM page by the visits"],
+        "warning", ["assumption"],
+    ),
+    "walks that were recorded of another boot": Case(
+        "rmap-walk-stalls",
+        [*THREE, rmap.COST, RECORDED, OTHER_BOOT], ["about 8 ms", "60.0 ns, an assumption"],
+        "warning", ["as recorded"],
+    ),
+    "a time that was given, beside recorded walks": Case(
+        "rmap-walk-stalls",
+        [*THREE, dataclasses.replace(rmap.COST, measured=True), RECORDED], ["60.0 ns, as given"],
+        "warning", ["as recorded"],
     ),
     "a hold that any process may reach": Case(
         "rmap-walk-stalls",
@@ -79,6 +127,15 @@ FOUND: dict[str, Case] = {
          "20,000 mappings share 79 pages (0x1): 19,921 pages saved",
          "48.0 s (16.0 to 240.0), 2.41 ms for each page saved"],
         "notice",
+    ),
+    "sharing of several contents on one anon_vma": Case(
+        "ksm-costs-more",
+        [*[dataclasses.replace(rmap.ksm_page(n, chain=None, mappings=3, visits=3 * FEW),
+                               stable_node=hex(n)) for n in range(2)],
+         rmap.ksm_page(2, chain=None, mappings=1, visits=FEW), rmap.COST],
+        ["KSM saves 16 KiB with 3 contents, and to walk its 3 pages once takes about 19 ms",
+         f"7 mappings share 3 pages (anon_vma {rmap.HEAP}): 4 pages saved"],
+        "notice", ["0 B"],
     ),
     "near the limit of VMAs": Case(
         "near-max-map-count", [rmap.process(60_000), rmap.SPLITS],
@@ -148,6 +205,19 @@ CLEAR: dict[str, Case] = {
     "a task that waits for a file's lock": Case("file-lock-queue", [rmap.FILE_LOCK]),
     "a walk that is short": Case(
         "rmap-walk-stalls", [rmap.walk(visits=33_000, hold=33_000), rmap.anon_vma(), rmap.COST]
+    ),
+    "KSM pages on very many VMAs of a kernel that goes by the page offset": Case(
+        "rmap-walk-stalls",
+        [rmap.walk(visits=96, hold=16), rmap.anon_vma(vmas=FEW, items=1_500),
+         dataclasses.replace(rmap.COST, used_here="page offset")],
+    ),
+    "very many VMAs of which KSM has none": Case(
+        "rmap-walk-stalls",
+        [rmap.walk(visits=2 * FEW, hold=FEW), rmap.anon_vma(vmas=FEW), rmap.COST],
+    ),
+    "pages that KSM saves nothing with": Case(
+        "ksm-costs-more",
+        [rmap.ksm_page(chain=None, mappings=1, visits=FEW), rmap.COST],
     ),
     "sharing that is worth it": Case(
         "ksm-costs-more", [rmap.ksm_page(chain=None, mappings=256, visits=512), rmap.COST]

@@ -37,7 +37,8 @@ def parts(page_ext: int, extra: int = 0) -> list[Any]:
 
 def pmem(ram: int, reclaimable: int) -> DevicePagemap:
     return DevicePagemap("0x100000000", "0x500000000", "namespace0.0", "FS_DAX", 16 * GIB, 0, False,
-                         256 * MIB, ram, 0, 0, reclaimable, 4 << 20, 33.6, 49.9, None)  # fmt: skip
+                         256 * MIB, ram, 0, 0, reclaimable, 4 << 20, 33.6, 49.9, None,
+                         "a pmem disk (fsdax) is used in base pages")  # fmt: skip
 
 
 def physical(machine: int, **sizes: int) -> list[PhysicalPart]:
@@ -125,7 +126,8 @@ FOUND: dict[str, Case] = {
         "device-memmap-in-ram", [pmem(256 * MIB, 192 * MIB)],
         ["The struct pages of namespace0.0 take 256 MiB of RAM; shared, they would take 64 MiB",
          "16 GiB of device memory (FS_DAX, from 0x100000000) have 256 MiB of struct pages, 256 MiB "
-         "of them in RAM (6.2 % of it)."],
+         "of them in RAM (6.2 % of it). They share no frame: a pmem disk (fsdax) is used in base "
+         "pages."],
     ),
     "a pool that nobody uses, and nothing else is free": Case(
         "hugetlb-idle", [pool(1_000, 900, 100), zone(free_pages=30_000)],

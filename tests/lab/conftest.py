@@ -82,9 +82,14 @@ ANY_PAGE_WORKLOADS = {"fragment", "tables", "sizes", "slab", "rmap"}
 # Those that ask for transparent huge pages, of the tests that need none.
 THP_WORKLOADS = {"fragment", "tables"}
 # Of workloads that only x86 can run; see machine.py.
-X86_FIXTURES = {"vmemmap_lab", "leak_lab"}
+X86_FIXTURES = {"vmemmap_lab", "dax_lab", "leak_lab"}
 # The workloads of those fixtures that tests marked brief have.
-BRIEF_FIXTURES = {"lab": "fragment", "lab_of_tables": "tables", "sizes_lab": "sizes"}
+BRIEF_FIXTURES = {
+    "lab": "fragment",
+    "lab_of_tables": "tables",
+    "sizes_lab": "sizes",
+    "dax_lab": "dax",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -299,6 +304,12 @@ def struct_pages_lab(kernel: str, workload: str, say: Callable[[str], None]) -> 
 def vmemmap_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
     """The ``vmemmap`` workload on a kernel: HVO switched on while it runs, DAX, a DIMM."""
     return struct_pages_lab(request.param, "vmemmap", say)
+
+
+@pytest.fixture(scope="session", params=KERNELS)
+def dax_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StructPagesLab:
+    """The ``dax`` workload on a kernel: NVDIMMs as fsdax and device-dax, of each kind."""
+    return struct_pages_lab(request.param, "dax", say)
 
 
 @pytest.fixture(scope="session", params=KERNELS)

@@ -110,7 +110,6 @@ def run_live(
         _boot(booted, image, folder, say, init, qemu_args, seconds)
     _tool("debugfs", "-R", f"rdump /out {folder}", str(image))
     image.unlink()
-    (folder / "vmcore").unlink()  # of no use to anybody
     return folder / "out"
 
 
@@ -131,6 +130,7 @@ def _boot(
         init=init,
         qemu_args=("-drive", f"file={image},format=raw,if=virtio", *qemu_args),
         workload_seconds=seconds,
+        dump=False,
     )
 
 

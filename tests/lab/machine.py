@@ -63,6 +63,7 @@ WORKLOAD_OPTIONS = {
     # The log says how long their struct pages took.
     "vmemmap": "memmap=128M!0x10000000 memmap=128M!0x128000000 memmap=128M!0x138000000 "
     'memory_hotplug.memmap_on_memory=1 dyndbg="func memmap_init_zone_device +p"',
+    "dax": 'dyndbg="func memmap_init_zone_device +p"',
     # The emulated CPU has five levels of page tables; most machines have four. With KASLR the
     # kernel may lie where the only page of 1 GiB could be.
     "vmemmap_boot": "hugetlb_free_vmemmap=on hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 "
@@ -84,12 +85,23 @@ OTHER_OPTIONS = {
     ("arm64", "vmemmap_boot"): "hugepagesz=1G hugepages=1 hugepagesz=2M hugepages=64 cma=0 nokaslr",
 }
 
+
+def _nvdimms(*mebibytes: int) -> tuple[str, ...]:
+    """NVDIMMs without labels: a region of each with one namespace, in any order."""
+    parts = ["-machine", "nvdimm=on", "-m", f"1536M,slots={len(mebibytes)},maxmem=8G"]
+    for number, size in enumerate(mebibytes):
+        parts += ["-object", f"memory-backend-ram,id=nvdimm{number},size={size}M"]
+        parts += ["-device", f"nvdimm,memdev=nvdimm{number},node=1"]
+    return tuple(parts)
+
+
 # What it needs of the machine.
 WORKLOAD_MACHINE = {
     "vmemmap": (
         *("-m", "1536M,slots=1,maxmem=4G", "-object", "memory-backend-ram,id=dimm,size=128M"),
         *("-device", "pc-dimm,memdev=dimm,node=0"),
     ),
+    "dax": _nvdimms(2048, 128, 128, 128, 128),
     "leak": ("-device", "virtio-balloon-pci"),
     # A million pages, inodes and dentries.
     "many_files": (
@@ -111,11 +123,12 @@ OTHER_MACHINES = {
 
 # Those that stand on x86's memmap= and the drivers of memory that it makes, or on a module that
 # is built here.
-X86_WORKLOADS = {"vmemmap", "leak"}
+X86_WORKLOADS = {"vmemmap", "dax", "leak"}
 
 # Modules it needs beside those that every guest loads, in the order in which they are loaded.
 WORKLOAD_MODULES = {
     "vmemmap": ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820", "dax_pmem", "device_dax"),
+    "dax": ("libnvdimm", "nfit", "nd_btt", "nd_pmem", "dax_pmem", "device_dax"),
     "storage": ("zram",),
     "leak": ("virtio_balloon",),
 }
@@ -188,12 +201,14 @@ def run(
     boot_seconds: float = BOOT_SECONDS,
     workload_seconds: float = WORKLOAD_SECONDS,
     dump_seconds: float = DUMP_SECONDS,
+    dump: bool = True,
 ) -> None:
     """
     Boot *kernel*, run *workload*, and leave ``vmcore``, ``truth/A``, ``truth/B`` and
     ``console.log`` in *folder*.
 
     :param qemu_args: more arguments for QEMU, such as a disk.
+    :param dump: whether a vmcore is wanted.
     :raises LabError: the guest dies or a step takes too long; has the console's last lines.
     """
     initramfs = build_initramfs(folder, init, kernel.modules)
@@ -214,7 +229,7 @@ def run(
             qemu_args,
             boot_seconds,
             workload_seconds,
-            dump_seconds,
+            dump_seconds if dump else 0,
         ),
     )
     initramfs.unlink()
@@ -288,21 +303,14 @@ async def _run(
         await _save(qmp, stop, int(where[1], 16), int(where[2]), raw)
         unpack_truth(raw.read_bytes(), folder / "truth")
         raw.unlink()
-        vmcore = folder / "vmcore"
-        try:
-            async with asyncio.timeout(dump_seconds):
-                await qmp.execute(
-                    "dump-guest-memory", {"paging": False, "protocol": f"file:{vmcore}"}
-                )
-        except TimeoutError:
-            raise LabError(f"the dump is not done after {dump_seconds:.0f} s") from None
-        # Most of a guest's memory is zeros, which need no room on the disk.
-        _tool("fallocate", "--dig-holes", str(vmcore))
-        stat = vmcore.stat()
-        say(
-            f"vmcore: {stat.st_size >> 20} MiB, {stat.st_blocks >> 11} of them on disk, "
-            f"in {time.monotonic() - started:.1f} s"
-        )
+        if dump_seconds:
+            vmcore = folder / "vmcore"
+            await _dump(qmp, vmcore, dump_seconds)
+            stat = vmcore.stat()
+            say(
+                f"vmcore: {stat.st_size >> 20} MiB, {stat.st_blocks >> 11} of them on disk, "
+                f"in {time.monotonic() - started:.1f} s"
+            )
     except QMPError as error:
         raise LabError(f"QEMU refuses: {error}\n{console.tail()}") from error
     finally:
@@ -311,6 +319,16 @@ async def _run(
         qemu.kill()
         qemu.wait()
     errors.unlink()
+
+
+async def _dump(qmp: QMPClient, vmcore: Path, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await qmp.execute("dump-guest-memory", {"paging": False, "protocol": f"file:{vmcore}"})
+    except TimeoutError:
+        raise LabError(f"the dump is not done after {seconds:.0f} s") from None
+    # Most of a guest's memory is zeros, which need no room on the disk.
+    _tool("fallocate", "--dig-holes", str(vmcore))
 
 
 async def _inflate(qmp: QMPClient, size: int) -> None:

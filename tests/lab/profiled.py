@@ -92,8 +92,8 @@ def record_in_guest(
 
     :raises LabError: the guest failed, or perf is not installed here.
     """
-    binaries = _binaries(folder, architecture(kernel))
-    return run_live(_program("/out", runs), folder, kernel, say, binaries=binaries, symbols=False)
+    made = binaries(kernel)(folder)
+    return run_live(_program("/out", runs), folder, kernel, say, binaries=made, symbols=False)
 
 
 def recordings(
@@ -104,8 +104,12 @@ def recordings(
 
     :param after: more of the program that runs in the guest.
     """
-    binaries = partial(_binaries, on=architecture(kernel))
-    return InGuest(name, kernel, place, _program(f"/out/{name}", runs) + after, binaries)
+    return InGuest(name, kernel, place, _program(f"/out/{name}", runs) + after, binaries(kernel))
+
+
+def binaries(kernel: str) -> Callable[[Path], list[Path]]:
+    """What makes perf and the programs that are recorded, in a folder."""
+    return partial(_binaries, on=architecture(kernel))
 
 
 def _program(out: str, runs: Sequence[Run]) -> str:

@@ -12,6 +12,8 @@ from drgn.helpers.linux.pid import for_each_task
 
 # guest/workload_rmap.c
 VMAS, SHARING, ZERO_PAGES = 20_000, 4 * 200, 300
+# As on the machine of the series that brought page offsets: KSM pages of so many mappings.
+FEW_VMAS, FEW_MAPPINGS = 22_169, (3, 2, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Timed:
 COUNTED = ("ksm-vmas", "ksm-fork", "anon-vmas", "file-same")
 TIMED = (
     *("ksm-vmas", "ksm-share", "ksm-fork", "ksm-vmas, the last page"),
-    *("anon-vmas", "file-vmas", "file-same"),
+    *("anon-vmas", "file-vmas", "file-same", "ksm-few, three mappings", "ksm-few, one mapping"),
 )
 # While a page is unmapped, rmap_walk() is called, or is inline.
 PHASES = {"unmap": "unmapped", "walk": "walked"}

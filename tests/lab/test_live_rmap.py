@@ -6,6 +6,10 @@ again; then one makes thousands of page tables and takes them away, beside one t
 
 What moves may be counted wrong by what moved, and is said to have moved; it must not end in a
 traceback, nor take for ever.
+
+At last a machine like that of the series which brought page offsets to KSM: 22,169 VMAs on one
+anon_vma, and KSM pages of one, three and 256 mappings (``programs/faults.c``). It is read, and then
+walks of these pages are recorded.
 """
 
 import json
@@ -16,9 +20,13 @@ from typing import Any
 
 import pytest
 from conftest import LIVES_ON
+from profiled import binaries
 from shared_guest import InGuest
 
 from mmscope.drgn.rmap.anon_vma_trees import LIVE_ATTEMPTS
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.database import open_database
+from mmscope.reports.findings.findings import evaluate
 
 # A minute, for whoever has one to spare: MMSCOPE_LAB_MOVING_SECONDS=60.
 SECONDS = int(os.environ.get("MMSCOPE_LAB_MOVING_SECONDS", "10"))
@@ -176,14 +184,50 @@ os.kill(churning, signal.SIGCONT)
 tables = [page_tables() for _ in range(3)]
 end(churning)
 end(still)
-said = {"readings": readings, "ended": ended, "unreadable": unreadable, "page_tables": tables}
+
+# The recipe's probes, and perf, need it.
+libc.mount(b"tracefs", b"/sys/kernel/tracing", b"tracefs", 0, None)
+import subprocess, sys
+from mmscope.drgn.opening.target import describe
+from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.commands.start import main
+
+def recorded(*words):
+    child = os.fork()
+    if child == 0:
+        sys.argv = ["mmscope", "record", *words]
+        code = 99
+        try:
+            code = main()
+        except SystemExit as error:
+            code = error.code
+        finally:
+            os._exit(code if isinstance(code, int) else 98)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+made = subprocess.run(["/bin/faults", "ksm", str(VMAS)], check=True, capture_output=True, text=True)
+told("rmap: many VMAs")
+wide = Path("/out/rmap/wide")
+with Writer(wide) as writer:
+    collect(Memory(prog), describe(prog, "live"), writer, ["anon_vmas", "ksm", "rmap_cost"])
+told("rmap: many VMAs read")
+code = recorded("rmap", "-o", str(wide), "--", "/bin/faults", "move", made.stdout.strip(), "1")
+told("rmap: walks recorded")
+os.kill(int(made.stdout), signal.SIGKILL)
+libc.umount2(b"/sys/kernel/tracing", 2)  # MNT_DETACH
+
+said = {"code": code, "readings": readings, "ended": ended, "unreadable": unreadable, "page_tables": tables}
 Path("/out/rmap/readings.json").write_text(json.dumps(said))
 """  # noqa: E501
 
 Reading = dict[str, Any]
 Readings = list[Reading]
 
-IN_GUEST = InGuest("rmap", LIVES_ON, 2, f"SECONDS = {SECONDS}\n{PROGRAM}")
+VMAS = 22_169
+IN_GUEST = InGuest(
+    "rmap", LIVES_ON, 2, f"SECONDS, VMAS = {SECONDS}, {VMAS}\n{PROGRAM}", binaries(LIVES_ON)
+)
 
 
 @pytest.fixture(scope="module")
@@ -279,3 +323,48 @@ def test_page_tables_that_change_are_read_to_an_end(guest: dict[str, Any]) -> No
     assert all(0 <= r["churning"]["pte_tables"] < 8000 for r in readings)
     assert moved, "nothing moved: nothing was tested"
     assert all("unaccounted): the kernel was running" in r["message"] for r in moved)
+
+
+@pytest.fixture(scope="module")
+def wide(in_guest: Callable[[InGuest], Path], guest: dict[str, Any]) -> Bundle:
+    """The machine of many VMAs, and walks that were recorded there."""
+    assert guest["code"] in (0, 1)  # 1: samples were lost
+    return Bundle(in_guest(IN_GUEST) / "wide")
+
+
+def test_ksm_pages_on_many_vmas_are_read_live(wide: Bundle) -> None:
+    (whole,) = {row["used_here"] == "whole range" for row in wide.rows("rmap_costs")
+                if row["what"] == "KSM pages"}  # fmt: skip
+    pages = {row["mappings"]: row for row in wide.rows("ksm_pages")}
+    assert sorted(pages) == [1, 3, 256]
+    for mappings, row in pages.items():
+        assert row["visits_per_pass"] == mappings * VMAS and row["visits_indexed"] == mappings
+    (split,) = (row for row in wide.rows("vma_splits") if row["comm"] == "split")
+    assert (split["vmas"], split["made_by"]) == (VMAS, "mprotect")
+    found = [finding for finding in evaluate(wide).found if finding.id == "rmap-walk-stalls"]
+    assert len(found) == whole
+
+
+def test_recorded_walks_of_ksm_pages_are_those_of_the_pages_that_were_read(wide: Bundle) -> None:
+    nodes = {row["stable_node"]: row["mappings"] for row in wide.rows("ksm_pages")}
+    walks = {nodes[row["stable_node"]]: row for row in wide.rows("profile_ksm_walks")}
+    # Each was moved once: a walk that maps it again, beside the one that ends when it is unmapped.
+    assert {mappings: row["walks"] for mappings, row in walks.items()} == {1: 1, 3: 1, 256: 1}
+    took = {row["name"]: row for row in wide.rows("profile_durations")}
+    assert took["rmap_walk_ksm"]["count"] == 6
+    assert sum(row["total_ns"] for row in walks.values()) <= took["rmap_walk_ksm"]["total_ns"]
+
+
+def test_recorded_walks_say_what_a_visit_takes(wide: Bundle) -> None:
+    visits = 2 * VMAS * (1 + 3 + 256)
+    total = sum(row["total_ns"] for row in wide.rows("profile_ksm_walks"))
+    by_view = open_database(wide).rows("select * from ksm_visit_ns")
+    if any(row["used_here"] == "page offset" for row in wide.rows("rmap_costs")
+           if row["what"] == "KSM pages"):  # fmt: skip
+        assert by_view == []
+        return
+    (row,) = by_view
+    assert (row["walks"], row["pages"]) == (3, 3)
+    assert row["ns"] == pytest.approx(total / visits)
+    (finding,) = (found for found in evaluate(wide).found if found.id == "rmap-walk-stalls")
+    assert "3 walks of 3 KSM pages" in finding.saw and "assumption" not in finding.saw

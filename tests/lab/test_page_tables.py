@@ -326,6 +326,27 @@ def test_what_madvise_gives_back_and_what_it_does_not(lab_of_tables: TablesLab) 
     assert empty == 50 + (0 if reclaims else 100)
 
 
+@pytest.mark.parametrize("comm", ["free", "free-thp", "dontneed", "dontneed-thp"])
+def test_who_gives_back_what_it_has_read_keeps_its_tables_or_not(
+    lab_of_tables: TablesLab, comm: str
+) -> None:
+    """
+    MADV_FREE keeps tables, with huge pages or without; MADV_DONTNEED gives back those behind huge
+    pages, and others on kernels that can.
+    """
+    address, regions = lab_of_tables.made[comm, "regions"]
+    found = lab_of_tables.tables_at(comm, address, regions * lab_of_tables.huge)
+    row, thp = lab_of_tables.row(comm), comm.endswith("-thp")
+    printed = read_status(lab_of_tables.said(lab_of_tables.capture.truth_b, "status")[row.pid])
+    assert printed is not None and printed.pgtables_bytes is not None
+    reclaims = dontneed_frees_tables(lab_of_tables.prog)
+    kept = {"free": True, "free-thp": True, "dontneed": not reclaims, "dontneed-thp": False}[comm]
+    # What the program has without them is less than half of that.
+    assert (printed.pgtables_bytes >= regions * lab_of_tables.page) == kept
+    assert found["pte"] == (regions if kept and not thp else 0)
+    assert row.deposited_pte_tables == (regions if kept and thp else 0)
+
+
 @pytest.mark.brief
 def test_pages_that_may_not_be_touched_are_mapped_all_the_same(lab_of_tables: TablesLab) -> None:
     made = lab_of_tables.made

@@ -23,11 +23,15 @@ from mmscope.reports.commands.command import main
 from mmscope.reports.compare.recorded_allocations import recorded
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
+from mmscope.reports.rows.profile_rows import new_tables
 
 FAULTS = 8_000
 DENSE = ("/bin/faults", "dense", "20000")
 SPARSE = ("/bin/faults", "sparse", f"{FAULTS}")
 KEPT_TABLES = ("/bin/faults", "kept", f"{FAULTS}")
+# Entries of the PGD, 8 of each PUD table, then PMD tables that are there.
+BREADTH = ("/bin/faults", "breadth", "4000", "8")
+OOM = ("/bin/faults", "oom", "/sys/fs/cgroup/oom")
 WALKED = 300
 KEPT = "/out/profiles/kept"
 SAMPLER = "cycles" if LIVES_ON.startswith("arm64-") else "cpu-clock"
@@ -46,7 +50,13 @@ RUNS = (
         "case",
         ("exit-path", "--label", "always", "--against", "exit_path_never", "--", *SPARSE, "thp"),
     ),
-    ("oom", "case", ("oom", "--", "/bin/faults", "oom", "/sys/fs/cgroup/oom")),
+    ("oom", "case", ("oom", "--", *OOM)),
+    (
+        "oom-thp",
+        "case",
+        ("oom", "--label", "thp", "--against", "oom", "--", *OOM, "thp-victim", "thp"),
+    ),
+    ("breadth", "case", ("page-fault", "--label", "breadth", "--", *BREADTH)),
     ("rmap", "case", ("rmap", "--", "/bin/faults", "walk", f"{WALKED}")),
     ("atomic", "case", ("atomic-alloc", "--", "/bin/faults", "reserve", "12")),
     ("list", "none", ("--list",)),
@@ -184,6 +194,70 @@ def test_the_oom_kill_has_its_times(bundle: Bundle) -> None:
     )
     between = when["oom:finish_task_reaping"] - when["oom:start_task_reaping"]
     assert reaping["total_ns"] == pytest.approx(between * 1e9, abs=2000)
+
+
+def test_with_huge_pages_the_second_walk_finds_nothing(bundle: Bundle) -> None:
+    """The reaper has cleared the PMDs, and with them has given back the tables behind them."""
+    (without,), (with_thp,) = (rows(bundle, "profile_reaping", n) for n in ("oom", "oom_thp"))
+    assert with_thp["reaper_samples"] + with_thp["again_samples"] < without["again_samples"]
+    (victim,) = rows(bundle, "profile_victims", "oom_thp")
+    assert victim["pgtables_bytes"] > 100 << 20 and victim["anon_bytes"] < 1 << 20
+
+
+def test_what_the_command_used_is_as_time_would_say(bundle: Bundle) -> None:
+    for profile in ("page_fault_sparse", "exit_path_never", "oom", "oom_thp"):
+        (used,), (made,) = (
+            rows(bundle, table, profile) for table in ("profile_commands", "profile_recordings")
+        )
+        assert used["command"] == made["command"]
+        assert 0 < used["real_seconds"] <= made["seconds"], used
+        # In clock ticks of each of two CPUs.
+        busy = used["user_seconds"] + used["system_seconds"]
+        assert 0 < busy <= 2 * used["real_seconds"] + 0.02, used
+    (kept,) = rows(bundle, "profile_commands", "page_fault_sparse")
+    assert kept["real_seconds"] > 3  # it sleeps for as long
+
+
+def growth(bundle: Bundle, profile: str, made_by: str) -> list[dict[str, Any]]:
+    found = rows(bundle, "profile_table_growth", profile)
+    return [row for row in found if row["comm"] == "faults" and row["made_by"] == made_by]
+
+
+def test_tables_by_addresses_are_those_that_the_kernel_counts(bundle: Bundle) -> None:
+    """A program that keeps its tables for three seconds, in which VmPTE is looked at."""
+    needed = growth(bundle, "page_fault_sparse", "addresses")[-1]
+    looked = growth(bundle, "page_fault_sparse", "VmPTE")[-1]
+    assert FAULTS <= needed["pte_tables"] <= FAULTS + 50
+    # The stack of a new program has tables before its first fault.
+    assert 0 <= looked["table_bytes"] - needed["table_bytes"] <= 4 * 4096
+
+
+def test_breadth_first_takes_three_tables_a_fault_then_two_then_one(bundle: Bundle) -> None:
+    last = growth(bundle, "page_fault_breadth", "addresses")[-1]
+    found = dict(
+        new_tables(*(last[n] for n in ("faults", "pte_tables", "pmd_tables", "pud_tables")))
+    )
+    # 253 entries of the PGD; the program itself has a few tables more.
+    assert 253 <= found[3] <= 253 + 3
+    assert 253 * 7 <= found[2] <= 253 * 7 + 5
+    assert 4000 - 253 * 8 <= found[1] <= 4000 - 253 * 8 + 30
+    each = {
+        r["faults"]: r["bytes_per_fault"] for r in growth(bundle, "page_fault_breadth", "addresses")
+    }
+    assert (each[128], each[1024]) == (12288, 8192)
+    # Since the 2,048th, which is a few faults before the last of two tables.
+    assert each[last["faults"]] == pytest.approx(4096, rel=0.02)
+
+
+def test_the_huge_zero_page_is_among_the_counters(bundle: Bundle) -> None:
+    for profile in ("exit_path_always", "oom_thp", "page_fault_sparse"):
+        counted = {r["name"]: r["gained"] for r in rows(bundle, "profile_counters", profile)}
+        assert counted["thp_zero_page_alloc"] >= 0
+        assert counted["thp_zero_page_alloc_failed"] == 0
+    made = {r["profile"]: r["gained"] for r in bundle.rows("profile_counters")
+            if r["name"] == "thp_zero_page_alloc"}  # fmt: skip
+    # Made for the first that maps it, and kept until memory is reclaimed.
+    assert made["exit_path_always"] == 1 and made["page_fault_sparse"] == 0
 
 
 def test_a_hostile_name_stays_a_name(out: Path, bundle: Bundle) -> None:

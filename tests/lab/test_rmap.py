@@ -23,6 +23,8 @@ from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from drgn.helpers.linux.sched import cpu_curr
 from rmap_truth import (
     COUNTED,
+    FEW_MAPPINGS,
+    FEW_VMAS,
     SHARING,
     TIMED,
     VMAS,
@@ -66,6 +68,7 @@ pytestmark = pytest.mark.any_page
 
 FORKED_PAGES, FORKED_COPIES, FORKS = 10, 4, 5
 MAX_SHARING = 256  # max_page_sharing
+KSM_PAGES = 79 + 4 + FORKED_PAGES + len(FEW_MAPPINGS)
 SECTION_NAMES = ["anon_vmas", "file_maps", "ksm", "rmap_cost"]
 
 
@@ -96,6 +99,7 @@ def test_anon_vmas_are_those_that_were_built(rmap_lab: RmapLab) -> None:
     rows = {row.anon_vma: row for row in anon_vmas.anon_vma_rows(rmap_lab.maps, items)}
     locks = []
     for name, vmas, merged in (
+        ("ksm-few", FEW_VMAS, sum(FEW_MAPPINGS)),
         ("ksm-vmas", VMAS, VMAS),
         ("advice", 500, 0),
         ("remapped", 64, 0),
@@ -112,7 +116,7 @@ def test_anon_vmas_are_those_that_were_built(rmap_lab: RmapLab) -> None:
         locks.append(row.lock)
     held = [lock for lock in locks if lock != "free"]
     assert held == ["read"] * len(held) and len(held) <= walkers(rmap_lab.prog)
-    assert [row.vmas for row in list(rows.values())[:4]] == [20_000, 20_000, huge, 500]
+    assert [row.vmas for row in list(rows.values())[:5]] == [22_169, 20_000, 20_000, huge, 500]
 
 
 def test_a_fork_hierarchy(rmap_lab: RmapLab) -> None:
@@ -179,7 +183,7 @@ def test_vmas_of_processes_are_those_of_proc(rmap_lab: RmapLab) -> None:
     assert missing == {} and len(theirs) == len(pids) > 10
     for row in theirs:
         assert ours[row.pid].vmas == row.vmas
-        assert ours[row.pid].max_map_count == row.max_map_count == 22_000
+        assert ours[row.pid].max_map_count == row.max_map_count == 24_000
     (part,) = parts(rmap_lab.capture)["ksm-vmas"]
     assert ours[part.pid].comm == "ksm-vmas" and ours[part.pid].vmas_on_it == VMAS
     assert ours[1].comm == "init"
@@ -203,7 +207,7 @@ def test_ksm_totals_are_those_of_sysfs(rmap_lab: RmapLab) -> None:
     }  # fmt: skip
     assert len(common) > 10
     assert ours["pages_shared"].value + ours["pages_sharing"].value == (
-        VMAS + SHARING + FORKED_PAGES * FORKED_COPIES
+        VMAS + SHARING + FORKED_PAGES * FORKED_COPIES + sum(FEW_MAPPINGS)
     )
     if "ksm_zero_pages" in theirs:
         assert ours["ksm_zero_pages"].value == ZERO_PAGES
@@ -258,7 +262,7 @@ def test_chains_of_ksm_are_those_of_its_trees(rmap_lab: RmapLab) -> None:
     ours_by_page = dict(
         zip(rmap_lab.ksm.node_kpfn.tolist(), rmap_lab.ksm.mappings.tolist(), strict=True)
     )
-    assert ours_by_page == mappings and len(mappings) == 79 + 4 + FORKED_PAGES
+    assert ours_by_page == mappings and len(mappings) == KSM_PAGES
 
 
 def visits_as_the_kernel_walks(prog: Program, stable_node: int, indexed: bool) -> tuple[int, int]:
@@ -294,10 +298,18 @@ def visits_as_the_kernel_walks(prog: Program, stable_node: int, indexed: bool) -
 
 def test_visits_of_a_ksm_page_are_those_of_a_walk(rmap_lab: RmapLab) -> None:
     rows = ksm_pages(rmap_lab.prog, rmap_lab.ksm, rmap_lab.visits, NodeCost())
-    assert len(rows) == 79 + 4 + FORKED_PAGES and not any(row.unplaced for row in rows)
+    assert len(rows) == KSM_PAGES and not any(row.unplaced for row in rows)
     node_of = dict(zip(rmap_lab.ksm.node_kpfn.tolist(), rmap_lab.ksm.node.tolist(), strict=True))
+    few = index_of(rmap_lab, parts(rmap_lab.capture)["ksm-few"][0])
+    of_few = [row for row in rows if row.anon_vma == hex(rmap_lab.maps.anon_vmas.address[few])]
+    assert sorted((row.mappings for row in of_few), reverse=True) == [*FEW_MAPPINGS]
     looked_at = 0
     for row in rows:
+        assert row.stable_node == hex(node_of[row.pfn])
+        if row in of_few:
+            assert row.visits_per_pass == row.mappings * FEW_VMAS
+            assert (row.visits_indexed, row.mapcount) == (row.mappings, row.mappings)
+            continue
         if row.visits_per_pass > 10_000:
             assert row.visits_per_pass == row.mappings * VMAS
             assert (row.visits_indexed, row.anon_vmas) == (row.mappings, 1)
@@ -308,7 +320,7 @@ def test_visits_of_a_ksm_page_are_those_of_a_walk(rmap_lab: RmapLab) -> None:
         looked_at += 1
     assert looked_at == 4 + FORKED_PAGES
     # Forked since: the child has no item, its VMAs are in the tree, and its mappings in the page.
-    forked = [row for row in rows if row.place == "tree"]
+    forked = [row for row in rows if row.place == "tree" and row not in of_few]
     assert [row.mapcount for row in forked] == [2 * FORKED_COPIES] * FORKED_PAGES
     assert [row.visits_per_pass for row in forked] == [2 * FORKED_COPIES] * FORKED_PAGES
     assert all(row.mapcount == row.mappings for row in rows if row.place == "chain")
@@ -434,6 +446,7 @@ def test_what_keeps_vmas_apart(rmap_lab: RmapLab) -> None:
     found, huge = {row.comm: row for row in sums}, huge_pages(rmap_lab)
     expected = {
         "ksm-vmas": (VMAS - 1, VMAS - 2, "mprotect"),
+        "ksm-few": (FEW_VMAS - 1, FEW_VMAS - 2, "mprotect"),
         "huge": (huge - 1, huge - 2, "mprotect"),
         "anon-vmas": (VMAS - 1, VMAS - 2, "mprotect"),
         "advice": (499, 498, "madvise"),
@@ -446,6 +459,7 @@ def test_what_keeps_vmas_apart(rmap_lab: RmapLab) -> None:
     differences = {(found_row.pid, found_row.difference) for found_row in kinds}
     assert differences == {
         (found["ksm-vmas"].pid, "protection"),
+        (found["ksm-few"].pid, "protection"),
         (found["huge"].pid, "protection"),
         (found["anon-vmas"].pid, "protection"),
         (found["advice"].pid, "VM_SEQ_READ"),
@@ -471,8 +485,8 @@ def test_sections_findings_and_files(rmap_lab: RmapLab, tmp_path: Path) -> None:
         row for row in bundle.rows("anon_vmas") if row["anon_vma"] == stretches[0]["anon_vma"]
     )
     assert stretches[0]["index"] == mapped["first_index"]
-    assert sum(row["starts"] for row in stretches) == VMAS
-    assert sum(row["ksm_items"] for row in stretches) == VMAS
+    assert sum(row["starts"] for row in stretches) == mapped["vmas"] == FEW_VMAS
+    assert sum(row["ksm_items"] for row in stretches) == mapped["ksm_items"] == sum(FEW_MAPPINGS)
     files = Files(rmap_lab.capture.truth_b)
     section, from_files = run_section(SECTIONS["anon_vmas"], files)
     assert section.status == "ok" and "memory only" in (section.message or "")

@@ -14,6 +14,15 @@ from conftest import Lab, OwnerLab, StructPagesLab
 from drgn import FaultError, Program, offsetof
 from drgn.helpers.linux.mm import follow_phys
 from probe_scripts import as_drgn_does, by_drgn
+from vmemmap_truth import (
+    DRIFT_PAGES,
+    MIB,
+    PAGE,
+    assert_it_adds_up,
+    counter,
+    free_pages,
+    has_hvo,
+)
 
 from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening.target import describe, open_target
@@ -37,35 +46,11 @@ from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = 4096
-MIB = 1 << 20
 # guest/workload_vmemmap.c
 BEFORE_HVO, POOL, DIMM, TOUCHED, SURPLUS = 40, 240, 16, 10, 3
 OPTIMIZED = POOL - BEFORE_HVO
-# The step that HVO is measured by allocates page tables (one for each section that it splits), the
-# page that tails share, and whatever else the kernel does in those seconds.
-DRIFT_PAGES = 64
 NO_HVO = "this kernel has no HVO, which came with Linux 5.14"
 SECTION_NAMES = ("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata")
-
-
-def has_hvo(lab: StructPagesLab | Lab) -> bool:
-    """
-    5.10 has not: neither a huge page nor device memory shares struct pages. Of arm64 none has.
-    """
-    return lab.capture.series != "5.10" and lab.capture.architecture.name == "amd64"
-
-
-def counter(lab: StructPagesLab, stage: str, name: str) -> int | None:
-    rows = read_vmstat(lab.said(f"stages/{stage}/vmstat"))
-    return next((row.value for row in rows if row.name == name), None)
-
-
-def free_pages(lab: StructPagesLab, stage: str) -> int:
-    """Free pages with those on the CPUs' lists, which NR_FREE_PAGES does not have."""
-    zoneinfo = lab.said(f"stages/{stage}/zoneinfo")
-    on_lists = sum(map(int, re.findall(r"^ +count: +(\d+)$", zoneinfo, re.M)))
-    return (counter(lab, stage, "nr_free_pages") or 0) + on_lists
 
 
 def pool(lab: StructPagesLab, page_bytes: int, node: int) -> HugetlbPool:
@@ -303,28 +288,16 @@ def test_what_dax_saved_is_free_memory(vmemmap_lab: StructPagesLab) -> None:
     assert abs(on_device) <= DRIFT_PAGES
 
 
-def assert_it_adds_up(lab: StructPagesLab) -> dict[str, int]:
-    """Every frame has its part, and the parts of a counter are the counter; returns the parts."""
-    rows = lab.cost.metadata()
-    printed = {row.name: row.value for row in read_vmstat(lab.said("proc/vmstat"))}
-    bytes_of = {row.part: row.bytes for row in rows}
-    frames = sum(row.distinct_frames for row in lab.cost.scan.mappings) * PAGE
-    assert sum(size for part, size in bytes_of.items() if part.startswith("struct page")) == frames
-    counters = {row.counted_in for row in rows if row.counted_in}
-    assert counters == set(printed) & {"nr_memmap_pages", "nr_memmap_boot_pages"}
-    for name in counters:
-        assert sum(row.bytes for row in rows if row.counted_in == name) == printed[name] * PAGE
-        # What a kernel counts as if devices shared nothing; a newer one counts what there is.
-        rest = bytes_of[f"remainder of {name}"]
-        shared = sum(row.vmemmap_saved_bytes for row in lab.cost.pagemaps())
-        assert rest in ((0, shared) if name == "nr_memmap_pages" else (0,))
+def assert_hvo_adds_up(lab: StructPagesLab) -> dict[str, int]:
+    """Likewise, and what the tails of optimised huge pages share is there."""
+    bytes_of = assert_it_adds_up(lab)
     has_tails = lab.prog.type("struct zone").has_member("vmemmap_tails")
     assert bool(bytes_of["struct page, shared by HVO's tails"]) is has_tails
     return bytes_of
 
 
 def test_memory_about_memory_adds_up(vmemmap_lab: StructPagesLab) -> None:
-    bytes_of = assert_it_adds_up(vmemmap_lab)
+    bytes_of = assert_hvo_adds_up(vmemmap_lab)
     # memory_hotplug.memmap_on_memory came with v5.14.
     hosted = 2 * MIB if has_hvo(vmemmap_lab) else 0
     assert bytes_of["struct page, in the hot-added memory itself"] == hosted
@@ -332,7 +305,7 @@ def test_memory_about_memory_adds_up(vmemmap_lab: StructPagesLab) -> None:
 
 
 def test_memory_about_memory_adds_up_from_boot_on(hvo_boot_lab: StructPagesLab) -> None:
-    bytes_of = assert_it_adds_up(hvo_boot_lab)
+    bytes_of = assert_hvo_adds_up(hvo_boot_lab)
     # The heads of the pages of 2 MiB: moved to new frames, but for old kernels.
     since = bytes_of["struct page, allocated since"]
     assert since >= 64 * PAGE or since == 0

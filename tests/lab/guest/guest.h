@@ -59,6 +59,14 @@ void note_number(const char *what, unsigned long number);
 void note_pages(const char *what, int fd, size_t bytes);  // of a file, that are in the page cache
 void notes_as(const char *name);                          // of a file of the truth; before truth_prepare()
 
+// dax.c
+void note_stage(const char *stage);  // what the counters say now, under the name of what comes next
+void wait_for_file(const char *path);  // at most half a minute
+// A region's namespace, as `ndctl create-namespace` makes it: "pfn" (fsdax) or "dax" (devdax), its struct pages in "ram" or
+// on the device, "pmem", for pages of `align` bytes. What the counters say before and after is noted.
+void make_dax(int region, const char *kind, const char *mode, const char *align);
+void record_readable(const char *const patterns[], size_t count);  // those files that can be read
+
 // workload_*.c
 void workload_fragment(void);
 void workload_demo(void);
@@ -71,6 +79,7 @@ void workload_sizes(void);
 void workload_many_tables(void);
 void workload_vmemmap(void);
 void workload_vmemmap_boot(void);
+void workload_dax(void);
 void workload_kept(void);
 void workload_ledger(void);
 void workload_cgroups(void);

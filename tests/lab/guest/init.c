@@ -40,6 +40,7 @@ static const struct {
 	{ "many_tables", workload_many_tables },
 	{ "vmemmap", workload_vmemmap },
 	{ "vmemmap_boot", workload_vmemmap_boot },
+	{ "dax", workload_dax },
 	{ "kept", workload_kept },
 	{ "ledger", workload_ledger },
 	{ "cgroups", workload_cgroups },

@@ -3,6 +3,7 @@
 //
 //   ksm-vmas   one mapping of VMAS pages that are all alike, every second one read-only: VMAS VMAs on one anon_vma, no
 //              fork; KSM merges them into VMAS / max_page_sharing pages, in one chain
+//   ksm-few    FEW_VMAS VMAs likewise, of which FEW_PAGES have a page: KSM leaves pages of three mappings, of two and of one
 //   ksm-share  SHARERS processes with SHARED_PAGES pages each that are all alike, too many for one KSM page
 //   ksm-zero   ZERO_PAGES pages of zeros, merged into the zero page
 //   ksm-fork   FORKED_PAGES KSM pages of FORKED_COPIES mappings each; forked once KSM is stopped, so that the child has
@@ -39,6 +40,8 @@
 #include <unistd.h>
 
 #define VMAS 20000L
+#define FEW_VMAS 22169L
+#define FEW_PAGES 7L  // three alike, two, and two of which one is then written to
 #define SHARERS 4
 #define SHARED_PAGES 200L
 #define ZERO_PAGES 300L
@@ -49,7 +52,7 @@
 #define ADVISED 500L
 #define REMAPPED 64L
 #define SPLITTERS 5
-#define MAX_MAP_COUNT 22000  // ksm-vmas is near it
+#define MAX_MAP_COUNT 24000  // ksm-vmas and ksm-few are near it
 
 #define KSM "/sys/kernel/mm/ksm/"
 #define TRACING "/sys/kernel/tracing/"
@@ -127,6 +130,24 @@ static void hold_ksm_vmas(long pairs)
 static void ksm_vmas(void)
 {
 	hold_ksm_vmas(0);
+}
+
+static void part_with_one(int signal)
+{
+	(void)signal;
+	memset(known->parts[find("ksm-few")].memory + (FEW_PAGES - 1) * PAGE, 0xff, PAGE);
+}
+
+static void ksm_few(void)
+{
+	char *memory = alone(FEW_VMAS * PAGE, MADV_MERGEABLE);
+
+	for (long i = 0; i < FEW_PAGES; i++)
+		memset(memory + i * PAGE, 0x70 + (i > 2) + (i > 4), PAGE);
+	for (long i = 1; i < FEW_VMAS; i += 2)
+		protect(memory + i * PAGE, 1, PROT_READ);
+	signal(SIGUSR1, part_with_one);
+	has("ksm-few", memory, FEW_VMAS * PAGE);
 }
 
 static void ksm_share(void)
@@ -285,7 +306,7 @@ static const struct {
 	{ "ksm-vmas", 0 }, { "ksm-fork", 0 }, { "anon-vmas", 0 }, { "file-same", 0 },
 }, timed[] = {
 	{ "ksm-vmas", 0 },  { "ksm-share", 0 }, { "ksm-fork", 0 },  { "ksm-vmas", VMAS - 1 },
-	{ "anon-vmas", 0 }, { "file-vmas", 0 }, { "file-same", 0 },
+	{ "anon-vmas", 0 }, { "file-vmas", 0 }, { "file-same", 0 }, { "ksm-few", 0 },       { "ksm-few", FEW_PAGES - 2 },
 };
 
 static int has_symbol(const char *name)
@@ -364,12 +385,15 @@ void workload_rmap(void)
 	char path[64];
 
 	know();
+	pid_t few = keep_child("ksm-few", ksm_few);
+	merge(FEW_PAGES);
+	kill(few, SIGUSR1);
 	keep_child("ksm-vmas", ksm_vmas);
 	for (int i = 0; i < SHARERS; i++)
 		keep_child("ksm-share", ksm_share);
 	keep_child("ksm-zero", ksm_zero);
 	pid_t forking = keep_child("ksm-fork", ksm_fork);
-	merge(VMAS + SHARERS * SHARED_PAGES + FORKED_PAGES * FORKED_COPIES);
+	merge(FEW_PAGES - 1 + VMAS + SHARERS * SHARED_PAGES + FORKED_PAGES * FORKED_COPIES);
 	int parts = known->used;
 	kill(forking, SIGUSR1);
 	while (known->used == parts)

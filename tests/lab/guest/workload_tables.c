@@ -126,6 +126,38 @@ static void given_back(void)
 	made("pages_dontneed", memory, 50);
 }
 
+// As a program that gives back at once whatever it has read: a byte of each region that a table maps.
+static void read_and_advise(const char *name, int thp, int advice)
+{
+	process = name;
+	char *memory = map_memory(80 * HUGE, thp ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+	for (size_t at = 0; at < 80 * HUGE; at += HUGE) {
+		read_touch(memory + at, 1, 1);
+		advise(memory + at, HUGE, advice);
+	}
+	made("regions", memory, 80);
+}
+
+static void advise_free(void)
+{
+	read_and_advise("free", 0, MADV_FREE);
+}
+
+static void advise_free_thp(void)
+{
+	read_and_advise("free-thp", 1, MADV_FREE);
+}
+
+static void advise_dontneed(void)
+{
+	read_and_advise("dontneed", 0, MADV_DONTNEED);
+}
+
+static void advise_dontneed_thp(void)
+{
+	read_and_advise("dontneed-thp", 1, MADV_DONTNEED);
+}
+
 static void protected(void)
 {
 	process = "protected";
@@ -372,6 +404,10 @@ void workload_tables(void)
 		{ "huge", huge },
 		{ "breadth", breadth },
 		{ "given-back", given_back },
+		{ "free", advise_free },
+		{ "free-thp", advise_free_thp },
+		{ "dontneed", advise_dontneed },
+		{ "dontneed-thp", advise_dontneed_thp },
 		{ "protected", protected },
 		{ "poisoned", poisoned },
 		{ "markers", markers },

@@ -42,37 +42,6 @@ static const char *const always_recorded[] = {
 	"/sys/bus/dax/devices/*/size",
 };
 
-static void record(void)
-{
-	char text[64];
-	glob_t found;
-
-	for (size_t i = 0; i < ARRAY_SIZE(always_recorded); i++) {
-		if (glob(always_recorded[i], 0, NULL, &found))
-			continue;
-		// A file that cannot be read now (an attribute of a device that was not set up) says nothing.
-		for (size_t j = 0; j < found.gl_pathc; j++)
-			if (read_file(found.gl_pathv[j], text, sizeof(text)) > 0)
-				truth_add(found.gl_pathv[j]);
-		globfree(&found);
-	}
-}
-
-// What the counters say now, under the name of what comes next.
-static void note(const char *stage)
-{
-	static const char *const files[] = { "/proc/vmstat", "/proc/meminfo", "/proc/zoneinfo" };
-	char name[128];
-
-	write_file("/proc/sys/vm/stat_refresh", "1");
-	for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
-		snprintf(name, sizeof(name), "/stages/%s%s", stage, strrchr(files[i], '/'));
-		truth_note(files[i], name);
-	}
-	say("%s: MemFree %ld kB, nr_memmap %ld, at boot %ld", stage, number_in("/proc/meminfo", "MemFree"),
-	    number_in("/proc/vmstat", "nr_memmap_pages"), number_in("/proc/vmstat", "nr_memmap_boot_pages"));
-}
-
 static void expect(const char *path, long wanted)
 {
 	char text[64];
@@ -118,62 +87,31 @@ static void hold_huge_pages(void)
 		fail("mmap of surplus huge pages: %s", strerror(errno));
 }
 
-// Makes a region's namespace a device-dax with pages of 2 MiB, as ndctl does it.
-static void make_dax(int region, const char *mode)
-{
-	char path[128], seed[32], text[64];
-	static const char uuid[] = "4d4d5343-4f50-4500-8000-00000000000%d";
-
-	snprintf(path, sizeof(path), "/sys/bus/nd/devices/namespace%d.0/driver/unbind", region);
-	snprintf(text, sizeof(text), "namespace%d.0", region);
-	if (!access(path, F_OK))
-		write_file(path, text);
-	snprintf(text, sizeof(text), "dax-%d-unbound", region);
-	note(text);
-	snprintf(path, sizeof(path), "/sys/bus/nd/devices/region%d/dax_seed", region);
-	if (read_file(path, seed, sizeof(seed)) <= 0)
-		fail("no %s: is the memory persistent?", path);
-	seed[strcspn(seed, "\n")] = 0;
-	snprintf(path, sizeof(path), "/sys/bus/nd/devices/%s/uuid", seed);
-	snprintf(text, sizeof(text), uuid, region);
-	write_file(path, text);
-	snprintf(path, sizeof(path), "/sys/bus/nd/devices/%s/mode", seed);
-	write_file(path, mode);
-	snprintf(path, sizeof(path), "/sys/bus/nd/devices/%s/align", seed);
-	write_file(path, "2097152");
-	snprintf(path, sizeof(path), "/sys/bus/nd/devices/%s/namespace", seed);
-	snprintf(text, sizeof(text), "namespace%d.0", region);
-	write_file(path, text);
-	write_file("/sys/bus/nd/drivers/dax_pmem/bind", seed);
-	snprintf(text, sizeof(text), "dax-%d-%s", region, mode);
-	note(text);
-}
-
 void workload_vmemmap(void)
 {
 	mkdir("/stages", 0755);
-	note("start");
+	note_stage("start");
 	dimm_online();
 	set_pool(POOL(1), BEFORE_HVO);
-	note("hvo-off");
+	note_stage("hvo-off");
 	if (!access(HVO, W_OK))
 		write_file(HVO, "1");
 	set_pool(POOL(1), POOL_PAGES);
-	note("hvo-on");
+	note_stage("hvo-on");
 	set_pool(POOL(0), DIMM_PAGES);
-	note("dimm");
+	note_stage("dimm");
 	set_number("/proc/sys/vm/nr_overcommit_hugepages", SURPLUS);
 	keep_child("huge pages", hold_huge_pages);
-	make_dax(1, "ram");
-	make_dax(2, "pmem");
-	note("end");
-	record();
+	make_dax(1, "dax", "ram", "2097152");
+	make_dax(2, "dax", "pmem", "2097152");
+	note_stage("end");
+	record_readable(always_recorded, ARRAY_SIZE(always_recorded));
 }
 
 // HVO from the start: pools of both sizes that are filled while the machine boots.
 void workload_vmemmap_boot(void)
 {
-	note("start");
+	note_stage("start");
 	expect(GIGANTIC, 1);
-	record();
+	record_readable(always_recorded, ARRAY_SIZE(always_recorded));
 }

@@ -4,12 +4,15 @@
 //     faults dense COUNT [thp]      reads every 4 KiB: a table of entries for each 512 faults
 //     faults sparse COUNT [thp]     reads every 2 MiB: a table for each fault
 //     faults kept COUNT             the same, and keeps them for three seconds, for who looks now and then
-//     faults breadth COUNT [thp]    reads so that upper tables are new, too: up to three tables a fault
-//     faults oom CGROUP [COMM]      as sparse, without end, in a memory cgroup that has a limit; see below
+//     faults breadth COUNT [PUDS]   reads so that upper tables are new, too: up to three tables a fault; see below
+//     faults oom CGROUP [COMM [thp]]  as sparse, without end, in a memory cgroup that has a limit; see below
 //     faults compact                has the kernel compact memory, of which every other page is in use
 //     faults ping [COUNT]           large pings to itself, for which the network stack allocates atomically
 //     faults reserve [BURSTS]       the same below the low watermark: then the kernel reserves pageblocks
 //     faults walk COUNT [alone]     moves COUNT pages of an anon_vma with many VMAs, while VMAs come and go; see below
+//     faults ksm VMAS               leaves a process with KSM pages of one, three and 256 mappings on an anon_vma of VMAS
+//                                   VMAs, and prints its pid; see below
+//     faults move PID COUNT         has it move each of these pages COUNT times
 //
 // All reads find the shared zero page, so that memory goes into tables alone; with `thp` the huge one.
 #include <errno.h>
@@ -33,7 +36,8 @@
 
 #define PAGE 4096UL
 #define HUGE (2UL << 20)
-#define EVERYTHING (127UL << 40)  // of the 128 TiB that a process may map
+#define PGD_ENTRY (512UL << 30)  // what an entry of the PGD maps
+#define PGDS 253UL               // of the 128 TiB that a process may map, what has neither the program nor its stack
 
 static void fail(const char *what)
 {
@@ -41,9 +45,10 @@ static void fail(const char *what)
 	exit(1);
 }
 
-static volatile const char *map(size_t bytes, int thp)
+static volatile const char *map_at(unsigned long address, size_t bytes, int thp)
 {
-	char *memory = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	int where = address ? MAP_FIXED_NOREPLACE : 0;
+	char *memory = mmap((void *)address, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | where, -1, 0);
 
 	if (memory == MAP_FAILED)
 		fail("mmap");
@@ -54,25 +59,24 @@ static volatile const char *map(size_t bytes, int thp)
 
 static void read_every(size_t step, size_t count, int thp)
 {
-	volatile const char *memory = map(step * count, thp);
+	volatile const char *memory = map_at(0, step * count, thp);
 
 	for (size_t i = 0; i < count; i++)
 		(void)memory[i * step];
 }
 
-static void read_breadth_first(size_t count, int thp)
+// Each entry of the PGD first (three new tables), then PUDS of each PUD table (two), then of each PMD table (one). With all
+// 512 the third part begins after 130,000 faults.
+static void read_breadth_first(size_t count, size_t puds)
 {
-	volatile const char *memory = map(EVERYTHING, thp);
+	volatile const char *memory = map_at(PGD_ENTRY, PGDS * PGD_ENTRY, 0);
 
 	for (size_t pmd = 0; pmd < 512; pmd++)
-		for (size_t pud = 0; pud < 512; pud++)
-			for (size_t pgd = 0; pgd < 512; pgd++) {
-				size_t at = ((pgd << 18) + (pud << 9) + pmd) << 21;
-				if (at >= EVERYTHING)
-					break;
+		for (size_t pud = 0; pud < puds; pud++)
+			for (size_t pgd = 0; pgd < PGDS; pgd++) {
 				if (!count--)
 					return;
-				(void)memory[at];
+				(void)memory[((pgd << 18) + (pud << 9) + pmd) << 21];
 			}
 }
 
@@ -87,7 +91,7 @@ static void write_file(const char *folder, const char *name, const char *text)
 	close(fd);
 }
 
-static int killed(const char *cgroup)
+static long kills(const char *cgroup)
 {
 	char path[256], text[512] = "";
 	snprintf(path, sizeof(path), "%s/memory.events", cgroup);
@@ -97,7 +101,7 @@ static int killed(const char *cgroup)
 		fail(path);
 	close(fd);
 	const char *at = strstr(text, "\noom_kill ");
-	return at && atol(at + 10) > 0;
+	return at ? atol(at + 10) : 0;
 }
 
 static double now(void)
@@ -122,9 +126,30 @@ static int reaped(int kmsg)
 	return 0;
 }
 
+// Takes a CPU for itself from when the victim is killed until the kernel says that the reaper is done. It is nobody's child:
+// what it uses is not the command's.
+static void keep_busy(const char *cgroup, long before, int kmsg)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		fail("fork");
+	if (pid) {
+		waitpid(pid, NULL, 0);
+		return;
+	}
+	if (fork())
+		_exit(0);
+	for (double end = now() + 600; now() < end && kills(cgroup) == before;)
+		usleep(1000);
+	for (double end = now() + 120; now() < end && !reaped(kmsg);)
+		;
+	_exit(0);
+}
+
 // The victim may only run when nobody else wants its CPU; as soon as it is killed, somebody does, until the reaper is done.
 // So it is still there when the reaper comes, two seconds after the kill, as on a machine that is overloaded.
-static void be_killed(const char *cgroup, const char *comm)
+static void be_killed(const char *cgroup, const char *comm, int thp)
 {
 	struct sched_param none = { 0 };
 	cpu_set_t cpus;
@@ -136,6 +161,7 @@ static void be_killed(const char *cgroup, const char *comm)
 	int kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
 	if (kmsg < 0 || lseek(kmsg, 0, SEEK_END) < 0)
 		fail("/dev/kmsg");
+	long before = kills(cgroup);
 	pid_t victim = fork();
 	if (victim < 0)
 		fail("fork");
@@ -144,13 +170,10 @@ static void be_killed(const char *cgroup, const char *comm)
 			fail("SCHED_IDLE");
 		prctl(PR_SET_NAME, comm);
 		write_file(cgroup, "cgroup.procs", "0");
-		read_every(HUGE, 1 << 20, 0);
+		read_every(HUGE, 1 << 20, thp);
 		exit(1);  // nobody killed it
 	}
-	while (!killed(cgroup))
-		usleep(1000);
-	for (double end = now() + 120; now() < end && !reaped(kmsg);)
-		;
+	keep_busy(cgroup, before, kmsg);
 	int status;
 	if (waitpid(victim, &status, 0) != victim || !WIFSIGNALED(status))
 		exit(1);
@@ -272,11 +295,99 @@ static void walk(long count, int alone)
 	}
 }
 
+static sigset_t usr1;  // blocked, to be waited for
+
+static void settle(long sharing)
+{
+	while (number_in("/sys/kernel/mm/ksm/pages_sharing", "") != sharing)
+		usleep(10000);
+}
+
+static void move(char *page)
+{
+	void *pages[] = { page };
+	int node, status;
+
+	if (syscall(SYS_move_pages, 0, 1L, pages, NULL, &status, 0) || status < 0)
+		fail("where is the page");
+	node = !status;
+	if (syscall(SYS_move_pages, 0, 1L, pages, &node, &status, 4) || status != node)  // MPOL_MF_MOVE_ALL
+		fail("move_pages");
+}
+
+// Each page is a VMA, on one anon_vma without a fork. Of the first ones, which alone are touched, KSM merges 256 that are
+// alike, three and two, one of which is then written to. Moves them whenever it is asked to, and answers.
+static void ksm_pages(long vmas)
+{
+	enum { MANY = 256, FEW = 3, PAIR = 2, ALIKE = MANY + FEW + PAIR };
+	char *memory = mmap(NULL, vmas * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	siginfo_t asked = { .si_pid = getppid() };
+
+	prctl(PR_SET_NAME, "split");
+	if (memory == MAP_FAILED || madvise(memory, vmas * PAGE, MADV_NOHUGEPAGE) ||
+	    madvise(memory, vmas * PAGE, MADV_MERGEABLE))
+		fail("mmap");
+	for (long i = 0; i < ALIKE; i++)
+		memset(memory + i * PAGE, i < MANY ? 1 : i < MANY + FEW ? 2 : 3, PAGE);
+	for (long i = 1; i < vmas; i += 2)
+		if (mprotect(memory + i * PAGE, PAGE, PROT_READ))
+			fail("mprotect");
+	write_file("/sys/kernel/mm/ksm", "sleep_millisecs", "1");
+	write_file("/sys/kernel/mm/ksm", "pages_to_scan", "10000");
+	write_file("/sys/kernel/mm/ksm", "run", "1");
+	settle(ALIKE - 3);
+	memory[(ALIKE - 1) * PAGE] = 4;
+	settle(ALIKE - 4);
+	write_file("/sys/kernel/mm/ksm", "run", "0");
+	for (int fd = 0; fd < 3; fd++)
+		close(fd);  // who started it may wait for their end
+	for (;;) {
+		for (int turn = 0; turn < asked.si_value.sival_int; turn++) {
+			move(memory);
+			move(memory + MANY * PAGE);
+			move(memory + (MANY + FEW) * PAGE);
+		}
+		kill(asked.si_pid, SIGUSR1);
+		sigwaitinfo(&usr1, &asked);
+	}
+}
+
+static void answered(pid_t pid)
+{
+	struct timespec longest = { .tv_sec = 300 };
+	siginfo_t said;
+
+	if (sigtimedwait(&usr1, &said, &longest) < 0 || said.si_pid != pid)
+		fail("no answer");
+}
+
+static void ksm(long vmas)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		fail("fork");
+	if (pid == 0)
+		ksm_pages(vmas);
+	answered(pid);
+	printf("%d\n", pid);
+}
+
+static void ask_to_move(pid_t pid, int count)
+{
+	if (sigqueue(pid, SIGUSR1, (union sigval){ .sival_int = count }))
+		fail("sigqueue");
+	answered(pid);
+}
+
 int main(int count, char **words)
 {
 	const char *what = count > 1 ? words[1] : "", *more = count > 2 ? words[2] : "";
 	int thp = count > 3 && !strcmp(words[3], "thp");
 
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &usr1, NULL);
 	if (!strcmp(what, "dense"))
 		read_every(PAGE, atol(more), thp);
 	else if (!strcmp(what, "sparse"))
@@ -285,9 +396,10 @@ int main(int count, char **words)
 		read_every(HUGE, atol(more), 0);
 		sleep(3);
 	} else if (!strcmp(what, "breadth"))
-		read_breadth_first(atol(more), thp);
+		read_breadth_first(atol(more), count > 3 ? atol(words[3]) : 512);
 	else if (!strcmp(what, "oom"))
-		be_killed(more, count > 3 ? words[3] : "<img src=x>;\"");  // as hostile as fits
+		be_killed(more, count > 3 ? words[3] : "<img src=x>;\"",  // as hostile as fits
+			  count > 4 && !strcmp(words[4], "thp"));
 	else if (!strcmp(what, "compact"))
 		compact();
 	else if (!strcmp(what, "ping"))
@@ -296,6 +408,10 @@ int main(int count, char **words)
 		reserve(*more ? atol(more) : 30);
 	else if (!strcmp(what, "walk"))
 		walk(atol(more), count > 3 && !strcmp(words[3], "alone"));
+	else if (!strcmp(what, "ksm"))
+		ksm(atol(more));
+	else if (!strcmp(what, "move"))
+		ask_to_move(atoi(more), count > 3 ? atoi(words[3]) : 1);
 	else
 		return 2;
 	return 0;
