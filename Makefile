@@ -84,6 +84,15 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 	$(BIN)/mmscope report "$$bundle" -o '$(REPORT)' || [ $$? -eq 1 ]; \
 	if [ -n "$$SUDO_UID" ] && [ -f '$(REPORT)' ]; then chown "$$SUDO_UID:$$SUDO_GID" '$(REPORT)'; fi
 
+# Files of tests that take minutes: they run the command, make reports, or ask every finding of every bundle.
+LONG := report|lake|fleet|finding|redact|guard|watch|picture|hostile|page_owner|comparison|host_groups|click|command|bundle
+LONG := $(LONG)|lights|browser|asked|corpus|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
+QUICK = $(shell ls tests/test_*.py | grep -vE '$(LONG)')
+.PHONY: quick
+quick: $(READY) ## lint, types, and the unit tests that need neither kernel nor browser nor minutes: two minutes
+	$(LINT)
+	$(BIN)/pytest -m 'not browser' $(QUICK)
+
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES) $(if $(findstring arm64,$(ALSO)$(BRIEFLY)),$(ARM64_PACKAGES))
