@@ -86,7 +86,7 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 
 # Files of tests that take minutes: they run the command, make reports, or ask every finding of every bundle.
 LONG := report|lake|fleet|finding|redact|guard|watch|picture|hostile|page_owner|comparison|host_groups|click|command|bundle
-LONG := $(LONG)|lights|browser|asked|corpus|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
+LONG := $(LONG)|lights|few_rows|crash|openmetrics|browser|asked|corpus|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
 QUICK = $(shell ls tests/test_*.py | grep -vE '$(LONG)')
 .PHONY: quick
 quick: $(READY) ## lint, types, and the unit tests that need neither kernel nor browser nor minutes: two minutes
