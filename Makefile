@@ -84,6 +84,15 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 	$(BIN)/mmscope report "$$bundle" -o '$(REPORT)' || [ $$? -eq 1 ]; \
 	if [ -n "$$SUDO_UID" ] && [ -f '$(REPORT)' ]; then chown "$$SUDO_UID:$$SUDO_GID" '$(REPORT)'; fi
 
+# Files of tests that take minutes: they run the command, make reports, or ask every finding of every bundle.
+LONG := report|lake|fleet|finding|redact|guard|watch|picture|hostile|page_owner|comparison|host_groups|click|command|bundle
+LONG := $(LONG)|lights|few_rows|crash|openmetrics|browser|asked|corpus|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
+QUICK = $(shell ls tests/test_*.py | grep -vE '$(LONG)')
+.PHONY: quick
+quick: $(READY) ## lint, types, and the unit tests that need neither kernel nor browser nor minutes: two minutes
+	$(LINT)
+	$(BIN)/pytest -m 'not browser' $(QUICK)
+
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES) $(if $(findstring arm64,$(ALSO)$(BRIEFLY)),$(ARM64_PACKAGES))
@@ -250,6 +259,10 @@ bench-lake: $(VENV)/.spark ## a lake of 100, 1,000 and 10,000 hosts: adding, fin
 .PHONY: docs
 docs: $(READY) ## docs/tables.md, docs/kernels.md and the commands of drgn, from declarations and data
 	@$(BIN)/python tools/make_docs.py
+
+.PHONY: release-check
+release-check: $(READY) ## whether this commit can be released (docs/RELEASING.md): versions, changelogs, docs, tag
+	@$(BIN)/python tools/release_check.py
 
 .PHONY: dist
 dist: $(READY) ## dist/mmscope.pyz, one file for a box without pip; DIST_PYTHON="3.11 3.13" for others' Pythons

@@ -414,7 +414,7 @@ class Fold:
     def _tally(self, column: str, sample: Sample, folded: str, *, failed: bool) -> None:
         """Count an allocation, or what happened inside of one."""
         if column == "reservations":
-            # Its own text has no order. The allocation that it is part of is told next, by the same
+            # Its own text has no order. The allocation that it is part of comes next, by the same
             # task, and has the first frames of this stack; unless an interrupt comes in between.
             waiting = self._reserving.setdefault(sample.tid, [])
             waiting.append(folded)
@@ -492,7 +492,7 @@ def _returns_to(pair: Pair, text: bytes, caller: str) -> str:
 
 
 def is_kernel(frame: Frame) -> bool:
-    """Whether a frame is the kernel's: by its address, or by where perf found the symbol."""
+    """True if a frame is the kernel's: by its address, or by where perf found the symbol."""
     return frame.address >= KERNEL or frame.dso.startswith(("[kernel", "[guest.kernel"))
 
 

@@ -8,7 +8,7 @@ MAX_NAME = 256
 
 
 def plain_name(name: str) -> str:
-    """
+    r"""
     A name that is safe between semicolons on one line: what would break it is written out, as
     ``\\x3b``, and so is what would command a terminal.
     """

@@ -84,7 +84,7 @@ class Unavailable(Exception):
 
 
 def look() -> Machine:
-    """This machine, as it is now."""
+    """The machine that this runs on, as it is now."""
     perf = shutil.which("perf")
     mounted = next((path for path in TRACEFS if (path / "events").is_dir()), None)
     hidden = next((p for p in TRACEFS if p.is_dir() and not os.access(p, os.X_OK)), None)
@@ -252,22 +252,9 @@ def unusable(choice: str, machine: Machine) -> str:
     if name in SOFTWARE:
         return ""
     if name.startswith("mmscope:"):
-        if machine.tracefs is None:
-            return NO_TRACEFS
-        if not machine.privileged:
-            return "kprobes are root's"
-        if not machine.kprobes:
-            return "this kernel has no kprobes (CONFIG_KPROBE_EVENTS), or not for this user"
-        return ""
+        return _no_kprobes(machine)
     if ":" in name:
-        if machine.tracefs is None:
-            return NO_TRACEFS
-        if not machine.readable or not (machine.privileged or machine.paranoid < 0):
-            return "tracepoints are root's (CAP_PERFMON and a readable tracefs)"
-        system, _, event = name.partition(":")
-        if not (machine.tracefs / "events" / system / event).is_dir():
-            return f"this kernel has no tracepoint {name}"
-        return ""
+        return _no_tracepoint(name, machine)
     if not machine.counters:
         return "no hardware counters here (a guest without a virtual PMU?)"
     if CORE_PMU.fullmatch(name) and not _countable(choice, machine):
@@ -275,8 +262,29 @@ def unusable(choice: str, machine: Machine) -> str:
     return ""
 
 
+def _no_kprobes(machine: Machine) -> str:
+    if machine.tracefs is None:
+        return NO_TRACEFS
+    if not machine.privileged:
+        return "kprobes are root's"
+    if not machine.kprobes:
+        return "this kernel has no kprobes (CONFIG_KPROBE_EVENTS), or not for this user"
+    return ""
+
+
+def _no_tracepoint(name: str, machine: Machine) -> str:
+    if machine.tracefs is None:
+        return NO_TRACEFS
+    if not machine.readable or not (machine.privileged or machine.paranoid < 0):
+        return "tracepoints are root's (CAP_PERFMON and a readable tracefs)"
+    system, _, event = name.partition(":")
+    if not (machine.tracefs / "events" / system / event).is_dir():
+        return f"this kernel has no tracepoint {name}"
+    return ""
+
+
 def _countable(choice: str, machine: Machine) -> bool:
-    """Whether perf knows an event of this model of CPU: its tables differ by model and release."""
+    """True if perf knows an event of this model of CPU: its tables differ by model and release."""
     assert machine.perf is not None
     # What is about sampling is nothing for perf stat.
     return _counts_with(machine.perf, choice.replace("freq={frequency},", ""))
@@ -349,6 +357,6 @@ def kernel_filter(event: Event, choice: str, tracefs: Path | None) -> str:
 
 
 def chooses_alone(event: Event, choice: str, tracefs: Path | None) -> bool:
-    """Whether :func:`kernel_filter` leaves no part out, so that ``keep`` has nothing to do."""
+    """True if :func:`kernel_filter` leaves no part out, so that ``keep`` has nothing to do."""
     given = kernel_filter(event, choice, tracefs)
     return bool(given) and given.count(" && ") == event.filter.count(" && ")

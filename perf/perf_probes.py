@@ -6,7 +6,7 @@ Each has the pid of its recording in its name, ``mmscope:rmap_walk_4711``: recor
 do not meet, ``kprobe_profile`` (which prints names without groups) tells them apart, and what a
 killed one left shows as such.
 
-Costs: a kprobe that nobody has enabled costs nothing; perf enables it. A return probe takes some
+Costs: a kprobe that is not enabled costs nothing; perf enables it. A return probe takes some
 hundred bytes for each call that may be under way.
 """
 

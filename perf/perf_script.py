@@ -202,7 +202,7 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     frames = block.find(b"\n\t")
     while at < len(block):
         if block.startswith(b"#", at):
-            # What perf says of the recording, or somebody else; unless it is a comm.
+            # What perf says of the recording, or another program; unless it is a comm.
             end = block.find(b"\n", at) % (len(block) + 1)
             if not _HEADER.match(block[at:end]):
                 at = end + 1
@@ -233,7 +233,7 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
 
 
 def _next_within(block: bytes, at: int, end: int) -> bool:
-    """Whether another sample or record begins before *end*."""
+    """True if another sample or record begins before *end*."""
     following = _HEADER.match(block, at) or _RECORD.match(block, at)
     return following is not None and following.start(2) < end
 

@@ -2,10 +2,10 @@
 """
 Ends what a recording began, whatever ends the recording: SIGKILL and the OOM killer, too.
 
-A process of its own, in a session of its own, that reads from its standard input until nobody has
-the other end any more, which is when the recording is over or dead. Then it ends perf, which would
-go on, and removes the kprobes of that recording, which would stay until the next boot. After an
-orderly end there is nothing left to do.
+A process of its own, in a session of its own, that reads from its standard input until the other
+end is closed, which is when the recording is over or dead. Then it ends perf, which would go on,
+and removes the kprobes of that recording, which would stay until the next boot. After an orderly
+end there is nothing left to do.
 
 Run as ``python -I -S probe_guard.py TRACEFS PID``; a line of input is the pid of a perf.
 

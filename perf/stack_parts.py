@@ -54,7 +54,7 @@ class Part:
 @dataclass(frozen=True)
 class Again:
     """
-    A part that somebody does in a task's stead, and the task perhaps once more.
+    A part that another does in a task's stead, and the task perhaps once more.
 
     :ivar by: one of those who do the work.
     :ivar begin, end: tracepoints with the pid of the task, between which they do it.
@@ -169,7 +169,7 @@ class KnownFrames:
 
     def nmi(self, event: str, architecture: str) -> str:
         """
-        Whether a sampler reaches code that runs with interrupts off: ``yes``, ``no``, or
+        Tell if a sampler reaches code that runs with interrupts off: ``yes``, ``no``, or
         ``unknown``; empty for what is not a sampler.
         """
         name = re.split(r"[/:]", event)[0]

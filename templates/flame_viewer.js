@@ -294,13 +294,13 @@
     reset.addEventListener("click", function () { back(false); });
     input.addEventListener("input", function () { count(); keep(); });
 
-    // All stacks, once somebody looks.
+    // All stacks, once they are looked at.
     async function load(link) {
       const read = await unfolded(link);
       read.kinds = kinds(read, box);
       read.total = read.values.reduce(function (sum, value) { return sum + value; }, 0);
       all = read;
-      // What the buttons show, before somebody asks.
+      // What the buttons show, before it is asked for.
       for (const step of [data, from.bind(null, "callers"), from.bind(null, "leaves")]) {
         await rest();
         step();

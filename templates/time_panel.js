@@ -80,7 +80,7 @@
       return inside.length > 1 ? inside[inside.length - 1][1] - inside[0][1] : null;
     }
     // Whether a level is no farther from where it was than it is between two readings (the median),
-    // as one that goes up and down; of fewer than four readings nobody can tell.
+    // as one that goes up and down; of fewer than four readings that is unknown.
     function sways(line, begin, end, difference) {
       const inside = line.points.filter(function (point) { return point[0] >= begin && point[0] <= end; });
       const steps = inside.slice(1).map(function (point, n) { return Math.abs(point[1] - inside[n][1]); });

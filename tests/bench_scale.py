@@ -136,9 +136,7 @@ def sizes_table(measured: list[tuple[SparseMachine, Run, Run]]) -> Table:
 
 
 def sections_table(measured: list[tuple[SparseMachine, Run, Run]]) -> Table:
-    """
-    Seconds of each section that takes some; who waits for a shared pass first, pays for it.
-    """
+    """Seconds of each section that takes some; who waits for a shared pass first, pays for it."""
     table = Table("section", title="seconds by section")
     for machine, _, _ in measured:
         table.add_column(f"{machine.gib:,} GiB", justify="right")

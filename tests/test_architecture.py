@@ -5,20 +5,20 @@
 
 import ast
 import contextlib
+import copy
+import graphlib
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 CODE = [path for top in ("drgn", "perf", "reports") for path in sorted((ROOT / top).rglob("*.py"))]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-MOST_FILES = 15  # of a folder
-MOST_LINES = 550  # of a file
-MOST_LINES_OF_A_FUNCTION = 60  # with its docstring
 
 
 def chapter(title: str) -> str:
@@ -72,22 +72,33 @@ def test_every_folder_is_described() -> None:
     assert described == folders | {"mmscope", "tests", "debian", "deploy"}
 
 
-def test_no_folder_is_a_crowd() -> None:
-    for folder, files in Counter(path.parent for path in CODE).items():
-        assert files <= MOST_FILES, folder
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    """Imports between files, wherever in a file they are."""
+    # A folder without __init__.py is a root of its own.
+    return grimp.build_graph("mmscope", "mmscope.drgn", cache_dir=None)
 
 
-def test_no_file_is_long() -> None:
-    for path in CODE:
-        assert len(path.read_text().splitlines()) <= MOST_LINES, path
+def in_order(graph: grimp.ImportGraph) -> None:
+    """:raises graphlib.CycleError: files import each other; it names them."""
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    graphlib.TopologicalSorter(imports).prepare()
 
 
-def test_no_function_is_long() -> None:
-    for path in CODE:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or 0) - node.lineno + 1
-                assert lines <= MOST_LINES_OF_A_FUNCTION, f"{path}: {node.name}"
+def test_no_files_import_each_other(graph: grimp.ImportGraph) -> None:
+    in_order(graph)
+
+
+def test_a_cycle_of_imports_is_seen(graph: grimp.ImportGraph) -> None:
+    ours = {".".join(("mmscope", *path.relative_to(ROOT).with_suffix("").parts)) for path in CODE}
+    assert {name.removesuffix(".__init__") for name in ours} <= graph.modules
+    changed = copy.deepcopy(graph)
+    # It is imported in a function.
+    chain = ("mmscope.reports.lake.catalog", "mmscope.reports.lake.bucket")
+    assert graph.direct_import_exists(importer=chain[0], imported=chain[1])
+    changed.add_import(importer="mmscope.reports.lake.layout", imported=chain[0])
+    with pytest.raises(graphlib.CycleError, match=r"lake\.catalog"):
+        in_order(changed)
 
 
 # Whose results have numbers and no names.

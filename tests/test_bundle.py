@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-A bundle is whole or absent, gives back what was written, and is trusted in nothing.
-"""
+"""A bundle is whole or absent, gives back what was written, and is trusted in nothing."""
 
 import csv
 import dataclasses

@@ -338,7 +338,7 @@ class TestTwoBoots:
         assert [c.name for c in table(found, "page_tables").what] == ["comm"]
         assert (
             reason(found, "exit_costs")
-            == "its rows are named by pid, which another boot gives anew"
+            == "its rows are named by pid, which each boot numbers itself"
         )
 
     def test_a_sum_with_an_unknown_part_is_unknown(self, make: Make) -> None:

@@ -230,6 +230,6 @@ def test_the_refusal_is_one_line_that_says_what_to_do(
 
     monkeypatch.setattr(cut_short, "attach", none)
     with pytest.raises(
-        TargetError, match=r"was cut short.*another libkdumpfile.*copy the dump anew"
+        TargetError, match=r"was cut short.*another libkdumpfile.*copy the dump again"
     ):
         read_what_is_there(Program(), tmp_path / "core")

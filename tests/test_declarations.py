@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-What tables and sections declare, and what is derived from it.
-"""
+"""What tables and sections declare, and what is derived from it."""
 
 import ast
 import re

@@ -81,8 +81,8 @@ def test_it_is_found_and_said(tmp_path: Path, case: Case) -> None:
 
 def without_rows_of_the_first_table_nothing_is_found(database: Database, asked: Question) -> None:
     """
-    Such a question is not asked. Here it is, of all the rest of what it was found in. (Others
-    cannot be checked then, as what they need is a row of that table.)
+    Such a question is not asked. Here it is, of all the rest of what it was found in: others
+    cannot be checked then, as what they need is a row of that table.
     """
     assert database.rows(query_of(database, asked))
     database.connection.execute(f'delete from "{asked.needs[0].partition(".")[0]}"')

@@ -163,7 +163,7 @@ class TestLedgers:
                     for hours, slab in ((0, 100), (4, 400))
                 ),
             )  # fmt: skip
-        for file in layout.files_of(layout.at(tmp_path / "lake")):
+        for file in layout.files_of(layout.Lake(tmp_path / "lake")):
             if file.table == "memory_ledger" and file.day == "2026-11-22":
                 path = file.path(tmp_path / "lake")
                 path.write_bytes(path.read_bytes()[:-9])

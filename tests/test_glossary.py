@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-The glossary: terms are marked once in a text, where a reader meets them, and nowhere else.
-"""
+"""The glossary: terms are marked once in a text, where a reader meets them, and nowhere else."""
 
 import re
 from pathlib import Path

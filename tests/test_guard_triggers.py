@@ -280,7 +280,7 @@ def test_a_sample_that_has_no_room_takes_that_of_older_ones(
 
 
 def test_what_one_host_says_is_taken(tmp_path: Path) -> None:
-    """This very host's files, as they are."""
+    """The files of the host itself, as they are."""
     history = History(60.0)
     sampler = Sampler("/", 9)
     for number in (1, 2, 3):

@@ -108,7 +108,7 @@ def test_what_root_adds_to_is_roots_alone(
 def test_files_stay_few_however_many_come_singly(tmp_path: Path) -> None:
     for number in range(9):
         lake_of(tmp_path, small(tmp_path / f"b{number}", f"h{number}", kills=number + 1))
-    files = layout.files_of(layout.at(tmp_path / "lake"))
+    files = layout.files_of(layout.Lake(tmp_path / "lake"))
     of_counters = [file for file in files if file.table == "vm_counters"]
     assert len(of_counters) <= 4
     assert sum(file.rows for file in of_counters) == 9
@@ -171,7 +171,7 @@ def test_who_is_killed_leaves_nothing_half_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake_of(tmp_path, small(tmp_path / "one", "one", kills=1))
-    before = layout.files_of(layout.at(tmp_path / "lake"))
+    before = layout.files_of(layout.Lake(tmp_path / "lake"))
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -179,12 +179,12 @@ def test_who_is_killed_leaves_nothing_half_added(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(adding, "commit", killed)
         lake_of(tmp_path, small(tmp_path / "two", "two", kills=1))
-    assert layout.files_of(layout.at(tmp_path / "lake")) == before
+    assert layout.files_of(layout.Lake(tmp_path / "lake")) == before
     assert [taken.host for taken in read_catalog(tmp_path / "lake").bundles] == ["one"]
     lake_of(tmp_path, tmp_path / "two")
     left = {path for path in (tmp_path / "lake").rglob("*.parquet")}
     assert left == {
-        f.path(tmp_path / "lake") for f in layout.files_of(layout.at(tmp_path / "lake"))
+        f.path(tmp_path / "lake") for f in layout.files_of(layout.Lake(tmp_path / "lake"))
     }
 
 
@@ -200,7 +200,7 @@ class TestBadInput:
     def test_a_torn_file_costs_those_in_it_one_table(self, tmp_path: Path) -> None:
         old = small(tmp_path / "old", "old", "2026-11-20T10:00:00+00:00", 2)
         lake_of(tmp_path, old, small(tmp_path / "new", "new", kills=2))
-        for file in layout.files_of(layout.at(tmp_path / "lake")):
+        for file in layout.files_of(layout.Lake(tmp_path / "lake")):
             if file.table == "vm_counters" and file.day == "2026-11-20":
                 path = file.path(tmp_path / "lake")
                 path.write_bytes(path.read_bytes()[:-9])
@@ -212,7 +212,7 @@ class TestBadInput:
 
     def test_a_file_that_is_damaged_inside_does_too(self, tmp_path: Path) -> None:
         lake_of(tmp_path, small(tmp_path / "b", "h", kills=2))
-        for file in layout.files_of(layout.at(tmp_path / "lake")):
+        for file in layout.files_of(layout.Lake(tmp_path / "lake")):
             if file.table == "vm_counters":
                 path = file.path(tmp_path / "lake")
                 data = bytearray(path.read_bytes())

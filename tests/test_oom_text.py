@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmscope.drgn.log.oom_rows import EXITING, KILLED, NOBODY, OPEN, PANIC
+from mmscope.drgn.log.oom_rows import EXITING, KILLED, NO_ONE, OPEN, PANIC
 from mmscope.drgn.log.oom_text import OomRecords, read_oom_records, whole_records
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be
 from mmscope.drgn.tables.rows import columns
@@ -170,7 +170,7 @@ class TestLost:
         assert first.lacks == "the victim's row of the table of tasks"
 
     def test_a_table_that_was_not_printed(self, kernel: str) -> None:
-        """vm.oom_dump_tasks=0"""
+        """A log of vm.oom_dump_tasks=0."""
         text = re.sub(r"<6>\[ +[0-9.]+\] (?:Tasks state|\[ ).*\n", "", printed(kernel))
         assert {row.lacks for row in read(text).kills} == {"the table of tasks"}
 
@@ -286,7 +286,7 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("line", "outcome"),
         [
-            ("Out of memory and no killable processes...", NOBODY),
+            ("Out of memory and no killable processes...", NO_ONE),
             ("Kernel panic - not syncing: System is deadlocked on memory", PANIC),
             ("Kernel panic - not syncing: Out of memory: compulsory panic_on_oom is enabled",
              PANIC),
@@ -309,7 +309,7 @@ class TestEnds:
         ]  # fmt: skip
         header = [replace(each, caller="T7") for each in parse_dmesg(self.HEADER).records]
         found = read_oom_records([*header, *records])
-        assert [row.outcome for row in found.kills] == [NOBODY]
+        assert [row.outcome for row in found.kills] == [NO_ONE]
         assert found.memory == []
         assert len(read_oom_records([*header, *records[1:]]).memory) == 6
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-The readers of page_owner_stacks/show_*: each file alone, and after any other one.
-"""
+"""The readers of page_owner_stacks/show_*: each file alone, and after any other one."""
 
 import gzip
 from collections.abc import Sequence

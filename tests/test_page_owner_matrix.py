@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-A row a stack, a column a reading: held against the plain way to read each kind of file.
-"""
+"""A row a stack, a column a reading: held against the plain way to read each kind of file."""
 
 import csv
 import io

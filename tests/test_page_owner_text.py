@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-The readers of page_owner's text: every form a kernel prints, and every way it can be broken.
-"""
+"""The readers of page_owner's text: every form a kernel prints, and every way it can be broken."""
 
 import gzip
 import random

@@ -116,7 +116,7 @@ def bare(place: Path) -> Bundle:
 
 @pytest.fixture(scope="module")
 def readings(place: Path) -> tuple[Bundle, Bundle]:
-    """This machine before and after a process of that name came, beside another one."""
+    """The machine before and after a process of that name came, beside another one."""
     with job(place):
         mmscope(place, "collect", "--proc-root", "/", "-o", place / "before")
         time.sleep(1)

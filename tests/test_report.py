@@ -561,7 +561,7 @@ class TestSections:
 
 
 def words_of(page: str, section: str) -> str:
-    """What a section says. (To parse a whole page takes four times as long as to make it.)"""
+    """A section's text. To parse a whole page takes four times as long as to make it."""
     (_, _, rest) = page.partition(f'<section class="section" id="section-{section}"')
     assert rest
     return re.sub(r"<[^>]*>", "", rest.partition("</section>")[0].partition(">")[2])

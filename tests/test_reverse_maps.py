@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-Interval counts, trees and lists in arrays, against the same by hand.
-"""
+"""Interval counts, trees and lists in arrays, against the same by hand."""
 
 from collections import Counter
 from typing import Any

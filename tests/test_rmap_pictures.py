@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-The pictures of reverse maps, held against the tables that they are drawn from.
-"""
+"""The pictures of reverse maps, held against the tables that they are drawn from."""
 
 import re
 from dataclasses import asdict

@@ -98,7 +98,7 @@ def test_a_damaged_vmcoreinfo_is_said_to_be_so(
     said = refusal(core)
     assert said.startswith(f"{core}: its VMCOREINFO note, by which a dump is read, is damaged: ")
     assert words in said
-    assert said.endswith("; copy the dump anew from where it was taken")
+    assert said.endswith("; copy the dump again from where it was taken")
 
 
 @pytest.mark.parametrize(

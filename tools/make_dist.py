@@ -86,7 +86,7 @@ def add(archive: zipfile.ZipFile, name: str, data: bytes, *, packed: bool = True
 
 
 def project() -> bytes:
-    """This project as a zip, with the metadata by which drgn finds its commands."""
+    """The project as a zip, with the metadata by which drgn finds its commands."""
     packed = io.BytesIO()
     files = {
         f"mmscope/{folder}{path.relative_to(ROOT / 'mmscope' / folder).as_posix()}": path

@@ -76,7 +76,7 @@ LINE = re.compile(r"([a-z_0-9.]{1,64}) ([0-9]{1,20})")
 
 @dataclass
 class CgroupFiles:
-    """What the files say."""
+    """The contents of the files."""
 
     version: int
     rows: list[MemoryCgroup] = field(default_factory=list)

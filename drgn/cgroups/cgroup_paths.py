@@ -29,7 +29,7 @@ NODE: dict[str, str | tuple[str, ...]] = {
 
 
 class _Node(NamedTuple):
-    """What a ``struct kernfs_node`` says."""
+    """Members of a ``struct kernfs_node``."""
 
     parent: int
     name: str | None
@@ -38,7 +38,7 @@ class _Node(NamedTuple):
 
 @dataclass
 class CgroupPaths:
-    """Of each cgroup its path, and the id of its directory, which is the inode number."""
+    """Path of each cgroup, and the id of its directory, which is the inode number."""
 
     paths: list[str | None]
     ids: list[int | None]

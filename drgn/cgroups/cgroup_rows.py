@@ -259,7 +259,7 @@ def page_rows(
 
 
 def counter_rows(memcgs: Memcgs, paths: CgroupPaths) -> list[MemoryCgroupCounter]:
-    """What memory.stat would print of the largest cgroups, but zeros."""
+    """The lines of memory.stat of the largest cgroups, but zeros."""
     return [
         MemoryCgroupCounter(paths.paths[at], paths.ids[at], name, value)
         for at in largest_first(memcgs)[:MAX_COUNTED].tolist()

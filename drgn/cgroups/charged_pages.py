@@ -139,7 +139,7 @@ class ChargedPages(Shared):
         pages: NDArray[np.int64],
         starts: NDArray[np.int64],
     ) -> None:
-        """Of pages of dying cgroups also whose they are."""
+        """Count pages of dying cgroups by their owner, too."""
         dying = find(self._dying, words[starts]) >= 0
         if not dying.any():
             return
@@ -163,7 +163,7 @@ class ChargedPages(Shared):
 @dataclass(frozen=True, slots=True)
 class Charges:
     """
-    What is charged to whom.
+    Pages by the cgroup that they are charged to.
 
     :ivar memcg: positions in :class:`Memcgs`; :ivar kind: of the page; :ivar kernel: charged as
         kernel memory; :ivar pages: base pages.
@@ -179,7 +179,7 @@ class Charges:
 
 def charges(prog: Program, counted: ChargedPages, memcgs: Memcgs, gaps: Gaps) -> Charges:
     """
-    Whose the pages are, after the pass.
+    The owners of the pages, after the pass.
 
     :param gaps: gets what could not be read.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What keeps memory cgroups that were removed: the files that have pages charged to them, swapped out
+Pins of memory cgroups that were removed: the files that have pages charged to them, swapped out
 memory, dying cgroups below them; or nothing of that.
 
 A removed cgroup is freed when its last reference goes. Each page that is charged to it has one up
@@ -168,7 +168,7 @@ File = tuple[str | None, str | None, str | None, str | None, bool | None]
 
 
 def _files(prog: Program, mappings: NDArray[np.uint64], gaps: Gaps) -> list[File]:
-    """Of each address_space: file system, device, inode, path, whether the file is deleted."""
+    """The file of each address_space: file system, device, inode, path, and if it is deleted."""
     spaces = struct_dtype(prog.type("struct address_space"), {"host": "host"})
     hosts, read = read_scattered(prog, mappings, spaces, gaps)
     type_ = prog.type("struct inode")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What an IDR or an XArray has (``struct xarray``, lib/xarray.c), read level by level.
+Entries of an IDR or an XArray (``struct xarray``, lib/xarray.c), read level by level.
 
 Costs a read of neighbouring nodes (576 bytes for 64 entries), not one of an entry. The shift of a
 node says how far it is from the leaves: one that does not come down is damaged, so that no loop is

@@ -127,7 +127,7 @@ class Memcgs:
     @cached_property
     def dying(self) -> NDArray[np.bool_]:
         """
-        Which are removed and kept by references only: ``CSS_DYING`` (``kill_css()``,
+        Cgroups that are removed and kept by references only: ``CSS_DYING`` (``kill_css()``,
         kernel/cgroup/cgroup.c).
         """
         bit = constant(self.prog, "CSS_DYING", 1 << 4)
@@ -220,7 +220,7 @@ def memcgs_once(memory: Memory) -> Memcgs:
 
 
 def _depths(parent: NDArray[np.int64], pointers: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How many steps it is from each to the root, level by level; -1 where there is no way."""
+    """The number of steps from each to the root, level by level; -1 where there is no way."""
     depth = np.full(len(parent), -1, np.int64)
     depth[pointers == 0] = 0
     for level in range(MOST_LEVELS):
@@ -280,7 +280,7 @@ def _items(prog: Program) -> dict[str, int]:
 
 def _stat_index(prog: Program) -> Any:
     """
-    Where an item is in the array of states.
+    The index of an item in the array of states.
 
     Since "memcg: reduce memory for the lruvec and memcg stats" (ff48c71c26aa, in v6.10) only items
     that cgroups count have a place, which a table of signed bytes has, from 1; since "memcg:

@@ -6,7 +6,7 @@ Beside a chunk is a vector, with an entry for every smallest allocation there ma
 allocation begins has its ``struct obj_cgroup``, NULL if it is charged to none (mm/percpu.c,
 ``pcpu_memcg_post_alloc_hook()``). It is ``pcpu_chunk.obj_cgroups``, or ``obj_exts`` since "mm:
 percpu: enable per-cpu allocation tagging" (24e44cc22aa3, in v6.10). What a removed cgroup allocated
-is its parent's (``memcg_reparent_objcgs()``, mm/memcontrol.c), until somebody frees it.
+is its parent's (``memcg_reparent_objcgs()``, mm/memcontrol.c), until it is freed.
 
 Costs one scattered read for the allocations of a chunk.
 """
@@ -49,10 +49,10 @@ PERCPU_CGROUPS = Table(
 
 class PercpuOwners:
     """
-    What each ``struct obj_cgroup`` is charged for, chunk after chunk.
+    Charges of each ``struct obj_cgroup``, chunk after chunk.
 
     :ivar gaps: what of the vectors could not be read.
-    :raises LookupError: the kernel charges percpu memory to nobody: before v5.9, and without
+    :raises LookupError: the kernel does not charge percpu memory: before v5.9, and without
         CONFIG_MEMCG.
     """
 

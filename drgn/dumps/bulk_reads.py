@@ -120,7 +120,7 @@ class Handle:
 
 def drgn_translates() -> bool:
     """
-    Whether drgn is told to translate addresses by itself; the library may do so differently
+    True if drgn has to translate addresses by itself; the library may do so differently
     (``prefer_drgn_vaddr_reader()``, libdrgn/kdump.c, which asks atoi()).
     """
     said = re.match(r"\s*[+-]?(\d+)", os.environ.get("DRGN_PREFER_PGTABLE_READER", ""))

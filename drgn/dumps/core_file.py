@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a core file says of itself, before anything is read through it: ELF, and makedumpfile's
+The header of a core file, before anything is read through it: ELF, and makedumpfile's
 kdump-compressed format.
 
 Which memory is missing since the file was cut short, or since makedumpfile left it out, is in the
@@ -115,9 +115,7 @@ def read_kdump(path: Path) -> Kdump | None:
 
 
 def left_out(path: Path) -> str | None:
-    """
-    What makedumpfile left out of a kdump-compressed file, in words; None if nothing.
-    """
+    """The pages that makedumpfile left out of a file, in words; None if it has all."""
     kdump = read_kdump(path)
     if kdump is None or ends_before_pages(path):
         return None
@@ -134,7 +132,7 @@ def left_out(path: Path) -> str | None:
 
 def ends_before_pages(path: Path) -> bool:
     """
-    Whether a kdump-compressed file was cut short before it says which pages it has. libkdumpfile
+    True if a kdump-compressed file was cut short before it says which pages it has. libkdumpfile
     (0.5.5) maps what should be there, and the process dies of SIGBUS.
     """
     kdump = read_kdump(path)
@@ -142,7 +140,7 @@ def ends_before_pages(path: Path) -> bool:
 
 
 def split_part(path: Path) -> str | None:
-    """Which part of a dump a file is, in words; None if it is a whole one."""
+    """The part of a dump that a file is, in words; None if it is a whole one."""
     kdump = read_kdump(path)
     if kdump is None or not kdump.split:
         return None
@@ -153,7 +151,7 @@ def split_part(path: Path) -> str | None:
 
 
 def _bits(path: Path, kdump: Kdump, number: int) -> int:
-    """How many bits of a bitmap are set."""
+    """The number of bits that are set in a bitmap."""
     begin = kdump.bitmaps + number * kdump.bitmap_bytes
     # What a damaged header says may be far more than there is.
     size = max(min(kdump.bitmap_bytes, path.stat().st_size - begin), 0)
@@ -166,7 +164,7 @@ def _bits(path: Path, kdump: Kdump, number: int) -> int:
 
 def _missing(path: Path, kdump: Kdump) -> Iterator[tuple[int, NDArray[np.bool_]]]:
     """
-    Which page frames are in a dump by its bitmap, but have their descriptor or data behind the end
+    Page frames that are in a dump by its bitmap, but have their descriptor or data behind the end
     of the file: the first PFN of a stretch, and of each in it whether. From the last stretch on.
 
     Nothing of a split dump, whose bitmap is that of the whole.
@@ -219,7 +217,7 @@ def missing_frames(path: Path) -> NDArray[np.uint8] | None:
 
 def missing_bytes(path: Path) -> int:
     """
-    How much of the memory in a core lies behind the end of the file: it was cut short.
+    Bytes of a core's memory beyond the end of the file, which was cut short.
 
     0 for a whole core, and for formats that do not say.
     """

@@ -61,7 +61,7 @@ Bytes = ctypes.Array[ctypes.c_char]
 
 
 class _Place(ctypes.Structure):
-    """``addrxlat_fulladdr_t``"""
+    """``addrxlat_fulladdr_t``."""
 
     _fields_ = (("address", ctypes.c_uint64), ("space", ctypes.c_int))
 
@@ -109,7 +109,7 @@ class Reader:
         return found
 
     def _place(self, address: int, physical: bool) -> int:
-        """Where the library has it."""
+        """The library's address of it."""
         offset = address % self._page_size
         page = address - offset
         place = self._known.get(page | physical)
@@ -136,7 +136,7 @@ class Reader:
         return int(place.address)
 
     def _prepare(self, page: int) -> ctypes.c_void_p:
-        """How the library translates; it looks at page tables for that."""
+        """Set up the library's translation, by page tables."""
         context, library = ctypes.c_void_p(), self._handle.library
         # Where those of the kernel's text are missing it fails, once, and does without what it
         # would have known of them (vtop_init(), vtop.c).

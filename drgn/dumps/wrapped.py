@@ -2,7 +2,7 @@
 """
 Dumps that have to be unpacked before they are read: those that another tool compressed, and those
 in makedumpfile's flattened format (``-F``), a stream of what was to be written where, for pipes, in
-which nobody can seek. kdump-tools of Debian writes every dump so (``kdump-config``, 1.10.7).
+which cannot be sought in. kdump-tools of Debian writes every dump so (``kdump-config``, 1.10.7).
 
 Format: ``struct makedumpfile_header`` and ``struct makedumpfile_data_header`` (makedumpfile.h,
 1.7.6), big-endian on every architecture.
@@ -47,7 +47,7 @@ class FlattenedError(Exception):
 
 def head_of(path: Path) -> bytes:
     """
-    What a file begins with, by which its format is known.
+    The first bytes of a file, by which its format is known.
 
     :raises OSError: it cannot be read.
     """

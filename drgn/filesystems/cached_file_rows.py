@@ -74,7 +74,7 @@ class CachedFile:
         help="no directory has it any more (i_nlink is 0); empty: it never was in one"
     )
     held: bool | None = column(
-        help="somebody has it open or mapped, by the references to its dentry; empty: that cannot "
+        help="it is open or mapped, by the references to its dentry; empty: that cannot "
         "be told, as of all that is not in tmpfs"
     )
     size_bytes: int | None = column(high=1 << 63, help="i_size")
@@ -132,7 +132,7 @@ class CachedFilesystem:
     deleted_files: int | None = column(high="files", help="files that no directory has any more")
     deleted_pages: int | None = column(unit="pages", high="pages", help="of those")
     left_files: int | None = column(
-        high="files", help="files that nobody has open or mapped; empty: that cannot be told"
+        high="files", help="files that are neither open nor mapped; empty: that cannot be told"
     )
     left_pages: int | None = column(unit="pages", high="pages", help="of those")
     mounted_by_init: bool | None = column(
@@ -299,7 +299,7 @@ def _others(
 
 def checks(files: CachedFiles, vmstat: dict[str, int]) -> list[CachedFileCheck]:
     """
-    What the kernel counts of the same pages.
+    The kernel's own counts of the same pages.
 
     :param vmstat: lines of /proc/vmstat; those that are missing are left out.
     """

@@ -97,7 +97,7 @@ class CachedFiles:
 
     @property
     def writes_back(self) -> NDArray[np.bool_]:
-        """Whose dirty pages are written somewhere: ``mapping_can_writeback()``."""
+        """Files whose dirty pages are written back: ``mapping_can_writeback()``."""
         able = np.append(self.supers.writes_back, False)[self.sb]
         return np.asarray(able | (self.kind == BLOCK_DEVICE))
 
@@ -180,7 +180,7 @@ def _tell_held(
     files: CachedFiles, at: NDArray[np.int64], dentry: NDArray[Any], read: NDArray[np.bool_]
 ) -> None:
     """
-    Whether anybody has shared memory open or mapped.
+    Find out whether shared memory is open or mapped.
 
     Each open ``struct file``, which a mapping has too, holds its dentry. Of tmpfs, as long as a
     file has a name, that holds it as well (``shmem_mknod()``, mm/shmem.c: dget(), or in 7.2
@@ -193,13 +193,13 @@ def _tell_held(
     single = read & (dentry["next"] == 0)
     held = np.where(single, NOT_HELD, CANNOT_TELL)
     held[read & (dentry["count"].astype(np.int64) > pinned)] = HELD
-    # Without a name it would be gone if nobody had it; what kernel code has is none of these.
+    # Without a name it would be gone if it were not in use; what kernel code has is none of these.
     held[(held == NOT_HELD) & ((pinned == 0) | (kind == KERNEL))] = CANNOT_TELL
     files.held[at] = held
 
 
 def held_of(files: CachedFiles, at: int) -> bool | None:
-    """Whether anybody has a file open or mapped; None: that cannot be told."""
+    """True if a file is open or mapped; None if that is unknown."""
     held = int(files.held[at])
     return None if held == CANNOT_TELL else held == HELD
 
@@ -213,7 +213,7 @@ def deleted_of(files: CachedFiles, at: int) -> bool | None:
 
 def path_of_file(files: CachedFiles, at: int) -> str | None:
     """
-    What a file is called: its path, ``memfd:NAME``, ``SYSV…`` with its key, a block device's name.
+    The name of a file: its path, ``memfd:NAME``, ``SYSV…`` with its key, a block device's name.
 
     None where it has no dentry (any more), or that cannot be read.
     """

@@ -83,7 +83,7 @@ COUNTED = (
 @dataclass
 class DentryCache:
     """
-    What was found.
+    The dentries that were found.
 
     :ivar sums: of each of :data:`COUNTED`, a number for each super block.
     :ivar unknown_types: of file systems whose inodes' cache was not found.
@@ -264,7 +264,7 @@ def _add(result: DentryCache, name: str, sb: NDArray[np.int64], each: int = 1) -
 
 def kernel_counts(prog: Program) -> dict[str, int]:
     """
-    What the kernel counts, CPU by CPU: dentry_stat and inodes_stat of /proc/sys/fs
+    Sums of the kernel's counters of each CPU: dentry_stat and inodes_stat of /proc/sys/fs
     (``proc_nr_dentry()``, fs/dcache.c, and ``proc_nr_inodes()``, fs/inode.c); what cannot be read
     is left out.
     """

@@ -76,8 +76,8 @@ def _say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
             memory,
             found,
             f"{files.dentries_lost:,} dentries of files of shared memory cannot be read: "
-            "whether somebody has these open or mapped is unknown, and they are in no count of "
-            "files that nobody has",
+            "whether these are open or mapped is unknown, and they are in no count of "
+            "unused files",
         )
     if files.other_rows:
         found.notes.append(
@@ -101,7 +101,7 @@ Whose pages the page cache has: files, block devices, and shared memory, which i
 too: tmpfs, memfd, SysV. All files are in the table by file system, which adds up to the ledger's
 *page cache* and to the huge pages that files have; those with the most pages are named. A file that
 no directory has any more keeps its memory until the last process closes it. What is in tmpfs keeps
-it until somebody removes it, and a SysV segment until
+it until it is removed, and a SysV segment until
 [`shmctl(IPC_RMID)`](https://man7.org/linux/man-pages/man2/shmctl.2.html): no process need have it.
 """,
     command=Command("the files with the most pages in memory", top=TOP),
@@ -173,7 +173,7 @@ DENTRIES_SECTION = Section(
     intro="""
 The names and the inodes of files that the kernel keeps in memory, by file system: all objects in
 the slab caches of dentries and inodes. A *negative* dentry remembers that a name is not there; each
-new name that is looked up in vain makes one, and nothing but reclaim limits them.
+new name that is looked up and not found makes one, and nothing but reclaim limits them.
 
 The kernel's own counts, in
 [/proc/sys/fs/dentry-state](https://docs.kernel.org/admin-guide/sysctl/fs.html#dentry-state), are

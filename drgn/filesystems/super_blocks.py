@@ -34,7 +34,7 @@ COLUMNS = {"type": "s_type", "dev": "s_dev", "bdi": "s_bdi", "root": "s_root", "
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """Where a file system is mounted."""
+    """A mount of a file system."""
 
     path: str | None
     by_init: bool | None  # in the mount namespace of init; None: it is mounted nowhere
@@ -76,7 +76,7 @@ class SuperBlocks:
         return 0
 
     def mounted(self, at: int) -> Mounted:
-        """Where one of them is mounted: in init's namespace if there, the shortest path."""
+        """The mount of one of them: in init's namespace if there, the shortest path."""
         return self._mounts_of(at)[0]
 
     def roots(self, at: int) -> dict[int, str]:

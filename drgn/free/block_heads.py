@@ -32,7 +32,7 @@ class BlockHeads:
     implausible: NDArray[np.int64]
 
     def fill(self, begin: int, end: int) -> bool:
-        """Whether the pages from one place to another are all theirs, and a block begins there."""
+        """True if the pages from one place to another are all theirs, and a block begins there."""
         return bool(
             len(self.places)
             and self.places[0] == begin
@@ -87,7 +87,5 @@ def buddy_mapcount(prog: Program) -> int:
 
 
 def max_order(prog: Program) -> int:
-    """
-    The largest order of a free block (MAX_PAGE_ORDER; MAX_ORDER - 1 before v6.4).
-    """
+    """The largest order of a free block (MAX_PAGE_ORDER; MAX_ORDER - 1 before v6.4)."""
     return (prog.type("struct zone").member("free_area").type.length or 1) - 1

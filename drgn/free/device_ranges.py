@@ -23,7 +23,7 @@ MAX_ADDRESS = 1 << 56  # of physical memory
 
 @dataclass(frozen=True, slots=True)
 class PagemapRange:
-    """What the kernel says of a range, before the vmemmap is walked."""
+    """A range of a pagemap, before the vmemmap is walked."""
 
     start_pfn: int
     end_pfn: int
@@ -35,7 +35,7 @@ class PagemapRange:
 
     @property
     def pages(self) -> int:
-        """Whose struct pages are initialised by memmap_init_zone_device(), shared or not."""
+        """Pages whose struct pages are initialised by memmap_init_zone_device(), shared or not."""
         return self.end_pfn - self.start_pfn - self.altmap_pages
 
 
@@ -87,7 +87,7 @@ def pagemap_ranges(prog: Program) -> tuple[list[PagemapRange], str]:
 
 def has_compound_pages(prog: Program) -> bool:
     """
-    Whether device memory can have pages of more than a base page: since "mm/memremap: add
+    True if device memory can have pages of more than a base page: since "mm/memremap: add
     ZONE_DEVICE support for compound pages" (c4386bd8ee3a, in v5.17).
     """
     return bool(prog.type("struct dev_pagemap").has_member("vmemmap_shift"))
@@ -125,6 +125,6 @@ class DeviceMemory:
             self.counted = False
 
     def has(self, physical: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which addresses are a device's."""
+        """True for each address of a device."""
         inside: NDArray[np.bool_] = np.searchsorted(self.edges, physical, side="right") % 2 == 1
         return inside

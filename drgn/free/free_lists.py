@@ -175,7 +175,7 @@ class FreeBlockFinder(SharedColumns):
 
     @property
     def followed(self) -> bool:
-        """Whether there is what the lists are followed by."""
+        """True if there is what the lists are followed by."""
         return self.blocks <= MAX_BLOCKS and not self.too_high
 
     def forget(self) -> None:
@@ -466,7 +466,7 @@ def read_pagetypeinfo(text: str) -> list[FreeBlocks]:
 
 def read_buddyinfo(text: str) -> list[FreeBlocks]:
     """
-    What /proc/buddyinfo says without root: blocks by order, of unknown migratetype.
+    Blocks of /proc/buddyinfo, without root: blocks by order, of unknown migratetype.
 
     :raises ValueError: the text is not /proc/buddyinfo's, or not all of it.
     """

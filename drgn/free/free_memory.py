@@ -34,7 +34,7 @@ _Finder = TypeVar("_Finder", bound=Consumer)
 
 @dataclass
 class FreeMemory:
-    """What a pass found; ask it for the part you need, which raises if that part failed."""
+    """The results of a pass; ask it for the part you need, which raises if that part failed."""
 
     prog: Program
     types: PageblockTypes

@@ -117,7 +117,7 @@ def pageblock_order(prog: Program) -> int:
 
 def pageblock_bits(prog: Program) -> tuple[int, int | None]:
     """
-    How the bits of a pageblock are laid out.
+    The layout of a pageblock's bits.
 
     Since "mm/page_isolation: make page isolation a standalone bit" (e904bce2d9d4, in v6.17) a
     pageblock has five flags, stored in eight bits, and Isolate is a bit beside the type it keeps;
@@ -207,7 +207,7 @@ def pageblock_types(prog: Program) -> PageblockTypes:
 
 def _holes_are_offline(prog: Program) -> bool:
     """
-    Whether ``pfn_to_online_page()`` looks at the map of a section that was there at boot: since
+    True if ``pfn_to_online_page()`` looks at the map of a section that was there at boot: since
     "mm: teach pfn_to_online_page() to consider subsection validity" (9f9b02e5b346, in v5.12), which
     came with "mm: move pfn_to_online_page() out of line".
     """

@@ -142,7 +142,7 @@ class PcpFinder(SharedColumns):
 
 def _behind(blocks: BlockHeads, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
     """
-    Which pages are behind the first of a free block: in them is what was there before. Up to v5.17
+    Pages after the first of a free block: in them is what was there before. Up to v5.17
     that is a link of a per-CPU list (see :func:`_linked_back`).
     """
     at = np.searchsorted(blocks.places, pages) - 1
@@ -218,7 +218,7 @@ def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
     pagesets: list[tuple[int, str, int, Object]] = [
         (node, zone_name(zone), cpu, per_cpu_pages(zone, cpu))
         for node, _, zone in for_each_zone(prog)
-        # Empty zones share the boot pageset (mm/page_alloc.c), whose lists are nobody's.
+        # Empty zones share the boot pageset (mm/page_alloc.c), whose lists are of no zone.
         if zone.present_pages.value_()
         for cpu in online_cpus(prog)
     ]
@@ -254,7 +254,7 @@ def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
 
 
 def _by_head(followed: Followed, ascending: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many entries each head has; of :func:`follow_lists` heads were *ascending*."""
+    """The number of entries of each head; of :func:`follow_lists` heads were *ascending*."""
     blocks = np.zeros(len(ascending), np.int64)
     blocks[ascending] = np.bincount(followed.head[followed.head >= 0], minlength=len(ascending))
     return blocks
@@ -290,7 +290,7 @@ def _page_frames(prog: Program, pages: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 def read_zoneinfo_pcp(text: str) -> list[PcpPages]:
     """
-    What /proc/zoneinfo says of the same: pages by zone and CPU, order and migratetype unknown.
+    The same from /proc/zoneinfo: pages by zone and CPU, order and migratetype unknown.
 
     :raises ValueError: the text is not /proc/zoneinfo's, or not all of it.
     """

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-Sections about free memory: zones, free lists, per-CPU lists, pageblocks, counters, settings.
-"""
+"""Sections about free memory: zones, free lists, per-CPU lists, pageblocks, counters, settings."""
 
 import dataclasses
 
@@ -190,7 +188,7 @@ def pageblocks_from_files(files: Files) -> Found:
 
 def pageblock_note(blocks: int, gaps: Gaps, what: str) -> list[str]:
     """
-    What is missing where ``mem_section.usage`` could not be read, if so.
+    A note if ``mem_section.usage`` could not be read.
 
     :param blocks: pageblocks in such sections.
     :param what: comes of it.

@@ -94,7 +94,7 @@ ZONES = Table("zones", "Zones", Zone, measure="free_pages", memory="free")
 
 @table_row
 class FreeAccounting:
-    """What a zone's NR_FREE_PAGES is made of; the remainder is what nobody accounts for."""
+    """What a zone's NR_FREE_PAGES is made of; the remainder is not accounted for."""
 
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
@@ -151,7 +151,7 @@ def zone_name(zone: Object) -> str:
 
 def per_cpu_zone_stats(zone: Object, cpu: int) -> Object:
     """
-    What a CPU has not folded into the counters of a zone yet: ``struct per_cpu_zonestat``, since
+    Counts of a CPU that are not folded into its zone's yet: ``struct per_cpu_zonestat``, since
     "mm/page_alloc: split per cpu page lists and zone stats" (28f836b6777b, in v5.14); before, it is
     a part of ``struct per_cpu_pageset``.
     """
@@ -193,7 +193,7 @@ def node_page_state(pgdat: Object, item: str) -> int:
 
 def thp_in_pages(prog: Program) -> bool:
     """
-    Whether the kernel counts huge pages in base pages: since "mm: memcontrol: convert NR_ANON_THPS
+    True if the kernel counts huge pages in base pages: since "mm: memcontrol: convert NR_ANON_THPS
     account to pages" (69473e5de873) and its neighbours, all in v5.12; before, in huge pages.
 
     The change leaves no trace; its neighbours in time do: NR_SWAPCACHE (b6038942480e, in v5.12;
@@ -207,7 +207,7 @@ def thp_in_pages(prog: Program) -> bool:
 
 def caps_by_hundredth(prog: Program) -> bool | None:
     """
-    Whether ``reserve_highatomic_pageblock()`` caps the reserve at a hundredth of the zone.
+    True if ``reserve_highatomic_pageblock()`` caps the reserve at a hundredth of the zone.
 
     So it is since "mm: page_alloc: correct high atomic reserve calculations" (d68e39fc45f7) and "…
     enforce minimum zone size to do high atomic reserves" (9cd20f3fe045, both in v6.8); before, one

@@ -190,7 +190,7 @@ def ledger_checks(prog: Program, pages: LedgerPages) -> tuple[list[LedgerCheck],
 
 def _boot_check(prog: Program, pages: LedgerPages) -> LedgerCheck:
     """
-    What the page allocator never had: present less managed pages, of all zones. Those pages have
+    Pages that the allocator never had: present less managed pages, of all zones. Those pages have
     PG_reserved, whatever they are used for (``memmap_init_reserved_pages()``, mm/memblock.c).
     """
     kept = sum(

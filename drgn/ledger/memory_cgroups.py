@@ -71,7 +71,7 @@ def _say(
     paths: list[str | None],
     charged: Charges | None,
 ) -> None:
-    """What keeps the tables from being whole, and what to know of them."""
+    """Say why tables are not whole, and what to know of them."""
     gone = found.remarks if memory.live else found.notes
     if memcgs.vanished:
         gone.append(f"{memcgs.vanished:,} entries of css_idr are no memory cgroups")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a page is used for, as far as its struct page says it.
+The use of a page, as far as its struct page has it.
 
 Of a compound page the head says it for all, of a free block its first page. What decides, in this
 order (include/linux/page-flags.h, mm_types.h):
@@ -38,7 +38,7 @@ from mmscope.drgn.workers.shares import InexactError
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a page is used for: a class, and the part of it."""
+    """A use of pages: a class, and the part of it."""
 
     owner: str
     part: str
@@ -250,7 +250,7 @@ class PageKinds:
         return kinds
 
     def _marks(self, chunk: PageChunk, flags: NDArray[np.uint32]) -> NDArray[np.uint8]:
-        """What decides in most pages, as a byte a page: see :data:`REFERENCED`."""
+        """The bits that decide in most pages, as a byte a page: see :data:`REFERENCED`."""
         mapping = np.ascontiguousarray(chunk["mapping"])
         marks: NDArray[np.uint8] = (chunk["refcount"] != 0).view(np.uint8)
         marks |= (mapping != 0).view(np.uint8) << np.uint8(1)
@@ -270,7 +270,7 @@ class PageKinds:
 
 class _Movable:
     """
-    Which of a driver's pages are zsmalloc's, where these have no page type.
+    Pages of a driver that are zsmalloc's, where these have no page type.
 
     That is so before "mm/zsmalloc: use a proper page type" (43d746dc49bb, in v6.11): ``mapping``
     leads to the driver's ``struct movable_operations``, or, before "mm: Convert all PageMovable
@@ -284,7 +284,7 @@ class _Movable:
         self._spaces: dict[int, bool] = {}
 
     def of_zsmalloc(self, mapping: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Of which pages the mapping is zsmalloc's."""
+        """Pages whose mapping is zsmalloc's."""
         pointers = mapping & ~np.uint64(3)
         if self._operations is not None:
             return np.asarray(pointers == np.uint64(self._operations))
@@ -306,7 +306,7 @@ class _Movable:
 
 
 def _type_tests(prog: Program) -> list[tuple[int, int, int]]:
-    """Of each page type its kind, and the mask and the value that it has."""
+    """The kind of each page type, with its mask and value."""
     tests = []
     if (buddy := constant(prog, "PGTY_buddy", -1)) >= 0 and buddy < 0x100:
         for name, kind in TYPES.items():

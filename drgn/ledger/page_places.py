@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Pages that are known by where they are: RAM, the kernel image, vmalloc areas, struct pages, …
-
+Pages that are known by where they are: RAM, the kernel image, vmalloc areas, struct pages.
 What a struct page cannot say, its place can: a page of a vmalloc area looks like any other. Places
 are gathered before the pass over all struct pages, and looked up chunk by chunk.
 """
@@ -57,7 +56,7 @@ MAX_ORDER = 30  # beyond any architecture's: damage
 
 @dataclass
 class PagePlaces:
-    """What is known of pages by their place, and what could not be found out."""
+    """Pages that are known by their place, and the gaps."""
 
     ram: PageRanges = field(default_factory=PageRanges)
     owned: PageRanges = field(default_factory=PageRanges)
@@ -137,7 +136,7 @@ def _in_ram(resources: list[Resource], row: Resource) -> bool:
 
 
 def _add_areas(memory: Memory, places: PagePlaces) -> None:
-    """What vmalloc() has, kernel stacks and percpu chunks among it, and the tables that map it."""
+    """Add vmalloc areas, kernel stacks and percpu chunks among them, and their page tables."""
     prog = memory.prog
     found = places.areas = vmalloc_areas(prog)
     if not found.whole:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Ranges of page frames that belong to somebody by where they are, not by what their struct pages say.
+Ranges of page frames whose owner is known by where they are, not by what their struct pages say.
 """
 
 from dataclasses import dataclass, field
@@ -61,7 +61,8 @@ class PageRanges:
 def ranges_fill(
     starts: NDArray[np.int64], ends: NDArray[np.int64], values: NDArray[Any], count: int
 ) -> NDArray[Any]:
-    """*count* places, with the value of each range between its start and its end; 0 elsewhere.
+    """
+    *count* places, with the value of each range between its start and its end; 0 elsewhere.
 
     :param starts: ascending; no range overlaps another.
     """

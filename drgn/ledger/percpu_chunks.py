@@ -189,7 +189,7 @@ def shared_with_first(prog: Program, end: int) -> int:
 
 def _variables(prog: Program, page: int, units: int) -> list[PercpuChunk]:
     """
-    What lies before the first chunk: the kernel's own variables.
+    The kernel's own variables, before the first chunk.
 
     The last page of theirs is the next chunk's as well (``start_offset``), and counted there.
     """
@@ -206,7 +206,7 @@ def _allocations(
     prog: Program, chunk: Object, unit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """
-    Where allocations begin, in bits of the maps, and how many bytes each has.
+    The first bit of each allocation in the maps, and its bytes.
 
     What lies before the region that is given out, and behind it, is marked as allocated
     (``pcpu_alloc_first_chunk()``).

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-The section of the ledger: where the memory is, the kernel's counters, what is unexplained.
-"""
+"""The section of the ledger: where the memory is, the kernel's counters, what is unexplained."""
 
 import contextlib
 

@@ -5,7 +5,7 @@
 Exact: ``pages`` and ``inuse_pages`` are what /proc/swaps prints (``swap_show()``, mm/swapfile.c).
 Costs a few reads an area.
 
-A slot is in use also while its page is in the swap cache, or of nobody until the slot is freed:
+A slot is in use also while its page is in the swap cache, or of no process until the slot is freed:
 ``used`` is at least what processes and shmem have there. The text, /proc/swaps, has the same.
 
 ``struct zram`` (drivers/block/zram/zram_drv.h), which is a module's, has what a device stores and
@@ -227,7 +227,7 @@ def read_swaps(text: str) -> list[SwapArea]:
 
 def zswap(prog: Program) -> list[Zswap]:
     """
-    What zswap stores, without the memory that it takes; none, if the kernel was built without it.
+    The pages in zswap, without the memory that it takes; none, if the kernel was built without it.
 
     :raises FaultError: a part of it cannot be read.
     :raises ValueError: its pools are damaged.

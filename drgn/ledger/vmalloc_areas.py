@@ -3,7 +3,7 @@
 ``struct vm_struct``: the kernel's virtually contiguous memory, by who asked for it.
 
 All areas come out of the trees of ``struct vmap_area`` and are read together; which pages they have
-is in the kernel's page tables. Pages that vmap() maps belong to somebody else, who had them before
+is in the kernel's page tables. Pages that vmap() maps have another owner, who had them before
 (``VM_MAP``), unless they were handed over with ``VM_MAP_PUT_PAGES``; ioremap() maps devices.
 
 The text that says the same is /proc/vmallocinfo (root only).
@@ -55,7 +55,7 @@ class VmallocAreas:
     gaps: Gaps = field(default_factory=Gaps)
 
     def owns(self) -> NDArray[np.bool_]:
-        """Which areas own the pages that are mapped in them."""
+        """Areas that own the pages that are mapped in them."""
         plain = (self.flags & np.uint64(VM_ALLOC)) != 0
         given = (self.flags & np.uint64(VM_MAP_PUT_PAGES)) != 0
         return np.asarray(plain & ((self.flags & np.uint64(VM_MAP)) == 0) | given)

@@ -38,7 +38,7 @@ class VmallocCaller:
         holds="words",
         key=True,
         help="vmalloc, kernel stacks, percpu: pages of its own (in /proc/vmallocinfo kernel "
-        "stacks are vmalloc); vmap: pages that somebody else has; ioremap: a device's memory",
+        "stacks are vmalloc); vmap: pages of another owner; ioremap: a device's memory",
     )
     areas: int = column(help="areas")
     pages: int | None = column(
@@ -159,7 +159,7 @@ VMALLOC_SECTION = Section(
     intro="""
 Memory that is contiguous in the kernel's addresses only, by the function that asked for it: large
 tables, kernel stacks, percpu chunks, code of modules and of BPF programs, BPF maps. What vmap() and
-ioremap() map belongs to somebody else.
+ioremap() map has another owner.
 """,
     command=Command("vmalloc memory by caller", top=TOP),
     since="0.2.0",

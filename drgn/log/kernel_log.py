@@ -123,12 +123,12 @@ def _copied(files: Files) -> Log:
 
 
 def missing(log: Log) -> list[str]:
-    """What keeps a log from being whole, but for its beginning."""
+    """The reasons why a log is not whole, but for its beginning."""
     return [f"{log.lost:,} records are lost or damaged"] if log.lost else []
 
 
 def beginning(log: Log) -> list[str]:
-    """Where a log begins, if not with the boot."""
+    """The beginning of a log, if it is not the boot."""
     gone = (log.overwritten or 0) + log.left_out
     return [f"it begins {gone:,} records after the boot"] if gone else []
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the OOM killer did, as the kernel's log tells it: who asked, for what, who was killed and what
+The OOM killer's work, as the kernel's log tells it: who asked, for what, who was killed and what
 it held, who else was there, and which memory was free.
 
 Costs reading the log, which section ``kernel_log`` needs, too.

@@ -54,7 +54,7 @@ MIGRATETYPES = {
 
 @dataclass
 class MemoryThen:
-    """What one call of the OOM killer printed of memory."""
+    """Memory as one call of the OOM killer printed it."""
 
     memory: dict[tuple[int, str, str], int] = field(default_factory=dict)  # bytes
     machine: dict[str, int] = field(default_factory=dict)  # pages

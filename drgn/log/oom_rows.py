@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the OOM killer says of itself, as rows: who asked, who was killed, who else was there, and
+Rows of the OOM killer's messages: who asked, who was killed, who else was there, and
 which memory there was.
 
 All are numbered by ``oom``: a call of the OOM killer, in the order of the log. Two logs number
@@ -10,7 +10,7 @@ theirs apart.
 from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_ORDER, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
-KILLED, EXITING, NOBODY, PANIC, OPEN = (
+KILLED, EXITING, NO_ONE, PANIC, OPEN = (
     "killed",
     "was exiting already",
     "nobody could be killed",
@@ -28,11 +28,11 @@ class OomKill:
     """A process that the OOM killer took, or a call of it that took none."""
 
     oom: int = column(key=True, low=1, help=OOM_ID)
-    victim: int = column(key=True, help="1 is the first that this call killed; 0: it killed nobody")
+    victim: int = column(key=True, help="1 is the first that this call killed; 0: it killed none")
     seconds: float | None = column(unit="s", help="since boot, by the record's time")
     outcome: str = column(
         holds="words",
-        help=f"{KILLED}; {EXITING}; {NOBODY}; {PANIC}; {OPEN}: its end is not in the log",
+        help=f"{KILLED}; {EXITING}; {NO_ONE}; {PANIC}; {OPEN}: its end is not in the log",
     )
     invoker: str | None = column(holds="comm", help="task whose allocation had failed")
     invoker_pid: int | None = column(high=MOST_PIDS, help="pid of that task")
@@ -40,7 +40,7 @@ class OomKill:
     gfp_mask: str | None = column(holds="kernel", help="of the allocation, hexadecimal")
     gfp_flags: str | None = column(holds="kernel", help="its names, as printed")
     order: int | None = column(
-        low=-1, high=MOST_ORDER, help="of the allocation; -1: somebody asked by SysRq-f"
+        low=-1, high=MOST_ORDER, help="of the allocation; -1: asked for by SysRq-f"
     )
     constraint: str | None = column(
         holds="kernel",

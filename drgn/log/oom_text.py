@@ -5,8 +5,8 @@ mm/memcontrol.c, of 5.10, 6.1, 6.12, 7.2 and 7.3.
 
 One call writes a header, the memory that there was, a table of tasks, a summary, and a line for
 each process that it kills. It holds ``oom_lock`` meanwhile, so no two calls are mixed; lines of
-others may lie between, and are told by their caller where the log has it. Only records of the
-kernel's own count (facility 0): what a program writes to /dev/kmsg never has that
+others may lie between, and their caller distinguishes them where the log has it. Only records of
+the kernel's own count (facility 0): what a program writes to /dev/kmsg never has that
 (devkmsg_write()).
 
 Costs a look at each record; the log is read once.
@@ -26,7 +26,7 @@ from mmscope.drgn.log.oom_memory import KIB, MemoryThen, N, memory_line, memory_
 from mmscope.drgn.log.oom_rows import (
     EXITING,
     KILLED,
-    NOBODY,
+    NO_ONE,
     OPEN,
     PANIC,
     OomCgroupMemory,
@@ -184,7 +184,7 @@ class _Reader:
                 self.line(record, line)
 
     def line(self, record: LogRecord, text: str) -> bool:
-        """Whether a line is one of the OOM killer's."""
+        """True if a line is one of the OOM killer's."""
         for pattern, read in ANYWHERE if any(map(text.__contains__, MARKS)) else ():
             if match := pattern.fullmatch(text):
                 read(self, record, match)
@@ -284,8 +284,8 @@ class _Reader:
         message = match.string.partition(": Killed")[0]
         self.ended(record, message).damage("the line of a kill")
 
-    def nobody(self, record: LogRecord, match: re.Match[str]) -> None:
-        self._end(record, NOBODY)
+    def no_one(self, record: LogRecord, match: re.Match[str]) -> None:
+        self._end(record, NO_ONE)
 
     def panicked(self, record: LogRecord, match: re.Match[str]) -> None:
         self._end(record, PANIC)
@@ -321,7 +321,7 @@ ANYWHERE: tuple[
     (KILL, _Reader.kill),
     (SKIPPED, _Reader.skipped),
     (re.compile(LIKE_KILL.pattern + ".*", re.DOTALL), _Reader.damaged_kill),
-    (re.compile(re.escape(NO_VICTIM)), _Reader.nobody),
+    (re.compile(re.escape(NO_VICTIM)), _Reader.no_one),
     (PANICKED, _Reader.panicked),
     (REAPED, _Reader.reaped),
     (NOT_REAPED, _Reader.not_reaped),
@@ -333,7 +333,7 @@ def _same(one: str | None, other: str | None) -> bool:
 
 
 def _fits(constraint: str | None, message: str) -> bool:
-    """Whether a kill may be of a call with this constraint (out_of_memory())."""
+    """True if a kill may be of a call with this constraint (out_of_memory())."""
     of_cgroup = message.startswith("Memory cgroup")
     return constraint is None or of_cgroup == (constraint == "CONSTRAINT_MEMCG")
 
@@ -347,7 +347,7 @@ def _is_task(text: str) -> bool:
 
 
 def _inside(call: _Call, text: str) -> bool:
-    """Whether a line belongs to the call whose records are being read."""
+    """True if a line belongs to the call whose records are being read."""
     if LIKE_TASK.match(text):
         call.memory.in_stats = False
         return _task(call, text)

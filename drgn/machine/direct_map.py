@@ -192,8 +192,8 @@ def _count(
     """
     What each level has, by its name.
 
-    What is present and not valid maps memory of a process that nobody may touch (PROT_NONE). Here
-    it is memory that the kernel took out of its reach: arm64 marks it so (PTE_PRESENT_INVALID) in
+    What is present and not valid is memory that a process may not touch (PROT_NONE). Here it is
+    memory that the kernel took out of its reach: arm64 marks it so (PTE_PRESENT_INVALID) in
     ``set_direct_map_invalid_noflush()``.
     """
     counts = {level.name: _Level() for level in form.levels}

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-What a tree of text files (a live host's root, an unpacked sosreport) says of its machine.
-"""
+"""What a tree of text files (a live host's root, an unpacked sosreport) says of its machine."""
 
 import contextlib
 import datetime

@@ -57,7 +57,7 @@ class Feature:
 
 def has_member(member: str, *structures: str) -> Callable[[Program], bool | None]:
     """
-    Whether a structure has a member; unknown where the structure itself is unknown.
+    True if a structure has a member; unknown where the structure itself is unknown.
 
     :param structures: its name, and what it was called before.
     """
@@ -75,30 +75,28 @@ def has_member(member: str, *structures: str) -> Callable[[Program], bool | None
 
 def has_symbol(*names: str, beside: str) -> Callable[[Program], bool | None]:
     """
-    Whether there is a function or variable of one of these names that is not inlined.
+    True if there is a function or variable of one of these names that is not inlined.
 
     :param beside: a symbol of the same kind and file that is always there: where that one is not
         seen either (no such subsystem, or kallsyms without variables), nothing shows.
     """
-
     return _known_beside(lambda prog, symbol: prog.symbol(symbol), names, beside)
 
 
 def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
     """
-    Whether the kernel was compiled from a function, inlined or not.
+    True if the kernel was compiled from a function, inlined or not.
 
     :param beside: a function of the same file that is always there, and always inlined: where debug
         info does not have that one (BTF has none that are inlined), nothing shows.
     """
-
     return _known_beside(lambda prog, function: prog.function(function), (name,), beside)
 
 
 def _known_beside(
     look_up: Callable[[Program, str], object], names: Sequence[str], beside: str
 ) -> Callable[[Program], bool | None]:
-    """Whether one of *names* is found; its absence counts only where *beside* is."""
+    """True if one of *names* is found; its absence counts only where *beside* is."""
 
     def known(prog: Program, wanted: str) -> bool:
         try:
@@ -140,7 +138,7 @@ def reserves_from_buddy_only(prog: Program) -> bool | None:
 
 
 def per_cpu_orders(prog: Program) -> bool | None:
-    """Whether there are more lists than migratetypes that have one."""
+    """True if there are more lists than migratetypes that have one."""
     try:
         lists = prog.type("struct per_cpu_pages").member("lists").type.length or 0
         return lists > int(prog.constant("MIGRATE_PCPTYPES").value_())
@@ -150,7 +148,7 @@ def per_cpu_orders(prog: Program) -> bool | None:
 
 def file_says(path: str, words: str = "") -> Callable[[Callable[[str], str]], bool | None]:
     """
-    Whether there is a file, with some words.
+    True if there is a file, with some words.
 
     Unknown if not: it may be of a folder that was copied in part, or of a kernel that shows less.
     """

@@ -133,7 +133,7 @@ class PoisonFinder(Shared):
         marked = (flags & self.flag) != 0
         if not marked.any():
             return
-        # Struct pages that nobody initialised are all ones where CONFIG_DEBUG_VM filled them.
+        # Uninitialised struct pages are all ones where CONFIG_DEBUG_VM filled them.
         at = np.flatnonzero(marked & (flags != np.uint64((1 << 64) - 1)))
         room = max(MAX_MARKED - len(self.found.pfns), 0)
         self.found.more += max(len(at) - room, 0)

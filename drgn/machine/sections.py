@@ -228,7 +228,7 @@ POISONED_PAGES_SECTION = Section(
         POISON_COUNTERS,
     ),
     intro="""
-Pages that the kernel gave up, since hardware, or somebody in its place, reported them as bad
+Pages that the kernel gave up, since hardware, or an administrator in its place, reported them bad
 (`PG_hwpoison`, [kernel documentation: hwpoison](https://docs.kernel.org/mm/hwpoison.html)). A
 base page is lost alone. One bad page of a hugetlb page keeps all of it out of use until it is
 dissolved. If HVO had optimised it, that first takes memory for the struct pages that were given

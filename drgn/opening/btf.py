@@ -246,43 +246,47 @@ class Btf:
         if number >= len(self._kinds):
             raise BtfError(f"BTF is damaged: there is no type {number:,}")
         kind = int(self._kinds[number])
-        if kind in (STRUCT, UNION):
-            return self._compound(number)
-        if kind in (ENUM, ENUM64):
-            return self._enum(number)
+        if kind not in _BUILDERS:
+            raise BtfError(f"BTF is damaged: type {number} of kind {kind} is no type of an object")
+        return _BUILDERS[kind](self, number)
+
+    def _named(self, number: int) -> tuple[str | None, int]:
+        """The name of a type, and its size or the type that it is made of."""
         name = self._name(int(self._name_offsets[number]))
-        value = int(self._size_or_type[number])
-        if kind == INT:
-            encoding = int(self._words[self._starts[number] + 3]) >> 24 & 0xF
-            if name is None or value not in (1, 2, 4, 8, 16):
-                raise BtfError(f"BTF is damaged: type {number} is an integer of {value} bytes")
-            if encoding & INT_BOOL:
-                return self.prog.bool_type(name, value)
-            # What made the BTF of 5.10 took it for an unsigned one.
-            signed = bool(encoding & INT_SIGNED) or name == "signed char"
-            return self.prog.int_type(name, value, signed)
-        if kind == FLOAT:
-            if name is None or value not in (2, 4, 8, 10, 12, 16):
-                raise BtfError(f"BTF is damaged: type {number} is a float of {value} bytes")
-            return self.prog.float_type(name, value)
-        if kind == PTR:
-            return self.prog.pointer_type(self.type(value))
-        if kind == ARRAY:
-            return self._array(number)
-        if kind == TYPEDEF:
-            if name is None:
-                raise BtfError(f"BTF is damaged: type {number} is a typedef without a name")
-            return self.prog.typedef_type(name, self.type(value))
-        if kind in QUALIFIERS:
-            of = self.type(value)
-            return of.qualified(of.qualifiers | QUALIFIERS[kind])
-        if kind == TYPE_TAG:
-            return self.type(value)
-        if kind == FWD:
-            return self._declared(number, name)
-        if kind == FUNC_PROTO:
-            return self._function_type(number)
-        raise BtfError(f"BTF is damaged: type {number} of kind {kind} is no type of an object")
+        return name, int(self._size_or_type[number])
+
+    def _integer(self, number: int) -> Type:
+        name, size = self._named(number)
+        encoding = int(self._words[self._starts[number] + 3]) >> 24 & 0xF
+        if name is None or size not in (1, 2, 4, 8, 16):
+            raise BtfError(f"BTF is damaged: type {number} is an integer of {size} bytes")
+        if encoding & INT_BOOL:
+            return self.prog.bool_type(name, size)
+        # In the BTF of 5.10 pahole left out its sign.
+        signed = bool(encoding & INT_SIGNED) or name == "signed char"
+        return self.prog.int_type(name, size, signed)
+
+    def _float(self, number: int) -> Type:
+        name, size = self._named(number)
+        if name is None or size not in (2, 4, 8, 10, 12, 16):
+            raise BtfError(f"BTF is damaged: type {number} is a float of {size} bytes")
+        return self.prog.float_type(name, size)
+
+    def _pointer(self, number: int) -> Type:
+        return self.prog.pointer_type(self._referenced(number))
+
+    def _typedef(self, number: int) -> Type:
+        name, of = self._named(number)
+        if name is None:
+            raise BtfError(f"BTF is damaged: type {number} is a typedef without a name")
+        return self.prog.typedef_type(name, self.type(of))
+
+    def _qualified(self, number: int) -> Type:
+        of = self._referenced(number)
+        return of.qualified(of.qualifiers | QUALIFIERS[int(self._kinds[number])])
+
+    def _referenced(self, number: int) -> Type:
+        return self.type(int(self._size_or_type[number]))
 
     def _array(self, number: int) -> Type:
         at = self._starts[number] + 3
@@ -294,8 +298,9 @@ class Btf:
         # What is written [] or [0] has no length here.
         return self.prog.array_type(element, length or None)
 
-    def _declared(self, number: int, name: str | None) -> Type:
+    def _declared(self, number: int) -> Type:
         """A type that is only declared here; another record may define it."""
+        name = self._name(int(self._name_offsets[number]))
         union = bool(self._info[number] >> 31)
         if name is None:
             raise BtfError(f"BTF is damaged: type {number} is declared without a name")
@@ -313,8 +318,7 @@ class Btf:
             TypeParameter(self._later(type_number), self._name(name))
             for name, type_number in (pairs[:-1] if variadic else pairs)
         ]
-        returns = self.type(int(self._size_or_type[number]))
-        return self.prog.function_type(returns, parameters, variadic)
+        return self.prog.function_type(self._referenced(number), parameters, variadic)
 
     def _enum(self, number: int) -> Type:
         wide = self._kinds[number] == ENUM64
@@ -388,7 +392,7 @@ class Btf:
         return self._flattened[number]
 
     def _later(self, number: int, bits: int = 0) -> Callable[[], Any]:
-        """A type that is built when somebody looks at the member."""
+        """A type that is built when the member is looked at."""
         if bits:
             return lambda: Object(self.prog, self._object(number), bit_field_size=bits)
         return lambda: self._object(number)
@@ -399,6 +403,23 @@ class Btf:
         if built.kind == TypeKind.FUNCTION:
             raise BtfError(f"BTF is damaged: something is of type {number}, a function")
         return built
+
+
+_BUILDERS: dict[int, Callable[[Btf, int], Type]] = {
+    INT: Btf._integer,
+    FLOAT: Btf._float,
+    PTR: Btf._pointer,
+    ARRAY: Btf._array,
+    STRUCT: Btf._compound,
+    UNION: Btf._compound,
+    ENUM: Btf._enum,
+    ENUM64: Btf._enum,
+    TYPEDEF: Btf._typedef,
+    **dict.fromkeys(QUALIFIERS, Btf._qualified),
+    TYPE_TAG: Btf._referenced,
+    FWD: Btf._declared,
+    FUNC_PROTO: Btf._function_type,
+}
 
 
 def _parts(blob: bytes) -> tuple[str, bytes, bytes]:

@@ -112,7 +112,7 @@ def _names(prog: Program, tokens: int, start: int) -> dict[str, int] | None:
 
 
 def _fit(data: bytes, names: int, count: int) -> bool:
-    """Whether behind so many names are the markers, which say where every 256th of them begins."""
+    """True if the markers follow so many names, which say where every 256th of them begins."""
     places, at = [], names
     for number in range(count):
         if at + 1 >= len(data):

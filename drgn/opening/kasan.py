@@ -10,7 +10,7 @@ KASAN. Cannot know: where the shadow is on other architectures than x86-64.
 
 from drgn import Architecture, Program
 
-# CONFIG_KASAN_SHADOW_OFFSET, which nobody can choose: "x86_64: add KASan support" (ef7f0d6a6ca8, in
+# CONFIG_KASAN_SHADOW_OFFSET, which cannot be chosen: "x86_64: add KASan support" (ef7f0d6a6ca8, in
 # v4.0).
 OFFSET, SCALE_SHIFT = 0xDFFF_FC00_0000_0000, 3
 EARLY_PAGE = "kasan_early_shadow_page"  # which only kernels have that have a shadow
@@ -23,7 +23,7 @@ def shadow_address(address: int) -> int:
 
 
 def has_known_place(prog: Program) -> bool:
-    """Whether it is known where this architecture has the shadow."""
+    """True if it is known where this architecture has the shadow."""
     return prog.platform is not None and prog.platform.arch == Architecture.X86_64
 
 

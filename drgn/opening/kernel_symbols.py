@@ -123,7 +123,7 @@ class KernelSymbols:
         return Symbol(name, address, self.room(index), binding, kind)
 
     def is_text(self, address: int) -> bool:
-        """Whether an address is of code; nm's letter does not say (7.2 has .data as "T")."""
+        """True if an address is of code; nm's letter does not say (7.2 has .data as "T")."""
         return any(begin <= address < end for begin, end in self.text)
 
     def find(
@@ -149,7 +149,6 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
 
     :raises SymbolsError: it does not say, they cannot be read, or are damaged.
     """
-
     where = tables_of(prog, vmcoreinfo)
     try:
         (count,) = np.frombuffer(prog.read(where["kallsyms_num_syms"], 4), dtype="u4").tolist()
@@ -172,7 +171,7 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
 
 
 def _may_be_by_clang(prog: Program, found: KernelSymbols) -> bool:
-    """Whether the kernel does not say that another compiler built it (init/version.c)."""
+    """True if the kernel does not say that another compiler built it (init/version.c)."""
     banner = found.address("linux_banner")
     try:
         return banner is None or b"clang" in prog.read(banner, BANNER_BYTES)
@@ -296,7 +295,7 @@ def symbols_of_text(text: bytes) -> KernelSymbols:
     addresses = np.array([int(address, 16) for address, _, _ in found], dtype=np.uint64)
     if not addresses.any():
         raise SymbolsHidden(
-            "/proc/kallsyms hides its addresses: only root may see them, and nobody where "
+            "/proc/kallsyms hides its addresses: only root may see them, or none may where "
             "kernel.kptr_restrict is 2"
         )
     names = [code + name for _, code, name in found]

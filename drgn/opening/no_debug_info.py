@@ -140,7 +140,7 @@ def vmcoreinfo(prog: Program) -> dict[str, str]:
 
 
 def _is_this_kernel(prog: Program) -> bool:
-    """Whether it is the kernel that this program runs on, and not a dump or a guest."""
+    """True if it is the kernel that this program runs on, and not a dump or a guest."""
     flags = ProgramFlags.IS_LIVE | ProgramFlags.IS_LOCAL
     return bool(prog.flags & flags == flags)
 

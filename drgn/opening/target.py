@@ -68,11 +68,11 @@ PAGES = {
 }
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
-# drgn says there which symbols are missing; whoever opens a target says it in words of its own.
+# drgn says there which symbols are missing; those that open a target have words of their own.
 logging.getLogger("drgn").addHandler(logging.NullHandler())
 
 CUT = "mmscope cut short"  # in Program.cache
-COPY = "copy the dump anew from where it was taken"
+COPY = "copy the dump again from where it was taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +268,9 @@ def _why_forbidden() -> str:
     with contextlib.suppress(OSError):
         if "[confidentiality]" in LOCKDOWN.read_text():
             return (
-                "/proc/kcore: this kernel is locked down (lockdown=confidentiality): nobody "
-                "reads its memory until the next boot: boot without it, or give --core VMCORE"
+                "/proc/kcore: this kernel is locked down (lockdown=confidentiality): "
+                "its memory cannot be read until the next boot: boot without it, or give "
+                "--core VMCORE"
             )
     return (
         "/proc/kcore: not even root may open it here: a container without CAP_SYS_RAWIO, or a "

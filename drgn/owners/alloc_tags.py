@@ -13,7 +13,7 @@ slots of slab objects by ``__alloc_tagging_slab_alloc_hook()`` (mm/slub.c), whil
 slabs are those of ``alloc_slab_page()``; of percpu memory the size for one CPU by
 ``pcpu_alloc_tag_alloc_hook()`` (mm/percpu.c), in 7.3 that for all and what describes it
 (``pcpu_obj_full_size()``). So they do not add up to memory: the same page may be in two of them,
-and up to 7.2 a percpu allocation is larger than is told.
+and up to 7.2 a percpu allocation is larger than its tag says.
 
 Costs some reads for thousands of tags and their names. Cannot know: what was allocated before
 page_ext was there, while profiling was off, or in the first percpu chunk, which has no room for
@@ -133,7 +133,7 @@ def alloc_tags_off(prog: Program) -> str | None:
 
 
 def profiling_on(prog: Program) -> bool:
-    """Whether allocations are counted now (``mem_alloc_profiling_enabled()``)."""
+    """True if allocations are counted now (``mem_alloc_profiling_enabled()``)."""
     return bool(prog["mem_alloc_profiling_key"].key.enabled.counter.value_() > 0)
 
 

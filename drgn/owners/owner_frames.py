@@ -39,7 +39,7 @@ def allocator_frames() -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]
 
 @functools.lru_cache(65536)
 def is_allocator(symbol: str) -> bool:
-    """Whether a function only passes requests for memory on."""
+    """True if a function only passes requests for memory on."""
     whole, begins, rest = allocator_frames()
     for suffix in SUFFIXES:
         symbol = symbol.partition(suffix)[0]

@@ -175,7 +175,7 @@ def page_owner_stacks(
         # Others of the depot's users may count too; a stack that is neither in page_owner's list
         # nor in any page_ext is not page_owner's.
         for handle, count in zip(depot.handles.tolist(), depot.counts.tolist(), strict=True):
-            # Negative where nobody counts (REFCOUNT_SATURATED, include/linux/refcount.h).
+            # Negative where it is not counted (REFCOUNT_SATURATED, include/linux/refcount.h).
             if count > 0 and (handle in listed or handle in found.stacks):
                 counted[handle] = count - 1
     handles = np.array(sorted(counted.keys() | found.stacks.keys()), np.uint32)

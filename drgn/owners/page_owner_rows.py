@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The rows of page_owner, whoever reads it: the debugfs text, or the kernel's memory.
+The rows of page_owner, from either source: the debugfs text, or the kernel's memory.
 
 Stacks are folded, ``root;…;leaf``, a frame is ``symbol`` or ``symbol [module]``: the offsets that
 the kernel prints (``+0x43/0x100``) are dropped, so that the same path compares equal across builds
@@ -94,7 +94,7 @@ class PageOwnerMigratetype:
     """
     The pages by what was asked for and where they lie.
 
-    Where they differ, an Unmovable page in a Movable pageblock say, somebody pollutes the block.
+    Where they differ, an Unmovable page in a Movable pageblock say, the owner pollutes the block.
     """
 
     page_migratetype: str = column(

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-Sections about who owns memory: page_owner, the slab caches and their user tracks.
-"""
+"""Sections about who owns memory: page_owner, the slab caches and their user tracks."""
 
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.free.sections import pageblock_note

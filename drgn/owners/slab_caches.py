@@ -268,7 +268,7 @@ class SlabFinder(SharedColumns):
 
     @property
     def whole(self) -> bool:
-        """Whether it has all slabs."""
+        """True if it has all slabs."""
         return self.slabs <= MAX_SLABS
 
     def chunks(self) -> Iterator[SlabChunk]:

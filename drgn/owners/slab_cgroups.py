@@ -6,7 +6,7 @@ Beside a slab is a vector with an entry for each object, its ``struct obj_cgroup
 charged to none, and when it is free (``__memcg_slab_post_alloc_hook()``, mm/memcontrol.c;
 ``memcg_slab_free_hook()``, mm/slub.c). An object is charged with its slot and a pointer
 (``obj_full_size()``). What a removed cgroup allocated is its parent's
-(``memcg_reparent_objcgs()``), until somebody frees it.
+(``memcg_reparent_objcgs()``), until it is freed.
 
 Costs two scattered reads for each 2,048 slabs, some 8 bytes an object.
 
@@ -70,7 +70,7 @@ class SlabCgroups:
 
     :ivar gaps: what of the vectors could not be read.
     :ivar failure: why it had to stop, if so.
-    :raises LookupError: the kernel charges objects to nobody: without CONFIG_MEMCG, and before
+    :raises LookupError: the kernel does not charge objects: without CONFIG_MEMCG, and before
         v5.9.
     """
 

@@ -112,7 +112,7 @@ class _Tracks:
 
 
 def tracks_have_stacks(prog: Program) -> bool:
-    """Whether ``struct track`` has the stacks themselves, and no handles."""
+    """True if ``struct track`` has the stacks themselves, and no handles."""
     return bool(prog.type("struct track").has_member("addrs"))
 
 
@@ -175,10 +175,7 @@ def slab_owners(
                 mine &= read
                 if mine.any():
                     pick = slabs[mine]
-                    _count_objects(
-                        owners,
-                        index,
-                        tracks,
+                    read_slabs = _Slabs(
                         data,
                         starts[mine],
                         direct_map + (chunk.pfns[pick].astype(np.uint64) << page_shift),
@@ -186,6 +183,7 @@ def slab_owners(
                         chunk.inuse[pick],
                         chunk.freelists[pick],
                     )
+                    _count_objects(owners, index, tracks, read_slabs)
 
     scan = scan_slabs(prog, take, found=found, progress=progress)
     return owners or SlabOwners(scan)
@@ -231,34 +229,38 @@ def _read_slabs(
     return np.frombuffer(buffer, "<u8"), starts, read
 
 
-def _count_objects(
-    owners: SlabOwners,
-    index: int,
-    tracks: _Tracks,
-    data: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    bases: NDArray[np.uint64],
-    objects: NDArray[np.int64],
-    inuse: NDArray[np.int64],
-    freelists: NDArray[np.uint64],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Slabs:
     """
-    Count the objects of some slabs of one cache.
+    Slabs of one cache whose memory was read: an item a slab, but for ``data``.
 
-    :param data: memory of slabs, as words; :param starts: where each of these slabs is in it.
-    :param bases: virtual address of each slab.
+    :ivar data: memory, as words.
+    :ivar starts: where the slab is in it.
+    :ivar bases: its virtual address.
     """
+
+    data: NDArray[np.uint64]
+    starts: NDArray[np.int64]
+    bases: NDArray[np.uint64]
+    objects: NDArray[np.int64]
+    inuse: NDArray[np.int64]
+    freelists: NDArray[np.uint64]
+
+
+def _count_objects(owners: SlabOwners, index: int, tracks: _Tracks, slabs: _Slabs) -> None:
+    """Count the objects of some slabs of one cache."""
+    data, starts = slabs.data, slabs.starts
     cache = owners.scan.caches[index]
     info_end = cache.inuse + (8 if cache.offset >= cache.inuse else 0)  # get_info_end()
     if (cache.size | cache.red_left_pad | info_end | cache.offset | tracks.size) % 8:
-        owners.problem(index, "objects are not aligned", len(starts), int(inuse.sum()))
+        owners.problem(index, "objects are not aligned", len(starts), int(slabs.inuse.sum()))
         return
-    allocated, broken = _allocated(cache, data, starts, bases, objects, freelists)
+    allocated, broken = _allocated(cache, slabs)
     if broken:
         owners.problem(index, "freelist leads out of the slab or in a circle", broken, 0)
-    differ = allocated.sum(1) != inuse
+    differ = allocated.sum(1) != slabs.inuse
     if differ.any():
-        missing = int(np.abs(allocated.sum(1) - inuse)[differ].sum())
+        missing = int(np.abs(allocated.sum(1) - slabs.inuse)[differ].sum())
         words = "objects off the freelist are not inuse"
         owners.problem(index, words, int(np.count_nonzero(differ)), missing)
     # Faster than nonzero() of two dimensions.
@@ -318,24 +320,18 @@ def _depot_of_tracks(owners: SlabOwners) -> StackDepot:
     )
 
 
-def _allocated(
-    cache: Cache,
-    data: NDArray[np.uint64],
-    starts: NDArray[np.int64],
-    bases: NDArray[np.uint64],
-    objects: NDArray[np.int64],
-    freelists: NDArray[np.uint64],
-) -> tuple[NDArray[np.bool_], int]:
+def _allocated(cache: Cache, slabs: _Slabs) -> tuple[NDArray[np.bool_], int]:
     """
-    Which objects of each slab are not on its freelist, all freelists being followed at once; and
-    how many freelists are damaged.
+    Objects of each slab that are not on its freelist, all freelists being followed at once; and
+    the number of damaged freelists.
     """
+    objects = slabs.objects
     slots = int(objects.max())
     allocated = np.arange(slots) < objects[:, None]
     size, offset = np.uint64(cache.size), np.uint64(cache.offset)
-    first = bases + np.uint64(cache.red_left_pad)
-    walking = np.flatnonzero(freelists != 0)
-    here = freelists[walking]
+    first = slabs.bases + np.uint64(cache.red_left_pad)
+    walking = np.flatnonzero(slabs.freelists != 0)
+    here = slabs.freelists[walking]
     broken = 0
     while len(walking):
         # Wraps around for an address below the slab, which is then far too large.
@@ -347,8 +343,8 @@ def _allocated(
         walking, here, number = walking[sound], here[sound], number[sound].astype(np.int64)
         allocated[walking, number] = False
         where = here + offset
-        word = starts[walking] + cache.red_left_pad + number * cache.size + cache.offset
-        value = data[word // 8]
+        word = slabs.starts[walking] + cache.red_left_pad + number * cache.size + cache.offset
+        value = slabs.data[word // 8]
         if cache.random is not None:
             # freelist_ptr_decode(), mm/slub.c
             value = value ^ np.uint64(cache.random) ^ where.byteswap()

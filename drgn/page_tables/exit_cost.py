@@ -11,7 +11,7 @@ second walk comes.
 The counts are exact; the seconds are an estimate, counts times :data:`PRICES`. These were measured
 by unmapping memory of known shape on a virtual machine (Xeon, Linux 6.18); ``make bench`` measures
 them on the machine that it runs on. Caches, NUMA distance and memory cgroups move them by a factor
-of two or three, and whoever waits for a lock waits longer.
+of two or three, and waiting for a lock takes longer.
 """
 
 from collections.abc import Iterable
@@ -115,7 +115,7 @@ def exit_costs(
 
 def dontneed_frees_tables(prog: Program) -> bool:
     """
-    Whether MADV_DONTNEED frees the PTE tables that it empties.
+    True if MADV_DONTNEED frees the PTE tables that it empties.
 
     "mm: pgtable: reclaim empty PTE page in madvise(MADV_DONTNEED)" (6375e95f381e, in v6.14); on
     x86-64 always. Before, only the deposited tables of huge PMDs came back.

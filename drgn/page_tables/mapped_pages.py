@@ -4,7 +4,7 @@ The struct pages of mapped pages: how many mappings share each, added up by proc
 ``smaps_account()`` (fs/proc/task_mmu.c) does.
 
 A page that is mapped n times counts in each process with the n-th part of its size (PSS); one that
-is mapped once is the process's own (USS). Whoever maps it twice himself shares it, for the kernel
+is mapped once is the process's own (USS). A process that maps it twice shares it, for the kernel
 as here.
 
 Costs reading the struct page of each mapped page, in bulk: 2 million a second. Memory is
@@ -53,7 +53,7 @@ class _Read(NamedTuple):
 @dataclass
 class MappedPages:
     """
-    Takes mapped pages, whoever finds them.
+    Takes mapped pages, of any walk.
 
     :raises LookupError: the kernel's layout is unknown.
     """
@@ -129,7 +129,7 @@ class MappedPages:
         :param pages: how many base pages each has.
         """
         _, heads, _, known = self._read(pfns)
-        # A folio with one reference is mapped by nobody else.
+        # A folio with one reference is mapped just once.
         alone = known & (heads["refcount"] == 1)
         kinds = self._kinds(heads)
         times = np.ones(len(pfns), np.int64)
@@ -148,9 +148,7 @@ class MappedPages:
     def take_swap(
         self, owners: NDArray[np.int64], types: NDArray[np.uint8], offsets: NDArray[np.uint64]
     ) -> None:
-        """
-        Pages that are swapped out, by their ``swp_entry_t``.
-        """
+        """Pages that are swapped out, by their ``swp_entry_t``."""
         if not len(owners) or isinstance(self.swap, str):
             return
         times, known = self.swap.of(types, offsets)

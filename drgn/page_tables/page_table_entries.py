@@ -12,7 +12,7 @@ is followed down to its last level before the next one is read.
 Whatever is in the tables, the walk ends: levels bound its depth, a table that one root leads to
 several times is shown once (as far as the walk remembers it: the last million, and PMD tables only
 within a chunk, as hugetlb may share them), and a root gets no more tables than it was given. A
-table that cannot be read is counted in :class:`Gaps` and shown to nobody. On a live kernel each
+table that cannot be read is counted in :class:`Gaps` and not shown. On a live kernel each
 run is one instant, the whole is not.
 
 Cannot know: tables that no entry points to, such as those deposited for a huge PMD.

@@ -80,7 +80,7 @@ class PageTableFormat:
         return self.root_slots << self.levels[0].shift
 
     def is_none(self, entries: Entries) -> NDArray[np.bool_]:
-        """``pte_none()``, ``pmd_none()``, …"""
+        """``pte_none()``, ``pmd_none()`` and those of the levels above."""
         return _matches(entries, (~self.ignored & MAX, 0))
 
     def is_table(self, entries: Entries, level: int) -> NDArray[np.bool_]:

@@ -82,7 +82,7 @@ NUMBERS = ("unreadable_tables", "repeated_tables", "dropped_tables", "broken_dep
 
 
 def blank(scan: PageTableScan, mapped: MappedPages | None) -> PageTableScan:
-    """A scan of the same processes, of which nothing is counted yet."""
+    """A scan of the same processes with nothing counted yet."""
     kinds, tables, filled, filled_entries, mapped_bytes, pte_tables = (
         np.zeros(values.shape, np.int64) for values in _arrays(scan)
     )
@@ -148,7 +148,7 @@ def add_counted(scan: PageTableScan, part: slice, counts: Counted) -> None:
 
 
 def without(scan: PageTableScan, lost: NDArray[np.bool_]) -> PageTableScan:
-    """The scan without some processes, of which nothing is known."""
+    """The scan without some processes that could not be read."""
     kept = np.flatnonzero(~lost)
     number = np.cumsum(~lost) - 1
     spaces = scan.spaces

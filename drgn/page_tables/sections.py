@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-The section about the page tables of processes.
-"""
+"""The section about the page tables of processes."""
 
 from mmscope.drgn.page_tables.exit_cost import (
     EXIT_COSTS,

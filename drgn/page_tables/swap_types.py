@@ -28,7 +28,7 @@ from mmscope.drgn.reading.symbols import has_symbol
 NONE = 0
 PAGE = 1
 ZERO = 2  # the shared zero page
-SPECIAL = 3  # a page that nobody counts: pte_special()
+SPECIAL = 3  # a page that is not counted: pte_special()
 SWAP = 4
 MIGRATION = 5
 DEVICE = 6

@@ -40,7 +40,7 @@ COLUMNS: Columns = {
 
 @dataclass
 class Process:
-    """Whose an address space is: the first process that was seen to use it."""
+    """The first process that was seen to use an address space."""
 
     pid: int  # its thread group's
     comm: str
@@ -69,7 +69,7 @@ def kept_address_spaces(memory: Memory, gaps: Gaps) -> AddressSpaces:
     A live kernel is asked each time: later, processes have ended, and trees of VMAs have other
     nodes.
 
-    :param gaps: gets what could not be read of them, whoever read it.
+    :param gaps: gets what could not be read of them.
     """
     if memory.live:
         return address_spaces(memory.prog, gaps)
@@ -111,7 +111,7 @@ def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
 
 def _users(prog: Program, tasks: Tasks) -> tuple[NDArray[Any], int]:
     """
-    What is needed of those of some tasks that have an address space, and how many cannot be read.
+    Values of the tasks that have an address space, and the number that cannot be read.
     """
     columns = tasks.columns
     users = np.zeros(len(columns), _user(columns["comm"].dtype))

@@ -121,12 +121,12 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
 
 
 def _numbers(prog: Program) -> dict[str, int]:
-    """Where each kind of pages is counted."""
+    """The index of each kind of pages among the counters."""
     return {name: int(prog.constant(each).value_()) for each, name in (KINDS | SWAPPED).items()}
 
 
 def _is_percpu(prog: Program) -> bool:
-    """Whether each CPU has a part of the counters: not before v6.2, nor with !CONFIG_SMP."""
+    """True if each CPU has a part of the counters: not before v6.2, nor with !CONFIG_SMP."""
     counter = prog.type("struct mm_struct").member("rss_stat").type.unaliased()
     return counter.kind is TypeKind.ARRAY and counter.type.has_member("counters")
 

@@ -26,7 +26,7 @@ class Status:
 
     def bytes(self, line: str) -> int:
         """
-        Of a line in kB.
+        The bytes of a line in kB.
 
         :raises ValueError: it is not there, or not a number.
         """
@@ -54,7 +54,7 @@ def rows_of_processes(
     files: Files, read: Callable[[str], Row | None]
 ) -> tuple[list[Row], list[str]]:
     """
-    What *read* makes of each process's file, and what is wrong with some of them.
+    Rows that *read* makes of each process's file, and what is wrong with some of them.
 
     :raises Absent: there is no such file.
     """

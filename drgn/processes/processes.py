@@ -133,8 +133,8 @@ def processes(prog: Program, tasks: Objects) -> Processes:
 
 def _has_ended(prog: Program, tasks: Iterable[int], mm: int) -> bool:
     """
-    Whether none of the tasks that had an ``mm`` has it now (``exit_mm()``, or another task in its
-    place). A task that cannot be read says nothing, nor does a dump, in which nobody ends.
+    True if none of the tasks that had an ``mm`` has it now (``exit_mm()``, or another task in its
+    place). A task that cannot be read says nothing, nor does a dump, in which no task ends.
     """
     if not prog.flags & ProgramFlags.IS_LIVE:
         return False

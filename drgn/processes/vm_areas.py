@@ -8,7 +8,7 @@ in numpy, out of the slabs in which they lie. Costs about 3 µs a VMA; walking t
 takes ten times that.
 
 A node that points nowhere or back, or whose ranges do not ascend, is counted and left out. So is
-one of a live kernel that cannot be read: it belonged to somebody else by then, and led anywhere.
+one of a live kernel that cannot be read: it was another's by then, and led anywhere.
 
 Reverse maps read VMAs out of their slab cache (``anon_vma_trees``): they need those that an
 anon_vma or a file leads to, whatever the tree of a process says.
@@ -64,7 +64,7 @@ class VmAreas:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Where a kind of maple node has its members, in words."""
+    """Offsets of a maple node's members, in words, by its kind."""
 
     pivot: int
     slot: int

@@ -2,7 +2,7 @@
 """
 ``iomem_resource``: what lies where in the physical address space, as in /proc/iomem.
 
-A tree of ``struct resource``, siblings ascending. Costs two reads for each, of which a machine has
+A tree of ``struct resource``, siblings ascending. Costs two reads for each; a machine has
 some hundreds. Whatever is in the tree, the walk ends: each resource is taken once, and
 :data:`MAX_RESOURCES` at most.
 """
@@ -65,7 +65,7 @@ def io_resources(prog: Program) -> tuple[list[Resource], str]:
 
 def read_iomem(text: str) -> list[Resource]:
     """
-    The same of /proc/iomem; none if it shows no addresses, as it does to whoever is not root.
+    The same of /proc/iomem; none if it shows no addresses, as it does to all but root.
 
     :raises ValueError: it is not /proc/iomem's text, or not all of it.
     """

@@ -7,7 +7,7 @@ cost one pass and memory stays bounded whatever the machine's size. A consumer n
 it needs (keys of :data:`COLUMNS`) and takes chunks; one that raises is dropped and the others go
 on.
 
-A page that cannot be read is counted and shown to nobody. On a live kernel the pages change while
+A page that cannot be read is counted and not shown. On a live kernel the pages change while
 they are read: each chunk is one instant, the whole is not.
 """
 

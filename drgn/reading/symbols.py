@@ -108,7 +108,7 @@ def module_symbols(module: RelocatableModule) -> list[Symbol]:
 
 
 def has_symbol(prog: Program, name: str) -> bool:
-    """Whether the kernel has a function or variable, whatever is known of its type."""
+    """True if the kernel has a function or variable, whatever is known of its type."""
     try:
         prog.symbol(name)
     except LookupError:
@@ -134,7 +134,7 @@ def frame_names(prog: Program, addresses: NDArray[np.uint64]) -> list[str]:
 
     Separators of folded stacks are replaced in names that have them.
     """
-    # Whoever attached the kernel's own symbols has put them there.
+    # They are there with the kernel's own symbols.
     kernel = prog.cache.get(KERNEL_TABLE)
     if kernel is None:
         kernel = prog.cache[KERNEL_TABLE] = symbol_table(prog.symbols())

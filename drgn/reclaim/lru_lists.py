@@ -292,7 +292,7 @@ LRU_LISTS_SECTION = Section(
 What reclaim goes through: every memory cgroup has LRU lists on each node, here added up by zone
 beside what the zone counts. With the
 [multi-gen LRU](https://docs.kernel.org/admin-guide/mm/multigen_lru.html) they are generations, of
-which the two youngest count as active. An old generation that holds much is memory that nobody
+which the two youngest count as active. An old generation that holds much is memory that no process
 touched since. Refaults are pages that were reclaimed and soon read again.
 """,
     command=Command("LRU lists, generations of the multi-gen LRU, and how kswapd fares", top=TOP),

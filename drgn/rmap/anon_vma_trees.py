@@ -343,7 +343,7 @@ def _page_offsets(vmas: Objects) -> NDArray[np.uint64]:
 def _are(
     addresses: NDArray[np.uint64], index: NDArray[np.int64], expected: NDArray[np.uint64]
 ) -> NDArray[np.bool_]:
-    """Whether each index leads to the address expected; of one below 0 it means nothing."""
+    """True if each index leads to the address expected; of one below 0 it means nothing."""
     if not len(addresses):
         return np.zeros(len(index), np.bool_)
     return np.asarray(addresses[index] == expected)

@@ -362,7 +362,7 @@ def ksm_totals(prog: Program, ksm: Ksm) -> list[KsmTotal]:
     items = _number(prog, "ksm_rmap_items")
     parts = [values[name] for name in ("pages_shared", "pages_sharing", "pages_unshared")]
     if items is not None and None not in parts:
-        # Nobody locks these counters, and the difference may be below zero for a moment.
+        # These counters have no lock, and the difference may be below zero for a moment.
         values["pages_volatile"] = max(items - sum(part or 0 for part in parts), 0)
         saved = (values["pages_sharing"] or 0) + (values["ksm_zero_pages"] or 0)
         page = 1 << prog["PAGE_SHIFT"].value_()

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-All reverse maps, read once for all sections about them: anon_vmas, KSM, mapped files.
-"""
+"""All reverse maps, read once for all sections about them: anon_vmas, KSM, mapped files."""
 
 from dataclasses import dataclass
 

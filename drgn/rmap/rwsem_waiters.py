@@ -11,7 +11,7 @@ tasks' stacks) are read one by one.
 Cannot know: which readers hold a lock. The kernel notes the last reader that took it, which may
 have released it already; it notes a writer exactly. With PREEMPT_RT the lock is built on an
 rt_mutex (kernel/locking/rwbase_rt.c), where tasks queue by priority. It notes no reader, nor what a
-task wants that is queued; when nobody has it, it looks free although tasks may be queued.
+task wants that is queued; when no task has it, it looks free although tasks may be queued.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class AnonVmaLock:
 
     root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
     state: str = column(
-        holds="words", help="read, write, or changing hands (waited for, and nobody has it)"
+        holds="words", help="read, write, or changing hands (waited for, and no task has it)"
     )
     readers: int = column(help="readers that hold it")
     owner_pid: int | None = column(
@@ -90,7 +90,7 @@ ANON_VMA_WAITERS = Table(
     "anon_vma_waiters",
     "Tasks queued on them",
     AnonVmaWaiter,
-    empty="Nobody was queued on an anon_vma's lock at that moment.",
+    empty="No task was queued on an anon_vma's lock at that moment.",
 )
 
 
@@ -100,7 +100,7 @@ class FileMappingLock:
 
     address_space: str = column(holds="kernel", key=True, help="the one it is in")
     state: str = column(
-        holds="words", help="read, write, or changing hands (waited for, and nobody has it)"
+        holds="words", help="read, write, or changing hands (waited for, and no task has it)"
     )
     readers: int = column(help="readers that hold it")
     owner_pid: int | None = column(help="the writer; or the last reader that took it")
@@ -137,7 +137,7 @@ FILE_MAPPING_WAITERS = Table(
     "file_mapping_waiters",
     "Tasks queued on them",
     FileMappingWaiter,
-    empty="Nobody was queued on an i_mmap_rwsem at that moment.",
+    empty="No task was queued on an i_mmap_rwsem at that moment.",
 )
 
 
@@ -371,7 +371,7 @@ def _stack(prog: Program, task: Object) -> str | None:
 
 def on_its_stack(prog: Program, task: Object, pointer: int) -> bool:
     """
-    Whether a stack pointer is in the stack of a ``struct task_struct *``, as far as can be told.
+    True if a stack pointer is in the stack of a ``struct task_struct *``, as far as can be told.
 
     A CPU that changes over to a task says that it runs it while its registers are still those of
     the task before (kernel/sched/core.c, __schedule(): rq->curr, then context_switch()).

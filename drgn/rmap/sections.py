@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-Sections about reverse maps: anon_vmas, mapped files, KSM, the cost of walks.
-"""
+"""Sections about reverse maps: anon_vmas, mapped files, KSM, the cost of walks."""
 
 import contextlib
 

@@ -114,7 +114,7 @@ class ReaderApart:
         return data
 
     def _has_ended(self) -> NoReturn:
-        """Somebody has killed it; the next file has a new one."""
+        """It was killed; the next file has a new one."""
         self._end()
         raise OSError(0, "the process that was to read it has ended")
 
@@ -131,7 +131,7 @@ class ReaderApart:
             process.wait(ENDS_WITHIN)
         except subprocess.TimeoutExpired:
             self.left.append(process.pid)
-            process.returncode = 0  # nobody waits for it any more
+            process.returncode = 0  # it is waited for no more
             return process.pid
         return None
 
@@ -140,8 +140,8 @@ class ReaderApart:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # What it holds when it is left behind must be nobody's: not the terminal, not a pipe that
-    # somebody reads to its end, not a folder that is to be unmounted.
+    # What it holds when it is left behind must be its own: not the terminal, not a pipe that
+    # is read to its end, not a folder that is to be unmounted.
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", READER],
         bufsize=0,

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-A tree of text files as sections read it: /proc and /sys of a running host, or a copy of them.
-"""
+"""A tree of text files as sections read it: /proc and /sys of a running host, or a copy of them."""
 
 import errno
 import functools
@@ -40,7 +38,7 @@ class Files:
 
     @functools.cached_property
     def live(self) -> bool:
-        """Whether this is a running host's."""
+        """True if they are a running host's."""
         return prices.is_live(str(self.root))
 
     def page_size(self, meminfo: str, managed_pages: int) -> int | None:

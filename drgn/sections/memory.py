@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-A kernel's memory as sections read it: what several of them need is worked out once.
-"""
+"""A kernel's memory as sections read it: what several of them need is worked out once."""
 
 import contextlib
 import re
@@ -60,11 +58,11 @@ class Memory:
 
     @property
     def live(self) -> bool:
-        """Whether the kernel runs while it is read."""
+        """True if the kernel runs while it is read."""
         return bool(self.prog.flags & ProgramFlags.IS_LIVE)
 
     def lost(self) -> bool:
-        """Whether nothing more can be read of a dump until it is opened anew: see :data:`LOST`."""
+        """True if the dump must be reopened before more of it can be read: see :data:`LOST`."""
         if self.opened is None:
             return False
         with contextlib.suppress(LookupError):
@@ -85,7 +83,7 @@ class Memory:
         self._kept, self._consumers = {}, {}  # objects of one program are nothing to another
 
     def once(self, name: str, work: Callable[[], Kept]) -> Kept:
-        """What several sections need, worked out once; if it failed, it failed for all of them."""
+        """Compute what several sections need, once; if it failed, it failed for all of them."""
         if name not in self._kept:
             try:
                 self._kept[name] = work()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What it costs a running host that mmscope reads a file of it: what the kernel goes through, which
+The price for a running host when mmscope reads a file of it: what the kernel goes through, which
 locks it holds meanwhile, what it does with interrupts off.
 
 Each file that is read has its row in :data:`PRICES`; ``collect``, ``watch``, ``doctor`` and
@@ -33,7 +33,7 @@ TO_READ_IT = "--all reads it"
 
 @table_row
 class Price:
-    """What it costs a running host that one of its files is read."""
+    """The price that a running host pays when one of its files is read."""
 
     files: str = column(holds="words", key=True, help="patterns of paths")
     work: str = column(holds="words", help="what the kernel does for a reading")
@@ -170,11 +170,11 @@ PRICES = {
         ),
         Price(
             # show_smaps_rollup(), smaps_pte_range(), fs/proc/task_mmu.c: it lets go of mmap_lock
-            # between VMAs where somebody waits
+            # between VMAs where a task waits
             SMAPS_ROLLUP,
             "looks at every page that a process maps",
             "exec_update_lock to open it; mmap_lock, shared, let go between two mappings where "
-            "somebody waits to write; a page table's lock, a table at a time",
+            "a task waits to write; a page table's lock, a table at a time",
             None,
             "mapped pages; waits as long as the process holds its lock",
             "read by a process of its own, which is left behind if it gets no answer",
@@ -317,7 +317,7 @@ def price_of(path: str) -> Price | None:
 
 
 def is_live(root: str) -> bool:
-    """Whether a folder's ``proc/`` is a running kernel's, mounted there, and no copy."""
+    """True if a folder's ``proc/`` is a running kernel's, mounted there, and no copy."""
     try:
         device = os.stat(os.path.join(root, "proc")).st_dev
     except OSError:
@@ -348,7 +348,7 @@ def why_left_out(root: str, path: str) -> str | None:
 
 def page_owner_on(root: str) -> str | None:
     """
-    What says that page_owner is on: its file, or, where debugfs is not mounted or not for this
+    The evidence that page_owner is on: its file, or, where debugfs is not mounted or not for this
     user, the kernel's command line. None if it is off.
     """
     debugfs = os.path.join(root, "sys/kernel/debug")

@@ -98,5 +98,5 @@ SECTIONS = {section.name: section for section in in_order()}
 
 
 def consumers() -> Iterator[MakeConsumer]:
-    """What all sections would see of the struct pages."""
+    """The consumers of struct pages of all sections."""
     return (section.consumer for section in SECTIONS.values() if section.consumer is not None)

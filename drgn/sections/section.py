@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-A section: tables that are read together, from a kernel's memory or from text files.
-"""
+"""A section: tables that are read together, from a kernel's memory or from text files."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

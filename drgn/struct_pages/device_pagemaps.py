@@ -102,7 +102,7 @@ DEVICE_PAGEMAPS = Table(
 
 def shares_struct_pages(prog: Program) -> bool:
     """
-    Whether this architecture lets struct pages share frames: those of device memory, and of
+    True if this architecture lets struct pages share frames: those of device memory, and of
     hugetlb pages (HVO).
 
     Since "mm/vmemmap/devdax: fix kernel crash when probing devdax devices" (in v6.4, and in stable

@@ -52,7 +52,7 @@ HVO_FLAG = "HPG_vmemmap_optimized"
 # The switch, newest first: "mm: hugetlb_vmemmap: replace early_param() with core_param()"
 # (30152245c63b, in v6.0); up to v5.17 a variable that the command line sets.
 SWITCH, SWITCH_BEFORE = "vmemmap_optimize_enabled", "hugetlb_free_vmemmap_enabled"
-# Between, a static key of v5.18 and a mode of v5.19 that nobody has read here.
+# Between, a static key of v5.18 and a mode of v5.19, neither of them read here.
 KEYS = ("hugetlb_optimize_vmemmap_key", "hugetlb_free_vmemmap_enabled_key")
 # Beyond any architecture's: damage.
 MAX_SIZES, MAX_ORDER = 32, 30

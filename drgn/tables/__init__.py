@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a probe returns and how it is shown: rows, their columns and bounds, and tables on a terminal.
+A probe's results and how they are shown: rows, columns and their bounds, tables on a terminal.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-How numbers look wherever a person reads them: sizes, shares and times, in the unit that suits each.
+Numbers as people read them: sizes, shares and times, in the unit that suits each.
 
 Plain text, and imports nothing to make it.
 """

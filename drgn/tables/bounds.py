@@ -38,7 +38,7 @@ Wrong = Callable[[Any, Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the values of a reading are held against."""
+    """The machine whose limits bound the values of a reading."""
 
     total_pages: int | None = None
     page_size: int | None = None
@@ -51,7 +51,7 @@ class Machine:
         return cls(pages, size, target.get("kind") == "vmcore")
 
     def most(self, bound: str) -> int | None:
-        """What a bound is of this machine; None if it does not depend on the machine."""
+        """The value of a bound on this machine; None if it does not depend on the machine."""
         pages = min(self.total_pages or MOST_PAGES, MOST_PAGES)
         size = self.page_size if self.total_pages else None
         every = min(pages * size, MOST_BYTES) if size else MOST_BYTES
@@ -146,7 +146,7 @@ def _outside(
     machine: Machine,
 ) -> dict[int, str]:
     """
-    Which cells are on the wrong side of a bound, and the words for each.
+    Cells on the wrong side of a bound, with the words for each.
 
     :param extreme: the one that is nearest to that side, or beyond it; None: all are unknown.
     """
@@ -177,7 +177,7 @@ def _words(column: Column, value: Any, bound: Bound, limit: int, machine: Machin
 def _unlike(
     cells: Sequence[Any], name: str, wrong: Wrong, others: Sequence[Any], machine: Machine
 ) -> dict[int, str]:
-    """Which cells are on the wrong side of their row's cell in another column."""
+    """Cells on the wrong side of their row's cell in another column."""
     less = wrong is operator.lt
     sign = -1 if less else 1
     outside = (
@@ -240,7 +240,7 @@ def rows_that_cannot_be(
 
 
 def told(marks: Sequence[Impossible], most: int = 5) -> list[str]:
-    """What a section says of its values that cannot be: a line for each column."""
+    """A section's lines about impossible values: one for each column."""
     columns: dict[tuple[str, str], list[Impossible]] = {}
     for mark in marks:
         columns.setdefault((mark.table_name, mark.column_name), []).append(mark)

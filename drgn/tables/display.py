@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-How values look in the report: numbers, sizes, shares, and text that may be hostile.
+Values as the report shows them: numbers, sizes, shares, and text that may be hostile.
 
 Everything here is a pure function to plain text; escaping for HTML is the templates' work. Cannot
 know what a number means: its unit comes with its column (``rows.column``).

@@ -23,7 +23,7 @@ INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def visible(text: str) -> str:
-    """
+    r"""
     Text with every control, invisible or undefined character written out.
 
     An escape byte becomes ``\\x1b``, a right-to-left override ``\\u202e``: legible in any font, and

@@ -29,7 +29,7 @@ TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
 # What the text of a column may be. A reading that is passed on keeps what the kernel says of itself
-# (zones, symbols, modules, addresses) and mmscope's own words; the others are names somebody chose.
+# (zones, symbols, modules, addresses) and mmscope's own words; others are names that people chose.
 HOLDS = {
     *("kernel", "words"),
     *("comm", "command", "frame", "cgroup", "host", "file", "label", "profile", "stacks"),
@@ -208,7 +208,7 @@ def write_csv(file: IO[str], names: Sequence[str], rows: Iterable[Sequence[Cell]
 
 
 def _plain_in_csv(cells: Sequence[Cell]) -> bool:
-    """Whether the cells of a column are written as they are printed."""
+    """True if the cells of a column are written as they are printed."""
     kinds = set(map(type, cells))
     if kinds == {str}:
         return all(cells) and not _ODD_IN_CSV("".join(typing.cast("Sequence[str]", cells)))

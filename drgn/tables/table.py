@@ -45,8 +45,8 @@ class Table:
     :ivar lasting: columns that name the same thing after another boot, where the key does not; the
         measure is added up by them.
     :ivar since_boot: SQL condition of the rows that are counted since boot.
-    :ivar setting: the column that somebody sets: what it changes is named before what came of it.
-    :ivar memory: ``free``: nobody holds it; ``mapped``: how memory is mapped, which takes none;
+    :ivar setting: the column that is a setting: what it changes is named before what came of it.
+    :ivar memory: ``free``: it is not in use; ``mapped``: how memory is mapped, which takes none;
         ``again``: the same memory as in another table, in coarser parts; ``all``: all memory,
         what is free among it.
     :ivar inside: the classes of the memory ledger whose owners its rows are.
@@ -95,7 +95,7 @@ class Heading:
 
 
 def declared(modules: Iterable[ModuleType], kind: type[Kind]) -> list[Kind]:
-    """What modules declare of a kind, each once."""
+    """The objects of a kind that modules declare, each once."""
     return list({id(v): v for m in modules for v in vars(m).values() if type(v) is kind}.values())
 
 

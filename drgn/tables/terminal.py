@@ -173,7 +173,7 @@ def _is_number(column: Column) -> bool:
 
 
 def _stays_whole(column: Column, texts: Sequence[str]) -> bool:
-    """Whether a cell of it may not be folded."""
+    """True if its cells must not be folded."""
     if column.type == AMOUNT:
         return all(len(text) <= LONGEST_AMOUNT for text in texts)
     return _is_number(column) or all(map(ADDRESS.fullmatch, texts))
@@ -246,7 +246,7 @@ def _parts(
 
 
 def _turned_name(column: Column) -> Text:
-    """What a line of a turned table begins with."""
+    """The first cell of a line of a turned table."""
     name = Text(visible(column.name))
     if column.unit and column.unit not in column.name:
         name.append(f" ({visible(column.unit)})", "dim")

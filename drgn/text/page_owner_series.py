@@ -80,12 +80,12 @@ class Series:
 
     @property
     def timed(self) -> bool:
-        """Whether the times are seconds."""
+        """True if the times are seconds."""
         return self.ordered_by not in (None, NUMBERS)
 
     @property
     def growth_known(self) -> bool:
-        """Whether there are several snapshots, in an order that is known."""
+        """True if there are several snapshots, in an order that is known."""
         return len(self.snapshots) > 1 and self.ordered_by is not None
 
     def add(
@@ -181,7 +181,7 @@ def read_series(
 
 
 def _is_resolver(path: str) -> bool:
-    """Whether a file has the name of one that has no counts."""
+    """True if a file has the name of one that has no counts."""
     return os.path.basename(path).startswith("show_stacks_handles")
 
 

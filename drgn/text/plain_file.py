@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Files that somebody else wrote, opened so that nothing about them can stop or fill this process.
+Files that others wrote, opened so that nothing about them can stop or fill this process.
 
 What is to be read is a plain file: a pipe or a device would be waited for, or would never end. A
-line has a bound, so that whoever reads by lines needs no more memory than that, however large the
+line has a bound, so that reading by lines needs no more memory than that, however large the
 file says it is: a sparse one of terabytes costs nothing to make.
 
 Costs a look at each piece that is read, at the speed of memory.
@@ -97,7 +97,7 @@ class _Bounded(io.FileIO):
 
 def open_lines(path: str | os.PathLike[str], most: int = MAX_LINE_BYTES) -> io.BufferedReader:
     """
-    Open a plain file to read its lines, none of which has more than so many bytes: then reading
+    Open a plain file to read its lines, each with at most so many bytes: then reading
     raises :class:`LineTooLong`.
 
     :raises OSError: it cannot be opened, or is not a plain file.

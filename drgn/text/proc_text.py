@@ -2,7 +2,7 @@
 """
 /proc/zoneinfo, /proc/pagetypeinfo, /proc/buddyinfo and /proc/vmstat as the kernel prints them.
 
-The probes beside this file make their rows of it; whoever reads again and again takes it as it is.
+The probes beside this file make their rows of it; what reads again and again takes it as it is.
 Imports neither drgn nor numpy, which take longer to load than these files take to read.
 """
 
@@ -101,10 +101,8 @@ def parse_pagetypeinfo(text: str) -> PageTypeInfo:
     """
     file = "/proc/pagetypeinfo"
     block_orders: list[int] = []  # one a node, all the same
-    names: list[str] = []
+    info = PageTypeInfo(0, [], {}, {})
     orders, table = 0, ""
-    free: dict[tuple[int, str, str], list[int | None]] = {}
-    blocks: dict[tuple[int, str], list[int]] = {}
     for line in whole_lines(text, file):
         if line.startswith("Page block order: "):
             block_orders.append(printed_number(line.split()[-1], file))
@@ -112,37 +110,43 @@ def parse_pagetypeinfo(text: str) -> PageTypeInfo:
             table, orders = "free", len(line.split()) - 8
         elif line.startswith("Number of blocks type "):
             table, here = "blocks", line.split()[4:]
-            if names not in ([], here):
+            if info.names not in ([], here):
                 raise ValueError(f"{file} is damaged: its nodes have different migratetypes")
-            names = here
+            info.names[:] = here
         elif line.startswith("Number of mixed blocks "):  # page_owner's, of the same shape
             table = "mixed"
         elif line.startswith("Node") and table != "mixed":
-            match = re.fullmatch(r"Node +(\d+), zone +(\S+?)(?:, type +(\S+))? ([\d> ]+)", line)
-            if not match or ("free" if match.group(3) else "blocks") != table:
-                raise ValueError(f"{file} is damaged: {line[:60]!r} does not belong where it is")
-            node, zone, migratetype, counts = match.groups()
-            number, cells = printed_number(node, file), counts.split()
-            if migratetype:
-                row: list[int | None] = [
-                    None if cell.startswith(">") else printed_number(cell, file) for cell in cells
-                ]
-                if len(row) != orders or (number, zone, migratetype) in free:
-                    raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
-                free[number, zone, migratetype] = row
-            else:
-                if len(cells) != len(names) or (number, zone) in blocks:
-                    raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
-                blocks[number, zone] = [printed_number(cell, file) for cell in cells]
+            _pagetypeinfo_row(info, line, table, orders)
     if len(set(block_orders)) != 1 or block_orders[0] > 63:
         raise ValueError(f"not {file}: it has no line 'Page block order: N'")
-    if not free and not blocks:
+    if not info.free and not info.blocks:
         raise ValueError(f"not {file}: it has no line 'Node N, zone NAME'")
-    if free.keys() != {(*zone, name) for zone in blocks for name in names}:
+    if info.free.keys() != {(*zone, name) for zone in info.blocks for name in info.names}:
         raise ValueError(f"{file} is cut short: its two tables are not of the same zones and types")
-    if len(block_orders) != len({node for node, _ in blocks}):
+    if len(block_orders) != len({node for node, _ in info.blocks}):
         raise ValueError(f"{file} is cut short: a node has no tables")
-    return PageTypeInfo(block_orders[0], names, free, blocks)
+    return PageTypeInfo(block_orders[0], info.names, info.free, info.blocks)
+
+
+def _pagetypeinfo_row(info: PageTypeInfo, line: str, table: str, orders: int) -> None:
+    """Add a line of the table ``free`` or ``blocks`` to what was read before it."""
+    file = "/proc/pagetypeinfo"
+    match = re.fullmatch(r"Node +(\d+), zone +(\S+?)(?:, type +(\S+))? ([\d> ]+)", line)
+    if not match or ("free" if match.group(3) else "blocks") != table:
+        raise ValueError(f"{file} is damaged: {line[:60]!r} does not belong where it is")
+    node, zone, migratetype, counts = match.groups()
+    number, cells = printed_number(node, file), counts.split()
+    if migratetype:
+        row: list[int | None] = [
+            None if cell.startswith(">") else printed_number(cell, file) for cell in cells
+        ]
+        if len(row) != orders or (number, zone, migratetype) in info.free:
+            raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
+        info.free[number, zone, migratetype] = row
+    else:
+        if len(cells) != len(info.names) or (number, zone) in info.blocks:
+            raise ValueError(f"{file} is damaged: {line[:60]!r} is cut or there twice")
+        info.blocks[number, zone] = [printed_number(cell, file) for cell in cells]
 
 
 def parse_buddyinfo(text: str) -> dict[tuple[int, str], list[int]]:
@@ -190,7 +194,7 @@ SINCE_BOOT = (
 
 
 def since_boot(name: str, kind: str) -> bool:
-    """Whether a counter of /proc/vmstat is counted since boot; the others are states."""
+    """True if a counter of /proc/vmstat is counted since boot; the others are states."""
     return kind in ("event", "numa") or (
         kind == "node" and re.fullmatch(_NODE_EVENTS, name, re.ASCII) is not None
     )

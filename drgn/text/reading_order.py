@@ -104,7 +104,7 @@ def _unknown(paths: Sequence[str], why: str) -> Order:
 
 
 def _spaced(paths: Sequence[str], numbered: list[list[int]], interval: float) -> Order:
-    """The order of files between which somebody says what time passed."""
+    """The order of files whose intervals are given."""
     given = list(range(len(paths)))
     if pair := _disagreement(paths, numbered, given) if len(numbered) != 1 else None:
         first, second = (distinct_names(paths)[position] for position in pair)
@@ -121,9 +121,7 @@ def _spaced(paths: Sequence[str], numbered: list[list[int]], interval: float) ->
 
 
 def time_in_name(name: str) -> float | None:
-    """
-    The time in a file's name, in seconds since 1970: an epoch or a date (taken as UTC).
-    """
+    """The time in a file's name, in seconds since 1970: an epoch or a date (taken as UTC)."""
     if sum(map(str.isdigit, name)) < LEAST_DIGITS:
         return None
     if match := re.search(EPOCH, name):

@@ -14,7 +14,7 @@ OFFSET = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+")
 
 def is_stack(text: bytes) -> bool:
     """
-    Whether text is lines of `` symbol+0x1/0x2 [module]``, or `` 0xaddress`` (``%pS``), as far as
+    True if text is lines of `` symbol+0x1/0x2 [module]``, or `` 0xaddress`` (``%pS``), as far as
     the bytes between them show it; two records run into each other are not.
     """
     # What is left of a line: its beginning and end, and a module's brackets.
@@ -36,9 +36,7 @@ def is_stack(text: bytes) -> bool:
 
 
 def folded(stack: bytes) -> str:
-    """
-    A printed stack, leaf first, as ``root;…;leaf`` without offsets (``+0x1/0x2``).
-    """
+    """A printed stack, leaf first, as ``root;…;leaf`` without offsets (``+0x1/0x2``)."""
     text = OFFSET.sub("", stack.decode("utf-8", "backslashreplace"))
     return ";".join([frame[1:] for frame in reversed(text.split("\n")) if frame])
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What one process collected of its share, added to what others did of theirs.
+Accumulators of one process, merged with those of the others.
 
 A class names its attributes that grow, and how two values of each become one. Shares are added in
 the order of what was looked at, so that the sum is what one process would have, to the order of a
@@ -27,7 +27,7 @@ class Shared:
     MERGES: ClassVar[Mapping[str, Merge]]
 
     def share(self) -> dict[str, Any]:
-        """What was collected: to be pickled."""
+        """The partial result, to be pickled."""
         return {name: _told(getattr(self, name)) for name in self.MERGES}
 
     def add_share(self, share: Mapping[str, Any]) -> None:
@@ -36,7 +36,7 @@ class Shared:
             setattr(self, name, merge(getattr(self, name), share[name]))
 
     def restore(self, share: Mapping[str, Any]) -> None:
-        """Forget what was collected for this, of which nobody else holds a part."""
+        """Forget what was collected for this, which is not shared."""
         for name in self.MERGES:
             value = getattr(self, name)
             if isinstance(value, Shared):
@@ -95,7 +95,7 @@ def either(mine: bool, theirs: bool) -> bool:
 
 
 def last_known(mine: Any, theirs: Any) -> Any:
-    """What is the same for all that have it."""
+    """The value that all agree on, as far as they have it."""
     return theirs or mine
 
 
@@ -121,7 +121,7 @@ def updated(mine: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def nested(mine: Shared | None, theirs: Mapping[str, Any] | None) -> Shared | None:
-    """Of another that collects, if there is one."""
+    """Merge the share of another accumulator, if there is one."""
     if mine is not None and theirs is not None:
         mine.add_share(theirs)
     return mine
@@ -133,7 +133,7 @@ def overlaid(mine: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
 
 
 def none_of(mine: int, theirs: int) -> int:
-    """What does not happen but in damaged memory, and depends on what came before."""
+    """Refuse a count that only damaged memory has, and that depends on what came before."""
     if mine or theirs:
         raise InexactError
     return 0

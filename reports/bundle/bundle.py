@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
+r"""
 A bundle: a folder of tables that one reading of one machine left behind.
 
 It is a Frictionless Data Package v2: ``datapackage.json`` describes the target and every table,
@@ -332,7 +332,7 @@ class Bundle:
 
     def impossible(self, table: str) -> list[Impossible]:
         """
-        The values of a table that cannot be: those that its bounds refuse, and those that whoever
+        The values of a table that cannot be: those that its bounds refuse, and those that whatever
         wrote the bundle has marked.
 
         :raises BundleError: the bundle has no such table, or its file is missing or damaged.

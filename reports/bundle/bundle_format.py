@@ -32,7 +32,7 @@ def headings() -> list[Heading]:
 
 
 def came_after(version: str) -> Callable[[str], bool]:
-    """Whether something came after a version, by its ``since``; False if that is not a version."""
+    """True if something came after a version, by its ``since``; False if that is not a version."""
     written = version_number(version)
     return lambda since: written is not None and (version_number(since) or ()) > written
 
@@ -72,7 +72,7 @@ def lacking(bundle: Bundle) -> Lacking:
     """
     What the bundle lacks of what this version writes.
 
-    A section that was absent, or that nobody asked for, does not count: its status says that.
+    A section that was absent, or not asked for, does not count: its status says that.
     """
     found, later = Lacking(), came_after(bundle.version)
     if not later(__version__):

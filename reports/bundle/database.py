@@ -302,7 +302,7 @@ def sql_type(column: Column) -> str:
 
 
 def beyond_bigint(column: Column) -> bool:
-    """Whether numbers of 64 bits without a sign may be in it (an inode's), which names are."""
+    """True if numbers of 64 bits without a sign may be in it (an inode's), which names are."""
     limits = [bound for bound in column.high if isinstance(bound, int)]
     return column.type == "integer" and bool(limits) and min(limits) >= 1 << 63
 

@@ -248,7 +248,7 @@ def plain_texts(value: Any) -> Any:
 
 
 def are_plain(text: str) -> bool:
-    """Whether :func:`plain_texts` surely changes nothing of what a JSON text says."""
+    """True if :func:`plain_texts` surely changes nothing of what a JSON text says."""
     if _ODD.search(text):
         return False
     return max(map(len, text.split('"'))) <= MAX_TEXT

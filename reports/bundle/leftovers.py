@@ -3,7 +3,7 @@
 Files that are whole or absent, and what a process that was killed left beside their names.
 
 Bundles and reports are written under another name, ``.NAME.XXXXXXXX.partial``, and renamed when
-they are whole. Nobody reads that name. Who writes there holds its lock (``flock``), which ends with
+they are whole. That name is not read. Who writes there holds its lock (``flock``), which ends with
 the process, however it ends. So the next one to write the same name sees it, and clears up.
 """
 
@@ -25,7 +25,7 @@ def claim(place: Path) -> int | None:
     """
     Lock a file or folder that was just made; returns the open file that holds the lock.
 
-    None if somebody took it for a leftover before it was locked: make another.
+    None if it was taken for a leftover before it was locked: make another.
 
     :raises OSError: it cannot be opened.
     """
@@ -33,7 +33,7 @@ def claim(place: Path) -> int | None:
         lock = os.open(place, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    # A file system without locks: nobody can know there, and nothing is removed.
+    # A file system without locks: that is unknown there, and nothing is removed.
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX)
     if place.exists():
@@ -54,9 +54,9 @@ def clear_up(path: Path) -> None:
 
 def remove_if_left(place: Path) -> None:
     """
-    Remove a file or folder that nobody writes any more.
+    Remove a file or folder that is not written any more.
 
-    :raises OSError: somebody does, or it cannot be removed.
+    :raises OSError: it is being written, or cannot be removed.
     """
     if place.is_symlink():
         return

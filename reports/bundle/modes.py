@@ -5,8 +5,8 @@ Who may read what is written.
 A reading has addresses, which show where the kernel lies (KASLR), and the names and commands of
 every process. So what root writes is root's alone, as perf.data and vmcores are; what anybody else
 writes is as the umask says; ``--mode`` says otherwise. What replaces something is as that was, so
-that a bundle that was opened to others stays open to them. Until it is whole nobody else can reach
-it, whatever its mode will be.
+that a bundle that was opened to others stays open to them. Until it is whole no other can reach it,
+whatever its mode will be.
 """
 
 import os
@@ -41,7 +41,7 @@ def as_umask() -> int:
 
 
 def mode_of_folder(file: int) -> int:
-    """The mode of a folder of such files: whoever may read them may go there."""
+    """The mode of a folder of such files: those who may read them may enter it."""
     return file | (file & 0o444) >> 2
 
 

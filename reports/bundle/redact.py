@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-A bundle without the names that somebody chose, to be passed on.
+A bundle without the names that people chose, to be passed on.
 
 Each column says whose words it holds (``rows.HOLDS``). What the kernel says of itself stays: zones,
 settings, symbols and modules, addresses, its release. The names of processes, functions of programs
 and their binaries, commands, cgroups, hosts, files and labels become ``comm-17``: numbered by their
 first appearance, so that no dictionary leads back, and the same everywhere, in all bundles that
 are redacted together. These have the same ``redaction`` in their target; in others ``comm-17`` is
-somebody else. Words of mmscope's own (messages, notes) may hold anything that an error
+another. Words of mmscope's own (messages, notes) may hold anything that an error
 said: of these a word stays if it is in mmscope's own sources. Text of columns that do not say what
 they hold, of another's tables or of an older mmscope, is replaced whole.
 
 Names stay where they are public: the kernel's threads for memory (``kswapd0``), ``[unknown]``.
 
 Cannot know: what numbers give away. A pid, an amount of memory, a point in time, the kernel's
-release and its modules may be familiar to somebody who knows the machine.
+release and its modules may be familiar to those who know the machine.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ TARGET = {
 }
 # What is added to it: what was done, and which bundles it was done to together.
 REDACTED = ("redacted", "redaction")
-# Where a reading comes from, if not from somebody's file.
+# Where a reading comes from, if not from a file.
 PUBLIC_SOURCES = ("/", "/proc/kcore")
 # Threads that every kernel has, by names that are its own; a workqueue's name is a driver's.
 KERNEL_THREAD = re.compile(
@@ -135,7 +135,7 @@ class Names:
         return text
 
     def source(self, path: str) -> str:
-        """A file of the kernel's source: the folder where somebody built a module is replaced."""
+        """A file of the kernel's source: the folder where a module was built is replaced."""
         folder, slash, name = path.rpartition("/")
         return f"{self.of('file', folder)}{slash}{name}" if path.startswith("/") else path
 
@@ -185,7 +185,7 @@ class Names:
         return self.of("profile", name, "profile_{number}")
 
     def _is_count(self, rest: str) -> bool:
-        """Whether the end of a recording's name numbers it; a label may be a number, too."""
+        """True if the end of a recording's name numbers it; a label may be a number, too."""
         labels = (name for kind, name in self.given if kind == "label")
         return len(rest) < 4 and rest.isdecimal() and not any(x.startswith(rest) for x in labels)
 
@@ -211,7 +211,7 @@ class Names:
 
 
 def _plain(word: str) -> bool:
-    """Whether a word is one of mmscope's own, or a number."""
+    """True if a word is one of mmscope's own, or a number."""
     return not word or word in vocabulary() or NUMBER.fullmatch(word) is not None
 
 

@@ -14,7 +14,7 @@ from mmscope.reports.bundle.outcome import UsageError
 if TYPE_CHECKING:  # loaded where names are replaced
     from mmscope.reports.bundle.redact import Names
 
-REDACT_MAP_HELP = "write which name has which number, for yourself; by default nobody can know"
+REDACT_MAP_HELP = "write which name has which number, for yourself; by default it is not kept"
 
 
 def add_redact_options(parser: argparse.ArgumentParser) -> None:

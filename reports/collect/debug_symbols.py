@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Where this machine's distribution has the debug symbols of its running kernel, as a command.
+The command that fetches debug symbols of the running kernel from its distribution.
 
 By ``os-release(5)``: its ID, or else the first of ID_LIKE that is known here. A kernel whose
 release does not look like one of the distribution's (a container on another host, a kernel of one's
@@ -59,7 +59,7 @@ OTHERWISE = "or give --symbols VMLINUX"
 
 def where_to_get_symbols(release: str, machine: str, system: dict[str, str]) -> str:
     """
-    What to do for the debug symbols of the running kernel.
+    Advice how to get debug symbols of the running kernel.
 
     :param release: as ``uname -r`` says it.
     :param machine: as ``uname -m`` says it.

@@ -48,7 +48,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def machine_of(source: Memory | Files) -> Machine:
-    """What the values of a source are held against."""
+    """The machine whose limits bound the values of a source."""
     if isinstance(source, Memory):
         return Machine.of(asdict(describe(source.prog, "")))
     with contextlib.suppress(Absent):
@@ -65,7 +65,7 @@ def run_section(
 ) -> tuple[SectionResult, Found]:
     """
     Run one section; whatever happens in it, the answer is a status and the tables it has. Once more
-    where the dump has to be opened anew to be read.
+    where the dump has to be reopened.
 
     :param machine: what its values are held against; by default what is known of any machine.
     """

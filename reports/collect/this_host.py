@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""This machine as a target: for what is measured on it, not read out of its kernel's memory."""
+"""The host itself as a target: for what is measured on it, not read out of its kernel's memory."""
 
 import os
 from dataclasses import asdict
@@ -9,7 +9,7 @@ from mmscope.reports.bundle.description import Cell
 
 
 def this_host() -> dict[str, Cell]:
-    """What /proc says about this machine."""
+    """The host's row, from /proc."""
     # With drgn and numpy behind them, which take longer to start than a sample takes.
     from mmscope.drgn.machine.file_tree import describe_files
     from mmscope.drgn.sections.files import Absent, Files

@@ -110,7 +110,7 @@ def read(
 
 
 def expected(sections: list[SectionResult], asked_for: Container[str]) -> list[SectionResult]:
-    """Sections without those that few kernels have, unless somebody asked for one."""
+    """Sections without those that few kernels have, unless they are asked for."""
     from mmscope.drgn.sections.registry import SECTIONS
 
     return [

@@ -97,9 +97,7 @@ def explained(error: BaseException) -> str:
 
 
 def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """
-    The subcommand that is asked for with its options; all of them if that is none of them.
-    """
+    """The subcommand that is asked for with its options; all of them if that is none of them."""
     parser = argparse.ArgumentParser(
         prog="mmscope",
         description="What Linux memory management was doing, and why it hurts: "

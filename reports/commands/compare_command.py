@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
 
+import dataclasses
 import itertools
 import json
 import sys
@@ -130,8 +131,7 @@ def _redacted(host: Measured, names: Names) -> Measured:
     replaced: dict[str, Any] = {
         name: text and names.text(holds, text) for name, (holds, text) in texts.items()
     }
-    kept = {c.name: getattr(host, c.name) for c in columns(Host)}
-    return Measured(**kept | replaced, told=host.told)
+    return dataclasses.replace(host, **replaced)
 
 
 def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:

@@ -291,7 +291,7 @@ def _debugfs() -> tuple[str, str] | None:
 
 
 def _configured(release: str, option: str) -> bool | None:
-    """Whether the running kernel is built with an option; None if nothing says so."""
+    """True if the running kernel is built with an option; None if nothing says so."""
     for place in CONFIGS:
         try:
             text = Path(place.format(release=release)).read_text(encoding="utf-8")

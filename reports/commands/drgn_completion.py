@@ -4,7 +4,7 @@ Tab completion of drgn's ``%commands``: their names, their options, and what an 
 
 drgn's completer (``drgn.internal.rlcompleter``) knows Python's names only, and offers them after a
 ``%``, too. What is offered here is what a command says of itself in its usage, so that it holds for
-every command, whoever made it.
+every command of any plugin.
 """
 
 import inspect

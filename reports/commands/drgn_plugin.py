@@ -6,7 +6,7 @@ what a script of drgn says that is a file of ours with nothing to print.
 drgn loads this file whenever it opens a target, by the entry point in ``pyproject.toml``, so that
 nothing is imported here but drgn's own: the probes are, when a command runs. A command runs its
 section as ``mmscope show`` does, and prints the same tables and the same words about what is
-missing from them. Of a core, what one command has read serves the next; a live kernel is read anew.
+missing from them. Of a core, what one command read serves the next; a live kernel is read again.
 
 Where drgn has no commands, or not with this interface (that of 0.1 to 0.3), mmscope has none:
 drgn itself must start.
@@ -62,13 +62,13 @@ PICKS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-def memory_of(prog: Program, *, anew: bool = False) -> "Memory":
+def memory_of(prog: Program, *, afresh: bool = False) -> "Memory":
     """
     The reading that a session's commands share, as long as the target stands still.
 
     Of one that does not, what the user said of it is kept.
 
-    :param anew: nothing that was read is believed any more.
+    :param afresh: nothing that was read is believed any more.
     """
     from mmscope.drgn.sections.memory import Memory
 
@@ -78,7 +78,7 @@ def memory_of(prog: Program, *, anew: bool = False) -> "Memory":
         return registry.consumers()
 
     kept: Memory | None = prog.cache.get("mmscope")
-    if kept is None or kept.live or anew:
+    if kept is None or kept.live or afresh:
         told = kept.rmap_node_ns if kept else None
         prog.cache["mmscope"] = kept = Memory(prog, consumers=consumers, rmap_node_ns=told)
     return kept
@@ -114,7 +114,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         memory.progress = None
     if section.status == "failed":
         # It may have failed because of symbols that the user loads now.
-        memory_of(prog, anew=True)
+        memory_of(prog, afresh=True)
     if section.status in ("failed", "absent"):
         raise CommandError(f"{entry.section}: {section.message}")
     tables, top = found.tables, entry.top
@@ -189,7 +189,7 @@ def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
     if words := notes.get("truncated"):
         warn(words)
     if any(section.status == "failed" for section in sections):
-        memory_of(prog, anew=True)
+        memory_of(prog, afresh=True)
     for section in sections:
         expected = section.status == "absent" and SECTIONS[section.section].optional
         if section.status != "ok" and not expected:

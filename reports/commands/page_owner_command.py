@@ -98,7 +98,7 @@ def add_commands(command: Command) -> None:
 
 
 def add_price_options(parser: Any) -> None:
-    """Whether a running host pays for what is dear to read (``prices``)."""
+    """Add options for files that are dear for a running host to read (``prices``)."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--careful",

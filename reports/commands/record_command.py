@@ -423,7 +423,7 @@ def any_of(choices: Sequence[str]) -> str:
 
 
 def ability(recipe: Recipe, machine: perf_events.Machine) -> str:
-    """Whether a recipe can run on this machine, in words."""
+    """Say if a recipe can run on this machine."""
     try:
         plan = perf_events.plan(recipe, machine)
     except Unavailable as reason:

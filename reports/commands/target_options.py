@@ -170,10 +170,10 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             say(f"{args.core}: {words}")
         if "truncated" in notes:
             say(f"{args.core}: {notes['truncated']}; reading what is there")
-    anew = opened if args.core is not None else None
+    again = opened if args.core is not None else None
     # A QEMU guest's one socket is for one process.
     jobs = jobs_of(args) if args.qemu is None else 1
-    return Memory(prog, jobs=jobs, rmap_node_ns=args.rmap_node_ns, opened=anew), name, notes
+    return Memory(prog, jobs=jobs, rmap_node_ns=args.rmap_node_ns, opened=again), name, notes
 
 
 def core_notes(core: Path) -> dict[str, str]:

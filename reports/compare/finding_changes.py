@@ -14,7 +14,7 @@ from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
 
 # What a finding's number must change by, to be better or worse.
 NOTABLE = 0.01
-# Of a finding's subject, what somebody chose.
+# Of a finding's subject, the names that people chose.
 CHOSEN_NAMES = frozenset({"comm", "root_comm", "profile"})
 
 

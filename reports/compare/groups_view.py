@@ -227,7 +227,7 @@ def side(
 
 
 def equal(row: Group, hosts: int) -> bool:
-    """Whether a row needs no place: each of so many hosts has the same, of more than one a side."""
+    """True if a row needs no place: each of so many hosts has the same, of more than one a side."""
     if row.measure in OF_A_TRIAL:
         return False
     values = {row.a_low, row.a_high, row.b_low, row.b_high}

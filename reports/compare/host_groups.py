@@ -71,7 +71,7 @@ class Readings:
 
 
 def hosts_of(sides: Sequence[tuple[str, Sequence[Bundle]]]) -> list[Measured]:
-    """The measures of every host of every side; a host that was booted anew is another."""
+    """The measures of every host of every side; a host that was rebooted is another."""
     readings = [item for side, bundles in sides for item in _by_boot(side, bundles)]
     recordings = [recorded(item.bundles) for item in readings]
     counted = SINCE_BOOT
@@ -292,7 +292,7 @@ def _missed(reasons: Sequence[str]) -> str | None:
 def _compared(
     measure: str, unit: str, values: Sequence[list[float]], together: Sequence[float | None]
 ) -> Group:
-    """Both sides' hosts, of which those are told that have a number."""
+    """Both sides' hosts that have a number."""
     a, b = values
     a_all, b_all = (whole if of else None for whole, of in zip(together, values, strict=True))
     both, several = bool(a and b), len(a) > 1 and len(b) > 1

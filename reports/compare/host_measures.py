@@ -136,7 +136,7 @@ class Told:
         return self.parts.get(name, 0.0) if name.startswith(tuple(self.seen)) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured(Host):
     """A host, and what is said of it beside its row."""
 

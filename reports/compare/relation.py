@@ -64,7 +64,7 @@ def elapsed(before: Bundle, after: Bundle) -> float | None:
 
 
 def same_names(bundles: Sequence[Bundle]) -> bool:
-    """Whether a name is the same in all bundles: none is redacted, or all were together."""
+    """True if a name is the same in all bundles: none is redacted, or all were together."""
     redactions = [b.target.get("redaction") for b in bundles if "redacted" in b.target]
     together = len(redactions) == len(bundles) and None not in redactions
     return not redactions or (together and len(set(redactions)) == 1)
@@ -72,7 +72,7 @@ def same_names(bundles: Sequence[Bundle]) -> bool:
 
 def same_boot(before: Bundle, after: Bundle) -> bool | None:
     """
-    Whether two bundles are of one boot of one machine; None where they do not say.
+    True if two bundles are of one boot of one machine; None where they do not say.
 
     Same names, and the clock less the uptime says the same. A clock that was set in between makes
     it two boots, which costs differences but tells none that is not there. Machines that share a
@@ -163,7 +163,7 @@ def relation(before: Bundle, after: Bundle) -> Relation:
 
 
 def _of_boots(one: bool | None, host: str, seconds: float | None, old: str, new: str) -> str:
-    """What it means that the two are of one boot, of two, or that nobody knows (None)."""
+    """What it means that the two are of one boot, of two, or that it is unknown (None)."""
     if one:
         apart = display.duration(abs(seconds or 0.0))
         return f"One boot of {host}, read {apart} apart (uptime {new})."

@@ -10,7 +10,8 @@ Cannot know: whether a key that is in both bundles names the same thing. Of one 
 always does; a pid counts as the same only with the same comm.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +123,7 @@ def compare_tables(
 
 
 def _local(words: str, bundle: Bundle) -> str:
-    """Without the folder's path, which is nobody's business on another machine."""
+    """Without the folder's path, which says nothing on another machine."""
     return words.replace(f"{bundle.path}/", "")
 
 
@@ -164,7 +165,7 @@ def _row_names(
         lasting = known(new.name).lasting
         if not lasting or not all(column in here for column in lasting):
             named = ", ".join(c for c in keys if c in BOOT_NAMES)
-            raise _Incomparable(f"its rows are named by {named}, which another boot gives anew")
+            raise _Incomparable(f"its rows are named by {named}, which each boot numbers itself")
         keys, summed = list(lasting), True
     if apart := [key for key in keys if key in chosen]:
         raise _Incomparable(
@@ -192,22 +193,66 @@ def _rows_compared(name: str, related: Relation) -> tuple[str, list[str]]:
     return where, notes
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """
+    How two tables are compared.
+
+    :ivar keys: columns that name a row in both.
+    :ivar what: columns that say what a row is: the keys, and others that describe it.
+    :ivar measure: the column that rows are ranked by.
+    :ivar compared: the other columns whose differences are shown.
+    :ivar where: SQL: the rows that are compared.
+    :ivar summed: rows of the same keys are added up.
+    """
+
+    name: str
+    keys: list[str]
+    what: list[Column]
+    measure: Column | None
+    compared: list[Column]
+    where: str
+    summed: bool
+    notes: list[str]
+
+
 def _joined(
     connection: duckdb.DuckDBPyConnection, old: Table, new: Table, related: Relation
 ) -> TableChanges:
-    name, notes = new.name, []
-    there = {c.name: c for c in old.columns}
-    both = [c for c in new.columns if c.name in there and c.type == there[c.name].type]
-    if odd := [c.name for c in new.columns if c.name in there and c not in both]:
-        notes.append(f"of another type in the other bundle: {', '.join(odd)}")
-    if either := {c.name for c in new.columns} ^ there.keys():
-        notes.append(f"only in one of the bundles: {', '.join(sorted(either))}")
+    plan = _planned(old, new, related)
+    _join(connection, plan)
+    if not plan.summed and (other := _differing(connection, plan.measure, plan.compared)):
+        # What the table is ranked by is the same in every row; some other amount of memory is not.
+        columns = [c for c in (plan.measure, *plan.compared) if c is not None and c != other]
+        plan = dataclasses.replace(plan, measure=other, compared=columns)
+        _join(connection, plan)
+    twice = _twice(connection, plan)
+    if any(twice) and not plan.summed:
+        plan.notes.append(
+            f"keys that are there more than once, left out: {twice[0]:,} {related.sides[0]}, "
+            f"{twice[1]:,} {related.sides[1]}"
+        )
+    by_change = 'select "#change", count(*) from joined group by 1'
+    counted = dict(connection.execute(by_change).fetchall())
+    return TableChanges(
+        name=new.name,
+        title=new.title,
+        section=new.section,
+        what=plan.what,
+        measure=plan.measure,
+        summed=plan.summed,
+        changes=_changes(connection, plan.what, plan.compared),
+        counts={change: counted.get(change, 0) for change in ORDER},
+        totals=_totals(connection, plan.measure),
+        notes=plan.notes,
+    )
+
+
+def _planned(old: Table, new: Table, related: Relation) -> _Plan:
+    """:raises _Incomparable: the tables cannot be compared."""
+    both, notes = _columns_of_both(old, new)
     here = {c.name: c for c in both}
-    chosen = {
-        c.name
-        for c in (*old.columns, *new.columns)
-        if not related.same_names and c.type == "string" and c.holds not in ("kernel", "words")
-    }
+    chosen = set() if related.same_names else _chosen_names((*old.columns, *new.columns))
     keys, summed = _row_names(old, new, here, chosen, related)
     pages_differ = any("Page sizes differ" in words for words in related.words)
     values = [
@@ -215,49 +260,41 @@ def _joined(
         for c in both
         if c.name not in {*keys, *chosen} and not (pages_differ and c.unit in ("pages", "blocks"))
     ]
-    measure = _measure(name, [c for c in values if not is_a_name(c)])
-    describing = [c for c in values if c.name in DESCRIBES]
-    compared = [] if summed else [c for c in values if c != measure and c not in describing]
-    where, left_out = _rows_compared(name, related)
+    measure = _measure(new.name, [c for c in values if not is_a_name(c)])
+    where, left_out = _rows_compared(new.name, related)
     notes += left_out
+    what = [here[key] for key in keys]
     if summed:
         notes.append(f"rows of the same {' and '.join(keys)} are added up")
         if measure is None:
             raise _Incomparable("nothing in it can be added up")
-    what = [here[key] for key in keys] + ([] if summed else describing)
-    _join(connection, _query(name, keys, what, measure, compared, where, summed))
-    if not summed and (other := _differing(connection, measure, compared)):
-        # What the table is ranked by is the same in every row; some other amount of memory is not.
-        compared = [c for c in [measure, *compared] if c is not None and c != other]
-        measure = other
-        _join(connection, _query(name, keys, what, measure, compared, where, summed))
-    twice = _twice(connection, name, keys, where)
-    if any(twice) and not summed:
-        notes.append(
-            f"keys that are there more than once, left out: {twice[0]:,} {related.sides[0]}, "
-            f"{twice[1]:,} {related.sides[1]}"
-        )
-    by_change = 'select "#change", count(*) from joined group by 1'
-    counted = dict(connection.execute(by_change).fetchall())
-    return TableChanges(
-        name=name,
-        title=new.title,
-        section=new.section,
-        what=what,
-        measure=measure,
-        summed=summed,
-        changes=_changes(connection, what, compared),
-        counts={change: counted.get(change, 0) for change in ORDER},
-        totals=_totals(connection, measure),
-        notes=notes,
-    )
+        return _Plan(new.name, keys, what, measure, [], where, summed, notes)
+    describing = [c for c in values if c.name in DESCRIBES]
+    compared = [c for c in values if c != measure and c not in describing]
+    return _Plan(new.name, keys, what + describing, measure, compared, where, summed, notes)
+
+
+def _columns_of_both(old: Table, new: Table) -> tuple[list[Column], list[str]]:
+    """Columns that both tables have, of one type; and what is to be said of the others."""
+    there, notes = {c.name: c for c in old.columns}, []
+    both = [c for c in new.columns if c.name in there and c.type == there[c.name].type]
+    if odd := [c.name for c in new.columns if c.name in there and c not in both]:
+        notes.append(f"of another type in the other bundle: {', '.join(odd)}")
+    if either := {c.name for c in new.columns} ^ there.keys():
+        notes.append(f"only in one of the bundles: {', '.join(sorted(either))}")
+    return both, notes
+
+
+def _chosen_names(columns: Iterable[Column]) -> set[str]:
+    """Columns of names that people chose, which ``redact`` replaces."""
+    return {c.name for c in columns if c.type == "string" and c.holds not in ("kernel", "words")}
 
 
 ORDER = ("new", "gone", "grew", "shrank", "changed", "same")
 
 
 def is_a_name(column: Column) -> bool:
-    """Whether a number says which, and not how much."""
+    """True if a number says which, and not how much."""
     return column.name in BOOT_NAMES or column.name.endswith(("_pfn", "_pid"))
 
 
@@ -269,8 +306,8 @@ def _measure(name: str, values: Sequence[Column]) -> Column | None:
     return next(iter([*chosen, *numbers]), None)
 
 
-def _join(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    connection.execute(f"create or replace temp table joined as {query}")
+def _join(connection: duckdb.DuckDBPyConnection, plan: _Plan) -> None:
+    connection.execute(f"create or replace temp table joined as {_query(plan)}")
 
 
 def _differing(
@@ -289,39 +326,30 @@ def _differing(
     return next((c for c, differs in zip(amounts, found, strict=False) if differs), None)
 
 
-def _twice(
-    connection: duckdb.DuckDBPyConnection, name: str, keys: Sequence[str], where: str
-) -> tuple[int, ...]:
-    """How many keys each side's table has more than once. All names are identifiers."""
-    by = ", ".join(f'"{key}"' for key in keys)
+def _twice(connection: duckdb.DuckDBPyConnection, plan: _Plan) -> tuple[int, ...]:
+    """Number of keys that each side's table has more than once. All names are identifiers."""
+    by = ", ".join(f'"{key}"' for key in plan.keys)
     both = (
-        f'(select count(*) from (select 1 from {schema}."{name}" where {where} '
+        f'(select count(*) from (select 1 from {schema}."{plan.name}" where {plan.where} '
         f"group by {by} having count(*) > 1))"
         for schema in ("old", "new")
     )
     return connection.execute(f"select {', '.join(both)}").fetchone() or (0, 0)
 
 
-def _query(
-    name: str,
-    keys: Sequence[str],
-    what: Sequence[Column],
-    measure: Column | None,
-    compared: Sequence[Column],
-    where: str,
-    summed: bool,
-) -> str:
+def _query(plan: _Plan) -> str:
     """
     SQL: both tables joined, with what became of each row.
 
     Names are identifiers, which was checked when the bundles were opened; ``#`` is in none.
     """
-    by = ", ".join(f'"{key}"' for key in keys)
+    measure = plan.measure
+    by = ", ".join(f'"{key}"' for key in plan.keys)
     kind = "double" if measure and measure.type == "number" else "hugeint"
     m = f'"{measure.name}"::{kind}' if measure else "null::hugeint"
     sides = []
     for side in ("old", "new"):
-        if summed:
+        if plan.summed:
             # A sum with an unknown part is unknown.
             total = f"case when count(*) = count({m}) then sum({m}) end"
             picked = f'select {by}, {total} as "#m", 1 as "#here", false as "#counted"'
@@ -330,18 +358,20 @@ def _query(
             # Of a key that a side has more than once, neither side's row is any row's other.
             picked = (
                 f'select *, {m} as "#m", count(*) over (partition by {by}) as "#here", '
-                f'({known(name).since_boot or "false"}) as "#counted"'
+                f'({known(plan.name).since_boot or "false"}) as "#counted"'
             )
             rest = f"qualify row_number() over (partition by {by}) = 1"
-        sides.append(f'{side}_side as ({picked} from {side}."{name}" where {where} {rest})')
-    on = " and ".join(f'o."{key}" is not distinct from n."{key}"' for key in keys)
-    shown = [f'coalesce(n."{c.name}", o."{c.name}") as "what {c.name}"' for c in what]
+        sides.append(
+            f'{side}_side as ({picked} from {side}."{plan.name}" where {plan.where} {rest})'
+        )
+    on = " and ".join(f'o."{key}" is not distinct from n."{key}"' for key in plan.keys)
+    shown = [f'coalesce(n."{c.name}", o."{c.name}") as "what {c.name}"' for c in plan.what]
     pairs = [
         f'{side}."{c.name}" as "{word} {c.name}"'
-        for c in compared
+        for c in plan.compared
         for side, word in (("o", "old"), ("n", "new"))
     ]
-    differs = " or ".join(f'o."{c.name}" is distinct from n."{c.name}"' for c in compared)
+    differs = " or ".join(f'o."{c.name}" is distinct from n."{c.name}"' for c in plan.compared)
     columns = ", ".join([*shown, *pairs])
     return f"""
         with {", ".join(sides)}

@@ -87,21 +87,30 @@ def cell(value: object, column: Column, page_size: int | None) -> Cell:
         return Cell("yes" if value else "no")
     if value == -1 and (words := minus_one(column)):
         return Cell(words, "-1", -1)
-    if isinstance(value, int) and is_name(column):
+    if isinstance(value, int):
+        return _integer(value, column, page_size)
+    if isinstance(value, float):
+        return _number(value, column)
+    text = str(value)
+    return Cell(display.cut(leaf_first(text) if column.name == "stack" else text))
+
+
+def _integer(value: int, column: Column, page_size: int | None) -> Cell:
+    if is_name(column):
         return Cell(f"{value:#x}" if column.name.endswith("pfn") else str(value), sort=value)
-    if isinstance(value, int) and column.unit == "bytes":
+    if column.unit == "bytes":
         return Cell(display.size(value), f"{value:,} bytes", value)
-    if isinstance(value, int) and column.unit == "pages" and page_size is not None:
+    if column.unit == "pages" and page_size is not None:
         return Cell(f"{value:,}", display.size(value * page_size))
-    if isinstance(value, int) and column.unit == "ns":
+    if column.unit == "ns":
         return Cell(display.time_text(value / 1e9), f"{value:,} ns", value)
-    if isinstance(value, int | float):
-        if column.type == "number" and "share" in column.name.split("_"):
-            return Cell(display.percent(value), display.count(value), value)
-        return Cell(display.count(value))
-    if column.name == "stack":
-        return Cell(display.cut(leaf_first(str(value))))
-    return Cell(display.cut(str(value)))
+    return _number(value, column)
+
+
+def _number(value: float, column: Column) -> Cell:
+    if column.type == "number" and "share" in column.name.split("_"):
+        return Cell(display.percent(value), display.count(value), value)
+    return Cell(display.count(value))
 
 
 def minus_one(column: Column) -> str:
@@ -141,7 +150,7 @@ def unit_shown(column: Column) -> str:
 
 
 def is_name(column: Column) -> bool:
-    """Whether a number is something's name (a CPU, a page frame) and not an amount."""
+    """True if a number is something's name (a CPU, a page frame) and not an amount."""
     if column.unit or column.type != "integer":
         return False
     return column.key or column.name in NAMES or column.name.endswith("pfn")

@@ -249,7 +249,6 @@ def folded(stacks: dict[str, int], name: str, kept: str) -> Download:
     Stacks as FlameGraph and its like read them, a line each, in the order of their frames from the
     root: what stands beside each other is alike, and packs to a third of what it else would.
     """
-
     size = sum(len(stack) + 8 for stack in stacks)
     # Which another process may hand over.
     read, largest = functools.partial(_lines, stacks), functools.partial(_largest, stacks)

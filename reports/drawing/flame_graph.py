@@ -220,7 +220,7 @@ def growth(was: int, now: int, totals: tuple[int, int] | None, unit: str) -> tup
 
 def _by_chance(was: int, now: int, totals: tuple[int, int]) -> bool:
     """
-    Whether two shares of samples are as near as those of one mixture often are: the test of two
+    True if two shares of samples are as near as those of one mixture often are: the test of two
     proportions, at 5 %. A sampler that misses some of the work errs on top of that.
     """
     pooled = (was + now) / sum(totals)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-What a row is called, in a few words: in comparisons, and where it stands for its table.
-"""
+"""What a row is called, in a few words: in comparisons, and where it stands for its table."""
 
 import re
 from typing import Any

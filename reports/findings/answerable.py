@@ -99,7 +99,7 @@ def doubtful(database: Known, question: Asked) -> str | None:
 
 
 def doubts(mark: Impossible, question: Asked) -> bool:
-    """Whether a question would be answered from the column of a value that cannot be."""
+    """True if a question would be answered from the column of a value that cannot be."""
     words, quoted = _asked(question.sql, question.needs)
     if mark.table_name not in words or mark.column_name not in words:
         return False

@@ -44,7 +44,7 @@ def _lacks() -> str | None:
 
 
 def _has_duckdb() -> bool:
-    """Whether that is there, which mostly is what a box lacks; nothing is loaded to see it."""
+    """True if that is there, which mostly is what a box lacks; nothing is loaded to see it."""
     return importlib.util.find_spec("duckdb") is not None
 
 

@@ -95,7 +95,7 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
             _add_labelled(body, "", titles)
             console.print(body)
     elif verdict.not_checked:
-        # Each with its reason is a wall that nobody reads.
+        # Each with its reason is a wall that is not read.
         where = lacking(verdict, lambda section: section.replace("_", " "))
         words = f"Not checked: {len(verdict.not_checked):,} ({where}); 'findings --all' says why."
         console.print(Text(visible(words), "dim"))

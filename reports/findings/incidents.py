@@ -5,7 +5,7 @@ Findings that are one incident: what was found, what it likely comes from, and w
 A finding's file declares which ``symptom`` it shows (``"memory is short"``, ``"process 7 ends
 slowly"``), or which symptoms it ``explains``, in words that its row fills in. Where both were found
 they are one incident: likely causes, and what may come of them. Rows of one file (a zone each, a
-process each) are told once, if they belong to the same incident.
+process each) are shown once, if they belong to the same incident.
 
 Cannot know: whether the one brought about the other. Where several causes of a symptom were found
 they stand beside each other, and no one is picked.
@@ -74,7 +74,7 @@ class Incident:
 
     @property
     def of_recording(self) -> bool:
-        """Whether it says something of a recording, and nothing of the machine."""
+        """True if it says something of a recording, and nothing of the machine."""
         return all(told.worst.harm == HIDES for told in self.told)
 
     @property

@@ -44,7 +44,7 @@ class Proof:
         return {name for name, _ in (*self.equal, *self.least)}
 
     def holds(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row is one of them. What is unknown proves nothing."""
+        """True if a row is one of them. What is unknown proves nothing."""
         return all(row[name] in values for name, values in self.equal) and all(
             row[name] is not None and row[name] >= value for name, value in self.least
         )
@@ -53,9 +53,7 @@ class Proof:
 def proofs(
     declared: Declared, needs: Iterable[str], subject: Iterable[str], row: Mapping[str, Any]
 ) -> Iterator[Proof]:
-    """
-    What a finding stands on: as its file declares it, for the row that its query found.
-    """
+    """What a finding stands on: as its file declares it, for the row that its query found."""
     needed: dict[str, dict[str, list[str]]] = {}
     for need in needs:
         columns = needed.setdefault(need.partition(".")[0], {})

@@ -71,7 +71,7 @@ class FindingByOwner:
     owner: str = column(holds="kernel", key=True, help="whose memory it is")
     grew: bool = column(key=True, help="bytes are what it gained, not what it has")
     hosts: int = column(help="hosts on which it grew, or is large")
-    fell: int | None = column(help="hosts on which it fell; empty: nobody looked")
+    fell: int | None = column(help="hosts on which it fell; empty: not looked at")
     checked: int = column(help="hosts that could tell")
     bytes: int | None = column(unit="bytes", help="on all of them")
     worst_host: str = column(holds="host", help="where it is most")

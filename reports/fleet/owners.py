@@ -85,10 +85,10 @@ KINDS = {
 @dataclass
 class Owner:
     """
-    Somebody who takes memory on some hosts.
+    An owner of memory on some hosts.
 
     :ivar hosts: bytes on each; None where they are not known.
-    :ivar fell: hosts on which it has less than before; None where nobody looks.
+    :ivar fell: hosts on which it has less than before; None where that is not looked at.
     :ivar checked: hosts that could tell.
     :ivar seconds: in which it grew, by host.
     :ivar finding: its id; empty: of the ledger.

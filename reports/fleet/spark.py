@@ -26,7 +26,7 @@ from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.outcome import Refused
 from mmscope.reports.findings.answerable import named
 from mmscope.reports.findings.findings import Question
-from mmscope.reports.fleet.spark_sql import ASKED, WIDE, Untold, spark_sql
+from mmscope.reports.fleet.spark_sql import ASKED, WIDE, UnsupportedQuery, spark_sql
 from mmscope.reports.lake.asking import Engine, QueryFailed, Row
 from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.catalog import Catalog
@@ -104,7 +104,7 @@ def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
         try:
             found = spark.sql(spark_sql(question)).collect()
             return _typed(question, [row.asDict() for row in found])
-        except (Untold, PySparkException, Py4JError) as error:
+        except (UnsupportedQuery, PySparkException, Py4JError) as error:
             text = " ".join(str(error).split())[:200]
             if not (too_large := bool(TOO_LARGE.search(text))):
                 batch.said.append(f"{question.id}: Spark cannot be asked: {text}")
@@ -187,7 +187,7 @@ def _value(value: Any, kind: str) -> Any:
         return None
     if kind in ("BIGINT", "HUGEINT", "INTEGER", "UBIGINT", "SMALLINT", "TINYINT"):
         if int(value) != value:
-            raise Untold(f"{value} is no integer, as it is for DuckDB")
+            raise UnsupportedQuery(f"{value} is no integer, as it is for DuckDB")
         return int(value)
     if kind == "DOUBLE":
         return float(value)

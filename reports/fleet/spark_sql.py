@@ -36,7 +36,7 @@ ASKED = HOSTS.partition(".")[2]
 WIDE = "decimal(38, 0)"
 
 
-class Untold(Exception):
+class UnsupportedQuery(Exception):
     """A query that cannot be said in Spark's SQL with the same meaning."""
 
 
@@ -45,7 +45,7 @@ def spark_sql(question: Question) -> str:
     A question's SQL over all bundles in :data:`ASKED`: a row has the number of its bundle, and its
     place among that bundle's.
 
-    :raises Untold: it cannot be said.
+    :raises UnsupportedQuery: it cannot be said.
     """
     words = named([question])
     try:
@@ -67,7 +67,7 @@ def spark_sql(question: Question) -> str:
         keyed = _Keyed().query(tree, placed=True)
         return str(_Generator().generate(as_duckdb_means(keyed), copy=False))
     except sqlglot.errors.SqlglotError as error:
-        raise Untold(" ".join(str(error).split())[:200]) from error
+        raise UnsupportedQuery(" ".join(str(error).split())[:200]) from error
 
 
 @functools.cache
@@ -108,7 +108,7 @@ class _Keyed:
         """
         if isinstance(tree, exp.SetOperation):
             if tree.args.get("limit") or placed:
-                raise Untold("a union with an order")
+                raise UnsupportedQuery("a union with an order")
             tree.set("this", self.query(tree.this))
             tree.set("expression", self.query(tree.expression))
             tree.set("order", None)
@@ -117,7 +117,7 @@ class _Keyed:
             tree.set("this", self.query(tree.this))
             return tree
         if not isinstance(tree, exp.Select):
-            raise Untold(f"a {tree.key} in place of a query")
+            raise UnsupportedQuery(f"a {tree.key} in place of a query")
         order = self._order(tree)
         key = self._select(tree)
         tree.append("expressions", exp.alias_(key.copy(), NUMBER))
@@ -128,7 +128,7 @@ class _Keyed:
         order = tree.args.get("order")
         tree.set("order", None)
         if tree.args.get("offset"):
-            raise Untold("an offset")
+            raise UnsupportedQuery("an offset")
         ordered = []
         for item in order.expressions if order else []:
             name = self._name("o")
@@ -167,7 +167,7 @@ class _Keyed:
         """Key what a select has; returns the number of its rows' bundle."""
         for part in ("laterals", "qualify", "sample", "windows"):
             if tree.args.get(part):
-                raise Untold(f"{part} in a {tree.key}")
+                raise UnsupportedQuery(f"{part} in a {tree.key}")
         for cte in tree.ctes:
             cte.set("this", self.query(cte.this))
         inner = [
@@ -193,7 +193,7 @@ class _Keyed:
         key = self._source(clause)
         for join in tree.args.get("joins") or []:
             if join.side not in ("", "LEFT") or join.args.get("using") or join.method:
-                raise Untold(f"a join {join.side} {join.method}")
+                raise UnsupportedQuery(f"a join {join.side} {join.method}")
             mine = self._source(join)
             on = join.args.get("on")
             same = exp.EQ(this=mine, expression=key.copy())
@@ -217,7 +217,7 @@ class _Keyed:
             every = exp.select("*").from_(source.copy()).join(ASKED, join_type="cross")
             table = every.subquery(self._name("s"))
         else:
-            raise Untold(f"a {source.key} in place of a table")
+            raise UnsupportedQuery(f"a {source.key} in place of a table")
         renamed = exp.alias_(exp.column(NUMBER), name)
         wrapped = exp.select("*", renamed).from_(table)
         clause.set("this", wrapped.subquery(exp.to_identifier(alias, quoted=True)))
@@ -284,7 +284,7 @@ class _Keyed:
             tree.replace(there)
             return
         if not isinstance(tree, exp.Select):
-            raise Untold("a union in an expression")
+            raise UnsupportedQuery("a union in an expression")
         is_value = not isinstance(tree.parent, exp.In) and tree.arg_key != "query"
         if tree.args.get("limit"):
             name = self._name("v")
@@ -318,7 +318,7 @@ def _grouped(tree: exp.Expression, group: exp.Expression | None) -> list[exp.Exp
         plain = [one.this if isinstance(one, exp.Alias) else one for one in tree.expressions]
         return [one for one in plain if not any(one.find_all(exp.AggFunc))]
     if {name for name, value in group.args.items() if value} - {"expressions"}:
-        raise Untold("grouping sets")
+        raise UnsupportedQuery("grouping sets")
     return list(group.expressions)
 
 
@@ -332,7 +332,7 @@ def _say(tree: exp.Expression, meant: dict[exp.Expression, exp.Expression]) -> N
 
 
 def _own(node: exp.Expression, tree: exp.Expression) -> bool:
-    """Whether a column in a subquery is that of the subquery's own source."""
+    """True if a column in a subquery is that of the subquery's own source."""
     columns = node.find_all(exp.Column)
     named = {column.table for column in columns if not column.name.startswith("lake_k")}
     select = node.parent_select
@@ -406,7 +406,7 @@ def _meant(node: exp.Expression) -> exp.Expression:
         return _window(node)
     if isinstance(node, exp.Sum) and not isinstance(node.this, exp.Distinct):
         if node.this.is_type(exp.DataType.Type.UNKNOWN) or node.this.type is None:
-            raise Untold(f"the type of {node.this.sql()[:60]} is not known")
+            raise UnsupportedQuery(f"the type of {node.this.sql()[:60]} is not known")
         if node.this.is_type(*INTEGERS):
             return exp.Sum(this=exp.cast(node.this.copy(), WIDE))
     if isinstance(node, exp.Cast) and node.to.is_type(*INTEGERS) and node.this.type:
@@ -439,7 +439,7 @@ def _first(node: exp.Expression) -> exp.Expression:
         value = item.this.copy()
         if item.args.get("desc"):
             if not item.this.is_type(*NUMBERS):
-                raise Untold("the first row by a descending value that is not a number")
+                raise UnsupportedQuery("the first row by a descending value that is not a number")
             value = exp.Neg(this=value)
         keys += [exp.Is(this=item.this.copy(), expression=exp.Null()), value]
     by = exp.Anonymous(this="struct", expressions=keys)

@@ -2,8 +2,8 @@
 """
 Makes one capture: the process that guard starts, and ``mmscope guard crash``.
 
-What is at hand comes first: the samples become a bundle, the capture takes its name, and others are
-told. Only then are the slow commands run, one after the other, each with limits of its own:
+What is at hand comes first: the samples become a bundle, the capture takes its name, and alerts go
+out. Only then are the slow commands run, one after the other, each with limits of its own:
 ``record``, ``collect``, ``findings``, ``report``. One that fails or takes too long costs itself
 only.
 """
@@ -99,7 +99,7 @@ def used() -> float:
 
 
 def mmscope(*words: str, main: str = "mmscope.reports.commands.command") -> list[str]:
-    """This very mmscope as a command, however it was started: installed, in a checkout, packed."""
+    """The running mmscope as a command, however it was started: installed, checked out, packed."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from {main} import main; sys.exit(main())"
     return [sys.executable, "-I", "-c", code, *words]
 
@@ -190,7 +190,7 @@ def tell(capture: Path, incident: Incident, settings: Settings) -> None:
 
 
 def _try(what: str, work: Callable[[], Any]) -> bool:
-    """Whether some work came to its end; what went wrong is in the log, the rest goes on."""
+    """True if some work came to its end; what went wrong is in the log, the rest goes on."""
     try:
         work()
         return True

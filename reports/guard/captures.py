@@ -133,7 +133,7 @@ def paid(folder: Path) -> Iterator[tuple[datetime.datetime, float]]:
 
 
 def is_held(capture: Path) -> bool:
-    """Whether somebody is at work on it."""
+    """True while a process is at work on it."""
     try:
         lock = os.open(capture, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -151,7 +151,7 @@ def tidy(folder: Path) -> int:
     """
     Remove what never got its name, and say of captures that were cut short that they were.
 
-    :return: how many somebody is at work on.
+    :return: how many are being worked on.
     """
     busy = 0
     for entry in list(folder.iterdir()):
@@ -199,7 +199,7 @@ def thin(folder: Path, budget: int) -> list[str]:
         there.remove((path, trigger))
         del sizes[path]
         if not is_held(path):
-            # Under a name that is nobody's first: what is left if this is killed is cleared up.
+            # Under a name that is not taken: what is left if this is killed is cleared up.
             going = path.with_name(f"{PREFIX.format(path.name)}gone{SUFFIX}")
             path.rename(going)
             shutil.rmtree(going, ignore_errors=True)

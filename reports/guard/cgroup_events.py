@@ -60,7 +60,7 @@ class CgroupEvents:
             now = self._read(cgroup)
             if now is None:
                 continue
-            # One that was not there began with zero. Of one that was never read nobody knows.
+            # One that was not there began with zero. One that was never read is unknown.
             unseen = dict.fromkeys(NAMES, 0) if self._all_known else now
             before = self._seen.get(cgroup, unseen)
             self._seen[cgroup] = now

@@ -119,7 +119,7 @@ def _this_boot() -> str:
 
 def _is_new(core: Path, args: argparse.Namespace, seen: list[dict[str, Any]]) -> bool:
     """
-    Whether it was neither read nor tried in this run, nor often enough tried in others. What kept
+    True if it was neither read nor tried in this run, nor often enough tried in others. What kept
     it from being read, disk space or time, stays so for a while; who names it knows better.
     """
     try:

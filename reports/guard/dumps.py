@@ -9,11 +9,11 @@ Known by their names: ``/var/crash/<time>/dump.<time>`` (kdump-tools of Debian a
 for it.
 
 Ubuntu's /var/crash is for everybody to write to (apport, ``drwxrwsrwt``), and root reads what is
-found there. So what is found counts only where nobody but root, or whoever runs this, can have had
+found there. So what is found counts where only root, or the user who runs this, can have had
 a hand in it: a plain file and its folder, both of root's, neither for others to write to, neither a
 symbolic link. The folder that was named may be for others to write to where it is sticky: they can
 then neither rename nor remove what is root's (``__check_sticky()``, fs/namei.c). As each is asked
-for before what is in it, what was found so stays so. A dump that is named is read, whosoever's.
+for before what is in it, what was found so stays so. A dump that is named is read, of any owner.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ INCOMPLETE = "incomplete"
 # What lies beside a dump.
 NOT_ONE = (INCOMPLETE, "dmesg", ".txt", ".log", ".json")
 REBUILT = ".rebuilt"
-# One that nobody has written to for so many times --settled will not become whole.
+# One that was not written to for so many times --settled will not become whole.
 PATIENCE = 15
 
 
@@ -169,7 +169,7 @@ def _why_foreign(its: os.stat_result) -> str | None:
 
 
 def unfinished(paths: list[Path], settled: float) -> list[Path]:
-    """Dumps that kdump has not given their names, and that nobody writes to."""
+    """Dumps that kdump has not given their names, and that are not being written."""
     return [
         one.path
         for one in _ours(paths)
@@ -187,13 +187,13 @@ def coming(paths: list[Path], settled: float) -> Path | None:
 
 
 def _is_fresh(one: Seen, seconds: float) -> bool:
-    """Whether it was written to of late. One of a time to come is not: a clock was set back."""
+    """True if it was written to of late. One of a time to come is not: a clock was set back."""
     # The time after the look, not before: it may have been written to meanwhile.
     return 0 <= time.time() - one.stat.st_mtime < seconds
 
 
 def wait_until_settled(core: Path, seconds: float) -> None:
-    """Leave a dump alone that somebody may be writing to; of another's hand it has its name."""
+    """Leave a dump alone that may still be written to; of another's hand it has its name."""
     with contextlib.suppress(FileNotFoundError):
         while (since := time.time() - core.stat().st_mtime) < seconds:
             # A clock that was set back since must not make this wait for long.

@@ -40,7 +40,7 @@ RESERVE = 4 << 20
 ENDS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Of a CPU, that /proc/pagetypeinfo may take; the rest of the share is for all else.
 PAGETYPEINFO_SHARE = 0.001
-# The first part of a capture waits for nobody; the rest of one is done before that of the next.
+# The first part of a capture does not wait; the rest of one is done before that of the next.
 MOST_AT_ONCE = 4
 GRACE = 150.0  # seconds after its time that a capture is ended from outside
 HOUR = 3600.0

@@ -108,7 +108,7 @@ def page(host: str, those: Iterable[tuple[Path, Incident]]) -> str:
 
 def renew(folder: Path, host: str) -> None:
     """
-    Write the page anew.
+    Write the page again.
 
     :raises OSError: it cannot be written.
     """

@@ -139,7 +139,7 @@ def add_run(sub: argparse.ArgumentParser) -> None:
 
 
 def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
-    """What a capture may take, and who is told."""
+    """What a capture may take, and who is notified."""
     sub.add_argument(
         "--limit",
         type=_number,

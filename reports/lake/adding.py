@@ -26,7 +26,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.leftovers import to_disk
 from mmscope.reports.bundle.outcome import Refused
 from mmscope.reports.bundle.redact import Names, redact
-from mmscope.reports.lake.catalog import literal, query
+from mmscope.reports.lake.catalog import literal, open_lake, query
 from mmscope.reports.lake.layout import (
     BUNDLES,
     STAGE,
@@ -34,7 +34,6 @@ from mmscope.reports.lake.layout import (
     File,
     Lake,
     LakeError,
-    at,
     commit,
     torn,
     writing,
@@ -42,7 +41,7 @@ from mmscope.reports.lake.layout import (
 from mmscope.reports.lake.staging import Given, Stage, Staged, identity, stage
 
 SLICE = 1000
-# Each time somebody else has added something.
+# Each time another process has added something.
 TRIES = 20
 # Fewer are read sooner than another process has started.
 WORTH_A_PROCESS = 12
@@ -83,7 +82,7 @@ def add(
     :param names: replace names by these first.
     :raises LakeError: there is something else than a lake, or it cannot be written.
     """
-    lake, total = at(where), Added()
+    lake, total = open_lake(where), Added()
     jobs = 1 if names else jobs or os.cpu_count() or 1
     for begin in range(0, len(bundles), SLICE):
         some = bundles[begin : begin + SLICE]
@@ -117,7 +116,7 @@ def _add(
             try:
                 id = identity(path)
             except OSError:
-                id = f"?{path}"  # whoever reads it says what is wrong
+                id = f"?{path}"  # its reader says what is wrong
             if id in there or id in work:
                 known += 1
             else:

@@ -4,8 +4,8 @@ The tables of many bundles in DuckDB, each row with the number of its bundle.
 
 They are loaded, then the database is locked, as that of one bundle is. What a file has is held
 against what was written: a bundle that has fewer rows of a table, or more, does not have that table
-here, and the reason is kept. So a torn file costs the bundles in it one table, and nobody else
-anything.
+here, and the reason is kept. So a torn file costs the bundles in it one table, and no other
+bundle anything.
 """
 
 from collections.abc import Iterable, Sequence
@@ -151,7 +151,7 @@ def _read(
         name
         for name, *_ in connection.execute(f"describe select * from {source}", given).fetchall()
     }
-    # What nobody declared is asked by nothing.
+    # What is not declared is asked by nothing.
     known = [name for name in kinds if name in there]
     names = ", ".join(f'"{name}"' for name in known)
     values = ", ".join(f'l."{name}"::{kinds[name]}' for name in known)
@@ -163,7 +163,7 @@ def _read(
 
 
 def _compare(batch: Batch, table: str, fault: str) -> None:
-    """Whether each bundle has the rows that it had when it was added."""
+    """Check that each bundle has the rows that it had when it was added."""
     found = dict(
         batch.connection.execute(
             f'select {NUMBER}, count(*) from lake."{table}" group by all'

@@ -5,7 +5,7 @@ A lake in object storage: S3, or what speaks as S3 does; Google's and Azure's.
 Files are those of a folder, and are read through copies of them on this machine, because they never
 change: each is fetched once. ``lake.json`` is replaced only if it is the one that was read (a
 conditional write, by its entity tag), so that of two who add at once one succeeds, and the other
-adds to what is there then. Who is there first, nobody knows: nobody waits.
+adds to what is there then. Who is there first is unknown: there is no waiting.
 
 Keys, region and endpoint are those of the environment: ``AWS_ACCESS_KEY_ID``,
 ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ``AWS_ALLOW_HTTP``.
@@ -39,7 +39,7 @@ from mmscope.reports.lake.layout import (
 )
 
 AT_ONCE = 8
-# What nobody counts may still be on its way, but no longer than so.
+# What does not count may still be on its way, but no longer than so.
 ON_ITS_WAY = datetime.timedelta(days=1)
 PART = 8 << 20
 
@@ -52,7 +52,7 @@ class Bucket(Lake):
         name = hashlib.sha256(self.url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         super().__init__(copies() / name)
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # nobody else gets in
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # no other user gets in
             self._store: Any = from_url(self.url)
         except (BaseError, OSError, ValueError) as error:
             raise LakeError(f"{self.url[:200]}: {_in_a_line(error)}") from error
@@ -88,7 +88,7 @@ class Bucket(Lake):
                 self._prove(data)
         except (AlreadyExistsError, PreconditionError) as error:
             # The new files stay: of a request that was sent twice the first may have succeeded.
-            raise Changed(f"{self}: somebody else added to it meanwhile") from error
+            raise Changed(f"{self}: another process added to it meanwhile") from error
         except (BaseError, NotImplementedError) as error:
             raise OSError(_in_a_line(error)) from error
         self._tag = _version(put)

@@ -24,14 +24,13 @@ from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS
 from mmscope.reports.bundle.description import Table, table_of
-from mmscope.reports.bundle.outcome import UsageError
+from mmscope.reports.bundle.outcome import Refused, UsageError
 from mmscope.reports.lake.layout import (
     BUNDLES,
     DAY,
     File,
     Lake,
     LakeError,
-    at,
     files_of,
     torn,
 )
@@ -120,7 +119,7 @@ class Wanted:
                 raise UsageError(f"{day[:40]!r} is no day; it is written 2026-11-23")
 
     def has(self, bundle: Taken) -> bool:
-        """Whether a bundle is one of them."""
+        """True if a bundle is one of them."""
         return (
             (not self.hosts or bundle.host in self.hosts)
             and (not self.kernels or bundle.kernel in self.kernels)
@@ -150,13 +149,28 @@ def bundle_paths(lake: Lake, files: Iterable[File]) -> list[str]:
     ]
 
 
+def open_lake(where: str | Path) -> Lake:
+    """
+    The lake in a folder, or in object storage if that is a URL.
+
+    :raises Refused: what reads object storage is not installed.
+    """
+    if isinstance(where, Path) or "://" not in where:
+        return Lake(Path(where))
+    try:
+        from mmscope.reports.lake.bucket import Bucket
+    except ModuleNotFoundError as error:
+        raise Refused(f"{where}: {error.name} is missing: pip install 'mmscope[s3]'") from error
+    return Bucket(where)
+
+
 def read_catalog(where: str | Path, wanted: Wanted | None = None) -> Catalog:
     """
     The bundles that are wanted of the lake in a folder, or at a URL.
 
     :raises LakeError: there is no lake, or nothing of it can be read.
     """
-    lake, wanted = at(where), wanted or Wanted()
+    lake, wanted = open_lake(where), wanted or Wanted()
     for last in (False, True):
         files = files_of(lake)
         days = [
@@ -282,7 +296,7 @@ def boots_of(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:
 
 
 def _at_once(boots: Sequence[tuple[float, list[Taken]]]) -> bool:
-    """Whether a boot was read after the next one had begun."""
+    """True if a boot was read after the next one had begun."""
     return any(
         max(bundle.at for bundle in readings) > after + OVERLAP_SECONDS
         for (_, readings), (after, _) in itertools.pairwise(boots)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The folder of a lake: Parquet files by table and day, and ``lake.json``, which says which of them
-count::
+The folder of a lake: Parquet files by table and day, and ``lake.json``.
 
+It says which of the files count::
     LAKE/lake.json
     LAKE/zones/day=2026-11-23/3f0c….parquet
     LAKE/lake_bundles/day=2026-11-23/77ab….parquet      a row each bundle
 
 A file is never changed. Who adds something writes new files and then replaces ``lake.json``: the
 lake has all of it from then on, or nothing of it. What ``lake.json`` does not name was left by
-somebody who was killed, and is removed by the next who adds. Writers wait for each other
+a process that was killed, and is removed by the next who adds. Writers wait for each other
 (``flock``); readers never wait: a file that is gone when they come to it was merged into another,
-and they begin anew with the new ``lake.json``. A lake in object storage is ``bucket.Bucket``.
+and they begin again with the new ``lake.json``. A lake in object storage is ``bucket.Bucket``.
 
 Cannot know: that a file system does not lock across machines; NFS does, others may not.
 """
@@ -52,7 +52,7 @@ class LakeError(Refused):
 
 
 class Changed(LakeError):
-    """Somebody else added to it meanwhile: what was to be added is to be added to what is there."""
+    """Another process added to it meanwhile: what was to be added is added to what is there now."""
 
 
 @dataclass(frozen=True, order=True)
@@ -98,7 +98,7 @@ class Lake:
         From now on it has these files, which are on the disk.
 
         :raises OSError: they cannot be written.
-        :raises Changed: somebody else did that meanwhile.
+        :raises Changed: another process did that meanwhile.
         """
         with replaced(self.folder / DESCRIPTION, as_umask()) as file:
             file.write(data)
@@ -115,7 +115,7 @@ class Lake:
         """Have these files on this machine; one that cannot be had is said when it is read."""
 
     def lost(self, files: Iterable[File]) -> bool:
-        """Whether one of them is not there any more, as far as that is known."""
+        """True if one of them is not there any more, as far as that is known."""
         return not all(self.path(file).exists() for file in files)
 
     def remove(self, file: File) -> None:
@@ -123,7 +123,7 @@ class Lake:
         file.path(self.folder).unlink(missing_ok=True)
 
     def clear_up(self, files: Iterable[File]) -> None:
-        """Remove what nobody counts: left by who was killed, or merged and replaced since."""
+        """Remove what does not count: left by who was killed, or merged and replaced since."""
         shutil.rmtree(self.folder / STAGE, ignore_errors=True)
         count = {file.path(self.folder) for file in files}
         for path in self.folder.glob("*/day=*/*.parquet"):
@@ -134,21 +134,6 @@ class Lake:
         """What is there where no lake is."""
         clear_up(self.folder / DESCRIPTION)
         return sorted(name for name in os.listdir(self.folder) if name not in (LOCK, STAGE))
-
-
-def at(where: str | Path) -> Lake:
-    """
-    The lake in a folder, or in object storage if that is a URL.
-
-    :raises Refused: what reads object storage is not installed.
-    """
-    if isinstance(where, Path) or "://" not in where:
-        return Lake(Path(where))
-    try:
-        from mmscope.reports.lake.bucket import Bucket
-    except ModuleNotFoundError as error:
-        raise Refused(f"{where}: {error.name} is missing: pip install 'mmscope[s3]'") from error
-    return Bucket(where)
 
 
 def files_of(lake: Lake) -> list[File]:
@@ -213,19 +198,19 @@ def torn(lake: Lake, file: File) -> str:
 @contextlib.contextmanager
 def writing(lake: Lake) -> Iterator[list[File]]:
     """
-    Be the one who writes, as soon as nobody else does; gives the files that count then.
+    Be the one who writes, as soon as no other process does; gives the files that count then.
 
     :raises LakeError: there is something else than a lake, or it cannot be written.
     """
     folder = lake.folder
     try:
-        # What root reads is root's alone, as a bundle is: nobody else gets into the folder.
+        # What root reads is root's alone, as a bundle is: no other user gets into the folder.
         folder.mkdir(mode_of_folder(mode_of_file()), parents=True, exist_ok=True)
         with open(folder / LOCK, "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say(f"{lake}: somebody else adds to it; waiting")
+                say(f"{lake}: another process adds to it; waiting")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             files = _files_or_new(lake)
             lake.clear_up(files)
@@ -258,7 +243,7 @@ def commit(lake: Lake, files: list[File]) -> None:
     """
     From now on these files count, and no others: all of them are on the disk.
 
-    :raises Changed: somebody else did that meanwhile.
+    :raises Changed: another process did that meanwhile.
     """
     data = {
         "lake": LAYOUT,

@@ -4,7 +4,7 @@ Bundles as Parquet: the tables of many, each in one file a day, with whose row i
 
 Each bundle is read as for its findings (``database.load_tables``), so that what is damaged there is
 damaged here, with the same words. A column that is declared has its declared type; one that another
-type stands in is left out with its table. What nobody declared is taken as the bundle says.
+type stands in is left out with its table. What is not declared is taken as the bundle says.
 
 Costs a reading of every cell. Cannot know: who a host is beyond its name; see ``hosts``.
 """
@@ -285,7 +285,7 @@ class Stage:
             if column not in there:
                 self._connection.execute(f'alter table {into} add column "{column}" {kind}')
                 there[column] = kind
-            elif there[column] != kind:  # of columns that nobody declared
+            elif there[column] != kind:  # of undeclared columns
                 self._connection.execute(f'alter table {into} alter "{column}" type VARCHAR')
                 there[column] = "VARCHAR"
         return into
@@ -348,7 +348,7 @@ def _day(bundle: Bundle, added: float) -> tuple[str, str]:
 
 
 def _waits(bundle: Bundle, name: str) -> bool:
-    """Whether a table is inserted with those of other bundles."""
+    """True if a table is inserted with those of other bundles."""
     with contextlib.suppress(OSError):
         return (
             bundle.tables[name].path.stat().st_size <= MAX_TOGETHER and name not in NAMED_AS_VIEWS

@@ -2,7 +2,7 @@
 """
 The small picture of the incident card: what the likely cause is about, marked among its like.
 
-Of free memory it is the orders of one zone, of memory that somebody has the largest rows of the
+Of free memory it is the orders of one zone, of memory with an owner the largest rows of the
 table that the finding stands on. Others have none: the bar of all memory says as much.
 
 Cannot know: more than the rows on which the finding stands (``proof``).
@@ -27,7 +27,7 @@ from mmscope.reports.page.missing import why_missing
 FREE_BLOCKS = "free_blocks"
 MAX_BARS = 5
 MAX_ORDERS = 16  # what there is room for; no kernel has more
-# Memory that nobody has, that is there anyway, or all of it: a bar of these blames nobody.
+# Memory without an owner, that is there anyway, or all of it: a bar of these blames no one.
 NOBODYS = {"free", "mapped", "all"}
 
 

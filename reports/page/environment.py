@@ -30,7 +30,7 @@ from mmscope.reports.pictures import free_heatmap, pageblock_map
 from mmscope.reports.pictures.registry import PICTURES
 
 TEMPLATES = FOLDER / "templates"
-# A browser lays so much out at once; nobody reads more in a report.
+# A browser lays so much out at once; more is not read in a report.
 MAX_ROWS = 500
 # For so many columns report.css has a rule; text beyond them is set like numbers.
 MAX_TEXT_COLUMNS = 24
@@ -48,9 +48,7 @@ def text_classes(texts: Iterable[bool]) -> str:
 
 
 def policy_of(style: str, script: str) -> str:
-    """
-    The Content-Security-Policy: this style, this script, no request, no form, no frame.
-    """
+    """The Content-Security-Policy: this style, this script, no request, no form, no frame."""
 
     def digest(text: str) -> str:
         return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -50,5 +50,5 @@ def _parts(bundle: Bundle, known: Tables, errors: dict[str, str]) -> Tables:
 
 
 def blame(bundle: Bundle, error: BundleError | str) -> str:
-    """An error without the folder's path, which is nobody's business on another machine."""
+    """An error without the folder's path, which says nothing on another machine."""
     return str(error).replace(f"{bundle.path}{os.sep}", "").replace(f"{bundle.path}: ", "")

@@ -43,6 +43,8 @@ for _table in TABLES.values():
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """A part of the bar."""
+
     name: str
     zones: list[tuple[str, int]]  # (zone in words, bytes)
     bytes: int

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-How a recording was made: by whom, for how long, and what the kernel counted meanwhile.
+The making of a recording: command, duration, and the kernel's counters meanwhile.
 
 Costs a read of /proc/vmstat.
 
@@ -26,7 +26,7 @@ PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
 
 @dataclass
 class Making:
-    """How a recording was made. What a file that was brought in does not tell is None."""
+    """The making of a recording; None is what an imported file does not have."""
 
     label: str | None = None
     against: str | None = None
@@ -58,7 +58,7 @@ class Making:
     counted: list[Any] = field(default_factory=list)
 
     def take(self, recording: Recording) -> None:
-        """What the recording itself has of it."""
+        """Take what the recording itself has."""
         self.seconds, self.ended = recording.seconds, recording.ended
         self.pids, self.missed = recording.pids, recording.missed
         self.gone = recording.gone
@@ -118,7 +118,7 @@ class Making:
                 raise ValueError("counted is not valid")
 
     def other_boot(self, bundle: Bundle | None) -> list[str]:
-        """What is to be said if it was recorded during another boot than a bundle was read in."""
+        """Notes for a recording of another boot than a bundle's."""
         here, there = moment(self.booted_at or ""), boot_time(bundle) if bundle else None
         if here is None or there is None or abs(here - there) <= SAME_BOOT_SECONDS:
             return []
@@ -168,7 +168,7 @@ _TOLD_SINCE: dict[str, Any] = {
 
 
 def _are(values: object, *kinds: Any) -> bool:
-    """Whether it is a list of values of these kinds, of which numbers are none that cannot be."""
+    """True if it is a list of values of these kinds, with possible numbers."""
     return (
         isinstance(values, list)
         and len(values) == len(kinds)
@@ -178,12 +178,12 @@ def _are(values: object, *kinds: Any) -> bool:
 
 
 def now() -> str:
-    """This moment, as it is written down."""
+    """The time now, as it is written down."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def booted() -> str:
-    """When this machine was booted, likewise."""
+    """The time of the boot, in the same form."""
     at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
 

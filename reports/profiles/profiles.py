@@ -2,7 +2,7 @@
 """
 Profiles in a bundle: a recording is folded, and its tables join those that are there.
 
-The bundle is written anew beside the old one and takes its place at once, so that it has the whole
+The bundle is rewritten beside the old one and takes its place at once, so that it has the whole
 profile or none of it.
 """
 
@@ -152,7 +152,7 @@ def reattributed(
 
 
 def is_site(frame: str, known: KnownFrames) -> str:
-    """What samples on a folded stack's leaf stand for; empty if it is not an irq-enable site."""
+    """The meaning of samples on a folded stack's leaf; empty if it is not an irq-enable site."""
     return known.stands_for(stack_parts.plain(_symbol(frame))) if frame.endswith("_[k]") else ""
 
 

@@ -63,7 +63,7 @@ class Profiled:
 
 
 def _not_counted(fold: Fold) -> Iterator[str]:
-    """What was beyond the limits of what is kept."""
+    """Lines about what was beyond the limits."""
     if fold.more_durations:
         yield f"the last {fold.more_durations:,} durations are not counted"
     if fold.more_about:
@@ -134,7 +134,7 @@ def profiled(
 def _said_of_reading(
     reading: Reading, recorded: Recorded | None, making: Making
 ) -> tuple[list[str], list[str]]:
-    """What is partial of a recording, and what else is to be said, before its events."""
+    """A recording's partial parts and notes, before its events."""
     partial, remarks = list(making.partial), list(making.remarks)
     if making.ended and "limit" in making.ended:
         partial.append(f"the recording ended early: {making.ended}")
@@ -150,7 +150,7 @@ def _said_of_reading(
 def _said_of_losses(
     profiles: list[Profile], fold: Fold, reading: Reading, making: Making
 ) -> list[str]:
-    """What perf and the kernel lost, and what is not kept."""
+    """Losses of perf and the kernel, and what is not kept."""
     partial = []
     lost = sum(row.lost or 0 for row in profiles) or reading.lost
     if lost:
@@ -412,7 +412,7 @@ def _commands(name: str, reading: Reading, making: Making) -> list[ProfileComman
 
 
 def _period(profiles: list[Profile], event: str) -> int | None:
-    """What the samples of an event stand for, of user code alone as it was counted."""
+    """The period of an event's samples, of user code alone as it was counted."""
     plain = event.removesuffix(":u")
     same = (row for row in profiles if row.event.removesuffix(":u") == plain)
     return next((row.period for row in same if row.samples), None)

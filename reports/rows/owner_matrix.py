@@ -3,7 +3,7 @@
 page_owner's series as a matrix: a row a stack, a column a reading, as many pages as it had there.
 
 Made of ``page_owner_series``, ``page_owner_snapshots`` and ``page_owner_stacks``, where a bundle
-keeps what changed and each stack once; nobody keeps the matrix. A stack that is not listed has no
+keeps what changed and each stack once; the matrix is not kept. A stack that is not listed has no
 number: it had none, or fewer than ``count_threshold``.
 
 Cannot know: what was between two readings.
@@ -112,9 +112,7 @@ def points_of(rows: Iterable[Row]) -> dict[int, Points]:
 
 
 def pages_at(points: Points, readings: Sequence[Reading]) -> list[int | None]:
-    """
-    A stack's pages at each reading: between two points they stay as they were at the first.
-    """
+    """A stack's pages at each reading: between two points they stay as they were at the first."""
     pages: list[int | None] = []
     at, now = 0, None
     for reading in readings:

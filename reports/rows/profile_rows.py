@@ -294,7 +294,7 @@ class ProfileTableGrowth:
 
 def new_tables(faults: int, pte: int, pmd: int, pud: int) -> list[tuple[int, int]]:
     """
-    How many faults needed how many new tables, of all tables of each level: (3, n), (2, n), …
+    Number of faults by the new tables that each needed, of all of a level: (3, n), (2, n).
 
     A table of an upper level is new only together with one of each level below it.
     """

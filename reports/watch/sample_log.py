@@ -26,7 +26,7 @@ LEAST = 5
 
 class SampleLog:
     """
-    A log that is being written. It is locked while it is, so that nobody finishes it meanwhile.
+    A log that is being written. It is locked while it is, so that no other process finishes it.
 
     :param folder: to write in.
     :param limit: bytes that the log and the copies may take together.
@@ -50,7 +50,7 @@ class SampleLog:
 
     @property
     def full(self) -> bool:
-        """Whether the next sample might not fit; thinning takes room of its own for a moment."""
+        """True if the next sample might not fit; thinning takes room of its own for a moment."""
         log, copies = sum(self._sizes), sum(size for _, size in self._copies)
         return log + log // 2 + copies + max(self._sizes) > self.limit
 
@@ -110,7 +110,7 @@ def lock(descriptor: int, folder: Path) -> None:
     """
     Take a log for oneself.
 
-    :raises TextError: somebody else has it.
+    :raises TextError: another process has it.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -331,7 +331,7 @@ def thp_order(root: str, page_size: int) -> int:
 
 
 def host_target(root: str, page_size: int, total_pages: int | None = None) -> dict[str, Any]:
-    """This machine, for the bundle."""
+    """The watched machine, for the bundle."""
     kernel = os.uname()
     if total_pages is None:
         with contextlib.suppress(OSError, ValueError):

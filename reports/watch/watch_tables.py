@@ -97,7 +97,7 @@ class Log:
 
 
 class Samples(Protocol):
-    """Samples, in the order of time: a log, or those that somebody has."""
+    """Samples, in the order of time: a log, or a list."""
 
     def __iter__(self) -> Iterator[Sample]: ...
 

@@ -67,7 +67,7 @@ CRASHES = "var/crash"
 # The dump that lies there when the machine boots: as KDUMP_COMPRESSION=gzip leaves it.
 EARLIER = "202611230100"
 # Who is nobody's friend: in Ubuntu's /var/crash everybody may make a folder and a file.
-NOBODY, THEIRS = 65534, "202611230200"
+NO_ONE, THEIRS = 65534, "202611230200"
 SERVICE = """[Unit]
 After=mmscope-crash.path
 
@@ -153,7 +153,7 @@ def add_trial(tree: Path, core: Path) -> None:
     (crashes / THEIRS).mkdir()
     (crashes / THEIRS / f"dump.{THEIRS}").write_text("anything")
     for path in (crashes / THEIRS, crashes / THEIRS / f"dump.{THEIRS}"):
-        os.chown(path, NOBODY, NOBODY)
+        os.chown(path, NO_ONE, NO_ONE)
     units = tree / "etc/systemd/system"
     (units / "try.service").write_text(SERVICE)
     (units / "multi-user.target.wants/try.service").symlink_to("../try.service")
@@ -225,7 +225,7 @@ def wrong_dumps(said: dict[str, Any], log: str) -> Iterator[str]:
         yield "the compressed dump that was there at boot is not said to be one"
     if set(said["waiting"].values()) != {"active"}:
         yield f"not waiting: {said['waiting']}"
-    theirs = f"/var/crash/{THEIRS}/dump.{THEIRS}: its folder belongs to user {NOBODY}; left alone"
+    theirs = f"/var/crash/{THEIRS}/dump.{THEIRS}: its folder belongs to user {NO_ONE}; left alone"
     if log.count(theirs) != 1:
         yield f"a dump that is not root's is said {log.count(theirs)} times, not once"
     if said["while_it_was_written"] != "active" or said["too_early"] is not None:

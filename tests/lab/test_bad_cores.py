@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-Vmcores that are cut short, and symbols that do not fit: one clear line, and nothing invented.
-"""
+"""Vmcores that are cut short, and symbols that do not fit: one clear line, and nothing invented."""
 
 import os
 import re
@@ -154,7 +152,7 @@ def test_a_vmcoreinfo_that_leads_nowhere_is_one_line(
     assert len(result.stderr.splitlines()) == 1
     assert words in result.stderr
     assert "VMCOREINFO" in result.stderr
-    assert "copy the dump anew" in result.stderr
+    assert "copy the dump again" in result.stderr
     assert not (tmp_path / "bundle").exists()
 
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-A damaged vmcore: a few of the ways that ``make soak`` tries, and what must be said of it.
-"""
+"""A damaged vmcore: a few of the ways that ``make soak`` tries, and what must be said of it."""
 
 import functools
 import re

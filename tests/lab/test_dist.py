@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""
-mmscope.pyz, the file to carry onto a box: run by a Python that has nothing else installed.
-"""
+"""mmscope.pyz, the file to carry onto a box: run by a Python that has nothing else installed."""
 
 import ast
 import csv

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The lab itself: does a capture hold what its workload promises, and are failures told in words?
-
+The lab itself: does a capture hold what its workload promises, and are failures told in words.
 Costs a boot (about 25 s) for every kernel whose capture is not in the cache yet, and three short
 boots that fail on purpose. ``MMSCOPE_LAB_KERNELS`` names the kernels, as rows or roles of
 ``kernels.toml``.

@@ -61,7 +61,7 @@ def oom_lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> OomLa
 
 
 def syslog(log: Log) -> list[str]:
-    """Lines as syslog(2) gives them: record_print_text() (kernel/printk/printk.c)."""
+    """Lines as the system call gives them, which kernel/printk/printk.c makes of records."""
     lines = []
     for record in log.records:
         assert record.nanoseconds is not None

@@ -149,7 +149,7 @@ def test_who_comes_second_adds_to_what_is_there_then(
     monkeypatch.setattr(bucket.Bucket, "describe", after_another)
     add(lake, [second], Given(), said.append)
     assert sorted(hosts(lake)) == ["first", "old", "second"]
-    assert said == [f"{lake}: somebody else added to it meanwhile: again"]
+    assert said == [f"{lake}: another process added to it meanwhile: again"]
 
 
 def test_a_store_that_ignores_conditions_is_not_used(

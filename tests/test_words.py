@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Words that the code does without, in docstrings, comments, messages and the text of options.
+
+The text of findings and triggers (TOML) has tests of its own.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = [
+    path
+    for top in ("drgn", "perf", "reports", "templates")
+    for path in sorted((ROOT / top).rglob("*"))
+    if path.suffix in {".py", ".html", ".js", ".css", ".sql"}
+]
+# What is plainer stands beside it. The list may grow.
+AVOIDED = {
+    "in vain": "failed, not found",
+    "nobody": "no task, no process, not",
+    "somebody": "a task, a process, another, or the passive",
+    "whoever": "the one who, those who, or its name",
+    "whosoever": "of any owner",
+    r"(?:is|are) told(?! apart| from)": "is notified, is known",
+    "anew": "again, re-",
+}
+# Words of tables, which bundles of released versions have.
+VALUES = ("nobody could be killed", "swapped in, of nobody yet")
+
+# Docstrings there begin with a noun or an imperative. The first sentence of a table's row is in
+# docs/tables.md, and stays.
+DONE = [
+    *(f"drgn/{name}" for name in ("cgroups", "dumps", "filesystems", "free", "ledger", "log")),
+    *(f"drgn/{name}" for name in ("processes", "sections", "tables", "workers")),
+    *("reports/collect", "reports/profiles", "reports/rows"),
+]
+NO_NOUNS = {"What", "Whether", "How", "Of", "Those", "Whose", "Who", "Which", "Where", "When"}
+
+
+def avoided(text: str) -> Iterator[tuple[int, str]]:
+    """Each such word, with its line; a line's end may be within it."""
+    for value in VALUES:
+        text = text.replace(f'"{value}"', '""')
+    pattern = r"\b(?:" + "|".join(AVOIDED).replace(" ", r"(?:\s|\#|//)+") + r")\b"
+    for found in re.finditer(pattern, text, re.IGNORECASE):
+        yield text.count("\n", 0, found.start()) + 1, found[0]
+
+
+def first_words(tree: ast.Module) -> Iterator[str]:
+    """The first word of each docstring, but for those of a table's rows."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            rows = "table_row" in map(ast.unparse, getattr(node, "decorator_list", []))
+            if (text := ast.get_docstring(node)) and not rows:
+                yield text.split()[0]
+
+
+@pytest.mark.parametrize("folder", DONE)
+def test_docstrings_begin_with_a_noun_or_an_imperative(folder: str) -> None:
+    files = [path for path in FILES if path.parent == ROOT / folder and path.suffix == ".py"]
+    assert files
+    for path in files:
+        assert not NO_NOUNS.intersection(first_words(ast.parse(path.read_text()))), path
+
+
+def test_which_docstrings_are_seen() -> None:
+    text = """'''What is here.'''
+@table_row
+class Row:
+    '''What a row is.'''
+class Other:
+    '''How it is.'''
+    def name(self) -> str:
+        '''Its name.'''
+"""
+    assert list(first_words(ast.parse(text))) == ["What", "How", "Its"]
+
+
+@pytest.mark.parametrize("top", ["drgn", "perf", "reports", "templates"])
+def test_has_none_of_the_words(top: str) -> None:
+    files = [path for path in FILES if path.is_relative_to(ROOT / top)]
+    assert files
+    found = [f"{path}:{line}: {word}" for path in files for line, word in avoided(path.read_text())]
+    assert not found, f"better is {AVOIDED}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# Looked up in\n# vain.", ["in\n# vain"]),
+        ('"""Whoever reads it."""', ["Whoever"]),
+        ("They are told apart.", []),
+        ("The user is told.", ["is told"]),
+        ('OUTCOME = "nobody could be killed"', []),
+        ('print("nobody could be killed today")', ["nobody"]),
+    ],
+)
+def test_which_words_are_seen(text: str, words: list[str]) -> None:
+    assert [word for _, word in avoided(text)] == words
