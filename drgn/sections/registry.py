@@ -30,7 +30,7 @@ ORDER = (
     "process_shares",
     "free/",
     "page_owner",
-    "cgroups/",
+    "reclaim/",
     "cached_files",
     "alloc_tags",
     "slab_caches",
