@@ -67,7 +67,7 @@ def booted(
     names = {row.profile for name, table in contents.items() if name.startswith("profile")
              for row in table[2]}  # fmt: skip
     rows = [
-        ProfileRecording(name, *[None] * 7, release, at.isoformat(timespec="seconds"))
+        ProfileRecording(name, *[None] * 7, release, at.isoformat(timespec="seconds"), None)
         for name in sorted(names)
     ]
     title, row_type, _, section = contents["profile_recordings"]
