@@ -464,9 +464,10 @@ def test_one_screen_says_each_remedy_once() -> None:
 
 
 def test_one_screen_fits_a_terminal() -> None:
+    """Of some 40 lines; a kernel that lacks more has more remedies."""
     lines = summary(checks(), doctor.prices_here(), 80).splitlines()
     assert max(map(len, lines)) <= 80
-    assert len(lines) <= 40
+    assert len(lines) <= 48
 
 
 @pytest.fixture

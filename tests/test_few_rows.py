@@ -94,7 +94,7 @@ def test_each_picture_is_drawn_or_its_table_is_empty(tmp_path: Path) -> None:
         for view in views.values():
             assert view.html and not view.error, (view.name, view.error)
             seen.add(view.name)
-    assert seen == {picture.name for picture in PICTURES}
+    assert seen >= {picture.name for picture in PICTURES if picture.table not in picture.parts}
 
 
 def test_no_value_that_a_declaration_allows_is_a_fault(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_a_command_has_used_what_it_says_of_itself(tmp_path: Path) -> None:
 
 
 def test_vmpte_of_a_command_is_looked_at(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", "import time; x = bytearray(64 << 20); time.sleep(0.5)"]
+    words = [sys.executable, "-c", "import time; x = bytearray(64 << 20); time.sleep(5)"]
     assert main(["record", "page-fault", "-o", str(tmp_path / "b"), "--", *words]) in (0, 1)
     last = growth(Bundle(tmp_path / "b"), "VmPTE")[-1]
     # 64 MiB need 32 tables of entries, whatever the size of their pages.

@@ -187,6 +187,8 @@ from profile_ksm_walks as w
 join ksm_pages as k on k.stable_node = w.stable_node and k.visits_per_pass >= 1000
 join (select max(used_here) as used_here from rmap_costs where what = 'KSM pages') as c
     on c.used_here = 'whole range'
+left join profile_boots as b on b.profile = w.profile
+where b.same_boot is not false
 group by w.profile
 order by w.profile;
 
