@@ -191,7 +191,7 @@ import subprocess, sys
 from mmscope.drgn.opening.target import describe
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
-from mmscope.reports.commands.start import main
+from mmscope.reports.commands.command import main
 
 def recorded(*words):
     child = os.fork()
