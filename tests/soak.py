@@ -281,6 +281,7 @@ def one(seed: str, core: Path, prog: Program) -> dict[str, Any]:
         bundle = Bundle(path)
         verdict = evaluate(bundle)
         page = render(bundle, verdict)
+        marks = sum(len(bundle.impossible(name)) for name in bundle.tables)
     return {
         "what": what,
         "sections": {section.section: section.status for section in sections},
@@ -288,7 +289,7 @@ def one(seed: str, core: Path, prog: Program) -> dict[str, Any]:
         "findings": sorted({finding.id for finding in verdict.found}),
         "not_checked": [item.reason for item in verdict.not_checked],
         "page_bytes": len(page),
-        "marks": sum(len(bundle.impossible(name)) for name in bundle.tables),
+        "marks": marks,
         "defects": defects,
     }
 
