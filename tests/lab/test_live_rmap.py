@@ -339,8 +339,11 @@ def test_ksm_pages_on_many_vmas_are_read_live(wide: Bundle) -> None:
     assert sorted(pages) == [1, 3, 256]
     for mappings, row in pages.items():
         assert row["visits_per_pass"] == mappings * VMAS and row["visits_indexed"] == mappings
-    (split,) = (row for row in wide.rows("vma_splits") if row["comm"] == "split")
-    assert (split["vmas"], split["made_by"]) == (VMAS, "mprotect")
+    split = [row for row in wide.rows("vma_splits") if row["comm"] == "split"]
+    (said,) = (row["message"] for row in wide.rows("sections") if row["section"] == "anon_vmas")
+    # What moves while it is read may cost the walk over its VMAs, which is said.
+    assert split or "VMAs of process" in (said or ""), (said, list(wide.rows("vma_splits")))
+    assert all((row["vmas"], row["made_by"]) == (VMAS, "mprotect") for row in split)
     found = [finding for finding in evaluate(wide).found if finding.id == "rmap-walk-stalls"]
     assert len(found) == whole
 
