@@ -22,7 +22,7 @@ IN_WORDS = {1: "One file", 2: "Two files", 3: "Three files"}
 COPIED = ("drgn", "perf", "reports", "templates", "tests", "tools", "docs", "mmscope")
 # The tests of all that is declared; the page's own are run with them.
 TESTS = (
-    *("test_declaring.py", "test_declarations.py", "test_findings_words.py", "test_templates.py"),
+    *("test_declaring.py", "test_declarations.py", "test_findings_words.py"),
     "test_prices.py::test_every_section_declares_the_price_of_what_it_opens",
     "test_findings.py::test_every_finding_has_its_case",
     "test_findings.py::test_it_is_found_and_said[a quarter of memory is not managed]",

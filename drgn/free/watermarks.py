@@ -34,9 +34,9 @@ def usable_pages(row: Mapping[str, Any]) -> int:
 
 def zone_state(usable: int, minimum: int, low: int, high: int) -> tuple[str, str]:
     """
-    Where free memory stands, and how bad that is: between min and high is where kswapd keeps a busy
-    machine. Below half of min ``__GFP_HIGH`` requests fail as well (``__zone_watermark_ok()``,
-    mm/page_alloc.c).
+    The state of a zone's free memory, and how bad that is: between min and high is where kswapd
+    keeps a busy machine. Below half of min ``__GFP_HIGH`` requests fail as well
+    (``__zone_watermark_ok()``, mm/page_alloc.c).
     """
     if usable < minimum // 2:
         return "below half of min: requests with __GFP_HIGH fail as well", "critical"
@@ -81,7 +81,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class MinFree:
-    """What min_free_kbytes may be. ``unknown`` says why that is not known, and nothing else is."""
+    """Bounds of min_free_kbytes. ``unknown`` says why they are not known, and nothing else is."""
 
     unknown: str = ""
     kbytes: int = 0
@@ -94,7 +94,7 @@ def wmarks_of(
     rows: list[dict[str, Any]], pages_min: int, scale: int, movable: bool
 ) -> list[Wmarks]:
     """
-    What the kernel sets for zones: ``__setup_per_zone_wmarks()`` (mm/page_alloc.c).
+    The watermarks that the kernel sets: ``__setup_per_zone_wmarks()`` (mm/page_alloc.c).
 
     :param pages_min: min_free_kbytes in pages. :param scale: vm.watermark_scale_factor.
     :param movable: ZONE_MOVABLE has its share, as before Linux kernel commit "mm: page_alloc: fix
@@ -133,7 +133,7 @@ def min_free(
     zones: Sequence[dict[str, Any]], settings: dict[str, str], page_size: int | None
 ) -> MinFree:
     """
-    What a higher ``vm.min_free_kbytes`` would do to the zones as they were read.
+    The effect of a higher ``vm.min_free_kbytes`` on the zones as they were read.
 
     The rule is held against the watermarks that were read: where it does not give them, nothing is
     said (memory came or went since they were set, or another kernel has another rule).

@@ -37,7 +37,7 @@ class ReclaimNode:
     )
     kswapd_order: int = column(low=None, help="order that kswapd was last asked for")
     kswapd_highest_zone: str = column(
-        holds="kernel", help="highest zone that it was asked for; empty: nobody asks"
+        holds="kernel", help="highest zone that it was asked for; empty: it was not asked"
     )
     refaults_anon: int | None = column(
         low=None, help="workingset_refault_anon: pages read again soon after reclaim, since boot"
@@ -67,7 +67,7 @@ def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
                 enabled.get(node),
                 getattr(failures, "counter", failures).value_(),
                 pgdat.kswapd_order.value_(),
-                # MAX_NR_ZONES: kswapd sleeps, and nobody has asked.
+                # MAX_NR_ZONES: kswapd sleeps, and was not asked.
                 zone_name(zones[highest]) if 0 <= highest < (zones.type_.length or 0) else "",
                 *(_refaults(pgdat, item) for item in REFAULTS.values()),
             )

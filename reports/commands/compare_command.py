@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
 
-import dataclasses
 import itertools
 import json
 import sys
@@ -131,7 +130,8 @@ def _redacted(host: Measured, names: Names) -> Measured:
     replaced: dict[str, Any] = {
         name: text and names.text(holds, text) for name, (holds, text) in texts.items()
     }
-    return dataclasses.replace(host, **replaced)
+    kept = {c.name: getattr(host, c.name) for c in columns(Host)}
+    return Measured.of(host.told, **kept | replaced)
 
 
 def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:

@@ -127,8 +127,8 @@ def _host(readings: Readings, recording: Recorded, counted: str) -> Measured:
         seen,
         recording.lost,
     )
-    return Measured(
-        told=told,
+    return Measured.of(
+        told,
         side=readings.side,
         host=str(last.target.get("hostname") or "unknown"),
         bundle=last.path.name,

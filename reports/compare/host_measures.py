@@ -7,6 +7,7 @@ A measure that a side lacks is empty, and the row says why: nothing is left out 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mmscope.drgn.tables.rows import column, columns, table_row
 from mmscope.drgn.text.proc_text import SINCE_BOOT as COUNTED
@@ -136,11 +137,17 @@ class Told:
         return self.parts.get(name, 0.0) if name.startswith(tuple(self.seen)) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured(Host):
     """A host, and what is said of it beside its row."""
 
     told: Told
+
+    @classmethod
+    def of(cls, told: Told, **values: Any) -> "Measured":
+        """Made of the row's columns."""
+        made = cls(**values)
+        object.__setattr__(made, "told", told)  # rows are frozen
+        return made
 
 
 # Of a share of attempts, what it is a share of: the share of all hosts is weighted by it.
