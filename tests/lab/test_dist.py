@@ -145,7 +145,7 @@ def test_what_is_gone_from_it_is_unpacked_again(light: Path, tmp_path: Path) -> 
     said = run(light, tmp_path, *LIGHT)
     assert said.returncode == 0, said.stderr
     (folder,) = unpacked(tmp_path)
-    gone = folder / "app" / "mmscope" / "reports" / "commands" / "start.py"
+    gone = folder / "app" / "mmscope" / "reports" / "commands" / "command.py"
     gone.unlink()
     assert run(light, tmp_path, *LIGHT).stdout == said.stdout
     assert gone.exists() and unpacked(tmp_path) == [folder]
