@@ -209,6 +209,8 @@ def recorded(*words):
 made = subprocess.run(["/bin/faults", "ksm", str(VMAS)], check=True, capture_output=True, text=True)
 told("rmap: many VMAs")
 wide = Path("/out/rmap/wide")
+# Opened again: an mm_struct may lie where one could not be read.
+prog = open_target(None, [])
 with Writer(wide) as writer:
     collect(Memory(prog), describe(prog, "live"), writer, ["anon_vmas", "ksm", "rmap_cost"])
 told("rmap: many VMAs read")
@@ -339,11 +341,8 @@ def test_ksm_pages_on_many_vmas_are_read_live(wide: Bundle) -> None:
     assert sorted(pages) == [1, 3, 256]
     for mappings, row in pages.items():
         assert row["visits_per_pass"] == mappings * VMAS and row["visits_indexed"] == mappings
-    split = [row for row in wide.rows("vma_splits") if row["comm"] == "split"]
-    (said,) = (row["message"] for row in wide.rows("sections") if row["section"] == "anon_vmas")
-    # What moves while it is read may cost the walk over its VMAs, which is said.
-    assert split or "VMAs of process" in (said or ""), (said, list(wide.rows("vma_splits")))
-    assert all((row["vmas"], row["made_by"]) == (VMAS, "mprotect") for row in split)
+    (split,) = (row for row in wide.rows("vma_splits") if row["comm"] == "split")
+    assert (split["vmas"], split["made_by"]) == (VMAS, "mprotect")
     found = [finding for finding in evaluate(wide).found if finding.id == "rmap-walk-stalls"]
     assert len(found) == whole
 
