@@ -34,7 +34,7 @@ from mmscope.reports.page.views import MAX_CELLS, MAX_SERIES_ROWS, MAX_STACK_ROW
 
 MAX_PEAK_BYTES = 1 << 30
 # Most of them are its eleven sections with findings.
-MAX_SCREENS = 19
+MAX_SCREENS = 20
 FRAMES = [f"function_{n}" for n in range(500)]
 FORMULA = ("=cmd|' /C calc'!A0", "+1", "-bash", "@sum(1)", "\tx")
 

@@ -93,6 +93,7 @@ def _begin(parent: int, shares: Sequence[Any], work: Work) -> None:
     _share = lambda number: work(shares[number])  # noqa: E731
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which a pool that is broken ends the others
     # A progress bar replaces these; a thread of the parent's may have held its lock.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
