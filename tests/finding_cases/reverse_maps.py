@@ -6,7 +6,7 @@ import dataclasses
 import rmap_rows as rmap
 from finding_cases.case import Case
 
-from mmscope.reports.rows.profile_rows import ProfileKsmWalk, ProfileNote
+from mmscope.reports.rows.profile_rows import ProfileKsmWalk, ProfileNote, ProfileRecording
 
 # The machine of the series that brought page offsets: a page of three mappings, or of one.
 FEW = 22_169
@@ -16,6 +16,7 @@ THREE, ONE = (
     for n in (3, 1)
 )  # fmt: skip
 RECORDED = ProfileKsmWalk("rmap", rmap.NODE, 10, 133_014_000, 7_980_840, 26_602_800)
+RECORDING = ProfileRecording("rmap", *[None] * 7, "7.2.12", None, None)
 OTHER_BOOT = ProfileNote(
     "rmap", "remark", "recorded during another boot than the rest of this bundle: of a machine …"
 )
@@ -58,19 +59,19 @@ FOUND: dict[str, Case] = {
     ),
     "walks of its pages that were recorded": Case(
         "rmap-walk-stalls",
-        [*THREE, rmap.COST, RECORDED],
+        [*THREE, rmap.COST, RECORDING, RECORDED],
         ["about 13 ms", "13.3 ms a whole walk (8.0 to 26.6)", "2.22 ms (1.33 to 4.43) at a stretch",
          "times 100 ns (60 to 200), as recorded here (rmap): 10 walks of 1 KSM page by the visits"],
         "warning", ["assumption"],
     ),
     "walks that were recorded of another boot": Case(
         "rmap-walk-stalls",
-        [*THREE, rmap.COST, RECORDED, OTHER_BOOT], ["about 8 ms", "60.0 ns, an assumption"],
+        [*THREE, rmap.COST, RECORDING, RECORDED, OTHER_BOOT], ["about 8 ms", "60.0 ns, an assumption"],
         "warning", ["as recorded"],
     ),
     "a time that was given, beside recorded walks": Case(
         "rmap-walk-stalls",
-        [*THREE, dataclasses.replace(rmap.COST, measured=True), RECORDED], ["60.0 ns, as given"],
+        [*THREE, dataclasses.replace(rmap.COST, measured=True), RECORDING, RECORDED], ["60.0 ns, as given"],
         "warning", ["as recorded"],
     ),
     "a hold that any process may reach": Case(
