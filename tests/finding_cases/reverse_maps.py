@@ -66,12 +66,14 @@ FOUND: dict[str, Case] = {
     ),
     "walks that were recorded of another boot": Case(
         "rmap-walk-stalls",
-        [*THREE, rmap.COST, RECORDING, RECORDED, OTHER_BOOT], ["about 8 ms", "60.0 ns, an assumption"],
+        [*THREE, rmap.COST, RECORDING, RECORDED, OTHER_BOOT],
+        ["about 8 ms", "60.0 ns, an assumption"],
         "warning", ["as recorded"],
     ),
     "a time that was given, beside recorded walks": Case(
         "rmap-walk-stalls",
-        [*THREE, dataclasses.replace(rmap.COST, measured=True), RECORDING, RECORDED], ["60.0 ns, as given"],
+        [*THREE, dataclasses.replace(rmap.COST, measured=True), RECORDING, RECORDED],
+        ["60.0 ns, as given"],
         "warning", ["as recorded"],
     ),
     "a hold that any process may reach": Case(
