@@ -235,7 +235,7 @@ def test_what_is_mapped_is_the_sum_of_smaps(lab_of_tables: TablesLab) -> None:
 def test_the_sums_of_smaps_are_not_all_zero(lab_of_tables: TablesLab) -> None:
     everything = Counter()  # type: ignore[var-annotated]
     for row in lab_of_tables.rows:
-        everything.update({k: v for k, v in asdict(row).items() if isinstance(v, int)})
+        everything.update({k: v for k, v in vars(row).items() if isinstance(v, int)})
     always = ("present_ptes", "zero_ptes", "huge_pmds", "huge_zero_pmds", "hugetlb_bytes")
     for name in (*always, "empty_pte_tables", "shared_pmd_tables"):
         assert everything[name] > 0, name
