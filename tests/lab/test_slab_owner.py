@@ -4,6 +4,7 @@ Slab caches and the owners of their objects, against what the kernel itself prin
 and /sys/kernel/debug/slab/CACHE/alloc_traces of every cache, read twice before the freeze.
 """
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -353,11 +354,12 @@ def test_a_list_of_caches_that_breaks_off_is_said(
 def test_damaged_freelists_are_counted(slab_lab: SlabLab, monkeypatch: pytest.MonkeyPatch) -> None:
     allocated = slab_owner._allocated
     flip = np.uint64(8)
-    monkeypatch.setattr(
-        slab_owner,
-        "_allocated",
-        lambda *given: allocated(*given[:-1], np.where(given[-1] != 0, given[-1] ^ flip, 0)),
-    )
+
+    def damaged(cache: Any, slabs: Any) -> Any:
+        lists = np.where(slabs.freelists != 0, slabs.freelists ^ flip, 0)
+        return allocated(cache, dataclasses.replace(slabs, freelists=lists))
+
+    monkeypatch.setattr(slab_owner, "_allocated", damaged)
     owners = slab_owners(slab_lab.prog, slab_lab.depot)
     _, checks = slab_owner_stacks(slab_lab.prog, slab_lab.depot, owners)
     slabs: Counter[str] = Counter()
