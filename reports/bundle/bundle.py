@@ -77,6 +77,7 @@ class Bundle:
         self._counts: dict[str, int] = {}
         self._marks: dict[str, list[Impossible]] = {}
         self._held: dict[str, Rows] = {}
+        self._damaged: dict[str, str] = {}  # why a table could not be read to its end
         self._cells_left, self._bytes_left = MAX_HELD_CELLS, MAX_HELD_BYTES
         self._check_folder()
         self._read_description()
@@ -294,21 +295,27 @@ class Bundle:
         """
         if table in self._counts:
             return
+        if table in self._damaged:
+            raise BundleError(self._damaged[table])
         described = self.table(table).columns
         size = self.plain_path(self.table(table)).stat().st_size
         room = self._cells_left // len(described) if size <= self._bytes_left else -1
         columns: list[list[Any]] = [[] for _ in described]
         marks: list[Impossible] = []
         count = 0
-        for piece in self._read(table):
-            values = list(piece.columns.values())
-            self._hold_to_bounds(table, values, count, marks)
-            count += len(piece)
-            if count <= room:
-                for column, some in zip(columns, values, strict=True):
-                    column += some
-            else:
-                columns = []
+        try:
+            for piece in self._read(table):
+                values = list(piece.columns.values())
+                self._hold_to_bounds(table, values, count, marks)
+                count += len(piece)
+                if count <= room:
+                    for column, some in zip(columns, values, strict=True):
+                        column += some
+                else:
+                    columns = []
+        except BundleError as error:
+            self._damaged[table] = str(error)
+            raise
         self._counts[table], self._marks[table] = count, marks
         if count <= room:
             self._held[table] = Rows({c.name: v for c, v in zip(described, columns, strict=True)})
