@@ -153,14 +153,14 @@ class TestAllStacks:
         stacks = offered(page, OWNERS)
         tops, _ = top_frames({";".join(s): v for s, v in stacks.items()}, 1000)
         # What ends in none of several says least: then what passes through them.
-        tops.sort(key=lambda t: (-(t.self_value if order == "self" else 0), -t.total, t.name))
+        tops.sort(key=lambda top: (-(top[1] if order == "self" else 0), -top[2], top[0]))
         whole = sum(stacks.values())
         shown = page.locator(f"{OWNERS} .flame-tops tbody tr").all()
         assert len(shown) == min(len(tops), 16)
-        for row, top in zip(shown, tops, strict=False):
+        for row, (frame, self_value, through) in zip(shown, tops, strict=False):
             name, own, total = row.locator("td").all_inner_texts()
-            assert name == top.name
-            for said, value in ((own, top.self_value), (total, top.total)):
+            assert name == frame
+            for said, value in ((own, self_value), (total, through)):
                 share = 100 * value / whole
                 assert said == ("<0.1 %" if 0 < share < 0.05 else said)
                 assert float(said.strip("<> %")) == pytest.approx(share, abs=0.1)

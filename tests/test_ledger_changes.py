@@ -160,8 +160,8 @@ def test_the_bar_names_the_largest_owners_of_each_class(grown: Comparison) -> No
         name: list(grown.bundles[1].rows(name))
         for name in ("memory_ledger", "process_memory", "vmalloc_callers")
     }
-    drawn = memory_bar.draw(tables, 4096)["segments"]
-    owners = {s.name: [(o.name, o.bytes // MIB) for o in s.owners] for s in drawn}
+    drawn = memory_bar.memory_bar.draw(tables, 4096)["segments"]
+    owners = {s["name"]: [(name, size // MIB) for name, size in s["owners"]] for s in drawn}
     assert owners["anonymous"] == [("PID 80, database", 288), ("PID 1, init", 12)]
     assert owners["vmalloc"] == [("bpf_map_alloc", 66)]
     assert owners["page cache"] == []

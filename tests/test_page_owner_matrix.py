@@ -31,8 +31,7 @@ from mmscope.drgn.owners.page_owner_rows import PageOwnerTask
 from mmscope.drgn.text.stack_text import folded
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.pictures.owner_matrix import levels
-from mmscope.reports.pictures.owner_pictures import MAX_STACKS
+from mmscope.reports.pictures.owner_pictures import MAX_STACKS, levels
 from mmscope.reports.rows import owner_matrix
 
 STACKS = make_stacks(60)
@@ -342,7 +341,7 @@ def test_the_picture_has_the_numbers_of_the_matrix(tmp_path: Path) -> None:
 
 def test_a_shade_is_by_its_row_and_little_is_little() -> None:
     def shades(*pages: int | None) -> list[int]:
-        return [cell.level for cell in levels(list(pages), list(range(len(pages))))]
+        return levels(list(pages))
 
     assert shades(100, 150, 200) == [1, 4, 8]
     assert shades(None, 1, 2) == [1, 4, 8]

@@ -15,7 +15,13 @@ from rows_of_tables import Contents
 
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.reports.page.report import render
-from mmscope.reports.pictures.page_table_pictures import KINDS, SHADES, shade, used_bytes, view
+from mmscope.reports.pictures.page_table_pictures import (
+    KINDS,
+    SHADES,
+    page_tables,
+    shade,
+    used_bytes,
+)
 
 PAGE = 4096
 NAMES = ("page_tables", "exit_costs", "page_table_occupancy", "page_table_regions")
@@ -30,36 +36,36 @@ def tables() -> dict[str, list[dict[str, Any]]]:
 
 
 def test_the_processes_with_the_most_tables_come_first() -> None:
-    drawn = view(tables(), PAGE)
-    assert [tree.row["comm"] for tree in drawn.trees] == ["reader", "huge", "init"]
-    assert drawn.total == sum(row["pgtables_bytes"] for row in tables()["page_tables"])
-    assert drawn.trees[2].used == 3_276_800 + 60 * PAGE
+    drawn = page_tables.draw(tables(), PAGE)
+    assert [tree["row"]["comm"] for tree in drawn["trees"]] == ["reader", "huge", "init"]
+    assert drawn["total"] == sum(row["pgtables_bytes"] for row in tables()["page_tables"])
+    assert drawn["trees"][2]["used"] == 3_276_800 + 60 * PAGE
 
 
 def test_a_levels_segments_are_its_tables() -> None:
-    drawn = view(tables(), PAGE)
-    for tree in drawn.trees:
-        for level in tree.levels:
+    drawn = page_tables.draw(tables(), PAGE)
+    for tree in drawn["trees"]:
+        for level in tree["levels"]:
             rows = [
                 row
                 for row in tables()["page_table_occupancy"]
-                if (row["pid"], row["level"]) == (tree.row["pid"], level.name)
+                if (row["pid"], row["level"]) == (tree["row"]["pid"], level["name"])
             ]
-            assert level.tables == sum(row["tables"] for row in rows)
-            assert level.entries == sum(row["entries"] for row in rows)
-            assert sum(part.width for part in level.segments) == pytest.approx(100, abs=0.01)
-            ends = [part.at + part.width for part in level.segments]
-            starts = [part.at for part in level.segments[1:]]
+            assert level["tables"] == sum(row["tables"] for row in rows)
+            assert level["entries"] == sum(row["entries"] for row in rows)
+            assert sum(width for _, _, width, _ in level["parts"]) == pytest.approx(100, abs=0.01)
+            ends = [at + width for _, at, width, _ in level["parts"]]
+            starts = [at for _, at, *_ in level["parts"][1:]]
             assert starts == pytest.approx(ends[:-1], abs=0.01)
-    reader = {level.name: level for level in drawn.trees[0].levels}
+    reader = {level["name"]: level for level in drawn["trees"][0]["levels"]}
     assert list(reader) == ["pgd", "pud", "pmd", "pte"]
     # Bars are as long as there are tables, but none is too short to be seen.
-    assert reader["pte"].width == 100
-    assert reader["pmd"].width == reader["pgd"].width == 0.3  # 41 and 1 of 20,000
-    small = {level.name: level for level in drawn.trees[1].levels}
-    most = max(level.tables for level in small.values())
-    assert small["pmd"].width == pytest.approx(100 * small["pmd"].tables / most, abs=0.01)
-    assert [part.title for part in reader["pte"].segments] == [
+    assert reader["pte"]["width"] == 100
+    assert reader["pmd"]["width"] == reader["pgd"]["width"] == 0.3  # 41 and 1 of 20,000
+    small = {level["name"]: level for level in drawn["trees"][1]["levels"]}
+    most = max(level["tables"] for level in small.values())
+    assert small["pmd"]["width"] == pytest.approx(100 * small["pmd"]["tables"] / most, abs=0.01)
+    assert [title for *_, title in reader["pte"]["parts"]] == [
         "19,990 pte tables with 1 of 512 entries in use",
         "10 pte tables with 64 or more of 512 entries in use",
     ]
@@ -76,33 +82,32 @@ def test_every_number_of_entries_has_its_shade(entries: int) -> None:
 
 
 def test_regions_lie_side_by_side_and_hold_what_the_table_says() -> None:
-    drawn = view(tables(), PAGE)
-    for tree in drawn.trees:
-        ends = [region.at + region.width for region in tree.regions]
-        assert all(
-            end < start for end, start in zip(ends, [r.at for r in tree.regions[1:]], strict=False)
-        )
+    drawn = page_tables.draw(tables(), PAGE)
+    for tree in drawn["trees"]:
+        ends = [region["at"] + region["width"] for region in tree["regions"]]
+        starts = [region["at"] for region in tree["regions"][1:]]
+        assert all(end < start for end, start in zip(ends, starts, strict=False))
         assert ends[-1] == pytest.approx(100, abs=0.01)
-        for region in tree.regions:
-            assert sum(part.width for part in region.parts) <= 100.01
-            assert 0 <= region.tables <= 100
-        rows = [r for r in tables()["page_table_regions"] if r["pid"] == tree.row["pid"]]
-        said = {look: amount for look, _, amount in tree.legend}
+        for region in tree["regions"]:
+            assert sum(height for *_, height in region["parts"]) <= 100.01
+            assert 0 <= region["tables"] <= 100
+        rows = [r for r in tables()["page_table_regions"] if r["pid"] == tree["row"]["pid"]]
+        said = {look: amount for look, _, amount in tree["legend"]}
         for kind, _ in KINDS:
             assert said.get(f"pt-{kind}", 0) == sum(row[f"{kind}_bytes"] for row in rows)
 
 
 def test_the_axis_of_regions_has_their_sizes_where_there_is_room() -> None:
-    for tree in view(tables(), PAGE).trees:
-        assert {bool(region.label) for region in tree.regions if region.width >= 17} <= {True}
-        assert not any(region.label for region in tree.regions if region.width < 17)
-    assert any(region.label for tree in view(tables(), PAGE).trees for region in tree.regions)
+    trees = page_tables.draw(tables(), PAGE)["trees"]
+    regions = [region for tree in trees for region in tree["regions"]]
+    assert all(bool(region["label"]) == (region["width"] >= 17) for region in regions)
+    assert any(region["label"] for region in regions)
 
 
 def test_what_is_small_can_be_seen() -> None:
-    reader = view(tables(), PAGE).trees[0]
+    reader = page_tables.draw(tables(), PAGE)["trees"][0]
     # 78 MiB of tables' worth of zero pages in 40 GiB: a five-hundredth.
-    assert [(part.look, part.width) for part in reader.regions[1].parts] == [("pt-zero", 5.0)]
+    assert [(look, height) for look, _, height in reader["regions"][1]["parts"]] == [("pt-zero", 5.0)]
 
 
 def test_from_proc_alone_there_are_sizes_alone() -> None:
@@ -111,9 +116,9 @@ def test_from_proc_alone_there_are_sizes_alone() -> None:
         | {"pid": n, "comm": "x", "pgtables_bytes": n << 20, "resident_bytes": 5}
         for n in (1, 2)
     ]
-    drawn = view({"page_tables": rows}, PAGE)
-    assert not drawn.known and not drawn.trees
-    assert [(row["pid"], used) for row, used in drawn.listed] == [(2, 5), (1, 5)]
+    drawn = page_tables.draw({"page_tables": rows}, PAGE)
+    assert not drawn["known"] and not drawn["trees"]
+    assert [(row["pid"], used) for row, used in drawn["listed"]] == [(2, 5), (1, 5)]
     assert used_bytes(rows[0] | {"resident_bytes": None}, PAGE) is None
 
 

@@ -6,10 +6,11 @@ The pictures, held against the tables that they are drawn from: no cell too many
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import pytest
@@ -23,7 +24,7 @@ from mmscope.drgn.tables import display
 from mmscope.reports.drawing.charts import MAX_LINES, Tick, line_chart
 from mmscope.reports.page.report import render
 from mmscope.reports.pictures import counters, free_heatmap, pageblock_map, watermarks
-from mmscope.reports.pictures.pageblock_map import COLUMNS, MAX_CELLS, Map, Stroke
+from mmscope.reports.pictures.pageblock_map import COLUMNS, MAX_CELLS
 
 PAGE = 4096
 
@@ -45,6 +46,27 @@ def run(
     }
 
 
+class Stroke(NamedTuple):
+    look: str
+    path: str
+    x: float
+    y: float
+    height: float
+    dash: str
+
+
+class Map:
+    """The map as it is laid out."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        laid_out = pageblock_map.lay_out(rows, PAGE)
+        self.strokes = [Stroke(*stroke) for stroke in laid_out.pop("strokes")]
+        vars(self).update(laid_out)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
 def strokes_at(stroke: Stroke | str) -> list[tuple[int, int]]:
     """The cells (row, column) that a path goes over, as a renderer would follow it."""
     path = stroke.path if isinstance(stroke, Stroke) else stroke
@@ -61,7 +83,7 @@ def drawn(picture: Map, kind: str) -> list[tuple[int, int]]:
 
 
 class TestPageblockMap:
-    picture = pageblock_map.pageblock_map(rows_of("pageblock_map"), PAGE)
+    picture = Map(rows_of("pageblock_map"))
 
     def test_every_pageblock_is_a_cell_and_none_is_drawn_twice(self) -> None:
         ground = drawn(self.picture, "pb-free")
@@ -103,7 +125,10 @@ class TestPageblockMap:
         assert marked == {"mt-highatomic", "mt-isolate", "mt-cma", "mt-reclaimable"}
 
     def test_zones_are_named_where_they_begin(self) -> None:
-        begins = [(zone.node, zone.zone, zone.row, zone.column) for zone in self.picture.zones]
+        begins = [
+            tuple(zone[name] for name in ("node", "zone", "row", "column"))
+            for zone in self.picture.zones
+        ]
         assert begins == [(0, "DMA", 0, 0), (0, "DMA32", 0, 8), (1, "Normal", 5, 0)]
         assert self.picture.zone_labels == [(0, "node 0 DMA, DMA32"), (5, "node 1 Normal")]
 
@@ -124,34 +149,31 @@ class TestPageblockMap:
         assert sum(len(strokes_at(path)) for path, _ in self.picture.titles) == 768
 
     def test_the_legend_counts_every_pageblock_once(self) -> None:
-        counted = {item.migratetype: item.blocks for item in self.picture.legend}
+        counted = {item["migratetype"]: item["blocks"] for item in self.picture.legend}
         census: Counter[str] = Counter()
         for row in rows_of("pageblocks"):
             census[row["migratetype"]] += row["blocks"]
         assert counted == dict(census)
         for item in self.picture.legend:
-            assert item.all_free is not None
-            assert item.partly_free is not None
-            assert item.none_free is not None
-            assert item.all_free + item.partly_free + item.none_free == item.blocks
+            assert item["known"] and item["all_free"] + item["none_free"] <= item["blocks"]
 
     def test_the_size_of_a_pageblock_comes_from_the_runs(self) -> None:
         small = [row | {"start_pfn": number * 64} for number, row in enumerate([run(0, 1)] * 3)]
-        picture = pageblock_map.pageblock_map(small, PAGE)
+        picture = Map(small)
         assert (picture.block_pages, picture.assumed) == (64, False)
 
     def test_distant_runs_do_not_make_pageblocks_large(self) -> None:
-        picture = pageblock_map.pageblock_map([run(0, 1), run(4, 1)], PAGE)
+        picture = Map([run(0, 1), run(4, 1)])
         assert (picture.block_pages, picture.assumed) == (512, True)
 
     def test_an_unknown_free_share_is_drawn_as_used_and_said(self) -> None:
-        picture = pageblock_map.pageblock_map([run(0, 3, free=None)], PAGE)
+        picture = Map([run(0, 3, free=None)])
         assert picture.unknown_share
         assert len(drawn(picture, "pb-used")) == 3
-        assert picture.legend[0].all_free is None
+        assert not picture.legend[0]["known"]
 
     def test_an_unknown_migratetype_has_a_look_of_its_own(self) -> None:
-        picture = pageblock_map.pageblock_map([run(0, 3, "<b>"), run(3, 3, "unknown")], PAGE)
+        picture = Map([run(0, 3, "<b>"), run(3, 3, "unknown")])
         assert {s.look.split()[0] for s in picture.strokes} == {"mt-other"}
         assert len(drawn(picture, "pb-free")) == 6
 
@@ -170,30 +192,30 @@ class TestPageblockMap:
     )
     def test_what_cannot_be_is_refused(self, rows: list[dict[str, Any]]) -> None:
         with pytest.raises(ValueError, match=r"run|pageblock"):
-            pageblock_map.pageblock_map(rows, PAGE)
+            Map(rows)
 
 
 class TestPageblockMapOfALargeMachine:
     def test_cells_stand_for_several_pageblocks(self) -> None:
-        picture = pageblock_map.pageblock_map([run(0, MAX_CELLS * 4)], PAGE)
+        picture = Map([run(0, MAX_CELLS * 4)])
         assert (picture.per_cell, picture.cells) == (4, MAX_CELLS)
         assert picture.blocks == MAX_CELLS * 4
         assert len(drawn(picture, "pb-free")) == MAX_CELLS
 
     def test_a_cell_has_the_type_of_most_and_the_mean_free_share(self) -> None:
         rows = [run(0, 3, "Movable", 8), run(3, 1, "Unmovable", 0), run(4, MAX_CELLS * 4 - 4)]
-        picture = pageblock_map.pageblock_map(rows, PAGE)
+        picture = Map(rows)
         first = [s for s in picture.strokes if (0, 0) in strokes_at(s) and "pb-used" in s.look]
         assert [(s.look, s.height) for s in first] == [("mt-movable pb-used", 2 / 8)]
 
     def test_a_cell_is_all_free_only_if_all_of_it_is(self) -> None:
         rows = [run(0, 1, free=7), run(1, MAX_CELLS * 4 - 1, free=8)]
-        picture = pageblock_map.pageblock_map(rows, PAGE)
+        picture = Map(rows)
         assert drawn(picture, "pb-used") == [(0, 0)]
 
     def test_a_single_highatomic_pageblock_among_others_is_a_stripe(self) -> None:
         rows = [run(0, 9), run(9, 1, "HighAtomic", 8), run(10, MAX_CELLS * 8)]
-        picture = pageblock_map.pageblock_map(rows, PAGE)
+        picture = Map(rows)
         assert picture.per_cell == 16
         stripes = [s for s in picture.strokes if "pb-stripe" in s.look]
         assert [(s.look, s.x, s.dash, strokes_at(s)) for s in stripes] == [
@@ -203,20 +225,20 @@ class TestPageblockMapOfALargeMachine:
     def test_of_several_other_types_the_one_that_matters_is_shown(self) -> None:
         types = ("Movable", "Movable", "Reclaimable", "Unmovable")
         rows = [run(number, 1, mt) for number, mt in enumerate(types)]
-        picture = pageblock_map.pageblock_map([*rows, run(4, MAX_CELLS * 4 - 4)], PAGE)
+        picture = Map([*rows, run(4, MAX_CELLS * 4 - 4)])
         stripes = [s for s in picture.strokes if "pb-stripe" in s.look]
         assert [(s.look, strokes_at(s)) for s in stripes] == [("mt-unmovable pb-stripe", [(0, 0)])]
 
     def test_scattered_memory_does_not_make_it_endless(self) -> None:
         rows = [run(number * 5000, 1) for number in range(5000)]
-        picture = pageblock_map.pageblock_map(rows, PAGE)
+        picture = Map(rows)
         assert picture.cells <= MAX_CELLS
         assert picture.rows <= 2 * pageblock_map.MAX_ROWS
         assert picture.blocks == 5000
 
     def test_up_to_the_limit_every_pageblock_is_a_cell_however_mixed(self) -> None:
         rows = [run(n, 1, made.TYPES[n % 3], n * 5 % 9) for n in range(MAX_CELLS)]
-        picture = pageblock_map.pageblock_map(rows, PAGE)
+        picture = Map(rows)
         assert (picture.per_cell, picture.cells) == (1, MAX_CELLS)
 
     def test_a_million_pageblocks_in_the_worst_order_stay_small(self, tmp_path: Path) -> None:
@@ -273,24 +295,28 @@ class TestFreeHeatmap:
         }
         assert shown == expected
 
+    def grids(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        grids: list[dict[str, Any]] = free_heatmap.free_lists.draw({"free_blocks": rows}, PAGE)["grids"]
+        return grids
+
     def test_totals_are_the_sums(self) -> None:
-        for grid in free_heatmap.grids(rows_of("free_blocks"), PAGE):
+        for grid in self.grids(rows_of("free_blocks")):
             mine = [
                 r
                 for r in rows_of("free_blocks")
-                if (r["node"], r["zone"]) == (grid.node, grid.zone)
+                if (r["node"], r["zone"]) == (grid["node"], grid["zone"])
             ]
-            assert grid.total.pages == sum(row["pages"] for row in mine)
-            for line in grid.lines:
-                kind = [row for row in mine if row["migratetype"] == line.migratetype]
-                assert line.pages == sum(row["pages"] for row in kind)
-                assert line.thp_blocks == sum(
+            assert grid["total"]["pages"] == sum(row["pages"] for row in mine)
+            for line in grid["lines"]:
+                kind = [row for row in mine if row["migratetype"] == line["migratetype"]]
+                assert line["pages"] == sum(row["pages"] for row in kind)
+                assert line["thp_blocks"] == sum(
                     row["blocks"] << row["order"] - 9 for row in kind if row["order"] >= 9
                 )
 
     def test_migratetypes_come_in_the_kernels_order(self) -> None:
-        grid = free_heatmap.grids(rows_of("free_blocks"), PAGE)[0]
-        assert tuple(line.migratetype for line in grid.lines) == made.TYPES
+        grid = self.grids(rows_of("free_blocks"))[0]
+        assert tuple(line["migratetype"] for line in grid["lines"]) == made.TYPES
 
     def test_an_empty_list_looks_empty_and_a_page_does_not(self) -> None:
         assert free_heatmap.level(0, PAGE) == 0
@@ -309,55 +335,60 @@ class TestFreeHeatmap:
     def test_the_thp_order_follows_the_page_size(self, page: int | None, order: int | None) -> None:
         assert thp_order(page) == order
 
-    def test_a_list_that_was_not_read_is_not_a_zero(self) -> None:
-        rows = [row for row in rows_of("free_blocks") if (row["zone"], row["order"]) != ("DMA", 3)]
-        grid = free_heatmap.grids(rows, PAGE)[0]
-        assert [cell.blocks for cell in grid.lines[0].cells if cell.order == 3] == [None]
+    def test_a_list_that_was_not_read_is_not_a_zero(self, tmp_path: Path) -> None:
+        contents = made.tables_of("free_lists")
+        title, row_type, rows, section = contents["free_blocks"]
+        rows = [row for row in rows if (row.zone, row.migratetype, row.order) != ("DMA", "CMA", 3)]
+        contents["free_blocks"] = (title, row_type, rows, section)
+        page = parse(render(made.write_bundle(tmp_path / "b", contents), NOTHING))
+        tables = elements(by_id(page, "picture-free_lists"), "table")
+        (dma,) = [table for table in tables if table.get("data-zone") == "DMA"]
+        (line,) = [line for line in elements(dma, "tr") if line.get("data-type") == "CMA"]
+        assert [texts(cell) for cell in elements(line, "td")].index("n/a") == 3
 
     def test_orders_that_cannot_be_are_refused(self) -> None:
         with pytest.raises(ValueError, match="order 10000000000"):
-            free_heatmap.grids([rows_of("free_blocks")[0] | {"order": 10**10}], PAGE)
+            self.grids([rows_of("free_blocks")[0] | {"order": 10**10}])
 
-    def test_what_thp_may_not_have_is_marked(self) -> None:
+    def test_what_thp_may_not_have_is_marked(self, whole_report: str) -> None:
         """HighAtomic and Isolate from order 9 on; smaller blocks are no huge page anyway."""
-        for grid in free_heatmap.grids(rows_of("free_blocks"), PAGE):
-            for line in grid.lines:
-                for cell in line.cells:
-                    held = line.migratetype in ("HighAtomic", "Isolate")
-                    assert cell.held == (held and cell.order >= 9 and cell.pages > 0)
-        row = rows_of("free_blocks")[0] | {"migratetype": "HighAtomic", "order": 9, "blocks": 1}
-        (grid,) = free_heatmap.grids([row], PAGE)
-        assert grid.lines[0].cells[0].held
+        seen = 0
+        for line in elements(by_id(parse(whole_report), "picture-free_lists"), "tr"):
+            for order, cell in enumerate(elements(line, "td")[:11]):
+                held = line.get("data-type") in ("HighAtomic", "Isolate") and order >= 9
+                some = texts(cell) not in ("0", "n/a")
+                assert ("held" in str(cell.get("class")).split()) == (held and some)
+                seen += held and some
+        assert seen
 
     def test_zones_with_nearly_nothing_free_come_last(self) -> None:
         small = rows_of("free_blocks")[0] | {"zone": "DMA", "order": 0, "blocks": 10}
         large = small | {"zone": "Normal", "order": 10, "blocks": 10}
-        grids = free_heatmap.draw({"free_blocks": [small, large]}, PAGE)
-        assert [grid.zone for grid in grids] == ["Normal", "DMA"]
+        assert [grid["zone"] for grid in self.grids([small, large])] == ["Normal", "DMA"]
 
 
 class TestFragmentation:
     def test_is_the_kernels_formula_to_the_thousandth(self) -> None:
-        orders, zones = free_heatmap.fragmentation(rows_of("free_blocks"))
-        assert orders == list(range(11))
-        for zone in zones:
+        for zone, (pages, index) in free_heatmap.unusable_index(rows_of("free_blocks")).items():
+            assert list(index) == list(range(11))
             blocks: Counter[int] = Counter()
             for row in rows_of("free_blocks"):
-                if (row["node"], row["zone"]) == (zone.node, zone.zone):
+                if (row["node"], row["zone"]) == zone:
                     blocks[row["order"]] += row["blocks"]
             free = sum(number * 2**order for order, number in blocks.items())
-            for order, index in zip(orders, zone.index, strict=True):
+            assert pages == free
+            for order, share in index.items():
                 large = sum(n * 2 ** (o - order) for o, n in blocks.items() if o >= order)
                 exact = Fraction(free - large * 2**order, free)
-                assert index == int(exact * 1000) / 1000
-            assert zone.index[0] == 0
-            assert zone.index == sorted(zone.index)
+                assert share == int(exact * 1000) / 1000
+            assert index[0] == 0
+            assert list(index.values()) == sorted(index.values())
 
     def test_no_free_memory_is_all_unusable(self) -> None:
         assert unusable_free_index({0: 0, 3: 0}, 2) == 1
 
     def test_the_threshold_is_a_line_and_that_of_the_finding(self) -> None:
-        drawn = free_heatmap.draw_fragmentation({"free_blocks": rows_of("free_blocks")}, PAGE)
+        drawn = free_heatmap.fragmentation.draw({"free_blocks": rows_of("free_blocks")}, PAGE)
         assert drawn["chart"].count('<path class="guide marked" d="M36 ') == 1
         assert ">0.85</text>" in drawn["chart"]
         path = FOLDER / "reports/findings/external-fragmentation.toml"
@@ -366,14 +397,14 @@ class TestFragmentation:
 
     def test_blocks_that_belong_to_no_zone_are_left_out(self) -> None:
         stray = rows_of("free_blocks")[0] | {"node": -1, "order": -1}
-        assert free_heatmap.fragmentation([stray]) == ([], [])
+        assert free_heatmap.unusable_index([stray]) == {}
 
     def test_the_table_of_the_page_has_the_same_numbers(self, whole_report: str) -> None:
         tree = parse(whole_report)
         table = elements(by_id(tree, "picture-fragmentation"), "table")[0]
-        _, zones = free_heatmap.fragmentation(rows_of("free_blocks"))
+        zones = free_heatmap.unusable_index(rows_of("free_blocks"))
         assert [row[2:] for row in cells(table)] == [
-            [f"{value:.3f}" for value in zone.index] for zone in zones
+            [f"{value:.3f}" for value in index.values()] for _, index in zones.values()
         ]
 
 
@@ -424,10 +455,15 @@ class TestLineChart:
 
 
 class TestWatermarks:
-    marks = watermarks.watermarks(rows_of("zones"), {})
+    def drawn(
+        self, zones: list[dict[str, Any]], free_blocks: Sequence[dict[str, Any]] = ()
+    ) -> list[dict[str, Any]]:
+        tables = {"zones": zones, "free_blocks": free_blocks}
+        found: list[dict[str, Any]] = watermarks.watermarks.draw(tables, PAGE)
+        return found
 
     def test_states_compare_what_others_than_highatomic_may_take(self) -> None:
-        assert [mark.state.partition(":")[0] for mark in self.marks] == [
+        assert [zone["state"].partition(":")[0] for zone in self.drawn(rows_of("zones"))] == [
             "at or above high",
             "below low",
             "between low and high",
@@ -439,51 +475,66 @@ class TestWatermarks:
     def test_between_min_and_high_is_where_kswapd_keeps_it(self, free: int, state: str) -> None:
         marks = {"wmark_min": 80, "wmark_low": 100, "wmark_high": 120}
         row = rows_of("zones")[0] | marks | {"free_pages": free}
-        assert watermarks.watermarks([row], {})[0].state_class == state
+        assert self.drawn([row])[0]["state_class"] == state
         boosted = row | {name: mark + 50 for name, mark in marks.items()} | {"wmark_boost": 50}
-        assert watermarks.watermarks([boosted], {})[0].state_class == state
+        assert self.drawn([boosted])[0]["state_class"] == state
 
     def test_free_in_the_reserve_does_not_count(self) -> None:
         row = rows_of("zones")[2]
-        assert self.marks[2].usable == row["free_pages"] - row["highatomic_free_pages"]
+        assert self.drawn([row])[0]["usable"] == row["free_pages"] - row["highatomic_free_pages"]
 
     def test_a_kernel_without_the_count_holds_back_all_of_the_reserve(self) -> None:
         row = rows_of("zones")[2] | {"highatomic_free_pages": None}
-        mark = watermarks.watermarks([row], {(1, "Normal"): 77})[0]
-        assert mark.reserved_free == 77  # from the free lists
-        assert mark.usable == row["free_pages"] - row["highatomic_reserved_pages"]
+        listed = {"node": 1, "zone": "Normal", "migratetype": "HighAtomic", "pages": 77}
+        (zone,) = self.drawn([row], [listed])
+        assert zone["highatomic_free_pages"] == 77
+        assert zone["usable"] == row["free_pages"] - row["highatomic_reserved_pages"]
 
     def test_what_nobody_tells_stays_unknown(self) -> None:
         row = rows_of("zones")[2] | {"highatomic_free_pages": None}
-        assert watermarks.watermarks([row], {})[0].reserved_free is None
+        assert self.drawn([row])[0]["highatomic_free_pages"] is None
 
-    def test_marks_stand_where_they_belong(self) -> None:
-        for mark, row in zip(self.marks, rows_of("zones"), strict=True):
-            at = dict(mark.marks_at)
-            assert at["high"] == 50
-            assert at["low"] == round(100 * row["wmark_low"] / (2 * row["wmark_high"]), 2)
-            assert mark.free_at == round(100 * row["free_pages"] / row["managed_pages"], 2)
-            assert mark.whole_marks_at == [
-                round(100 * row[f"wmark_{name}"] / row["managed_pages"], 2)
-                for name in ("min", "low", "high")
-            ]
+    def test_marks_stand_where_they_belong(self, whole_report: str) -> None:
+        picture = by_id(parse(whole_report), "picture-watermarks")
+        zones = [e for e in elements(picture, "div") if e.get("class") == "zone"]
+        for zone, row in zip(zones, rows_of("zones"), strict=True):
+            first, *others = elements(zone, "svg")
+            managed, axis = row["managed_pages"], 2 * row["wmark_high"]
+            marks = [row[f"wmark_{name}"] for name in ("min", "low", "high")]
 
-    def test_the_reserve_is_as_long_as_its_share_of_the_zone(self) -> None:
-        mark, row = self.marks[2], rows_of("zones")[2]
+            def at(svg: Any, shape: str, name: str) -> list[float]:
+                return [float(str(e.get(name)).rstrip("%")) for e in elements(svg, shape)]
+
+            assert at(first, "line", "x1") == [round(100 * mark / managed, 2) for mark in marks]
+            ends = [e for e in elements(first, "rect") if e.get("class") == "reserve"]
+            (end,) = (float(str(e.get("x"))[:-1]) + float(str(e.get("width"))[:-1]) for e in ends)
+            assert end == pytest.approx(100 * row["free_pages"] / managed, abs=0.01)
+            if row["free_pages"] <= axis:
+                lines = at(others[0], "line", "x1")
+                assert lines == [round(100 * mark / axis, 2) for mark in marks]
+                assert lines[-1] == 50
+
+    def test_the_reserve_is_as_long_as_its_share_of_the_zone(self, whole_report: str) -> None:
+        row = rows_of("zones")[2]
         share = 100 * row["highatomic_reserved_pages"] / row["managed_pages"]
-        assert mark.reserved_at == round(share, 2)
+        picture = by_id(parse(whole_report), "picture-watermarks")
+        bar = [e for e in elements(picture, "svg")
+               if str(e.get("aria-label")).startswith("HighAtomic reserve")][-1]  # fmt: skip
+        widths = [float(str(e.get("width"))[:-1]) for e in elements(bar, "rect")[1:]]
+        assert sum(widths) == pytest.approx(share, abs=0.01)
 
     def test_only_near_the_watermarks_they_have_an_axis_of_their_own(
         self, whole_report: str
     ) -> None:
-        assert [mark.near for mark in self.marks] == [False, True, True]
+        dma = rows_of("zones")[0]
+        near = [row["free_pages"] <= 2 * row["wmark_high"] for row in rows_of("zones")]
+        assert near == [False, True, True]
         told = texts(by_id(parse(whole_report), "picture-watermarks"))
         assert told.count("the same, as far as 2 × high") == 2  # noqa: RUF001
-        dma = self.marks[0]
-        assert f"{dma.free / dma.high:.1f} × high" in told  # noqa: RUF001
+        assert f"{dma['free_pages'] / dma['wmark_high']:.1f} × high" in told  # noqa: RUF001
 
     def test_a_zone_without_pages_has_no_bar(self) -> None:
-        assert watermarks.watermarks([rows_of("zones")[0] | {"managed_pages": 0}], {}) == []
+        assert self.drawn([rows_of("zones")[0] | {"managed_pages": 0}]) == []
 
 
 class TestPcpLists:
@@ -494,10 +545,10 @@ class TestPcpLists:
 
 
 class TestCounters:
-    view = counters.view(rows_of("vm_counters"))
+    view = counters.vm_counters.draw({"vm_counters": rows_of("vm_counters")}, PAGE)
 
     def test_shares_have_their_parts(self) -> None:
-        assert [(r.name, r.good, r.bad) for r in self.view.ratios] == [
+        assert [(name, good, bad) for name, _, _, good, bad in self.view["ratios"]] == [
             ("THP at page fault", 1_234, 98_766),
             ("Direct compaction", 0, 8_211),
         ]
@@ -521,16 +572,17 @@ class TestCounters:
         assert "never tried since boot" in texts(by_id(tree, "picture-vm_counters"))
 
     def test_a_counter_that_the_kernel_does_not_have_is_named(self) -> None:
-        view = counters.view([r for r in rows_of("vm_counters") if r["name"] != "compact_fail"])
-        assert view.missing == [("Direct compaction", "needs compact_success and compact_fail")]
+        rows = [r for r in rows_of("vm_counters") if r["name"] != "compact_fail"]
+        view = counters.vm_counters.draw({"vm_counters": rows}, PAGE)
+        assert view["missing"] == [("Direct compaction", "compact_success", "compact_fail")]
 
     def test_every_counter_is_in_one_group(self) -> None:
-        names = [row["name"] for _, rows in self.view.groups for row in rows]
+        names = [row["name"] for _, rows in self.view["groups"] for row in rows]
         assert sorted(names) == sorted(row["name"] for row in rows_of("vm_counters"))
 
     def test_new_counters_go_with_the_rest(self) -> None:
         assert "nr_something_new" in [
-            row["name"] for row in dict(self.view.groups)["Everything else"]
+            row["name"] for row in dict(self.view["groups"])["Everything else"]
         ]
 
     def test_zeros_are_named_too(self, whole_report: str) -> None:

@@ -16,12 +16,12 @@ from page_tree import NOTHING, by_id, elements, parse, texts
 from mmscope.reports.page.report import render
 from mmscope.reports.pictures.rmap_pictures import (
     HEIGHT,
-    fanout,
-    file_fanout,
+    anon_vma_fanout,
+    anon_vma_map,
+    file_mapping_fanout,
     milliseconds,
     outline,
-    tree,
-    visits,
+    rmap_visits,
 )
 
 
@@ -53,60 +53,70 @@ def test_an_outline_has_a_bar_for_every_value(values: list[int]) -> None:
 
 
 def test_shares_of_the_fanout_have_their_wholes() -> None:
-    data = fanout(tables(), 4096)
+    data = anon_vma_fanout.draw(tables(), 4096)
     assert (data["trees"], data["vmas"]) == (733, 20_890)
-    largest = data["bars"][-1]
-    assert (largest.vmas, largest.ksm_items) == (rmap_rows.VMAS, rmap_rows.VMAS)
-    assert (largest.trees_at, largest.vmas_at) == (0.14, 95.74)
+    largest = data["rows"][-1]
+    assert (largest["vmas"], largest["ksm_items"]) == (rmap_rows.VMAS, rmap_rows.VMAS)
+
+
+def test_bars_of_the_fanout_are_as_long_as_their_shares(tmp_path: Path) -> None:
+    page = parse(render(made.write_bundle(tmp_path / "b", rmap_rows.tables()), NOTHING))
+    table = elements(by_id(page, "picture-anon_vma_fanout"), "table")[0]
+    shares = [e.get("aria-label") for e in elements(table, "svg")]
+    assert shares[-2:] == ["0.14 per cent", "95.74 per cent"]
+    table = elements(by_id(page, "picture-file_mapping_fanout"), "table")[0]
+    assert elements(table, "svg")[-1].get("aria-label") == "98.04 per cent"
 
 
 def test_the_map_says_whose_it_is_and_why() -> None:
-    picture = tree(tables(), 4096)
+    picture = anon_vma_map.draw(tables(), 4096)
     assert picture is not None
-    assert (picture.comm, picture.pid, picture.splits) == ("java", 4711, "mprotect")
-    assert (picture.vmas, picture.pages, picture.stretch, picture.width) == (
-        20_000, 20_000, 400, 50,
-    )  # fmt: skip
-    assert heights(picture.all_path) == [HEIGHT] * 50
-    assert heights(picture.writable_path) == [HEIGHT // 2] * 50
-    assert heights(picture.ksm_path)[:3] == [0, HEIGHT // 2, HEIGHT]
+    assert (picture["of"]["comm"], picture["of"]["pid"]) == ("java", 4711)
+    assert picture["split"]["made_by"] == "mprotect"
+    wanted = {"vmas": 20_000, "pages": 20_000, "stretch": 400, "width": 50}
+    assert wanted.items() <= picture.items()
+    assert heights(picture["all_path"]) == [HEIGHT] * 50
+    assert heights(picture["writable_path"]) == [HEIGHT // 2] * 50
+    assert heights(picture["ksm_path"])[:3] == [0, HEIGHT // 2, HEIGHT]
 
 
 def test_page_offsets_of_older_bundles_are_plain_numbers() -> None:
     older = tables()
     for row in older["anon_vma_map"]:
         row["index"] = int(row["index"], 16)
-    picture = tree(tables(), 4096)
-    assert picture is not None and picture.first_index == 0x7FD1234CC
-    assert tree(older, 4096) == picture
+    picture = anon_vma_map.draw(tables(), 4096)
+    assert picture is not None and picture["first_index"] == 0x7FD1234CC
+    assert anon_vma_map.draw(older, 4096) == picture
 
 
 def test_a_machine_without_anon_vmas_or_ksm_has_pictures_too() -> None:
     empty = {name: [] for name in tables()}
-    assert tree(empty, 4096) is None
-    assert fanout(empty, 4096)["bars"] == visits(empty, None)["bars"] == []
+    assert anon_vma_map.draw(empty, 4096) is None
+    assert anon_vma_fanout.draw(empty, 4096)["rows"] == []
+    assert rmap_visits.draw(empty, None)["bars"] == []
     unknown = tables()
     for row in unknown["anon_vma_map"]:
         row["ksm_items"] = None
-    picture = tree(unknown, 4096)
-    assert picture is not None and picture.ksm_items is None
+    picture = anon_vma_map.draw(unknown, 4096)
+    assert picture is not None and picture["ksm_items"] is None
 
 
 def test_visits_of_a_page_are_those_of_one_pass() -> None:
-    worst, everything = visits(tables(), 4096)["bars"]
-    assert (worst.whole, worst.indexed, worst.here) == (5_120_000, 256, "whole range")
-    assert (worst.whole_time, worst.indexed_time) == ("307 ms", "0.015 ms")
-    assert everything.whole == rmap_rows.COST.visits and everything.whole_at == 100
-    assert 0 < worst.indexed_at < worst.whole_at < 100
-    ticks = dict(visits(tables(), 4096)["ticks"])
+    drawn = rmap_visits.draw(tables(), 4096)
+    (_, (whole, whole_at, whole_time), (indexed, indexed_at, indexed_time)), everything = drawn["bars"]
+    assert (whole, indexed, drawn["here"]) == (5_120_000, 256, "whole range")
+    assert (whole_time, indexed_time) == ("307 ms", "0.015 ms")
+    assert everything[1][:2] == (rmap_rows.COST.visits, 100)
+    assert 0 < indexed_at < whole_at < 100
+    ticks = dict(drawn["ticks"])
     assert list(ticks)[:3] == ["1", "1,000", "1,000,000"] and ticks["1"] == 0
-    assert worst.indexed_at < ticks["1,000"] < ticks["1,000,000"] < worst.whole_at
+    assert indexed_at < ticks["1,000"] < ticks["1,000,000"] < whole_at
 
 
 def test_shares_of_files_have_their_wholes() -> None:
-    data = file_fanout(tables(), 4096)
+    data = file_mapping_fanout.draw(tables(), 4096)
     assert (data["tree"], data["trees"], data["vmas"]) == ("file", 41, 2_040)
-    assert data["bars"][-1].vmas_at == 98.04 and not data["with_ksm"]
+    assert not data["with_ksm"]
 
 
 @pytest.mark.parametrize("table", ["anon_vma_fanout", "anon_vma_map"])
@@ -114,7 +124,7 @@ def test_a_table_of_absurd_length_is_not_drawn(table: str) -> None:
     absurd = tables()
     absurd[table] *= 200
     with pytest.raises(ValueError, match="more than"):
-        {"anon_vma_fanout": fanout, "anon_vma_map": tree}[table](absurd, 4096)
+        {p.name: p for p in (anon_vma_fanout, anon_vma_map)}[table].draw(absurd, 4096)
 
 
 @pytest.mark.parametrize(

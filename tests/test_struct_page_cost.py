@@ -269,18 +269,18 @@ def strokes(path: str) -> list[tuple[int, int, int]]:
 
 class TestSectionMap:
     def test_a_cell_a_section(self) -> None:
-        drawn = vmemmap_pictures.section_map({"vmemmap_sections": [sections(100)]}, 4096)
-        assert (drawn.sections, drawn.per_cell, drawn.rows) == (100, 1, 2)
-        whole, own = drawn.cells
-        assert (whole.look, whole.height, own.look, own.height) == ("pte whole", 1, "pte", 1 / 8)
-        assert strokes(own.path) == [(0, 0, COLUMNS), (0, 1, 100 - COLUMNS)]
+        drawn = vmemmap_pictures.vmemmap_sections.draw({"vmemmap_sections": [sections(100)]}, 4096)
+        assert (drawn["sections"], drawn["per_cell"], drawn["rows"]) == (100, 1, 2)
+        (whole, _, all_of_it), (own, path, height) = drawn["strokes"]
+        assert (whole, all_of_it, own, height) == ("pte whole", 1, "pte", 1 / 8)
+        assert strokes(path) == [(0, 0, COLUMNS), (0, 1, 100 - COLUMNS)]
 
     def test_a_machine_of_any_size_fits(self) -> None:
         for count in (1, MAX_CELLS, MAX_CELLS + 1, 65_536, MAX_SECTIONS):
-            drawn = vmemmap_pictures.section_map({"vmemmap_sections": [sections(count)]}, 4096)
-            cells = sum(length for *_, length in strokes(drawn.cells[0].path))
-            assert cells == -(-count // drawn.per_cell) <= MAX_CELLS
-            assert drawn.rows * COLUMNS >= cells
+            drawn = vmemmap_pictures.vmemmap_sections.draw({"vmemmap_sections": [sections(count)]}, 4096)
+            cells = sum(length for *_, length in strokes(drawn["strokes"][0][1]))
+            assert cells == -(-count // drawn["per_cell"]) <= MAX_CELLS
+            assert drawn["rows"] * COLUMNS >= cells
 
     def test_runs_are_drawn_in_physical_order(self) -> None:
         runs = [
@@ -288,11 +288,11 @@ class TestSectionMap:
                      origin="device"),
             sections(2, zone="DMA32*", origin="self-hosted", reused_eighths=8),
         ]  # fmt: skip
-        drawn = vmemmap_pictures.section_map({"vmemmap_sections": runs}, 4096)
-        assert [(row, column, name) for row, column, name in drawn.borders] == [
+        drawn = vmemmap_pictures.vmemmap_sections.draw({"vmemmap_sections": runs}, 4096)
+        assert drawn["borders"] == [
             (0, 0, "node 0 DMA32"), (0, 2, "node 0 Device"),
         ]  # fmt: skip
-        looks = {cells.look: strokes(cells.path) for cells in drawn.cells}
+        looks = {look: strokes(path) for look, path, _ in drawn["strokes"]}
         assert looks == {
             "pte whole": [(0, 0, 2)], "pmd whole": [(2, 0, 1)], "pmd": [(2, 0, 1)],
             "hosted": [(0, 0, 2)], "device": [(2, 0, 1)],
@@ -301,7 +301,7 @@ class TestSectionMap:
     @pytest.mark.parametrize("count", [0, -1, MAX_SECTIONS + 1])
     def test_damage_is_no_picture(self, count: int) -> None:
         with pytest.raises(ValueError, match="cannot be"):
-            vmemmap_pictures.section_map({"vmemmap_sections": [sections(count)]}, 4096)
+            vmemmap_pictures.vmemmap_sections.draw({"vmemmap_sections": [sections(count)]}, 4096)
 
 
 class TestExamplePictures:
@@ -311,31 +311,31 @@ class TestExamplePictures:
              "frame_pfn": frame, "same_frame": same, "writable": writable, "level": "pte"}
             for first, entries, frame, same, writable in runs
         ]  # fmt: skip
-        (example,) = vmemmap_pictures.examples({"vmemmap_examples": rows}, 4096)
+        (example,) = vmemmap_pictures.vmemmap_examples.draw({"vmemmap_examples": rows}, 4096)
         return example
 
     def test_the_heads_frame_for_all(self) -> None:
         example = self.drawn((0, 1, 4, False, True), (1, 7, 4, True, False))
-        assert (example.total, example.distinct) == (8, 1)
-        assert [frame.users for frame in example.frames] == [8]
-        assert [entry.look for entry in example.entries] == ["rw"] + ["ro"] * 7
+        assert (example["total"], example["distinct"]) == (8, 1)
+        assert [shared for *_, shared in example["frames"]] == [True]
+        assert [look for *_, look, _ in example["entries"]] == ["rw"] + ["ro"] * 7
 
     def test_the_zones_frame_for_the_tails(self) -> None:
         example = self.drawn((0, 1, 4, False, True), (1, 7, 9, True, False))
-        assert (example.total, example.distinct) == (8, 2)
-        assert [frame.shared for frame in example.frames] == [False, True]
+        assert (example["total"], example["distinct"]) == (8, 2)
+        assert [shared for *_, shared in example["frames"]] == [False, True]
 
     def test_of_a_page_of_1_gib_the_first_are_drawn(self) -> None:
         example = self.drawn((0, 1, 4, False, True), (1, 4095, 9, True, False))
-        assert (example.total, example.distinct) == (4096, 2)
-        assert len(example.entries) == MAX_DRAWN
-        assert example.entries[-1].label == "7 … 4095"
+        assert (example["total"], example["distinct"]) == (4096, 2)
+        assert len(example["entries"]) == MAX_DRAWN
+        assert example["entries"][-1][0] == "7 … 4095"
 
     def test_nothing_shared_in_a_page_of_1_gib(self) -> None:
         example = self.drawn((0, 4096, 16, False, True))
-        assert (example.total, example.distinct) == (4096, 4096)
-        assert example.frames[-1].label == "0x17 … 0x100f"
-        assert not any(frame.shared for frame in example.frames)
+        assert (example["total"], example["distinct"]) == (4096, 4096)
+        assert example["frames"][-1][1] == "0x17 … 0x100f"
+        assert not any(shared for *_, shared in example["frames"])
 
     def test_a_run_of_nothing_is_damage(self) -> None:
         with pytest.raises(ValueError, match="no entries"):
@@ -352,8 +352,8 @@ class TestMemoryAboutMemory:
                                         False),
             )
         ]  # fmt: skip
-        shown = vmemmap_pictures.memory_about_memory({"memory_about_memory": rows}, 4096)
+        shown = vmemmap_pictures.memory_about_memory.draw({"memory_about_memory": rows}, 4096)
         counted, others = shown["sums"]
-        assert (counted.counter, counted.total, counted.remainder) == ("nr_memmap_pages", 148, -2)
-        assert (others.counter, others.total, others.remainder) == ("", 7, 0)
+        assert (counted[0], *counted[2:]) == ("nr_memmap_pages", 148, -2)
+        assert (others[0], *others[2:]) == ("", 7, 0)
         assert (shown["ram"], shown["widest"]) == (107, 100)

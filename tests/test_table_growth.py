@@ -119,7 +119,7 @@ def test_vmpte_stands_beside_it_from_its_second_look_on(tmp_path: Path) -> None:
     assert others and {row["bytes_per_fault"] for row in others} == {8192}
     assert others[-1]["table_bytes"] == LOOKS[-1][2]
     (chart,) = growth_charts([*bundle.rows("profile_table_growth")], 4096)
-    assert chart.lines == ["addresses", "VmPTE"] and chart.needed == [(3, 254), (2, 2_746)]
+    assert chart["lines"] == ["addresses", "VmPTE"] and chart["needed"] == [(3, 254), (2, 2_746)]
     html = render(bundle, evaluate(bundle))
     assert "254 needed 3 new tables" in html and "KiB of tables a fault, by its address" in html
 
@@ -127,7 +127,7 @@ def test_vmpte_stands_beside_it_from_its_second_look_on(tmp_path: Path) -> None:
 def test_of_a_recording_without_addresses_vmpte_is_drawn_alone(tmp_path: Path) -> None:
     bundle = recorded(tmp_path, faults(breadth_first(9)), growths=[[7, "<b>", LOOKS]])
     (chart,) = growth_charts([*bundle.rows("profile_table_growth")], 4096)
-    assert chart.lines == ["VmPTE"] and chart.needed == []
+    assert chart["lines"] == ["VmPTE"] and chart["needed"] == []
     assert "<b>" not in render(bundle, evaluate(bundle)).partition("recording")[2].partition(
         "How to read"
     )[0].replace("<b class", "")
@@ -141,7 +141,7 @@ def test_few_looks_are_no_course_and_no_failure(looks: int, made_by: str) -> Non
          "pmd_tables": None, "pud_tables": None, "table_bytes": 0, "bytes_per_fault": None}
         for n in range(looks)
     ]  # fmt: skip
-    assert [chart.lines for chart in growth_charts(rows, 4096)] == [[]] * min(looks, 1)
+    assert [chart["lines"] for chart in growth_charts(rows, 4096)] == [[]] * min(looks, 1)
 
 
 def test_looks_are_never_too_many_and_the_last_is_among_them() -> None:

@@ -14,7 +14,7 @@ from report_bundle import HOSTILE, owner_growth, verdict, write_bundle
 from mmscope.reports.drawing import time_panel
 from mmscope.reports.page.report import render
 from mmscope.reports.pictures import owner_pictures, watch_pictures
-from mmscope.reports.pictures.watch_pictures import view
+from mmscope.reports.pictures.watch_pictures import watch
 
 
 def tables() -> dict[str, list[dict[str, Any]]]:
@@ -24,19 +24,23 @@ def tables() -> dict[str, list[dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
-    return view(tables(), 4096)
+    return watch.draw(tables(), 4096)
 
 
 def chart(seen: dict[str, Any], title: str) -> Any:
-    return next(chart for chart in seen["charts"] if chart.title.startswith(title))
+    return next(chart for chart in seen["charts"] if chart["title"].startswith(title))
+
+
+def names(lane: dict[str, Any]) -> list[str]:
+    return [name for name, *_ in lane["lines"]]
 
 
 def test_what_happened_is_marked_on_the_one_clock(seen: dict[str, Any]) -> None:
-    assert [mark.words for mark in seen["marks"] if mark.loud] == [
+    assert [mark["words"] for mark in seen["marks"] if mark["loud"]] == [
         "OOM kill, until 03:10:00",
         "3 OOM kills, until 03:19:00",
     ]
-    quiet = [(mark.seconds, mark.words) for mark in seen["marks"] if not mark.loud]
+    quiet = [(1.2 * mark["at"], mark["words"]) for mark in seen["marks"] if not mark["loud"]]
     assert quiet == [
         (210.0 * n, f"{7 * n} failed compactions, until 03:{at}")
         for n, at in enumerate(("03:30", "07:00", "10:30", "14:00", "17:30"), 1)
@@ -45,26 +49,26 @@ def test_what_happened_is_marked_on_the_one_clock(seen: dict[str, Any]) -> None:
 
 def test_a_mark_is_where_its_moment_is(seen: dict[str, Any]) -> None:
     """600 s of 1,200 s is the middle of every chart."""
-    assert next(mark.at for mark in seen["marks"] if mark.loud) == 500
-    line = chart(seen, "Free memory").lines[0]
-    assert "L500 " in line.path
-    assert " 600 " in line.points
+    assert next(mark["at"] for mark in seen["marks"] if mark["loud"]) == 500
+    _, path, points = chart(seen, "Free memory")["lines"][0]
+    assert "L500 " in path
+    assert " 600 " in points
 
 
 def test_events_are_summed_up_with_the_worst_period(seen: dict[str, Any]) -> None:
     kill, fail = seen["events"]
-    assert (kill.name, kill.count, kill.periods, kill.worst) == ("oom_kill", 4, 2, 3)
-    assert kill.worst_at == "2026-11-20T03:19:00.000+00:00"
-    assert (fail.name, fail.count, fail.periods) == ("compact_fail", 105, 5)
+    assert (kill[0], *kill[2:5]) == ("oom_kill", 4, 2, 3)
+    assert kill[-1] == "2026-11-20T03:19:00.000+00:00"
+    assert (fail[0], *fail[2:4]) == ("compact_fail", 105, 5)
 
 
 def test_what_did_not_move_is_named_and_not_drawn(seen: dict[str, Any]) -> None:
     assert "Swap, and pages read again after they were reclaimed" in seen["still"]
-    assert not [c for c in seen["charts"] if c.title.startswith("Swap")]
+    assert not [c for c in seen["charts"] if c["title"].startswith("Swap")]
 
 
 def test_free_blocks_are_told_by_who_may_take_them(seen: dict[str, Any]) -> None:
-    assert chart(seen, "Free blocks").names == [
+    assert names(chart(seen, "Free blocks")) == [
         "on lists that THP may take from",
         "on HighAtomic lists, which THP may not take from",
     ]
@@ -72,32 +76,32 @@ def test_free_blocks_are_told_by_who_may_take_them(seen: dict[str, Any]) -> None
 
 def test_the_reserve_is_drawn_where_it_is_known_of_every_zone() -> None:
     found = tables()
-    drawn = chart(view(found, 4096), "HighAtomic reserve")
-    assert (drawn.names, drawn.unit) == (["reserved", "of it free"], "MiB")
-    assert chart(view(found, None), "HighAtomic reserve").unit == "pages"
+    drawn = chart(watch.draw(found, 4096), "HighAtomic reserve")
+    assert (names(drawn), drawn["unit"]) == (["reserved", "of it free"], "MiB")
+    assert chart(watch.draw(found, None), "HighAtomic reserve")["unit"] == "pages"
     for row in found["zone_series"]:
         row["highatomic_free_pages"] = None
         if row["time"] == 600:
             row["highatomic_reserved_pages"] = None
         if row["time"] == 900:
             row["highatomic_reserved_pages"] = 2048
-    drawn = chart(view(found, 4096), "HighAtomic reserve")
-    assert drawn.names == ["reserved"]
+    drawn = chart(watch.draw(found, 4096), "HighAtomic reserve")
+    assert names(drawn) == ["reserved"]
 
 
 def test_a_level_that_is_the_same_in_all_samples_is_a_line_of_words() -> None:
     found = tables()
     for row in found["zone_series"]:
         row["highatomic_free_pages"] = 0
-    shown = view(found, 4096)
+    shown = watch.draw(found, 4096)
     assert shown["flat"] == ["HighAtomic reserve: reserved 10 MiB"]
-    assert not [c for c in shown["charts"] if c.title == "HighAtomic reserve"]
+    assert not [c for c in shown["charts"] if c["title"] == "HighAtomic reserve"]
     # One that moved between the points that are drawn has moved.
     many = [(float(n), 5.0 + (n == 777)) for n in range(10 * time_panel.MAX_POINTS + 1)]
     found["gauge_series"] = [
         {"time": at, "name": "MemFree", "value": value * 1024} for at, value in many
     ]
-    assert chart(view(found, 4096), "Free memory").names == ["MemFree"]
+    assert names(chart(watch.draw(found, 4096), "Free memory")) == ["MemFree"]
 
 
 def test_a_rate_is_a_step_as_long_as_its_period() -> None:
@@ -162,21 +166,21 @@ def test_an_axis_ends_at_a_round_number(most: float, top: float) -> None:
 def test_a_line_is_where_its_values_are() -> None:
     axis = time_panel.clock([0.0, 100.0], "")
     lane = time_panel.lane("t", [("a", [(0.0, 0.0), (50.0, 3.0), (100.0, 6.0)])], axis, "pages")
-    assert (lane.top, lane.lines[0].path) == ("6", "M0 100L500 50L1000 0")
-    assert lane.lines[0].points == "0 0 50 3 100 6"
+    assert (lane["top"], lane["lines"][0][1]) == ("6", "M0 100L500 50L1000 0")
+    assert lane["lines"][0][2] == "0 0 50 3 100 6"
 
 
 def test_what_stays_at_zero_is_a_line_of_words(seen: dict[str, Any]) -> None:
     assert any("Isolate" in words for words in seen["zero"])
     for one in seen["charts"]:
-        for line in one.lines:
-            assert any(float(value) for value in line.points.split()[1::2]), line.name
+        for name, _, points in one["lines"]:
+            assert any(float(value) for value in points.split()[1::2]), name
 
 
 def test_one_sample_is_no_error() -> None:
     found = {name: [row for row in rows if row.get("time", 0) == 0]
              for name, rows in tables().items()}  # fmt: skip
-    seen = view(found, 4096)
+    seen = watch.draw(found, 4096)
     assert seen["samples"] == 1 and not seen["events"]
     assert chart(seen, "Free memory") and not seen["counted"] and not seen["still"]
 
@@ -184,10 +188,10 @@ def test_one_sample_is_no_error() -> None:
 def test_counters_that_were_not_read_have_not_stood_still() -> None:
     found = tables()
     found["counter_rates"], found["watch_events"] = [], []
-    assert len(view(found, 4096)["still"]) == len(watch_pictures.RATES)
+    assert len(watch.draw(found, 4096)["still"]) == len(watch_pictures.RATES)
     for sample in found["watch_samples"][1:]:
         sample["unread"] = "ksm, vmstat"
-    seen = view(found, 4096)
+    seen = watch.draw(found, 4096)
     assert not seen["counted"] and not seen["still"]
 
 
@@ -207,22 +211,22 @@ def test_hostile_names_are_no_markup(tmp_path: Path) -> None:
 
 
 def test_the_same_watch_is_drawn_the_same() -> None:
-    assert view(tables(), 4096) == view(tables(), 4096)
+    assert watch.draw(tables(), 4096) == watch.draw(tables(), 4096)
 
 
 def test_labels_that_are_close_are_one() -> None:
     axis = time_panel.clock([0.0, 100.0], "")
     happened = [(float(at), "OOM kill", "x", True) for at in (10, 11, 12, 90)]
     found = time_panel.marks(happened, axis)
-    assert [mark.label for mark in found] == ["OOM kill", "", "", "OOM kill"]
+    assert [mark["label"] for mark in found] == ["OOM kill", "", "", "OOM kill"]
     # At the right edge it would be cut off.
-    assert [mark.last for mark in found] == [False, False, False, True]
+    assert [mark["last"] for mark in found] == [False, False, False, True]
 
 
 def test_the_report_has_it(tmp_path: Path) -> None:
     html = render(write_bundle(tmp_path / "b", watch_made.tables()), verdict())
     assert "41 samples in 1,200 s" in html and "3.1 ms of CPU a sample, 0.011 % of one CPU" in html
-    assert html.count('class="time-plot"') == len(view(tables(), 4096)["charts"])
+    assert html.count('class="time-plot"') == len(watch.draw(tables(), 4096)["charts"])
     assert len(html) < 500_000
 
 
@@ -242,9 +246,9 @@ def grown(start: str) -> dict[str, list[dict[str, Any]]]:
 def test_what_grew_in_page_owner_is_on_the_clock_of_the_watch() -> None:
     # The machine's clock is two hours ahead of page_owner's, which is UTC; read 4 ms apart.
     both = tables() | grown("2026-11-20T05:05:00.004+02:00")
-    lane = chart(view(both, 4096), "Allocation stacks that grew most")
-    assert lane.unit == "MiB" and [line.points for line in lane.lines] == ["300 1 330 1 360 1"]
-    beside = owner_pictures.page_owner_growth(both, 4096)
+    lane = chart(watch.draw(both, 4096), "Allocation stacks that grew most")
+    assert lane["unit"] == "MiB" and [points for *_, points in lane["lines"]] == ["300 1 330 1 360 1"]
+    beside = owner_pictures.page_owner_growth.draw(both, 4096)
     assert beside["chart"] is None and beside["in_watch"]
 
 
@@ -253,7 +257,7 @@ def test_what_grew_in_page_owner_is_on_the_clock_of_the_watch() -> None:
 )
 def test_what_grew_at_another_time_has_a_clock_of_its_own(start: str) -> None:
     apart = tables() | grown(start)
-    assert not [c for c in view(apart, 4096)["charts"] if c.title.startswith("Allocation stacks")]
-    beside = owner_pictures.page_owner_growth(apart, 4096)
+    assert not [c for c in watch.draw(apart, 4096)["charts"] if c["title"].startswith("Allocation stacks")]
+    beside = owner_pictures.page_owner_growth.draw(apart, 4096)
     assert beside["clock"].start == datetime.fromisoformat(start)
-    assert [line.points for line in beside["chart"].lines] == ["0 1 30 1 60 1"]
+    assert [points for *_, points in beside["chart"]["lines"]] == ["0 1 30 1 60 1"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmscope.reports.drawing.refusals import Damaged, NotDrawn
-from mmscope.reports.pictures.free_heatmap import MAX_ORDER, MAX_TYPES, fragmentation, rank
-from mmscope.reports.pictures.pageblock_map import Map, pageblock_map
+from mmscope.reports.pictures.free_heatmap import MAX_ORDER, MAX_TYPES, rank, unusable_index
+from mmscope.reports.pictures.pageblock_map import lay_out
 
 Rows = list[dict[str, Any]]
 # Steps of a shade, in bytes: below 2 MiB, below 128 MiB, above.
@@ -132,20 +132,16 @@ class Index:
 
 def unusable(before: Rows, after: Rows, page_size: int | None) -> tuple[list[int], list[Index]]:
     """Orders that both have, and the zones of both whose index differs, the largest step first."""
-    (old_orders, old), (new_orders, new) = fragmentation(before), fragmentation(after)
-    orders = sorted(set(old_orders) & set(new_orders))
-    known = {(row.node, row.zone): row for row in old}
+    old, new = unusable_index(before), unusable_index(after)
+    orders: list[int] = []
     found = []
-    for row in new:
-        was = known.get((row.node, row.zone))
-        if was is None:
-            continue
-        pairs = [
-            (was.index[old_orders.index(order)], row.index[new_orders.index(order)])
-            for order in orders
-        ]
-        if any(a != b for a, b in pairs):
-            found.append(Index(f"node {row.node} {row.zone}", pairs))
+    for (node, zone), (_, index) in new.items():
+        if (node, zone) in old:
+            was = old[node, zone][1]
+            orders = [order for order in was if order in index]
+            pairs = [(was[order], index[order]) for order in orders]
+            if any(a != b for a, b in pairs):
+                found.append(Index(f"node {node} {zone}", pairs))
     found.sort(key=lambda each: -max(abs(b - a) for a, b in each.values))
     return orders, found
 
@@ -154,7 +150,7 @@ def unusable(before: Rows, after: Rows, page_size: int | None) -> tuple[list[int
 class Pageblocks:
     """Pageblocks that changed; ``moves`` are (from, to, how many)."""
 
-    map: Map | None
+    map: dict[str, Any] | None
     changed: int
     same: int
     moves: list[tuple[str, str, int]]
@@ -166,9 +162,9 @@ def pageblocks(before: Rows, after: Rows, page_size: int | None) -> Pageblocks:
 
     :raises NotDrawn: the two have pageblocks of other sizes.
     """
-    maps = [pageblock_map(rows, page_size) for rows in (before, after)]
-    size = maps[1].block_pages
-    if maps[0].block_pages != size:
+    maps = [lay_out(rows, page_size) for rows in (before, after)]
+    size = maps[1]["block_pages"]
+    if maps[0]["block_pages"] != size:
         raise NotDrawn("pageblocks are of another size")
     rows = []
     moves: Counter[tuple[str, str]] = Counter()
@@ -192,7 +188,7 @@ def pageblocks(before: Rows, after: Rows, page_size: int | None) -> Pageblocks:
         )
     number = sum(moves.values())
     return Pageblocks(
-        pageblock_map(rows, page_size) if number else None,
+        lay_out(rows, page_size) if number else None,
         number,
         sum(row["blocks"] for row in rows) - number,
         [(a, b, n) for (a, b), n in moves.most_common(MAX_MOVES)],

@@ -73,15 +73,6 @@ class FlameGraph:
     narrowest: float  # frame that is drawn, as a share of the whole
 
 
-@dataclass(frozen=True, slots=True)
-class Top:
-    """A frame with what ends in it, and what passes through it or ends there."""
-
-    name: str
-    self_value: int
-    total: int
-
-
 @dataclass(slots=True)
 class _Node:
     name: str
@@ -117,11 +108,12 @@ def _drawable(folded: dict[str, int]) -> dict[str, int]:
     return folded
 
 
-def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], dict[str, int]]:
+def top_frames(stacks: Stacks, limit: int) -> tuple[list[tuple[str, int, int]], dict[str, int]]:
     """
     Frames by what they hold, most first. Recursion counts once.
 
-    :return: (at most *limit* of them, what passes through each frame there is or ends there).
+    :return: (at most *limit* of them, each with what ends in it and what passes through it or ends
+        there; the latter of each frame there is).
     """
     own: defaultdict[str, int] = defaultdict(int)
     total: defaultdict[str, int] = defaultdict(int)
@@ -131,7 +123,7 @@ def top_frames(stacks: Stacks, limit: int) -> tuple[list[Top], dict[str, int]]:
         for frame in set(frames):
             total[frame] += value
     order = sorted(total, key=lambda name: (-total[name], -own.get(name, 0), name))
-    return [Top(name, own.get(name, 0), total[name]) for name in order[:limit]], total
+    return [(name, own.get(name, 0), total[name]) for name in order[:limit]], total
 
 
 def flame_graph(

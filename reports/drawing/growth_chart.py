@@ -7,11 +7,8 @@ Cannot know: of VmPTE, what came between two looks; there it is taken to grow ev
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
-
-from markupsafe import Markup
 
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.drawing.charts import Point, Tick, line_chart
@@ -25,106 +22,76 @@ PAGES = 5  # at the upper end of the axis, one a tick: there are at most four le
 MORE_THAN = 2  # looks: one step is no course
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthChart:
-    """
-    A process.
-
-    :ivar lines: what is drawn, by addresses or VmPTE, in the order of their colours.
-    :ivar needed: (new tables, faults that needed as many); of VmPTE alone it is empty.
-    :ivar shown: the rows to be shown as a table.
-    """
-
-    pid: int
-    comm: str
-    chart: Markup
-    lines: list[str]
-    needed: list[tuple[int, int]]
-    page_bytes: int
-    shown: list[Row]
-    vmpte: Row | None  # the last look
-
-
-def growth_charts(rows: Sequence[Row], page_bytes: int) -> list[GrowthChart]:
+def growth_charts(rows: Sequence[Row], page_bytes: int) -> list[Row]:
     """The processes of a recording, those with most faults first."""
-    found: dict[tuple[int, str], dict[str, list[Row]]] = {}
+    found: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
-        found.setdefault((row["pid"], row["comm"]), {}).setdefault(row["made_by"], []).append(row)
-    return [
-        _chart(pid, comm, _whole(by.get(ADDRESSES, [])), by.get(VMPTE, []), page_bytes)
-        for (pid, comm), by in found.items()
-    ]
+        found.setdefault((row["pid"], row["comm"]), []).append(row)
+    return [_chart(pid, comm, members, page_bytes) for (pid, comm), members in found.items()]
 
 
-def _whole(rows: list[Row]) -> list[Row]:
-    """Those that tell levels apart, as all of mmscope's own do."""
-    return [row for row in rows if None not in {row[name] for name in COUNTED}]
-
-
-def _chart(pid: int, comm: str, exact: list[Row], looks: list[Row], page: int) -> GrowthChart:
+def _chart(pid: int, comm: str, rows: list[Row], page: int) -> Row:
+    """
+    A process: its chart, the lines in it by what they are made by, the rows for a table, the last
+    look at VmPTE, and of its addresses (new tables, faults that needed as many).
+    """
+    # Those that tell levels apart, as all of mmscope's own do.
+    exact = [r for r in rows if r["made_by"] == ADDRESSES and None not in [r[n] for n in COUNTED]]
+    looks = [row for row in rows if row["made_by"] == VMPTE]
     shown = exact or looks
     last = exact[-1] if exact else None
     if last is not None and (tables := sum(last[level] for level in LEVELS)):
         page = last["table_bytes"] // tables
-    lines: list[tuple[str, list[float | None]]] = []
+    lines: dict[str, list[float | None]] = {}
     if exact:
-        lines.append((ADDRESSES, [_kib(row["bytes_per_fault"]) for row in exact]))
+        lines[ADDRESSES] = [row["bytes_per_fault"] for row in exact]
     if len(looks) > MORE_THAN:
         ends = [row["faults"] for row in shown]
-        lines.append((VMPTE, _between(looks, ends) if exact else _own(looks)))
-    lines = [(name, values) for name, values in lines if any(v is not None for v in values)]
+        own = [row["bytes_per_fault"] for row in looks]
+        lines[VMPTE] = _between(looks, ends) if exact else own
+    lines = {name: each for name, each in lines.items() if any(v is not None for v in each)}
     labels = [_short(row["faults"]) for row in shown]
     sizes = [tick * page / 1024 for tick in range(PAGES + 1)]
     chart = lines and line_chart(
         [Tick(at, label) for at, label in enumerate(labels)],
         [Tick(size, f"{size:g}") for size in sizes],
-        [_points(name, labels, values) for name, values in lines],
+        [_points(name, labels, values) for name, values in lines.items()],
         x_title="faults so far",
         describe=f"KiB of new page tables a fault of {visible(comm)} ({pid}); "
         "the table has the numbers",
     )
-    return GrowthChart(
-        pid,
-        comm,
-        chart or Markup(),
-        [name for name, _ in lines],
-        new_tables(*(last[name] for name in COUNTED)) if last is not None else [],
-        page,
-        shown,
-        looks[-1] if looks else None,
-    )
+    return {
+        "pid": pid,
+        "comm": comm,
+        "chart": chart,
+        "lines": list(lines),
+        "needed": new_tables(*(last[name] for name in COUNTED)) if last is not None else [],
+        "page_bytes": page,
+        "shown": shown,
+        "vmpte": looks[-1] if looks else None,
+    }
 
 
 def _points(name: str, labels: list[str], values: list[float | None]) -> list[Point]:
+    kib = [None if value is None else round(value / 1024, 2) for value in values]
     return [
         (at, value, f"{name}, {label}: {value:g}")
-        for at, (label, value) in enumerate(zip(labels, values, strict=True))
+        for at, (label, value) in enumerate(zip(labels, kib, strict=True))
         if value is not None
     ]
-
-
-def _kib(value: float | None) -> float | None:
-    return None if value is None else round(value / 1024, 2)
 
 
 def _short(faults: int) -> str:
     return f"{faults:,}" if faults < 10_000 else f"{faults / 1000:,.0f}k"
 
 
-def _own(looks: list[Row]) -> list[float | None]:
-    return [_kib(row["bytes_per_fault"]) for row in looks]
-
-
 def _between(looks: list[Row], ends: Sequence[int]) -> list[float | None]:
     """What each fault added by VmPTE, from end to end of the steps that the looks cover."""
     at = [_at(looks, end) for end in ends]
-    found: list[float | None] = [None]
-    for (before, size), (begin, end) in zip(pairwise(at), pairwise(ends), strict=True):
-        if before is None or size is None or end <= begin:
-            found.append(None)
-        else:
-            found.append(_kib((size - before) / (end - begin)))
-    return found
+    return [None] + [
+        None if before is None or size is None or end <= begin else (size - before) / (end - begin)
+        for (before, size), (begin, end) in zip(pairwise(at), pairwise(ends), strict=True)
+    ]
 
 
 def _at(looks: list[Row], faults: int) -> float | None:

@@ -19,6 +19,7 @@ from typing import Any
 from mmscope.drgn.tables import display
 
 Points = list[tuple[float, float]]
+Row = dict[str, Any]
 
 MAX_LINES = 12  # of a lane; more cannot be told apart
 MAX_POINTS = 120  # of a line
@@ -34,42 +35,6 @@ MAX_TICKS = 8
 ROUND = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 # Of a thousand: less than this between two labels, and they would run into each other.
 LABEL_WIDTH = 130
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """``points`` are ``seconds value`` each; of a rate two of them, which hold the step between."""
-
-    name: str
-    path: str
-    points: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One chart. ``rate``: its lines are amounts per second, else levels."""
-
-    title: str
-    unit: str
-    top: str
-    rate: bool
-    lines: list[Line]
-
-    @property
-    def names(self) -> list[str]:
-        return [line.name for line in self.lines]
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Something that happened; ``at`` is where, ``label`` is empty where there is no room."""
-
-    seconds: float
-    at: float
-    label: str
-    words: str
-    loud: bool
-    last: bool  # its label stands to its left
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +60,8 @@ class Clock:
     @property
     def base(self) -> float:
         """Second 0 as seconds of its day; 0 without a clock."""
-        return (self.start - _midnight(self.start)).total_seconds() if self.start else 0.0
+        midnight = self.start and self.start.replace(hour=0, minute=0, second=0, microsecond=0)
+        return (self.start - midnight).total_seconds() if self.start and midnight else 0.0
 
     def label(self, seconds: float, step: float) -> str:
         """What the clock showed."""
@@ -120,10 +86,6 @@ class Clock:
         return [(self.at(moment), self.label(moment, step)) for moment in moments]
 
 
-def _midnight(moment: datetime) -> datetime:
-    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
-
-
 def clock(times: Sequence[float], at: object) -> Clock:
     """
     The axis of samples.
@@ -137,7 +99,7 @@ def clock(times: Sequence[float], at: object) -> Clock:
     return Clock(times[0], times[-1], start)
 
 
-def shift(rows: Sequence[dict[str, Any]], into: Sequence[dict[str, Any]]) -> float | None:
+def shift(rows: Sequence[Row], into: Sequence[Row]) -> float | None:
     """
     What to add to the times of *rows* to have them on the clock of *into*.
 
@@ -155,7 +117,7 @@ def shift(rows: Sequence[dict[str, Any]], into: Sequence[dict[str, Any]]) -> flo
     return seconds if inside else None
 
 
-def _zero(row: dict[str, Any]) -> datetime:
+def _zero(row: Row) -> datetime:
     """When second 0 was, as a row says."""
     return datetime.fromisoformat(str(row["at"])) - timedelta(seconds=row["time"])
 
@@ -204,8 +166,13 @@ def lane(
     *,
     rate: bool = False,
     top: float | None = None,
-) -> Lane:
-    """A chart of lines that have points."""
+) -> Row:
+    """
+    A chart of lines that have points, each as (name, path, points): the points are ``seconds
+    value`` each; of a rate two of them, which hold the step between.
+
+    :param rate: the lines are amounts per second, else levels.
+    """
     end = top or top_of(max(value for _, points in lines for _, value in points))
     drawn = []
     for name, points in lines[:MAX_LINES]:
@@ -215,24 +182,24 @@ def lane(
         said = " ".join(f"{at:.10g} {value:.7g}" for at, value in points)
         # A point alone is as wide as its dot.
         path = f"M{'L'.join(places)}" + ("h.1" if len(places) == 1 else "")
-        drawn.append(Line(name, path, said))
-    return Lane(title, unit, f"{end:,.6g}", rate, drawn)
+        drawn.append((name, path, said))
+    return {"title": title, "unit": unit, "top": f"{end:,.6g}", "rate": rate, "lines": drawn}
 
 
-def marks(happened: Sequence[tuple[float, str, str, bool]], axis: Clock) -> list[Mark]:
+def marks(happened: Iterable[tuple[float, str, str, bool]], axis: Clock) -> list[Row]:
     """
-    Marks with their labels where there is room.
+    What happened, with its place, and its label where there is room; ``last``: to the left of it.
 
     :param happened: (second, label, words, loud).
     """
-    found = []
+    found: list[Row] = []
     free_from = -1.0
     for seconds, label, words, loud in happened:
         at = axis.at(seconds)
         last = at > WIDTH - LABEL_WIDTH
         begins = at - LABEL_WIDTH if last else at
-        shown = loud and begins >= free_from
+        shown = label if loud and begins >= free_from else ""
         if shown:
             free_from = begins + LABEL_WIDTH
-        found.append(Mark(seconds, at, label if shown else "", words, loud, last))
+        found.append({"at": at, "label": shown, "words": words, "loud": loud, "last": last})
     return found

@@ -22,7 +22,8 @@ from mmscope.reports.findings.findings import (
 )
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.page.culprit import Culprit, culprit
-from mmscope.reports.pictures.memory_bar import MEMORY_BAR, Segment, segments
+from mmscope.reports.pictures.memory_bar import memory_bar, segments
+from mmscope.reports.pictures.picture import Row
 
 NOUNS = {"critical": ("critical finding",), "warning": ("warning",), "notice": ("notice",)}
 MAX_HARM = 3  # effects that it names
@@ -40,7 +41,7 @@ class Card:
     since: str
     step: Step | None
     command: str
-    memory: list[Segment]
+    memory: list[Row]
     marked: set[str]  # classes of memory that it is about
     culprit: Culprit | None  # among its like
 
@@ -58,9 +59,9 @@ def card(
     :param told: the incidents of *verdict*, the worst first.
     :param faults: gets what mmscope failed to draw.
     """
-    memory: list[Segment] = []
-    table = bundle.tables.get(MEMORY_BAR.table)
-    if table and MEMORY_BAR.columns <= {c.name for c in table.columns}:
+    memory: list[Row] = []
+    table = bundle.tables.get(memory_bar.table)
+    if table and memory_bar.columns <= {c.name for c in table.columns}:
         # Its section has the same picture, or says why not.
         with contextlib.suppress(Exception):
             memory = segments(list(bundle.rows(table.name)))

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from mmscope import FOLDER
 from mmscope.drgn.free.fragmentation import thp_order
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.drawing import charts
@@ -115,6 +116,8 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         max_rows=MAX_ROWS,
         columns=pageblock_map.COLUMNS,
         look=pageblock_map.look,
+        bar_percent=bar_percent,
+        heat_level=free_heatmap.level,
         level_starts=free_heatmap.level_starts(page_size),
         thp_order=thp_order(page_size),
         max_lines=charts.MAX_LINES,

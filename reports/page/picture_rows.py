@@ -44,7 +44,7 @@ def _parts(bundle: Bundle, known: Tables, errors: dict[str, str]) -> Tables:
             errors[name] = f"table {name} is damaged, or one that its rows are chosen by: {error}"
     for name in CHOSEN.keys() & bundle.tables.keys():
         with contextlib.suppress(BundleError, LookupError, TypeError):
-            chosen = filter(CHOSEN[name](known), bundle.rows(name))
+            chosen = filter(CHOSEN[name], bundle.rows(name))
             found[name] = list(itertools.islice(chosen, MAX_PART_ROWS))
     return found
 

@@ -7,11 +7,9 @@ a machine that was fine for a month and is not now still shows the month.
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.picture import Row, Tables, picture
 
 # The first pattern that fits names the group; names are the kernel's (vmstat_text[], mm/vmstat.c).
 GROUPS = (
@@ -30,18 +28,6 @@ GROUPS = (
     ("Allocation and faults", r"pgalloc|pgfree|pgfault|pgmajfault|pgpg|nr_free|nr_unaccepted"),
     ("Everything else", r""),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A success share: its parts are always shown beside it."""
-
-    name: str
-    formula: str
-    good: int
-    bad: int
-
-
 # (name, counter of successes, counter of failures)
 RATIOS = (
     ("THP at page fault", "thp_fault_alloc", "thp_fault_fallback"),
@@ -49,39 +35,16 @@ RATIOS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the page shows."""
-
-    ratios: list[Ratio]
-    missing: list[tuple[str, str]]  # ratios that this kernel's counters do not allow
-    groups: list[tuple[str, list[dict[str, Any]]]]
-
-
-def view(rows: Iterable[dict[str, Any]]) -> View:
-    """Sort the rows of table ``vm_counters`` into groups, and divide where that says something."""
-    groups: dict[str, list[dict[str, Any]]] = {name: [] for name, _ in GROUPS}
-    values: dict[str, int] = {}
-    for row in rows:
-        name = next(group for group, pattern in GROUPS if re.match(pattern, row["name"]))
-        groups[name].append(row)
-        values[row["name"]] = int(row["value"])
-    ratios, missing = [], []
-    for name, good, bad in RATIOS:
-        if good in values and bad in values:
-            ratios.append(Ratio(name, f"{good} / ({good} + {bad})", values[good], values[bad]))
-        else:
-            missing.append((name, f"needs {good} and {bad}"))
-    return View(
-        ratios,
-        missing,
-        [(name, members) for name, members in groups.items() if members],
-    )
-
-
-def draw(tables: Tables, page_size: int | None) -> View:
-    """The view of table ``vm_counters``."""
-    return view(tables["vm_counters"])
-
-
-VM_COUNTERS = Picture("vm_counters", "vm_counters", frozenset({"name", "kind", "value"}), draw)
+@picture("vm_counters", "name kind value")
+def vm_counters(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """Counters by group, success shares with their parts, and which shares lack a counter."""
+    groups: dict[str, list[Row]] = {name: [] for name, _ in GROUPS}
+    for row in tables["vm_counters"]:
+        groups[next(name for name, fits in GROUPS if re.match(fits, row["name"]))].append(row)
+    values = {row["name"]: row["value"] for row in tables["vm_counters"]}
+    known = [each for each in RATIOS if each[1] in values and each[2] in values]
+    return {
+        "ratios": [(name, good, bad, values[good], values[bad]) for name, good, bad in known],
+        "missing": [each for each in RATIOS if each not in known],
+        "groups": [(name, rows) for name, rows in groups.items() if rows],
+    }

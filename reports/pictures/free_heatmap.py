@@ -10,15 +10,14 @@ Cannot know: what a request may take. Requests fall back to blocks of other type
 HighAtomic or Isolate, and to CMA only if they are Movable.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from mmscope.drgn.free.fragmentation import thp_order, unusable_free_index
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.drawing.charts import Tick, line_chart
 from mmscope.reports.drawing.refusals import Damaged
-from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 
 # Enough for any kernel so far; more is not a table of free lists.
 MAX_ORDER = 32
@@ -39,36 +38,8 @@ HELD_BACK = ("HighAtomic", "Isolate")
 # The kernel's order of migratetypes (enum migratetype); others follow as they come.
 KERNEL_ORDER = ("Unmovable", "Movable", "Reclaimable", "HighAtomic", "CMA", "Isolate")
 
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One free list; ``blocks`` is None where the table does not have it."""
-
-    order: int
-    blocks: int | None
-    pages: int
-    level: int  # 0 empty, 1 to LEVELS by bytes
-    held: bool  # large enough for a huge page, which may not have it
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One migratetype of one zone, or the sum of all."""
-
-    migratetype: str | None
-    cells: list[Cell]
-    pages: int
-    thp_blocks: int | None  # blocks of THP size that fit into its blocks as they are
-
-
-@dataclass(frozen=True, slots=True)
-class ZoneGrid:
-    """The free lists of one zone."""
-
-    node: int
-    zone: str
-    lines: list[Line]
-    total: Line
+Blocks = dict[int, int]  # free blocks by order
+Zone = tuple[int, str]
 
 
 def level(pages: int, page_size: int | None) -> int:
@@ -89,39 +60,6 @@ def _first_step(page_size: int | None) -> int:
     return FIRST_STEP if page_size else FIRST_STEP_OF_PAGES
 
 
-def grids(rows: Iterable[dict[str, Any]], page_size: int | None) -> list[ZoneGrid]:
-    """
-    One grid a zone, in the order of the table.
-
-    :param rows: of table ``free_blocks``.
-    :param page_size: in bytes, None if unknown.
-    :raises Damaged: these are not free lists.
-    """
-    zones: dict[tuple[int, str], dict[str | None, dict[int, int]]] = {}
-    orders: set[int] = set()
-    for row in rows:
-        order = int(row["order"])
-        if not 0 <= order <= MAX_ORDER:
-            raise Damaged(f"order {order} is impossible")
-        orders.add(order)
-        types = zones.setdefault((int(row["node"]), str(row["zone"])), {})
-        lists = types.setdefault(row["migratetype"], {})
-        if len(types) > MAX_TYPES:
-            raise Damaged(f"more than {MAX_TYPES} migratetypes")
-        lists[order] = lists.get(order, 0) + int(row["blocks"])
-    columns = sorted(orders)
-    thp = thp_order(page_size)
-    return [
-        ZoneGrid(
-            node,
-            zone,
-            [_line(mt, types[mt], columns, thp, page_size) for mt in sorted(types, key=rank)],
-            _line("all", _sum(types.values()), columns, thp, page_size),
-        )
-        for (node, zone), types in zones.items()
-    ]
-
-
 def rank(migratetype: str | None) -> tuple[int, str]:
     """A key that sorts migratetypes as the kernel has them, and what it has not behind these."""
     if migratetype in KERNEL_ORDER:
@@ -129,142 +67,117 @@ def rank(migratetype: str | None) -> tuple[int, str]:
     return len(KERNEL_ORDER), migratetype or ""
 
 
-def _sum(lists: Iterable[dict[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for blocks in lists:
-        for order, number in blocks.items():
-            total[order] = total.get(order, 0) + number
-    return total
-
-
-def _line(
-    migratetype: str | None,
-    blocks: dict[int, int],
-    columns: list[int],
-    thp: int | None,
-    page_size: int | None,
-) -> Line:
-    cells = []
-    for order in columns:
-        number = blocks.get(order)
-        pages = (number or 0) << order
-        held = migratetype in HELD_BACK and thp is not None and order >= thp and pages > 0
-        cells.append(Cell(order, number, pages, level(pages, page_size), held))
-    large = None
-    if thp is not None:
-        large = sum(number << order - thp for order, number in blocks.items() if order >= thp)
-    return Line(migratetype, cells, sum(cell.pages for cell in cells), large)
-
-
-@dataclass(frozen=True, slots=True)
-class Fragmentation:
-    """The unusable free space index of one zone: a value an order, 0 good, 1 bad."""
-
-    node: int
-    zone: str
-    free_pages: int
-    index: list[float]
-
-
-def fragmentation(rows: Iterable[dict[str, Any]]) -> tuple[list[int], list[Fragmentation]]:
+def _blocks(rows: Iterable[Row]) -> dict[Zone, dict[str | None, Blocks]]:
     """
-    The index of every zone and order, out of table ``free_blocks``.
+    Free blocks by zone, migratetype and order.
 
-    :return: (orders, one row a zone).
+    :param rows: of table ``free_blocks``.
     :raises Damaged: an order is impossible.
     """
-    zones: dict[tuple[int, str], dict[int, int]] = {}
+    zones: dict[Zone, dict[str | None, Blocks]] = {}
     for row in rows:
-        if row["node"] < 0:  # blocks that belong to no zone
-            continue
         order = int(row["order"])
         if not 0 <= order <= MAX_ORDER:
             raise Damaged(f"order {order} is impossible")
-        blocks = zones.setdefault((row["node"], row["zone"]), {})
+        types = zones.setdefault((int(row["node"]), str(row["zone"])), {})
+        blocks = types.setdefault(row.get("migratetype"), {})
         blocks[order] = blocks.get(order, 0) + int(row["blocks"])
-    orders = sorted({order for blocks in zones.values() for order in blocks})
-    return orders, [
-        Fragmentation(
-            node,
-            zone,
-            sum(number << order for order, number in blocks.items()),
-            [unusable_free_index(blocks, order) for order in orders],
-        )
-        for (node, zone), blocks in zones.items()
+    return zones
+
+
+def _all_types(types: dict[str | None, Blocks]) -> Blocks:
+    orders = sorted({order for blocks in types.values() for order in blocks})
+    return {order: sum(blocks.get(order, 0) for blocks in types.values()) for order in orders}
+
+
+def _pages(blocks: Blocks) -> int:
+    return sum(number << order for order, number in blocks.items())
+
+
+@picture("free_blocks", "node zone order migratetype blocks pages")
+def free_lists(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """The grids of the zones; those of nearly nothing (ZONE_DMA of a PC) come last."""
+    zones = _blocks(tables["free_blocks"])
+    if max((len(types) for types in zones.values()), default=0) > MAX_TYPES:
+        raise Damaged(f"more than {MAX_TYPES} migratetypes")
+    grids = [
+        {
+            "node": node,
+            "zone": zone,
+            "lines": [_line(kind, types[kind], page_size) for kind in sorted(types, key=rank)],
+            "total": _line("all", _all_types(types), page_size),
+        }
+        for (node, zone), types in zones.items()
     ]
+    grids.sort(key=lambda grid: grid["total"]["pages"] * (page_size or 4096) < SMALL_BYTES)
+    orders = {order for types in zones.values() for order in _all_types(types)}
+    return {"orders": sorted(orders), "grids": grids, "held_back": HELD_BACK}
 
 
-def draw(tables: Tables, page_size: int | None) -> list[ZoneGrid]:
-    """The grids of table ``free_blocks``; those of nearly nothing (ZONE_DMA of a PC) come last."""
-    found = grids(tables["free_blocks"], page_size)
-    return sorted(found, key=lambda grid: grid.total.pages * (page_size or 4096) < SMALL_BYTES)
-
-
-def draw_fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    """The index as a chart, and its numbers."""
-    orders, zones = fragmentation(tables["free_blocks"])
+def _line(migratetype: str | None, blocks: Blocks, page_size: int | None) -> Row:
+    """A migratetype of a zone; its blocks hold so many of THP size as they are."""
     thp = thp_order(page_size)
-    labels = [f"{order} THP" if order == thp else str(order) for order in orders]
+    large = {} if thp is None else {o - thp: number for o, number in blocks.items() if o >= thp}
+    return {
+        "migratetype": migratetype,
+        "blocks": blocks,
+        "pages": _pages(blocks),
+        "thp_blocks": _pages(large),
+    }
+
+
+def unusable_index(rows: Rows) -> dict[Zone, tuple[int, dict[int, float]]]:
+    """
+    Free pages of each zone, and its unusable free space index by order: 0 good, 1 bad.
+
+    :param rows: of table ``free_blocks``; blocks that belong to no zone are left out.
+    :raises Damaged: an order is impossible.
+    """
+    types = _blocks(row for row in rows if row["node"] >= 0)
+    zones = {zone: _all_types(each) for zone, each in types.items()}
+    orders = sorted({order for blocks in zones.values() for order in blocks})
+    return {
+        zone: (_pages(blocks), {order: unusable_free_index(blocks, order) for order in orders})
+        for zone, blocks in zones.items()
+    }
+
+
+@picture("free_blocks", "node zone order blocks")
+def fragmentation(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """The index as a chart, and its numbers."""
+    zones, thp = unusable_index(tables["free_blocks"]), thp_order(page_size)
+    orders = next((list(index) for _, index in zones.values()), [])
+    labels = {order: f"{order} THP" if order == thp else str(order) for order in orders}
+    lines = [
+        [(at, index[order], f"node {node} {visible(zone)}, {labels[order]}: {index[order]:g}")
+         for at, order in enumerate(orders)]
+        for (node, zone), (_, index) in zones.items()
+    ]  # fmt: skip
     chart = line_chart(
-        [
-            Tick(at, label, marked=order == thp)
-            for at, (order, label) in enumerate(zip(orders, labels, strict=True))
-        ],
+        [Tick(at, labels[order], marked=order == thp) for at, order in enumerate(orders)],
         [Tick(share, f"{share:g}", marked=share == UNUSABLE) for share in AXIS],
-        [
-            [
-                (at, index, f"node {row.node} {visible(row.zone)}, {label}: {index:g}")
-                for at, (label, index) in enumerate(zip(labels, row.index, strict=True))
-            ]
-            for row in zones
-        ],
+        lines,
         x_title="order of the request",
         describe="Unusable free space index by order, one line a zone; the table has the numbers",
     )
     return {"chart": chart, "orders": orders, "zones": zones, "unusable": UNUSABLE}
 
 
-def free_accounting(tables: Tables, page_size: int | None) -> Sequence[dict[str, Any]]:
+@picture(
+    "free_accounting",
+    "node zone nr_free_pages free_list_pages unaccepted_pages remainder_pages isolate_pages "
+    "pcp_pages",
+)
+def free_accounting(tables: Tables, page_size: int | None) -> Rows:
     """The table as it is."""
     return tables["free_accounting"]
 
 
-def pcp_lists(tables: Tables, page_size: int | None) -> list[dict[str, Any]]:
-    """The zones with pages on per-CPU lists: how many, and on how many CPUs."""
-    cpus: dict[tuple[int, str], dict[int, int]] = {}
+@picture("pcp_pages", "node zone cpu pages")
+def pcp_lists(tables: Tables, page_size: int | None) -> dict[Zone, list[int]]:
+    """Pages on each CPU's lists of a zone."""
+    cpus: dict[Zone, dict[int, int]] = {}
     for row in tables["pcp_pages"]:
         on = cpus.setdefault((row["node"], row["zone"]), {})
         on[row["cpu"]] = on.get(row["cpu"], 0) + row["pages"]
-    return [
-        {
-            "zone": f"node {node} {zone}",
-            "pages": sum(on.values()),
-            "cpus": sum(pages > 0 for pages in on.values()),
-            "most": max(on.values()),
-        }
-        for (node, zone), on in cpus.items()
-    ]
-
-
-FREE_LISTS = Picture(
-    "free_lists",
-    "free_blocks",
-    frozenset({"node", "zone", "order", "migratetype", "blocks", "pages"}),
-    draw,
-)
-FRAGMENTATION = Picture(
-    "fragmentation",
-    "free_blocks",
-    frozenset({"node", "zone", "order", "blocks"}),
-    draw_fragmentation,
-)
-FREE_ACCOUNTING = Picture(
-    "free_accounting",
-    "free_accounting",
-    frozenset({"node", "zone", "nr_free_pages", "free_list_pages", "unaccepted_pages"})
-    | {"remainder_pages", "isolate_pages", "pcp_pages"},
-    free_accounting,
-)
-PCP_LISTS = Picture(
-    "pcp_lists", "pcp_pages", frozenset({"node", "zone", "cpu", "pages"}), pcp_lists
-)
+    return {zone: list(on.values()) for zone, on in cpus.items()}

@@ -1,32 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Who owns the memory, as pictures: the tables of page_owner and of the slab caches' tracks grouped by
-owner, their flame graphs, what grew over a series, and the largest memory cgroups as a tree.
+owner, their flame graphs, what grew over a series, the series as a matrix (the stacks that gained
+most, a column a reading), and the largest memory cgroups as a tree.
 
 Widths are bytes; pages where the page size is not known. What has no stack has a frame of its own,
 so that a graph always adds up to its table.
 
 Cannot know: more than the tables say. The owner frame is the first one outside the allocators
-(``owner_frames``), which need not be the one to blame.
+(``owner_frames``), which need not be the one to blame. Nor what was between two readings.
 """
 
-import bisect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import numpy as np
 
 from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.reports.drawing import downloads, flame_graph, time_panel
 from mmscope.reports.drawing.cells import leaf_first
-from mmscope.reports.drawing.downloads import Download
-from mmscope.reports.drawing.flame_graph import FlameGraph, Top
 from mmscope.reports.drawing.row_names import NO_STACK, owner_pair
 from mmscope.reports.drawing.time_panel import Points
-from mmscope.reports.pictures.picture import Picture, Tables
-
-Rows = Sequence[dict[str, Any]]
+from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
+from mmscope.reports.rows import owner_matrix
 
 # In a table beside a picture; what is folded away below it has more, the bundle all.
 TOP = 15
@@ -35,66 +33,8 @@ MAX_GROUPS = 150
 MAX_FRAMES = 240
 # Of the chart: more lines cross each other.
 MAX_LINES = 6
-# Of the matrix of a series.
-MAX_STACKS = 20
-
-
-@dataclass
-class Group:
-    """What one owner holds. Amounts are bytes, or pages where the page size is not known."""
-
-    names: tuple[str, ...]
-    amount: int = 0
-    allocations: int | None = 0
-    stacks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """The groups that hold most, the next ones, and how many there are."""
-
-    heads: tuple[str, ...]
-    rows: list[Group]
-    more: list[Group]
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class Flames:
-    """A flame graph with what stands beside it."""
-
-    graph: FlameGraph
-    tops: list[Top]
-    top_count: int
-    download: Download
-    root_kind: str  # colour of the first frames, where they are no functions
-    plumbing: list[str]  # functions of the allocators
-
-
-@dataclass(frozen=True, slots=True)
-class Grower:
-    """A stack that gained pages between the first and the last snapshot."""
-
-    name: str
-    module: str
-    callers: str
-    first: int
-    last: int
-    gained: int
-    slope: float | None
-    steadiness: float
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """What a series shows, in words and numbers."""
-
-    growers: list[Grower]
-    grown: int  # stacks that gained
-    unit: str
-    before: int
-    after: int
+# Of the matrix of a series; columns; steps of its shade.
+MAX_STACKS, MAX_READINGS, LEVELS = 20, 12, 8
 
 
 def frame_kind(name: str, depth: int) -> str:
@@ -118,20 +58,23 @@ def _unit(page_size: int | None) -> str:
     return "bytes" if page_size else "pages"
 
 
-def _groups(
-    rows: Iterable[tuple[tuple[str, ...], int, int | None]], heads: tuple[str, ...]
-) -> Groups:
-    found: dict[tuple[str, ...], Group] = {}
-    for names, amount, allocations in rows:
-        group = found.setdefault(names, Group(names))
-        group.amount += amount
-        group.stacks += 1
-        if group.allocations is None or allocations is None:
-            group.allocations = None
-        else:
-            group.allocations += allocations
-    order = sorted(found.values(), key=lambda group: (-group.amount, group.names))
-    return Groups(heads, order[:TOP], order[TOP:MAX_GROUPS], len(order))
+def _groups(rows: Iterable[Row], *heads: str) -> Row:
+    """Rows with the same names added up: (names, amount, allocations, stacks), most first."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[head] for head in heads), []).append(row)
+    groups = []
+    for names, members in found.items():
+        counts = [row["allocations"] for row in members]
+        allocations = None if None in counts else sum(counts)
+        groups.append((names, sum(row["amount"] for row in members), allocations, len(members)))
+    groups.sort(key=lambda group: (-group[1], group[0]))
+    return {
+        "heads": heads,
+        "rows": groups[:TOP],
+        "more": groups[TOP:MAX_GROUPS],
+        "total": len(groups),
+    }
 
 
 def flames(
@@ -142,7 +85,7 @@ def flames(
     download: tuple[str, str],
     frames: int = flame_graph.MAX_FRAMES,
     drawn: Iterable[tuple[str, int]] | None = None,
-) -> Flames:
+) -> Row:
     """
     A flame graph with its top frames, and its stacks for download.
 
@@ -151,37 +94,41 @@ def flames(
     """
     folded = flame_graph.fold(stacks)
     tops, names = flame_graph.top_frames(folded, TOP)
-    return Flames(
-        flame_graph.flame_graph(
-            folded if drawn is None else drawn,
-            unit=unit,
-            describe=describe,
-            kind=kind,
-            frames=frames,
+    shown = folded if drawn is None else drawn
+    return {
+        "graph": flame_graph.flame_graph(
+            shown, unit=unit, describe=describe, kind=kind, frames=frames
         ),
-        tops,
-        len(names),
-        downloads.folded(folded, *download),
-        kind("", 1) if kind("", 1) != kind("", 2) else "",
-        sorted({name.partition(" [")[0] for name in names if kind(name, 2) == "plumbing"}),
-    )
+        "tops": tops,
+        "top_count": len(names),
+        "download": downloads.folded(folded, *download),
+        # The colour of the first frames, where they are no functions.
+        "root_kind": kind("", 1) if kind("", 1) != kind("", 2) else "",
+        "plumbing": sorted({n.partition(" [")[0] for n in names if kind(n, 2) == "plumbing"}),
+    }
 
 
-def _owner(row: dict[str, Any]) -> tuple[str, str]:
+def _owner(row: Row) -> tuple[str, str]:
     """A row's owner and module; of older or foreign tables, by its stack."""
     owner, module = row.get("owner"), row.get("module")
-    if owner is None and row["stack"]:
+    if owner is None and row.get("stack"):
         owner, module = owner_frame(row["stack"])
     return owner or NO_STACK, module or ""
 
 
-def page_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    """The graph and the groups of table ``page_owner_stacks``."""
-    rows, size = tables["page_owner_stacks"], page_size or 1
-    held = [row for row in rows if row["pages"] > 0]
+@picture("page_owner_stacks", "pages stack")
+def page_owner(tables: Tables, page_size: int | None) -> Row:
+    """The flame graph, and what owners and modules hold."""
+    size, unit = page_size or 1, _unit(page_size)
+    held = [row for row in tables["page_owner_stacks"] if row["pages"] > 0]
     stacks = [(row["stack"] or NO_STACK, row["pages"] * size) for row in held]
-    owners = [(_owner(row), row["pages"] * size, row.get("allocations")) for row in held]
-    unit = _unit(page_size)
+    owners, modules = [], []
+    for row in held:
+        owner, module = _owner(row)
+        counted = {"amount": row["pages"] * size, "allocations": row.get("allocations")}
+        owners.append(counted | {"owner": owner, "module": module})
+        kernel = NO_STACK if owner == NO_STACK else "(the kernel itself)"
+        modules.append(counted | {"module": module or kernel})
     return {
         "flames": flames(
             stacks,
@@ -193,40 +140,59 @@ def page_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
         "total": sum(amount for _, amount in stacks),
         "stacks": len(held),
         "unit": unit,
-        "owners": _groups(owners, ("owner", "module")),
-        "modules": _groups(
-            (((module or _without_module(owner),), *rest) for (owner, module), *rest in owners),
-            ("module",),
-        ),
+        "owners": _groups(owners, "owner", "module"),
+        "modules": _groups(modules, "module"),
         "notes": _notes(held, size),
     }
 
 
-def _without_module(owner: str) -> str:
-    return NO_STACK if owner == NO_STACK else "(the kernel itself)"
-
-
 def _notes(rows: Rows, size: int) -> list[tuple[str, int, int]]:
     """What is wrong with stacks: (note, stacks, amount), most first."""
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, list[int]] = {}
     for row in rows:
         if note := row.get("note"):
             # A reused handle's note ends in the other stack.
             short = str(note).partition(": another resolver")[0]
-            stacks, amount = found.get(short, (0, 0))
-            found[short] = stacks + 1, amount + row["pages"] * size
-    order = sorted(found.items(), key=lambda item: (-item[1][1], item[0]))
-    return [(note, *counted) for note, counted in order]
+            found.setdefault(short, []).append(row["pages"] * size)
+    notes = [(note, len(amounts), sum(amounts)) for note, amounts in found.items()]
+    return sorted(notes, key=lambda each: (-each[2], each[0]))
 
 
-def page_owner_growth(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    """The growers of table ``page_owner_growth``, their chart, and the graphs that compare."""
+def _by_handle(tables: Tables) -> dict[int, Row]:
+    return {row["handle"]: row for row in tables.get("page_owner_stacks", [])}
+
+
+def series_wanted(tables: Tables) -> set[Any]:
+    """
+    Whose points of a series are drawn, of a table that has every stack: those that gained most, or
+    where none did or their order is unknown, those that hold most in the last.
+    """
+    grown = _grown(tables.get("page_owner_growth", []))[:MAX_STACKS]
+    held = sorted(
+        tables.get("page_owner_stacks", []), key=lambda row: (-row["pages"], row["handle"])
+    )
+    return {row["handle"] for row in grown or held[:MAX_STACKS]}
+
+
+SERIES = {"page_owner_series": ("handle", series_wanted)}
+
+
+@picture(
+    "page_owner_growth",
+    "handle pages_first pages_last gained slope steadiness",
+    others="page_owner_stacks page_owner_snapshots watch_samples",
+    parts=SERIES,
+)
+def page_owner_growth(tables: Tables, page_size: int | None) -> Row:
+    """The stacks that gained most, their chart, and the graphs that compare."""
     size, unit = page_size or 1, _unit(page_size)
-    stacks = {row["handle"]: row for row in tables.get("page_owner_stacks", [])}
-    rows = tables["page_owner_growth"]
+    stacks, rows = _by_handle(tables), tables["page_owner_growth"]
     grown = _grown(rows)
-    before = [(_stack(stacks, row), row["pages_first"] * size) for row in rows]
-    after = [(_stack(stacks, row), row["pages_last"] * size) for row in rows]
+    before, after = (
+        [((stacks.get(row["handle"]) or {}).get("stack") or NO_STACK, row[column] * size)
+         for row in rows]
+        for column in ("pages_first", "pages_last")
+    )  # fmt: skip
     wide_after, wide_before = flame_graph.differential(
         before,
         after,
@@ -236,37 +202,35 @@ def page_owner_growth(tables: Tables, page_size: int | None) -> dict[str, Any]:
         normalise=False,
         frames=MAX_FRAMES,
     )
-    growers = [_grower(row, stacks.get(row["handle"], {}), size) for row in grown[:TOP]]
     return {
-        "growth": Growth(
-            growers,
-            len(grown),
-            unit,
-            sum(amount for _, amount in before),
-            sum(amount for _, amount in after),
-        ),
-        "after": wide_after,
-        "before": wide_before,
+        "growers": [_grower(row, stacks.get(row["handle"], {}), size) for row in grown[:TOP]],
+        "grown": len(grown),
+        "unit": unit,
+        "before": sum(amount for _, amount in before),
+        "after": sum(amount for _, amount in after),
+        "wide_after": wide_after,
+        "wide_before": wide_before,
     } | _panel(tables, page_size)
 
 
-def _stack(stacks: dict[int, dict[str, Any]], row: dict[str, Any]) -> str:
-    return (stacks.get(row["handle"]) or {}).get("stack") or NO_STACK
+def _name(row: Row, stack: Row) -> str:
+    owner, _ = _owner(stack)
+    return f"handle {row['handle']}" if owner == NO_STACK else owner
 
 
-def _grower(row: dict[str, Any], stack: dict[str, Any], size: int) -> Grower:
-    owner, module = _owner(stack) if stack else (NO_STACK, "")
-    return Grower(
-        name=owner if owner != NO_STACK else f"handle {row['handle']}",
-        module=module,
-        callers=callers_of(stack.get("stack") or "", owner),
-        first=row["pages_first"] * size,
-        last=row["pages_last"] * size,
-        gained=row["gained"] * size,
-        slope=None if row["slope"] is None else row["slope"] * size,
-        steadiness=row["steadiness"],
-        note=str(stack.get("note") or ""),
-    )
+def _grower(row: Row, stack: Row, size: int) -> Row:
+    owner, module = _owner(stack)
+    return {
+        "name": _name(row, stack),
+        "module": module,
+        "callers": callers_of(stack.get("stack") or "", owner),
+        "first": row["pages_first"] * size,
+        "last": row["pages_last"] * size,
+        "gained": row["gained"] * size,
+        "slope": None if row["slope"] is None else row["slope"] * size,
+        "steadiness": row["steadiness"],
+        "note": str(stack.get("note") or ""),
+    }
 
 
 def callers_of(stack: str, owner: str) -> str:
@@ -301,7 +265,7 @@ def _shift(tables: Tables) -> float | None:
         return None  # the picture of the watch says what is wrong with its samples
 
 
-def _panel(tables: Tables, page_size: int | None) -> dict[str, Any]:
+def _panel(tables: Tables, page_size: int | None) -> Row:
     """The chart of the top growers on a clock of its own, where no watch has it."""
     snapshots = sorted(tables.get("page_owner_snapshots", []), key=lambda row: float(row["time"]))
     lines = _grown_lines(tables, page_size)
@@ -312,9 +276,8 @@ def _panel(tables: Tables, page_size: int | None) -> dict[str, Any]:
     if page_size:
         unit, lines = time_panel.in_bytes(lines)
     times = [at for at, _ in lines[0][1]]
-    axis = time_panel.clock(
-        [row["time"] for row in snapshots] or times, snapshots[0]["at"] if snapshots else None
-    )
+    moments = [row["time"] for row in snapshots] or times
+    axis = time_panel.clock(moments, snapshots[0]["at"] if snapshots else None)
     return {
         "chart": time_panel.lane("Allocation stacks that grew most", lines, axis, unit),
         "clock": axis,
@@ -332,7 +295,7 @@ def _grown_lines(tables: Tables, page_size: int | None) -> list[tuple[str, Point
     """
     size = page_size or 1
     grown = _grown(tables.get("page_owner_growth", []))[:MAX_LINES]
-    stacks = {row["handle"]: row for row in tables.get("page_owner_stacks", [])}
+    stacks = _by_handle(tables)
     points = tables.get("page_owner_series", [])
     times = sorted({row["time"] for row in tables.get("page_owner_snapshots", points)})
     lines: dict[int, dict[float, int]] = {row["handle"]: {} for row in grown}
@@ -343,36 +306,11 @@ def _grown_lines(tables: Tables, page_size: int | None) -> list[tuple[str, Point
         return []
     named = []
     for row in grown:
-        values = _values_at(times, sorted(lines[row["handle"]].items()))
-        name = _grower(row, stacks.get(row["handle"], {}), size).name
-        named.append(
-            (display.cut(name, 60), time_panel.thin(list(zip(times, values, strict=True)), max))
-        )
+        handle = row["handle"]
+        values = np.interp(times, *zip(*sorted(lines[handle].items()), strict=True)).tolist()
+        name = display.cut(_name(row, stacks.get(handle, {})), 60)
+        named.append((name, time_panel.thin(list(zip(times, values, strict=True)), max)))
     return named
-
-
-def _values_at(moments: list[float], line: list[tuple[float, int]]) -> list[float]:
-    """A line through points, at these moments."""
-    times = [time for time, _ in line]
-    values = []
-    for moment in moments:
-        at = min(max(bisect.bisect_right(times, moment), 1), len(line) - 1)
-        (left, low), (right, high) = line[at - 1], line[at]
-        part = (moment - left) / (right - left) if len(line) > 1 else 0.0
-        values.append(low + (high - low) * min(max(part, 0.0), 1.0))
-    return values
-
-
-def series_wanted(tables: Tables) -> set[Any]:
-    """
-    Whose points of a series are drawn, of a table that has every stack: those that gained most, or
-    where none did or their order is unknown, those that hold most in the last.
-    """
-    grown = _grown(tables.get("page_owner_growth", []))[:MAX_STACKS]
-    held = sorted(
-        tables.get("page_owner_stacks", []), key=lambda row: (-row["pages"], row["handle"])
-    )
-    return {row["handle"] for row in grown or held[:MAX_STACKS]}
 
 
 def _grown(rows: Rows) -> Rows:
@@ -382,17 +320,79 @@ def _grown(rows: Rows) -> Rows:
     )
 
 
-def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    """The graph and the groups of table ``slab_owner_stacks``, a slab cache being the root."""
+def levels(pages: list[int | None]) -> list[int]:
+    """
+    The shade of each cell of a row: from the fewest pages that the stack had to the most, or to 1 %
+    above, so that what grew steadily, and since when, is seen whatever its size; 0 without change.
+    """
+    numbers = [number or 0 for number in pages]
+    least, most = min(numbers), max(numbers)
+    # What changed less than a hundredth does not look like much.
+    span = max(most - least, -(-least // 100)) if most > least else 0
+    return [1 + (LEVELS - 1) * (number - least) // span if span else 0 for number in numbers]
+
+
+@picture(
+    "page_owner_series",
+    "time handle pages",
+    others="page_owner_growth page_owner_stacks page_owner_snapshots",
+    parts=SERIES,
+    style="""
+.owners-over-time th[scope="row"] { min-width: 15rem; max-width: 26rem; white-space: normal; }
+.owners-over-time details > p { font-family: var(--mono); font-size: 12px; margin: .2rem 0 .4rem; }
+.owners-over-time th small { white-space: normal; }
+.owners-over-time th .module { display: inline; }
+""",
+)
+def page_owner_matrix(tables: Tables, page_size: int | None) -> Row:
+    """Pages of the stacks that :func:`series_wanted` chose, at readings that have a column."""
+    rows = tables["page_owner_series"]
+    points = owner_matrix.points_of(rows)
+    readings = owner_matrix.readings_of(tables.get("page_owner_snapshots", []), rows)
+    grown = "page_owner_growth" in tables
+    columns = owner_matrix.spread(len(readings), MAX_READINGS)
+    stacks = tables.get("page_owner_stacks", [])
+    lines = []
+    for row, pages in owner_matrix.matrix(stacks, points, readings, grown=grown):
+        stack, handle = row.get("stack"), row["handle"]
+        name, module = owner_pair(stack)
+        shades = levels(pages)
+        lines.append(
+            {
+                "name": name if stack else f"handle {handle}",
+                "module": module,
+                "callers": callers_of(stack or "", name),
+                "stack": leaf_first(stack) if stack else "",
+                "note": str(row.get("note") or ""),
+                "cells": [(readings[at].name, pages[at], shades[at]) for at in columns],
+                "gained": owner_matrix.gained(points[handle]),
+            }
+        )
+    return {
+        "lines": lines[:MAX_STACKS],
+        "readings": [readings[at] for at in columns],
+        "count": len(readings),
+        "ends": (readings[0].name, readings[-1].name),
+        "stacks": len(stacks),
+        "grown": grown,
+        "levels": LEVELS,
+    }
+
+
+@picture("slab_owner_stacks", "cache stack objects bytes")
+def slab_owner(tables: Tables, page_size: int | None) -> Row:
+    """The flame graph, a slab cache being the root, and what owners and caches hold."""
     rows = tables["slab_owner_stacks"]
     sized = [row for row in rows if row["bytes"] is not None]
     # A text without the size of objects still has their number.
     unit = "bytes" if sized else "objects"
     held = [row for row in sized or rows if row[unit] > 0]
     stacks = [(f"{row['cache']};{row['stack'] or NO_STACK}", row[unit]) for row in held]
-    owners = [
-        ((*owner_pair(row["stack"]), row["cache"]), row[unit], row["objects"]) for row in held
-    ]
+    owners = []
+    for row in held:
+        owner, module = owner_pair(row["stack"])
+        names = {"owner": owner, "module": module, "cache": row["cache"]}
+        owners.append(names | {"amount": row[unit], "allocations": row["objects"]})
     return {
         "flames": flames(
             stacks,
@@ -405,18 +405,36 @@ def slab_owner(tables: Tables, page_size: int | None) -> dict[str, Any]:
         "unit": unit,
         "stacks": len(held),
         "unsized": len(rows) - len(sized) if sized else 0,
-        "owners": _groups(owners, ("owner", "module", "cache")),
-        "caches": _groups((((cache,), *rest) for (_, _, cache), *rest in owners), ("cache",)),
+        "owners": _groups(owners, "owner", "module", "cache"),
+        "caches": _groups(owners, "cache"),
     }
 
 
-# What a memory cgroup uses, by columns of memory_cgroups; shmem is in file.
+# What a memory cgroup uses; shmem is in file. And the columns that say so, and more.
 CGROUP_PARTS = ("anonymous", "files", "shmem", "kernel memory", "other")
+CGROUP_COLUMNS = (
+    *("anon_bytes", "file_bytes", "shmem_bytes", "kernel_bytes", "max_bytes", "swap_bytes"),
+    *("max_own_events", "oom_kill_own_events", "dying_below"),
+)
 MAX_CGROUPS = 30
 DEPTHS = range(1, 9)  # that are indented apart
 
 
-def memory_cgroups(tables: Tables, page_size: int | None) -> dict[str, Any]:
+@picture(
+    "memory_cgroups",
+    "cgroup state usage_bytes",
+    style="""
+.cgroups td.bars-of { width: 40%; min-width: 12rem; }
+.cgroups rect { fill: var(--series, var(--bar)); } .cgroups rect.ground { fill: var(--bar); }
+.cgroups rect.other { fill: var(--other); }
+.cgroups line { stroke: var(--critical); stroke-width: 2; }
+.cgroups tbody th { overflow-wrap: anywhere; min-width: 8rem; }
+.cgroup-key .box { background: var(--series, var(--other)); }
+.cgroup-key .limit { display: inline-block; width: 2px; height: .8em; background: var(--critical); }
+"""
+    + "".join(f".cgroups th.deep-{n} {{ padding-left: {1.2 * n:.1f}rem; }}\n" for n in DEPTHS),
+)
+def memory_cgroups(tables: Tables, page_size: int | None) -> Row:
     """The largest online memory cgroups in the order of the tree, and how many are dying."""
     rows = tables["memory_cgroups"]
     online = [row for row in rows if row["state"] == "online" and row["cgroup"] is not None]
@@ -435,63 +453,16 @@ def memory_cgroups(tables: Tables, page_size: int | None) -> dict[str, Any]:
     }
 
 
-def _cgroup(row: dict[str, Any], scale: int) -> dict[str, Any]:
-    usage, limit = row["usage_bytes"], row.get("max_bytes")
-    anon, file, shmem, kernel = (
-        max(row.get(f"{name}_bytes") or 0, 0) for name in ("anon", "file", "shmem", "kernel")
-    )
+def _cgroup(row: Row, scale: int) -> Row:
+    """A row with its bar: (what, size, its place and width in per cent)."""
+    known = dict.fromkeys(CGROUP_COLUMNS) | row
+    anon, file, shmem, kernel = (max(known[name] or 0, 0) for name in CGROUP_COLUMNS[:4])
     sizes = [anon, max(file - shmem, 0), shmem, kernel]
-    bars, at = [], 0
-    for number, size in enumerate([*sizes, max(usage - sum(sizes), 0)]):
+    usage, bars, at = row["usage_bytes"], [], 0
+    for part, size in zip(CGROUP_PARTS, [*sizes, max(usage - sum(sizes), 0)], strict=True):
         width = min(size, max(usage - at, 0))
-        bars.append((number, bar_percent(at, scale), bar_percent(width, scale), size))
+        bars.append((part, size, bar_percent(at, scale), bar_percent(width, scale)))
         at += width
     parts = row["cgroup"].split("/")
-    return {
-        "cgroup": row["cgroup"],
-        "name": parts[-1],
-        "depth": min(len(parts) - 2, DEPTHS[-1]),
-        "usage": usage,
-        "bars": bars,
-        "limit": limit,
-        "limit_at": bar_percent(limit, scale) if limit is not None and limit <= scale else None,
-        "swap": row.get("swap_bytes"),
-        "full": row.get("max_own_events"),
-        "kills": row.get("oom_kill_own_events"),
-        "dying": row.get("dying_below"),
-    }
-
-
-PAGE_OWNER = Picture("page_owner", "page_owner_stacks", frozenset({"pages", "stack"}), page_owner)
-SERIES = {"page_owner_series": ("handle", series_wanted)}
-GROWTH = frozenset({"handle", "pages_first", "pages_last", "gained", "slope", "steadiness"})
-PAGE_OWNER_GROWTH = Picture(
-    "page_owner_growth",
-    "page_owner_growth",
-    GROWTH,
-    page_owner_growth,
-    others=frozenset({"page_owner_stacks", "page_owner_snapshots", "watch_samples"}),
-    parts=SERIES,
-)
-SLAB_OWNER = Picture(
-    "slab_owner",
-    "slab_owner_stacks",
-    frozenset({"cache", "stack", "objects", "bytes"}),
-    slab_owner,
-)
-MEMORY_CGROUPS = Picture(
-    "memory_cgroups",
-    "memory_cgroups",
-    frozenset({"cgroup", "state", "usage_bytes"}),
-    memory_cgroups,
-    style="""
-.cgroups td.bars-of { width: 40%; min-width: 12rem; }
-.cgroups rect { fill: var(--series, var(--bar)); } .cgroups rect.ground { fill: var(--bar); }
-.cgroups rect.other { fill: var(--other); }
-.cgroups line { stroke: var(--critical); stroke-width: 2; }
-.cgroups tbody th { overflow-wrap: anywhere; min-width: 8rem; }
-.cgroup-key .box { background: var(--series, var(--other)); }
-.cgroup-key .limit { display: inline-block; width: 2px; height: .8em; background: var(--critical); }
-"""
-    + "".join(f".cgroups th.deep-{n} {{ padding-left: {1.2 * n:.1f}rem; }}\n" for n in DEPTHS),
-)
+    depth = min(len(parts) - 2, DEPTHS[-1])
+    return known | {"name": parts[-1], "depth": depth, "bars": bars}

@@ -12,17 +12,14 @@ Cannot know: what is in the tables where only /proc was read; then there are siz
 import bisect
 import math
 import operator
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.drawing.refusals import number_of
-from mmscope.reports.pictures.picture import Picture, Tables
-
-Row = dict[str, Any]
+from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 
 # Processes that are drawn, and that are listed.
 DRAWN, LISTED = 6, 15
@@ -47,68 +44,11 @@ LEAST_HEIGHT, LEAST_WIDTH = 5.0, 0.3
 LABEL_WIDTH = 17.0
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of a bar, in per cent of it."""
-
-    look: str
-    at: float
-    width: float
-    title: str
+# A part of a bar or a column: look, place and width in per cent, title.
+Part = tuple[str, float, float, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """The tables of one level of a process."""
-
-    name: str
-    tables: int
-    entries: int
-    slots: int
-    width: float  # of the bar
-    segments: list[Segment]
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A part of an address space: a column in a strip, in per cent of it."""
-
-    at: float
-    width: float
-    parts: list[Segment]  # from the bottom up: `at` and `width` are heights
-    tables: float  # the height of its bar of PTE tables
-    title: str
-    label: str  # its size, where there is room
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """One process, drawn."""
-
-    row: Row
-    used: int | None  # bytes that it uses, beside its tables
-    levels: list[Level]
-    regions: list[Region]
-    legend: list[tuple[str, str, int]]  # (look, words, bytes) of what its regions hold
-    mapped: int
-    vmas: int
-    cost: Row | None
-    seconds: list[str]  # that its end takes: for its tables, with its pages, after the OOM reaper
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the template draws."""
-
-    total: int  # bytes of tables of all processes
-    processes: int
-    trees: list[Tree]
-    listed: list[tuple[Row, int | None]]
-    known: bool  # what is in the tables
-    shades: tuple[str, ...] = SHADES
-
-
-def _largest_first(rows: Sequence[Row], most: int) -> list[Row]:
+def _largest_first(rows: Rows, most: int) -> list[Row]:
     """The first rows by the size of their tables."""
     size, pid = columns_of(rows, "pgtables_bytes", "pid")
     order = sorted(zip(map(operator.neg, size), pid, range(len(rows)), strict=True))
@@ -120,44 +60,54 @@ def costs_wanted(tables: Tables) -> set[Any]:
     return {row["pid"] for row in _largest_first(tables["page_tables"], DRAWN)}
 
 
-def view(tables: Tables, page_size: int | None) -> View:
-    """The pictures of a bundle's page tables."""
+@picture(
+    "page_tables",
+    "pid comm pgtables_bytes",
+    others="page_table_occupancy page_table_regions",
+    parts={"exit_costs": ("pid", costs_wanted)},
+)
+def page_tables(tables: Tables, page_size: int | None) -> Row:
+    """The processes with the most page tables: the first drawn, more listed."""
     every = tables["page_tables"]
     rows = _largest_first(every, LISTED)
+    # Of /proc there are sizes alone.
     known = "pte_tables" in next(iter(every[:1]), {}) and any(
         number is not None for number in columns_of(every, "pte_tables")[0]
     )
-    slots = (page_size or 4096) // ENTRY_BYTES
+    page = page_size or 4096
     costs = {row["pid"]: row for row in tables.get("exit_costs", [])}
     occupancy = _by_pid(tables.get("page_table_occupancy", []))
     regions = _by_pid(tables.get("page_table_regions", []))
     trees = []
     for row in rows[:DRAWN] if known else []:
-        pid = row["pid"]
-        cost = costs.get(pid)
-        strip, legend, mapped = _strip(regions.get(pid, []), page_size or 4096)
-        trees.append(
-            Tree(
-                row=row,
-                used=used_bytes(row, page_size),
-                levels=_levels(occupancy.get(pid, []), slots),
-                regions=strip,
-                legend=legend,
-                mapped=mapped,
-                vmas=sum(region["vmas"] for region in regions.get(pid, [])),
-                cost=cost,
-                seconds=[_seconds(cost[f"{what}_seconds"]) for what in ("tables", "exit", "oom")]
-                if cost
-                else [],
-            )
-        )
-    return View(
-        total=sum(columns_of(every, "pgtables_bytes")[0]),
-        processes=len(every),
-        trees=[tree for tree in trees if tree.levels],
-        listed=[(row, used_bytes(row, page_size)) for row in rows[:LISTED]],
-        known=known,
-    )
+        pid, cost = row["pid"], costs.get(row["pid"])
+        mine = regions.get(pid, [])
+        sums = [(f"pt-{kind}", words, _sum(mine, f"{kind}_bytes")) for kind, words in KINDS]
+        tree = {
+            "row": row,
+            "used": used_bytes(row, page_size),
+            "levels": _levels(occupancy.get(pid, []), page // ENTRY_BYTES),
+            "regions": _strip(mine, page),
+            "legend": [each for each in sums if each[-1]],
+            "mapped": _sum(mine, "mapped_bytes"),
+            "vmas": _sum(mine, "vmas"),
+            "cost": cost,
+            # For its tables, with its pages, after the OOM reaper.
+            "seconds": [
+                _seconds(cost[f"{what}_seconds"])
+                for what in ("tables", "exit", "oom")
+                if cost is not None
+            ],
+        }
+        trees += [tree] if tree["levels"] else []
+    return {
+        "total": sum(columns_of(every, "pgtables_bytes")[0]),
+        "processes": len(every),
+        "trees": trees,
+        "listed": [(row, used_bytes(row, page_size)) for row in rows],
+        "known": known,
+        "shades": SHADES,
+    }
 
 
 def used_bytes(row: Row, page_size: int | None) -> int | None:
@@ -182,7 +132,11 @@ def _seconds(value: float) -> str:
     return f"{1000 * value:,.0f} ms" if value < 1 else f"{value:,.1f} s"
 
 
-def _by_pid(rows: Iterable[Row]) -> dict[int | None, list[Row]]:
+def _sum(rows: Sequence[Row], column: str) -> int:
+    return sum(row[column] for row in rows)
+
+
+def _by_pid(rows: Rows) -> dict[int | None, list[Row]]:
     found: dict[int | None, list[Row]] = {}
     for row in rows:
         found.setdefault(row["pid"], []).append(row)
@@ -194,38 +148,43 @@ def shade(least: int, slots: int) -> int:
     return len(SHADES) - 1 if least >= slots else bisect.bisect_right((1, 2, 8, 64), least)
 
 
-def _levels(rows: list[Row], slots: int) -> list[Level]:
+def _levels(rows: list[Row], slots: int) -> list[Row]:
     """The levels of a tree, from the root down, with their tables by occupancy."""
-    by_level: dict[str, list[Row]] = {}
-    for row in rows:
-        by_level.setdefault(row["level"], []).append(row)
-    names = [name for name in LEVELS if name in by_level]
-    most = max((sum(row["tables"] for row in by_level[name]) for name in names), default=0)
+    by_level = {name: [row for row in rows if row["level"] == name] for name in LEVELS}
+    most = max(_sum(here, "tables") for here in by_level.values())
     levels = []
-    for name in names:
-        tables = sum(row["tables"] for row in by_level[name])
+    for name, here in by_level.items():
+        tables = _sum(here, "tables")
         if tables <= 0:
             continue
-        entries = sum(row["entries"] for row in by_level[name])
         sums = [0] * len(SHADES)
-        for row in by_level[name]:
+        for row in here:
             sums[shade(row["least"], slots)] += row["tables"]
-        segments, at = [], 0.0
+        parts: list[Part] = []
+        at = 0.0
         for step, number in enumerate(sums):
             if number:
                 width = 100 * number / tables
                 what = display.plural(number, f"{name} table")
                 title = f"{what} with {SHADES[step]} of {slots} entries in use"
                 look = "deposited" if name == "deposited" else f"occ-{step}"
-                segments.append(Segment(look, round(at, 3), round(width, 3), title))
+                parts.append((look, round(at, 3), round(width, 3), title))
                 at += width
-        width = max(100 * tables / most, LEAST_WIDTH)
-        levels.append(Level(name, tables, entries, tables * slots, round(width, 2), segments))
+        levels.append(
+            {
+                "name": name,
+                "tables": tables,
+                "entries": _sum(here, "entries"),
+                "slots": tables * slots,
+                "width": round(max(100 * tables / most, LEAST_WIDTH), 2),
+                "parts": parts,
+            }
+        )
     return levels
 
 
-def _strip(rows: list[Row], page_size: int) -> tuple[list[Region], list[tuple[str, str, int]], int]:
-    """(regions, legend, bytes mapped) of an address space."""
+def _strip(rows: list[Row], page_size: int) -> list[Row]:
+    """Regions of an address space, as columns side by side, each with a bar of its PTE tables."""
     rows = sorted(rows, key=lambda row: number_of(row["start"], 16, "page_table_regions"))
     weights = [1 + math.log2(1 + max(0, row["mapped_bytes"]) / page_size) for row in rows]
     whole = sum(weights)
@@ -236,24 +195,24 @@ def _strip(rows: list[Row], page_size: int) -> tuple[list[Region], list[tuple[st
         width = weight / whole * (100 - gap * (len(rows) - 1))
         tables = max(100 * row["pte_tables"] / most, LEAST_HEIGHT) if row["pte_tables"] else 0
         regions.append(
-            Region(
-                at=round(at, 3),
-                width=round(width, 3),
-                parts=_stack(row),
-                tables=round(tables, 2),
-                title=_title(row, page_size),
-                label=display.size(row["mapped_bytes"]) if width >= LABEL_WIDTH else "",
-            )
+            {
+                "at": round(at, 3),
+                "width": round(width, 3),
+                "parts": _column(row),
+                "tables": round(tables, 2),
+                "title": _title(row, page_size),
+                "label": display.size(row["mapped_bytes"]) if width >= LABEL_WIDTH else "",
+            }
         )
         at += width + gap
-    mapped_by = {kind: sum(row[f"{kind}_bytes"] for row in rows) for kind, _ in KINDS}
-    legend = [(f"pt-{kind}", words, mapped_by[kind]) for kind, words in KINDS if mapped_by[kind]]
-    mapped = sum(row["mapped_bytes"] for row in rows)
-    return regions, legend, mapped
+    return regions
 
 
-def _stack(row: Row) -> list[Segment]:
-    """What a region's addresses are mapped to, from the bottom up; what is left is untouched."""
+def _column(row: Row) -> list[tuple[str, float, float]]:
+    """
+    What a region's addresses are mapped to, from the bottom up: (look, place, height); what is left
+    is untouched.
+    """
     mapped = max(row["mapped_bytes"], 1)
     amounts = [(kind, max(0, row[f"{kind}_bytes"])) for kind, _ in KINDS]
     heights = [
@@ -263,7 +222,7 @@ def _stack(row: Row) -> list[Segment]:
     scale = min(1.0, 100 / total) if (total := sum(height for _, height in heights)) else 1.0
     parts, at = [], 0.0
     for kind, height in heights:
-        parts.append(Segment(f"pt-{kind}", round(at, 2), round(height * scale, 2), ""))
+        parts.append((f"pt-{kind}", round(at, 2), round(height * scale, 2)))
         at += height * scale
     return parts
 
@@ -281,13 +240,3 @@ def _title(row: Row, page_size: int) -> str:
         if row[f"{kind}_bytes"]
     ]
     return visible("; ".join(words))
-
-
-PAGE_TABLES = Picture(
-    "page_tables",
-    "page_tables",
-    frozenset({"pid", "comm", "pgtables_bytes"}),
-    view,
-    others=frozenset({"page_table_occupancy", "page_table_regions"}),
-    parts={"exit_costs": ("pid", costs_wanted)},
-)

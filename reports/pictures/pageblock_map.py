@@ -13,20 +13,20 @@ a byte or seven a run, against a hundred for a rectangle of its own.
 Cannot know: which pages inside a pageblock are free. The free share is in eighths.
 """
 
-import functools
+import itertools
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from mmscope.drgn.tables.display import pages, plural
 from mmscope.reports.bundle.cells import columns_of
-from mmscope.reports.drawing.map_regions import Region, regions, zone_labels
 from mmscope.reports.drawing.refusals import Damaged
 from mmscope.reports.pictures.free_heatmap import MAX_TYPES, rank
-from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 
 COLUMNS = 64
 MAX_CELLS = 16384
@@ -46,7 +46,6 @@ MAX_BORDERS = 256
 # Where a cell stands for several pageblocks, the first of these is shown as its other type, and
 # wins a tie: what is rare, and what compaction cannot move.
 TYPES = ("HighAtomic", "Isolate", "CMA", "Unmovable", "Reclaimable", "Movable")
-OTHER = "other"
 # A mark beside the colour: (width, height) in shares of the cell; none for the two most common.
 MARKS = {
     "HighAtomic": (0.5, 0.5),
@@ -56,60 +55,14 @@ MARKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Stroke:
-    """A path of horizontal strokes; lengths in cells."""
-
-    look: str  # CSS classes
-    path: str
-    x: float  # how far it is moved, in cells
-    y: float
-    height: float
-    dash: str  # the pattern along the stroke; empty: none
-
-
-@dataclass(frozen=True, slots=True)
-class Legend:
-    """All pageblocks of one migratetype."""
-
-    migratetype: str
-    strokes: list[Stroke]  # two cells as they look: one in use, one free
-    blocks: int
-    all_free: int | None
-    partly_free: int | None
-    none_free: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Map:
-    """Everything the template draws. Positions are in cells from the upper left corner."""
-
-    blocks: int
-    block_pages: int
-    assumed: bool  # the size of a pageblock could not be derived from the table
-    per_cell: int
-    cells: int
-    rows: int
-    unknown_share: bool  # the free share was not counted
-    strokes: list[Stroke]
-    labels: list[tuple[int, int, str]]  # row, how many rows since the last gap, physical address
-    zones: list[Region]
-    zone_labels: list[tuple[int, str]]  # row, the zones that begin in it
-    zones_cut: bool  # there are more than MAX_BORDERS
-    gaps: list[tuple[int, str]]  # empty row where rows without memory are left out, how much
-    gap_rows: int  # how many empty rows that is
-    titles: list[tuple[str, str]]  # path of strokes, words
-    title_of_runs: bool  # the titles are of runs, not of whole rows
-    legend: list[Legend]
-
-
-@dataclass
-class _Cell:
-    """What lies in one cell: blocks by migratetype, and the eighths that are free in them."""
-
-    types: dict[str, int] = field(default_factory=dict)
-    eighths: int = 0
-    unknown: int = 0
+# (first PFN, pageblocks, (node, zone), migratetype, eighths)
+Zone = tuple[int, str]
+Run = tuple[int, int, Zone, str, int | None]
+# What lies in a cell: pageblocks by migratetype, and the eighths that are free in them, if known.
+Cells = dict[int, tuple[Counter[str], int | None]]
+Place = tuple[int, int]  # row and column, in cells from the upper left corner
+# CSS classes, path, offset (x, y) and height in cells, dash pattern.
+Stroke = tuple[str, str, float, float, float, str]
 
 
 def look(migratetype: str) -> str:
@@ -117,9 +70,9 @@ def look(migratetype: str) -> str:
     return f"mt-{migratetype.lower()}" if migratetype in TYPES else "mt-other"
 
 
-def pageblock_map(rows: Sequence[dict[str, Any]], page_size: int | None) -> Map:
+def lay_out(rows: Rows, page_size: int | None) -> Row:
     """
-    Lay the map out.
+    Lay the map out; positions are in cells from the upper left corner.
 
     :param rows: of table ``pageblock_map``.
     :param page_size: in bytes, None if unknown.
@@ -128,65 +81,52 @@ def pageblock_map(rows: Sequence[dict[str, Any]], page_size: int | None) -> Map:
     start, blocks, node, zone, migratetype, eighths = columns_of(
         rows, "start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"
     )
+    zones_of, types_of = zip(node, zone, strict=True), map(str, migratetype)
     runs: list[Run] = sorted(
-        zip(
-            start, blocks, zip(node, zone, strict=True), map(str, migratetype), eighths, strict=True
-        ),
-        key=itemgetter(0, 1),
+        zip(start, blocks, zones_of, types_of, eighths, strict=True), key=itemgetter(0, 1)
     )
     block_pages, assumed = _block_pages(runs, page_size)
     total = _check(runs, block_pages)
-    per_cell = _per_cell(runs, block_pages, total)
+    per_cell = _per_cell(runs, block_pages)
     while True:
         cells = _cells(runs, block_pages, per_cell)
-        rows_of = _rows(cells, COLUMNS * per_cell * block_pages, page_size)
-        strokes = _strokes({rows_of.place(number): cell for number, cell in cells.items()})
+        places = _Rows({cell // COLUMNS for cell in cells}, COLUMNS * per_cell * block_pages)
+        strokes = _strokes((places.of(number), *cell) for number, cell in cells.items())
         # Only where hardly two neighbouring cells look alike.
-        if sum(len(stroke.path) for stroke in strokes) <= MAX_PATH_BYTES:
+        if sum(len(path) for _, path, *_ in strokes) <= MAX_PATH_BYTES:
             break
         per_cell *= 2
-    zones = [
-        (*rows_of.place(start // block_pages // per_cell), zone)
-        for start, zone in _zone_starts(runs)
+    # Where another zone begins.
+    begins = [
+        (places.of(next(group)[0] // block_pages // per_cell), zone)
+        for zone, group in itertools.groupby(runs, key=itemgetter(2))
     ]
-    zones_end = zones[MAX_BORDERS][:2] if len(zones) > MAX_BORDERS else (rows_of.count, 0)
+    cut = len(begins) > MAX_BORDERS
+    end = begins[MAX_BORDERS][0] if cut else (places.count, 0)
     by_run = per_cell == 1 and len(runs) <= MAX_RUN_TITLES
-    return Map(
-        blocks=total,
-        block_pages=block_pages,
-        assumed=assumed,
-        per_cell=per_cell,
-        cells=len(cells),
-        rows=rows_of.count,
-        unknown_share=any(cell.unknown for cell in cells.values()),
-        strokes=strokes,
-        labels=rows_of.labels,
-        zones=regions(zones[:MAX_BORDERS], zones_end, COLUMNS),
-        zone_labels=zone_labels(zones[:MAX_BORDERS]),
-        zones_cut=len(zones) > MAX_BORDERS,
-        gaps=rows_of.gaps,
-        gap_rows=rows_of.gap_rows,
-        titles=(
-            _run_titles(runs, block_pages, rows_of)
+    return {
+        "blocks": total,
+        "block_pages": block_pages,
+        "assumed": assumed,  # the size of a pageblock could not be derived from the table
+        "per_cell": per_cell,
+        "cells": len(cells),
+        "rows": places.count,
+        "unknown_share": any(free is None for _, free in cells.values()),
+        "strokes": strokes,
+        "labels": [(*each, _address(pfn, page_size)) for *each, pfn in places.labels],
+        "gaps": [(row, pages(missing, page_size)) for row, missing in places.gaps],
+        "gap_rows": places.gap_rows,
+        "zones": _regions(begins[:MAX_BORDERS], end),
+        "zone_labels": _zone_labels(begins[:MAX_BORDERS]),
+        "zones_cut": cut,
+        "titles": (
+            _run_titles(runs, block_pages, places)
             if by_run
-            else _row_titles(cells, rows_of, COLUMNS * per_cell * block_pages, page_size)
+            else _row_titles(cells, places, page_size)
         ),
-        title_of_runs=by_run,
-        legend=_legend(runs),
-    )
-
-
-# (first PFN, pageblocks, (node, zone), migratetype, eighths)
-Run = tuple[int, int, tuple[int, str], str, int | None]
-
-
-def _zone_starts(runs: Sequence[Run]) -> Iterator[tuple[int, tuple[int, str]]]:
-    """Where another zone begins: its first PFN, and the zone."""
-    before = None
-    for start, _, zone, *_ in runs:
-        if zone != before:
-            yield start, zone
-        before = zone
+        "title_of_runs": by_run,
+        "legend": _legend(runs),
+    }
 
 
 def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
@@ -201,18 +141,14 @@ def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
     """
     # A PMD maps a page of page table entries of eight bytes.
     usual = (page_size or 4096) // 8
-    starts = list(map(itemgetter(0), runs))
-    gaps = map(operator.sub, starts[1:], starts)
-    steps: Counter[int] = Counter()
+    starts, lengths = (list(map(itemgetter(at), runs)) for at in (0, 1))
     # Runs are many, of few lengths.
-    for (gap, blocks), number in Counter(zip(gaps, map(itemgetter(1), runs))).items():  # noqa: B905
+    gaps = Counter(zip(map(operator.sub, starts[1:], starts), lengths))  # noqa: B905
+    steps: Counter[int] = Counter()
+    for (gap, blocks), number in gaps.items():
         if blocks > 0 and gap % blocks == 0:
             steps[gap // blocks] += number
-    likely = [
-        (number, step)
-        for step, number in steps.items()
-        if 0 < step <= usual and step & (step - 1) == 0
-    ]
+    likely = [(number, n) for n, number in steps.items() if 0 < n <= usual and n.bit_count() == 1]
     return (max(likely)[1], False) if likely else (usual, True)
 
 
@@ -237,129 +173,141 @@ def _check(runs: list[Run], block_pages: int) -> int:
     return total
 
 
-def _per_cell(runs: list[Run], block_pages: int, total: int) -> int:
+def _per_cell(runs: list[Run], block_pages: int) -> int:
     """How many pageblocks a cell stands for: a power of two, as small as the limits allow."""
+    first = np.array([start // block_pages for start, *_ in runs])
+    last = first + np.array([blocks for _, blocks, *_ in runs]) - 1
+
+    def touched(size: int) -> int:
+        """How many units of so many pageblocks have memory."""
+        low, high = first // size, last // size
+        return int((high - np.maximum(low, np.append(-1, high[:-1]) + 1) + 1).sum())
+
     per_cell = 1
-    while total > per_cell * MAX_CELLS:
+    while touched(per_cell) > MAX_CELLS or touched(per_cell * COLUMNS) > MAX_ROWS:
         per_cell *= 2
-    spans: list[list[int]] = []  # of pageblocks without a hole: the first, and the one behind
-    for start, blocks, *_ in runs:
-        number = start // block_pages
-        if spans and spans[-1][1] == number:
-            spans[-1][1] += blocks
-        else:
-            spans.append([number, number + blocks])
-    while True:
-        cells, lines, last, last_line = 0, 0, -1, -1
-        for low, behind in spans:
-            first, end = low // per_cell, (behind - 1) // per_cell
-            cells += end - max(first, last + 1) + 1
-            lines += end // COLUMNS - max(first // COLUMNS, last_line + 1) + 1
-            last, last_line = end, end // COLUMNS
-        if cells <= MAX_CELLS and lines <= MAX_ROWS:
-            return per_cell
-        per_cell *= 2
+    return per_cell
 
 
-def _cells(runs: list[Run], block_pages: int, per_cell: int) -> dict[int, _Cell]:
+def _cells(runs: list[Run], block_pages: int, per_cell: int) -> Cells:
     """The cells that have memory, by their number from physical address 0."""
-    cells: dict[int, _Cell] = {}
-    cell, types, until = _Cell(), {}, 0  # the cell of the run before, and where it ends
+    cells: Cells = {}
+    for number, parts in itertools.groupby(_parts(runs, block_pages, per_cell), key=itemgetter(0)):
+        types: Counter[str] = Counter()
+        free: int | None = 0
+        for _, blocks, migratetype, eighths in parts:
+            types[migratetype] += blocks
+            known = free is not None and eighths is not None
+            free = free + blocks * min(max(int(eighths), 0), 8) if known else None
+        cells[number] = types, free
+    return cells
+
+
+def _parts(
+    runs: list[Run], block_pages: int, per_cell: int
+) -> Iterator[tuple[int, int, str, int | None]]:
+    """Runs cut where cells end: (number of the cell, pageblocks, migratetype, eighths)."""
     for start, blocks, _, migratetype, eighths in runs:
         number = start // block_pages
         end = number + blocks
         while number < end:
-            if number >= until:  # runs are in order
-                at = number // per_cell
-                cell = cells[at] = _Cell()
-                types = cell.types
-                until = (at + 1) * per_cell
-            step = (end if end < until else until) - number
-            types[migratetype] = types.get(migratetype, 0) + step
-            if eighths is None:
-                cell.unknown += step
-            elif eighths > 0:
-                cell.eighths += step * (int(eighths) if eighths < 8 else 8)
+            cell = number // per_cell
+            step = min(end, (cell + 1) * per_cell) - number
+            yield cell, step, migratetype, eighths
             number += step
-    return cells
 
 
-@dataclass(frozen=True, slots=True)
 class _Rows:
-    """Which rows of the picture there are: those with memory, and room to say what is left out."""
+    """
+    The rows that the picture has: those with memory, and room to say what is left out.
 
-    row_of: dict[int, int]  # by the row's number from physical address 0
-    labels: list[tuple[int, int, str]]
-    gaps: list[tuple[int, str]]
-    gap_rows: int
-    count: int
+    :ivar labels: row, how many rows since the last gap, PFN.
+    :ivar gaps: empty row where rows without memory are left out, and how many pages.
+    :ivar gap_rows: how many empty rows that is.
+    """
 
-    def place(self, cell: int) -> tuple[int, int]:
-        """(row, column) of a cell."""
+    def __init__(self, lines: set[int], row_pages: int) -> None:
+        self.row_pages = row_pages
+        self.row_of: dict[int, int] = {}  # by the row's number from physical address 0
+        self.labels: list[tuple[int, int, int]] = []
+        self.gaps: list[tuple[int, int]] = []
+        # Where there are many rows, they are low.
+        self.gap_rows = 1 if len(lines) <= LOW_ROWS else 2
+        row = nth = 0
+        before = min(lines)
+        for line in sorted(lines):
+            if line > before + 1:
+                self.gaps.append((row, (line - before - 1) * row_pages))
+                row, nth = row + self.gap_rows, 0
+            self.row_of[line] = row
+            self.labels.append((row, nth, line * row_pages))
+            row, nth, before = row + 1, nth + 1, line
+        self.count = row
+
+    def of(self, cell: int) -> Place:
+        """Where a cell is."""
         return self.row_of[cell // COLUMNS], cell % COLUMNS
 
 
-def _rows(cells: dict[int, _Cell], row_pages: int, page_size: int | None) -> _Rows:
-    lines = sorted({cell // COLUMNS for cell in cells})
-    row_of: dict[int, int] = {}
-    labels, gaps = [], []
-    # Where there are many rows, they are low.
-    gap_rows = 1 if len(lines) <= LOW_ROWS else 2
-    row = nth = 0
-    for before, line in zip([lines[0], *lines], lines, strict=False):
-        if line > before + 1:
-            gaps.append((row, pages((line - before - 1) * row_pages, page_size)))
-            row, nth = row + gap_rows, 0
-        row_of[line] = row
-        labels.append((row, nth, _address(line * row_pages, page_size)))
-        row, nth = row + 1, nth + 1
-    return _Rows(row_of, labels, gaps, gap_rows, row)
+def _regions(begins: Sequence[tuple[Place, Zone]], end: Place) -> list[Row]:
+    """Zones with their outlines, each from the cell where it begins to that where the next does."""
+    found = []
+    for ((row, column), (node, zone)), (end_row, end_column) in zip(
+        begins, [*(place for place, _ in begins[1:]), end], strict=True
+    ):
+        path = f"M{column} {row}H{end_column}v1H{column}z"
+        if row != end_row:
+            last = f"H{end_column}v1H0" if end_column else "H0"
+            path = f"M{column} {row}H{COLUMNS}V{end_row}{last}V{row + 1}H{column}z"
+        found.append({"node": node, "zone": zone, "row": row, "column": column, "path": path})
+    return found
 
 
-def _strokes(cells: dict[tuple[int, int], _Cell]) -> list[Stroke]:
+def _zone_labels(begins: Sequence[tuple[Place, Zone]]) -> list[tuple[int, str]]:
+    """What stands right of a row: ``node 0 DMA, DMA32``."""
+    labels = []
+    for row, here in itertools.groupby(begins, key=lambda each: each[0][0]):
+        names, before = [], None
+        for _, (node, zone) in here:
+            names.append(zone if node == before else f"node {node} {zone}")
+            before = node
+        labels.append((row, ", ".join(names)))
+    return labels
+
+
+def _strokes(cells: Iterable[tuple[Place, Counter[str], int | None]]) -> list[Stroke]:
     """
     The paths: the free (pale) ground of each type, the used part over it, the marks on top.
 
     In a cell of several types a stripe at the right stands for one of the others, as wide as its
     share, but a quarter at least, to be seen, and a half at most.
     """
-    ground: dict[str, list[tuple[int, int]]] = {}
-    used: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    stripes: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for position in sorted(cells):
-        cell = cells[position]
-        types = cell.types
-        blocks, most = sum(types.values()), max(types.values())
+    found: defaultdict[tuple[Any, ...], list[Place]] = defaultdict(list)
+    for place, types, free in sorted(cells, key=itemgetter(0)):
+        blocks, most = types.total(), max(types.values())
         main = min([mt for mt, number in types.items() if number == most], key=_rank)
-        ground.setdefault(main if main in TYPES else OTHER, []).append(position)
+        found[0, f"{look(main)} pb-free", 0, 0.5, 1, ""].append(place)
         # What was not counted is drawn as used; the page says so.
-        share = 0 if cell.unknown else _eighths(cell.eighths, blocks)
-        if share < 8:
-            used.setdefault((main if main in TYPES else OTHER, share), []).append(position)
+        used = 8 - (0 if free is None else _eighths(free, blocks))
+        if used:
+            y = round(1 - used / 16, 4)
+            found[1, f"{look(main)} pb-used", 0, y, used / 8, ""].append(place)
+        if main in MARKS:
+            # In the middle of the cell: a dash of the stroke, and a gap up to the next.
+            width, height = MARKS[main]
+            layer = 2 + list(MARKS).index(main)
+            dash = f"{width:g} {1 - width:g}"
+            x = round((1 - width) / 2, 4)
+            found[layer, f"{look(main)} pb-mark", x, 0.5, height, dash].append(place)
         if len(types) > 1:
             other = min([mt for mt in types if mt != main], key=_rank)
-            parts = min(max(round(8 * types[other] / blocks), 2), 4)
-            stripes.setdefault((other if other in TYPES else OTHER, parts), []).append(position)
-    strokes = [Stroke(f"{look(mt)} pb-free", _path(at), 0, 0.5, 1, "") for mt, at in ground.items()]
-    for (mt, share), at in used.items():
-        height = (8 - share) / 8
-        strokes.append(
-            Stroke(f"{look(mt)} pb-used", _path(at), 0, round(1 - height / 2, 4), height, "")
-        )
-    for mt, (width, height) in MARKS.items():
-        if mt in ground:
-            strokes.append(_mark(f"{look(mt)} pb-mark", ground[mt], width, height))
-    for (mt, parts), at in stripes.items():
-        left = 1 - parts / 8
-        dash = f"{1 - left:g} {left:g}"
-        strokes.append(Stroke(f"{look(mt)} pb-stripe", _path(at), left, 0.5, 1, dash))
-    return strokes
-
-
-def _mark(name: str, at: list[tuple[int, int]], width: float, height: float) -> Stroke:
-    """A mark in the middle of every cell: a dash of the stroke, and a gap up to the next."""
-    dash = f"{width:g} {1 - width:g}"
-    return Stroke(name, _path(at), round((1 - width) / 2, 4), 0.5, height, dash)
+            part = min(max(round(8 * types[other] / blocks), 2), 4) / 8
+            dash = f"{part:g} {1 - part:g}"
+            found[2 + len(MARKS), f"{look(other)} pb-stripe", 1 - part, 0.5, 1, dash].append(place)
+    return [
+        (classes, _path(places), *place)
+        for (_, classes, *place), places in sorted(found.items(), key=lambda each: each[0][0])
+    ]
 
 
 def _eighths(eighths: int, blocks: int) -> int:
@@ -369,12 +317,11 @@ def _eighths(eighths: int, blocks: int) -> int:
     return min(max(round(eighths / blocks), 1), 7)
 
 
-@functools.cache
 def _rank(migratetype: str) -> int:
     return TYPES.index(migratetype) if migratetype in TYPES else -1
 
 
-def _path(positions: list[tuple[int, int]]) -> str:
+def _path(positions: list[Place]) -> str:
     """Strokes over cells (row, column), which must be sorted; neighbours are one stroke."""
     segments: list[tuple[int, int, int]] = []  # row, first column, the one behind
     for row, column in positions:
@@ -392,107 +339,76 @@ def _path(positions: list[tuple[int, int]]) -> str:
     return "".join(parts)
 
 
-def _run_titles(runs: list[Run], block_pages: int, rows: _Rows) -> list[tuple[str, str]]:
+def _run_titles(runs: list[Run], block_pages: int, places: _Rows) -> list[tuple[str, str]]:
     titles = []
     for start, blocks, (node, zone), migratetype, eighths in runs:
         first = start // block_pages
-        cells = range(first, first + blocks)
-        path = _path([rows.place(cell) for cell in cells])
-        free = "free share not counted" if eighths is None else _free(int(eighths))
-        titles.append(
-            (
-                path,
-                f"PFN {start:#x}-{start + blocks * block_pages - 1:#x}, "
-                f"{plural(blocks, 'pageblock')}, node {node} {zone}, {migratetype}, {free}",
-            )
+        free = "free share not counted"
+        if eighths is not None:
+            words = {NONE_FREE: "nothing free", ALL_FREE: "all free"}
+            free = words.get(int(eighths), f"about {int(eighths)}/8 free")
+        title = (
+            f"PFN {start:#x}-{start + blocks * block_pages - 1:#x}, "
+            f"{plural(blocks, 'pageblock')}, node {node} {zone}, {migratetype}, {free}"
         )
+        titles.append((_path([places.of(cell) for cell in range(first, first + blocks)]), title))
     return titles
 
 
-def _free(eighths: int) -> str:
-    return {NONE_FREE: "nothing free", ALL_FREE: "all free"}.get(eighths, f"about {eighths}/8 free")
-
-
-def _row_titles(
-    cells: dict[int, _Cell], rows: _Rows, row_pages: int, page_size: int | None
-) -> list[tuple[str, str]]:
+def _row_titles(cells: Cells, places: _Rows, page_size: int | None) -> list[tuple[str, str]]:
     sums: defaultdict[int, Counter[str]] = defaultdict(Counter)
-    for number, cell in cells.items():
-        here = sums[number // COLUMNS]
-        for migratetype, blocks in cell.types.items():
-            here[migratetype] += blocks
+    for number, (types, _) in cells.items():
+        sums[number // COLUMNS].update(types)
     titles = []
-    for line, row in rows.row_of.items():
-        types = ", ".join(f"{mt} {blocks:,}" for mt, blocks in sums[line].most_common())
-        start, end = line * row_pages, (line + 1) * row_pages
-        titles.append(
-            (
-                f"M0 {row}h{COLUMNS}",
-                f"{_address(start, page_size)}-{_address(end, page_size)}, pageblocks: {types}",
-            )
-        )
+    for line, row in places.row_of.items():
+        words = ", ".join(f"{mt} {blocks:,}" for mt, blocks in sums[line].most_common())
+        ends = (_address((line + n) * places.row_pages, page_size) for n in (0, 1))
+        titles.append((f"M0 {row}h{COLUMNS}", f"{'-'.join(ends)}, pageblocks: {words}"))
     return titles
 
 
-def _legend(runs: list[Run]) -> list[Legend]:
+def _legend(runs: list[Run]) -> list[Row]:
+    """All pageblocks of each migratetype, and two cells as they look: one in use, one free."""
     counts: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
     for _, blocks, _, migratetype, eighths in runs:
         counts[migratetype][eighths] += blocks
-    rows = []
-    for migratetype in sorted(counts, key=rank):
-        shares = counts[migratetype]
-        total, known = shares.total(), None not in shares
-        none, all_of_it = shares[NONE_FREE], shares[ALL_FREE]
-        rows.append(
-            Legend(
-                migratetype,
-                _strokes({(0, at): _Cell({migratetype: 1}, 8 * at) for at in (0, 1)}),
-                total,
-                all_of_it if known else None,
-                total - none - all_of_it if known else None,
-                none if known else None,
-            )
-        )
-    return rows
+    return [
+        {
+            "migratetype": kind,
+            "strokes": _strokes(((0, at), Counter({kind: 1}), 8 * at) for at in (0, 1)),
+            "blocks": counts[kind].total(),
+            "known": None not in counts[kind],
+            "none_free": counts[kind][NONE_FREE],
+            "all_free": counts[kind][ALL_FREE],
+        }
+        for kind in sorted(counts, key=rank)
+    ]
 
 
 def _address(pfn: int, page_size: int | None) -> str:
     return f"pfn {pfn:#x}" if page_size is None else f"{pfn * page_size:#x}"
 
 
-def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
+@picture(
+    "pageblock_map", "start_pfn blocks node zone migratetype free_eighths", others="pageblocks"
+)
+def pageblock_map(tables: Tables, page_size: int | None) -> Row:
     """The map, and how many pageblocks the census has where all of it is known."""
-    drawn = pageblock_map(tables["pageblock_map"], page_size)
+    drawn = lay_out(tables["pageblock_map"], page_size)
     census = [row.get("blocks") for row in tables.get("pageblocks", [])]
     # Another table, which may be damaged on its own account.
     known = [blocks for blocks in census if isinstance(blocks, int)]
     return {"map": drawn, "census": sum(known) if census and known == census else None}
 
 
-def census(tables: Tables, page_size: int | None) -> dict[str, Any]:
+@picture("pageblocks", "node zone migratetype blocks")
+def pageblocks(tables: Tables, page_size: int | None) -> Row:
     """Pageblocks of each zone by migratetype."""
-    types: list[str] = []
-    zones: dict[tuple[int, str], dict[str, int]] = {}
+    zones: dict[Zone, Counter[str]] = {}
     for row in tables["pageblocks"]:
-        if row["migratetype"] not in types:
-            types.append(row["migratetype"])
-        counts = zones.setdefault((row["node"], row["zone"]), {})
-        counts[row["migratetype"]] = counts.get(row["migratetype"], 0) + row["blocks"]
+        counts = zones.setdefault((row["node"], row["zone"]), Counter())
+        counts[row["migratetype"]] += row["blocks"]
+    types = list(dict.fromkeys(row["migratetype"] for row in tables["pageblocks"]))
     if len(types) > MAX_TYPES:
         raise Damaged(f"more than {MAX_TYPES} migratetypes")
     return {"types": types, "zones": zones}
-
-
-PAGEBLOCK_MAP = Picture(
-    "pageblock_map",
-    "pageblock_map",
-    frozenset({"start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"}),
-    draw,
-    others=frozenset({"pageblocks"}),
-)
-PAGEBLOCKS = Picture(
-    "pageblocks",
-    "pageblocks",
-    frozenset({"node", "zone", "migratetype", "blocks"}),
-    census,
-)

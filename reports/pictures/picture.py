@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-A picture: what is drawn of a table, declared in the file that draws it.
+A picture: what is drawn of a table, declared where it is drawn.
 
 A picture shows wherever its table does, above it. ``templates/picture_<name>.html`` has its HTML.
 """
@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, Any]
-Tables = dict[str, Sequence[Row]]
+Rows = Sequence[Row]
+Tables = dict[str, Rows]
+Draw = Callable[[Tables, int | None], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,10 @@ class Picture:
     name: str
     table: str
     columns: frozenset[str]
-    draw: Callable[[Tables, int | None], Any]
+    draw: Draw
     others: frozenset[str] = frozenset()
     parts: Mapping[str, tuple[str, Callable[[Tables], set[Any]]]] = field(default_factory=dict)
-    chosen: Mapping[str, Callable[[Tables], Callable[[Row], bool]]] = field(default_factory=dict)
+    chosen: Mapping[str, Callable[[Row], bool]] = field(default_factory=dict)
     apart: str = ""
     style: str = ""
 
@@ -47,3 +49,20 @@ class Picture:
     def tables(self) -> frozenset[str]:
         """All that it looks at."""
         return self.others.union((self.table,), self.parts, self.chosen)
+
+
+def picture(
+    table: str, columns: str, others: str = "", **options: Any
+) -> Callable[[Draw], Picture]:
+    """
+    Declare the function below as the picture of its name.
+
+    :param columns: names with spaces between them; *others* likewise.
+    :param options: further fields of :class:`Picture`.
+    """
+
+    def declare(draw: Draw) -> Picture:
+        needed, besides = frozenset(columns.split()), frozenset(others.split())
+        return Picture(draw.__name__, table, needed, draw, besides, **options)
+
+    return declare

@@ -15,8 +15,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from mmscope.perf import recipe as recipes
 from mmscope.perf.recipe import Recipe
@@ -24,13 +22,12 @@ from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load
 from mmscope.reports.bundle.bundle import MAX_DRAWN_BYTES, Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing import flame_graph
-from mmscope.reports.drawing.flame_graph import FlameGraph
-from mmscope.reports.drawing.growth_chart import GrowthChart, growth_charts
-from mmscope.reports.pictures.owner_pictures import Flames, flames
-from mmscope.reports.pictures.picture import Picture, Tables
-from mmscope.reports.profiles import profiles, recorded_rows
+from mmscope.reports.drawing.growth_chart import growth_charts
+from mmscope.reports.pictures.owner_pictures import flames
+from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
+from mmscope.reports.profiles import recorded_rows
+from mmscope.reports.profiles.profiles import SECTION, is_site
 
-Rows = list[dict[str, Any]]
 Stacks = list[tuple[str, int]]
 
 TABLE = "profiles"
@@ -43,71 +40,11 @@ MAX_ROWS = 14
 MAX_GROWTHS = 2
 HIDDEN = "(interrupts back on)"
 KERNEL, KERNEL_END = "_[k]", "_[k];"  # how a kernel's frame ends; and where another follows
-
-
-@dataclass(frozen=True, slots=True)
-class PartRow:
-    """A part of the kernel's work."""
-
-    who: str
-    part: str
-    samples: int
-    share: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A leaf where interrupts come back on."""
-
-    leaf: str
-    samples: int
-    stands_for: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """One event of a recording that has stacks."""
-
-    event: str
-    unit: str
-    total: int
-    whole: Flames
-    views: list[tuple[str, FlameGraph]]
-    after: FlameGraph | None
-    before: FlameGraph | None
-    sites: list[Site]
-    hidden: int  # samples on those sites
-    nmi: str
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """A recording with all that stands beside its graphs."""
-
-    name: str
-    title: str
-    answers: str
-    read: str
-    rows: Rows  # of profiles
-    made: dict[str, Any]  # of profile_recordings
-    against: str
-    parts: list[PartRow]
-    inside: int  # samples of the split
-    all: int  # samples of the event that was split
-    split_title: str
-    reaping: dict[str, Any] | None
-    durations: Rows
-    allocations: Rows
-    victims: Rows
-    page_tables: dict[str, Any] | None
-    growths: list[GrowthChart]
-    used: dict[str, Any] | None  # of profile_commands
-    counts: Rows
-    faults: Rows
-    counters: Rows
-    notes: Rows
-    drawn: list[Drawn]
+# Tables with rows of a recording, shown beside its graphs.
+BESIDE = (
+    *("recordings", "parts", "reaping", "durations", "allocations", "victims", "page_tables"),
+    *("commands", "counts", "faults", "counters", "notes", "sites", "table_growth"),
+)
 
 
 def stacks(bundle: Bundle) -> Tables:
@@ -115,7 +52,7 @@ def stacks(bundle: Bundle) -> Tables:
     found: Tables = {}
     size = MAX_DRAWN_BYTES
     for name, folded in bundle.folded.items():
-        if folded.section != profiles.SECTION:
+        if folded.section != SECTION:
             continue
         try:
             stacks = bundle.drawn_stacks(name, size)
@@ -139,19 +76,24 @@ def frame_kind(name: str, depth: int) -> str:
     return "none" if depth == 1 else "user"
 
 
-def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
+@picture(
+    "profiles",
+    "profile event unit samples file",
+    others=" ".join(recorded_rows.TABLES),
+    apart="profile",
+)
+def profiles(tables: Tables, page_size: int | None) -> Row:
     """The recordings of table ``profiles``, and how many are not shown."""
     known = load_known_frames()
-    named: dict[str, Rows] = {}
+    named: dict[str, list[Row]] = {}
     for row in tables[TABLE]:
         named.setdefault(row["profile"], []).append(row)
     shown = list(named.items())[:MAX_RECORDINGS]
-    graphs = sum(
-        1 + len(recipe.views if (recipe := _recipe(row.get("recipe"))) else ()) + 2
-        for _, rows in shown
-        for row in rows
-        if _stacks(tables, row)
-    )
+    graphs = 0
+    for _, rows in shown:
+        recipe = _recipe(rows[0].get("recipe"))
+        each = 3 + len(recipe.views if recipe else ())
+        graphs += each * sum(1 for row in rows if _stacks(tables, row))
     frames = min(max(FRAMES // max(graphs, 1), LEAST_FRAMES), MAX_FRAMES)
     page = page_size or 4096
     recordings = [
@@ -163,68 +105,52 @@ def draw(tables: Tables, page_size: int | None) -> dict[str, Any]:
 def _recording(
     name: str,
     rows: Rows,
-    named: dict[str, Rows],
+    named: dict[str, list[Row]],
     tables: Tables,
     known: KnownFrames,
     frames: int,
     page_size: int,
-) -> Recording:
+) -> Row:
+    """A recording with all that stands beside its graphs."""
     recipe = _recipe(rows[0].get("recipe"))
     split = _split(recipe)
-
-    def mine(table: str) -> Rows:
-        return [row for row in tables.get(table, []) if row["profile"] == name]
-
-    made = next(iter(mine("profile_recordings")), {})
+    of = {
+        table: [row for row in tables.get(f"profile_{table}", []) if row["profile"] == name]
+        for table in BESIDE
+    }
+    made = next(iter(of["recordings"]), {})
     label, against = made.get("label"), str(made.get("against") or "")
     title = recipe.title if recipe else name
-
-    parts = [_part(row, split) for row in mine("profile_parts")]
-    of = {row["event"] for row in mine("profile_parts")}
-    return Recording(
-        name=name,
-        title=f"{title}: {label}" if label else title,
-        answers=recipe.answers if recipe else "",
-        read=" ".join(recipe.read.split()) if recipe else "",
-        rows=rows,
-        made=made,
-        against=against,
-        parts=parts,
-        inside=sum(part.samples for part in parts),
-        all=sum(row["samples"] for row in rows if row["event"] in of),
-        split_title=split.title if split else "",
-        reaping=next(iter(mine("profile_reaping")), None),
-        durations=mine("profile_durations"),
-        allocations=mine("profile_allocations"),
-        victims=mine("profile_victims")[:MAX_ROWS],
-        page_tables=next(iter(mine("profile_page_tables")), None),
-        growths=growth_charts(mine("profile_table_growth"), page_size)[:MAX_GROWTHS],
-        used=next(iter(mine("profile_commands")), None),
-        counts=mine("profile_counts"),
-        faults=mine("profile_faults")[:MAX_ROWS],
-        counters=[row for row in mine("profile_counters") if row["gained"]],
-        notes=[
-            *mine("profile_notes"),
-            *(
-                {"kind": "partial", "note": why["why"]}
-                for row in rows
-                for why in tables.get(f"{row.get('file')}.folded why", ())
-            ),
-        ],
-        drawn=list(
-            _drawn(rows, named.get(against, []), mine("profile_sites"), tables, known, frames)
-        ),
-    )
-
-
-def _part(row: dict[str, Any], split: Split | None) -> PartRow:
-    why = split.why(row["part"]) if split else ""
-    return PartRow(row["who"], row["part"], row["samples"], row["share_of_all"], why)
+    partial = [why for row in rows for why in tables.get(f"{row.get('file')}.folded why", ())]
+    split_events = {row["event"] for row in of["parts"]}
+    return of | {
+        "name": name,
+        "title": f"{title}: {label}" if label else title,
+        "answers": recipe.answers if recipe else "",
+        "read": " ".join(recipe.read.split()) if recipe else "",
+        "rows": rows,
+        "made": made,
+        "against": against,
+        "parts": [row | {"why": split.why(row["part"]) if split else ""} for row in of["parts"]],
+        "inside": sum(row["samples"] for row in of["parts"]),
+        "all": sum(row["samples"] for row in rows if row["event"] in split_events),
+        "split_title": split.title if split else "",
+        "victims": of["victims"][:MAX_ROWS],
+        "faults": of["faults"][:MAX_ROWS],
+        "counters": [row for row in of["counters"] if row["gained"]],
+        "notes": of["notes"] + [{"kind": "partial", "note": why["why"]} for why in partial],
+        "reaping": next(iter(of["reaping"]), None),
+        "page_tables": next(iter(of["page_tables"]), None),
+        "used": next(iter(of["commands"]), None),
+        "growths": growth_charts(of["table_growth"], page_size)[:MAX_GROWTHS],
+        "drawn": list(_drawn(rows, named.get(against, []), of["sites"], tables, known, frames)),
+    }
 
 
 def _drawn(
     rows: Rows, others: Rows, sites: Rows, tables: Tables, known: KnownFrames, frames: int
-) -> Iterator[Drawn]:
+) -> Iterator[Row]:
+    """The graphs of each event of a recording that has stacks."""
     recipe = _recipe(rows[0].get("recipe"))
     for row in rows:
         found = _stacks(tables, row)
@@ -234,15 +160,7 @@ def _drawn(
         # Where the sampler misses nothing, a leaf is where it was.
         marked = list(_marked(found, known)) if nmi in ("no", "unknown") else found
         what = f"{event} of {row['profile']}, width in {unit}"
-        whole = flames(
-            marked,
-            unit,
-            f"Flame graph: {what}",
-            frame_kind,
-            (f"{row['file']}.folded", f"{row['file']}.folded"),
-            frames=frames,
-            drawn=_user_code_as_one(marked),
-        )
+        file = f"{row['file']}.folded"
         views = []
         for view in recipe.views if recipe else ():
             if cut := list(_from_roots(marked, view.roots)):
@@ -264,30 +182,34 @@ def _drawn(
                 describe=f"Differential flame graph: {what}, against {other['profile']}",
                 frames=frames,
             )
-        leaves = _by_leaf(site for site in sites if site["event"] == event)
-        yield Drawn(
-            event=event,
-            unit=unit,
-            total=sum(value for _, value in found),
-            whole=whole,
-            views=views,
-            after=after,
-            before=before,
-            sites=leaves[:MAX_ROWS],
-            hidden=sum(leaf.samples for leaf in leaves),
-            nmi=nmi,
-        )
+        # The sites of all callers, added up by their leaf.
+        leaves: Counter[tuple[str, str]] = Counter()
+        for site in sites:
+            if site["event"] == event:
+                leaves[site["leaf"], site["stands_for"]] += site["samples"]
+        yield {
+            "event": event,
+            "unit": unit,
+            "total": sum(value for _, value in found),
+            "whole": flames(
+                marked,
+                unit,
+                f"Flame graph: {what}",
+                frame_kind,
+                (file, file),
+                frames=frames,
+                drawn=_user_code_as_one(marked),
+            ),
+            "views": views,
+            "after": after,
+            "before": before,
+            "sites": leaves.most_common(MAX_ROWS),
+            "hidden": leaves.total(),
+            "nmi": nmi,
+        }
 
 
-def _by_leaf(sites: Iterable[dict[str, Any]]) -> list[Site]:
-    """The sites of all callers, added up by their leaf, most samples first."""
-    samples: Counter[tuple[str, str]] = Counter()
-    for site in sites:
-        samples[site["leaf"], site["stands_for"]] += site["samples"]
-    return [Site(leaf, count, words) for (leaf, words), count in samples.most_common()]
-
-
-def _stacks(tables: Tables, row: dict[str, Any]) -> Stacks:
+def _stacks(tables: Tables, row: Row) -> Stacks:
     rows = tables.get(f"{row.get('file')}.folded", [])
     return [(item["stack"], item["value"]) for item in rows]
 
@@ -295,10 +217,10 @@ def _stacks(tables: Tables, row: dict[str, Any]) -> Stacks:
 def _marked(found: Stacks, known: KnownFrames) -> Iterator[tuple[str, int]]:
     """Stacks with one more frame where the leaf stands for what ran before it."""
     # Frames are few, stacks are many.
-    is_site = functools.cache(lambda leaf: profiles.is_site(leaf, known))
+    site = functools.cache(lambda leaf: is_site(leaf, known))
     for stack, value in found:
         # Where interrupts come back on.
-        yield f"{stack};{HIDDEN}" if is_site(stack.rpartition(";")[2]) else stack, value
+        yield f"{stack};{HIDDEN}" if site(stack.rpartition(";")[2]) else stack, value
 
 
 def _from_roots(found: Stacks, roots: Iterable[str]) -> Iterator[tuple[str, int]]:
@@ -364,13 +286,3 @@ _split_of = functools.cache(load_split)
 
 def _split(recipe: Recipe | None) -> Split | None:
     return _split_of(recipe.split) if recipe and recipe.split else None
-
-
-PROFILES = Picture(
-    "profiles",
-    TABLE,
-    frozenset({"profile", "event", "unit", "samples", "file"}),
-    draw,
-    others=frozenset(recorded_rows.TABLES),
-    apart="profile",
-)

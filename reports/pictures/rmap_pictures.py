@@ -11,13 +11,10 @@ many VMAs.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.reports.drawing.refusals import Damaged, number_of
-from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 
 # More classes, stretches or pages are damage; a power of two has 64 at most.
 MAX_CLASSES = 65
@@ -25,130 +22,73 @@ MAX_STRETCHES = 4096
 HEIGHT = 60  # of the bars of the map, in its own units
 
 
-@dataclass(frozen=True, slots=True)
-class FanoutBar:
-    """Trees with so many VMAs, as two shares in per cent."""
-
-    vmas_from: int
-    vmas_to: int
-    trees: int
-    vmas: int
-    ksm_items: int | None
-    trees_at: float
-    vmas_at: float
+@picture("anon_vma_fanout", "vmas_from vmas_to anon_vmas vmas")
+def anon_vma_fanout(tables: Tables, page_size: int | None) -> Row:
+    """Anon_vmas with so many VMAs, a bar a power of two."""
+    return _fanout(tables["anon_vma_fanout"], "anon_vma")
 
 
-@dataclass(frozen=True, slots=True)
-class TreePicture:
-    """The page range of an anon_vma."""
-
-    anon_vma: str
-    comm: str | None
-    pid: int | None
-    vmas: int
-    first_index: int
-    pages: int
-    stretch: int  # pages
-    width: int  # stretches
-    peak: int  # VMAs that overlap one stretch
-    ksm_items: int | None
-    ksm_peak: int
-    all_path: str  # VMAs
-    writable_path: str
-    ksm_path: str
-    splits: str | None  # what has split most of them
-    splits_pairs: int | None
+@picture("file_mapping_fanout", "vmas_from vmas_to files vmas")
+def file_mapping_fanout(tables: Tables, page_size: int | None) -> Row:
+    """The same of files."""
+    return _fanout(tables["file_mapping_fanout"], "file")
 
 
-@dataclass(frozen=True, slots=True)
-class VisitBar:
-    """Visits of some walks, whole range and page offset; bars are logarithmic, in per cent."""
-
-    what: str
-    whole: int
-    indexed: int
-    whole_at: float
-    indexed_at: float
-    here: str
-    whole_time: str
-    indexed_time: str
-
-
-def fanout(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    """Bars of table ``anon_vma_fanout``."""
-    return bars_of(tables["anon_vma_fanout"], "anon_vma")
-
-
-def file_fanout(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    """Bars of table ``file_mapping_fanout``."""
-    return bars_of(tables["file_mapping_fanout"], "file")
-
-
-def bars_of(rows: Sequence[dict[str, Any]], tree: str) -> dict[str, Any]:
+def _fanout(rows: Rows, tree: str) -> Row:
     """
-    Bars of a fan-out.
+    The rows and their sums.
 
     :param tree: what one tree is of; its plural is the column that counts them.
     """
-    what = f"{tree}s"
     if len(rows) > MAX_CLASSES:
         raise Damaged(f"more than {MAX_CLASSES} powers of two")
-    trees = sum(int(row[what]) for row in rows)
-    vmas = sum(int(row["vmas"]) for row in rows)
     return {
         "tree": tree,
         "with_ksm": any("ksm_items" in row for row in rows),
-        "trees": trees,
-        "vmas": vmas,
-        "bars": [
-            FanoutBar(
-                row["vmas_from"],
-                row["vmas_to"],
-                row[what],
-                row["vmas"],
-                row.get("ksm_items"),
-                bar_percent(row[what], trees),
-                bar_percent(row["vmas"], vmas),
-            )
-            for row in rows
-        ],
+        "trees": sum(row[f"{tree}s"] for row in rows),
+        "vmas": sum(row["vmas"] for row in rows),
+        "rows": [{"ksm_items": None} | row | {"trees": row[f"{tree}s"]} for row in rows],
     }
 
 
-def tree(tables: Tables, page_size: int | None) -> TreePicture | None:
-    """The map of table ``anon_vma_map``; None if there is no anon_vma."""
+@picture(
+    "anon_vma_map",
+    "anon_vma index pages vmas writable_vmas starts ksm_items",
+    others="anon_vmas vma_splits",
+)
+def anon_vma_map(tables: Tables, page_size: int | None) -> Row | None:
+    """The page range of an anon_vma in stretches; None if there is no anon_vma."""
     rows = tables["anon_vma_map"]
     if not rows:
         return None
     if len(rows) > MAX_STRETCHES:
         raise Damaged(f"more than {MAX_STRETCHES} stretches")
     anon_vma = rows[0]["anon_vma"]
-    owner = next((r for r in tables.get("anon_vmas", []) if r.get("anon_vma") == anon_vma), {})
-    split = next((r for r in tables.get("vma_splits", []) if r.get("anon_vma") == anon_vma), {})
+
+    def known(table: str, *columns: str) -> Row:
+        mine = (row for row in tables.get(table, []) if row.get("anon_vma") == anon_vma)
+        return dict.fromkeys(columns) | next(mine, {})
+
     # Older bundles have page offsets as plain numbers.
     first, last = (number_of(row["index"]) for row in (rows[0], rows[-1]))
-    vmas = [int(row["vmas"]) for row in rows]
-    writable = [int(row["writable_vmas"]) for row in rows]
-    known = [row["ksm_items"] for row in rows if row["ksm_items"] is not None]
-    items = [int(row["ksm_items"] or 0) for row in rows]
-    return TreePicture(
-        anon_vma=anon_vma,
-        comm=owner.get("comm"),
-        pid=owner.get("pid"),
-        vmas=sum(int(row["starts"]) for row in rows),
-        first_index=first,
-        pages=last + int(rows[-1]["pages"]) - first,
-        stretch=int(rows[0]["pages"]),
-        width=len(rows),
-        peak=max(vmas),
-        ksm_items=sum(items) if known else None,
-        ksm_peak=max(items),
-        all_path=outline(vmas, max(vmas)),
-        writable_path=outline(writable, max(vmas)),
-        ksm_path=outline(items, max(items)),
-        splits=split.get("made_by"),
-        splits_pairs=split.get("made_by_pairs"),
-    )
+    vmas = [row["vmas"] for row in rows]
+    items = [row["ksm_items"] or 0 for row in rows]
+    return {
+        "anon_vma": anon_vma,
+        "of": known("anon_vmas", "comm", "pid"),
+        "split": known("vma_splits", "made_by", "made_by_pairs"),
+        "vmas": sum(row["starts"] for row in rows),
+        "first_index": first,
+        "pages": last + rows[-1]["pages"] - first,
+        "stretch": rows[0]["pages"],
+        "width": len(rows),
+        "peak": max(vmas),
+        "ksm_items": None if all(row["ksm_items"] is None for row in rows) else sum(items),
+        "ksm_peak": max(items),
+        "all_path": outline(vmas, max(vmas)),
+        "writable_path": outline([row["writable_vmas"] for row in rows], max(vmas)),
+        "ksm_path": outline(items, max(items)),
+    }
 
 
 def outline(values: list[int], peak: int, height: int = HEIGHT) -> str:
@@ -166,34 +106,31 @@ def outline(values: list[int], peak: int, height: int = HEIGHT) -> str:
     return "".join(parts)
 
 
-def visits(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    """Bars of the worst KSM page and of all of them, out of ``ksm_pages`` and ``rmap_costs``."""
+@picture(
+    "rmap_costs",
+    "what visits visits_indexed used_here node_ns measured",
+    others="ksm_pages",
+)
+def rmap_visits(tables: Tables, page_size: int | None) -> dict[str, Any]:
+    """Visits of the walks of the worst KSM page and of all, whole range and page offset."""
     rows = tables["rmap_costs"]
-    compared: list[tuple[str, int, int, str, float]] = []
     pages = [r for r in tables.get("ksm_pages", []) if isinstance(r.get("visits_per_pass"), int)]
     ksm = next((row for row in rows if row["what"] == "KSM pages"), None)
+    compared: list[tuple[str, int, int]] = []
     if pages and ksm is not None:
         worst = max(pages, key=lambda row: int(row["visits_per_pass"]))
-        compared.append(
-            (
-                f"The worst KSM page, {worst['pfn']:#x}",
-                int(worst["visits_per_pass"]),
-                int(worst["visits_indexed"]),
-                ksm["used_here"],
-                float(ksm["node_ns"]),
-            )
-        )
-        compared.append(
-            (
-                f"All {int(ksm['pages']):,} KSM pages, one pass of each",
-                int(ksm["visits"]),
-                int(ksm["visits_indexed"]),
-                ksm["used_here"],
-                float(ksm["node_ns"]),
-            )
-        )
-    most = max((max(whole, indexed) for _, whole, indexed, *_ in compared), default=0)
-    scale = math.log10(max(most, 10))
+        visits = worst["visits_per_pass"], worst["visits_indexed"]
+        compared = [
+            (f"The worst KSM page, {worst['pfn']:#x}", *visits),
+            (f"All {ksm['pages']:,} KSM pages, one pass of each", ksm["visits"],
+             ksm["visits_indexed"]),
+        ]  # fmt: skip
+    scale = math.log10(max([10, *(n for _, *both in compared for n in both)]))
+
+    def bar(visits: int) -> tuple[int, float, str]:
+        time = milliseconds(visits * float(ksm["node_ns"]) / 1e6) if ksm else ""
+        return visits, logarithmic(visits, scale), time
+
     return {
         "measured": all(bool(row["measured"]) for row in rows),
         "node_ns": float(rows[0]["node_ns"]) if rows else None,
@@ -203,19 +140,8 @@ def visits(tables: Tables, page_size: int | None) -> dict[str, Any]:
         ],
         # All others are walked by their page offset on every kernel.
         "others": [row for row in rows if row is not ksm],
-        "bars": [
-            VisitBar(
-                what,
-                whole,
-                indexed,
-                logarithmic(whole, scale),
-                logarithmic(indexed, scale),
-                here,
-                milliseconds(whole * ns / 1e6),
-                milliseconds(indexed * ns / 1e6),
-            )
-            for what, whole, indexed, here, ns in compared
-        ],
+        "here": ksm and ksm["used_here"],
+        "bars": [(what, bar(whole), bar(indexed)) for what, whole, indexed in compared],
     }
 
 
@@ -229,31 +155,3 @@ def milliseconds(value: float) -> str:
     if value >= 10_000:
         return f"{value / 1000:,.0f} s"
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.2g} ms"
-
-
-ANON_VMA_FANOUT = Picture(
-    "anon_vma_fanout",
-    "anon_vma_fanout",
-    frozenset({"vmas_from", "vmas_to", "anon_vmas", "vmas"}),
-    fanout,
-)
-FILE_MAPPING_FANOUT = Picture(
-    "file_mapping_fanout",
-    "file_mapping_fanout",
-    frozenset({"vmas_from", "vmas_to", "files", "vmas"}),
-    file_fanout,
-)
-ANON_VMA_MAP = Picture(
-    "anon_vma_map",
-    "anon_vma_map",
-    frozenset({"anon_vma", "index", "pages", "vmas", "writable_vmas", "starts", "ksm_items"}),
-    tree,
-    others=frozenset({"anon_vmas", "vma_splits"}),
-)
-RMAP_VISITS = Picture(
-    "rmap_visits",
-    "rmap_costs",
-    frozenset({"what", "visits", "visits_indexed", "used_here", "node_ns", "measured"}),
-    visits,
-    others=frozenset({"ksm_pages"}),
-)

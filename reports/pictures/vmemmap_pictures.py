@@ -11,14 +11,11 @@ Cannot know: more than the tables say. Which section a cell stands for is in the
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.tables.amounts import size
 from mmscope.reports.drawing.refusals import Damaged
-from mmscope.reports.pictures.picture import Picture, Tables
-
-Rows = list[dict[str, Any]]
+from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 
 # Of one huge page: entries drawn one by one.
 MAX_DRAWN = 8
@@ -27,249 +24,161 @@ COLUMNS = 64
 MAX_CELLS = 4096
 # 1 PiB in sections of 128 MiB; more is damage.
 MAX_SECTIONS = 1 << 23
+MAX_BORDERS = 64
 LOOKS = ("pmd", "pte", "pud", "pmd+pte", "none")
 MARKS = {"device": "device", "self-hosted": "hosted"}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A page of struct pages, or a row of them that is not drawn one by one."""
-
-    row: int
-    label: str
-    frame: int  # index into Example.frames
-    look: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A page frame that entries lead to."""
-
-    row: int
-    label: str
-    users: int
-    shared: bool
-
-
-@dataclass
-class Example:
-    """The struct pages of one huge page."""
-
-    title: str
-    piece: str  # what one entry stands for: a page
-    entries: list[Entry] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
-    total: int = 0
-    distinct: int = 0
-
-    @property
-    def rows(self) -> int:
-        return max(len(self.entries), len(self.frames), 1)
-
-
-def examples(tables: Tables, page_size: int | None) -> list[Example]:
-    """Each huge page of the table, head first."""
-    drawn: dict[tuple[str, int], Rows] = {}
-    for row in tables["vmemmap_examples"]:
-        drawn.setdefault((str(row["example"]), int(row["pfn"])), []).append(row)
-    return [
-        _example(f"{name}, {size(int(runs[0]['page_bytes']))} at pfn {pfn:#x}", runs, page_size)
-        for (name, pfn), runs in list(drawn.items())[:MAX_EXAMPLES]
-    ]
-
-
-def _example(title: str, runs: Rows, page_size: int | None) -> Example:
-    example = Example(title, size(page_size) if page_size else "a page")
-    users: dict[int, int] = {}
-    ranges: list[tuple[int, int]] = []
-    for run in runs:
-        count, frame = int(run["entries"]), int(run["frame_pfn"])
-        if count <= 0:
-            raise Damaged("a run of no entries")
-        example.total += count
-        if run["same_frame"]:
-            users[frame] = users.get(frame, 0) + count
-        else:
-            ranges.append((frame, count))
-    for frame, count in ranges:
-        example.distinct += count
-        # One of these may be a frame that others share: the head's, on kernels before 7.1.
-        for shared in [each for each in users if frame <= each < frame + count]:
-            users[shared] += 1
-            example.distinct -= 1
-    example.distinct += len(users)
-    places: dict[int, int] = {}
-    for run in runs:
-        _draw_run(example, run, users, places)
-    return example
-
-
-def _draw_run(
-    example: Example, run: dict[str, Any], users: dict[int, int], places: dict[int, int]
-) -> None:
-    first, count, frame = int(run["first"]), int(run["entries"]), int(run["frame_pfn"])
-    same, writable = bool(run["same_frame"]), bool(run["writable"])
-    look = "rw" if writable else "ro"
-    access = "" if writable else ", read-only"
-    room = max(MAX_DRAWN - len(example.entries), 1)
-    one_by_one = count if count <= room else room - 1
-    for number in range(one_by_one + (one_by_one < count)):
-        at = frame if same else frame + number
-        rest = count - one_by_one if number == one_by_one else 1
-        label = f"{first + number}" if rest == 1 else f"{first + number} … {first + count - 1}"
-        if rest > 1 and not same:
-            # Frames that follow one another stand for each other.
-            users[at] = rest
-        if at not in places:
-            places[at] = len(example.frames)
-            shared = users.get(at, 1)
-            many = rest > 1 and not same
-            words = f"{at:#x} … {at + rest - 1:#x}" if many else f"{at:#x}"
-            example.frames.append(Frame(places[at], words, shared, shared > 1 and not many))
-        title = f"page {label} of the struct pages: frame {at:#x}{access}, by a {run['level']}"
-        example.entries.append(Entry(len(example.entries), label, places[at], look, title))
-
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """Cells of one look, as a path of horizontal strokes."""
-
-    look: str
-    path: str
-    height: float  # of the cell, from its bottom
-
-
-@dataclass
-class SectionMap:
-    """The machine's sections."""
-
-    sections: int = 0
-    per_cell: int = 1
-    rows: int = 0
-    cells: list[Cells] = field(default_factory=list)
-    borders: list[tuple[int, int, str]] = field(default_factory=list)  # row, column, what begins
-    legend: list[tuple[str, str, int, int]] = field(default_factory=list)
-
-
-def section_map(tables: Tables, page_size: int | None) -> SectionMap:
+@picture(
+    "vmemmap_sections",
+    "start_pfn sections node zone origin mapping reused_eighths reused_bytes",
+)
+def vmemmap_sections(tables: Tables, page_size: int | None) -> Row:
     """Every section in physical order; holes between them are left out and marked."""
-    runs = sorted(tables["vmemmap_sections"], key=lambda row: int(row["start_pfn"]))
-    total = sum(int(run["sections"]) for run in runs)
+    runs = sorted(tables["vmemmap_sections"], key=lambda row: row["start_pfn"])
     for run in runs:
-        if int(run["sections"]) <= 0:
+        if run["sections"] <= 0:
             raise Damaged(f"a run of {run['sections']} sections cannot be")
+    total = sum(run["sections"] for run in runs)
     if total > MAX_SECTIONS:
         raise Damaged(f"{total:,} sections cannot be")
-    drawn = SectionMap(total, -(-total // MAX_CELLS))
-    cells = -(-total // drawn.per_cell)
-    drawn.rows = -(-cells // COLUMNS)
-    strokes: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    counts: dict[tuple[str, str], list[int]] = {}
+    per_cell = -(-total // MAX_CELLS)
+    strokes: dict[tuple[str, int], list[tuple[int, int]]] = {}  # by look and eighths of the height
+    legend: dict[tuple[str, str], list[Row]] = {}
+    borders: list[tuple[int, int, str]] = []  # row, column, what begins
     at, zone = 0, ""
     for run in runs:
-        count = int(run["sections"])
-        look = run["mapping"] if run["mapping"] in LOOKS else "none"
+        look = (run["mapping"] if run["mapping"] in LOOKS else "none").replace("+", "-")
         origin = str(run["origin"])
-        sums = counts.setdefault((look.replace("+", "-"), origin), [0, 0])
-        sums[0] += count
-        sums[1] += int(run["reused_bytes"])
+        legend.setdefault((look, origin), []).append(run)
         name = f"node {run['node']} {str(run['zone']).rstrip('*')}"
-        first, behind = -(-at // drawn.per_cell), -(-(at + count) // drawn.per_cell)
-        if first < behind:
-            if name != zone and len(drawn.borders) < MAX_EXAMPLES * 8:
-                drawn.borders.append((first // COLUMNS, first % COLUMNS, name))
-                zone = name
-            own = 8 - min(max(int(run["reused_eighths"]), 0), 8)
-            for key in ((f"{look.replace('+', '-')} whole", 8), (look.replace("+", "-"), own)):
-                strokes.setdefault(key, []).append((first, behind))
-            if origin in MARKS:
-                strokes.setdefault((MARKS[origin], 2), []).append((first, behind))
-        at += count
+        first, at = -(-at // per_cell), at + run["sections"]
+        end = -(-at // per_cell)
+        if first == end:
+            continue
+        if name != zone and len(borders) < MAX_BORDERS:
+            borders.append((*divmod(first, COLUMNS), name))
+            zone = name
+        own = 8 - min(max(run["reused_eighths"], 0), 8)
+        for key in ((f"{look} whole", 8), (look, own), (MARKS.get(origin, ""), 2)):
+            if all(key):
+                strokes.setdefault(key, []).append((first, end))
     # Pale cells below, then what is not saved, then marks.
     order = sorted(
         strokes, key=lambda key: (not key[0].endswith("whole"), key[0] in MARKS.values())
     )
-    drawn.cells = [Cells(key[0], _path(strokes[key]), key[1] / 8) for key in order if key[1]]
-    drawn.legend = [(*names, sections, saved) for names, (sections, saved) in counts.items()]
-    return drawn
+    return {
+        "sections": total,
+        "per_cell": per_cell,
+        "rows": -(-total // per_cell // COLUMNS),
+        "strokes": [(look, _path(strokes[look, eighths]), eighths / 8) for look, eighths in order],
+        "borders": borders,
+        "legend": [
+            (*names, sum(r["sections"] for r in runs), sum(r["reused_bytes"] for r in runs))
+            for names, runs in legend.items()
+        ],
+    }
 
 
 def _path(spans: Iterable[tuple[int, int]]) -> str:
     """Horizontal strokes through cells, broken at the ends of rows."""
     parts = []
-    for first, behind in spans:
-        while first < behind:
+    for first, end in spans:
+        while first < end:
             row, column = divmod(first, COLUMNS)
-            length = min(behind - first, COLUMNS - column)
+            length = min(end - first, COLUMNS - column)
             parts.append(f"M{column} {row}h{length}")
             first += length
     return "".join(parts)
 
 
-@dataclass
-class Sum:
-    """The parts of one counter of /proc/vmstat, and the counter."""
+@picture(
+    "vmemmap_examples",
+    "example pfn page_bytes first entries frame_pfn same_frame level writable",
+)
+def vmemmap_examples(tables: Tables, page_size: int | None) -> list[Row]:
+    """Each huge page of the table, head first."""
+    drawn: dict[tuple[str, int], list[Row]] = {}
+    for row in tables["vmemmap_examples"]:
+        drawn.setdefault((str(row["example"]), row["pfn"]), []).append(row)
+    return [
+        {
+            "title": f"{name}, {size(runs[0]['page_bytes'])} at pfn {pfn:#x}",
+            "piece": size(page_size) if page_size else "a page",  # what one entry stands for
+        }
+        | _example(runs)
+        for (name, pfn), runs in list(drawn.items())[:MAX_EXAMPLES]
+    ]
 
-    counter: str
-    parts: Rows
-    total: int
-    remainder: int
+
+def _example(runs: Rows) -> Row:
+    """Entries and the frames that they lead to, how many there are, and on how many frames."""
+    users: dict[int, int] = {}
+    ranges: list[tuple[int, int]] = []
+    for run in runs:
+        count, frame = run["entries"], run["frame_pfn"]
+        if count <= 0:
+            raise Damaged("a run of no entries")
+        if run["same_frame"]:
+            users[frame] = users.get(frame, 0) + count
+        else:
+            ranges.append((frame, count))
+    distinct = len(users)
+    for frame, count in ranges:
+        distinct += count
+        # One of these may be a frame that others share: the head's, on kernels before 7.1.
+        for shared in [each for each in users if frame <= each < frame + count]:
+            users[shared] += 1
+            distinct -= 1
+    entries: list[tuple[str, int, str, str]] = []  # label, place of the frame, look, title
+    frames: dict[int, tuple[int, str, bool]] = {}  # by frame: place, label, shared
+    for run in runs:
+        first, count, same = run["first"], run["entries"], run["same_frame"]
+        look, access = ("rw", "") if run["writable"] else ("ro", ", read-only")
+        room = max(MAX_DRAWN - len(entries), 1)
+        one_by_one = count if count <= room else room - 1
+        for number in range(min(one_by_one + 1, count)):
+            frame = run["frame_pfn"] + (0 if same else number)
+            # Those that are not drawn one by one are the last.
+            rest = count - one_by_one if number == one_by_one else 1
+            label = f"{first + number}" if rest == 1 else f"{first + number} … {first + count - 1}"
+            many = rest > 1 and not same  # frames that follow one another
+            if frame not in frames:
+                words = f"{frame:#x} … {frame + rest - 1:#x}" if many else f"{frame:#x}"
+                frames[frame] = len(frames), words, users.get(frame, 1) > 1 and not many
+            way = f"frame {frame:#x}{access}, by a {run['level']}"
+            title = f"page {label} of the struct pages: {way}"
+            entries.append((label, frames[frame][0], look, title))
+    total = sum(run["entries"] for run in runs)
+    return {"entries": entries, "frames": [*frames.values()], "total": total, "distinct": distinct}
 
 
-def memory_about_memory(tables: Tables, page_size: int | None) -> dict[str, Any]:
+@picture("memory_about_memory", "part bytes percent counted_in on_device")
+def memory_about_memory(tables: Tables, page_size: int | None) -> Row:
     """The parts grouped by the counter that has them, and what all of them take of RAM."""
-    rows = tables["memory_about_memory"]
-    counters = list(dict.fromkeys(row["counted_in"] or "" for row in rows))
-    sums = []
+    counters: dict[str, list[Row]] = {}
+    for row in tables["memory_about_memory"]:
+        counters.setdefault(row["counted_in"] or "", []).append(row)
+    sums: list[tuple[str, list[Row], int, int]] = []  # counter, parts, total, remainder
     for counter in sorted(counters, key=lambda name: (not name, name)):
-        here = [row for row in rows if (row["counted_in"] or "") == counter]
-        parts = [row for row in here if not str(row["part"]).startswith("remainder")]
-        rest = [int(row["bytes"]) for row in here if str(row["part"]).startswith("remainder")]
-        total = sum(int(row["bytes"]) for row in here)
-        sums.append(Sum(counter, parts, total, sum(rest)))
-    ram = [row for group in sums for row in group.parts if not row["on_device"]]
-    widest = max((int(row["bytes"]) for row in ram), default=0)
+        here = counters[counter]
+        rest = [row for row in here if str(row["part"]).startswith("remainder")]
+        parts = [row for row in here if row not in rest]
+        total, remainder = (sum(row["bytes"] for row in rows) for rows in (here, rest))
+        sums.append((counter, parts, total, remainder))
+    ram = [row for _, parts, *_ in sums for row in parts if not row["on_device"]]
     return {
         "sums": sums,
-        "ram": sum(int(row["bytes"]) for row in ram),
+        "ram": sum(row["bytes"] for row in ram),
         "percent": sum(float(row["percent"]) for row in ram),
-        "widest": widest,
+        "widest": max((row["bytes"] for row in ram), default=0),
     }
 
 
-def what_if(tables: Tables, page_size: int | None) -> dict[str, Any]:
+@picture("memmap_what_if", "scheme metadata_bytes saved_bytes saved_percent formula")
+def memmap_what_if(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The table with a bar for each scheme."""
-    names = ("initialised_struct_pages", "init_ms_low", "init_ms_high")
-    timed: dict[str, Any] = dict.fromkeys(names)
-    rows = [timed | row for row in tables["memmap_what_if"]]  # older bundles do not have these
-    most = max(int(row["saved_bytes"]) for row in rows)
-    return {"rows": rows, "most": most}
-
-
-VMEMMAP_SECTIONS = Picture(
-    "vmemmap_sections",
-    "vmemmap_sections",
-    frozenset({"start_pfn", "sections", "node", "zone", "origin", "mapping"})
-    | {"reused_eighths", "reused_bytes"},
-    section_map,
-)
-VMEMMAP_EXAMPLES = Picture(
-    "vmemmap_examples",
-    "vmemmap_examples",
-    frozenset({"example", "pfn", "page_bytes", "first", "entries", "frame_pfn", "same_frame"})
-    | {"level", "writable"},
-    examples,
-)
-MEMORY_ABOUT_MEMORY = Picture(
-    "memory_about_memory",
-    "memory_about_memory",
-    frozenset({"part", "bytes", "percent", "counted_in", "on_device"}),
-    memory_about_memory,
-)
-MEMMAP_WHAT_IF = Picture(
-    "memmap_what_if",
-    "memmap_what_if",
-    frozenset({"scheme", "metadata_bytes", "saved_bytes", "saved_percent", "formula"}),
-    what_if,
-)
+    # Older bundles do not have these.
+    timed = dict.fromkeys(("initialised_struct_pages", "init_ms_low", "init_ms_high"))
+    rows = [timed | row for row in tables["memmap_what_if"]]
+    return {"rows": rows, "most": max(row["saved_bytes"] for row in rows)}

@@ -9,17 +9,19 @@ is taken, so that no extreme is lost.
 Cannot know: when in a period something happened; marks are at its end.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.reports.drawing import time_panel
-from mmscope.reports.drawing.time_panel import Clock, Lane, Mark, Points, step_of, thin
+from mmscope.reports.drawing.time_panel import Clock, Points, step_of, thin
 from mmscope.reports.pictures import owner_pictures
-from mmscope.reports.pictures.picture import Picture, Tables
+from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 
-Rows = Sequence[dict[str, Any]]
+Lines = list[tuple[str, Points]]
+# Title, unit (none: the values are bytes), lines; how a rate is drawn, or which of several samples
+# a point of each line of levels is.
+Chart = tuple[str, str, Lines, dict[str, Any]]
 
 # Kinds of events; a watch has a dozen.
 MAX_EVENTS = 40
@@ -46,144 +48,117 @@ RATES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("pswpin", "pswpout", "workingset_refault_anon", "workingset_refault_file"),
     ),
 )
-# Title, which of several samples a point is, names in /proc/meminfo.
-LEVELS: tuple[tuple[str, Callable[[Iterable[float]], float], tuple[str, ...]], ...] = (
-    ("Free memory", min, ("MemFree", "MemAvailable")),
-    ("What processes and files hold", max, ("AnonPages", "Cached", "Shmem", "Hugetlb")),
+# Title, unit, which of several samples a point is; names in /proc/meminfo, and of KSM.
+LEVELS: tuple[tuple[str, str, Callable[[Iterable[float]], float], tuple[str, ...]], ...] = (
+    ("Free memory", "", min, ("MemFree", "MemAvailable")),
+    ("What processes and files hold", "", max, ("AnonPages", "Cached", "Shmem", "Hugetlb")),
     (
         "What the kernel holds itself",
+        "",
         max,
         ("SUnreclaim", "SReclaimable", "PageTables", "SecPageTables", "KernelStack", "Percpu"),
     ),
+    (
+        "KSM",
+        "pages",
+        max,
+        ("pages_sharing", "pages_shared", "pages_unshared", "pages_volatile", "ksm_zero_pages"),
+    ),
 )
-KSM = ("pages_sharing", "pages_shared", "pages_unshared", "pages_volatile", "ksm_zero_pages")
-COUNTERS = {name for _, _, names in RATES for name in names}
-GAUGES = {*KSM, *(name for _, _, names in LEVELS for name in names)}
+COUNTERS = {name for *_, names in RATES for name in names}
+GAUGES = {name for *_, names in LEVELS for name in names}
 # What is marked in every chart: counter, label, whether it is worth a line from top to bottom.
 MARKED = {"oom_kill": ("OOM kill", True), "compact_fail": ("failed compaction", False)}
-
-
-@dataclass(frozen=True, slots=True)
-class EventSum:
-    """What happened of one kind."""
-
-    name: str
-    event: str
-    count: int
-    periods: int
-    worst: int
-    worst_at: str
-
-
-@dataclass
-class Quiet:
-    """What is a line of words: lines that never leave 0, charts in which nothing moves."""
-
-    zero: list[str] = field(default_factory=list)
-    flat: list[str] = field(default_factory=list)
-
-
-def rates_wanted(tables: Tables) -> Callable[[dict[str, Any]], bool]:
-    """Which rates are drawn: there are hundreds of counters."""
-    return lambda row: _counter(row["name"]) in COUNTERS and row["source"] == "vmstat"
-
-
-def levels_wanted(tables: Tables) -> Callable[[dict[str, Any]], bool]:
-    """Which levels are drawn."""
-    return lambda row: row["name"] in GAUGES
 
 
 def _counter(name: str) -> str:
     return ALLOCSTALL if name.startswith(ALLOCSTALL + "_") else name
 
 
-def view(tables: Tables, page_size: int | None) -> dict[str, Any]:
-    """Charts, and what happened, of the tables of a watch."""
+@picture(
+    "watch_samples",
+    "time at period_seconds unread",
+    others="psi_series thp_free_blocks_series zone_series watch_events watch_overhead "
+    "page_owner_growth page_owner_stacks page_owner_snapshots",
+    parts=owner_pictures.SERIES,
+    # There are hundreds of counters.
+    chosen={
+        "counter_rates": lambda row: (
+            row["source"] == "vmstat" and _counter(row["name"]) in COUNTERS
+        ),
+        "gauge_series": lambda row: row["name"] in GAUGES,
+    },
+)
+def watch(tables: Tables, page_size: int | None) -> Row:
+    """Charts, what is a line of words since it never moves, and what happened."""
     samples = sorted(tables["watch_samples"], key=lambda row: row["time"])
-    seconds = samples[-1]["time"] - samples[0]["time"]
     axis = time_panel.clock([sample["time"] for sample in samples], samples[0]["at"])
-    quiet = Quiet()
-    found: list[Lane | None] = [
-        _thp(tables.get("thp_free_blocks_series", []), axis, quiet),
-        _reserve(tables.get("zone_series", []), axis, page_size, quiet),
-        _pressure(tables.get("psi_series", []), axis, quiet),
-    ]
-    still = []
     # What was not read twice has not stood still: it is not known.
     counted = sum("vmstat" not in _unread(sample) for sample in samples) > 1
-    rates = _rates(tables.get("counter_rates", []), samples)
-    for title, what, names in RATES:
-        lines = [(name, rates[name]) for name in names if name in rates]
-        found.append(_chart(title, lines, f"{what} per second", axis, quiet, rate=True))
-        if not lines and counted:
+    charts: list[Row] = []
+    still, zero, flat = [], [], []
+    for title, unit, lines, options in _charts(tables, samples, page_size):
+        how = options.pop("how", ())
+        if options and not lines and counted:
             still.append(title)
-    gauges = _gauges(tables.get("gauge_series", []))
-    for title, how, names in LEVELS:
-        lines = [(name, gauges[name]) for name in names if name in gauges]
-        found.append(_chart(title, lines, "", axis, quiet, how=(how,) * len(lines)))
-    ksm = [(name, gauges[name]) for name in KSM if name in gauges]
-    found.append(_chart("KSM", ksm, "pages", axis, quiet, how=(max,) * len(ksm)))
-    if lines := owner_pictures.lines_in_watch(tables, page_size):
-        unit = "" if page_size else "pages"
-        found.append(_chart("Allocation stacks that grew most", lines, unit, axis, quiet))
-    shown = -(-len(samples) // step_of(len(samples)))
+        level = how and all(len({v for _, v in points}) == 1 < len(points) for _, points in lines)
+        if how:
+            lines = [(name, thin(points, h)) for (name, points), h in zip(lines, how, strict=True)]
+        moved = [(name, points) for name, points in lines if any(value for _, value in points)]
+        zero += [f"{title}: {n}" for n, points in lines if points and (n, points) not in moved]
+        if not moved:
+            continue
+        if not unit:
+            unit, moved = time_panel.in_bytes(moved)
+        if level:
+            said = ", ".join(f"{name} {points[0][1]:,.4g} {unit}" for name, points in moved)
+            flat.append(f"{title}: {said}")
+        else:
+            charts.append(time_panel.lane(title, moved, axis, unit, **options))
+    events = tables.get("watch_events", [])
+    happened = {row["name"] for row in events}
     return {
-        "charts": [chart for chart in found if chart is not None],
+        "charts": charts,
         "clock": axis,
-        "marks": _marks(tables.get("watch_events", []), axis),
+        "marks": _marks(events, axis),
         "still": still,
-        "zero": quiet.zero,
-        "flat": quiet.flat,
+        "zero": zero,
+        "flat": flat,
         "counted": counted,
         "samples": len(samples),
-        "shown": shown,
-        "seconds": seconds,
-        "events": _events(tables.get("watch_events", []), samples),
-        "marked": [
-            (label, loud)
-            for name, (label, loud) in MARKED.items()
-            if any(row["name"] == name for row in tables.get("watch_events", []))
-        ],
+        "shown": -(-len(samples) // step_of(len(samples))),
+        "seconds": samples[-1]["time"] - samples[0]["time"],
+        "events": _events(events, samples),
+        "marked": [MARKED[name] for name in MARKED if name in happened],
         "overhead": next(iter(tables.get("watch_overhead", [])), None),
     }
 
 
-def _chart(
-    title: str,
-    lines: list[tuple[str, Points]],
-    unit: str,
-    axis: Clock,
-    quiet: Quiet,
-    *,
-    rate: bool = False,
-    top: float | None = None,
-    how: Sequence[Callable[[Iterable[float]], float]] = (),
-) -> Lane | None:
-    """
-    A chart, None if it has nothing to show. Without a unit the values are bytes.
-
-    :param quiet: what has nothing to show is named there.
-    :param how: of levels, which of several samples a point of each line is.
-    """
-    still = bool(how) and all(len({v for _, v in points}) == 1 < len(points) for _, points in lines)
-    if how:
-        lines = [(name, thin(points, h)) for (name, points), h in zip(lines, how, strict=True)]
-    quiet.zero += [
-        f"{title}: {name}" for name, points in lines if points and not any(v for _, v in points)
-    ]
-    lines = [(name, points) for name, points in lines if any(value for _, value in points)]
-    if not lines:
-        return None
-    if not unit:
-        unit, lines = time_panel.in_bytes(lines)
-    if still:
-        said = ", ".join(f"{name} {points[0][1]:,.4g} {unit}" for name, points in lines)
-        quiet.flat.append(f"{title}: {said}")
-        return None
-    return time_panel.lane(title, lines, axis, unit, rate=rate, top=top)
+def _charts(tables: Tables, samples: Rows, page_size: int | None) -> Iterator[Chart]:
+    unit_of_pages = "" if page_size else "pages"
+    lines = _thp(tables.get("thp_free_blocks_series", []))
+    yield "Free blocks of THP size", "blocks", lines, {"how": (min,) * len(lines)}
+    lines = _reserve(tables.get("zone_series", []), page_size or 1)
+    yield "HighAtomic reserve", unit_of_pages, lines, {"how": (max, min)}
+    lines = _pressure(tables.get("psi_series", []))
+    most = max((value for _, points in lines for _, value in points), default=0.0)
+    top = next(limit for limit in (1.0, 5.0, 20.0, 100.0) if most <= limit or limit == 100)
+    yield "Memory pressure", "% of the time", lines, {"rate": True, "top": top}
+    rates = _rates(tables.get("counter_rates", []), samples)
+    for title, what, names in RATES:
+        lines = [(name, rates[name]) for name in names if name in rates]
+        yield title, f"{what} per second", lines, {"rate": True}
+    gauges: dict[str, Points] = {}
+    for row in tables.get("gauge_series", []):
+        gauges.setdefault(row["name"], []).append((row["time"], row["value"]))
+    for title, unit, how, names in LEVELS:
+        lines = [(name, sorted(gauges[name])) for name in names if name in gauges]
+        yield title, unit, lines, {"how": (how,) * len(lines)}
+    lines = owner_pictures.lines_in_watch(tables, page_size)
+    yield "Allocation stacks that grew most", unit_of_pages, lines, {}
 
 
-def _thp(rows: Rows, axis: Clock, quiet: Quiet) -> Lane | None:
+def _thp(rows: Rows) -> Lines:
     lines: dict[str, dict[float, int]] = {}
     for row in rows:
         migratetype = row["migratetype"]
@@ -195,40 +170,33 @@ def _thp(rows: Rows, axis: Clock, quiet: Quiet) -> Lane | None:
         line = lines.setdefault(name, {})
         line[row["time"]] = line.get(row["time"], 0) + row["blocks"]
     order = sorted(lines, key=lambda name: ("Isolate" in name, "HighAtomic" in name, name))
-    drawn: list[tuple[str, Points]] = [(name, sorted(lines[name].items())) for name in order]
-    return _chart("Free blocks of THP size", drawn, "blocks", axis, quiet, how=(min,) * len(drawn))
+    return [(name, sorted(lines[name].items())) for name in order]
 
 
-def _reserve(rows: Rows, axis: Clock, page_size: int | None, quiet: Quiet) -> Lane | None:
+def _reserve(rows: Rows, size: int) -> Lines:
     """The HighAtomic reserve of all zones, at the moments at which it is known of each."""
     lines = []
     for name, column in (
         ("reserved", "highatomic_reserved_pages"),
         ("of it free", "highatomic_free_pages"),
     ):
-        sums: dict[float, int | None] = {}
+        pages: dict[float, list[int | None]] = {}
         for row in rows:
-            before, pages = sums.get(row["time"], 0), row[column]
-            known = before is not None and pages is not None
-            sums[row["time"]] = before + pages * (page_size or 1) if known else None
-        points = [(at, float(value)) for at, value in sorted(sums.items()) if value is not None]
-        lines.append((name, points))
-    unit = "" if page_size else "pages"
-    return _chart("HighAtomic reserve", lines, unit, axis, quiet, how=(max, min))
+            pages.setdefault(row["time"], []).append(row[column])
+        sums = {at: sum(map(float, each)) for at, each in pages.items() if None not in each}
+        lines.append((name, [(at, sums[at] * size) for at in sorted(sums)]))
+    return lines
 
 
-def _pressure(rows: Rows, axis: Clock, quiet: Quiet) -> Lane | None:
+def _pressure(rows: Rows) -> Lines:
     lines: dict[str, list[tuple[float, float, float]]] = {"some": [], "full": []}
     for row in rows:
         if row["kind"] in lines and row["stall_seconds"] is not None:
             lines[row["kind"]].append((row["time"], row["stall_seconds"], row["period_seconds"]))
-    drawn = [
+    return [
         (f"{kind} tasks waiting", [(at, 100 * share) for at, share in _over(points)])
         for kind, points in lines.items()
     ]
-    most = max((value for _, points in drawn for _, value in points), default=0.0)
-    top = next(limit for limit in (1, 5, 20, 100) if most <= limit or limit == 100)
-    return _chart("Memory pressure", drawn, "% of the time", axis, quiet, rate=True, top=float(top))
 
 
 def _over(points: list[tuple[float, float, float]]) -> Points:
@@ -268,66 +236,37 @@ def _rates(rows: Rows, samples: Rows) -> dict[str, Points]:
     }
 
 
-def _unread(sample: dict[str, Any]) -> list[str]:
+def _unread(sample: Row) -> list[str]:
     return str(sample["unread"] or "").split(", ")
 
 
-def _gauges(rows: Rows) -> dict[str, Points]:
-    found: dict[str, Points] = {}
-    for row in rows:
-        found.setdefault(row["name"], []).append((row["time"], row["value"]))
-    return {name: sorted(points) for name, points in found.items()}
-
-
-def _marks(rows: Rows, axis: Clock) -> list[Mark]:
+def _marks(rows: Rows, axis: Clock) -> list[Row]:
     """What is marked, no two of a kind at the same place."""
-    found: dict[tuple[str, int], tuple[float, int]] = {}
+    found: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if row["name"] in MARKED:
-            place = (
-                row["name"],
-                int(axis.at(row["time"]) * time_panel.MAX_POINTS / time_panel.WIDTH),
-            )
-            count = found.get(place, (0.0, 0))[1]
-            found[place] = row["time"], count + row["count"]
+            place = int(axis.at(row["time"]) * time_panel.MAX_POINTS / time_panel.WIDTH)
+            found.setdefault((row["name"], place), []).append(row)
     happened = []
-    for (name, _), (at, count) in sorted(found.items(), key=lambda item: item[1][0]):
+    for (name, _), members in found.items():
         label, loud = MARKED[name]
+        at, count = members[-1]["time"], sum(row["count"] for row in members)
         words = display.plural(count, label) if count > 1 else label
         happened.append((at, words, f"{words}, until {axis.label(at, 1)}", loud))
-    return time_panel.marks(happened, axis)
+    return time_panel.marks(sorted(happened, key=lambda each: each[0]), axis)
 
 
-def _events(rows: Rows, samples: Rows) -> list[EventSum]:
+def _events(rows: Rows, samples: Rows) -> list[tuple[str, str, int, int, int, str]]:
+    """Kinds of events: (name, words, times, periods, most in one, which ended), OOM kills first."""
     at = {row["time"]: row["at"] for row in samples}
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row["name"], []).append(row)
     sums = []
     for name, members in found.items():
         worst = max(members, key=lambda row: row["count"])
-        sums.append(
-            EventSum(
-                display.cut(name, 60),
-                display.cut(members[0]["event"], 120),
-                sum(row["count"] for row in members),
-                len(members),
-                worst["count"],
-                at.get(worst["time"], ""),
-            )
-        )
-    sums.sort(key=lambda event: (event.name != "oom_kill", -event.count, event.name))
+        count, ended = sum(row["count"] for row in members), at.get(worst["time"], "")
+        name, words = display.cut(name, 60), display.cut(members[0]["event"], 120)
+        sums.append((name, words, count, len(members), worst["count"], ended))
+    sums.sort(key=lambda event: (event[0] != "oom_kill", -event[2], event[0]))
     return sums[:MAX_EVENTS]
-
-
-WATCH = Picture(
-    "watch",
-    "watch_samples",
-    frozenset({"time", "at", "period_seconds", "unread"}),
-    view,
-    others=frozenset({"psi_series", "thp_free_blocks_series", "zone_series"})
-    | {"watch_events", "watch_overhead"}
-    | {"page_owner_growth", "page_owner_stacks", "page_owner_snapshots"},
-    parts=owner_pictures.SERIES,
-    chosen={"counter_rates": rates_wanted, "gauge_series": levels_wanted},
-)
