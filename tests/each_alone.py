@@ -62,11 +62,11 @@ def main() -> None:
     import mmscope.reports.watch.watch_bundle  # noqa: F401
     from mmscope.reports.bundle.redact import vocabulary
     from mmscope.reports.findings.findings import OURS
-    from mmscope.reports.page.environment import environment_of
+    from mmscope.reports.page.environment import environment
 
     vocabulary()
     OURS()
-    templates = environment_of(None, "")
+    templates = environment()
     for name in templates.list_templates(["html"]):
         templates.get_template(name)
     for line in sys.stdin:

@@ -4,6 +4,7 @@
 import functools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import made_hosts
 import pytest
@@ -14,13 +15,13 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.findings.findings import ask, load_questions
 from mmscope.reports.findings.incidents import incidents
-from mmscope.reports.page.culprit import Culprit, culprit
+from mmscope.reports.page.card import culprit
 from mmscope.reports.page.report import render, write
 
 REAL = Path(__file__).parent / "bundles" / "v0.1.0"
 
 
-def of(bundle: Bundle) -> Culprit | None:
+def of(bundle: Bundle) -> dict[str, Any] | None:
     told = incidents(ask(open_database(bundle), load_questions()).found)
     return culprit(bundle, told[0].causes[0].worst, 4096)
 
@@ -38,21 +39,24 @@ def test_free_memory_by_order_with_what_thp_may_not_have() -> None:
         row for row in bundle.rows("free_blocks") if (row["node"], row["zone"]) == (1, "Normal")
     ]
     most = max(sum(row["pages"] for row in rows if row["order"] == n) for n in range(11))
-    for bar in found.bars:
-        here = [row for row in rows if row["order"] == int(bar.name)]
+    for name, _, width, marked, loud in found["bars"]:
+        here = [row for row in rows if row["order"] == int(name)]
         pages = sum(row["pages"] for row in here)
         reserve = sum(row["pages"] for row in here if row["migratetype"] == "HighAtomic")
-        large = int(bar.name) >= 9
-        assert bar.width == pytest.approx(100 * pages / most, abs=0.01)
-        assert bar.marked == pytest.approx(100 * reserve * large / most, abs=0.01)
-        assert bar.loud == large
+        large = int(name) >= 9
+        assert width == pytest.approx(100 * pages / most, abs=0.01)
+        assert marked == pytest.approx(100 * reserve * large / most, abs=0.01)
+        assert loud == large
 
 
 def test_orders_that_are_not_there_are_named(tmp_path: Path) -> None:
     found = of(made("fragmented at 1.4 % free").write(tmp_path / "b"))
     assert found is not None
-    assert "marked: nothing of order 9 and above" in found.words
-    assert [(bar.name, bar.marked) for bar in found.bars if bar.loud] == [("9", 0), ("10", 0)]
+    assert "marked: nothing of order 9 and above" in found["words"]
+    assert [(name, marked) for name, _, _, marked, loud in found["bars"] if loud] == [
+        ("9", 0),
+        ("10", 0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +70,9 @@ def test_orders_that_are_not_there_are_named(tmp_path: Path) -> None:
 def test_the_owner_among_the_largest(tmp_path: Path, sick: str, name: str) -> None:
     found = of(made(sick).write(tmp_path / "b"))
     assert found is not None
-    assert [bar.name for bar in found.bars if bar.loud] == [name]
-    assert len(found.bars) > 1
-    assert max(bar.width for bar in found.bars) == 100
+    assert [each for each, *_, loud in found["bars"] if loud] == [name]
+    assert len(found["bars"]) > 1
+    assert max(width for _, _, width, *_ in found["bars"]) == 100
 
 
 @pytest.mark.parametrize("sick", ["a driver's leak", "swap thrash", "per-CPU lists hoard"])
@@ -82,7 +86,7 @@ def test_an_owner_behind_the_largest_is_shown_for_it(tmp_path: Path) -> None:
     rows += [replace(rows[1], handle=100 + n, pages=rows[1].pages + n) for n in range(9)]
     found = of(host.write(tmp_path / "b"))
     assert found is not None
-    assert [bar.loud for bar in found.bars] == [False] * 4 + [True]
+    assert [loud for *_, loud in found["bars"]] == [False] * 4 + [True]
 
 
 def test_of_a_damaged_table_there_is_none(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from mmscope.reports.compare.difference_pictures import DIFFERENCES
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.drawn import PictureView, draw
-from mmscope.reports.page.environment import environment_of
+from mmscope.reports.page.environment import context_of
 from mmscope.reports.page.report import render
 from mmscope.reports.page.views import differences
 from mmscope.reports.pictures.registry import PICTURES
@@ -43,6 +43,8 @@ from mmscope.reports.pictures.registry import PICTURES
 Levels = Sequence[Mapping[str, Rows]]
 StacksLevels = Sequence[Mapping[str, Stacks]]
 Drawn = dict[str, PictureView]
+# Of a page; what is to be downloaded has no place here.
+CONTEXT = context_of(4096) | {"offer": lambda download: download.name}
 
 REAL = real_rows()
 REAL_LEVELS: Levels = [{name: rows[:n] for name, rows in REAL.items()} for n in range(3)]
@@ -79,7 +81,7 @@ def drawn(tmp_path: Path, levels: Levels, stacks: StacksLevels) -> Iterator[tupl
         for name, level in chosen.items():
             shutil.copyfile(whole[level].path / files[name], now / files[name])
         bundle = Bundle(now)
-        views = itertools.chain(*(views for views, _ in draw(bundle).pictures.values()))
+        views = itertools.chain(*draw(bundle, CONTEXT).values())
         yield bundle, {view.name: view for view in views}
 
 
@@ -118,7 +120,7 @@ def test_so_are_differences(tmp_path: Path, levels: Levels, stacks: StacksLevels
     seen = set()
     for before, after in itertools.product(bundles, repeat=2):
         comparison = compare(before, after, (NOTHING, NOTHING), draw=True)
-        for view in differences(comparison, environment_of(4096, "")):
+        for view in differences(comparison, context_of(4096)):
             assert view.fault is None, (view.name, view.error)
             assert view.html or view.error.startswith("table ")
             seen.add(view.name)

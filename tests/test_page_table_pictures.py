@@ -107,7 +107,9 @@ def test_the_axis_of_regions_has_their_sizes_where_there_is_room() -> None:
 def test_what_is_small_can_be_seen() -> None:
     reader = page_tables.draw(tables(), PAGE)["trees"][0]
     # 78 MiB of tables' worth of zero pages in 40 GiB: a five-hundredth.
-    assert [(look, height) for look, _, height in reader["regions"][1]["parts"]] == [("pt-zero", 5.0)]
+    assert [(look, height) for look, _, height in reader["regions"][1]["parts"]] == [
+        ("pt-zero", 5.0)
+    ]
 
 
 def test_from_proc_alone_there_are_sizes_alone() -> None:

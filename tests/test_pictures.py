@@ -296,7 +296,9 @@ class TestFreeHeatmap:
         assert shown == expected
 
     def grids(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        grids: list[dict[str, Any]] = free_heatmap.free_lists.draw({"free_blocks": rows}, PAGE)["grids"]
+        grids: list[dict[str, Any]] = free_heatmap.free_lists.draw({"free_blocks": rows}, PAGE)[
+            "grids"
+        ]
         return grids
 
     def test_totals_are_the_sums(self) -> None:

@@ -349,7 +349,7 @@ MISSED = NotChecked("id", "title", "reason")
 def test_the_card_says_what_is_wrong_or_what_was_checked(
     small: Bundle, verdict: Verdict, said: str
 ) -> None:
-    assert card(small, verdict, incidents(verdict.found), "h").sentence == said
+    assert card(small, verdict, incidents(verdict.found), "h")["sentence"] == said
 
 
 @pytest.mark.parametrize(

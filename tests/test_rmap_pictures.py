@@ -103,7 +103,9 @@ def test_a_machine_without_anon_vmas_or_ksm_has_pictures_too() -> None:
 
 def test_visits_of_a_page_are_those_of_one_pass() -> None:
     drawn = rmap_visits.draw(tables(), 4096)
-    (_, (whole, whole_at, whole_time), (indexed, indexed_at, indexed_time)), everything = drawn["bars"]
+    (_, (whole, whole_at, whole_time), (indexed, indexed_at, indexed_time)), everything = drawn[
+        "bars"
+    ]
     assert (whole, indexed, drawn["here"]) == (5_120_000, 256, "whole range")
     assert (whole_time, indexed_time) == ("307 ms", "0.015 ms")
     assert everything[1][:2] == (rmap_rows.COST.visits, 100)

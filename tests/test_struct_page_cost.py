@@ -277,7 +277,9 @@ class TestSectionMap:
 
     def test_a_machine_of_any_size_fits(self) -> None:
         for count in (1, MAX_CELLS, MAX_CELLS + 1, 65_536, MAX_SECTIONS):
-            drawn = vmemmap_pictures.vmemmap_sections.draw({"vmemmap_sections": [sections(count)]}, 4096)
+            drawn = vmemmap_pictures.vmemmap_sections.draw(
+                {"vmemmap_sections": [sections(count)]}, 4096
+            )
             cells = sum(length for *_, length in strokes(drawn["strokes"][0][1]))
             assert cells == -(-count // drawn["per_cell"]) <= MAX_CELLS
             assert drawn["rows"] * COLUMNS >= cells

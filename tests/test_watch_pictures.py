@@ -247,7 +247,9 @@ def test_what_grew_in_page_owner_is_on_the_clock_of_the_watch() -> None:
     # The machine's clock is two hours ahead of page_owner's, which is UTC; read 4 ms apart.
     both = tables() | grown("2026-11-20T05:05:00.004+02:00")
     lane = chart(watch.draw(both, 4096), "Allocation stacks that grew most")
-    assert lane["unit"] == "MiB" and [points for *_, points in lane["lines"]] == ["300 1 330 1 360 1"]
+    assert lane["unit"] == "MiB" and [points for *_, points in lane["lines"]] == [
+        "300 1 330 1 360 1"
+    ]
     beside = owner_pictures.page_owner_growth.draw(both, 4096)
     assert beside["chart"] is None and beside["in_watch"]
 
@@ -257,7 +259,9 @@ def test_what_grew_in_page_owner_is_on_the_clock_of_the_watch() -> None:
 )
 def test_what_grew_at_another_time_has_a_clock_of_its_own(start: str) -> None:
     apart = tables() | grown(start)
-    assert not [c for c in watch.draw(apart, 4096)["charts"] if c["title"].startswith("Allocation stacks")]
+    assert not [
+        c for c in watch.draw(apart, 4096)["charts"] if c["title"].startswith("Allocation stacks")
+    ]
     beside = owner_pictures.page_owner_growth.draw(apart, 4096)
     assert beside["clock"].start == datetime.fromisoformat(start)
     assert [points for *_, points in beside["chart"]["lines"]] == ["0 1 30 1 60 1"]

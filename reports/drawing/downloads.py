@@ -10,7 +10,7 @@ before tables, with the largest ones where all find no room.
 
 While the page is made, every download is a mark that no text of a bundle can forge (control
 characters are shown as words everywhere); when all of the page is known, :meth:`Downloads.fill`
-puts links in.
+puts links in. What was drawn and is not in the page takes no room.
 
 Cannot know: how small something packs. So much of it is packed as there is room, and then dropped.
 """
@@ -85,60 +85,42 @@ class Downloads:
         self.offered.append(download)
         return Markup(f"\0{len(self.offered) - 1}\0")
 
-    def taken(self, html: Markup, offered: list[Download]) -> Markup:
-        """HTML that was made apart, with the downloads that were offered there."""
-        return Markup(MARK.sub(lambda mark: self.offer(offered[int(mark[1])]), html))
-
     def fill(self, html: str, most: int = MAX_REPORT_BYTES) -> str:
         """
         The page with its downloads.
 
         :param most: bytes that it may have; it has more only if it had them before.
         """
-        words = {number: _without(download) for number, download in enumerate(self.offered)}
-        room = _Room(most - len(html.encode()) - sum(len(text.encode()) for text in words.values()))
+        words = {number: _without(self.offered[number]) for number in map(int, MARK.findall(html))}
+        room = most - len(html.encode()) - sum(len(text.encode()) for text in words.values())
         smallest = sorted(words, key=lambda number: self.offered[number].raw_bytes)
         stacks = [number for number in smallest if self.offered[number].stacks]
-        share = int(room.bytes * STACKS_SHARE)
+        share = int(room * STACKS_SHARE)
         for place, number in enumerate(stacks):
-            before = room.bytes
-            said = words[number]
+            before = words[number]
             words[number] = _stacks_within(
-                self.offered[number], said, share // (len(stacks) - place)
+                self.offered[number], before, share // (len(stacks) - place)
             )
-            room.bytes += len(said.encode()) - len(words[number].encode())
-            share -= before - room.bytes
+            grown = len(words[number].encode()) - len(before.encode())
+            room, share = room - grown, share - grown
         missed = 0
         for number in (number for number in smallest if number not in stacks):
             if missed == MISSES:
                 break
-            download, said = self.offered[number], words[number]
-            packed = _packed(download.read(), room.packed(_link(download.name, b""), said))
-            if packed and room.take(link := _link(download.name, packed), said):
-                words[number] = link
-                missed = 0
+            download, before = self.offered[number], words[number]
+            packed = _packed(download.read(), _fits(room, before, _link(download.name, b"")))
+            link = _link(download.name, packed)
+            left = room + len(before.encode()) - len(link.encode())
+            if packed and left >= 0:
+                words[number], room, missed = link, left, 0
             else:
                 missed += 1
         return MARK.sub(lambda mark: words[int(mark[1])], html)
 
 
-@dataclass
-class _Room:
-    """Bytes that the page may still grow by."""
-
-    bytes: int
-
-    def packed(self, link: str, said: str) -> int:
-        """How long something packed may be, whose link takes so much else."""
-        return (self.bytes + len(said.encode()) - len(link.encode()) - 16) // 4 * 3
-
-    def take(self, link: str, said: str) -> bool:
-        """Put a link in the place of what was said there, if it fits."""
-        left = self.bytes + len(said.encode()) - len(link.encode())
-        if left < 0:
-            return False
-        self.bytes = left
-        return True
+def _fits(room: int, before: str, link: str) -> int:
+    """How long something packed may be, whose link takes so much else."""
+    return (room + len(before.encode()) - len(link.encode()) - 16) // 4 * 3
 
 
 def _file(name: str) -> str:
@@ -162,15 +144,14 @@ def _stacks_within(download: Download, said: str, share: int) -> str:
     """
     assert download.stacks is not None
     count, largest = download.stacks
-    room = _Room(share)
-    if packed := _packed(download.read(), room.packed(_link(download.name, b""), said)):
+    if packed := _packed(download.read(), _fits(share, said, _link(download.name, b""))):
         return _link(download.name, packed)
     kept = f"<code>{escape(visible(download.kept))}</code>"
 
     def words(some: int) -> str:
         return f"the {some:,} largest of {count:,} stacks; all of them: {kept} in the bundle"
 
-    fits = room.packed(_link(download.name, b"", words(count)), said)
+    fits = _fits(share, said, _link(download.name, b"", words(count)))
     some = min(count, count * fits * PACKS // max(download.raw_bytes, 1))
     for _ in range(TRIES):
         if some < LEAST_STACKS:
@@ -250,9 +231,8 @@ def folded(stacks: dict[str, int], name: str, kept: str) -> Download:
     root: what stands beside each other is alike, and packs to a third of what it else would.
     """
     size = sum(len(stack) + 8 for stack in stacks)
-    # Which another process may hand over.
-    read, largest = functools.partial(_lines, stacks), functools.partial(_largest, stacks)
-    return Download(name, size, kept, read, (len(stacks), largest))
+    largest = functools.partial(_largest, stacks)
+    return Download(name, size, kept, functools.partial(_lines, stacks), (len(stacks), largest))
 
 
 def _lines(stacks: dict[str, int]) -> Iterator[bytes]:

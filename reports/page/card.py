@@ -1,49 +1,46 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 The incident card: what the first screen says. What is wrong and what it likely comes from, how bad
-it is, since when, what to do first, and all memory in one bar with what it is about marked.
+it is, since when, what to do first, and all memory in one bar with what it is about marked. Beside
+it a small picture: what the likely cause is about, marked among its like.
 
-Cannot know: more than the findings. Where they were clear it says what was checked.
+Cannot know: more than the findings, and the rows on which they stand (``proof``). Where they were
+clear it says what was checked.
 """
 
 import contextlib
-from dataclasses import dataclass
+import heapq
+import itertools
+from collections import Counter
+from typing import Any
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.declared import TABLES
+from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.refusals import Fault
+from mmscope.reports.drawing.row_names import DESCRIBES, name_of
 from mmscope.reports.findings.findings import (
     SEVERITIES,
     Finding,
-    Step,
     Verdict,
     all_clear,
     only_notices,
 )
 from mmscope.reports.findings.incidents import Incident
-from mmscope.reports.page.culprit import Culprit, culprit
+from mmscope.reports.findings.proof import Proof
+from mmscope.reports.page.missing import why_missing
 from mmscope.reports.pictures.memory_bar import memory_bar, segments
 from mmscope.reports.pictures.picture import Row
 
 NOUNS = {"critical": ("critical finding",), "warning": ("warning",), "notice": ("notice",)}
 MAX_HARM = 3  # effects that it names
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """The first screen. Texts are plain, with values from the bundle in them."""
-
-    sentence: str
-    counted: str  # findings by severity; empty where there are none
-    severity: str  # of the worst; empty where there is none
-    seen: Finding | None  # the likely cause
-    harm: list[Finding]  # what may come of it
-    since: str
-    step: Step | None
-    command: str
-    memory: list[Row]
-    marked: set[str]  # classes of memory that it is about
-    culprit: Culprit | None  # among its like
+FREE_BLOCKS = "free_blocks"
+MAX_BARS = 5
+MAX_ORDERS = 16  # what there is room for; no kernel has more
+# Memory without an owner, that is there anyway, or all of it: a bar of these blames no one.
+NOBODYS = {"free", "mapped", "all"}
 
 
 def card(
@@ -52,9 +49,9 @@ def card(
     told: list[Incident],
     host: str,
     faults: list[Fault] | None = None,
-) -> Card:
+) -> dict[str, Any]:
     """
-    What to say first.
+    What to say first; texts are plain, with values from the bundle in them.
 
     :param told: the incidents of *verdict*, the worst first.
     :param faults: gets what mmscope failed to draw.
@@ -66,44 +63,28 @@ def card(
         with contextlib.suppress(Exception):
             memory = segments(list(bundle.rows(table.name)))
     if not told:
-        said = f"{host}: {all_clear(verdict)}."
-        return Card(
-            sentence=said,
-            counted="",
-            severity="",
-            seen=None,
-            harm=[],
-            since="",
-            step=None,
-            command="",
-            memory=memory,
-            marked=set(),
-            culprit=None,
-        )
+        sentence = f"{host}: {all_clear(verdict)}."
+        said = {"sentence": sentence, "counted": "", "severity": "", "seen": None}
+        return said | {"memory": memory, "marked": set()}
     first = told[0]
+    cause = first.causes[0].worst
     notices = only_notices(verdict)
     step, command = first.first_step or (None, "")
-    sinces = [finding.since for each in first.told for finding in each.findings if finding.since]
-    return Card(
-        sentence=f"{host}: {notices}{first.sentence}" if notices else first.sentence,
-        counted=counted(verdict, told),
-        severity=first.severity,
-        seen=first.causes[0].worst,
-        harm=[each.worst for each in first.effects[:MAX_HARM]],
-        since=sinces[0] if sinces else "",
-        step=step,
-        command=command,
-        memory=memory,
-        marked={
-            name for each in first.causes for finding in each.findings for name in finding.classes
-        },
-        culprit=culprit(
-            bundle,
-            first.causes[0].worst,
-            display.plain_int(bundle.target.get("page_size")),
-            faults,
-        ),
-    )
+    sinces = (finding.since for each in first.told for finding in each.findings if finding.since)
+    page_size = display.plain_int(bundle.target.get("page_size"))
+    return {
+        "sentence": f"{host}: {notices}{first.sentence}" if notices else first.sentence,
+        "counted": counted(verdict, told),
+        "severity": first.severity,
+        "seen": cause,  # the likely one
+        "harm": [each.worst for each in first.effects[:MAX_HARM]],
+        "since": next(sinces, ""),
+        "step": step,
+        "command": command,
+        "memory": memory,
+        "marked": {c for each in first.causes for f in each.findings for c in f.classes},
+        "culprit": culprit(bundle, cause, page_size, faults),
+    }
 
 
 def counted(verdict: Verdict, told: list[Incident]) -> str:
@@ -121,3 +102,99 @@ def counted(verdict: Verdict, told: list[Incident]) -> str:
     if len(told) == things:
         return listed
     return f"{listed}, in {display.plural(len(told), 'incident')}"
+
+
+def culprit(
+    bundle: Bundle, finding: Finding, page_size: int | None, faults: list[Fault] | None = None
+) -> Row | None:
+    """
+    What a finding is about, marked among its like; None where it would say no more than its words.
+
+    Of free memory it is the orders of one zone, side by side (``upright``); of memory with an owner
+    the largest rows of the table that the finding stands on. A bar is (name, amount, width, width
+    of what is marked, whether it is what the finding is about, though nothing may be there); widths
+    are per cent of the longest.
+
+    :param faults: gets what mmscope failed to draw.
+    """
+    for proof in finding.proofs:
+        table = bundle.tables.get(proof.table)
+        if table is None or not proof.columns <= {c.name for c in table.columns}:
+            continue
+        draw = _orders if proof.table == FREE_BLOCKS else _owners
+        try:
+            if found := draw(bundle, proof, page_size):
+                return found
+        except BundleError:  # damaged: which its section says
+            continue
+        except Exception as error:
+            held, _ = bundle.held([proof.table])
+            if faults is not None and held:
+                looked_at = (bundle, proof.table, held[proof.table])
+                _, fault = why_missing(f"of {finding.id}", error, proof.table, [looked_at])
+                faults += [fault] if fault else []
+    return None
+
+
+def _orders(bundle: Bundle, proof: Proof, page_size: int | None) -> Row | None:
+    """Free memory of the proof's zones by order, with that of the proof marked."""
+    zones = [each for each in proof.equal if each[0] in ("node", "zone")]
+    pages: Counter[int] = Counter()
+    marked: Counter[int] = Counter()
+    for row in bundle.rows(FREE_BLOCKS):
+        if all(row[name] in values for name, values in zones):
+            pages[row["order"]] += row["pages"]
+            if proof.holds(row):
+                marked[row["order"]] += row["pages"]
+    least = dict(proof.least).get("order")
+    most = max(pages.values(), default=0)
+    if not most or len(pages) > MAX_ORDERS or (least is None and not marked):
+        return None
+    bars = [
+        (
+            str(order),
+            display.pages(pages[order], page_size),
+            bar_percent(pages[order], most),
+            bar_percent(marked[order], most),
+            order in marked or (least is not None and order >= least),
+        )
+        for order in sorted(pages)
+    ]
+    where = ", ".join(f"{name} {values[0]}" for name, values in zones)
+    types = dict(proof.equal).get("migratetype")
+    whose = f" of type {types[0]}" if types else ""
+    held = display.pages(marked.total(), page_size) if marked else "nothing"
+    of = f" of order {least} and above" if least is not None else ""
+    words = f"Free memory by order, {where or 'all zones'}; marked: {held}{whose}{of}"
+    return {"words": words, "table": FREE_BLOCKS, "upright": True, "bars": bars}
+
+
+def _owners(bundle: Bundle, proof: Proof, page_size: int | None) -> Row | None:
+    """The rows of a table that have most, with those of the proof marked."""
+    declared, table = TABLES.get(proof.table), bundle.tables[proof.table]
+    if declared is None or declared.memory in NOBODYS:
+        return None
+    sizes = [c for c in table.columns if c.unit in ("pages", "bytes")]
+    measure = next((c for c in sizes if declared.measure in ("", c.name)), None)
+    if measure is None:
+        return None
+
+    def sized(row: Row) -> int:
+        return int(row[measure.name] or 0)
+
+    named = [c for c in table.columns if c.key or c.name in DESCRIBES]
+    rows = heapq.nlargest(MAX_BARS, bundle.rows(proof.table), key=sized)
+    if not any(proof.holds(row) for row in rows):
+        proven = filter(proof.holds, bundle.rows(proof.table))
+        rows = [*rows[:-1], *itertools.islice(proven, 1)]
+    if len(rows) < 2 or not sized(rows[0]):
+        return None
+    bars = []
+    for row in rows:
+        amount, guilty = sized(row), proof.holds(row)
+        said = display.pages(amount, page_size) if measure.unit == "pages" else display.size(amount)
+        width = bar_percent(amount, sized(rows[0]))
+        name = name_of(named, tuple(row[c.name] for c in named))
+        bars.append((name, said, width, width if guilty else 0.0, guilty))
+    words = f"{declared.title}, the largest; marked: what it is about"
+    return {"words": words, "table": proof.table, "upright": False, "bars": bars}

@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-A bundle's pictures as the HTML that the page has.
+A bundle's pictures as the HTML that the page has, and the rows that they are drawn from.
 
-Cannot know: the number of a download in the page, which is given where the picture is placed.
+Cannot know: the rows of a table that is damaged or too long; it says so in their place.
 """
 
+import contextlib
+import itertools
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.description import Table
-from mmscope.reports.drawing.downloads import Download, Downloads
+from mmscope.reports.bundle.description import BundleError, Table
 from mmscope.reports.drawing.refusals import Fault
-from mmscope.reports.page.environment import environment_of
+from mmscope.reports.page.environment import environment
 from mmscope.reports.page.missing import why_missing
-from mmscope.reports.page.picture_rows import picture_rows
-from mmscope.reports.page.sentences import uptime_of
+from mmscope.reports.pictures import profile_pictures
 from mmscope.reports.pictures.picture import Picture, Row, Tables
-from mmscope.reports.pictures.registry import PICTURES
+from mmscope.reports.pictures.registry import CHOSEN, LOOKED_AT, PARTS, PICTURES
 
+# Of the tables that are held in part.
+MAX_PART_ROWS = 300_000
 # Where some rows fail: so many parts of a picture are tried each by itself.
 MAX_APART = 32
 Draw = Callable[[Picture, Tables], Markup]
@@ -39,45 +42,66 @@ class PictureView:
     fault: Fault | None = None  # where mmscope failed
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """
-    Pictures of a bundle.
-
-    :ivar pictures: by the table that they belong to, with the downloads that their HTML counts.
-    """
-
-    pictures: dict[str, tuple[list[PictureView], list[Download]]]
-
-    def of(self, table: str, offers: Downloads) -> list[PictureView]:
-        """The pictures of a table, with their downloads among those of the page."""
-        views, offered = self.pictures.get(table, ([], []))
-        return [replace(view, html=offers.taken(view.html, offered)) for view in views]
-
-
 def page_size_of(bundle: Bundle) -> int | None:
     """The bytes of a page; None where the bundle does not say, or says what cannot be."""
     size = display.plain_int(bundle.target.get("page_size"))
     return size if size is not None and 0 < size < 1 << 40 else None
 
 
-def draw(bundle: Bundle) -> Drawn:
-    """Draw the pictures of a bundle."""
-    page_size, offers = page_size_of(bundle), Downloads()
-    environment = environment_of(page_size, uptime_of(bundle))
-    environment.globals["offer"] = offers.offer
+def draw(bundle: Bundle, context: dict[str, Any]) -> dict[str, list[PictureView]]:
+    """
+    Draw the pictures of a bundle, by the table that they belong to.
+
+    :param context: of the page.
+    """
     known, errors = picture_rows(bundle)
 
     def html(picture: Picture, tables: Tables) -> Markup:
-        template = environment.get_template(f"picture_{picture.name}.html")
-        return Markup(template.render(data=picture.draw(tables, page_size)))  # escapes everything
+        template = environment().get_template(f"picture_{picture.name}.html")
+        data = picture.draw(tables, context["page_size"])
+        return Markup(template.render(context, data=data))  # escapes everything
 
     found: dict[str, list[PictureView]] = {}
     for picture in PICTURES:
         table = bundle.tables.get(picture.table)
         if table and (view := _view(bundle, picture, table, known, errors, html)):
             found.setdefault(table.name, []).append(view)
-    return Drawn({table: (views, offers.offered) for table, views in found.items()})
+    return found
+
+
+def picture_rows(bundle: Bundle) -> tuple[Tables, dict[str, str]]:
+    """Rows by table, and of a profile's stacks by file; and why a table could not be read."""
+    found, why = bundle.held(LOOKED_AT & bundle.tables.keys())
+    known: Tables = {**found}
+    errors = {name: blame(bundle, error) for name, error in why.items()}
+    known |= _parts(bundle, known, errors)
+    if profile_pictures.TABLE in bundle.tables:
+        known |= profile_pictures.stacks(bundle)
+    return known, errors
+
+
+def _parts(bundle: Bundle, known: Tables, errors: dict[str, str]) -> Tables:
+    """The rows that pictures want of these; none of a table that is damaged, which is an error."""
+    found: Tables = {}
+    for name in PARTS.keys() & bundle.tables.keys():
+        try:
+            column, wanted = PARTS[name]
+            rows = bundle.rows(name, where=(column, wanted(known)))
+            found[name] = list(itertools.islice(rows, MAX_PART_ROWS))
+        except BundleError as error:
+            errors[name] = blame(bundle, error)
+        except (LookupError, TypeError, ValueError) as error:
+            errors[name] = f"table {name} is damaged, or one that its rows are chosen by: {error}"
+    for name in CHOSEN.keys() & bundle.tables.keys():
+        with contextlib.suppress(BundleError, LookupError, TypeError):
+            chosen = filter(CHOSEN[name], bundle.rows(name))
+            found[name] = list(itertools.islice(chosen, MAX_PART_ROWS))
+    return found
+
+
+def blame(bundle: Bundle, error: BundleError | str) -> str:
+    """An error without the folder's path, which says nothing on another machine."""
+    return str(error).replace(f"{bundle.path}{os.sep}", "").replace(f"{bundle.path}: ", "")
 
 
 def _view(

@@ -7,14 +7,13 @@ Cannot know: what a browser does that ignores the policy.
 """
 
 import base64
+import functools
 import hashlib
 import re
 from collections.abc import Iterable
-from types import CodeType
 from typing import Any
 
-from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from markupsafe import Markup
 
 from mmscope import FOLDER
@@ -61,33 +60,16 @@ def policy_of(style: str, script: str) -> str:
     )
 
 
-class CompiledTemplates(BytecodeCache):
-    """Compiled templates, for all environments of a process: a page has several."""
-
-    def __init__(self) -> None:
-        self._codes: dict[str, CodeType | None] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        bucket.code = self._codes.get(bucket.key)
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        self._codes[bucket.key] = bucket.code
-
-
-COMPILED = CompiledTemplates()
-
-
-def environment_of(page_size: int | None, uptime: str) -> Environment:
-    """The one place where values become HTML."""
+@functools.cache
+def environment() -> Environment:
+    """The one place where values become HTML; those that belong to a page are in its context."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
         finalize=_shown,
-        bytecode_cache=COMPILED,
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        optimized=False,  # what filters make of a constant is a page's own
     )
     environment.filters.update(
         count=display.count,
@@ -98,15 +80,12 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         commands=with_commands,
         heading=heading,
         unit_shown=unit_shown,
-        pages=lambda value: display.pages(value, page_size),
         capitalize_first=lambda text: text[:1].upper() + text[1:],
-        terms=lambda text: text,
-        compact=lambda value: display.compact(value, page_size),
+        pages=pass_context(lambda page, value: display.pages(value, page["page_size"])),
+        compact=pass_context(lambda page, value: display.compact(value, page["page_size"])),
+        terms=pass_context(lambda page, text: page["glossary"].mark(text)),
     )
     environment.globals.update(
-        page_size=page_size,
-        uptime=uptime,
-        glossary=Glossary(),
         section_title=section_title,
         plural=display.plural,
         share=display.share,
@@ -118,14 +97,23 @@ def environment_of(page_size: int | None, uptime: str) -> Environment:
         look=pageblock_map.look,
         bar_percent=bar_percent,
         heat_level=free_heatmap.level,
-        level_starts=free_heatmap.level_starts(page_size),
-        thp_order=thp_order(page_size),
         max_lines=charts.MAX_LINES,
         styles=Markup("\n".join(picture.style for picture in PICTURES if picture.style)),
         max_text_columns=MAX_TEXT_COLUMNS,
         text_classes=text_classes,
     )
     return environment
+
+
+def context_of(page_size: int | None, uptime: str = "") -> dict[str, Any]:
+    """What all templates of a page have, beside their own values."""
+    return {
+        "page_size": page_size,
+        "uptime": uptime,
+        "glossary": Glossary(),
+        "level_starts": free_heatmap.level_starts(page_size),
+        "thp_order": thp_order(page_size),
+    }
 
 
 def _shown(value: Any) -> Any:

@@ -7,30 +7,15 @@ page is not shown.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from mmscope.reports.page.views import FindingView, SectionView
 
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """
-    A question.
-
-    :ivar findings: that answer it; of those in the page the first, which is the worst cause.
-    :ivar places: ids of pictures and tables that answer it where no such finding was made, the
-        best first.
-    """
-
-    words: str
-    findings: tuple[str, ...]
-    places: tuple[str, ...]
-
-
 GREW = "What grew?"
-ASKED = (
-    Asked("Who has the memory?", (), ("picture-memory_bar", "table-page_owner_stacks")),
-    Asked(
+# A question; findings that answer it, of those in the page the first, which is the worst cause; ids
+# of pictures and tables that answer it where no such finding was made, the best first.
+ASKED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("Who has the memory?", (), ("picture-memory_bar", "table-page_owner_stacks")),
+    (
         "Why do huge pages fail?",
         (
             *("highatomic-starves-thp", "external-fragmentation", "compaction-fails"),
@@ -38,7 +23,7 @@ ASKED = (
         ),
         ("picture-fragmentation",),
     ),
-    Asked(
+    (
         "Why does exit take long?",
         (
             *("page-table-bloat", "sparse-page-tables", "huge-zero-deposits", "slow-exit"),
@@ -46,12 +31,12 @@ ASKED = (
         ),
         ("table-exit_costs",),
     ),
-    Asked(
+    (
         GREW,
         ("page-owner-took-growth", "page-owner-stack-grows", "watch-kernel-memory-grows"),
         ("picture-page_owner_growth", "picture-watch"),
     ),
-    Asked("May vm.min_free_kbytes be raised?", (), ("picture-min_free",)),
+    ("May vm.min_free_kbytes be raised?", (), ("picture-min_free",)),
 )
 
 
@@ -73,13 +58,13 @@ def questions(
             *(f"picture-{view.name}" for view in section.pictures[table.name] if not view.error),
         )
     }
-    for asked in ASKED:
-        answers = [view for view in findings if view.finding.id in asked.findings]
+    for question, answered_by, pictured in ASKED:
+        answers = [view for view in findings if view.finding.id in answered_by]
         goals = [view.anchor for view in answers if not view.finding.other_boot]
-        goals += [place for place in asked.places if place in places]
-        if asked.words == GREW:
+        goals += [place for place in pictured if place in places]
+        if question == GREW:
             goals = [*compared, *goals]
         if goals:
-            yield asked.words, goals[0]
+            yield question, goals[0]
         elif answers:
-            yield f"{asked.words}{answers[0].finding.aside}", answers[0].anchor
+            yield f"{question}{answers[0].finding.aside}", answers[0].anchor

@@ -20,7 +20,6 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
 from markupsafe import Markup
 
 from mmscope import __version__
@@ -37,8 +36,7 @@ from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card
 from mmscope.reports.page.drawn import PictureView, draw, page_size_of
-from mmscope.reports.page.environment import environment_of, policy_of, squeeze
-from mmscope.reports.page.glossary import Glossary
+from mmscope.reports.page.environment import context_of, environment, policy_of, squeeze
 from mmscope.reports.page.questions import questions
 from mmscope.reports.page.sentences import (
     FACTS,
@@ -93,50 +91,54 @@ def render(
     :param comparison: with a baseline; of this bundle and this verdict.
     :param faults: gets what mmscope failed to draw, which the page says in its place.
     """
-    page_size = page_size_of(bundle)
-    pictures = draw(bundle)
-    environment, offers = _of_this_page(bundle, page_size)
-    sections = section_views(
-        bundle, lambda table: pictures.of(table, offers), page_size, verdict.found
-    )
+    page_size, offers = page_size_of(bundle), Downloads()
+    context = context_of(page_size, uptime_of(bundle)) | {"offer": offers.offer}
+    sections = section_views(bundle, draw(bundle, context), page_size, verdict.found)
     anchors = {view.name: view.anchor for view in reversed(sections)}
     host = host_of(bundle)
     told = incidents(verdict.found)
-    incident_list = list(incident_views(bundle, told, anchors, verdict.found, sections))
-    findings = [view for each in incident_list for view in each.findings]
+    incident_list = incident_views(bundle, told, anchors, verdict.found, sections)
+    findings = [view for each in incident_list for view in each["findings"]]
     for view in sections:
         view.findings.extend(f for f in findings if f.finding.section == view.name)
     versus = comparison_view.view(comparison) if comparison else None
-    different = list(differences(comparison, environment)) if comparison else []
+    different = list(differences(comparison, context)) if comparison else []
     if faults is not None:
         faults += _failed(sections, different, comparison)
-    html = environment.get_template("report.html").render(
-        host=host,
-        card=card(bundle, verdict, told, host, faults),
-        unknown=unknown(verdict),
-        reading=reading(bundle.sections),
-        facts=facts_of(bundle, page_size),
-        caveats=_caveats(bundle),
-        unwritten=bundle_format.lacking(bundle).listed,
-        other_facts=sorted((k, target_text(v)) for k, v in bundle.target.items() if k not in FACTS),
-        marks=table_view(bundle, bundle.tables[IMPOSSIBLE], page_size)
-        if IMPOSSIBLE in bundle.tables
-        else None,
-        findings=findings,
-        incidents=incident_list,
-        folded=len(sections) > MAX_OPEN,
-        verdict=verdict,
-        sections=sections,
-        severities=SEVERITIES,
-        most_in_contents=MAX_CONTENTS,
-        versus=versus,
-        questions=list(questions(sections, findings, _compared(versus))),
-        differences=different,
-        anchor_of=lambda finding: next(
-            (view.anchor for view in findings if view.finding is finding), ""
-        ),
-        bundle_version=bundle.version,
-        **_looks(environment, {p.name for v in sections for ps in v.pictures.values() for p in ps}),
+    html = (
+        environment()
+        .get_template("report.html")
+        .render(
+            context,
+            host=host,
+            card=card(bundle, verdict, told, host, faults),
+            unknown=unknown(verdict),
+            reading=reading(bundle.sections),
+            facts=facts_of(bundle, page_size),
+            caveats=_caveats(bundle),
+            unwritten=bundle_format.lacking(bundle).listed,
+            other_facts=sorted(
+                (k, target_text(v)) for k, v in bundle.target.items() if k not in FACTS
+            ),
+            marks=table_view(bundle, bundle.tables[IMPOSSIBLE], page_size)
+            if IMPOSSIBLE in bundle.tables
+            else None,
+            findings=findings,
+            incidents=incident_list,
+            folded=len(sections) > MAX_OPEN,
+            verdict=verdict,
+            sections=sections,
+            severities=SEVERITIES,
+            most_in_contents=MAX_CONTENTS,
+            versus=versus,
+            questions=list(questions(sections, findings, _compared(versus))),
+            differences=different,
+            anchor_of=lambda finding: next(
+                (view.anchor for view in findings if view.finding is finding), ""
+            ),
+            bundle_version=bundle.version,
+            **_looks({p.name for v in sections for ps in v.pictures.values() for p in ps}),
+        )
     )
     return offers.fill(squeeze(html) + "\n")
 
@@ -161,18 +163,6 @@ def _failed(
     yield from comparison.faults if comparison else ()
 
 
-def _of_this_page(bundle: Bundle, page_size: int | None) -> tuple[Environment, Downloads]:
-    """Where its values become HTML, and its downloads; it has the places of terms, too."""
-    environment, offers, words = (
-        environment_of(page_size, uptime_of(bundle)),
-        Downloads(),
-        Glossary(),
-    )
-    environment.filters["terms"] = words.mark
-    environment.globals.update(offer=offers.offer, glossary=words)
-    return environment, offers
-
-
 def _compared(versus: comparison_view.View | None) -> list[str]:
     """Where a comparison in the page says what grew."""
     if versus is None:
@@ -183,17 +173,16 @@ def _compared(versus: comparison_view.View | None) -> list[str]:
 
 def page(template: str, **values: Any) -> str:
     """A page of another kind, of one of our templates: with the same style, script and policy."""
-    environment = environment_of(None, "")
-    html = environment.get_template(template).render(**_looks(environment), **values)
+    html = environment().get_template(template).render(context_of(None), **_looks(), **values)
     return squeeze(html) + "\n"
 
 
-def _looks(environment: Environment, pictures: Container[str] = ()) -> dict[str, str]:
+def _looks(pictures: Container[str] = ()) -> dict[str, str]:
     """Style, script and policy of every page, and who made it."""
     wanted = (script for picture, script in SCRIPTS_OF.items() if picture in pictures)
     names = [*SCRIPTS, *dict.fromkeys(wanted)]
-    style = squeeze(environment.get_template("report.css").render())
-    script = "\n".join(environment.get_template(name).render() for name in names)
+    style = squeeze(environment().get_template("report.css").render())
+    script = "\n".join(environment().get_template(name).render() for name in names)
     # Comments are for those who read the sources.
     script = squeeze(re.sub(r"^ *//.*$", "", script, flags=re.MULTILINE))
     return {

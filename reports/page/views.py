@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment
 from markupsafe import Markup
 
 from mmscope.drgn.tables import display
@@ -33,11 +32,10 @@ from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.incidents import Incident, Told
 from mmscope.reports.findings.proof import Proof
-from mmscope.reports.page.drawn import PictureView
-from mmscope.reports.page.environment import MAX_ROWS, text_classes
+from mmscope.reports.page.drawn import PictureView, blame
+from mmscope.reports.page.environment import MAX_ROWS, environment, text_classes
 from mmscope.reports.page.lights import lights
 from mmscope.reports.page.missing import why_missing
-from mmscope.reports.page.picture_rows import blame
 from mmscope.reports.page.sentences import host_of, intro, target_text
 
 MAX_CELLS = 1200
@@ -102,19 +100,6 @@ class FindingView:
     open: bool = False  # why it hurts and what to do are shown unasked
 
 
-@dataclass(frozen=True, slots=True)
-class IncidentView:
-    """Findings that belong together."""
-
-    causes: list[FindingView]
-    effects: list[FindingView]
-    of_recording: bool
-
-    @property
-    def findings(self) -> list[FindingView]:
-        return [*self.causes, *self.effects]
-
-
 def _anchor(prefix: str, name: str, taken: set[str]) -> str:
     """An id for something whose name may be anything, that no other has."""
     slug = re.sub(r"[^a-z0-9_]+", "-", name.lower())[:60].strip("-") or "unnamed"
@@ -129,14 +114,14 @@ def _anchor(prefix: str, name: str, taken: set[str]) -> str:
 
 def section_views(
     bundle: Bundle,
-    pictures: Callable[[str], list[PictureView]],
+    pictures: dict[str, list[PictureView]],
     page_size: int | None,
     found: Sequence[Finding] = (),
 ) -> list[SectionView]:
     """
     The bundle's sections in its order; then tables whose section is not listed there.
 
-    :param pictures: of the table of that name.
+    :param pictures: by their table.
     :param found: whose rows are marked.
     """
     stood_on: dict[str, list[tuple[str, Proof]]] = {}
@@ -149,7 +134,6 @@ def section_views(
         if table.name not in ("sections", IMPOSSIBLE):  # shown with the reading itself
             tables.setdefault(table.section, []).append(table)
     listed = {section.section or "unnamed": section for section in bundle.sections}
-    # First, since pictures may be drawn meanwhile.
     shown = {
         name: [table_view(bundle, table, page_size, _rows_of(table, stood_on)) for table in here]
         for name, here in tables.items()
@@ -166,14 +150,14 @@ def section_views(
                 status=section.status or "unknown" if section else "unknown",
                 section=section,
                 tables=shown.get(name, []),
-                pictures={table.name: pictures(table.name) for table in tables.get(name, ())},
+                pictures={t.name: pictures.get(t.name, []) for t in tables.get(name, ())},
                 findings=[],
             )
         )
     return views
 
 
-def differences(comparison: Comparison, environment: Environment) -> Iterator[PictureView]:
+def differences(comparison: Comparison, context: dict[str, Any]) -> Iterator[PictureView]:
     """What differs, drawn: of tables that both bundles have whole; or why it is not."""
     before, after = comparison.bundles
     page_size = display.plain_int(after.target.get("page_size"))
@@ -187,9 +171,9 @@ def differences(comparison: Comparison, environment: Environment) -> Iterator[Pi
         # As of a section's picture: whatever comes of it costs it alone.
         html, why, fault = "", "", None
         try:
-            html = environment.get_template(f"difference_{picture.name}.html").render(
-                data=picture.draw(rows[0], rows[1], page_size), sides=comparison.relation.dates
-            )
+            template = environment().get_template(f"difference_{picture.name}.html")
+            data = picture.draw(rows[0], rows[1], page_size)
+            html = template.render(context, data=data, sides=comparison.relation.dates)
         except Exception as error:
             looked_at = (
                 (b, picture.table, r) for b, r in zip(comparison.bundles, rows, strict=True)
@@ -335,9 +319,9 @@ def incident_views(
     anchors: dict[str, str],
     found: Sequence[Finding],
     sections: Sequence[SectionView],
-) -> Iterator[IncidentView]:
+) -> list[dict[str, Any]]:
     """
-    The incidents; the first one's worst cause is open.
+    The incidents with their causes and effects; the first one's worst cause is open.
 
     :param found: as they were given to :func:`section_views`, whose *sections* have their rows.
     """
@@ -357,13 +341,23 @@ def incident_views(
                 goals[proof.table] = anchor
         return list(goals.items())
 
-    for number, incident in enumerate(told):
+    views = []
+    for incident in told:
         causes, effects = (
             list(_finding_views(bundle, part, anchors, evidence, taken, found))
             for part in (incident.causes, incident.effects)
         )
-        causes[0].open = number == 0
-        yield IncidentView(causes, effects, incident.of_recording)
+        causes[0].open = not views
+        of_recording, findings = incident.of_recording, causes + effects
+        views.append(
+            {
+                "causes": causes,
+                "effects": effects,
+                "findings": findings,
+                "of_recording": of_recording,
+            }
+        )
+    return views
 
 
 def _finding_views(
