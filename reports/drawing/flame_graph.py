@@ -21,7 +21,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, repeat
+from itertools import accumulate
 
 from markupsafe import Markup, escape
 
@@ -30,6 +30,7 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.drawing.refusals import NotDrawn
 
 Stacks = Iterable[tuple[str, int]] | dict[str, int]  # root;…;leaf, value; a dict is folded
+Look = tuple[str, str, str]  # of a frame: class, mark before its name, words
 
 # A frame narrower than this cannot be seen, nor hit with a mouse.
 MIN_SHARE = 0.001
@@ -141,13 +142,11 @@ def flame_graph(
     :param kind: a frame's name and depth (the first frame has 1) to the class that colours it.
     :param frames: how many to draw at most.
     """
-    return _graph(
-        _sorted(_drawable(fold(stacks)), {}),
-        unit,
-        describe,
-        lambda node, whole: (kind(node.name, node.depth), "", _amount(node.value, unit, whole)),
-        frames,
-    )
+
+    def look(node: _Node, whole: int) -> Look:
+        return kind(node.name, node.depth), "", _amount(node.value, unit, whole)
+
+    return _graph(_drawable(fold(stacks)), {}, unit, describe, look, frames)
 
 
 def differential(
@@ -170,21 +169,19 @@ def differential(
     totals = sum(old.values()), sum(new.values())
     scaled = normalise and all(totals)
 
-    def words(is_after: bool) -> Callable[[_Node, int], tuple[str, str, str]]:
-        def look(node: _Node, whole: int) -> tuple[str, str, str]:
-            was, now = (node.other, node.value) if is_after else (node.value, node.other)
-            return growth(was, now, totals if scaled else None, unit)
+    def of_after(node: _Node, whole: int) -> Look:
+        return growth(node.other, node.value, totals if scaled else None, unit)
 
-        return look
+    def of_before(node: _Node, whole: int) -> Look:
+        return growth(node.value, node.other, totals if scaled else None, unit)
 
-    after_first = _sorted(new, old)
     return (
-        _graph(after_first, unit, f"{describe}, widths after", words(True), frames),
-        _graph(after_first.turned(), unit, f"{describe}, widths before", words(False), frames),
+        _graph(new, old, unit, f"{describe}, widths after", of_after, frames),
+        _graph(old, new, unit, f"{describe}, widths before", of_before, frames),
     )
 
 
-def growth(was: int, now: int, totals: tuple[int, int] | None, unit: str) -> tuple[str, str, str]:
+def growth(was: int, now: int, totals: tuple[int, int] | None, unit: str) -> Look:
     """
     How a frame changed: (class from ``less-3`` over ``same`` to ``more-3``, mark, words); class
     ``unsure`` if it differs no more than so many samples do by chance.
@@ -229,73 +226,26 @@ def _amount(value: int, unit: str, whole: int) -> str:
     return f"{_plain(value, unit)}{exact}, {display.share(value, whole)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Sorted:
-    """
-    Stacks in the order of their text, a semicolon behind each: those with the same first frames
-    follow each other, and what they hold is the difference of two sums.
-
-    :ivar value, other, number: of all before each, and of all: values, those in the other graph of
-        a differential, and how many have a value in either.
-    """
-
-    stacks: list[str]
-    value: list[int]
-    other: list[int]
-    number: list[int]
-    other_number: list[int]
-
-    def turned(self) -> "_Sorted":
-        """The other graph's, beside this one's."""
-        return _Sorted(self.stacks, self.other, self.value, self.other_number, self.number)
-
-    def called(self, first: int, last: int, at: int) -> Iterator[tuple[str, int, int, int]]:
-        """What stacks go on to behind so many characters: (frame, first, last, characters)."""
-        while first < last:
-            stack = self.stacks[first]
-            end = stack.find(";", at)
-            if end < 0:  # it ends there
-                first += 1
-                continue
-            behind = bisect_left(self.stacks, f"{stack[:end]}{BEHIND}", first + 1, last)
-            yield stack[at:end], first, behind, end + 1
-            first = behind
-
-
-def _sorted(stacks: dict[str, int], others: dict[str, int]) -> _Sorted:
-    mine, theirs = (
-        {f"{stack};": value for stack, value in side.items()} for side in (stacks, others)
-    )
-    order = sorted(mine | theirs)
-    values, other = (list(map(side.get, order, repeat(0))) for side in (mine, theirs))
-    # No value is negative, so that those that are something are counted.
-    sums = (
-        list(accumulate(each, initial=0))
-        for each in (values, other, map(bool, values), map(bool, other))
-    )
-    return _Sorted(order, *sums)
-
-
 def _graph(
-    stacks: _Sorted,
+    stacks: dict[str, int],
+    others: dict[str, int],
     unit: str,
     describe: str,
-    look: Callable[[_Node, int], tuple[str, str, str]],
+    look: Callable[[_Node, int], Look],
     frames: int,
 ) -> FlameGraph:
-    total = stacks.value[-1]
-    nodes = _tree(stacks, total)
-    svg = ""
+    nodes = _tree(stacks, others)
+    total = nodes[0].value
+    svg, narrowest = "", 0.0
     while total:
         nodes = _widest(nodes, frames)
         svg = _svg(nodes, describe, unit, look)
+        narrowest = min(node.value for node in nodes) / total
         if len(svg.encode()) <= MAX_SVG_BYTES:
             break
         frames = len(nodes) * 3 // 4
-    # Written below, every name escaped.
-    narrowest = min((node.value for node in nodes), default=0) / total if total else 0.0
     return FlameGraph(
-        Markup(svg),
+        Markup(svg),  # every name is escaped
         "" if total else "there is nothing to draw",
         total,
         unit,
@@ -306,24 +256,31 @@ def _graph(
     )
 
 
-def _tree(stacks: _Sorted, total: int) -> list[_Node]:
+def _tree(stacks: dict[str, int], others: dict[str, int]) -> list[_Node]:
     """
     The stacks as a tree in the order of drawing, the root of all first, without what cannot be
     seen. Grown from the root, so that a narrow branch costs nothing beyond its first frame.
     """
-    value, other, number = stacks.value, stacks.other, stacks.number
-    last = len(stacks.stacks)
+    # In the order of their text, a semicolon behind each: those with the same first frames follow
+    # each other, and what they hold is the difference of two sums.
+    mine, theirs = ({f"{stack};": value for stack, value in s.items()} for s in (stacks, others))
+    order = sorted(mine | theirs)
+    values, elsewhere = ([side.get(stack, 0) for stack in order] for side in (mine, theirs))
+    value, other, number = (
+        list(accumulate(each, initial=0)) for each in (values, elsewhere, map(bool, values))
+    )
+    total, last = value[-1], len(order)
     nodes: list[_Node] = []
     todo = [(_Node("all", 0, total, other[-1], -1, number[-1]), 0, last, 0)]
     while todo:
         node, first, last, at = todo.pop()
         nodes.append(node)
-        ends = first + (first < last and len(stacks.stacks[first]) == at)
+        ends = first + (first < last and len(order[first]) == at)
         node.hidden, node.hidden_stacks = value[last] - value[ends], number[last] - number[ends]
         if node.depth == MAX_DEPTH:
             continue
         wide = []
-        for name, low, high, behind in stacks.called(first, last, at):
+        for name, low, high, behind in _called(order, first, last, at):
             if (width := value[high] - value[low]) and width >= total * MIN_SHARE:
                 through = number[high] - number[low]
                 was = other[high] - other[low]
@@ -333,6 +290,21 @@ def _tree(stacks: _Sorted, total: int) -> list[_Node]:
     for node in nodes[1:]:
         _hide(nodes[node.parent], -node.value, -node.stacks)
     return nodes
+
+
+def _called(
+    order: list[str], first: int, last: int, at: int
+) -> Iterator[tuple[str, int, int, int]]:
+    """What sorted stacks go on to after so many characters: (frame, first, last, characters)."""
+    while first < last:
+        stack = order[first]
+        end = stack.find(";", at)
+        if end < 0:  # it ends there
+            first += 1
+            continue
+        following = bisect_left(order, f"{stack[:end]}{BEHIND}", first + 1, last)
+        yield stack[at:end], first, following, end + 1
+        first = following
 
 
 def _widest(nodes: list[_Node], limit: int) -> list[_Node]:
@@ -375,7 +347,7 @@ def _svg(
     nodes: Sequence[_Node],
     describe: str,
     unit: str,
-    look: Callable[[_Node, int], tuple[str, str, str]],
+    look: Callable[[_Node, int], Look],
 ) -> str:
     """Frames as nested ``svg`` elements, which clip their names by themselves at any width."""
     total = nodes[0].value

@@ -16,13 +16,13 @@ from markupsafe import Markup
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.description import BundleError, Table
+from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.page.environment import environment
 from mmscope.reports.page.missing import why_missing
 from mmscope.reports.pictures import profile_pictures
 from mmscope.reports.pictures.picture import Picture, Row, Tables
-from mmscope.reports.pictures.registry import CHOSEN, LOOKED_AT, PARTS, PICTURES
+from mmscope.reports.pictures.registry import LOOKED_AT, PARTS, PICTURES
 
 # Of the tables that are held in part.
 MAX_PART_ROWS = 300_000
@@ -63,9 +63,8 @@ def draw(bundle: Bundle, context: dict[str, Any]) -> dict[str, list[PictureView]
 
     found: dict[str, list[PictureView]] = {}
     for picture in PICTURES:
-        table = bundle.tables.get(picture.table)
-        if table and (view := _view(bundle, picture, table, known, errors, html)):
-            found.setdefault(table.name, []).append(view)
+        if picture.table in bundle.tables and (view := _view(bundle, picture, known, errors, html)):
+            found.setdefault(picture.table, []).append(view)
     return found
 
 
@@ -92,10 +91,6 @@ def _parts(bundle: Bundle, known: Tables, errors: dict[str, str]) -> Tables:
             errors[name] = blame(bundle, error)
         except (LookupError, TypeError, ValueError) as error:
             errors[name] = f"table {name} is damaged, or one that its rows are chosen by: {error}"
-    for name in CHOSEN.keys() & bundle.tables.keys():
-        with contextlib.suppress(BundleError, LookupError, TypeError):
-            chosen = filter(CHOSEN[name], bundle.rows(name))
-            found[name] = list(itertools.islice(chosen, MAX_PART_ROWS))
     return found
 
 
@@ -105,60 +100,44 @@ def blame(bundle: Bundle, error: BundleError | str) -> str:
 
 
 def _view(
-    bundle: Bundle,
-    picture: Picture,
-    table: Table,
-    known: Tables,
-    errors: dict[str, str],
-    html: Draw,
+    bundle: Bundle, picture: Picture, known: Tables, errors: dict[str, str], html: Draw
 ) -> PictureView | None:
-    """A picture, or why it is missing; None where its table has no rows."""
-    missing = picture.columns - {column.name for column in table.columns}
-    if missing:
-        why = f"table {table.name} has no column {', '.join(sorted(missing))}"
+    """
+    A picture, or why it is missing; None where its table has no rows. Of one that failed, what
+    fails by itself is left out.
+    """
+    name = picture.table
+    lacking = picture.columns - {column.name for column in bundle.tables[name].columns}
+    why = f"table {name} has no column {', '.join(sorted(lacking))}" if lacking else ""
+    if why := why or errors.get(name, ""):
         return PictureView(picture.name, Markup(), why)
-    if table.name in errors:
-        return PictureView(picture.name, Markup(), errors[table.name])
-    if not known[table.name]:
+    if not known[name]:
         return None
+    shown = picture.others | {name}
     # Whatever comes of a picture must cost this picture alone.
     try:
-        return PictureView(picture.name, html(picture, known), "", picture.others | {picture.table})
+        return PictureView(picture.name, html(picture, known), "", shown)
     except Exception as error:
-        if (rest := _without_what_fails(bundle, picture, known, html)) is not None:
-            return rest
         why, fault = _why(bundle, picture, known, error)
-        return PictureView(picture.name, Markup(), why, fault=fault)
-
-
-def _without_what_fails(
-    bundle: Bundle, picture: Picture, known: Tables, html: Draw
-) -> PictureView | None:
-    """A picture that failed, without what fails by itself; None where that leaves nothing."""
     parts: dict[Any, list[Row]] = {}
-    for row in known[picture.table] if picture.apart else ():
+    for row in known[name] if picture.apart else ():
         parts.setdefault(row[picture.apart], []).append(row)
-    if not 1 < len(parts) <= MAX_APART:
-        return None
-    whole, said, faults = [], [], []
-    for name, rows in parts.items():
-        alone = known | {picture.table: rows}
+    whole: list[Row] = []
+    failed: list[tuple[str, Fault | None]] = []
+    for part, rows in parts.items() if len(parts) <= MAX_APART else ():
+        alone = known | {name: rows}
         try:
             html(picture, alone)
             whole += rows
         except Exception as error:
-            why, fault = _why(bundle, picture, alone, error)
-            said.append(f"{picture.apart} {name}: {why}")
-            faults.append(fault)
-    if not whole or not said:
-        return None
-    try:
-        drawn = html(picture, known | {picture.table: whole})
-    except Exception:  # which is said of the whole
-        return None
-    fault = next(filter(None, faults), None)
-    shown = picture.others | {picture.table}
-    return PictureView(picture.name, drawn, "; ".join(said), shown, fault)
+            said, its_fault = _why(bundle, picture, alone, error)
+            failed.append((f"{picture.apart} {part}: {said}", its_fault))
+    if whole and failed:
+        with contextlib.suppress(Exception):  # which is said of the whole
+            drawn = html(picture, known | {name: whole})
+            first = next((each for _, each in failed if each), None)
+            return PictureView(picture.name, drawn, "; ".join(w for w, _ in failed), shown, first)
+    return PictureView(picture.name, Markup(), why, fault=fault)
 
 
 def _why(

@@ -7,11 +7,9 @@ Cannot know: which pictures the page has; what is named here and not drawn is no
 """
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from mmscope.reports.findings.findings import Finding
-from mmscope.reports.findings.proof import Proof
 from mmscope.reports.pictures.pageblock_map import look
 
 # Tables whose rows are cells of the heat map, and kinds of cells of the pageblock map.
@@ -26,29 +24,22 @@ def lights(finding: Finding, number: int) -> str:
     As JSON: ``number``, that rows of tables have; ``classes`` of the memory ledger; ``free`` and
     ``zones``, the values that a cell or a zone must have; ``looks`` of cells of the pageblock map.
     """
+    places: list[tuple[str, dict[str, Any]]] = []
+    for proof in finding.proofs:
+        place: dict[str, Any] = {name: list(v) for name, v in proof.equal if name in PLACE}
+        least = dict(proof.least).get("order")
+        places.append((proof.table, place | ({"least": least} if least is not None else {})))
     types = {
         str(value)
-        for proof in finding.proofs
-        if proof.table in OF_A_TYPE
-        for value in dict(proof.equal).get("migratetype", ())
+        for table, place in places
+        if table in OF_A_TYPE
+        for value in place.get("migratetype", ())
     }
-    return json.dumps(
-        {
-            "number": number,
-            "classes": list(finding.classes),
-            "free": list(_places(finding.proofs, (FREE_BLOCKS,))),
-            "zones": [place for place in _places(finding.proofs, OF_A_ZONE) if "node" in place],
-            "looks": sorted({look(name) for name in types}),
-        },
-        separators=(",", ":"),
-    )
-
-
-def _places(proofs: Iterable[Proof], tables: tuple[str, ...]) -> Iterable[dict[str, Any]]:
-    for proof in proofs:
-        if proof.table in tables:
-            place: dict[str, Any] = {
-                name: list(values) for name, values in proof.equal if name in PLACE
-            }
-            least = dict(proof.least).get("order")
-            yield place | ({"least": least} if least is not None else {})
+    lit = {
+        "number": number,
+        "classes": list(finding.classes),
+        "free": [place for table, place in places if table == FREE_BLOCKS],
+        "zones": [place for table, place in places if table in OF_A_ZONE and "node" in place],
+        "looks": sorted({look(name) for name in types}),
+    }
+    return json.dumps(lit, separators=(",", ":"))

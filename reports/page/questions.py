@@ -54,8 +54,8 @@ def questions(
         for section in sections
         for table in section.tables
         for place in (
-            *([f"table-{table.name}"] if table.total else []),
-            *(f"picture-{view.name}" for view in section.pictures[table.name] if not view.error),
+            *([f"table-{table['name']}"] if table["total"] else []),
+            *(f"picture-{p.name}" for p in section.pictures[table["name"]] if not p.error),
         )
     }
     for question, answered_by, pictured in ASKED:

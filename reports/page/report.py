@@ -16,7 +16,7 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 """
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card
-from mmscope.reports.page.drawn import PictureView, draw, page_size_of
+from mmscope.reports.page.drawn import draw, page_size_of
 from mmscope.reports.page.environment import context_of, environment, policy_of, squeeze
 from mmscope.reports.page.questions import questions
 from mmscope.reports.page.sentences import (
@@ -49,7 +49,6 @@ from mmscope.reports.page.sentences import (
     written_by,
 )
 from mmscope.reports.page.views import (
-    SectionView,
     differences,
     incident_views,
     section_views,
@@ -94,17 +93,18 @@ def render(
     page_size, offers = page_size_of(bundle), Downloads()
     context = context_of(page_size, uptime_of(bundle)) | {"offer": offers.offer}
     sections = section_views(bundle, draw(bundle, context), page_size, verdict.found)
-    anchors = {view.name: view.anchor for view in reversed(sections)}
     host = host_of(bundle)
     told = incidents(verdict.found)
-    incident_list = incident_views(bundle, told, anchors, verdict.found, sections)
+    incident_list = incident_views(bundle, told, verdict.found, sections)
     findings = [view for each in incident_list for view in each["findings"]]
     for view in sections:
         view.findings.extend(f for f in findings if f.finding.section == view.name)
     versus = comparison_view.view(comparison) if comparison else None
     different = list(differences(comparison, context)) if comparison else []
+    drawn = [p for view in sections for pictures in view.pictures.values() for p in pictures]
     if faults is not None:
-        faults += _failed(sections, different, comparison)
+        faults += [picture.fault for picture in (*drawn, *different) if picture.fault]
+        faults += comparison.faults if comparison else []
     html = (
         environment()
         .get_template("report.html")
@@ -137,7 +137,7 @@ def render(
                 (view.anchor for view in findings if view.finding is finding), ""
             ),
             bundle_version=bundle.version,
-            **_looks({p.name for v in sections for ps in v.pictures.values() for p in ps}),
+            **_looks({picture.name for picture in drawn}),
         )
     )
     return offers.fill(squeeze(html) + "\n")
@@ -148,19 +148,6 @@ def _caveats(bundle: Bundle) -> list[tuple[str, str]]:
     said = (key for key in CAVEATS if key in bundle.target)
     words = [(CAVEATS[key], target_text(bundle.target[key])) for key in said]
     return words + written_by(bundle)
-
-
-def _failed(
-    sections: Iterable[SectionView],
-    different: Iterable[PictureView],
-    comparison: Comparison | None,
-) -> Iterator[Fault]:
-    """What mmscope failed to draw."""
-    drawn = (p for view in sections for pictures in view.pictures.values() for p in pictures)
-    for picture in (*drawn, *different):
-        if picture.fault:
-            yield picture.fault
-    yield from comparison.faults if comparison else ()
 
 
 def _compared(versus: comparison_view.View | None) -> list[str]:

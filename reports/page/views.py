@@ -12,7 +12,8 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +22,12 @@ from markupsafe import Markup
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, SectionResult, Table
 from mmscope.reports.compare.comparison import Comparison
 from mmscope.reports.compare.difference_pictures import DIFFERENCES
 from mmscope.reports.drawing import downloads
 from mmscope.reports.drawing.cells import Cell, cell, is_name
-from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.findings.findings import Finding
 from mmscope.reports.findings.incidents import Incident, Told
 from mmscope.reports.findings.proof import Proof
@@ -45,25 +44,13 @@ MAX_STACK_ROWS = 40
 MAX_SERIES_ROWS = 60
 # Of a finding, beyond the first ones.
 MAX_PROVEN = 20
+NUMBERS = ("integer", "number")
+
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TableView:
-    """One table as it is shown: its first rows."""
-
-    name: str
-    title: str
-    columns: list[Column]
-    text: str  # the classes that say which columns are text
-    rows: list[list[Cell]]
-    total: int
-    error: str
-    download: Download | None  # all of it, if these are not
-    # Of rows that findings stand on, their number here to the anchors that the first ones have.
-    proven: dict[int, list[str]] = dataclasses.field(default_factory=dict)
-    of: dict[int, str] = dataclasses.field(default_factory=dict)  # the findings' numbers
-    further: int = 0  # rows behind the first ones, shown since findings stand on them
-    zeros: int = 0  # rows at the end that are all zero, where findings stand on others
+# An anchor for the first row that a finding stands on in a table, and which rows these are.
+Stood = Sequence[tuple[str, Proof]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +62,7 @@ class SectionView:
     intro: Markup  # empty if the section is not known here
     status: str
     section: SectionResult | None  # None: the bundle has its tables, but not how it fared
-    tables: list[TableView]
+    tables: list[Row]
     pictures: dict[str, list[PictureView]]  # by the table they belong to
     findings: list["FindingView"]
 
@@ -124,20 +111,20 @@ def section_views(
     :param pictures: by their table.
     :param found: whose rows are marked.
     """
-    stood_on: dict[str, list[tuple[str, Proof]]] = {}
-    for finding in found:
-        for proof in finding.proofs:
-            anchor = proof_anchor(found, finding, proof)
-            stood_on.setdefault(proof.table, []).append((anchor, proof))
-    tables: dict[str, list[Table]] = {}
+    tables: dict[str, list[Row]] = {}
     for table in bundle.tables.values():
-        if table.name not in ("sections", IMPOSSIBLE):  # shown with the reading itself
-            tables.setdefault(table.section, []).append(table)
+        if table.name in ("sections", IMPOSSIBLE):  # shown with the reading itself
+            continue
+        names = {column.name for column in table.columns}
+        stood_on = [
+            (proof_anchor(found, finding, proof), proof)
+            for finding in found
+            for proof in finding.proofs
+            if proof.table == table.name and proof.columns <= names
+        ]
+        view = table_view(bundle, table, page_size, stood_on)
+        tables.setdefault(table.section, []).append(view)
     listed = {section.section or "unnamed": section for section in bundle.sections}
-    shown = {
-        name: [table_view(bundle, table, page_size, _rows_of(table, stood_on)) for table in here]
-        for name, here in tables.items()
-    }
     taken: set[str] = set()
     views = []
     for name in [*listed, *(name for name in tables if name not in listed)]:
@@ -149,8 +136,8 @@ def section_views(
                 intro=intro(name),
                 status=section.status or "unknown" if section else "unknown",
                 section=section,
-                tables=shown.get(name, []),
-                pictures={t.name: pictures.get(t.name, []) for t in tables.get(name, ())},
+                tables=tables.get(name, []),
+                pictures={t["name"]: pictures.get(t["name"], []) for t in tables.get(name, ())},
                 findings=[],
             )
         )
@@ -183,7 +170,7 @@ def differences(comparison: Comparison, context: dict[str, Any]) -> Iterator[Pic
             yield PictureView(picture.name, Markup(html), why, fault=fault)
 
 
-def _whole(bundle: Bundle, name: str, needed: frozenset[str]) -> list[dict[str, Any]]:
+def _whole(bundle: Bundle, name: str, needed: frozenset[str]) -> list[Row]:
     """A table's rows; none of one that is damaged, too long, or lacks a column."""
     table = bundle.tables.get(name)
     if table is None or not needed <= {column.name for column in table.columns}:
@@ -192,38 +179,33 @@ def _whole(bundle: Bundle, name: str, needed: frozenset[str]) -> list[dict[str, 
     return list(found.get(name, ()))
 
 
-def table_view(
-    bundle: Bundle,
-    table: Table,
-    page_size: int | None,
-    stood_on: Sequence[tuple[str, Proof]] = (),
-) -> TableView:
+def table_view(bundle: Bundle, table: Table, page_size: int | None, stood_on: Stood = ()) -> Row:
     """
-    The first rows of a table, and how many there are.
-
-    :param stood_on: rows that findings stand on, and an anchor for the first of each.
+    The first rows of a table, and how many there are. A row is (cells, numbers of the findings that
+    stand on it, those anchors that it has).
     """
-    rows: list[list[Cell]] = []
-    proven: dict[int, list[str]] = {}
-    of: dict[int, str] = {}
+    rows: list[tuple[list[Cell], list[int], list[str]]] = []
+    read: list[Row] = []
     taken: set[str] = set()
-    read: list[dict[str, Any]] = []
 
-    def add(row: dict[str, Any]) -> None:
+    def add(row: Row) -> None:
         anchors = [anchor for anchor, proof in stood_on if proof.holds(row)]
-        if anchors:
-            of[len(rows)] = " ".join(anchor.split("-")[1] for anchor in anchors)
-            proven[len(rows)] = [each for each in anchors if each not in taken]
-            taken.update(anchors)
+        numbers = [int(anchor.split("-")[1]) for anchor in anchors]
+        cells = [cell(row[c.name], c, page_size) for c in table.columns]
+        rows.append((cells, numbers, [each for each in anchors if each not in taken]))
         read.append(row)
-        rows.append([cell(row[c.name], c, page_size) for c in table.columns])
+        taken.update(anchors)
 
     total, further, error = 0, 0, ""
     try:
         # The first rows first: of a damaged table, what stands before the damage is shown.
         for row in itertools.islice(bundle.rows(table.name), _most(table)):
             add(row)
-        _mark_impossible(bundle, table, rows)
+        at = {column.name: number for number, column in enumerate(table.columns)}
+        for mark in bundle.impossible(table.name):
+            if mark.row_number <= len(rows):
+                cells, number = rows[mark.row_number - 1][0], at[mark.column_name]
+                cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
         total = bundle.count(table.name)
         # What proves something is not left out for being far down.
         if total > len(rows):
@@ -235,47 +217,31 @@ def table_view(
         with contextlib.suppress(BundleError):
             for _ in bundle.rows(table.name):
                 total += 1
+    zeros = 0
+    if taken:
+        # What findings stand on below the headings, the worst first; rows of zeros at the end.
+        amounts = [c.name for c in table.columns if c.type in NUMBERS and not is_name(c)]
+        zero = [
+            bool(amounts) and not of and all(row[name] == 0 for name in amounts)
+            for row, (_, of, _) in zip(read, rows, strict=True)
+        ]
+        zeros = sum(zero)
+        order = sorted(range(len(rows)), key=lambda n: (not rows[n][1], *rows[n][1][:1], zero[n]))
+        rows = [rows[n] for n in order]
     cut = not error and total > len(rows) - further
-    seen = TableView(
-        name=table.name,
-        title=table.title,
-        columns=table.columns,
-        text=text_classes(c.type not in ("integer", "number") for c in table.columns),
-        rows=rows,
-        total=total,
-        error=error,
-        download=downloads.table(bundle, table) if cut else None,
-        proven=proven,
-        of=of,
-        further=further,
-    )
-    return _proven_first(seen, read) if of else seen
-
-
-def _mark_impossible(bundle: Bundle, table: Table, rows: list[list[Cell]]) -> None:
-    """Say of what cannot be that it cannot."""
-    at = {column.name: number for number, column in enumerate(table.columns)}
-    for mark in bundle.impossible(table.name):
-        if mark.row_number <= len(rows):
-            cells, number = rows[mark.row_number - 1], at[mark.column_name]
-            cells[number] = dataclasses.replace(cells[number], impossible=mark.bound)
-
-
-def _proven_first(table: TableView, read: list[dict[str, Any]]) -> TableView:
-    """What findings stand on below the headings, the worst first; rows of zeros at the end."""
-    amounts = [c.name for c in table.columns if c.type in ("integer", "number") and not is_name(c)]
-    zero = [bool(amounts) and all(row[name] == 0 for name in amounts) for row in read]
-    zeros = {number for number in range(len(read)) if zero[number] and number not in table.of}
-    of = {number: min(map(int, names.split())) for number, names in table.of.items()}
-    order = sorted(range(len(read)), key=lambda n: (n not in of, of.get(n, n in zeros), n))
-    place = {number: at for at, number in enumerate(order)}
-    return dataclasses.replace(
-        table,
-        rows=[table.rows[number] for number in order],
-        proven={place[number]: anchors for number, anchors in table.proven.items()},
-        of={place[number]: numbers for number, numbers in table.of.items()},
-        zeros=len(zeros),
-    )
+    return {
+        "name": table.name,
+        "title": table.title,
+        "columns": table.columns,
+        "text": text_classes(c.type not in NUMBERS for c in table.columns),
+        "rows": rows,
+        "total": total,
+        "error": error,
+        "download": downloads.table(bundle, table) if cut else None,
+        "proven": bool(taken),
+        "further": further,  # behind the first ones, shown since findings stand on them
+        "zeros": zeros,  # at the end, where findings stand on others
+    }
 
 
 def _most(table: Table) -> int:
@@ -286,15 +252,7 @@ def _most(table: Table) -> int:
     return min(most, max(MAX_CELLS // len(table.columns), 1))
 
 
-def _rows_of(table: Table, stood_on: dict[str, list[tuple[str, Proof]]]) -> list[tuple[str, Proof]]:
-    """The proofs for which a table has the columns."""
-    names = {column.name for column in table.columns}
-    return [each for each in stood_on.get(table.name, ()) if each[1].columns <= names]
-
-
-def _further(
-    bundle: Bundle, table: str, stood_on: Sequence[tuple[str, Proof]], taken: set[str]
-) -> Iterator[dict[str, Any]]:
+def _further(bundle: Bundle, table: str, stood_on: Stood, taken: set[str]) -> Iterator[Row]:
     """The first rows that findings stand on of which no row is shown yet."""
     for anchor, proof in stood_on:
         if anchor not in taken and proof.equal:
@@ -316,75 +274,55 @@ def number_of(found: Sequence[Finding], finding: Finding) -> int:
 def incident_views(
     bundle: Bundle,
     told: list[Incident],
-    anchors: dict[str, str],
     found: Sequence[Finding],
     sections: Sequence[SectionView],
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """
     The incidents with their causes and effects; the first one's worst cause is open.
 
     :param found: as they were given to :func:`section_views`, whose *sections* have their rows.
     """
-    taken: set[str] = set()
-    rows = {
+    anchors = {section.name: section.anchor for section in reversed(sections)}
+    proven = {
         anchor
         for section in sections
         for table in section.tables
-        for proven in table.proven.values()
-        for anchor in proven
+        for *_, of_row in table["rows"]
+        for anchor in of_row
     }
+    numbers: Counter[str] = Counter()
+    taken: set[str] = set()
 
-    def evidence(finding: Finding) -> list[tuple[str, str]]:
-        goals = {name: f"table-{name}" for name in finding.tables if name in bundle.tables}
-        for proof in finding.proofs:
-            if (anchor := proof_anchor(found, finding, proof)) in rows:
-                goals[proof.table] = anchor
-        return list(goals.items())
+    def views(part: Sequence[Told]) -> Iterator[FindingView]:
+        first: FindingView | None = None
+        numbers.clear()
+        for finding in (finding for each in part for finding in each.findings):
+            goals = {name: f"table-{name}" for name in finding.tables if name in bundle.tables}
+            for proof in finding.proofs:
+                if (anchor := proof_anchor(found, finding, proof)) in proven:
+                    goals[proof.table] = anchor
+            numbers[finding.id] += 1
+            view = FindingView(
+                anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),
+                finding=finding,
+                links=[(link.title, _address(link.url)) for link in finding.links],
+                text=finding_text(bundle, finding),
+                lights=lights(finding, number_of(found, finding)),
+                evidence=anchors.get(finding.section, ""),
+                tables=list(goals.items()),
+                like=first if first and _advice(first.finding) == _advice(finding) else None,
+            )
+            if view.like is None:
+                first = view
+            yield view
 
-    views = []
+    incidents: list[Row] = []
     for incident in told:
-        causes, effects = (
-            list(_finding_views(bundle, part, anchors, evidence, taken, found))
-            for part in (incident.causes, incident.effects)
-        )
-        causes[0].open = not views
-        of_recording, findings = incident.of_recording, causes + effects
-        views.append(
-            {
-                "causes": causes,
-                "effects": effects,
-                "findings": findings,
-                "of_recording": of_recording,
-            }
-        )
-    return views
-
-
-def _finding_views(
-    bundle: Bundle,
-    told: tuple[Told, ...],
-    anchors: dict[str, str],
-    evidence: Callable[[Finding], list[tuple[str, str]]],
-    taken: set[str],
-    found: Sequence[Finding],
-) -> Iterator[FindingView]:
-    numbers: dict[str, int] = {}
-    first: FindingView | None = None
-    for finding in (finding for each in told for finding in each.findings):
-        numbers[finding.id] = numbers.get(finding.id, 0) + 1
-        view = FindingView(
-            anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),
-            finding=finding,
-            links=[(link.title, _address(link.url)) for link in finding.links],
-            text=finding_text(bundle, finding),
-            lights=lights(finding, number_of(found, finding)),
-            evidence=anchors.get(finding.section, ""),
-            tables=evidence(finding),
-            like=first if first and _advice(first.finding) == _advice(finding) else None,
-        )
-        if view.like is None:
-            first = view
-        yield view
+        causes, effects = list(views(incident.causes)), list(views(incident.effects))
+        causes[0].open = not incidents
+        view = {"causes": causes, "effects": effects, "findings": causes + effects}
+        incidents.append(view | {"of_recording": incident.of_recording})
+    return incidents
 
 
 def _advice(finding: Finding) -> tuple[Any, ...]:

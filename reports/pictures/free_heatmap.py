@@ -100,7 +100,7 @@ def free_lists(tables: Tables, page_size: int | None) -> dict[str, Any]:
     zones = _blocks(tables["free_blocks"])
     if max((len(types) for types in zones.values()), default=0) > MAX_TYPES:
         raise Damaged(f"more than {MAX_TYPES} migratetypes")
-    grids = [
+    grids: list[Row] = [
         {
             "node": node,
             "zone": zone,

@@ -307,7 +307,8 @@ def _grown_lines(tables: Tables, page_size: int | None) -> list[tuple[str, Point
     named = []
     for row in grown:
         handle = row["handle"]
-        values = np.interp(times, *zip(*sorted(lines[handle].items()), strict=True)).tolist()
+        line = sorted(lines[handle].items())
+        values = np.interp(times, [at for at, _ in line], [value for _, value in line]).tolist()
         name = display.cut(_name(row, stacks.get(handle, {})), 60)
         named.append((name, time_panel.thin(list(zip(times, values, strict=True)), max)))
     return named

@@ -197,8 +197,10 @@ def _cells(runs: list[Run], block_pages: int, per_cell: int) -> Cells:
         free: int | None = 0
         for _, blocks, migratetype, eighths in parts:
             types[migratetype] += blocks
-            known = free is not None and eighths is not None
-            free = free + blocks * min(max(int(eighths), 0), 8) if known else None
+            if free is None or eighths is None:
+                free = None
+            else:
+                free += blocks * min(max(int(eighths), 0), 8)
         cells[number] = types, free
     return cells
 

@@ -5,14 +5,16 @@ A picture: what is drawn of a table, declared where it is drawn.
 A picture shows wherever its table does, above it. ``templates/picture_<name>.html`` has its HTML.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
-Tables = dict[str, Rows]
+Tables = dict[str, Sequence[Any]]  # rows by table, and folded stacks by file
 Draw = Callable[[Tables, int | None], Any]
+# Of a table: a column, and which of its values are wanted, by what other tables say.
+Part = tuple[str, Callable[[Tables], Container[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,6 @@ class Picture:
         mmscope.
     :ivar others: tables that it looks at besides, where the bundle has them.
     :ivar parts: the same of long tables: which values of which column it needs.
-    :ivar chosen: the same: which rows it needs.
     :ivar apart: a column of that table: where drawing fails, what fails of its values by itself is
         left out, and the others are drawn.
     :ivar style: CSS, where the classes of ``templates/report.css`` are not enough.
@@ -40,15 +41,14 @@ class Picture:
     columns: frozenset[str]
     draw: Draw
     others: frozenset[str] = frozenset()
-    parts: Mapping[str, tuple[str, Callable[[Tables], set[Any]]]] = field(default_factory=dict)
-    chosen: Mapping[str, Callable[[Row], bool]] = field(default_factory=dict)
+    parts: Mapping[str, Part] = field(default_factory=dict)
     apart: str = ""
     style: str = ""
 
     @property
     def tables(self) -> frozenset[str]:
         """All that it looks at."""
-        return self.others.union((self.table,), self.parts, self.chosen)
+        return self.others.union((self.table,), self.parts)
 
 
 def picture(

@@ -39,7 +39,7 @@ FRAMES = 600
 MAX_ROWS = 14
 MAX_GROWTHS = 2
 HIDDEN = "(interrupts back on)"
-KERNEL, KERNEL_END = "_[k]", "_[k];"  # how a kernel's frame ends; and where another follows
+KERNEL = "_[k]"  # how a kernel's frame ends
 # Tables with rows of a recording, shown beside its graphs.
 BESIDE = (
     *("recordings", "parts", "reaping", "durations", "allocations", "victims", "page_tables"),
@@ -61,7 +61,7 @@ def stacks(bundle: Bundle) -> Tables:
             found[f"{name}.folded why"] = [{"why": why}]
             continue
         size -= sum(len(stack) for stack, _ in stacks)
-        found[f"{name}.folded"] = [{"stack": stack, "value": value} for stack, value in stacks]
+        found[f"{name}.folded"] = stacks
     return found
 
 
@@ -210,8 +210,7 @@ def _drawn(
 
 
 def _stacks(tables: Tables, row: Row) -> Stacks:
-    rows = tables.get(f"{row.get('file')}.folded", [])
-    return [(item["stack"], item["value"]) for item in rows]
+    return list(tables.get(f"{row.get('file')}.folded", []))
 
 
 def _marked(found: Stacks, known: KnownFrames) -> Iterator[tuple[str, int]]:
@@ -239,29 +238,11 @@ def _user_code_as_one(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, i
     """The task's own frames as one frame below the kernel's: deep ones hide what this is about."""
     is_user = functools.cache(lambda frame: frame_kind(frame, 2) == "user")
     for stack, value in found:
-        task, kernel = stack.find(";") + 1, _kernel_part(stack)
-        if task < kernel:
-            yield f"{stack[:task]}{flame_graph.USER_CODE};{stack[kernel:]}", value
-        elif task == kernel:
-            yield stack, value
-        else:
-            first, *frames = stack.split(";")
-            parts = [first]
-            for user, run in itertools.groupby(frames, is_user):
-                parts += [flame_graph.USER_CODE] if user else run
-            yield ";".join(parts), value
-
-
-def _kernel_part(stack: str) -> int:
-    """
-    Where the kernel's frames begin, if all are behind the task's own, as nearly always; else -1.
-    """
-    ended = f"{stack};"
-    first = ended.find(KERNEL_END, ended.find(";") + 1)
-    begin = ended.rfind(";", 0, first) + 1
-    if first < 0 or HIDDEN in stack or ended.count(KERNEL_END, begin) < ended.count(";", begin):
-        return -1
-    return begin
+        first, *frames = stack.split(";")
+        parts = [first]
+        for user, run in itertools.groupby(frames, is_user):
+            parts += [flame_graph.USER_CODE] if user else run
+        yield ";".join(parts), value
 
 
 def comparable(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:

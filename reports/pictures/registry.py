@@ -25,6 +25,5 @@ def _modules() -> Iterator[ModuleType]:
 PICTURES = tuple(declared(_modules(), Picture))
 # Held in part, by what the others say.
 PARTS = {name: part for p in PICTURES for name, part in p.parts.items()}
-CHOSEN = {name: chosen for p in PICTURES for name, chosen in p.chosen.items()}
 # Held whole.
 LOOKED_AT = {p.table for p in PICTURES} - PARTS.keys() | {n for p in PICTURES for n in p.others}

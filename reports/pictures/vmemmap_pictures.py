@@ -179,6 +179,6 @@ def memory_about_memory(tables: Tables, page_size: int | None) -> Row:
 def memmap_what_if(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The table with a bar for each scheme."""
     # Older bundles do not have these.
-    timed = dict.fromkeys(("initialised_struct_pages", "init_ms_low", "init_ms_high"))
+    timed: Row = dict.fromkeys(("initialised_struct_pages", "init_ms_low", "init_ms_high"))
     rows = [timed | row for row in tables["memmap_what_if"]]
     return {"rows": rows, "most": max(row["saved_bytes"] for row in rows)}

@@ -65,14 +65,14 @@ LEVELS: tuple[tuple[str, str, Callable[[Iterable[float]], float], tuple[str, ...
         ("pages_sharing", "pages_shared", "pages_unshared", "pages_volatile", "ksm_zero_pages"),
     ),
 )
-COUNTERS = {name for *_, names in RATES for name in names}
+# FOR_ALL_ZONES(ALLOCSTALL), include/linux/vm_event_item.h: of all zones together.
+ZONES = ("dma", "dma32", "normal", "high", "movable", "device")
+COUNTERS = {name: name for *_, names in RATES for name in names} | {
+    f"{ALLOCSTALL}_{zone}": ALLOCSTALL for zone in ZONES
+}
 GAUGES = {name for *_, names in LEVELS for name in names}
 # What is marked in every chart: counter, label, whether it is worth a line from top to bottom.
 MARKED = {"oom_kill": ("OOM kill", True), "compact_fail": ("failed compaction", False)}
-
-
-def _counter(name: str) -> str:
-    return ALLOCSTALL if name.startswith(ALLOCSTALL + "_") else name
 
 
 @picture(
@@ -80,13 +80,11 @@ def _counter(name: str) -> str:
     "time at period_seconds unread",
     others="psi_series thp_free_blocks_series zone_series watch_events watch_overhead "
     "page_owner_growth page_owner_stacks page_owner_snapshots",
-    parts=owner_pictures.SERIES,
     # There are hundreds of counters.
-    chosen={
-        "counter_rates": lambda row: (
-            row["source"] == "vmstat" and _counter(row["name"]) in COUNTERS
-        ),
-        "gauge_series": lambda row: row["name"] in GAUGES,
+    parts=owner_pictures.SERIES
+    | {
+        "counter_rates": ("name", lambda tables: COUNTERS.keys()),
+        "gauge_series": ("name", lambda tables: GAUGES),
     },
 )
 def watch(tables: Tables, page_size: int | None) -> Row:
@@ -180,11 +178,11 @@ def _reserve(rows: Rows, size: int) -> Lines:
         ("reserved", "highatomic_reserved_pages"),
         ("of it free", "highatomic_free_pages"),
     ):
-        pages: dict[float, list[int | None]] = {}
+        pages: dict[float, list[Any]] = {}
         for row in rows:
             pages.setdefault(row["time"], []).append(row[column])
-        sums = {at: sum(map(float, each)) for at, each in pages.items() if None not in each}
-        lines.append((name, [(at, sums[at] * size) for at in sorted(sums)]))
+        known = [at for at in sorted(pages) if None not in pages[at]]
+        lines.append((name, [(at, float(size * sum(pages[at]))) for at in known]))
     return lines
 
 
@@ -219,7 +217,9 @@ def _rates(rows: Rows, samples: Rows) -> dict[str, Points]:
     """Rates of the counters that moved; a period without a row is one in which it did not."""
     moved: dict[str, dict[float, float]] = {}
     for row in rows:
-        line = moved.setdefault(_counter(row["name"]), {})
+        if row["source"] != "vmstat" or row["name"] not in COUNTERS:
+            continue
+        line = moved.setdefault(COUNTERS[row["name"]], {})
         line[row["time"]] = line.get(row["time"], 0.0) + row["delta"]
     periods = []
     waited = 0.0
@@ -232,7 +232,7 @@ def _rates(rows: Rows, samples: Rows) -> dict[str, Points]:
     return {
         name: _over([(at, line.get(at, 0.0), period) for at, period in periods])
         for name, line in moved.items()
-        if name in COUNTERS and periods
+        if periods
     }
 
 
