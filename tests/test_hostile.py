@@ -46,7 +46,7 @@ class Ran:
 @pytest.fixture(scope="module", autouse=True)
 def each_alone() -> Iterator[None]:
     """The process that begins each command: to import everything takes longer than most take."""
-    command = [*children.DIES_WITH_US, sys.executable, str(ROOT / "tests" / "each_alone.py")]
+    command = [*children.DIES_WITH_US, sys.executable, str(ROOT / "tests/support/each_alone.py")]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=-1, stdout=-1) as process:
         STARTER.append(process)
         yield
