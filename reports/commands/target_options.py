@@ -182,7 +182,7 @@ def core_notes(core: Path) -> dict[str, str]:
     if missing := missing_bytes(core):
         notes["truncated"] = (
             f"{missing:,} bytes of the machine's memory lie behind the end of the file: "
-            "the dump was cut short"
+            "the dump was cut short or is damaged"
         )
     if words := left_out(core):
         notes["left_out"] = words

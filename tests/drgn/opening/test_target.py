@@ -18,6 +18,7 @@ from kdump_files import kdump
 
 from mmscope.drgn.dumps.core_file import (
     build_id,
+    damaged_header,
     ends_before_pages,
     missing_bytes,
     missing_frames,
@@ -243,6 +244,34 @@ def test_a_kdump_that_ends_before_it_says_which_pages_it_has_is_not_opened(tmp_p
             file(tmp_path, whole[:size])
         )
     assert not ends_before_pages(file(tmp_path, whole))
+
+
+@pytest.mark.parametrize("offset", [32, 48])
+@pytest.mark.parametrize("place", [(1 << 63, 8), ((1 << 64) - 1, 8), (0, 1 << 63), (20_000, 5000)])
+def test_a_kdump_whose_sub_header_leads_nowhere_is_refused(
+    tmp_path: Path, offset: int, place: tuple[int, int]
+) -> None:
+    """libkdumpfile would read there, and the process end by SIGSEGV."""
+    whole = bytearray(kdump([(16_500, 100)]))
+    struct.pack_into("<QQ", whole, 4096 + offset, *place)
+    assert not damaged_header(file(tmp_path, bytes(whole)))  # no header that old has them
+    struct.pack_into("<I", whole, 8, 6)
+    assert f"{place[1]:,} bytes of {'VMCOREINFO' if offset == 32 else 'notes'} at" in refusal(
+        file(tmp_path, bytes(whole))
+    )
+
+
+def test_what_was_erased_may_lie_behind_the_end(tmp_path: Path) -> None:
+    whole = bytearray(kdump([(16_500, 100)]))
+    struct.pack_into("<I", whole, 8, 6)
+    struct.pack_into("<QQ", whole, 4096 + 64, 100_000, 100)
+    assert not damaged_header(file(tmp_path, bytes(whole)))
+
+
+def test_a_page_that_is_larger_than_a_page_is_missing(tmp_path: Path) -> None:
+    sizes = (100, 4096, 4097, (1 << 32) - 1)
+    whole = kdump([(17_000, size) for size in sizes])
+    assert frames(file(tmp_path, whole + bytes(5000))) == [2, 3]
 
 
 def test_pages_whose_descriptors_never_came_are_missing(tmp_path: Path) -> None:
