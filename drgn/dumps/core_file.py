@@ -152,7 +152,7 @@ def ends_before_pages(path: Path) -> bool:
 
 def damaged_header(path: Path) -> str | None:
     """
-    What the sub-header of a kdump-compressed file says that cannot be, in words; None if nothing.
+    Name what the sub-header of a kdump-compressed file says that cannot be; None if nothing is.
     libkdumpfile (0.5.5) reads there, and the process dies of SIGSEGV.
     """
     kdump, size = read_kdump(path), path.stat().st_size

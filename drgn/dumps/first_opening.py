@@ -28,7 +28,7 @@ NO_MEMORY = 3  # exit code of the child
 
 def why_not(opening: Callable[[], object]) -> str | None:
     """
-    What ends a process that opens a dump, in words; None if nothing does.
+    Name what ends a process that opens a dump; None if nothing does.
 
     :param opening: what it raises is not looked at: it will be raised again, by this process.
     """
