@@ -12,6 +12,7 @@ from typing import Any
 
 import markupsafe
 import pytest
+from checkout import TESTS
 from made_sections import made_section
 from report_bundle import TARGET
 
@@ -35,6 +36,7 @@ from mmscope.drgn.tables.rows import (
     column,
     columns,
 )
+from mmscope.drgn.text.proc_text import parse_vmstat, since_boot
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, SectionResult
 from mmscope.reports.bundle.writer import Writer
@@ -90,6 +92,16 @@ def test_what_a_healthy_kernel_says_can_be() -> None:
         replace(_page_tables(), resident_bytes=1 << 40, hugetlb_bytes=1 << 40),
     ):
         assert marks(row) == []
+
+
+def test_a_state_is_of_memory_and_what_is_counted_since_boot_is_not() -> None:
+    """Of /proc/vmstat, whatever a kernel calls it."""
+    far = 1 << 37  # of pages and of KiB
+    rows = parse_vmstat((TESTS / "data/7.2/proc/vmstat").read_text())
+    assert len(rows) > 150
+    for name, kind, _ in [*rows, ("nr_of_a_later_kernel", "node", 0), ("pgother", "node", 0)]:
+        marked = marks(VmCounter(name, kind, far, 0))
+        assert bool(marked) != since_boot(name, kind), name
 
 
 def _page_tables() -> PageTables:
