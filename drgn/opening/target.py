@@ -202,7 +202,7 @@ def _open(prog: Program, core: Path) -> None:
         prog.set_core_dump(core)
     except (OSError, ValueError, NotImplementedError, FaultError) as error:
         raise TargetError(f"{core}: drgn cannot open it: {_reason(error)}") from error
-    except BadDataError as error:
+    except Exception as error:  # drgn's own, where a library gives no reason that it knows
         raise _damaged_note(core, error) from error
     if not prog.flags & ProgramFlags.IS_LINUX_KERNEL:
         raise TargetError(
