@@ -217,6 +217,7 @@ def _open(prog: Program, core: Path) -> None:
 
 def _read_first(core: Path) -> None:
     """Open a dump and read a page, for which libkdumpfile sets up its translation."""
+    os.environ["DRGN_DISABLE_PLUGINS"] = "*"  # the child has no use for them
     prog = Program()
     prog.set_core_dump(core)
     read_what_is_there(prog, core)
