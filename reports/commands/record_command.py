@@ -284,7 +284,7 @@ def _finish(
             os.fchmod(raw.fileno(), mode)
             packed = gzip.GzipFile(KEPT, "wb", 3, raw)
             kept = cast(IO[bytes], stack.enter_context(packed))
-            kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
+            kept.write(f"{MADE_BY}{json.dumps(making.as_json(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making, addresses=recipe.addresses) as stream:
                 fold.hear(making.left_out, making.filtered, making.page_bytes)
@@ -297,20 +297,19 @@ def _finish(
             raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
         making.remarks.append("nothing was sampled")
     making.remarks += making.other_boot(bundle)
-    made = profiled(name, fold, reading, counted if counted.samples else None, recipe, making)
+    made = profiled(name, fold, reading, counted if counted.samples else None, making)
     target: dict[str, Cell] = {"kind": "files", "release": None, "page_size": None}
     if not args.input and not os.path.lexists(args.output):
         target = this_host()
-    section = profiles.add_to_bundle(
-        args.output, made, time.monotonic() - begin, target, mode=args.mode
-    )
-    profiles.summary(made)
+    seconds = time.monotonic() - begin
+    profiles.add_to_bundle(args.output, name, made, seconds, target, mode=args.mode)
+    rows, _ = made
+    profiles.summary(rows)
     print(f"\n{args.output}: profile {name}")
-    notes = made.rows["profile_notes"]
-    for row in notes:
-        if row.kind == "partial":
-            say(f"{section.section}: {row.note}")
-    return INCOMPLETE if any(row.kind == "partial" for row in notes) else DONE
+    partial = [row.note for row in rows["profile_notes"] if row.kind == "partial"]
+    for note in partial:
+        say(f"{profiles.SECTION}: {note}")
+    return INCOMPLETE if partial else DONE
 
 
 class _Tee:
@@ -373,7 +372,7 @@ def _text(stream: io.BufferedReader, counted: Recorded, making: Making) -> io.Bu
     if stream.peek(len(MADE_BY))[: len(MADE_BY)] == MADE_BY.encode():
         line = stream.readline(1 << 20)
         try:
-            counted.add(making.hear(json.loads(line[len(MADE_BY) :])))
+            counted.add(making.from_json(json.loads(line[len(MADE_BY) :])))
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise UsageError(f"the line about the recording is damaged: {why}") from error

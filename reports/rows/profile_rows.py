@@ -494,27 +494,7 @@ PROFILE_NOTES = Table(
 PROFILES_HEADING = Heading(
     name="profiles",
     title="Profiles",
-    tables=(
-        PROFILES,
-        PROFILE_RECORDINGS,
-        PROFILE_PARTS,
-        PROFILE_FRAMES,
-        PROFILE_SITES,
-        PROFILE_MOMENTS,
-        PROFILE_GROUPS,
-        PROFILE_ALLOCATIONS,
-        PROFILE_VICTIMS,
-        PROFILE_PAGE_TABLES,
-        PROFILE_TABLE_GROWTH,
-        PROFILE_COMMANDS,
-        PROFILE_COUNTS,
-        PROFILE_DURATIONS,
-        PROFILE_KSM_WALKS,
-        PROFILE_FAULTS,
-        PROFILE_COUNTERS,
-        PROFILE_REAPING,
-        PROFILE_NOTES,
-    ),
+    tables=tuple(table for table in vars().values() if isinstance(table, Table)),
     intro="""
 What the CPUs were doing, recorded by perf after the recipes of `mmscope record --list`. A
 sample is one moment of one CPU: shares of few samples are rough, and what takes no sample may
