@@ -55,13 +55,14 @@ class Database:
         here.
     :ivar impossible: values of its tables that cannot be.
     :ivar filled: ``table.column`` to how many rows it has, of columns that have a value in each.
+    :ivar columns: those of each table and view.
     """
 
     connection: duckdb.DuckDBPyConnection
     missing: dict[str, str]
     impossible: list[Impossible] = field(default_factory=list)
     filled: dict[str, int] = field(default_factory=dict)
-    _columns: dict[str, set[str]] = field(default_factory=dict)  # of all tables and views
+    columns: dict[str, set[str]] = field(default_factory=dict)
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """
@@ -72,10 +73,6 @@ class Database:
         result = self.connection.execute(query)
         names = [column[0] for column in result.description or ()]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-
-    def columns(self, name: str) -> set[str]:
-        """The columns of a table or view; empty if it does not exist."""
-        return self._columns.get(name, set())
 
 
 def open_database(bundle: Bundle, only: Container[str] | None = None) -> Database:

@@ -34,8 +34,7 @@ from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.comparison import compare
-from mmscope.reports.findings.answerable import parts_of
-from mmscope.reports.findings.findings import evaluate, load_questions
+from mmscope.reports.findings.findings import evaluate, load_questions, parts_of
 
 BUNDLES = TESTS / "bundles"
 OLD, EARLY = BUNDLES / "v0.1.0", BUNDLES / "v0.1.0-early"
