@@ -33,9 +33,7 @@ from mmscope.reports.bundle.description import (
     FORMAT,
     BundleError,
     Cell,
-    Folded,
     SectionResult,
-    Table,
     check_plain,
     older,
 )
@@ -199,12 +197,12 @@ class Writer:
         )
         return count
 
-    def made_of(self, bundle: "Bundle") -> None:
+    def made_of(self, bundle: Bundle) -> None:
         """Mark what is written as no newer than a bundle that it is made of."""
         self._format = min(bundle.format, self._format)
         self._version = older(bundle.version, self._version)
 
-    def keep(self, bundle: "Bundle", *, without: Container[str]) -> None:
+    def keep(self, bundle: Bundle, *, without: Container[str]) -> None:
         """
         Take over another bundle's tables and stacks as they are.
 
@@ -212,7 +210,7 @@ class Writer:
         :raises BundleError: they cannot be read or written.
         """
         self.made_of(bundle)
-        here: list[Table | Folded] = [*bundle.tables.values(), *bundle.folded.values()]
+        here = [*bundle.tables.values(), *bundle.folded.values()]
         paths = {item.path.name: item.path for item in here}
         for resource in bundle.resources:
             if resource["name"] not in without:

@@ -15,8 +15,7 @@ from mmscope.drgn.tables.terminal import AMOUNT, print_prose, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE
-from mmscope.reports.bundle.redact import Names
-from mmscope.reports.bundle.redact_options import replacing
+from mmscope.reports.bundle.redact import Names, redacted
 from mmscope.reports.compare import groups_view
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
@@ -72,7 +71,7 @@ def run(
     faults: list[Fault] = []
     tables, same = _tables(groups, parts, hosts, form)
     if pair:
-        with replacing(every, names) as shown:
+        with redacted(every, names) as shown:
             before, after = shown
             changes, dates = _changes(before, after, words, output, mode, form, faults)
         if form == "table":
