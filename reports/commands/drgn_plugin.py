@@ -29,7 +29,7 @@ from drgn import Program, ProgramFlags
 
 from mmscope import FOLDER
 from mmscope.reports.bundle.outcome import FULL_INSTALL
-from mmscope.reports.commands.drgn_commands import COMMANDS, SectionCommand
+from mmscope.reports.commands.drgn_commands import COMMANDS
 from mmscope.reports.commands.drgn_completion import install
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def memory_of(prog: Program, *, afresh: bool = False) -> "Memory":
 
         return registry.consumers()
 
-    kept: Memory | None = prog.cache.get("mmscope")
-    if kept is None or kept.live or afresh:
-        told = kept.rmap_node_ns if kept else None
-        prog.cache["mmscope"] = kept = Memory(prog, consumers=consumers, rmap_node_ns=told)
-    return kept
+    memory: Memory | None = prog.cache.get("mmscope")
+    if memory is None or memory.live or afresh:
+        node_ns = memory.rmap_node_ns if memory else None
+        prog.cache["mmscope"] = memory = Memory(prog, consumers=consumers, rmap_node_ns=node_ns)
+    return memory
 
 
-def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Namespace) -> None:
+def run_section_command(entry: dict[str, str], prog: Program, args: argparse.Namespace) -> None:
     """Run a section and print its tables."""
     from drgn.commands import CommandError
 
@@ -94,7 +94,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     from mmscope.reports.commands.show_command import print_tables
     from mmscope.reports.commands.target_options import nanoseconds
 
-    memory, spec = memory_of(prog), pkgutil.resolve_name(entry.place)
+    memory, spec = memory_of(prog), pkgutil.resolve_name(entry["place"])
     if getattr(args, "rmap_node_ns", None) is not None:
         try:
             memory.rmap_node_ns = nanoseconds(args.rmap_node_ns)
@@ -116,12 +116,12 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         # It may have failed because of symbols that the user loads now.
         memory_of(prog, afresh=True)
     if section.status in ("failed", "absent"):
-        raise CommandError(f"{entry.section}: {section.message}")
-    tables, top = found.tables, entry.top
-    if entry.picks and args.wanted is not None:
-        tables, top = rows_of(tables, entry.picks, args.wanted), None
+        raise CommandError(f"{section.section}: {section.message}")
+    tables, top, picks = found.tables, int(entry["top"] or 0), entry["picks"]
+    if picks and args.wanted is not None:
+        tables, top = rows_of(tables, picks, args.wanted), 0
         if not any(filled.rows for filled in tables):
-            words = f"no {entry.picks} {args.wanted} in {sizes(found.tables, entry.picks)}"
+            words = f"no {picks} {args.wanted} in {sizes(found.tables, picks)}"
             # Why it may be missing; how the tables were made is another matter.
             raise CommandError("; ".join([words, *found.notes, *found.unlisted]))
     if args.format == "table":
@@ -131,7 +131,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     print_tables(tables, args.format, machine)
     if section.message:
         status = "partial: " if section.status == "partial" else ""
-        warn(f"{entry.section}: {status}{section.message}")
+        warn(f"{section.section}: {status}{section.message}")
 
 
 def warn(text: str) -> None:
@@ -263,16 +263,16 @@ def one_line(error: Exception) -> str:
     return visible(str(error) if isinstance(error, known) else explain(error))
 
 
-def section_arguments(entry: SectionCommand) -> list[Any]:
+def section_arguments(entry: dict[str, str]) -> list[Any]:
     """What a section's command takes, ``--help`` aside."""
     from drgn.commands import argument
 
     arguments = []
-    if entry.picks:
-        metavar, read = PICKS[entry.picks]
-        about = f"only rows with this {entry.picks}"
+    if picks := entry["picks"]:
+        metavar, read = PICKS[picks]
+        about = f"only rows with this {picks}"
         arguments = [argument("wanted", nargs="?", metavar=metavar, type=read, help=about)]
-    rows = "all" if entry.top is None else str(entry.top)
+    rows = entry["top"] or "all"
     arguments += [
         argument(
             "--top",
@@ -287,7 +287,7 @@ def section_arguments(entry: SectionCommand) -> list[Any]:
             help="table to look at, csv or json for a program",
         ),
     ]
-    if entry.section in ("ksm", "rmap_cost"):
+    if entry["section"] in ("ksm", "rmap_cost"):
         arguments.append(
             argument(
                 "--rmap-node-ns",
@@ -305,10 +305,11 @@ def register() -> None:
 
     show_help = argument("-h", "--help", action="store_true", help="show this help")
     for entry in COMMANDS:
+        description = entry["description"]
         linux_kernel_command(
-            name=entry.name,
-            description=entry.description,
-            long_description=f"Print {entry.description}: section {entry.section} of mmscope.",
+            name=entry["name"],
+            description=description,
+            long_description=f"Print {description}: section {entry['section']} of mmscope.",
             arguments=(show_help, *section_arguments(entry)),
         )(functools.partial(run, functools.partial(run_section_command, entry)))
     linux_kernel_command(

@@ -23,7 +23,7 @@ from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.drgn_commands import COMMANDS
 
 # Where each is declared. To import all takes a fifth of a second, and most need one or none.
-PLACES = {command.section: command.place for command in COMMANDS}
+PLACES = {command["section"]: command["place"] for command in COMMANDS}
 MOST_JOBS, DEFAULT_JOBS = 64, 4
 SECTION_HELP = f"sections: {', '.join(PLACES)}"
 
