@@ -48,7 +48,7 @@ DECLARED = {
     "redact": f"{HERE}.redact_command:add_command",
     "compare": f"{HERE}.command:add_compare",
     "record": f"{HERE}.record_command:add_command",
-    "doctor": f"{HERE}.command:add_doctor",
+    "doctor": f"{HERE}.doctor:add_command",
     "page-owner": f"{HERE}.page_owner_command:add_commands",
     "watch": f"{HERE}.page_owner_command:add_commands",
     "guard": "mmscope.reports.guard.options:add_command",
@@ -181,18 +181,6 @@ def add_compare(command: Command) -> None:
     add_redact_options(sub)
 
 
-def add_doctor(command: Command) -> None:
-    """Declare ``doctor``."""
-    sub = command(
-        "doctor",
-        run_doctor,
-        "what can be read on this machine, what not, and how to change that",
-    )
-    sub.add_argument(
-        "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"
-    )
-
-
 # What stands for -- between the two sides of a comparison.
 VERSUS = "\0"
 
@@ -248,27 +236,6 @@ def run_compare(args: argparse.Namespace) -> int:
     code = run(sides, args.format, args.output, names, args.mode, verbose=args.verbose)
     write_map(names, args.redact_map)
     return code
-
-
-def run_doctor(args: argparse.Namespace) -> int:
-    from mmscope.drgn.tables.rows import columns
-    from mmscope.drgn.tables.terminal import print_rows
-    from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
-    from mmscope.reports.commands.doctor_summary import summary
-
-    if not args.all:
-        print(summary(checks(), prices_here()))
-        return DONE
-    for title, row_type, rows in (
-        ("", Check, checks()),
-        ("What it costs this host to be read", PriceHere, prices_here()),
-    ):
-        described = columns(row_type)
-        names = [c.name for c in described]
-        if title:
-            print()
-        print_rows(described, ([getattr(row, name) for name in names] for row in rows), title=title)
-    return DONE
 
 
 if __name__ == "__main__":

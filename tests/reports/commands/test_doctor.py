@@ -21,8 +21,7 @@ from mmscope.perf.os_release import os_release, read_os_release
 from mmscope.perf.perf_events import where_to_get_perf
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.commands import doctor
-from mmscope.reports.commands.doctor import Check, PriceHere, checks
-from mmscope.reports.commands.doctor_summary import summary
+from mmscope.reports.commands.doctor import Check, PriceHere, checks, summary
 from mmscope.reports.watch import samples
 
 DATA = TESTS / "data" / "7.2"
