@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable
 
 from mmscope.drgn.opening.oldest_drgn import too_old
@@ -47,6 +48,25 @@ def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def say(text: str) -> None:
     """A line for the user, on stderr."""
     print(f"mmscope: {visible(text)}", file=sys.stderr)
+
+
+def progress_line(words: Callable[[int, int], str]) -> Callable[[int, int], None] | None:
+    """
+    Progress in a line of a terminal, five times a second; silence in a pipe.
+
+    :param words: for two numbers that say how far it has come.
+    """
+    if not sys.stderr.isatty():
+        return None
+    last = 0.0
+
+    def show(done: int, other: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.2:
+            last = time.monotonic()
+            print(f"\r{words(done, other)}\x1b[K", end="\r", file=sys.stderr)
+
+    return show
 
 
 def discard_output() -> None:

@@ -39,6 +39,7 @@ from mmscope.reports.bundle.outcome import (
     INCOMPLETE,
     Command,
     UsageError,
+    progress_line,
     say,
     unexpected,
 )
@@ -278,7 +279,7 @@ def _finish(
                 if recipe.follow and making.scope == "system":
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
-                profiles.fold_stream(fold, reading, source, profiles.progress_line())
+                profiles.fold_stream(fold, reading, source, progress_line(profiles.in_words))
     if not reading.samples:
         if args.input:
             raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")

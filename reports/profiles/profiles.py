@@ -8,8 +8,6 @@ profile or none of it.
 
 import os
 import re
-import sys
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -244,17 +242,6 @@ def counted(number: int, unit: str) -> str:
     return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
-def progress_line() -> Progress | None:
-    """Progress on a terminal; silence in a pipe."""
-    if not sys.stderr.isatty():
-        return None
-    last = 0.0
-
-    def show(size: int, samples: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.2:
-            last = time.monotonic()
-            words = f"{samples:,} samples, {size / 2**20:,.0f} MiB of text read"
-            print(f"\r{words}\x1b[K", end="\r", file=sys.stderr)
-
-    return show
+def in_words(size: int, samples: int) -> str:
+    """How far the reading of perf's text has come."""
+    return f"{samples:,} samples, {size / 2**20:,.0f} MiB of text read"
