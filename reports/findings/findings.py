@@ -29,7 +29,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, failed, open_database, views
-from mmscope.reports.findings.kernel_said import BY_PAGE, Kernel
+from mmscope.reports.findings.kernel_said import BY_PAGE, Kernel, read_kernel
 from mmscope.reports.findings.proof import Declared, Proof, proofs
 
 FINDINGS = Path(__file__).resolve().parent
@@ -336,7 +336,7 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
 
 def ask(database: Database, questions: list[Question]) -> Verdict:
     """Ask an open bundle the given questions."""
-    kernel = Kernel(database)
+    kernel = read_kernel(database)
     counts = _counts(database, questions)
     found: list[Finding] = []
     under: list[Finding] = []
@@ -377,19 +377,17 @@ def _place(finding: Finding) -> tuple[int, bool, int]:
 def _counts(database: Database, questions: list[Question]) -> dict[str, list[int]]:
     """
     How many rows there are, and how many with a value, of what questions need: one query for all
-    tables that it is not known of. What is not there cannot be counted.
+    tables. What is not there cannot be counted.
     """
-    counts: dict[str, list[int]] = {}
-    unknown: list[str] = []
+    needs = []
     for need in dict.fromkeys(need for question in questions for need in question.needs):
         table, column, _ = parts_of(need)
-        if need in database.filled:
-            counts[need] = [database.filled[need]] * 2
-        elif column in database.columns.get(table, ()):
-            unknown.append(need)
+        if column in database.columns.get(table, ()):
+            needs.append(need)
     with contextlib.suppress(duckdb.Error):
-        return counts | _count(database, unknown)
-    for need in unknown:  # one of which is at fault
+        return _count(database, needs)
+    counts: dict[str, list[int]] = {}
+    for need in needs:  # one of which is at fault
         with contextlib.suppress(duckdb.Error):
             counts |= _count(database, [need])
     return counts

@@ -215,7 +215,7 @@ def kernels(batch: Batch) -> Callable[[int], Kernel]:
         # Those of a fleet are few.
         key = (size, *here.items())
         if key not in made:
-            made[key] = Kernel.of(here, size)
+            made[key] = Kernel(here, size)
         return made[key]
 
     return kernel
