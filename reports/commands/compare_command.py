@@ -4,7 +4,7 @@
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from mmscope.reports.compare.comparison_view import view
 from mmscope.reports.compare.groups_view import amount, signed, unit_of
 from mmscope.reports.compare.host_groups import as_rows, groups_of, hosts_of, parts_of, unlike
 from mmscope.reports.compare.host_measures import WORDS, Group, Host, Measured
-from mmscope.reports.compare.ledger_changes import LedgerChanges
 from mmscope.reports.compare.relation import same_names
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import evaluate
@@ -173,39 +172,8 @@ def _changes(
         ]
         for item in shown.findings
     ]
-    tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
-    changes: Tables = [
-        (
-            "ledger",
-            "Where the memory went",
-            [
-                *_texts("class"),
-                *_amounts(*sides, "difference"),
-                *_texts("most of it", "table"),
-            ],
-            _steps(comparison.ledger),
-        ),
-        (
-            "findings",
-            "Findings that changed",
-            _texts(
-                "change", "severity", "title", "other side" if form == "table" else "other_side"
-            ),
-            findings,
-        ),
-        (
-            "changes",
-            "What changed most",
-            [*_texts("table", "row"), *_amounts(*sides, "difference")],
-            tops,
-        ),
-    ]
-    return changes, dates
-
-
-def _steps(ledger: LedgerChanges | None) -> list[list[Any]]:
-    """How much the classes of memory grew, and who most of it is."""
-    return [
+    # How much the classes of memory grew, and who most of it is.
+    ledger = [
         [
             step.name,
             display.size(step.before),
@@ -214,8 +182,27 @@ def _steps(ledger: LedgerChanges | None) -> list[list[Any]]:
             step.owner and f"{step.owner}: {display.signed_size(step.owner_bytes)}",
             step.table,
         ]
-        for step in (ledger.steps if ledger else [])
+        for step in (comparison.ledger.steps if comparison.ledger else [])
     ]
+    tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
+    amounts = _amounts(*sides, "difference")
+    other = "other side" if form == "table" else "other_side"
+    changes: Tables = [
+        (
+            "ledger",
+            "Where the memory went",
+            [*_texts("class"), *amounts, *_texts("most of it", "table")],
+            ledger,
+        ),
+        (
+            "findings",
+            "Findings that changed",
+            _texts("change", "severity", "title", other),
+            findings,
+        ),
+        ("changes", "What changed most", [*_texts("table", "row"), *amounts], tops),
+    ]
+    return changes, dates
 
 
 def _print(tables: Tables, words: list[str], form: str) -> None:
@@ -243,7 +230,7 @@ def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column],
     ]
     cells = [
         [
-            _words(row),
+            WORDS.get(row.measure, row.measure),
             *groups_view.sides(row),
             None if row.difference is None else signed(row),
             None
@@ -259,28 +246,23 @@ def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column],
     ]
 
 
-def _words(row: Group) -> str:
-    """What a measure, or a part of what was recorded, is called."""
-    return WORDS.get(row.measure, row.measure)
-
-
 def _same_on_all(groups: Sequence[Group], hosts: Sequence[Host]) -> list[str]:
     """What is the same on every host, in one line."""
     _, same = groups_view.heads_of(hosts)
     said = [f"{name} {text}" for name, text in same]
-    said += [
-        f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}"
-        for row in groups
-        if groups_view.equal(row, len(hosts))
-    ]
+    said += _values(row for row in groups if groups_view.equal(row, len(hosts)))
     return [f"The same on every host: {'; '.join(said)}."] if said else []
+
+
+def _values(rows: Iterable[Group]) -> list[str]:
+    return [f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}" for row in rows]
 
 
 def _pair(rows: Sequence[Group], dates: tuple[str, str]) -> tuple[list[Column], list[list[Any]]]:
     """One bundle a side: what differs, or is known of one alone."""
     return [*_texts("measure"), *_amounts(*dates, "difference")], [
         [
-            _words(row),
+            WORDS.get(row.measure, row.measure),
             amount(row.a_median, row.unit),
             amount(row.b_median, row.unit),
             None if row.difference is None else signed(row),
@@ -292,11 +274,7 @@ def _pair(rows: Sequence[Group], dates: tuple[str, str]) -> tuple[list[Column], 
 
 def _same(rows: Sequence[Group]) -> list[str]:
     """The measures that two bundles agree in, in one line."""
-    same = [
-        f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}"
-        for row in rows
-        if row.a_median == row.b_median and row.a_median is not None
-    ]
+    same = _values(row for row in rows if row.a_median == row.b_median and row.a_median is not None)
     return [f"The same in both: {'; '.join(same)}."] if same else []
 
 
