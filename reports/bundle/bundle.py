@@ -305,7 +305,7 @@ class Bundle:
             return
         if table in self._damaged:
             raise BundleError(self._damaged[table])
-        described = self.table(table).columns
+        described, machine = self.table(table).columns, Machine.of(self.target)
         size = self.plain_path(self.table(table)).stat().st_size
         room = self._cells_left // len(described) if size <= self._bytes_left else -1
         columns: list[list[Any]] = [[] for _ in described]
@@ -314,7 +314,9 @@ class Bundle:
         try:
             for piece in self._read(table):
                 values = list(piece.columns.values())
-                self._hold_to_bounds(table, values, count, marks)
+                found = impossible(table, described, values, machine, first=count + 1, whole=False)
+                marked = Counter(mark.column_name for mark in marks)
+                marks += [mark for mark in found if marked[mark.column_name] < MOST_MARKS]
                 count += len(piece)
                 if count <= room:
                     for column, some in zip(columns, values, strict=True):
@@ -329,21 +331,6 @@ class Bundle:
             self._held[table] = Rows({c.name: v for c, v in zip(described, columns, strict=True)})
             self._cells_left -= count * len(described)
             self._bytes_left -= size
-
-    def _hold_to_bounds(
-        self, table: str, values: list[Sequence[Any]], done: int, marks: list[Impossible]
-    ) -> None:
-        """Mark what cannot be among some rows of a table, before which so many were seen."""
-        found = impossible(
-            table,
-            self.table(table).columns,
-            values,
-            Machine.of(self.target),
-            first=done + 1,
-            whole=False,
-        )
-        marked = Counter(mark.column_name for mark in marks)
-        marks += [mark for mark in found if marked[mark.column_name] < MOST_MARKS]
 
     def impossible(self, table: str) -> list[Impossible]:
         """

@@ -25,7 +25,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,8 @@ TRACEPOINT_WORDS = {
     *("pid", "comm", "total-vm", "anon-rss", "file-rss", "shmem-rss", "uid", "pgtables"),
     *("oom_score_adj", "mt_mod", "DESTROY", "prio", "group_dead", "true", "false"),
 }
+# Kinds of text that Names has a method for; others are names that are replaced whole.
+METHODS = {"kernel", "words", "comm", "frame", "command", "profile", "label", "source"}
 REDACT_MAP_HELP = "write which name has which number, for yourself; by default it is not kept"
 
 
@@ -92,16 +94,6 @@ class Names:
         self.given: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, int] = {}
         self._standing: set[str] = set()
-        self._known: dict[str, Callable[[str], str]] = {
-            "kernel": self.kernel,
-            "words": self.words,
-            "comm": self.comm,
-            "frame": self.frame,
-            "command": self.command,
-            "profile": self.profile,
-            "label": self.label,
-            "source": self.source,
-        }
 
     def of(self, kind: str, name: str, form: str = "{kind}-{number}") -> str:
         """What stands for a name of a kind, which is numbered when it is met first."""
@@ -119,8 +111,9 @@ class Names:
         """
         if not text:
             return text
-        if known := self._known.get(holds):
-            return known(text)
+        if holds in METHODS:
+            replaced: str = getattr(self, holds)(text)
+            return replaced
         return self.of(holds or "text", text)
 
     def kernel(self, text: str) -> str:

@@ -43,7 +43,6 @@ from mmscope.reports.bundle.outcome import (
     say,
     unexpected,
 )
-from mmscope.reports.collect.this_host import this_host
 from mmscope.reports.commands.page_owner_command import positive
 from mmscope.reports.profiles import profiles
 from mmscope.reports.profiles.making import (
@@ -53,6 +52,7 @@ from mmscope.reports.profiles.making import (
     booted,
     now,
     page_tables_now,
+    this_host,
     vmstat,
 )
 from mmscope.reports.profiles.recorded_rows import profiled

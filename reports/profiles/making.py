@@ -15,12 +15,14 @@ import time
 import types
 import typing
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mmscope.perf.perf_record import Recorded, Recording
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, moment
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import Cell
 
 PAGE_BYTES = (4 << 10, 16 << 10, 64 << 10)  # that kernels have
 PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
@@ -76,7 +78,7 @@ class Making:
         """All of it that belongs to the recording, to be written beside its text."""
         kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         recording = {name: value for name, value in kept.items() if name not in ASKED_FOR}
-        return recording | {"recorded": dataclasses.asdict(recorded)}
+        return recording | {"recorded": asdict(recorded)}
 
     def from_json(self, data: dict[str, Any]) -> Recorded:
         """
@@ -155,3 +157,16 @@ def page_tables_now() -> tuple[int, int, int] | None:
     if len(found) < 2:
         return None
     return time.monotonic_ns(), found[PAGE_TABLES] * os.sysconf("SC_PAGE_SIZE"), found[FAULTS]
+
+
+def this_host() -> dict[str, Cell]:
+    """The host itself as a target, from /proc: it is measured, and its memory is not read."""
+    # With drgn and numpy behind them, which take longer to start than a sample takes.
+    from mmscope.drgn.machine.file_tree import describe_files
+    from mmscope.drgn.sections.files import Absent, Files
+
+    try:
+        return {**asdict(describe_files(Files(Path("/")))), "kind": "live"}
+    except (Absent, ValueError):
+        kernel = os.uname()
+        return {"kind": "live", "release": kernel.release, "hostname": kernel.nodename}
