@@ -21,7 +21,7 @@ import logging
 import pkgutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from mmscope.reports.commands.drgn_completion import install
 
 if TYPE_CHECKING:
     from mmscope.drgn.sections.memory import Memory
-    from mmscope.drgn.sections.section import Filled
+    from mmscope.drgn.sections.section import Filled, Found
 
 
 def address(text: str) -> str:
@@ -119,11 +119,7 @@ def run_section_command(entry: dict[str, str], prog: Program, args: argparse.Nam
         raise CommandError(f"{section.section}: {section.message}")
     tables, top, picks = found.tables, int(entry["top"] or 0), entry["picks"]
     if picks and args.wanted is not None:
-        tables, top = rows_of(tables, picks, args.wanted), 0
-        if not any(filled.rows for filled in tables):
-            words = f"no {picks} {args.wanted} in {sizes(found.tables, picks)}"
-            # Why it may be missing; how the tables were made is another matter.
-            raise CommandError("; ".join([words, *found.notes, *found.unlisted]))
+        tables, top = rows_with(found, picks, args.wanted), 0
     if args.format == "table":
         tables = to_look_at(tables, top if args.top is None else args.top)
     else:
@@ -141,24 +137,25 @@ def warn(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def rows_of(tables: Sequence["Filled"], column: str, wanted: Any) -> list["Filled"]:
-    """Of the tables that have a column, the rows with a value in it."""
-    return [
-        dataclasses.replace(
-            filled, rows=[row for row in filled.rows if getattr(row, column) == wanted]
-        )
-        for filled in tables
-        if column in filled.table.row.__annotations__
+def rows_with(found: "Found", column: str, wanted: Any) -> list["Filled"]:
+    """
+    Of the tables that have a column, the rows with a value in it.
+
+    :raises CommandError: there is none.
+    """
+    from drgn.commands import CommandError
+
+    having = [each for each in found.tables if column in each.table.row.__annotations__]
+    tables = [
+        dataclasses.replace(each, rows=[row for row in each.rows if getattr(row, column) == wanted])
+        for each in having
     ]
-
-
-def sizes(tables: Sequence["Filled"], column: str) -> str:
-    """Where a value was looked for."""
-    return ", ".join(
-        f"{filled.table.name} ({len(filled.rows):,} rows)"
-        for filled in tables
-        if filled.rows and column in filled.table.row.__annotations__
-    )
+    if not any(filled.rows for filled in tables):
+        sizes = (f"{each.table.name} ({len(each.rows):,} rows)" for each in having if each.rows)
+        words = f"no {column} {wanted} in {', '.join(sizes)}"
+        # Why it may be missing; how the tables were made is another matter.
+        raise CommandError("; ".join([words, *found.notes, *found.unlisted]))
+    return tables
 
 
 def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
