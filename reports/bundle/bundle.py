@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 r"""
-A bundle: a folder of tables that one reading of one machine left behind.
+A bundle: a folder of tables that one reading of one machine leaves.
 
 It is a Frictionless Data Package v2: ``datapackage.json`` describes the target and every table,
 each table is one CSV file. ``writer`` writes it; read by anything. ``sections.csv`` says how each
@@ -47,7 +47,7 @@ from mmscope.reports.bundle.description import (
     table_of,
 )
 
-# Of a stack; perf records 127 frames unless told otherwise.
+# Of a stack; perf records 127 frames by default.
 MAX_FRAMES = 2048
 # A dozen times the largest table of a machine with 100,000 processes and 50,000 stacks.
 MAX_TABLE_BYTES = 256 << 20

@@ -40,7 +40,7 @@ def came_after(version: str) -> Callable[[str], bool]:
 
 def lacking(bundle: Bundle) -> list[tuple[str, ...]]:
     """
-    What the bundle lacks of what this version writes, each thing once: ``section``, ``table``,
+    List what the bundle lacks of what this version writes, each thing once: ``section``, ``table``,
     ``column`` or ``row``, and where that would be: (name), (name), (table, column), (table, column
     of its key, value).
 
@@ -94,7 +94,7 @@ def listed(things: list[tuple[str, ...]]) -> list[tuple[str, list[str]]]:
 
 def not_written(bundle: Bundle) -> str:
     """
-    What the bundle lacks since an older mmscope wrote it, in a line, columns and rows by their
+    Say what the bundle lacks since an older mmscope wrote it, in a line, columns and rows by their
     table; empty if nothing.
     """
     said = []
@@ -109,7 +109,7 @@ def not_written(bundle: Bundle) -> str:
 
 
 def reasons(bundle: Bundle) -> dict[str, str]:
-    """Why it lacks what it lacks: by ``section NAME``, ``table NAME`` and ``table.column``."""
+    """Reasons for what it lacks, by ``section NAME``, ``table NAME`` and ``table.column``."""
     names = [
         ".".join(place) if kind == "column" else f"{kind} {place[0]}"
         for kind, *place in lacking(bundle)

@@ -168,7 +168,7 @@ def load_tables(
 
 
 def why_not(error: BundleError | duckdb.Error | OSError, table: Table) -> str:
-    """Why a table is left out, in words."""
+    """The reason why a table is left out, in words."""
     if isinstance(error, BundleError):
         return str(error)
     if isinstance(error, duckdb.OutOfMemoryException):
@@ -247,7 +247,7 @@ def array_of(column: Column, cells: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 def failed(database: Database, error: duckdb.Error, tables: Iterable[str]) -> str:
     """
-    Why a query could not be answered, in words.
+    The reason why a query could not be answered, in words.
 
     :param tables: that it reads, which may have numbers that nothing can be computed with.
     """
@@ -273,7 +273,7 @@ def query_failed(error: Exception) -> str:
 
 
 def in_a_line(error: Exception) -> str:
-    """What an engine says, without its hints."""
+    """An engine's message without its hints."""
     return str(error).splitlines()[0][:200]
 
 

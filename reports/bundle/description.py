@@ -183,7 +183,7 @@ def check_plain(path: Path) -> None:
 
 def plain_texts(value: Any) -> Any:
     """
-    What JSON says, without what is too long or no text: surrogates are written out, and texts cut.
+    Values of JSON, without what is too long or no text: surrogates are written out, and texts cut.
 
     :raises RecursionError: it is too deep.
     """

@@ -24,15 +24,15 @@ DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
 
 class Refused(Exception):
-    """What was given cannot be used. One line, for the user."""
+    """Input that cannot be used. One line, for the user."""
 
 
 class UsageError(Refused):
-    """What was asked for does not fit together."""
+    """Options that do not fit together."""
 
 
 def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Command:
-    """What declares commands of these: each has ``--verbose`` and what runs it."""
+    """A function that declares commands: each has ``--verbose`` and what runs it."""
 
     def command(
         name: str, run: Callable[[argparse.Namespace], int], help: str, text: str = ""
@@ -70,7 +70,7 @@ def progress_line(words: Callable[[int, int], str]) -> Callable[[int, int], None
 
 
 def discard_output() -> None:
-    """What could not be written stays buffered, and Python would fail over it again at exit."""
+    """Drop what could not be written: Python would fail over it again at exit."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -83,7 +83,7 @@ REDACT_MAP_HELP = "write which name has which number, for yourself; by default i
 
 class Names:
     """
-    What names are replaced by.
+    Names and their stand-ins.
 
     :ivar given: (kind, name) to what stands for it.
     :ivar redaction: tells these numbers from another redaction's; chance, and made of no name.
@@ -96,7 +96,7 @@ class Names:
         self._standing: set[str] = set()
 
     def of(self, kind: str, name: str, form: str = "{kind}-{number}") -> str:
-        """What stands for a name of a kind, which is numbered when it is met first."""
+        """The stand-in of a name of a kind, which is numbered when it is met first."""
         if (kind, name) not in self.given:
             number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
             self.given[kind, name] = stands = form.format(kind=kind, number=number)
@@ -156,11 +156,11 @@ class Names:
         return ";".join([self.comm(comm), *map(self.frame, frames)])
 
     def command(self, text: str) -> str:
-        """What was run; or which processes were watched."""
+        """A command that was run; or the processes that were watched."""
         return text if re.fullmatch(r"pid \d+( pid \d+)*", text) else self.of("command", text)
 
     def label(self, text: str) -> str:
-        """What the user called a recording. Its profile's name is made of it."""
+        """The user's label of a recording. Its profile's name is made of it."""
         return self.of("label", re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or text)
 
     def profile(self, name: str) -> str:
@@ -368,7 +368,7 @@ def redact(
 
 
 def _without(section: SectionResult, lost: Mapping[str, list[str]]) -> SectionResult:
-    """How a section fared, whose tables could not all be read."""
+    """The result of a section whose tables could not all be read."""
     if section.section not in lost:
         return section
     words = f"left out when names were replaced, as damaged: {', '.join(lost[section.section])}"
@@ -395,7 +395,7 @@ def add_redact_options(parser: argparse.ArgumentParser) -> None:
 
 
 def wanted_names(args: argparse.Namespace) -> Names | None:
-    """What names are replaced by, if they are to be."""
+    """Names to replace by, if that is asked for."""
     if args.redact_map is not None and not args.redact:
         raise UsageError("--redact-map goes with --redact")
     refuse_old_map(args.redact_map)
@@ -430,7 +430,7 @@ def write_map(names: Names | None, path: Path | None) -> None:
 
 
 def _facts(target: Mapping[str, Cell], names: Names) -> dict[str, Cell]:
-    """What a bundle says of its machine, without what an earlier redaction says of itself."""
+    """Facts about the machine, without those of an earlier redaction."""
     found: dict[str, Cell] = {}
     for key, value in target.items():
         if key in REDACTED:

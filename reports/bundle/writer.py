@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Writes a bundle: a folder of tables that one reading of one machine left behind.
+Writes a bundle: a folder of tables that one reading of one machine leaves.
 
 Written with the standard library alone, so that it can be made on the box.
 

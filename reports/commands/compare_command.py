@@ -97,7 +97,7 @@ def run(
 def _tables(
     groups: Sequence[Group], parts: Sequence[Group], hosts: Sequence[Host], form: str
 ) -> tuple[Tables, list[str]]:
-    """What is printed of groups of hosts: all of it for a program; and what is the same on all."""
+    """Tables of groups of hosts, all of them for a program; and lines on what is the same."""
     if form == "table":
         return [
             ("groups", "A against B: medians and ranges", *_groups(groups, hosts)),
@@ -114,7 +114,7 @@ def _tables(
 
 
 def _print_last(same: Sequence[str], lacks: Sequence[str], form: str) -> None:
-    """What the tables do not have: a line each, to stderr where a program reads the tables."""
+    """Print what the tables do not have, to stderr where a program reads the tables."""
     for texts in filter(None, (same, lacks)):
         if form == "table":
             print()
@@ -152,7 +152,7 @@ def _changes(
     form: str,
     faults: list[Fault],
 ) -> tuple[Tables, tuple[str, str]]:
-    """What changed most, as tables, and what a reader calls the two; and the report, if wanted."""
+    """Tables of what changed most, and what a reader calls the two; write the report, if wanted."""
     verdicts = evaluate(before), evaluate(after)
     comparison = compare(before, after, verdicts, draw=output is not None)
     shown = view(comparison)
@@ -240,14 +240,14 @@ def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column],
         for row in groups_view.told_of(rows)
         if not groups_view.equal(row, len(hosts))
     ]
-    told = [any(row[at] is not None for row in cells) for at in range(len(described))]
-    return list(itertools.compress(described, told)), [
-        list(itertools.compress(row, told)) for row in cells
+    known = [any(row[at] is not None for row in cells) for at in range(len(described))]
+    return list(itertools.compress(described, known)), [
+        list(itertools.compress(row, known)) for row in cells
     ]
 
 
 def _same_on_all(groups: Sequence[Group], hosts: Sequence[Host]) -> list[str]:
-    """What is the same on every host, in one line."""
+    """One line on what is the same on every host."""
     _, same = groups_view.heads_of(hosts)
     said = [f"{name} {text}" for name, text in same]
     said += _values(row for row in groups if groups_view.equal(row, len(hosts)))

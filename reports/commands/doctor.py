@@ -5,7 +5,7 @@
 Looks, and changes nothing. Each source is one row: usable or not, what for, and the command,
 boot parameter or package that would make it usable. What its reading costs this host is a table of
 its own (``prices``); what is dear is not read here either. Files are opened, not read, as far as
-that tells; /proc/PID/maps is opened by a process that may be left behind.
+that tells; /proc/PID/maps is opened by a process that may outlive it.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Check:
 
 @table_row
 class PriceHere:
-    """What it costs this host that a file is read."""
+    """Price of reading a file on this host."""
 
     files: str = column(holds="words", key=True, help="patterns of paths")
     locks: str = column(holds="words", help="what the kernel holds meanwhile")
@@ -144,7 +144,7 @@ def said_once(rows: list[Check]) -> list[Check]:
 
 def prices_here(root: str = "/") -> list[PriceHere]:
     """
-    What it costs this host to be read: for its memory, for what turns interrupts off, and for what
+    List what reading costs this host: of its memory, of what turns interrupts off, and for what
     is read otherwise or not at all.
     """
     rows = []
@@ -161,7 +161,7 @@ def prices_here(root: str = "/") -> list[PriceHere]:
 
 def watched(root: str = "/") -> Check:
     """
-    What `mmscope watch` can sample here, and what a sample costs.
+    Check what `mmscope watch` can sample here, and what a sample costs.
 
     :param root: the folder that has proc/ and sys/ in it.
     """
@@ -189,7 +189,7 @@ def watched(root: str = "/") -> Check:
 
 
 def _reason(why: str) -> str:
-    """Why a file is left out, without how to read it nonetheless."""
+    """The reason why a file is left out, without how to read it nonetheless."""
     return why.removesuffix(f"; {prices.TO_READ_IT}")
 
 
@@ -220,7 +220,7 @@ def _memory() -> Check:
 
 
 def _symbols(release: str) -> Iterator[Check]:
-    """What says where things are in the kernel's memory: its own BTF, or else debug symbols."""
+    """Layouts of the kernel's memory: its own BTF, or else debug symbols."""
     gives = "layouts and addresses of this kernel's structures: needed to read memory"
     own = _check("BTF and kallsyms", gives, why_not_here(), None)
     if own.usable == "yes":
@@ -311,7 +311,7 @@ def _alloc_tags(release: str) -> Check:
 
 
 def _debugfs() -> tuple[str, str] | None:
-    """Why debugfs cannot be read, and what to do; None if it can."""
+    """The reason why debugfs cannot be read, and what to do; None if it can."""
     try:
         entries = os.listdir(DEBUGFS)
     except PermissionError:
@@ -333,7 +333,7 @@ def _configured(release: str, option: str) -> bool | None:
 
 
 def _programs() -> Iterator[Check]:
-    """What a report is made with."""
+    """Libraries that reports are made with."""
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     yield _check(
         "findings and reports",
@@ -344,7 +344,7 @@ def _programs() -> Iterator[Check]:
 
 
 def _recipes() -> list[Check]:
-    """What `mmscope record` can do here."""
+    """Recipes of `mmscope record` that can run here."""
     machine = perf_events.look()
     rows = []
     for name in recipe.names():
@@ -363,7 +363,7 @@ def _recipes() -> list[Check]:
 
 def _remedy(reasons: list[str], needs: str) -> tuple[str, str]:
     """
-    Why a recipe is not usable, and the commands that change that.
+    Split the reasons why a recipe is not usable from the commands that change that.
 
     :param reasons: of perf_events; some end with a command.
     :param needs: what the recipe says that it needs, where none does.
@@ -456,7 +456,7 @@ def summary(checks: Sequence[Check], costs: Iterable[PriceHere], width: int = 0)
 
 
 def _reasons(group: Iterable[Check]) -> str:
-    """Why they are not usable; what each of them alone misses, an event, is left out."""
+    """Reasons why they are not usable; what each alone misses, an event, is left out."""
     said = [check.reason or "" for check in group]
     if len(said) > 1:
         said = [reason.rpartition(": ")[2] for reason in said]

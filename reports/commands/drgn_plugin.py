@@ -66,7 +66,7 @@ def memory_of(prog: Program, *, afresh: bool = False) -> "Memory":
     """
     The reading that a session's commands share, as long as the target stands still.
 
-    Of one that does not, what the user said of it is kept.
+    What the user said of a live one is kept.
 
     :param afresh: nothing that was read is believed any more.
     """
@@ -139,7 +139,7 @@ def warn(text: str) -> None:
 
 def rows_with(found: "Found", column: str, wanted: Any) -> list["Filled"]:
     """
-    Of the tables that have a column, the rows with a value in it.
+    Rows with a value in a column, of the tables that have it.
 
     :raises CommandError: there is none.
     """
@@ -243,7 +243,7 @@ def run(
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong, and what is missing."""
+    """An error as a line: what went wrong, and what is missing."""
     if isinstance(error, ModuleNotFoundError):
         return f"needs {error.name}, which {sys.executable} does not have: {FULL_INSTALL}"
     if isinstance(error, ImportError):
@@ -261,7 +261,7 @@ def one_line(error: Exception) -> str:
 
 
 def section_arguments(entry: dict[str, str]) -> list[Any]:
-    """What a section's command takes, ``--help`` aside."""
+    """Arguments of a section's command, ``--help`` aside."""
     from drgn.commands import argument
 
     arguments = []

@@ -187,7 +187,7 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cull_options(parser: argparse.ArgumentParser) -> None:
-    """What ``mmscope show page_owner FILE`` adds to it."""
+    """Declare what ``mmscope show page_owner FILE`` adds to it."""
     add_selection_options(parser)
     parser.add_argument(
         "--cull",
@@ -253,7 +253,7 @@ def _read(args: argparse.Namespace) -> Series:
 
 
 def page_size(args: argparse.Namespace) -> int:
-    """Of the host, in bytes."""
+    """Page size of the host, in bytes."""
     return args.page_size or os.sysconf("SC_PAGE_SIZE")
 
 

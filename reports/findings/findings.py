@@ -110,7 +110,7 @@ class Finding:
 
     @property
     def aside(self) -> str:
-        """What is said after its title: in brackets, with a space before; empty as a rule."""
+        """Words after its title: in brackets, with a space before; empty as a rule."""
         said = ["estimate"] * self.estimate + ["another boot"] * self.other_boot
         return f" ({', '.join(said)})" if said else ""
 
@@ -220,14 +220,14 @@ def severity_rank(severity: str) -> int:
 
 
 def how_many(verdict: Verdict) -> str:
-    """How many checks could be made: the one count that everything else is said beside."""
+    """Number of checks that could be made: the one count that everything else is said beside."""
     if not verdict.not_checked:
         return f"All {display.plural(verdict.made, 'check')} could be made"
     return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
 
 
 def all_clear(verdict: Verdict) -> str:
-    """What is said where nothing was found, which is not much if little could be checked."""
+    """Words where nothing was found, which is not much if little could be checked."""
     if not verdict.checks:
         return "No check was made"
     if not verdict.made:
@@ -238,7 +238,7 @@ def all_clear(verdict: Verdict) -> str:
 
 
 def only_notices(verdict: Verdict) -> str:
-    """What is said before the first notice where nothing worse was found; empty elsewhere."""
+    """Words before the first notice where nothing worse was found; empty elsewhere."""
     if not verdict.found or any(finding.severity != "notice" for finding in verdict.found):
         return ""
     notices = display.plural(len(verdict.found), "notice")
@@ -249,7 +249,7 @@ def only_notices(verdict: Verdict) -> str:
 
 def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
     """
-    What could not be checked, by where its data would be: most first.
+    List what could not be checked, by where its data would be: most first.
 
     :param title: of a section, by its name.
     """
@@ -263,7 +263,7 @@ def known(words: Callable[..., str]) -> Callable[..., str]:
 
 
 def period(seconds: Any) -> str:
-    """How long the machine had been up: the period of every counter since boot."""
+    """Uptime of the machine: the period of every counter since boot."""
     if not seconds:
         return "since boot, uptime unknown"
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
@@ -281,8 +281,8 @@ def from_leaf(stack: str) -> str:
     owner, _ = owner_frame(stack)
     frames = frames[next(n for n, frame in enumerate(frames) if frame.split(" [")[0] == owner) :]
     further = len(frames) - MAX_FRAMES
-    told = " <- ".join(frames[:MAX_FRAMES] if further > 1 else frames)
-    return f"{told} <- {further} further" if further > 1 else told
+    said = " <- ".join(frames[:MAX_FRAMES] if further > 1 else frames)
+    return f"{said} <- {further} further" if further > 1 else said
 
 
 @functools.cache
@@ -376,8 +376,8 @@ def _place(finding: Finding) -> tuple[int, bool, int]:
 
 def _counts(database: Database, questions: list[Question]) -> dict[str, list[int]]:
     """
-    How many rows there are, and how many with a value, of what questions need: one query for all
-    tables. What is not there cannot be counted.
+    Count rows, and rows with a value, of what questions need: one query for all tables. What is
+    not there cannot be counted.
     """
     needs = []
     for need in dict.fromkeys(need for question in questions for need in question.needs):
@@ -427,7 +427,7 @@ def unanswerable(
     counts: Mapping[str, list[int]],
 ) -> str | None:
     """
-    Why a question cannot be asked: something it needs is missing, or all unknown.
+    The reason why a question cannot be asked: something it needs is missing, or all unknown.
 
     :param missing, columns: as of ``database.Database``.
     :param counts: of each need that is there, how many rows and how many with a value.
@@ -554,7 +554,7 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
 
 
 def severity_of(question: Question, row: dict[str, Any]) -> str:
-    """How severe a row is."""
+    """Severity of a row."""
     severity = row.get("severity", question.severity)
     severity = severity if severity in SEVERITIES else question.severity
     if severity == "critical" and _estimated(question, row):
@@ -567,7 +567,7 @@ def _estimated(question: Question, row: dict[str, Any]) -> bool:
 
 
 def badness_of(question: Question, row: dict[str, Any]) -> float | None:
-    """How bad it is, None where a part of that is unknown."""
+    """A row's badness, None where a part of that is unknown."""
     try:
         worse: Any = _expression(question.worse)(row)
         return float(worse)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a command says of the bundle that it just wrote; findings may lack what they need here."""
+"""Findings of a bundle that a command just wrote, where the libraries for them are installed."""
 
 import contextlib
 import ctypes

@@ -39,7 +39,7 @@ def print_findings(verdict: Verdict, *, everything: bool) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         _print(console, verdict, everything=everything)
-    # What is pasted into a ticket has no spaces behind it.
+    # What is pasted into a ticket has no spaces after it.
     sys.stdout.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
 
 
@@ -100,7 +100,7 @@ def _print_part(console: Console, heading: str, found: Iterable[Alike]) -> None:
         for step in dict.fromkeys(step for f in findings for step in f.next):
             _print_paragraphs(console, label, [step.do])
             for what, words in step.price:
-                # The words are dim, and not the room behind them, which is taken off.
+                # The words are dim, and not the room after them, which is taken off.
                 price = Text.assemble((visible(f"{what}: {words}"), "dim"))
                 _print_labelled(console, NONE, price)
             label = ""
@@ -108,7 +108,7 @@ def _print_part(console: Console, heading: str, found: Iterable[Alike]) -> None:
 
 
 def _headline(verdict: Verdict) -> str:
-    """What was found, and of how many checks."""
+    """Numbers of findings, and of checks."""
     if not verdict.found:
         return f"{all_clear(verdict)}."
     severities = Counter(finding.severity for finding in verdict.found)

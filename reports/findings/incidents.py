@@ -31,7 +31,7 @@ Alike = tuple[Finding, ...]
 @dataclass(frozen=True, slots=True)
 class Incident:
     """
-    What belongs together.
+    Findings that belong together.
 
     :ivar causes: the worst first; what is there alone is one.
     :ivar effects: what may come of them.
@@ -46,7 +46,7 @@ class Incident:
 
     @property
     def severity(self) -> str:
-        """Of the worst of it."""
+        """Severity of the worst of it."""
         return min((worst.severity for worst, *_ in self.all), key=severity_rank)
 
     @property
@@ -56,7 +56,7 @@ class Incident:
 
     @property
     def sentence(self) -> str:
-        """What is felt and what it likely comes from, in plain words."""
+        """The harm and its likely cause, in plain words."""
         if not self.effects:
             return f"{_in_words(self.causes[0])}."
         others = len(self.causes) - 1
@@ -67,8 +67,8 @@ class Incident:
     @property
     def first_step(self) -> tuple[Step, str] | None:
         """
-        What to do first, and the command in it: a step that changes nothing, with a command if one
-        has it; None if there is nothing to do.
+        The step to take first, and the command in it: a step that changes nothing, with a command
+        if one has it; None if there is nothing to do.
         """
         steps = [step for worst, *_ in self.all for step in worst.next]
         harmless = [step for step in steps if not step.undo]

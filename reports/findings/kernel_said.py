@@ -22,7 +22,7 @@ BY_PAGE = re.compile(r"\bkernel\.(?:page|pmd|pmd_option|pud|slots|share|struct_p
 
 class Kernel:
     """
-    What the kernel that was read does where kernels differ: ``kernel.NAME`` in a finding's words.
+    Features in which kernels differ, of the one that was read: ``kernel.NAME`` in findings.
 
     True, False, or None where nothing shows, as in all of a bundle without ``kernel_features``.
 
@@ -51,7 +51,7 @@ class Kernel:
         self.struct_pages = self.share(STRUCT_PAGE)
 
     def share(self, least: int, most: int | None = None) -> str:
-        """What so many bytes for each page are of memory: ``1.6 %``, ``0.15 to 0.49 %``."""
+        """Share of memory that so many bytes for each page are: ``1.6 %``, ``0.15 to 0.49 %``."""
         said = (f"{100 * each / self._size:.2g}" for each in (least, most) if each is not None)
         return f"{' to '.join(said)} %"
 

@@ -161,7 +161,7 @@ def page_tables_now() -> tuple[int, int, int] | None:
 
 def this_host() -> dict[str, Cell]:
     """The host itself as a target, from /proc: it is measured, and its memory is not read."""
-    # With drgn and numpy behind them, which take longer to start than a sample takes.
+    # They import drgn and numpy, which take longer to start than a sample takes.
     from mmscope.drgn.machine.file_tree import describe_files
     from mmscope.drgn.sections.files import Absent, Files
 

@@ -243,5 +243,5 @@ def counted(number: int, unit: str) -> str:
 
 
 def in_words(size: int, samples: int) -> str:
-    """How far the reading of perf's text has come."""
+    """Progress of reading perf's text."""
     return f"{samples:,} samples, {size / 2**20:,.0f} MiB of text read"
