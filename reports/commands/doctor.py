@@ -91,8 +91,6 @@ NEEDS = {
 CONFIGS = ("/boot/config-{release}", "/lib/modules/{release}/config")
 DEBUGFS = Path("/sys/kernel/debug")
 MOUNT_DEBUGFS = "mount -t debugfs none /sys/kernel/debug"
-# Before the name of a source that has the same remedy.
-AS_FOR = "as for "
 # What findings and reports are made with; they may be made on another machine.
 LIBRARIES = ("duckdb", "jinja2")
 # Wider lines are hard to read.
@@ -114,7 +112,7 @@ def add_command(command: Command) -> None:
 def run(args: argparse.Namespace) -> int:
     rows, costs = checks(), prices_here()
     if args.all:
-        print_dataclasses(Check, rows)
+        print_dataclasses(Check, said_once(rows))
         print()
         print_dataclasses(PriceHere, costs, title="What it costs this host to be read")
     else:
@@ -128,14 +126,14 @@ def checks() -> list[Check]:
     rows = [_memory(), *_symbols(release)]
     rows += [_text(path, gives) for path, gives in TEXT_SOURCES]
     rows += [_hugetlb(), _page_owner(release), _slab_owner(), _alloc_tags(release)]
-    return said_once([*rows, watched(), *_recipes(), *_programs()])
+    return [*rows, watched(), *_recipes(), *_programs()]
 
 
 def said_once(rows: list[Check]) -> list[Check]:
     """The same, where several have the same remedy with that at the first of them alone."""
     first: dict[str, str] = {}
     return [
-        dataclasses.replace(row, change=f"{AS_FOR}{said}")
+        dataclasses.replace(row, change=f"as for {said}")
         if row.change and (said := first.setdefault(row.change, row.source)) != row.source
         else row
         for row in rows
@@ -429,21 +427,18 @@ def summary(checks: Sequence[Check], costs: Iterable[PriceHere], width: int = 0)
         )
 
     say(f"Usable: {', '.join(check.source for check in checks if check.usable == 'yes')}")
-    # What would help, though it be said at another source.
-    changes = {f"{AS_FOR}{check.source}": check.change for check in checks}
     for title, those in (
         ("Usable in part", [check for check in checks if check.usable == "in part"]),
         ("Not usable", [check for check in checks if check.usable not in ("yes", "in part")]),
     ):
         if those:
             lines += ["", f"{title}:"]
-        groups: dict[tuple[str | None, str], list[Check]] = {}
+        groups: dict[str, list[Check]] = {}
         for check in those:
-            change = changes.get(check.change or "", check.change)
-            groups.setdefault((change, "" if change else check.source), []).append(check)
-        for (change, _), group in groups.items():
+            groups.setdefault(check.change or check.source, []).append(check)
+        for group in groups.values():
             say(f"{', '.join(check.source for check in group)}: {_reasons(group)}", "  ")
-            if change:
+            if change := group[0].change:
                 say(change, "    -> ")
     spared = [cost for cost in costs if cost.here.startswith("left out")]
     if spared:

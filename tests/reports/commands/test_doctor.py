@@ -435,8 +435,8 @@ def test_one_screen_says_each_remedy_once() -> None:
         Check("/proc/a", "yes", "", None, None),
         Check("record b", "no", "", "b:event: tracefs is not mounted", "mount it"),
         Check("/proc/c", "no", "", "it is off", "boot with c"),
-        Check("record d", "no", "", "d:event: tracefs is not mounted", "as for record b"),
-        Check("record e", "in part", "", "tracefs is not mounted", "as for record b"),
+        Check("record d", "no", "", "d:event: tracefs is not mounted", "mount it"),
+        Check("record e", "in part", "", "tracefs is not mounted", "mount it"),
     ]
     costs = [
         PriceHere("/proc/slow", "a lock", None, "left out, as it takes long; --all reads it"),
