@@ -26,7 +26,7 @@ from mmscope.reports.bundle.description import Cell
 
 PAGE_BYTES = (4 << 10, 16 << 10, 64 << 10)  # that kernels have
 PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
-# Of a Making: what is asked for anew whenever its text is read.
+# Of a Making: options, which are given again whenever its text is read.
 ASKED_FOR = {"label", "against", "by_period"}
 
 
