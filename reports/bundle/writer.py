@@ -18,7 +18,6 @@ import operator
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -37,14 +36,7 @@ from mmscope.reports.bundle.description import (
     check_plain,
     older,
 )
-from mmscope.reports.bundle.leftovers import (
-    PREFIX,
-    SUFFIX,
-    claim,
-    clear_up,
-    exchange,
-    to_disk,
-)
+from mmscope.reports.bundle.leftovers import clear_up, exchange, to_disk, unfinished
 from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
 
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
@@ -77,15 +69,7 @@ class Writer:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             clear_up(path)
-            lock = None
-            while lock is None:
-                self._folder = Path(
-                    tempfile.mkdtemp(
-                        prefix=PREFIX.format(path.name), suffix=SUFFIX, dir=path.parent
-                    )
-                )
-                lock = claim(self._folder)
-            self._lock = lock
+            self._folder, self._lock = unfinished(path)
         except OSError as error:
             raise BundleError(f"{path}: cannot write there: {error.strerror}") from error
 
