@@ -48,7 +48,7 @@ DECLARED = {
     "redact": f"{HERE}.redact_command:add_command",
     "compare": f"{HERE}.command:add_compare",
     "record": f"{HERE}.record_command:add_command",
-    "doctor": f"{HERE}.doctor:add_command",
+    "doctor": f"{HERE}.command:add_doctor",
     "page-owner": f"{HERE}.page_owner_command:add_commands",
     "watch": f"{HERE}.page_owner_command:add_commands",
     "guard": "mmscope.reports.guard.options:add_command",
@@ -181,6 +181,18 @@ def add_compare(command: Command) -> None:
     add_redact_options(sub)
 
 
+def add_doctor(command: Command) -> None:
+    """Declare ``doctor``."""
+    sub = command(
+        "doctor",
+        run_doctor,
+        "what can be read on this machine, what not, and how to change that",
+    )
+    sub.add_argument(
+        "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"
+    )
+
+
 # What stands for -- between the two sides of a comparison.
 VERSUS = "\0"
 
@@ -236,6 +248,12 @@ def run_compare(args: argparse.Namespace) -> int:
     code = run(sides, args.format, args.output, names, args.mode, verbose=args.verbose)
     write_map(names, args.redact_map)
     return code
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    from mmscope.reports.commands import doctor
+
+    return doctor.run(args)
 
 
 if __name__ == "__main__":

@@ -65,15 +65,12 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
     if everything:
         for _, title in verdict.clear:
             _print_labelled(console, Text(f"{'ok':{LABEL}}"), Text(visible(title)))
-        if verdict.clear:
-            console.print()
         by_reason: dict[str, list[str]] = {}
         for item in verdict.not_checked:
             by_reason.setdefault(item.reason, []).append(item.title)
         for reason, titles in by_reason.items():
             console.print(Text(visible(f"Not checked, since {reason}:")))
             _print_paragraphs(console, "", titles)
-            console.print()
     elif verdict.not_checked:
         # Each with its reason is a wall that is not read.
         where = lacking(verdict, lambda section: section.replace("_", " "))
