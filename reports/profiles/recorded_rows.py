@@ -108,9 +108,9 @@ def profiled(
         if about & NODE_BITS == NODE_BITS
     ]
     rows["profile_faults"] = list(_faults(name, fold, making))
-    minutes = making.seconds and making.seconds / 60
+    seconds = making.seconds
     rows["profile_counters"] = [
-        ProfileCounter(name, counter, gained, round(gained / minutes, 3) if minutes else None)
+        ProfileCounter(name, counter, gained, round(gained * 60 / seconds, 3) if seconds else None)
         for counter, gained in making.counters.items()
     ]
     notes = [
