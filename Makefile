@@ -87,7 +87,7 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 # Files of tests that take minutes: they run the command, make reports, or ask every finding of every bundle.
 LONG := report|lake|fleet|finding|redact|guard|watch|picture|hostile|page_owner|comparison|host_groups|click|command|bundle
 LONG := $(LONG)|lights|few_rows|crash|openmetrics|browser|asked|corpus|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
-QUICK = $(shell ls tests/test_*.py | grep -vE '$(LONG)')
+QUICK = $(shell find tests -name 'test_*.py' -not -path 'tests/lab/*' -not -path 'tests/s*/*' | grep -vE '/test_[a-z_0-9]*($(LONG))' | sort)
 .PHONY: quick
 quick: $(READY) ## lint, types, and the unit tests that need neither kernel nor browser nor minutes: two minutes
 	$(LINT)
@@ -171,7 +171,7 @@ guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of hug
 .PHONY: containers
 containers: $(VENV)/.containers ## deploy/: manifests by the schemas of Kubernetes, the image of this commit built and run (10 minutes)
 	@tools/apt-install $(CONTAINER_PACKAGES)
-	@$(BIN)/python tests/container_image.py
+	@$(BIN)/python tests/support/container_image.py
 
 $(VENV)/.containers: $(READY) requirements-containers.lock
 	$(BIN)/pip install --quiet --require-hashes -r requirements-containers.lock
@@ -186,17 +186,17 @@ seen: $(READY) ## docs/kernels.md: read every section of KERNELS anew, and say w
 .PHONY: drgn-versions
 drgn-versions: $(READY) ## a vmcore and a bundle with other versions of drgn, and installed Pythons, cell by cell: VERSIONS="0.1.0 0.3.0"
 	@tools/apt-install $(LAB_PACKAGES)
-	@$(BIN)/python tests/drgn_versions.py $(VERSIONS)
+	@$(BIN)/python tests/support/drgn_versions.py $(VERSIONS)
 
 .PHONY: box
 box: $(READY) ## the same vmcore with other Pythons in roots of Debian, each with every version of drgn (10 minutes)
 	@tools/apt-install $(LAB_PACKAGES) $(DEB_PACKAGES)
-	@$(BIN)/python tests/box_versions.py $(PYTHONS)
+	@$(BIN)/python tests/support/box_versions.py $(PYTHONS)
 
 .PHONY: box-arm64
 box-arm64: $(READY) ## the same on arm64, emulated, with Debian's drgn of arm64 (5 minutes of CPU time; nightly)
 	@tools/apt-install $(LAB_PACKAGES) $(ARM64_PACKAGES) $(DEB_PACKAGES) $(BOX_ARM64_PACKAGES)
-	@$(BIN)/python tests/box_versions.py arm64
+	@$(BIN)/python tests/support/box_versions.py arm64
 
 .PHONY: live-arm64
 live-arm64: $(READY) ## a running arm64, emulated, with Debian's Python, drgn and perf: probes, watch, guard, recordings (15 minutes of CPU time; nightly)
@@ -206,11 +206,11 @@ live-arm64: $(READY) ## a running arm64, emulated, with Debian's Python, drgn an
 .PHONY: soak
 soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang or grow (an hour)
 	@tools/apt-install $(LAB_PACKAGES)
-	$(BIN)/python tests/soak.py $(if $(SEEDS),--seeds $(SEEDS))
+	$(BIN)/python tests/support/soak.py $(if $(SEEDS),--seeds $(SEEDS))
 
 .PHONY: fuzz
 fuzz: $(VENV)/.fuzz ## what readers of other people's files make of anything: SECONDS=60 each
-	$(BIN)/python tests/fuzz.py $(if $(SECONDS),--seconds $(SECONDS))
+	$(BIN)/python tests/support/fuzz.py $(if $(SECONDS),--seconds $(SECONDS))
 
 $(VENV)/.fuzz: $(READY) requirements-fuzz.lock
 	$(BIN)/pip install --quiet --require-hashes -r requirements-fuzz.lock
@@ -227,34 +227,34 @@ types: $(READY) ## mypy alone
 .PHONY: bench
 bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report; DRGN_TOOLS=FOLDER for corelens
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(BENCH_PACKAGES) $(TEST_PACKAGES)
-	@$(BIN)/python tests/bench_report.py
-	@$(BIN)/python tests/bench_viewer.py
-	@$(BIN)/python tests/bench_opening.py
-	@$(BIN)/python tests/bench.py
-	@$(BIN)/python tests/bench_cgroups.py
-	@$(BIN)/python tests/bench_ledger.py
-	@DRGN_TOOLS='$(DRGN_TOOLS)' $(BIN)/python tests/bench_corelens.py
-	@$(BIN)/python tests/bench_owner.py
-	@$(BIN)/python tests/bench_page_owner.py
-	@$(BIN)/python tests/bench_page_tables.py
-	@$(BIN)/python tests/bench_processes.py
-	@$(BIN)/python tests/bench_vmemmap.py
-	@$(BIN)/python tests/bench_files.py
-	@$(BIN)/python tests/bench_rmap.py
-	@$(BIN)/python tests/bench_scale.py
-	@$(BIN)/python tests/bench_dumps.py
-	@$(BIN)/python tests/bench_perf.py
-	@$(BIN)/python tests/bench_prices.py
+	@$(BIN)/python tests/bench/bench_report.py
+	@$(BIN)/python tests/bench/bench_viewer.py
+	@$(BIN)/python tests/bench/bench_opening.py
+	@$(BIN)/python tests/bench/bench.py
+	@$(BIN)/python tests/bench/bench_cgroups.py
+	@$(BIN)/python tests/bench/bench_ledger.py
+	@DRGN_TOOLS='$(DRGN_TOOLS)' $(BIN)/python tests/bench/bench_corelens.py
+	@$(BIN)/python tests/bench/bench_owner.py
+	@$(BIN)/python tests/bench/bench_page_owner.py
+	@$(BIN)/python tests/bench/bench_page_tables.py
+	@$(BIN)/python tests/bench/bench_processes.py
+	@$(BIN)/python tests/bench/bench_vmemmap.py
+	@$(BIN)/python tests/bench/bench_files.py
+	@$(BIN)/python tests/bench/bench_rmap.py
+	@$(BIN)/python tests/bench/bench_scale.py
+	@$(BIN)/python tests/bench/bench_dumps.py
+	@$(BIN)/python tests/bench/bench_perf.py
+	@$(BIN)/python tests/bench/bench_prices.py
 
 .PHONY: bench-growth
 bench-growth: $(READY) ## how cost grows with pages, stacks, processes and hosts, drawn in docs/: an hour, mostly to boot 100,000 processes
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES)
-	@$(BIN)/python tests/bench_growth.py
+	@$(BIN)/python tests/bench/bench_growth.py
 
 .PHONY: bench-lake
 bench-lake: $(VENV)/.spark ## a lake of 100, 1,000 and 10,000 hosts: adding, findings on DuckDB and Spark (HOSTS=100,1000; an hour of CPU)
 	@tools/apt-install $(SPARK_PACKAGES)
-	@$(BIN)/python tests/bench_lake.py --spark $(if $(HOSTS),--hosts $(HOSTS))
+	@$(BIN)/python tests/bench/bench_lake.py --spark $(if $(HOSTS),--hosts $(HOSTS))
 
 .PHONY: docs
 docs: $(READY) ## docs/tables.md, docs/kernels.md and the commands of drgn, from declarations and data

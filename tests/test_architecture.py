@@ -247,6 +247,13 @@ def test_no_file_of_the_tests_imports_one_that_pytest_collects() -> None:
                 assert not collected.intersection(name.split(".")), f"{path} imports {name}"
 
 
+def test_tests_mirror_the_source() -> None:
+    """A folder's tests are in the folder of its name below tests/."""
+    for top in ("drgn", "perf", "reports", "tools"):
+        for path in (ROOT / "tests" / top).rglob("test_*.py"):
+            assert (ROOT / path.parent.relative_to(ROOT / "tests")).is_dir(), path
+
+
 def test_every_file_of_the_tests_has_its_own_name() -> None:
     """They are imported by it, from whatever folder."""
     names = Counter(path.name for path in TESTS if path.name != "conftest.py")

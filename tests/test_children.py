@@ -9,6 +9,7 @@ from pathlib import Path
 import children
 
 TESTS = Path(__file__).resolve().parent
+PATHS = (TESTS.parent, TESTS, TESTS / "support", TESTS / "lab")
 CATCHES_ALL = """
 import os, signal
 
@@ -39,7 +40,7 @@ def ran(folder: Path, text: str, *before: str) -> tuple[int, str]:
     process = children.start(
         [*before, sys.executable, "-m", "pytest", "-q", "-p", "conftest", "test_it.py"],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{TESTS.parent}:{TESTS}:{TESTS / 'lab'}"},
+        env=os.environ | {"PYTHONPATH": ":".join(map(str, PATHS))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

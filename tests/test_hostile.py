@@ -21,8 +21,7 @@ from lake_truth import QUESTIONS, said_of
 from made_lake import small
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.answerable import named
-from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.findings.findings import evaluate, named
 from mmscope.reports.lake.batch import load
 from mmscope.reports.lake.catalog import read_catalog
 from mmscope.reports.lake.staging import identity
@@ -46,7 +45,7 @@ class Ran:
 @pytest.fixture(scope="module", autouse=True)
 def each_alone() -> Iterator[None]:
     """The process that begins each command: to import everything takes longer than most take."""
-    command = [*children.DIES_WITH_US, sys.executable, str(ROOT / "tests" / "each_alone.py")]
+    command = [*children.DIES_WITH_US, sys.executable, str(ROOT / "tests/support/each_alone.py")]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=-1, stdout=-1) as process:
         STARTER.append(process)
         yield

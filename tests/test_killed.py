@@ -89,7 +89,7 @@ def test_killed_before_any_step_a_bundle_is_whole_or_as_it_was(
     words, output = COMMANDS[name]
     before = tables(collected / "b")
     done = children.run(
-        [sys.executable, TESTS / "killed.py", tmp_path, collected, *words],
+        [sys.executable, TESTS / "support/killed.py", tmp_path, collected, *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -130,7 +130,7 @@ def test_killed_before_any_step_a_report_is_whole_or_as_it_was(
     (template / "report.html").write_text("the report before")
     done = children.run(
         [
-            *(sys.executable, TESTS / "killed.py", tmp_path / "runs", template),
+            *(sys.executable, TESTS / "support/killed.py", tmp_path / "runs", template),
             *("report", "{}/b", "-o", "{}/report.html"),
         ],
         cwd=ROOT,

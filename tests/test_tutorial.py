@@ -21,23 +21,33 @@ FILES = {"A probe": 2, "A finding": 2, "A picture": 3, "A recipe": 2, "A column"
 IN_WORDS = {1: "One file", 2: "Two files", 3: "Three files"}
 COPIED = ("drgn", "perf", "reports", "templates", "tests", "tools", "docs", "mmscope")
 # The tests of all that is declared; the page's own are run with them.
-TESTS = (
-    *("test_declaring.py", "test_declarations.py", "test_findings_words.py"),
-    "test_prices.py::test_every_section_declares_the_price_of_what_it_opens",
-    "test_findings.py::test_every_finding_has_its_case",
-    "test_findings.py::test_it_is_found_and_said[a quarter of memory is not managed]",
-    "test_findings.py::test_it_is_not_so[a few hundredths are not]",
-    "test_findings.py::test_it_cannot_be_told[how much memory zones have is not known]",
-    "test_few_rows.py::test_each_picture_is_drawn_or_its_table_is_empty",
-    "test_few_rows.py::test_no_value_that_a_declaration_allows_is_a_fault",
-    "test_folding.py::test_every_recipe_is_whole",
-    "test_swap_areas.py",
-    "test_bundle_format.py::test_the_findings_of_an_old_bundle",
-    "test_bundle_format.py::test_what_cannot_be_checked_in_an_old_bundle_is_not_called_clear",
-    "test_bundle_format.py::test_tables_have_what_they_had_and_what_came_since_says_so",
-    "test_command.py::test_collect_from_a_tree_of_text",
-    "test_command.py::test_a_damaged_file_costs_its_own_sections[-meminfo]",
-)
+TESTS: dict[str, tuple[str, ...]] = {
+    "drgn/tables/test_declaring.py": (),
+    "drgn/sections/test_declarations.py": (),
+    "reports/findings/test_findings_words.py": (),
+    "drgn/sections/test_prices.py": ("test_every_section_declares_the_price_of_what_it_opens",),
+    "reports/findings/test_findings.py": (
+        "test_every_finding_has_its_case",
+        "test_it_is_found_and_said[a quarter of memory is not managed]",
+        "test_it_is_not_so[a few hundredths are not]",
+        "test_it_cannot_be_told[how much memory zones have is not known]",
+    ),
+    "reports/pictures/test_few_rows.py": (
+        "test_each_picture_is_drawn_or_its_table_is_empty",
+        "test_no_value_that_a_declaration_allows_is_a_fault",
+    ),
+    "perf/test_folding.py": ("test_every_recipe_is_whole",),
+    "drgn/ledger/test_swap_areas.py": (),
+    "reports/bundle/test_bundle_format.py": (
+        "test_the_findings_of_an_old_bundle",
+        "test_what_cannot_be_checked_in_an_old_bundle_is_not_called_clear",
+        "test_tables_have_what_they_had_and_what_came_since_says_so",
+    ),
+    "reports/commands/test_command.py": (
+        "test_collect_from_a_tree_of_text",
+        "test_a_damaged_file_costs_its_own_sections[-meminfo]",
+    ),
+}
 
 
 def chapter(title: str) -> str:
@@ -81,12 +91,17 @@ def test_what_the_page_writes_passes_the_tests(tmp_path: Path) -> None:
         if file.name.startswith("test_"):
             added.append(path)
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    tests = [
+        f"tests/{file}{name and '::'}{name}"
+        for file, names in TESTS.items()
+        for name in names or ("",)
+    ]
     for command in (
         ["tools/make_docs.py"],
         ["-m", "ruff", "check", "--no-cache", "."],
         ["-m", "ruff", "format", "--no-cache", "--check", "."],
         ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-k", "not kernel_prints",
-         *(f"tests/{test}" for test in TESTS), *added],
+         *tests, *added],
     ):  # fmt: skip
         result = children.run(
             [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True

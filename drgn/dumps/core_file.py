@@ -4,11 +4,11 @@ The header of a core file, before anything is read through it: ELF, and makedump
 kdump-compressed format.
 
 Which memory is missing since the file was cut short, or since makedumpfile left it out, is in the
-file alone: drgn knows only that a read fails. Formats: ``elf(5)``; makedumpfile's
-``IMPLEMENTATION`` and ``diskdump_mod.h`` (header version 6, 1.7.2).
+file alone: drgn knows only that a read fails. Nor does libkdumpfile (0.5.0 to 0.5.6) check what the
+headers and descriptors say of places and sizes: it maps, allocates and copies as they say. Formats:
+``elf(5)``; makedumpfile's ``IMPLEMENTATION`` and ``diskdump_mod.h`` (header version 6, 1.7.2).
 
-Costs: a few reads, and the bitmap; of a kdump that was cut short, its page descriptors as well (24
-bytes a page).
+Costs: a few reads, and of a kdump its bitmaps and page descriptors (24 bytes a page).
 
 It cannot know: what an ELF core of makedumpfile leaves out, which reads as zeros there.
 """
@@ -29,11 +29,22 @@ ELF64_SEGMENT = "IIQQQQQQ"
 ET_CORE, PT_LOAD, PT_NOTE, NT_GNU_BUILD_ID = 4, 1, 4, 3
 
 KDUMP = b"KDUMP   "
-# struct disk_dump_header on a 64-bit machine: block_size, sub_hdr_size, bitmap_blocks, max_mapnr.
+# struct disk_dump_header on a 64-bit machine: header_version; block_size, sub_hdr_size,
+# bitmap_blocks, max_mapnr.
+KDUMP_VERSION_OFFSET = 8
 KDUMP_HEADER, KDUMP_HEADER_OFFSET = "<IIII", 428
 # struct kdump_sub_header: dump_level, split; and start_pfn_64, end_pfn_64, max_mapnr_64.
 KDUMP_LEVEL, KDUMP_LEVEL_OFFSET = "<II", 8
 KDUMP_RANGE, KDUMP_RANGE_OFFSET = "<QQQ", 80
+# And (offset, size) of what it leads to, each with the header_version that has it first. What was
+# erased is written behind the pages, so that it may be missing.
+KDUMP_PLACE = "<QQ"
+KDUMP_PLACES = (
+    ("VMCOREINFO", 3, 32, False),
+    ("notes", 4, 48, False),
+    ("erased names", 5, 64, True),
+)
+MOST_NOTES = 256 << 20  # the notes of 8,192 CPUs are 3 MiB
 PAGE_DESCRIPTOR = np.dtype([("offset", "<u8"), ("size", "<u4"), ("flags", "<u4"), ("page", "<u8")])
 CHUNK_BYTES, BITMAP_CHUNK = 24 << 16, 1 << 13  # so many descriptors, for so many bits
 # The bits of a dump level: what makedumpfile(8) -d leaves out.
@@ -139,6 +150,25 @@ def ends_before_pages(path: Path) -> bool:
     return kdump is not None and path.stat().st_size < kdump.descriptors
 
 
+def damaged_header(path: Path) -> str | None:
+    """
+    Name what the sub-header of a kdump-compressed file says that cannot be; None if nothing is.
+    libkdumpfile (0.5.5) reads there, and the process dies of SIGSEGV.
+    """
+    kdump, size = read_kdump(path), path.stat().st_size
+    if kdump is None:
+        return None
+    (version,) = struct.unpack("<I", _read(path, KDUMP_VERSION_OFFSET, 4))
+    for what, since, offset, behind in KDUMP_PLACES if not kdump.split else ():
+        if version < since:
+            continue
+        data = _read(path, kdump.page_size + offset, struct.calcsize(KDUMP_PLACE))
+        begin, length = struct.unpack(KDUMP_PLACE, data)
+        if length > MOST_NOTES or begin + length > (1 << 63 if behind else size):
+            return f"{length:,} bytes of {what} at {begin:,} of {size:,}"
+    return None
+
+
 def split_part(path: Path) -> str | None:
     """The part of a dump that a file is, in words; None if it is a whole one."""
     kdump = read_kdump(path)
@@ -165,7 +195,8 @@ def _bits(path: Path, kdump: Kdump, number: int) -> int:
 def _missing(path: Path, kdump: Kdump) -> Iterator[tuple[int, NDArray[np.bool_]]]:
     """
     Page frames that are in a dump by its bitmap, but have their descriptor or data behind the end
-    of the file: the first PFN of a stretch, and of each in it whether. From the last stretch on.
+    of the file, or a descriptor that no page has: the first PFN of a stretch, and of each in it
+    whether. From the last stretch on.
 
     Nothing of a split dump, whose bitmap is that of the whole.
     """
@@ -173,7 +204,6 @@ def _missing(path: Path, kdump: Kdump) -> Iterator[tuple[int, NDArray[np.bool_]]
     # What a damaged header says may be far more than there is.
     length = 0 if kdump.split else max(min(kdump.bitmap_bytes, size - begin), 0)
     number = _bits(path, kdump, 1)  # descriptors are in the order of PFNs
-    found = False
     for offset in range((length - 1) // BITMAP_CHUNK * BITMAP_CHUNK, -1, -BITMAP_CHUNK):
         data = _read(path, begin + offset, min(BITMAP_CHUNK, length - offset))
         dumped = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").view(bool)
@@ -182,29 +212,27 @@ def _missing(path: Path, kdump: Kdump) -> Iterator[tuple[int, NDArray[np.bool_]]
         itemsize = PAGE_DESCRIPTOR.itemsize
         data = _read(path, kdump.descriptors + number * itemsize, count * itemsize)
         pages = np.frombuffer(data[: len(data) // itemsize * itemsize], PAGE_DESCRIPTOR)
-        # Both, as the sum of a damaged one may wrap around. At 0 is the file's header: zeros are
-        # where a dump was rebuilt of one that was cut short.
+        # Data is never larger than a page: what cannot be packed is stored as it is. The sum of a
+        # damaged one may wrap around. At 0 is the file's header: zeros are where a dump was rebuilt
+        # of one that was cut short.
         outside = np.ones(count, bool)
         outside[: len(pages)] = (
-            (pages["offset"] > size)
+            (pages["size"] > kdump.page_size)
+            | (pages["offset"] > size)
             | (pages["offset"] + pages["size"] > size)
             | (pages["offset"] == 0)
         )
         if outside.any():
-            found = True
             dumped[dumped] = outside
             yield offset * 8, dumped
-        # Data is in the order of PFNs, except for zero pages, which share a place. So the last
-        # pages show it.
-        elif not found and np.any(pages["offset"] != pages["offset"][:1]):
-            return
 
 
 def missing_frames(path: Path) -> NDArray[np.uint8] | None:
     """
-    The page frames of a kdump-compressed file whose data lies behind the end of the file, as a
-    bitmap up to the last of them, that of PFN 0 the lowest bit of the first byte: 32 MiB a TiB,
-    however many pages of zeros, which share a place, are among them. None if all are there.
+    The page frames of a kdump-compressed file whose data lies behind the end of the file, or whose
+    descriptor no page has, as a bitmap up to the last of them, that of PFN 0 the lowest bit of the
+    first byte: 32 MiB a TiB, however many pages of zeros, which share a place, are among them. None
+    if all are there.
     """
     kdump, frames = read_kdump(path), None
     for first, missing in _missing(path, kdump) if kdump else ():
@@ -217,7 +245,7 @@ def missing_frames(path: Path) -> NDArray[np.uint8] | None:
 
 def missing_bytes(path: Path) -> int:
     """
-    Bytes of a core's memory beyond the end of the file, which was cut short.
+    Bytes of a core's memory beyond the end of the file, which was cut short or is damaged.
 
     0 for a whole core, and for formats that do not say.
     """

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Reading a kdump-compressed file that was cut short: what is there, and an error for the rest.
+Reading a kdump-compressed file that was cut short, or has descriptors that no page has: what is
+there, and an error for the rest.
 
 libkdumpfile maps a file and looks only at where a page's data begins (``fcache_get_mmap()``,
 fcache.c, 0.5.0 to 0.5.6). Data across the end kills the process by SIGBUS. Data behind the end is
@@ -19,8 +20,8 @@ What is relied on, beside what bulk_reads names: ``kdump_get_addrxlat()``, ``kdu
 (libaddrxlat.so.3); ``file.mmap_policy``, which counts when the file is opened. The file is read by
 pread(2): forked processes do not move each other's place.
 
-Costs: one bit of memory a page frame; 1 µs more a page the first time that it is read, and 2 µs a
-read.
+Costs: one bit of memory a page frame; some 20 µs more a page the first time that it is read, and
+2 µs a read.
 
 Cannot know: a page table that lies behind the end. The library reads its entries as zeros, not
 present, or cannot unpack it; either is an error for all that it maps. Nor a page that a damaged
@@ -44,6 +45,7 @@ from mmscope.drgn.dumps.bulk_reads import (
     loaded,
 )
 from mmscope.drgn.dumps.core_file import missing_frames, read_kdump
+from mmscope.drgn.dumps.first_opening import little_memory
 
 KDUMP_MMAP_NEVER = 0  # enum _kdump_mmap_policy
 UNMAPPED = ((b"file.mmap_policy", KDUMP_MMAP_NEVER),)
@@ -55,7 +57,7 @@ MOST_KNOWN = 1 << 16
 HALF = 1 << 63  # of all addresses; a size does not hold all
 
 FAULT = "could not read memory from kdump: "  # drgn's words
-BEHIND = "behind the end of the file, which was cut short"
+BEHIND = "behind the end of the file, which was cut short or is damaged"
 
 Bytes = ctypes.Array[ctypes.c_char]
 
@@ -127,9 +129,11 @@ class Reader:
         if self._context is None:
             self._context = self._prepare(page)
         place = _Place(page, KDUMP_KPHYSADDR if physical else KDUMP_KVADDR)
-        status = self._translation.addrxlat_fulladdr_conv(
-            ctypes.byref(place), KDUMP_MACHPHYSADDR, self._context, self._system
-        )
+        # Page tables whose descriptors are damaged: as much is allocated as these say.
+        with little_memory():
+            status = self._translation.addrxlat_fulladdr_conv(
+                ctypes.byref(place), KDUMP_MACHPHYSADDR, self._context, self._system
+            )
         if status != ADDRXLAT_OK:
             words = f"it is not mapped, or its page tables lie {BEHIND}"
             raise FaultError(FAULT + words, page)
@@ -141,9 +145,10 @@ class Reader:
         # Where those of the kernel's text are missing it fails, once, and does without what it
         # would have known of them (vtop_init(), vtop.c).
         for _ in range(2):
-            status = library.kdump_get_addrxlat(
-                self._handle.context, ctypes.byref(context), ctypes.byref(self._system)
-            )
+            with little_memory():
+                status = library.kdump_get_addrxlat(
+                    self._handle.context, ctypes.byref(context), ctypes.byref(self._system)
+                )
             if status == KDUMP_OK:
                 # Both are held by the handle as long as it is open.
                 self._translation.addrxlat_ctx_decref(context)

@@ -26,19 +26,22 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section
-from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import SINCE_BOOT, parse_vmstat
 
-# States that count page frames, each once.
-PAGE_FRAMES = (
-    *("nr_free_pages", "nr_free_cma", "nr_unaccepted", "nr_mlock", "nr_unevictable"),
-    *("nr_zone_inactive_anon", "nr_zone_active_anon", "nr_zone_inactive_file"),
-    *("nr_zone_active_file", "nr_zone_unevictable", "nr_inactive_anon", "nr_active_anon"),
-    *("nr_inactive_file", "nr_active_file", "nr_anon_pages", "nr_file_pages", "nr_shmem"),
-    *("nr_slab_reclaimable", "nr_slab_unreclaimable", "nr_page_table_pages"),
-)
-RANGES = dict.fromkeys(PAGE_FRAMES, (0, "total_pages"))
+# States count page frames, each once, or what takes memory: KiB of stacks, nodes of xarrays. All
+# else is counted since boot (5.10 to 7.3).
+RANGES: dict[str, tuple[Bound, Bound]] = {
+    "nr_*": (0, "total_pages"),
+    **dict.fromkeys(
+        ("nr_kernel_stack", "nr_shadow_call_stack", "workingset_nodes"), (0, "total_bytes")
+    ),
+    "nr_tlb_*": (0, MOST),
+    "nr_vmscan_*": (0, MOST),
+    "nr_foll_pin_*": (0, MOST),
+    **dict.fromkeys(("nr_dirtied", "nr_written", "nr_throttled_written"), (0, MOST)),
+}
 # vmstat_refresh() (mm/vmstat.c): "stats known to go negative occasionally".
 BELOW_ZERO = {"nr_zone_write_pending", "nr_free_cma", "nr_writeback"}
 

@@ -29,11 +29,12 @@ from drgn import (
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
-from mmscope.drgn.dumps import bulk_reads, cut_short
+from mmscope.drgn.dumps import bulk_reads, cut_short, first_opening
 from mmscope.drgn.dumps.core_file import (
     ET_CORE,
     KDUMP,
     build_id,
+    damaged_header,
     elf_type,
     ends_before_pages,
     missing_bytes,
@@ -129,7 +130,7 @@ def open_target(
         if core is not None and (missing := missing_bytes(core)):
             raise TargetError(
                 f"{core}: {missing:,} bytes of the machine's memory lie behind the end of the "
-                f"file: it was cut short; {COPY}; {error}"
+                f"file: it was cut short or is damaged; {COPY}; {error}"
             ) from error
         raise
     if core is not None:
@@ -195,11 +196,13 @@ def other_release(prog: Program) -> str | None:
 
 
 def _open(prog: Program, core: Path) -> None:
+    if why := first_opening.why_not(lambda: _read_first(core)):
+        raise TargetError(f"{core}: cannot be opened: {why}: it is damaged; {COPY}")
     try:
         prog.set_core_dump(core)
     except (OSError, ValueError, NotImplementedError, FaultError) as error:
         raise TargetError(f"{core}: drgn cannot open it: {_reason(error)}") from error
-    except BadDataError as error:
+    except Exception as error:  # drgn's own, where a library gives no reason that it knows
         raise _damaged_note(core, error) from error
     if not prog.flags & ProgramFlags.IS_LINUX_KERNEL:
         raise TargetError(
@@ -212,10 +215,20 @@ def _open(prog: Program, core: Path) -> None:
             bulk_reads.attach(prog, core, sample)
 
 
+def _read_first(core: Path) -> None:
+    """Open a dump and read a page, for which libkdumpfile sets up its translation."""
+    os.environ["DRGN_DISABLE_PLUGINS"] = "*"  # the child has no use for them
+    prog = Program()
+    prog.set_core_dump(core)
+    read_what_is_there(prog, core)
+    prog.read(int(vmcoreinfo(prog).get("SYMBOL(init_uts_ns)", "0"), 16), 8)
+
+
 def read_what_is_there(prog: Program, core: Path) -> bool:
     """
-    Have the memory of a kdump-compressed file that was cut short read as far as it goes. By the
-    library alone what is missing may be zeros, or the end of the process.
+    Have the memory of a kdump-compressed file that was cut short, or whose descriptors are damaged,
+    read as far as it goes. By the library alone what is missing may be zeros, or the end of the
+    process.
 
     :returns: whether it was cut short.
     :raises TargetError: it cannot be read so.
@@ -314,6 +327,8 @@ def _check_core(path: Path) -> None:
                 f"{path}: was cut short before it says which pages it has: nothing of it can be "
                 f"read; {COPY}"
             )
+        if damage := damaged_header(path):
+            raise TargetError(f"{path}: its headers are damaged: {damage}; {COPY}")
         return
     if not head:
         raise TargetError(f"{path}: is empty, not a vmcore")

@@ -58,7 +58,7 @@ class NodeCost:
     0.616 s: 60 ns; under emulation, so that caches played no part; on a machine 30 to 75), and as
     its range a third of that, for a tree that is in a CPU's cache, up to five times, for two misses
     to memory a node. The second is measured on a machine, by the writeback of a file's page that
-    20,000 to 60,000 VMAs map (0.4 to 0.85 µs; both by tests/bench_visits.c); as its range a third,
+    20,000 to 60,000 VMAs map (0.4 to 0.85 µs; both by bench_visits.c); as its range a third,
     for entries that are only looked at, up to ten times, where other CPUs must flush their TLBs.
     """
 

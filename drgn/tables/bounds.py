@@ -109,8 +109,8 @@ def impossible(
             for bound in bounds:
                 marks = _outside(c, cells, extreme, bound, wrong, columns, machine) | marks
         for at, name in enumerate(names if c.ranges else ()):
-            if name in c.ranges:
-                low, high = c.ranges[name]
+            if (range_ := _range(c, name)) is not None:
+                low, high = range_
                 cell = _number(columns[c.name][at])
                 outside = _outside(c, [cell], cell, low, operator.lt, {}, machine)
                 outside |= _outside(c, [cell], cell, high, operator.gt, {}, machine)
@@ -128,6 +128,14 @@ def impossible(
             for at in sorted(marks)[:MOST_MARKS]
         ]
     return found + (_twice(table, described, columns) if machine.frozen and whole else [])
+
+
+def _range(column: Column, name: str | None) -> tuple[Bound, Bound] | None:
+    """The bounds of the row of this name."""
+    if name is None or name in column.ranges:
+        return column.ranges.get(name or "")
+    fitting = [each for each in column.ranges if each[-1:] == "*" and name.startswith(each[:-1])]
+    return column.ranges[max(fitting, key=len)] if fitting else None
 
 
 def _known(column: Column, cells: Sequence[Any]) -> Sequence[Any]:

@@ -89,7 +89,7 @@ def column(
         :data:`MOST`. Addresses are not amounts, and say ``high=MOST_BYTES``. The name of a column:
         what the unit says, and no more than that one. Of text: characters.
     :param ranges: low and high of the rows that the row's first key names so, of numbers in text
-        too.
+        too; of ``nr_*`` all whose name begins so, unless a longer one fits.
     :param since: the version of mmscope that it came with, if that is later than its table's.
     :param default: None, of a new column at the end of a row that may be unknown: what makes rows
         without it stays as it is.

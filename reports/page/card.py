@@ -67,22 +67,22 @@ def card(
         said = {"sentence": sentence, "counted": "", "severity": "", "seen": None}
         return said | {"memory": memory, "marked": set()}
     first = told[0]
-    cause = first.causes[0].worst
+    cause, *_ = first.causes[0]
     notices = only_notices(verdict)
     step, command = first.first_step or (None, "")
-    sinces = (finding.since for each in first.told for finding in each.findings if finding.since)
+    sinces = (finding.since for each in first.all for finding in each if finding.since)
     page_size = display.plain_int(bundle.target.get("page_size"))
     return {
         "sentence": f"{host}: {notices}{first.sentence}" if notices else first.sentence,
         "counted": counted(verdict, told),
         "severity": first.severity,
         "seen": cause,  # the likely one
-        "harm": [each.worst for each in first.effects[:MAX_HARM]],
+        "harm": [worst for worst, *_ in first.effects[:MAX_HARM]],
         "since": next(sinces, ""),
         "step": step,
         "command": command,
         "memory": memory,
-        "marked": {c for each in first.causes for f in each.findings for c in f.classes},
+        "marked": {name for each in first.causes for finding in each for name in finding.classes},
         "culprit": culprit(bundle, cause, page_size, faults),
     }
 
@@ -98,7 +98,7 @@ def counted(verdict: Verdict, told: list[Incident]) -> str:
     if others:
         parts.append(display.plural(others, "other"))
     listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-    things = sum(len(each.told) for each in told)
+    things = sum(len(each.all) for each in told)
     if len(told) == things:
         return listed
     return f"{listed}, in {display.plural(len(told), 'incident')}"

@@ -105,40 +105,35 @@ def render(
     if faults is not None:
         faults += [picture.fault for picture in (*drawn, *different) if picture.fault]
         faults += comparison.faults if comparison else []
-    html = (
-        environment()
-        .get_template("report.html")
-        .render(
-            context,
-            host=host,
-            card=card(bundle, verdict, told, host, faults),
-            unknown=unknown(verdict),
-            reading=reading(bundle.sections),
-            facts=facts_of(bundle, page_size),
-            caveats=_caveats(bundle),
-            unwritten=bundle_format.lacking(bundle).listed,
-            other_facts=sorted(
-                (k, target_text(v)) for k, v in bundle.target.items() if k not in FACTS
-            ),
-            marks=table_view(bundle, bundle.tables[IMPOSSIBLE], page_size)
-            if IMPOSSIBLE in bundle.tables
-            else None,
-            findings=findings,
-            incidents=incident_list,
-            folded=len(sections) > MAX_OPEN,
-            verdict=verdict,
-            sections=sections,
-            severities=SEVERITIES,
-            most_in_contents=MAX_CONTENTS,
-            versus=versus,
-            questions=list(questions(sections, findings, _compared(versus))),
-            differences=different,
-            anchor_of=lambda finding: next(
-                (view.anchor for view in findings if view.finding is finding), ""
-            ),
-            bundle_version=bundle.version,
-            **_looks({picture.name for picture in drawn}),
-        )
+    template = environment().get_template("report.html")
+    html = template.render(
+        context,
+        host=host,
+        card=card(bundle, verdict, told, host, faults),
+        unknown=unknown(verdict),
+        reading=reading(bundle.sections),
+        facts=facts_of(bundle, page_size),
+        caveats=_caveats(bundle),
+        unwritten=bundle_format.listed(bundle_format.lacking(bundle)),
+        other_facts=sorted((k, target_text(v)) for k, v in bundle.target.items() if k not in FACTS),
+        marks=table_view(bundle, bundle.tables[IMPOSSIBLE], page_size)
+        if IMPOSSIBLE in bundle.tables
+        else None,
+        findings=findings,
+        incidents=incident_list,
+        folded=len(sections) > MAX_OPEN,
+        verdict=verdict,
+        sections=sections,
+        severities=SEVERITIES,
+        most_in_contents=MAX_CONTENTS,
+        versus=versus,
+        questions=list(questions(sections, findings, _compared(versus))),
+        differences=different,
+        anchor_of=lambda finding: next(
+            (view.anchor for view in findings if view.finding is finding), ""
+        ),
+        bundle_version=bundle.version,
+        **_looks({picture.name for picture in drawn}),
     )
     return offers.fill(squeeze(html) + "\n")
 

@@ -29,7 +29,7 @@ from mmscope.reports.compare.difference_pictures import DIFFERENCES
 from mmscope.reports.drawing import downloads
 from mmscope.reports.drawing.cells import Cell, cell, is_name
 from mmscope.reports.findings.findings import Finding
-from mmscope.reports.findings.incidents import Incident, Told
+from mmscope.reports.findings.incidents import Alike, Incident
 from mmscope.reports.findings.proof import Proof
 from mmscope.reports.page.drawn import PictureView, blame
 from mmscope.reports.page.environment import MAX_ROWS, environment, text_classes
@@ -293,10 +293,10 @@ def incident_views(
     numbers: Counter[str] = Counter()
     taken: set[str] = set()
 
-    def views(part: Sequence[Told]) -> Iterator[FindingView]:
+    def views(part: Sequence[Alike]) -> Iterator[FindingView]:
         first: FindingView | None = None
         numbers.clear()
-        for finding in (finding for each in part for finding in each.findings):
+        for finding in (finding for each in part for finding in each):
             goals = {name: f"table-{name}" for name in finding.tables if name in bundle.tables}
             for proof in finding.proofs:
                 if (anchor := proof_anchor(found, finding, proof)) in proven:
@@ -305,7 +305,7 @@ def incident_views(
             view = FindingView(
                 anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),
                 finding=finding,
-                links=[(link.title, _address(link.url)) for link in finding.links],
+                links=[(title, _address(url)) for title, url in finding.links],
                 text=finding_text(bundle, finding),
                 lights=lights(finding, number_of(found, finding)),
                 evidence=anchors.get(finding.section, ""),
@@ -357,5 +357,5 @@ def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
         lines.append("Next:")
         lines += [f"{number}. {plain(step.text)}" for number, step in enumerate(finding.next, 1)]
     lines += [f"Source: {plain(source)}" for source in finding.sources]
-    lines += [f"{plain(link.title)}: {plain(link.url)}" for link in finding.links]
+    lines += [f"{plain(title)}: {plain(url)}" for title, url in finding.links]
     return lines

@@ -42,7 +42,7 @@ def vm_counters(tables: Tables, page_size: int | None) -> dict[str, Any]:
     for row in tables["vm_counters"]:
         groups[next(name for name, fits in GROUPS if re.match(fits, row["name"]))].append(row)
     values = {row["name"]: row["value"] for row in tables["vm_counters"]}
-    known = [each for each in RATIOS if each[1] in values and each[2] in values]
+    known = [(name, *both) for name, *both in RATIOS if values.keys() >= set(both)]
     return {
         "ratios": [(name, good, bad, values[good], values[bad]) for name, good, bad in known],
         "missing": [each for each in RATIOS if each not in known],

@@ -154,8 +154,8 @@ def _notes(rows: Rows, size: int) -> list[tuple[str, int, int]]:
             # A reused handle's note ends in the other stack.
             short = str(note).partition(": another resolver")[0]
             found.setdefault(short, []).append(row["pages"] * size)
-    notes = [(note, len(amounts), sum(amounts)) for note, amounts in found.items()]
-    return sorted(notes, key=lambda each: (-each[2], each[0]))
+    order = sorted(found, key=lambda note: (-sum(found[note]), note))
+    return [(note, len(found[note]), sum(found[note])) for note in order]
 
 
 def _by_handle(tables: Tables) -> dict[int, Row]:

@@ -25,8 +25,8 @@ from mmscope.reports.drawing import flame_graph
 from mmscope.reports.drawing.growth_chart import growth_charts
 from mmscope.reports.pictures.owner_pictures import flames
 from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
-from mmscope.reports.profiles import recorded_rows
 from mmscope.reports.profiles.profiles import SECTION, is_site
+from mmscope.reports.rows.profile_rows import PROFILES_HEADING
 
 Stacks = list[tuple[str, int]]
 
@@ -79,7 +79,7 @@ def frame_kind(name: str, depth: int) -> str:
 @picture(
     "profiles",
     "profile event unit samples file",
-    others=" ".join(recorded_rows.TABLES),
+    others=" ".join(table.name for table in PROFILES_HEADING.tables),
     apart="profile",
 )
 def profiles(tables: Tables, page_size: int | None) -> Row:

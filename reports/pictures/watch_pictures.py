@@ -262,11 +262,11 @@ def _events(rows: Rows, samples: Rows) -> list[tuple[str, str, int, int, int, st
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row["name"], []).append(row)
+    counts = {name: sum(row["count"] for row in members) for name, members in found.items()}
     sums = []
-    for name, members in found.items():
-        worst = max(members, key=lambda row: row["count"])
-        count, ended = sum(row["count"] for row in members), at.get(worst["time"], "")
-        name, words = display.cut(name, 60), display.cut(members[0]["event"], 120)
-        sums.append((name, words, count, len(members), worst["count"], ended))
-    sums.sort(key=lambda event: (event[0] != "oom_kill", -event[2], event[0]))
+    for name in sorted(found, key=lambda name: (name != "oom_kill", -counts[name], name)):
+        worst = max(found[name], key=lambda row: row["count"])
+        words = display.cut(name, 60), display.cut(found[name][0]["event"], 120)
+        ended = at.get(worst["time"], "")
+        sums.append((*words, counts[name], len(found[name]), worst["count"], ended))
     return sums[:MAX_EVENTS]

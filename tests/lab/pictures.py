@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests/support"))
 from browser_page import SCREEN, a4_pages, screens  # noqa: E402
 
 DOCS, DEMO = ROOT / "docs", ROOT / "demo" / "report.html"

@@ -137,9 +137,11 @@ def test_errors_are_drgns(dump: Path) -> None:
     assert read_bytes(with_handle, address, LEAST) == without.read(address, LEAST)
 
 
-@pytest.mark.parametrize("how", ["bytes", "size", "offset", "flags", "zeros"])
-def test_damaged_pages_are_the_same_gaps(dump: Path, folder: Path, how: str) -> None:
-    """Of the memory map: of a page its content, or what the dump says of where and how it is."""
+DAMAGED = (3, 700, 701, 1500)  # pages of the memory map
+
+
+def damage(dump: Path, folder: Path, how: str) -> Path:
+    """A copy in which pages of the memory map have no content, or descriptors of something else."""
     damaged = folder / "damaged"
     shutil.copy(dump, damaged)
     prog = open_target(dump)
@@ -149,7 +151,7 @@ def test_damaged_pages_are_the_same_gaps(dump: Path, folder: Path, how: str) -> 
     frames = frames_of(prog, at[0][0], 2048)
     numbers = numbers_of(dump, frames)
     with damaged.open("r+b") as file:
-        for which in (3, 700, 701, 1500):
+        for which in DAMAGED:
             place = kdump.descriptors + int(numbers[which]) * PAGE_DESCRIPTOR.itemsize
             file.seek(place)
             page = np.frombuffer(bytearray(file.read(PAGE_DESCRIPTOR.itemsize)), PAGE_DESCRIPTOR)
@@ -157,12 +159,32 @@ def test_damaged_pages_are_the_same_gaps(dump: Path, folder: Path, how: str) -> 
                 file.seek(int(page["offset"][0]))
                 file.write(b"\xff" * int(page["size"][0]))
                 continue
-            new = {"size": 7, "offset": 1 << 60, "flags": 0, "zeros": 0}[how]
-            page["offset" if how == "zeros" else how] = new
+            new = {"size": 7, "offset": 1 << 60, "flags": 0, "zeros": 0, "large": 0xFFFF_FFFF}[how]
+            page[{"zeros": "offset", "large": "size"}.get(how, how)] = new
             if how == "zeros":
                 page["size"] = 0
             file.seek(place)
             file.write(page.tobytes())
+    return damaged
+
+
+@pytest.mark.parametrize("how", ["offset", "zeros", "large"])
+def test_pages_whose_descriptors_no_page_has_are_gaps(dump: Path, folder: Path, how: str) -> None:
+    whole = open_target(dump)
+    at = memory_map(whole)
+    prog = open_target(damage(dump, folder, how))
+    for which in DAMAGED:
+        with pytest.raises(FaultError, match="cut short or is damaged"):
+            prog.read(at[0][0] + which * PAGE, 8)
+    assert prog.read(at[0][0] + 4 * PAGE, PAGE) == whole.read(at[0][0] + 4 * PAGE, PAGE)
+    assert struct_pages(prog, at)[1] == len(DAMAGED) * PAGE
+
+
+@pytest.mark.parametrize("how", ["bytes", "size", "flags"])
+def test_damaged_pages_are_the_same_gaps(dump: Path, folder: Path, how: str) -> None:
+    """Of the memory map: of a page its content, or what the dump says of where and how it is."""
+    damaged = damage(dump, folder, how)
+    at = memory_map(open_target(dump))
     with_handle, without = opened(damaged)
     found = struct_pages(without, at)
     assert struct_pages(with_handle, at) == found

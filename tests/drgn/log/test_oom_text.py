@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The OOM killer's records: what two kernels printed in the lab (``data/6.1`` and ``data/7.3``; the
+lines of registers and stacks are cut out), changed as a log may be.
+"""
+
+import re
+from dataclasses import replace
+
+import pytest
+from checkout import TESTS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmscope.drgn.log.oom_rows import EXITING, KILLED, NO_ONE, OPEN, PANIC
+from mmscope.drgn.log.oom_text import OomRecords, read_oom_records, whole_records
+from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be
+from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.text.kernel_log import LogRecord, parse_dmesg
+
+DATA = TESTS / "data"
+KERNELS = ("6.1", "7.3")
+MIB = 1 << 20
+
+
+def printed(kernel: str) -> str:
+    return (DATA / kernel / "oom.dmesg").read_text()
+
+
+def read(text: str) -> OomRecords:
+    return read_oom_records(parse_dmesg(text).records)
+
+
+def lines(text: str, words: str) -> list[str]:
+    return [line for line in text.splitlines(keepends=True) if words in line]
+
+
+def without(text: str, words: str) -> str:
+    assert words in text
+    return "".join(line for line in text.splitlines(keepends=True) if words not in line)
+
+
+def from_line(text: str, words: str) -> str:
+    """A log that begins later."""
+    return text[text.index(lines(text, words)[0]) :]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+class TestPrinted:
+    def test_who_asked_and_who_was_killed(self, kernel: str) -> None:
+        kills = read(printed(kernel)).kills
+        assert [(row.oom, row.victim, row.comm) for row in kills] == [
+            (1, 1, "cgroup hog"), (2, 1, "group hog"), (2, 2, "member"), (3, 1, "a) b, (c"),
+        ]  # fmt: skip
+        assert {(row.outcome, row.uid, row.reaped, row.lacks) for row in kills} == {
+            (KILLED, 0, None, None)
+        }
+        first, _, _, last = kills
+        assert (first.invoker, first.invoker_oom_score_adj, first.order) == ("cgroup hog", 200, 0)
+        assert first.invoker_pid == first.pid
+        assert (first.constraint, first.cgroup_limit) == ("CONSTRAINT_MEMCG", True)
+        assert (first.oom_cgroup, first.victim_cgroup, first.cpuset) == (
+            "/small, one", "/small, one", "small, one",
+        )  # fmt: skip
+        assert (first.usage_bytes, first.limit_bytes) == (24 * MIB, 24 * MIB)
+        assert (first.gfp_mask, first.gfp_flags) == ("0xcc0", "GFP_KERNEL")
+        assert [row.group_kill for row in kills] == [False, True, True, False]
+        assert (last.constraint, last.cgroup_limit) == ("CONSTRAINT_NONE", False)
+        assert (last.nodemask, last.mems_allowed, last.cpuset) == ("(null)", "0-1", "/")
+        assert (last.oom_cgroup, last.victim_cgroup, last.limit_bytes) == (None, "/", None)
+
+    def test_numbers_are_those_of_the_line(self, kernel: str) -> None:
+        (line,) = lines(printed(kernel), "Killed process")[-1:]
+        last = read(printed(kernel)).kills[-1]
+        sizes = [int(size) * 1024 for size in re.findall(r":([0-9]+)kB", line)]
+        assert sizes == [
+            last.total_vm_bytes, last.anon_bytes, last.file_bytes, last.shmem_bytes,
+            last.pgtables_bytes,
+        ]  # fmt: skip
+        assert last.seconds is not None and f"{last.seconds:.6f}]" in line
+
+    def test_the_tables_of_tasks(self, kernel: str) -> None:
+        tasks = read(printed(kernel)).tasks
+        assert [(row.oom, row.comm, row.killed, row.oom_score_adj) for row in tasks] == [
+            (1, "protected", False, -900), (1, "cgroup hog", True, 200),
+            (2, "member", True, 0), (2, "group hog", True, 0),
+            (3, "protected", False, -900), (3, "two", False, 0), (3, "a) b, (c", True, 0),
+        ]  # fmt: skip
+        rows = re.findall(r"\] (\[ +[0-9]+\] +.*)", printed(kernel))
+        for row, line in zip(tasks, rows, strict=True):
+            numbers = [int(number) for number in re.findall(r"-?\d+", line)]
+            kinds = [row.anon_pages, row.file_pages, row.shmem_pages]
+            assert numbers[:-1][: 8 if kinds == [None] * 3 else 11] == [
+                row.pid, row.uid, row.tgid, row.total_vm_pages, row.rss_pages,
+                *(kind for kind in kinds if kind is not None),
+                row.pgtables_bytes, row.swap_pages, row.oom_score_adj,
+            ][: len(numbers) - 1]  # fmt: skip
+            if kernel != "6.1":
+                assert sum(kind or 0 for kind in kinds) == row.rss_pages
+
+    def test_memory_of_the_machine_its_nodes_and_zones(self, kernel: str) -> None:
+        found = read(printed(kernel))
+        values = {(row.node, row.zone, row.counter): row.bytes for row in found.memory}
+        assert {row.oom for row in found.memory} == {3}
+        zones = [(0, "DMA"), (0, "DMA32"), (1, "Normal")]
+        # The whole machine's is printed in pages, before the zones: they moved meanwhile.
+        free = sum(values[node, zone, "free"] or 0 for node, zone in zones)
+        assert abs((values[-1, "", "free"] or 0) - free) < 4 * MIB
+        assert values[-1, "", "pages RAM"] == 393_086 * 4096
+        managed = sum(values[node, zone, "managed"] or 0 for node, zone in zones)
+        present = sum(values[node, zone, "present"] or 0 for node, zone in zones)
+        assert present - managed == values[-1, "", "pages reserved"]
+        assert values[-1, "", "Total swap"] == 0
+        assert values[0, "", "hugepages_total 2048kB"] == 0
+        assert values[1, "", "kernel_stack"] and values[1, "", "isolated(anon)"] == 0
+        assert values[0, "DMA", "reserved_highatomic"] == 0
+        # Every number of a zone's line.
+        (line,) = lines(printed(kernel), "Node 0 DMA free:")
+        here = [key for key in values if key[:2] == (0, "DMA")]
+        assert len(here) == len(re.findall(r":[0-9]+[kK]B", line))
+
+    def test_free_blocks_add_up(self, kernel: str) -> None:
+        rows = read(printed(kernel)).free_blocks
+        for zone, node in (("DMA", 0), ("DMA32", 0), ("Normal", 1)):
+            here = [row for row in rows if (row.node, row.zone) == (node, zone)]
+            (line,) = lines(printed(kernel), f"Node {node} {zone}: ")
+            assert [row.order for row in here] == list(range(11))
+            assert sum(row.blocks << row.order for row in here) * 4 == int(line.split()[-1][:-2])
+            assert all(bool(row.migratetypes) == bool(row.blocks) for row in here)
+
+    def test_memory_of_the_cgroup(self, kernel: str) -> None:
+        rows = read(printed(kernel)).cgroup_memory
+        here = {row.counter: row.value for row in rows if row.oom == 1}
+        assert here["anon"] + here["kernel"] == pytest.approx(24 * MIB, abs=MIB)
+        assert here["file"] == here["shmem"] == 0
+        assert len(here) == len([row for row in rows if row.oom == 2]) >= 30
+
+    def test_no_value_is_impossible(self, kernel: str) -> None:
+        found = read(printed(kernel))
+        for rows in (found.kills, found.tasks, found.memory, found.free_blocks):
+            described = columns(type(rows[0]))
+            assert rows_that_cannot_be("x", described, rows, Machine()) == []
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+class TestLost:
+    """A log that lacks something says what."""
+
+    def test_a_log_that_begins_in_the_table_of_tasks(self, kernel: str) -> None:
+        first, *others = read(from_line(printed(kernel), "200 cgroup hog")).kills
+        assert (first.comm, first.invoker, first.lacks) == ("cgroup hog", None, "its header")
+        assert first.cgroup_limit and [row.lacks for row in others] == [None] * 3
+
+    def test_kills_without_all_the_rest(self, kernel: str) -> None:
+        """As where calls are so frequent that the kernel leaves it out."""
+        found = read("".join(lines(printed(kernel), "Killed process")))
+        assert [row.comm for row in found.kills] == [
+            "cgroup hog", "group hog", "member", "group hog", "a) b, (c",
+        ]  # fmt: skip
+        assert {row.lacks for row in found.kills} == {"its header"}
+        assert [row.cgroup_limit for row in found.kills] == [True] * 4 + [False]
+
+    def test_a_log_that_ends_within(self, kernel: str) -> None:
+        text = printed(kernel)
+        last = read(text[: text.rindex("<6>")]).kills[-1]
+        assert (last.oom, last.victim, last.outcome, last.pid) == (3, 0, OPEN, None)
+
+    def test_the_victims_row_is_missing(self, kernel: str) -> None:
+        first = read(without(printed(kernel), "200 cgroup hog")).kills[0]
+        assert first.lacks == "the victim's row of the table of tasks"
+
+    def test_a_table_that_was_not_printed(self, kernel: str) -> None:
+        """A log of vm.oom_dump_tasks=0."""
+        text = re.sub(r"<6>\[ +[0-9.]+\] (?:Tasks state|\[ ).*\n", "", printed(kernel))
+        assert {row.lacks for row in read(text).kills} == {"the table of tasks"}
+
+    def test_a_damaged_row(self, kernel: str) -> None:
+        text = re.sub(r"(\[ +[0-9]+\] +0.*)-900 protected", r"\1-9x0 protected", printed(kernel))
+        found = read(text)
+        assert found.kills[0].lacks == "rows of the table of tasks, damaged (1)"
+        assert [row.comm for row in found.tasks if row.oom == 1] == ["cgroup hog"]
+
+    def test_a_damaged_kill(self, kernel: str) -> None:
+        text = printed(kernel).replace("(a) b, (c) total-vm:", "(a) b, (c) total-xx:")
+        last = read(text).kills[-1]
+        assert (last.outcome, last.lacks) == (OPEN, "the line of a kill, damaged (1)")
+
+    def test_blocks_that_do_not_add_up(self, kernel: str) -> None:
+        text = re.sub(r"(Node 0 DMA: .*)= \d+kB", r"\1= 1kB", printed(kernel))
+        found = read(text)
+        assert found.kills[-1].lacks == "free blocks of a zone, damaged (1)"
+        assert "DMA" not in {row.zone for row in found.free_blocks}
+
+    def test_numbers_of_records_tell_how_many_are_lost(self, kernel: str) -> None:
+        records = parse_dmesg(printed(kernel)).records
+        numbered = [replace(each, sequence=number) for number, each in enumerate(records)]
+        cut = [each for each in numbered if "Memory cgroup stats" not in each.text]
+        assert read_oom_records(numbered).kills[0].lacks is None
+        assert read_oom_records(cut).kills[0].lacks == "1 records that are lost"
+
+
+class TestMixed:
+    def records(self) -> list[LogRecord]:
+        return [replace(each, caller="T7") for each in parse_dmesg(printed("7.3")).records]
+
+    def test_lines_of_others_between(self) -> None:
+        """Another CPU prints its own memory: by its caller it is not the call's."""
+        records = self.records()
+        other = [
+            replace(each, caller="T8", text=each.text.replace("free:", "free:9"))
+            for each in records
+            if each.text.startswith(("Node ", "active_anon:", " free:"))
+        ]
+        mixed = [each for pair in zip(records, other * 9, strict=False) for each in pair]
+        mixed += records[len(other * 9) :]
+        assert read_oom_records(mixed) == read_oom_records(records)
+
+    def test_lines_of_others_between_without_callers(self) -> None:
+        text = printed("7.3")
+        (line,) = lines(text, "Node 0 DMA free:")
+        again = read(text.replace(line, line + line.replace("free:", "free:9", 1)))
+        assert again.kills[-1].lacks == "memory that is there twice, damaged (1)"
+
+    def test_what_continues_a_record_behind_anothers(self) -> None:
+        def part(text: str, continues: bool = False, caller: str = "T1") -> LogRecord:
+            return LogRecord(None, 5, 6, 0, caller, continues, text)
+
+        parts = [part("oom-kill:"), part("other", caller="T2"), part("constraint=X", True)]
+        assert [each.text for each in whole_records(parts)] == ["oom-kill:constraint=X", "other"]
+        alone = [part("a", True), part("b")]
+        assert [each.text for each in whole_records(alone)] == ["a", "b"]
+
+    def test_only_the_kernels_own_records_count(self) -> None:
+        """What a program writes to /dev/kmsg has a facility, and looks like the kernel's."""
+        records = [replace(each, facility=1) for each in self.records()]
+        assert read_oom_records(records) == OomRecords()
+
+    def test_a_name_with_a_lines_end_is_whole_in_a_record(self) -> None:
+        records = [
+            replace(each, text=each.text.replace("a) b, (c", "x\nOut of memory"))
+            for each in self.records()
+        ]
+        last = read_oom_records(records).kills[-1]
+        assert (last.comm, last.invoker, last.outcome) == (
+            "x\nOut of memory", "x\nOut of memory", KILLED,
+        )  # fmt: skip
+
+
+class TestSummary:
+    """A name that looks like what follows it: nobody can tell, and nothing is guessed."""
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("task=cgroup hog,pid", "task=x,task=y,pid"),
+            ("oom_memcg=/small, one", "oom_memcg=/x,task_memcg=/y"),
+            ("cpuset=small, one", "cpuset=x,mems_allowed=9"),
+            ("nodemask=(null)", "nodemask=(nulL)"),
+        ],
+    )
+    def test_names_like_keys(self, old: str, new: str) -> None:
+        first = read(printed("7.3").replace(old, new)).kills[0]
+        assert first.lacks == "the summary, damaged (1)"
+        assert (first.cpuset, first.victim_cgroup) == (None, None)
+        assert (first.constraint, first.comm) == ("CONSTRAINT_MEMCG", "cgroup hog")
+
+    def test_nodes_with_commas(self) -> None:
+        text = printed("7.3").replace("mems_allowed=0-1,global", "mems_allowed=0,2-3,global")
+        last = read(text).kills[-1]
+        assert (last.mems_allowed, last.victim_cgroup, last.lacks) == ("0,2-3", "/", None)
+
+    def test_a_kernel_without_cgroups(self) -> None:
+        text = re.sub(r",cpuset=/,.*?,task=", ",task=", printed("7.3"))
+        last = read(text).kills[-1]
+        assert (last.constraint, last.cpuset, last.victim_cgroup, last.lacks) == (
+            "CONSTRAINT_NONE", None, None, None,
+        )  # fmt: skip
+
+
+class TestEnds:
+    HEADER = (
+        "[    1.000000] java invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=2, "
+        "oom_score_adj=0\n"
+    )
+
+    @pytest.mark.parametrize(
+        ("line", "outcome"),
+        [
+            ("Out of memory and no killable processes...", NO_ONE),
+            ("Kernel panic - not syncing: System is deadlocked on memory", PANIC),
+            ("Kernel panic - not syncing: Out of memory: compulsory panic_on_oom is enabled",
+             PANIC),
+            ("Kernel panic - not syncing: Out of memory: system-wide panic_on_oom is enabled",
+             PANIC),
+            ("Kernel panic - not syncing: sysrq triggered crash", OPEN),
+        ],
+    )  # fmt: skip
+    def test_nobody_was_killed(self, line: str, outcome: str) -> None:
+        (row,) = read(f"{self.HEADER}[    1.000001] {line}\n").kills
+        assert (row.outcome, row.victim, row.order, row.pid) == (outcome, 0, 2, None)
+
+    def test_what_the_same_task_prints_later_is_not_the_calls(self) -> None:
+        """As of an allocation that fails then (warn_alloc())."""
+        records = [
+            replace(each, caller="T7")
+            for text in ("Out of memory and no killable processes...", "Mem-Info:",
+                         "Node 0 DMA free:1kB min:2kB low:3kB high:4kB present:5kB", "5 pages RAM")
+            for each in parse_dmesg(f"[    2.000000] {text}\n").records
+        ]  # fmt: skip
+        header = [replace(each, caller="T7") for each in parse_dmesg(self.HEADER).records]
+        found = read_oom_records([*header, *records])
+        assert [row.outcome for row in found.kills] == [NO_ONE]
+        assert found.memory == []
+        assert len(read_oom_records([*header, *records[1:]]).memory) == 6
+
+    def test_a_victim_that_was_exiting(self) -> None:
+        line = "Out of memory: OOM victim 7 (x) is already exiting. Skip killing the task"
+        (row,) = read(f"{self.HEADER}[    1.000001] {line}\n").kills
+        assert (row.outcome, row.pid, row.comm, row.anon_bytes) == (EXITING, 7, "x", None)
+
+    @pytest.mark.parametrize(
+        ("line", "reaped"),
+        [
+            ("oom_reaper: reaped process PID (x), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+             True),
+            ("oom_reaper: unable to reap pid:PID (x)", False),
+            ("oom_reaper: reaped process 9PID (x), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+             None),
+        ],
+    )  # fmt: skip
+    def test_the_reaper(self, line: str, reaped: bool | None) -> None:
+        text = printed("6.1")
+        pid = str(read(text).kills[-1].pid)
+        kills = read(f"{text}[   30.000000] {line.replace('PID', pid)}\n").kills
+        assert [row.reaped for row in kills] == [None, None, None, reaped]
+
+    def test_an_id_beyond_its_sign(self) -> None:
+        """``%5d`` of a uid_t."""
+        text = re.sub(r"(\[ +[0-9]+\]) +0( .*-900 protected)", r"\1    -2\2", printed("7.3"))
+        assert read(text).tasks[0].uid == (1 << 32) - 2
+
+
+WORDS = [
+    *re.findall(r"\] (.*)", printed("6.1")), *re.findall(r"\] (.*)", printed("7.3")),
+    "oom_reaper: reaped process 96 (x), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+    "Out of memory and no killable processes...", "active_anon:1", "x" * 9000, "",
+]  # fmt: skip
+TEXTS = st.one_of(
+    st.sampled_from(WORDS),
+    st.text(max_size=80),
+    st.tuples(st.sampled_from(WORDS), st.integers(0, 300), st.text(max_size=5)).map(
+        lambda cut: cut[0][: cut[1]] + cut[2] + cut[0][cut[1] :]
+    ),
+)
+RECORDS = st.builds(
+    LogRecord,
+    st.one_of(st.none(), st.integers(0, 1 << 63)),
+    st.one_of(st.none(), st.integers(0, 1 << 63)),
+    st.integers(0, 7),
+    st.sampled_from([None, 0, 0, 0, 1]),
+    st.sampled_from([None, "T96", "T97", "C1", "T99999999999"]),
+    st.booleans(),
+    TEXTS,
+)
+
+
+@settings(max_examples=80)
+@given(st.lists(RECORDS, max_size=60))
+def test_any_log_gives_rows_that_can_be(records: list[LogRecord]) -> None:
+    found = read_oom_records(records)
+    assert len(found.kills) <= len(records)
+    keys = [(row.oom, row.victim) for row in found.kills]
+    assert len(set(keys)) == len(keys)
+    assert {row.oom for row in found.tasks} <= {row.oom for row in found.kills}
+    keys = [(row.oom, row.pid) for row in found.tasks]
+    assert len(set(keys)) == len(keys)
