@@ -11,6 +11,7 @@ Cannot know: the rows of a table beyond those that are shown; they are counted.
 import contextlib
 import dataclasses
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,9 +34,9 @@ from mmscope.reports.findings.incidents import Alike, Incident
 from mmscope.reports.findings.proof import Proof
 from mmscope.reports.page.drawn import PictureView, blame
 from mmscope.reports.page.environment import MAX_ROWS, environment, text_classes
-from mmscope.reports.page.lights import lights
 from mmscope.reports.page.missing import why_missing
 from mmscope.reports.page.sentences import host_of, intro, target_text
+from mmscope.reports.pictures.pageblock_map import look
 
 MAX_CELLS = 1200
 # A stack is as long as ten other rows.
@@ -45,6 +46,12 @@ MAX_SERIES_ROWS = 60
 # Of a finding, beyond the first ones.
 MAX_PROVEN = 20
 NUMBERS = ("integer", "number")
+
+# Tables whose rows are cells of the heat map, and kinds of cells of the pageblock map.
+FREE_BLOCKS = "free_blocks"
+OF_A_TYPE = (FREE_BLOCKS, "pageblocks", "pageblock_map")
+OF_A_ZONE = (FREE_BLOCKS, "zones")
+PLACE = ("node", "zone", "migratetype")
 
 Row = dict[str, Any]
 
@@ -323,6 +330,33 @@ def incident_views(
         view = {"causes": causes, "effects": effects, "findings": causes + effects}
         incidents.append(view | {"of_recording": incident.of_recording})
     return incidents
+
+
+def lights(finding: Finding, number: int) -> str:
+    """
+    What a finding is about in the page's tables and pictures, for ``lights.js``, as JSON:
+    ``number``, that rows of tables have; ``classes`` of the memory ledger; ``free`` and ``zones``,
+    the values that a cell or a zone must have; ``looks`` of cells of the pageblock map.
+    """
+    places: list[tuple[str, Row]] = []
+    for proof in finding.proofs:
+        place: Row = {name: list(v) for name, v in proof.equal if name in PLACE}
+        least = dict(proof.least).get("order")
+        places.append((proof.table, place | ({"least": least} if least is not None else {})))
+    types = {
+        str(value)
+        for table, place in places
+        if table in OF_A_TYPE
+        for value in place.get("migratetype", ())
+    }
+    lit = {
+        "number": number,
+        "classes": list(finding.classes),
+        "free": [place for table, place in places if table == FREE_BLOCKS],
+        "zones": [place for table, place in places if table in OF_A_ZONE and "node" in place],
+        "looks": sorted({look(name) for name in types}),
+    }
+    return json.dumps(lit, separators=(",", ":"))
 
 
 def _advice(finding: Finding) -> tuple[Any, ...]:

@@ -6,7 +6,11 @@ see, and differentials where one is held against another.
 Widths are samples; of a differential, shares of all samples, since recordings differ in length.
 Frames that stand for what ran with interrupts off carry a frame that says so.
 
-Cannot know: more than perf sampled. A part without samples is not one without cost.
+Page tables a fault are a chart over the run of a process: how much each fault added, from doubling
+to doubling of their number, so that what the first ones add shows, too.
+
+Cannot know: more than perf sampled. A part without samples is not one without cost. Of VmPTE, what
+came between two looks; there it is taken to grow evenly.
 """
 
 import functools
@@ -14,19 +18,21 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
+from mmscope.drgn.tables.hostile_text import visible
 from mmscope.perf import recipe as recipes
 from mmscope.perf.recipe import Recipe
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split, plain
 from mmscope.reports.bundle.bundle import MAX_DRAWN_BYTES, Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing import flame_graph
-from mmscope.reports.drawing.growth_chart import growth_charts
+from mmscope.reports.drawing.charts import Point, Tick, line_chart
 from mmscope.reports.pictures.owner_pictures import flames
 from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 from mmscope.reports.profiles.profiles import SECTION, is_site
-from mmscope.reports.rows.profile_rows import PROFILES_HEADING
+from mmscope.reports.rows.profile_rows import ADDRESSES, PROFILES_HEADING, VMPTE, new_tables
 
 Stacks = list[tuple[str, int]]
 
@@ -40,6 +46,12 @@ MAX_ROWS = 14
 MAX_GROWTHS = 2
 HIDDEN = "(interrupts back on)"
 KERNEL = "_[k]"  # how a kernel's frame ends
+# Of page tables a fault over the run of a process: columns of profile_table_growth.
+LEVELS = ("pte_tables", "pmd_tables", "pud_tables")
+COUNTED = ("faults", *LEVELS)
+PAGES = 5  # at the upper end of the axis, one a tick: there are at most four levels below the PGD
+
+MORE_THAN = 2  # looks: one step is no course
 # Tables with rows of a recording, shown beside its graphs.
 BESIDE = (
     *("recordings", "parts", "reaping", "durations", "allocations", "victims", "page_tables"),
@@ -267,3 +279,85 @@ _split_of = functools.cache(load_split)
 
 def _split(recipe: Recipe | None) -> Split | None:
     return _split_of(recipe.split) if recipe and recipe.split else None
+
+
+def growth_charts(rows: Sequence[Row], page_bytes: int) -> list[Row]:
+    """The processes of a recording, those with most faults first."""
+    found: dict[tuple[int, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["pid"], row["comm"]), []).append(row)
+    return [_chart(pid, comm, members, page_bytes) for (pid, comm), members in found.items()]
+
+
+def _chart(pid: int, comm: str, rows: list[Row], page: int) -> Row:
+    """
+    A process: its chart, the lines in it by what they are made by, the rows for a table, the last
+    look at VmPTE, and of its addresses (new tables, faults that needed as many).
+    """
+    # Those that tell levels apart, as all of mmscope's own do.
+    exact = [r for r in rows if r["made_by"] == ADDRESSES and None not in [r[n] for n in COUNTED]]
+    looks = [row for row in rows if row["made_by"] == VMPTE]
+    shown = exact or looks
+    last = exact[-1] if exact else None
+    if last is not None and (tables := sum(last[level] for level in LEVELS)):
+        page = last["table_bytes"] // tables
+    lines: dict[str, list[float | None]] = {}
+    if exact:
+        lines[ADDRESSES] = [row["bytes_per_fault"] for row in exact]
+    if len(looks) > MORE_THAN:
+        ends = [row["faults"] for row in shown]
+        own = [row["bytes_per_fault"] for row in looks]
+        lines[VMPTE] = _between(looks, ends) if exact else own
+    lines = {name: each for name, each in lines.items() if any(v is not None for v in each)}
+    labels = [_short(row["faults"]) for row in shown]
+    sizes = [tick * page / 1024 for tick in range(PAGES + 1)]
+    chart = lines and line_chart(
+        [Tick(at, label) for at, label in enumerate(labels)],
+        [Tick(size, f"{size:g}") for size in sizes],
+        [_points(name, labels, values) for name, values in lines.items()],
+        x_title="faults so far",
+        describe=f"KiB of new page tables a fault of {visible(comm)} ({pid}); "
+        "the table has the numbers",
+    )
+    return {
+        "pid": pid,
+        "comm": comm,
+        "chart": chart,
+        "lines": list(lines),
+        "needed": new_tables(*(last[name] for name in COUNTED)) if last is not None else [],
+        "page_bytes": page,
+        "shown": shown,
+        "vmpte": looks[-1] if looks else None,
+    }
+
+
+def _points(name: str, labels: list[str], values: list[float | None]) -> list[Point]:
+    kib = [None if value is None else round(value / 1024, 2) for value in values]
+    return [
+        (at, value, f"{name}, {label}: {value:g}")
+        for at, (label, value) in enumerate(zip(labels, kib, strict=True))
+        if value is not None
+    ]
+
+
+def _short(faults: int) -> str:
+    return f"{faults:,}" if faults < 10_000 else f"{faults / 1000:,.0f}k"
+
+
+def _between(looks: list[Row], ends: Sequence[int]) -> list[float | None]:
+    """What each fault added by VmPTE, from end to end of the steps that the looks cover."""
+    at = [_at(looks, end) for end in ends]
+    return [None] + [
+        None if before is None or size is None or end <= begin else (size - before) / (end - begin)
+        for (before, size), (begin, end) in zip(pairwise(at), pairwise(ends), strict=True)
+    ]
+
+
+def _at(looks: list[Row], faults: int) -> float | None:
+    """VmPTE at that many faults, between the looks before and after; None outside of them."""
+    for before, after in pairwise(looks):
+        begin, end = before["faults"], after["faults"]
+        if begin <= faults <= end and end > begin:
+            share = (faults - begin) / (end - begin)
+            return float(before["table_bytes"] * (1 - share) + after["table_bytes"] * share)
+    return None

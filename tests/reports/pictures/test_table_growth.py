@@ -17,9 +17,9 @@ from perf_text import fold, header
 from mmscope.perf.command import Growth, Stat, read_stat, seconds_of_children
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
-from mmscope.reports.drawing.growth_chart import growth_charts
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
+from mmscope.reports.pictures.profile_pictures import growth_charts
 from mmscope.reports.profiles.recorded_rows import thinned
 from mmscope.reports.rows.profile_rows import new_tables
 
