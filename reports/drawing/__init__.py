@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What pictures and tables are drawn with: charts, flame graphs, cells, downloads."""
+"""Charts, flame graphs, cells, downloads: parts of pictures and tables."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How one value of a table is shown: its text, what is exact about it, and what it sorts by."""
+"""A value of a table as it is shown: its text, the exact value, and what it sorts by."""
 
 import re
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ def _number(value: float, column: Column) -> Cell:
 
 
 def minus_one(column: Column) -> str:
-    """What -1 stands for in a column of names; empty if it is a number like others."""
+    """The meaning of -1 in a column of names; empty if it is a number like others."""
     found = MINUS_ONE.search(column.help) if column.type == "integer" else None
     return found[1] if found else ""
 

@@ -119,7 +119,7 @@ class Downloads:
 
 
 def _fits(room: int, before: str, link: str) -> int:
-    """How long something packed may be, whose link takes so much else."""
+    """Bytes that a packed download may have, beside the rest of its link."""
     return (room + len(before.encode()) - len(link.encode()) - 16) // 4 * 3
 
 

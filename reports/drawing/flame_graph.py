@@ -295,7 +295,7 @@ def _tree(stacks: dict[str, int], others: dict[str, int]) -> list[_Node]:
 def _called(
     order: list[str], first: int, last: int, at: int
 ) -> Iterator[tuple[str, int, int, int]]:
-    """What sorted stacks go on to after so many characters: (frame, first, last, characters)."""
+    """Frames that sorted stacks go on to after *at*: (frame, first stack, last, next character)."""
     while first < last:
         stack = order[first]
         end = stack.find(";", at)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a row is called, in a few words: in comparisons, and where it stands for its table."""
+"""The name of a row, in a few words: in comparisons, and where it stands for its table."""
 
 import re
 from typing import Any
@@ -17,7 +17,7 @@ DESCRIBES = ("comm", "owner", "module", "stack", "kind", "path", "mount")
 
 
 def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
-    """What a row is about, in a few words: of a stack, who asked for the memory."""
+    """Name a row in a few words; of a stack it is the owner."""
     row = {c.name: (c, v) for c, v in zip(columns, values, strict=True)}
     if "stack" in row:
         stack = row["stack"][1]

@@ -64,7 +64,7 @@ class Clock:
         return (self.start - midnight).total_seconds() if self.start and midnight else 0.0
 
     def label(self, seconds: float, step: float) -> str:
-        """What the clock showed."""
+        """The time that the clock showed."""
         if self.start is None:
             return f"{seconds:,.6g}"
         moment = self.start + timedelta(seconds=seconds)

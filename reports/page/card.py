@@ -46,14 +46,14 @@ NOBODYS = {"free", "mapped", "all"}
 def card(
     bundle: Bundle,
     verdict: Verdict,
-    told: list[Incident],
+    grouped: list[Incident],
     host: str,
     faults: list[Fault] | None = None,
 ) -> dict[str, Any]:
     """
     What to say first; texts are plain, with values from the bundle in them.
 
-    :param told: the incidents of *verdict*, the worst first.
+    :param grouped: the incidents of *verdict*, the worst first.
     :param faults: gets what mmscope failed to draw.
     """
     memory: list[Row] = []
@@ -62,11 +62,11 @@ def card(
         # Its section has the same picture, or says why not.
         with contextlib.suppress(Exception):
             memory = segments(list(bundle.rows(table.name)))
-    if not told:
+    if not grouped:
         sentence = f"{host}: {all_clear(verdict)}."
         said = {"sentence": sentence, "counted": "", "severity": "", "seen": None}
         return said | {"memory": memory, "marked": set()}
-    first = told[0]
+    first = grouped[0]
     cause, *_ = first.causes[0]
     notices = only_notices(verdict)
     step, command = first.first_step or (None, "")
@@ -74,7 +74,7 @@ def card(
     page_size = display.plain_int(bundle.target.get("page_size"))
     return {
         "sentence": f"{host}: {notices}{first.sentence}" if notices else first.sentence,
-        "counted": counted(verdict, told),
+        "counted": counted(verdict, grouped),
         "severity": first.severity,
         "seen": cause,  # the likely one
         "harm": [worst for worst, *_ in first.effects[:MAX_HARM]],
@@ -87,8 +87,8 @@ def card(
     }
 
 
-def counted(verdict: Verdict, told: list[Incident]) -> str:
-    """How many findings there are, by severity, and how many incidents they are."""
+def counted(verdict: Verdict, grouped: list[Incident]) -> str:
+    """Number of findings by severity, and of incidents."""
     parts = [
         display.plural(number, *NOUNS[severity])
         for severity in SEVERITIES
@@ -98,10 +98,10 @@ def counted(verdict: Verdict, told: list[Incident]) -> str:
     if others:
         parts.append(display.plural(others, "other"))
     listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-    things = sum(len(each.all) for each in told)
-    if len(told) == things:
+    things = sum(len(each.all) for each in grouped)
+    if len(grouped) == things:
         return listed
-    return f"{listed}, in {display.plural(len(told), 'incident')}"
+    return f"{listed}, in {display.plural(len(grouped), 'incident')}"
 
 
 def culprit(

@@ -106,7 +106,7 @@ def environment() -> Environment:
 
 
 def context_of(page_size: int | None, uptime: str = "") -> dict[str, Any]:
-    """What all templates of a page have, beside their own values."""
+    """Values that all templates of a page have, beside their own."""
     return {
         "page_size": page_size,
         "uptime": uptime,
@@ -117,5 +117,5 @@ def context_of(page_size: int | None, uptime: str = "") -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """What every expression of every template goes through before it is escaped."""
+    """Make control characters visible in every expression, before it is escaped."""
     return visible(value) if type(value) is str else value

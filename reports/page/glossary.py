@@ -102,7 +102,7 @@ class Glossary:
         return Markup("".join(parts))
 
     def explain(self, text: str) -> str:
-        """What the terms of a text mean, as plain text for a tooltip."""
+        """Meanings of the terms of a text, as plain text for a tooltip."""
         found = {
             self._terms[int((match.lastgroup or "t0")[1:])]: None
             for match in self._pattern.finditer(text)

@@ -125,8 +125,8 @@ def render(
     context = context_of(page_size, uptime_of(bundle)) | {"offer": offers.offer}
     sections = section_views(bundle, draw(bundle, context), page_size, verdict.found)
     host = host_of(bundle)
-    told = incidents(verdict.found)
-    incident_list = incident_views(bundle, told, verdict.found, sections)
+    grouped = incidents(verdict.found)
+    incident_list = incident_views(bundle, grouped, verdict.found, sections)
     findings = [view for each in incident_list for view in each["findings"]]
     for view in sections:
         view.findings.extend(f for f in findings if f.finding.section == view.name)
@@ -140,7 +140,7 @@ def render(
     html = template.render(
         context,
         host=host,
-        card=card(bundle, verdict, told, host, faults),
+        card=card(bundle, verdict, grouped, host, faults),
         unknown=unknown(verdict),
         reading=reading(bundle.sections),
         facts=facts_of(bundle, page_size),
@@ -200,14 +200,14 @@ def questions(
 
 
 def _caveats(bundle: Bundle) -> list[tuple[str, str]]:
-    """What to know of the reading before any number."""
+    """Notes on the reading that come before any number."""
     said = (key for key in CAVEATS if key in bundle.target)
     words = [(CAVEATS[key], target_text(bundle.target[key])) for key in said]
     return words + written_by(bundle)
 
 
 def _compared(versus: comparison_view.View | None) -> list[str]:
-    """Where a comparison in the page says what grew."""
+    """Ids of the places where a comparison in the page says what grew."""
     if versus is None:
         return []
     places = ((versus.ledger, "compared-ledger"), (versus.tops, "compared-most"))

@@ -36,7 +36,7 @@ STATUSES = ("ok", "partial", "absent", "failed")
 
 
 def unknown(verdict: Verdict) -> str:
-    """How many checks could be made, and what data the others lack; empty where none do."""
+    """Number of checks that could be made, and data that the others lack; empty if none do."""
     if not verdict.not_checked:
         return ""
     said = f"{how_many(verdict)}. " if verdict.found else ""
@@ -45,7 +45,7 @@ def unknown(verdict: Verdict) -> str:
 
 
 def reading(sections: list[SectionResult]) -> str:
-    """How much of what was to be read was read."""
+    """The share of the sections that was read."""
     if not sections:
         return "no section was read"
     fared = Counter(section.status for section in sections)
@@ -72,7 +72,7 @@ def reading(sections: list[SectionResult]) -> str:
 
 
 def written_by(bundle: Bundle) -> list[tuple[str, str]]:
-    """What the reader must know of a bundle that another version wrote."""
+    """Caveats of a bundle that another version wrote."""
     written, this = version_number(bundle.version), version_number(__version__)
     if written and this and written > this:
         why = "what this version does not know is shown as the bundle describes it, unchecked."
@@ -91,7 +91,7 @@ def target_text(value: object) -> str:
 
 
 def facts_of(bundle: Bundle, page_size: int | None) -> list[tuple[str, str, str]]:
-    """What was analysed: (label, value, exact value)."""
+    """Facts about the target: (label, value, exact value)."""
     target = bundle.target
     total = display.plain_int(target.get("total_pages"))
     memory, exact = "not recorded", ""
@@ -126,7 +126,7 @@ def uptime_of(bundle: Bundle) -> str:
 
 
 def section_title(name: str) -> str:
-    """What a section is called in the page; one that is not known here goes by its name."""
+    """Title of a section in the page; one that is not known here goes by its name."""
     return HEADINGS[name].title if name in HEADINGS else name.replace("_", " ")
 
 
@@ -147,7 +147,7 @@ MARKED = re.compile(
 
 
 def intro(name: str) -> Markup:
-    """What to know of a section first, as paragraphs; the text is our own."""
+    """Introduction of a section, as paragraphs; the text is our own."""
     paragraphs = HEADINGS[name].intro.strip().split("\n\n") if name in HEADINGS else []
     return Markup("\n").join(Markup("<p>{}</p>").format(marked_up(p)) for p in paragraphs)
 

@@ -152,7 +152,7 @@ def section_views(
 
 
 def differences(comparison: Comparison, context: dict[str, Any]) -> Iterator[PictureView]:
-    """What differs, drawn: of tables that both bundles have whole; or why it is not."""
+    """Pictures of differences, of tables that both bundles have whole; or why one is missing."""
     before, after = comparison.bundles
     page_size = display.plain_int(after.target.get("page_size"))
     one_size = before.target.get("total_pages") == after.target.get("total_pages")
@@ -252,7 +252,7 @@ def table_view(bundle: Bundle, table: Table, page_size: int | None, stood_on: St
 
 
 def _most(table: Table) -> int:
-    """How many rows of a table the page has."""
+    """Number of rows of a table that the page has."""
     most = MAX_STACK_ROWS if any(c.name == "stack" for c in table.columns) else MAX_ROWS
     if any(c.name == "time" and c.key for c in table.columns):
         most = MAX_SERIES_ROWS
@@ -274,13 +274,13 @@ def proof_anchor(found: Sequence[Finding], finding: Finding, proof: Proof) -> st
 
 
 def number_of(found: Sequence[Finding], finding: Finding) -> int:
-    """Of a finding among all."""
+    """Number of a finding among all."""
     return next(n for n, other in enumerate(found, 1) if other is finding)
 
 
 def incident_views(
     bundle: Bundle,
-    told: list[Incident],
+    grouped: list[Incident],
     found: Sequence[Finding],
     sections: Sequence[SectionView],
 ) -> list[Row]:
@@ -324,7 +324,7 @@ def incident_views(
             yield view
 
     incidents: list[Row] = []
-    for incident in told:
+    for incident in grouped:
         causes, effects = list(views(incident.causes)), list(views(incident.effects))
         causes[0].open = not incidents
         view = {"causes": causes, "effects": effects, "findings": causes + effects}
@@ -360,7 +360,7 @@ def lights(finding: Finding, number: int) -> str:
 
 
 def _advice(finding: Finding) -> tuple[Any, ...]:
-    """What may be the same of several: a zone or a process each."""
+    """Parts that may be the same of several findings: about a zone or a process each."""
     return finding.id, finding.severity, finding.why, finding.next, finding.links, finding.sources
 
 

@@ -95,7 +95,7 @@ def _owners(name: str, tables: Tables, page_size: int | None) -> tuple[str, list
 
 
 def _sizes(rows: Rows, inside: Inside) -> list[tuple[int, int]]:
-    """What each owner of a table has inside a class, and the number of its row."""
+    """Sizes inside a class by row of a table of owners, each with the number of its row."""
     if not rows:
         return []
     (sizes,) = columns_of(rows, inside.column)

@@ -38,7 +38,7 @@ MAX_STACKS, MAX_READINGS, LEVELS = 20, 12, 8
 
 
 def frame_kind(name: str, depth: int) -> str:
-    """What a frame of a kernel stack is, as the class that colours it."""
+    """The CSS class that colours a frame of a kernel stack."""
     if depth == 0:
         return "root"
     symbol, _, module = name.partition(" [")
@@ -147,7 +147,7 @@ def page_owner(tables: Tables, page_size: int | None) -> Row:
 
 
 def _notes(rows: Rows, size: int) -> list[tuple[str, int, int]]:
-    """What is wrong with stacks: (note, stacks, amount), most first."""
+    """Notes about stacks, most memory first: (note, stacks, amount)."""
     found: dict[str, list[int]] = {}
     for row in rows:
         if note := row.get("note"):
@@ -234,7 +234,7 @@ def _grower(row: Row, stack: Row, size: int) -> Row:
 
 
 def callers_of(stack: str, owner: str) -> str:
-    """Who called the owner frame of a stack, three functions at most."""
+    """Callers of the owner frame of a stack, three functions at most."""
     frames = stack.split(";")
     symbols = [frame.partition(" [")[0] for frame in frames]
     at = len(symbols) - 1 - symbols[::-1].index(owner) if owner in symbols else 0

@@ -56,7 +56,7 @@ def _largest_first(rows: Rows, most: int) -> list[Row]:
 
 
 def costs_wanted(tables: Tables) -> set[Any]:
-    """Whose rows of ``exit_costs`` are shown: PIDs of the processes that are drawn."""
+    """PIDs of the processes that are drawn, whose rows of ``exit_costs`` are shown."""
     return {row["pid"] for row in _largest_first(tables["page_tables"], DRAWN)}
 
 

@@ -174,12 +174,12 @@ def _check(runs: list[Run], block_pages: int) -> int:
 
 
 def _per_cell(runs: list[Run], block_pages: int) -> int:
-    """How many pageblocks a cell stands for: a power of two, as small as the limits allow."""
+    """Pageblocks that a cell stands for: a power of two, as small as the limits allow."""
     first = np.array([start // block_pages for start, *_ in runs])
     last = first + np.array([blocks for _, blocks, *_ in runs]) - 1
 
     def touched(size: int) -> int:
-        """How many units of so many pageblocks have memory."""
+        """Count the units of so many pageblocks that have memory."""
         low, high = first // size, last // size
         return int((high - np.maximum(low, np.append(-1, high[:-1]) + 1) + 1).sum())
 
@@ -247,7 +247,7 @@ class _Rows:
         self.count = row
 
     def of(self, cell: int) -> Place:
-        """Where a cell is."""
+        """Place of a cell."""
         return self.row_of[cell // COLUMNS], cell % COLUMNS
 
 
@@ -266,7 +266,7 @@ def _regions(begins: Sequence[tuple[Place, Zone]], end: Place) -> list[Row]:
 
 
 def _zone_labels(begins: Sequence[tuple[Place, Zone]]) -> list[tuple[int, str]]:
-    """What stands right of a row: ``node 0 DMA, DMA32``."""
+    """Names of the zones that begin in a row, for its right end: ``node 0 DMA, DMA32``."""
     labels = []
     for row, here in itertools.groupby(begins, key=lambda each: each[0][0]):
         names, before = [], None

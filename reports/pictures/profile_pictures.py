@@ -78,7 +78,7 @@ def stacks(bundle: Bundle) -> Tables:
 
 
 def frame_kind(name: str, depth: int) -> str:
-    """What a frame of a profile is, as the class that colours it."""
+    """The CSS class that colours a frame of a profile."""
     if depth == 0:
         return "root"
     if name == HIDDEN:
@@ -235,7 +235,7 @@ def _marked(found: Stacks, known: KnownFrames) -> Iterator[tuple[str, int]]:
 
 
 def _from_roots(found: Stacks, roots: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """What runs in these functions: from the outermost of them on."""
+    """Stacks that run in these functions, from the outermost of them on."""
     wanted = set(roots)
     is_root = functools.cache(lambda frame: frame.endswith(KERNEL) and plain(frame[:-4]) in wanted)
     for stack, value in found:
@@ -294,7 +294,7 @@ def _chart(pid: int, comm: str, rows: list[Row], page: int) -> Row:
     A process: its chart, the lines in it by what they are made by, the rows for a table, the last
     look at VmPTE, and of its addresses (new tables, faults that needed as many).
     """
-    # Those that tell levels apart, as all of mmscope's own do.
+    # With the tables of each level, as all of mmscope's own rows are.
     exact = [r for r in rows if r["made_by"] == ADDRESSES and None not in [r[n] for n in COUNTED]]
     looks = [row for row in rows if row["made_by"] == VMPTE]
     shown = exact or looks
@@ -345,7 +345,7 @@ def _short(faults: int) -> str:
 
 
 def _between(looks: list[Row], ends: Sequence[int]) -> list[float | None]:
-    """What each fault added by VmPTE, from end to end of the steps that the looks cover."""
+    """VmPTE per fault, from end to end of the steps that the looks cover."""
     at = [_at(looks, end) for end in ends]
     return [None] + [
         None if before is None or size is None or end <= begin else (size - before) / (end - begin)

@@ -241,7 +241,7 @@ def _unread(sample: Row) -> list[str]:
 
 
 def _marks(rows: Rows, axis: Clock) -> list[Row]:
-    """What is marked, no two of a kind at the same place."""
+    """Marks of events, no two of a kind at the same place."""
     found: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if row["name"] in MARKED:
