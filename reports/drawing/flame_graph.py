@@ -16,12 +16,14 @@ where what vanished cannot be seen, so that there is always a second one with th
 Cannot know: whether a frame is a function; it is whatever stands between two semicolons.
 """
 
+import heapq
 import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -49,6 +51,7 @@ NARROW = 0.025
 KERNEL = "_[k]"
 # Frames of a process's own code that follow each other, as one.
 USER_CODE = "(user code)"
+ROOT = "all"
 # The character behind the one that stands between frames.
 BEHIND = "<"
 # Differences that as many samples as there are show by chance, once in twenty: nearly two standard
@@ -74,17 +77,20 @@ class FlameGraph:
     narrowest: float  # frame that is drawn, as a share of the whole
 
 
-@dataclass(slots=True)
-class _Node:
-    name: str
-    depth: int
+class _Node(NamedTuple):
+    """
+    A frame.
+
+    :ivar path: frames from the first one to this; the root of all has none.
+    :ivar called: the part of the value that goes on to other frames.
+    """
+
+    path: tuple[str, ...]
     value: int
     other: int  # in the other graph of a differential
-    parent: int
     stacks: int  # through it
-    # What goes on from it; settled: in frames that are not drawn.
-    hidden: int = 0
-    hidden_stacks: int = 0
+    called: int
+    called_stacks: int
 
 
 def fold(stacks: Stacks) -> dict[str, int]:
@@ -144,7 +150,8 @@ def flame_graph(
     """
 
     def look(node: _Node, whole: int) -> Look:
-        return kind(node.name, node.depth), "", _amount(node.value, unit, whole)
+        name = node.path[-1] if node.path else ROOT
+        return kind(name, len(node.path)), "", _amount(node.value, unit, whole)
 
     return _graph(_drawable(fold(stacks)), {}, unit, describe, look, frames)
 
@@ -234,32 +241,30 @@ def _graph(
     look: Callable[[_Node, int], Look],
     frames: int,
 ) -> FlameGraph:
-    nodes = _tree(stacks, others)
+    nodes = _widest(stacks, others, frames)
     total = nodes[0].value
-    svg, narrowest = "", 0.0
+    svg, pruned, pruned_stacks = "", 0, 0
     while total:
-        nodes = _widest(nodes, frames)
-        svg = _svg(nodes, describe, unit, look)
-        narrowest = min(node.value for node in nodes) / total
+        svg, pruned, pruned_stacks = _svg(nodes, describe, unit, look)
         if len(svg.encode()) <= MAX_SVG_BYTES:
             break
-        frames = len(nodes) * 3 // 4
+        nodes = nodes[: len(nodes) * 3 // 4 + 1]
     return FlameGraph(
         Markup(svg),  # every name is escaped
         "" if total else "there is nothing to draw",
         total,
         unit,
         len(nodes) - 1,
-        sum(node.hidden_stacks for node in nodes),
-        sum(node.hidden for node in nodes),
-        narrowest,
+        pruned_stacks,
+        pruned,
+        nodes[-1].value / total if total else 0.0,
     )
 
 
-def _tree(stacks: dict[str, int], others: dict[str, int]) -> list[_Node]:
+def _widest(stacks: dict[str, int], others: dict[str, int], frames: int) -> list[_Node]:
     """
-    The stacks as a tree in the order of drawing, the root of all first, without what cannot be
-    seen. Grown from the root, so that a narrow branch costs nothing beyond its first frame.
+    The root and the widest frames that can be seen, the widest first. One is never wider than its
+    caller, so that any number of the first ones is a tree; a narrow branch costs nothing.
     """
     # In the order of their text, a semicolon behind each: those with the same first frames follow
     # each other, and what they hold is the difference of two sums.
@@ -269,26 +274,18 @@ def _tree(stacks: dict[str, int], others: dict[str, int]) -> list[_Node]:
     value, other, number = (
         list(accumulate(each, initial=0)) for each in (values, elsewhere, map(bool, values))
     )
-    total, last = value[-1], len(order)
+    total = value[-1]
     nodes: list[_Node] = []
-    todo = [(_Node("all", 0, total, other[-1], -1, number[-1]), 0, last, 0)]
-    while todo:
-        node, first, last, at = todo.pop()
-        nodes.append(node)
+    todo: list[tuple[int, tuple[str, ...], int, int, int]] = [(-total, (), 0, len(order), 0)]
+    while todo and len(nodes) <= frames:
+        _, path, first, last, at = heapq.heappop(todo)
         ends = first + (first < last and len(order[first]) == at)
-        node.hidden, node.hidden_stacks = value[last] - value[ends], number[last] - number[ends]
-        if node.depth == MAX_DEPTH:
-            continue
-        wide = []
+        sums = (value, first), (other, first), (number, first), (value, ends), (number, ends)
+        nodes.append(_Node(path, *(each[last] - each[begin] for each, begin in sums)))
         for name, low, high, behind in _called(order, first, last, at):
-            if (width := value[high] - value[low]) and width >= total * MIN_SHARE:
-                through = number[high] - number[low]
-                was = other[high] - other[low]
-                child = _Node(name, node.depth + 1, width, was, len(nodes) - 1, through)
-                wide.append((child, low, high, behind))
-        todo += sorted(wide, key=lambda each: each[0].name, reverse=True)
-    for node in nodes[1:]:
-        _hide(nodes[node.parent], -node.value, -node.stacks)
+            width = value[high] - value[low]
+            if width and width >= total * MIN_SHARE and len(path) < MAX_DEPTH:
+                heapq.heappush(todo, (-width, (*path, name), low, high, behind))
     return nodes
 
 
@@ -307,52 +304,22 @@ def _called(
         first = following
 
 
-def _widest(nodes: list[_Node], limit: int) -> list[_Node]:
-    """The widest frames; one is never narrower than what it called, so that they are a tree."""
-    if len(nodes) <= limit + 1:
-        return nodes
-    order = sorted(range(len(nodes)), key=lambda number: (-nodes[number].value, number))
-    kept = sorted(order[: limit + 1])
-    places = {number: place for place, number in enumerate(kept)}
-    for number in order[limit + 1 :]:
-        _hide(nodes[nodes[number].parent], nodes[number].value, nodes[number].stacks)
-    chosen = [nodes[number] for number in kept]
-    for node in chosen[1:]:
-        node.parent = places[node.parent]
-    return chosen
-
-
-def _hide(parent: _Node, value: int, stacks: int) -> None:
-    parent.hidden += value
-    parent.hidden_stacks += stacks
-
-
-def _lefts(nodes: Sequence[_Node]) -> tuple[list[int], list[int]]:
-    """(where each frame begins, where what it called and is not drawn does), as values."""
-    called = [node.hidden for node in nodes]
-    for node in nodes[1:]:
-        called[node.parent] += node.value
-    lefts: list[int] = []
-    free: list[int] = []  # where its next callee begins
-    for node, going_on in zip(nodes, called, strict=True):
-        left = free[node.parent] if node.parent >= 0 else 0
-        if node.parent >= 0:
-            free[node.parent] += node.value
-        lefts.append(left)
-        free.append(left + node.value - going_on)
-    return lefts, free
-
-
 def _svg(
-    nodes: Sequence[_Node],
-    describe: str,
-    unit: str,
-    look: Callable[[_Node, int], Look],
-) -> str:
-    """Frames as nested ``svg`` elements, which clip their names by themselves at any width."""
+    nodes: Sequence[_Node], describe: str, unit: str, look: Callable[[_Node, int], Look]
+) -> tuple[str, int, int]:
+    """
+    Frames as nested ``svg`` elements, which clip their names by themselves at any width.
+
+    :return: (the drawing, what goes on in frames that are not drawn, how many stacks).
+    """
     total = nodes[0].value
-    others = [node.hidden >= max(total * MIN_SHARE, 1) for node in nodes]
-    rows = max(node.depth + other for node, other in zip(nodes, others, strict=True))
+    hidden = {node.path: node.called for node in nodes}
+    stacks = {node.path: node.called_stacks for node in nodes}
+    for node in nodes[1:]:
+        hidden[node.path[:-1]] -= node.value
+        stacks[node.path[:-1]] -= node.stacks
+    least = max(total * MIN_SHARE, 1)
+    rows = max(len(path) + (value >= least) for path, value in hidden.items())
     parts = [
         f'<svg class="flame" width="100%" height="{(rows + 1) * ROW}" role="group" '
         f'aria-label="{escape(describe)}">\n'
@@ -369,24 +336,33 @@ def _svg(
             f"<title>{name}: {escape(words)}</title><rect/>{text}</svg>\n"
         )
 
-    pending: list[tuple[_Node, int]] = []  # boxes that come behind all that is drawn on a frame
+    free: dict[tuple[str, ...], int] = {
+        (): 0
+    }  # where the next callee of a frame begins, as a value
+    pending: list[tuple[str, ...]] = []  # boxes that come behind all that is drawn on a frame
 
     def hidden_above(depth: int) -> None:
-        while pending and pending[-1][0].depth >= depth:
-            node, left = pending.pop()
-            name = f"other ({display.plural(node.hidden_stacks, 'stack')})"
-            box("other", node.depth + 1, left, node.hidden, name, _amount(node.hidden, unit, total))
+        while pending and len(pending[-1]) >= depth:
+            path = pending.pop()
+            name = f"other ({display.plural(stacks[path], 'stack')})"
+            words = _amount(hidden[path], unit, total)
+            box("other", len(path) + 1, free[path], hidden[path], name, words)
 
-    for node, other, left, after in zip(nodes, others, *_lefts(nodes), strict=True):
-        hidden_above(node.depth)
-        name = escape(visible(display.cut(node.name.removesuffix(KERNEL), MAX_NAME)) or "(no name)")
+    for node in sorted(nodes):  # callees after their caller, in the order of names
+        path, depth = node.path, len(node.path)
+        hidden_above(depth)
+        symbol = path[-1].removesuffix(KERNEL) if path else ROOT
+        name = escape(visible(display.cut(symbol, MAX_NAME)) or "(no name)")
         kind, mark, words = look(node, total)
-        box(kind, node.depth, left, node.value, str(name), words, mark)
-        if other:
-            pending.append((node, after))
+        left = free[path[:-1]]
+        free[path[:-1]] += node.value if path else 0
+        free[path] = left + node.value - node.called
+        box(kind, depth, left, node.value, str(name), words, mark)
+        if hidden[path] >= least:
+            pending.append(path)
     hidden_above(0)
     parts.append("</svg>")
-    return "".join(parts)
+    return "".join(parts), sum(hidden.values()), sum(stacks.values())
 
 
 def _percent(share: float) -> str:
