@@ -24,23 +24,15 @@ Cannot know: what perf did not print. How many samples the recording holds is as
 import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import IO, NamedTuple
 
 # In what order perf prints is its own affair; a field that a recording lacks is left out.
 FIELDS = (
-    "comm",
-    "pid",
-    "tid",
-    "cpu",
-    "time",
-    "period",
-    "event",
-    "addr",
-    "ip",
-    "sym",
-    "dso",
-    "trace",
+    *("comm", "pid", "tid", "cpu", "time", "period"),
+    *("event", "addr", "ip", "sym", "dso", "trace"),
 )
+KERNEL = 1 << 63  # addresses from here on
 
 # As perf calls what it has forked for the command, until that is executed.
 WAITING = b"perf-exec"
@@ -88,10 +80,6 @@ class Sample(NamedTuple):
     stack: bytes  # lines with a tab between them
 
 
-_Who = tuple[bytes, int, int]  # comm, pid, tid
-_What = tuple[int | None, bytes, bytes]  # period, event, rest
-
-
 @dataclass
 class Reading:
     """What was met on the way, beside the samples."""
@@ -103,9 +91,6 @@ class Reading:
     on_fork: Callable[[int, int], None] | None = None
     forked: set[int] = field(default_factory=set, repr=False)  # what waits to become a command
     begun: bytes = b""  # when that was executed, in seconds
-    # What stands before and behind the time, as met.
-    before: dict[bytes, _Who] = field(default_factory=dict, repr=False)
-    behind: dict[bytes, _What] = field(default_factory=dict, repr=False)
 
 
 def read_samples(
@@ -145,8 +130,6 @@ def _thrown_away(text: bytes, reading: Reading) -> bytes:
 
 def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     """The samples of a piece of text; returns its end if that is not a whole sample."""
-    time_of, new = _AT.search, tuple.__new__
-    before, behind = reading.before, reading.behind
     pending = b""  # the begin of a comm that has an empty line in it
     for block in text.split(b"\n\n"):
         if pending:
@@ -160,14 +143,12 @@ def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
             block = block.lstrip(b"\n")
         # The usual case: a header, and its frames to the end of the block.
         header, _, stack = block.partition(b"\n\t")
-        if stack and (time := time_of(header)):
+        if stack and (time := _AT.search(header)):
             begin, end = time.span(1)
-            who = before.get(header[:begin]) or _who(header[:begin], before)
-            what = behind.get(header[end:]) or _what(header[end:], behind)
+            who, what = _who(header[:begin]), _what(header[end:])
             if who and what:
                 reading.samples += 1
-                # As Sample(…), in half the time.
-                yield new(Sample, (*who, time[1], *what, stack))
+                yield Sample(*who, time[1], *what, stack)
                 pending = b""
                 continue
         pending = yield from _unusual(block, reading)
@@ -176,24 +157,18 @@ def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     return pending
 
 
-def _who(text: bytes, known: dict[bytes, _Who]) -> _Who | None:
-    """What stands before the time; None if it is not as usual."""
-    if not (match := _BEFORE.fullmatch(text)):
-        return None
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    found = known[text] = match[1], int(match[2]), int(match[3])
-    return found
+@lru_cache(_MAX_KNOWN)
+def _who(text: bytes) -> tuple[bytes, int, int] | None:
+    """(comm, pid, tid) of what stands before the time; None if it is not as usual."""
+    match = _BEFORE.fullmatch(text)
+    return (match[1], int(match[2]), int(match[3])) if match else None
 
 
-def _what(text: bytes, known: dict[bytes, _What]) -> _What | None:
-    """What stands behind the time; None if it is not as usual."""
-    if not (match := _BEHIND.fullmatch(text)):
-        return None
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    found = known[text] = int(match[1]) if match[1] else None, match[2], match[3]
-    return found
+@lru_cache(_MAX_KNOWN)
+def _what(text: bytes) -> tuple[int | None, bytes, bytes] | None:
+    """(period, event, rest) of what stands after the time; None if it is not as usual."""
+    match = _BEHIND.fullmatch(text)
+    return (int(match[1]) if match[1] else None, match[2], match[3]) if match else None
 
 
 def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:

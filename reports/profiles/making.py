@@ -64,7 +64,7 @@ class Making:
         self.gone = recording.gone
         self.used = None if recording.used is None else list(recording.used)
         self.growths = [[pid, g.comm, g.points] for pid, g in recording.growths.items()]
-        self.counted = [[c.event, c.count, c.share, c.why] for c in recording.counted]
+        self.counted = [list(counted) for counted in recording.counted]
 
     def told(self, recorded: Recorded) -> dict[str, Any]:
         """All of it that belongs to the recording, to be written beside its text."""

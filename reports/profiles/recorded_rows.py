@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables.table import Table
-from mmscope.perf.folded import Folded, nanoseconds
-from mmscope.perf.folding import UNNAMED, Fold
+from mmscope.perf.folding import UNNAMED, Fold, Folded, nanoseconds
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
 from mmscope.perf.recipe import Recipe, event_name
@@ -97,10 +96,8 @@ def profiled(
     remarks += _not_counted(fold)
     rows["profile_recordings"] = [_recording(name, recipe, making)]
     rows["profile_moments"] = [
-        ProfileMoment(
-            name, round((m.time_ns - fold.begin_ns) / 1e9, 9), m.event, m.pid, m.comm, m.text
-        )
-        for m in fold.timeline
+        ProfileMoment(name, round((ns - fold.begin_ns) / 1e9, 9), *more)
+        for ns, *more in fold.timeline
     ]
     rows["profile_allocations"] = _allocations(name, fold, making)
     rows["profile_victims"] = [
@@ -115,8 +112,8 @@ def profiled(
     ]
     rows["profile_durations"] = [_duration(name, *item) for item in fold.durations.items()]
     rows["profile_ksm_walks"] = [
-        ProfileKsmWalk(name, hex(about & ~NODE_BITS), t.times, t.total, t.least, t.most)
-        for (_, about), t in fold.about.items()
+        ProfileKsmWalk(name, hex(about & ~NODE_BITS), *times)
+        for (_, about), times in fold.about.items()
         if about & NODE_BITS == NODE_BITS
     ]
     rows["profile_faults"] = _faults(name, fold, making)
@@ -293,11 +290,9 @@ def _details(
             ],
         )
     again = fold.again
-    if again.reaper and event.parts:
-        yield (
-            "profile_reaping",
-            [ProfileReaping(name, event.event, again.reaper, again.beside, again.after)],
-        )
+    if again["reaper"] and event.parts:
+        counts = (again[who] for who in ("reaper", "beside", "after"))
+        yield "profile_reaping", [ProfileReaping(name, event.event, *counts)]
 
 
 def _frames(name: str, event: Folded) -> list[ProfileFrame]:
@@ -352,10 +347,10 @@ def _allocations(name: str, fold: Fold, making: Making) -> list[ProfileAllocatio
         ProfileAllocation(
             name,
             order,
-            counts.attempts,
-            counts.failures,
-            counts.reservations if "reservations" in seen else None,
-            counts.from_reserve if "from_reserve" in seen else None,
+            counts["attempts"],
+            counts["failures"],
+            counts["reservations"] if "reservations" in seen else None,
+            counts["from_reserve"] if "from_reserve" in seen else None,
         )
         for order, counts in found
     ]
