@@ -21,7 +21,7 @@ from drgn.helpers.linux.mm import page_to_pfn
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from numpy.typing import NDArray
 
-from mmscope.drgn.free.block_heads import BlockFinder, BlockHeads
+from mmscope.drgn.free.block_heads import BlockFinder, BlockHeads, ascending
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
@@ -129,11 +129,8 @@ class PcpFinder(SharedColumns):
             raise ValueError(f"more than {MAX_CANDIDATES:,} pages may be on per-CPU lists")
         if not self._kept:
             raise RuntimeError("the links of per-CPU lists were let go")
-        addresses, following = (kept[: self.candidates] for kept in self._kept)
-        if (addresses[1:] > addresses[:-1]).all():  # as the pass goes
-            return addresses, following
-        order = np.argsort(addresses, kind="stable")
-        return addresses[order], following[order]
+        addresses, following = ascending(tuple(kept[: self.candidates] for kept in self._kept))
+        return addresses, following
 
     def forget(self) -> None:
         """Let go of the links, which can then be had no more."""

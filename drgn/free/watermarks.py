@@ -11,8 +11,7 @@ another moment.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # Of what is set: as much again, and so on.
 TIMES = (1, 2, 4, 8, 16)
@@ -49,8 +48,7 @@ def zone_state(usable: int, minimum: int, low: int, high: int) -> tuple[str, str
     return "at or above high", "ok"
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneRaised:
+class ZoneRaised(NamedTuple):
     """One zone after a change. In pages."""
 
     name: str
@@ -62,8 +60,7 @@ class ZoneRaised:
     main: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(NamedTuple):
     """All zones with another min_free_kbytes. ``held`` is the sum of min, in pages."""
 
     kbytes: int
@@ -79,8 +76,7 @@ class Raised:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MinFree:
+class MinFree(NamedTuple):
     """Bounds of min_free_kbytes. ``unknown`` says why they are not known, and nothing else is."""
 
     unknown: str = ""

@@ -52,8 +52,6 @@ def physical_memory_once(memory: Memory) -> PhysicalMemory:
 def physical_memory_from_memory(memory: Memory) -> Found:
     read = physical_memory_once(memory)
     found = _found(read)
-    if read.more:
-        found.notes.append(f"{read.more}: ranges are missing")
     if read.pages_beyond:
         disagreement(
             memory,
@@ -82,16 +80,12 @@ def physical_memory_from_memory(memory: Memory) -> Found:
 
 
 def _found(read: PhysicalMemory) -> Found:
-    found = Found()
+    found = Found(notes=[f"{read.more}: ranges are missing"] if read.more else [])
     if any(row.firmware is None for row in read.ranges):
         found.remarks.append("the firmware's map is not known: what was cut off of it is not shown")
     found.add(PHYSICAL_MEMORY_PARTS, read.parts)
     found.add(PHYSICAL_MEMORY, read.ranges)
-    return _add_options(found, read.options)
-
-
-def _add_options(found: Found, options: list[MemoryOption]) -> Found:
-    return found.add(MEMORY_OPTIONS, options)
+    return found.add(MEMORY_OPTIONS, read.options)
 
 
 def physical_memory_from_files(files: Files) -> Found:
@@ -108,7 +102,7 @@ def physical_memory_from_files(files: Files) -> Found:
     else:
         found = _found(read)
     if options is not None and not found.tables:
-        _add_options(found, options)
+        found.add(MEMORY_OPTIONS, options)
     try:
         levels = read_direct_map(files.read("proc/meminfo"))
     except (Absent, ValueError) as reason:
