@@ -24,7 +24,6 @@ Cannot know: what perf did not print. How many samples the recording holds is as
 import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import IO, NamedTuple
 
 # In what order perf prints is its own affair; a field that a recording lacks is left out.
@@ -46,16 +45,14 @@ _TIME, _PERIOD = rb"(?:[0-8]\d{9}|\d{1,9})\.\d{6,9}", rb"\d{1,13}"
 _WHO = rb"(.{0,%d}?) +(-?\d{1,10})/(-?\d{1,10}) +" % _MAX_COMM
 _HEADER = re.compile(
     _WHO
-    + rb"(?:\[(\d{3,9})\] +)?(%b): +(?:(%b) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)" % (_TIME, _PERIOD),
+    + rb"(?:\[\d{3,9}\] +)?(%b): +(?:(%b) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)" % (_TIME, _PERIOD),
     re.DOTALL,
 )
-# The same where a comm is one plain word: what stands before and behind the time, which is alike
-# in many samples.
-_AT = re.compile(rb" (%b):" % _TIME)
-_BEFORE = re.compile(rb"(\S{1,15}) +(-?\d{1,10})/(-?\d{1,10}) +(?:\[\d{3,9}\] +)?")
-_BEHIND = re.compile(rb": +(?:(%b) +)?(\S+): *([^\n]*)" % _PERIOD)
-_PLAIN = re.compile(_BEFORE.pattern + _TIME + _BEHIND.pattern + rb"\n\t")
-_MAX_KNOWN = 10_000
+# The same where a comm is one plain word, up to the frames.
+_PLAIN = re.compile(
+    rb"(\S{1,15}) +(-?\d{1,10})/(-?\d{1,10}) +(?:\[\d{3,9}\] +)?"
+    rb"(%b): +(?:(%b) +)?(\S+): *([^\n]*)\n\t" % (_TIME, _PERIOD)
+)
 _RECORD = re.compile(
     _WHO + rb"(?:\[\d{3,9}\] +)?(?:(%b): +)?PERF_RECORD_([A-Z_]+)([^\n]*)" % _TIME, re.DOTALL
 )
@@ -141,34 +138,21 @@ def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
                 block = joined
         elif block.startswith(b"\n"):
             block = block.lstrip(b"\n")
-        # The usual case: a header, and its frames to the end of the block.
-        header, _, stack = block.partition(b"\n\t")
-        if stack and (time := _AT.search(header)):
-            begin, end = time.span(1)
-            who, what = _who(header[:begin]), _what(header[end:])
-            if who and what:
-                reading.samples += 1
-                yield Sample(*who, time[1], *what, stack)
-                pending = b""
-                continue
+        if (match := _PLAIN.match(block)) and match.end() < len(block):
+            yield _sample(match, block[match.end() :], reading)
+            pending = b""
+            continue
         pending = yield from _unusual(block, reading)
         if len(pending) > 2 * _MAX_COMM:
             pending = _thrown_away(pending, reading)
     return pending
 
 
-@lru_cache(_MAX_KNOWN)
-def _who(text: bytes) -> tuple[bytes, int, int] | None:
-    """(comm, pid, tid) of what stands before the time; None if it is not as usual."""
-    match = _BEFORE.fullmatch(text)
-    return (match[1], int(match[2]), int(match[3])) if match else None
-
-
-@lru_cache(_MAX_KNOWN)
-def _what(text: bytes) -> tuple[int | None, bytes, bytes] | None:
-    """(period, event, rest) of what stands after the time; None if it is not as usual."""
-    match = _BEHIND.fullmatch(text)
-    return (int(match[1]) if match[1] else None, match[2], match[3]) if match else None
+def _sample(header: re.Match[bytes], stack: bytes, reading: Reading) -> Sample:
+    comm, pid, tid, time, period, event, rest = header.groups()
+    reading.samples += 1
+    number = int(period) if period else None
+    return Sample(comm.lstrip(), int(pid), int(tid), time, number, event, rest, stack)
 
 
 def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
@@ -190,7 +174,6 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
             continue
         if not header:
             return block[at:]
-        comm, pid, tid, _, time, period, event, rest = header.groups()
         at = header.end()
         if 0 <= frames < at:
             frames = block.find(b"\n\t", at)
@@ -198,11 +181,9 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
         if frames == at or (frames > at and not _next_within(block, at + 1, frames)):
             # A tracepoint's text may have newlines of its own before the frames.
             stack, at = block[frames + 2 :], len(block)
-        elif single := _SINGLE.match(rest):
+        elif single := _SINGLE.match(header[7]):
             stack = single[1]
-        number = int(period) if period else None
-        reading.samples += 1
-        yield Sample(comm.lstrip(), int(pid), int(tid), time, number, event, rest, stack)
+        yield _sample(header, stack, reading)
         at += 1
     return b""
 
