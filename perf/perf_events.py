@@ -37,7 +37,6 @@ PERF_PACKAGES = {
     "arch": "pacman -S perf",
     "alpine": "apk add perf",
 }
-NO_TRACEFS = "tracefs is not mounted: mount -t tracefs nodev /sys/kernel/tracing"
 
 
 @dataclass(frozen=True)
@@ -145,24 +144,20 @@ def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Pla
     if not (PMUS / "software").exists():
         raise RecordError("this kernel has no perf events (CONFIG_PERF_EVENTS)")
     allowed = machine.privileged or machine.paranoid <= 0
+    paranoid = f"kernel.perf_event_paranoid is {machine.paranoid}"
+    root = f"CAP_PERFMON or root ({paranoid})"
     notes = []
     if machine.paranoid > 2 and not machine.privileged:
-        raise RecordError(f"{_paranoid_words(machine)}: perf is for CAP_PERFMON or root only")
+        raise RecordError(f"{paranoid}: perf is for CAP_PERFMON or root only")
     if system and not allowed:
-        raise RecordError(f"all CPUs need CAP_PERFMON or root ({_paranoid_words(machine)})")
+        raise RecordError(f"all CPUs need {root}")
     everywhere = recipe.scope == "system" if system is None else system
     if everywhere and not allowed:
-        notes.append(
-            f"only the task itself is recorded: all CPUs need CAP_PERFMON or root "
-            f"({_paranoid_words(machine)})"
-        )
+        notes.append(f"only the task itself is recorded: all CPUs need {root}")
     kernel = machine.privileged or machine.paranoid <= 1
     if not kernel:
-        notes.append(
-            f"only user code is seen: the kernel's part needs CAP_PERFMON or root "
-            f"({_paranoid_words(machine)})"
-        )
-    if kernel and not machine.symbols:
+        notes.append(f"only user code is seen: the kernel's part needs {root}")
+    elif not machine.symbols:
         notes.append("kernel symbols are hidden (kernel.kptr_restrict): functions have no names")
     if recipe.trigger and not machine.privileged:
         raise RecordError("a flight recorder over all CPUs needs CAP_PERFMON or root")
@@ -236,43 +231,27 @@ def where_to_get_perf(release: str, system: dict[str, str]) -> str:
     return PERF_PACKAGES[known].format(release=release)
 
 
-def _paranoid_words(machine: Machine) -> str:
-    return f"kernel.perf_event_paranoid is {machine.paranoid}"
-
-
 def unusable(choice: str, machine: Machine) -> str:
     """Why an event cannot be had here; empty if it can."""
     name = choice.partition("/")[0]
     if name in SOFTWARE:
         return ""
+    if ":" in name and machine.tracefs is None:
+        return "tracefs is not mounted: mount -t tracefs nodev /sys/kernel/tracing"
     if name.startswith("mmscope:"):
-        return _no_kprobes(machine)
-    if ":" in name:
-        return _no_tracepoint(name, machine)
+        if not machine.privileged:
+            return "kprobes are root's"
+        no_kprobes = "this kernel has no kprobes (CONFIG_KPROBE_EVENTS), or not for this user"
+        return "" if machine.kprobes else no_kprobes
+    if ":" in name and machine.tracefs is not None:
+        if not machine.readable or not (machine.privileged or machine.paranoid < 0):
+            return "tracepoints are root's (CAP_PERFMON and a readable tracefs)"
+        there = (machine.tracefs / "events" / name.replace(":", "/")).is_dir()
+        return "" if there else f"this kernel has no tracepoint {name}"
     if not machine.counters:
         return "no hardware counters here (a guest without a virtual PMU?)"
     if CORE_PMU.fullmatch(name) and not _countable(machine.perf, choice):
         return f"this CPU has no {event_name(choice)}, or this perf does not know it"
-    return ""
-
-
-def _no_kprobes(machine: Machine) -> str:
-    if machine.tracefs is None:
-        return NO_TRACEFS
-    if not machine.privileged:
-        return "kprobes are root's"
-    if not machine.kprobes:
-        return "this kernel has no kprobes (CONFIG_KPROBE_EVENTS), or not for this user"
-    return ""
-
-
-def _no_tracepoint(name: str, machine: Machine) -> str:
-    if machine.tracefs is None:
-        return NO_TRACEFS
-    if not machine.readable or not (machine.privileged or machine.paranoid < 0):
-        return "tracepoints are root's (CAP_PERFMON and a readable tracefs)"
-    if not (machine.tracefs / "events" / name.replace(":", "/")).is_dir():
-        return f"this kernel has no tracepoint {name}"
     return ""
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Watermarks of zones: what the kernel sets them to, and where free memory stands; of table ``zones``.
+And the external fragmentation of a zone, of its free blocks by order.
 
 ``zone_watermark_ok()`` and ``__setup_per_zone_wmarks()`` (mm/page_alloc.c), and what a higher
 ``vm.min_free_kbytes`` would do at once.
 
 Cannot know: whether a request succeeds. The allocator adds the zone's lowmem_reserve for requests
 that could use a higher zone, and asks for a free block of the order besides. Nor what is free at
-another moment.
+another moment; nor what a request may take of free blocks, as all migratetypes count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -176,3 +177,26 @@ def min_free(
 
     raised = tuple(at(kbytes * times) for times in TIMES if kbytes * times < managed)
     return MinFree("", kbytes, most(1), most(0), raised)
+
+
+def thp_order(page_size: int | None) -> int | None:
+    """HPAGE_PMD_ORDER: a PMD maps one page of page table entries of eight bytes."""
+    if page_size is None or page_size < 4096 or page_size & (page_size - 1):
+        return None
+    return page_size.bit_length() - 1 - 3
+
+
+def unusable_free_index(blocks: dict[int, int], order: int) -> float:
+    """
+    ``unusable_free_index()`` (mm/vmstat.c), with the kernel's own rounding to thousandths.
+
+    The share of free memory that lies in blocks too small for a request of this order. No free
+    memory at all counts as all unusable, as it does there.
+
+    :param blocks: free blocks of all migratetypes by order.
+    """
+    free = sum(number << size for size, number in blocks.items())
+    if not free:
+        return 1.0
+    suitable = sum(number << size - order for size, number in blocks.items() if size >= order)
+    return ((free - (suitable << order)) * 1000 // free) / 1000
