@@ -37,6 +37,7 @@ PERF_PACKAGES = {
     "arch": "pacman -S perf",
     "alpine": "apk add perf",
 }
+NO_TRACEFS = "tracefs is not mounted: mount -t tracefs nodev /sys/kernel/tracing"
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def unusable(choice: str, machine: Machine) -> str:
     if name in SOFTWARE:
         return ""
     if ":" in name and machine.tracefs is None:
-        return "tracefs is not mounted: mount -t tracefs nodev /sys/kernel/tracing"
+        return NO_TRACEFS
     if name.startswith("mmscope:"):
         if not machine.privileged:
             return "kprobes are root's"
