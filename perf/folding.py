@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mmscope.perf import perf_probes, perf_script
-from mmscope.perf.perf_script import KERNEL, Frame, Sample
+from mmscope.perf.perf_script import KERNEL, Sample
 from mmscope.perf.recipe import Event, Pair, Recipe, event_name
 from mmscope.perf.stack_parts import KnownFrames, Split, plain
 
@@ -556,7 +556,8 @@ def _line(line: bytes) -> tuple[str, str]:
     frame = perf_script.frame(line)
     if frame is None:
         return "", ""
-    return frame_name(frame), plain(frame.symbol) if is_kernel(frame) else ""
+    address, symbol, dso = frame
+    return frame_name(*frame), plain(symbol) if is_kernel(address, dso) else ""
 
 
 def _selected(event: Event, text: bytes, *, filtered: bool) -> tuple[str, str]:
@@ -588,21 +589,18 @@ def _returns_to(pair: Pair, text: bytes, caller: str) -> str:
     return caller if name.startswith(pair.inner) else name
 
 
-def is_kernel(frame: Frame) -> bool:
+def is_kernel(address: int, dso: str) -> bool:
     """True if a frame is the kernel's: by its address, or by where perf found the symbol."""
-    return frame.address >= KERNEL or frame.dso.startswith(("[kernel", "[guest.kernel"))
+    return address >= KERNEL or dso.startswith(("[kernel", "[guest.kernel"))
 
 
-def frame_name(frame: Frame) -> str:
+def frame_name(address: int, symbol: str, dso: str) -> str:
     """A frame as it stands in a folded stack."""
-    if is_kernel(frame):
-        module = ""
-        if not frame.dso.startswith(("[kernel", "[guest.kernel", "[unknown")) and frame.dso:
-            base = frame.dso.rpartition("/")[2].strip("[]")
-            base = re.sub(r"\.ko(\.\w+)?\Z", "", base).replace("-", "_")
-            module = "" if base.startswith(("vmlinux", "bpf_prog")) else f" [{base}]"
-        return plain_name((frame.symbol or "[unknown]") + module) + "_[k]"
-    if frame.symbol:
-        return plain_name(frame.symbol)
-    base = frame.dso.rpartition("/")[2].strip("[]")
-    return plain_name(f"[{base or 'unknown'}]")
+    base = dso.rpartition("/")[2].strip("[]")
+    if not is_kernel(address, dso):
+        return plain_name(symbol or f"[{base or 'unknown'}]")
+    module = ""
+    if dso and not dso.startswith(("[kernel", "[guest.kernel", "[unknown")):
+        base = re.sub(r"\.ko(\.\w+)?\Z", "", base).replace("-", "_")
+        module = "" if base.startswith(("vmlinux", "bpf_prog")) else f" [{base}]"
+    return plain_name((symbol or "[unknown]") + module) + "_[k]"

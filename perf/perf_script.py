@@ -208,19 +208,14 @@ def _note(record: re.Match[bytes], reading: Reading) -> None:
             reading.begun = time
 
 
-class Frame(NamedTuple):
-    """A frame as printed."""
-
-    address: int
-    symbol: str  # empty if perf has no name for it
-    dso: str
-
-
-def frame(line: bytes) -> Frame | None:
-    """A line of a stack, without its tab; None for what belongs to the name before it."""
+def frame(line: bytes) -> tuple[int, str, str] | None:
+    """
+    (address, symbol, DSO) of a line of a stack, without its tab; None for what belongs to the name
+    before it. The symbol is empty if perf has no name for it.
+    """
     match = _FRAME.match(line)
     if not match:
         return None
     symbol = match[2].decode("utf-8", "backslashreplace")
     dso = (match[3] or b"").decode("utf-8", "backslashreplace")
-    return Frame(int(match[1], 16), "" if symbol == "[unknown]" else symbol, dso)
+    return int(match[1], 16), "" if symbol == "[unknown]" else symbol, dso

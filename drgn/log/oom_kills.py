@@ -23,17 +23,17 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.text.kernel_log import Log
 
-TABLES = (OOM_KILLS, OOM_TASKS, OOM_MEMORY, OOM_FREE_BLOCKS, OOM_CGROUP_MEMORY)
-
 
 def _found(log: Log, page_bytes: int | None) -> Found:
     oom = read_oom_records(log.records, page_bytes)
     found = Found(notes=missing(log), remarks=beginning(log))
     if damaged := sum("damaged" in (row.lacks or "") for row in oom.kills):
         found.notes.append(f"records of {damaged:,} kills are damaged: column lacks has which")
-    for table, rows in zip(TABLES, oom, strict=True):
-        found.add(table, rows)
-    return found
+    found.add(OOM_KILLS, oom.kills)
+    found.add(OOM_TASKS, oom.tasks)
+    found.add(OOM_MEMORY, oom.memory)
+    found.add(OOM_FREE_BLOCKS, oom.free_blocks)
+    return found.add(OOM_CGROUP_MEMORY, oom.cgroup_memory)
 
 
 def oom_kills_from_memory(memory: Memory) -> Found:
@@ -48,7 +48,7 @@ OOM_KILLS_SECTION = Section(
     name="oom_kills",
     title="OOM kills",
     since="0.2.0",
-    tables=TABLES,
+    tables=(OOM_KILLS, OOM_TASKS, OOM_MEMORY, OOM_FREE_BLOCKS, OOM_CGROUP_MEMORY),
     intro="""
 What the OOM killer wrote to the kernel's log. It chooses the task with the most memory (resident,
 swapped out, page tables), to which each point of

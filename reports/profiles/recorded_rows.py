@@ -96,8 +96,8 @@ def profiled(
     remarks += _not_counted(fold)
     rows["profile_recordings"] = [_recording(name, recipe, making)]
     rows["profile_moments"] = [
-        ProfileMoment(name, round((ns - fold.begin_ns) / 1e9, 9), *more)
-        for ns, *more in fold.timeline
+        ProfileMoment(name, round((ns - fold.begin_ns) / 1e9, 9), event, pid, comm, text)
+        for ns, event, pid, comm, text in fold.timeline
     ]
     rows["profile_allocations"] = _allocations(name, fold, making)
     rows["profile_victims"] = [

@@ -85,7 +85,7 @@ def test_a_stack_means_the_same_whatever_was_met_before(stacks: list[list[Any]])
         names: list[str] = []
         for line in reversed(printed.split(b"\n\t")):
             found = perf_script.frame(line)
-            name = folding.frame_name(found) if found is not None else ""
+            name = folding.frame_name(*found) if found is not None else ""
             if name and not (name == "[unknown]" and names[-1:] == [name]):
                 names.append(name)
         expected.append(";".join(("cat", *names)))
