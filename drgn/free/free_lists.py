@@ -65,11 +65,7 @@ class FreeBlocks:
 
 
 FREE_BLOCKS = Table(
-    "free_blocks",
-    "Free blocks",
-    FreeBlocks,
-    left_out=("blocks", "empty lists"),
-    memory="free",
+    "free_blocks", "Free blocks", FreeBlocks, left_out=("blocks", "empty lists"), memory="free"
 )
 
 

@@ -258,10 +258,7 @@ def _by_head(followed: Followed, ascending: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _linked_back(
-    prog: Program,
-    addresses: NDArray[np.uint64],
-    following: NDArray[np.uint64],
-    followed: Followed,
+    prog: Program, addresses: NDArray[np.uint64], following: NDArray[np.uint64], followed: Followed
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """
     The entries whose next one has them as its ``prev``. Before "mm/page_alloc: free pages in a

@@ -86,8 +86,7 @@ class PhysicalRange:
     end: str = column(holds="kernel", help="physical address behind the last byte")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="from start to end")
     firmware: str | None = column(
-        holds="kernel",
-        help="what the firmware's map says it is; none: it is not in that map",
+        holds="kernel", help="what the firmware's map says it is; none: it is not in that map"
     )
     resource: str = column(
         holds="kernel", help="whose it is, from the outermost resource to the innermost"

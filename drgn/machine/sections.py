@@ -8,12 +8,7 @@ from drgn import FaultError
 
 from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.machine.boot_options import MEMORY_OPTIONS, MemoryOption, memory_options
-from mmscope.drgn.machine.direct_map import (
-    DIRECT_MAP,
-    direct_map,
-    missing_bytes,
-    read_direct_map,
-)
+from mmscope.drgn.machine.direct_map import DIRECT_MAP, direct_map, missing_bytes, read_direct_map
 from mmscope.drgn.machine.physical_memory import (
     PHYSICAL_MEMORY,
     PHYSICAL_MEMORY_PARTS,
@@ -185,12 +180,7 @@ PHYSICAL_MEMORY_SECTION = Section(
     name="physical_memory",
     title="Physical memory and what the kernel does not get",
     since="0.2.0",
-    tables=(
-        PHYSICAL_MEMORY_PARTS,
-        PHYSICAL_MEMORY,
-        MEMORY_OPTIONS,
-        DIRECT_MAP,
-    ),
+    tables=(PHYSICAL_MEMORY_PARTS, PHYSICAL_MEMORY, MEMORY_OPTIONS, DIRECT_MAP),
     intro="""
 The machine's memory by physical address: the firmware's map laid over what the kernel made of
 it. Options of the command line keep memory from the page allocator (`mem=`, `memmap=`,
@@ -217,10 +207,7 @@ POISONED_PAGES_SECTION = Section(
     name="poisoned_pages",
     title="Pages marked as bad",
     since="0.2.0",
-    tables=(
-        POISONED_PAGES,
-        POISON_COUNTERS,
-    ),
+    tables=(POISONED_PAGES, POISON_COUNTERS),
     intro="""
 Pages that the kernel gave up, since hardware, or an administrator in its place, reported them bad
 (`PG_hwpoison`, [kernel documentation: hwpoison](https://docs.kernel.org/mm/hwpoison.html)). A

@@ -137,10 +137,7 @@ def settings_from_files(files: Files) -> Found:
 SETTINGS_SECTION = Section(
     name="settings",
     title="Settings",
-    tables=(
-        SETTINGS,
-        KERNEL_FEATURES,
-    ),
+    tables=(SETTINGS, KERNEL_FEATURES),
     intro="""
 The settings that decide how the allocator, reclaim and THP behave, as they were when this was
 read. Compare them with what the machine is meant to have
