@@ -256,7 +256,7 @@ def test_a_pass_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) ->
         next(runs)
         raise DeadlineExceeded("took longer than 600 s")
 
-    monkeypatch.setattr(free_memory, "scan_free_memory", scan)
+    monkeypatch.setattr(free_memory, "FreeMemory", scan)
     memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):
@@ -273,7 +273,7 @@ def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
     seen = []
     scanned = SimpleNamespace(scan=Scan(0, Gaps()))
     monkeypatch.setattr(
-        free_memory, "scan_free_memory", lambda *given, jobs: seen.append(given) or scanned
+        free_memory, "FreeMemory", lambda *given, jobs: seen.append(given) or scanned
     )
     memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), consumers=lambda: [finder])  # type: ignore[arg-type]
     free_memory.free_memory(memory)
