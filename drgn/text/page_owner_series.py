@@ -267,29 +267,23 @@ def growth_rows(series: Series) -> Iterator[Growth]:
     # The slope's sum over all snapshots is one over what stayed the same, with these sums.
     sums = [0.0, *itertools.accumulate(centred)]
     for key, runs in series.history.items():
-        first = listed = gaps = rises = falls = 0
-        last, weighted = None, 0.0
-        pages = [max(number, 0) for number in runs[1::2]]
-        seen = False
-        for begin, number, end in _runs(runs, count):
-            if number >= 0:
-                listed += end - begin
-                if not seen:
-                    first, seen = begin, True
-                elif last == NOT_LISTED:
-                    gaps += 1
-            now, before = max(number, 0), max(last or 0, 0)
-            if last is not None:
-                rises += now > before
-                falls += now < before
-            weighted += now * (sums[end] - sums[begin])
-            last = number
+        spans = [*_runs(runs, count)]
+        numbers = [number for _, number, _ in spans]
+        listed = [(begin, end) for begin, number, end in spans if number != NOT_LISTED]
+        pages = [max(number, 0) for number in numbers]
+        rises = sum(before < now for before, now in itertools.pairwise(pages))
+        falls = sum(before > now for before, now in itertools.pairwise(pages))
+        begins = sum(before < 0 <= now for before, now in itertools.pairwise(numbers))
+        weighted = sum(
+            number * (sums[end] - sums[begin])
+            for number, (begin, _, end) in zip(pages, spans, strict=True)
+        )
         flat = not rises and not falls
         yield Growth(
             handle=key,
-            first_seen=times[first],
-            listed=listed,
-            gaps=gaps,
+            first_seen=times[listed[0][0]],
+            listed=sum(end - begin for begin, end in listed),
+            gaps=begins - (numbers[0] == NOT_LISTED),
             pages_first=pages[0],
             pages_last=pages[-1],
             pages_min=min(pages),
