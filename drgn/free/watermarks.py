@@ -11,6 +11,7 @@ that could use a higher zone, and asks for a free block of the order besides. No
 another moment; nor what a request may take of free blocks, as all migratetypes count.
 """
 
+import bisect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -109,23 +110,6 @@ def wmarks_of(
     return found
 
 
-def _raised(rows: list[dict[str, Any]], kbytes: int, wmarks: list[Wmarks]) -> Raised:
-    nodes: dict[int, list[int]] = {}
-    for row in rows:
-        nodes.setdefault(row["node"], []).append(row["managed_pages"])
-    zones = [
-        ZoneRaised(
-            f"node {row['node']} {row['zone']}",
-            usable_pages(row),
-            marks,
-            *zone_state(usable_pages(row), *marks),
-            row["managed_pages"] >= min(sum(here := nodes[row["node"]]) / 2, max(here)),
-        )
-        for row, marks in zip(rows, wmarks, strict=True)
-    ]
-    return Raised(kbytes, sum(least for least, *_ in wmarks), zones)
-
-
 def min_free(
     zones: Sequence[dict[str, Any]], settings: dict[str, str], page_size: int | None
 ) -> MinFree:
@@ -155,25 +139,35 @@ def min_free(
     else:
         return MinFree("the kernel's rule does not give the watermarks that were read")
 
-    def at(wanted: int) -> Raised:
-        return _raised(rows, wanted, wmarks_of(rows, wanted // kib, scale, movable))
+    nodes: dict[int, list[int]] = {}
+    for row in rows:
+        nodes.setdefault(row["node"], []).append(row["managed_pages"])
 
-    def holds(wanted: int, mark: int) -> bool:
+    def at(wanted: int) -> Raised:
+        wmarks = wmarks_of(rows, wanted // kib, scale, movable)
+        raised = [
+            ZoneRaised(
+                f"node {row['node']} {row['zone']}",
+                usable_pages(row),
+                marks,
+                *zone_state(usable_pages(row), *marks),
+                row["managed_pages"] >= min(sum(here := nodes[row["node"]]) / 2, max(here)),
+            )
+            for row, marks in zip(rows, wmarks, strict=True)
+        ]
+        return Raised(wanted, sum(least for least, *_ in wmarks), raised)
+
+    def short(wanted: int, mark: int) -> bool:
         # __zone_watermark_ok(): a request needs more than the mark.
-        return all(zone.usable > zone.wmarks[mark] for zone in at(wanted).zones if zone.main)
+        return any(zone.usable <= zone.wmarks[mark] for zone in at(wanted).zones if zone.main)
 
     managed = sum(row["managed_pages"] for row in rows) * kib
+    choices = range(kbytes, max(managed, kbytes) + 1)
 
     def most(mark: int) -> int:
         """Up to which every main zone has its mark; 0 where one has it not even now."""
-        bad = managed + 1
-        if not holds(kbytes, mark):
-            return 0
-        good = kbytes
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if holds(middle, mark) else (good, middle)
-        return good
+        enough = bisect.bisect(choices, False, key=lambda wanted: short(wanted, mark))
+        return choices[enough - 1] if enough else 0
 
     raised = tuple(at(kbytes * times) for times in TIMES if kbytes * times < managed)
     return MinFree("", kbytes, most(1), most(0), raised)
