@@ -77,7 +77,7 @@ def is_waiting(pid: int, seconds: float = 1.0) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Of a process, as far as the kernel tells."""
+    """Children of a process, as far as the kernel lists them."""
     with contextlib.suppress(OSError, ValueError):
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
@@ -161,7 +161,7 @@ class Watched:
             os.close(running)
 
     def gone(self) -> float | None:
-        """When the command had ended, as ``time.monotonic()``; None if it was not seen."""
+        """Time when the command had ended, as ``time.monotonic()``; None if it was not seen."""
         if self._end is not None:
             self._end.join(1.0)
         return self._gone

@@ -323,7 +323,7 @@ class Fold:
             event.sites[found.leaf, found.caller] += 1
 
     def _values(self, event: Folded, comm: bytes, group: str, found: Known) -> list[int]:
-        """Where a stack of a comm is counted."""
+        """Counts of a stack of a comm: [samples, period]."""
         name, folded = self._comm(comm), found.folded
         if ":" in event.event:
             folded = found.traced
@@ -341,7 +341,7 @@ class Fold:
 
     @property
     def begin_ns(self) -> int:
-        """When the first sample was taken."""
+        """Time of the first sample."""
         return nanoseconds(self._begin) if self._begin else 0
 
     def _event(self, printed: bytes) -> Folded:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What perf may record on this machine, and which of a recipe's choices that leaves.
+Events that perf may record on this machine, and the choice of a recipe's among them.
 
 Looks, and changes nothing: no sysctl, no mount. ``kernel.perf_event_paranoid`` and capabilities say
 what is allowed, sysfs which counters there are, tracefs which tracepoints.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mmscope.perf.recipe import Event, Recipe, event_name
 
-CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON = 21, 34, 38
+CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
 TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 PMUS = Path("/sys/bus/event_source/devices")
 # Where the CPU's own counters are: x86, hybrid x86, arm64, s390, power, RISC-V.
@@ -42,7 +42,7 @@ NO_TRACEFS = "tracefs is not mounted: mount -t tracefs nodev /sys/kernel/tracing
 
 @dataclass(frozen=True)
 class Machine:
-    """What matters for perf on this machine and for this user."""
+    """Abilities of perf on this machine, for this user."""
 
     perf: str | None  # the program
     privileged: bool  # CAP_PERFMON or CAP_SYS_ADMIN
@@ -59,7 +59,7 @@ class Machine:
 @dataclass(frozen=True)
 class Plan:
     """
-    What to ask perf for.
+    Events and counts to ask perf for.
 
     :ivar events: each with the string for perf.
     :ivar missing: what is left out, and why.
@@ -221,7 +221,7 @@ def distributions(system: dict[str, str]) -> list[str]:
 
 def where_to_get_perf(release: str, system: dict[str, str]) -> str:
     """
-    How perf is installed here.
+    Advice how perf is installed here.
 
     :param release: of the kernel, as ``uname -r`` says it.
     :param system: of ``os_release()``.

@@ -47,7 +47,7 @@ class Made:
 
     def missed(self) -> dict[str, int]:
         """
-        How often a probe was met and could not run, by a recipe's event: a return probe without
+        Times that a probe was met and could not run, by a recipe's event: a return probe without
         room for one more call, a probe inside of another.
         """
         counted = {}

@@ -46,7 +46,7 @@ LINGER = 1.0  # seconds after a command or process ends: who reaps it may come l
 
 class Recording(NamedTuple):
     """
-    What was recorded.
+    Result of a recording.
 
     :ivar pids: those given, or perf's own, whose child is the command.
     :ivar ended: why it ended: the command, the time, Ctrl-C.
@@ -160,8 +160,8 @@ def opened(perf: str, files: Sequence[Path]) -> str | None:
 
 def without(asked: Sequence[str], listed: str | None) -> list[str]:
     """
-    What to say of events that were asked for, and that a recording does not have: newer perfs say
-    so of one that the kernel does not open, and go on.
+    Words about events that were asked for and that a recording does not have: newer perfs say so
+    of one that the kernel does not open, and go on.
     """
     return [
         f"without {event}: perf could not open it; its words are above"
@@ -337,7 +337,7 @@ def _held_command(perf: int) -> Iterator[list[int]]:
 
 @dataclass
 class Recorded:
-    """What perf says that a recording holds."""
+    """Counts of a recording's records, by perf."""
 
     samples: dict[str, int] = field(default_factory=dict)  # by event
     lost: dict[str, int] = field(default_factory=dict)

@@ -79,7 +79,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Reading:
-    """What was met on the way, beside the samples."""
+    """Counts of what is read beside the samples."""
 
     samples: int = 0
     lost: int = 0  # as the LOST records say, which do not name the event

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parent / "recipes"
 
 
 def event_name(choice: str) -> str:
-    """What perf calls an event that it is asked for with these words: its name, without terms."""
+    """Name by which perf prints an event that it is asked for with these words: without terms."""
     name, _, terms = choice.partition("/")
     given = re.search(r"\bname=([\w-]+)", terms)
     return given[1] if given else name

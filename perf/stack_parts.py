@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Which part of the kernel's work a stack is: tables of function names, ``parts/*.toml``.
+Parts of the kernel's work, and the one that a stack is: tables of function names, ``parts/*.toml``.
 
 A split says two things of a stack: who does the work (the exiting process, the reaper, …) and which
 part of the work it is (clearing entries, freeing tables, …). Both are looked up by function name in
@@ -99,7 +99,7 @@ class Split:
         )
 
     def why(self, part: str) -> str:
-        """What a part is, in words."""
+        """Meaning of a part, in words."""
         return next((p.why for p in self.parts if p.name == part), "no table names its functions")
 
 
@@ -138,7 +138,7 @@ class KnownFrames:
     nmi_architectures: tuple[str, ...]
 
     def stands_for(self, leaf: str) -> str:
-        """What a sample on that leaf stands for; empty if interrupts do not come on there."""
+        """Meaning of a sample on that leaf; empty if interrupts do not come on there."""
         return next((words for names, words in self.irq_enable if leaf in names), "")
 
     def nmi(self, event: str, architecture: str) -> str:
@@ -156,7 +156,7 @@ class KnownFrames:
 
 def load_known_frames() -> KnownFrames:
     """
-    What is known of functions.
+    Load what is known of functions.
 
     :raises ValueError: the file is not as it should be.
     """

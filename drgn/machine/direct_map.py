@@ -147,7 +147,7 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
 
 def _image(prog: Program) -> tuple[int, int]:
     """
-    Where the kernel image begins and ends.
+    Begin and end of the kernel image.
 
     drgn (0.3.0) leaves a symbol behind the last section of an ELF file where it was linked: then
     _end lies before __bss_stop, as a kernel is moved by more than what is between them (.brk).

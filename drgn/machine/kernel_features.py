@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What this kernel does where kernels differ, as far as its memory, its symbols or its files show.
+Features in which kernels differ, as far as this one's memory, symbols or files show them.
 
 Words of findings and their advice go by these rows, never by the release: stable trees take changes
 back, distributions take more. A feature is a line of :data:`FEATURES`: what it is, and the trace by
@@ -228,7 +228,7 @@ FEATURES = {
 
 
 def kernel_features(prog: Program) -> list[KernelFeature]:
-    """What a kernel's memory and symbols show of each feature."""
+    """Look for each feature in a kernel's memory and symbols."""
     return [
         KernelFeature(name, feature.probe(prog), feature.what, feature.shown_by)
         for name, feature in FEATURES.items()

@@ -143,7 +143,7 @@ PHYSICAL_MEMORY_PARTS = Table(
 
 @dataclass
 class PhysicalMemory:
-    """What was read."""
+    """Ranges and parts of the machine's memory, and the options that explain them."""
 
     ranges: list[PhysicalRange]
     parts: list[PhysicalPart]
@@ -294,7 +294,7 @@ def _chain(resources: Sequence[Resource], at: int) -> list[str]:
 
 
 def _use(chain: list[str], said: str, own: str, option: MemoryOption | None) -> str:
-    """What a range is used for; empty if it is not memory."""
+    """Use of a range; empty if it is not memory."""
     if CRASH in chain:
         return CRASHED
     if any(name.startswith(RAM) for name in chain):  # also "System RAM (kmem)"

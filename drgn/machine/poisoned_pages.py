@@ -178,7 +178,7 @@ def poisoned_pages(
 
 def bad_pages(prog: Program, pfn: int) -> tuple[int, int]:
     """
-    How many pages of a hugetlb page are on its list, and 1 if that list is lost.
+    Count the pages of a hugetlb page that are on its list; and 1 if that list is lost.
 
     :raises FaultError: the list cannot be read.
     :raises LookupError: this kernel keeps no such list (before 6.1).
@@ -206,7 +206,7 @@ def bad_pages(prog: Program, pfn: int) -> tuple[int, int]:
 
 def poison_counters(prog: Program) -> list[PoisonCounter]:
     """
-    What the kernel counts.
+    Read what the kernel counts.
 
     :raises LookupError: the kernel is built without CONFIG_MEMORY_FAILURE.
     :raises ValueError: a counter is damaged.

@@ -258,7 +258,7 @@ class Growth(NamedTuple):
 
 
 def growth_rows(series: Series) -> Iterator[Growth]:
-    """How each stack's pages developed, in an order that is known. Not listed counts as none."""
+    """Growth of each stack's pages, in an order that is known. Not listed counts as none."""
     times, count = series.times, len(series.times)
     middle = sum(times) / count
     centred = [time - middle for time in times]

@@ -110,7 +110,7 @@ Task = tuple[int, bytes, bytes, int | None, int | None, bytes | None]
 @dataclass(frozen=True)
 class Selection:
     """
-    What to count of a ``page_owner`` file; by default all of it.
+    Allocations of a ``page_owner`` file that are to be counted; by default all of them.
 
     :ivar pid, tgid, comm, order: values to keep.
     :ivar gfp: flag names, all of which must be among those printed, or one mask.
@@ -136,7 +136,7 @@ class Selection:
 
     @property
     def members(self) -> frozenset[str]:
-        """Those of :data:`MEMBERS` that a record must have for it."""
+        """Members out of :data:`MEMBERS` that a record must have for it."""
         timed = self.since is not None or self.until is not None
         needed = {"pid": self.pid, "tgid": self.tgid, "comm": self.comm, "ts_nsec": timed}
         return MEMBERS & {*self.cull, *(name for name, wanted in needed.items() if wanted)}
@@ -230,7 +230,7 @@ def page_owner_records(chunks: Iterable[bytes], tally: Tally) -> Iterator[list[b
 
 
 def members_of(data: bytes) -> frozenset[str]:
-    """Those of :data:`MEMBERS` that the first record of a file has, which *data* begins with."""
+    """Return which of :data:`MEMBERS` the first record of a file has, which *data* begins with."""
     _, _, record = data.partition(BEGIN)
     if re.match(BARE, record):
         return frozenset()
@@ -238,7 +238,7 @@ def members_of(data: bytes) -> frozenset[str]:
 
 
 def not_kept(members: frozenset[str]) -> list[str]:
-    """What page_owner of a kernel that has only these members does not keep, in words."""
+    """Words about what page_owner of a kernel that has only these members does not keep."""
     lacks = []
     if "ts_nsec" not in members:
         lacks.append("no time of an allocation (before v5.11): the age of pages is unknown")
@@ -367,8 +367,8 @@ def parse_rest(
     text: bytes,
 ) -> tuple[int | None, bytes, tuple[bytes | None, bool, bool, bool], bytes, int] | None:
     """
-    What follows the first two lines: (handle, stack as printed, (memcg, whether it is offline, by
-    objcg, a slab's), reason of the last migration, lines that are not known).
+    Parse what follows the first two lines: (handle, stack as printed, (memcg, whether it is
+    offline, by objcg, a slab's), reason of the last migration, lines that are not known).
 
     None if there is no stack: two records run into each other, say.
     """

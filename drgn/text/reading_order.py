@@ -215,7 +215,7 @@ def _disagreement(
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """What files are called: their names, with their folders' where two have the same."""
+    """Names of files, with their folders' where two have the same."""
     names = ["standard input" if path == "-" else os.path.basename(path) for path in paths]
     if len(set(names)) == len(names) or "-" in paths:
         return names

@@ -54,7 +54,7 @@ def stack_id(stack: bytes) -> int:
 
 
 def allocator(stack: bytes, *, slab: bool = False) -> bytes:
-    """Which allocator the pages were for: ``slab``, ``vmalloc``, ``percpu`` or ``pages``."""
+    """Allocator that the pages were for: ``slab``, ``vmalloc``, ``percpu`` or ``pages``."""
     if slab or b" allocate_slab+" in stack or b" alloc_slab_page+" in stack:
         return b"slab"
     if b" __vmalloc_node_range" in stack:

@@ -58,7 +58,7 @@ class Source:
                 break
 
     def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
-        """What a decompressor makes of the file: another process, on another CPU."""
+        """Start a decompressor of the file: another process, on another CPU."""
         if shutil.which(program) is None:
             self._raw.close()
             raise TextError(
@@ -131,8 +131,8 @@ class Source:
 
 def recognise(data: bytes) -> str | None:
     """
-    Which of the files this is the beginning of: ``page_owner``, ``show_stacks``, ``show_handles``
-    or ``show_stacks_handles``; None if none of them.
+    Kind of file that this is the beginning of: ``page_owner``, ``show_stacks``, ``show_handles`` or
+    ``show_stacks_handles``; None if none of them.
     """
     # The first record decides, most often.
     first = data[: data.find(b"\n\n") + 1]
@@ -142,7 +142,7 @@ def recognise(data: bytes) -> str | None:
 
 def recognise_source(source: Source) -> str:
     """
-    Which of the files a source is.
+    Name of the file that a source is.
 
     :raises TextError: none of them.
     """
