@@ -236,17 +236,16 @@ class _Reader:
                 read(self, record, match)
                 return True
         call = self.call
-        if call is None or not _same(call.caller, record.caller):
+        if (
+            call is None
+            or not _same(call.caller, record.caller)
+            or call.ended
+            or (call.victims and not text.startswith("Tasks in "))
+        ):
             # The beginning of the table may be gone with the log's.
-            if _is_task(text) or text.startswith(SUMMARY):
-                call = self.open(record, header=False)
-            else:
+            if not (_is_task(text) or text.startswith(SUMMARY)):
                 return False
-        if call.ended or (call.victims and not text.startswith("Tasks in ")):
-            if _is_task(text) or text.startswith(SUMMARY):
-                call = self.open(record, header=False)
-            else:
-                return False
+            call = self.open(record, header=False)
         return _inside(call, text)
 
     def open(self, record: LogRecord, *, header: bool) -> _Call:
