@@ -114,13 +114,6 @@ class Series:
         snapshot = Snapshot(source, kind, len(pages), total, lost["skipped"], truncated)
         self.snapshots.append(snapshot)
 
-    def column(self, key: int) -> list[int]:
-        """A key's pages in every snapshot; :data:`NOT_LISTED` where it is not."""
-        runs, pages = self.history[key], list[int]()
-        for position, number, end in _runs(runs, len(self.snapshots)):
-            pages += [number] * (end - position)
-        return pages
-
 
 def _runs(runs: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
     """(first snapshot, pages, first snapshot after it) of what stayed the same."""

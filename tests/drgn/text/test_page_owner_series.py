@@ -78,7 +78,16 @@ def joined(tmp_path: Path, *snapshots: dict[int, int], **options: Any) -> ps.Ser
 
 
 def columns_of(found: ps.Series) -> dict[int, list[int]]:
-    return {key: found.column(key) for key in found.history}
+    """Each key's pages in every snapshot; NOT_LISTED where it is not."""
+    count = len(found.snapshots)
+    return {
+        key: [
+            number
+            for begin, number, end in zip(runs[::2], runs[1::2], (*runs[2::2], count), strict=True)
+            for _ in range(begin, end)
+        ]
+        for key, runs in found.history.items()
+    }
 
 
 def growth_of(found: ps.Series, key: int) -> dict[str, Any]:
