@@ -7,10 +7,8 @@ Nothing is read that is not asked for. A decompressor is a process of its own, o
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 # Stays in a CPU's cache.
 CHUNK_BYTES = 64 << 10
@@ -40,7 +38,7 @@ class Source:
 
     def __init__(self, path: str) -> None:
         self.name = "standard input" if path == "-" else path
-        self._program: subprocess.Popen[bytes] | None = None
+        self._program: Any = None
         file = os.dup(0) if path == "-" else path
         raw: IO[bytes] = open(file, "rb", buffering=0)  # noqa: SIM115 (closed by close())
         self._raw = raw
@@ -59,6 +57,9 @@ class Source:
 
     def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
         """Start a decompressor of the file: another process, on another CPU."""
+        import shutil  # with all that these load, a tenth of a start that most do not need
+        import subprocess
+
         if shutil.which(program) is None:
             self._raw.close()
             raise TextError(
@@ -78,8 +79,8 @@ class Source:
             stderr=subprocess.PIPE,
             bufsize=0,
         )
-        assert self._program.stdout is not None
-        return self._program.stdout
+        stream: IO[bytes] = self._program.stdout
+        return stream
 
     def peek(self) -> bytes:
         """The beginning, a whole record if there is one; it stays to be read."""
