@@ -73,25 +73,19 @@ BETWEEN = b"\n\n" + BEGIN
 # of their own, and no newline: a record that was cut in them would take in the next one. A name has
 # at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have more, a cgroup's name and the
 # next record's beginning might be read as one line.
-ASKED = rb"[0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)\n]*\)"
-THREAD = ASKED + rb", pid -?[0-9]{1,10}"
+ASKED = rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)\n]*)\)"
+THREAD = rb", pid (-?[0-9]{1,10})"
 PLACE = (
     rb"\nPFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
 )
 # Linux kernel commits 865ed6a32786 ("mm/page_owner: record task command name") and bf215eab785a
 # ("mm/page_owner.c: record tgid") (in v5.18) added the process.
-HEAD = (
-    rb"(" + THREAD + rb"(?:, tgid -?[0-9]{1,10} \((?s:.){0,15}\))?)"
-    rb", ts %b ns(?:, free_ts [0-9]+ ns)?" + PLACE
-)
+PROCESS = rb"(?:, tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\))?"
+HEAD = ASKED + THREAD + PROCESS + rb", ts %b ns(?:, free_ts [0-9]+ ns)?" + PLACE
 # Linux kernel commit 9cc7e96aa846 ("mm/page_owner: record timestamp and pid") (in v5.11) did so.
 # A cgroup's name is long enough to forge a record without them: such records count only in a file
 # that begins with one. Kernels that print them print no names.
-BARE = rb"(" + ASKED + rb")()" + PLACE
-TASK = re.compile(
-    rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)\n]*)\)(?:, pid (-?[0-9]{1,10})"
-    rb"(?:, tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\))?)?\Z"
-)
+BARE = ASKED + rb"(?:(?!)()()()())?" + PLACE  # with groups of what is not printed
 # The stack, or its handle, or both, and the lines after it.
 REST = re.compile(rb"((?:\n [^\n]*)*)(?:\nhandle: ([^\n]*))?((?s:.*))")
 MIGRATED = b"Page has been migrated, last migrate reason: "
@@ -103,7 +97,7 @@ COUNTED = {
     "show_stacks_handles": re.compile(rb"((?: [^\n]*\n)+)handle: (-?[0-9]{1,10})"),
 }
 
-# (order, mask, names of its flags, thread, process, its name) of a first line; None is not printed.
+# (order, mask, names of its flags, thread, process, its name); None is not printed.
 Task = tuple[int, bytes, bytes, int | None, int | None, bytes | None]
 
 
@@ -234,7 +228,7 @@ def members_of(data: bytes) -> frozenset[str]:
     _, _, record = data.partition(BEGIN)
     if re.match(BARE, record):
         return frozenset()
-    return frozenset({"ts_nsec", "pid"}) if re.match(THREAD + b", ts ", record) else MEMBERS
+    return frozenset({"ts_nsec", "pid"}) if re.match(ASKED + THREAD + b", ts ", record) else MEMBERS
 
 
 def not_kept(members: frozenset[str]) -> list[str]:
@@ -297,9 +291,10 @@ def _in_time(
     record: tuple[bytes, ...], spans: dict[Any, tuple[int, int]], selection: Selection
 ) -> Any:
     """A record without its time, or with OTHER_TIME; the time is added to the first and last."""
-    first, time, *others = record
+    *task, time, page_type, block_type, rest = record
     ts = int(time)
-    timeless = (first, None if selection.moment(ts) else OTHER_TIME, *others)
+    kept = None if selection.moment(ts) else OTHER_TIME
+    timeless = (*task, kept, page_type, block_type, rest)
     low, high = spans.get(timeless, (ts, ts))
     spans[timeless] = min(low, ts), max(high, ts)
     return timeless
@@ -309,16 +304,16 @@ def _fold(
     counts: Counter[Any], spans: dict[Any, tuple[int, int]], tally: Tally, selection: Selection
 ) -> None:
     """Add records that were counted by their text."""
-    task_of, rest_of = functools.cache(parse_task), functools.cache(parse_rest)
+    rest_of = functools.cache(parse_rest)
     for record, number in counts.items():
-        first, time, page_type, block_type, rest = record
-        task, parsed = task_of(first), rest_of(rest)
-        if task is None or parsed is None or task[0] > MAX_ORDER:
+        first, mask, flags, *pids, comm, time, page_type, block_type, rest = record
+        order, parsed = int(first), rest_of(rest)
+        if parsed is None or order > MAX_ORDER:
             tally["skipped"] += number
             continue
-        order, mask, flags, pid, tgid, comm = task
+        pid, tgid = (None if printed is None else int(printed) for printed in pids)
         handle, stack, memcg, migrated, unknown_lines = parsed
-        if time is OTHER_TIME or not selection.wants(task, stack):
+        if time is OTHER_TIME or not selection.wants((order, mask, flags, pid, tgid, comm), stack):
             continue
         row = number << order, number
         tally["records"] += number
@@ -352,15 +347,6 @@ def _add(rows: Tally, key: Any, row: tuple[int, int], limit: int | None = None) 
     counted: list[Any] = rows.setdefault(key, [0, 0])
     counted[:2] = counted[0] + row[0], counted[1] + row[1]
     return counted
-
-
-def parse_task(text: bytes) -> Task | None:
-    """A first line up to its time; the kernel may print no thread, or no process."""
-    match = TASK.match(text)
-    if match is None:
-        return None
-    pid, tgid = (None if match[at] is None else int(match[at]) for at in (4, 5))
-    return int(match[1]), match[2], match[3], pid, tgid, match[6]
 
 
 def parse_rest(
