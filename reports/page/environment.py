@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from markupsafe import Markup
 
 from mmscope import FOLDER
-from mmscope.drgn.free.fragmentation import thp_order
+from mmscope.drgn.free.watermarks import thp_order
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.drgn.tables.hostile_text import visible
