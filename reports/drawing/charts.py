@@ -7,7 +7,7 @@ The value of a dot is its title. The legend is the page's work: the n-th line ha
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -20,8 +20,7 @@ LEFT, RIGHT, TOP, BELOW = 36, 714, 6, 44
 MARGIN_X, MARGIN_Y = 13, 4
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """A label of an axis; a line goes across the chart where it is marked."""
 
     at: float
@@ -54,38 +53,28 @@ def line_chart(
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {height}" '
         f'role="img" aria-label="{escape(describe)}">\n<g class="axis y">'
     ]
-    for tick in y:
-        kind, at = _guide(tick, y), up(tick.at)
+    for tick, kind in zip(y, _guides(y), strict=True):
+        at = up(tick.at)
         parts.append(f'<path class="{kind}" d="M{LEFT} {at:.1f}H{RIGHT}"/>')
         parts.append(f'<text x="{LEFT - 5}" y="{at + 3.5:.1f}">{escape(tick.label)}</text>')
     parts.append('</g>\n<g class="axis x">')
-    for tick in x:
-        kind, at = _guide(tick, x), across(tick.at)
+    for tick, kind in zip(x, _guides(x), strict=True):
+        at = across(tick.at)
         if kind != "guide":
             parts.append(f'<path class="{kind}" d="M{at:.1f} {TOP}V{bottom}"/>')
         parts.append(f'<text x="{at:.1f}" y="{bottom + 15}">{escape(tick.label)}</text>')
-    middle = (LEFT + RIGHT) // 2
-    parts.append(
-        f'</g>\n<text class="title" x="{middle}" y="{height - 6}">{escape(x_title)}</text>'
-    )
+    title = f'<text class="title" x="{(LEFT + RIGHT) // 2}" y="{height - 6}">{escape(x_title)}'
+    parts.append(f"</g>\n{title}</text>")
     for number, line in enumerate(lines[:MAX_LINES]):
-        parts.append(f'\n<g class="series color-{number}">')
-        parts += _line(
-            [(f"{across(at):.1f}", f"{up(value):.1f}", text) for at, value, text in line]
-        )
+        places = [(f"{across(at):.1f}", f"{up(value):.1f}") for at, value, _ in line]
+        path = "L".join(map(" ".join, places))
+        parts.append(f'\n<g class="series color-{number}"><path class="line" d="M{path}"/>')
+        for (left, top), (_, _, words) in zip(places, line, strict=True):
+            dot = f'<circle class="dot" cx="{left}" cy="{top}" r="3">'
+            parts.append(f"{dot}<title>{escape(words)}</title></circle>")
         parts.append("</g>")
     parts.append("\n</svg>")
     return Markup("".join(parts))
-
-
-def _line(points: Sequence[tuple[str, str, str]]) -> list[str]:
-    """The path of a line, and its dots."""
-    path = "L".join(f"{left} {top}" for left, top, _ in points)
-    dots = (
-        f'<circle class="dot" cx="{left}" cy="{top}" r="3"><title>{escape(title)}</title></circle>'
-        for left, top, title in points
-    )
-    return [f'<path class="line" d="M{path}"/>', *dots]
 
 
 def _scale(ticks: Sequence[Tick], begin: float, end: float) -> Callable[[float], float]:
@@ -96,8 +85,7 @@ def _scale(ticks: Sequence[Tick], begin: float, end: float) -> Callable[[float],
     return lambda value: begin + (end - begin) * (value - first) / (last - first)
 
 
-def _guide(tick: Tick, ticks: Sequence[Tick]) -> str:
-    """The classes of a tick's line."""
-    if tick.marked:
-        return "guide marked"
-    return "guide zero" if tick is ticks[0] else "guide"
+def _guides(ticks: Sequence[Tick]) -> list[str]:
+    """The classes of the ticks' lines."""
+    zero = ["guide zero", *["guide"] * len(ticks)]
+    return ["guide marked" if t.marked else kind for t, kind in zip(ticks, zero, strict=False)]

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
-from markupsafe import Markup
 
 from mmscope import FOLDER
 from mmscope.drgn.free.watermarks import thp_order
@@ -27,7 +26,6 @@ from mmscope.reports.drawing.cells import heading, is_name, unit_shown
 from mmscope.reports.page.glossary import Glossary
 from mmscope.reports.page.sentences import section_title, with_commands
 from mmscope.reports.pictures import free_heatmap, pageblock_map
-from mmscope.reports.pictures.registry import PICTURES
 
 TEMPLATES = FOLDER / "templates"
 # A browser lays so much out at once; more is not read in a report.
@@ -98,7 +96,6 @@ def environment() -> Environment:
         bar_percent=bar_percent,
         heat_level=free_heatmap.level,
         max_lines=charts.MAX_LINES,
-        styles=Markup("\n".join(picture.style for picture in PICTURES if picture.style)),
         max_text_columns=MAX_TEXT_COLUMNS,
         text_classes=text_classes,
     )

@@ -59,12 +59,12 @@ class Glossary:
         self._terms = load()
         self._used: set[str] = set()
         # All that may fit at one place, the longest patterns first.
-        by_length = sorted(self._terms, key=lambda term: -len(term.name))
-        words = "|".join(
-            f"(?P<t{self._terms.index(term)}>{term.words or re.escape(term.name)})"
-            for term in by_length
-        )
+        by_length = sorted(enumerate(self._terms), key=lambda each: -len(each[1].name))
+        words = "|".join(f"(?P<t{n}>{t.words or re.escape(t.name)})" for n, t in by_length)
         self._pattern = re.compile(rf"(?<![\w/.-])(?:{words})(?![\w/(]|\.\w)")
+
+    def _term(self, match: re.Match[str]) -> Term:
+        return self._terms[int((match.lastgroup or "t0")[1:])]
 
     def used(self) -> list[Term]:
         """The terms that were marked so far."""
@@ -80,7 +80,7 @@ class Glossary:
         seen: set[str] = set()
 
         def marked(match: re.Match[str]) -> str:
-            term = self._terms[int((match.lastgroup or "t0")[1:])]
+            term = self._term(match)
             if term.name in seen:
                 return match[0]
             seen.add(term.name)
@@ -103,8 +103,5 @@ class Glossary:
 
     def explain(self, text: str) -> str:
         """Meanings of the terms of a text, as plain text for a tooltip."""
-        found = {
-            self._terms[int((match.lastgroup or "t0")[1:])]: None
-            for match in self._pattern.finditer(text)
-        }
+        found = dict.fromkeys(map(self._term, self._pattern.finditer(text)))
         return " ".join(f"{term.name}: {term.says}" for term in found)

@@ -110,22 +110,6 @@ def _sizes(rows: Rows, inside: Inside) -> list[tuple[int, int]]:
     "memory_ledger",
     "owner part node zone bytes",
     others=" ".join(["ledger_checks", *(t.name for each in OWNERS.values() for t, _ in each)]),
-    style="""
-.mem-bar rect { fill: var(--series, var(--bar)); stroke: var(--bg); stroke-width: 1; }
-.mem-bar rect.mem-free { fill: var(--bar); } .mem-bar rect.mem-gone { fill: var(--other); }
-.mem-bar rect.mem-odd { fill: var(--reserve); }
-.mem-bar rect.mem-mark { fill: none; stroke: var(--fg); stroke-width: 5; }
-.mem-bar text { fill: var(--fg); font-size: 12px; }
-.mem-key { list-style: none; padding: 0; display: grid; gap: .15rem 1.2rem;
-  grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); }
-.mem-key li { display: flex; gap: .5rem; align-items: baseline; }
-.mem-key .num { margin-left: auto; white-space: nowrap; }
-.mem-parts td:last-child { min-width: 14rem; }
-.mem-parts .owners td { color: var(--dim); }
-.mem-key .box { background: var(--series, var(--bar)); }
-.mem-key .mem-free { background: var(--bar); } .mem-key .mem-gone { background: var(--other); }
-.mem-key .mem-odd { background: var(--reserve); }
-""",
 )
 def memory_bar(tables: Tables, page_size: int | None) -> dict[str, Any]:
     """The classes with their owners, and what the kernel's counters say of it."""

@@ -338,12 +338,6 @@ def levels(pages: list[int | None]) -> list[int]:
     "time handle pages",
     others="page_owner_growth page_owner_stacks page_owner_snapshots",
     parts=SERIES,
-    style="""
-.owners-over-time th[scope="row"] { min-width: 15rem; max-width: 26rem; white-space: normal; }
-.owners-over-time details > p { font-family: var(--mono); font-size: 12px; margin: .2rem 0 .4rem; }
-.owners-over-time th small { white-space: normal; }
-.owners-over-time th .module { display: inline; }
-""",
 )
 def page_owner_matrix(tables: Tables, page_size: int | None) -> Row:
     """Pages of the stacks that :func:`series_wanted` chose, at readings that have a column."""
@@ -418,22 +412,12 @@ CGROUP_COLUMNS = (
     *("max_own_events", "oom_kill_own_events", "dying_below"),
 )
 MAX_CGROUPS = 30
-DEPTHS = range(1, 9)  # that are indented apart
+MAX_DEPTH = 8  # that report.css indents apart
 
 
 @picture(
     "memory_cgroups",
     "cgroup state usage_bytes",
-    style="""
-.cgroups td.bars-of { width: 40%; min-width: 12rem; }
-.cgroups rect { fill: var(--series, var(--bar)); } .cgroups rect.ground { fill: var(--bar); }
-.cgroups rect.other { fill: var(--other); }
-.cgroups line { stroke: var(--critical); stroke-width: 2; }
-.cgroups tbody th { overflow-wrap: anywhere; min-width: 8rem; }
-.cgroup-key .box { background: var(--series, var(--other)); }
-.cgroup-key .limit { display: inline-block; width: 2px; height: .8em; background: var(--critical); }
-"""
-    + "".join(f".cgroups th.deep-{n} {{ padding-left: {1.2 * n:.1f}rem; }}\n" for n in DEPTHS),
 )
 def memory_cgroups(tables: Tables, page_size: int | None) -> Row:
     """The largest online memory cgroups in the order of the tree, and how many are dying."""
@@ -465,5 +449,5 @@ def _cgroup(row: Row, scale: int) -> Row:
         bars.append((part, size, bar_percent(at, scale), bar_percent(width, scale)))
         at += width
     parts = row["cgroup"].split("/")
-    depth = min(len(parts) - 2, DEPTHS[-1])
+    depth = min(len(parts) - 2, MAX_DEPTH)
     return known | {"name": parts[-1], "depth": depth, "bars": bars}

@@ -2,7 +2,8 @@
 """
 A picture: what is drawn of a table, declared where it is drawn.
 
-A picture shows wherever its table does, above it. ``templates/picture_<name>.html`` has its HTML.
+A picture shows wherever its table does, above it. ``templates/picture_<name>.html`` has its HTML,
+``templates/report.css`` its look.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -33,7 +34,6 @@ class Picture:
     :ivar parts: the same of long tables: which values of which column it needs.
     :ivar apart: a column of that table: where drawing fails, what fails of its values by itself is
         left out, and the others are drawn.
-    :ivar style: CSS, where the classes of ``templates/report.css`` are not enough.
     """
 
     name: str
@@ -43,7 +43,6 @@ class Picture:
     others: frozenset[str] = frozenset()
     parts: Mapping[str, Part] = field(default_factory=dict)
     apart: str = ""
-    style: str = ""
 
     @property
     def tables(self) -> frozenset[str]:
