@@ -19,7 +19,6 @@ import base64
 import csv
 import functools
 import heapq
-import itertools
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -46,7 +45,6 @@ FORMULA = re.compile(r"[=+\-@\t\r]")
 # The same anywhere in lines of CSV, except for numbers below zero.
 SUSPECT = re.compile(rb"(?:\A|[,\n\r])\"?(?:[=+@\t\r]|-(?!\d+(?:\.\d+)?(?:e[+-]?\d+)?[,\n]))")
 PIECE = 1 << 18
-LINES = 100  # that are packed at once
 MARK = re.compile("\0([0-9]+)\0")
 
 
@@ -236,10 +234,9 @@ def folded(stacks: dict[str, int], name: str, kept: str) -> Download:
 
 
 def _lines(stacks: dict[str, int]) -> Iterator[bytes]:
-    order = iter(sorted(stacks))
-    while some := list(itertools.islice(order, LINES)):
-        lines = [f"{' '.join(stack.split())} {stacks[stack]}\n" for stack in some]
-        yield "".join(lines).encode("utf-8", "backslashreplace")
+    for stack in sorted(stacks):
+        line = f"{' '.join(stack.split())} {stacks[stack]}\n"
+        yield line.encode("utf-8", "backslashreplace")
 
 
 def _largest(stacks: dict[str, int], count: int) -> Iterator[bytes]:

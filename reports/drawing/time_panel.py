@@ -109,17 +109,17 @@ def shift(rows: Sequence[Row], into: Sequence[Row]) -> float | None:
     if not ours or not theirs:
         return None
     try:
-        seconds = (_zero(ours[0]) - _zero(theirs[0])).total_seconds()
+        # When second 0 was, as the first rows say.
+        mine, other = (
+            datetime.fromisoformat(str(first["at"])) - timedelta(seconds=first["time"])
+            for first, *_ in (ours, theirs)
+        )
+        seconds = (mine - other).total_seconds()
     except (OverflowError, TypeError, ValueError):
         return None
     begin, end = (ours[at]["time"] + seconds for at in (0, -1))
     inside = begin >= theirs[0]["time"] - SAME_MOMENT and end <= theirs[-1]["time"] + SAME_MOMENT
     return seconds if inside else None
-
-
-def _zero(row: Row) -> datetime:
-    """When second 0 was, as a row says."""
-    return datetime.fromisoformat(str(row["at"])) - timedelta(seconds=row["time"])
 
 
 def nearest(moment: float, times: Sequence[float]) -> float:

@@ -243,26 +243,18 @@ def callers_of(stack: str, owner: str) -> str:
 
 def lines_in_watch(tables: Tables, page_size: int | None) -> list[tuple[str, Points]]:
     """The lines of the top growers on the clock of a watch, if the series is of that time."""
-    shift = _shift(tables)
-    if shift is None:
-        return []
+    samples, snapshots = tables.get("watch_samples", []), tables.get("page_owner_snapshots", [])
     try:
-        times = sorted(row["time"] for row in tables["watch_samples"])
+        shift = time_panel.shift(snapshots, samples)
+        if shift is None:
+            return []
+        times = sorted(row["time"] for row in samples)
         return [
             (name, [(time_panel.nearest(at + shift, times), value) for at, value in points])
             for name, points in _grown_lines(tables, page_size)
         ]
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        return []  # the picture of the growers says what is wrong with their tables
-
-
-def _shift(tables: Tables) -> float | None:
-    """From the clock of the snapshots to that of a watch; None if they do not go together."""
-    samples, snapshots = tables.get("watch_samples", []), tables.get("page_owner_snapshots", [])
-    try:
-        return time_panel.shift(snapshots, samples)
-    except (ArithmeticError, LookupError, TypeError, ValueError):
-        return None  # the picture of the watch says what is wrong with its samples
+        return []  # the pictures of both say what is wrong with their tables
 
 
 def _panel(tables: Tables, page_size: int | None) -> Row:
@@ -270,7 +262,7 @@ def _panel(tables: Tables, page_size: int | None) -> Row:
     snapshots = sorted(tables.get("page_owner_snapshots", []), key=lambda row: float(row["time"]))
     lines = _grown_lines(tables, page_size)
     timed = any(row["slope"] is not None for row in tables["page_owner_growth"])
-    if not lines or not timed or _shift(tables) is not None:
+    if not lines or not timed or lines_in_watch(tables, page_size):
         return {"chart": None, "in_watch": bool(lines) and timed, "timed": timed}
     unit = "pages"
     if page_size:

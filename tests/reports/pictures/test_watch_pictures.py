@@ -116,8 +116,8 @@ def test_a_period_without_a_row_is_zero_and_one_that_was_not_read_is_not() -> No
          "unread": "ksm, vmstat" if n == 2 else None}
         for n in range(5)
     ]  # fmt: skip
-    rows = [{"name": "oom", "time": 0.0, "delta": 0},
-            {"name": "pswpin", "time": 30.0, "delta": 40}]  # fmt: skip
+    rows = [{"name": "oom", "source": "vmstat", "time": 0.0, "delta": 0},
+            {"name": "pswpin", "source": "vmstat", "time": 30.0, "delta": 40}]  # fmt: skip
     points = watch_pictures._rates(rows, samples)["pswpin"]
     assert points == [(0, 0), (10, 0), (10, 2), (30, 2), (30, 0), (40, 0)]
 
