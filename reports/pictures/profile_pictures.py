@@ -130,7 +130,7 @@ def _recording(
         table: [row for row in tables.get(f"profile_{table}", []) if row["profile"] == name]
         for table in BESIDE
     }
-    made = next(iter(of["recordings"]), {})
+    made: Row = next(iter(of["recordings"]), {})
     label, against = made.get("label"), str(made.get("against") or "")
     title = recipe.title if recipe else name
     partial = [why for row in rows for why in tables.get(f"{row.get('file')}.folded why", ())]
