@@ -23,8 +23,7 @@ from mmscope.drgn.ledger.memory_ledger import (
 )
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.ledger.page_places import find_places
-from mmscope.drgn.machine.physical_memory import PhysicalPart
-from mmscope.drgn.machine.sections import physical_memory_once
+from mmscope.drgn.machine.physical_memory import PhysicalPart, physical_memory_once
 from mmscope.drgn.owners.alloc_tags import tags_once
 from mmscope.drgn.owners.page_tags import page_tags
 from mmscope.drgn.owners.slab_caches import caches_once
