@@ -6,16 +6,13 @@ Most are lines of /proc/vmstat, read with what CPUs have not folded in yet. Cost
 """
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from drgn import FaultError, Program
 from drgn.helpers.linux.hugetlb import for_each_hstate
 
 from mmscope.drgn.free.zones import for_each_zone, zone_name
-from mmscope.drgn.ledger import page_kinds as kinds
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
-from mmscope.drgn.ledger.page_kinds import KINDS
+from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.machine.vm_counters import vm_counters
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
@@ -48,25 +45,6 @@ LEDGER_CHECKS = Table(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """
-    A counter of the whole machine, and the kinds of pages in it.
-
-    :ivar read: its pages; LookupError where this kernel has none.
-    :ivar may_differ: why it may differ from what is counted.
-    """
-
-    name: str
-    kinds: tuple[int, ...]
-    read: Callable[[Program, dict[str, int]], int]
-    may_differ: str = ""
-
-
-def _line(name: str) -> Callable[[Program, dict[str, int]], int]:
-    return lambda prog, vmstat: vmstat[name]
-
-
 def _kernel_stacks(prog: Program, vmstat: dict[str, int]) -> int:
     """NR_KERNEL_STACK_KB."""
     return (vmstat["nr_kernel_stack"] << 10) // int(prog["PAGE_SIZE"].value_())
@@ -92,67 +70,58 @@ def _hugetlb(prog: Program, vmstat: dict[str, int]) -> int:
     )
 
 
-COUNTERS = (
-    Counter(
-        "nr_free_pages",
-        (kinds.FREE, kinds.UNACCEPTED),
-        _line("nr_free_pages"),
+# Counters that are no line of /proc/vmstat, or not on all kernels.
+READ = {
+    "nr_kernel_stack": _kernel_stacks,
+    "nr_vmalloc": _vmalloc,
+    "pcpu_nr_pages": _percpu,
+    "hugetlb_total_pages": _hugetlb,
+}
+# Of the whole machine: the kinds of pages in each, and why it may differ from what is counted.
+COUNTERS = {
+    "nr_free_pages": (
+        (Kind.FREE, Kind.UNACCEPTED),
         "free blocks of isolated pageblocks are not in the counter",
     ),
-    Counter(
-        "nr_anon_pages",
-        (kinds.ANON, kinds.LARGE, kinds.KSM, kinds.ANON_SWAP),
-        _line("nr_anon_pages"),
+    "nr_anon_pages": (
+        (Kind.ANON, Kind.LARGE, Kind.KSM, Kind.ANON_SWAP),
         "pages that no process maps are not in the counter",
     ),
-    Counter(
-        "nr_file_pages",
-        (kinds.FILE, kinds.SHMEM, kinds.SWAP_CACHE, kinds.ANON_SWAP),
-        _line("nr_file_pages"),
-    ),
-    Counter("nr_shmem", (kinds.SHMEM,), _line("nr_shmem")),
-    Counter("nr_slab_reclaimable", (kinds.RECLAIMABLE,), _line("nr_slab_reclaimable")),
-    Counter(
-        "nr_slab_unreclaimable",
-        (kinds.SLAB, kinds.LARGE_KMALLOC),
-        _line("nr_slab_unreclaimable"),
+    "nr_file_pages": ((Kind.FILE, Kind.SHMEM, Kind.SWAP_CACHE, Kind.ANON_SWAP), ""),
+    "nr_shmem": ((Kind.SHMEM,), ""),
+    "nr_slab_reclaimable": ((Kind.RECLAIMABLE,), ""),
+    "nr_slab_unreclaimable": (
+        (Kind.SLAB, Kind.LARGE_KMALLOC),
         "large allocations of kmalloc() are in the counter; where their pages have no type of "
         "their own (6.12) they are among the unexplained compound pages",
     ),
-    Counter("nr_page_table_pages", (kinds.TABLE,), _line("nr_page_table_pages")),
-    Counter(
-        "nr_sec_page_table_pages",
+    "nr_page_table_pages": ((Kind.TABLE,), ""),
+    "nr_sec_page_table_pages": (
         (),
-        _line("nr_sec_page_table_pages"),
         "page tables of KVM and of IOMMUs have no mark: they are among the unexplained",
     ),
-    Counter(
-        "nr_kernel_stack",
-        (kinds.STACK,),
-        _kernel_stacks,
+    "nr_kernel_stack": (
+        (Kind.STACK,),
         "stacks that a CPU keeps for the next thread (two at most) are not in the counter",
     ),
-    Counter("nr_vmalloc", (kinds.VMALLOC, kinds.STACK), _vmalloc),
-    Counter("pcpu_nr_pages", (kinds.PERCPU, kinds.BOOT_PERCPU), _percpu),
-    Counter(
-        "hugetlb_total_pages",
-        (kinds.HUGETLB, kinds.HUGETLB_FREE),
-        _hugetlb,
+    "nr_vmalloc": ((Kind.VMALLOC, Kind.STACK), ""),
+    "pcpu_nr_pages": ((Kind.PERCPU, Kind.BOOT_PERCPU), ""),
+    "hugetlb_total_pages": (
+        (Kind.HUGETLB, Kind.HUGETLB_FREE),
         "pages that are marked as bad are in the counter",
     ),
-    Counter("nr_zspages", (kinds.ZSMALLOC,), _line("nr_zspages")),
+    "nr_zspages": ((Kind.ZSMALLOC,), ""),
     # "meminfo: add a per node counter for balloon drivers" (835de37603ef, in v6.16)
-    Counter(
-        "nr_balloon_pages",
-        (kinds.OFFLINE,),
-        _line("nr_balloon_pages"),
+    "nr_balloon_pages": (
+        (Kind.OFFLINE,),
         "memory that a hypervisor unplugged (virtio-mem) looks the same, and is not in the counter",
     ),
-)
-BY_KIND: dict[int, list[str]] = {}
-for _counter in COUNTERS:
-    for _kind in _counter.kinds:
-        BY_KIND.setdefault(_kind, []).append(_counter.name)
+}
+
+
+def counters_of(kind: Kind) -> str:
+    """The counters that pages of a kind are in."""
+    return " ".join(name for name, (kinds, _) in COUNTERS.items() if kind in kinds)
 
 
 def ledger_checks(prog: Program, pages: LedgerPages) -> tuple[list[LedgerCheck], str]:
@@ -161,53 +130,38 @@ def ledger_checks(prog: Program, pages: LedgerPages) -> tuple[list[LedgerCheck],
 
     :return: (the rows, why those of /proc/vmstat are missing, if they are).
     """
-    counted = pages.pages.reshape(len(KINDS), pages.zones)
     rows = []
+
+    def check(name: str, ours: int, says: int, why: str, node: int = -1, zone: str = "") -> None:
+        rows.append(LedgerCheck(name, node, zone, ours, says, ours - says, why))
+
+    counted = pages.pages.reshape(len(KINDS), pages.zones)
+    never_given = 0
     for node, index, zone in for_each_zone(prog):
         ours = int(counted[:, node * pages.fields.zones_per_node + index].sum())
         present = int(zone.present_pages.value_())
+        never_given += present - int(zone.managed_pages.counter.value_())
         if ours or present:
-            rows.append(
-                LedgerCheck(
-                    "present_pages", node, zone_name(zone), ours, present, ours - present, ""
-                )
-            )
-    rows.append(_boot_check(prog, pages))
+            check("present_pages", ours, present, "", node, zone_name(zone))
+    # Pages that the allocator never had have PG_reserved, whatever they are used for
+    # (memmap_init_reserved_pages(), mm/memblock.c).
+    check(
+        "present_pages - managed_pages",
+        int(pages.reserved.sum()),
+        never_given,
+        "reserved pages of any class. Gigantic pages taken at boot and struct pages in hot-added "
+        "memory itself may lack the mark; drivers may set it",
+    )
     vmstat, missing = {}, ""
     try:
         vmstat = {row.name: row.value for row in vm_counters(prog)}
     except (FaultError, LookupError, ValueError) as error:
         missing = str(error)
-    for counter in COUNTERS:
+    for name, (kinds, why) in COUNTERS.items():
         with contextlib.suppress(LookupError, FaultError):
-            says = counter.read(prog, vmstat)
-            ours = int(counted[list(counter.kinds)].sum())
-            rows.append(
-                LedgerCheck(counter.name, -1, "", ours, says, ours - says, counter.may_differ)
-            )
+            says = READ[name](prog, vmstat) if name in READ else vmstat[name]
+            check(name, int(counted[list(kinds)].sum()), says, why)
     return rows, missing
-
-
-def _boot_check(prog: Program, pages: LedgerPages) -> LedgerCheck:
-    """
-    Pages that the allocator never had: present less managed pages, of all zones. Those pages have
-    PG_reserved, whatever they are used for (``memmap_init_reserved_pages()``, mm/memblock.c).
-    """
-    kept = sum(
-        int(zone.present_pages.value_()) - int(zone.managed_pages.counter.value_())
-        for _, _, zone in for_each_zone(prog)
-    )
-    ours = int(pages.reserved.sum())
-    return LedgerCheck(
-        "present_pages - managed_pages",
-        -1,
-        "",
-        ours,
-        kept,
-        ours - kept,
-        "reserved pages of any class. Gigantic pages taken at boot and struct pages in hot-added "
-        "memory itself may lack the mark; drivers may set it",
-    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections import Counter
 import numpy as np
 from drgn import Program
 
-from mmscope.drgn.ledger.page_kinds import KINDS, PERCPU
+from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import PagePlaces, find_places
 from mmscope.drgn.ledger.vmalloc_areas import VM_IOREMAP, VM_MAP
 from mmscope.drgn.reading.symbols import frame_names
@@ -72,7 +72,7 @@ def vmalloc_callers(prog: Program, places: PagePlaces) -> list[VmallocCaller]:
         raise LookupError("; ".join(places.missing) or "no area was found")
     mapped = np.bincount(found.areas, found.sizes, minlength=len(kinds)).astype(np.int64)
     # pcpu_get_vm_areas() gives its own address, others the one they return to.
-    callers = found.callers + (kinds == PERCPU).astype(np.uint64)
+    callers = found.callers + (kinds == Kind.PERCPU).astype(np.uint64)
     unique, back = np.unique(callers, return_inverse=True)
     names = frame_names(prog, unique)
     areas: Counter[tuple[str, str]] = Counter()

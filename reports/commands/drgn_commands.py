@@ -22,7 +22,7 @@ COMMANDS = (
         "where the memory is, page by page",
         None,
         "",
-        "mmscope.drgn.ledger.sections:MEMORY_LEDGER_SECTION",
+        "mmscope.drgn.ledger.memory_ledger:MEMORY_LEDGER_SECTION",
     ),
     SectionCommand(
         "process_memory",
