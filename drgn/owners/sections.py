@@ -1,40 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sections about who owns memory: page_owner, the slab caches and their user tracks."""
+"""The sections of slab caches, and of the owners of their objects."""
 
 from mmscope.drgn.cgroups.memcgs import memcgs_once
-from mmscope.drgn.free.sections import pageblock_note
 from mmscope.drgn.owners.kasan_quarantine import quarantined_bytes
-from mmscope.drgn.owners.page_owner import (
-    PAGE_OWNER_AGES,
-    PAGE_OWNER_CHECKS,
-    PAGE_OWNER_FREED,
-    PAGE_OWNER_MIXED_BLOCKS,
-    PAGE_OWNER_POLLUTERS,
-    UNLISTED,
-    page_owner_ages,
-    page_owner_freed,
-    page_owner_gfp,
-    page_owner_migratetypes,
-    page_owner_migrations,
-    page_owner_mixed_blocks,
-    page_owner_orders,
-    page_owner_polluters,
-    page_owner_stacks,
-    page_owner_tasks,
-)
-from mmscope.drgn.owners.page_owner_rows import (
-    PAGE_OWNER_GFP,
-    PAGE_OWNER_GROWTH,
-    PAGE_OWNER_MEMCGS,
-    PAGE_OWNER_MIGRATETYPES,
-    PAGE_OWNER_MIGRATIONS,
-    PAGE_OWNER_ORDERS,
-    PAGE_OWNER_SERIES,
-    PAGE_OWNER_SNAPSHOTS,
-    PAGE_OWNER_STACKS,
-    PAGE_OWNER_TASKS,
-)
-from mmscope.drgn.owners.page_owner_scan import page_owner_off, scan_page_owner
+from mmscope.drgn.owners.page_owner import depot_notes
 from mmscope.drgn.owners.slab_caches import (
     SLAB_CACHES,
     SLAB_CHECKS,
@@ -50,82 +19,18 @@ from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SLAB_CGROUPS, SlabCgroups
 from mmscope.drgn.owners.slab_owner import (
     SLAB_OWNER_STACKS,
     SlabOwnerStack,
-    depot_of,
     read_alloc_traces,
     slab_owner_stacks,
     slabs,
     tracks_depot,
 )
 from mmscope.drgn.reading.kernel_arrays import TORN
-from mmscope.drgn.reading.stack_depot import StackDepot
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.text.kernel_text import printed_number
-from mmscope.drgn.text.page_owner_text import not_kept
-
-
-def page_owner_from_memory(memory: Memory) -> Found:
-    prog = memory.prog
-    if reason := page_owner_off(prog):
-        raise Absent(reason)
-    depot, owners = depot_of(memory), scan_page_owner(prog, progress=memory.progress)
-    rows, checks = page_owner_stacks(prog, depot, owners)
-    lost = owners.gaps.bytes + owners.pageblock_gaps.bytes
-    found = Found(unreadable_bytes=lost + depot.gaps.bytes)
-    found.notes += _depot_notes(depot)
-    found.notes += pageblock_note(
-        owners.unreadable_pageblocks, owners.pageblock_gaps, "nothing is said to be out of place"
-    )
-    if owners.gaps.bytes:
-        found.notes.append(
-            f"{owners.gaps.bytes:,} bytes of struct pages and page_exts could not be read: their "
-            "pages are not counted"
-        )
-    if owners.damaged:
-        found.notes.append(f"{owners.damaged:,} page_exts have an order that cannot be")
-    if checks:
-        disagreement(
-            memory,
-            found,
-            f"the kernel counts {plural(len(checks), 'stack')} otherwise (page_owner_checks)",
-        )
-    if unlisted := [row for row in rows if row.note == UNLISTED]:
-        pages = sum(row.pages for row in unlisted)
-        found.remarks.append(
-            f"{len(unlisted):,} stacks with {pages:,} pages are not in show_stacks and "
-            "show_handles: their first allocation could not wait for a lock"
-        )
-    found.remarks += [f"page_owner of this kernel keeps {what}" for what in not_kept(owners.has)]
-    found.add(PAGE_OWNER_STACKS, rows)
-    shift = prog["PAGE_SHIFT"].value_()
-    stacks = [(row.stack, row.pages << shift) for row in rows if row.stack]
-    found.folded.append(
-        ("page_owner", f"{PAGE_OWNER_STACKS.title}, width in bytes", "bytes", stacks)
-    )
-    # A table without rows would say that there is nothing, not that nothing is known.
-    if "pid" in owners.has:
-        found.add(PAGE_OWNER_TASKS, page_owner_tasks(owners))
-    (
-        found.add(PAGE_OWNER_ORDERS, page_owner_orders(owners))
-        .add(PAGE_OWNER_GFP, page_owner_gfp(prog, owners))
-        .add(PAGE_OWNER_MIGRATETYPES, page_owner_migratetypes(owners))
-        .add(PAGE_OWNER_POLLUTERS, page_owner_polluters(prog, depot, owners))
-        .add(PAGE_OWNER_MIXED_BLOCKS, page_owner_mixed_blocks(prog, owners))
-        .add(PAGE_OWNER_MIGRATIONS, page_owner_migrations(prog, owners))
-    )
-    if "ts_nsec" in owners.has:
-        found.add(PAGE_OWNER_AGES, page_owner_ages(owners))
-    return found.add(PAGE_OWNER_FREED, page_owner_freed(prog, depot, owners)).add(
-        PAGE_OWNER_CHECKS, checks
-    )
-
-
-def page_owner_from_files(files: Files) -> Found:
-    path = files.root / "sys/kernel/debug/page_owner"
-    raise Absent(f"{path} is read by a command of its own: mmscope page-owner FILE")
 
 
 def slab_caches_from_memory(memory: Memory) -> Found:
@@ -229,7 +134,7 @@ def slab_owner_from_memory(memory: Memory) -> Found:
     found = Found(notes=misnamed(memory.prog), unreadable_bytes=owners.gaps.bytes)
     if depot is not None:
         found.unreadable_bytes += depot.gaps.bytes
-        found.notes += _depot_notes(depot)
+        found.notes += depot_notes(depot)
     if owners.scan.broken_off:
         found.notes.append(owners.scan.broken_off)
     if owners.gaps.bytes:
@@ -277,50 +182,6 @@ def slab_owner_from_files(files: Files) -> Found:
     if not rows:
         raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
     return found.add(SLAB_OWNER_STACKS, rows)
-
-
-def _depot_notes(depot: StackDepot) -> list[str]:
-    notes = []
-    if depot.gaps.bytes:
-        notes.append(f"{depot.gaps.bytes:,} bytes of the stack depot could not be read")
-    if depot.damaged:
-        notes.append(f"{depot.damaged:,} records of the stack depot are damaged, and not used")
-    return notes
-
-
-PAGE_OWNER_SECTION = Section(
-    name="page_owner",
-    title="Owners of pages",
-    tables=(
-        PAGE_OWNER_STACKS,
-        PAGE_OWNER_TASKS,
-        PAGE_OWNER_ORDERS,
-        PAGE_OWNER_GFP,
-        PAGE_OWNER_MIGRATETYPES,
-        PAGE_OWNER_MEMCGS,
-        PAGE_OWNER_POLLUTERS,
-        PAGE_OWNER_MIXED_BLOCKS,
-        PAGE_OWNER_MIGRATIONS,
-        PAGE_OWNER_AGES,
-        PAGE_OWNER_FREED,
-        PAGE_OWNER_CHECKS,
-        PAGE_OWNER_SNAPSHOTS,
-        PAGE_OWNER_SERIES,
-        PAGE_OWNER_GROWTH,
-    ),
-    kernel_stacks=True,
-    intro="""
-page_owner remembers for every page the stack that allocated it: this is who holds memory now,
-not who used the CPU ([kernel documentation:
-page_owner](https://docs.kernel.org/mm/page_owner.html)). In these tables stacks are written
-leaf first, `leaf ← caller`; in the bundle's files they are folded, `root;…;leaf`.
-""",
-    command=Command("pages by who allocated them", top=TOP),
-    from_memory=page_owner_from_memory,
-    from_files=page_owner_from_files,
-    deadline=PASS_SECONDS,
-    optional=True,
-)
 
 
 SLAB_CACHES_SECTION = Section(
@@ -373,4 +234,4 @@ written leaf first, `leaf ← caller`; in the bundle's files they are folded, `r
 if __name__ == "__main__":
     from mmscope.drgn.sections.script import print_sections
 
-    print_sections("page_owner", "slab_caches", "slab_owner")
+    print_sections("slab_caches", "slab_owner")

@@ -27,6 +27,7 @@ from drgn import FaultError, Program, offsetof, sizeof
 from drgn.helpers.linux.mm import pfn_to_virt
 from numpy.typing import NDArray
 
+from mmscope.drgn.owners.page_owner import depot_of
 from mmscope.drgn.owners.slab_caches import (
     Cache,
     SlabCheck,
@@ -38,7 +39,7 @@ from mmscope.drgn.owners.slab_caches import (
 )
 from mmscope.drgn.owners.slab_cgroups import SlabCgroups
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
-from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_depot
+from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import column, table_row
@@ -476,11 +477,6 @@ def tracks_depot(memory: Memory) -> StackDepot | None:
     :raises LookupError, FaultError: as :func:`stack_depot`.
     """
     return None if tracks_have_stacks(memory.prog) else depot_of(memory)
-
-
-def depot_of(memory: Memory) -> StackDepot:
-    """The stack depot, read once."""
-    return memory.once("depot", lambda: stack_depot(memory.prog))
 
 
 if __name__ == "__main__":

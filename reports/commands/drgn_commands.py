@@ -94,7 +94,7 @@ COMMANDS = (
         "pages by who allocated them",
         20,
         "",
-        "mmscope.drgn.owners.sections:PAGE_OWNER_SECTION",
+        "mmscope.drgn.owners.page_owner:PAGE_OWNER_SECTION",
     ),
     SectionCommand(
         "lru_lists",

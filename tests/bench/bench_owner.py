@@ -31,8 +31,7 @@ from rich.table import Table  # noqa: E402
 
 from mmscope.drgn.opening.target import open_target  # noqa: E402
 from mmscope.drgn.owners.alloc_tags import alloc_tag_rows, read_tags  # noqa: E402
-from mmscope.drgn.owners.page_owner import page_owner_stacks  # noqa: E402
-from mmscope.drgn.owners.page_owner_scan import scan_page_owner  # noqa: E402
+from mmscope.drgn.owners.page_owner import page_owner_stacks, scan_page_owner  # noqa: E402
 from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners  # noqa: E402
 from mmscope.drgn.reading.page_ext import page_ext_ranges  # noqa: E402
 from mmscope.drgn.reading.stack_depot import folded_stacks, stack_depot  # noqa: E402
@@ -104,7 +103,7 @@ def main() -> None:
     found = scan_page_owner(prog)
     stacks = median_seconds(lambda: page_owner_stacks(prog, depot, found))
     table.add_row(
-        f"its {len(found.stacks):,} stacks, with symbols", f"{stacks * 1000:,.0f} ms", "", ""
+        f"its {len(found.by('handle')):,} stacks, with symbols", f"{stacks * 1000:,.0f} ms", "", ""
     )
 
     tags = median_seconds(lambda: alloc_tag_rows(read_tags(prog), live=False))
