@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The sections of slab caches, and of the owners of their objects."""
 
+from drgn import Program
+from drgn.helpers.linux.percpu import per_cpu
+
 from mmscope.drgn.cgroups.memcgs import memcgs_once
-from mmscope.drgn.owners.kasan_quarantine import quarantined_bytes
 from mmscope.drgn.owners.page_owner import depot_notes
 from mmscope.drgn.owners.slab_caches import (
     SLAB_CACHES,
@@ -15,15 +17,17 @@ from mmscope.drgn.owners.slab_caches import (
     slab_caches,
     slab_consumer,
 )
-from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SLAB_CGROUPS, SlabCgroups
+from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SLAB_CGROUPS
 from mmscope.drgn.owners.slab_owner import (
     SLAB_OWNER_STACKS,
     SlabOwnerStack,
+    cgroups_once,
     read_alloc_traces,
     slab_owner_stacks,
-    slabs,
+    slabs_once,
     tracks_depot,
 )
+from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -34,7 +38,7 @@ from mmscope.drgn.text.kernel_text import printed_number
 
 
 def slab_caches_from_memory(memory: Memory) -> Found:
-    scan = slabs(memory).scan
+    scan, _ = slabs_once(memory)
     rows, checks = slab_caches(scan)
     found = Found(notes=misnamed(memory.prog), unreadable_bytes=scan.gaps.bytes)
     if scan.broken_off:
@@ -64,6 +68,25 @@ def slab_caches_from_memory(memory: Memory) -> Found:
     return found
 
 
+def quarantined_bytes(prog: Program) -> int:
+    """
+    Bytes of freed objects that KASAN keeps for a while; 0 where the kernel keeps none.
+
+    The slab allocator has not got them back, so for it they are in use: in /proc/slabinfo, and
+    here. KASAN counts them itself, whole slots of their caches: on a list for each CPU, and
+    together (mm/kasan/quarantine.c, 5.10 to 7.3). Not known is which caches they are of, and those
+    of a cache that is being shrunk, which are on a list of their own for that time.
+
+    :raises FaultError: they cannot be read.
+    """
+    try:
+        together, by_cpu = prog["quarantine_size"], prog["cpu_quarantine"]
+    except LookupError:
+        return 0  # no CONFIG_KASAN_GENERIC
+    kept = sum(int(per_cpu(by_cpu, cpu).bytes.value_()) for cpu in online_cpus(prog))
+    return int(together.value_()) + kept
+
+
 def _note_quarantine(memory: Memory, found: Found) -> None:
     try:
         kept = quarantined_bytes(memory.prog)
@@ -79,7 +102,7 @@ def _note_quarantine(memory: Memory, found: Found) -> None:
 def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:
     """Whose the objects are, where the kernel has memory cgroups."""
     try:
-        counted = memory.once("slab_cgroups", lambda: SlabCgroups(memory.prog))
+        counted = cgroups_once(memory)
     except LookupError:
         return  # CONFIG_MEMCG is not set
     try:
@@ -117,17 +140,19 @@ NO_TRACKS = (
 
 
 def slab_owner_from_memory(memory: Memory) -> Found:
-    owners = slabs(memory)
-    tracked = [cache for cache in owners.scan.caches if cache.store_user]
-    if not tracked and owners.scan.broken_off:
-        raise ValueError(owners.scan.broken_off)
+    scan, owners = slabs_once(memory)
+    tracked = [cache for cache in scan.caches if cache.store_user]
+    if not tracked and scan.broken_off:
+        raise ValueError(scan.broken_off)
     if not tracked:
         raise Absent(NO_TRACKS)
     try:
         depot = tracks_depot(memory)
+        if owners is None:
+            raise LookupError("their tracks have no stacks")
     except LookupError as reason:
         raise ValueError(
-            f"{len(tracked)} of {len(owners.scan.caches)} caches say that they keep tracks, but "
+            f"{len(tracked)} of {len(scan.caches)} caches say that they keep tracks, but "
             f"{reason}: their flags or the depot are damaged"
         ) from None
     rows, checks = slab_owner_stacks(memory.prog, depot, owners)
@@ -135,13 +160,13 @@ def slab_owner_from_memory(memory: Memory) -> Found:
     if depot is not None:
         found.unreadable_bytes += depot.gaps.bytes
         found.notes += depot_notes(depot)
-    if owners.scan.broken_off:
-        found.notes.append(owners.scan.broken_off)
+    if scan.broken_off:
+        found.notes.append(scan.broken_off)
     if owners.gaps.bytes:
         found.notes.append(f"{owners.gaps.bytes:,} bytes of slabs could not be read")
-    if len(tracked) < len(owners.scan.caches):
+    if len(tracked) < len(scan.caches):
         found.unlisted.append(
-            f"{len(tracked)} of {len(owners.scan.caches)} caches have tracks: what the others hold "
+            f"{len(tracked)} of {len(scan.caches)} caches have tracks: what the others hold "
             "is in slab_caches"
         )
     if checks:

@@ -23,9 +23,9 @@ from mmscope.drgn.owners import slab_owner
 from mmscope.drgn.owners.slab_caches import (
     SlabCache,
     SlabFinder,
+    SlabScan,
     pages_in_no_cache,
     read_slabinfo,
-    scan_slabs,
     slab_caches,
 )
 from mmscope.drgn.owners.slab_owner import (
@@ -203,10 +203,10 @@ def test_a_shared_pass_finds_the_slabs_that_a_pass_of_their_own_finds(
     gaps = scan_struct_pages(slab_lab.prog, [finder]).gaps
     assert finder.whole == (most > 100)
     shared = slab_owners(slab_lab.prog, slab_lab.depot, found=(finder, gaps))
-    assert shared.scan.totals == slab_lab.owners.scan.totals
+    assert (shared.scan.totals == slab_lab.owners.scan.totals).all()
     rows, _ = slab_owner_stacks(slab_lab.prog, slab_lab.depot, shared)
     assert rows == slab_owner_stacks(slab_lab.prog, slab_lab.depot, slab_lab.owners)[0]
-    assert sum(totals.slabs for totals in shared.scan.totals) > 100
+    assert shared.scan.totals["slabs"].sum() > 100
 
 
 def test_every_object_in_use_has_an_owner(slab_lab: SlabLab) -> None:
@@ -266,7 +266,9 @@ def test_caches_are_those_of_slabinfo(slab_lab: SlabLab) -> None:
 
 
 def test_caches_of_a_kernel_without_tracks(lab: Lab) -> None:
-    rows, checks = slab_caches(scan_slabs(lab.prog))
+    scan = SlabScan(lab.prog)
+    assert sum(map(len, scan)) > 100
+    rows, checks = slab_caches(scan)
     assert checks == []
     assert len(rows) > 80 and not any(row.store_user for row in rows)
     # Reading allocates. Where CPUs have slabs of their own (before sheaves), they keep one and some
