@@ -98,7 +98,7 @@ KINDS = tuple(Kind)
 
 
 def kinds_where(holds: Callable[[Kind], bool]) -> NDArray[np.bool_]:
-    """Which kinds something holds for, by their numbers."""
+    """Mask of the kinds that something holds for, by their numbers."""
     return np.array([number < len(KINDS) and holds(KINDS[number]) for number in range(256)])
 
 
