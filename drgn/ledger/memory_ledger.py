@@ -35,7 +35,7 @@ from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart
 from mmscope.drgn.machine.sections import physical_memory_once
 from mmscope.drgn.owners.alloc_tags import Tags, tags_once
-from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, named, page_tags
+from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, page_tags
 from mmscope.drgn.owners.slab_caches import caches_once
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
@@ -241,7 +241,7 @@ def ledger_tags(pages: PageTags, tags: Tags, page: int) -> list[LedgerTag]:
     nameless = {0: NO_TAG, UNREADABLE: UNREAD}
     for (kind, address), count in pages.pages.items():
         words = nameless.get(address, STRANGE)
-        counted[kind, named(tags, address) or ("", words, 0, "")] += count
+        counted[kind, tags.sources.get(address, ("", words, 0, ""))] += count
     rows = [
         LedgerTag(KINDS[kind].owner, KINDS[kind].part, *what, count, count * page)
         for (kind, what), count in counted.items()
