@@ -3,7 +3,7 @@
 Every page of RAM by what it is used for: the consumer of the struct page pass that counts them.
 
 A page is of the kind that its struct page says (``page_kinds``); where that says nothing, of the
-kind that its place says (``page_ranges``). Tails are of their head's kind, the pages of a free
+kind that its place says (``page_places``). Tails are of their head's kind, the pages of a free
 block of its first page's. Each present page is counted once.
 
 Pages without a reference and on no list are kept apart until the pass is over: the per-CPU lists
@@ -27,7 +27,7 @@ from mmscope.drgn.cgroups.charged_pages import ChargedPages, MemcgWords
 from mmscope.drgn.free.block_heads import BlockFinder
 from mmscope.drgn.ledger.file_pages import OF_FILES, FilePages
 from mmscope.drgn.ledger.page_kinds import KINDS, TAGGED, Kind, PageKinds, kinds_where
-from mmscope.drgn.ledger.page_ranges import PageRanges, spread
+from mmscope.drgn.ledger.page_places import PageRanges, spread
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.page_tags import PageTags
 from mmscope.drgn.owners.slab_caches import Cache, read_caches
@@ -406,9 +406,3 @@ class LedgerPages(Shared):
             examples = self.examples.setdefault(key, [])
             if len(examples) < EXAMPLES:
                 examples.append(chunk.start_pfn + at)
-
-
-if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
-
-    print_section("memory_ledger", "memory_ledger")

@@ -5,6 +5,7 @@ What a struct page cannot say, its place can: a page of a vmalloc area looks lik
 are gathered before the pass over all struct pages, and looked up chunk by chunk.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,14 +19,13 @@ from drgn.helpers.linux.sched import idle_task
 from numpy.typing import NDArray
 
 from mmscope.drgn.ledger.page_kinds import Kind
-from mmscope.drgn.ledger.page_ranges import PageRanges
 from mmscope.drgn.ledger.vmalloc_areas import VmallocAreas, stack_callers, vmalloc_areas
 from mmscope.drgn.machine.physical_memory import e820_map
 from mmscope.drgn.page_tables.page_table_entries import process_roots
 from mmscope.drgn.processes.address_spaces import kept_address_spaces
 from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.io_resources import Resource, io_resources
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.mem_sections import valid_sections
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.sections.files import Absent
@@ -37,6 +37,52 @@ RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
 STACK_TASKS = 64  # of so many tasks the stacks' caller is learnt
 NOT_RAM, IS_RAM = 0, 1
 MAX_ORDER = 30  # beyond any architecture's: damage
+
+
+class PageRanges:
+    """
+    Ranges of page frames, each with a kind: a number from 1 to 255.
+
+    Filled with :meth:`add`; where ranges overlap, what was added later holds.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []
+
+    def add(self, kind: int, starts: NDArray[np.int64], lengths: NDArray[np.int64] | int) -> None:
+        """*lengths* pages from each of *starts* on are of a kind."""
+        starts = np.asarray(starts, np.int64)
+        self._parts.append((starts, starts + lengths, kind))
+        self.__dict__.pop("_stretches", None)
+
+    @functools.cached_property
+    def _stretches(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+        """Starts, ends and kinds of stretches that do not overlap, ascending."""
+        edges = [edge for starts, ends, _ in self._parts for edge in (starts, ends)]
+        bounds = distinct(np.concatenate([np.empty(0, np.int64), *edges]))
+        held = np.zeros(len(bounds), np.uint8)
+        for starts, ends, kind in self._parts:
+            low, high = np.searchsorted(bounds, starts), np.searchsorted(bounds, ends)
+            held[spread(low, high - low)] = kind
+        inside = np.flatnonzero(held)
+        return bounds[inside], bounds[inside + 1], held[inside]
+
+    def within(self, first: int, count: int) -> NDArray[np.uint8]:
+        """The kind of each of *count* pages from *first* on; 0: of none of the ranges."""
+        starts, ends, kinds = self._stretches
+        low = int(np.searchsorted(ends, first, "right"))
+        high = int(np.searchsorted(starts, first + count, "left"))
+        high = max(low, high)
+        edges = np.clip(np.stack([starts[low:high], ends[low:high]], axis=1) - first, 0, count)
+        held = np.zeros(2 * (high - low) + 1, np.uint8)
+        held[1::2] = kinds[low:high]
+        return np.repeat(held, np.diff(edges.ravel(), prepend=0, append=count))
+
+
+def spread(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All numbers of some ranges: ``starts[0], starts[0] + 1, …``, then those of the next."""
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
 
 
 @dataclass

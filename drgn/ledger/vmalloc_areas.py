@@ -167,9 +167,3 @@ def stack_callers(tasks: Iterable[Object]) -> set[int]:
         except (FaultError, AttributeError):
             continue
     return callers
-
-
-if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
-
-    print_section("vmalloc")

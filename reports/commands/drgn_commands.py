@@ -126,7 +126,7 @@ COMMANDS = (
         "slab caches by size",
         20,
         "cache",
-        "mmscope.drgn.owners.sections:SLAB_CACHES_SECTION",
+        "mmscope.drgn.owners.slab_owner:SLAB_CACHES_SECTION",
     ),
     SectionCommand(
         "dentries",
@@ -166,7 +166,7 @@ COMMANDS = (
         "slab objects by who allocated them",
         20,
         "cache",
-        "mmscope.drgn.owners.sections:SLAB_OWNER_SECTION",
+        "mmscope.drgn.owners.slab_owner:SLAB_OWNER_SECTION",
     ),
     SectionCommand(
         "page_tables",

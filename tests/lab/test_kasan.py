@@ -17,9 +17,9 @@ from drgn.helpers.linux.mm import follow_phys, page_to_virt
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 
 from mmscope.drgn.opening.kasan import SCALE_SHIFT, shadow_address
-from mmscope.drgn.owners.sections import quarantined_bytes
 from mmscope.drgn.owners.slab_caches import SlabScan
 from mmscope.drgn.owners.slab_objects import slots_of
+from mmscope.drgn.owners.slab_owner import quarantined_bytes
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS

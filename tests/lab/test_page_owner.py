@@ -22,6 +22,7 @@ from mmscope.drgn.owners.page_owner import (
     NO_RECORD,
     UNLISTED,
     PageOwner,
+    PageOwnerStack,
     distinct_rows,
     page_owner_ages,
     page_owner_freed,
@@ -36,7 +37,6 @@ from mmscope.drgn.owners.page_owner import (
     page_owner_tasks,
     scan_page_owner,
 )
-from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners
 from mmscope.drgn.reading import stack_depot as stack_depot_module
 from mmscope.drgn.reading.page_ext import PageExtRange, page_ext_ranges

@@ -16,9 +16,8 @@ from mmscope.drgn.cgroups.cgroup_files import numbers
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.owners.sections import slab_caches_from_memory
 from mmscope.drgn.owners.slab_cgroups import SlabCgroup
-from mmscope.drgn.owners.slab_owner import cgroups_once, slabs_once
+from mmscope.drgn.owners.slab_owner import cgroups_once, slab_caches_from_memory, slabs_once
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.mem_sections import page_addresses

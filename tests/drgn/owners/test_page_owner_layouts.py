@@ -19,12 +19,12 @@ from made_programs import ADDRESS, empty, fill
 from mmscope.drgn.free.pageblocks import PageblockTypes
 from mmscope.drgn.owners import page_owner
 from mmscope.drgn.owners.page_owner import (
+    PageOwnerTask,
     page_owner_ages,
     page_owner_off,
     page_owner_tasks,
     scan_page_owner,
 )
-from mmscope.drgn.owners.page_owner_rows import PageOwnerTask
 from mmscope.drgn.reading.page_ext import PageExtRange
 from mmscope.drgn.reading.struct_pages import FlagFields
 from mmscope.drgn.text.page_owner_text import MEMBERS, not_kept
