@@ -7,8 +7,8 @@ to its present pages. What the page allocator never had (cut off, offline, a dev
 them, so that all rows add up to the machine's memory.
 
 The kernel's own counters are mostly lines of /proc/vmstat, read with what CPUs have not folded in
-yet. Costs what a pass costs, the page tables of vmalloc memory, and memory for the pages that have no
-reference. Cannot know: who has what is unexplained; table ``page_owner_stacks`` does where the
+yet. Costs what a pass costs, the page tables of vmalloc memory, and memory for the pages that have
+no reference. Cannot know: who has what is unexplained; table ``page_owner_stacks`` does where the
 kernel keeps it.
 """
 

@@ -192,3 +192,9 @@ def _bit(slab: Type, name: str) -> np.uint64:
     """The mask of a bit field of ``slab.counters``."""
     (word, _), (bit, _) = (bit_field(slab, each) for each in ("counters", name))
     return np.uint64(1 << (bit - word))
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("slab_caches", "slab_cgroups")
