@@ -17,7 +17,7 @@ import contextlib
 import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from drgn import Program, sizeof
@@ -61,15 +61,6 @@ Signature = tuple[int, ...]
 KMEM, PAGE_OF_CGROUP = 2, 4  # charged to a memory cgroup: as kernel memory, or as a page
 MAX_SIGNATURES = 4096
 EXAMPLES = 3
-
-
-class Head(NamedTuple):
-    """The last page that is no tail: a compound page may go on in the next chunk."""
-
-    pfn: int = -1
-    kind: int = Kind.NO_HEAD
-    mapping: np.uint64 = np.uint64(0)
-    flags: np.uint32 = np.uint32(0)
 
 
 def _first_examples(
@@ -137,10 +128,11 @@ class LedgerPages(Shared):
         self.disputed: Counter[tuple[int, int]] = Counter()  # by (struct page's, place's) kind
         self.kept: list[NDArray[Any]] = []  # of KEPT
         self.kept_pages = 0
-        # Where the chunks so far left off: the ends of free blocks, the last head, and the page
-        # after them with the kind of the one before it, as in KEPT.
+        # Where the chunks so far left off: the ends of free blocks; the page frame, kind, mapping
+        # and flags of the last page that is no tail; and the page after them with the kind of the
+        # one before it, as in KEPT.
         self._free_until = {Kind.UNACCEPTED: 0, Kind.FREE: 0}
-        self._head = Head()
+        self._head = (-1, int(Kind.NO_HEAD), np.uint64(0), np.uint32(0))
         self._next = (-1, int(Kind.NO_REFERENCE))
 
     def add_share(self, share: Mapping[str, Any]) -> None:
@@ -178,9 +170,9 @@ class LedgerPages(Shared):
         blank = poisoned[flags[poisoned] == NOT_INITIALISED]
         kinds[blank] = Kind.UNINITIALISED
         heads = self._tails(chunk, words, kinds, blank)
-        last, before = int(heads[-1]), self._head
-        if last >= 0:
-            self._head = Head(start + last, int(kinds[last]), chunk["mapping"][last], low[last])
+        before, _, its_mapping, its_flags = self._head  # of tails whose head is not in the chunk
+        if (last := int(heads[-1])) >= 0:
+            self._head = (start + last, int(kinds[last]), chunk["mapping"][last], low[last])
         self._explain(kinds, self.owned.within(start, size))
         kinds[poisoned[kinds[poisoned] != Kind.UNINITIALISED]] = Kind.POISONED
         self._fill_blocks(chunk, kinds, unaccepted)
@@ -196,12 +188,12 @@ class LedgerPages(Shared):
             self.charged.take(chunk, low, kinds, memcg)
         here = np.flatnonzero(OF_FILES[kinds] & present)
         at = heads[here]
-        mapping = np.where(at < 0, before.mapping, chunk["mapping"][at])
-        self.files.count(mapping, kinds[here], np.where(at < 0, before.flags, low[at]))
+        mapping = np.where(at < 0, its_mapping, chunk["mapping"][at])
+        self.files.count(mapping, kinds[here], np.where(at < 0, its_flags, low[at]))
         if self.tags is not None:  # those without a reference are told apart later
             here = np.flatnonzero(TAGGED[kinds] & (kinds != Kind.NO_REFERENCE) & present)
             at = np.where(kinds[here] == Kind.NO_HEAD, here, heads[here])
-            self.tags.take(np.where(at < 0, before.pfn, start + at), kinds[here])
+            self.tags.take(np.where(at < 0, before, start + at), kinds[here])
         self._keep(chunk, kinds, zones, np.flatnonzero((kinds == Kind.NO_REFERENCE) & present))
         here = np.flatnonzero(((kinds <= Kind.COMPOUND) | (kinds == Kind.NO_HEAD)) & present)
         if len(here):
@@ -225,7 +217,7 @@ class LedgerPages(Shared):
         counts = np.bincount(zones, np.diff(heads, append=size), minlength=self.zones)
         self.pages[Kind.FREE * self.zones :][: self.zones] += counts.astype(np.int64)
         self._free_until[Kind.FREE] = max(self._free_until[Kind.FREE], begin + at)
-        self._head = Head(begin + size - 1, Kind.FREE)
+        self._head = (begin + size - 1, int(Kind.FREE), np.uint64(0), np.uint32(0))
         self._next = begin + size, int(Kind.FREE)
         return True
 
@@ -261,7 +253,8 @@ class LedgerPages(Shared):
         of = np.where(inside, kinds[heads[tails]], np.uint8(Kind.NO_HEAD))
         # Head and tails are neighbours: those of a head in an earlier chunk come first.
         back = ((first - found) // self.size).astype(np.int64)
-        of[~inside & (chunk.start_pfn - back == self._head.pfn)] = self._head.kind
+        pfn, kind, *_ = self._head
+        of[~inside & (chunk.start_pfn - back == pfn)] = kind
         kinds[tails] = of
         return heads
 

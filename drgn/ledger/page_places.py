@@ -9,6 +9,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, cast
@@ -19,7 +20,7 @@ from drgn.helpers.linux.sched import idle_task
 from numpy.typing import NDArray
 
 from mmscope.drgn.ledger.page_kinds import Kind
-from mmscope.drgn.ledger.vmalloc_areas import VmallocAreas, stack_callers, vmalloc_areas
+from mmscope.drgn.ledger.vmalloc_areas import AREA, ENTRY, own_pages, stack_callers, vmalloc_areas
 from mmscope.drgn.machine.physical_memory import e820_map
 from mmscope.drgn.page_tables.page_table_entries import process_roots
 from mmscope.drgn.processes.address_spaces import kept_address_spaces
@@ -91,8 +92,10 @@ class PagePlaces:
 
     ram: PageRanges = field(default_factory=PageRanges)
     owned: PageRanges = field(default_factory=PageRanges)
-    areas: VmallocAreas | None = None
-    area_kinds: NDArray[np.int64] | None = None  # of the areas; 0: they own no pages
+    areas: NDArray[Any] = field(default_factory=lambda: np.empty(0, AREA))
+    entries: NDArray[Any] = field(default_factory=lambda: np.empty(0, ENTRY))
+    area_kinds: NDArray[np.int64] | None = None  # of the areas, if they are read; 0: no own pages
+    area_gaps: Gaps = field(default_factory=Gaps)
     missing: list[str] = field(default_factory=list)
 
 
@@ -169,12 +172,13 @@ def _in_ram(resources: list[Resource], row: Resource) -> bool:
 def _add_areas(memory: Memory, places: PagePlaces) -> None:
     """Add vmalloc areas, kernel stacks and percpu chunks among them, and their page tables."""
     prog = memory.prog
-    found = places.areas = vmalloc_areas(prog)
-    if not found.whole:
+    areas, entries, tables, whole = vmalloc_areas(prog, places.area_gaps)
+    places.areas, places.entries = areas, entries
+    if not whole:
         places.missing.append("vmalloc areas: some could not be read")
-    if found.gaps.bytes:
-        places.missing.append(f"vmalloc areas: {found.gaps.bytes:,} bytes could not be read")
-    owned = found.owns()
+    if unread := places.area_gaps.bytes:
+        places.missing.append(f"vmalloc areas: {unread:,} bytes could not be read")
+    owned = own_pages(areas)
     kinds = np.where(owned, Kind.VMALLOC, 0)
     callers: set[int] = set()
     # Idle tasks' stacks are allocated elsewhere than those of all others.
@@ -183,17 +187,15 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
             callers |= stack_callers(itertools.islice(tasks, STACK_TASKS))
         except (FaultError, LookupError, ValueError) as error:
             places.missing.append(f"vmalloc areas: some stacks may be taken for others: {error}")
-    kinds[owned & np.isin(found.callers, np.array(sorted(callers), np.uint64))] = Kind.STACK
+    kinds[owned & np.isin(areas["caller"], np.array(sorted(callers), np.uint64))] = Kind.STACK
     # pcpu_get_vm_areas() gives itself as the caller.
-    kinds[owned & (found.callers == np.uint64(prog.symbol("pcpu_get_vm_areas").address))] = (
-        Kind.PERCPU
-    )
+    percpu = np.uint64(prog.symbol("pcpu_get_vm_areas").address)
+    kinds[owned & (areas["caller"] == percpu)] = Kind.PERCPU
     places.area_kinds = kinds
-    of_entry = kinds[found.areas]
     for kind in (Kind.VMALLOC, Kind.STACK, Kind.PERCPU):
-        here = of_entry == kind
-        places.owned.add(kind, found.pfns[here], found.sizes[here])
-    places.owned.add(Kind.KERNEL_TABLE, found.tables, 1)
+        here = entries[kinds[entries["area"]] == kind]
+        places.owned.add(kind, here["pfn"], here["pages"])
+    places.owned.add(Kind.KERNEL_TABLE, tables, 1)
 
 
 def _idle_tasks(prog: Program) -> Iterator[Object]:

@@ -22,7 +22,7 @@ references (``pcpu_alloc_first_chunk()``); of which processes or devices it is.
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -245,14 +245,21 @@ def alloc_tag_rows(tags: Tags, *, live: bool) -> list[AllocTag]:
 def _summed(tags: Iterable[tuple[Source, int | None, int | None, bool]]) -> list[AllocTag]:
     """The tags of one line, with bytes, calls and whether they are accurate, as one row."""
     by_source: dict[Source, list[tuple[int | None, int | None, bool]]] = {}
-    for source, *counts in tags:
-        by_source.setdefault(source, []).append(tuple(counts))
+    for source, size, calls, accurate in tags:
+        by_source.setdefault(source, []).append((size, calls, accurate))
     rows = []
-    for source, of_line in by_source.items():
-        sizes, calls, accurate = zip(*of_line, strict=True)
-        size, held = (None if None in each else sum(each) for each in (sizes, calls))
-        rows.append(AllocTag(*source, len(of_line), held, size, all(accurate)))
+    for source, counts in by_source.items():
+        held = known_sum([calls for _, calls, _ in counts])
+        size = known_sum([size for size, _, _ in counts])
+        exact = all(accurate for _, _, accurate in counts)
+        rows.append(AllocTag(*source, len(counts), held, size, exact))
     return sorted(rows, key=lambda row: (-(row.bytes or 0), row.module, row.file, row.line))
+
+
+def known_sum(values: Sequence[int | None]) -> int | None:
+    """The sum; None if a value is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 ALLOCINFO = "/proc/allocinfo"

@@ -112,7 +112,7 @@ class PageTags(Shared):
         of_module = index >= of_kernel
         number = np.where(of_module, index - of_kernel, np.maximum(index, 0)).astype(np.uint64)
         size = np.uint64(sizeof(prog.type("struct alloc_tag")))
-        refs = np.where(of_module, modules, kernel) + number * size
+        refs: NDArray[np.uint64] = np.where(of_module, modules, kernel) + number * size
         refs[index < 0] = 0
         refs[~read] = UNREADABLE
         return refs
