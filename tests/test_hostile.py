@@ -21,8 +21,7 @@ from lake_truth import QUESTIONS, said_of
 from made_lake import small
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.answerable import named
-from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.findings.findings import evaluate, named
 from mmscope.reports.lake.batch import load
 from mmscope.reports.lake.catalog import read_catalog
 from mmscope.reports.lake.staging import identity

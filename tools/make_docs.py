@@ -5,51 +5,27 @@ list of sections that are commands of drgn, for who may not import every probe t
 ``docs/kernels.md`` what the lab's kernels have shown.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 
 import kernel_matrix
 
 from mmscope.drgn.sections.registry import SECTIONS, modules
 from mmscope.drgn.sections.section import Section
-from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.rows import columns, csv_line
 from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.declared import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
-LICENSE = "# SPDX-License-Identifier: LGPL-2.1-or-later\n"
 
 
 def drgn_commands() -> str:
-    """``reports/commands/drgn_commands.py``."""
-    lines = [
-        LICENSE
-        + '"""The sections as commands of drgn. Made by ``make docs``: not to be edited."""\n',
-        "from typing import NamedTuple\n\n",
-        "class SectionCommand(NamedTuple):",
-        '    """A command of drgn, and the section that it prints."""\n',
-        "    name: str",
-        "    section: str",
-        "    description: str",
-        "    top: int | None  # rows of a table, by default; None: all",
-        "    picks: str  # the column that an argument picks rows by",
-        "    place: str  # where the section is declared, for pkgutil.resolve_name()\n\n",
-        "COMMANDS = (",
-    ]
+    """``reports/commands/drgn_commands.csv``."""
+    text = csv_line(("name", "section", "description", "top", "picks", "place"))
     for section in SECTIONS.values():
         command = section.command
-        values = (command.name or section.name, section.name, command.about, command.top)
-        lines.append(f"    SectionCommand{(*values, command.picks, place(section))},")
-    text = "\n".join([*lines, ")\n"])
-    ruff = [
-        str(Path(sys.executable).with_name("ruff")),
-        "format",
-        "--stdin-filename",
-        "made.py",
-        "-",
-    ]
-    return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
+        name, picks = command.name or section.name, command.picks or None
+        text += csv_line((name, section.name, command.about, command.top, picks, place(section)))
+    return text
 
 
 def place(section: Section) -> str:
@@ -93,7 +69,7 @@ def tables() -> str:
 MADE = {
     "docs/tables.md": tables,
     "docs/kernels.md": kernel_matrix.document,
-    "reports/commands/drgn_commands.py": drgn_commands,
+    "reports/commands/drgn_commands.csv": drgn_commands,
 }
 
 

@@ -14,7 +14,7 @@ SAME_BOOT_SECONDS = 3.0
 
 
 def boot_time(bundle: Bundle) -> float | None:
-    """When the machine was booted, in seconds since 1970, as far as the bundle says."""
+    """Time of the machine's boot, in seconds since 1970; None if the bundle does not say."""
     uptime = bundle.target.get("uptime_seconds")
     taken = captured(bundle)
     if taken is None or isinstance(uptime, (bool, str)) or not uptime:
@@ -23,7 +23,7 @@ def boot_time(bundle: Bundle) -> float | None:
 
 
 def captured(bundle: Bundle) -> float | None:
-    """When a bundle's machine was read, in seconds since 1970."""
+    """Time of a bundle's reading, in seconds since 1970."""
     return moment(str(bundle.target.get("captured_at")))
 
 

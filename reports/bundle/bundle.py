@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 r"""
-A bundle: a folder of tables that one reading of one machine left behind.
+A bundle: a folder of tables that one reading of one machine leaves.
 
 It is a Frictionless Data Package v2: ``datapackage.json`` describes the target and every table,
 each table is one CSV file. ``writer`` writes it; read by anything. ``sections.csv`` says how each
@@ -38,20 +38,16 @@ from mmscope.reports.bundle.description import (
     MAX_RESOURCES,
     MAX_SECTIONS,
     BundleError,
-    NewerFormat,
     SectionResult,
     Table,
-    are_plain,
     check_plain,
     checked_target,
-    folded_of,
-    known_format,
     plain_texts,
     short_text,
     table_of,
 )
 
-# Of a stack; perf records 127 frames unless told otherwise.
+# Of a stack; perf records 127 frames by default.
 MAX_FRAMES = 2048
 # A dozen times the largest table of a machine with 100,000 processes and 50,000 stacks.
 MAX_TABLE_BYTES = 256 << 20
@@ -105,33 +101,45 @@ class Bundle:
             if description.stat().st_size > MAX_DESCRIPTION_BYTES:
                 raise BundleError(f"{path}: {DESCRIPTION} is too large to be a bundle's")
             text = read_plain(description, MAX_DESCRIPTION_BYTES).decode("utf-8", "surrogateescape")
-            data = json.loads(text) if are_plain(text) else plain_texts(json.loads(text))
+            data = plain_texts(json.loads(text))
             self.version = short_text(str(data.get("version", "")))
-            self.format = known_format(data.get("format", 0))
+            self.format = self._known_format(data.get("format", 0))
             self.target = checked_target(data["target"])
             self.created = short_text(str(data.get("created", "")))
             self.tables: dict[str, Table] = {}
             self.resources: list[dict[str, Any]] = data["resources"]
             if len(self.resources) > MAX_RESOURCES:
                 raise ValueError(f"{len(self.resources):,} tables, of {MAX_RESOURCES:,} at most")
-            stacks = [item for item in data["resources"] if item.get("format") == "folded"]
-            self.folded = {item.name: item for item in (folded_of(r, path) for r in stacks)}
-            for table in (table_of(r, path) for r in data["resources"] if r not in stacks):
-                if table.name in self.tables:
+            self.folded: dict[str, Table] = {}
+            for resource in self.resources:
+                table = table_of(resource, path)
+                if not table.columns:
+                    self.folded[table.name] = table
+                elif self.tables.setdefault(table.name, table) is not table:
                     raise ValueError(f"table {table.name} is there twice")
-                self.tables[table.name] = table
         except OSError as error:
             raise BundleError(f"{path}: cannot read {DESCRIPTION}: {error.strerror}") from error
-        except NewerFormat as error:
-            raise BundleError(
-                f"{path}: is of bundle format {error}, by mmscope {cut(self.version, 40) or '?'}; "
-                f"mmscope {__version__} reads formats 0 to {FORMAT}: use a newer mmscope; any tool "
-                "opens the bundle's CSV files"
-            ) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             # Of a stranger's file: it may say anything, at any length.
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise BundleError(f"{path}: {DESCRIPTION} is damaged: {why}") from error
+
+    def _known_format(self, number: Any) -> int:
+        """
+        The format that the bundle says it has.
+
+        :raises BundleError: it is newer than this reader, and a column may mean something else.
+        :raises ValueError: it is not a format.
+        """
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise ValueError(f"format is {str(number)[:40]!r}")
+        if number > FORMAT:
+            raise BundleError(
+                f"{self.path}: is of bundle format {str(number)[:40]}, by mmscope "
+                f"{cut(self.version, 40) or '?'}; mmscope {__version__} reads formats 0 to "
+                f"{FORMAT}: use a newer mmscope; any tool opens the bundle's CSV files"
+            )
+        return number
 
     def _read_sections(self) -> None:
         declared = {c.name: c for c in self.table("sections").columns}
@@ -297,7 +305,7 @@ class Bundle:
             return
         if table in self._damaged:
             raise BundleError(self._damaged[table])
-        described = self.table(table).columns
+        described, machine = self.table(table).columns, Machine.of(self.target)
         size = self.plain_path(self.table(table)).stat().st_size
         room = self._cells_left // len(described) if size <= self._bytes_left else -1
         columns: list[list[Any]] = [[] for _ in described]
@@ -306,7 +314,9 @@ class Bundle:
         try:
             for piece in self._read(table):
                 values = list(piece.columns.values())
-                self._hold_to_bounds(table, values, count, marks)
+                found = impossible(table, described, values, machine, first=count + 1, whole=False)
+                marked = Counter(mark.column_name for mark in marks)
+                marks += [mark for mark in found if marked[mark.column_name] < MOST_MARKS]
                 count += len(piece)
                 if count <= room:
                     for column, some in zip(columns, values, strict=True):
@@ -321,21 +331,6 @@ class Bundle:
             self._held[table] = Rows({c.name: v for c, v in zip(described, columns, strict=True)})
             self._cells_left -= count * len(described)
             self._bytes_left -= size
-
-    def _hold_to_bounds(
-        self, table: str, values: list[Sequence[Any]], done: int, marks: list[Impossible]
-    ) -> None:
-        """Mark what cannot be among some rows of a table, before which so many were seen."""
-        found = impossible(
-            table,
-            self.table(table).columns,
-            values,
-            Machine.of(self.target),
-            first=done + 1,
-            whole=False,
-        )
-        marked = Counter(mark.column_name for mark in marks)
-        marks += [mark for mark in found if marked[mark.column_name] < MOST_MARKS]
 
     def impossible(self, table: str) -> list[Impossible]:
         """

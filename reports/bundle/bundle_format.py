@@ -13,14 +13,15 @@ Cannot know: what a version that is not a release wrote.
 
 import contextlib
 import re
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 from mmscope import __version__
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Heading, Table
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, version_number
+
+KINDS = ("section", "table", "column", "row")
 
 
 def headings() -> list[Heading]:
@@ -37,93 +38,83 @@ def came_after(version: str) -> Callable[[str], bool]:
     return lambda since: written is not None and (version_number(since) or ()) > written
 
 
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """What a bundle lacks because its mmscope did not write it. Each thing is named once."""
-
-    sections: list[str] = field(default_factory=list)
-    tables: list[str] = field(default_factory=list)  # of sections that it has
-    columns: list[str] = field(default_factory=list)  # table.column, of tables that it has
-    # Table, column of its key and value, of tables that it has.
-    rows: list[tuple[str, str, str]] = field(default_factory=list)
-
-    @property
-    def listed(self) -> list[tuple[str, list[str]]]:
-        """Each kind of thing, in the singular, and all names of it."""
-        rows = [f"{table}: {value}" for table, _, value in self.rows]
-        kinds = ("section", self.sections), ("table", self.tables), ("column", self.columns)
-        return [(kind, names) for kind, names in (*kinds, ("row", rows)) if names]
-
-    @property
-    def words(self) -> str:
-        """All of it in a line, columns and rows by their table; empty if it lacks nothing."""
-        said = []
-        for kind, names in self.listed:
-            if kind in ("column", "row"):
-                kind += "s of"
-                names = list(dict.fromkeys(re.split("[.:]", name)[0] for name in names))
-            elif len(names) > 1:
-                kind += "s"
-            said.append(f"{kind} {', '.join(names)}")
-        return "; ".join(said)
-
-
-def lacking(bundle: Bundle) -> Lacking:
+def lacking(bundle: Bundle) -> list[tuple[str, ...]]:
     """
-    What the bundle lacks of what this version writes.
+    List what the bundle lacks of what this version writes, each thing once: ``section``, ``table``,
+    ``column`` or ``row``, and where that would be: (name), (name), (table, column), (table, column
+    of its key, value).
 
     A section that was absent, or not asked for, does not count: its status says that.
     """
-    found, later = Lacking(), came_after(bundle.version)
+    later = came_after(bundle.version)
     if not later(__version__):
-        return found  # without a look at what is declared, which imports every probe
+        return []  # without a look at what is declared, which imports every probe
     sections = {section.section for section in bundle.sections}
     sections |= {table.section for table in bundle.tables.values()}
+    found: list[tuple[str, ...]] = []
     for heading in headings():
-        if heading.name not in sections:
-            found.sections.extend([heading.name] if later(heading.since) else [])
-            continue
-        for table in heading.tables:
-            if table.name in bundle.tables:
-                _compare(bundle, table, later, found)
-            elif later(table.since or heading.since):
-                found.tables.append(table.name)
-    return found
+        if heading.name in sections:
+            for table in heading.tables:
+                if table.name in bundle.tables:
+                    found += _of_table(bundle, table, later)
+                elif later(table.since or heading.since):
+                    found.append(("table", table.name))
+        elif later(heading.since):
+            found.append(("section", heading.name))
+    return sorted(found, key=lambda thing: KINDS.index(thing[0]))
 
 
-def _compare(bundle: Bundle, table: Table, later: Callable[[str], bool], found: Lacking) -> None:
-    """Add the columns and rows that a table of the bundle lacks."""
+def _of_table(
+    bundle: Bundle, table: Table, later: Callable[[str], bool]
+) -> Iterator[tuple[str, ...]]:
+    """Columns and rows that a table of the bundle lacks."""
     there = {c.name for c in bundle.tables[table.name].columns}
     declared = columns(table.row)
-    found.columns.extend(
-        f"{table.name}.{c.name}" for c in declared if later(c.since) and c.name not in there
-    )
+    for c in declared:
+        if later(c.since) and c.name not in there:
+            yield "column", table.name, c.name
     for since, values in table.rows_since.items():
-        if later(since):
-            key = next(c.name for c in declared if c.key)
-            has = _values(bundle, table.name, key, values)
-            found.rows.extend((table.name, key, value) for value in values if value not in has)
+        key = next(c.name for c in declared if c.key)
+        if later(since) and key in there:
+            with contextlib.suppress(BundleError):  # which is said where the table is shown
+                here = {row[key] for row in bundle.rows(table.name, (key, values))}
+                yield from (
+                    ("row", table.name, key, value) for value in values if value not in here
+                )
 
 
-def _values(bundle: Bundle, table: str, key: str, values: tuple[str, ...]) -> Container[str]:
-    """Which of these values a column has; all of them where there is nothing to be said."""
-    if key in {c.name for c in bundle.tables[table].columns}:
-        with contextlib.suppress(BundleError):  # which is said where the table is shown
-            return {row[key] for row in bundle.rows(table, (key, values))}
-    return values
+def listed(things: list[tuple[str, ...]]) -> list[tuple[str, list[str]]]:
+    """Each kind of thing that a bundle lacks, in the singular, and all names of it."""
+    names: dict[str, list[str]] = {}
+    for kind, table, *place in things:
+        name = f"{table}: {place[-1]}" if kind == "row" else ".".join((table, *place))
+        names.setdefault(kind, []).append(name)
+    return list(names.items())
 
 
 def not_written(bundle: Bundle) -> str:
-    """What the bundle lacks since an older mmscope wrote it, in a line; empty if nothing."""
-    words = lacking(bundle).words
-    return f"mmscope {bundle.version} did not write {words}" if words else ""
+    """
+    Say what the bundle lacks since an older mmscope wrote it, in a line, columns and rows by their
+    table; empty if nothing.
+    """
+    said = []
+    for kind, names in listed(lacking(bundle)):
+        if kind in ("column", "row"):
+            kind += "s of"
+            names = list(dict.fromkeys(re.split("[.:]", name)[0] for name in names))
+        elif len(names) > 1:
+            kind += "s"
+        said.append(f"{kind} {', '.join(names)}")
+    return f"mmscope {bundle.version} did not write {'; '.join(said)}" if said else ""
 
 
 def reasons(bundle: Bundle) -> dict[str, str]:
-    """Why it lacks what it lacks: by ``section NAME``, ``table NAME`` and ``table.column``."""
-    found = lacking(bundle)
-    names = [f"section {name}" for name in found.sections]
-    names += [f"table {name}" for name in found.tables] + found.columns
+    """Reasons for what it lacks, by ``section NAME``, ``table NAME`` and ``table.column``."""
+    names = [
+        ".".join(place) if kind == "column" else f"{kind} {place[0]}"
+        for kind, *place in lacking(bundle)
+        if kind != "row"
+    ]
     return dict.fromkeys(names, f"mmscope {bundle.version} did not write it")
 
 

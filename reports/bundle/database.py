@@ -12,7 +12,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +54,13 @@ class Database:
     :ivar missing: table or view, ``section NAME`` or ``table.column``, to the reason why it is not
         here.
     :ivar impossible: values of its tables that cannot be.
-    :ivar filled: ``table.column`` to how many rows it has, of columns that have a value in each.
+    :ivar columns: those of each table and view.
     """
 
     connection: duckdb.DuckDBPyConnection
     missing: dict[str, str]
-    impossible: list[Impossible] = field(default_factory=list)
-    filled: dict[str, int] = field(default_factory=dict)
-    _columns: dict[str, set[str]] = field(default_factory=dict)  # of all tables and views
+    impossible: list[Impossible]
+    columns: dict[str, set[str]]
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """
@@ -72,10 +71,6 @@ class Database:
         result = self.connection.execute(query)
         names = [column[0] for column in result.description or ()]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-
-    def columns(self, name: str) -> set[str]:
-        """The columns of a table or view; empty if it does not exist."""
-        return self._columns.get(name, set())
 
 
 def open_database(bundle: Bundle, only: Container[str] | None = None) -> Database:
@@ -101,21 +96,7 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
         missing.setdefault(name, why)
     here = [name for name in loaded if name not in missing]
     marks = [mark for name in here for mark in bundle.impossible(name)]
-    return Database(connection, missing, marks, _filled(bundle, here), columns_of(connection))
-
-
-def _filled(bundle: Bundle, tables: Iterable[str]) -> dict[str, int]:
-    """Columns that have a value in each row, and of how many rows; every cell was looked at."""
-    filled: dict[str, int] = {}
-    for name in tables:
-        rows = bundle.count(name)
-        marked = {mark.column_name for mark in bundle.impossible(name)}  # may be unknown here
-        filled |= {
-            f"{name}.{c.name}": rows
-            for c in bundle.tables[name].columns
-            if not rows or not (c.nullable or c.name in marked)
-        }
-    return filled
+    return Database(connection, missing, marks, columns_of(connection))
 
 
 def connect() -> duckdb.DuckDBPyConnection:
@@ -187,7 +168,7 @@ def load_tables(
 
 
 def why_not(error: BundleError | duckdb.Error | OSError, table: Table) -> str:
-    """Why a table is left out, in words."""
+    """The reason why a table is left out, in words."""
     if isinstance(error, BundleError):
         return str(error)
     if isinstance(error, duckdb.OutOfMemoryException):
@@ -266,7 +247,7 @@ def array_of(column: Column, cells: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 def failed(database: Database, error: duckdb.Error, tables: Iterable[str]) -> str:
     """
-    Why a query could not be answered, in words.
+    The reason why a query could not be answered, in words.
 
     :param tables: that it reads, which may have numbers that nothing can be computed with.
     """
@@ -292,7 +273,7 @@ def query_failed(error: Exception) -> str:
 
 
 def in_a_line(error: Exception) -> str:
-    """What an engine says, without its hints."""
+    """An engine's message without its hints."""
     return str(error).splitlines()[0][:200]
 
 

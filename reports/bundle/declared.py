@@ -9,10 +9,15 @@ from mmscope.drgn.sections.registry import SECTIONS, modules
 from mmscope.drgn.tables import bounds
 from mmscope.drgn.tables.table import Heading, Table, declared
 from mmscope.reports.bundle import description
-from mmscope.reports.rows import profile_rows, watch_rows
+from mmscope.reports.rows.profile_rows import PROFILES_HEADING
+from mmscope.reports.rows.watch_rows import WATCH_HEADING
 
-# Their sections are read by no probe.
-OTHERS = (bounds, description, profile_rows, watch_rows)
-
-TABLES: dict[str, Table] = {t.name: t for t in declared([*modules(), *OTHERS], Table)}
-HEADINGS: dict[str, Heading] = {**SECTIONS, **{h.name: h for h in declared(OTHERS, Heading)}}
+OTHERS = (PROFILES_HEADING, WATCH_HEADING)  # that no probe reads
+HEADINGS: dict[str, Heading] = {**SECTIONS, **{heading.name: heading for heading in OTHERS}}
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        *declared([*modules(), bounds, description], Table),
+        *(table for heading in OTHERS for table in heading.tables),
+    )
+}

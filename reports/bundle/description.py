@@ -10,7 +10,6 @@ Costs nothing to speak of: a description has a few hundred bytes a column.
 Cannot know: whether the tables hold what it declares.
 """
 
-import marshal
 import re
 from collections.abc import Container
 from dataclasses import dataclass
@@ -31,11 +30,6 @@ ESCAPE = "backslashreplace"
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
 # A description is small (a few hundred bytes a column); anything far larger is not ours.
 MAX_DESCRIPTION_BYTES = 4 << 20
-# A text may be longer than it looks, or have a surrogate.
-_ODD = re.compile(r'[\ud800-\udfff]|\\"|\\u[dD]')
-# Schemas that are remembered.
-MAX_KNOWN, MAX_KNOWN_BYTES = 1000, 20_000
-_KNOWN: dict[bytes, list[Column]] = {}
 MAX_RESOURCES, MAX_COLUMNS, MAX_SECTIONS = 1000, 500, 1000
 
 Cell = int | float | str | bool | None
@@ -71,52 +65,39 @@ SECTIONS = Declared(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a bundle, as ``datapackage.json`` declares it."""
+    """
+    One table of a bundle, or folded stacks (``root;…;leaf value`` a line), as declared.
+
+    :ivar unit: of the values of folded stacks, which have no columns.
+    """
 
     name: str
     section: str
     title: str
     columns: list[Column]
     path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """Folded stacks of a bundle: ``root;…;leaf value`` a line."""
-
-    name: str
-    section: str
-    title: str
-    unit: str  # of the values
-    path: Path
+    unit: str = ""
 
 
 def table_of(resource: dict[str, Any], folder: Path) -> Table:
     """
-    A table, as a resource declares it.
+    A table, or folded stacks, as a resource declares it.
 
     :raises ValueError, KeyError, TypeError, AttributeError: it does not declare one.
     """
-    name, path, schema = resource["name"], resource["path"], resource["schema"]
+    name, path = resource["name"], resource["path"]
+    folded = resource.get("format") == "folded"
+    name, end = (name.removesuffix("_folded"), "folded") if folded else (name, "csv")
     if not IDENTIFIER.match(name):
         raise ValueError(f"table name {name!r} is not an identifier")
-    if path != f"{name}.csv":
-        raise ValueError(f"table {name} lies at {path!r}, not at {name}.csv")
-    described = _known_columns(name, schema)
-    section, title = (
-        short_text(str(resource.get(k, v))) for k, v in (("section", ""), ("title", name))
+    if path != f"{name}.{end}":
+        raise ValueError(f"table {name} lies at {path!r}, not at {name}.{end}")
+    described = [] if folded else _columns(name, resource["schema"])
+    section, title, unit = (
+        short_text(str(resource.get(key, otherwise)))
+        for key, otherwise in (("section", ""), ("title", name), ("unit", ""))
     )
-    return Table(name, section, title, list(described), folder / path)
-
-
-def _known_columns(name: str, schema: Any) -> list[Column]:
-    """:func:`_columns`; most bundles of a lake declare what the one before has declared."""
-    key = marshal.dumps((name, schema), 2)  # of a version in which equal values are equal bytes
-    if not (described := _KNOWN.get(key)):
-        described = _columns(name, schema)
-        if len(key) <= MAX_KNOWN_BYTES and len(_KNOWN) < MAX_KNOWN:
-            _KNOWN[key] = described
-    return described
+    return Table(name, section, title, described, folder / path, unit)
 
 
 def _columns(name: str, schema: Any) -> list[Column]:
@@ -129,16 +110,19 @@ def _columns(name: str, schema: Any) -> list[Column]:
             raise ValueError(f"column name {field['name']!r} is not an identifier")
         if field["type"] not in READERS:
             raise ValueError(f"column {name}.{field['name']} has type {field['type']!r}")
+        unit, help, holds = (
+            short_text(str(field.get(word, ""))) for word in ("unit", "description", "holds")
+        )
         described.append(
             Column(
                 field["name"],
                 field["type"],
                 not field.get("constraints", {}).get("required", False),
-                short_text(str(field.get("unit", ""))),
-                short_text(str(field.get("description", ""))),
+                unit,
+                help,
                 field["name"] in key,
-                short_text(str(field.get("holds", ""))),
-                *column_bounds(field, numbers),
+                holds,
+                *_bounds(field, numbers),
             )
         )
     if len({c.name for c in described}) < len(described) or not described:
@@ -148,24 +132,7 @@ def _columns(name: str, schema: Any) -> list[Column]:
     return described
 
 
-def folded_of(resource: dict[str, Any], folder: Path) -> Folded:
-    """
-    Folded stacks, as a resource declares them.
-
-    :raises ValueError, KeyError, TypeError, AttributeError: it does not declare such.
-    """
-    name, path = resource["name"].removesuffix("_folded"), resource["path"]
-    if not IDENTIFIER.match(name):
-        raise ValueError(f"stacks' name {name!r} is not an identifier")
-    if path != f"{name}.folded":
-        raise ValueError(f"stacks {name} lie at {path!r}, not at {name}.folded")
-    section, title = (
-        short_text(str(resource.get(k, v))) for k, v in (("section", ""), ("title", name))
-    )
-    return Folded(name, section, title, short_text(str(resource.get("unit", ""))), folder / path)
-
-
-def column_bounds(
+def _bounds(
     field: dict[str, Any], numbers: set[str]
 ) -> tuple[tuple[Bound, ...], tuple[Bound, ...], dict[str, tuple[Bound, Bound]]]:
     """
@@ -196,24 +163,6 @@ def column_bounds(
     return low, high, ranges
 
 
-class NewerFormat(Exception):
-    """A format that this version cannot know."""
-
-
-def known_format(number: Any) -> int:
-    """
-    The format that a bundle says it has.
-
-    :raises NewerFormat: it is newer than this reader.
-    :raises ValueError: it is not a format.
-    """
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise ValueError(f"format is {str(number)[:40]!r}")
-    if number > FORMAT:
-        raise NewerFormat(str(number)[:40])
-    return number
-
-
 def older(version: str, other: str) -> str:
     """The older one of two versions; empty if one of them is not a version."""
     numbers = version_number(version), version_number(other)
@@ -234,7 +183,7 @@ def check_plain(path: Path) -> None:
 
 def plain_texts(value: Any) -> Any:
     """
-    What JSON says, without what is too long or no text: surrogates are written out, and texts cut.
+    Values of JSON, without what is too long or no text: surrogates are written out, and texts cut.
 
     :raises RecursionError: it is too deep.
     """
@@ -245,13 +194,6 @@ def plain_texts(value: Any) -> Any:
     if isinstance(value, dict):
         return {short_text(name): plain_texts(item) for name, item in value.items()}
     return value
-
-
-def are_plain(text: str) -> bool:
-    """True if :func:`plain_texts` surely changes nothing of what a JSON text says."""
-    if _ODD.search(text):
-        return False
-    return max(map(len, text.split('"'))) <= MAX_TEXT
 
 
 def short_text(value: Any) -> Any:

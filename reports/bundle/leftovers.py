@@ -21,25 +21,29 @@ from typing import IO
 PREFIX, SUFFIX = ".{}.", ".partial"
 
 
-def claim(place: Path) -> int | None:
+def unfinished(path: Path, *, folder: bool = True) -> tuple[Path, int]:
     """
-    Lock a file or folder that was just made; returns the open file that holds the lock.
+    Make a folder, or a file, that takes a name when it is whole; returns it, and the descriptor of
+    what is open there and holds its lock: of a file, to be written.
 
-    None if it was taken for a leftover before it was locked: make another.
-
-    :raises OSError: it cannot be opened.
+    :raises OSError: it cannot be made.
     """
-    try:
-        lock = os.open(place, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    # A file system without locks: that is unknown there, and nothing is removed.
-    with contextlib.suppress(OSError):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    if place.exists():
-        return lock
-    os.close(lock)
-    return None
+    prefix = PREFIX.format(path.name)
+    while True:
+        if folder:
+            name = tempfile.mkdtemp(SUFFIX, prefix, path.parent)
+            try:
+                lock = os.open(name, os.O_RDONLY)
+            except FileNotFoundError:  # taken for a leftover before it was locked
+                continue
+        else:
+            lock, name = tempfile.mkstemp(SUFFIX, prefix, path.parent)
+        # A file system without locks: that is unknown there, and nothing is removed.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists(name):
+            return Path(name), lock
+        os.close(lock)
 
 
 def clear_up(path: Path) -> None:
@@ -83,24 +87,19 @@ def replaced(path: Path, mode: int, *, durable: bool = True) -> Iterator[IO[byte
     """
     try:
         clear_up(path)
-        lock = None
-        while lock is None:
-            descriptor, name = tempfile.mkstemp(
-                prefix=PREFIX.format(path.name), suffix=SUFFIX, dir=path.parent
-            )
-            lock = claim(Path(name))
+        place, lock = unfinished(path, folder=False)
         try:
-            with open(descriptor, "wb") as file:
+            with open(lock, "wb", closefd=False) as file:
                 yield file
                 file.flush()
                 if durable:
-                    os.fsync(descriptor)
-                # mkstemp made it for the owner alone.
-                os.fchmod(descriptor, mode)
-            os.replace(name, path)
+                    os.fsync(lock)
+                # It was made for the owner alone.
+                os.fchmod(lock, mode)
+            os.replace(place, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(name)
+                place.unlink()
             raise
         finally:
             os.close(lock)

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable
 
 from mmscope.drgn.opening.oldest_drgn import too_old
@@ -23,15 +24,15 @@ DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
 
 class Refused(Exception):
-    """What was given cannot be used. One line, for the user."""
+    """Input that cannot be used. One line, for the user."""
 
 
 class UsageError(Refused):
-    """What was asked for does not fit together."""
+    """Options that do not fit together."""
 
 
 def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Command:
-    """What declares commands of these: each has ``--verbose`` and what runs it."""
+    """A function that declares commands: each has ``--verbose`` and what runs it."""
 
     def command(
         name: str, run: Callable[[argparse.Namespace], int], help: str, text: str = ""
@@ -49,8 +50,27 @@ def say(text: str) -> None:
     print(f"mmscope: {visible(text)}", file=sys.stderr)
 
 
+def progress_line(words: Callable[[int, int], str]) -> Callable[[int, int], None] | None:
+    """
+    Progress in a line of a terminal, five times a second; silence in a pipe.
+
+    :param words: for two numbers that say how far it has come.
+    """
+    if not sys.stderr.isatty():
+        return None
+    last = 0.0
+
+    def show(done: int, other: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.2:
+            last = time.monotonic()
+            print(f"\r{words(done, other)}\x1b[K", end="\r", file=sys.stderr)
+
+    return show
+
+
 def discard_output() -> None:
-    """What could not be written stays buffered, and Python would fail over it again at exit."""
+    """Drop what could not be written: Python would fail over it again at exit."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -17,6 +17,7 @@ Cannot know: what numbers give away. A pid, an amount of memory, a point in time
 release and its modules may be familiar to those who know the machine.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -24,7 +25,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ from typing import Any
 from mmscope import FOLDER
 from mmscope.drgn.tables.rows import HOLDS, Column, columns
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.declared import HEADINGS
 from mmscope.reports.bundle.description import IDENTIFIER, BundleError, Cell, SectionResult
+from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.bundle.writer import Writer
 
 WORDS = "processes, functions of programs, commands, cgroups, hosts, files and labels are numbered"
@@ -75,14 +76,14 @@ TRACEPOINT_WORDS = {
     *("pid", "comm", "total-vm", "anon-rss", "file-rss", "shmem-rss", "uid", "pgtables"),
     *("oom_score_adj", "mt_mod", "DESTROY", "prio", "group_dead", "true", "false"),
 }
-
-
-KERNEL_STACKS = {heading.name for heading in HEADINGS.values() if heading.kernel_stacks}
+# Kinds of text that Names has a method for; others are names that are replaced whole.
+METHODS = {"kernel", "words", "comm", "frame", "command", "profile", "label", "source"}
+REDACT_MAP_HELP = "write which name has which number, for yourself; by default it is not kept"
 
 
 class Names:
     """
-    What names are replaced by.
+    Names and their stand-ins.
 
     :ivar given: (kind, name) to what stands for it.
     :ivar redaction: tells these numbers from another redaction's; chance, and made of no name.
@@ -93,19 +94,9 @@ class Names:
         self.given: dict[tuple[str, str], str] = {}
         self._numbers: dict[str, int] = {}
         self._standing: set[str] = set()
-        self._known: dict[str, Callable[[str], str]] = {
-            "kernel": self.kernel,
-            "words": self.words,
-            "comm": self.comm,
-            "frame": self.frame,
-            "command": self.command,
-            "profile": self.profile,
-            "label": self.label,
-            "source": self.source,
-        }
 
     def of(self, kind: str, name: str, form: str = "{kind}-{number}") -> str:
-        """What stands for a name of a kind, which is numbered when it is met first."""
+        """The stand-in of a name of a kind, which is numbered when it is met first."""
         if (kind, name) not in self.given:
             number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
             self.given[kind, name] = stands = form.format(kind=kind, number=number)
@@ -120,8 +111,9 @@ class Names:
         """
         if not text:
             return text
-        if known := self._known.get(holds):
-            return known(text)
+        if holds in METHODS:
+            replaced: str = getattr(self, holds)(text)
+            return replaced
         return self.of(holds or "text", text)
 
     def kernel(self, text: str) -> str:
@@ -164,11 +156,11 @@ class Names:
         return ";".join([self.comm(comm), *map(self.frame, frames)])
 
     def command(self, text: str) -> str:
-        """What was run; or which processes were watched."""
+        """A command that was run; or the processes that were watched."""
         return text if re.fullmatch(r"pid \d+( pid \d+)*", text) else self.of("command", text)
 
     def label(self, text: str) -> str:
-        """What the user called a recording. Its profile's name is made of it."""
+        """The user's label of a recording. Its profile's name is made of it."""
         return self.of("label", re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or text)
 
     def profile(self, name: str) -> str:
@@ -293,8 +285,11 @@ class RedactingWriter:
         self, name: str, title: str, stacks: Iterable[tuple[str, int]], *, unit: str, section: str
     ) -> int:
         """As :meth:`Writer.folded`."""
+        from mmscope.reports.bundle.declared import HEADINGS  # which imports every probe
+
         names = self._names
-        replaced = names.kernel if section in KERNEL_STACKS else names.stack
+        heading = HEADINGS.get(section)
+        replaced = names.kernel if heading and heading.kernel_stacks else names.stack
         return self._writer.folded(
             self._files.get(name) or names.own(name, "stacks"),
             names.words(title),
@@ -339,7 +334,12 @@ def redact(
     :raises BundleError: it cannot be written there.
     """
     lost: dict[str, list[str]] = {}
-    _learn_labels(bundle, names)
+    if "profile_recordings" in bundle.tables:
+        with contextlib.suppress(BundleError):
+            # Labels first: names of recordings and files are made of them.
+            for row in bundle.rows("profile_recordings"):
+                if isinstance(label := row.get("label"), str):
+                    names.label(label)
     with Writer(path, replace=replace, mode=mode) as plain:
         plain.made_of(bundle)
         writer = RedactingWriter(plain, names, bundle.target, _files(bundle, names))
@@ -367,17 +367,8 @@ def redact(
     return Bundle(path)
 
 
-def _learn_labels(bundle: Bundle, names: Names) -> None:
-    """Labels first: names of recordings and files are made of them."""
-    if "profile_recordings" in bundle.tables:
-        with contextlib.suppress(BundleError):
-            for row in bundle.rows("profile_recordings"):
-                if isinstance(label := row.get("label"), str):
-                    names.label(label)
-
-
 def _without(section: SectionResult, lost: Mapping[str, list[str]]) -> SectionResult:
-    """How a section fared, whose tables could not all be read."""
+    """The result of a section whose tables could not all be read."""
     if section.section not in lost:
         return section
     words = f"left out when names were replaced, as damaged: {', '.join(lost[section.section])}"
@@ -386,19 +377,46 @@ def _without(section: SectionResult, lost: Mapping[str, list[str]]) -> SectionRe
 
 
 @contextlib.contextmanager
-def redacted(bundles: Iterable[Bundle], names: Names) -> Iterator[list[Bundle]]:
-    """The same bundles with their names replaced, for as long as the block lasts."""
+def redacted(bundles: Iterable[Bundle], names: Names | None) -> Iterator[list[Bundle]]:
+    """The same bundles with their names replaced, if they are to be, as long as the block lasts."""
+    if names is None:
+        yield list(bundles)
+        return
     with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
         yield [redact(bundle, Path(folder, f"{n}"), names) for n, bundle in enumerate(bundles)]
 
 
-def write_map(names: Names, path: Path) -> None:
+def add_redact_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of commands that replace names on the way."""
+    parser.add_argument(
+        "--redact", action="store_true", help="replace names, as 'mmscope redact' does"
+    )
+    parser.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
+
+
+def wanted_names(args: argparse.Namespace) -> Names | None:
+    """Names to replace by, if that is asked for."""
+    if args.redact_map is not None and not args.redact:
+        raise UsageError("--redact-map goes with --redact")
+    refuse_old_map(args.redact_map)
+    return Names() if args.redact else None
+
+
+def refuse_old_map(path: Path | None) -> None:
+    """Before the work: a map that is there is that of another redaction."""
+    if path is not None and os.path.lexists(path):
+        raise UsageError(f"{path}: already exists; choose another name for the map")
+
+
+def write_map(names: Names | None, path: Path | None) -> None:
     """
-    Write what stands for what, for the owner's eyes alone.
+    Write what stands for what, for the owner's eyes alone, if that is asked for.
 
     :raises BundleError: there is such a file already, which may be the map of another redaction.
     :raises OSError: it cannot be written.
     """
+    if names is None or path is None:
+        return
     kinds: dict[str, dict[str, str]] = {}
     for (kind, name), stands in names.given.items():
         kinds.setdefault(kind, {})[stands] = name
@@ -412,7 +430,7 @@ def write_map(names: Names, path: Path) -> None:
 
 
 def _facts(target: Mapping[str, Cell], names: Names) -> dict[str, Cell]:
-    """What a bundle says of its machine, without what an earlier redaction says of itself."""
+    """Facts about the machine, without those of an earlier redaction."""
     found: dict[str, Cell] = {}
     for key, value in target.items():
         if key in REDACTED:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Writes a bundle: a folder of tables that one reading of one machine left behind.
+Writes a bundle: a folder of tables that one reading of one machine leaves.
 
 Written with the standard library alone, so that it can be made on the box.
 
@@ -18,7 +18,6 @@ import operator
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -33,20 +32,11 @@ from mmscope.reports.bundle.description import (
     FORMAT,
     BundleError,
     Cell,
-    Folded,
     SectionResult,
-    Table,
     check_plain,
     older,
 )
-from mmscope.reports.bundle.leftovers import (
-    PREFIX,
-    SUFFIX,
-    claim,
-    clear_up,
-    exchange,
-    to_disk,
-)
+from mmscope.reports.bundle.leftovers import clear_up, exchange, to_disk, unfinished
 from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
 
 PROFILE = "https://datapackage.org/profiles/2.0/datapackage.json"
@@ -79,15 +69,7 @@ class Writer:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             clear_up(path)
-            lock = None
-            while lock is None:
-                self._folder = Path(
-                    tempfile.mkdtemp(
-                        prefix=PREFIX.format(path.name), suffix=SUFFIX, dir=path.parent
-                    )
-                )
-                lock = claim(self._folder)
-            self._lock = lock
+            self._folder, self._lock = unfinished(path)
         except OSError as error:
             raise BundleError(f"{path}: cannot write there: {error.strerror}") from error
 
@@ -199,12 +181,12 @@ class Writer:
         )
         return count
 
-    def made_of(self, bundle: "Bundle") -> None:
+    def made_of(self, bundle: Bundle) -> None:
         """Mark what is written as no newer than a bundle that it is made of."""
         self._format = min(bundle.format, self._format)
         self._version = older(bundle.version, self._version)
 
-    def keep(self, bundle: "Bundle", *, without: Container[str]) -> None:
+    def keep(self, bundle: Bundle, *, without: Container[str]) -> None:
         """
         Take over another bundle's tables and stacks as they are.
 
@@ -212,7 +194,7 @@ class Writer:
         :raises BundleError: they cannot be read or written.
         """
         self.made_of(bundle)
-        here: list[Table | Folded] = [*bundle.tables.values(), *bundle.folded.values()]
+        here = [*bundle.tables.values(), *bundle.folded.values()]
         paths = {item.path.name: item.path for item in here}
         for resource in bundle.resources:
             if resource["name"] not in without:

@@ -51,7 +51,7 @@ def collect(
 
     for spec in specs:
         if progress is not None:
-            _tell_of(spec, source, progress)
+            _announce(spec, source, progress)
         section, found = run_section(spec, source, machine, verbose=verbose)
         for filled in found.tables:
             table = filled.table
@@ -67,7 +67,7 @@ def collect(
     return sections
 
 
-def _tell_of(spec: Section, source: Memory | Files, progress: Progress) -> None:
+def _announce(spec: Section, source: Memory | Files, progress: Progress) -> None:
     progress(spec.name, spec.title, 0, 0)
     if isinstance(source, Memory):
         source.progress = lambda done, total: progress(spec.name, spec.title, done, total)

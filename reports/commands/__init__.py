@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the user types: one file a command, and the commands of drgn."""
+"""Commands: one file each, and the commands of drgn."""

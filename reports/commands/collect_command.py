@@ -15,8 +15,13 @@ from mmscope.drgn.sections.prices import TO_READ_IT
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import Command
-from mmscope.reports.bundle.redact import Names, RedactingWriter
-from mmscope.reports.bundle.redact_options import add_redact_options, keep_map, wanted_names
+from mmscope.reports.bundle.redact import (
+    Names,
+    RedactingWriter,
+    add_redact_options,
+    wanted_names,
+    write_map,
+)
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import Progress, collect
 from mmscope.reports.collect.run_section import missing_sections
@@ -83,7 +88,7 @@ def run_collect(args: argparse.Namespace) -> int:
     names = wanted_names(args)
     with Writer(args.output, replace=args.force, mode=args.mode) as writer:
         sections, notes = read(args, writer, names)
-    keep_map(names, args.redact_map)
+    write_map(names, args.redact_map)
     if not args.no_findings:
         print_findings(args.output)
     # What was left out of a dump on purpose does not make the reading incomplete.

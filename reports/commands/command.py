@@ -130,7 +130,7 @@ def add_findings(command: Command) -> None:
 
 def add_report(command: Command) -> None:
     """Declare ``report``."""
-    from mmscope.reports.bundle.redact_options import add_redact_options
+    from mmscope.reports.bundle.redact import add_redact_options
 
     sub = command(
         "report",
@@ -154,7 +154,7 @@ def add_report(command: Command) -> None:
 
 def add_compare(command: Command) -> None:
     """Declare ``compare``."""
-    from mmscope.reports.bundle.redact_options import add_redact_options
+    from mmscope.reports.bundle.redact import add_redact_options
 
     sub = command(
         "compare",
@@ -212,7 +212,7 @@ def run_findings(args: argparse.Namespace) -> int:
 
 def run_report(args: argparse.Namespace) -> int:
     from mmscope.reports.bundle.bundle import Bundle
-    from mmscope.reports.bundle.redact_options import keep_map, replacing, wanted_names
+    from mmscope.reports.bundle.redact import redacted, wanted_names, write_map
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.missing import say_faults
@@ -221,13 +221,13 @@ def run_report(args: argparse.Namespace) -> int:
     names = wanted_names(args)
     faults: list[Fault] = []
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]
-    with replacing(bundles, names) as (bundle, *baselines):
+    with redacted(bundles, names) as (bundle, *baselines):
         verdict, comparison = evaluate(bundle), None
         for baseline in baselines:
             verdicts = evaluate(baseline), verdict
             comparison = compare(baseline, bundle, verdicts, draw=True)
         html = render(bundle, verdict, comparison, faults)
-    keep_map(names, args.redact_map)
+    write_map(names, args.redact_map)
     write(html, args.output, args.mode)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
         print(f"{args.output}: {args.output.stat().st_size:,} bytes")
@@ -235,7 +235,7 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def run_compare(args: argparse.Namespace) -> int:
-    from mmscope.reports.bundle.redact_options import keep_map, wanted_names
+    from mmscope.reports.bundle.redact import wanted_names, write_map
     from mmscope.reports.commands.compare_command import run
 
     if args.bundles.count(VERSUS) != 1:
@@ -246,29 +246,14 @@ def run_compare(args: argparse.Namespace) -> int:
         raise UsageError("a side has no bundle: mmscope compare A… -- B…")
     names = wanted_names(args)
     code = run(sides, args.format, args.output, names, args.mode, verbose=args.verbose)
-    keep_map(names, args.redact_map)
+    write_map(names, args.redact_map)
     return code
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    from mmscope.drgn.tables.rows import columns
-    from mmscope.drgn.tables.terminal import print_rows
-    from mmscope.reports.commands.doctor import Check, PriceHere, checks, prices_here
-    from mmscope.reports.commands.doctor_summary import summary
+    from mmscope.reports.commands import doctor
 
-    if not args.all:
-        print(summary(checks(), prices_here()))
-        return DONE
-    for title, row_type, rows in (
-        ("", Check, checks()),
-        ("What it costs this host to be read", PriceHere, prices_here()),
-    ):
-        described = columns(row_type)
-        names = [c.name for c in described]
-        if title:
-            print()
-        print_rows(described, ([getattr(row, name) for name in names] for row in rows), title=title)
-    return DONE
+    return doctor.run(args)
 
 
 if __name__ == "__main__":

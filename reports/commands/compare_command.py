@@ -4,7 +4,7 @@
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,13 @@ from mmscope.drgn.tables.terminal import AMOUNT, print_prose, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE
-from mmscope.reports.bundle.redact import Names
-from mmscope.reports.bundle.redact_options import replacing
+from mmscope.reports.bundle.redact import Names, redacted
 from mmscope.reports.compare import groups_view
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
 from mmscope.reports.compare.groups_view import amount, signed, unit_of
 from mmscope.reports.compare.host_groups import as_rows, groups_of, hosts_of, parts_of, unlike
 from mmscope.reports.compare.host_measures import WORDS, Group, Host, Measured
-from mmscope.reports.compare.ledger_changes import LedgerChanges
 from mmscope.reports.compare.relation import same_names
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import evaluate
@@ -72,7 +70,7 @@ def run(
     faults: list[Fault] = []
     tables, same = _tables(groups, parts, hosts, form)
     if pair:
-        with replacing(every, names) as shown:
+        with redacted(every, names) as shown:
             before, after = shown
             changes, dates = _changes(before, after, words, output, mode, form, faults)
         if form == "table":
@@ -99,7 +97,7 @@ def run(
 def _tables(
     groups: Sequence[Group], parts: Sequence[Group], hosts: Sequence[Host], form: str
 ) -> tuple[Tables, list[str]]:
-    """What is printed of groups of hosts: all of it for a program; and what is the same on all."""
+    """Tables of groups of hosts, all of them for a program; and lines on what is the same."""
     if form == "table":
         return [
             ("groups", "A against B: medians and ranges", *_groups(groups, hosts)),
@@ -116,7 +114,7 @@ def _tables(
 
 
 def _print_last(same: Sequence[str], lacks: Sequence[str], form: str) -> None:
-    """What the tables do not have: a line each, to stderr where a program reads the tables."""
+    """Print what the tables do not have, to stderr where a program reads the tables."""
     for texts in filter(None, (same, lacks)):
         if form == "table":
             print()
@@ -154,7 +152,7 @@ def _changes(
     form: str,
     faults: list[Fault],
 ) -> tuple[Tables, tuple[str, str]]:
-    """What changed most, as tables, and what a reader calls the two; and the report, if wanted."""
+    """Tables of what changed most, and what a reader calls the two; write the report, if wanted."""
     verdicts = evaluate(before), evaluate(after)
     comparison = compare(before, after, verdicts, draw=output is not None)
     shown = view(comparison)
@@ -174,39 +172,8 @@ def _changes(
         ]
         for item in shown.findings
     ]
-    tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
-    changes: Tables = [
-        (
-            "ledger",
-            "Where the memory went",
-            [
-                *_texts("class"),
-                *_amounts(*sides, "difference"),
-                *_texts("most of it", "table"),
-            ],
-            _steps(comparison.ledger),
-        ),
-        (
-            "findings",
-            "Findings that changed",
-            _texts(
-                "change", "severity", "title", "other side" if form == "table" else "other_side"
-            ),
-            findings,
-        ),
-        (
-            "changes",
-            "What changed most",
-            [*_texts("table", "row"), *_amounts(*sides, "difference")],
-            tops,
-        ),
-    ]
-    return changes, dates
-
-
-def _steps(ledger: LedgerChanges | None) -> list[list[Any]]:
-    """How much the classes of memory grew, and who most of it is."""
-    return [
+    # How much the classes of memory grew, and who most of it is.
+    ledger = [
         [
             step.name,
             display.size(step.before),
@@ -215,8 +182,27 @@ def _steps(ledger: LedgerChanges | None) -> list[list[Any]]:
             step.owner and f"{step.owner}: {display.signed_size(step.owner_bytes)}",
             step.table,
         ]
-        for step in (ledger.steps if ledger else [])
+        for step in (comparison.ledger.steps if comparison.ledger else [])
     ]
+    tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
+    amounts = _amounts(*sides, "difference")
+    other = "other side" if form == "table" else "other_side"
+    changes: Tables = [
+        (
+            "ledger",
+            "Where the memory went",
+            [*_texts("class"), *amounts, *_texts("most of it", "table")],
+            ledger,
+        ),
+        (
+            "findings",
+            "Findings that changed",
+            _texts("change", "severity", "title", other),
+            findings,
+        ),
+        ("changes", "What changed most", [*_texts("table", "row"), *amounts], tops),
+    ]
+    return changes, dates
 
 
 def _print(tables: Tables, words: list[str], form: str) -> None:
@@ -244,7 +230,7 @@ def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column],
     ]
     cells = [
         [
-            _words(row),
+            WORDS.get(row.measure, row.measure),
             *groups_view.sides(row),
             None if row.difference is None else signed(row),
             None
@@ -254,34 +240,29 @@ def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column],
         for row in groups_view.told_of(rows)
         if not groups_view.equal(row, len(hosts))
     ]
-    told = [any(row[at] is not None for row in cells) for at in range(len(described))]
-    return list(itertools.compress(described, told)), [
-        list(itertools.compress(row, told)) for row in cells
+    known = [any(row[at] is not None for row in cells) for at in range(len(described))]
+    return list(itertools.compress(described, known)), [
+        list(itertools.compress(row, known)) for row in cells
     ]
-
-
-def _words(row: Group) -> str:
-    """What a measure, or a part of what was recorded, is called."""
-    return WORDS.get(row.measure, row.measure)
 
 
 def _same_on_all(groups: Sequence[Group], hosts: Sequence[Host]) -> list[str]:
-    """What is the same on every host, in one line."""
+    """One line on what is the same on every host."""
     _, same = groups_view.heads_of(hosts)
     said = [f"{name} {text}" for name, text in same]
-    said += [
-        f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}"
-        for row in groups
-        if groups_view.equal(row, len(hosts))
-    ]
+    said += _values(row for row in groups if groups_view.equal(row, len(hosts)))
     return [f"The same on every host: {'; '.join(said)}."] if said else []
+
+
+def _values(rows: Iterable[Group]) -> list[str]:
+    return [f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}" for row in rows]
 
 
 def _pair(rows: Sequence[Group], dates: tuple[str, str]) -> tuple[list[Column], list[list[Any]]]:
     """One bundle a side: what differs, or is known of one alone."""
     return [*_texts("measure"), *_amounts(*dates, "difference")], [
         [
-            _words(row),
+            WORDS.get(row.measure, row.measure),
             amount(row.a_median, row.unit),
             amount(row.b_median, row.unit),
             None if row.difference is None else signed(row),
@@ -293,11 +274,7 @@ def _pair(rows: Sequence[Group], dates: tuple[str, str]) -> tuple[list[Column], 
 
 def _same(rows: Sequence[Group]) -> list[str]:
     """The measures that two bundles agree in, in one line."""
-    same = [
-        f"{WORDS[row.measure]} {amount(row.a_median, row.unit)}"
-        for row in rows
-        if row.a_median == row.b_median and row.a_median is not None
-    ]
+    same = _values(row for row in rows if row.a_median == row.b_median and row.a_median is not None)
     return [f"The same in both: {'; '.join(same)}."] if same else []
 
 

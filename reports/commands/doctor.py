@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What can be read on this machine, what cannot, and what would change that.
+``mmscope doctor``: what can be read on this machine, what cannot, and what would change that.
 
 Looks, and changes nothing. Each source is one row: usable or not, what for, and the command,
 boot parameter or package that would make it usable. What its reading costs this host is a table of
 its own (``prices``); what is dear is not read here either. Files are opened, not read, as far as
-that tells; /proc/PID/maps is opened by a process that may be left behind.
+that tells; /proc/PID/maps is opened by a process that may outlive it.
 """
 
+import argparse
 import dataclasses
 import errno
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mmscope.drgn.opening.no_debug_info import why_not_here
@@ -22,10 +25,12 @@ from mmscope.drgn.owners.alloc_tags import NEVER, NOT_COMPILED_IN
 from mmscope.drgn.owners.slab_owner import NO_TRACKS
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
+from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import column, table_row
+from mmscope.drgn.tables.terminal import print_dataclasses
 from mmscope.perf import perf_events, recipe
 from mmscope.perf.os_release import os_release
-from mmscope.reports.bundle.outcome import FULL_INSTALL
+from mmscope.reports.bundle.outcome import DONE, FULL_INSTALL
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.watch.samples import WHAT_HELPS, Sampler, thp_order
 
@@ -43,7 +48,7 @@ class Check:
 
 @table_row
 class PriceHere:
-    """What it costs this host that a file is read."""
+    """Price of reading a file on this host."""
 
     files: str = column(holds="words", key=True, help="patterns of paths")
     locks: str = column(holds="words", help="what the kernel holds meanwhile")
@@ -86,10 +91,21 @@ NEEDS = {
 CONFIGS = ("/boot/config-{release}", "/lib/modules/{release}/config")
 DEBUGFS = Path("/sys/kernel/debug")
 MOUNT_DEBUGFS = "mount -t debugfs none /sys/kernel/debug"
-# Before the name of a source that has the same remedy.
-AS_FOR = "as for "
 # What findings and reports are made with; they may be made on another machine.
 LIBRARIES = ("duckdb", "jinja2")
+# Wider lines are hard to read.
+WIDTH = 100
+
+
+def run(args: argparse.Namespace) -> int:
+    rows, costs = checks(), prices_here()
+    if args.all:
+        print_dataclasses(Check, said_once(rows))
+        print()
+        print_dataclasses(PriceHere, costs, title="What it costs this host to be read")
+    else:
+        print(summary(rows, costs))
+    return DONE
 
 
 def checks() -> list[Check]:
@@ -98,14 +114,14 @@ def checks() -> list[Check]:
     rows = [_memory(), *_symbols(release)]
     rows += [_text(path, gives) for path, gives in TEXT_SOURCES]
     rows += [_hugetlb(), _page_owner(release), _slab_owner(), _alloc_tags(release)]
-    return said_once([*rows, watched(), *_recipes(), *_programs()])
+    return [*rows, watched(), *_recipes(), *_programs()]
 
 
 def said_once(rows: list[Check]) -> list[Check]:
     """The same, where several have the same remedy with that at the first of them alone."""
     first: dict[str, str] = {}
     return [
-        dataclasses.replace(row, change=f"{AS_FOR}{said}")
+        dataclasses.replace(row, change=f"as for {said}")
         if row.change and (said := first.setdefault(row.change, row.source)) != row.source
         else row
         for row in rows
@@ -114,7 +130,7 @@ def said_once(rows: list[Check]) -> list[Check]:
 
 def prices_here(root: str = "/") -> list[PriceHere]:
     """
-    What it costs this host to be read: for its memory, for what turns interrupts off, and for what
+    List what reading costs this host: of its memory, of what turns interrupts off, and for what
     is read otherwise or not at all.
     """
     rows = []
@@ -131,7 +147,7 @@ def prices_here(root: str = "/") -> list[PriceHere]:
 
 def watched(root: str = "/") -> Check:
     """
-    What `mmscope watch` can sample here, and what a sample costs.
+    Check what `mmscope watch` can sample here, and what a sample costs.
 
     :param root: the folder that has proc/ and sys/ in it.
     """
@@ -153,11 +169,14 @@ def watched(root: str = "/") -> Check:
         "watch",
         "in part" if any_read else "no",
         gives,
-        "; ".join(
-            why.removesuffix(f"; {prices.TO_READ_IT}").partition(" (")[0] for why in unread.values()
-        ),
+        "; ".join(_reason(why).partition(" (")[0] for why in unread.values()),
         "; ".join(change) or "mount proc and sysfs",
     )
+
+
+def _reason(why: str) -> str:
+    """The reason why a file is left out, without how to read it nonetheless."""
+    return why.removesuffix(f"; {prices.TO_READ_IT}")
 
 
 def _check(source: str, gives: str, reason: str | None, change: str | None) -> Check:
@@ -187,7 +206,7 @@ def _memory() -> Check:
 
 
 def _symbols(release: str) -> Iterator[Check]:
-    """What says where things are in the kernel's memory: its own BTF, or else debug symbols."""
+    """Layouts of the kernel's memory: its own BTF, or else debug symbols."""
     gives = "layouts and addresses of this kernel's structures: needed to read memory"
     own = _check("BTF and kallsyms", gives, why_not_here(), None)
     if own.usable == "yes":
@@ -253,16 +272,14 @@ def _page_owner(release: str) -> Check:
 
 
 def _slab_owner() -> Check:
-    path = DEBUGFS / "slab"
-    gives = "who owns slab objects"
+    source, gives = f"{DEBUGFS}/slab/*/alloc_traces", "who owns slab objects"
     if trouble := _debugfs():
-        return _check(f"{path}/*/alloc_traces", gives, *trouble)
-    if next(path.glob("*/alloc_traces"), None) is not None:
-        why = str(prices.why_left_out("/", prices.ALLOC_TRACES[1:]))
-        reason = why.removesuffix(f"; {prices.TO_READ_IT}")
-        return Check(f"{path}/*/alloc_traces", "if asked", gives, reason, "collect --all")
+        return _check(source, gives, *trouble)
+    if next((DEBUGFS / "slab").glob("*/alloc_traces"), None) is not None:
+        reason = _reason(str(prices.why_left_out("/", prices.ALLOC_TRACES[1:])))
+        return Check(source, "if asked", gives, reason, "collect --all")
     reason, _, change = NO_TRACKS.partition("; ")
-    return _check(f"{path}/*/alloc_traces", gives, reason, change)
+    return _check(source, gives, reason, change)
 
 
 def _alloc_tags(release: str) -> Check:
@@ -280,7 +297,7 @@ def _alloc_tags(release: str) -> Check:
 
 
 def _debugfs() -> tuple[str, str] | None:
-    """Why debugfs cannot be read, and what to do; None if it can."""
+    """The reason why debugfs cannot be read, and what to do; None if it can."""
     try:
         entries = os.listdir(DEBUGFS)
     except PermissionError:
@@ -302,7 +319,7 @@ def _configured(release: str, option: str) -> bool | None:
 
 
 def _programs() -> Iterator[Check]:
-    """What a report is made with."""
+    """Libraries that reports are made with."""
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     yield _check(
         "findings and reports",
@@ -313,31 +330,26 @@ def _programs() -> Iterator[Check]:
 
 
 def _recipes() -> list[Check]:
-    """What `mmscope record` can do here."""
+    """Recipes of `mmscope record` that can run here."""
     machine = perf_events.look()
     rows = []
     for name in recipe.names():
         wanted = recipe.load(name)
-        less: list[str] = []
         try:
             plan = perf_events.plan(wanted, machine)
         except perf_events.Unavailable as reason:
-            why, change = _remedy([str(reason)], wanted.needs)
-            rows.append(_check(f"record {name}", wanted.title, why, change))
-            continue
-        less += dict.fromkeys(reason for _, reason in plan.missing)
-        less += plan.notes
-        if less:
-            why, change = _remedy(less, wanted.needs)
-            rows.append(Check(f"record {name}", "in part", wanted.title, why, change))
+            usable, less = "no", [str(reason)]
         else:
-            rows.append(_check(f"record {name}", wanted.title, None, None))
+            less = [*dict.fromkeys(reason for _, reason in plan.missing), *plan.notes]
+            usable = "in part" if less else "yes"
+        why, change = _remedy(less, wanted.needs) if less else (None, None)
+        rows.append(Check(f"record {name}", usable, wanted.title, why, change))
     return rows
 
 
 def _remedy(reasons: list[str], needs: str) -> tuple[str, str]:
     """
-    Why a recipe is not usable, and the commands that change that.
+    Split the reasons why a recipe is not usable from the commands that change that.
 
     :param reasons: of perf_events; some end with a command.
     :param needs: what the recipe says that it needs, where none does.
@@ -363,8 +375,7 @@ def _text(path: str, gives: str) -> Check:
         more = ", with CAP_SYS_PTRACE" if path.endswith("/maps") else ""
         return _check(path, gives, error.strerror or "cannot be read", f"run as root{more}")
     if why := prices.why_left_out("/", path[1:]):
-        reason = why.removesuffix(f"; {prices.TO_READ_IT}")
-        return Check(path, "if asked", gives, reason, "collect --all, watch --all")
+        return Check(path, "if asked", gives, _reason(why), "collect --all, watch --all")
     return _check(path, gives, None, None)
 
 
@@ -381,3 +392,55 @@ def _try(path: str) -> None:
     with open(path, "rb") as file:
         if path == prices.PRESSURE:  # that it is off shows when it is read
             file.read(1)
+
+
+def summary(checks: Sequence[Check], costs: Iterable[PriceHere], width: int = 0) -> str:
+    """
+    The rows of ``doctor`` as paragraphs.
+
+    :param width: of a line; by default the terminal's, at most :data:`WIDTH`.
+    """
+    width = width or min(shutil.get_terminal_size().columns, WIDTH)
+    lines: list[str] = []
+
+    def say(text: str, first: str = "") -> None:
+        lines.extend(
+            textwrap.wrap(
+                visible(text),
+                width,
+                initial_indent=first,
+                subsequent_indent=" " * max(len(first), 2) + "  " * first.isspace(),
+                break_on_hyphens=False,
+            )
+        )
+
+    say(f"Usable: {', '.join(check.source for check in checks if check.usable == 'yes')}")
+    for title, those in (
+        ("Usable in part", [check for check in checks if check.usable == "in part"]),
+        ("Not usable", [check for check in checks if check.usable not in ("yes", "in part")]),
+    ):
+        if those:
+            lines += ["", f"{title}:"]
+        groups: dict[str, list[Check]] = {}
+        for check in those:
+            groups.setdefault(check.change or check.source, []).append(check)
+        for group in groups.values():
+            say(f"{', '.join(check.source for check in group)}: {_reasons(group)}", "  ")
+            if change := group[0].change:
+                say(change, "    -> ")
+    spared = [cost for cost in costs if cost.here.startswith("left out")]
+    if spared:
+        lines += ["", "Left out, as reading it could hurt this host:"]
+        for cost in spared:
+            say(f"{cost.files}: {cost.here.removeprefix('left out, ')}", "  ")
+    lines.append("")
+    say("'mmscope doctor --all': what each of them gives, and what reading it costs.")
+    return "\n".join(lines)
+
+
+def _reasons(group: Iterable[Check]) -> str:
+    """Reasons why they are not usable; what each alone misses, an event, is left out."""
+    said = [check.reason or "" for check in group]
+    if len(said) > 1:
+        said = [reason.rpartition(": ")[2] for reason in said]
+    return "; ".join(dict.fromkeys(filter(None, said)))

@@ -20,7 +20,7 @@ Usages = Mapping[str, Callable[[], str]]
 
 def completions(before: str, usages: Usages) -> list[str] | None:
     """
-    What the last word of a line may become; None if the line is not a command.
+    Completions of the last word of a line; None if the line is not a command.
 
     :param before: the line up to the cursor.
     """
@@ -71,7 +71,7 @@ def install() -> None:
                 usages = {name: command.format_usage for name, command in enabled}
             found = completions(before, usages)
             if found is not None:
-                # What is replaced begins behind the last delimiter; % and - are such.
+                # What is replaced begins after the last delimiter; % and - are such.
                 fixed = readline.get_begidx() - (before.rfind(" ") + 1)
                 found = [word[fixed:] for word in found]
         if found is None:

@@ -21,7 +21,7 @@ import logging
 import pkgutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,12 @@ from drgn import Program, ProgramFlags
 
 from mmscope import FOLDER
 from mmscope.reports.bundle.outcome import FULL_INSTALL
-from mmscope.reports.commands.drgn_commands import COMMANDS, SectionCommand
+from mmscope.reports.commands.drgn_commands import COMMANDS
 from mmscope.reports.commands.drgn_completion import install
 
 if TYPE_CHECKING:
     from mmscope.drgn.sections.memory import Memory
-    from mmscope.drgn.sections.section import Filled
+    from mmscope.drgn.sections.section import Filled, Found
 
 
 def address(text: str) -> str:
@@ -66,7 +66,7 @@ def memory_of(prog: Program, *, afresh: bool = False) -> "Memory":
     """
     The reading that a session's commands share, as long as the target stands still.
 
-    Of one that does not, what the user said of it is kept.
+    What the user said of a live one is kept.
 
     :param afresh: nothing that was read is believed any more.
     """
@@ -77,14 +77,14 @@ def memory_of(prog: Program, *, afresh: bool = False) -> "Memory":
 
         return registry.consumers()
 
-    kept: Memory | None = prog.cache.get("mmscope")
-    if kept is None or kept.live or afresh:
-        told = kept.rmap_node_ns if kept else None
-        prog.cache["mmscope"] = kept = Memory(prog, consumers=consumers, rmap_node_ns=told)
-    return kept
+    memory: Memory | None = prog.cache.get("mmscope")
+    if memory is None or memory.live or afresh:
+        node_ns = memory.rmap_node_ns if memory else None
+        prog.cache["mmscope"] = memory = Memory(prog, consumers=consumers, rmap_node_ns=node_ns)
+    return memory
 
 
-def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Namespace) -> None:
+def run_section_command(entry: dict[str, str], prog: Program, args: argparse.Namespace) -> None:
     """Run a section and print its tables."""
     from drgn.commands import CommandError
 
@@ -94,7 +94,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     from mmscope.reports.commands.show_command import print_tables
     from mmscope.reports.commands.target_options import nanoseconds
 
-    memory, spec = memory_of(prog), pkgutil.resolve_name(entry.place)
+    memory, spec = memory_of(prog), pkgutil.resolve_name(entry["place"])
     if getattr(args, "rmap_node_ns", None) is not None:
         try:
             memory.rmap_node_ns = nanoseconds(args.rmap_node_ns)
@@ -116,14 +116,10 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
         # It may have failed because of symbols that the user loads now.
         memory_of(prog, afresh=True)
     if section.status in ("failed", "absent"):
-        raise CommandError(f"{entry.section}: {section.message}")
-    tables, top = found.tables, entry.top
-    if entry.picks and args.wanted is not None:
-        tables, top = rows_of(tables, entry.picks, args.wanted), None
-        if not any(filled.rows for filled in tables):
-            words = f"no {entry.picks} {args.wanted} in {sizes(found.tables, entry.picks)}"
-            # Why it may be missing; how the tables were made is another matter.
-            raise CommandError("; ".join([words, *found.notes, *found.unlisted]))
+        raise CommandError(f"{section.section}: {section.message}")
+    tables, top, picks = found.tables, int(entry["top"] or 0), entry["picks"]
+    if picks and args.wanted is not None:
+        tables, top = rows_with(found, picks, args.wanted), 0
     if args.format == "table":
         tables = to_look_at(tables, top if args.top is None else args.top)
     else:
@@ -131,7 +127,7 @@ def run_section_command(entry: SectionCommand, prog: Program, args: argparse.Nam
     print_tables(tables, args.format, machine)
     if section.message:
         status = "partial: " if section.status == "partial" else ""
-        warn(f"{entry.section}: {status}{section.message}")
+        warn(f"{section.section}: {status}{section.message}")
 
 
 def warn(text: str) -> None:
@@ -141,24 +137,25 @@ def warn(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def rows_of(tables: Sequence["Filled"], column: str, wanted: Any) -> list["Filled"]:
-    """Of the tables that have a column, the rows with a value in it."""
-    return [
-        dataclasses.replace(
-            filled, rows=[row for row in filled.rows if getattr(row, column) == wanted]
-        )
-        for filled in tables
-        if column in filled.table.row.__annotations__
+def rows_with(found: "Found", column: str, wanted: Any) -> list["Filled"]:
+    """
+    Rows with a value in a column, of the tables that have it.
+
+    :raises CommandError: there is none.
+    """
+    from drgn.commands import CommandError
+
+    having = [each for each in found.tables if column in each.table.row.__annotations__]
+    tables = [
+        dataclasses.replace(each, rows=[row for row in each.rows if getattr(row, column) == wanted])
+        for each in having
     ]
-
-
-def sizes(tables: Sequence["Filled"], column: str) -> str:
-    """Where a value was looked for."""
-    return ", ".join(
-        f"{filled.table.name} ({len(filled.rows):,} rows)"
-        for filled in tables
-        if filled.rows and column in filled.table.row.__annotations__
-    )
+    if not any(filled.rows for filled in tables):
+        sizes = (f"{each.table.name} ({len(each.rows):,} rows)" for each in having if each.rows)
+        words = f"no {column} {wanted} in {', '.join(sizes)}"
+        # Why it may be missing; how the tables were made is another matter.
+        raise CommandError("; ".join([words, *found.notes, *found.unlisted]))
+    return tables
 
 
 def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
@@ -246,7 +243,7 @@ def run(
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong, and what is missing."""
+    """An error as a line: what went wrong, and what is missing."""
     if isinstance(error, ModuleNotFoundError):
         return f"needs {error.name}, which {sys.executable} does not have: {FULL_INSTALL}"
     if isinstance(error, ImportError):
@@ -263,16 +260,16 @@ def one_line(error: Exception) -> str:
     return visible(str(error) if isinstance(error, known) else explain(error))
 
 
-def section_arguments(entry: SectionCommand) -> list[Any]:
-    """What a section's command takes, ``--help`` aside."""
+def section_arguments(entry: dict[str, str]) -> list[Any]:
+    """Arguments of a section's command, ``--help`` aside."""
     from drgn.commands import argument
 
     arguments = []
-    if entry.picks:
-        metavar, read = PICKS[entry.picks]
-        about = f"only rows with this {entry.picks}"
+    if picks := entry["picks"]:
+        metavar, read = PICKS[picks]
+        about = f"only rows with this {picks}"
         arguments = [argument("wanted", nargs="?", metavar=metavar, type=read, help=about)]
-    rows = "all" if entry.top is None else str(entry.top)
+    rows = entry["top"] or "all"
     arguments += [
         argument(
             "--top",
@@ -287,7 +284,7 @@ def section_arguments(entry: SectionCommand) -> list[Any]:
             help="table to look at, csv or json for a program",
         ),
     ]
-    if entry.section in ("ksm", "rmap_cost"):
+    if entry["section"] in ("ksm", "rmap_cost"):
         arguments.append(
             argument(
                 "--rmap-node-ns",
@@ -305,10 +302,11 @@ def register() -> None:
 
     show_help = argument("-h", "--help", action="store_true", help="show this help")
     for entry in COMMANDS:
+        description = entry["description"]
         linux_kernel_command(
-            name=entry.name,
-            description=entry.description,
-            long_description=f"Print {entry.description}: section {entry.section} of mmscope.",
+            name=entry["name"],
+            description=description,
+            long_description=f"Print {description}: section {entry['section']} of mmscope.",
             arguments=(show_help, *section_arguments(entry)),
         )(functools.partial(run, functools.partial(run_section_command, entry)))
     linux_kernel_command(

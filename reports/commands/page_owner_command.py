@@ -7,14 +7,12 @@ Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
 
 import argparse
 import os
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.text.page_owner_series import Series, read_series
-from mmscope.drgn.text.page_owner_text import CULL_KEYS, Progress, Selection, read_page_owner
+from mmscope.drgn.text.page_owner_text import CULL_KEYS, Selection, read_page_owner
 from mmscope.drgn.text.text_source import Source, TextError, recognise_source
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.outcome import (
@@ -22,15 +20,13 @@ from mmscope.reports.bundle.outcome import (
     INCOMPLETE,
     Command,
     UsageError,
+    progress_line,
     say,
     unexpected,
 )
 from mmscope.reports.watch import page_owner
 
-Options = Mapping[str, Mapping[str, Any]]
-
 DEBUGFS = "/sys/kernel/debug"
-SHORT = {"--output": "-o"}
 
 
 def add_commands(command: Command) -> None:
@@ -45,8 +41,24 @@ def add_commands(command: Command) -> None:
     )
     sub.set_defaults(unopened=(TextError, OSError), explain=unexpected)
     sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order")
-    add_options(sub, SERIES)
-    add_options(sub, OUTPUT)
+    sub.add_argument(
+        "--stacks",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="show_stacks_handles, which has the stacks of handles; several show reused ones",
+    )
+    sub.add_argument(
+        "--interval",
+        type=positive,
+        metavar="S",
+        help="seconds between the files, in the order of the numbers in their names, else as "
+        "given (default: by the times in their names, else change times)",
+    )
+    sub.add_argument(
+        "--top", type=int, default=page_owner.TOP, metavar="N", help="lines to print (default: 20)"
+    )
+    add_output_options(sub)
     add_selection_options(sub)
 
     sub = command(
@@ -94,7 +106,7 @@ def add_commands(command: Command) -> None:
         "--debugfs", type=Path, default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}"
     )
     add_price_options(sub)
-    add_options(sub, OUTPUT, required=["--output"])
+    add_output_options(sub, required=True)
 
 
 def add_price_options(parser: Any) -> None:
@@ -107,14 +119,6 @@ def add_price_options(parser: Any) -> None:
         "or disturb the allocator; 'mmscope doctor' lists them. This is the default",
     )
     which.add_argument("--all", action="store_true", help="read these files, too")
-
-
-def add_options(parser: Any, options: Options, required: Sequence[str] = ()) -> None:
-    """Declare options to argparse."""
-    for name, said in options.items():
-        names = [SHORT[name], name] if name in SHORT else [name]
-        more = {"required": True} if name in required else {}
-        parser.add_argument(*names, **said, **more)
 
 
 def positive(text: str) -> float:
@@ -142,69 +146,48 @@ def names(text: str) -> list[bytes]:
     return [os.fsencode(word) for word in text.split(",") if word]
 
 
-SERIES: Options = {
-    "--stacks": {
-        "action": "append",
-        "default": [],
-        "metavar": "FILE",
-        "help": "show_stacks_handles, which has the stacks of handles; several show reused ones",
-    },
-    "--interval": {
-        "type": positive,
-        "metavar": "S",
-        "help": "seconds between the files, in the order of the numbers in their names, else as "
-        "given (default: by the times in their names, else change times)",
-    },
-    "--top": {
-        "type": int,
-        "default": page_owner.TOP,
-        "metavar": "N",
-        "help": "lines to print (default: 20)",
-    },
-}
-OUTPUT: Options = {
-    "--output": {"type": Path, "metavar": "BUNDLE", "help": "folder to make"},
-    "--force": {"action": "store_true", "help": "replace a bundle that is there"},
-    "--mode": modes.OPTION,
-    "--page-size": {
-        "type": int,
-        "metavar": "BYTES",
-        "help": "page size of the host (default: this machine's)",
-    },
-    "--total-pages": {
-        "type": int,
-        "metavar": "N",
-        "help": "pages of the host, for shares of its memory",
-    },
-}
-# What to count of a ``page_owner`` file.
-SELECTION: Options = {
-    "--pid": {"type": numbers, "default": [], "metavar": "N,…", "help": "threads"},
-    "--tgid": {"type": numbers, "default": [], "metavar": "N,…", "help": "processes"},
-    "--comm": {"type": names, "default": [], "metavar": "NAME,…", "help": "task names"},
-    "--order": {"type": numbers, "default": [], "metavar": "N,…", "help": "orders"},
-    "--gfp": {
-        "metavar": "NAME|…",
-        "help": "flags that must be set as printed, or one mask as printed",
-    },
-    "--module": {
-        "type": names,
-        "default": [],
-        "metavar": "NAME,…",
-        "help": "modules in the stack",
-    },
-    "--since": {"type": int, "metavar": "NS", "help": "allocated at or after this ts"},
-    "--until": {"type": int, "metavar": "NS", "help": "allocated at or before this ts"},
-}
+def add_output_options(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Declare the options of commands that write a bundle of page_owner."""
+    parser.add_argument(
+        "-o", "--output", required=required, type=Path, metavar="BUNDLE", help="folder to make"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
+    parser.add_argument("--mode", **modes.OPTION)
+    parser.add_argument(
+        "--page-size",
+        type=int,
+        metavar="BYTES",
+        help="page size of the host (default: this machine's)",
+    )
+    parser.add_argument(
+        "--total-pages", type=int, metavar="N", help="pages of the host, for shares of its memory"
+    )
 
 
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
-    """What to count of a ``page_owner`` file."""
-    add_options(parser.add_argument_group("selection (page_owner files only)"), SELECTION)
+    """Declare what to count of a ``page_owner`` file."""
+    group = parser.add_argument_group("selection (page_owner files only)")
+    for name, read, metavar, text in (
+        ("pid", numbers, "N,…", "threads"),
+        ("tgid", numbers, "N,…", "processes"),
+        ("comm", names, "NAME,…", "task names"),
+        ("order", numbers, "N,…", "orders"),
+    ):
+        group.add_argument(f"--{name}", type=read, default=[], metavar=metavar, help=text)
+    group.add_argument(
+        "--gfp",
+        metavar="NAME|…",
+        help="flags that must be set as printed, or one mask as printed",
+    )
+    group.add_argument(
+        "--module", type=names, default=[], metavar="NAME,…", help="modules in the stack"
+    )
+    group.add_argument("--since", type=int, metavar="NS", help="allocated at or after this ts")
+    group.add_argument("--until", type=int, metavar="NS", help="allocated at or before this ts")
 
 
 def add_cull_options(parser: argparse.ArgumentParser) -> None:
-    """What ``mmscope show page_owner FILE`` adds to it."""
+    """Declare what ``mmscope show page_owner FILE`` adds to it."""
     add_selection_options(parser)
     parser.add_argument(
         "--cull",
@@ -225,35 +208,17 @@ def add_cull_options(parser: argparse.ArgumentParser) -> None:
 
 def selection_of(args: argparse.Namespace, cull: Sequence[str] = ()) -> Selection | None:
     """The selection options; None if none is given."""
-    gfp = os.fsencode(args.gfp).split(b"|") if args.gfp else []
-    wanted = {
-        "pid": args.pid,
-        "tgid": args.tgid,
-        "comm": args.comm,
-        "order": args.order,
-        "gfp": gfp,
-        "module": args.module,
-    }
+    wanted = {name: getattr(args, name) for name in ("pid", "tgid", "comm", "order", "module")}
+    wanted["gfp"] = os.fsencode(args.gfp).split(b"|") if args.gfp else []
     timed = args.since is not None or args.until is not None
     if not (cull or timed or any(wanted.values())):
         return None
     return Selection(**wanted, since=args.since, until=args.until, cull=cull)
 
 
-def progress_line() -> Progress | None:
-    """Progress on a terminal; silence in a pipe."""
-    if not sys.stderr.isatty():
-        return None
-    last = 0.0
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.2:
-            last = time.monotonic()
-            share = f" of {total / 2**20:,.0f}" if total else ""
-            print(f"\r{done / 2**20:,.0f}{share} MiB read\x1b[K", end="\r", file=sys.stderr)
-
-    return show
+def _in_words(done: int, total: int) -> str:
+    share = f" of {total / 2**20:,.0f}" if total else ""
+    return f"{done / 2**20:,.0f}{share} MiB read"
 
 
 def run_watch(args: argparse.Namespace) -> int:
@@ -283,21 +248,19 @@ def _read(args: argparse.Namespace) -> Series:
         args.stacks,
         selection=selection_of(args),
         interval=args.interval,
-        progress=progress_line(),
+        progress=progress_line(_in_words),
     )
 
 
 def page_size(args: argparse.Namespace) -> int:
-    """Of the host, in bytes."""
+    """Page size of the host, in bytes."""
     return args.page_size or os.sysconf("SC_PAGE_SIZE")
 
 
 def run_show(args: argparse.Namespace) -> int:
     """``mmscope show page_owner FILE``: counts by any keys together."""
     from mmscope.drgn.tables.rows import Column
-    from mmscope.drgn.tables.terminal import (
-        print_rows,  # by rich, which the other commands here do without
-    )
+    from mmscope.drgn.tables.terminal import print_rows  # with rich, which others do without
 
     cull = args.cull or ["stack"]
     for key in cull:
@@ -313,7 +276,7 @@ def run_show(args: argparse.Namespace) -> int:
         kind = recognise_source(source)
         if kind != "page_owner":
             raise UsageError(f"{args.bundle}: is {kind}; 'mmscope page-owner' reads it")
-        tally = read_page_owner(source, selection, progress_line())
+        tally = read_page_owner(source, selection, progress_line(_in_words))
     top = args.top or (page_owner.TOP if args.format == "table" else 1 << 62)
     described, rows, more = page_owner.culled_rows(tally, selection, sort, top)
     columns = [

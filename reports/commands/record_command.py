@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, cast
@@ -39,10 +39,10 @@ from mmscope.reports.bundle.outcome import (
     INCOMPLETE,
     Command,
     UsageError,
+    progress_line,
     say,
     unexpected,
 )
-from mmscope.reports.collect.this_host import this_host
 from mmscope.reports.commands.page_owner_command import positive
 from mmscope.reports.profiles import profiles
 from mmscope.reports.profiles.making import (
@@ -52,6 +52,7 @@ from mmscope.reports.profiles.making import (
     booted,
     now,
     page_tables_now,
+    this_host,
     vmstat,
 )
 from mmscope.reports.profiles.recorded_rows import profiled
@@ -123,9 +124,38 @@ def pids(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """What the options say."""
+    """Record, or read what was recorded, as the options say."""
     if args.list:
         return list_recipes()
+    recipe = _recipe(args)
+    # Refuses what is in the way before the work.
+    bundle = profiles.existing(args.output)
+    taken = profiles.names_in(bundle)
+    if args.against is not None and args.against not in taken:
+        there = ", ".join(taken) or "none"
+        raise UsageError(f"--against {args.against}: the bundle has no such profile: {there}")
+    name = profiles.profile_name(f"{recipe.name} {args.label or ''}", taken)
+    making = Making(label=args.label, against=args.against, by_period=args.by_period)
+    with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
+        files = [Path(file) for file in args.input]
+        if not files:
+            making.captured_at, making.booted_at = now(), booted()
+            files = _record(args, recipe, making, Path(folder))
+            if args.keep is not None:
+                mode = mode_of_file(args.mode)
+                args.keep.mkdir(mode_of_folder(mode), parents=True, exist_ok=True)
+                for file in files:
+                    # Which perf made for its owner alone.
+                    Path(shutil.copy(file, args.keep)).chmod(mode)
+        return _finish(args, recipe, name, making, files, bundle)
+
+
+def _recipe(args: argparse.Namespace) -> Recipe:
+    """
+    The recipe that is asked for, with what the options change in it.
+
+    :raises UsageError: the options do not fit together.
+    """
     if args.recipe is None:
         raise UsageError("name a recipe; 'mmscope record --list' explains them")
     try:
@@ -144,35 +174,14 @@ def run(args: argparse.Namespace) -> int:
         if not re.fullmatch(r"[1-9]\d{0,5}[KM]", args.buffer):
             raise UsageError(f"--buffer {args.buffer}: not a size such as 256K or 4M")
         recipe = dataclasses.replace(recipe, buffer=args.buffer)
-    # Refuses what is in the way before the work.
-    bundle = profiles.existing(args.output)
-    taken = profiles.names_in(bundle)
-    if args.against is not None and args.against not in taken:
-        there = ", ".join(taken) or "none"
-        raise UsageError(f"--against {args.against}: the bundle has no such profile: {there}")
-    name = profiles.profile_name(f"{recipe.name} {args.label or ''}", taken)
-    making = Making(label=args.label, against=args.against, by_period=args.by_period)
-    with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
-        if args.input:
-            return _finish(args, recipe, name, making, [Path(f) for f in args.input], bundle)
-        making.captured_at, making.booted_at = now(), booted()
-        files = _record(args, recipe, making, Path(folder))
-        if args.keep is not None:
-            mode = mode_of_file(args.mode)
-            args.keep.mkdir(mode_of_folder(mode), parents=True, exist_ok=True)
-            for file in files:
-                # Which perf made for its owner alone.
-                Path(shutil.copy(file, args.keep)).chmod(mode)
-        return _finish(args, recipe, name, making, files, bundle)
+    return recipe
 
 
 def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Path) -> list[Path]:
     machine = perf_events.look()
-    system = True if args.all else None
-    if not (args.all or args.pid or args.command):
-        if recipe.scope != "system":
-            raise UsageError("say what to record: -- COMMAND, -p PID, or -a for every CPU")
-        system = True
+    system = None if args.pid or args.command else True
+    if system and not args.all and recipe.scope != "system":
+        raise UsageError("say what to record: -- COMMAND, -p PID, or -a for every CPU")
     plan = perf_events.plan(recipe, machine, system=system)
     for note in (*plan.notes, *plan.remarks):
         say(note)
@@ -187,8 +196,15 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
             until = f"for {limit:g} s" + (" or until it ends" if args.pid else "")
         say(f"recording {until}; Ctrl-C ends it and keeps what is there")
     before = vmstat(recipe.counters)
-    both = {PAGE_TABLES, FAULTS} <= {*recipe.counters}
-    look = _page_tables(making) if both else lambda: None
+    if {PAGE_TABLES, FAULTS} <= {*recipe.counters} and (begin := page_tables_now()):
+        making.page_tables = [begin, begin]
+
+    def look() -> None:
+        """Keep the moment with most page tables: a process takes its own with it."""
+        seen = page_tables_now() if making.page_tables else None
+        if seen and seen[1] > making.page_tables[1][1]:
+            making.page_tables[1] = seen
+
     recording = perf_record.record(
         recipe,
         plan,
@@ -237,20 +253,6 @@ def _without(
         making.remarks.append(remark)
 
 
-def _page_tables(making: Making) -> Callable[[], None]:
-    """Keeps the moment that the machine had most page tables: a process takes its own with it."""
-    begin = page_tables_now()
-    if begin is not None:
-        making.page_tables = [begin, begin]
-
-    def look() -> None:
-        now = page_tables_now()
-        if now is not None and making.page_tables and now[1] > making.page_tables[1][1]:
-            making.page_tables[1] = now
-
-    return look
-
-
 def _finish(
     args: argparse.Namespace,
     recipe: Recipe,
@@ -260,57 +262,51 @@ def _finish(
     bundle: Bundle | None,
 ) -> int:
     begin = time.monotonic()
-    fold = Fold(
-        recipe,
-        load_split(recipe.split) if recipe.split else None,
-        load_known_frames(),
-        idle=args.keep_idle,
-        profiler=args.keep_profiler,
-    )
+    split = load_split(recipe.split) if recipe.split else None
+    known = load_known_frames()
+    fold = Fold(recipe, split, known, idle=args.keep_idle, profiler=args.keep_profiler)
     reading = Reading()
     data = [file for file in files if begins(file) == PERF_DATA]
     counted = perf_record.recorded(perf_for(data[0]), data) if data else Recorded()
     with ExitStack() as stack:
-        kept = None
+        kept: IO[bytes] | None = None
         if args.keep is not None and not args.input:
-            mode = mode_of_file(args.mode)
-            raw = stack.enter_context(
-                open(
-                    args.keep / KEPT,
-                    "wb",
-                    opener=lambda name, flags: os.open(name, flags, 0o600),
-                )
-            )
-            os.fchmod(raw.fileno(), mode)
-            packed = gzip.GzipFile(KEPT, "wb", 3, raw)
-            kept = cast(IO[bytes], stack.enter_context(packed))
-            kept.write(f"{MADE_BY}{json.dumps(making.told(counted))}\n".encode())
+            kept = stack.enter_context(_kept(args.keep / KEPT, mode_of_file(args.mode)))
+            kept.write(f"{MADE_BY}{json.dumps(making.as_json(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making, addresses=recipe.addresses) as stream:
                 fold.hear(making.left_out, making.filtered, making.page_bytes)
                 if recipe.follow and making.scope == "system":
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
-                profiles.fold_stream(fold, reading, source, profiles.progress_line())
+                profiles.fold_stream(fold, reading, source, progress_line(profiles.in_words))
     if not reading.samples:
         if args.input:
             raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
         making.remarks.append("nothing was sampled")
     making.remarks += making.other_boot(bundle)
-    made = profiled(name, fold, reading, counted if counted.samples else None, recipe, making)
+    made = profiled(name, fold, reading, counted if counted.samples else None, making)
     target: dict[str, Cell] = {"kind": "files", "release": None, "page_size": None}
     if not args.input and not os.path.lexists(args.output):
         target = this_host()
-    section = profiles.add_to_bundle(
-        args.output, made, time.monotonic() - begin, target, mode=args.mode
-    )
-    profiles.summary(made)
+    seconds = time.monotonic() - begin
+    profiles.add_to_bundle(args.output, name, made, seconds, target, mode=args.mode)
+    rows, _ = made
+    profiles.summary(rows)
     print(f"\n{args.output}: profile {name}")
-    notes = made.rows["profile_notes"]
-    for row in notes:
-        if row.kind == "partial":
-            say(f"{section.section}: {row.note}")
-    return INCOMPLETE if any(row.kind == "partial" for row in notes) else DONE
+    partial = [row.note for row in rows["profile_notes"] if row.kind == "partial"]
+    for note in partial:
+        say(f"{profiles.SECTION}: {note}")
+    return INCOMPLETE if partial else DONE
+
+
+@contextmanager
+def _kept(path: Path, mode: int) -> Iterator[IO[bytes]]:
+    """A gzip file to write, its owner's alone until it has its mode."""
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as raw:
+        os.fchmod(raw.fileno(), mode)
+        with gzip.GzipFile(KEPT, "wb", 3, raw) as packed:
+            yield cast(IO[bytes], packed)
 
 
 class _Tee:
@@ -357,15 +353,15 @@ def opened(
     :param counted, making: what a text that was kept says of its recording is put there.
     """
     begin = begins(file)
-    with ExitStack() as stack:
-        if begin == PERF_DATA:
-            text = perf_record.script(perf_for(file), file, addresses=addresses)
-            yield stack.enter_context(text)
-        elif begin[: len(GZIP)] == GZIP:
-            unpacked = stack.enter_context(gzip.GzipFile(file))
+    if begin == PERF_DATA:
+        with perf_record.script(perf_for(file), file, addresses=addresses) as text:
+            yield text
+    elif begin[: len(GZIP)] == GZIP:
+        with gzip.GzipFile(file) as unpacked:
             yield _text(cast(io.BufferedReader, unpacked), counted, making)
-        else:
-            yield _text(stack.enter_context(file.open("rb")), counted, making)
+    else:
+        with file.open("rb") as plain:
+            yield _text(plain, counted, making)
 
 
 def _text(stream: io.BufferedReader, counted: Recorded, making: Making) -> io.BufferedReader:
@@ -373,7 +369,7 @@ def _text(stream: io.BufferedReader, counted: Recorded, making: Making) -> io.Bu
     if stream.peek(len(MADE_BY))[: len(MADE_BY)] == MADE_BY.encode():
         line = stream.readline(1 << 20)
         try:
-            counted.add(making.hear(json.loads(line[len(MADE_BY) :])))
+            counted.add(making.from_json(json.loads(line[len(MADE_BY) :])))
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise UsageError(f"the line about the recording is damaged: {why}") from error
@@ -384,37 +380,33 @@ def list_recipes() -> int:
     """Explain the recipes, and whether they can run here."""
     machine = perf_events.look()
     width = max(40, shutil.get_terminal_size((100, 24)).columns)
-
-    def paragraph(label: str, text: str) -> None:
-        begin = f"  {label:8}  "
-        print(
-            textwrap.fill(
-                visible(" ".join(text.split())),
-                width,
-                initial_indent=begin,
-                subsequent_indent=" " * len(begin),
-            )
-        )
-
     for name in recipes.names():
         recipe = recipes.load(name)
         print(f"{name}: {recipe.title}")
-        paragraph("answers", recipe.answers)
-        paragraph("here", ability(recipe, machine))
-        paragraph("needs", recipe.needs)
-        paragraph("costs", recipe.overhead)
-        limit = f"{recipe.seconds:g} s" if recipe.seconds else "until Ctrl-C"
-        scope = "every CPU" if recipe.scope == "system" else "the command or process"
-        ring = ", kept when " + recipe.trigger + " happens" if recipe.trigger else ""
-        size = f"{recipe.megabytes} MB of perf.data at most" if not recipe.trigger else "a ring"
-        paragraph("records", f"{scope}, {limit} where nothing ends it, {size}{ring}")
-        for event in recipe.events:
-            paragraph("", f"{any_of(event.first_of)}: {event.why}")
-        for count in recipe.counts:
-            paragraph("", f"counted by perf stat, {any_of(count.first_of)}: {count.why}")
-        paragraph("read", recipe.read)
+        for label, text in _explained(recipe, machine):
+            begin, text = f"  {label:8}  ", visible(" ".join(text.split()))
+            indent = " " * len(begin)
+            print(textwrap.fill(text, width, initial_indent=begin, subsequent_indent=indent))
         print()
     return DONE
+
+
+def _explained(recipe: Recipe, machine: perf_events.Machine) -> Iterator[tuple[str, str]]:
+    """Labels and paragraphs about a recipe."""
+    yield "answers", recipe.answers
+    yield "here", ability(recipe, machine)
+    yield "needs", recipe.needs
+    yield "costs", recipe.overhead
+    limit = f"{recipe.seconds:g} s" if recipe.seconds else "until Ctrl-C"
+    scope = "every CPU" if recipe.scope == "system" else "the command or process"
+    ring = f", kept when {recipe.trigger} happens" if recipe.trigger else ""
+    size = f"{recipe.megabytes} MB of perf.data at most" if not recipe.trigger else "a ring"
+    yield "records", f"{scope}, {limit} where nothing ends it, {size}{ring}"
+    for event in recipe.events:
+        yield "", f"{any_of(event.first_of)}: {event.why}"
+    for count in recipe.counts:
+        yield "", f"counted by perf stat, {any_of(count.first_of)}: {count.why}"
+    yield "read", recipe.read
 
 
 def any_of(choices: Sequence[str]) -> str:

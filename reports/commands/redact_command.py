@@ -8,8 +8,14 @@ from mmscope.drgn.tables import display
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, say
-from mmscope.reports.bundle.redact import Names, redact, undeclared
-from mmscope.reports.bundle.redact_options import REDACT_MAP_HELP, keep_map, refuse_old_map
+from mmscope.reports.bundle.redact import (
+    REDACT_MAP_HELP,
+    Names,
+    redact,
+    refuse_old_map,
+    undeclared,
+    write_map,
+)
 
 
 def add_command(command: Command) -> None:
@@ -59,5 +65,5 @@ def run_redact(args: argparse.Namespace) -> int:
                 "out; 'mmscope show' says of each what is wrong"
             )
         print(f"{bundle.path}: {path}" if several else f"{path}")
-    keep_map(names, args.redact_map)
+    write_map(names, args.redact_map)
     return code

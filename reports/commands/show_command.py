@@ -122,7 +122,7 @@ def run_show(args: argparse.Namespace) -> int:
 
 def refuse_cull_options(args: argparse.Namespace) -> None:
     """
-    What counts a page_owner file does nothing to a table.
+    Refuse options that count a page_owner file: they do nothing to a table.
 
     :raises UsageError: it was asked for.
     """

@@ -23,7 +23,7 @@ from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.drgn_commands import COMMANDS
 
 # Where each is declared. To import all takes a fifth of a second, and most need one or none.
-PLACES = {command.section: command.place for command in COMMANDS}
+PLACES = {command["section"]: command["place"] for command in COMMANDS}
 MOST_JOBS, DEFAULT_JOBS = 64, 4
 SECTION_HELP = f"sections: {', '.join(PLACES)}"
 
@@ -94,14 +94,14 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
 
 
 def idle_cpus(*, live: bool) -> int:
-    """How many processes may share a work, by default."""
+    """Number of processes that share a work, by default."""
     cpus = len(os.sched_getaffinity(0))
     idle = min(cpus - round(os.getloadavg()[0]), DEFAULT_JOBS)
     return max(min(idle, cpus // 4) if live else idle, 1)
 
 
 def jobs_of(args: argparse.Namespace) -> int:
-    """How many processes may share the work."""
+    """Number of processes that share the work, as the options have it."""
     if args.cpu_budget is not None:
         return 1
     return args.jobs or idle_cpus(live=args.core is None and args.qemu is None)
@@ -125,7 +125,7 @@ def nanoseconds(text: str) -> float:
 
 def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str, str]]:
     """
-    What the target options name: (source, its name, notes).
+    Open what the target options name; returns the source, its name, and notes.
 
     A live kernel whose memory cannot be read is read as text, which needs no symbols and, for the
     most part, no root; the reason is said and noted.
@@ -177,7 +177,7 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
 
 
 def core_notes(core: Path) -> dict[str, str]:
-    """What a bundle says of the file that it was read from."""
+    """Notes for a bundle about the file that it was read from."""
     notes = {}
     if missing := missing_bytes(core):
         notes["truncated"] = (

@@ -46,7 +46,7 @@ class Relation:
     words: list[str]
     same_names: bool = True
     # Rows that the mmscope of one side does not write: table, column of its key, value.
-    one_sided: tuple[tuple[str, str, str], ...] = ()
+    one_sided: tuple[tuple[str, ...], ...] = ()
 
     @property
     def one_boot(self) -> bool:
@@ -155,9 +155,10 @@ def relation(before: Bundle, after: Bundle) -> Relation:
             for name, bundle, lack in zip(
                 ("The baseline", "This"), (before, after), lacks, strict=True
             )
-            if lack.words
+            if lack
         ]
-    one_sided = tuple(dict.fromkeys(row for lack in lacks for row in lack.rows))
+    rows = [tuple(place) for kind, *place in lacks[0] + lacks[1] if kind == "row"]
+    one_sided = tuple(dict.fromkeys(rows))
     dates = _dates(sides, taken)
     return Relation(same_host, one, seconds if one else None, sides, dates, words, named, one_sided)
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tables mean: one TOML file a finding, and what evaluates them."""
+"""Findings: the meaning of tables, one TOML file each, and their evaluation."""

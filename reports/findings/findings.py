@@ -11,10 +11,10 @@ has only empty, is *not checked*, and the reason is kept: silence must never mea
 import contextlib
 import dataclasses
 import functools
-import itertools
+import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,10 @@ from jinja2.environment import TemplateExpression
 from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.bounds import Impossible
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.database import Database, failed, open_database
-from mmscope.reports.findings.answerable import (
-    doubtful,
-    named,
-    parts_of,
-    query_of,
-    unanswerable,
-)
-from mmscope.reports.findings.kernel_said import BY_PAGE, Kernel
+from mmscope.reports.bundle.database import Database, failed, open_database, views
+from mmscope.reports.findings.kernel_said import BY_PAGE, Kernel, read_kernel
 from mmscope.reports.findings.proof import Declared, Proof, proofs
 
 FINDINGS = Path(__file__).resolve().parent
@@ -47,14 +41,6 @@ HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
 OTHER_BOOT = " Recorded during another boot than the rest of this bundle."
 # Of a stack, in a sentence.
 MAX_FRAMES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """Where something is written up."""
-
-    title: str
-    url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +91,7 @@ class Finding:
     saw: str  # what was seen: the figures
     why: str  # why it hurts
     next: tuple[Step, ...]  # what to do, in order
-    links: tuple[Link, ...]
+    links: tuple[tuple[str, str], ...]  # title and address of where it is written up
     section: str  # where the evidence is
     # What it is about and how bad it is, so that the same finding of two bundles can be compared.
     subject: tuple[tuple[str, Any], ...] = ()
@@ -124,7 +110,7 @@ class Finding:
 
     @property
     def aside(self) -> str:
-        """What is said after its title: in brackets, with a space before; empty as a rule."""
+        """Words after its title: in brackets, with a space before; empty as a rule."""
         said = ["estimate"] * self.estimate + ["another boot"] * self.other_boot
         return f" ({', '.join(said)})" if said else ""
 
@@ -183,7 +169,7 @@ class Question:
     why: str
     next: tuple[Step, ...]
     sources: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: tuple[tuple[str, str], ...]
     worse: str  # an expression over the row: the higher, the worse
     estimate: bool = False  # how bad it is is computed; unless the row has a column `estimated`
     harm: str = "costs"
@@ -209,7 +195,7 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
     for path in sorted(folder.glob("*.toml")):
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
-            links = tuple(Link(**link) for link in data.pop("links", []))
+            links = tuple((link["title"], link["url"]) for link in data.pop("links", []))
             data["next"] = tuple(
                 Step(**step | {"only": tuple(step.get("only", ()))}) for step in data["next"]
             )
@@ -234,14 +220,14 @@ def severity_rank(severity: str) -> int:
 
 
 def how_many(verdict: Verdict) -> str:
-    """How many checks could be made: the one count that everything else is said beside."""
+    """Number of checks that could be made: the one count that everything else is said beside."""
     if not verdict.not_checked:
         return f"All {display.plural(verdict.made, 'check')} could be made"
     return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
 
 
 def all_clear(verdict: Verdict) -> str:
-    """What is said where nothing was found, which is not much if little could be checked."""
+    """Words where nothing was found, which is not much if little could be checked."""
     if not verdict.checks:
         return "No check was made"
     if not verdict.made:
@@ -252,7 +238,7 @@ def all_clear(verdict: Verdict) -> str:
 
 
 def only_notices(verdict: Verdict) -> str:
-    """What is said before the first notice where nothing worse was found; empty elsewhere."""
+    """Words before the first notice where nothing worse was found; empty elsewhere."""
     if not verdict.found or any(finding.severity != "notice" for finding in verdict.found):
         return ""
     notices = display.plural(len(verdict.found), "notice")
@@ -263,7 +249,7 @@ def only_notices(verdict: Verdict) -> str:
 
 def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
     """
-    What could not be checked, by where its data would be: most first.
+    List what could not be checked, by where its data would be: most first.
 
     :param title: of a section, by its name.
     """
@@ -277,7 +263,7 @@ def known(words: Callable[..., str]) -> Callable[..., str]:
 
 
 def period(seconds: Any) -> str:
-    """How long the machine had been up: the period of every counter since boot."""
+    """Uptime of the machine: the period of every counter since boot."""
     if not seconds:
         return "since boot, uptime unknown"
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
@@ -295,8 +281,8 @@ def from_leaf(stack: str) -> str:
     owner, _ = owner_frame(stack)
     frames = frames[next(n for n, frame in enumerate(frames) if frame.split(" [")[0] == owner) :]
     further = len(frames) - MAX_FRAMES
-    told = " <- ".join(frames[:MAX_FRAMES] if further > 1 else frames)
-    return f"{told} <- {further} further" if further > 1 else told
+    said = " <- ".join(frames[:MAX_FRAMES] if further > 1 else frames)
+    return f"{said} <- {further} further" if further > 1 else said
 
 
 @functools.cache
@@ -350,18 +336,20 @@ def evaluate(bundle: Bundle, questions: list[Question] | None = None) -> Verdict
 
 def ask(database: Database, questions: list[Question]) -> Verdict:
     """Ask an open bundle the given questions."""
-    kernel = Kernel(database)
+    kernel = read_kernel(database)
     counts = _counts(database, questions)
     found: list[Finding] = []
     under: list[Finding] = []
     clear, not_checked = [], []
     for question in questions:
-        reason = unanswerable(database, question, counts) or doubtful(database, question)
+        reason = unanswerable(database.missing, database.columns, question, counts)
+        if not reason and (mark := doubtful(database.impossible, question)):
+            reason = str(mark)
         said = []
         # Without rows of the first table nothing is found.
         if not reason and counts[question.needs[0]][0]:
             try:
-                rows = database.rows(query_of(database, question))
+                rows = database.rows(query_of(database.columns, question))
                 # A row of a thing under the threshold says so, and only what was measured.
                 said = [(row.get("over", True), finding_of(question, row, kernel)) for row in rows]
             except duckdb.Error as error:
@@ -388,40 +376,130 @@ def _place(finding: Finding) -> tuple[int, bool, int]:
 
 def _counts(database: Database, questions: list[Question]) -> dict[str, list[int]]:
     """
-    How many rows there are, and how many with a value, of what questions need: one query for all
-    tables that it is not known of. What is not there cannot be counted.
+    Count rows, and rows with a value, of what questions need: one query for all tables. What is
+    not there cannot be counted.
     """
-    counts: dict[str, list[int]] = {}
-    needs: dict[str, list[str]] = {}
+    needs = []
     for need in dict.fromkeys(need for question in questions for need in question.needs):
         table, column, _ = parts_of(need)
-        if need in database.filled:
-            counts[need] = [database.filled[need]] * 2
-        elif column in database.columns(table):
-            needs.setdefault(table, []).append(need)
+        if column in database.columns.get(table, ()):
+            needs.append(need)
     with contextlib.suppress(duckdb.Error):
-        return counts | _count(database, needs)
-    for need in itertools.chain.from_iterable(needs.values()):  # one of which is at fault
+        return _count(database, needs)
+    counts: dict[str, list[int]] = {}
+    for need in needs:  # one of which is at fault
         with contextlib.suppress(duckdb.Error):
-            counts |= _count(database, {parts_of(need)[0]: [need]})
+            counts |= _count(database, [need])
     return counts
 
 
-def _count(database: Database, needs: dict[str, list[str]]) -> dict[str, list[int]]:
-    """The same, of needs by table; :raises duckdb.Error: one of them cannot be counted."""
-    tables = []
-    for table, here in needs.items():
+def _count(database: Database, needs: Iterable[str]) -> dict[str, list[int]]:
+    """The same of some needs, each table read once; :raises duckdb.Error: one is at fault."""
+    by_table: dict[str, list[str]] = {}
+    for need in needs:
+        by_table.setdefault(parts_of(need)[0], []).append(need)
+    queries = []
+    for table, here in by_table.items():
         numbers = []
         for _, column, condition in map(parts_of, here):
             where = f" filter (where {condition})" if condition else ""
             numbers.append(f'[count(*){where}, count("{column}"){where}]')
-        tables.append(f"select '{table}', [{', '.join(numbers)}] from \"{table}\"")
-    counted = database.connection.execute(" union all ".join(tables)).fetchall() if tables else []
+        queries.append(f"select '{table}', [{', '.join(numbers)}] from \"{table}\"")
+    counted = database.connection.execute(" union all ".join(queries)).fetchall() if queries else []
     return {
         need: numbers
         for table, each in counted
-        for need, numbers in zip(needs[table], each, strict=True)
+        for need, numbers in zip(by_table[table], each, strict=True)
     }
+
+
+def parts_of(need: str) -> tuple[str, str, str]:
+    """Table, column and condition, empty if there is none, of ``table.column where condition``."""
+    table, _, rest = need.partition(".")
+    column, _, condition = rest.partition(" where ")
+    return table, column, condition
+
+
+def unanswerable(
+    missing: Mapping[str, str],
+    columns: Mapping[str, set[str]],
+    question: Question,
+    counts: Mapping[str, list[int]],
+) -> str | None:
+    """
+    The reason why a question cannot be asked: something it needs is missing, or all unknown.
+
+    :param missing, columns: as of ``database.Database``.
+    :param counts: of each need that is there, how many rows and how many with a value.
+    """
+    for need in question.needs:
+        table, column, condition = parts_of(need)
+        if need not in counts:
+            if why := missing.get(table):
+                return f"table {table} cannot be used: {why}"
+            if (there := columns.get(table)) and column not in there:
+                why = missing.get(f"{table}.{column}")
+                return f"no column {table}.{column} in this bundle" + (f" ({why})" if why else "")
+            section = f"section {question.section}"
+            why = missing.get(f"table {table}")
+            if why is None and (fared := missing.get(section)):
+                why = f"{section}: {fared}"
+            return f"no table {table} in this bundle" + (f" ({why})" if why else "")
+        rows, filled = counts[need]
+        if condition and not rows:
+            return f"{table} has no row where {condition}"
+        if rows and not filled:
+            return f"{need} is unknown in this bundle"
+    return None
+
+
+def named(questions: Iterable[Question]) -> set[str]:
+    """The words of their queries, and of the views that these name: all tables are among them."""
+    words = (words_of("\n".join((question.sql, *question.needs))) for question in questions)
+    return {"kernel_features"}.union(*(found for found, _ in words))
+
+
+@functools.cache
+def words_of(text: str) -> tuple[set[str], list[str]]:
+    """The words of a query and of the views that it names, and what is quoted there."""
+    for name, _, statement in reversed(views()):  # a view is made of those before it
+        if re.search(rf"\b{name}\b", text):
+            text += statement
+    return set(re.findall(r"\w+", text)), re.findall(r"'([^']{3,})'", text)
+
+
+def doubtful(marks: Iterable[Impossible], question: Question) -> Impossible | None:
+    """The first value that cannot be of which a question would be answered."""
+    words, quoted = words_of("\n".join((question.sql, *question.needs)))
+    for mark in marks:
+        if mark.table_name in words and mark.column_name in words:
+            name = mark.row_name
+            # Where each row is a number of its own, it is asked for by its name, or a part of that.
+            if name is None or any(part.strip("%") in name for part in quoted):
+                return mark
+    return None
+
+
+def query_of(columns: Mapping[str, set[str]], question: Question) -> str:
+    """
+    A question's SQL, with an empty table in place of each optional one that is not there, and
+    unknown values in place of columns that an older bundle lacks.
+
+    :param columns: as of ``database.Database``.
+    """
+    stand_ins = []
+    for table, wanted in question.optional.items():
+        there = columns.get(table, set())
+        nothing = ", ".join(f"null::varchar as {c}" for c in wanted if c not in there)
+        if not there:
+            stand_ins.append(f"{table} as (select {nothing} limit 0)")
+        elif nothing:
+            stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
+    if not stand_ins:
+        return question.sql
+    # A query may begin with such a list of its own.
+    rest = re.sub(r"^\s*with\s", ", ", question.sql)
+    return f"with {', '.join(stand_ins)} {rest}"
 
 
 def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding:
@@ -476,7 +554,7 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
 
 
 def severity_of(question: Question, row: dict[str, Any]) -> str:
-    """How severe a row is."""
+    """Severity of a row."""
     severity = row.get("severity", question.severity)
     severity = severity if severity in SEVERITIES else question.severity
     if severity == "critical" and _estimated(question, row):
@@ -489,7 +567,7 @@ def _estimated(question: Question, row: dict[str, Any]) -> bool:
 
 
 def badness_of(question: Question, row: dict[str, Any]) -> float | None:
-    """How bad it is, None where a part of that is unknown."""
+    """A row's badness, None where a part of that is unknown."""
     try:
         worse: Any = _expression(question.worse)(row)
         return float(worse)

@@ -6,44 +6,26 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.text import Text
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.findings.findings import (
     SEVERITIES,
-    Step,
     Verdict,
     all_clear,
     how_many,
     lacking,
 )
-from mmscope.reports.findings.incidents import Told, incidents
+from mmscope.reports.findings.incidents import Alike, incidents
 
 # Of a label, in characters.
 LABEL = 8
 NONE = Text(" " * LABEL)
 
 
-class Labelled:
-    """
-    Labels, and paragraphs that keep clear of them: lines of a grid, in half the time that rich's
-    takes, which measures every paragraph twice before it wraps it.
-    """
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[Text, Text]] = []
-
-    def add_row(self, label: Text, text: Text) -> None:
-        self._rows.append((label, text))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = max(1, options.max_width - LABEL - 1)
-        for label, text in self._rows:
-            for line in text.wrap(console, room, overflow="ellipsis"):
-                yield from Text.assemble(label, " ", line).render(console, end="\n")
-                label = NONE
+STYLES = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
 
 
 def print_findings(verdict: Verdict, *, everything: bool) -> None:
@@ -57,7 +39,7 @@ def print_findings(verdict: Verdict, *, everything: bool) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         _print(console, verdict, everything=everything)
-    # What is pasted into a ticket has no spaces behind it.
+    # What is pasted into a ticket has no spaces after it.
     sys.stdout.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
 
 
@@ -65,7 +47,7 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
     """The same, on a console."""
     told = incidents(verdict.found)
     # Of one thing alone its title is the sentence.
-    several = sum(len(incident.told) for incident in told) > 1
+    several = sum(len(incident.all) for incident in told) > 1
     if several:
         console.print(Text(visible(told[0].sentence), "bold"))
         console.print(Text(_headline(verdict), "dim"))
@@ -81,19 +63,14 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
         else:
             _print_part(console, "", incident.causes)
     if everything:
-        body = Labelled()
-        for _, title_text in verdict.clear:
-            body.add_row(Text(f"{'ok':{LABEL}}"), Text(visible(title_text)))
-        if verdict.clear:
-            console.print(body)
+        for _, title in verdict.clear:
+            _print_labelled(console, Text(f"{'ok':{LABEL}}"), Text(visible(title)))
         by_reason: dict[str, list[str]] = {}
         for item in verdict.not_checked:
             by_reason.setdefault(item.reason, []).append(item.title)
         for reason, titles in by_reason.items():
             console.print(Text(visible(f"Not checked, since {reason}:")))
-            body = Labelled()
-            _add_labelled(body, "", titles)
-            console.print(body)
+            _print_paragraphs(console, "", titles)
     elif verdict.not_checked:
         # Each with its reason is a wall that is not read.
         where = lacking(verdict, lambda section: section.replace("_", " "))
@@ -104,27 +81,31 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
         console.print(_headline(verdict), style="bold")
 
 
-def _print_part(console: Console, heading: str, told: Iterable[Told]) -> None:
+def _print_part(console: Console, heading: str, found: Iterable[Alike]) -> None:
     """Findings, each with its rows; their words but what was seen are said once, after the last."""
-    styles = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
     if heading:
         console.print(Text(f"{heading}:", "dim"))
-    for each in told:
-        findings, body = each.findings, Labelled()
+    for findings in found:
         for finding in findings:
-            severity = Text(f"{finding.severity.upper():{LABEL}}", styles[finding.severity])
+            severity = Text(f"{finding.severity.upper():{LABEL}}", STYLES[finding.severity])
             title = Text.assemble((visible(finding.title), "bold"))
             title.append(finding.aside, "not bold")
-            body.add_row(severity, title)
-            _add_labelled(body, "saw", [finding.saw])
-        _add_labelled(body, "why", dict.fromkeys(f.why for f in findings))
-        _add_steps(body, dict.fromkeys(step for f in findings for step in f.next))
-        console.print(body)
+            _print_labelled(console, severity, title)
+            _print_paragraphs(console, "saw", [finding.saw])
+        _print_paragraphs(console, "why", dict.fromkeys(f.why for f in findings))
+        label = "next"
+        for step in dict.fromkeys(step for f in findings for step in f.next):
+            _print_paragraphs(console, label, [step.do])
+            for what, words in step.price:
+                # The words are dim, and not the room after them, which is taken off.
+                price = Text.assemble((visible(f"{what}: {words}"), "dim"))
+                _print_labelled(console, NONE, price)
+            label = ""
         console.print()
 
 
 def _headline(verdict: Verdict) -> str:
-    """What was found, and of how many checks."""
+    """Numbers of findings, and of checks."""
     if not verdict.found:
         return f"{all_clear(verdict)}."
     severities = Counter(finding.severity for finding in verdict.found)
@@ -136,19 +117,16 @@ def _headline(verdict: Verdict) -> str:
     return f"{', '.join(found)}. {how_many(verdict)}."
 
 
-def _add_steps(body: Labelled, steps: Iterable[Step]) -> None:
-    """Steps, and below each its price."""
-    label = "next"
-    for step in steps:
-        _add_labelled(body, label, [step.do])
-        for what, words in step.price:
-            # The words are dim, and not the room behind them, which is taken off.
-            body.add_row(NONE, Text.assemble((visible(f"{what}: {words}"), "dim")))
-        label = ""
-
-
-def _add_labelled(body: Labelled, label: str, texts: Iterable[str]) -> None:
+def _print_paragraphs(console: Console, label: str, texts: Iterable[str]) -> None:
     """Paragraphs with a hanging indent, the first with its label."""
     for text in texts:
-        body.add_row(Text(f"{label:>{LABEL}}", "dim"), Text(visible(text)))
+        _print_labelled(console, Text(f"{label:>{LABEL}}", "dim"), Text(visible(text)))
         label = ""
+
+
+def _print_labelled(console: Console, label: Text, text: Text) -> None:
+    """A label, and a paragraph that keeps clear of it."""
+    room = max(1, console.width - LABEL - 1)
+    for line in text.wrap(console, room, overflow="ellipsis"):
+        console.print(Text.assemble(label, " ", line), soft_wrap=True)
+        label = NONE

@@ -24,80 +24,65 @@ COMMAND = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What one finding's file found: the worst first, the others alike."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def worst(self) -> Finding:
-        return self.findings[0]
-
-    @property
-    def title(self) -> str:
-        """Its title, and how many there are besides."""
-        return self._said(self.worst.title)
-
-    @property
-    def plain(self) -> str:
-        """The same as one says it aloud."""
-        return self._said(self.worst.plain or self.worst.title)
-
-    def _said(self, title: str) -> str:
-        more = len(self.findings) - 1
-        words = display.prose(title).rstrip(".")
-        words += self.worst.aside
-        return f"{words} (and {more:,} more)" if more else words
+# What one finding's file found: the worst first, the others alike.
+Alike = tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
     """
-    What belongs together.
+    Findings that belong together.
 
     :ivar causes: the worst first; what is there alone is one.
     :ivar effects: what may come of them.
     """
 
-    causes: tuple[Told, ...]
-    effects: tuple[Told, ...]
+    causes: tuple[Alike, ...]
+    effects: tuple[Alike, ...]
 
     @property
-    def told(self) -> tuple[Told, ...]:
+    def all(self) -> tuple[Alike, ...]:
         return (*self.causes, *self.effects)
 
     @property
     def severity(self) -> str:
-        """Of the worst of it."""
-        return min((told.worst.severity for told in self.told), key=severity_rank)
+        """Severity of the worst of it."""
+        return min((worst.severity for worst, *_ in self.all), key=severity_rank)
 
     @property
     def of_recording(self) -> bool:
         """True if it says something of a recording, and nothing of the machine."""
-        return all(told.worst.harm == HIDES for told in self.told)
+        return all(worst.harm == HIDES for worst, *_ in self.all)
 
     @property
     def sentence(self) -> str:
-        """What is felt and what it likely comes from, in plain words."""
+        """The harm and its likely cause, in plain words."""
         if not self.effects:
-            return f"{self.causes[0].plain}."
+            return f"{_in_words(self.causes[0])}."
         others = len(self.causes) - 1
         besides = f"; {display.plural(others, 'other')} may add to it" if others else ""
-        return f"{self.effects[0].plain}. Likely cause: {self.causes[0].plain}{besides}."
+        cause = _in_words(self.causes[0])
+        return f"{_in_words(self.effects[0])}. Likely cause: {cause}{besides}."
 
     @property
     def first_step(self) -> tuple[Step, str] | None:
         """
-        What to do first, and the command in it: a step that changes nothing, with a command if one
-        has it; None if there is nothing to do.
+        The step to take first, and the command in it: a step that changes nothing, with a command
+        if one has it; None if there is nothing to do.
         """
-        steps = [step for told in self.told for step in told.worst.next]
+        steps = [step for worst, *_ in self.all for step in worst.next]
         harmless = [step for step in steps if not step.undo]
         for step in harmless:
             if found := COMMAND.search(step.do):
                 return step, found[1]
         return next(((step, "") for step in (*harmless, *steps)), None)
+
+
+def _in_words(alike: Alike) -> str:
+    """The worst of several as one says it aloud, and how many there are besides."""
+    worst, *more = alike
+    words = display.prose(worst.plain or worst.title).rstrip(".") + worst.aside
+    return f"{words} (and {len(more):,} more)" if more else words
 
 
 def incidents(found: list[Finding]) -> list[Incident]:
@@ -112,40 +97,32 @@ def incidents(found: list[Finding]) -> list[Incident]:
     for finding in found:
         ties = explained & {finding.symptom, *finding.explains}
         rows.setdefault((finding.id, frozenset(ties)), []).append(finding)
-    told = [Told(tuple(findings)) for findings in rows.values()]
-    groups: list[tuple[frozenset[str], list[Told]]] = []
-    for each, (_, here) in zip(told, rows, strict=True):
-        joined = [group for group in groups if group[0] & here]
+    groups: list[tuple[frozenset[str], list[Alike]]] = []
+    for (_, shared), alike in rows.items():
+        joined = [group for group in groups if group[0] & shared]
         groups = [group for group in groups if group not in joined]
-        groups.append(
-            (here.union(*(g[0] for g in joined)), [*(t for g in joined for t in g[1]), each])
-        )
-    result = [
-        Incident(
-            tuple(
-                sorted(
-                    (t for t in told if t in group and t.worst.symptom not in explained),
-                    key=_place_of_cause,
-                )
-            ),
-            tuple(t for t in told if t in group and t.worst.symptom in explained),
-        )
-        for _, group in groups
-    ]
+        every = [*(each for _, members in joined for each in members), tuple(alike)]
+        groups.append((shared.union(*(others for others, _ in joined)), every))
+    result = []
+    for _, members in groups:
+        members.sort(key=lambda alike: found.index(alike[0]))
+        causes = [alike for alike in members if alike[0].symptom not in explained]
+        effects = [alike for alike in members if alike[0].symptom in explained]
+        result.append(Incident(tuple(sorted(causes, key=_place_of_cause)), tuple(effects)))
     return sorted(result, key=_place)
 
 
-def _place_of_cause(told: Told) -> tuple[int, bool, bool]:
+def _place_of_cause(alike: Alike) -> tuple[int, bool, bool]:
     """As findings stand, but what takes memory before what only makes it hard to get."""
-    worst = told.worst
+    worst = alike[0]
     return severity_rank(worst.severity), worst.estimate, worst.harm != "takes memory"
 
 
 def _place(incident: Incident) -> tuple[int, bool, int]:
     """By severity, what was measured first, what does most harm first."""
-    worst = [t.worst for t in incident.told if t.worst.severity == incident.severity]
+    worst = [alike[0] for alike in incident.all]
     return (
         severity_rank(incident.severity),
-        all(finding.estimate for finding in worst),
-        min(HARMS.index(told.worst.harm) for told in incident.told),
+        all(each.estimate for each in worst if each.severity == incident.severity),
+        min(HARMS.index(each.harm) for each in worst),
     )

@@ -7,7 +7,7 @@ what part of memory goes to what the kernel keeps for each page.
 
 import re
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import duckdb
 
@@ -22,43 +22,27 @@ BY_PAGE = re.compile(r"\bkernel\.(?:page|pmd|pmd_option|pud|slots|share|struct_p
 
 class Kernel:
     """
-    What the kernel that was read does where kernels differ: ``kernel.NAME`` in a finding's words.
+    Features in which kernels differ, of the one that was read: ``kernel.NAME`` in findings.
 
     True, False, or None where nothing shows, as in all of a bundle without ``kernel_features``.
 
     ``kernel.page``, ``kernel.pmd``, ``kernel.pud`` and ``kernel.slots`` are the sizes of its page
     tables, ``kernel.pmd_option`` is the second as an option of a command has it (``2M``).
 
+    :param features: of table ``kernel_features``, and whether they are present.
+    :param size: of a page, in bytes.
     :ivar assumed: where the bundle does not say how large a page is, what these sizes are then of.
     """
 
-    def __init__(self, database: Database) -> None:
-        try:
-            rows = database.rows("select feature, present from kernel_features")
-        except duckdb.Error:
-            rows = []  # an older bundle, or a stranger's
-        try:
-            (size,) = (row["page_size"] for row in database.rows("select page_size from target"))
-        except (duckdb.Error, ValueError):
-            size = None
-        self._set({row["feature"]: row["present"] for row in rows}, size)
-
-    @classmethod
-    def of(cls, features: Mapping[str, Any], page_size: Any) -> Self:
-        """The same, of what was read before."""
-        kernel = cls.__new__(cls)
-        kernel._set(features, page_size)
-        return kernel
-
-    def _set(self, features: Mapping[str, Any], size: Any) -> None:
+    def __init__(self, features: Mapping[str, Any], size: Any) -> None:
         self._present = {
             feature: present for feature, present in features.items() if isinstance(present, bool)
         }
         # Those of arm64; where nothing says, it is a page of most machines.
         known = size in (4 << 10, 16 << 10, 64 << 10)
-        self._size: int = size if known else 4 << 10
-        self.assumed = "" if known else f"pages of {size_name(self._size)}"
-        size, slots = self._size, self._size // 8
+        self._size = size = size if known else 4 << 10
+        self.assumed = "" if known else f"pages of {size_name(size)}"
+        slots = size // 8
         self.slots = f"{slots:,}"  # entries of a page table
         self.page = size_name(size)
         self.pmd = size_name(size * slots)  # what a PTE table maps, or a transparent huge page
@@ -67,7 +51,7 @@ class Kernel:
         self.struct_pages = self.share(STRUCT_PAGE)
 
     def share(self, least: int, most: int | None = None) -> str:
-        """What so many bytes for each page are of memory: ``1.6 %``, ``0.15 to 0.49 %``."""
+        """Share of memory that so many bytes for each page are: ``1.6 %``, ``0.15 to 0.49 %``."""
         said = (f"{100 * each / self._size:.2g}" for each in (least, most) if each is not None)
         return f"{' to '.join(said)} %"
 
@@ -92,3 +76,16 @@ class Kernel:
                 return None
         said = ", and ".join(unknown)
         return f"{said[:1].upper()}{said[1:]}: " if said else ""
+
+
+def read_kernel(database: Database) -> Kernel:
+    """The kernel of an open bundle."""
+    try:
+        rows = database.rows("select feature, present from kernel_features")
+    except duckdb.Error:
+        rows = []  # an older bundle, or a stranger's
+    try:
+        (size,) = (row["page_size"] for row in database.rows("select page_size from target"))
+    except (duckdb.Error, ValueError):
+        size = None
+    return Kernel({row["feature"]: row["present"] for row in rows}, size)

@@ -40,7 +40,7 @@ class Proof:
 
     @property
     def columns(self) -> set[str]:
-        """That a table must have."""
+        """Columns that a table must have."""
         return {name for name, _ in (*self.equal, *self.least)}
 
     def holds(self, row: Mapping[str, Any]) -> bool:
@@ -53,7 +53,7 @@ class Proof:
 def proofs(
     declared: Declared, needs: Iterable[str], subject: Iterable[str], row: Mapping[str, Any]
 ) -> Iterator[Proof]:
-    """What a finding stands on: as its file declares it, for the row that its query found."""
+    """Proofs of a finding, as its file declares them, for the row that its query found."""
     needed: dict[str, dict[str, list[str]]] = {}
     for need in needs:
         columns = needed.setdefault(need.partition(".")[0], {})

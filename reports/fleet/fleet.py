@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 import jinja2
 
-from mmscope.reports.findings.answerable import named
 from mmscope.reports.findings.findings import (
     HARMS,
     SEVERITIES,
@@ -25,6 +24,7 @@ from mmscope.reports.findings.findings import (
     Question,
     badness_of,
     finding_of,
+    named,
     severity_of,
 )
 from mmscope.reports.findings.kernel_said import Kernel

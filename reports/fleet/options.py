@@ -69,7 +69,7 @@ def add_command(command: Command) -> None:
 
 
 def _add_add(sub: argparse.ArgumentParser) -> None:
-    from mmscope.reports.bundle.redact_options import add_redact_options
+    from mmscope.reports.bundle.redact import add_redact_options
 
     sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
     sub.add_argument("lake", type=place, metavar="LAKE")
@@ -166,7 +166,7 @@ def label(text: str) -> tuple[str, str]:
 
 
 def run_add(args: argparse.Namespace) -> int:
-    from mmscope.reports.bundle.redact_options import keep_map, wanted_names
+    from mmscope.reports.bundle.redact import wanted_names, write_map
     from mmscope.reports.lake.adding import add
     from mmscope.reports.lake.staging import Given
 
@@ -175,7 +175,7 @@ def run_add(args: argparse.Namespace) -> int:
     names = wanted_names(args)
     given = Given(tuple(args.label), args.host)
     done = add(args.lake, args.bundles, given, say, names, args.jobs)
-    keep_map(names, args.redact_map)
+    write_map(names, args.redact_map)
     known = f", {done.known:,} were there already" if done.known else ""
     print(f"{args.lake}: {done.added:,} added{known}")
     return INCOMPLETE if done.refused or done.left_out else DONE

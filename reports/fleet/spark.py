@@ -24,8 +24,7 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import TARGET, connect, sql_type
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.outcome import Refused
-from mmscope.reports.findings.answerable import named
-from mmscope.reports.findings.findings import Question
+from mmscope.reports.findings.findings import Question, named
 from mmscope.reports.fleet.spark_sql import ASKED, WIDE, UnsupportedQuery, spark_sql
 from mmscope.reports.lake.asking import Engine, QueryFailed, Row
 from mmscope.reports.lake.batch import Batch

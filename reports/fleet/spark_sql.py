@@ -28,8 +28,7 @@ from sqlglot.optimizer.qualify import qualify
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import TARGET, sql_type
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.findings.answerable import named
-from mmscope.reports.findings.findings import Question
+from mmscope.reports.findings.findings import Question, named
 from mmscope.reports.lake.keyed import HOSTS, NUMBER, PLACE, views_of
 
 ASKED = HOSTS.partition(".")[2]

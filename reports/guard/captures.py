@@ -22,7 +22,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +31,10 @@ from mmscope.drgn.text.plain_file import read_plain
 from mmscope.reports.bundle.leftovers import (
     PREFIX,
     SUFFIX,
-    claim,
     remove_if_left,
     replaced,
     to_disk,
+    unfinished,
 )
 from mmscope.reports.bundle.modes import mode_of_file, mode_of_folder
 
@@ -59,12 +58,9 @@ def new_place(folder: Path, name: str) -> tuple[Path, int]:
 
     :raises OSError: it cannot be made.
     """
-    while True:
-        prefix = PREFIX.format(name)
-        place = Path(tempfile.mkdtemp(prefix=prefix, suffix=SUFFIX, dir=folder))
-        if (lock := claim(place)) is not None:
-            place.chmod(mode_of_folder(mode_of_file()))
-            return place, lock
+    place, lock = unfinished(folder / name)
+    place.chmod(mode_of_folder(mode_of_file()))
+    return place, lock
 
 
 def publish(place: Path) -> Path:

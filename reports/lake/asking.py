@@ -15,12 +15,10 @@ import duckdb
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.reports.bundle.database import in_a_line, query_failed
-from mmscope.reports.findings.answerable import doubts, parts_of, unanswerable
-from mmscope.reports.findings.findings import Question
+from mmscope.reports.findings.findings import Question, doubtful, parts_of, unanswerable
 from mmscope.reports.findings.kernel_said import Kernel
 from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.keyed import HOSTS, NUMBER, keyed
-from mmscope.reports.lake.shape import Known
 
 Row = dict[str, Any]
 # Gives the rows of a question for bundles of these numbers, by number.
@@ -167,7 +165,8 @@ class Fitness:
         for numbers in self._alike.values():
             before, behind = self._unfit(question, numbers[0])
             marks = self._marks(numbers[0])
-            doubt = next((at for at, mark in enumerate(marks) if doubts(mark, question)), None)
+            mark = doubtful(marks, question)
+            doubt = None if mark is None else marks.index(mark)
             if not before and doubt is not None:
                 answer.refused |= {number: str(self._marks(number)[doubt]) for number in numbers}
             elif why := before or behind:
@@ -186,15 +185,14 @@ class Fitness:
         bundle = self._batch.bundles[number]
         shape = self._batch.shapes[bundle.shape]
         lost = self._batch.missing.get(number, {})
-        there = {name: c for name, c in shape.known.there.items() if name not in lost}
-        known = Known(shape.known.missing | bundle.missing | lost, there)
+        there = {name: c for name, c in shape.there.items() if name not in lost}
         counts = {}
         for need in question.needs:
             table, column, _ = parts_of(need)
-            if table not in lost and column in known.columns(table):
+            if table not in lost and column in there.get(table, ()):
                 flag = self._filled[need].get(number)
                 counts[need] = [int(flag is not None), int(bool(flag))]
-        if why := unanswerable(known, question, counts):
+        if why := unanswerable(shape.missing | bundle.missing | lost, there, question, counts):
             return why, None
         # A table that only adds to the words is not left out without a word.
         for table in question.optional:
@@ -217,7 +215,7 @@ def kernels(batch: Batch) -> Callable[[int], Kernel]:
         # Those of a fleet are few.
         key = (size, *here.items())
         if key not in made:
-            made[key] = Kernel.of(here, size)
+            made[key] = Kernel(here, size)
         return made[key]
 
     return kernel

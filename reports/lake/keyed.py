@@ -16,8 +16,7 @@ import re
 
 from mmscope.reports.bundle.database import views
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.findings.answerable import named
-from mmscope.reports.findings.findings import Question
+from mmscope.reports.findings.findings import Question, named
 
 NUMBER, PLACE = "lake_number", "lake_place"
 HOSTS = "lake.lake_asked"

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 import duckdb
 
-from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import (
     TARGET,
@@ -30,28 +29,10 @@ from mmscope.reports.bundle.database import (
 )
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table
-from mmscope.reports.findings.answerable import named, named_in, query_of
-from mmscope.reports.findings.findings import Question
+from mmscope.reports.findings.findings import Question, named, query_of, words_of
 
 # Tables by name, each with the names and types of its columns.
 Tables = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-
-
-@dataclass
-class Known:
-    """
-    What is known of a bundle before its rows are looked at.
-
-    :ivar missing, impossible: as of ``database.Database``.
-    """
-
-    missing: dict[str, str]
-    there: dict[str, set[str]]
-    impossible: list[Impossible] = field(default_factory=list)
-
-    def columns(self, name: str) -> set[str]:
-        """The columns of a table or view; empty if it does not exist."""
-        return self.there.get(name, set())
 
 
 @dataclass
@@ -60,11 +41,13 @@ class Shape:
     The tables that bundles have, without a row.
 
     :ivar tables: those that are wanted.
-    :ivar known: all of them, and their views.
+    :ivar there: all of them, and their views, with their columns.
+    :ivar missing: views that are not there, and why.
     """
 
     tables: dict[str, tuple[tuple[str, str], ...]]
-    known: Known
+    there: dict[str, set[str]]
+    missing: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tables: Iterable[Table], wanted: set[str]) -> "Shape":
@@ -78,13 +61,13 @@ class Shape:
                 for table in tables
                 if table.name in wanted
             },
-            Known({}, there),
+            there,
         )
         for name, _, _ in views():
             if name in wanted:
-                found = _view(name, shape._only(named_in(name)))
+                found = _view(name, shape._only(words_of(name)[0]))
                 if isinstance(found, str):
-                    shape.known.missing[name] = found
+                    shape.missing[name] = found
                 else:
                     there[name] = found
         return shape
@@ -97,11 +80,11 @@ class Shape:
         names = named([question])
         # What a query does not name, it does not miss.
         if all(
-            table in question.optional or _whole(table) & names <= self.known.columns(table)
+            table in question.optional or _whole(table) & names <= self.there.get(table, set())
             for table in TABLES.keys() & names
         ):
             return None
-        text = query_of(self.known, question)
+        text = query_of(self.there, question)
         return _failing(text, self._only(names), tuple(sorted(names)))
 
 
@@ -115,7 +98,7 @@ def _whole(table: str) -> frozenset[str]:
 def _view(name: str, tables: Tables) -> set[str] | str:
     """The columns of a view of these tables; or why it is none."""
     with contextlib.closing(_empty(tables)) as connection:
-        why = _create(connection, named_in(name) | {name})
+        why = _create(connection, words_of(name)[0])
         return why.get(name) or columns_of(connection)[name]
 
 

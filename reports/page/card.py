@@ -82,23 +82,21 @@ def card(
     first = told[0]
     notices = only_notices(verdict)
     step, command = first.first_step or (None, "")
-    sinces = [finding.since for each in first.told for finding in each.findings if finding.since]
+    sinces = [finding.since for each in first.all for finding in each if finding.since]
     return Card(
         sentence=f"{host}: {notices}{first.sentence}" if notices else first.sentence,
         counted=counted(verdict, told),
         severity=first.severity,
-        seen=first.causes[0].worst,
-        harm=[each.worst for each in first.effects[:MAX_HARM]],
+        seen=first.causes[0][0],
+        harm=[worst for worst, *_ in first.effects[:MAX_HARM]],
         since=sinces[0] if sinces else "",
         step=step,
         command=command,
         memory=memory,
-        marked={
-            name for each in first.causes for finding in each.findings for name in finding.classes
-        },
+        marked={name for each in first.causes for finding in each for name in finding.classes},
         culprit=culprit(
             bundle,
-            first.causes[0].worst,
+            first.causes[0][0],
             display.plain_int(bundle.target.get("page_size")),
             faults,
         ),
@@ -116,7 +114,7 @@ def counted(verdict: Verdict, told: list[Incident]) -> str:
     if others:
         parts.append(display.plural(others, "other"))
     listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-    things = sum(len(each.told) for each in told)
+    things = sum(len(each.all) for each in told)
     if len(told) == things:
         return listed
     return f"{listed}, in {display.plural(len(told), 'incident')}"

@@ -117,7 +117,7 @@ def render(
         reading=reading(bundle.sections),
         facts=facts_of(bundle, page_size),
         caveats=_caveats(bundle),
-        unwritten=bundle_format.lacking(bundle).listed,
+        unwritten=bundle_format.listed(bundle_format.lacking(bundle)),
         other_facts=sorted((k, target_text(v)) for k, v in bundle.target.items() if k not in FACTS),
         marks=table_view(bundle, bundle.tables[IMPOSSIBLE], page_size)
         if IMPOSSIBLE in bundle.tables

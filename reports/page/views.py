@@ -31,7 +31,7 @@ from mmscope.reports.drawing import downloads
 from mmscope.reports.drawing.cells import Cell, cell, is_name
 from mmscope.reports.drawing.downloads import Download
 from mmscope.reports.findings.findings import Finding
-from mmscope.reports.findings.incidents import Incident, Told
+from mmscope.reports.findings.incidents import Alike, Incident
 from mmscope.reports.findings.proof import Proof
 from mmscope.reports.page.drawn import PictureView
 from mmscope.reports.page.environment import MAX_ROWS, text_classes
@@ -368,7 +368,7 @@ def incident_views(
 
 def _finding_views(
     bundle: Bundle,
-    told: tuple[Told, ...],
+    told: tuple[Alike, ...],
     anchors: dict[str, str],
     evidence: Callable[[Finding], list[tuple[str, str]]],
     taken: set[str],
@@ -376,12 +376,12 @@ def _finding_views(
 ) -> Iterator[FindingView]:
     numbers: dict[str, int] = {}
     first: FindingView | None = None
-    for finding in (finding for each in told for finding in each.findings):
+    for finding in (finding for each in told for finding in each):
         numbers[finding.id] = numbers.get(finding.id, 0) + 1
         view = FindingView(
             anchor=_anchor("finding", f"{finding.id}-{numbers[finding.id]}", taken),
             finding=finding,
-            links=[(link.title, _address(link.url)) for link in finding.links],
+            links=[(title, _address(url)) for title, url in finding.links],
             text=finding_text(bundle, finding),
             lights=lights(finding, number_of(found, finding)),
             evidence=anchors.get(finding.section, ""),
@@ -425,5 +425,5 @@ def finding_text(bundle: Bundle, finding: Finding) -> list[str]:
         lines.append("Next:")
         lines += [f"{number}. {plain(step.text)}" for number, step in enumerate(finding.next, 1)]
     lines += [f"Source: {plain(source)}" for source in finding.sources]
-    lines += [f"{plain(link.title)}: {plain(link.url)}" for link in finding.links]
+    lines += [f"{plain(title)}: {plain(url)}" for title, url in finding.links]
     return lines

@@ -28,7 +28,8 @@ from mmscope.reports.drawing.flame_graph import FlameGraph
 from mmscope.reports.drawing.growth_chart import GrowthChart, growth_charts
 from mmscope.reports.pictures.owner_pictures import Flames, flames
 from mmscope.reports.pictures.picture import Picture, Tables
-from mmscope.reports.profiles import profiles, recorded_rows
+from mmscope.reports.profiles import profiles
+from mmscope.reports.rows.profile_rows import PROFILES_HEADING
 
 Rows = list[dict[str, Any]]
 Stacks = list[tuple[str, int]]
@@ -371,6 +372,6 @@ PROFILES = Picture(
     TABLE,
     frozenset({"profile", "event", "unit", "samples", "file"}),
     draw,
-    others=frozenset(recorded_rows.TABLES),
+    others=frozenset(table.name for table in PROFILES_HEADING.tables),
     apart="profile",
 )

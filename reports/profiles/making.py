@@ -12,16 +12,22 @@ import dataclasses
 import datetime
 import os
 import time
+import types
+import typing
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mmscope.perf.perf_record import Recorded, Recording
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, moment
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import Cell
 
 PAGE_BYTES = (4 << 10, 16 << 10, 64 << 10)  # that kernels have
 PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
+# Of a Making: options, which are given again whenever its text is read.
+ASKED_FOR = {"label", "against", "by_period"}
 
 
 @dataclass
@@ -48,74 +54,44 @@ class Making:
     filtered: list[str] = field(default_factory=list)  # those that the kernel's filter chose alone
     missed: dict[str, int] = field(default_factory=dict)  # probes that could not run, by event
     # At the begin, and when there were most page tables: as of page_tables_now().
-    page_tables: list[list[int]] = field(default_factory=list)
+    page_tables: list[tuple[int, int, int]] = field(default_factory=list)
     # Seconds of the command: user, system.
-    used: list[float] | None = None
+    used: tuple[float, float] | None = None
     gone: float | None = None  # when it had ended, by perf's clock
-    # Of processes: [pid, comm, [[ns since the begin, faults, bytes of page tables], …]].
-    growths: list[Any] = field(default_factory=list)
-    # By perf stat: [event, count or None, share of the time or None, why not].
-    counted: list[Any] = field(default_factory=list)
+    # Of processes: (pid, comm, [(ns since the begin, faults, bytes of page tables), …]).
+    growths: list[tuple[int, str, list[tuple[int, int, int]]]] = field(default_factory=list)
+    # By perf stat: (event, count or None, share of the time or None, why not).
+    counted: list[tuple[str, int | None, float | None, str]] = field(default_factory=list)
 
     def take(self, recording: Recording) -> None:
         """Take what the recording itself has."""
         self.seconds, self.ended = recording.seconds, recording.ended
         self.pids, self.missed = recording.pids, recording.missed
-        self.gone = recording.gone
-        self.used = None if recording.used is None else list(recording.used)
-        self.growths = [[pid, g.comm, g.points] for pid, g in recording.growths.items()]
-        self.counted = [[c.event, c.count, c.share, c.why] for c in recording.counted]
+        self.gone, self.used = recording.gone, recording.used
+        self.growths = [
+            (pid, growth.comm, [(at, faults, size) for at, faults, size in growth.points])
+            for pid, growth in recording.growths.items()
+        ]
+        self.counted = [(c.event, c.count, c.share, c.why) for c in recording.counted]
 
-    def told(self, recorded: Recorded) -> dict[str, Any]:
+    def as_json(self, recorded: Recorded) -> dict[str, Any]:
         """All of it that belongs to the recording, to be written beside its text."""
-        told = {name: getattr(self, name) for name in _TOLD}
-        return told | {"recorded": dataclasses.asdict(recorded)}
+        kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        recording = {name: value for name, value in kept.items() if name not in ASKED_FOR}
+        return recording | {"recorded": asdict(recorded)}
 
-    def hear(self, told: dict[str, Any]) -> Recorded:
+    def from_json(self, data: dict[str, Any]) -> Recorded:
         """
-        Take what :meth:`told` gave, possibly elsewhere.
+        Take what :meth:`as_json` gave, possibly elsewhere or long ago.
 
-        :raises ValueError: it is something else.
+        :raises ValueError, TypeError, KeyError: it is something else.
         """
-        for name, kinds in _TOLD.items():
-            value = told.get(name, _TOLD_SINCE[name]) if name in _TOLD_SINCE else told[name]
-            if not isinstance(value, kinds):
-                raise ValueError(f"{name} is {str(value)[:40]!r}")
-            setattr(self, name, value)
-        recorded = Recorded(**told["recorded"])
+        recorded = Recorded()
+        _fill(recorded, data["recorded"])
+        _fill(self, {name: value for name, value in data.items() if name not in ASKED_FOR})
         if self.page_bytes not in PAGE_BYTES:
             raise ValueError(f"page_bytes is {self.page_bytes}")
-        for values in (self.counters, self.pids, self.missed, recorded.samples, recorded.lost):
-            numbers = values.values() if isinstance(values, dict) else values
-            if not all(isinstance(value, int) for value in numbers):
-                raise ValueError("a number is not valid")
-        for three in self.page_tables:
-            if not (isinstance(three, list) and len(three) == 3):
-                raise ValueError("page_tables is not valid")
-            if not all(isinstance(value, int) for value in three):
-                raise ValueError("a number is not valid")
-        self._check()
-        words = self.partial + self.remarks + self.left_out + self.filtered
-        if not all(isinstance(word, str) for word in words):
-            raise ValueError("a note is not valid")
         return recorded
-
-    def _check(self) -> None:
-        """:raises ValueError: what is about the command is not as :meth:`told` gives it."""
-        seconds = self.used or []
-        if self.used is not None and not _are(seconds, float, float):
-            raise ValueError("used is not valid")
-        if not _are([self.gone or 0.0], float):
-            raise ValueError("gone is not valid")
-        for growth in self.growths:
-            if not _are(growth, int, str, list):
-                raise ValueError("growths is not valid")
-            _, _, points = growth
-            if not all(_are(point, int, int, int) for point in points):
-                raise ValueError("growths is not valid")
-        for count in self.counted:
-            if not _are(count, str, int | None, float | None, str):
-                raise ValueError("counted is not valid")
 
     def other_boot(self, bundle: Bundle | None) -> list[str]:
         """Notes for a recording of another boot than a bundle's."""
@@ -129,52 +105,27 @@ class Making:
         ]
 
 
-_TOLD: dict[str, Any] = {
-    "seconds": float | None,
-    "scope": str | None,
-    "ended": str | None,
-    "command": str | None,
-    "captured_at": str | None,
-    "booted_at": str | None,
-    "release": str | None,
-    "architecture": str,
-    "page_bytes": int,
-    "partial": list,
-    "remarks": list,
-    "counters": dict,
-    "pids": list,
-    "left_out": list,
-    "filtered": list,
-    "missed": dict,
-    "page_tables": list,
-    "used": list | None,
-    "gone": float | None,
-    "growths": list,
-    "counted": list,
-}
-# Texts that were kept before lack these.
-_TOLD_SINCE: dict[str, Any] = {
-    "booted_at": None,
-    "page_bytes": 4096,
-    "left_out": [],
-    "filtered": [],
-    "missed": {},
-    "page_tables": [],
-    "used": None,
-    "gone": None,
-    "growths": [],
-    "counted": [],
-}
+def _fill(made: Making | Recorded, data: dict[str, Any]) -> None:
+    """Set the fields that JSON has: older texts lack some."""
+    for name, kind in typing.get_type_hints(type(made)).items():
+        if name in data:
+            if not _is(data[name], kind):
+                raise ValueError(f"{name} is {str(data[name])[:40]!r}")
+            setattr(made, name, data[name])
 
 
-def _are(values: object, *kinds: Any) -> bool:
-    """True if it is a list of values of these kinds, with possible numbers."""
-    return (
-        isinstance(values, list)
-        and len(values) == len(kinds)
-        and all(map(isinstance, values, kinds))
-        and all(0 <= value < 1 << 63 for value in values if isinstance(value, int | float))
-    )
+def _is(value: Any, kind: Any) -> bool:
+    """True if a value out of JSON is of a type, and its numbers are such that a table has."""
+    inner, origin = typing.get_args(kind), typing.get_origin(kind)
+    if origin is types.UnionType:
+        return any(_is(value, each) for each in inner)
+    if origin is tuple:
+        return isinstance(value, list) and len(value) == len(inner) and all(map(_is, value, inner))
+    if origin is list:
+        return isinstance(value, list) and all(_is(each, inner[0]) for each in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_is(each, inner[1]) for each in value.values())
+    return isinstance(value, kind) and (not isinstance(value, int | float) or abs(value) < 1 << 63)
 
 
 def now() -> str:
@@ -200,9 +151,22 @@ def vmstat(names: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def page_tables_now() -> list[int] | None:
-    """[monotonic ns, bytes of page tables, page faults since boot]; None if these are unknown."""
+def page_tables_now() -> tuple[int, int, int] | None:
+    """(monotonic ns, bytes of page tables, page faults since boot); None if these are unknown."""
     found = vmstat((PAGE_TABLES, FAULTS))
     if len(found) < 2:
         return None
-    return [time.monotonic_ns(), found[PAGE_TABLES] * os.sysconf("SC_PAGE_SIZE"), found[FAULTS]]
+    return time.monotonic_ns(), found[PAGE_TABLES] * os.sysconf("SC_PAGE_SIZE"), found[FAULTS]
+
+
+def this_host() -> dict[str, Cell]:
+    """The host itself as a target, from /proc: it is measured, and its memory is not read."""
+    # They import drgn and numpy, which take longer to start than a sample takes.
+    from mmscope.drgn.machine.file_tree import describe_files
+    from mmscope.drgn.sections.files import Absent, Files
+
+    try:
+        return {**asdict(describe_files(Files(Path("/")))), "kind": "live"}
+    except (Absent, ValueError):
+        kernel = os.uname()
+        return {"kind": "live", "release": kernel.release, "hostname": kernel.nodename}

@@ -8,8 +8,6 @@ profile or none of it.
 
 import os
 import re
-import sys
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -24,8 +22,8 @@ from mmscope.perf.stack_parts import KnownFrames
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, Cell, SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.profiles.recorded_rows import TABLES, Profiled
-from mmscope.reports.rows.profile_rows import ADDRESSES, new_tables
+from mmscope.reports.profiles.recorded_rows import Rows, Stacks
+from mmscope.reports.rows.profile_rows import ADDRESSES, PROFILES_HEADING, ProfileNote, new_tables
 
 SECTION = "profiles"
 # A name for the time that an irq-enable site stands for, once it is its caller's.
@@ -87,57 +85,62 @@ def existing(path: Path) -> Bundle | None:
 
 def add_to_bundle(
     path: Path,
-    made: Profiled,
+    name: str,
+    made: tuple[Rows, Stacks],
     seconds: float,
     target: dict[str, Cell],
     *,
     mode: int | None = None,
-) -> SectionResult:
+) -> None:
     """
-    Write a recording into a bundle, new or there already; returns the section of all profiles.
+    Write a recording into a bundle, new or there already.
 
+    :param made: by ``recorded_rows.profiled``.
     :param target: of a new bundle.
     :param mode: of its files, as asked for.
     :raises BundleError: the bundle cannot be read or written.
     """
-    bundle = existing(path)
-    if bundle is not None and made.name in names_in(bundle):
-        raise BundleError(f"{path}: has a profile {made.name} already; give another --label")
+    bundle, (rows, stacks) = existing(path), made
+    if bundle is not None and name in names_in(bundle):
+        raise BundleError(f"{path}: has a profile {name} already; give another --label")
+    old = rows_in(bundle)
     with Writer(path, replace=bundle is not None, mode=mode) as writer:
         if bundle is not None:
-            writer.keep(bundle, without={*TABLES, "sections"})
+            writer.keep(bundle, without={*old, "sections"})
             target = bundle.target
         written = 0
-        partial = False
-        for table, declared in TABLES.items():
-            names = [c.name for c in columns(declared.row)]
-            old: list[Any] = []
-            if bundle is not None and table in bundle.tables:
-                old = [tuple(row.get(n) for n in names) for row in bundle.rows(table)]
-            if old or made.rows[table] or table in ALWAYS:
-                rows = [*old, *made.rows[table]]
-                written += writer.table(table, declared.title, declared.row, rows, section=SECTION)
-            if table == "profile_notes":
-                kind = names.index("kind")
-                partial = any(row[kind] == "partial" for row in old)
-        for name, title, unit, stacks in made.folded:
-            writer.folded(name, title, stacks, unit=unit, section=SECTION)
-        notes = [row for row in made.rows["profile_notes"] if row.kind == "partial"]
-        message = "; ".join(f"{made.name}: {row.note}" for row in notes) or None
-        sections = [s for s in bundle.sections if s.section != SECTION] if bundle else []
+        for table in PROFILES_HEADING.tables:
+            every = old[table.name] + rows[table.name]
+            if every or table.name in ALWAYS:
+                written += writer.table(table.name, table.title, table.row, every, section=SECTION)
+        for file, title, unit, folded in stacks:
+            writer.folded(file, title, folded, unit=unit, section=SECTION)
+        others = [s for s in bundle.sections if s.section != SECTION] if bundle else []
         before = [s for s in bundle.sections if s.section == SECTION] if bundle else []
-        if before and before[0].message:
-            message = "; ".join(filter(None, (before[0].message, message)))
+        notes = [row.note for row in rows["profile_notes"] if row.kind == "partial"]
+        said = [s.message for s in before[:1]] + [f"{name}: {note}" for note in notes]
+        kind = [c.name for c in columns(ProfileNote)].index("kind")
+        partial = notes or any(row[kind] == "partial" for row in old["profile_notes"])
         section = SectionResult(
             SECTION,
-            "partial" if notes or partial else "ok",
+            "partial" if partial else "ok",
             round(seconds + sum(s.seconds for s in before), 3),
             written,
             0,
-            message,
+            "; ".join(filter(None, said)) or None,
         )
-        writer.finish(target, [*sections, section])
-    return section
+        writer.finish(target, [*others, section])
+
+
+def rows_in(bundle: Bundle | None) -> dict[str, list[Any]]:
+    """The rows of the recordings that a bundle has, by table."""
+    old: dict[str, list[Any]] = {table.name: [] for table in PROFILES_HEADING.tables}
+    for table in PROFILES_HEADING.tables:
+        if bundle is not None and table.name in bundle.tables:
+            names = [c.name for c in columns(table.row)]
+            for row in bundle.rows(table.name):
+                old[table.name].append(tuple(row.get(name) for name in names))
+    return old
 
 
 def reattributed(
@@ -160,66 +163,59 @@ def _symbol(frame: str) -> str:
     return frame.removesuffix("_[k]").partition(" [")[0]
 
 
-def summary(made: Profiled, file: IO[str] | None = None) -> None:
+def summary(made: Rows) -> None:
     """A recording in a few lines."""
-    for row in made.rows["profiles"]:
+    for row in made["profiles"]:
         of = f" ({row.recorded:,} recorded; left out: {row.removed_why})" if row.removed else ""
         lost = f", {row.lost:,} LOST" if row.lost else ""
-        print(f"{row.event}: {counted(row.samples, row.unit)}{of}{lost}", file=file)
-    parts = made.rows["profile_parts"]
+        print(f"{row.event}: {counted(row.samples, row.unit)}{of}{lost}")
+    parts = made["profile_parts"]
     if parts:
-        print(f"\n{'samples':>9}  {'share':>7}  part", file=file)
+        print(f"\n{'samples':>9}  {'share':>7}  part")
         for part in parts[:20]:
             print(
                 f"{part.samples:>9,}  {percent(part.share_of_all):>7}  {part.who}: {part.part}",
-                file=file,
             )
-    _used_and_grown(made, file)
-    for again in made.rows["profile_reaping"]:
+    _used_and_grown(made)
+    for again in made["profile_reaping"]:
         print(
             f"\nclearing entries: {again.reaper_samples:,} samples by the reaper, "
             f"{again.beside_samples:,} by the victim beside it, {again.again_samples:,} by the "
             "victim when the reaper was done (a second walk)",
-            file=file,
         )
-    for row in made.rows["profile_allocations"]:
+    for row in made["profile_allocations"]:
         of_order = "of unknown order" if row.order is None else f"of order {row.order}"
         print(
             f"\natomic allocations {of_order}: {row.attempts:,}, {row.failures:,} failed; "
             f"{_or_not_seen(row.reservations)} pageblocks reserved, "
             f"{_or_not_seen(row.from_reserve)} blocks out of the reserve",
-            file=file,
         )
-    for took in made.rows["profile_durations"]:
+    for took in made["profile_durations"]:
         print(
             f"{took.name}: {counted(took.count, 'times')}, {took.total_ns / 1e6:,.3f} ms in all, "
             f"longest {took.max_ns / 1e6:,.3f} ms",
-            file=file,
         )
-    sites = sum(site.samples for site in made.rows["profile_sites"])
+    sites = sum(site.samples for site in made["profile_sites"])
     if sites:
-        unknown = any(row.nmi == "unknown" for row in made.rows["profiles"])
+        unknown = any(row.nmi == "unknown" for row in made["profiles"])
         without = "where this sampler has no NMI" if unknown else "this sampler has no NMI, so"
         print(
             f"\n{sites:,} samples end where interrupts come back on: {without} they stand for "
             "what ran before with interrupts off (profile_sites)",
-            file=file,
         )
 
 
-def _used_and_grown(made: Profiled, file: IO[str] | None) -> None:
+def _used_and_grown(made: Rows) -> None:
     """The command's times, and the page tables that its faults needed."""
-    for row in made.rows["profile_commands"]:
+    for row in made["profile_commands"]:
         real = "not seen" if row.real_seconds is None else f"{row.real_seconds:,.3f} s"
-        print(f"\nreal {real}", end="", file=file)
+        print(f"\nreal {real}", end="")
         if row.user_seconds is not None and row.system_seconds is not None:
             user, system = row.user_seconds, row.system_seconds
-            print(f", user {user:,.2f} s, system {system:,.2f} s", end="", file=file)
-        print(file=file)
+            print(f", user {user:,.2f} s, system {system:,.2f} s", end="")
+        print()
     last = {
-        (row.pid, row.comm): row
-        for row in made.rows["profile_table_growth"]
-        if row.made_by == ADDRESSES
+        (row.pid, row.comm): row for row in made["profile_table_growth"] if row.made_by == ADDRESSES
     }
     for row in last.values():
         parts = [
@@ -230,11 +226,10 @@ def _used_and_grown(made: Profiled, file: IO[str] | None) -> None:
         ]
         print(
             f"new page tables at each fault of {visible(row.comm)} ({row.pid}): {', '.join(parts)}",
-            file=file,
         )
-    for row in made.rows["profile_counts"]:
+    for row in made["profile_counts"]:
         said = row.why if row.counted is None else f"{row.counted:,} counted"
-        print(f"{visible(row.event)}: {said}", file=file)
+        print(f"{visible(row.event)}: {said}")
 
 
 def _or_not_seen(number: int | None) -> str:
@@ -247,17 +242,6 @@ def counted(number: int, unit: str) -> str:
     return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
-def progress_line() -> Progress | None:
-    """Progress on a terminal; silence in a pipe."""
-    if not sys.stderr.isatty():
-        return None
-    last = 0.0
-
-    def show(size: int, samples: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.2:
-            last = time.monotonic()
-            words = f"{samples:,} samples, {size / 2**20:,.0f} MiB of text read"
-            print(f"\r{words}\x1b[K", end="\r", file=sys.stderr)
-
-    return show
+def in_words(size: int, samples: int) -> str:
+    """Progress of reading perf's text."""
+    return f"{samples:,} samples, {size / 2**20:,.0f} MiB of text read"

@@ -4,27 +4,28 @@ The rows of a recording that has been folded, for all tables of ``profile_rows``
 
 Costs a sort of the stacks.
 
-Cannot know: what was not recorded; of that nothing is said, and not 0.
+Cannot know: what was not recorded; of that nothing is said, and not 0. Of page tables over faults:
+how many faults came between two looks at VmPTE one by one.
 """
 
-import dataclasses
 import re
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import columns
 from mmscope.perf.folded import Folded, nanoseconds
 from mmscope.perf.folding import UNNAMED, Fold
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
-from mmscope.perf.recipe import Recipe, event_name
-from mmscope.perf.stack_parts import KnownFrames
+from mmscope.perf.recipe import event_name
 from mmscope.reports.profiles.making import Making
-from mmscope.reports.profiles.table_growth import growth_rows
-from mmscope.reports.rows import profile_rows
 from mmscope.reports.rows.profile_rows import (
+    ADDRESSES,
+    PROFILES_HEADING,
+    VMPTE,
     Profile,
     ProfileAllocation,
     ProfileCommand,
@@ -42,197 +43,182 @@ from mmscope.reports.rows.profile_rows import (
     ProfileReaping,
     ProfileRecording,
     ProfileSite,
+    ProfileTableGrowth,
     ProfileVictim,
 )
 
 TOP_FRAMES = 50
-TABLES = {table.name: table for table in vars(profile_rows).values() if isinstance(table, Table)}
 # The low bits of folio->mapping that say that the rest is a stable node: PAGE_MAPPING_KSM
 # (include/linux/page-flags.h), FOLIO_MAPPING_KSM since v6.18.
 NODE_BITS = 3
 SOFTWARE_FAULTS = ("minor-faults", "major-faults", "page-faults")
+# Of page tables over faults.
+MOST_PROCESSES = 5
+LEAST_FAULTS = 100  # a program that only starts has some tens
+MOST_LOOKS = 24
 
-
-@dataclass
-class Profiled:
-    """The rows of one recording, by table, and its folded stacks."""
-
-    name: str
-    rows: dict[str, list[Any]]
-    folded: list[tuple[str, str, str, list[tuple[str, int]]]]  # name, title, unit, stacks
-
-
-def _not_counted(fold: Fold) -> Iterator[str]:
-    """Lines about what was beyond the limits."""
-    if fold.more_durations:
-        yield f"the last {fold.more_durations:,} durations are not counted"
-    if fold.more_about:
-        yield f"{fold.more_about:,} walks of other KSM pages are not in profile_ksm_walks"
+# By table.
+Rows = dict[str, list[Any]]
+# Name, title, unit, stacks with their values.
+Stacks = list[tuple[str, str, str, list[tuple[str, int]]]]
 
 
 def profiled(
-    name: str,
-    fold: Fold,
-    reading: Reading,
-    recorded: Recorded | None,
-    recipe: Recipe | None,
-    making: Making,
-) -> Profiled:
-    """The rows of a recording that has been folded."""
+    name: str, fold: Fold, reading: Reading, recorded: Recorded | None, making: Making
+) -> tuple[Rows, Stacks]:
+    """The rows of a recording that has been folded, by table, and its folded stacks."""
     fold.finish()
-    partial, remarks = _said_of_reading(reading, recorded, making)
-    rows: dict[str, list[Any]] = {table: [] for table in TABLES}
-    stacks = []
+    rows: Rows = {table.name: [] for table in PROFILES_HEADING.tables}
+    stacks: Stacks = []
     for event in fold.events.values():
-        row, cells, unit = _event_rows(name, event, fold.known, recorded, recipe, making, partial)
-        if reading.lost and recorded is None and row.lost is None:
-            row = dataclasses.replace(row, lost=reading.lost if len(fold.events) == 1 else None)
+        row = _event(name, event, fold, reading, recorded, making)
         rows["profiles"].append(row)
         if row.file is not None:
-            title = f"{recipe.title if recipe else name}: {event.event}, width in {unit}"
-            stacks.append((row.file, title, unit, cells))
+            by_period = making.by_period and event.period != event.samples
+            values = {stack: pair[by_period] for stack, pair in event.stacks.items()}
+            title = fold.recipe.title if fold.recipe else name
+            title = f"{title}: {event.event}, width in {row.unit}"
+            stacks.append((row.file, title, row.unit, _most_first(values)))
         for table, made in _details(name, event, fold, row.nmi):
             rows[table] += made
-    partial += _said_of_losses(rows["profiles"], fold, reading, making)
-    remarks += _not_counted(fold)
-    rows["profile_recordings"] = [_recording(name, recipe, making)]
+    rows["profile_recordings"] = [_recording(name, fold, making)]
     rows["profile_moments"] = [
         ProfileMoment(
             name, round((m.time_ns - fold.begin_ns) / 1e9, 9), m.event, m.pid, m.comm, m.text
         )
         for m in fold.timeline
     ]
-    rows["profile_allocations"] = _allocations(name, fold, making)
+    rows["profile_allocations"] = list(_allocations(name, fold, making))
     rows["profile_victims"] = [
         _victim(name, row) for row in rows["profile_moments"] if row.event == "oom:mark_victim"
     ]
-    rows["profile_page_tables"] = _page_tables(name, making)
+    rows["profile_page_tables"] = list(_page_tables(name, making))
     rows["profile_table_growth"] = growth_rows(name, fold, making)
-    rows["profile_commands"] = _commands(name, reading, making)
+    rows["profile_commands"] = list(_commands(name, reading, making))
     rows["profile_counts"] = [
         ProfileCount(name, event, count, share, _period(rows["profiles"], event), why or None)
         for event, count, share, why in making.counted
     ]
-    rows["profile_durations"] = [_duration(name, *item) for item in fold.durations.items()]
+    rows["profile_durations"] = [
+        _duration(name, what, values) for what, values in fold.durations.items()
+    ]
     rows["profile_ksm_walks"] = [
         ProfileKsmWalk(name, hex(about & ~NODE_BITS), t.times, t.total, t.least, t.most)
         for (_, about), t in fold.about.items()
         if about & NODE_BITS == NODE_BITS
     ]
-    rows["profile_faults"] = _faults(name, fold, making)
+    rows["profile_faults"] = list(_faults(name, fold, making))
+    seconds = making.seconds
     rows["profile_counters"] = [
-        ProfileCounter(name, counter, gained, round(gained * 60 / making.seconds, 3))
-        if making.seconds
-        else ProfileCounter(name, counter, gained, None)
+        ProfileCounter(name, counter, gained, round(gained * 60 / seconds, 3) if seconds else None)
         for counter, gained in making.counters.items()
     ]
-    rows["profile_notes"] = [ProfileNote(name, "partial", note) for note in partial]
-    rows["profile_notes"] += [ProfileNote(name, "remark", note) for note in remarks]
-    return Profiled(name, rows, stacks)
+    notes = [
+        *_notes_of_reading(rows["profiles"], fold, reading, recorded, making),
+        *_notes_of_losses(rows["profiles"], fold, reading, making),
+    ]
+    # Partial ones come first.
+    rows["profile_notes"] = [ProfileNote(name, *note) for note in sorted(notes, key=itemgetter(0))]
+    return rows, stacks
 
 
-def _said_of_reading(
-    reading: Reading, recorded: Recorded | None, making: Making
-) -> tuple[list[str], list[str]]:
-    """A recording's partial parts and notes, before its events."""
-    partial, remarks = list(making.partial), list(making.remarks)
+def _most_first(counts: Mapping[Any, int]) -> list[tuple[Any, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _notes_of_reading(
+    profiles: list[Profile], fold: Fold, reading: Reading, recorded: Recorded | None, making: Making
+) -> Iterator[tuple[str, str]]:
+    """Kind and words of what a recording lacks and what to know of it."""
+    yield from (("partial", note) for note in making.partial)
+    yield from (("remark", note) for note in making.remarks)
     if making.ended and "limit" in making.ended:
-        partial.append(f"the recording ended early: {making.ended}")
+        yield "partial", f"the recording ended early: {making.ended}"
     if reading.unread_bytes:
-        partial.append(
-            f"{reading.unread_bytes:,} bytes of perf's text fit no sample and are not counted"
+        yield (
+            "partial",
+            f"{reading.unread_bytes:,} bytes of perf's text fit no sample and are not counted",
         )
     if recorded is not None and recorded.throttled:
-        remarks.append(f"the kernel throttled sampling {recorded.throttled:,} times: too frequent")
-    return partial, remarks
+        yield "remark", f"the kernel throttled sampling {recorded.throttled:,} times: too frequent"
+    for row, event in zip(profiles, fold.events.values(), strict=True):
+        if row.recorded != event.recorded:
+            counts = f"perf recorded {row.recorded:,} samples, {event.recorded:,} could be read"
+            yield "partial", f"{event.event}: {counts}"
+        if event.overflow:
+            beyond = f"{event.overflow:,} samples have stacks beyond the limit of those kept"
+            yield "partial", f"{event.event}: {beyond}"
 
 
-def _said_of_losses(
+def _notes_of_losses(
     profiles: list[Profile], fold: Fold, reading: Reading, making: Making
-) -> list[str]:
-    """Losses of perf and the kernel, and what is not kept."""
-    partial = []
-    lost = sum(row.lost or 0 for row in profiles) or reading.lost
-    if lost:
+) -> Iterator[tuple[str, str]]:
+    """Kind and words of what perf and the kernel lost, and of what was beyond the limits."""
+    if lost := sum(row.lost or 0 for row in profiles) or reading.lost:
         kept = sum(row.recorded for row in profiles)
-        partial.append(
-            f"{lost:,} samples were lost, {kept:,} are here: larger buffers or fewer events"
+        yield (
+            "partial",
+            f"{lost:,} samples were lost, {kept:,} are here: larger buffers or fewer events",
         )
     for event in fold.events.values():
         if number := event.removed.get(UNNAMED):
-            partial.append(
+            yield (
+                "partial",
                 f"{number:,} of {event.event} are left out: perf printed their flags as numbers, "
-                "which differ by kernel"
+                "which differ by kernel",
             )
     for probed, times in making.missed.items():
         if times:
-            partial.append(
-                f"{probed}: the kernel met the probe {times:,} more times and could not run it"
-            )
+            met = f"the kernel met the probe {times:,} more times and could not run it"
+            yield "partial", f"{probed}: {met}"
     if fold.more_moments:
-        partial.append(f"{fold.more_moments:,} more events are not in profile_moments")
-    return partial
+        yield "partial", f"{fold.more_moments:,} more events are not in profile_moments"
+    if fold.more_durations:
+        yield "remark", f"the last {fold.more_durations:,} durations are not counted"
+    if fold.more_about:
+        walks = f"{fold.more_about:,} walks of other KSM pages are not in profile_ksm_walks"
+        yield "remark", walks
 
 
-def _recording(name: str, recipe: Recipe | None, making: Making) -> ProfileRecording:
-    return ProfileRecording(
-        profile=name,
-        label=making.label,
-        against=making.against,
-        seconds=None if making.seconds is None else round(making.seconds, 3),
-        scope=making.scope,
-        ended=making.ended,
-        command=making.command,
-        captured_at=making.captured_at,
-        release=making.release,
-        booted_at=making.booted_at,
-        recipe=recipe.name if recipe else None,
-    )
+def _recording(name: str, fold: Fold, making: Making) -> ProfileRecording:
+    cells: dict[str, Any] = {
+        c.name: getattr(making, c.name, None) for c in columns(ProfileRecording)
+    }
+    cells |= {"profile": name, "recipe": fold.recipe.name if fold.recipe else None}
+    cells["seconds"] = None if making.seconds is None else round(making.seconds, 3)
+    return ProfileRecording(**cells)
 
 
-def _event_rows(
+def _event(
     name: str,
     event: Folded,
-    known: KnownFrames,
+    fold: Fold,
+    reading: Reading,
     recorded: Recorded | None,
-    recipe: Recipe | None,
     making: Making,
-    partial: list[str],
-) -> tuple[Profile, list[tuple[str, int]], str]:
-    said = lost = None
+) -> Profile:
+    samples = None
+    lost = reading.lost if reading.lost and len(fold.events) == 1 else None
     if recorded is not None:
-        said = _of_event(recorded.samples, event.event)
+        samples = _of_event(recorded.samples, event.event)
         lost = _of_event(recorded.lost, event.event) or 0
-        if said is not None and said != event.recorded:
-            partial.append(
-                f"{event.event}: perf recorded {said:,} samples, {event.recorded:,} could be read"
-            )
-    if event.overflow:
-        partial.append(
-            f"{event.event}: {event.overflow:,} samples have stacks beyond the limit of those kept"
-        )
-    nmi = known.nmi(event.event, making.architecture)
-    drawn = bool(event.stacks)
-    by_period = making.by_period and event.period != event.samples
+    nmi = fold.known.nmi(event.event, making.architecture)
     unit = "samples"
-    if by_period:
+    if making.by_period and event.period != event.samples:
         unit = "ns" if nmi == "no" else event.event
     elif event.event in SOFTWARE_FAULTS:
         unit = "faults"
     elif ":" in event.event:
         unit = "events"
-    cells = sorted(
-        ((stack, values[by_period]) for stack, values in event.stacks.items()),
-        key=lambda item: (-item[1], item[0]),
-    )
-    row = Profile(
+    file = re.sub(r"[^a-z0-9]+", "_", f"{name}_{event.event}".lower())
+    return Profile(
         profile=name,
         event=event.event,
-        recipe=recipe.name if recipe else None,
+        recipe=fold.recipe.name if fold.recipe else None,
         unit=unit,
         samples=event.samples,
         period=event.period,
-        recorded=event.recorded if said is None else said,
+        recorded=event.recorded if samples is None else samples,
         removed=sum(event.removed.values()),
         removed_why=", ".join(f"{n:,} {why}" for why, n in sorted(event.removed.items())) or None,
         lost=lost,
@@ -240,31 +226,28 @@ def _event_rows(
         kernel_samples=event.kernel_samples,
         stacks=len(event.stacks),
         nmi=nmi or None,
-        file=re.sub(r"[^a-z0-9]+", "_", f"{name}_{event.event}".lower()) if drawn else None,
+        file=file if event.stacks else None,
     )
-    return row, cells, unit
 
 
 def _of_event(counts: dict[str, int], event: str) -> int | None:
     """perf may name an event with the terms that it was asked for with."""
-    for name, value in counts.items():
-        if name == event or name.split("/")[0] == event:
-            return value
-    return None
+    same = (value for name, value in counts.items() if event in (name, name.split("/")[0]))
+    return next(same, None)
 
 
 def _details(
     name: str, event: Folded, fold: Fold, nmi: str | None
-) -> Iterable[tuple[str, list[Any]]]:
+) -> Iterator[tuple[str, list[Any]]]:
+    """Tables of an event, and their rows."""
+    key = name, event.event
     inside = sum(event.parts.values())
     if fold.split is not None and inside:
-        order = sorted(event.parts.items(), key=lambda item: (-item[1], item[0]))
         yield (
             "profile_parts",
             [
                 ProfilePart(
-                    name,
-                    event.event,
+                    *key,
                     fold.split.name,
                     who,
                     part,
@@ -272,84 +255,59 @@ def _details(
                     round(count / inside, 6),
                     round(count / event.samples, 6),
                 )
-                for (who, part), count in order
+                for (who, part), count in _most_first(event.parts)
             ],
         )
-    yield (
-        "profile_groups",
-        [
-            ProfileGroup(name, event.event, found, count)
-            for found, count in sorted(event.found.items(), key=lambda item: (-item[1], item[0]))
-        ],
-    )
-    yield "profile_frames", _frames(name, event)
+    yield "profile_groups", [ProfileGroup(*key, *found) for found in _most_first(event.found)]
+    yield "profile_frames", list(_frames(name, event))
     if nmi in ("no", "unknown"):
-        sites = sorted(event.sites.items(), key=lambda item: (-item[1], item[0]))
         yield (
             "profile_sites",
             [
-                ProfileSite(name, event.event, leaf, caller, count, fold.known.stands_for(leaf))
-                for (leaf, caller), count in sites
+                ProfileSite(*key, leaf, caller, count, fold.known.stands_for(leaf))
+                for (leaf, caller), count in _most_first(event.sites)
             ],
         )
     again = fold.again
     if again.reaper and event.parts:
-        yield (
-            "profile_reaping",
-            [ProfileReaping(name, event.event, again.reaper, again.beside, again.after)],
-        )
+        yield "profile_reaping", [ProfileReaping(*key, again.reaper, again.beside, again.after)]
 
 
-def _frames(name: str, event: Folded) -> list[ProfileFrame]:
+def _frames(name: str, event: Folded) -> Iterator[ProfileFrame]:
     """The frames that most samples end in, or have at all."""
-    own: dict[str, int] = {}
-    total: dict[str, int] = {}
+    own: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for stack, (count, _) in event.stacks.items():
         # The first is the comm.
         frames = stack.split(";")[1:] or [stack]
-        own[frames[-1]] = own.get(frames[-1], 0) + count
+        own[frames[-1]] += count
         for frame in set(frames):
-            total[frame] = total.get(frame, 0) + count
-    top = set(sorted(own, key=lambda f: (-own[f], f))[:TOP_FRAMES])
-    top |= set(sorted(total, key=lambda f: (-total[f], f))[:TOP_FRAMES])
-    return [
-        ProfileFrame(name, event.event, frame, own.get(frame, 0), total[frame])
-        for frame in sorted(top, key=lambda f: (-own.get(f, 0), -total[f], f))
-    ]
+            total[frame] += count
+    top = {frame for counts in (own, total) for frame, _ in _most_first(counts)[:TOP_FRAMES]}
+    for frame in sorted(top, key=lambda f: (-own[f], -total[f], f)):
+        yield ProfileFrame(name, event.event, frame, own[frame], total[frame])
 
 
-def _faults(name: str, fold: Fold, making: Making) -> list[ProfileFaults]:
+def _faults(name: str, fold: Fold, making: Making) -> Iterator[ProfileFaults]:
     # A PTE table has an entry of 8 bytes for each page.
     region = making.page_bytes * making.page_bytes // 8
-    return [
-        ProfileFaults(
-            name,
-            event,
-            pid,
-            comm,
-            t.faults,
-            len(t.regions),
-            f"{t.first:#x}",
-            f"{t.last:#x}",
-            region,
-        )
-        for (event, pid, comm), t in sorted(fold.tasks.items(), key=lambda item: -item[1].faults)
-    ]
+    for (event, pid, comm), t in sorted(fold.tasks.items(), key=lambda item: -item[1].faults):
+        addresses = f"{t.first:#x}", f"{t.last:#x}"
+        yield ProfileFaults(name, event, pid, comm, t.faults, len(t.regions), *addresses, region)
 
 
-def _allocations(name: str, fold: Fold, making: Making) -> list[ProfileAllocation]:
-    recipe = fold.recipe
+def _allocations(name: str, fold: Fold, making: Making) -> Iterator[ProfileAllocation]:
     # Of what was not recorded, nothing is known; of what was and did not happen, it is 0.
     seen = {
         event.tally
-        for event in (recipe.events if recipe else ())
+        for event in (fold.recipe.events if fold.recipe else ())
         if event.tally and not {*map(event_name, event.first_of)} & {*making.left_out}
     }
     if "attempts" not in seen:
-        return []
+        return
     found = sorted(fold.allocations.items(), key=lambda item: (item[0] is None, item[0] or 0))
-    return [
-        ProfileAllocation(
+    for order, counts in found:
+        yield ProfileAllocation(
             name,
             order,
             counts.attempts,
@@ -357,58 +315,44 @@ def _allocations(name: str, fold: Fold, making: Making) -> list[ProfileAllocatio
             counts.reservations if "reservations" in seen else None,
             counts.from_reserve if "from_reserve" in seen else None,
         )
-        for order, counts in found
-    ]
 
 
 # oom:mark_victim; before its fields came (6.10, and stable releases of 6.1 and 6.6) pid alone.
 _VICTIM = re.compile(
-    r"pid=(\d{1,10})(?: comm=(.*) total-vm=(\d{1,15})kB anon-rss=(\d{1,15})kB "
-    r"file-rss:(\d{1,15})kB shmem-rss:(\d{1,15})kB uid=(\d{1,10}) pgtables=(\d{1,15})kB "
-    r"oom_score_adj=(-?\d{1,5}))?\s*",
+    r"pid=(?P<pid>\d{1,10})(?: comm=(?P<comm>.*) total-vm=(?P<total_vm_bytes>\d{1,15})kB "
+    r"anon-rss=(?P<anon_bytes>\d{1,15})kB file-rss:(?P<file_bytes>\d{1,15})kB "
+    r"shmem-rss:(?P<shmem_bytes>\d{1,15})kB uid=(?P<uid>\d{1,10}) "
+    r"pgtables=(?P<pgtables_bytes>\d{1,15})kB oom_score_adj=(?P<oom_score_adj>-?\d{1,5}))?\s*",
     re.DOTALL,
 )
 
 
 def _victim(name: str, moment: ProfileMoment) -> ProfileVictim:
     match = _VICTIM.fullmatch(moment.text)
-    if match is None or match[2] is None:
-        pid = int(match[1]) if match else moment.pid
-        return ProfileVictim(name, moment.seconds, pid, *([None] * 8))
-    total, anon, file, shmem, tables = (int(match[n]) << 10 for n in (3, 4, 5, 6, 8))
-    return ProfileVictim(
-        profile=name,
-        seconds=moment.seconds,
-        pid=int(match[1]),
-        comm=match[2],
-        total_vm_bytes=total,
-        anon_bytes=anon,
-        file_bytes=file,
-        shmem_bytes=shmem,
-        pgtables_bytes=tables,
-        uid=int(match[7]),
-        oom_score_adj=int(match[9]),
-    )
+    if match is None:
+        return ProfileVictim(name, moment.seconds, moment.pid, *[None] * 8)
+    cells: dict[str, Any] = match.groupdict()
+    for column, text in cells.items():
+        if text is not None and column != "comm":
+            cells[column] = int(text) << (10 if column.endswith("_bytes") else 0)
+    return ProfileVictim(profile=name, seconds=moment.seconds, **cells)
 
 
-def _page_tables(name: str, making: Making) -> list[ProfilePageTables]:
-    if len(making.page_tables) < 2:
-        return []
-    (begin, before, faults_before), (end, table_bytes, faults) = making.page_tables
-    faults -= faults_before
-    table_bytes -= before
-    each = round(table_bytes / faults, 3) if faults > 0 and table_bytes > 0 else None
-    return [ProfilePageTables(name, (end - begin) / 1e9, faults, table_bytes, each)]
+def _page_tables(name: str, making: Making) -> Iterator[ProfilePageTables]:
+    if len(making.page_tables) == 2:
+        (begin, before, faults_before), (end, table_bytes, faults) = making.page_tables
+        faults -= faults_before
+        table_bytes -= before
+        each = round(table_bytes / faults, 3) if faults > 0 and table_bytes > 0 else None
+        yield ProfilePageTables(name, (end - begin) / 1e9, faults, table_bytes, each)
 
 
-def _commands(name: str, reading: Reading, making: Making) -> list[ProfileCommand]:
-    if making.used is None:
-        return []
-    real = None
-    if making.gone is not None and reading.begun:
-        real = max(round(making.gone - nanoseconds(reading.begun) / 1e9, 6), 0.0)
-    user, system = making.used
-    return [ProfileCommand(name, making.command, real, user, system)]
+def _commands(name: str, reading: Reading, making: Making) -> Iterator[ProfileCommand]:
+    if making.used is not None:
+        real = None
+        if making.gone is not None and reading.begun:
+            real = max(round(making.gone - nanoseconds(reading.begun) / 1e9, 6), 0.0)
+        yield ProfileCommand(name, making.command, real, *making.used)
 
 
 def _period(profiles: list[Profile], event: str) -> int | None:
@@ -422,3 +366,61 @@ def _duration(name: str, what: str, values: "array[int]") -> ProfileDuration:
     order = sorted(values)
     half, most = (order[min(int(len(order) * share), len(order) - 1)] for share in (0.5, 0.99))
     return ProfileDuration(name, what, len(order), sum(order), half, most, order[-1])
+
+
+# Of VmPTE: ns, faults, bytes.
+Look = tuple[int, int, int]
+# ns, faults, tables of three levels if known, bytes of all
+_Point = tuple[int, int, tuple[int | None, int | None, int | None], int]
+
+
+def growth_rows(name: str, fold: Fold, making: Making) -> list[ProfileTableGrowth]:
+    """
+    Page tables of the processes with most faults, over their faults, two ways: those that the
+    addresses of the faults need, exact at each fault, and VmPTE, which the kernel keeps.
+    """
+    rows = []
+    needed = sorted(fold.growths.items(), key=lambda item: (-item[1].faults, item[0]))
+    points: list[_Point]
+    for (pid, comm), growth in needed[:MOST_PROCESSES]:
+        points = [
+            (at, faults, (pte, pmd, pud), (pte + pmd + pud) * making.page_bytes)
+            for at, faults, pte, pmd, pud in growth.points
+        ]
+        rows += _of_process(name, pid, comm, ADDRESSES, points)
+    seen = sorted(
+        (-max((faults for _, faults, _ in looks), default=0), pid, comm, looks)
+        for pid, comm, looks in making.growths
+    )
+    for _, pid, comm, looks in seen[:MOST_PROCESSES]:
+        points = [(at, faults, (None, None, None), size) for at, faults, size in thinned(looks)]
+        rows += _of_process(name, pid, comm, VMPTE, points)
+    return rows
+
+
+def thinned(looks: list[Look]) -> list[Look]:
+    """Looks with half as many faults again each, or more tables without a fault; and the last."""
+    kept: list[Look] = []
+    for look in looks:
+        if not kept or look[1] >= 1.5 * kept[-1][1]:
+            kept.append(look)
+    if looks and kept[-1] is not looks[-1]:
+        kept.append(looks[-1])
+    return kept[-MOST_LOOKS:]
+
+
+def _of_process(
+    name: str, pid: int, comm: str, made_by: str, points: Iterable[_Point]
+) -> list[ProfileTableGrowth]:
+    rows: list[ProfileTableGrowth] = []
+    faults_before = bytes_before = 0
+    for at, faults, (pte, pmd, pud), size in points:
+        # Before the first look there may have been tables without a fault, as of a parent.
+        known = faults > faults_before and (rows or made_by == ADDRESSES)
+        each = round((size - bytes_before) / (faults - faults_before), 3) if known else None
+        seconds = round(at / 1e9, 6)
+        rows.append(
+            ProfileTableGrowth(name, pid, comm, made_by, faults, seconds, pte, pmd, pud, size, each)
+        )
+        faults_before, bytes_before = faults, size
+    return rows if faults_before >= LEAST_FAULTS else []

@@ -43,9 +43,6 @@ class Profile:
     file: str | None = column(holds="stacks", help="name of the folded stacks in the bundle")
 
 
-PROFILES = Table("profiles", "Profiles", Profile, not_compared=LENGTH)
-
-
 @table_row
 class ProfileRecording:
     """How a recording was made; of a text that was brought in, what it says."""
@@ -63,11 +60,6 @@ class ProfileRecording:
         since="0.2.0", holds="words", help="when that machine was booted, UTC"
     )
     recipe: str | None = column(since="0.3.0", holds="words", help="recipe that it was recorded by")
-
-
-PROFILE_RECORDINGS = Table(
-    "profile_recordings", "How they were recorded", ProfileRecording, not_compared=LENGTH
-)
 
 
 @table_row
@@ -88,11 +80,6 @@ class ProfilePart:
     share_of_all: float = column(help="of all samples of the event")
 
 
-PROFILE_PARTS = Table(
-    "profile_parts", "Parts of the kernel's work", ProfilePart, measure="share_of_all"
-)
-
-
 @table_row
 class ProfileFrame:
     """A function in a profile; the first fifty by each measure."""
@@ -102,9 +89,6 @@ class ProfileFrame:
     frame: str = column(holds="frame", key=True, help="function; _[k] marks the kernel's")
     self_samples: int = column(help="samples that end in it")
     total_samples: int = column(help="samples that end in it or pass through it")
-
-
-PROFILE_FRAMES = Table("profile_frames", "Top functions", ProfileFrame, not_compared=LENGTH)
 
 
 @table_row
@@ -119,15 +103,6 @@ class ProfileSite:
     stands_for: str = column(holds="words", help="what these samples stand for")
 
 
-PROFILE_SITES = Table(
-    "profile_sites",
-    "Where interrupts come back on",
-    ProfileSite,
-    empty="No sample ends where interrupts come back on.",
-    not_compared=LENGTH,
-)
-
-
 @table_row
 class ProfileMoment:
     """When something rare happened."""
@@ -140,9 +115,6 @@ class ProfileMoment:
     text: str = column(holds="words", help="what the kernel said")
 
 
-PROFILE_MOMENTS = Table("profile_moments", "When it happened", ProfileMoment, not_compared=LENGTH)
-
-
 @table_row
 class ProfileGroup:
     """Samples of a tracepoint by what it said, such as an order or a result."""
@@ -151,15 +123,6 @@ class ProfileGroup:
     event: str = column(holds="words", key=True, help="tracepoint")
     found: str = column(holds="words", key=True, help="what it said")
     samples: int = column(help="samples")
-
-
-PROFILE_GROUPS = Table(
-    "profile_groups",
-    "By what the tracepoint says",
-    ProfileGroup,
-    not_compared=LENGTH,
-    since="0.2.0",
-)
 
 
 @table_row
@@ -183,15 +146,6 @@ class ProfileAllocation:
     from_reserve: int | None = column(
         help="blocks of the order that the reserve gave; empty: could not be seen"
     )
-
-
-PROFILE_ALLOCATIONS = Table(
-    "profile_allocations",
-    "Atomic allocations and the HighAtomic reserve",
-    ProfileAllocation,
-    not_compared=LENGTH,
-    since="0.2.0",
-)
 
 
 @table_row
@@ -219,15 +173,6 @@ class ProfileVictim:
     oom_score_adj: int | None = column(low=None, help="its bias, -1000 to 1000")
 
 
-PROFILE_VICTIMS = Table(
-    "profile_victims",
-    "What OOM victims held",
-    ProfileVictim,
-    not_compared="it is about single kills",
-    since="0.2.0",
-)
-
-
 @table_row
 class ProfilePageTables:
     """
@@ -250,15 +195,6 @@ class ProfilePageTables:
         high=MOST_BYTES,
         help="an average over all processes' faults, of whatever kind",
     )
-
-
-PROFILE_PAGE_TABLES = Table(
-    "profile_page_tables",
-    "Page tables against faults",
-    ProfilePageTables,
-    not_compared=LENGTH,
-    since="0.2.0",
-)
 
 
 @table_row
@@ -302,15 +238,6 @@ def new_tables(faults: int, pte: int, pmd: int, pud: int) -> list[tuple[int, int
     return [(tables, number) for tables, number in found if number]
 
 
-PROFILE_TABLE_GROWTH = Table(
-    "profile_table_growth",
-    "Page tables a fault, over the run",
-    ProfileTableGrowth,
-    not_compared=LENGTH,
-    since="0.3.0",
-)
-
-
 @table_row
 class ProfileCommand:
     """
@@ -330,15 +257,6 @@ class ProfileCommand:
     system_seconds: float | None = column(unit="s", help="in the kernel, likewise")
 
 
-PROFILE_COMMANDS = Table(
-    "profile_commands",
-    "Real, user and system time",
-    ProfileCommand,
-    not_compared=LENGTH,
-    since="0.3.0",
-)
-
-
 @table_row
 class ProfileCount:
     """An event that perf stat counted beside the recording: by counting, and not by samples."""
@@ -353,11 +271,6 @@ class ProfileCount:
         help="the same by samples: their periods added up; empty: no sample"
     )
     why: str | None = column(holds="words", help="why it was not counted")
-
-
-PROFILE_COUNTS = Table(
-    "profile_counts", "Counted by the CPU", ProfileCount, not_compared=LENGTH, since="0.3.0"
-)
 
 
 @table_row
@@ -377,11 +290,6 @@ class ProfileDuration:
     max_ns: int = column(unit="ns", help="the longest")
 
 
-PROFILE_DURATIONS = Table(
-    "profile_durations", "How long it took", ProfileDuration, measure="max_ns"
-)
-
-
 @table_row
 class ProfileKsmWalk:
     """Walks of the mappings of a KSM page that went to their end: two passes over them."""
@@ -396,15 +304,6 @@ class ProfileKsmWalk:
     total_ns: int = column(unit="ns", help="all together, without waits for locks")
     min_ns: int = column(unit="ns", help="the shortest of them")
     max_ns: int = column(unit="ns", help="the longest")
-
-
-PROFILE_KSM_WALKS = Table(
-    "profile_ksm_walks",
-    "Walks of KSM pages that went to their end",
-    ProfileKsmWalk,
-    since="0.3.0",
-    not_compared=LENGTH,
-)
 
 
 @table_row
@@ -429,11 +328,6 @@ class ProfileFaults:
     )
 
 
-PROFILE_FAULTS = Table(
-    "profile_faults", "Page faults by process", ProfileFaults, not_compared=LENGTH
-)
-
-
 @table_row
 class ProfileCounter:
     """A counter of /proc/vmstat: what it gained during the recording, of the whole machine."""
@@ -444,11 +338,6 @@ class ProfileCounter:
     per_minute: float | None = column(
         since="0.2.0", unit="1/min", low=None, help="the same for each minute of the recording"
     )
-
-
-PROFILE_COUNTERS = Table(
-    "profile_counters", "Counters during the recording", ProfileCounter, not_compared=LENGTH
-)
 
 
 @table_row
@@ -464,15 +353,6 @@ class ProfileReaping:
     )
 
 
-PROFILE_REAPING = Table(
-    "profile_reaping",
-    "Unmapped by the reaper, and again",
-    ProfileReaping,
-    empty="The OOM reaper did not run.",
-    not_compared=LENGTH,
-)
-
-
 @table_row
 class ProfileNote:
     """What to know of a recording."""
@@ -482,38 +362,95 @@ class ProfileNote:
     note: str = column(holds="words", key=True, help="in words")
 
 
-PROFILE_NOTES = Table(
-    "profile_notes",
-    "To know of the recordings",
-    ProfileNote,
-    empty="Nothing is missing.",
-    not_compared=LENGTH,
-)
-
-
 PROFILES_HEADING = Heading(
     name="profiles",
     title="Profiles",
     tables=(
-        PROFILES,
-        PROFILE_RECORDINGS,
-        PROFILE_PARTS,
-        PROFILE_FRAMES,
-        PROFILE_SITES,
-        PROFILE_MOMENTS,
-        PROFILE_GROUPS,
-        PROFILE_ALLOCATIONS,
-        PROFILE_VICTIMS,
-        PROFILE_PAGE_TABLES,
-        PROFILE_TABLE_GROWTH,
-        PROFILE_COMMANDS,
-        PROFILE_COUNTS,
-        PROFILE_DURATIONS,
-        PROFILE_KSM_WALKS,
-        PROFILE_FAULTS,
-        PROFILE_COUNTERS,
-        PROFILE_REAPING,
-        PROFILE_NOTES,
+        Table("profiles", "Profiles", Profile, not_compared=LENGTH),
+        Table(
+            "profile_recordings", "How they were recorded", ProfileRecording, not_compared=LENGTH
+        ),
+        Table("profile_parts", "Parts of the kernel's work", ProfilePart, measure="share_of_all"),
+        Table("profile_frames", "Top functions", ProfileFrame, not_compared=LENGTH),
+        Table(
+            "profile_sites",
+            "Where interrupts come back on",
+            ProfileSite,
+            empty="No sample ends where interrupts come back on.",
+            not_compared=LENGTH,
+        ),
+        Table("profile_moments", "When it happened", ProfileMoment, not_compared=LENGTH),
+        Table(
+            "profile_groups",
+            "By what the tracepoint says",
+            ProfileGroup,
+            not_compared=LENGTH,
+            since="0.2.0",
+        ),
+        Table(
+            "profile_allocations",
+            "Atomic allocations and the HighAtomic reserve",
+            ProfileAllocation,
+            not_compared=LENGTH,
+            since="0.2.0",
+        ),
+        Table(
+            "profile_victims",
+            "What OOM victims held",
+            ProfileVictim,
+            not_compared="it is about single kills",
+            since="0.2.0",
+        ),
+        Table(
+            "profile_page_tables",
+            "Page tables against faults",
+            ProfilePageTables,
+            not_compared=LENGTH,
+            since="0.2.0",
+        ),
+        Table(
+            "profile_table_growth",
+            "Page tables a fault, over the run",
+            ProfileTableGrowth,
+            not_compared=LENGTH,
+            since="0.3.0",
+        ),
+        Table(
+            "profile_commands",
+            "Real, user and system time",
+            ProfileCommand,
+            not_compared=LENGTH,
+            since="0.3.0",
+        ),
+        Table(
+            "profile_counts", "Counted by the CPU", ProfileCount, not_compared=LENGTH, since="0.3.0"
+        ),
+        Table("profile_durations", "How long it took", ProfileDuration, measure="max_ns"),
+        Table(
+            "profile_ksm_walks",
+            "Walks of KSM pages that went to their end",
+            ProfileKsmWalk,
+            since="0.3.0",
+            not_compared=LENGTH,
+        ),
+        Table("profile_faults", "Page faults by process", ProfileFaults, not_compared=LENGTH),
+        Table(
+            "profile_counters", "Counters during the recording", ProfileCounter, not_compared=LENGTH
+        ),
+        Table(
+            "profile_reaping",
+            "Unmapped by the reaper, and again",
+            ProfileReaping,
+            empty="The OOM reaper did not run.",
+            not_compared=LENGTH,
+        ),
+        Table(
+            "profile_notes",
+            "To know of the recordings",
+            ProfileNote,
+            empty="Nothing is missing.",
+            not_compared=LENGTH,
+        ),
     ),
     intro="""
 What the CPUs were doing, recorded by perf after the recipes of `mmscope record --list`. A

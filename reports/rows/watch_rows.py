@@ -199,16 +199,7 @@ WATCH_OVERHEAD = Table("watch_overhead", "What watching cost", WatchOverhead, no
 WATCH_HEADING = Heading(
     name="watch",
     title="Over time",
-    tables=(
-        WATCH_SAMPLES,
-        COUNTER_RATES,
-        THP_FREE_BLOCKS_SERIES,
-        ZONE_SERIES,
-        PSI_SERIES,
-        GAUGE_SERIES,
-        WATCH_EVENTS,
-        WATCH_OVERHEAD,
-    ),
+    tables=tuple(table for table in vars().values() if isinstance(table, Table)),
     intro="""
 What `mmscope watch` sampled on the running host. Rates are what a counter grew by between two
 samples, over the time between them; levels are as they were at that moment; nothing here is

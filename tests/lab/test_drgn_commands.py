@@ -66,13 +66,13 @@ def drgn(lab: Lab, *arguments: str) -> list[str]:
 
 
 def test_every_section_is_a_command() -> None:
-    assert sorted(entry.section for entry in COMMANDS) == sorted(SECTIONS)
+    assert sorted(entry["section"] for entry in COMMANDS) == sorted(SECTIONS)
 
 
 def test_commands_print_what_their_sections_found(lab: Lab, tmp_path: Path) -> None:
     script = tmp_path / "every_command.py"
     script.write_text(EVERY_COMMAND)
-    names = [entry.name for entry in COMMANDS]
+    names = [entry["name"] for entry in COMMANDS]
     # Started where somebody keeps scripts of the same names as ours.
     for name in ("rows", "zones", "target", "settings"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not mine')\n")
@@ -83,17 +83,17 @@ def test_commands_print_what_their_sections_found(lab: Lab, tmp_path: Path) -> N
     memory = Memory(lab.prog)
     printed = 0
     for entry in COMMANDS:
-        section, found = run_section(SECTIONS[entry.section], memory)
+        section, found = run_section(SECTIONS[entry["section"]], memory)
         if section.status == "absent":
-            assert said[entry.name] == f"{entry.section}: {section.message}"
+            assert said[entry["name"]] == f"{entry['section']}: {section.message}"
             continue
         ours: dict[str, Any] = {
             name: [asdict(row) for row in rows] for name, rows in found.by_name.items()
         }
-        assert said[entry.name] == ours, entry.name
+        assert said[entry["name"]] == ours, entry["name"]
         printed += sum(map(len, ours.values()))
         if section.message:
-            assert f"{entry.section}: {section.message}" in done.stderr
+            assert f"{entry['section']}: {section.message}" in done.stderr
     assert printed > 500
 
 
@@ -199,7 +199,7 @@ def test_what_a_table_leaves_out_is_said_where_a_row_is_not_found(
 ) -> None:
     few = functools.partial(anon_vma_rows, most=3)
     monkeypatch.setattr(rmap_sections, "anon_vma_rows", few)
-    entry = next(entry for entry in COMMANDS if entry.name == "anon_vmas")
+    entry = next(entry for entry in COMMANDS if entry["name"] == "anon_vmas")
     args = argparse.Namespace(wanted="0x1", format="table", top=None)
     with pytest.raises(CommandError, match=r"no anon_vma 0x1 in .*; 3 of \d+ anon_vmas are listed"):
         run_section_command(entry, lab.prog, args)
@@ -227,7 +227,7 @@ def test_an_error_is_a_line_and_the_session_lives(
 
 def test_help_lists_drgns_commands_and_ours(session: dict[str, str]) -> None:
     listed = session["%help"]
-    for name in ("py", "mm_findings", *(entry.name for entry in COMMANDS)):
+    for name in ("py", "mm_findings", *(entry["name"] for entry in COMMANDS)):
         assert re.search(rf"^%{name} +\S", listed, re.MULTILINE), name
     assert "usage: free_lists [-h] [--top N]" in session["%free_lists -h"]
     assert session["%help ksm"].startswith("%ksm [-h]")

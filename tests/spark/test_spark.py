@@ -21,7 +21,7 @@ from lake_truth import QUESTIONS, found_as_alone
 from made_fleet import of_each_finding, of_profiles
 from made_lake import lake_of, small
 
-from mmscope.reports.findings.answerable import named
+from mmscope.reports.findings.findings import named
 from mmscope.reports.fleet.spark import session, spark_engine
 from mmscope.reports.lake.adding import identity
 from mmscope.reports.lake.asking import Answer, Engine, answers

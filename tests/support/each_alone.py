@@ -51,7 +51,7 @@ def run(folder: str, words: list[str], out: int, err: int, parent: int) -> None:
 
 def main() -> None:
     # Once for all runs. DuckDB has threads once it is used, not before.
-    import mmscope.reports.bundle.redact_options
+    import mmscope.reports.bundle.redact
     import mmscope.reports.commands.command
     import mmscope.reports.commands.redact_command
     import mmscope.reports.commands.show_command

@@ -252,10 +252,10 @@ def perf(data: bytes) -> None:
         return
     profiles.fold_stream(fold, reading, stream, None)
     assert sum(event.recorded for event in fold.events.values()) == reading.samples
-    made = profiled("fuzz", fold, reading, None, recipe, making)
-    for rows in made.rows.values():
+    by_table, folded = profiled("fuzz", fold, reading, None, making)
+    for rows in by_table.values():
         come_back(rows)
-    for _, _, _, stacks in made.folded:
+    for _, _, _, stacks in folded:
         for stack, value in stacks:
             assert value >= 0 and stack == LINE_BREAK.sub(" ", stack)
 

@@ -50,7 +50,7 @@ from mmscope.drgn.tables.rows import column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.findings.findings import Finding, Link, NotChecked, Step, Verdict
+from mmscope.reports.findings.findings import Finding, NotChecked, Step, Verdict
 from mmscope.reports.rows.profile_rows import (
     Profile,
     ProfileAllocation,
@@ -663,7 +663,7 @@ def verdict() -> Verdict:
                     ),
                     Step("Compare with a healthy host.", looks=True),
                 ),
-                (Link("Kernel documentation", "https://docs.kernel.org/mm/page_allocation.html"),),
+                (("Kernel documentation", "https://docs.kernel.org/mm/page_allocation.html"),),
                 "free_lists",
                 explains=("THP faults fall back", "direct compaction fails"),
                 classes=("free",),
@@ -713,7 +713,7 @@ def hostile_verdict() -> Verdict:
                 text,
                 text,
                 (Step(text, text, text, text),),
-                (Link(text, text), Link(text, "https://example.com/\" onclick='alert(5)")),
+                ((text, text), (text, "https://example.com/\" onclick='alert(5)")),
                 text,
                 sources=(text,),
             )

@@ -27,15 +27,14 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.bundle_format import Lacking, lacking
+from mmscope.reports.bundle.bundle_format import lacking
 from mmscope.reports.bundle.declared import HEADINGS, TABLES
 from mmscope.reports.bundle.description import FORMAT, BundleError
 from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.comparison import compare
-from mmscope.reports.findings.answerable import parts_of
-from mmscope.reports.findings.findings import evaluate, load_questions
+from mmscope.reports.findings.findings import evaluate, load_questions, parts_of
 
 BUNDLES = TESTS / "bundles"
 OLD, EARLY = BUNDLES / "v0.1.0", BUNDLES / "v0.1.0-early"
@@ -104,7 +103,7 @@ def test_a_bundle_says_its_format_and_who_wrote_it(tmp_path: Path) -> None:
     description = json.loads((tmp_path / "b" / "datapackage.json").read_text())
     assert (description["format"], description["version"]) == (FORMAT, __version__)
     bundle = Bundle(tmp_path / "b")
-    assert (bundle.format, bundle.version, lacking(bundle)) == (FORMAT, __version__, Lacking())
+    assert (bundle.format, bundle.version, lacking(bundle)) == (FORMAT, __version__, [])
 
 
 @pytest.mark.parametrize("path", [OLD, EARLY])
@@ -278,7 +277,7 @@ def test_a_format_that_is_none_is_refused(tmp_path: Path, number: Any) -> None:
 
 def test_a_newer_version_of_the_same_format_is_read(tmp_path: Path) -> None:
     newer = copy(tmp_path / "b", format=FORMAT, version="9.0.0")
-    assert lacking(Bundle(newer)) == Lacking()
+    assert lacking(Bundle(newer)) == []
     assert mmscope("report", newer, "-o", tmp_path / "r.html").returncode == 0
     assert "what this version does not know is shown as the bundle describes it" in page_text(
         tmp_path / "r.html"
@@ -287,7 +286,7 @@ def test_a_newer_version_of_the_same_format_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["", "my host", "0.1"])
 def test_of_a_version_that_is_none_nothing_is_said(tmp_path: Path, version: str) -> None:
-    assert lacking(Bundle(copy(tmp_path / "b", version=version))) == Lacking()
+    assert lacking(Bundle(copy(tmp_path / "b", version=version))) == []
 
 
 def test_what_is_made_of_an_old_bundle_is_as_old(tmp_path: Path) -> None:

@@ -389,7 +389,7 @@ def header_of(word: str) -> bytes:
         scope=f"{word} scope", ended=f"ended {word}", command=f"{word} --run", release="7.2",
         captured_at=f"at {word}", partial=[f"it is {word}"], remarks=[f"of {word}"],
         counters={word: 7}, seconds=1.0,
-    ).told(Recorded())  # fmt: skip
+    ).as_json(Recorded())  # fmt: skip
     return f"{MADE_BY}{json.dumps(told)}\n".encode()
 
 

@@ -21,8 +21,7 @@ from mmscope.perf.os_release import os_release, read_os_release
 from mmscope.perf.perf_events import where_to_get_perf
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.commands import doctor
-from mmscope.reports.commands.doctor import Check, PriceHere, checks
-from mmscope.reports.commands.doctor_summary import summary
+from mmscope.reports.commands.doctor import Check, PriceHere, checks, summary
 from mmscope.reports.watch import samples
 
 DATA = TESTS / "data" / "7.2"
@@ -436,8 +435,8 @@ def test_one_screen_says_each_remedy_once() -> None:
         Check("/proc/a", "yes", "", None, None),
         Check("record b", "no", "", "b:event: tracefs is not mounted", "mount it"),
         Check("/proc/c", "no", "", "it is off", "boot with c"),
-        Check("record d", "no", "", "d:event: tracefs is not mounted", "as for record b"),
-        Check("record e", "in part", "", "tracefs is not mounted", "as for record b"),
+        Check("record d", "no", "", "d:event: tracefs is not mounted", "mount it"),
+        Check("record e", "in part", "", "tracefs is not mounted", "mount it"),
     ]
     costs = [
         PriceHere("/proc/slow", "a lock", None, "left out, as it takes long; --all reads it"),

@@ -29,7 +29,6 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.findings.answerable import query_of
 from mmscope.reports.findings.findings import (
     FINDINGS,
     HARMS,
@@ -44,6 +43,7 @@ from mmscope.reports.findings.findings import (
     known,
     load_questions,
     period,
+    query_of,
 )
 from mmscope.reports.findings.findings import ask as evaluate_open
 from mmscope.reports.findings.findings_text import print_findings
@@ -84,9 +84,9 @@ def without_rows_of_the_first_table_nothing_is_found(database: Database, asked: 
     Such a question is not asked. Here it is, of all the rest of what it was found in: others
     cannot be checked then, as what they need is a row of that table.
     """
-    assert database.rows(query_of(database, asked))
+    assert database.rows(query_of(database.columns, asked))
     database.connection.execute(f'delete from "{asked.needs[0].partition(".")[0]}"')
-    assert not database.rows(query_of(database, asked))
+    assert not database.rows(query_of(database.columns, asked))
 
 
 @pytest.mark.parametrize("case", CLEAR.values(), ids=CLEAR.keys())
@@ -246,7 +246,7 @@ def test_every_file_is_a_finding() -> None:
         assert asked.harm != HIDES or asked.section == "profiles"
         assert asked.needs, "a finding that needs nothing would be clear of an empty bundle"
         assert all(re.fullmatch(r"\w+\.\w+( where .+)?", need) for need in asked.needs)
-        assert all(link.url.startswith("https://") for link in asked.links)
+        assert all(url.startswith("https://") for _, url in asked.links)
         assert asked.about.strip() == asked.about
         assert "\n" not in asked.about
 

@@ -19,7 +19,7 @@ from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.commands.command import build_parser
 from mmscope.reports.findings.findings import FINDINGS, Question, Step, load_questions
 from mmscope.reports.findings.incidents import COMMAND
-from mmscope.reports.findings.kernel_said import Kernel
+from mmscope.reports.findings.kernel_said import Kernel, read_kernel
 
 ROOT = FINDINGS.parents[1]
 QUESTIONS = {question.id: question for question in load_questions()}
@@ -289,7 +289,7 @@ class OfPages:
     ],
 )
 def test_sizes_go_by_the_page(size: int | None, sizes: tuple[str, ...]) -> None:
-    kernel = Kernel(OfPages(size))  # type: ignore[arg-type]
+    kernel = read_kernel(OfPages(size))  # type: ignore[arg-type]
     assert (kernel.page, kernel.pmd, kernel.pud, kernel.slots) == sizes
     assert bool(kernel.assumed) is (size not in (4096, 16384, 65536))
 
@@ -319,7 +319,7 @@ def test_no_finding_has_a_size_that_goes_by_the_page(question: Question) -> None
 def test_what_is_kept_for_each_page_is_a_share_of_memory(
     size: int, shares: tuple[str, ...]
 ) -> None:
-    kernel = Kernel.of({}, size)
+    kernel = Kernel({}, size)
     assert (kernel.struct_pages, kernel.share(8), kernel.share(24, 80)) == shares
 
 

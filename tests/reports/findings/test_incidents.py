@@ -31,7 +31,7 @@ def found(
 
 def ids(findings: list[Finding]) -> list[tuple[list[str], list[str]]]:
     return [
-        ([t.worst.id for t in each.causes], [t.worst.id for t in each.effects])
+        ([t[0].id for t in each.causes], [t[0].id for t in each.effects])
         for each in incidents(findings)
     ]
 
@@ -52,7 +52,7 @@ def test_each_alone_is_an_incident_of_its_own(alone: Finding) -> None:
 def test_several_causes_stand_beside_each_other() -> None:
     other = found("percpu-large", "notice", explains=SHORT)
     (one,) = incidents([KILL, LARGE, other])
-    assert [t.worst.id for t in one.causes] == ["slab-large", "percpu-large"]
+    assert [t[0].id for t in one.causes] == ["slab-large", "percpu-large"]
     assert one.sentence == "oom. Likely cause: slab-large; 1 other may add to it."
 
 
@@ -60,7 +60,7 @@ def test_the_sentence_is_in_plain_words_where_a_finding_has_some() -> None:
     plain = dataclasses.replace(LARGE, plain="Slab has half of memory.")
     (one,) = incidents([KILL, plain])
     assert one.sentence == "oom. Likely cause: Slab has half of memory."
-    assert one.causes[0].title == "slab-large"
+    assert one.causes[0][0].title == "slab-large"
 
 
 def test_what_explains_two_symptoms_joins_them() -> None:
@@ -73,7 +73,7 @@ def test_rows_of_one_finding_are_told_once() -> None:
     rows = [found("x", title=f"zone {n}") for n in range(3)]
     (one,) = incidents(rows)
     assert one.sentence == "zone 0 (and 2 more)."
-    assert one.causes[0].findings == tuple(rows)
+    assert one.causes[0] == tuple(rows)
 
 
 def test_the_worst_incident_is_first_by_any_of_its_findings() -> None:
@@ -91,7 +91,7 @@ def test_what_was_measured_stands_before_what_was_computed_then_what_does_most_h
 def test_what_is_of_a_recording_is_known_and_last() -> None:
     note, finding = found("note", harm=HIDES), found("finding")
     told = incidents([note, finding])
-    assert [(each.causes[0].worst.id, each.of_recording) for each in told] == [
+    assert [(each.causes[0][0].id, each.of_recording) for each in told] == [
         ("finding", False), ("note", True),
     ]  # fmt: skip
 

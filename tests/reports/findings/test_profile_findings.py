@@ -13,13 +13,14 @@ from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database, views
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.findings.answerable import named, query_of
 from mmscope.reports.findings.findings import (
     HIDES,
     Finding,
     Question,
     evaluate,
     load_questions,
+    named,
+    query_of,
 )
 from mmscope.reports.page.report import render
 
@@ -50,7 +51,7 @@ def test_without_rows_of_the_first_table_that_it_needs_nothing_is_found(
     database = open_database(made.write_bundle(tmp_path / "b", made.profile_rows()))
     table = question.needs[0].partition(".")[0]
     database.connection.execute(f'delete from "{table}"')
-    assert not database.rows(query_of(database, question))
+    assert not database.rows(query_of(database.columns, question))
 
 
 def test_an_end_that_takes_a_third_of_the_time_is_told(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from made_fleet import of_each_finding
 from made_lake import host, lake_of, small
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.answerable import named
-from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.findings.findings import evaluate, named
 from mmscope.reports.fleet.fleet import Share, ask_fleet, at_least_by_chance, regressions
 from mmscope.reports.lake import adding, layout, staging
 from mmscope.reports.lake.adding import Added, add, identity

@@ -23,7 +23,7 @@ REAL = TESTS / "bundles" / "v0.1.0"
 
 def of(bundle: Bundle) -> Culprit | None:
     told = incidents(ask(open_database(bundle), load_questions()).found)
-    return culprit(bundle, told[0].causes[0].worst, 4096)
+    return culprit(bundle, told[0].causes[0][0], 4096)
 
 
 def made(name: str) -> made_hosts.Host:
@@ -93,7 +93,7 @@ def test_of_a_damaged_table_there_is_none(tmp_path: Path) -> None:
     path = tmp_path / "b" / "free_blocks.csv"
     path.write_text(path.read_text().replace(",Movable,", ",Movable,many,", 1))
     damaged = Bundle(tmp_path / "b")
-    assert culprit(damaged, incidents(verdict.found)[0].causes[0].worst, 4096) is None
+    assert culprit(damaged, incidents(verdict.found)[0].causes[0][0], 4096) is None
 
 
 def test_the_first_screen_holds_the_card(

@@ -20,7 +20,7 @@ from mmscope.reports.commands.command import main
 from mmscope.reports.drawing.growth_chart import growth_charts
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
-from mmscope.reports.profiles.table_growth import thinned
+from mmscope.reports.profiles.recorded_rows import thinned
 from mmscope.reports.rows.profile_rows import new_tables
 
 PGDS, PUDS = 254, 12  # of 127 TiB; and how many entries of each PUD table
