@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the CPUs were doing: recording by a recipe, and folding what was recorded.
+CPU profiles: recording by a recipe, and folding what was recorded.
 
 Recipes (``recipes/*.toml``) and parts of stacks (``parts/*.toml``) are data. Nothing here knows of
 ``mmscope.drgn`` or ``mmscope.reports``.

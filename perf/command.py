@@ -35,33 +35,23 @@ _VMPTE = re.compile(r"^VmPTE:\s+(\d{1,15}) kB$", re.MULTILINE)
 _STAT = re.compile(r"\d+ \((.*)\) \w ([-\d ]+)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Stat:
+def read_stat(text: str) -> tuple[str, int, int, int] | None:
     """
-    Of /proc/PID/stat; proc(5).
+    /proc/PID/stat (proc(5)): (comm, faults, user, system); None if the text is something else.
 
-    :ivar faults: minor and major ones of all its threads.
-    :ivar waited_user: clock ticks of children that it has waited for, of theirs, and so on.
+    Faults are minor and major ones of all its threads; the times are clock ticks of children that
+    it has waited for, of theirs, and so on.
     """
-
-    comm: str
-    faults: int
-    waited_user: int
-    waited_system: int
-
-
-def read_stat(text: str) -> Stat | None:
-    """What /proc/PID/stat says; None if it is something else."""
     match = _STAT.match(text)
     numbers = match[2].split() if match else []
     if match is None or len(numbers) < 14:
         return None
     # ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime
     minor, major, user, system = (int(numbers[at]) for at in (6, 8, 12, 13))
-    return Stat(match[1], minor + major, user, system)
+    return match[1], minor + major, user, system
 
 
-def stat(pid: int) -> Stat | None:
+def stat(pid: int) -> tuple[str, int, int, int] | None:
     """The same of a process, which may be gone."""
     with contextlib.suppress(OSError):
         return read_stat(Path(f"/proc/{pid}/stat").read_text(errors="backslashreplace"))
@@ -70,24 +60,24 @@ def stat(pid: int) -> Stat | None:
 
 def seconds_of_children(pid: int) -> tuple[float, float] | None:
     """(user, system) of all children that a process has waited for; it may be a zombie."""
-    found = stat(pid)
-    if found is None:
+    if (found := stat(pid)) is None:
         return None
+    _, _, user, system = found
     ticks = os.sysconf("SC_CLK_TCK")
-    return found.waited_user / ticks, found.waited_system / ticks
+    return user / ticks, system / ticks
 
 
 def is_waiting(pid: int, seconds: float = 1.0) -> bool:
-    """Whether a process is what perf forked for its command, which was not executed yet."""
+    """True if a process is what perf forked for its command, which was not executed yet."""
     end = time.monotonic() + seconds
     # It has perf's name at first.
-    while (found := stat(pid)) and found.comm == "perf" and time.monotonic() < end:
+    while (found := stat(pid)) and found[0] == "perf" and time.monotonic() < end:
         time.sleep(0.001)
-    return found is not None and found.comm == WAITING.decode()
+    return found is not None and found[0] == WAITING.decode()
 
 
 def children(pid: int) -> list[int]:
-    """Of a process, as far as the kernel tells."""
+    """Children of a process, as far as the kernel lists them."""
     with contextlib.suppress(OSError, ValueError):
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
@@ -149,18 +139,18 @@ class Watched:
             if self._of_command and self._end is None:
                 self._end = threading.Thread(target=self._wait, args=(pid,), daemon=True)
                 self._end.start()
-            said = stat(pid)
-            if said is None or said.comm in ("perf", WAITING.decode()):
+            comm, faults, *_ = stat(pid) or ("perf", 0)
+            if comm in ("perf", WAITING.decode()):
                 continue  # it has the tables that perf had
             with contextlib.suppress(OSError):
                 text = Path(f"/proc/{pid}/status").read_text(errors="backslashreplace")
                 if match := _VMPTE.search(text):
                     growth = self.found.get(pid)
-                    if growth is None or growth.comm != said.comm:
+                    if growth is None or growth.comm != comm:
                         # Another program: its tables are new.
-                        growth = self.found[pid] = Growth(said.comm)
+                        growth = self.found[pid] = Growth(comm)
                     at = time.monotonic_ns() - self.begin
-                    growth.add(at, said.faults, int(match[1]) << 10)
+                    growth.add(at, faults, int(match[1]) << 10)
 
     def _wait(self, pid: int) -> None:
         """A process is gone when its address space is, too: its last record of perf's is before."""
@@ -171,7 +161,7 @@ class Watched:
             os.close(running)
 
     def gone(self) -> float | None:
-        """When the command had ended, as ``time.monotonic()``; None if it was not seen."""
+        """Time when the command had ended, as ``time.monotonic()``; None if it was not seen."""
         if self._end is not None:
             self._end.join(1.0)
         return self._gone

@@ -6,37 +6,27 @@ where interrupts come back on, durations, times, faults by task.
 Frames of the kernel end in ``_[k]``, as FlameGraph's own tools write them, and name their module,
 ``ext4_iget [ext4]_[k]``. What has no symbol is its binary in brackets.
 
-One pass, and memory that does not grow with the recording: what is alike in samples is worked out
-once a stack, and everything that is kept has a limit; beyond it, samples are still counted, under a
-name that says so.
+One pass, and memory that does not grow with the recording: everything that is kept has a limit;
+beyond it, samples are still counted, under a name that says so.
 
 What a tracepoint meets in an interrupt stands under ``(interrupt)``, and not under the task that
 happened to be interrupted; a sampler's time is that task's.
 
 Every sample is accounted for: folded, or removed for a reason that is counted.
+
+Cannot know: what perf did not record.
 """
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from mmscope.perf import perf_probes, perf_script
-from mmscope.perf.folded import (
-    KERNEL,
-    MAX_REGIONS,
-    Again,
-    Allocations,
-    Folded,
-    Growth,
-    Known,
-    Moment,
-    Task,
-    Took,
-    nanoseconds,
-)
-from mmscope.perf.hostile_names import plain_name
-from mmscope.perf.perf_script import Frame, Sample
+from mmscope.perf.perf_script import KERNEL, Sample
 from mmscope.perf.recipe import Event, Pair, Recipe, event_name
 from mmscope.perf.stack_parts import KnownFrames, Split, plain
 
@@ -51,18 +41,17 @@ MAX_TASKS = 2_000
 MAX_DURATIONS = 1 << 20
 MAX_ABOUT = 10_000  # that durations are kept by
 MAX_FOUND = 1_000
+MAX_REGIONS = 1 << 20
+MAX_NAME = 256
+MAX_NESTED = 8  # reservations of a task whose allocation is still to come
+NO_STACK = "(no stack)"
 INTERRUPT = "(interrupt)"  # in the place of a comm
 # The name of a pair whose waiting is known, beside its whole time.
 WAITING, NOT_WAITING = ", waiting", ", not waiting"
-MAX_NESTED = 8  # reservations of a task whose allocation is still to come
 FAILED = ", failed"
 # Of a return probe: where it returns to, which is the sample's address, and the function there.
 _RETURNS = re.compile(rb" <- ([0-9a-f]+)\) +\1 ([\w]+)")
 _ORDER = re.compile(rb"\border=(\d{1,2})\b")
-# The address that a frame's line begins with. All that matters of it is its half: each becomes one
-# of its half, so that the text stays one that perf script may print, with the same meaning.
-_ADDRESS = re.compile(rb"\n\t *(?:[0-7]?[0-9a-f]{1,15} |[89a-f][0-9a-f]{15}( ))")
-_HALVES = {None: b"\n\t0 ", b" ": b"\n\t%x " % KERNEL}
 
 # Why a sample is not among the folded ones.
 IDLE, PROFILER, OTHERS, NOT_KEPT = "idle", "profiler", "other tasks", "not asked for"
@@ -72,6 +61,136 @@ UNNAMED = "flags as numbers"
 _UNNAMED = re.compile(r"flags=0x[0-9a-f]+(?!\S)")
 
 
+@dataclass
+class Folded:
+    """
+    One event of a recording.
+
+    :ivar stacks: folded stack to [samples, period].
+    :ivar removed: reason to samples.
+    :ivar parts: (who, part) to samples.
+    :ivar sites: (leaf where interrupts come on, its caller) to samples.
+    :ivar found: what the recipe's ``group`` found in a tracepoint's text to samples.
+    """
+
+    event: str
+    declared: Event | None
+    samples: int = 0
+    period: int = 0
+    kernel_samples: int = 0  # whose leaf is in the kernel
+    stacks: dict[str, list[int]] = field(default_factory=dict)
+    removed: Counter[str] = field(default_factory=Counter)
+    parts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    sites: Counter[tuple[str, str]] = field(default_factory=Counter)
+    found: Counter[str] = field(default_factory=Counter)
+    overflow: int = 0
+
+    @property
+    def recorded(self) -> int:
+        """All samples that were read."""
+        return self.samples + sum(self.removed.values())
+
+
+class Known(NamedTuple):
+    """
+    The meaning of a stack.
+
+    :ivar traced: of a tracepoint: without what calls its users, where arm64's stacks of it end.
+    :ivar within: the same of one in an interrupt, without the task that this interrupts.
+    :ivar key: (who, part) of the split.
+    :ivar leaf, caller: where interrupts come back on; else empty.
+    """
+
+    folded: str
+    traced: str
+    within: str
+    kernel: bool
+    interrupt: bool
+    idle: bool
+    key: tuple[str, str] | None
+    leaf: str
+    caller: str
+
+
+@dataclass
+class Task:
+    """Faults of a process, by the addresses that it touched."""
+
+    faults: int = 0
+    first: int = KERNEL << 1
+    last: int = 0
+    regions: set[int] = field(default_factory=set)  # of what a PTE table maps
+
+
+class Growth:
+    """
+    The page tables that a process needs for the addresses of its faults: a table of entries for
+    each region that one maps, a PMD table for each region of those, a PUD table for each of these.
+
+    Cannot know: tables that were there without a fault (of the parent, after fork(); of the stack
+    before the program began; of MAP_POPULATE) or were given back meanwhile; and that a mapping of
+    hugetlb needs no table of entries.
+
+    :ivar points: at 16, 32, 64, … faults, and at the last one: (ns since the first fault, faults,
+        tables of entries, PMD tables, PUD tables).
+    """
+
+    def __init__(self, bits: int) -> None:
+        """:param bits: of an address, those that choose an entry of a table."""
+        self.faults, self.first, self.last = 0, b"", b""
+        self.regions: tuple[set[int], set[int], set[int]] = set(), set(), set()
+        self.points: list[tuple[int, int, int, int, int]] = []
+        self._bits, self._due, self._more = bits, 16, True
+
+    def fault(self, region: int, printed: bytes) -> None:
+        """
+        Count one.
+
+        :param region: number of the region that a PTE table maps. :param printed: when.
+        """
+        pte, pmd, pud = self.regions
+        self._more &= len(pte) < MAX_REGIONS or region in pte
+        if not self._more:
+            return
+        pte.add(region)
+        pmd.add(region >> self._bits)
+        pud.add(region >> 2 * self._bits)
+        self.faults += 1
+        self.first = self.first or printed
+        self.last = printed
+        if self.faults >= self._due:
+            self.point()
+            self._due *= 2
+
+    def point(self) -> None:
+        """Keep the number of tables at the last fault."""
+        pte, pmd, pud = map(len, self.regions)
+        taken = nanoseconds(self.last) - nanoseconds(self.first)
+        if self.faults and (taken, self.faults, pte, pmd, pud) not in self.points[-1:]:
+            self.points.append((taken, self.faults, pte, pmd, pud))
+
+
+def nanoseconds(printed: bytes) -> int:
+    """A time as perf prints it, with six or nine decimals."""
+    seconds, _, fraction = printed.partition(b".")
+    return int(seconds) * 10**9 + int(fraction.ljust(9, b"0"))
+
+
+def plain_name(name: str) -> str:
+    r"""
+    A name that is safe between semicolons on one line: what would break it is written out, as
+    ``\\x3b``, and so is what would command a terminal.
+
+    Names are anybody's: comms, symbols of binaries, file names.
+    """
+    if len(name) > MAX_NAME:
+        name = name[:MAX_NAME] + "…"
+    if name.isprintable() and ";" not in name:
+        return name
+    escaped = (c if c.isprintable() else ascii(c)[1:-1] for c in name)
+    return "".join(escaped).replace(";", "\\x3b")
+
+
 class Fold:
     """
     Folds the samples of one recording; feed it with :meth:`add`.
@@ -79,6 +198,14 @@ class Fold:
     :param wanted: pids whose descendants, and who reaps them, are all that is kept; empty: all.
     :param idle: keep samples of CPUs with nothing to do.
     :param profiler: keep those of perf itself.
+
+    :ivar about: of pairs that were all done: (name, what it was about) to (times, ns in all, least,
+        most), waits left out.
+    :ivar again: samples of the part that the split's ``again`` is about: by the ``reaper`` that
+        does it in a task's stead, by the task ``beside`` it, and ``after`` that was done.
+    :ivar allocations: order to samples by the recipe's ``tally``; None: of a reservation whose
+        allocation was not met.
+    :ivar timeline: (ns, event, pid, comm, text) of what happened and is rare.
     """
 
     def __init__(
@@ -95,62 +222,46 @@ class Fold:
         self.tree = set(wanted)
         self.keep_idle, self.keep_profiler = idle, profiler
         self.filtered: frozenset[str] = frozenset()
-        self._profilers = {name.encode() for name in known.profiler}
         self.events: dict[str, Folded] = {}
-        self.timeline: list[Moment] = []
+        self.timeline: list[tuple[int, str, int, str, str]] = []
         self.more_moments = 0
         self.tasks: dict[tuple[str, int, str], Task] = {}
         self.growths: dict[tuple[int, str], Growth] = {}
-        self._shape(4096)
         self.durations: dict[str, array[int]] = {}
         self.more_durations = 0
-        # Of pairs that were all done: by name, and by what it was about.
-        self.about: dict[tuple[str, int], Took] = {}
+        self.about: dict[tuple[str, int], tuple[int, int, int, int]] = {}
         self.more_about = 0
-        self.again = Again()
-        # By order; None: of a reservation whose allocation was not met.
-        self.allocations: dict[int | None, Allocations] = {}
+        self.again: Counter[str] = Counter()
+        self.allocations: dict[int | None, Counter[str]] = {}
         self._reserving: dict[int, list[str]] = {}  # by task: stacks whose allocation is to come
         self._begin = b""
-        self._known: dict[bytes, Known] = {}
-        self._alike: dict[bytes, Known] = {}  # by stack's text without its addresses
-        self._meant: dict[str, Known] = {}  # by folded stack: binaries differ, names do not
-        self._lines: dict[bytes, tuple[str, str]] = {}
-        self._comms: dict[bytes, str] = {}
         self._names: dict[bytes, Folded] = {}
-        self._open: dict[tuple[str, int], int] = {}
         self._called: dict[str, str] = {}
-        self._again = split.again if split else None
-        self._for_others = split.for_others if split else frozenset()
         self._begun: set[int] = set()
         self._ended: set[int] = set()
-        self._addresses = bool(recipe and recipe.addresses)
+        # Of pairs that have begun: when, waits in it, what it is about, who calls.
+        self._open: dict[tuple[str, int], list[Any]] = {}
+        # Most samples have a stack, and most stacks a meaning, that were met before.
+        self._understand = lru_cache(_MAX_KNOWN)(self._of_text)
+        self._meaning = lru_cache(_MAX_KNOWN)(self._of_frames)
+        self._comm = lru_cache(_MAX_KNOWN)(self._task_name)
+        self._shape(4096)
         self._pairs(recipe.pairs if recipe else ())
 
     def _pairs(self, pairs: Sequence[Pair]) -> None:
         self._begins = {pair.begin: pair for pair in pairs}
         self._ends = {pair.end: pair for pair in pairs}
-        # Of those begun: what they are about, and who calls, by the stack.
-        self._about: dict[tuple[str, int], tuple[int, str]] = {}
-        # Of a pair that is waiting: those inside of which it is.
-        self._inside: dict[str, list[str]] = {}
-        self._has_waits: set[str] = set()
-        self._waited: dict[tuple[str, int], int] = {}
-        for pair in pairs:
-            if pair.waits:
-                self._inside.setdefault(pair.waits, []).append(pair.name)
-                self._has_waits.add(pair.name)
 
     def _shape(self, page_bytes: int) -> None:
         """A table is a page, with an entry of 8 bytes for each page or table below it."""
         self._index_bits = page_bytes.bit_length() - 4
         self._region_shift = page_bytes.bit_length() - 1 + self._index_bits
 
-    def hear(
+    def set_recording(
         self, left_out: Iterable[str], filtered: Iterable[str], page_bytes: int = 4096
     ) -> None:
         """
-        What is known of the recording.
+        Set what is known of the recording.
 
         :param left_out: events that it does not have: what only they would show is left out.
         :param filtered: events of which it has only what is asked for.
@@ -175,13 +286,13 @@ class Fold:
         event = self._names.get(sample.event) or self._event(sample.event)
         declared = event.declared
         if declared is not None and not declared.fold:
-            self._count(event, sample)
+            self._count(event, declared, sample)
             return
-        found = self._known.get(sample.stack) or self._understand(sample.stack)
+        found = self._understand(sample.stack)
         group = reason = ""
         if found.idle and not self.keep_idle:
             reason = IDLE
-        elif sample.comm in self._profilers and not (self.keep_profiler or found.interrupt):
+        elif self._is_profiler(sample) and not found.interrupt:
             reason = PROFILER
         elif self.tree and not self._wanted(sample, found):
             reason = OTHERS
@@ -191,32 +302,29 @@ class Fold:
         if self._begins:
             self._pair(event.event, sample, reason, found.folded)
         if reason:
-            event.removed[reason] = event.removed.get(reason, 0) + 1
+            event.removed[reason] += 1
             return
         self._begin = self._begin or sample.time
         if group and (group in event.found or len(event.found) < MAX_FOUND):
-            event.found[group] = event.found.get(group, 0) + 1
+            event.found[group] += 1
         if declared is not None and declared.tally:
             self._tally(declared.tally, sample, found.traced, failed=group.endswith(FAILED))
-        values = event.known.get((sample.comm, group, found))
-        if values is None:
-            values = self._values(event, sample.comm, group, found)
         period = 1 if sample.period is None else sample.period
+        values = self._values(event, sample.comm, group, found)
         values[0] += 1
         values[1] += period
         event.samples += 1
         event.period += period
         event.kernel_samples += found.kernel
         if found.key is not None:
-            event.parts[found.key] = event.parts.get(found.key, 0) + 1
+            event.parts[found.key] += 1
             self._done_again(*found.key, sample)
         if found.leaf:
-            site = found.leaf, found.caller
-            event.sites[site] = event.sites.get(site, 0) + 1
+            event.sites[found.leaf, found.caller] += 1
 
-    def _values(self, event: Folded, comm: bytes, group: str, found: "Known") -> list[int]:
-        """Where a stack of a comm is counted."""
-        name, folded = self._comms.get(comm) or self._comm(comm), found.folded
+    def _values(self, event: Folded, comm: bytes, group: str, found: Known) -> list[int]:
+        """Counts of a stack of a comm: [samples, period]."""
+        name, folded = self._comm(comm), found.folded
         if ":" in event.event:
             folded = found.traced
             if found.interrupt:
@@ -227,16 +335,13 @@ class Fold:
         if values is None:
             if len(event.stacks) >= MAX_STACKS:
                 event.overflow += 1
-                return event.stacks.setdefault(TOO_MANY, [0, 0])
-            values = event.stacks[stack] = [0, 0]
-        if len(event.known) >= _MAX_KNOWN:
-            event.known.clear()
-        event.known[comm, group, found] = values
+                stack = TOO_MANY
+            values = event.stacks.setdefault(stack, [0, 0])
         return values
 
     @property
     def begin_ns(self) -> int:
-        """When the first sample was taken."""
+        """Time of the first sample."""
         return nanoseconds(self._begin) if self._begin else 0
 
     def _event(self, printed: bytes) -> Folded:
@@ -252,113 +357,102 @@ class Fold:
         self._names[printed] = self.events[name]
         return self.events[name]
 
-    def _understand(self, stack: bytes) -> Known:
-        # Three times as fast as to substitute them.
-        pieces = _ADDRESS.split(b"\n\t" + stack)
-        pieces[1::2] = [_HALVES[piece] for piece in pieces[1::2]]
-        alike = b"".join(pieces)[2:]
-        found = self._alike.get(alike)
-        if found is None:
-            found = self._meaning(alike)
-            if len(self._alike) >= _MAX_KNOWN:
-                self._alike.clear()
-            self._alike[alike] = found
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        self._known[stack] = found
-        return found
-
-    def _meaning(self, stack: bytes) -> Known:
+    def _of_text(self, stack: bytes) -> Known:
+        """The meaning of a stack as it is printed."""
         names: list[str] = []
         symbols: list[str] = []
-        lines = self._lines
         for line in reversed(stack.split(b"\n\t")):
-            name, symbol = lines.get(line) or self._line(line)
+            name, symbol = _line(line)
             # Without frame pointers a user's stack is noise; once says it.
             if name and not (name == "[unknown]" and names and names[-1] == name):
                 names.append(name)
                 symbols.append(symbol)
-        folded = ";".join(names)
-        found = self._meant.get(folded)
-        if found is None:
-            if len(self._meant) >= _MAX_KNOWN:
-                self._meant.clear()
-            found = self._meant[folded] = Known(names, symbols, self.split, self.known)
-        return found
+        return self._meaning(tuple(names), tuple(symbols))
 
-    def _line(self, line: bytes) -> tuple[str, str]:
-        """(name in a folded stack, plain symbol of the kernel) of a frame; empty if it has none."""
-        if len(self._lines) >= _MAX_LINES:
-            self._lines.clear()
-        frame = perf_script.frame(line)
-        found = ("", "")
-        if frame is not None:
-            found = frame_name(frame), plain(frame.symbol) if is_kernel(frame) else ""
-        self._lines[line] = found
-        return found
+    def _of_frames(self, names: tuple[str, ...], symbols: tuple[str, ...]) -> Known:
+        """
+        The meaning of a stack, root first.
 
-    def _comm(self, printed: bytes) -> str:
-        if len(self._comms) >= _MAX_KNOWN:
-            self._comms.clear()
+        :param symbols: empty strings for what is not the kernel's.
+        """
+        known = self.known
+        begin = next((n for n, symbol in enumerate(symbols) if symbol in known.interrupt), None)
+        end = next((n for n, s in enumerate(symbols) if s.startswith("__traceiter_")), None)
+        idle = begin is None and any(symbol in known.idle for symbol in symbols)
+        leaf = caller = ""
+        if symbols and not idle and known.stands_for(symbols[-1]):
+            caller, leaf = ("", *symbols)[-2:]
+        return Known(
+            folded=";".join(names) or NO_STACK,
+            traced=";".join(names[:end]) or NO_STACK,
+            within=";".join(names[begin:end]),
+            kernel=bool(symbols and symbols[-1]),
+            interrupt=begin is not None,
+            idle=idle,
+            key=self.split.classify(symbols) if self.split is not None else None,
+            leaf=leaf,
+            caller=caller,
+        )
+
+    def _task_name(self, printed: bytes) -> str:
         name = plain_name(printed.decode("utf-8", "backslashreplace").strip()) or "(no name)"
         # perf does not know the name of a task that was gone when it asked.
-        name = self._called.get(name, name)
-        self._comms[printed] = name
-        return name
+        return self._called.get(name, name)
+
+    def _is_profiler(self, sample: Sample) -> bool:
+        return not self.keep_profiler and sample.comm in self.known.profiler
 
     def _wanted(self, sample: Sample, found: Known) -> bool:
         if sample.pid in self.tree or sample.tid in self.tree:
             return True
-        return found.key is not None and found.key[0] in self._for_others
+        others = self.split.for_others if self.split else ()
+        return found.key is not None and found.key[0] in others
 
-    def _count(self, event: Folded, sample: Sample) -> None:
+    def _count(self, event: Folded, declared: Event, sample: Sample) -> None:
         """A sample without a stack to draw: a fault with its address, or a moment."""
-        assert event.declared is not None
-        if sample.comm in self._profilers and not self.keep_profiler:
-            event.removed[PROFILER] = event.removed.get(PROFILER, 0) + 1
+        if self._is_profiler(sample):
+            event.removed[PROFILER] += 1
             return
-        if self.tree and not event.declared.of_all and not {sample.pid, sample.tid} & self.tree:
-            event.removed[OTHERS] = event.removed.get(OTHERS, 0) + 1
+        if self.tree and not declared.of_all and not {sample.pid, sample.tid} & self.tree:
+            event.removed[OTHERS] += 1
             return
         event.samples += 1
         event.period += 1
         if self._begins:
             self._pair(event.event, sample, "", "")
-        if event.declared.timeline:
-            self._moment(event, sample)
-        elif self._addresses:
-            self._fault(event, sample)
+        if declared.timeline:
+            self._moment(event.event, declared, sample)
+        elif self.recipe and self.recipe.addresses:
+            self._fault(event.event, sample)
 
-    def _moment(self, event: Folded, sample: Sample) -> None:
+    def _moment(self, event: str, declared: Event, sample: Sample) -> None:
         text = plain_name(sample.rest.decode("utf-8", "backslashreplace").strip())
-        assert event.declared is not None
-        if event.declared.called and (called := re.match(event.declared.called, text)):
+        if declared.called and (called := re.match(declared.called, text)):
             self._called[f":{called[1]}"] = called[2]
-        about = re.match(r"pid=([0-9]{1,10})(?![0-9])", text)
-        if self._again is not None and about:
+        again = self.split.again if self.split else {}
+        if again and (about := re.match(r"pid=([0-9]{1,10})(?![0-9])", text)):
             pid = int(about[1])
-            if event.event == self._again.begin:
+            if event == again["begin"]:
                 self._begun.add(pid)
-            if event.event == self._again.end:
+            if event == again["end"]:
                 self._begun.discard(pid)
                 self._ended.add(pid)
         if len(self.timeline) >= MAX_TIMELINE:
             self.more_moments += 1
             return
         self._begin = self._begin or sample.time
-        comm = self._comms.get(sample.comm) or self._comm(sample.comm)
-        self.timeline.append(Moment(nanoseconds(sample.time), event.event, sample.pid, comm, text))
+        comm = self._comm(sample.comm)
+        self.timeline.append((nanoseconds(sample.time), event, sample.pid, comm, text))
 
-    def _fault(self, event: Folded, sample: Sample) -> None:
+    def _fault(self, event: str, sample: Sample) -> None:
         word = sample.rest.split(None, 1)
         try:
             address = int(word[0], 16) if word else 0
         except ValueError:
             return
-        comm = self._comms.get(sample.comm) or self._comm(sample.comm)
-        key = event.event, sample.pid, comm
+        key = event, sample.pid, self._comm(sample.comm)
         if key not in self.tasks and len(self.tasks) >= MAX_TASKS:
-            key = event.event, -1, "(others)"
+            key = event, -1, "(others)"
         task = self.tasks.setdefault(key, Task())
         task.faults += 1
         task.first = min(task.first, address)
@@ -373,26 +467,21 @@ class Fold:
 
     def _pair(self, event: str, sample: Sample, removed: str, stack: str) -> None:
         if (pair := self._begins.get(event)) is not None and not removed:
-            key = pair.name, sample.tid
-            self._open[key] = nanoseconds(sample.time)
-            self._about.pop(key, None)
+            about, caller = None, ""
             if pair.about and (found := re.search(pair.about.encode(), sample.rest)):
-                self._about[key] = int(found[1], 16), _outside(pair, stack)
+                about, caller = int(found[1], 16), _outside(pair, stack)
+            self._open[pair.name, sample.tid] = [nanoseconds(sample.time), 0, about, caller]
         elif (pair := self._ends.get(event)) is not None:
-            key = pair.name, sample.tid
-            begin = self._open.pop(key, None)
-            about, caller = self._about.pop(key, (None, ""))
-            if begin is None:
+            opened = self._open.pop((pair.name, sample.tid), None)
+            if opened is None:
                 return
+            begin, waited, about, caller = opened
             taken = nanoseconds(sample.time) - begin
-            for outer in self._inside.get(pair.name, ()):
-                if (outer, sample.tid) in self._open:
-                    self._waited[outer, sample.tid] = (
-                        self._waited.get((outer, sample.tid), 0) + taken
-                    )
+            for outer in self._begins.values():
+                if outer.waits == pair.name and (outer.name, sample.tid) in self._open:
+                    self._open[outer.name, sample.tid][1] += taken
             self._took(pair.name, taken)
-            if pair.name in self._has_waits:
-                waited = self._waited.pop(key, 0)
+            if pair.waits:
                 self._took(f"{pair.name}{WAITING}", waited)
                 self._took(f"{pair.name}{NOT_WAITING}", taken - waited)
                 if about is not None and _returns_to(pair, sample.rest, caller) in pair.whole:
@@ -407,7 +496,9 @@ class Fold:
 
     def _took_whole(self, name: str, about: int, taken: int) -> None:
         if (name, about) in self.about or len(self.about) < MAX_ABOUT:
-            self.about.setdefault((name, about), Took()).add(taken)
+            times, total, least, most = self.about.get((name, about), (0, 0, taken, taken))
+            least, most = min(least, taken), max(most, taken)
+            self.about[name, about] = times + 1, total + taken, least, most
         else:
             self.more_about += 1
 
@@ -420,50 +511,57 @@ class Fold:
             waiting.append(folded)
             if len(waiting) > MAX_NESTED or len(self._reserving) > MAX_TASKS:
                 self._reserving.pop(sample.tid)
-                self._of_order(None).reservations += len(waiting)
+                self._of_order(None)[column] += len(waiting)
             return
         match = _ORDER.search(sample.rest)
         if match is None:
             return
         counts = self._of_order(int(match[1]))
-        if column == "from_reserve":
-            counts.from_reserve += 1
-            return
-        counts.attempts += 1
-        counts.failures += failed
-        waiting = self._reserving.get(sample.tid, [])
-        if mine := [stack for stack in waiting if stack.startswith(f"{folded};")]:
-            counts.reservations += len(mine)
-            self._reserving[sample.tid] = [stack for stack in waiting if stack not in mine]
+        counts[column] += 1
+        if column == "attempts":
+            counts["failures"] += failed
+            waiting = self._reserving.get(sample.tid, [])
+            if mine := [stack for stack in waiting if stack.startswith(f"{folded};")]:
+                counts["reservations"] += len(mine)
+                self._reserving[sample.tid] = [stack for stack in waiting if stack not in mine]
 
-    def _of_order(self, order: int | None) -> Allocations:
-        return self.allocations.setdefault(order, Allocations())
+    def _of_order(self, order: int | None) -> Counter[str]:
+        return self.allocations.setdefault(order, Counter())
 
     def finish(self) -> None:
         """All samples were added."""
         self.growths = {task: growth for task, growth in self.growths.items() if task[0] >= 0}
         for growth in self.growths.values():
-            growth.finish()
+            growth.point()
         left = sum(map(len, self._reserving.values()))
         self._reserving.clear()
         if left:
-            self._of_order(None).reservations += left
+            self._of_order(None)["reservations"] += left
 
     def _done_again(self, who: str, part: str, sample: Sample) -> None:
-        if self._again is None or part != self._again.part:
+        again = self.split.again if self.split else {}
+        if part != again.get("part"):
             return
-        if who == self._again.by:
-            self.again.reaper += 1
+        if who == again["by"]:
+            self.again["reaper"] += 1
         elif {sample.pid, sample.tid} & self._ended:
-            self.again.after += 1
+            self.again["after"] += 1
         elif {sample.pid, sample.tid} & self._begun:
-            self.again.beside += 1
+            self.again["beside"] += 1
+
+
+@lru_cache(_MAX_LINES)
+def _line(line: bytes) -> tuple[str, str]:
+    """(name in a folded stack, plain symbol of the kernel) of a frame; empty if it has none."""
+    frame = perf_script.frame(line)
+    if frame is None:
+        return "", ""
+    address, symbol, dso = frame
+    return frame_name(*frame), plain(symbol) if is_kernel(address, dso) else ""
 
 
 def _selected(event: Event, text: bytes, *, filtered: bool) -> tuple[str, str]:
     """(root frame, reason to remove) that a tracepoint's text gives."""
-    if not event.keep and not event.group:
-        return "", ""
     said = text.decode("utf-8", "backslashreplace")
     if event.keep and not filtered and not re.search(event.keep, said):
         return "", UNNAMED if _UNNAMED.search(said) else NOT_KEPT
@@ -491,21 +589,18 @@ def _returns_to(pair: Pair, text: bytes, caller: str) -> str:
     return caller if name.startswith(pair.inner) else name
 
 
-def is_kernel(frame: Frame) -> bool:
+def is_kernel(address: int, dso: str) -> bool:
     """True if a frame is the kernel's: by its address, or by where perf found the symbol."""
-    return frame.address >= KERNEL or frame.dso.startswith(("[kernel", "[guest.kernel"))
+    return address >= KERNEL or dso.startswith(("[kernel", "[guest.kernel"))
 
 
-def frame_name(frame: Frame) -> str:
+def frame_name(address: int, symbol: str, dso: str) -> str:
     """A frame as it stands in a folded stack."""
-    if is_kernel(frame):
-        module = ""
-        if not frame.dso.startswith(("[kernel", "[guest.kernel", "[unknown")) and frame.dso:
-            base = frame.dso.rpartition("/")[2].strip("[]")
-            base = re.sub(r"\.ko(\.\w+)?\Z", "", base).replace("-", "_")
-            module = "" if base.startswith(("vmlinux", "bpf_prog")) else f" [{base}]"
-        return plain_name((frame.symbol or "[unknown]") + module) + "_[k]"
-    if frame.symbol:
-        return plain_name(frame.symbol)
-    base = frame.dso.rpartition("/")[2].strip("[]")
-    return plain_name(f"[{base or 'unknown'}]")
+    base = dso.rpartition("/")[2].strip("[]")
+    if not is_kernel(address, dso):
+        return plain_name(symbol or f"[{base or 'unknown'}]")
+    module = ""
+    if dso and not dso.startswith(("[kernel", "[guest.kernel", "[unknown")):
+        base = re.sub(r"\.ko(\.\w+)?\Z", "", base).replace("-", "_")
+        module = "" if base.startswith(("vmlinux", "bpf_prog")) else f" [{base}]"
+    return plain_name((symbol or "[unknown]") + module) + "_[k]"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What perf may record on this machine, and which of a recipe's choices that leaves.
+Events that perf may record on this machine, and the choice of a recipe's among them.
 
 Looks, and changes nothing: no sysctl, no mount. ``kernel.perf_event_paranoid`` and capabilities say
 what is allowed, sysfs which counters there are, tracefs which tracepoints.
@@ -15,14 +15,13 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mmscope.perf.os_release import names, os_release
-from mmscope.perf.recipe import Count, Event, Recipe, event_name
+from mmscope.perf.recipe import Event, Recipe, event_name
 
-CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON = 21, 34, 38
+CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
 TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 PMUS = Path("/sys/bus/event_source/devices")
 # Where the CPU's own counters are: x86, hybrid x86, arm64, s390, power, RISC-V.
@@ -43,7 +42,7 @@ NO_TRACEFS = "tracefs is not mounted: mount -t tracefs nodev /sys/kernel/tracing
 
 @dataclass(frozen=True)
 class Machine:
-    """What matters for perf on this machine and for this user."""
+    """Abilities of perf on this machine, for this user."""
 
     perf: str | None  # the program
     privileged: bool  # CAP_PERFMON or CAP_SYS_ADMIN
@@ -60,7 +59,7 @@ class Machine:
 @dataclass(frozen=True)
 class Plan:
     """
-    What to ask perf for.
+    Events and counts to ask perf for.
 
     :ivar events: each with the string for perf.
     :ivar missing: what is left out, and why.
@@ -76,11 +75,11 @@ class Plan:
     privileged: bool
     remarks: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
-    uncounted: tuple[tuple[Count, str], ...] = ()
+    uncounted: tuple[tuple[Event, str], ...] = ()
 
 
-class Unavailable(Exception):
-    """The recipe cannot run here. One line, for the user, that says what to do."""
+class RecordError(Exception):
+    """The recipe cannot run here, or perf failed. One line, for the user, that says what to do."""
 
 
 def look() -> Machine:
@@ -91,21 +90,25 @@ def look() -> Machine:
     tracefs = mounted or hidden
     readable = mounted is not None and os.access(mounted / "events/header_page", os.R_OK)
     makes = mounted is not None and os.access(mounted / "kprobe_events", os.W_OK)
+    paranoid = _number("/proc/sys/kernel/perf_event_paranoid")
     try:
         pmus = os.listdir(PMUS)
     except OSError:
         pmus = []
     return Machine(
         perf=perf,
-        privileged=bool(_capabilities() >> CAP_PERFMON & 1 or _capabilities() >> CAP_SYS_ADMIN & 1),
-        paranoid=_paranoid(),
+        privileged=bool(_capabilities() & (1 << CAP_PERFMON | 1 << CAP_SYS_ADMIN)),
+        # No such file: no perf events, or not for us.
+        paranoid=4 if paranoid is None else paranoid,
         tracefs=tracefs,
         readable=readable,
         kprobes=makes,
         counters=any(CORE_PMU.fullmatch(name) for name in pmus),
         symbols=_symbols(),
         architecture=platform.machine(),
-        most_samples=_most_samples(),
+        # perf_event_open() takes no more (EINVAL, kernel/events/core.c). The kernel lowers it by
+        # itself where samples take too long, most of all in guests.
+        most_samples=_number("/proc/sys/kernel/perf_event_max_sample_rate"),
     )
 
 
@@ -117,19 +120,9 @@ def _capabilities() -> int:
     return 0
 
 
-def _paranoid() -> int:
+def _number(path: str) -> int | None:
     with contextlib.suppress(OSError, ValueError):
-        return int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
-    return 4  # no such file: no perf events, or not for us
-
-
-def _most_samples() -> int | None:
-    """
-    What perf_event_open() takes at most (``EINVAL`` above it, kernel/events/core.c). The kernel
-    lowers it by itself where samples take too long, most of all in guests.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        return int(Path("/proc/sys/kernel/perf_event_max_sample_rate").read_text())
+        return int(Path(path).read_text())
     return None
 
 
@@ -144,154 +137,131 @@ def plan(recipe: Recipe, machine: Machine, *, system: bool | None = None) -> Pla
     Choose events.
 
     :param system: every CPU, or not; None: as the recipe says, as far as allowed.
-    :raises Unavailable: what the recipe is about cannot be recorded.
+    :raises RecordError: what the recipe is about cannot be recorded.
     """
     if machine.perf is None:
         to_get_it = where_to_get_perf(platform.release(), os_release())
-        raise Unavailable(f"perf is not installed: {to_get_it}")
+        raise RecordError(f"perf is not installed: {to_get_it}")
     if not (PMUS / "software").exists():
-        raise Unavailable("this kernel has no perf events (CONFIG_PERF_EVENTS)")
+        raise RecordError("this kernel has no perf events (CONFIG_PERF_EVENTS)")
     allowed = machine.privileged or machine.paranoid <= 0
+    paranoid = f"kernel.perf_event_paranoid is {machine.paranoid}"
+    root = f"CAP_PERFMON or root ({paranoid})"
     notes = []
     if machine.paranoid > 2 and not machine.privileged:
-        raise Unavailable(f"{_paranoid_words(machine)}: perf is for CAP_PERFMON or root only")
+        raise RecordError(f"{paranoid}: perf is for CAP_PERFMON or root only")
     if system and not allowed:
-        raise Unavailable(f"all CPUs need CAP_PERFMON or root ({_paranoid_words(machine)})")
+        raise RecordError(f"all CPUs need {root}")
     everywhere = recipe.scope == "system" if system is None else system
     if everywhere and not allowed:
-        notes.append(
-            f"only the task itself is recorded: all CPUs need CAP_PERFMON or root "
-            f"({_paranoid_words(machine)})"
-        )
+        notes.append(f"only the task itself is recorded: all CPUs need {root}")
     kernel = machine.privileged or machine.paranoid <= 1
     if not kernel:
-        notes.append(
-            f"only user code is seen: the kernel's part needs CAP_PERFMON or root "
-            f"({_paranoid_words(machine)})"
-        )
-    if kernel and not machine.symbols:
+        notes.append(f"only user code is seen: the kernel's part needs {root}")
+    elif not machine.symbols:
         notes.append("kernel symbols are hidden (kernel.kptr_restrict): functions have no names")
     if recipe.trigger and not machine.privileged:
-        raise Unavailable("a flight recorder over all CPUs needs CAP_PERFMON or root")
-    frequency, remarks = _frequency(recipe, machine)
-    chosen, missing = [], []
-    for event in recipe.events:
-        reasons = []
-        for choice in event.first_of:
-            if reason := unusable(choice, machine):
-                reasons.append(reason)
-                continue
-            text = choice.replace("{frequency}", str(frequency))
-            chosen.append((event, text if kernel else _user_only(text)))
-            break
-        else:
-            if event.required:
-                raise Unavailable(f"{' or '.join(event.first_of)}: {reasons[0]}")
-            missing.append((event, reasons[0]))
-    counts, uncounted = _counts(recipe, machine, kernel=kernel)
+        raise RecordError("a flight recorder over all CPUs needs CAP_PERFMON or root")
+    most, remarks = machine.most_samples, []
+    if most is not None and recipe.frequency > most:
+        why = "kernel.perf_event_max_sample_rate, which the kernel lowers where a sample takes long"
+        words = f"{most:,} samples a second instead of {recipe.frequency:,}: {why}"
+        recipe, remarks = replace(recipe, frequency=most), [words]
+    chosen, missing = _chosen(recipe, recipe.events, machine, kernel=kernel)
+    for event, reason in missing:
+        if event.required:
+            raise RecordError(f"{' or '.join(event.first_of)}: {reason}")
+    counts, uncounted = _chosen(recipe, recipe.counts, machine, kernel=kernel)
     return Plan(
         tuple(chosen),
         tuple(missing),
         tuple(notes),
         everywhere and allowed,
         machine.privileged,
-        remarks,
-        counts,
-        uncounted,
+        tuple(remarks),
+        tuple(text for _, text in counts),
+        tuple(uncounted),
     )
 
 
-def _counts(
-    recipe: Recipe, machine: Machine, *, kernel: bool
-) -> tuple[tuple[str, ...], tuple[tuple[Count, str], ...]]:
-    """What perf stat can count here of what a recipe wants; and what it cannot, and why."""
-    chosen, uncounted = [], []
-    for count in recipe.counts:
-        reasons = {choice: unusable(choice, machine) for choice in count.first_of}
-        found = next((choice for choice, reason in reasons.items() if not reason), None)
-        if found is None:
-            uncounted.append((count, reasons[count.first_of[0]]))
-        else:
-            chosen.append(found if kernel else _user_only(found))
-    return tuple(chosen), tuple(uncounted)
+def _chosen(
+    recipe: Recipe, events: Sequence[Event], machine: Machine, *, kernel: bool
+) -> tuple[list[tuple[Event, str]], list[tuple[Event, str]]]:
+    """Events with the first string for perf that this machine has; and those without, and why."""
+    chosen, missing = [], []
+    for event in events:
+        choice = next((each for each in event.first_of if not unusable(each, machine)), None)
+        if choice is None:
+            missing.append((event, unusable(event.first_of[0], machine)))
+            continue
+        text = choice.replace("{frequency}", str(recipe.frequency))
+        if not kernel:
+            text += "u" if text.endswith("/") else ":u"
+        chosen.append((event, text))
+    return chosen, missing
 
 
-def _frequency(recipe: Recipe, machine: Machine) -> tuple[int, tuple[str, ...]]:
-    """Samples a second, and what to say if they are fewer than asked for."""
-    most = machine.most_samples
-    if most is None or recipe.frequency <= most:
-        return recipe.frequency, ()
-    why = "kernel.perf_event_max_sample_rate, which the kernel lowers where a sample takes long"
-    return most, (f"{most:,} samples a second instead of {recipe.frequency:,}: {why}",)
+def os_release() -> dict[str, str]:
+    """``os-release(5)`` of this machine; empty if it has no such file."""
+    with contextlib.suppress(OSError):
+        return platform.freedesktop_os_release()
+    return {}
+
+
+def distributions(system: dict[str, str]) -> list[str]:
+    """
+    The distribution's name, and those that it is like, the nearest first; all of SUSE's are
+    ``suse``. A container has the kernel of another host.
+
+    :param system: of :func:`os_release`.
+    """
+    said = [system.get("ID", ""), *system.get("ID_LIKE", "").split()]
+    return ["suse" if "suse" in name or name.startswith("sle") else name for name in said]
 
 
 def where_to_get_perf(release: str, system: dict[str, str]) -> str:
     """
-    How perf is installed here.
+    Advice how perf is installed here.
 
     :param release: of the kernel, as ``uname -r`` says it.
     :param system: of ``os_release()``.
     """
-    known = next((name for name in names(system) if name in PERF_PACKAGES), None)
+    known = next((name for name in distributions(system) if name in PERF_PACKAGES), None)
     if known is None:
         return "install the program perf, which is made of the kernel's source (tools/perf)"
     return PERF_PACKAGES[known].format(release=release)
 
 
-def _paranoid_words(machine: Machine) -> str:
-    return f"kernel.perf_event_paranoid is {machine.paranoid}"
-
-
-def _user_only(choice: str) -> str:
-    return choice + "u" if choice.endswith("/") else f"{choice}:u"
-
-
 def unusable(choice: str, machine: Machine) -> str:
     """Why an event cannot be had here; empty if it can."""
-    name = re.split(r"/", choice)[0]
+    name = choice.partition("/")[0]
     if name in SOFTWARE:
         return ""
+    if ":" in name and machine.tracefs is None:
+        return NO_TRACEFS
     if name.startswith("mmscope:"):
-        return _no_kprobes(machine)
-    if ":" in name:
-        return _no_tracepoint(name, machine)
+        if not machine.privileged:
+            return "kprobes are root's"
+        no_kprobes = "this kernel has no kprobes (CONFIG_KPROBE_EVENTS), or not for this user"
+        return "" if machine.kprobes else no_kprobes
+    if ":" in name and machine.tracefs is not None:
+        if not machine.readable or not (machine.privileged or machine.paranoid < 0):
+            return "tracepoints are root's (CAP_PERFMON and a readable tracefs)"
+        there = (machine.tracefs / "events" / name.replace(":", "/")).is_dir()
+        return "" if there else f"this kernel has no tracepoint {name}"
     if not machine.counters:
         return "no hardware counters here (a guest without a virtual PMU?)"
-    if CORE_PMU.fullmatch(name) and not _countable(choice, machine):
+    if CORE_PMU.fullmatch(name) and not _countable(machine.perf, choice):
         return f"this CPU has no {event_name(choice)}, or this perf does not know it"
     return ""
 
 
-def _no_kprobes(machine: Machine) -> str:
-    if machine.tracefs is None:
-        return NO_TRACEFS
-    if not machine.privileged:
-        return "kprobes are root's"
-    if not machine.kprobes:
-        return "this kernel has no kprobes (CONFIG_KPROBE_EVENTS), or not for this user"
-    return ""
-
-
-def _no_tracepoint(name: str, machine: Machine) -> str:
-    if machine.tracefs is None:
-        return NO_TRACEFS
-    if not machine.readable or not (machine.privileged or machine.paranoid < 0):
-        return "tracepoints are root's (CAP_PERFMON and a readable tracefs)"
-    system, _, event = name.partition(":")
-    if not (machine.tracefs / "events" / system / event).is_dir():
-        return f"this kernel has no tracepoint {name}"
-    return ""
-
-
-def _countable(choice: str, machine: Machine) -> bool:
-    """True if perf knows an event of this model of CPU: its tables differ by model and release."""
-    assert machine.perf is not None
-    # What is about sampling is nothing for perf stat.
-    return _counts_with(machine.perf, choice.replace("freq={frequency},", ""))
-
-
 @functools.cache
-def _counts_with(perf: str, event: str) -> bool:
+def _countable(perf: str | None, choice: str) -> bool:
+    """True if perf knows an event of this model of CPU: its tables differ by model and release."""
+    assert perf is not None
+    # What is about sampling is nothing for perf stat.
+    event = choice.replace("freq={frequency},", "")
     words = [perf, "stat", "-x,", "-e", event, "--", "true"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return done.returncode == 0 and "<not supported>" not in done.stderr

@@ -47,18 +47,15 @@ class Made:
 
     def missed(self) -> dict[str, int]:
         """
-        How often a probe was met and could not run, by a recipe's event: a return probe without
+        Times that a probe was met and could not run, by a recipe's event: a return probe without
         room for one more call, a probe inside of another.
         """
-        found = {}
+        counted = {}
         with contextlib.suppress(OSError):
             text = (self.tracefs / "kprobe_profile").read_text(encoding="utf-8", errors="replace")
             lines = re.findall(r"^\s*(\S+)\s+\d+\s+(\d+)\s*$", text, re.MULTILINE)
             counted = {f"{GROUP}:{name}": int(number) for name, number in lines}
-            for event, name in self.names.items():
-                if name in counted:
-                    found[event] = counted[name]
-        return found
+        return {event: counted[name] for event, name in self.names.items() if name in counted}
 
 
 def plain(event: str) -> str:

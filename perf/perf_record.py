@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, NamedTuple
 
 from mmscope.perf import perf_probes, perf_stat
 from mmscope.perf.command import (
@@ -34,9 +34,9 @@ from mmscope.perf.command import (
     is_waiting,
     seconds_of_children,
 )
-from mmscope.perf.perf_events import Machine, Plan, kernel_filter
+from mmscope.perf.perf_events import Machine, Plan, RecordError, kernel_filter
 from mmscope.perf.perf_script import FIELDS
-from mmscope.perf.perf_stat import Counted, Counting, held
+from mmscope.perf.perf_stat import Counted, held
 from mmscope.perf.recipe import Event, Probe, Recipe, event_name
 
 # Without privileges perf may lock half a MiB a CPU (kernel.perf_event_mlock_kb).
@@ -44,37 +44,32 @@ SMALL_BUFFER = "128"
 LINGER = 1.0  # seconds after a command or process ends: who reaps it may come late
 
 
-class RecordError(Exception):
-    """perf failed. One line, for the user."""
+class Recording(NamedTuple):
+    """
+    Result of a recording.
 
-
-@dataclass
-class Recording:
-    """What was recorded."""
+    :ivar pids: those given, or perf's own, whose child is the command.
+    :ivar ended: why it ended: the command, the time, Ctrl-C.
+    :ivar refused: events that are left out, and why.
+    :ivar missed: by event: probes that could not run.
+    :ivar unopened: words about events that perf went on without.
+    :ivar used: seconds of the command, (user, system).
+    :ivar gone: when the command had ended, by perf's clock.
+    :ivar growths: page tables by pid.
+    """
 
     files: list[Path]
     seconds: float
-    pids: list[int]  # those given, or perf's own, whose child is the command
-    ended: str  # why it ended: the command, the time, Ctrl-C
-    command: list[str] = field(default_factory=list)
-    refused: list[tuple[Event, str]] = field(default_factory=list)  # left out, and why
-    missed: dict[str, int] = field(default_factory=dict)  # by event: probes that could not run
-    notes: list[str] = field(default_factory=list)
-    unopened: list[str] = field(default_factory=list)  # events that perf went on without
-    used: tuple[float, float] | None = None  # seconds of the command, (user, system)
-    gone: float | None = None  # when it had ended, by perf's clock
-    counted: list[Counted] = field(default_factory=list)
-    growths: dict[int, Growth] = field(default_factory=dict)  # page tables by pid
-
-
-@dataclass
-class Run:
-    """How perf ran."""
-
-    ended: str  # why
-    watched: list[int]  # pids
+    pids: list[int]
+    ended: str
+    refused: list[tuple[Event, str]]
+    missed: dict[str, int]
+    notes: list[str]
+    unopened: list[str]
     used: tuple[float, float] | None
+    gone: float | None
     counted: list[Counted]
+    growths: dict[int, Growth]
 
 
 def record(
@@ -115,22 +110,33 @@ def record(
         words = arguments(recipe, plan, machine, output, command, pids, probes)
         watched = Watched(look, of_command=bool(command))
         begin = time.monotonic()
-        ran = _run(words, limit, pids, command, plan, folder, guard, watched.look)
+        ended, watched_pids, used, counted = _run(
+            words, limit, pids, command, plan, folder, guard, watched.look
+        )
         taken = time.monotonic() - begin
         missed = probes.missed()
     files = sorted(path for path in folder.glob("perf.data*") if path.stat().st_size > 0)
     if not files:
         raise RecordError("perf recorded nothing; its words are above")
-    ended = ran.ended
     if not recipe.trigger and files[0].stat().st_size >= recipe.megabytes << 20:
         ended = f"perf.data had {recipe.megabytes} MiB, which is the recipe's limit"
     dropped = {event_name(choice) for event, _ in refused for choice in event.first_of}
     asked = [event_name(text) for _, text in plan.events]
     unopened = without([event for event in asked if event not in dropped], opened(words[0], files))
-    done = Recording(files, taken, ran.watched, ended, words, refused, missed, notes, unopened)
-    done.used, done.counted, done.growths = ran.used, ran.counted, watched.found
-    done.gone = watched.gone()
-    return done
+    return Recording(
+        files=files,
+        seconds=taken,
+        pids=watched_pids,
+        ended=ended,
+        refused=refused,
+        missed=missed,
+        notes=notes,
+        unopened=unopened,
+        used=used,
+        gone=watched.gone(),
+        counted=counted,
+        growths=watched.found,
+    )
 
 
 def _probes(recipe: Recipe, plan: Plan) -> list[Probe]:
@@ -154,8 +160,8 @@ def opened(perf: str, files: Sequence[Path]) -> str | None:
 
 def without(asked: Sequence[str], listed: str | None) -> list[str]:
     """
-    What to say of events that were asked for, and that a recording does not have: newer perfs say
-    so of one that the kernel does not open, and go on.
+    Words about events that were asked for and that a recording does not have: newer perfs say so
+    of one that the kernel does not open, and go on.
     """
     return [
         f"without {event}: perf could not open it; its words are above"
@@ -214,29 +220,27 @@ def _run(
     folder: Path,
     guard: perf_probes.Guard,
     look: Callable[[list[int]], None],
-) -> Run:
-    """Run perf to its end."""
+) -> tuple[str, list[int], tuple[float, float] | None, list[Counted]]:
+    """Run perf to its end: why it ended, pids, seconds of the command, what was counted."""
+    output = folder / "perf-stat.txt"
     with _interrupts() as interrupted, contextlib.ExitStack() as stack:
-        counting = None
+
+        def count(pids: Sequence[int]) -> None:
+            counting = perf_stat.arguments(words[0], plan.counts, output, pids)
+            guard.watch(stack.enter_context(perf_stat.counting(counting)))
+
         try:
             if plan.counts and not command:
-                counting = _counting(words[0], plan, folder, pids, guard)
+                count(pids)
             perf = subprocess.Popen(words)
             guard.watch(perf.pid)
             if plan.counts and command:
-                counting = _counting_command(words[0], plan, folder, perf, guard)
+                with _held_command(perf.pid) as child:
+                    if child:
+                        count(child)
         except OSError as error:
             raise RecordError(f"{words[0]}: {error.strerror}") from error
-        finally:
-            if counting is not None:
-                stack.callback(counting.end)
-
-        def stop(begin: float) -> str:
-            if interrupted:
-                return "Ctrl-C"
-            return f"{limit:g} s were over" if limit and time.monotonic() - begin > limit else ""
-
-        ended = _until_over(perf, pids, stop, look, whole=plan.system)
+        ended = _until_over(perf, pids, limit, interrupted, look, whole=plan.system)
         ended = ended or ("Ctrl-C" if interrupted else "")
         # The command is perf's child, and perf waits for nothing else.
         used = seconds_of_children(perf.pid) if command else None
@@ -244,7 +248,7 @@ def _run(
     # perf's own samples are known by their comm.
     watched = list(pids) or ([perf.pid] if command else [])
     ended = ended or ("the command ended" if command else "perf ended")
-    return Run(ended, watched, used, counting.counted if counting else [])
+    return ended, watched, used, perf_stat.counted(output)
 
 
 @contextlib.contextmanager
@@ -266,7 +270,8 @@ def _interrupts() -> Iterator[list[int]]:
 def _until_over(
     perf: "subprocess.Popen[bytes]",
     pids: Sequence[int],
-    stop: Callable[[float], str],
+    limit: float,
+    interrupted: list[int],
     look: Callable[[list[int]], None],
     *,
     whole: bool,
@@ -274,7 +279,7 @@ def _until_over(
     """
     Wait until perf has ended, by itself or because it is asked to; why it was, or nothing.
 
-    :param stop: from when it began to why it is to end.
+    :param limit: seconds; 0: none.
     :param look: called meanwhile, with the processes that are recorded.
     """
     begin, gone = time.monotonic(), 0.0
@@ -284,8 +289,13 @@ def _until_over(
         now = time.monotonic()
         if pids and whole and not any(Path(f"/proc/{pid}").exists() for pid in pids):
             gone = gone or now
-        ended = stop(begin) or ("the process ended" if gone and now - gone > LINGER else "")
-        if not ended:
+        if interrupted:
+            ended = "Ctrl-C"
+        elif limit and now - begin > limit:
+            ended = f"{limit:g} s were over"
+        elif gone and now - gone > LINGER:
+            ended = "the process ended"
+        else:
             continue
         # perf may be about to start its command: it is asked until it goes.
         perf.send_signal(signal.SIGINT)
@@ -295,7 +305,7 @@ def _until_over(
 
 
 def _over(pid: int, seconds: float) -> bool:
-    """Whether a child has ended by then; it stays, to be asked what it used."""
+    """True if a child has ended by then; it stays, to be asked what it used."""
     try:
         running = os.pidfd_open(pid)
     except OSError:  # before Linux 5.3
@@ -306,40 +316,20 @@ def _over(pid: int, seconds: float) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
-def _counting(
-    perf: str, plan: Plan, folder: Path, pids: Sequence[int], guard: perf_probes.Guard
-) -> Counting:
-    """Have perf count, beside a recording, in these processes and their children."""
-    output = folder / "perf-stat.txt"
-    counting = Counting(perf_stat.arguments(perf, plan.counts, output, pids), output)
-    guard.watch(counting.process.pid)
-    return counting
-
-
-def _counting_command(
-    perf: str,
-    plan: Plan,
-    folder: Path,
-    recording: "subprocess.Popen[bytes]",
-    guard: perf_probes.Guard,
-) -> Counting | None:
+@contextlib.contextmanager
+def _held_command(perf: int) -> Iterator[list[int]]:
     """
-    The same for perf's command, from its first instruction on: it exists while perf gets ready, and
-    does not run before perf says so. perf is held meanwhile. None if it was too late.
+    perf's command, with perf held meanwhile: it exists while perf gets ready, and does not run
+    before perf says so. Empty if it was too late.
     """
-    begin = time.monotonic()
-    while time.monotonic() - begin < perf_stat.PATIENCE and not _over(recording.pid, 0):
-        child = next(iter(children(recording.pid)), None)
-        if child is None:
-            time.sleep(0.001)
-            continue
-        try:
-            if held(recording.pid, 1.0) and is_waiting(child):
-                return _counting(perf, plan, folder, [child], guard)
-            return None
-        finally:
-            recording.send_signal(signal.SIGCONT)
-    return None
+    end, found = time.monotonic() + perf_stat.PATIENCE, list[int]()
+    while not found and time.monotonic() < end and not _over(perf, 0):
+        time.sleep(0.001)
+        found = children(perf)[:1]
+    try:
+        yield found if found and held(perf, 1.0) and is_waiting(found[0]) else []
+    finally:
+        os.kill(perf, signal.SIGCONT)
 
 
 # Reading back
@@ -347,7 +337,7 @@ def _counting_command(
 
 @dataclass
 class Recorded:
-    """What perf says that a recording holds."""
+    """Counts of a recording's records, by perf."""
 
     samples: dict[str, int] = field(default_factory=dict)  # by event
     lost: dict[str, int] = field(default_factory=dict)

@@ -28,19 +28,10 @@ from typing import IO, NamedTuple
 
 # In what order perf prints is its own affair; a field that a recording lacks is left out.
 FIELDS = (
-    "comm",
-    "pid",
-    "tid",
-    "cpu",
-    "time",
-    "period",
-    "event",
-    "addr",
-    "ip",
-    "sym",
-    "dso",
-    "trace",
+    *("comm", "pid", "tid", "cpu", "time", "period"),
+    *("event", "addr", "ip", "sym", "dso", "trace"),
 )
+KERNEL = 1 << 63  # addresses from here on
 
 # As perf calls what it has forked for the command, until that is executed.
 WAITING = b"perf-exec"
@@ -54,16 +45,14 @@ _TIME, _PERIOD = rb"(?:[0-8]\d{9}|\d{1,9})\.\d{6,9}", rb"\d{1,13}"
 _WHO = rb"(.{0,%d}?) +(-?\d{1,10})/(-?\d{1,10}) +" % _MAX_COMM
 _HEADER = re.compile(
     _WHO
-    + rb"(?:\[(\d{3,9})\] +)?(%b): +(?:(%b) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)" % (_TIME, _PERIOD),
+    + rb"(?:\[\d{3,9}\] +)?(%b): +(?:(%b) +)?(\S+?):(?=\s|\Z)[^\n\S]*([^\n]*)" % (_TIME, _PERIOD),
     re.DOTALL,
 )
-# The same where a comm is one plain word: what stands before and behind the time, which is alike
-# in many samples.
-_AT = re.compile(rb" (%b):" % _TIME)
-_BEFORE = re.compile(rb"(\S{1,15}) +(-?\d{1,10})/(-?\d{1,10}) +(?:\[\d{3,9}\] +)?")
-_BEHIND = re.compile(rb": +(?:(%b) +)?(\S+): *([^\n]*)" % _PERIOD)
-_PLAIN = re.compile(_BEFORE.pattern + _TIME + _BEHIND.pattern + rb"\n\t")
-_MAX_KNOWN = 10_000
+# The same where a comm is one plain word, up to the frames.
+_PLAIN = re.compile(
+    rb"(\S{1,15}) +(-?\d{1,10})/(-?\d{1,10}) +(?:\[\d{3,9}\] +)?"
+    rb"(%b): +(?:(%b) +)?(\S+): *([^\n]*)\n\t" % (_TIME, _PERIOD)
+)
 _RECORD = re.compile(
     _WHO + rb"(?:\[\d{3,9}\] +)?(?:(%b): +)?PERF_RECORD_([A-Z_]+)([^\n]*)" % _TIME, re.DOTALL
 )
@@ -88,13 +77,9 @@ class Sample(NamedTuple):
     stack: bytes  # lines with a tab between them
 
 
-_Who = tuple[bytes, int, int]  # comm, pid, tid
-_What = tuple[int | None, bytes, bytes]  # period, event, rest
-
-
 @dataclass
 class Reading:
-    """What was met on the way, beside the samples."""
+    """Counts of what is read beside the samples."""
 
     samples: int = 0
     lost: int = 0  # as the LOST records say, which do not name the event
@@ -103,9 +88,6 @@ class Reading:
     on_fork: Callable[[int, int], None] | None = None
     forked: set[int] = field(default_factory=set, repr=False)  # what waits to become a command
     begun: bytes = b""  # when that was executed, in seconds
-    # What stands before and behind the time, as met.
-    before: dict[bytes, _Who] = field(default_factory=dict, repr=False)
-    behind: dict[bytes, _What] = field(default_factory=dict, repr=False)
 
 
 def read_samples(
@@ -145,8 +127,6 @@ def _thrown_away(text: bytes, reading: Reading) -> bytes:
 
 def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
     """The samples of a piece of text; returns its end if that is not a whole sample."""
-    time_of, new = _AT.search, tuple.__new__
-    before, behind = reading.before, reading.behind
     pending = b""  # the begin of a comm that has an empty line in it
     for block in text.split(b"\n\n"):
         if pending:
@@ -158,42 +138,21 @@ def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
                 block = joined
         elif block.startswith(b"\n"):
             block = block.lstrip(b"\n")
-        # The usual case: a header, and its frames to the end of the block.
-        header, _, stack = block.partition(b"\n\t")
-        if stack and (time := time_of(header)):
-            begin, end = time.span(1)
-            who = before.get(header[:begin]) or _who(header[:begin], before)
-            what = behind.get(header[end:]) or _what(header[end:], behind)
-            if who and what:
-                reading.samples += 1
-                # As Sample(…), in half the time.
-                yield new(Sample, (*who, time[1], *what, stack))
-                pending = b""
-                continue
+        if (match := _PLAIN.match(block)) and match.end() < len(block):
+            yield _sample(match, block[match.end() :], reading)
+            pending = b""
+            continue
         pending = yield from _unusual(block, reading)
         if len(pending) > 2 * _MAX_COMM:
             pending = _thrown_away(pending, reading)
     return pending
 
 
-def _who(text: bytes, known: dict[bytes, _Who]) -> _Who | None:
-    """What stands before the time; None if it is not as usual."""
-    if not (match := _BEFORE.fullmatch(text)):
-        return None
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    found = known[text] = match[1], int(match[2]), int(match[3])
-    return found
-
-
-def _what(text: bytes, known: dict[bytes, _What]) -> _What | None:
-    """What stands behind the time; None if it is not as usual."""
-    if not (match := _BEHIND.fullmatch(text)):
-        return None
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    found = known[text] = int(match[1]) if match[1] else None, match[2], match[3]
-    return found
+def _sample(header: re.Match[bytes], stack: bytes, reading: Reading) -> Sample:
+    comm, pid, tid, time, period, event, rest = header.groups()
+    reading.samples += 1
+    number = int(period) if period else None
+    return Sample(comm.lstrip(), int(pid), int(tid), time, number, event, rest, stack)
 
 
 def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
@@ -215,7 +174,6 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
             continue
         if not header:
             return block[at:]
-        comm, pid, tid, _, time, period, event, rest = header.groups()
         at = header.end()
         if 0 <= frames < at:
             frames = block.find(b"\n\t", at)
@@ -223,11 +181,9 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
         if frames == at or (frames > at and not _next_within(block, at + 1, frames)):
             # A tracepoint's text may have newlines of its own before the frames.
             stack, at = block[frames + 2 :], len(block)
-        elif single := _SINGLE.match(rest):
+        elif single := _SINGLE.match(header[7]):
             stack = single[1]
-        number = int(period) if period else None
-        reading.samples += 1
-        yield Sample(comm.lstrip(), int(pid), int(tid), time, number, event, rest, stack)
+        yield _sample(header, stack, reading)
         at += 1
     return b""
 
@@ -252,19 +208,14 @@ def _note(record: re.Match[bytes], reading: Reading) -> None:
             reading.begun = time
 
 
-class Frame(NamedTuple):
-    """A frame as printed."""
-
-    address: int
-    symbol: str  # empty if perf has no name for it
-    dso: str
-
-
-def frame(line: bytes) -> Frame | None:
-    """A line of a stack, without its tab; None for what belongs to the name before it."""
+def frame(line: bytes) -> tuple[int, str, str] | None:
+    """
+    (address, symbol, DSO) of a line of a stack, without its tab; None for what belongs to the name
+    before it. The symbol is empty if perf has no name for it.
+    """
     match = _FRAME.match(line)
     if not match:
         return None
     symbol = match[2].decode("utf-8", "backslashreplace")
     dso = (match[3] or b"").decode("utf-8", "backslashreplace")
-    return Frame(int(match[1], 16), "" if symbol == "[unknown]" else symbol, dso)
+    return int(match[1], 16), "" if symbol == "[unknown]" else symbol, dso

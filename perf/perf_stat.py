@@ -20,41 +20,29 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PATIENCE = 10.0  # seconds for perf to open its counters, and to end
 SEPARATOR = ";"
 
 
-@dataclass(frozen=True)
-class Counted:
-    """
-    One event, as perf calls it.
-
-    :ivar count: None if it was not counted, which *why* says.
-    :ivar share: of the time that it was counted.
-    """
-
-    event: str
-    count: int | None
-    share: float | None
-    why: str = ""
+# An event as perf calls it, its count, the share of the time that it was counted, and why not.
+Counted = tuple[str, int | None, float | None, str]
 
 
 def read_counts(text: str) -> list[Counted]:
-    """What ``perf stat -x ';'`` printed; lines of anything else are left out."""
-    found = []
+    """Events that ``perf stat -x ';'`` printed; lines of anything else are left out."""
+    found: list[Counted] = []
     for line in text.splitlines():
         words = line.split(SEPARATOR)
         if len(words) < 5 or line.startswith("#"):
             continue
         count, _, event, _, share = words[:5]
         if match := re.fullmatch(r"<(not counted|not supported)>", count.strip()):
-            found.append(Counted(event, None, None, match[1]))
+            found.append((event, None, None, match[1]))
         elif re.fullmatch(r"\d{1,18}", count) and re.fullmatch(r"\d{1,3}\.\d+", share):
-            found.append(Counted(event, int(count), float(share) / 100))
+            found.append((event, int(count), float(share) / 100, ""))
     return found
 
 
@@ -66,57 +54,54 @@ def arguments(perf: str, events: Sequence[str], output: Path, pids: Sequence[int
     return [*words, "-p", ",".join(map(str, pids))] if pids else [*words, "-a"]
 
 
-class Counting:
-    """A ``perf stat`` that runs beside a recording."""
+@contextlib.contextmanager
+def counting(words: Sequence[str]) -> Iterator[int]:
+    """
+    A ``perf stat`` beside a recording, from when its counters count, or cannot; yields its pid.
 
-    def __init__(self, words: Sequence[str], output: Path) -> None:
-        """
-        Start it; returns when its counters count, or cannot.
-
-        :raises OSError: there is no such program.
-        """
-        self.output = output
-        control, to_perf = os.pipe()
-        from_perf, acknowledge = os.pipe()
-        fds = f"--control=fd:{control},{acknowledge}"
-        try:
-            self.process = subprocess.Popen(
-                [words[0], words[1], fds, *words[2:]],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(control, acknowledge),
-                env={**os.environ, "LC_ALL": "C"},
-            )
-            os.close(acknowledge)
-            acknowledge = -1
-            # It hears words once it has enabled its counters, and answers; or it ends.
-            os.write(to_perf, b"enable\n")
-            select.select([from_perf], [], [], PATIENCE)
-        finally:
-            for fd in (control, to_perf, from_perf, acknowledge):
-                if fd >= 0:
-                    os.close(fd)
-
-    def end(self) -> None:
-        """Stop counting."""
+    :raises OSError: there is no such program.
+    """
+    control, to_perf = os.pipe()
+    from_perf, acknowledge = os.pipe()
+    fds = f"--control=fd:{control},{acknowledge}"
+    try:
+        process = subprocess.Popen(
+            [words[0], words[1], fds, *words[2:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(control, acknowledge),
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        os.close(acknowledge)
+        acknowledge = -1
+        # It hears words once it has enabled its counters, and answers; or it ends.
+        os.write(to_perf, b"enable\n")
+        select.select([from_perf], [], [], PATIENCE)
+    finally:
+        for fd in (control, to_perf, from_perf, acknowledge):
+            if fd >= 0:
+                os.close(fd)
+    try:
+        yield process.pid
+    finally:
         for number in (signal.SIGINT, signal.SIGKILL):
-            if self.process.poll() is None:
-                self.process.send_signal(number)
+            if process.poll() is None:
+                process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE)
+                process.wait(PATIENCE)
                 break
 
-    @property
-    def counted(self) -> list[Counted]:
-        """What was counted in the end; nothing if perf failed."""
-        with contextlib.suppress(OSError):
-            return read_counts(self.output.read_text(encoding="ascii", errors="replace"))
-        return []
+
+def counted(output: Path) -> list[Counted]:
+    """Events that were counted into a file; none if perf failed, or was not asked."""
+    with contextlib.suppress(OSError):
+        return read_counts(output.read_text(encoding="ascii", errors="replace"))
+    return []
 
 
 def held(perf: int, seconds: float) -> bool:
-    """Stop a perf; whether it has stopped, so that what it is about to begin has not begun."""
+    """Stop a perf; True if it has stopped, so that what it is about to begin has not begun."""
     with contextlib.suppress(OSError):
         os.kill(perf, signal.SIGSTOP)
         end = time.monotonic() + seconds

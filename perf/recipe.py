@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parent / "recipes"
 
 
 def event_name(choice: str) -> str:
-    """What perf calls an event that it is asked for with these words: its name, without terms."""
+    """Name by which perf prints an event that it is asked for with these words: without terms."""
     name, _, terms = choice.partition("/")
     given = re.search(r"\bname=([\w-]+)", terms)
     return given[1] if given else name
@@ -95,26 +95,6 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Count:
-    """
-    Something that ``perf stat`` counts beside the recording.
-
-    :ivar first_of: perf's event strings, the best first.
-    """
-
-    why: str
-    first_of: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class View:
-    """A flame graph of its own: stacks from these frames on."""
-
-    title: str
-    roots: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Recipe:
     """A file of ``recipes/``."""
 
@@ -135,13 +115,14 @@ class Recipe:
     split: str = ""  # of parts/
     trigger: str = ""  # flight recorder: this event dumps what the buffers hold
     counters: tuple[str, ...] = ()  # of /proc/vmstat, before and after
-    counts: tuple[Count, ...] = ()
+    counts: tuple[Event, ...] = ()  # by perf stat, beside the recording
     pairs: tuple[Pair, ...] = ()
     probes: tuple[Probe, ...] = ()
-    views: tuple[View, ...] = ()
+    # Flame graphs of their own: (title, functions that their stacks begin from).
+    views: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-_LISTS = {"events": Event, "counts": Count, "pairs": Pair, "probes": Probe, "views": View}
+_LISTS = {"events": Event, "counts": Event, "pairs": Pair, "probes": Probe}
 
 
 def names() -> list[str]:
@@ -161,6 +142,8 @@ def load(name: str) -> Recipe:
         data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
         for key, kind in _LISTS.items():
             data[key] = tuple(kind(**_tuples(item)) for item in data.get(key, ()))
+        views = data.get("views", ())
+        data["views"] = tuple((view["title"], tuple(view["roots"])) for view in views)
         words = {k: " ".join(data[k].split()) for k in ("answers", "needs", "overhead")}
         return Recipe(name=name, **_tuples({**data, **words, "read": data["read"].strip()}))
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Which part of the kernel's work a stack is: tables of function names, ``parts/*.toml``.
+Parts of the kernel's work, and the one that a stack is: tables of function names, ``parts/*.toml``.
 
 A split says two things of a stack: who does the work (the exiting process, the reaper, …) and which
 part of the work it is (clearing entries, freeing tables, …). Both are looked up by function name in
@@ -13,9 +13,10 @@ later kernel gives. What no table names is *unclassified*, and shown as that.
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 UNCLASSIFIED = "unclassified"
@@ -40,8 +41,7 @@ def plain(symbol: str) -> str:
     return _SUFFIX.sub("", symbol) if "." in symbol else symbol
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One part of a split, or one of those who do the work."""
 
     name: str
@@ -51,39 +51,26 @@ class Part:
     for_others: bool = False  # of who: in the stead of tasks that are followed, so kept with them
 
 
-@dataclass(frozen=True)
-class Again:
-    """
-    A part that another does in a task's stead, and the task perhaps once more.
-
-    :ivar by: one of those who do the work.
-    :ivar begin, end: tracepoints with the pid of the task, between which they do it.
-    """
-
-    part: str
-    by: str
-    begin: str
-    end: str
-
-
-@dataclass(frozen=True)
 class Split:
-    """A file of ``parts/``."""
+    """
+    A file of ``parts/``.
 
-    name: str
-    title: str
-    who: tuple[Part, ...]
-    parts: tuple[Part, ...]
-    again: Again | None = None
-    # What was looked up before, by function.
-    _places: dict[str, tuple[int, int, int]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    :raises KeyError: a table lacks a key.
+    :raises TypeError: it has one that is not known.
+    """
 
-    @property
-    def for_others(self) -> frozenset[str]:
-        """Those who do the work in the stead of others."""
-        return frozenset(who.name for who in self.who if who.for_others)
+    def __init__(self, name: str, data: dict[str, Any]) -> None:
+        self.name, self.title = name, str(data["title"])
+        self.who, self.parts = (
+            [Part(**{**part, "functions": Names(part["functions"])}) for part in data[key]]
+            for key in ("who", "part")
+        )
+        # A part that another (``by``) does in a task's stead, and the task perhaps once more;
+        # between tracepoints ``begin`` and ``end``, with the pid of the task.
+        self.again: dict[str, str] = data.get("again", {})
+        # Those who do the work in the stead of others.
+        self.for_others = frozenset(who.name for who in self.who if who.for_others)
+        self._place = lru_cache(_MAX_PLACES)(self._find)
 
     def classify(self, symbols: Sequence[str]) -> tuple[str, str] | None:
         """
@@ -91,35 +78,28 @@ class Split:
 
         :param symbols: as :func:`plain` gives them.
         """
-        who, outer, inner = nowhere = len(self.who), len(self.parts), len(self.parts)
-        for symbol in symbols:
-            place = self._places.get(symbol) or self._place(symbol)
-            if place != nowhere:
-                its_who, its_outer, its_inner = place
-                who, outer = min(who, its_who), min(outer, its_outer)
-                # The last frame's, where no part is an outer one.
-                inner = its_inner if its_inner < len(self.parts) else inner
+        none = len(self.parts)
+        places = [self._place(symbol) for symbol in symbols]
+        who = min((who for who, _, _ in places), default=len(self.who))
         if who == len(self.who):
             return None
-        part = outer if outer < len(self.parts) else inner
-        known = part < len(self.parts)
-        return self.who[who].name, self.parts[part].name if known else UNCLASSIFIED
+        # The last frame's, where no part is an outer one.
+        part = min(outer for _, outer, _ in places)
+        if part == none:
+            part = next((inner for _, _, inner in reversed(places) if inner < none), none)
+        return self.who[who].name, self.parts[part].name if part < none else UNCLASSIFIED
 
-    def _place(self, symbol: str) -> tuple[int, int, int]:
+    def _find(self, symbol: str) -> tuple[int, int, int]:
         """Indices of the first that has a function: of who, of outer parts, of all parts."""
         parts = [n for n, part in enumerate(self.parts) if symbol in part.functions]
-        found = (
+        return (
             next((n for n, who in enumerate(self.who) if symbol in who.functions), len(self.who)),
             next((n for n in parts if self.parts[n].outer), len(self.parts)),
             next(iter(parts), len(self.parts)),
         )
-        if len(self._places) >= _MAX_PLACES:
-            self._places.clear()
-        self._places[symbol] = found
-        return found
 
     def why(self, part: str) -> str:
-        """What a part is, in words."""
+        """Meaning of a part, in words."""
         return next((p.why for p in self.parts if p.name == part), "no table names its functions")
 
 
@@ -131,15 +111,9 @@ def load_split(name: str) -> Split:
     """
     data = _load(HERE / "parts" / f"{name}.toml")
     try:
-        who, parts = (tuple(map(_part, data[key])) for key in ("who", "part"))
-        again = Again(**data["again"]) if "again" in data else None
-        return Split(name, data["title"], who, parts, again)
+        return Split(name, data)
     except (KeyError, TypeError) as error:
         raise ValueError(f"parts/{name}.toml: {error}") from error
-
-
-def _part(data: dict[str, Any]) -> Part:
-    return Part(**{**data, "functions": Names(data["functions"])})
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -157,14 +131,14 @@ class KnownFrames:
 
     idle: Names
     interrupt: Names
-    profiler: frozenset[str]
+    profiler: frozenset[bytes]  # comms
     irq_enable: tuple[tuple[Names, str], ...]  # functions, what a sample on one stands for
     no_nmi: tuple[str, ...]
     counters: tuple[str, ...]
     nmi_architectures: tuple[str, ...]
 
     def stands_for(self, leaf: str) -> str:
-        """What a sample on that leaf stands for; empty if interrupts do not come on there."""
+        """Meaning of a sample on that leaf; empty if interrupts do not come on there."""
         return next((words for names, words in self.irq_enable if leaf in names), "")
 
     def nmi(self, event: str, architecture: str) -> str:
@@ -182,7 +156,7 @@ class KnownFrames:
 
 def load_known_frames() -> KnownFrames:
     """
-    What is known of functions.
+    Load what is known of functions.
 
     :raises ValueError: the file is not as it should be.
     """
@@ -190,7 +164,7 @@ def load_known_frames() -> KnownFrames:
     return KnownFrames(
         idle=Names(data["idle"]),
         interrupt=Names(data["interrupt"]),
-        profiler=frozenset(data["profiler"]),
+        profiler=frozenset(map(str.encode, data["profiler"])),
         irq_enable=tuple((Names(i["functions"]), i["stands_for"]) for i in data["irq_enable"]),
         no_nmi=tuple(data["samplers"]["no_nmi"]),
         counters=tuple(data["samplers"]["counters"]),

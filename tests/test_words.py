@@ -36,6 +36,7 @@ VALUES = ("nobody could be killed", "swapped in, of nobody yet")
 # docs/tables.md, and stays.
 DONE = [
     *(f"drgn/{name}" for name in ("cgroups", "dumps", "filesystems", "free", "ledger", "log")),
+    *("drgn/machine", "drgn/text", "perf"),
     *(f"drgn/{name}" for name in ("processes", "sections", "tables", "workers")),
     *("reports/collect", "reports/profiles", "reports/rows"),
 ]

@@ -7,6 +7,7 @@ every kernel from 5.10, and its order in ``private`` (include/linux/page-flags.h
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from drgn import Program
@@ -68,6 +69,15 @@ class BlockFinder:
         if not sound.all():
             places, orders = places[sound], orders[sound]
         return BlockHeads(places, orders, places + (1 << orders), pfns[~sound])
+
+
+def ascending(columns: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
+    """Parallel columns in the order of the first, which most often they have, as the pass goes."""
+    first, *_ = columns
+    if (first[1:] > first[:-1]).all():
+        return columns
+    order = np.argsort(first, kind="stable")
+    return tuple(column[order] for column in columns)
 
 
 def buddy_mapcount(prog: Program) -> int:

@@ -17,17 +17,17 @@ Memory: 16 bytes a free block while the pass runs and 20 more while the lists ar
 :data:`MAX_BLOCKS`. Beyond that the lists are not followed and every block counts by its pageblock.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from drgn import Program, offsetof, sizeof
 from numpy.typing import NDArray
 
-from mmscope.drgn.free.block_heads import BlockFinder
+from mmscope.drgn.free.block_heads import BlockFinder, ascending
 from mmscope.drgn.free.pageblocks import PageblockTypes
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.kernel_arrays import read_whole
@@ -65,11 +65,7 @@ class FreeBlocks:
 
 
 FREE_BLOCKS = Table(
-    "free_blocks",
-    "Free blocks",
-    FreeBlocks,
-    left_out=("blocks", "empty lists"),
-    memory="free",
+    "free_blocks", "Free blocks", FreeBlocks, left_out=("blocks", "empty lists"), memory="free"
 )
 
 
@@ -135,8 +131,14 @@ class FreeBlockFinder(SharedColumns):
         self._find = BlockFinder(prog)
         self.types = types
         self.fields = fields
-        self.labels = Labels(prog, types.names, fields, self._find.max_order + 1)
-        self.heads, self.cells = _list_heads(prog, self.labels)
+        self.names = types.names
+        self.orders = range(self._find.max_order + 1)
+        self.zones = {
+            node * fields.zones_per_node + index: (node, zone_name(zone), zone)
+            for node, index, zone in for_each_zone(prog)
+            if zone.present_pages.value_()
+        }
+        self.heads, self.cells = _list_heads(prog, self)
         page_type = prog.type("struct page")
         self.page_size = np.uint64(sizeof(page_type))
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
@@ -215,14 +217,18 @@ class FreeBlockFinder(SharedColumns):
         if not self._kept:
             raise RuntimeError("the links of free blocks were let go")
         columns = tuple(kept[: self.blocks] for kept in self._kept)
-        if (columns[0][1:] > columns[0][:-1]).all():  # as the pass goes
-            return columns
-        order = np.argsort(columns[0], kind="stable")
-        return tuple(column[order] for column in columns)
+        return ascending(columns)
+
+    def place(self, zone: int) -> tuple[int, str]:
+        """(node, name) of a zone index."""
+        return self.zones[zone][:2] if zone in self.zones else (-1, "unknown")
+
+    def kind(self, mt: int) -> str:
+        """The name of a migratetype."""
+        return self.names[mt] if 0 <= mt < len(self.names) else "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class FreeLists:
+class FreeLists(NamedTuple):
     """The free lists of the machine, as the struct pages and the links give them."""
 
     blocks: list[FreeBlocks]
@@ -239,7 +245,6 @@ def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
 
     :raises FaultError: a ``struct zone`` cannot be read.
     """
-    labels = finder.labels
     misplaced: list[MisplacedBlocks] = []
     checks = [
         FreeListCheck(
@@ -253,49 +258,23 @@ def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
     else:
         heads = np.arange(len(finder.heads), dtype=np.uint32) + np.uint32(FIRST_HEAD)
         followed = follow_lists(links[0], links[1], heads)
-        counts, misplaced, astray = _sort_onto_lists(followed, finder.cells, links, labels)
+        counts, misplaced, astray = _sort_onto_lists(followed, finder, links)
         checks += astray
         checks += _check_heads(prog, followed, finder, links)
-        checks += _check_back_links(links, labels)
-    checks += _check_nr_free(counts, labels)
+        checks += _check_back_links(finder, links)
+    checks += _check_nr_free(finder, counts)
     # Blocks in a zone or a pageblock that does not exist are damage, and still free memory.
-    odd = [cell for cell in counts if cell not in labels.cells]
+    cells = dict.fromkeys(itertools.product(finder.zones, finder.orders, range(len(finder.names))))
     rows = [
-        FreeBlocks(*labels.place(zone), order, labels.kind(mt), blocks, blocks << order)
-        for zone, order, mt in [*labels.cells, *odd]
+        FreeBlocks(*finder.place(zone), order, finder.kind(mt), blocks, blocks << order)
+        for zone, order, mt in cells | dict.fromkeys(counts)
         for blocks in (counts.get((zone, order, mt), 0),)
     ]
     return FreeLists(rows, misplaced, checks, links is not None)
 
 
-class Labels:
-    """Zone indexes and migratetypes as the words of a row."""
-
-    def __init__(self, prog: Program, names: list[str], fields: FlagFields, orders: int) -> None:
-        self.names = names
-        self.orders = orders
-        self.zones = {
-            node * fields.zones_per_node + index: (node, zone_name(zone), zone)
-            for node, index, zone in for_each_zone(prog)
-            if zone.present_pages.value_()
-        }
-        # Every free list, in the order of a table.
-        self.cells = {
-            (zone, order, mt): None
-            for zone in self.zones
-            for order in range(self.orders)
-            for mt in range(len(self.names))
-        }
-
-    def place(self, zone: int) -> tuple[int, str]:
-        return self.zones[zone][:2] if zone in self.zones else (-1, "unknown")
-
-    def kind(self, mt: int) -> str:
-        return self.names[mt] if 0 <= mt < len(self.names) else "unknown"
-
-
 def _sort_onto_lists(
-    followed: Followed, cells: NDArray[np.int64], links: Links, labels: Labels
+    followed: Followed, finder: FreeBlockFinder, links: Links
 ) -> tuple[dict[Cell, int], list[MisplacedBlocks], list[FreeListCheck]]:
     """Count the blocks of each list; a block that is on none counts by its pageblock."""
     different: Counter[tuple[int, ...]] = Counter()
@@ -304,7 +283,7 @@ def _sort_onto_lists(
         orders, zone_of, type_of = (column[here] for column in links[3:])
         head = followed.head[here]
         home = head >= 0
-        cell = cells[np.where(home, head, 0)]
+        cell = finder.cells[np.where(home, head, 0)]
         fits = home & (cell[:, 0] == zone_of) & (cell[:, 1] == orders)
         problem = np.select([head == LOST, head == LOOPS, ~fits], [1, 2, 3])
         columns = (zone_of, orders, np.where(fits, cell[:, 2], type_of), type_of, problem)
@@ -313,12 +292,12 @@ def _sort_onto_lists(
     misplaced, checks = [], []
     for (zone, order, mt, block, what), count in sorted(different.items()):
         counts[zone, order, mt] = counts.get((zone, order, mt), 0) + count
-        place, kind = labels.place(zone), labels.kind(mt)
+        place, kind = finder.place(zone), finder.kind(mt)
         if what:
             checks.append(FreeListCheck(*place, order, kind, None, count, PROBLEMS[what]))
         elif mt != block and block >= 0:
             misplaced.append(
-                MisplacedBlocks(*place, order, kind, labels.kind(block), count, count << order)
+                MisplacedBlocks(*place, order, kind, finder.kind(block), count, count << order)
             )
     return counts, misplaced, checks
 
@@ -327,7 +306,6 @@ def _check_heads(
     prog: Program, followed: Followed, finder: FreeBlockFinder, links: Links
 ) -> list[FreeListCheck]:
     """A walk from a head must see exactly the blocks whose links lead to it."""
-    labels = finder.labels
     lead_here = np.zeros(len(finder.heads), np.int64)
     for start in range(0, len(followed.head), PIECE):
         home = followed.head[start : start + PIECE]
@@ -353,14 +331,12 @@ def _check_heads(
         else:
             continue
         zone, order, mt = finder.cells[head].tolist()
-        kind = labels.kind(mt)
-        checks.append(
-            FreeListCheck(*labels.place(zone), order, kind, seen, int(lead_here[head]), problem)
-        )
+        where = *finder.place(zone), order, finder.kind(mt)
+        checks.append(FreeListCheck(*where, seen, int(lead_here[head]), problem))
     return checks[:MAX_PROBLEMS]
 
 
-def _check_back_links(links: Links, labels: Labels) -> list[FreeListCheck]:
+def _check_back_links(finder: FreeBlockFinder, links: Links) -> list[FreeListCheck]:
     """The ``prev`` of a block's ``next`` must be the block."""
     numbers, following, preceding, orders, zone_of, type_of = links
     crooked: Counter[tuple[int, ...]] = Counter()
@@ -372,16 +348,16 @@ def _check_back_links(links: Links, labels: Labels) -> list[FreeListCheck]:
         crooked.update(dict(_count_rows((zone_of[wrong], orders[wrong], type_of[wrong]))))
     what = "the next block's prev leads elsewhere"
     return [
-        FreeListCheck(*labels.place(zone), order, labels.kind(mt), None, count, what)
+        FreeListCheck(*finder.place(zone), order, finder.kind(mt), None, count, what)
         for (zone, order, mt), count in sorted(crooked.items())
     ]
 
 
-def _check_nr_free(counts: dict[Cell, int], labels: Labels) -> list[FreeListCheck]:
+def _check_nr_free(finder: FreeBlockFinder, counts: dict[Cell, int]) -> list[FreeListCheck]:
     """``free_area.nr_free`` counts the blocks of all migratetypes."""
     checks = []
-    for index, (node, name, zone) in labels.zones.items():
-        for order in range(labels.orders):
+    for index, (node, name, zone) in finder.zones.items():
+        for order in finder.orders:
             said = zone.free_area[order].nr_free.value_()
             counted = sum(n for (z, o, _), n in counts.items() if (z, o) == (index, order))
             if said != counted:
@@ -425,22 +401,21 @@ def _count_rows(columns: tuple[NDArray[Any], ...]) -> Iterator[tuple[tuple[int, 
     yield from zip(rows, counts.tolist(), strict=True)
 
 
-def _list_heads(prog: Program, labels: Labels) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _list_heads(
+    prog: Program, finder: FreeBlockFinder
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """The addresses of all list heads, ascending, and (zone, order, type) of each."""
     area = prog.type("struct free_area")
     stride, list_size = sizeof(area), sizeof(prog.type("struct list_head"))
     first_list = offsetof(area, "free_list")
-    addresses, cells = [], []
-    for index, (_, _, zone) in labels.zones.items():
-        base = zone.free_area.address_
-        assert base is not None
-        for order in range(labels.orders):
-            for mt in range(len(labels.names)):
-                addresses.append(base + order * stride + first_list + mt * list_size)
-                cells.append((index, order, mt))
-    heads = np.array(addresses, np.uint64)
-    ascending = np.argsort(heads)
-    return heads[ascending], np.array(cells, np.int64).reshape(-1, 3)[ascending]
+    base = {index: zone.free_area.address_ or 0 for index, (_, _, zone) in finder.zones.items()}
+    cells = [*itertools.product(base, finder.orders, range(len(finder.names)))]
+    heads = np.array(
+        [base[zone] + order * stride + first_list + mt * list_size for zone, order, mt in cells],
+        np.uint64,
+    )
+    order = np.argsort(heads)
+    return heads[order], np.array(cells, np.int64).reshape(-1, 3)[order]
 
 
 def read_pagetypeinfo(text: str) -> list[FreeBlocks]:

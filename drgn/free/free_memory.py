@@ -9,14 +9,13 @@ the others have their rows.
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
 from drgn import FaultError, Program
 
 from mmscope.drgn.free.free_lists import FreeBlockFinder, FreeBlocks, FreeLists, free_lists
-from mmscope.drgn.free.pageblocks import PageblockPages, PageblockTypes, pageblock_types
+from mmscope.drgn.free.pageblocks import PageblockPages, pageblock_types
 from mmscope.drgn.free.pcp_lists import PcpFinder, PcpLists, PcpPages, pcp_pages
 from mmscope.drgn.free.zones import (
     FreeAccounting,
@@ -26,24 +25,53 @@ from mmscope.drgn.free.zones import (
     free_counters,
     zone_name,
 )
-from mmscope.drgn.reading.struct_pages import Consumer, Scan, flag_fields, scan_struct_pages
+from mmscope.drgn.reading.struct_pages import Consumer, flag_fields, scan_struct_pages
 from mmscope.drgn.sections.memory import Memory
 
 _Finder = TypeVar("_Finder", bound=Consumer)
 
 
-@dataclass
 class FreeMemory:
-    """The results of a pass; ask it for the part you need, which raises if that part failed."""
+    """
+    A pass over the struct pages for what is free; ask it for the part you need, which raises if
+    that part failed.
 
-    prog: Program
-    types: PageblockTypes
-    zone_names: dict[int, tuple[int, str]]
-    scan: Scan
-    counters: dict[tuple[int, str], FreeCounters] | Exception  # read right after the pass
-    _blocks: FreeBlockFinder
-    _pcp: PcpFinder
-    _pageblocks: PageblockPages
+    :param progress: called with (pages done, pages in all).
+    :param more: others who want to see every page; ``scan.failure_of`` says of each whether it
+        could go on.
+    :param jobs: how many processes may share the pass.
+    :raises LookupError: the kernel's layout is unknown.
+    :raises FaultError: zones or sections cannot be read.
+    """
+
+    def __init__(
+        self,
+        prog: Program,
+        progress: Callable[[int, int], None] | None = None,
+        more: Sequence[Consumer] = (),
+        *,
+        jobs: int = 1,
+    ) -> None:
+        fields = flag_fields(prog)
+        self.prog, self.types = prog, pageblock_types(prog)
+        zones = []
+        self.zone_names: dict[int, tuple[int, str]] = {}
+        for node, index, zone in for_each_zone(prog):
+            if zone.present_pages.value_():
+                number = node * fields.zones_per_node + index
+                start = zone.zone_start_pfn.value_()
+                zones.append((number, start, start + zone.spanned_pages.value_()))
+                self.zone_names[number] = node, zone_name(zone)
+        self._blocks = FreeBlockFinder(prog, self.types, fields)
+        self._pcp = PcpFinder(prog)
+        self._pageblocks = PageblockPages(self.types, fields, zones)
+        consumers: list[Consumer] = [self._blocks, self._pcp, self._pageblocks, *more]
+        self.scan = scan_struct_pages(prog, consumers, progress=progress, jobs=jobs)
+        self.counters: dict[tuple[int, str], FreeCounters] | Exception
+        try:
+            self.counters = free_counters(prog)  # right after the pass
+        except (FaultError, ValueError) as error:
+            self.counters = error
 
     def _whole(self, consumer: _Finder) -> _Finder:
         if (failure := self.scan.failure_of(consumer)) is not None:
@@ -66,12 +94,13 @@ class FreeMemory:
         """NR_FREE_PAGES of every zone against its parts."""
         if isinstance(self.counters, Exception):
             raise self.counters
-        return free_accounting(
-            self.counters,
-            self._list_pages(isolate=False),
-            self._list_pages(isolate=True),
-            on_pcp_lists,
+        isolate, others = (
+            pages_by_zone(
+                row for row in self.lists.blocks if (row.migratetype == "Isolate") is isolated
+            )
+            for isolated in (True, False)
         )
+        return free_accounting(self.counters, others, isolate, on_pcp_lists)
 
     @cached_property
     def pcp_lists(self) -> PcpLists:
@@ -88,12 +117,6 @@ class FreeMemory:
         lists = free_lists(self.prog, self.blocks)
         self.blocks.forget()
         return lists
-
-    def _list_pages(self, *, isolate: bool) -> dict[tuple[int, str], int]:
-        """(node, zone) to free pages on its lists: those of Isolate, or all others."""
-        return pages_by_zone(
-            row for row in self.lists.blocks if (row.migratetype == "Isolate") is isolate
-        )
 
 
 def pages_by_zone(rows: Iterable[FreeBlocks | PcpPages]) -> dict[tuple[int, str], int]:
@@ -112,51 +135,12 @@ def free_memory(memory: Memory) -> FreeMemory:
 
     def scan() -> FreeMemory:
         more = memory.make_consumers()
-        free = scan_free_memory(memory.prog, memory.progress, more, jobs=memory.jobs)
+        free = FreeMemory(memory.prog, memory.progress, more, jobs=memory.jobs)
         whole = (each for each in more if free.scan.failure_of(each) is None)
         memory.keep_consumers(whole, free.scan.gaps)
         return free
 
     return memory.once("free", scan)
-
-
-def scan_free_memory(
-    prog: Program,
-    progress: Callable[[int, int], None] | None = None,
-    more: Sequence[Consumer] = (),
-    *,
-    jobs: int = 1,
-) -> FreeMemory:
-    """
-    Run the pass.
-
-    :param progress: called with (pages done, pages in all).
-    :param more: others who want to see every page; ``scan.failure_of`` says of each whether it
-        could go on.
-    :param jobs: how many processes may share the pass.
-    :raises LookupError: the kernel's layout is unknown.
-    :raises FaultError: zones or sections cannot be read.
-    """
-    fields = flag_fields(prog)
-    types = pageblock_types(prog)
-    zones, names = [], {}
-    for node, index, zone in for_each_zone(prog):
-        if zone.present_pages.value_():
-            number = node * fields.zones_per_node + index
-            start = zone.zone_start_pfn.value_()
-            zones.append((number, start, start + zone.spanned_pages.value_()))
-            names[number] = node, zone_name(zone)
-    blocks = FreeBlockFinder(prog, types, fields)
-    pcp = PcpFinder(prog)
-    pageblocks = PageblockPages(types, fields, zones)
-    consumers: list[Consumer] = [blocks, pcp, pageblocks, *more]
-    scan = scan_struct_pages(prog, consumers, progress=progress, jobs=jobs)
-    counters: dict[tuple[int, str], FreeCounters] | Exception
-    try:
-        counters = free_counters(prog)
-    except (FaultError, ValueError) as error:
-        counters = error
-    return FreeMemory(prog, types, names, scan, counters, blocks, pcp, pageblocks)
 
 
 if __name__ == "__main__":

@@ -366,12 +366,9 @@ def pageblock_runs(
         free = np.minimum(free_pages[known], full)
         eighths = np.where(free == full, 8, np.where(free == 0, 0, np.clip(free * 8 // full, 1, 7)))
     new = np.ones(len(known), np.bool_)
-    new[1:] = (
-        (np.diff(known) != 1)
-        | (np.diff(zone) != 0)
-        | (np.diff(types) != 0)
-        | (np.diff(eighths) != 0)
-    )
+    new[1:] = np.diff(known) != 1
+    for each in (zone, types, eighths):
+        new[1:] |= np.diff(each) != 0
     starts = np.flatnonzero(new)
     lengths = np.diff(np.append(starts, len(known)))
     return [

@@ -13,7 +13,7 @@ The text that says the same is /proc/zoneinfo, one ``count`` a CPU and zone, wit
 Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from drgn import Object, Program, ProgramFlags, offsetof, sizeof
@@ -21,7 +21,7 @@ from drgn.helpers.linux.mm import page_to_pfn
 from drgn.helpers.linux.percpu import per_cpu_ptr
 from numpy.typing import NDArray
 
-from mmscope.drgn.free.block_heads import BlockFinder, BlockHeads
+from mmscope.drgn.free.block_heads import BlockFinder, BlockHeads, ascending
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
@@ -129,11 +129,8 @@ class PcpFinder(SharedColumns):
             raise ValueError(f"more than {MAX_CANDIDATES:,} pages may be on per-CPU lists")
         if not self._kept:
             raise RuntimeError("the links of per-CPU lists were let go")
-        addresses, following = (kept[: self.candidates] for kept in self._kept)
-        if (addresses[1:] > addresses[:-1]).all():  # as the pass goes
-            return addresses, following
-        order = np.argsort(addresses, kind="stable")
-        return addresses[order], following[order]
+        addresses, following = ascending(tuple(kept[: self.candidates] for kept in self._kept))
+        return addresses, following
 
     def forget(self) -> None:
         """Let go of the links, which can then be had no more."""
@@ -190,8 +187,7 @@ def per_cpu_pages(zone: Object, cpu: int) -> Object:
     return per_cpu_ptr(zone.pageset, cpu).pcp.address_of_()
 
 
-@dataclass(frozen=True, slots=True)
-class PcpLists:
+class PcpLists(NamedTuple):
     """
     Pages on each per-CPU list that has any, and the pagesets whose ``count`` says otherwise.
 
@@ -215,56 +211,50 @@ def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
     kinds = list_kinds(prog, names)
     list_size = sizeof(prog.type("struct list_head"))
     lists_offset = offsetof(prog.type("struct per_cpu_pages"), "lists")
-    pagesets: list[tuple[int, str, int, Object]] = [
-        (node, zone_name(zone), cpu, per_cpu_pages(zone, cpu))
+    pagesets = [
+        ((node, zone_name(zone), cpu), per_cpu_pages(zone, cpu))
         for node, _, zone in for_each_zone(prog)
         # Empty zones share the boot pageset (mm/page_alloc.c), whose lists are of no zone.
         if zone.present_pages.value_()
         for cpu in online_cpus(prog)
     ]
-    bases = np.array([pageset.value_() for *_, pageset in pagesets], np.uint64)
+    bases = np.array([pageset.value_() for _, pageset in pagesets], np.uint64)
     offsets = lists_offset + np.arange(len(kinds)) * list_size
     heads = (bases[:, None] + offsets.astype(np.uint64)).ravel()
-    ascending = np.argsort(heads)
+    by_address = np.argsort(heads)
     orders_of = np.array([order for order, _ in kinds], np.int64)
-    counts = np.array([pageset.count.value_() for *_, pageset in pagesets], np.int64)
+    counts = np.array([pageset.count.value_() for _, pageset in pagesets], np.int64)
+
+    def listed(followed: Followed) -> NDArray[np.int64]:
+        """Pages of each list, by pageset."""
+        blocks = np.zeros(len(heads), np.int64)
+        home = followed.head[followed.head >= 0]
+        blocks[by_address] = np.bincount(home, minlength=len(heads))
+        return np.asarray(blocks.reshape(-1, len(kinds)) << orders_of)
+
     addresses, following = finder.links()
-    followed = follow_lists(addresses, following, heads[ascending])
-    blocks = _by_head(followed, ascending)
-    listed_pages = (blocks.reshape(-1, len(kinds)) << orders_of).sum(axis=1)
-    if not prog.flags & ProgramFlags.IS_LIVE and (listed_pages != counts).any():
+    followed = follow_lists(addresses, following, heads[by_address])
+    pages = listed(followed)
+    if not prog.flags & ProgramFlags.IS_LIVE and (pages.sum(axis=1) != counts).any():
         addresses, following = _linked_back(prog, addresses, following, followed)
-        followed = follow_lists(addresses, following, heads[ascending])
-        blocks = _by_head(followed, ascending)
-    rows, checks = [], []
-    for position, (node, zone, cpu, _) in enumerate(pagesets):
-        listed = 0
-        for (order, migratetype), count in zip(
-            kinds, blocks[position * len(kinds) :][: len(kinds)].tolist(), strict=True
-        ):
-            if count:
-                rows.append(PcpPages(node, zone, cpu, order, migratetype, count << order))
-                listed += count << order
-        if (said := int(counts[position])) != listed:
-            checks.append(PcpCheck(node, zone, cpu, said, listed))
+        followed = follow_lists(addresses, following, heads[by_address])
+        pages = listed(followed)
+    rows = [
+        PcpPages(*place, order, migratetype, number)
+        for (place, _), numbers in zip(pagesets, pages.tolist(), strict=True)
+        for (order, migratetype), number in zip(kinds, numbers, strict=True)
+        if number
+    ]
+    sums = zip(pagesets, counts.tolist(), pages.sum(axis=1).tolist(), strict=True)
+    checks = [PcpCheck(*place, said, found) for (place, _), said, found in sums if said != found]
     listed_at = np.flatnonzero(followed.head >= 0)
     pfns = _page_frames(prog, addresses[listed_at] - finder.link_offset)
-    orders = orders_of[ascending[followed.head[listed_at]] % len(kinds)]
+    orders = orders_of[by_address[followed.head[listed_at]] % len(kinds)]
     return PcpLists(rows, checks, pfns, orders)
 
 
-def _by_head(followed: Followed, ascending: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of entries of each head; of :func:`follow_lists` heads were *ascending*."""
-    blocks = np.zeros(len(ascending), np.int64)
-    blocks[ascending] = np.bincount(followed.head[followed.head >= 0], minlength=len(ascending))
-    return blocks
-
-
 def _linked_back(
-    prog: Program,
-    addresses: NDArray[np.uint64],
-    following: NDArray[np.uint64],
-    followed: Followed,
+    prog: Program, addresses: NDArray[np.uint64], following: NDArray[np.uint64], followed: Followed
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """
     The entries whose next one has them as its ``prev``. Before "mm/page_alloc: free pages in a

@@ -100,14 +100,8 @@ def free_lists_from_memory(memory: Memory) -> Found:
             "too many free blocks to follow the lists, or some beyond 16 TiB: counted by pageblock"
         )
     found.add(FREE_BLOCKS, lists.blocks)
-    found.add(
-        MISPLACED_BLOCKS,
-        lists.misplaced,
-    )
-    return found.add(
-        FREE_LIST_CHECKS,
-        lists.checks,
-    )
+    found.add(MISPLACED_BLOCKS, lists.misplaced)
+    return found.add(FREE_LIST_CHECKS, lists.checks)
 
 
 def accounting_from_memory(memory: Memory) -> Found:
@@ -232,11 +226,7 @@ zones](https://docs.kernel.org/mm/physical_memory.html#zones)).
 FREE_LISTS_SECTION = Section(
     name="free_lists",
     title="Free lists",
-    tables=(
-        FREE_BLOCKS,
-        MISPLACED_BLOCKS,
-        FREE_LIST_CHECKS,
-    ),
+    tables=(FREE_BLOCKS, MISPLACED_BLOCKS, FREE_LIST_CHECKS),
     intro="""
 The buddy allocator's free blocks, by zone, order and migratetype: a shade is an amount of
 memory, the figure in a cell the number of blocks. Look for memory that lies in orders too small
@@ -272,10 +262,7 @@ a live kernel ([/proc/zoneinfo and
 PCP_LISTS_SECTION = Section(
     name="pcp_lists",
     title="Per-CPU lists",
-    tables=(
-        PCP_PAGES,
-        PCP_CHECKS,
-    ),
+    tables=(PCP_PAGES, PCP_CHECKS),
     intro="""
 Pages that each CPU keeps for itself. They are free for that CPU and not counted in
 NR_FREE_PAGES; no other CPU gets them until they are drained. Large amounts here while other
@@ -293,10 +280,7 @@ CPUs reclaim are memory in the wrong place
 PAGEBLOCKS_SECTION = Section(
     name="pageblocks",
     title="Pageblocks",
-    tables=(
-        PAGEBLOCKS,
-        PAGEBLOCK_MAP,
-    ),
+    tables=(PAGEBLOCKS, PAGEBLOCK_MAP),
     intro="""
 Every pageblock belongs to one migratetype, and the allocator tries to keep unlike allocations
 out of it, so that whole blocks can become free again. The map shows where that failed:

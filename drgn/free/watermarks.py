@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Watermarks of zones: what the kernel sets them to, and where free memory stands; of table ``zones``.
+And the external fragmentation of a zone, of its free blocks by order.
 
 ``zone_watermark_ok()`` and ``__setup_per_zone_wmarks()`` (mm/page_alloc.c), and what a higher
 ``vm.min_free_kbytes`` would do at once.
 
 Cannot know: whether a request succeeds. The allocator adds the zone's lowmem_reserve for requests
 that could use a higher zone, and asks for a free block of the order besides. Nor what is free at
-another moment.
+another moment; nor what a request may take of free blocks, as all migratetypes count.
 """
 
+import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # Of what is set: as much again, and so on.
 TIMES = (1, 2, 4, 8, 16)
@@ -49,8 +50,7 @@ def zone_state(usable: int, minimum: int, low: int, high: int) -> tuple[str, str
     return "at or above high", "ok"
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneRaised:
+class ZoneRaised(NamedTuple):
     """One zone after a change. In pages."""
 
     name: str
@@ -62,8 +62,7 @@ class ZoneRaised:
     main: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(NamedTuple):
     """All zones with another min_free_kbytes. ``held`` is the sum of min, in pages."""
 
     kbytes: int
@@ -79,8 +78,7 @@ class Raised:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MinFree:
+class MinFree(NamedTuple):
     """Bounds of min_free_kbytes. ``unknown`` says why they are not known, and nothing else is."""
 
     unknown: str = ""
@@ -112,23 +110,6 @@ def wmarks_of(
     return found
 
 
-def _raised(rows: list[dict[str, Any]], kbytes: int, wmarks: list[Wmarks]) -> Raised:
-    nodes: dict[int, list[int]] = {}
-    for row in rows:
-        nodes.setdefault(row["node"], []).append(row["managed_pages"])
-    zones = [
-        ZoneRaised(
-            f"node {row['node']} {row['zone']}",
-            usable_pages(row),
-            marks,
-            *zone_state(usable_pages(row), *marks),
-            row["managed_pages"] >= min(sum(here := nodes[row["node"]]) / 2, max(here)),
-        )
-        for row, marks in zip(rows, wmarks, strict=True)
-    ]
-    return Raised(kbytes, sum(least for least, *_ in wmarks), zones)
-
-
 def min_free(
     zones: Sequence[dict[str, Any]], settings: dict[str, str], page_size: int | None
 ) -> MinFree:
@@ -158,25 +139,58 @@ def min_free(
     else:
         return MinFree("the kernel's rule does not give the watermarks that were read")
 
-    def at(wanted: int) -> Raised:
-        return _raised(rows, wanted, wmarks_of(rows, wanted // kib, scale, movable))
+    nodes: dict[int, list[int]] = {}
+    for row in rows:
+        nodes.setdefault(row["node"], []).append(row["managed_pages"])
 
-    def holds(wanted: int, mark: int) -> bool:
+    def at(wanted: int) -> Raised:
+        wmarks = wmarks_of(rows, wanted // kib, scale, movable)
+        raised = [
+            ZoneRaised(
+                f"node {row['node']} {row['zone']}",
+                usable_pages(row),
+                marks,
+                *zone_state(usable_pages(row), *marks),
+                row["managed_pages"] >= min(sum(here := nodes[row["node"]]) / 2, max(here)),
+            )
+            for row, marks in zip(rows, wmarks, strict=True)
+        ]
+        return Raised(wanted, sum(least for least, *_ in wmarks), raised)
+
+    def short(wanted: int, mark: int) -> bool:
         # __zone_watermark_ok(): a request needs more than the mark.
-        return all(zone.usable > zone.wmarks[mark] for zone in at(wanted).zones if zone.main)
+        return any(zone.usable <= zone.wmarks[mark] for zone in at(wanted).zones if zone.main)
 
     managed = sum(row["managed_pages"] for row in rows) * kib
+    choices = range(kbytes, max(managed, kbytes) + 1)
 
     def most(mark: int) -> int:
         """Up to which every main zone has its mark; 0 where one has it not even now."""
-        bad = managed + 1
-        if not holds(kbytes, mark):
-            return 0
-        good = kbytes
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if holds(middle, mark) else (good, middle)
-        return good
+        enough = bisect.bisect(choices, False, key=lambda wanted: short(wanted, mark))
+        return choices[enough - 1] if enough else 0
 
     raised = tuple(at(kbytes * times) for times in TIMES if kbytes * times < managed)
     return MinFree("", kbytes, most(1), most(0), raised)
+
+
+def thp_order(page_size: int | None) -> int | None:
+    """HPAGE_PMD_ORDER: a PMD maps one page of page table entries of eight bytes."""
+    if page_size is None or page_size < 4096 or page_size & (page_size - 1):
+        return None
+    return page_size.bit_length() - 1 - 3
+
+
+def unusable_free_index(blocks: dict[int, int], order: int) -> float:
+    """
+    ``unusable_free_index()`` (mm/vmstat.c), with the kernel's own rounding to thousandths.
+
+    The share of free memory that lies in blocks too small for a request of this order. No free
+    memory at all counts as all unusable, as it does there.
+
+    :param blocks: free blocks of all migratetypes by order.
+    """
+    free = sum(number << size for size, number in blocks.items())
+    if not free:
+        return 1.0
+    suitable = sum(number << size - order for size, number in blocks.items() if size >= order)
+    return ((free - (suitable << order)) * 1000 // free) / 1000

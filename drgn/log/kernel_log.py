@@ -93,8 +93,7 @@ def log_of_files(files: Files) -> Log:
     """
     if "kernel_log" not in files.kept:
         files.kept["kernel_log"] = _kmsg(files) if files.live else _copied(files)
-    log = files.kept["kernel_log"]
-    assert isinstance(log, Log)
+    log: Log = files.kept["kernel_log"]
     return log
 
 
@@ -103,12 +102,13 @@ def _kmsg(files: Files) -> Log:
     try:
         return read_kmsg(path)
     except FileNotFoundError:
-        raise Absent(f"{path}: no such file; a container has none, run on the host") from None
+        why = "no such file; a container has none, run on the host"
     except PermissionError:
         # check_syslog_permissions() (kernel/printk/printk.c)
-        raise Absent(f"{path}: only root may read it; run as root") from None
+        why = "only root may read it; run as root"
     except OSError as error:
-        raise Absent(f"{path}: {error.strerror}") from None
+        why = str(error.strerror)
+    raise Absent(f"{path}: {why}")
 
 
 def _copied(files: Files) -> Log:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 The OOM killer's records in the kernel's log: mm/oom_kill.c and mem_cgroup_print_oom_*() in
-mm/memcontrol.c, of 5.10, 6.1, 6.12, 7.2 and 7.3.
+mm/memcontrol.c, of 5.10, 6.1, 6.12, 7.2 and 7.3; and the memory that there was, as it has it
+printed by ``show_mem()`` (mm/show_mem.c; 6.1: mm/page_alloc.c and lib/show_mem.c).
 
 One call writes a header, the memory that there was, a table of tasks, a summary, and a line for
 each process that it kills. It holds ``oom_lock`` meanwhile, so no two calls are mixed; lines of
@@ -13,16 +14,18 @@ Costs a look at each record; the log is read once.
 
 Cannot know: why a header is missing. The kernel leaves it out where calls are frequent (oom_rs in
 oom_kill_process()), and a log loses its oldest records. Text of ``dmesg`` without levels has lines
-that programs wrote as well, and a task's name that has a line's end in it ends there.
+that programs wrote as well, and a task's name that has a line's end in it ends there. Nor what
+lines say that no kernel of 5.10 to 7.3 prints so, as those of unreclaimable slab and of allocation
+profiling; they are in the log.
 """
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from mmscope.drgn.log.oom_memory import KIB, MemoryThen, N, memory_line, memory_rows
 from mmscope.drgn.log.oom_rows import (
     EXITING,
     KILLED,
@@ -35,16 +38,17 @@ from mmscope.drgn.log.oom_rows import (
     OomMemory,
     OomTask,
 )
-from mmscope.drgn.tables.rows import MOST_PIDS
+from mmscope.drgn.tables.rows import MOST_ORDER, MOST_PIDS
 from mmscope.drgn.text.kernel_log import LogRecord
 
+KIB = 1024
 RECENT = 64  # calls
 LONGEST = 8 << 10  # characters; a record of the kernel has 1 KiB at most (PRINTKRB_RECORD_MAX)
 CUT = 975  # characters of a record that may be cut: LOG_LINE_MAX of 6.1 has a NUL at its end
 # PAGE_COUNTER_MAX in KiB, with pages of 4 KiB; of larger pages it is no less than this.
 NO_LIMIT_KIB = 9_007_199_254_740_000
 
-S = r"(-?[0-9]{1,10})"
+N, S = r"([0-9]{1,15})", r"(-?[0-9]{1,10})"
 HEADER = re.compile(
     r"(.*) invoked oom-killer: gfp_mask=(0x[0-9a-f]{1,8}|0)\(([A-Za-z0-9_|]*)\), "
     rf"order=(-1|[0-9]{{1,2}}), oom_score_adj={S}",
@@ -58,6 +62,10 @@ CPU_LINE = re.compile(
 TASK = re.compile(
     rf"\[ *{N}\] +{S} +{N} +{N} +{N}(?: +{N} +{N} +{N})? +(-?[0-9]{{1,15}}) +{N} {{9,13}}{S} (.*)",
     re.DOTALL,
+)
+TASK_COLUMNS = (
+    *("pid", "uid", "tgid", "total_vm_pages", "rss_pages", "anon_pages", "file_pages"),
+    *("shmem_pages", "pgtables_bytes", "swap_pages", "oom_score_adj"),
 )
 LIKE_TASK = re.compile(r"\[ *[0-9]{1,15}\] +-?[0-9]")
 TASKS = "Tasks state (memory values in pages):"
@@ -88,36 +96,74 @@ NODES = re.compile(r"\(null\)|[0-9,-]*")
 CONSTRAINT = re.compile(r"CONSTRAINT_[A-Z_]{1,30}")
 
 
+# show_mem(), and memory.stat of a cgroup.
+CGROUP_STAT = re.compile(r"([a-z][a-z0-9_]{2,40}) ([0-9]{1,18})")
+MACHINE = re.compile(r" ?[a-z_]+:[0-9]{1,15}(?: [a-z_]+:[0-9]{1,15}){1,3}")
+MACHINE_COUNTERS = {
+    *("active_anon", "inactive_anon", "isolated_anon", "active_file", "inactive_file"),
+    *("isolated_file", "unevictable", "dirty", "writeback", "slab_reclaimable"),
+    *("slab_unreclaimable", "mapped", "shmem", "pagetables", "sec_pagetables", "bounce"),
+    *("kernel_misc_reclaimable", "free", "free_pcp", "free_cma"),
+}
+PAGES = re.compile(
+    rf"{N} (total pagecache pages|pages (?:in swap cache|RAM|HighMem/MovableOnly|reserved"
+    r"|cma reserved|hwpoisoned))"
+)
+SWAP = re.compile(rf"(Free swap|Total swap) += {N}kB")
+NODE = re.compile(
+    r"Node ([0-9]{1,4})((?: [A-Za-z_()]{3,30}: ?[0-9]{1,15}kB| all_unreclaimable\? (?:yes|no)){5,})"
+)
+HUGEPAGES = re.compile(
+    rf"Node ([0-9]{{1,4}}) hugepages_total={N} hugepages_free={N} hugepages_surp={N} "
+    rf"hugepages_size={N}kB"
+)
+# reserved_highatomic has a "KB" of its own up to 7.2.
+ZONE = re.compile(
+    r"(?:Node ([0-9]{1,4}) )?([A-Za-z0-9]{1,12})((?: [a-z_]{3,30}:[0-9]{1,15}[kK]B){5,})"
+)
+COUNTER = re.compile(r"([A-Za-z_()]{3,30}): ?([0-9]{1,15})[kK]B")
+BLOCKS = re.compile(
+    r"(?:Node ([0-9]{1,4}) )?([A-Za-z0-9]{1,12}): "
+    rf"((?:[0-9]{{1,15}}\*[0-9]{{1,12}}kB (?:\([UMEHCI]+\) )?){{5,{MOST_ORDER}}})= {N}kB"
+)
+BLOCK = re.compile(rf"{N}\*{N}kB (?:\(([UMEHCI]+)\) )?")
+MIGRATETYPES = {
+    **{"U": "Unmovable", "M": "Movable", "E": "Reclaimable", "H": "HighAtomic", "C": "CMA"},
+    "I": "Isolate",
+}
+
+
 @dataclass
 class _Call:
-    """A call of the OOM killer, as far as it was read."""
+    """A call of the OOM killer, as far as it was read; its rows as the values of their columns."""
 
     number: int
-    base: OomKill  # what all its victims have in common
+    base: dict[str, Any]  # what all its victims have in common
     caller: str | None
     header: bool
-    victims: list[OomKill] = field(default_factory=list)
+    victims: dict[int, dict[str, Any]] = field(default_factory=dict)  # by pid
     tasks: dict[int, OomTask] = field(default_factory=dict)
-    memory: MemoryThen = field(default_factory=MemoryThen)
     ended: bool = False  # without a victim
     table: bool = False
     summary: bool = False
-    pids: set[int] = field(default_factory=set)  # of its victims
     lost: int = 0
+    memory: dict[tuple[int, str, str], int] = field(default_factory=dict)  # bytes
+    machine: dict[str, int] = field(default_factory=dict)  # pages
+    page_kib: int | None = None
+    blocks: dict[tuple[int, str, int], tuple[int, str]] = field(default_factory=dict)
+    stats: dict[str, int] = field(default_factory=dict)
+    in_stats: bool = False  # what follows is memory.stat
+    damaged: Counter[str] = field(default_factory=Counter)
 
-    def damage(self, what: str) -> None:
-        self.memory.damaged[what] += 1
 
-
-@dataclass
-class OomRecords:
+class OomRecords(NamedTuple):
     """All calls of a log."""
 
-    kills: list[OomKill] = field(default_factory=list)
-    tasks: list[OomTask] = field(default_factory=list)
-    memory: list[OomMemory] = field(default_factory=list)
-    free_blocks: list[OomFreeBlocks] = field(default_factory=list)
-    cgroup_memory: list[OomCgroupMemory] = field(default_factory=list)
+    kills: list[OomKill]
+    tasks: list[OomTask]
+    memory: list[OomMemory]
+    free_blocks: list[OomFreeBlocks]
+    cgroup_memory: list[OomCgroupMemory]
 
 
 def read_oom_records(records: Iterable[LogRecord], page_bytes: int | None = None) -> OomRecords:
@@ -131,7 +177,7 @@ def read_oom_records(records: Iterable[LogRecord], page_bytes: int | None = None
     for record in whole_records(records):
         if record.facility in (None, 0) and len(record.text) <= LONGEST:
             reader.take(record)
-    result = OomRecords()
+    result = OomRecords([], [], [], [], [])
     for call in reader.calls:
         _add(call, page_bytes, result)
     return result
@@ -190,31 +236,25 @@ class _Reader:
                 read(self, record, match)
                 return True
         call = self.call
-        if call is None or not _same(call.caller, record.caller):
+        if (
+            call is None
+            or not _same(call.caller, record.caller)
+            or call.ended
+            or (call.victims and not text.startswith("Tasks in "))
+        ):
             # The beginning of the table may be gone with the log's.
-            if _is_task(text) or text.startswith(SUMMARY):
-                call = self.open(record, header=False)
-            else:
+            if not (_is_task(text) or text.startswith(SUMMARY)):
                 return False
-        if call.ended or (call.victims and not text.startswith("Tasks in ")):
-            if _is_task(text) or text.startswith(SUMMARY):
-                call = self.open(record, header=False)
-            else:
-                return False
+            call = self.open(record, header=False)
         return _inside(call, text)
 
     def open(self, record: LogRecord, *, header: bool) -> _Call:
         number = len(self.calls) + 1
-        nothing: dict[str, Any] = dict.fromkeys(OomKill.__dataclass_fields__)
-        known = {
-            "oom": number,
-            "victim": 0,
-            "seconds": _seconds(record),
-            "outcome": OPEN,
-            "group_kill": False,
-            "allocating_task": False,
+        base: dict[str, Any] = dict.fromkeys(OomKill.__dataclass_fields__) | {
+            **{"oom": number, "victim": 0, "seconds": _seconds(record), "outcome": OPEN},
+            **{"group_kill": False, "allocating_task": False},
         }
-        self.call = _Call(number, OomKill(**(nothing | known)), record.caller, header)
+        self.call = _Call(number, base, record.caller, header)
         self.calls.append(self.call)
         return self.call
 
@@ -223,15 +263,12 @@ class _Reader:
         call = self.open(record, header=True)
         task = (record.caller or "").removeprefix("T")
         pid = int(task) if task.isdecimal() else None
-        call.base = replace(
-            call.base,
-            invoker=comm,
-            invoker_pid=pid if pid is None or pid <= MOST_PIDS else None,
-            invoker_oom_score_adj=int(adj),
-            gfp_mask=mask,
-            gfp_flags=flags,
-            order=int(order),
-        )
+        call.base |= {
+            "invoker": comm,
+            "invoker_pid": pid if pid is None or pid <= MOST_PIDS else None,
+            "invoker_oom_score_adj": int(adj),
+            **{"gfp_mask": mask, "gfp_flags": flags, "order": int(order)},
+        }
 
     def ended(self, record: LogRecord, message: str) -> _Call:
         """The call that kills now; a line without its header is a call of its own."""
@@ -240,75 +277,48 @@ class _Reader:
             call is None
             or not _same(call.caller, record.caller)
             or call.ended
-            or (call.victims and not call.base.group_kill)
-            or not _fits(call.base.constraint, message)
+            or (call.victims and not call.base["group_kill"])
+            or not _fits(call.base["constraint"], message)
         ):
             call = self.open(record, header=False)
-        of_cgroup = message.startswith("Memory cgroup")
-        allocating = message.endswith("task)")
-        call.base = replace(call.base, cgroup_limit=of_cgroup, allocating_task=allocating)
+        call.base["cgroup_limit"] = message.startswith("Memory cgroup")
+        call.base["allocating_task"] = message.endswith("task)")
         return call
 
     def kill(self, record: LogRecord, match: re.Match[str]) -> None:
         message, pid, comm, *sizes, uid, tables, adj = match.groups()
         call = self.ended(record, message)
-        if int(pid) in call.pids:
+        if int(pid) in call.victims:
             return  # of a group, the chosen one is killed twice (oom_kill_memcg_member())
-        total, anon, file, shmem = (int(size) * KIB for size in sizes)
-        call.pids.add(int(pid))
-        call.victims.append(
-            replace(
-                call.base,
-                seconds=_seconds(record),
-                outcome=KILLED,
-                pid=int(pid),
-                comm=comm,
-                uid=int(uid),
-                total_vm_bytes=total,
-                anon_bytes=anon,
-                file_bytes=file,
-                shmem_bytes=shmem,
-                pgtables_bytes=int(tables) * KIB,
-                oom_score_adj=int(adj),
-            )
-        )
+        names = ("total_vm_bytes", "anon_bytes", "file_bytes", "shmem_bytes", "pgtables_bytes")
+        call.victims[int(pid)] = call.base | {
+            "seconds": _seconds(record),
+            **{"outcome": KILLED, "pid": int(pid), "comm": comm, "uid": int(uid)},
+            **{n: int(size) * KIB for n, size in zip(names, (*sizes, tables), strict=True)},
+            "oom_score_adj": int(adj),
+        }
 
     def skipped(self, record: LogRecord, match: re.Match[str]) -> None:
         message, pid, comm = match.groups()
         call = self.ended(record, message)
-        if int(pid) not in call.pids:
-            call.pids.add(int(pid))
-            call.victims.append(replace(call.base, outcome=EXITING, pid=int(pid), comm=comm))
+        row = call.base | {"outcome": EXITING, "pid": int(pid), "comm": comm}
+        call.victims.setdefault(int(pid), row)
 
     def damaged_kill(self, record: LogRecord, match: re.Match[str]) -> None:
         message = match.string.partition(": Killed")[0]
-        self.ended(record, message).damage("the line of a kill")
+        self.ended(record, message).damaged["the line of a kill"] += 1
 
-    def no_one(self, record: LogRecord, match: re.Match[str]) -> None:
-        self._end(record, NO_ONE)
-
-    def panicked(self, record: LogRecord, match: re.Match[str]) -> None:
-        self._end(record, PANIC)
-
-    def _end(self, record: LogRecord, outcome: str) -> None:
+    def no_victim(self, record: LogRecord, match: re.Match[str]) -> None:
         call = self.call
         if call is not None and not call.victims and _same(call.caller, record.caller):
-            call.base, call.ended = replace(call.base, outcome=outcome), True
+            call.base["outcome"] = NO_ONE if match[0] == NO_VICTIM else PANIC
+            call.ended = True
 
-    def reaped(self, record: LogRecord, match: re.Match[str]) -> None:
-        self._reaper(int(match[1]), True)
-
-    def not_reaped(self, record: LogRecord, match: re.Match[str]) -> None:
-        self._reaper(int(match[1]), False)
-
-    def _reaper(self, pid: int, done: bool) -> None:
+    def reaper(self, record: LogRecord, match: re.Match[str]) -> None:
         # Within 3 s or so of the kill (OOM_REAPER_DELAY, MAX_OOM_REAP_RETRIES).
         for call in reversed(self.calls[-RECENT:]):
-            if pid in call.pids:
-                call.victims = [
-                    replace(victim, reaped=done) if victim.pid == pid else victim
-                    for victim in call.victims
-                ]
+            if victim := call.victims.get(int(match[1])):
+                victim["reaped"] = match.re is REAPED
                 return
 
 
@@ -321,10 +331,10 @@ ANYWHERE: tuple[
     (KILL, _Reader.kill),
     (SKIPPED, _Reader.skipped),
     (re.compile(LIKE_KILL.pattern + ".*", re.DOTALL), _Reader.damaged_kill),
-    (re.compile(re.escape(NO_VICTIM)), _Reader.no_one),
-    (PANICKED, _Reader.panicked),
-    (REAPED, _Reader.reaped),
-    (NOT_REAPED, _Reader.not_reaped),
+    (re.compile(re.escape(NO_VICTIM)), _Reader.no_victim),
+    (PANICKED, _Reader.no_victim),
+    (REAPED, _Reader.reaper),
+    (NOT_REAPED, _Reader.reaper),
 )
 
 
@@ -349,62 +359,47 @@ def _is_task(text: str) -> bool:
 def _inside(call: _Call, text: str) -> bool:
     """True if a line belongs to the call whose records are being read."""
     if LIKE_TASK.match(text):
-        call.memory.in_stats = False
-        return _task(call, text)
-    if text == TASKS:
-        call.table, call.memory.in_stats = True, False
+        call.in_stats = False
+        _task(call, text)
+    elif text == TASKS:
+        call.table, call.in_stats = True, False
     elif text.startswith(SUMMARY):
-        call.memory.in_stats = False
+        call.in_stats = False
         _summary(call, text)
     elif match := CPU_LINE.fullmatch(text):
-        ours = match[2] == call.base.invoker and call.base.invoker_pid is None
+        ours = match[2] == call.base["invoker"] and call.base["invoker_pid"] is None
         if ours and int(match[1]) <= MOST_PIDS:
-            call.base = replace(call.base, invoker_pid=int(match[1]))
+            call.base["invoker_pid"] = int(match[1])
     elif match := CGROUP_USAGE.fullmatch(text):
-        usage, limit = int(match[1]), int(match[2])
-        call.base = replace(
-            call.base,
-            cgroup_limit=True,
-            usage_bytes=usage * KIB,
-            limit_bytes=limit * KIB if limit < NO_LIMIT_KIB else None,
-        )
+        limit = int(match[2])
+        call.base |= {
+            "cgroup_limit": True,
+            "usage_bytes": int(match[1]) * KIB,
+            "limit_bytes": limit * KIB if limit < NO_LIMIT_KIB else None,
+        }
     elif match := CGROUP_STATS.fullmatch(text):
-        call.memory.in_stats = True
-        call.base = replace(call.base, oom_cgroup=match[1])
+        call.in_stats, call.base["oom_cgroup"] = True, match[1]
     elif GROUP.fullmatch(text):
-        call.base = replace(call.base, group_kill=True)
-        call.victims = [replace(victim, group_kill=True) for victim in call.victims]
+        for row in (call.base, *call.victims.values()):
+            row["group_kill"] = True
     else:
-        return memory_line(call.memory, text)
+        return _memory(call, text)
     return True
 
 
-def _task(call: _Call, text: str) -> bool:
+def _task(call: _Call, text: str) -> None:
+    """Add a row of the table of tasks."""
     match = TASK.fullmatch(text)
-    if match is None:
-        call.damage("rows of the table of tasks")
-        return True
-    pid, uid, tgid, total, rss, anon, file, shmem, tables, swap, adj, comm = match.groups()
-    if max(int(pid), int(tgid)) > MOST_PIDS or int(tables) < 0:
-        call.damage("rows of the table of tasks")
-        return True
-    call.tasks[int(pid)] = OomTask(
-        oom=call.number,
-        pid=int(pid),
-        tgid=int(tgid),
-        uid=int(uid) & 0xFFFFFFFF,  # printed with a sign
-        comm=comm,
-        killed=False,
-        total_vm_pages=int(total),
-        rss_pages=int(rss),
-        anon_pages=None if anon is None else int(anon),
-        file_pages=None if file is None else int(file),
-        shmem_pages=None if shmem is None else int(shmem),
-        pgtables_bytes=int(tables),
-        swap_pages=int(swap),
-        oom_score_adj=int(adj),
-    )
-    return True
+    if match is None or max(int(match[1]), int(match[3])) > MOST_PIDS or int(match[9]) < 0:
+        call.damaged["rows of the table of tasks"] += 1
+        return
+    numbers = {
+        name: None if number is None else int(number)
+        for name, number in zip(TASK_COLUMNS, match.groups()[:-1], strict=True)
+    }
+    pid, uid = int(match[1]), int(match[2]) & 0xFFFFFFFF  # printed with a sign
+    row: dict[str, Any] = {**numbers, "oom": call.number, "uid": uid, "comm": match[12]}
+    call.tasks[pid] = OomTask(**row, killed=False)
 
 
 # What stands before a value in the summary, in order: dump_oom_victim(), dump_oom_summary() of 6.1.
@@ -422,7 +417,7 @@ def _summary(call: _Call, text: str) -> None:
     constraint = text.removeprefix(SUMMARY).partition(",")[0]
     if CONSTRAINT.fullmatch(constraint):
         of_cgroup = constraint == "CONSTRAINT_MEMCG"
-        call.base = replace(call.base, constraint=constraint, cgroup_limit=of_cgroup)
+        call.base |= {"constraint": constraint, "cgroup_limit": of_cgroup}
     rest, values = text, dict[str, str]()
     for separator in reversed(SEPARATORS):
         rest, found, value = rest.partition(separator)
@@ -432,40 +427,94 @@ def _summary(call: _Call, text: str) -> None:
     allowed = ALLOWED.fullmatch(values.get(",mems_allowed=", ""))
     plain = all(text.count(separator) <= 1 for separator in SEPARATORS)
     if not (plain and NODES.fullmatch(nodemask) and allowed):
-        call.damage("the summary")
+        call.damaged["the summary"] += 1
         return
-    call.base = replace(
-        call.base,
-        nodemask=nodemask,
-        cpuset=values.get(",cpuset="),
-        mems_allowed=allowed[1] or None,
-        oom_cgroup=allowed[2],
-        victim_cgroup=values.get(",task_memcg="),
-    )
+    call.base |= {
+        "nodemask": nodemask,
+        "cpuset": values.get(",cpuset="),
+        "mems_allowed": allowed[1] or None,
+        "oom_cgroup": allowed[2],
+        "victim_cgroup": values.get(",task_memcg="),
+    }
+
+
+def _memory(call: _Call, text: str) -> bool:
+    """True if a line is one of show_mem(), or of memory.stat."""
+    if call.in_stats and (match := CGROUP_STAT.fullmatch(text)):
+        call.stats[match[1]] = int(match[2])
+    elif match := ZONE.fullmatch(text):
+        for name, value in COUNTER.findall(match[3]):
+            _keep(call, int(match[1] or 0), match[2], name, int(value))
+    elif match := NODE.fullmatch(text):
+        for name, value in COUNTER.findall(match[2]):
+            _keep(call, int(match[1]), "", name, int(value))
+    elif match := BLOCKS.fullmatch(text):
+        _blocks(call, int(match[1] or 0), match[2], match[3], int(match[4]))
+    elif match := HUGEPAGES.fullmatch(text):
+        size = int(match[5])
+        for name, number in zip(("total", "free", "surp"), match.groups()[1:4], strict=True):
+            _keep(call, int(match[1]), "", f"hugepages_{name} {size}kB", int(number) * size)
+    elif match := SWAP.fullmatch(text):
+        _keep(call, -1, "", match[1], int(match[2]))
+    elif match := PAGES.fullmatch(text):
+        call.machine[match[2]] = int(match[1])
+    elif MACHINE.fullmatch(text):
+        found = re.findall(r"([a-z_]+):([0-9]+)", text)
+        if not {name for name, _ in found} <= MACHINE_COUNTERS:
+            return False
+        call.machine |= {name: int(value) for name, value in found}
+    else:
+        return False
+    return True
+
+
+def _keep(call: _Call, node: int, zone: str, name: str, kib: int) -> None:
+    if call.memory.setdefault((node, zone, name), kib * KIB) != kib * KIB:
+        call.damaged["memory that is there twice"] += 1
+
+
+def _blocks(call: _Call, node: int, zone: str, text: str, total: int) -> None:
+    printed = BLOCK.findall(text)
+    sizes = [int(size) for _, size, _ in printed]
+    whole = sum(int(blocks) * int(size) for blocks, size, _ in printed)
+    if whole != total or sizes != [sizes[0] << order for order in range(len(sizes))]:
+        call.damaged["free blocks of a zone"] += 1
+        return
+    call.page_kib = sizes[0] or None
+    for order, (blocks, _, types) in enumerate(printed):
+        names = ", ".join(MIGRATETYPES[letter] for letter in types)
+        call.blocks[node, zone, order] = int(blocks), names
 
 
 def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
-    killed = {victim.pid for victim in call.victims if victim.outcome == KILLED}
+    """Add the rows of a call."""
+    killed = {pid for pid, victim in call.victims.items() if victim["outcome"] == KILLED}
     lacks = []
     if not call.header:
         lacks.append("its header")
     if call.header and not call.table:
         lacks.append("the table of tasks")
-    elif call.tasks and not killed <= call.tasks.keys() and not call.base.group_kill:
+    elif call.tasks and not killed <= call.tasks.keys() and not call.base["group_kill"]:
         lacks.append("the victim's row of the table of tasks")
     if call.victims and call.header and not call.summary:
         lacks.append("the summary")
     if call.lost:
         lacks.append(f"{call.lost:,} records that are lost")
-    lacks += [f"{what}, damaged ({number:,})" for what, number in call.memory.damaged.items()]
-    words = "; ".join(lacks) or None
-    for number, row in enumerate(call.victims or [call.base], 1 if call.victims else 0):
-        result.kills.append(replace(row, victim=number, lacks=words))
-    result.tasks += [replace(task, killed=task.pid in killed) for task in call.tasks.values()]
-    memory, blocks, cgroup = memory_rows(call.number, call.memory, page_bytes)
-    result.memory += memory
-    result.free_blocks += blocks
-    result.cgroup_memory += cgroup
+    lacks += [f"{what}, damaged ({number:,})" for what, number in call.damaged.items()]
+    rows = list(enumerate(call.victims.values(), 1)) or [(0, call.base)]
+    for number, row in rows:
+        result.kills.append(OomKill(**row | {"victim": number, "lacks": "; ".join(lacks) or None}))
+    result.tasks.extend(replace(task, killed=pid in killed) for pid, task in call.tasks.items())
+    oom, page = call.number, page_bytes or (call.page_kib or 0) * KIB
+    result.memory.extend(
+        OomMemory(oom, -1, "", name, pages * page if page else None)
+        for name, pages in call.machine.items()
+    )
+    result.memory.extend(OomMemory(oom, *place, size) for place, size in call.memory.items())
+    result.free_blocks.extend(
+        OomFreeBlocks(oom, *place, *blocks) for place, blocks in call.blocks.items()
+    )
+    result.cgroup_memory.extend(OomCgroupMemory(oom, *stat) for stat in call.stats.items())
 
 
 if __name__ == "__main__":

@@ -56,6 +56,9 @@ MEANINGS = {
     "init_on_free": "pages are cleared when they are freed",
     "page_owner": "a record of each page's allocation, in page_ext",
 }
+# Those that name a size.
+SIZES = {"mem", "memmap", "crashkernel", "cma", "hugetlb_cma", "hugepagesz", "default_hugepagesz"}
+SIZES |= {"movablecore", "kernelcore", "reserve_mem"}
 
 
 @table_row
@@ -120,26 +123,18 @@ def _option(position: int, name: str, value: str) -> MemoryOption:
         if kind:
             start, rest = memparse(rest[1:])
         becomes = re.search(r"\+(\w+)$", rest) if kind == "%" else None
-        kind_then, _ = memparse(becomes[1]) if becomes else (None, "")
-        if kind_then == E820_SOFT_RESERVED:
+        if becomes and memparse(becomes[1])[0] == E820_SOFT_RESERVED:
             means = SOFT_RESERVED
     elif name == "memmap":
         means = "exactmap: no memory but that of the other memmap=" if value == "exactmap" else ""
     elif name == "crashkernel" and rest.startswith("@"):
         start, _ = memparse(rest[1:])
-    sized = name in ("mem", "memmap", "crashkernel", "cma", "hugetlb_cma", "hugepagesz")
-    sized |= name in ("default_hugepagesz", "movablecore", "kernelcore", "reserve_mem")
     # crashkernel=1G-4G:256M,…, hugetlb_cma=0:1G and movablecore=10% are not sizes.
     whole = not rest or (rest[0] in "@,:" and name in ("crashkernel", "cma", "reserve_mem"))
-    sized &= whole or name == "memmap"
-    return MemoryOption(
-        position,
-        name,
-        value,
-        size if sized else None,
-        None if start is None else f"{start:#x}",
-        means,
-    )
+    if name not in SIZES or not (whole or name == "memmap"):
+        size = None
+    address = None if start is None else f"{start:#x}"
+    return MemoryOption(position, name, value, size, address, means)
 
 
 def memparse(text: str) -> tuple[int | None, str]:

@@ -20,7 +20,7 @@ Costs a read for each page table of both ranges, which are few where memory is m
 Cannot know: why an entry is not present.
 """
 
-from dataclasses import dataclass
+from collections import Counter
 
 import numpy as np
 from drgn import Program
@@ -99,71 +99,55 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
     :raises ValueError: a counter or VMCOREINFO is damaged.
     """
     form = page_table_format(prog)
-    if "page_offset_base" not in prog:
-        return _uncounted(prog, form, gaps)
-    start, end = (int(prog[name].value_()) for name in ("page_offset_base", "vmalloc_base"))
+    counts = image = None
+    if "page_offset_base" in prog:
+        start, end = (int(prog[name].value_()) for name in ("page_offset_base", "vmalloc_base"))
+        counts = prog["direct_pages_count"]
+    else:
+        # arm64 has no counters: up to PAGE_END, where its modules begin
+        # (arch/arm64/include/asm/memory.h).
+        modules = vmcoreinfo_number(prog, "NUMBER(MODULES_VADDR)", base=16)
+        if modules is None:
+            raise LookupError("the kernel does not say where its direct map is")
+        start, end = (1 << 64) - form.user_end, modules
     found = _count(prog, form, start, end, gaps)
-    image = _count(prog, form, *_image(prog), gaps)
-    # Of each PMD that was split, one table.
-    split = image["pte"].tables << form.above_ptes.shift
-    counts = prog["direct_pages_count"]
+    if counts is not None:
+        image = _count(prog, form, *_image(prog), gaps)
     rows = []
     for level in form.levels:
         if level.name not in COUNTERS:
             continue
-        counter, _ = COUNTERS[level.name]
-        here = found[level.name]
-        counted = counts[prog.constant(counter).value_()].value_()
-        if counted << level.shift > MOST_BYTES:
-            raise ValueError(f"direct_pages_count is damaged: {counted:,} entries in {level.name}s")
-        of_image = {"pte": split, "pmd": -split}.get(level.name, 0)
+        mapped, absent = found[level.name, "mapped"], found[level.name, "absent"]
+        kernel = of_image = repeated = None
+        if counts is not None and image is not None:
+            counter, _ = COUNTERS[level.name]
+            number = counts[prog.constant(counter).value_()].value_()
+            kernel = number << level.shift
+            if kernel > MOST_BYTES:
+                why = f"{number:,} entries in {level.name}s"
+                raise ValueError(f"direct_pages_count is damaged: {why}")
+            # Of each PMD that was split, one table.
+            split = image["pte", "tables"] << form.above_ptes.shift
+            of_image = {"pte": split, "pmd": -split}.get(level.name, 0)
+            repeated = max((number - mapped - absent << level.shift) - of_image, 0)
         rows.append(
             DirectMapLevel(
                 level.name,
-                here.mapped,
-                here.mapped << level.shift,
-                here.absent << level.shift,
-                here.tables,
-                counted << level.shift,
+                mapped,
+                mapped << level.shift,
+                absent << level.shift,
+                found[level.name, "tables"],
+                kernel,
                 of_image,
-                max((counted - here.mapped - here.absent << level.shift) - of_image, 0),
+                repeated,
             )
         )
     return rows
 
 
-def _uncounted(prog: Program, form: PageTableFormat, gaps: Gaps) -> list[DirectMapLevel]:
-    """
-    The levels on arm64, where the kernel has no counters: from ``PAGE_OFFSET`` up to ``PAGE_END``,
-    where its modules begin (arch/arm64/include/asm/memory.h).
-    """
-    end = vmcoreinfo_number(prog, "NUMBER(MODULES_VADDR)", base=16)
-    if end is None:
-        raise LookupError("the kernel does not say where its direct map is")
-    start = (1 << 64) - form.user_end
-    rows = []
-    found = _count(prog, form, start, end, gaps)
-    for level in form.levels:
-        if level.name in COUNTERS:
-            here = found[level.name]
-            rows.append(
-                DirectMapLevel(
-                    level.name,
-                    here.mapped,
-                    here.mapped << level.shift,
-                    here.absent << level.shift,
-                    here.tables,
-                    None,
-                    None,
-                    None,
-                )
-            )
-    return rows
-
-
 def _image(prog: Program) -> tuple[int, int]:
     """
-    Where the kernel image begins and ends.
+    Begin and end of the kernel image.
 
     drgn (0.3.0) leaves a symbol behind the last section of an ELF file where it was linked: then
     _end lies before __bss_stop, as a kernel is moved by more than what is between them (.brk).
@@ -177,36 +161,27 @@ def _image(prog: Program) -> tuple[int, int]:
     return start, end
 
 
-@dataclass
-class _Level:
-    """What a level has: entries that map memory, entries that are not present, and tables."""
-
-    mapped: int = 0
-    absent: int = 0
-    tables: int = 0
-
-
 def _count(
     prog: Program, form: PageTableFormat, start: int, end: int, gaps: Gaps
-) -> dict[str, _Level]:
+) -> Counter[tuple[str, str]]:
     """
-    What each level has, by its name.
+    By the name of a level: entries that map memory (``mapped``), entries that are not present
+    (``absent``), and ``tables``.
 
     What is present and not valid is memory that a process may not touch (PROT_NONE). Here it is
     memory that the kernel took out of its reach: arm64 marks it so (PTE_PRESENT_INVALID) in
     ``set_direct_map_invalid_noflush()``.
     """
-    counts = {level.name: _Level() for level in form.levels}
+    counts: Counter[tuple[str, str]] = Counter()
     walk = new_walk(form, 1)
     root = kernel_root(prog)
     for chunk in walk_page_tables(prog, form, root, walk, start=start, end=end):
         level = form.levels[chunk.level]
         mapped = form.is_leaf(chunk.entries, chunk.level) & ((chunk.entries & VALID) != 0)
         absent = ~(mapped | form.is_none(chunk.entries) | form.is_table(chunk.entries, chunk.level))
-        here = counts[level.name]
-        here.mapped += int(np.count_nonzero(mapped))
-        here.absent += int(np.count_nonzero(absent)) if level.leaf else 0
-        here.tables += len(chunk)
+        counts[level.name, "mapped"] += int(np.count_nonzero(mapped))
+        counts[level.name, "absent"] += int(np.count_nonzero(absent)) if level.leaf else 0
+        counts[level.name, "tables"] += len(chunk)
     gaps.bytes += walk.gaps.bytes
     return counts
 

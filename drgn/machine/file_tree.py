@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a tree of text files (a live host's root, an unpacked sosreport) says of its machine."""
+"""The machine of a tree of text files: of a live host's root, an unpacked sosreport."""
 
 import contextlib
 import datetime
@@ -17,7 +17,7 @@ from mmscope.drgn.tables.rows import MOST_PAGES, columns
 
 def describe_files(files: Files) -> Target:
     """
-    What a tree of text files says about the machine; what it does not say is None.
+    Describe the machine of a tree of text files; what it does not say is None.
 
     :raises Absent: it has no /proc/zoneinfo, so it is not such a tree.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What this kernel does where kernels differ, as far as its memory, its symbols or its files show.
+Features in which kernels differ, as far as this one's memory, symbols or files show them.
 
 Words of findings and their advice go by these rows, never by the release: stable trees take changes
 back, distributions take more. A feature is a line of :data:`FEATURES`: what it is, and the trace by
@@ -12,7 +12,7 @@ says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,34 +73,20 @@ def has_member(member: str, *structures: str) -> Callable[[Program], bool | None
     return probe
 
 
-def has_symbol(*names: str, beside: str) -> Callable[[Program], bool | None]:
+def has_symbol(*names: str, beside: str, kind: str = "symbol") -> Callable[[Program], bool | None]:
     """
     True if there is a function or variable of one of these names that is not inlined.
 
     :param beside: a symbol of the same kind and file that is always there: where that one is not
         seen either (no such subsystem, or kallsyms without variables), nothing shows.
+    :param kind: ``function``: the kernel was compiled from one, inlined or not. *beside* is one
+        that is always inlined: where debug info does not have it (BTF has none that are inlined),
+        nothing shows.
     """
-    return _known_beside(lambda prog, symbol: prog.symbol(symbol), names, beside)
 
-
-def has_function(name: str, beside: str) -> Callable[[Program], bool | None]:
-    """
-    True if the kernel was compiled from a function, inlined or not.
-
-    :param beside: a function of the same file that is always there, and always inlined: where debug
-        info does not have that one (BTF has none that are inlined), nothing shows.
-    """
-    return _known_beside(lambda prog, function: prog.function(function), (name,), beside)
-
-
-def _known_beside(
-    look_up: Callable[[Program, str], object], names: Sequence[str], beside: str
-) -> Callable[[Program], bool | None]:
-    """True if one of *names* is found; its absence counts only where *beside* is."""
-
-    def known(prog: Program, wanted: str) -> bool:
+    def known(prog: Program, name: str) -> bool:
         try:
-            look_up(prog, wanted)
+            getattr(prog, kind)(name)
         except LookupError:
             return False
         return True
@@ -188,7 +174,7 @@ FEATURES = {
     "highatomic_fast_path": Feature(
         "the fast path takes blocks from the HighAtomic reserve that is there (v7.3)",
         "the function alloc_flags_nonblocking()",
-        has_function("alloc_flags_nonblocking", beside="prepare_alloc_pages"),
+        has_symbol("alloc_flags_nonblocking", beside="prepare_alloc_pages", kind="function"),
     ),
     # "mm: page_alloc: freelist migratetype hygiene", a series (v6.10)
     "free_lists_by_pageblock": Feature(
@@ -242,7 +228,7 @@ FEATURES = {
 
 
 def kernel_features(prog: Program) -> list[KernelFeature]:
-    """What a kernel's memory and symbols show of each feature."""
+    """Look for each feature in a kernel's memory and symbols."""
     return [
         KernelFeature(name, feature.probe(prog), feature.what, feature.shown_by)
         for name, feature in FEATURES.items()

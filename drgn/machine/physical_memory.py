@@ -14,6 +14,7 @@ Cannot know: what an architecture without an e820 table was given by its firmwar
 is of what the kernel has.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -85,8 +86,7 @@ class PhysicalRange:
     end: str = column(holds="kernel", help="physical address behind the last byte")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="from start to end")
     firmware: str | None = column(
-        holds="kernel",
-        help="what the firmware's map says it is; none: it is not in that map",
+        holds="kernel", help="what the firmware's map says it is; none: it is not in that map"
     )
     resource: str = column(
         holds="kernel", help="whose it is, from the outermost resource to the innermost"
@@ -143,7 +143,7 @@ PHYSICAL_MEMORY_PARTS = Table(
 
 @dataclass
 class PhysicalMemory:
-    """What was read."""
+    """Ranges and parts of the machine's memory, and the options that explain them."""
 
     ranges: list[PhysicalRange]
     parts: list[PhysicalPart]
@@ -244,9 +244,8 @@ def lay_out(
     inner = _innermost(bounds, resources)
     in_firmware, in_kernel = _innermost(bounds, given), _innermost(bounds, kernel)
     chains = [_chain(resources, at) for at in range(len(resources))]
-    ranges: list[PhysicalRange] = []
-    for at in range(len(bounds) - 1):
-        start, end = int(bounds[at]), int(bounds[at + 1])
+    found: list[tuple[Any, ...]] = []
+    for at, (start, end) in enumerate(itertools.pairwise(bounds.tolist())):
         chain = chains[inner[at]] if inner[at] >= 0 else []
         said = given[in_firmware[at]].kind if in_firmware[at] >= 0 else ""
         own = kernel[in_kernel[at]].kind if in_kernel[at] >= 0 else ""
@@ -254,33 +253,19 @@ def lay_out(
         use = _use(chain, said, own, option)
         if not use:
             continue
-        shown = chain[:1] if use == FIRMWARE else chain
-        row = PhysicalRange(
-            f"{start:#x}",
-            f"{end:#x}",
-            end - start,
+        explained = option and use not in (KERNEL, IMAGE, FIRMWARE)
+        row = (
             None if firmware is None else said or "none",
-            " / ".join(shown),
+            " / ".join(chain[:1] if use == FIRMWARE else chain),
             use,
-            f"{option.name}={option.value}"
-            if option and use not in (KERNEL, IMAGE, FIRMWARE)
-            else "",
+            f"{option.name}={option.value}" if option and explained else "",
         )
-        last = ranges[-1] if ranges else None
-        if last and last.end == row.start and _same(last, row):
-            ranges[-1] = PhysicalRange(last.start, row.end, last.bytes + row.bytes, *_rest(row))
-        else:
-            ranges.append(row)
+        if found and found[-1][1:] == (start, *row):
+            start, *_ = found.pop()
+        found.append((start, end, *row))
+    ranges = [PhysicalRange(f"{s:#x}", f"{e:#x}", e - s, *row) for s, e, *row in found]
     parts, beyond = _parts(ranges, options, zone_rows, page)
     return PhysicalMemory(ranges, parts, options, pages_beyond=beyond)
-
-
-def _rest(row: PhysicalRange) -> tuple[str | None, str, str, str]:
-    return row.firmware, row.resource, row.use, row.option
-
-
-def _same(one: PhysicalRange, other: PhysicalRange) -> bool:
-    return _rest(one) == _rest(other)
 
 
 def _innermost(bounds: Any, ranges: Sequence[Resource] | Sequence[MappedRange]) -> Any:
@@ -309,7 +294,7 @@ def _chain(resources: Sequence[Resource], at: int) -> list[str]:
 
 
 def _use(chain: list[str], said: str, own: str, option: MemoryOption | None) -> str:
-    """What a range is used for; empty if it is not memory."""
+    """Use of a range; empty if it is not memory."""
     if CRASH in chain:
         return CRASHED
     if any(name.startswith(RAM) for name in chain):  # also "System RAM (kmem)"

@@ -19,7 +19,6 @@ Cannot know: what became of a page that was marked and lies in memory since take
 import contextlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ from mmscope.drgn.struct_pages.hugetlb import HugePages, HvoInPageTables
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
-from mmscope.drgn.workers.shares import Shared, added, merges, nested, none_of
+from mmscope.drgn.workers.shares import Shared, added, merges, none_of
 
 MAX_MARKED = 1 << 20  # pages; beyond, the memory map is damaged
 MAX_LISTED = 1 << 12  # bad pages of one huge page that are followed
@@ -94,39 +93,25 @@ class PoisonCounter:
 POISON_COUNTERS = Table("poison_counters", "What the kernel counts of bad pages", PoisonCounter)
 
 
-# (node, zone, kind, bytes of a page), to (marked, bad, unlisted, first PFN).
-Place = tuple[int, str, str, int]
-Sums = dict[Place, tuple[int, int, int, int]]
-
-
-@dataclass
-class Marked(Shared):
-    """Pages with the flag, ascending."""
-
-    MERGES = merges(pfns=added, flags=added, more=none_of)
-
-    pfns: list[int] = field(default_factory=list)
-    flags: list[int] = field(default_factory=list)
-    more: int = 0  # beyond MAX_MARKED
-
-    def add_share(self, share: Mapping[str, Any]) -> None:
-        super().add_share(share)
-        none_of(self.more, max(len(self.pfns) - MAX_MARKED, 0))
-
-
 class PoisonFinder(Shared):
     """
-    Consumer of the struct page pass: which pages have the flag.
+    Consumer of the struct page pass: which pages have the flag, ascending.
 
     :raises LookupError: the kernel is built without CONFIG_MEMORY_FAILURE.
     """
 
     columns = ("flags",)
-    MERGES = merges(found=nested)
+    MERGES = merges(pfns=added, flags=added, more=none_of)
 
     def __init__(self, prog: Program) -> None:
         self.flag = np.uint64(1 << int(prog.constant("PG_hwpoison").value_()))
-        self.found = Marked()
+        self.pfns: list[int] = []
+        self.flags: list[int] = []
+        self.more = 0  # beyond MAX_MARKED
+
+    def add_share(self, share: Mapping[str, Any]) -> None:
+        super().add_share(share)
+        none_of(self.more, max(len(self.pfns) - MAX_MARKED, 0))
 
     def take(self, chunk: PageChunk) -> None:
         flags = chunk["flags"]
@@ -135,14 +120,14 @@ class PoisonFinder(Shared):
             return
         # Uninitialised struct pages are all ones where CONFIG_DEBUG_VM filled them.
         at = np.flatnonzero(marked & (flags != np.uint64((1 << 64) - 1)))
-        room = max(MAX_MARKED - len(self.found.pfns), 0)
-        self.found.more += max(len(at) - room, 0)
-        self.found.pfns += (chunk.start_pfn + at[:room]).tolist()
-        self.found.flags += flags[at[:room]].tolist()
+        room = max(MAX_MARKED - len(self.pfns), 0)
+        self.more += max(len(at) - room, 0)
+        self.pfns += (chunk.start_pfn + at[:room]).tolist()
+        self.flags += flags[at[:room]].tolist()
 
 
 def poisoned_pages(
-    prog: Program, found: Marked, pages: HugePages, tables: HvoInPageTables | None
+    prog: Program, found: PoisonFinder, pages: HugePages, tables: HvoInPageTables | None
 ) -> tuple[list[PoisonedPages], int]:
     """
     The marked pages by node, zone and kind, and how many huge pages' lists could not be read.
@@ -165,44 +150,35 @@ def poisoned_pages(
     if len(huge):
         inside &= pfns < huge[at] + (1 << orders[at])
     page = 1 << int(prog["PAGE_SHIFT"].value_())
-    sums: Sums = {}
+    # (node, zone, kind, bytes of a page), to (marked, bad, unlisted, first PFN).
+    sums: dict[tuple[int, str, str, int], tuple[int, int, int, int]] = {}
     unread = 0
     for number, pfn in enumerate(found.pfns):
         node, zone = names.get(int(zones[number]), (-1, "unknown"))
-        if not inside[number]:
-            _add(sums, (node, zone, BASE, page), pfn, 1, 0)
-            continue
-        which = at[number]
-        # Up to 7.0 the tails of an optimised page show the head's flags, on the head's frame.
-        if pfn != huge[which]:
-            continue
-        key = (node, zone, OPTIMISED if hvo[which] else HUGE, page << int(orders[which]))
-        try:
-            bad, unlisted = bad_pages(prog, pfn)
-        except (FaultError, LookupError):
-            bad, unlisted = 0, 0
-            unread += 1
-        _add(sums, key, pfn, bad, unlisted)
+        kind, size, bad, unlisted = BASE, page, 1, 0
+        if inside[number]:
+            which = at[number]
+            # Up to 7.0 the tails of an optimised page show the head's flags, on the head's frame.
+            if pfn != huge[which]:
+                continue
+            kind, size = OPTIMISED if hvo[which] else HUGE, page << int(orders[which])
+            try:
+                bad, unlisted = bad_pages(prog, pfn)
+            except (FaultError, LookupError):
+                bad, unlisted = 0, 0
+                unread += 1
+        key = node, zone, kind, size
+        marked, all_bad, lists, first = sums.get(key, (0, 0, 0, pfn))
+        sums[key] = marked + 1, all_bad + bad, lists + unlisted, first
     return [
         PoisonedPages(node, zone, kind, size, marked, bad, unlisted, marked * size, first)
         for (node, zone, kind, size), (marked, bad, unlisted, first) in sorted(sums.items())
     ], unread
 
 
-def _add(
-    sums: Sums,
-    key: Place,
-    pfn: int,
-    bad: int,
-    unlisted: int,
-) -> None:
-    marked, bad_before, unlisted_before, first = sums.get(key, (0, 0, 0, pfn))
-    sums[key] = marked + 1, bad_before + bad, unlisted_before + unlisted, first
-
-
 def bad_pages(prog: Program, pfn: int) -> tuple[int, int]:
     """
-    How many pages of a hugetlb page are on its list, and 1 if that list is lost.
+    Count the pages of a hugetlb page that are on its list; and 1 if that list is lost.
 
     :raises FaultError: the list cannot be read.
     :raises LookupError: this kernel keeps no such list (before 6.1).
@@ -230,7 +206,7 @@ def bad_pages(prog: Program, pfn: int) -> tuple[int, int]:
 
 def poison_counters(prog: Program) -> list[PoisonCounter]:
     """
-    What the kernel counts.
+    Read what the kernel counts.
 
     :raises LookupError: the kernel is built without CONFIG_MEMORY_FAILURE.
     :raises ValueError: a counter is damaged.
@@ -278,21 +254,20 @@ def read_poison_counters(
     return rows
 
 
-def marked_pages(memory: Memory) -> tuple[Marked, Gaps]:
+def marked_pages(memory: Memory) -> tuple[PoisonFinder, Gaps]:
     """
     Pages that are marked as bad, by the pass that is shared or one of its own, and what that could
     not read.
     """
 
-    def scan() -> tuple[Marked, Gaps]:
+    def scan() -> tuple[PoisonFinder, Gaps]:
         with contextlib.suppress(Exception):
             free_memory(memory)
         if kept := memory.kept_consumer(PoisonFinder):
-            finder, gaps = kept
-            return finder.found, gaps
+            return kept
         poison = PoisonFinder(memory.prog)
         scan = scan_struct_pages(memory.prog, [poison], progress=memory.progress, jobs=memory.jobs)
-        return poison.found, scan.gaps
+        return poison, scan.gaps
 
     return memory.once("marked_pages", scan)
 

@@ -8,12 +8,7 @@ from drgn import FaultError
 
 from mmscope.drgn.free.zones import read_zoneinfo
 from mmscope.drgn.machine.boot_options import MEMORY_OPTIONS, MemoryOption, memory_options
-from mmscope.drgn.machine.direct_map import (
-    DIRECT_MAP,
-    direct_map,
-    missing_bytes,
-    read_direct_map,
-)
+from mmscope.drgn.machine.direct_map import DIRECT_MAP, direct_map, missing_bytes, read_direct_map
 from mmscope.drgn.machine.physical_memory import (
     PHYSICAL_MEMORY,
     PHYSICAL_MEMORY_PARTS,
@@ -52,8 +47,6 @@ def physical_memory_once(memory: Memory) -> PhysicalMemory:
 def physical_memory_from_memory(memory: Memory) -> Found:
     read = physical_memory_once(memory)
     found = _found(read)
-    if read.more:
-        found.notes.append(f"{read.more}: ranges are missing")
     if read.pages_beyond:
         disagreement(
             memory,
@@ -82,16 +75,12 @@ def physical_memory_from_memory(memory: Memory) -> Found:
 
 
 def _found(read: PhysicalMemory) -> Found:
-    found = Found()
+    found = Found(notes=[f"{read.more}: ranges are missing"] if read.more else [])
     if any(row.firmware is None for row in read.ranges):
         found.remarks.append("the firmware's map is not known: what was cut off of it is not shown")
     found.add(PHYSICAL_MEMORY_PARTS, read.parts)
     found.add(PHYSICAL_MEMORY, read.ranges)
-    return _add_options(found, read.options)
-
-
-def _add_options(found: Found, options: list[MemoryOption]) -> Found:
-    return found.add(MEMORY_OPTIONS, options)
+    return found.add(MEMORY_OPTIONS, read.options)
 
 
 def physical_memory_from_files(files: Files) -> Found:
@@ -108,7 +97,7 @@ def physical_memory_from_files(files: Files) -> Found:
     else:
         found = _found(read)
     if options is not None and not found.tables:
-        _add_options(found, options)
+        found.add(MEMORY_OPTIONS, options)
     try:
         levels = read_direct_map(files.read("proc/meminfo"))
     except (Absent, ValueError) as reason:
@@ -191,12 +180,7 @@ PHYSICAL_MEMORY_SECTION = Section(
     name="physical_memory",
     title="Physical memory and what the kernel does not get",
     since="0.2.0",
-    tables=(
-        PHYSICAL_MEMORY_PARTS,
-        PHYSICAL_MEMORY,
-        MEMORY_OPTIONS,
-        DIRECT_MAP,
-    ),
+    tables=(PHYSICAL_MEMORY_PARTS, PHYSICAL_MEMORY, MEMORY_OPTIONS, DIRECT_MAP),
     intro="""
 The machine's memory by physical address: the firmware's map laid over what the kernel made of
 it. Options of the command line keep memory from the page allocator (`mem=`, `memmap=`,
@@ -223,10 +207,7 @@ POISONED_PAGES_SECTION = Section(
     name="poisoned_pages",
     title="Pages marked as bad",
     since="0.2.0",
-    tables=(
-        POISONED_PAGES,
-        POISON_COUNTERS,
-    ),
+    tables=(POISONED_PAGES, POISON_COUNTERS),
     intro="""
 Pages that the kernel gave up, since hardware, or an administrator in its place, reported them bad
 (`PG_hwpoison`, [kernel documentation: hwpoison](https://docs.kernel.org/mm/hwpoison.html)). A

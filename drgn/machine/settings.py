@@ -5,6 +5,7 @@ The knobs of memory management and how they are set, from the kernel's variables
 Names are those under /proc/sys and /sys/kernel/mm, so that what a finding says can be typed in.
 """
 
+import contextlib
 import re
 from collections.abc import Callable
 
@@ -22,21 +23,24 @@ from mmscope.drgn.sections.section import Command, Found, Section
 from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
 from mmscope.drgn.tables.table import Table
 
-# What the kernel takes for each (extra1 and extra2 of their tables: mm/page_alloc.c,
-# mm/compaction.c, mm/util.c, mm/vmscan.c, mm/mmap.c; kernel/sysctl.c in 6.1); they are ints.
+# sysctl to variable, and what the kernel takes for it (extra1 and extra2 of their tables;
+# mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, mm/vmscan.c, mm/mmap.c,
+# kernel/sysctl.c); they are ints.
 INT_MAX = (1 << 31) - 1
-RANGES = {
-    "vm.min_free_kbytes": (0, INT_MAX),
-    "vm.watermark_scale_factor": (1, 3000),
-    "vm.watermark_boost_factor": (0, INT_MAX),
-    "vm.extfrag_threshold": (0, 1000),
-    "vm.compaction_proactiveness": (0, 100),
-    "vm.percpu_pagelist_high_fraction": (0, INT_MAX),
-    "vm.percpu_pagelist_fraction": (0, INT_MAX),
-    "vm.swappiness": (0, 200),
-    "vm.overcommit_memory": (0, 2),
-    "vm.max_map_count": (0, INT_MAX),
+SYSCTLS = {
+    "vm.min_free_kbytes": ("min_free_kbytes", (0, INT_MAX)),
+    "vm.watermark_scale_factor": ("watermark_scale_factor", (1, 3000)),
+    "vm.watermark_boost_factor": ("watermark_boost_factor", (0, INT_MAX)),
+    "vm.extfrag_threshold": ("sysctl_extfrag_threshold", (0, 1000)),
+    "vm.compaction_proactiveness": ("sysctl_compaction_proactiveness", (0, 100)),
+    "vm.percpu_pagelist_high_fraction": ("percpu_pagelist_high_fraction", (0, INT_MAX)),
+    "vm.percpu_pagelist_fraction": ("percpu_pagelist_fraction", (0, INT_MAX)),  # until v5.14
+    "vm.defrag_mode": ("defrag_mode", None),  # since v6.15
+    "vm.swappiness": ("vm_swappiness", (0, 200)),
+    "vm.overcommit_memory": ("sysctl_overcommit_memory", (0, 2)),
+    "vm.max_map_count": ("sysctl_max_map_count", (0, INT_MAX)),
 }
+RANGES = {name: bounds for name, (_, bounds) in SYSCTLS.items() if bounds is not None}
 
 
 @table_row
@@ -64,20 +68,6 @@ SETTINGS = Table(
 )
 
 
-# sysctl to variable (mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, kernel/sysctl.c).
-SYSCTLS = {
-    "vm.min_free_kbytes": "min_free_kbytes",
-    "vm.watermark_scale_factor": "watermark_scale_factor",
-    "vm.watermark_boost_factor": "watermark_boost_factor",
-    "vm.extfrag_threshold": "sysctl_extfrag_threshold",
-    "vm.compaction_proactiveness": "sysctl_compaction_proactiveness",
-    "vm.percpu_pagelist_high_fraction": "percpu_pagelist_high_fraction",
-    "vm.percpu_pagelist_fraction": "percpu_pagelist_fraction",  # until v5.14
-    "vm.defrag_mode": "defrag_mode",  # since v6.15
-    "vm.swappiness": "vm_swappiness",
-    "vm.overcommit_memory": "sysctl_overcommit_memory",
-    "vm.max_map_count": "sysctl_max_map_count",
-}
 # enum transparent_hugepage_flag (include/linux/huge_mm.h): the first that is set is the choice.
 THP_CHOICES = {
     "transparent_hugepage.enabled": (
@@ -100,20 +90,16 @@ def settings(prog: Program) -> list[Setting]:
     :raises FaultError: one that it has cannot be read.
     """
     rows = []
-    for name, variable in SYSCTLS.items():
-        try:
+    for name, (variable, _) in SYSCTLS.items():
+        with contextlib.suppress(LookupError):
             rows.append(Setting(name, str(prog.variable(variable).value_())))
-        except LookupError:
-            continue
     try:
         flags = prog.variable("transparent_hugepage_flags").value_()
     except LookupError:
         return rows
     for name, choices in THP_CHOICES.items():
-        choice = next(
-            (word for flag, word in choices if flags >> prog.constant(flag).value_() & 1), "never"
-        )
-        rows.append(Setting(name, choice))
+        chosen = (word for flag, word in choices if flags >> prog.constant(flag).value_() & 1)
+        rows.append(Setting(name, next(chosen, "never")))
     return rows
 
 
@@ -124,20 +110,14 @@ def read_settings(read: Callable[[str], str]) -> list[Setting]:
     :param read: gives the text of a path; it raises OSError if it cannot.
     """
     rows = []
-    for name in SYSCTLS:
-        try:
-            value = read(f"proc/sys/{name.replace('.', '/')}").strip()
-        except OSError:
-            continue
-        if re.fullmatch(r"-?[0-9]+", value):
-            rows.append(Setting(name, value))
-    for name in THP_CHOICES:
-        try:
-            text = read(f"sys/kernel/mm/{name.replace('.', '/')}")
-        except OSError:
-            continue
-        if choice := re.search(r"\[(.+?)\]", text):
-            rows.append(Setting(name, choice.group(1)))
+    for names, folder, value in (
+        (SYSCTLS, "proc/sys", r"\A\s*(-?[0-9]+)\s*\Z"),
+        (THP_CHOICES, "sys/kernel/mm", r"\[(.+?)\]"),
+    ):
+        for name in names:
+            with contextlib.suppress(OSError):
+                if found := re.search(value, read(f"{folder}/{name.replace('.', '/')}")):
+                    rows.append(Setting(name, found[1]))
     return rows
 
 
@@ -157,10 +137,7 @@ def settings_from_files(files: Files) -> Found:
 SETTINGS_SECTION = Section(
     name="settings",
     title="Settings",
-    tables=(
-        SETTINGS,
-        KERNEL_FEATURES,
-    ),
+    tables=(SETTINGS, KERNEL_FEATURES),
     intro="""
 The settings that decide how the allocator, reclaim and THP behave, as they were when this was
 read. Compare them with what the machine is meant to have

@@ -169,28 +169,18 @@ def parse_dmesg(text: str) -> Log:
     if not text.strip():
         raise ValueError("the kernel's log is empty")
     lines = (text[:-1] if text.endswith("\n") else text).split("\n")
-    records: list[LogRecord] = []
-    more: list[str] = []  # lines of the last record
-    prefixed = False
-
-    def close() -> None:
-        if more:
-            records[-1] = replace(records[-1], text="\n".join([records[-1].text, *more]))
-            more.clear()
-
-    width = 0
+    found: list[tuple[re.Match[str], list[str]]] = []
+    prefixed, width = False, 0
     for line in lines:
         match = _PREFIX.match(line)
         assert match is not None  # everything in it is optional
         if match.end() == 0 and prefixed:
-            indented = line[:width].isspace() or not line[:width]
-            more.append(line[width:] if indented else line)
+            _, texts = found[-1]
+            texts.append(line[width:] if not line[:width].strip() else line)
             continue
-        close()
         prefixed, width = prefixed or match.end() > 0, match.end()
-        records.append(_printed(match, line[match.end() :]))
-    close()
-    return last_records(Log(records))
+        found.append((match, [line[match.end() :]]))
+    return last_records(Log([_printed(match, "\n".join(texts)) for match, texts in found]))
 
 
 def _printed(match: re.Match[str], text: str) -> LogRecord:

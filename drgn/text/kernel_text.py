@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the readers of the kernel's text files (/proc/zoneinfo and its like) have in common.
+Lines and numbers of the kernel's text files (/proc/zoneinfo and its like).
 
 A text may have been cut short, pasted together or edited on its way here. The kernel ends every
 line, names every row and prints a row only as a whole, so that a reader notices most of it and

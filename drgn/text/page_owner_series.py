@@ -13,21 +13,22 @@ many snapshots there are.
 
 import itertools
 import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from mmscope.drgn.text.page_owner_counts import Counts, read_show_stacks_handles
 from mmscope.drgn.text.page_owner_text import (
     EVERYTHING,
     Progress,
     Selection,
     Tally,
+    read_counts,
     read_page_owner,
+    read_show_stacks_handles,
 )
-from mmscope.drgn.text.reading_order import INTERVAL, NUMBERS, Order, distinct_names, order_of
+from mmscope.drgn.text.reading_order import INTERVAL, NUMBERS, distinct_names, order_of
 from mmscope.drgn.text.stack_text import folded, stack_id
-from mmscope.drgn.text.text_source import Source, TextError, recognise_source
+from mmscope.drgn.text.text_source import Source, TextError, recognise, recognise_source
 
 MISSING = "the resolver does not have this handle"
 NO_RESOLVER = "no resolver given (show_stacks_handles)"
@@ -36,17 +37,20 @@ OTHERS = 1 << 49  # the id of the row for stacks beyond the limit
 NOT_LISTED = -1
 
 
-class Snapshot:
+class Snapshot(NamedTuple):
     """
     One reading.
 
     :ivar stacks, pages: how many are listed, and their base pages together.
+    :ivar skipped, truncated: records that were not understood, and whether the last was cut short.
     """
 
-    def __init__(self, source: str, kind: str, stacks: int, pages: int) -> None:
-        self.source, self.kind = source, kind
-        self.stacks, self.pages = stacks, pages
-        self.skipped, self.truncated = 0, False
+    source: str
+    kind: str
+    stacks: int
+    pages: int
+    skipped: int
+    truncated: bool
 
 
 class Series:
@@ -77,6 +81,7 @@ class Series:
         self.ordered_by: str | None = None
         self.time_source = ""
         self.unresolved = 0
+        self._pages: dict[int, int] | None = None  # of the last snapshot, if it is of counts
 
     @property
     def timed(self) -> bool:
@@ -89,31 +94,25 @@ class Series:
         return len(self.snapshots) > 1 and self.ordered_by is not None
 
     def add(
-        self, snapshot: Snapshot, pages: dict[int, int], changed: Iterable[int] | None = None
+        self, source: str, kind: str, pages: dict[int, int], lost: Counter[str] | Tally
     ) -> None:
-        """
-        Add a snapshot's counts.
-
-        :param changed: keys that may differ from the snapshot before; None: any.
-        """
+        """Add a snapshot's counts."""
         history, now = self.history, len(self.snapshots)
-        self.snapshots.append(snapshot)
-        for key in history.keys() | pages.keys() if changed is None else changed:
+        stays = self._pages if kind != "page_owner" else None
+        changed = history.keys() | pages.keys()
+        if stays is not None:
+            changed = {key for key, _ in pages.items() ^ stays.items()}
+        for key in changed:
             number = pages.get(key, NOT_LISTED)
             runs = history.get(key)
             if runs is None:
-                # A key may have come and gone again within one file.
-                if number != NOT_LISTED:
-                    history[key] = [0, NOT_LISTED, now, number] if now else [0, number]
+                history[key] = [0, NOT_LISTED, now, number] if now else [0, number]
             elif runs[-1] != number:
                 runs += (now, number)
-
-    def column(self, key: int) -> list[int]:
-        """A key's pages in every snapshot; :data:`NOT_LISTED` where it is not."""
-        runs, pages = self.history[key], list[int]()
-        for position, number, end in _runs(runs, len(self.snapshots)):
-            pages += [number] * (end - position)
-        return pages
+        self._pages = pages if kind != "page_owner" else None
+        total, truncated = sum(pages.values()), bool(lost["truncated"])
+        snapshot = Snapshot(source, kind, len(pages), total, lost["skipped"], truncated)
+        self.snapshots.append(snapshot)
 
 
 def _runs(runs: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
@@ -141,15 +140,16 @@ def read_series(
     """
     series = Series()
     ids: dict[bytes, int] = {}
-    counts: Counts | None = None  # of the file before, if that was of the same kind
     resolved: list[dict[int, bytes]] = []
-    first = [*resolvers, *filter(_is_resolver, paths)]
-    snapshots = [path for path in paths if not _is_resolver(path)]
+    # What is no file is read once, also to see what it is.
+    pipes = {path: Source(path) for path in paths if not os.path.isfile(path)}
+    more = [path for path in dict.fromkeys(paths) if _is_resolver(path, pipes.get(path))]
+    given = [path for path in paths if path not in more]
     # Of files in their order, what stays the same is compared and not read.
-    order = order_of(snapshots, interval)
-    kept: list[str] = []
-    for path in (*first, *(snapshots[position] for position in order.positions)):
-        with Source(path) as source:
+    order = order_of(given, interval)
+    ordered = [given[position] for position in order.positions]
+    for path in (*resolvers, *more, *ordered):
+        with pipes.pop(path, None) or Source(path) as source:
             kind = recognise_source(source)
             if kind == "show_stacks_handles":
                 resolved.append(read_show_stacks_handles(source)[0])
@@ -163,72 +163,57 @@ def read_series(
                 raise TextError(
                     "show_handles and files with stacks have no key in common; give them one by one"
                 )
+            series.tally, series.allocations = None, {}
             if kind == "page_owner":
-                _add_page_owner(source, series, ids, selection, progress)
-                counts = None
+                series.tally = read_page_owner(source, selection or EVERYTHING, progress)
+                pages = _stack_pages(series, ids, series.tally)
+                series.add(source.name, kind, pages, series.tally)
             else:
-                counts = _add_counts(source, series, ids, kind, counts)
-            kept.append(path)
-    if not kept:
+                series.add(source.name, kind, *read_counts(source, kind, ids))
+    if not series.snapshots:
         raise TextError(
             f"{', '.join(resolvers or paths)}: handles, but no counts; give show_handles"
         )
+    series.stacks.update((key, stack) for stack, key in ids.items() if stack)
     _resolve(series, resolved)
-    if (given := [path for path in paths if path in set(kept)]) != snapshots:
-        order = order_of(given, interval)
-    _put_in_order(series, kept, given, order)
+    names = distinct_names(ordered)
+    series.snapshots = [
+        snapshot._replace(source=name)
+        for snapshot, name in zip(series.snapshots, names, strict=True)
+    ]
+    series.ordered_by, series.time_source = order.by, order.words
+    series.times = [float(number) for number in range(len(ordered))]
+    if order.by == INTERVAL:
+        series.times = order.times
+    elif order.times:
+        series.absolute = order.times
+        series.times = [round(time - order.times[0], 6) for time in order.times]
     return series
 
 
-def _is_resolver(path: str) -> bool:
-    """True if a file has the name of one that has no counts."""
-    return os.path.basename(path).startswith("show_stacks_handles")
+def _is_resolver(path: str, pipe: Source | None) -> bool:
+    """True if a file has no counts, but what handles mean."""
+    if pipe is not None:
+        return recognise(pipe.peek()) == "show_stacks_handles"
+    with Source(path) as source:
+        return recognise(source.peek()) == "show_stacks_handles"
 
 
-def _add_counts(
-    source: Source, series: Series, ids: dict[bytes, int], kind: str, before: Counts | None
-) -> Counts:
-    """Add a ``show_stacks`` or ``show_handles``."""
-    counts = before or Counts(kind, ids)
-    known = len(ids)
-    counts.read(source)
-    for stack in itertools.islice(ids, known, None):
-        series.stacks[ids[stack]] = stack
-    snapshot = Snapshot(source.name, kind, len(counts.pages), counts.total)
-    snapshot.skipped, snapshot.truncated = counts.skipped, counts.truncated
-    series.tally, series.allocations = None, {}
-    series.add(snapshot, counts.pages, counts.changed if before else None)
-    return counts
-
-
-def _add_page_owner(
-    source: Source,
-    series: Series,
-    ids: dict[bytes, int],
-    selection: Selection | None,
-    progress: Progress | None,
-) -> None:
-    """Add a ``page_owner`` file; its breakdowns stand for the last snapshot."""
-    tally = read_page_owner(source, selection or EVERYTHING, progress)
+def _stack_pages(series: Series, ids: dict[bytes, int], tally: Tally) -> dict[int, int]:
+    """Pages by handle, or id, of a ``page_owner`` file; its allocations are the series'."""
     counts: dict[int, int] = {}
-    series.allocations = {}
     for key, (pages, allocations) in tally["stacks"].items():
         handle, stack = key if key is not None else (OTHERS, b"")
         if handle is None:
-            if stack not in ids:
-                ids[stack] = stack_id(stack)
-            handle = ids[stack]
-        if stack:
+            handle = ids.setdefault(stack, stack_id(stack))
+        elif stack:
             known = series.stacks.setdefault(handle, stack)
             if known != stack:
                 series.notes[handle] = REUSED + folded(known)
                 series.stacks[handle] = stack
         counts[handle] = counts.get(handle, 0) + pages
         series.allocations[handle] = series.allocations.get(handle, 0) + allocations
-    snapshot = Snapshot(source.name, "page_owner", len(counts), sum(counts.values()))
-    snapshot.skipped, snapshot.truncated = tally["skipped"], bool(tally["truncated"])
-    series.tally = tally
-    series.add(snapshot, counts)
+    return counts
 
 
 def _resolve(series: Series, resolved: list[dict[int, bytes]]) -> None:
@@ -246,43 +231,6 @@ def _resolve(series: Series, resolved: list[dict[int, bytes]]) -> None:
         else:
             series.notes[key] = MISSING if resolved else NO_RESOLVER
             series.unresolved += 1
-
-
-def _put_in_order(series: Series, read: list[str], paths: list[str], order: Order) -> None:
-    """
-    Give the snapshots their order and their times.
-
-    :param read: their files as they were read; :param paths: the same, as given.
-    """
-    ordered = [paths[position] for position in order.positions]
-    if ordered != read:  # a file has not the name of what is in it
-        if ordered[-1] != read[-1] and series.tally is not None:
-            # The breakdowns are those of the file that was read last.
-            raise TextError("name show_stacks_handles so, or give it with --stacks")
-        _reorder(series, [read.index(path) for path in ordered])
-    names = distinct_names(ordered)
-    for snapshot, name in zip(series.snapshots, names, strict=True):
-        snapshot.source = name
-    series.ordered_by, series.time_source = order.by, order.words
-    series.times = [float(number) for number in range(len(ordered))]
-    if order.by == INTERVAL:
-        series.times = order.times
-    elif order.times:
-        series.absolute = order.times
-        series.times = [round(time - order.times[0], 6) for time in order.times]
-
-
-def _reorder(series: Series, order: Sequence[int]) -> None:
-    """Put the snapshots in another order than that in which they were read."""
-    columns = {key: series.column(key) for key in series.history}
-    snapshots, series.snapshots, series.history = series.snapshots, [], {}
-    for position in order:
-        counts = {
-            key: column[position]
-            for key, column in columns.items()
-            if column[position] != NOT_LISTED
-        }
-        series.add(snapshots[position], counts)
 
 
 class Growth(NamedTuple):
@@ -303,7 +251,7 @@ class Growth(NamedTuple):
 
 
 def growth_rows(series: Series) -> Iterator[Growth]:
-    """How each stack's pages developed, in an order that is known. Not listed counts as none."""
+    """Growth of each stack's pages, in an order that is known. Not listed counts as none."""
     times, count = series.times, len(series.times)
     middle = sum(times) / count
     centred = [time - middle for time in times]
@@ -312,47 +260,23 @@ def growth_rows(series: Series) -> Iterator[Growth]:
     # The slope's sum over all snapshots is one over what stayed the same, with these sums.
     sums = [0.0, *itertools.accumulate(centred)]
     for key, runs in series.history.items():
-        if len(runs) == 2:  # as most: never changed
-            here = runs[1]
-            flat_slope = 0.0 if known else None
-            yield Growth(
-                handle=key,
-                first_seen=times[0],
-                listed=count,
-                gaps=0,
-                pages_first=here,
-                pages_last=here,
-                pages_min=here,
-                pages_max=here,
-                gained=0,
-                slope=flat_slope,
-                steadiness=1.0,
-                rises=0,
-            )
-            continue
-        first = listed = gaps = rises = falls = 0
-        last, weighted = None, 0.0
-        pages = [max(number, 0) for number in runs[1::2]]
-        seen = False
-        for begin, number, end in _runs(runs, count):
-            if number >= 0:
-                listed += end - begin
-                if not seen:
-                    first, seen = begin, True
-                elif last == NOT_LISTED:
-                    gaps += 1
-            now, before = max(number, 0), max(last or 0, 0)
-            if last is not None:
-                rises += now > before
-                falls += now < before
-            weighted += now * (sums[end] - sums[begin])
-            last = number
+        spans = [*_runs(runs, count)]
+        numbers = [number for _, number, _ in spans]
+        listed = [(begin, end) for begin, number, end in spans if number != NOT_LISTED]
+        pages = [max(number, 0) for number in numbers]
+        rises = sum(before < now for before, now in itertools.pairwise(pages))
+        falls = sum(before > now for before, now in itertools.pairwise(pages))
+        begins = sum(before < 0 <= now for before, now in itertools.pairwise(numbers))
+        weighted = sum(
+            number * (sums[end] - sums[begin])
+            for number, (begin, _, end) in zip(pages, spans, strict=True)
+        )
         flat = not rises and not falls
         yield Growth(
             handle=key,
-            first_seen=times[first],
-            listed=listed,
-            gaps=gaps,
+            first_seen=times[listed[0][0]],
+            listed=sum(end - begin for begin, end in listed),
+            gaps=begins - (numbers[0] == NOT_LISTED),
             pages_first=pages[0],
             pages_last=pages[-1],
             pages_min=min(pages),
@@ -376,28 +300,3 @@ def point_rows(series: Series) -> Iterator[tuple[Any, ...]]:
             yield times[begin], key, pages
             if end - 1 > begin:
                 yield times[end - 1], key, pages
-
-
-def main() -> None:
-    """As a script: every stack, and a line of its pages in each snapshot (0: not listed)."""
-    arguments, resolvers = sys.argv[1:], list[str]()
-    while arguments[:1] == ["--stacks"]:
-        resolvers.append(arguments[1])
-        del arguments[:2]
-    if not arguments:
-        sys.exit("usage: page_owner_series.py [--stacks FILE]... FILE...")
-    try:
-        series = read_series(arguments, resolvers, interval=1.0)
-    except (TextError, OSError) as error:
-        sys.exit(f"page_owner_series.py: {error}")
-    if len(series.snapshots) > 1 and not series.growth_known:
-        print(f"page_owner_series.py: {series.time_source}", file=sys.stderr)
-    out = sys.stdout.buffer
-    for key in series.history:
-        stack = series.stacks.get(key) or f" {series.notes.get(key, key)}\n".encode()
-        pages = " ".join(map(str, series.column(key))).replace("-1", "0").encode()
-        out.write(b"%bhandle: %d\n%b\n\n" % (stack, key, pages))
-
-
-if __name__ == "__main__":
-    main()

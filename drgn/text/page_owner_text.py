@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-``/sys/kernel/debug/page_owner``, counted by stack, task, order, gfp mask, migratetypes and memcg.
+page_owner's files: ``/sys/kernel/debug/page_owner``, and ``page_owner_stacks/show_*`` beside it
+(``mm/page_owner.c``, read at 5.10, 5.15, 6.1, 6.12, 7.2 and 7.3; :func:`text_source.recognise`).
 
-A record an allocation: two lines about it, its stack, lines about migration and memcg, a blank line
-(``print_page_owner()``; ``mm/page_owner.c``, read at 5.10, 5.15, 6.1, 6.12, 7.2 and 7.3). 5.13 to
-6.6 have free_ts on line 1, up to 6.1 the PFN is decimal, 7.3 can print ``handle: N`` after the
-stack or instead of it. Before 5.18 line 1 has no process and no name of a task, before 5.11 neither
-a thread nor a time. The files beside it, ``page_owner_stacks/show_*``, are read by
-``page_owner_counts.py``.
+``page_owner``
+    A record an allocation: two lines about it, its stack, lines about migration and memcg, a blank
+    line (``print_page_owner()``). 5.13 to 6.6 have free_ts on line 1, up to 6.1 the PFN is decimal,
+    7.3 can print ``handle: N`` after the stack or instead of it. Before 5.18 line 1 has no process
+    and no name of a task, before 5.11 neither a thread nor a time. Counted by stack, task, order,
+    gfp mask, migratetypes and memcg.
+``show_stacks`` (6.9)
+    A stack and ``nr_base_pages: N``, a blank line (``stack_print()``).
+``show_handles`` (6.19)
+    ``handle: N`` and ``nr_base_pages: N``. The handle is printed as ``%d``.
+``show_stacks_handles`` (6.19)
+    A stack and ``handle: N``: what the handles mean.
 
 **Hostile text.** A task's name is 15 bytes of its own choice, a cgroup's 79, and both are printed
 raw. So the end of a record is not a blank line: it is a blank line and the beginning of the next
@@ -15,11 +22,14 @@ record (``Page allocated via order ``), which is longer than a task's name can b
 lines have to match as a whole, which no name is long enough to forge. Stack lines are taken
 straight after the second line, where no name can be. What does not fit is counted as skipped.
 
-Costs about 2 µs a record: one regular expression, and a count of what it has but for its time and
-its PFN; what such a text means is looked at once. What is kept grows with the distinct stacks and
-tasks, both up to a limit, beyond which the rest is one row of its own that says so.
+Costs about 2 µs a record of ``page_owner``: one regular expression, and a count of what it has but
+for its time and its PFN; what such a text means is looked at once. What is kept grows with the
+distinct stacks and tasks, both up to a limit, beyond which the rest is one row of its own that says
+so. Of the others, 0.5 µs a record; they are kept whole.
 
-It cannot know: allocations freed while the file was read, and who uses a page now.
+It cannot know: allocations freed while the file was read, and who uses a page now; stacks below
+``count_threshold``, and on 7.2 those whose first allocation could not reclaim, which ``show_*``
+never list.
 """
 
 import functools
@@ -27,15 +37,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from mmscope.drgn.text.stack_text import allocator, is_stack
+from mmscope.drgn.text.stack_text import allocator, is_stack, stack_id
 from mmscope.drgn.text.text_source import Source, TextError
 
 # In place of the time of a record that is not wanted for it.
 OTHER_TIME = b"other"
-# The first and the last ts.
-Span = tuple[int, int]
 # bytes read, of how many (0: unknown)
 Progress = Callable[[int, int], None]
 # What was counted. A row is [pages, allocations]; of "culled" it goes on with the first and last
@@ -50,8 +58,14 @@ MAX_STACKS = 16_000
 MAX_TASKS = 20_000
 MAX_COUNTED_BYTES = 8 << 20  # of distinct records, until they are folded into the tally
 MAX_ORDER = 30  # twice what any kernel has; 1 << 30 pages fit a table
-# A record is printed into a buffer of at most a page (print_page_owner()); 64 KiB on some.
+# A record is printed into a buffer of at most a page (print_page_owner()), 64 KiB on some; a stack
+# of the others has at most some 64 frames.
 MAX_RECORD_BYTES = 1 << 20
+CHUNK_BYTES = 64 << 10
+# Of show_*: the stack depot keeps at most 128 MiB of stacks by default, some 300 bytes each; as
+# text they take several times that.
+MAX_RECORDS, MAX_BYTES = 1_000_000, 512 << 20
+NONE = "no kernel keeps so many"
 
 BEGIN = b"Page allocated via order "
 BETWEEN = b"\n\n" + BEGIN
@@ -59,55 +73,38 @@ BETWEEN = b"\n\n" + BEGIN
 # of their own, and no newline: a record that was cut in them would take in the next one. A name has
 # at most 15 bytes (TASK_COMM_LEN, 16, with its NUL); if it could have more, a cgroup's name and the
 # next record's beginning might be read as one line.
-ASKED = rb"[0-9]{1,2}, mask (?:0x)?[0-9a-f]+\([^)\n]*\)"
-THREAD = ASKED + rb", pid -?[0-9]{1,10}"
+ASKED = rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)\n]*)\)"
+THREAD = rb", pid (-?[0-9]{1,10})"
 PLACE = (
     rb"\nPFN (?:0x)?[0-9a-f]+ type ([A-Za-z]+) Block [0-9]+ type ([A-Za-z]+) Flags [^\n]*(?s:(.*))"
 )
 # Linux kernel commits 865ed6a32786 ("mm/page_owner: record task command name") and bf215eab785a
 # ("mm/page_owner.c: record tgid") (in v5.18) added the process.
-HEAD = (
-    rb"(" + THREAD + rb"(?:, tgid -?[0-9]{1,10} \((?s:.){0,15}\))?)"
-    rb", ts %b ns(?:, free_ts [0-9]+ ns)?" + PLACE
-)
+PROCESS = rb"(?:, tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\))?"
+HEAD = ASKED + THREAD + PROCESS + rb", ts %b ns(?:, free_ts [0-9]+ ns)?" + PLACE
 # Linux kernel commit 9cc7e96aa846 ("mm/page_owner: record timestamp and pid") (in v5.11) did so.
 # A cgroup's name is long enough to forge a record without them: such records count only in a file
 # that begins with one. Kernels that print them print no names.
-BARE = rb"(" + ASKED + rb")()" + PLACE
-TASK = re.compile(
-    rb"([0-9]{1,2}), mask ((?:0x)?[0-9a-f]+)\(([^)\n]*)\)(?:, pid (-?[0-9]{1,10})"
-    rb"(?:, tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\))?)?\Z"
-)
+BARE = ASKED + rb"(?:(?!)()()()())?" + PLACE  # with groups of what is not printed
+# The stack, or its handle, or both, and the lines after it.
+REST = re.compile(rb"((?:\n [^\n]*)*)(?:\nhandle: ([^\n]*))?((?s:.*))")
 MIGRATED = b"Page has been migrated, last migrate reason: "
 CHARGED = re.compile(rb"\nCharged (\(via objcg\) )?to (offline )?memcg (.*)", re.DOTALL)
+# Records of show_*. Handles and counts are 32 bits.
+COUNTED = {
+    "show_stacks": re.compile(rb"((?: [^\n]*\n)+)nr_base_pages: ([0-9]{1,10})"),
+    "show_handles": re.compile(rb"handle: (-?[0-9]{1,10})\nnr_base_pages: ([0-9]{1,10})"),
+    "show_stacks_handles": re.compile(rb"((?: [^\n]*\n)+)handle: (-?[0-9]{1,10})"),
+}
 
-
-class Task(NamedTuple):
-    """The first line of a record, but for its time; None is not printed."""
-
-    order: int
-    mask: bytes
-    flags: bytes
-    pid: int | None
-    tgid: int | None
-    comm: bytes | None
-
-
-class Tail(NamedTuple):
-    """The lines after the stack of a record."""
-
-    memcg: bytes | None
-    offline: bool
-    objcg: bool
-    slab: bool
-    migrated: bytes
-    unknown_lines: int
+# (order, mask, names of its flags, thread, process, its name); None is not printed.
+Task = tuple[int, bytes, bytes, int | None, int | None, bytes | None]
 
 
 @dataclass(frozen=True)
 class Selection:
     """
-    What to count of a ``page_owner`` file; by default all of it.
+    Allocations of a ``page_owner`` file that are to be counted; by default all of them.
 
     :ivar pid, tgid, comm, order: values to keep.
     :ivar gfp: flag names, all of which must be among those printed, or one mask.
@@ -133,19 +130,20 @@ class Selection:
 
     @property
     def members(self) -> frozenset[str]:
-        """Those of :data:`MEMBERS` that a record must have for it."""
+        """Members out of :data:`MEMBERS` that a record must have for it."""
         timed = self.since is not None or self.until is not None
         needed = {"pid": self.pid, "tgid": self.tgid, "comm": self.comm, "ts_nsec": timed}
         return MEMBERS & {*self.cull, *(name for name, wanted in needed.items() if wanted)}
 
     def wants(self, task: Task, stack: bytes) -> bool:
         """True if allocations of this task with this stack are to be counted."""
+        order, mask, flags, pid, tgid, comm = task
         return (
-            (not self.order or task.order in self.order)
-            and (not self.pid or task.pid in self.pid)
-            and (not self.tgid or task.tgid in self.tgid)
-            and (not self.comm or task.comm in self.comm)
-            and (not self.gfp or task.mask in self.gfp or {*self.gfp} <= {*task.flags.split(b"|")})
+            (not self.order or order in self.order)
+            and (not self.pid or pid in self.pid)
+            and (not self.tgid or tgid in self.tgid)
+            and (not self.comm or comm in self.comm)
+            and (not self.gfp or mask in self.gfp or {*self.gfp} <= {*flags.split(b"|")})
             and (not self.module or any(b" [%b]\n" % name in stack for name in self.module))
         )
 
@@ -171,8 +169,8 @@ def read_page_owner(
         what = " and no ".join(sorted(lacking)).replace("ts_nsec", "ts")
         raise TextError(f"{source.name}: its kernel prints no {what} of an allocation to select by")
     tally = new_tally()
-    texts = record_texts(_shown(source, progress), tally)
-    tally_page_owner(texts, tally, selection, bare="ts_nsec" not in members)
+    records = page_owner_records(_shown(source, progress), tally)
+    tally_page_owner(records, tally, selection, bare="ts_nsec" not in members)
     tally["members"] = members
     return tally
 
@@ -185,59 +183,56 @@ def _shown(source: Source, progress: Progress | None) -> Iterator[bytes]:
         yield chunk
 
 
-def record_texts(chunks: Iterable[bytes], tally: Tally) -> Iterator[bytes]:
+def split_records(chunks: Iterable[bytes], between: bytes) -> Iterator[tuple[list[bytes], bool]]:
     """
-    Texts of whole records, without the words each begins with; after each is :data:`BETWEEN`.
+    Records of a text as its chunks have them; at last, with True, what follows the last one.
+
+    :param between: what is between records.
+    """
+    rest = b""
+    for chunk in chunks:
+        *records, rest = (rest + chunk).split(between)
+        if len(rest) > MAX_RECORD_BYTES:
+            # No record is that long. The mark keeps what follows from being taken for one.
+            rest = b"?" + rest[1 - len(between) :]
+        yield records, False
+    yield [rest], True
+
+
+def page_owner_records(chunks: Iterable[bytes], tally: Tally) -> Iterator[list[bytes]]:
+    """
+    Whole records of ``page_owner``, without :data:`BEGIN`.
 
     :param tally: counts what is not a record: text before the first, a last one that is cut short.
     """
-    rest, first, too_long = b"", True, False
-    for chunk in chunks:
-        data = rest + chunk
-        cut = data.rfind(BETWEEN)
-        text = data[: cut + len(BETWEEN)] if cut >= 0 else b""
-        rest = data[len(text) :]
-        too_long = len(rest) > MAX_RECORD_BYTES or (too_long and not text)
-        if too_long:
-            # No record is that long. The mark keeps what follows from being taken for one.
-            rest = b"?" + rest[1 - len(BETWEEN) :]
-        if text and first:
+    first = True
+    for records, at_end in split_records(chunks, BETWEEN):
+        if first and records:
             first = False
-            text = _first_text(text, tally)
-        if text:
-            yield text
-    if first:
-        rest = _first_text(rest, tally) if rest else b""
-    # The blank line is the last record's only mark of being whole; the next may have begun.
-    begun = bool(rest) or not first
-    cut = rest.rfind(b"\n\n")
-    if cut >= 0 and BEGIN.startswith(rest[cut + 2 :]):
-        yield rest[:cut] + BETWEEN
-        begun = bool(rest[cut + 2 :])
-    tally["truncated"] += begun
-
-
-def _first_text(text: bytes, tally: Tally) -> bytes:
-    """The text from the first record on, without the words that it begins with."""
-    if BEGIN.startswith(text):
-        return text  # cut short in these words
-    if text.startswith(BEGIN):
-        return text[len(BEGIN) :]
-    before, _, after = text.partition(b"\n" + BEGIN)
-    tally["skipped"] += bool(before.strip())
-    return after
+            if at_end and BEGIN.startswith(records[0]):
+                tally["truncated"] += bool(records[0])
+                return
+            before, found, record = (b"\n" + records[0]).partition(b"\n" + BEGIN)
+            tally["skipped"] += bool(before.strip())
+            records[:1] = [record] if found else []
+        if at_end and records:
+            # The blank line is the last record's only mark of being whole; the next may have begun.
+            record, blank, following = records[0].rpartition(b"\n\n")
+            records = [record] if blank and BEGIN.startswith(following) else []
+            tally["truncated"] += not records or bool(following)
+        yield records
 
 
 def members_of(data: bytes) -> frozenset[str]:
-    """Those of :data:`MEMBERS` that the first record of a file has, which *data* begins with."""
+    """Return which of :data:`MEMBERS` the first record of a file has, which *data* begins with."""
     _, _, record = data.partition(BEGIN)
     if re.match(BARE, record):
         return frozenset()
-    return frozenset({"ts_nsec", "pid"}) if re.match(THREAD + b", ts ", record) else MEMBERS
+    return frozenset({"ts_nsec", "pid"}) if re.match(ASKED + THREAD + b", ts ", record) else MEMBERS
 
 
 def not_kept(members: frozenset[str]) -> list[str]:
-    """What page_owner of a kernel that has only these members does not keep, in words."""
+    """Words about what page_owner of a kernel that has only these members does not keep."""
     lacks = []
     if "ts_nsec" not in members:
         lacks.append("no time of an allocation (before v5.11): the age of pages is unknown")
@@ -267,165 +262,109 @@ def new_tally() -> Tally:
 
 
 def tally_page_owner(
-    texts: Iterable[bytes], tally: Tally, selection: Selection, *, bare: bool = False
+    texts: Iterable[list[bytes]], tally: Tally, selection: Selection, *, bare: bool = False
 ) -> None:
     """
     Add the records of ``page_owner`` to a tally.
 
-    :param texts: as of :func:`record_texts`.
+    :param texts: as of :func:`page_owner_records`.
     :param bare: the records are :data:`BARE`: the selection cannot be by what they do not have.
     """
     match = re.compile(BARE if bare else HEAD % b"([0-9]{1,20})").match
     if not selection.timed:
         match = re.compile(BARE if bare else HEAD % b"()[0-9]+").match
-    counts, spans, longest = Counter[Any](), dict[Any, Span](), 0
-    for text in texts:
-        printed = text.split(BETWEEN)[:-1]
+    counts, spans, longest = Counter[Any](), dict[Any, tuple[int, int]](), 0
+    for printed in texts:
         records = [found.groups() for found in map(match, printed) if found]
         tally["skipped"] += len(printed) - len(records)
         if selection.timed and not bare:
             records = [_in_time(record, spans, selection) for record in records]
         counts.update(records)
-        longest = max(longest, *map(len, printed))
+        longest = max(longest, *map(len, printed), 0)
         if len(counts) * longest > MAX_COUNTED_BYTES:
             _fold(counts, spans, tally, selection)
             counts, spans = Counter(), {}
     _fold(counts, spans, tally, selection)
 
 
-def _in_time(record: tuple[bytes, ...], spans: dict[Any, Span], selection: Selection) -> Any:
+def _in_time(
+    record: tuple[bytes, ...], spans: dict[Any, tuple[int, int]], selection: Selection
+) -> Any:
     """A record without its time, or with OTHER_TIME; the time is added to the first and last."""
-    first, time, *others = record
+    *task, time, page_type, block_type, rest = record
     ts = int(time)
-    timeless = (first, None if selection.moment(ts) else OTHER_TIME, *others)
+    kept = None if selection.moment(ts) else OTHER_TIME
+    timeless = (*task, kept, page_type, block_type, rest)
     low, high = spans.get(timeless, (ts, ts))
     spans[timeless] = min(low, ts), max(high, ts)
     return timeless
 
 
-def _fold(counts: Counter[Any], spans: dict[Any, Span], tally: Tally, selection: Selection) -> None:
+def _fold(
+    counts: Counter[Any], spans: dict[Any, tuple[int, int]], tally: Tally, selection: Selection
+) -> None:
     """Add records that were counted by their text."""
-    task_of, rest_of = functools.cache(parse_task), functools.cache(parse_rest)
+    rest_of = functools.cache(parse_rest)
     for record, number in counts.items():
-        first, time, page_type, block_type, rest = record
-        task, parsed = task_of(first), rest_of(rest)
-        if task is None or parsed is None or task.order > MAX_ORDER:
+        first, mask, flags, *pids, comm, time, page_type, block_type, rest = record
+        order, parsed = int(first), rest_of(rest)
+        if parsed is None or order > MAX_ORDER:
             tally["skipped"] += number
             continue
-        handle, stack, tail = parsed
-        if time is OTHER_TIME or not selection.wants(task, stack):
+        pid, tgid = (None if printed is None else int(printed) for printed in pids)
+        handle, stack, memcg, migrated, unknown_lines = parsed
+        if time is OTHER_TIME or not selection.wants((order, mask, flags, pid, tgid, comm), stack):
             continue
-        row = number << task.order, number
+        row = number << order, number
         tally["records"] += number
-        tally["unknown_lines"] += tail.unknown_lines * number
-        _add(tally["tasks"], task[3:], row, MAX_TASKS)
-        _add(tally["orders"], task.order, row)
-        _add(tally["gfp"], (task.mask, task.flags), row, MAX_TASKS)
+        tally["unknown_lines"] += unknown_lines * number
+        _add(tally["tasks"], (pid, tgid, comm), row)
+        _add(tally["orders"], order, row)
+        _add(tally["gfp"], (mask, flags), row)
         _add(tally["stacks"], (handle, stack), row, MAX_STACKS)
-        _add(tally["memcgs"], tail[:4], row, MAX_TASKS)
-        if tail.migrated:
-            _add(tally["migrated"], tail.migrated, row, MAX_TASKS)
-        _add(tally["migratetypes"], (page_type, block_type), row, MAX_TASKS)
+        _add(tally["memcgs"], memcg, row)
+        if migrated:
+            _add(tally["migrated"], migrated, row)
+        _add(tally["migratetypes"], (page_type, block_type), row)
         if selection.cull:
-            span = spans.get(record, (None, None))
-            _cull(tally, selection.cull, task, (handle, stack), tail, (*row, *span))
+            name, *_, slab = memcg
+            values = {
+                **{"pid": pid, "tgid": tgid, "comm": comm, "order": order},
+                **{"gfp": flags or mask, "stack": stack or handle, "memcg": name},
+                "allocator": allocator(stack, slab=slab),
+            }
+            counted = _add(tally["culled"], tuple(values[name] for name in selection.cull), row)
+            low, high = spans.get(record, (None, None))
+            if low is not None and high is not None:
+                low, high = min((low, *counted[2:3])), max((high, *counted[3:]))
+            counted[2:] = low, high
 
 
-def _add(rows: dict[Any, Any], key: Any, row: tuple[int, int], limit: int = 1 << 62) -> None:
+def _add(rows: Tally, key: Any, row: tuple[int, int], limit: int | None = None) -> list[Any]:
     """Add pages and allocations to a key's; to None's when there are too many keys."""
-    if key not in rows and len(rows) >= limit:
+    if key not in rows and len(rows) >= (limit or MAX_TASKS):
         key = None
-    pages, allocations = rows.get(key, (0, 0))
-    rows[key] = [pages + row[0], allocations + row[1]]
+    counted: list[Any] = rows.setdefault(key, [0, 0])
+    counted[:2] = counted[0] + row[0], counted[1] + row[1]
+    return counted
 
 
-def _cull(
-    tally: Tally,
-    keys: Sequence[str],
-    task: Task,
-    stack: tuple[int | None, bytes],
-    tail: Tail,
-    row: tuple[int, int, int | None, int | None],
-) -> None:
-    """Add pages and allocations, first and last ts, to those with the same values of the keys."""
-    handle, printed = stack
-    values = {
-        "pid": task.pid,
-        "tgid": task.tgid,
-        "comm": task.comm,
-        "order": task.order,
-        "gfp": task.flags or task.mask,
-        "stack": printed or handle,
-        "memcg": tail.memcg,
-        "allocator": allocator(printed, slab=tail.slab),
-    }
-    key: Any = tuple(values[name] for name in keys)
-    culled = tally["culled"]
-    if key not in culled and len(culled) >= MAX_TASKS:
-        key = None
-    pages, allocations, low, high = row
-    before, number, first, last = culled.get(key, (0, 0, low, high))
-    if low is not None and high is not None:
-        first, last = min(first, low), max(last, high)
-    culled[key] = [before + pages, number + allocations, first, last]
-
-
-def parse_task(text: bytes) -> Task | None:
-    """A first line up to its time; the kernel may print no thread, or no process."""
-    match = TASK.match(text)
-    if match is None:
-        return None
-    pid, tgid = (None if match[at] is None else int(match[at]) for at in (4, 5))
-    return Task(int(match[1]), match[2], match[3], pid, tgid, match[6])
-
-
-def parse_rest(text: bytes) -> tuple[int | None, bytes, Tail] | None:
+def parse_rest(
+    text: bytes,
+) -> tuple[int | None, bytes, tuple[bytes | None, bool, bool, bool], bytes, int] | None:
     """
-    What follows the first two lines: (handle, stack as printed, the lines after it).
+    Parse what follows the first two lines: (handle, stack as printed, (memcg, whether it is
+    offline, by objcg, a slab's), reason of the last migration, lines that are not known).
 
     None if there is no stack: two records run into each other, say.
     """
-    # The end of the stack is looked for from the end of the record, since few lines follow a stack;
-    # where a cgroup's name has a line in it that begins as one of a stack does, from the beginning.
-    for split in (_split_rest, _split_lines):
-        printed, others = split(text)
-        if (stack := parse_stack(printed)) is not None:
-            return *stack, parse_tail(others)
-    return None
-
-
-def _split_rest(text: bytes) -> tuple[bytes, bytes]:
-    end = len(text)
-    while (line := text.rfind(b"\n", 0, end)) >= 0:
-        if text.startswith((b"\n ", b"\nhandle: "), line):
-            return text[:end], text[end:]
-        end = line
-    return b"", text
-
-
-def _split_lines(text: bytes) -> tuple[bytes, bytes]:
-    end = 0
-    while text.startswith(b"\n ", end) or text.startswith(b"\nhandle: ", end):
-        handle = text.startswith(b"\nh", end)
-        end = text.find(b"\n", end + 1)
-        if end < 0:
-            return text, b""
-        if handle:
-            break
-    return text[:end], text[end:]
-
-
-def parse_stack(text: bytes) -> tuple[int | None, bytes] | None:
-    """(handle, stack as printed); None if it is neither."""
-    stack, found, handle = text.partition(b"\nhandle: ")
-    if found and not (handle.isdigit() and len(handle) <= 10):
+    match = REST.fullmatch(text)
+    assert match is not None  # everything in it is optional
+    stack, handle, tail = match[1][1:] + b"\n" if match[1] else b"", match[2], match[3]
+    if stack and not is_stack(stack):
         return None
-    stack = stack[1:] + b"\n" if stack else b""
-    return (int(handle) if found else None, stack) if not stack or is_stack(stack) else None
-
-
-def parse_tail(tail: bytes) -> Tail:
-    """The lines after a stack."""
+    if handle is not None and not re.fullmatch(rb"[0-9]{1,10}", handle):
+        return None
     name, offline, objcg, slab = None, False, False, False
     reason, unknown = b"", 0
     while tail:
@@ -441,4 +380,78 @@ def parse_tail(tail: bytes) -> Tail:
             slab = True
         else:
             unknown += 1
-    return Tail(name, offline, objcg, slab, reason, unknown)
+    handle_number = None if handle is None else int(handle)
+    return handle_number, stack, (name, offline, objcg, slab), reason, unknown
+
+
+def read_counts(
+    source: Source, kind: str, ids: dict[bytes, int]
+) -> tuple[dict[int, int], Counter[str]]:
+    """
+    Base pages by handle, or by id of a stack (:func:`stack_text.stack_id`), of a ``show_handles``
+    or ``show_stacks``; and how many records are ``skipped``, since they were not understood, or
+    ``truncated``.
+
+    :param ids: of stacks that are known already; those that are new are added.
+    :raises TextError: it cannot be decompressed, or is larger than any kernel's.
+    """
+    pages: dict[int, int] = {}
+    lost: Counter[str] = Counter()
+    for printed, number in _counted(source, kind, lost):
+        if kind == "show_handles":
+            key = int(printed) & 0xFFFFFFFF
+        elif printed in ids:
+            key = ids[printed]
+        elif is_stack(printed):
+            key = ids[printed] = stack_id(printed)
+        else:
+            lost["skipped"] += 1
+            continue
+        pages[key] = pages.get(key, 0) + number
+    return pages, lost
+
+
+def read_show_stacks_handles(source: Source) -> tuple[dict[int, bytes], Counter[str]]:
+    """
+    Stacks as printed by handle, of ``show_stacks_handles``; and the records that were lost, as of
+    :func:`read_counts`.
+
+    :raises TextError: it cannot be decompressed, or is larger than any kernel's.
+    """
+    stacks: dict[int, bytes] = {}
+    lost: Counter[str] = Counter()
+    for stack, handle in _counted(source, "show_stacks_handles", lost):
+        if is_stack(stack):
+            stacks[handle & 0xFFFFFFFF] = stack
+        else:
+            lost["skipped"] += 1
+    return stacks, lost
+
+
+def _counted(source: Source, kind: str, lost: Counter[str]) -> Iterator[tuple[bytes, int]]:
+    """The two parts of each record of ``show_*``, in the order of :data:`COUNTED`."""
+    too_large = TextError(f"{source.name}: has more than {MAX_BYTES >> 20} MiB: {NONE}")
+    # A compressed one or a pipe has not the size of its text, those of debugfs have none.
+    if source.plain and source.size > MAX_BYTES:
+        raise too_large
+
+    def bounded() -> Iterator[bytes]:
+        size = 0
+        for chunk in source.chunks(CHUNK_BYTES):
+            if (size := size + len(chunk)) > MAX_BYTES:
+                raise too_large
+            yield chunk
+
+    fullmatch, found = COUNTED[kind].fullmatch, 0
+    for records, at_end in split_records(bounded(), b"\n\n"):
+        if at_end:
+            lost["truncated"] += records != [b""]
+            return
+        for record in filter(None, (record.strip(b"\n") for record in records)):
+            if match := fullmatch(record):
+                found += 1
+                yield match[1], int(match[2])
+            else:
+                lost["skipped"] += 1
+        if found > MAX_RECORDS:
+            raise TextError(f"{source.name}: has more than {MAX_RECORDS:,} stacks: {NONE}")

@@ -14,7 +14,7 @@ from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
 @dataclass(frozen=True)
 class ZoneText:
-    """What /proc/zoneinfo says of one zone."""
+    """One zone of /proc/zoneinfo."""
 
     node: int
     zone: str

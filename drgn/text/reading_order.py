@@ -12,6 +12,7 @@ rotation does, and the change times are lost, so is the order. Nor whether slowe
 those of a copy.
 """
 
+import datetime
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -133,8 +134,6 @@ def time_in_name(name: str) -> float | None:
         parts, fraction = [*day, hour or other, minute, "00"], None
     else:
         return None
-    import datetime  # which few names need
-
     try:
         when = datetime.datetime.fromisoformat("{}-{}-{}T{}:{}:{}Z".format(*parts))
     except ValueError:
@@ -153,33 +152,22 @@ def _times_in_names(paths: Sequence[str]) -> list[float]:
     return []
 
 
-class _Name(NamedTuple):
+def _name(path: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """A path as the text around its numbers, and the numbers."""
-
-    text: tuple[str, ...]
-    numbers: tuple[int, ...]
-
-
-def _name(path: str) -> _Name:
     if path.endswith(COMPRESSED):
         path = path.rpartition(".")[0]
     parts = re.split("([0-9]+)", path)
-    return _Name(tuple(parts[::2]), tuple(map(int, parts[1::2])))
+    return tuple(parts[::2]), tuple(map(int, parts[1::2]))
 
 
-def _names(paths: Sequence[str]) -> list[_Name]:
+def _names(paths: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
     return [_name(os.path.abspath(path) if os.path.isfile(path) else "") for path in paths]
 
 
 def by_name(paths: Sequence[str]) -> list[int]:
     """The positions of files in the order of their names, numbers in them as numbers."""
-    names = _names(paths)
-
-    def key(position: int) -> tuple[object, ...]:
-        name = names[position]
-        return tuple(zip(name.text, (*name.numbers, -1), strict=True)), position
-
-    return sorted(range(len(paths)), key=key)
+    keys = [tuple(zip(text, (*numbers, -1), strict=True)) for text, numbers in _names(paths)]
+    return sorted(range(len(paths)), key=keys.__getitem__)
 
 
 def _orders_by_number(paths: Sequence[str]) -> list[list[int]]:
@@ -191,8 +179,8 @@ def _orders_by_number(paths: Sequence[str]) -> list[list[int]]:
     if not all(map(os.path.isfile, paths)):
         return orders
     for names in (_names(paths), [_name(os.path.basename(path)) for path in paths]):
-        numbers = [name.numbers for name in names]
-        if len({name.text for name in names}) == 1 and len(set(numbers)) == len(paths):
+        numbers = [number for _, number in names]
+        if len({text for text, _ in names}) == 1 and len(set(numbers)) == len(paths):
             order = sorted(range(len(paths)), key=numbers.__getitem__)
             orders += [order] if order not in orders else []
     return orders
@@ -216,18 +204,18 @@ def _disagreement(
         return found[0] if all(found) else None
     names = _names(paths)
     groups: dict[tuple[str, ...], list[int]] = {}
-    for position in sorted(range(len(paths)), key=lambda at: names[at].numbers):
-        groups.setdefault(names[position].text, []).append(position)
+    for position in sorted(range(len(paths)), key=lambda at: names[at][1]):
+        groups.setdefault(names[position][0], []).append(position)
     return first(
         (low, high)
         for group in groups.values()
         for low, high in pairwise(group)
-        if names[low].numbers != names[high].numbers
+        if names[low] != names[high]
     )
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """What files are called: their names, with their folders' where two have the same."""
+    """Names of files, with their folders' where two have the same."""
     names = ["standard input" if path == "-" else os.path.basename(path) for path in paths]
     if len(set(names)) == len(names) or "-" in paths:
         return names

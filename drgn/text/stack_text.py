@@ -7,32 +7,18 @@ many spaces as its caller asks for, one in all of page_owner's files.
 """
 
 import re
+from hashlib import blake2b
 
-NAMES = bytes(set(range(256)) - set(b" \n[];"))
+STACK = re.compile(rb"(?: (?:[^ \n\[\];]+|(?= \[))(?: \[[^ \n\[\];]*\])?\n)+")
 OFFSET = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+")
 
 
 def is_stack(text: bytes) -> bool:
     """
-    True if text is lines of `` symbol+0x1/0x2 [module]``, or `` 0xaddress`` (``%pS``), as far as
-    the bytes between them show it; two records run into each other are not.
+    True if text is lines of `` symbol+0x1/0x2 [module]``, or `` 0xaddress`` (``%pS``); two records
+    run into each other are not.
     """
-    # What is left of a line: its beginning and end, and a module's brackets.
-    shape = text.translate(None, NAMES)
-    modules = shape.count(b"[")
-    if modules:
-        shape = shape.replace(b"  []\n", b" \n")
-        if not modules == text.count(b"]\n") == text.count(b" ["):
-            return False
-    lines = len(shape) // 2
-    return (
-        lines > 0
-        and shape == b" \n" * lines
-        and text.startswith(b" ")
-        and text.endswith(b"\n")
-        and text.count(b"\n ") == lines - 1
-        and b" \n" not in text
-    )
+    return STACK.fullmatch(text) is not None
 
 
 def folded(stack: bytes) -> str:
@@ -48,13 +34,11 @@ def stack_id(stack: bytes) -> int:
     Offsets are part of the text, as they are of what a handle stands for. Beyond 2^48, where no
     handle is (32 bits), and below 2^53, so that every reader of JSON keeps it.
     """
-    from hashlib import blake2b  # with OpenSSL behind it, which few commands need
-
     return int.from_bytes(blake2b(stack, digest_size=6).digest(), "big") | 1 << 48
 
 
 def allocator(stack: bytes, *, slab: bool = False) -> bytes:
-    """Which allocator the pages were for: ``slab``, ``vmalloc``, ``percpu`` or ``pages``."""
+    """Allocator that the pages were for: ``slab``, ``vmalloc``, ``percpu`` or ``pages``."""
     if slab or b" allocate_slab+" in stack or b" alloc_slab_page+" in stack:
         return b"slab"
     if b" __vmalloc_node_range" in stack:

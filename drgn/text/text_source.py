@@ -6,6 +6,7 @@ Nothing is read that is not asked for. A decompressor is a process of its own, o
 """
 
 import os
+import re
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -13,6 +14,12 @@ from typing import IO, Any
 CHUNK_BYTES = 64 << 10
 PEEK_BYTES = 64 << 10
 MAGIC_BYTES = 6
+# A line that shows which file it is in.
+KIND = re.compile(
+    rb"^(?:(?P<page_owner>Page allocated via order )|(?P<show_stacks>nr_base_pages: )"
+    rb"|handle: -?[0-9]+\n(?:(?P<show_handles>n)|(?P<show_stacks_handles>)))",
+    re.MULTILINE,
+)
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz"}
 
 
@@ -35,19 +42,21 @@ class Source:
         file = os.dup(0) if path == "-" else path
         raw: IO[bytes] = open(file, "rb", buffering=0)  # noqa: SIM115 (closed by close())
         self._raw = raw
-        self.head = _read_at_least(raw, MAGIC_BYTES)
+        self.head = b""
+        while len(self.head) < MAGIC_BYTES and (more := raw.read(PEEK_BYTES)):
+            self.head += more
         self.size = os.fstat(raw.fileno()).st_size
         regular = path != "-" and self.size > 0
         self.plain = regular
-        program = next((p for magic, p in MAGIC.items() if self.head.startswith(magic)), None)
         self._stream: IO[bytes] = raw
-        if program is not None:
-            self.plain = False
-            self._stream = self._decompressed(program, seekable=regular)
-            self.head = b""
+        for magic, program in MAGIC.items():
+            if self.head.startswith(magic):
+                self.plain, self.head = False, b""
+                self._stream = self._decompressed(program, seekable=regular)
+                break
 
     def _decompressed(self, program: str, *, seekable: bool) -> IO[bytes]:
-        """What a decompressor makes of the file: another process, on another CPU."""
+        """Start a decompressor of the file: another process, on another CPU."""
         import shutil  # with all that these load, a tenth of a start that most do not need
         import subprocess
 
@@ -101,8 +110,9 @@ class Source:
         while chunk := self._stream.read(size):
             yield chunk
         if self._program is not None:
-            words = self._program.stderr.read().decode("utf-8", "replace").strip()
-            if code := self._program.wait():
+            _, errors = self._program.communicate()
+            words = errors.decode("utf-8", "replace").strip()
+            if code := self._program.returncode:
                 raise TextError(
                     f"{self.name}: damaged: {words or f'decompressor ended with {code}'}"
                 )
@@ -110,9 +120,7 @@ class Source:
     def close(self) -> None:
         if self._program is not None:
             self._program.kill()
-            self._program.wait()
-            self._program.stdout.close()
-            self._program.stderr.close()
+            self._program.communicate()
         self._raw.close()
 
     def __enter__(self) -> "Source":
@@ -122,40 +130,20 @@ class Source:
         self.close()
 
 
-def _read_at_least(stream: IO[bytes], size: int) -> bytes:
-    data = b""
-    while len(data) < size and (more := stream.read(PEEK_BYTES)):
-        data += more
-    return data
-
-
 def recognise(data: bytes) -> str | None:
     """
-    Which of the files this is the beginning of: ``page_owner``, ``show_stacks``, ``show_handles``
-    or ``show_stacks_handles``; None if none of them.
+    Kind of file that this is the beginning of: ``page_owner``, ``show_stacks``, ``show_handles`` or
+    ``show_stacks_handles``; None if none of them.
     """
-    # The first record decides, most often. (No regular expression: a series of files is read before
-    # that is imported.)
+    # The first record decides, most often.
     first = data[: data.find(b"\n\n") + 1]
-    return _kind(first.split(b"\n")) or _kind(data.split(b"\n"))
-
-
-def _kind(lines: list[bytes]) -> str | None:
-    """Which of the files has such lines."""
-    for position, line in enumerate(lines):
-        if line.startswith(b"Page allocated via order "):
-            return "page_owner"
-        if line.startswith(b"nr_base_pages: "):
-            return "show_stacks"
-        following = lines[position + 1 : position + 2]
-        if line.startswith(b"handle: ") and line[8:].removeprefix(b"-").isdigit() and following:
-            return "show_handles" if following[0][:1] == b"n" else "show_stacks_handles"
-    return None
+    match = KIND.search(first) or KIND.search(data)
+    return match.lastgroup if match else None
 
 
 def recognise_source(source: Source) -> str:
     """
-    Which of the files a source is.
+    Name of the file that a source is.
 
     :raises TextError: none of them.
     """

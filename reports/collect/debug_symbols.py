@@ -15,7 +15,7 @@ debug``; Oracle's archive of debuginfo; Azure Linux's ``azurelinux-repos-debug``
 import re
 
 from mmscope.drgn.opening.target import where_symbols_are
-from mmscope.perf import os_release
+from mmscope.perf.perf_events import distributions
 
 # ID to what its kernels' releases look like, and how to get the symbols. {flavour} is the end of
 # the release, {major} the beginning of VERSION_ID.
@@ -65,7 +65,7 @@ def where_to_get_symbols(release: str, machine: str, system: dict[str, str]) -> 
     :param machine: as ``uname -m`` says it.
     :param system: of ``os_release()``.
     """
-    known = next((name for name in os_release.names(system) if name in DISTRIBUTIONS), None)
+    known = next((name for name in distributions(system) if name in DISTRIBUTIONS), None)
     if known is None or not re.search(DISTRIBUTIONS[known][0], release):
         return where_symbols_are(release)
     uek = "uek" in release

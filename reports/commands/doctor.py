@@ -29,7 +29,6 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.terminal import print_dataclasses
 from mmscope.perf import perf_events, recipe
-from mmscope.perf.os_release import os_release
 from mmscope.reports.bundle.outcome import DONE, FULL_INSTALL
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.watch.samples import WHAT_HELPS, Sampler, thp_order
@@ -225,7 +224,7 @@ def _debug_symbols(release: str) -> Check:
     found = next((place for place in places if place.exists()), None)
     if found is not None:
         return _check(f"debug symbols: {found}", gives, None, None)
-    change = where_to_get_symbols(release, os.uname().machine, os_release())
+    change = where_to_get_symbols(release, os.uname().machine, perf_events.os_release())
     if os.environ.get("DEBUGINFOD_URLS"):
         return Check(
             "debug symbols: debuginfod",
@@ -337,7 +336,7 @@ def _recipes() -> list[Check]:
         wanted = recipe.load(name)
         try:
             plan = perf_events.plan(wanted, machine)
-        except perf_events.Unavailable as reason:
+        except perf_events.RecordError as reason:
             usable, less = "no", [str(reason)]
         else:
             less = [*dict.fromkeys(reason for _, reason in plan.missing), *plan.notes]
@@ -355,7 +354,7 @@ def _remedy(reasons: list[str], needs: str) -> tuple[str, str]:
     :param needs: what the recipe says that it needs, where none does.
     """
     why, commands = [], []
-    to_get_perf = perf_events.where_to_get_perf(os.uname().release, os_release())
+    to_get_perf = perf_events.where_to_get_perf(os.uname().release, perf_events.os_release())
     for reason in reasons:
         words, _, command = reason.rpartition(": ")
         is_command = command.startswith("mount ") or command == to_get_perf

@@ -25,11 +25,10 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.perf import perf_events, perf_record
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Fold
-from mmscope.perf.os_release import os_release
-from mmscope.perf.perf_events import Unavailable
-from mmscope.perf.perf_record import Recorded, RecordError
+from mmscope.perf.perf_events import RecordError
+from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import FIELDS, Reading
-from mmscope.perf.recipe import Count, Event, Recipe, event_name
+from mmscope.perf.recipe import Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Cell
@@ -78,7 +77,7 @@ def add_command(command: Command) -> None:
         "mmscope record RECIPE [options] [-a | -p PID,… | -- COMMAND …]\n       "
         "mmscope record --list"
     )
-    parser.set_defaults(unopened=(Unavailable, RecordError, OSError), explain=unexpected)
+    parser.set_defaults(unopened=(RecordError, OSError), explain=unexpected)
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see --list")
     parser.add_argument("--list", action="store_true", help="explain the recipes")
     parser.add_argument("-p", "--pid", type=pids, default=[], metavar="PID,…", help="processes")
@@ -242,7 +241,7 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
 
 def _without(
     making: Making,
-    missing: Sequence[tuple[Event | Count, str]],
+    missing: Sequence[tuple[Event, str]],
     words: str = "without {events}: {reason}",
 ) -> None:
     """Say which events are left out, and why."""
@@ -275,7 +274,7 @@ def _finish(
             kept.write(f"{MADE_BY}{json.dumps(making.as_json(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making, addresses=recipe.addresses) as stream:
-                fold.hear(making.left_out, making.filtered, making.page_bytes)
+                fold.set_recording(making.left_out, making.filtered, making.page_bytes)
                 if recipe.follow and making.scope == "system":
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
@@ -335,7 +334,7 @@ def perf_for(file: Path) -> str:
     """
     perf = shutil.which("perf")
     if perf is None:
-        to_get_it = perf_events.where_to_get_perf(os.uname().release, os_release())
+        to_get_it = perf_events.where_to_get_perf(os.uname().release, perf_events.os_release())
         raise RecordError(
             f"{file}: perf is needed to read it: {to_get_it}; or bring the text of "
             f"'perf script --ns -F {','.join(FIELDS)}'"
@@ -418,7 +417,7 @@ def ability(recipe: Recipe, machine: perf_events.Machine) -> str:
     """Say if a recipe can run on this machine."""
     try:
         plan = perf_events.plan(recipe, machine)
-    except Unavailable as reason:
+    except RecordError as reason:
         return f"no: {reason}"
     words = ["yes"]
     words += [f"{event_name(e.first_of[0])} is missing: {reason}" for e, reason in plan.missing]

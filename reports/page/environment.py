@@ -18,7 +18,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from mmscope import FOLDER
-from mmscope.drgn.free.fragmentation import thp_order
+from mmscope.drgn.free.watermarks import thp_order
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.declared import TABLES

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.free.fragmentation import thp_order, unusable_free_index
+from mmscope.drgn.free.watermarks import thp_order, unusable_free_index
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.drawing.charts import Tick, line_chart
 from mmscope.reports.drawing.refusals import Damaged

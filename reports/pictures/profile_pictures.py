@@ -245,16 +245,16 @@ def _drawn(
             drawn=_user_code_as_one(marked),
         )
         views = []
-        for view in recipe.views if recipe else ():
-            if cut := list(_from_roots(marked, view.roots)):
+        for title, roots in recipe.views if recipe else ():
+            if cut := list(_from_roots(marked, roots)):
                 graph = flame_graph.flame_graph(
                     cut,
                     unit=unit,
-                    describe=f"Flame graph: {view.title}, {what}",
+                    describe=f"Flame graph: {title}, {what}",
                     kind=frame_kind,
                     frames=frames,
                 )
-                views.append((view.title, graph))
+                views.append((title, graph))
         after = before = None
         other = next((o for o in others if o["event"] == event and o["unit"] == unit), None)
         if other is not None and (old := _stacks(tables, other)):

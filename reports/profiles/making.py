@@ -72,7 +72,7 @@ class Making:
             (pid, growth.comm, [(at, faults, size) for at, faults, size in growth.points])
             for pid, growth in recording.growths.items()
         ]
-        self.counted = [(c.event, c.count, c.share, c.why) for c in recording.counted]
+        self.counted = recording.counted
 
     def as_json(self, recorded: Recorded) -> dict[str, Any]:
         """All of it that belongs to the recording, to be written beside its text."""

@@ -16,8 +16,7 @@ from operator import itemgetter
 from typing import Any
 
 from mmscope.drgn.tables.rows import columns
-from mmscope.perf.folded import Folded, nanoseconds
-from mmscope.perf.folding import UNNAMED, Fold
+from mmscope.perf.folding import UNNAMED, Fold, Folded, nanoseconds
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
 from mmscope.perf.recipe import event_name
@@ -83,10 +82,8 @@ def profiled(
             rows[table] += made
     rows["profile_recordings"] = [_recording(name, fold, making)]
     rows["profile_moments"] = [
-        ProfileMoment(
-            name, round((m.time_ns - fold.begin_ns) / 1e9, 9), m.event, m.pid, m.comm, m.text
-        )
-        for m in fold.timeline
+        ProfileMoment(name, round((ns - fold.begin_ns) / 1e9, 9), event, pid, comm, text)
+        for ns, event, pid, comm, text in fold.timeline
     ]
     rows["profile_allocations"] = list(_allocations(name, fold, making))
     rows["profile_victims"] = [
@@ -103,8 +100,8 @@ def profiled(
         _duration(name, what, values) for what, values in fold.durations.items()
     ]
     rows["profile_ksm_walks"] = [
-        ProfileKsmWalk(name, hex(about & ~NODE_BITS), t.times, t.total, t.least, t.most)
-        for (_, about), t in fold.about.items()
+        ProfileKsmWalk(name, hex(about & ~NODE_BITS), *times)
+        for (_, about), times in fold.about.items()
         if about & NODE_BITS == NODE_BITS
     ]
     rows["profile_faults"] = list(_faults(name, fold, making))
@@ -269,8 +266,9 @@ def _details(
             ],
         )
     again = fold.again
-    if again.reaper and event.parts:
-        yield "profile_reaping", [ProfileReaping(*key, again.reaper, again.beside, again.after)]
+    if again["reaper"] and event.parts:
+        counts = (again[who] for who in ("reaper", "beside", "after"))
+        yield "profile_reaping", [ProfileReaping(*key, *counts)]
 
 
 def _frames(name: str, event: Folded) -> Iterator[ProfileFrame]:
@@ -310,10 +308,10 @@ def _allocations(name: str, fold: Fold, making: Making) -> Iterator[ProfileAlloc
         yield ProfileAllocation(
             name,
             order,
-            counts.attempts,
-            counts.failures,
-            counts.reservations if "reservations" in seen else None,
-            counts.from_reserve if "from_reserve" in seen else None,
+            counts["attempts"],
+            counts["failures"],
+            counts["reservations"] if "reservations" in seen else None,
+            counts["from_reserve"] if "from_reserve" in seen else None,
         )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mmscope.drgn.text.page_owner_counts import MAX_BYTES, Counts, read_show_stacks_handles
+from mmscope.drgn.text.page_owner_text import MAX_BYTES, read_counts, read_show_stacks_handles
 from mmscope.drgn.text.plain_file import read_plain
 from mmscope.drgn.text.text_source import Source, TextError
 from mmscope.reports.bundle.leftovers import replaced
@@ -194,7 +194,6 @@ class Owners:
         self.folder = folder
         self.absent: str | None = None
         self._resolver: Path | None = None
-        self._handles = Counts("show_handles")
         self._known: set[int] = set()
         source = debugfs / STACKS_FOLDER
         if (source / "show_handles").exists():
@@ -220,13 +219,13 @@ class Owners:
         if self._resolver is not None:
             # The list of stacks only grows: read again when it lacks one, not before.
             with Source(str(path)) as source:
-                self._handles.read(source)
-            if self._handles.changed & self._handles.pages.keys() - self._known:
+                handles, _ = read_counts(source, "show_handles", {})
+            if handles.keys() - self._known:
                 stacks = self.folder / self._resolver.name
                 _copy(self._resolver, stacks)
                 with Source(str(stacks)) as source:
                     found = read_show_stacks_handles(source)[0]
-                self._known = {*found, *self._handles.pages}
+                self._known = {*found, *handles}
         return path
 
 

@@ -39,7 +39,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from mmscope.drgn.free.free_lists import free_lists  # noqa: E402
-from mmscope.drgn.free.free_memory import scan_free_memory  # noqa: E402
+from mmscope.drgn.free.free_memory import FreeMemory  # noqa: E402
 from mmscope.drgn.free.pageblocks import pageblock_bits, pageblock_types  # noqa: E402
 from mmscope.drgn.free.pcp_lists import pcp_pages  # noqa: E402
 from mmscope.drgn.free.zones import for_each_zone  # noqa: E402
@@ -234,10 +234,10 @@ def main() -> None:
         f"{pages / counting / loop:,.0f}x",
     )
     row("struct page pass", counting, bare, "the same bytes read and thrown away")
-    free = scan_free_memory(prog)
+    free = FreeMemory(prog)
     row(
         "free lists, pcp, pageblocks: one pass",
-        median_seconds(lambda: scan_free_memory(prog)),
+        median_seconds(lambda: FreeMemory(prog)),
         pages / loop,
         "for_each_page loop",
     )

@@ -24,7 +24,7 @@ from machine import X86_WORKLOADS
 from roles import resolve
 from shared_guest import InGuest, of_program, run_programs
 
-from mmscope.drgn.free.free_memory import FreeMemory, scan_free_memory
+from mmscope.drgn.free.free_memory import FreeMemory
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.owners.page_owner import PageOwner, scan_page_owner
 from mmscope.drgn.owners.slab_objects import Objects
@@ -227,7 +227,7 @@ def fragment_lab(kernel: str, say: Callable[[str], None]) -> Lab:
     """The ``fragment`` workload on a kernel, or the first of those that its guest can run."""
     taken = capture(kernel, [*kernels.workloads(kernel), "fragment"][0], say=say)
     prog = open_target(taken.vmcore, [taken.vmlinux])
-    return Lab(taken, prog, scan_free_memory(prog))
+    return Lab(taken, prog, FreeMemory(prog))
 
 
 @pytest.fixture(scope="session", params=KERNELS)

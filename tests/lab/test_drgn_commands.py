@@ -145,7 +145,7 @@ def session(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
         "%help",
         "%help ksm",
         "%help nosuch",
-        "from mmscope.drgn.free.free_memory import scan_free_memory as scan; "
+        "from mmscope.drgn.free.free_memory import FreeMemory as scan; "
         "len(scan(prog).lists.blocks)",
         "%mm_findings",
         "1 + 41",
@@ -254,7 +254,7 @@ def test_tab_completes_commands_and_options(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_probes_can_be_called_in_a_session(lab: Lab, session: dict[str, str]) -> None:
-    (answer,) = (value for line, value in session.items() if "scan_free_memory" in line)
+    (answer,) = (value for line, value in session.items() if "FreeMemory" in line)
     assert int(answer) == len(lab.free.lists.blocks)
 
 

@@ -31,7 +31,7 @@ from printed_memory import (  # noqa: F401
     test_zones_are_those_of_zoneinfo,
 )
 
-from mmscope.drgn.free.free_memory import scan_free_memory
+from mmscope.drgn.free.free_memory import FreeMemory
 from mmscope.drgn.free.zones import zones
 from mmscope.drgn.machine.physical_memory import physical_memory
 from mmscope.drgn.opening.target import open_target
@@ -72,7 +72,7 @@ def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
         folder / "truth/A", folder / "truth/B", folder / "console.log",
     )  # fmt: skip
     prog = open_target(taken.vmcore, [taken.vmlinux])
-    return Lab(taken, prog, scan_free_memory(prog))
+    return Lab(taken, prog, FreeMemory(prog))
 
 
 def test_it_is_zone_movable_of_a_node_of_its_own(lab: Lab) -> None:

@@ -41,7 +41,7 @@ from probe_scripts import FOLDER, as_drgn_does, by_drgn
 from mmscope.drgn.free import free_lists as free_lists_module
 from mmscope.drgn.free.block_heads import buddy_mapcount
 from mmscope.drgn.free.free_lists import FIRST_HEAD, FreeBlockFinder, free_lists, read_pagetypeinfo
-from mmscope.drgn.free.free_memory import scan_free_memory
+from mmscope.drgn.free.free_memory import FreeMemory
 from mmscope.drgn.free.pageblocks import pageblocks
 from mmscope.drgn.free.zones import for_each_zone, read_zoneinfo, zone_name, zones
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
@@ -155,7 +155,7 @@ def test_too_many_blocks_are_counted_without_their_lists(
 ) -> None:
     followed = lab.free.lists
     monkeypatch.setattr(free_lists_module, "MAX_BLOCKS", 1000)
-    lists = scan_free_memory(lab.prog).lists
+    lists = FreeMemory(lab.prog).lists
     assert (followed.followed, lists.followed) == (True, False)
     counted: list[Counter[tuple[int, str, int]]] = [Counter(), Counter()]
     for blocks, found in zip(counted, (lists, followed), strict=True):

@@ -13,7 +13,7 @@ from conftest import KERNELS
 from dump_formats import makedumpfile, plain_elf
 from numpy.typing import NDArray
 
-from mmscope.drgn.free.free_memory import scan_free_memory
+from mmscope.drgn.free.free_memory import FreeMemory
 from mmscope.drgn.ledger import file_pages
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.page_tables import page_table_scan
@@ -118,7 +118,7 @@ def test_a_compressed_dump_is_read_by_several(
     found = []
     for jobs in (1, 3):
         prog = open_target(core, [taken.vmlinux])
-        free = scan_free_memory(prog, jobs=jobs)
+        free = FreeMemory(prog, jobs=jobs)
         assert not free.scan.failures
         found.append((free.lists, free.pcp_lists.rows, free.pageblocks.census, free.scan.pages))
     assert found[0] == found[1]

@@ -36,7 +36,7 @@ from printed_memory import (  # noqa: F401
 )
 
 from mmscope.drgn.free.free_lists import read_pagetypeinfo
-from mmscope.drgn.free.free_memory import scan_free_memory
+from mmscope.drgn.free.free_memory import FreeMemory
 from mmscope.drgn.free.zones import read_zoneinfo, zones
 from mmscope.drgn.opening.no_debug_info import vmcoreinfo
 from mmscope.drgn.opening.target import describe, open_target
@@ -81,7 +81,7 @@ def lab(
         folder / "truth/A", folder / "truth/B", folder / "console.log",
     )  # fmt: skip
     prog = open_target(taken.vmcore, [taken.vmlinux])
-    return Lab(taken, prog, scan_free_memory(prog))
+    return Lab(taken, prog, FreeMemory(prog))
 
 
 def test_every_section_is_there_or_says_why_not(lab: Lab, tmp_path: Path) -> None:

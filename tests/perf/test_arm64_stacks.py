@@ -86,7 +86,7 @@ def test_what_happens_in_an_interrupt_is_not_the_interrupted_tasks(
     names = ("do_idle", "cpu_do_idle", *interrupt, *SOFTIRQ, "net_rx_action", "alloc_pages")
     text = header(b"swapper", event="kmem:mm_page_alloc", rest=rest) + stack(*names) + b"\n"
     folder = fold(text, "atomic-alloc")
-    assert folder.allocations[1].attempts == 1
+    assert folder.allocations[1]["attempts"] == 1
     (found,) = folder.events["kmem:mm_page_alloc"].stacks
     assert found.startswith("(interrupt);") and "do_idle" not in found
 

@@ -10,8 +10,7 @@ from perf_text import KNOWN, fold, header, sampled, stack
 
 from mmscope.perf import folding, perf_script
 from mmscope.perf import recipe as recipes
-from mmscope.perf.folded import Folded
-from mmscope.perf.folding import Fold
+from mmscope.perf.folding import Fold, Folded
 from mmscope.perf.recipe import event_name
 from mmscope.perf.stack_parts import UNCLASSIFIED, Split, load_split, plain
 from mmscope.reports.profiles import profiles
@@ -86,7 +85,7 @@ def test_a_stack_means_the_same_whatever_was_met_before(stacks: list[list[Any]])
         names: list[str] = []
         for line in reversed(printed.split(b"\n\t")):
             found = perf_script.frame(line)
-            name = folding.frame_name(found) if found is not None else ""
+            name = folding.frame_name(*found) if found is not None else ""
             if name and not (name == "[unknown]" and names[-1:] == [name]):
                 names.append(name)
         expected.append(";".join(("cat", *names)))
@@ -227,9 +226,9 @@ def reaping(*, pid: int = 7) -> bytes:
 
 def test_what_a_victim_does_again_is_told_from_what_others_do() -> None:
     folder = fold(reaping(), "oom")
-    assert (folder.again.reaper, folder.again.beside, folder.again.after) == (1, 1, 2)
+    assert folder.again == {"reaper": 1, "beside": 1, "after": 2}
     assert list(folder.durations["reaping"]) == [1_500_000_000]
-    assert [m.event for m in folder.timeline] == [
+    assert [event for _, event, *_ in folder.timeline] == [
         "oom:start_task_reaping",
         "oom:finish_task_reaping",
     ]
@@ -290,7 +289,7 @@ def test_stacks_beyond_the_limit_are_counted_together(monkeypatch: pytest.Monkey
 def test_what_is_remembered_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "_MAX_KNOWN", 2)
     folder = fold(b"".join(sampled(f"f{n % 5}", comm=b"c%d" % n) for n in range(30)), None)
-    assert clock(folder).samples == 30 and len(folder._known) <= 2
+    assert clock(folder).samples == 30 and folder._understand.cache_info().currsize <= 2
 
 
 def test_where_interrupts_come_back_on_is_told_with_its_caller() -> None:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,6 @@ from perf_text import KNOWN, fold, header, sampled, stack
 
 from mmscope.perf import folding, perf_events, probe_guard
 from mmscope.perf import recipe as recipes
-from mmscope.perf.folded import Allocations, Took
 from mmscope.perf.folding import Fold
 from mmscope.perf.perf_probes import Guard, clear_up, made, plain
 from mmscope.perf.perf_script import Reading, read_samples
@@ -106,7 +106,7 @@ def allocated(order: int, flags: str, *, page: str = "page=0x1 pfn=0x1", pid: in
 def test_who_reserves_is_told_by_order_from_what_perf_recorded() -> None:
     folder = fold((DATA / "perf/reserve-7.2.txt").read_bytes(), "atomic-alloc")
     folder.finish()
-    assert folder.allocations == {3: Allocations(9, 0, 3, 1)}
+    assert folder.allocations == {3: Counter(attempts=9, reservations=3, from_reserve=1)}
     reserve = folder.events["mmscope:reserve"]
     assert reserve.samples == 3 and not reserve.removed
     for found in reserve.stacks:
@@ -126,7 +126,7 @@ def test_allocations_on_an_idle_cpu_count() -> None:
     rest = b"page=0x1 pfn=0x1 order=1 migratetype=0 gfp_flags=GFP_ATOMIC"
     names = ("do_idle", "default_idle", "asm_sysvec_x", "handle_softirqs", "__alloc_pages")
     text = header(b"swapper", event="kmem:mm_page_alloc", rest=rest) + stack(*names) + b"\n"
-    assert fold(text, "atomic-alloc").allocations[1].attempts == 1
+    assert fold(text, "atomic-alloc").allocations[1]["attempts"] == 1
     # A sampler's time in a softirq is no idle time, either.
     assert fold(sampled(*names)).events["cpu-clock"].samples == 1
 
@@ -144,7 +144,7 @@ def test_allocations_on_an_idle_cpu_count() -> None:
 )
 def test_who_may_not_use_the_reserve_is_not_counted(flags: str) -> None:
     folder = fold(allocated(3, flags) + allocated(2, "GFP_ATOMIC|__GFP_COMP"), "atomic-alloc")
-    assert folder.allocations == {2: Allocations(attempts=1)}
+    assert folder.allocations == {2: Counter(attempts=1)}
     assert folder.events["kmem:mm_page_alloc"].removed == {"not asked for": 1}
 
 
@@ -153,7 +153,10 @@ def test_an_allocation_without_a_page_failed() -> None:
     text += allocated(1, "GFP_ATOMIC", page="page=0x100190 pfn=0x100190")
     text += allocated(3, "GFP_ATOMIC", page="page=(nil) pfn=0")
     folder = fold(text, "atomic-alloc")
-    assert folder.allocations == {1: Allocations(2, 1), 3: Allocations(1, 1)}
+    assert folder.allocations == {
+        1: Counter(attempts=2, failures=1),
+        3: Counter(attempts=1, failures=1),
+    }
     assert folder.events["kmem:mm_page_alloc"].found == {
         "order 1": 1,
         "order 1, failed": 1,
@@ -174,14 +177,17 @@ def raw(order: int, pfn: bytes = b"0x61610") -> bytes:
 def test_flags_without_names_are_believed_where_the_kernel_has_filtered() -> None:
     text = raw(3) + raw(3, b"0xffffffffffffffff") + raw(1)
     folder = fold(text, "atomic-alloc", filtered={"kmem:mm_page_alloc"})
-    assert folder.allocations == {3: Allocations(2, 1), 1: Allocations(1)}
+    assert folder.allocations == {
+        3: Counter(attempts=2, failures=1),
+        1: Counter(attempts=1),
+    }
 
 
 def test_what_arm64_adds_to_the_stack_of_a_tracepoint_is_none_of_it() -> None:
     kernel = stack("el0_svc", "sock_alloc", "__alloc_pages_noprof", "move_freepages_block")
     reserve = header(event="mmscope:reserve_99", rest=b"(ff) to=3") + kernel + b"\n"
     folder = fold(reserve + raw(3), "atomic-alloc", filtered={"kmem:mm_page_alloc"})
-    assert folder.allocations == {3: Allocations(attempts=1, reservations=1)}
+    assert folder.allocations == {3: Counter(attempts=1, reservations=1)}
     (found,) = folder.events["kmem:mm_page_alloc"].stacks
     assert found.endswith("__alloc_pages_noprof_[k]")
     # Of a sampler it is where the CPU was.
@@ -211,7 +217,7 @@ def test_a_reservation_whose_allocation_is_missing_has_no_order() -> None:
     frames = stack("do_syscall_64", "__alloc_pages", "get_page", "move_freepages_block")
     folder = fold(line + frames + b"\n" + allocated(1, "GFP_ATOMIC"), "atomic-alloc")
     folder.finish()
-    assert folder.allocations == {1: Allocations(1), None: Allocations(reservations=1)}
+    assert folder.allocations == {1: Counter(attempts=1), None: Counter(reservations=1)}
 
 
 # Waiting and holding
@@ -240,7 +246,7 @@ def test_waiting_for_the_lock_is_told_from_holding_it() -> None:
 
 def test_where_waits_cannot_be_seen_the_whole_is_told_alone() -> None:
     folder = Fold(recipes.load("rmap"), None, KNOWN)
-    folder.hear(["mmscope:read_wait", "mmscope:read_wait_return"], ())
+    folder.set_recording(["mmscope:read_wait", "mmscope:read_wait_return"], ())
     for sample in read_samples(io.BytesIO(BEGIN + END), Reading()):
         folder.add(sample)
     assert {name: list(v) for name, v in folder.durations.items()} == {"rmap_walk_anon": [50_000]}
@@ -267,8 +273,8 @@ def test_walks_of_ksm_pages_that_nothing_ends_before_are_told_by_their_node() ->
     folder = fold(text, "rmap")
     assert len(folder.durations["rmap_walk_ksm"]) == 5
     assert folder.about == {
-        ("rmap_walk_ksm", 0xFF01): Took(2, 70_000, 20_000, 50_000),
-        ("rmap_walk_ksm", 0xFF02): Took(1, 50_000, 50_000, 50_000),
+        ("rmap_walk_ksm", 0xFF01): (2, 70_000, 20_000, 50_000),
+        ("rmap_walk_ksm", 0xFF02): (1, 50_000, 50_000, 50_000),
     }
 
 
@@ -286,7 +292,7 @@ def test_walks_of_more_ksm_pages_than_are_kept_are_counted(monkeypatch: pytest.M
     monkeypatch.setattr(folding, "MAX_ABOUT", 1)
     walks = [ksm_walk(f"0x{n}", 100 * n, *MOVE) for n in (1, 2, 1, 2)]
     folder = fold(b"".join(walks), "rmap")
-    assert folder.about == {("rmap_walk_ksm", 1): Took(2, 100_000, 50_000, 50_000)}
+    assert folder.about == {("rmap_walk_ksm", 1): (2, 100_000, 50_000, 50_000)}
     assert folder.more_about == 2
 
 

@@ -14,7 +14,7 @@ from mmscope.perf import perf_events, perf_record
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Fold
 from mmscope.perf.perf_script import Reading, read_samples
-from mmscope.perf.perf_stat import Counted, arguments, read_counts
+from mmscope.perf.perf_stat import arguments, read_counts
 from mmscope.perf.stack_parts import load_known_frames
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
@@ -42,18 +42,18 @@ PMU = """\
 
 def test_counts_are_read_with_the_share_of_the_time_that_they_are_of() -> None:
     assert read_counts(PMU) == [
-        Counted("dTLB-load-misses", 1_204_511, 1.0),
-        Counted("dTLB-store-misses:u", 98_213, 0.75),
-        Counted("page-walk-cycles", 31_557_200, 0.25),
-        Counted("cpu_core/cycles/", 2_710_998_812, 1.0),
+        ("dTLB-load-misses", 1_204_511, 1.0, ""),
+        ("dTLB-store-misses:u", 98_213, 0.75, ""),
+        ("page-walk-cycles", 31_557_200, 0.25, ""),
+        ("cpu_core/cycles/", 2_710_998_812, 1.0, ""),
     ]
 
 
 def test_what_was_not_counted_has_no_number_and_says_why() -> None:
     assert read_counts(NO_PMU) == [
-        Counted("dTLB-load-misses", None, None, "not supported"),
-        Counted("minor-faults", 2028, 1.0),
-        Counted("cycles", None, None, "not counted"),
+        ("dTLB-load-misses", None, None, "not supported"),
+        ("minor-faults", 2028, 1.0, ""),
+        ("cycles", None, None, "not counted"),
     ]
 
 
@@ -79,17 +79,17 @@ def test_a_command_is_counted_from_its_first_instruction_to_its_end(tmp_path: Pa
     plan = dataclasses.replace(perf_events.plan(recipe, machine), counts=("minor-faults:u",))
     command = [sys.executable, "-c", "pass"]
     done = perf_record.record(recipe, plan, machine, tmp_path, command=command)
-    (counted,) = done.counted
+    ((_, count, share, _),) = done.counted
     fold, reading = Fold(recipe, None, load_known_frames()), Reading()
     assert machine.perf is not None
     with perf_record.script(machine.perf, done.files[0]) as text:
         for sample in read_samples(text, reading):
             fold.add(sample)
     sampled = fold.events["minor-faults"].recorded
-    assert sampled > 300 and counted.count is not None
+    assert sampled > 300 and count is not None
     # In user code alone, and with those that perf's child made before it became the command.
-    assert sampled / 2 < counted.count < sampled + 1_000
-    assert counted.share == 1.0
+    assert sampled / 2 < count < sampled + 1_000
+    assert share == 1.0
 
 
 def kept(path: Path, **told: object) -> Path:

@@ -43,7 +43,7 @@ def fold(
     loaded = recipes.load(recipe) if recipe else None
     split = load_split(loaded.split) if loaded and loaded.split else None
     folder = Fold(loaded, split, KNOWN, wanted=pids, **options)
-    folder.hear((), filtered)
+    folder.set_recording((), filtered)
     reading = Reading(on_fork=folder.fork)
     for sample in read_samples(io.BytesIO(text), reading):
         folder.add(sample)

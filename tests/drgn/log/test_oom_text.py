@@ -233,7 +233,7 @@ class TestMixed:
     def test_only_the_kernels_own_records_count(self) -> None:
         """What a program writes to /dev/kmsg has a facility, and looks like the kernel's."""
         records = [replace(each, facility=1) for each in self.records()]
-        assert read_oom_records(records) == OomRecords()
+        assert not any(read_oom_records(records))
 
     def test_a_name_with_a_lines_end_is_whole_in_a_record(self) -> None:
         records = [

@@ -262,13 +262,13 @@ class TestMarks:
         finder = self.finder()
         finder.take(self.chunk(0, 1 << 22, 0, 1 << 22 | 1 << 63))
         finder.take(self.chunk(0, 0))
-        assert finder.found.pfns == [513, 515]
+        assert finder.pfns == [513, 515]
 
     def test_struct_pages_that_nobody_initialised_have_every_flag(self) -> None:
         """CONFIG_DEBUG_VM, page_init_poison()."""
         finder = self.finder()
         finder.take(self.chunk((1 << 64) - 1, 1 << 22))
-        assert finder.found.pfns == [513]
+        assert finder.pfns == [513]
 
 
 class TestTimes:

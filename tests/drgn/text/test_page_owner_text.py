@@ -29,7 +29,7 @@ from page_owner_inputs import (
 )
 
 from mmscope.drgn.text import page_owner_text as po
-from mmscope.drgn.text.page_owner_text import EVERYTHING, Selection, record_texts
+from mmscope.drgn.text.page_owner_text import EVERYTHING, Selection
 from mmscope.drgn.text.stack_text import allocator, folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise, recognise_source
 
@@ -428,7 +428,7 @@ def test_chunks_of_any_size(size: int) -> None:
     data = record(b"\n\n") + record(order=1) + record(tail=b"Slab cache page\n")
     tally = po.new_tally()
     chunks = (data[at : at + size] for at in range(0, len(data), size))
-    po.tally_page_owner(record_texts(chunks, tally), tally, EVERYTHING)
+    po.tally_page_owner(po.page_owner_records(chunks, tally), tally, EVERYTHING)
     assert (tally["records"], pages(tally, "stacks"), tally["truncated"]) == (3, 4, 0)
 
 

@@ -256,7 +256,7 @@ def test_a_pass_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) ->
         next(runs)
         raise DeadlineExceeded("took longer than 600 s")
 
-    monkeypatch.setattr(free_memory, "scan_free_memory", scan)
+    monkeypatch.setattr(free_memory, "FreeMemory", scan)
     memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(DeadlineExceeded):
@@ -273,7 +273,7 @@ def test_slabs_that_cannot_be_looked_for_do_not_cost_the_others_their_pass(
     seen = []
     scanned = SimpleNamespace(scan=Scan(0, Gaps()))
     monkeypatch.setattr(
-        free_memory, "scan_free_memory", lambda *given, jobs: seen.append(given) or scanned
+        free_memory, "FreeMemory", lambda *given, jobs: seen.append(given) or scanned
     )
     memory = Memory(SimpleNamespace(flags=ProgramFlags(0)), consumers=lambda: [finder])  # type: ignore[arg-type]
     free_memory.free_memory(memory)
@@ -327,13 +327,12 @@ def test_a_consumer_that_raises_is_dropped_and_the_others_go_on(
     assert [str(error) for _, error in scan.failures] == ["in a consumer"]
 
 
-def test_what_a_dropped_consumer_was_for_raises_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_dropped_consumer_was_for_raises_its_error() -> None:
     error = ZeroDivisionError("in a consumer")
     parts: Any = ["blocks", "pcp", "pageblocks"]
-    fields = {f.name: None for f in dataclasses.fields(free_memory.FreeMemory)}
-    fields |= {"scan": Scan(3, Gaps(), [(parts[1], error)]), "_blocks": parts[0], "_pcp": parts[1],
-               "_pageblocks": parts[2]}  # fmt: skip
-    memory = free_memory.FreeMemory(**fields)
+    memory = free_memory.FreeMemory.__new__(free_memory.FreeMemory)
+    memory.scan = Scan(3, Gaps(), [(parts[1], error)])
+    memory._blocks, memory._pcp, memory._pageblocks = parts
     assert memory.blocks == "blocks"
     assert memory.pageblocks == "pageblocks"
     with pytest.raises(ZeroDivisionError):

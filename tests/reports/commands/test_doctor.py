@@ -4,6 +4,7 @@
 import dataclasses
 import errno
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,14 +18,18 @@ from command_line import POWERLESS, ROOT
 from mmscope.drgn.opening.target import TargetError
 from mmscope.drgn.sections import prices
 from mmscope.perf import perf_events
-from mmscope.perf.os_release import os_release, read_os_release
-from mmscope.perf.perf_events import where_to_get_perf
+from mmscope.perf.perf_events import os_release, where_to_get_perf
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.commands import doctor
 from mmscope.reports.commands.doctor import Check, PriceHere, checks, summary
 from mmscope.reports.watch import samples
 
 DATA = TESTS / "data" / "7.2"
+
+
+def variables(text: str) -> dict[str, str]:
+    """Those of an ``os-release`` file."""
+    return dict(re.findall(r"""^(\w+)=['"]?(.*?)['"]?$""", text, re.MULTILINE))
 
 
 def by_source(monkeypatch: pytest.MonkeyPatch, *sources: tuple[str, str]) -> dict[str, Check]:
@@ -313,7 +318,7 @@ X86 = "x86_64"
     ],
 )  # fmt: skip
 def test_symbols_of_a_distribution(system: str, release: str, command: str) -> None:
-    said = where_to_get_symbols(release, X86, read_os_release(system))
+    said = where_to_get_symbols(release, X86, variables(system))
     assert said == f"{command}; or give --symbols VMLINUX"
 
 
@@ -337,7 +342,7 @@ def test_symbols_of_a_distribution(system: str, release: str, command: str) -> N
     ],
 )
 def test_perf_of_a_distribution(system: str, command: str) -> None:
-    assert where_to_get_perf("6.8.0-45-generic", read_os_release(system)) == command
+    assert where_to_get_perf("6.8.0-45-generic", variables(system)) == command
 
 
 def test_without_perf_recipes_name_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +367,7 @@ def test_without_perf_recipes_name_its_package(monkeypatch: pytest.MonkeyPatch) 
 def test_symbols_of_a_kernel_that_is_not_the_distributions(
     system: str, release: str, command: str
 ) -> None:
-    said = where_to_get_symbols(release, X86, read_os_release(system))
+    said = where_to_get_symbols(release, X86, variables(system))
     assert said.startswith(command) and said.endswith("give --symbols VMLINUX")
 
 

@@ -24,7 +24,7 @@ from perf_text import TEXT, header, sampled
 
 from mmscope.perf import perf_events
 from mmscope.perf import recipe as recipes
-from mmscope.perf.perf_events import Machine, Unavailable, plan
+from mmscope.perf.perf_events import Machine, RecordError, plan
 from mmscope.perf.perf_record import arguments, without
 from mmscope.perf.speedscope import speedscope
 from mmscope.reports.bundle.bundle import Bundle
@@ -278,7 +278,7 @@ def test_the_kernels_part_comes_with_paranoid_1() -> None:
     ],
 )
 def test_what_cannot_run_says_what_would_help(change: dict, recipe: str, words: str) -> None:
-    with pytest.raises(Unavailable, match=words):
+    with pytest.raises(RecordError, match=words):
         plan(recipes.load(recipe), dataclasses.replace(ROOTLESS, **change))
 
 

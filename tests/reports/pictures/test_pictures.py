@@ -18,7 +18,7 @@ from page_tree import NOTHING, by_id, cells, elements, parse, texts
 from rows_of_tables import Contents
 
 from mmscope import FOLDER
-from mmscope.drgn.free.fragmentation import thp_order, unusable_free_index
+from mmscope.drgn.free.watermarks import thp_order, unusable_free_index
 from mmscope.drgn.tables import display
 from mmscope.reports.drawing.charts import MAX_LINES, Tick, line_chart
 from mmscope.reports.page.report import render

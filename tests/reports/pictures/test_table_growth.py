@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from perf_text import fold, header
 
-from mmscope.perf.command import Growth, Stat, read_stat, seconds_of_children
+from mmscope.perf.command import Growth, read_stat, seconds_of_children
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
 from mmscope.reports.drawing.growth_chart import growth_charts
@@ -161,7 +161,7 @@ def test_looks_are_never_too_many_and_the_last_is_among_them() -> None:
 def test_times_of_children_are_read_behind_any_name() -> None:
     numbers = "1 1 1 0 -1 4194560 11 22 33 44 55 66 77 88 20 0 1 0 9"
     for name in ("cat", "a) R 1 2 (b", "x\ny", ""):
-        assert read_stat(f"7 ({name}) Z {numbers}\n") == Stat(name, 44, 77, 88)
+        assert read_stat(f"7 ({name}) Z {numbers}\n") == (name, 44, 77, 88)
     assert read_stat("7 (cat) Z 1 1") is None and read_stat("") is None
 
 
