@@ -4,7 +4,6 @@ Slab caches and the owners of their objects, against what the kernel itself prin
 and /sys/kernel/debug/slab/CACHE/alloc_traces of every cache, read twice before the freeze.
 """
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocat
 
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.owners import slab_caches as slab_caches_module
-from mmscope.drgn.owners import slab_owner
+from mmscope.drgn.owners import slab_objects, slab_owner
 from mmscope.drgn.owners.slab_caches import (
     SlabCache,
     SlabFinder,
@@ -324,8 +323,8 @@ class Holes:
 def test_slabs_that_the_dump_lacks_are_counted(
     slab_lab: SlabLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = slab_owner._read_slabs
-    monkeypatch.setattr(slab_owner, "_read_slabs", lambda prog, *rest: read(Holes(prog), *rest))
+    read = slab_objects._read_slabs
+    monkeypatch.setattr(slab_objects, "_read_slabs", lambda prog, *rest: read(Holes(prog), *rest))
     owners = slab_owners(slab_lab.prog, slab_lab.depot)
     rows, checks = slab_owner_stacks(slab_lab.prog, slab_lab.depot, owners)
     assert owners.gaps.bytes > 0
@@ -357,9 +356,8 @@ def test_damaged_freelists_are_counted(slab_lab: SlabLab, monkeypatch: pytest.Mo
     allocated = slab_owner._allocated
     flip = np.uint64(8)
 
-    def damaged(cache: Any, slabs: Any) -> Any:
-        lists = np.where(slabs.freelists != 0, slabs.freelists ^ flip, 0)
-        return allocated(cache, dataclasses.replace(slabs, freelists=lists))
+    def damaged(cache: Any, objects: int, freelists: Any, *rest: Any) -> Any:
+        return allocated(cache, objects, np.where(freelists != 0, freelists ^ flip, 0), *rest)
 
     monkeypatch.setattr(slab_owner, "_allocated", damaged)
     owners = slab_owners(slab_lab.prog, slab_lab.depot)
