@@ -256,14 +256,20 @@ def unusable(choice: str, machine: Machine) -> str:
     return ""
 
 
+def run(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """A perf that ends by itself, and what it said."""
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+    )
+
+
 @functools.cache
 def _countable(perf: str | None, choice: str) -> bool:
     """True if perf knows an event of this model of CPU: its tables differ by model and release."""
     assert perf is not None
     # What is about sampling is nothing for perf stat.
     event = choice.replace("freq={frequency},", "")
-    words = [perf, "stat", "-x,", "-e", event, "--", "true"]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = run([perf, "stat", "-x,", "-e", event, "--", "true"])
     return done.returncode == 0 and "<not supported>" not in done.stderr
 
 

@@ -34,7 +34,7 @@ from mmscope.perf.command import (
     is_waiting,
     seconds_of_children,
 )
-from mmscope.perf.perf_events import Machine, Plan, RecordError, kernel_filter
+from mmscope.perf.perf_events import Machine, Plan, RecordError, kernel_filter, run
 from mmscope.perf.perf_script import FIELDS
 from mmscope.perf.perf_stat import Counted, held
 from mmscope.perf.recipe import Event, Probe, Recipe, event_name
@@ -151,11 +151,9 @@ def _probes(recipe: Recipe, plan: Plan) -> list[Probe]:
 
 def opened(perf: str, files: Sequence[Path]) -> str | None:
     """The events that a recording has, sampled or not, as perf lists them; None if it cannot."""
-    words = [perf, "evlist", "-f", "-i", str(files[0])]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode:
-        return None
-    return "\n".join(map(perf_probes.plain, done.stdout.splitlines()))
+    done = run([perf, "evlist", "-f", "-i", str(files[0])])
+    names = map(perf_probes.plain, done.stdout.splitlines())
+    return None if done.returncode else "\n".join(names)
 
 
 def without(asked: Sequence[str], listed: str | None) -> list[str]:
@@ -359,13 +357,7 @@ def recorded(perf: str, files: Sequence[Path]) -> Recorded:
     """
     found = Recorded()
     for file in files:
-        done = subprocess.run(
-            [perf, "report", "--stats", "-f", "-i", str(file)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-        )
+        done = run([perf, "report", "--stats", "-f", "-i", str(file)])
         if done.returncode:
             words = done.stderr.strip().splitlines() or ["no words"]
             raise RecordError(f"{file}: perf cannot read it: {words[-1]}")
