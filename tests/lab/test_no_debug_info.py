@@ -426,7 +426,8 @@ class TestDamage:
         begin = tables_of(prog, vmcoreinfo(prog))["kallsyms_names"]
         length = prog.read(begin, 1)[0]
         for wrong in (length - 1, length + 1, 0x80 | length):
-            with pytest.raises(NoDebugInfoError, match="the kernel's symbol table is damaged"):
+            # Of 5.10 it is found by what its parts say of each other.
+            with pytest.raises(NoDebugInfoError, match=r"symbol table is (damaged|not found)"):
                 attach(changed(lab.capture.vmcore, begin, wrong))
 
     @pytest.mark.parametrize("said", ["0", "1", "f" * 16, "7fffffffffff0000", "f" * 30, "-5", "zz"])
