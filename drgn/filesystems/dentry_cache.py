@@ -39,18 +39,15 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.owners.slab_caches import (
-    SlabChunk,
-    SlabFinder,
-    SlabScan,
-    scan_slabs,
-)
-from mmscope.drgn.owners.slab_objects import SlabObjects, Slots, slots_of
+from mmscope.drgn.owners.slab_caches import Cache, SlabFinder, SlabScan
+from mmscope.drgn.owners.slab_objects import slot_columns, slots_of
 from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import head_page, slab_type
 
+# Counts the objects at some addresses, of a cache, with the memory of their slots.
+Count = Callable[[Cache, NDArray[np.uint64], NDArray[np.uint8]], None]
 DENTRY: Columns = {"flags": "d_flags", "count": "d_lockref.count", "sb": "d_sb"}
 INODE: Columns = {
     "sb": "i_sb",
@@ -114,18 +111,16 @@ def read_dentry_cache(
     inode_caches, result.unknown_types = learn_inode_caches(prog, supers)
     counters = dict.fromkeys(inode_caches, _inode_counter(prog, result, inode_caches))
     counters[dentry_cache_address(prog, supers)] = _dentry_counter(prog, result)
-    read = SlabObjects({})
-
-    def take(scan: SlabScan, chunk: SlabChunk) -> None:
-        for index in distinct(chunk.caches).tolist():
+    scan = SlabScan(prog, found, progress)
+    for slabs in scan:
+        for index in distinct(slabs["cache"]).tolist():
             cache = scan.caches[index]
             if (count := counters.get(cache.address)) is not None:
-                for slots in slots_of(prog, cache, chunk, chunk.caches == index, read):
-                    count(slots)
-
-    scan = scan_slabs(prog, take, found=found, progress=progress)
-    result.gaps.bytes = scan.gaps.bytes + read.gaps.bytes
-    result.odd_slabs = read.odd_slabs
+                for _, address, memory in slots_of(prog, scan, slabs, index, result.gaps):
+                    count(cache, address, memory)
+    counted = [cache.address in counters for cache in scan.caches]
+    result.odd_slabs = int(scan.totals["odd"][counted].sum())
+    result.gaps.bytes += scan.gaps.bytes
     return result
 
 
@@ -212,14 +207,14 @@ def _object_of(prog: Program, address: int) -> tuple[int, int]:
     return int(cache.value_()), distance % size - int(pad)
 
 
-def _dentry_counter(prog: Program, result: DentryCache) -> Callable[[Slots], None]:
+def _dentry_counter(prog: Program, result: DentryCache) -> Count:
     dtype = struct_dtype(prog.type("struct dentry"), DENTRY)
     lru = np.uint32(constant(prog, "DCACHE_LRU_LIST", DCACHE_LRU_LIST))
     type_ = np.uint32(constant(prog, "DCACHE_ENTRY_TYPE", DCACHE_ENTRY_TYPE))
     miss = np.uint32(constant(prog, "DCACHE_MISS_TYPE", 0))
 
-    def count(slots: Slots) -> None:
-        dentry = slots.columns(dtype)
+    def count(cache: Cache, address: NDArray[np.uint64], memory: NDArray[np.uint8]) -> None:
+        dentry = slot_columns(cache, memory, dtype)
         sb = find(result.supers.address, dentry["sb"])
         used = (sb >= 0) & (dentry["count"] >= 0)
         sb, flags = sb[used], dentry["flags"][used]
@@ -228,31 +223,29 @@ def _dentry_counter(prog: Program, result: DentryCache) -> Callable[[Slots], Non
         _add(result, "negative", sb[negative])
         _add(result, "unused", sb[unused])
         _add(result, "unused_negative", sb[negative & unused])
-        _add(result, "dentry_bytes", sb, slots.cache.size)
+        _add(result, "dentry_bytes", sb, cache.size)
 
     return count
 
 
-def _inode_counter(
-    prog: Program, result: DentryCache, offsets: dict[int, int]
-) -> Callable[[Slots], None]:
+def _inode_counter(prog: Program, result: DentryCache, offsets: dict[int, int]) -> Count:
     type_ = prog.type("struct inode")
     dtype = struct_dtype(type_, INODE)
     state = np.zeros(0, dtype)["state"].dtype
     clear = state.type(constant(prog, "I_CLEAR", I_CLEAR[state.itemsize]))
     node = np.uint64(offsetof(type_, "i_lru"))
 
-    def count(slots: Slots) -> None:
-        offset = offsets[slots.cache.address]
-        inode = slots.columns(dtype, offset)
+    def count(cache: Cache, address: NDArray[np.uint64], memory: NDArray[np.uint8]) -> None:
+        offset = offsets[cache.address]
+        inode = slot_columns(cache, memory, dtype, offset)
         sb = find(result.supers.address, inode["sb"])
         used = (sb >= 0) & ((inode["state"] & clear) == 0)
         # Linked into the LRU list, not to itself.
-        own = slots.address + np.uint64(offset) + node
+        own = address + np.uint64(offset) + node
         unused = used & (inode["lru"] != own) & (inode["lru"] != 0)
         _add(result, "inodes", sb[used])
         _add(result, "unused_inodes", sb[unused])
-        _add(result, "inode_bytes", sb[used], slots.cache.size)
+        _add(result, "inode_bytes", sb[used], cache.size)
 
     return count
 

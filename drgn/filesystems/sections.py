@@ -25,7 +25,7 @@ from mmscope.drgn.filesystems.dentry_cache_rows import (
     read_inode_nr,
 )
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
-from mmscope.drgn.ledger.sections import ledger_pages
+from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.machine.vm_counters import vm_counters
 from mmscope.drgn.owners.slab_caches import SlabFinder
 from mmscope.drgn.sections import prices

@@ -20,7 +20,7 @@ from mmscope.drgn.tables.hostile_text import MAX_TEXT, cut
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, table_row
 from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.cells import READERS
-from mmscope.reports.bundle.outcome import Refused
+from mmscope.reports.bundle.outcome import UsageError
 
 DESCRIPTION = "datapackage.json"
 # What columns mean, as docs/bundle-format.md has it: one more when a column is renamed, retyped or
@@ -35,7 +35,7 @@ MAX_RESOURCES, MAX_COLUMNS, MAX_SECTIONS = 1000, 500, 1000
 Cell = int | float | str | bool | None
 
 
-class BundleError(Refused):
+class BundleError(UsageError):
     """The folder is not a bundle that can be read, or cannot be written. One line, for the user."""
 
 

@@ -23,12 +23,8 @@ Command = Callable[..., argparse.ArgumentParser]
 DONE, INCOMPLETE, BAD_USAGE, NO_TARGET = 0, 1, 2, 3
 
 
-class Refused(Exception):
-    """Input that cannot be used. One line, for the user."""
-
-
-class UsageError(Refused):
-    """Options that do not fit together."""
+class UsageError(Exception):
+    """Input or options that cannot be used. One line, for the user."""
 
 
 def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Command:
@@ -107,7 +103,7 @@ def run_and_explain(args: argparse.Namespace) -> int:
         if isinstance(error, OSError):
             say(f"{error.filename or 'output'}: {error.strerror or error}")
             discard_output()
-        elif isinstance(error, (*args.unopened, Refused)):
+        elif isinstance(error, (*args.unopened, UsageError)):
             say(str(error))
         elif isinstance(error, ImportError) and (why := too_old()):
             # Tables are declared in the files of the probes, which import drgn's helpers.

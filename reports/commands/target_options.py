@@ -102,9 +102,10 @@ def idle_cpus(*, live: bool) -> int:
 
 def jobs_of(args: argparse.Namespace) -> int:
     """Number of processes that share the work, as the options have it."""
-    if args.cpu_budget is not None:
+    # A QEMU guest's one socket is for one process.
+    if args.cpu_budget is not None or args.qemu is not None:
         return 1
-    return args.jobs or idle_cpus(live=args.core is None and args.qemu is None)
+    return args.jobs or idle_cpus(live=args.core is None)
 
 
 def percent(text: str) -> float:
@@ -147,7 +148,6 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
                 f"{args.proc_root}: has no folder 'proc'; give / or a sosreport's folder"
             )
         return Files(args.proc_root, args.all), args.proc_root.name, {}
-    notes = {}
     name = args.core.name if args.core is not None else args.qemu or ""
 
     def opened() -> Program:
@@ -163,17 +163,20 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             raise
         say(f"{error}; reading /proc and /sys instead")
         return Files(Path("/"), args.all), "/", {"fallback": str(error)}
+    notes, again = {}, None
     if args.core is not None:
-        notes = core_notes(args.core)
+        notes, again = core_notes(args.core), opened
         if words := other_release(prog):
             notes["vmcoreinfo"] = words
             say(f"{args.core}: {words}")
         if "truncated" in notes:
             say(f"{args.core}: {notes['truncated']}; reading what is there")
     again = opened if args.core is not None else None
-    # A QEMU guest's one socket is for one process.
-    jobs = jobs_of(args) if args.qemu is None else 1
-    return Memory(prog, jobs=jobs, rmap_node_ns=args.rmap_node_ns, opened=again), name, notes
+    return (
+        Memory(prog, jobs=jobs_of(args), rmap_node_ns=args.rmap_node_ns, opened=again),
+        name,
+        notes,
+    )
 
 
 def core_notes(core: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, column, columns, table_row
 from mmscope.drgn.tables.terminal import print_rows
 from mmscope.reports.bundle.database import in_a_line
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Refused, UsageError, say
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import load_questions
 from mmscope.reports.fleet.fleet import Fleet, Share, Told, ask_fleet, regressions, words
 from mmscope.reports.fleet.owners import Owner, owners, sentence, several
@@ -176,7 +176,7 @@ def _engine(
     try:
         from mmscope.reports.fleet.spark import session, spark_engine
     except ModuleNotFoundError as error:
-        raise Refused(
+        raise UsageError(
             f"--engine spark: {error.name} is missing: pip install 'mmscope[spark]'"
         ) from error
     with session(args.master) as spark:

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import TARGET, connect, sql_type
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.bundle.outcome import Refused
+from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.findings.findings import Question, named
 from mmscope.reports.fleet.spark_sql import ASKED, WIDE, UnsupportedQuery, spark_sql
 from mmscope.reports.lake.asking import Engine, QueryFailed, Row
@@ -56,7 +56,7 @@ def session(master: str) -> Iterator[Any]:
     """
     A session of Spark.
 
-    :raises Refused: Java, or the master, is not there.
+    :raises UsageError: Java, or the master, is not there.
     """
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # of what is said below
     builder = SparkSession.builder.appName("mmscope").master(master)
@@ -66,7 +66,7 @@ def session(master: str) -> Iterator[Any]:
         spark = builder.getOrCreate()
     except Exception as error:
         why = " ".join(str(error).split())[:200]
-        raise Refused(
+        raise UsageError(
             f"--engine spark: Spark does not start: {why} (it needs Java 17 or newer, found by "
             "PATH or JAVA_HOME: apt install default-jre-headless)"
         ) from error
@@ -82,7 +82,7 @@ def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
     # Without createDataFrame, which starts a Python process for each CPU.
     ids = ",".join(bundle.id for bundle in batch.bundles)
     if not re.fullmatch(r"[0-9a-f,]*", ids):
-        raise Refused(f"{catalog.lake}: lake_bundles has an id that is none")
+        raise UsageError(f"{catalog.lake}: lake_bundles has an id that is none")
     numbers = spark.sql(
         f"select cast(pos as bigint) as {NUMBER}, col as lake_bundle "
         f"from (select posexplode(split('{ids}', ',')))"

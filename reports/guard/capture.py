@@ -29,7 +29,7 @@ from typing import Any
 
 from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.outcome import Refused, say
+from mmscope.reports.bundle.outcome import UsageError, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.guard import captures, events, index_page
 from mmscope.reports.guard.captures import Incident
@@ -194,7 +194,7 @@ def _try(what: str, work: Callable[[], Any]) -> bool:
     try:
         work()
         return True
-    except (OSError, Refused, ValueError, ArithmeticError, LookupError, TypeError) as error:
+    except (OSError, UsageError, ValueError, ArithmeticError, LookupError, TypeError) as error:
         say(f"{what}: {error}")
         return False
 
@@ -203,7 +203,7 @@ def merge(capture: Path, *others: Path) -> None:
     """
     The bundle: the samples, and what is in other bundles; whose target it is says the first.
 
-    :raises Refused: one of them cannot be read, or the bundle cannot be written.
+    :raises UsageError: one of them cannot be read, or the bundle cannot be written.
     """
     bundles = [Bundle(path) for path in others]
     target = capture / "bundle"
@@ -278,7 +278,7 @@ def last_words(bundle: Path) -> str | None:
     """Why the kernel of a dump crashed, in its own words."""
     try:
         lines = [str(row["text"]) for row in Bundle(bundle).rows("kernel_log")]
-    except (OSError, Refused, LookupError, ValueError):
+    except (OSError, UsageError, LookupError, ValueError):
         return None
     for words in LAST_WORDS:
         if found := [line for line in lines if words.search(line)]:

@@ -24,7 +24,7 @@ import duckdb
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.leftovers import to_disk
-from mmscope.reports.bundle.outcome import Refused
+from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.lake.catalog import literal, open_lake, query
 from mmscope.reports.lake.layout import (
@@ -174,7 +174,7 @@ def _redacted(work: list[tuple[Path, str]], folder: Path, given: Given, names: N
         with tempfile.TemporaryDirectory(prefix="mmscope-") as there:
             try:
                 made.add(path, redact(Bundle(path), Path(there) / "bundle", names), id)
-            except (Refused, duckdb.Error, OSError, ValueError) as error:
+            except (UsageError, duckdb.Error, OSError, ValueError) as error:
                 made.staged.refused.append(f"{path}: cannot be added: {str(error)[:200]}")
     made.flush()
     return made.staged

@@ -24,7 +24,7 @@ from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS
 from mmscope.reports.bundle.description import Table, table_of
-from mmscope.reports.bundle.outcome import Refused, UsageError
+from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.lake.layout import (
     BUNDLES,
     DAY,
@@ -153,14 +153,14 @@ def open_lake(where: str | Path) -> Lake:
     """
     The lake in a folder, or in object storage if that is a URL.
 
-    :raises Refused: what reads object storage is not installed.
+    :raises UsageError: what reads object storage is not installed.
     """
     if isinstance(where, Path) or "://" not in where:
         return Lake(Path(where))
     try:
         from mmscope.reports.lake.bucket import Bucket
     except ModuleNotFoundError as error:
-        raise Refused(f"{where}: {error.name} is missing: pip install 'mmscope[s3]'") from error
+        raise UsageError(f"{where}: {error.name} is missing: pip install 'mmscope[s3]'") from error
     return Bucket(where)
 
 

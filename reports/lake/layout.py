@@ -33,7 +33,7 @@ from mmscope import __version__
 from mmscope.reports.bundle.description import IDENTIFIER
 from mmscope.reports.bundle.leftovers import clear_up, replaced
 from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder
-from mmscope.reports.bundle.outcome import Refused, say
+from mmscope.reports.bundle.outcome import UsageError, say
 
 DESCRIPTION, LOCK, STAGE = "lake.json", ".lock", ".stage"
 # What lake.json means: one more when a reader of before would be wrong.
@@ -47,7 +47,7 @@ DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 NAME = re.compile(r"[0-9a-f]{16}\Z")
 
 
-class LakeError(Refused):
+class LakeError(UsageError):
     """The folder is not a lake that can be read, or cannot be written. One line, for the user."""
 
 

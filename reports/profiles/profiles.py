@@ -23,7 +23,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, Cell, SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.profiles.recorded_rows import Rows, Stacks
-from mmscope.reports.rows.profile_rows import ADDRESSES, PROFILES_HEADING, ProfileNote, new_tables
+from mmscope.reports.rows.profile_rows import ADDRESSES, PROFILES_HEADING, new_tables
 
 SECTION = "profiles"
 # A name for the time that an irq-enable site stands for, once it is its caller's.
@@ -119,8 +119,7 @@ def add_to_bundle(
         before = [s for s in bundle.sections if s.section == SECTION] if bundle else []
         notes = [row.note for row in rows["profile_notes"] if row.kind == "partial"]
         said = [s.message for s in before[:1]] + [f"{name}: {note}" for note in notes]
-        kind = [c.name for c in columns(ProfileNote)].index("kind")
-        partial = notes or any(row[kind] == "partial" for row in old["profile_notes"])
+        partial = notes or any(row.kind == "partial" for row in old["profile_notes"])
         section = SectionResult(
             SECTION,
             "partial" if partial else "ok",
@@ -139,7 +138,7 @@ def rows_in(bundle: Bundle | None) -> dict[str, list[Any]]:
         if bundle is not None and table.name in bundle.tables:
             names = [c.name for c in columns(table.row)]
             for row in bundle.rows(table.name):
-                old[table.name].append(tuple(row.get(name) for name in names))
+                old[table.name].append(table.row(*(row.get(name) for name in names)))
     return old
 
 

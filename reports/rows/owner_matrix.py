@@ -9,6 +9,7 @@ number: it had none, or fewer than ``count_threshold``.
 Cannot know: what was between two readings.
 """
 
+import bisect
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -113,14 +114,9 @@ def points_of(rows: Iterable[Row]) -> dict[int, Points]:
 
 def pages_at(points: Points, readings: Sequence[Reading]) -> list[int | None]:
     """A stack's pages at each reading: between two points they stay as they were at the first."""
-    pages: list[int | None] = []
-    at, now = 0, None
-    for reading in readings:
-        while at < len(points) and points[at][0] <= reading.time:
-            now = points[at][1]
-            at += 1
-        pages.append(now)
-    return pages
+    times = [time for time, _ in points]
+    before = (bisect.bisect_right(times, reading.time) for reading in readings)
+    return [points[number - 1][1] if number else None for number in before]
 
 
 def gained(points: Points) -> int:
@@ -135,12 +131,8 @@ def in_order(points: Mapping[int, Points], *, grown: bool) -> list[int]:
     :param grown: whether the order of the readings is known; without it, that have most in the
         last column first.
     """
-
-    def key(handle: int) -> tuple[int, int]:
-        of = points[handle]
-        return -(gained(of) if grown else of[-1][1] or 0), handle
-
-    return sorted(points, key=key)
+    last = {handle: gained(of) if grown else of[-1][1] or 0 for handle, of in points.items()}
+    return sorted(points, key=lambda handle: (-last[handle], handle))
 
 
 def spread(count: int, room: int) -> list[int]:

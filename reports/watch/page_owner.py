@@ -41,7 +41,7 @@ class Stack:
         return folded(self.printed) if self.printed else None
 
     def row(self) -> tuple[Any, ...]:
-        """As :class:`page_owner_rows.PageOwnerStack`."""
+        """As :class:`page_owner.PageOwnerStack`."""
         stack = self.stack
         owner, module = owner_frame(stack) if stack else (None, None)
         return self.handle, self.pages, self.allocations, owner, module, stack, self.note

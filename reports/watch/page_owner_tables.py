@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mmscope.drgn.owners import page_owner_rows as rows
+from mmscope.drgn.owners import page_owner as rows
 from mmscope.drgn.text.page_owner_series import Growth, Series, point_rows
 from mmscope.drgn.text.page_owner_text import Tally
 from mmscope.drgn.text.stack_text import folded
@@ -118,7 +118,7 @@ def write_tables(
 
 
 def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
-    """Rows of :class:`page_owner_rows.PageOwnerSnapshot`."""
+    """Rows of :class:`page_owner.PageOwnerSnapshot`."""
     for position, snapshot in enumerate(series.snapshots):
         at = None
         if series.absolute:

@@ -17,9 +17,10 @@ from drgn.helpers.linux.mm import follow_phys, page_to_virt
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 
 from mmscope.drgn.opening.kasan import SCALE_SHIFT, shadow_address
-from mmscope.drgn.owners.kasan_quarantine import quarantined_bytes
-from mmscope.drgn.owners.slab_caches import SlabChunk, SlabScan, scan_slabs
-from mmscope.drgn.owners.slab_objects import SlabObjects, slots_of
+from mmscope.drgn.owners.slab_caches import SlabScan
+from mmscope.drgn.owners.slab_objects import slots_of
+from mmscope.drgn.owners.slab_owner import quarantined_bytes
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.struct_pages.kasan_shadow import KasanShadow, kasan_shadow
@@ -86,18 +87,13 @@ if KASAN:
     def test_the_quarantine_has_the_objects_whose_shadow_says_so(
         kasan_lab: StructPagesLab,
     ) -> None:
-        prog, lost, kept = kasan_lab.prog, SlabObjects({}), 0
-
-        def take(scan: SlabScan, chunk: SlabChunk) -> None:
-            nonlocal kept
-            for index in np.unique(chunk.caches).tolist():
-                cache = scan.caches[index]
-                for slots in slots_of(prog, cache, chunk, chunk.caches == index, lost):
-                    for address in slots.address.tolist():
+        prog, kept = kasan_lab.prog, 0
+        for slabs in (scan := SlabScan(prog)):
+            for index in np.unique(slabs["cache"]).tolist():
+                for _, addresses, _ in slots_of(prog, scan, slabs, index, Gaps()):
+                    for address in addresses.tolist():
                         says = prog.read(shadow_address(address), 1)[0]
-                        kept += cache.size * (says == SLAB_FREE_META)
-
-        scan_slabs(prog, take)
+                        kept += scan.caches[index].size * (says == SLAB_FREE_META)
         # What leaves it loses the mark; some have it that are on none of its lists.
         assert 0 < quarantined_bytes(prog) <= kept < 1.1 * quarantined_bytes(prog)
 

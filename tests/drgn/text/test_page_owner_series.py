@@ -35,7 +35,7 @@ from mmscope.drgn.owners.owner_frames import (
     owner_frame,
     read_patterns,
 )
-from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
+from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.text import page_owner_series as ps
 from mmscope.drgn.text.page_owner_text import Selection

@@ -9,8 +9,7 @@ import report_bundle as made
 from page_tree import by_id, parse, texts
 from rows_of_tables import Contents
 
-from mmscope.drgn.ledger.ledger_counters import LedgerCheck
-from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, UnexplainedRow
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 from mmscope.drgn.processes.process_memory import ProcessMemory
 from mmscope.drgn.tables.rows import columns
