@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Whether two groups of hosts differ: the Mann-Whitney rank-sum test, two-sided, and what is left of
-its answers where many measures are asked at once (Benjamini and Hochberg).
+Test whether two groups of hosts differ: the Mann-Whitney rank-sum test, two-sided, and what is left
+of its answers where many measures are asked at once (Benjamini and Hochberg).
 
 It asks only which hosts have more, not how much more. The chance is exact, ties included: of all
 ways in which the same values could be dealt to two groups of these sizes, the share in which the
@@ -36,7 +36,7 @@ def ranks(values: Sequence[float]) -> list[int]:
 
 
 def chance(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """That the ranks of two groups lie so far apart by chance; None where one is empty."""
+    """Chance that the ranks of two groups lie so far apart; None where one is empty."""
     if not a or not b:
         return None
     a, b = sorted((a, b), key=len)  # the fewer, the fewer ways to count
@@ -73,12 +73,12 @@ def least_chance(a: int, b: int) -> float:
 
 
 def least_hosts(level: float = LEVEL) -> int:
-    """How many hosts a side must have, at least, for any difference to pass."""
+    """The least number of hosts a side with which any difference can pass."""
     return next(number for number in itertools.count(1) if least_chance(number, number) <= level)
 
 
 def differing(chances: Sequence[float | None], level: float = LEVEL) -> list[bool | None]:
-    """Which of many measures differ; None where nothing is known."""
+    """True for each of many measures that differs; None where nothing is known."""
     known = sorted(value for value in chances if value is not None)
     most = max(
         (value for n, value in enumerate(known, 1) if value <= level * n / len(known)), default=-1.0
