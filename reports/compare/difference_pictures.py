@@ -10,7 +10,7 @@ and is the old one again has not changed.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmscope.reports.drawing.refusals import Damaged, NotDrawn
 from mmscope.reports.pictures.free_heatmap import MAX_ORDER, MAX_TYPES, fragmentation, rank
@@ -24,21 +24,10 @@ UNCHANGED, GONE = "unchanged", "not there any more"
 MAX_MOVES = 20
 # A free list: its order, by how many blocks and pages it differs, the CSS class of its shade.
 Cell = tuple[int, int, int, str]
-
-
-class Grid(NamedTuple):
-    """
-    The free lists of a zone.
-
-    :ivar lines: of each migratetype, and of all (None): its lists, and the difference in pages.
-    :ivar before, after: free pages.
-    """
-
-    node: int
-    zone: str
-    lines: list[tuple[str | None, list[Cell], int]]
-    before: int
-    after: int
+# Of one migratetype, or of all (None): its lists, and by how many pages it differs.
+Line = tuple[str | None, list[Cell], int]
+# A zone: node, name, lines, pages that were free, and that are.
+Grid = tuple[int, str, list[Line], int, int]
 
 
 def free_lists(before: Rows, after: Rows, page_size: int | None) -> tuple[list[Grid], int]:
@@ -54,7 +43,8 @@ def free_lists(before: Rows, after: Rows, page_size: int | None) -> tuple[list[G
     orders = sorted({order for *_, order in [*old, *new]})
     if orders and not 0 <= orders[0] <= orders[-1] <= MAX_ORDER:
         raise Damaged("there is no such order")
-    grids, same = [], 0
+    grids: list[Grid] = []
+    same = 0
     for place, types in zones.items():
         if len(types) > MAX_TYPES:
             raise Damaged(f"more than {MAX_TYPES} migratetypes")
@@ -67,12 +57,13 @@ def free_lists(before: Rows, after: Rows, page_size: int | None) -> tuple[list[G
             continue
         lines = [_line(kind, orders, numbers, page_size) for kind, numbers in blocks.items()]
         sums = [sum(numbers) for numbers in zip(*blocks.values(), strict=True)]
-        free = [
+        was, now = (
             sum(n << order for (*where, _, order), n in lists.items() if (*where,) == place)
             for lists in (old, new)
-        ]
-        grids.append(Grid(*place, [*lines, _line(None, orders, sums, page_size)], *free))
-    grids.sort(key=lambda grid: -sum(abs(pages) for *_, pages in grid.lines))
+        )
+        lines.append(_line(None, orders, sums, page_size))
+        grids.append((*place, lines, was, now))
+    grids.sort(key=lambda grid: -sum(abs(pages) for *_, pages in grid[2]))
     return grids, same
 
 
@@ -85,9 +76,7 @@ def _lists(rows: Rows) -> Counter[tuple[int, str, str, int]]:
     return found
 
 
-def _line(
-    kind: str | None, orders: list[int], blocks: list[int], page_size: int | None
-) -> tuple[str | None, list[Cell], int]:
+def _line(kind: str | None, orders: list[int], blocks: list[int], page_size: int | None) -> Line:
     cells = [
         (order, number, number << order, _look(number << order, page_size))
         for order, number in zip(orders, blocks, strict=True)

@@ -91,7 +91,7 @@ def _host(side: str, boot: list[Bundle], recording: Recorded, counted: str) -> M
     why: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, (table, sql) in STATES.items():
-        values[name] = _number(database, sql)
+        values[name] = next((number for (number,) in _asked(database, sql)), None)
         why[name] = _why_not(last, database, table) or f"table {table} does not have it"
     counters, seconds, fell = _counted(boot, database, recording, counted)
     lacks = _why_not(last, database, "vm_counters") if counted != RECORDED else ""
@@ -146,10 +146,10 @@ def _counted(
     boot: list[Bundle], database: Database, recording: Recorded, counted: str
 ) -> tuple[dict[str, int], float | None, set[str]]:
     """Counters, in how many seconds they were counted, and those that fell meanwhile."""
-    counters = _counters(database)
+    counters = dict(_asked(database, COUNTERS))
     seconds: float | None
     if counted == BETWEEN:
-        before = _counters(open_database(boot[0], ASKED))
+        before = dict(_asked(open_database(boot[0], ASKED), COUNTERS))
         seconds = _seconds(boot)
         counters = {name: n - before[name] for name, n in counters.items() if name in before}
     elif counted == RECORDED:
@@ -204,22 +204,12 @@ def _why_not(bundle: Bundle, database: Database, table: str) -> str:
     return f"table {table} is not there{why}"
 
 
-def _number(database: Database, sql: str) -> Any:
-    """The number that a query gives; None where the bundle lacks what it needs."""
+def _asked(database: Database, sql: str) -> list[Any]:
+    """The rows of a query; none where the bundle lacks what it needs."""
     try:
-        (number,) = database.connection.execute(sql).fetchone() or (None,)
+        return database.connection.execute(sql).fetchall()
     except duckdb.Error:
-        return None
-    return number
-
-
-def _counters(database: Database) -> dict[str, int]:
-    """The kernel's counters since boot."""
-    try:
-        found = database.connection.execute(COUNTERS).fetchall()
-    except duckdb.Error:
-        return {}
-    return dict(found)
+        return []
 
 
 def groups_of(hosts: Sequence[Measured]) -> list[Group]:

@@ -42,12 +42,12 @@ class TestFreeLists:
         after = lists(
             ("Normal", "Movable", 0, 90), ("Normal", "HighAtomic", 9, 40), ("DMA", "Movable", 0, 7)
         )
-        (grid,), same = free_lists(before, after, 4096)
-        assert (same, grid.zone) == (1, "Normal")
-        assert (grid.before, grid.after) == (100 + 40 * 512, 90 + 40 * 512)
+        ((_, zone, lines, *free),), same = free_lists(before, after, 4096)
+        assert (same, zone) == (1, "Normal")
+        assert free == [100 + 40 * 512, 90 + 40 * 512]
         cells = {
             (migratetype, order): (blocks, pages, look)
-            for migratetype, cells, _ in grid.lines
+            for migratetype, cells, _ in lines
             for order, blocks, pages, look in cells
         }
         assert cells == {
@@ -62,7 +62,7 @@ class TestFreeLists:
     def test_the_zone_that_differs_most_is_first(self) -> None:
         before = lists(("DMA", "Movable", 0, 5), ("Normal", "Movable", 9, 9))
         after = lists(("DMA", "Movable", 0, 6), ("Normal", "Movable", 9, 7))
-        assert [grid.zone for grid in free_lists(before, after, None)[0]] == ["Normal", "DMA"]
+        assert [zone for _, zone, *_ in free_lists(before, after, None)[0]] == ["Normal", "DMA"]
 
     @pytest.mark.parametrize("order", [-1, 60])
     def test_an_order_that_cannot_be_is_an_error(self, order: int) -> None:
@@ -72,9 +72,9 @@ class TestFreeLists:
     def test_real_ones_add_up(self) -> None:
         rows = list(Bundle(REAL).rows("free_blocks"))
         less = [row | {"blocks": row["blocks"] // 2} for row in rows]
-        for grid in free_lists(rows, less, 4096)[0]:
-            *lines, whole = [pages for *_, pages in grid.lines]
-            assert sum(lines) == whole == grid.after - grid.before
+        for _, _, lines, was, now in free_lists(rows, less, 4096)[0]:
+            *of_types, whole = [pages for *_, pages in lines]
+            assert sum(of_types) == whole == now - was
         assert free_lists(rows, rows, 4096)[0] == []
 
 
