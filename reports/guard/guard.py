@@ -29,7 +29,7 @@ from mmscope.reports.guard.cgroup_events import CgroupEvents
 from mmscope.reports.guard.history import History
 from mmscope.reports.guard.kernel_messages import KernelMessages
 from mmscope.reports.guard.trigger import Trigger, load
-from mmscope.reports.watch.openmetrics import Family, Points, expose
+from mmscope.reports.watch.openmetrics import Family, Points, expose, with_last
 from mmscope.reports.watch.sample_log import FORMAT
 from mmscope.reports.watch.samples import Sample, Sampler, host_target, thp_order
 
@@ -210,8 +210,7 @@ class Guard:
                 say(f"trigger {name}: {why}")
         self.failed = failed
         self._see_to_captures()
-        kept = {n: self.shown[n] for n in ("thp_free", "reserve") if n in self.shown}
-        self.shown = kept | sample
+        self.shown = with_last(self.shown, sample)
         if self.args.openmetrics:
             try:
                 expose(self.args.openmetrics, self.shown, self.page_size, self.metrics())

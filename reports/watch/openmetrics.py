@@ -27,6 +27,7 @@ Points = Sequence[tuple[Mapping[str, object], int | float]]  # labels, value
 Family = tuple[str, str, str, str, Points]  # name, kind, unit, help
 
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+SELDOM_READ = ("thp_free", "reserve")
 PLACE = ("node", "zone")
 ZONE = [c.name for c in columns(ZoneLevel)][1:]  # as a sample has it
 
@@ -176,6 +177,11 @@ def _zones(sample: Sample, page_size: int) -> list[Family]:
             ],
         ),
     ]
+
+
+def with_last(shown: Sample, sample: Sample) -> Sample:
+    """A sample, with what is not read each time as it was when it last was."""
+    return {name: shown[name] for name in SELDOM_READ if name in shown} | sample
 
 
 def expose(path: Path, sample: Sample, page_size: int, more: Iterable[Family] = ()) -> None:

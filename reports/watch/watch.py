@@ -30,13 +30,11 @@ from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings_said import print_findings
 from mmscope.reports.watch import page_owner, watch_tables
-from mmscope.reports.watch.openmetrics import expose
+from mmscope.reports.watch.openmetrics import expose, with_last
 from mmscope.reports.watch.sample_log import NAME, SampleLog, lock
 from mmscope.reports.watch.samples import Sampler, host_target, thp_order
 
 STACKS_FOLDER = "page_owner_stacks"
-# Read less often than the rest.
-KEPT = ("thp_free", "reserve")
 # A copy of page_owner's counts that is a larger part of the limit leaves no room for a series.
 COPY_SHARE = 1 / 8
 
@@ -197,8 +195,7 @@ def _sample(
             row |= {"number": number, "cpu_total": round(time.process_time() - cpu, 6)}
             log.add(row, copy)
             if args.openmetrics:
-                # What is not read each time is as it was when it last was.
-                shown = {name: shown[name] for name in KEPT if name in shown} | row
+                shown = with_last(shown, row)
                 try:
                     expose(Path(args.openmetrics), shown, page_size)
                     failed = False
