@@ -266,17 +266,21 @@ def _compared(
 ) -> Group:
     """Both sides' hosts that have a number."""
     a, b = values
-    sides: list[Any] = []
-    for of_side, whole in zip(values, together, strict=True):
-        spread: tuple[float | None, ...] = (None, None, None, None)
-        if of_side:
-            spread = statistics.median(of_side), min(of_side), max(of_side), whole
-        sides += [len(of_side), *spread]
     difference = statistics.median(b) - statistics.median(a) if a and b else None
     apart = by_chance = None
     if len(a) > 1 and len(b) > 1:  # of single hosts it would only say that they differ
         apart, by_chance = max(a) < min(b) or max(b) < min(a), chance(a, b)
+    sides = *_side(a, together[0]), *_side(b, together[1])
     return Group(measure, unit, *sides, difference, apart, by_chance, None, None, None)
+
+
+def _side(
+    values: list[float], together: float | None
+) -> tuple[int, float | None, float | None, float | None, float | None]:
+    """Hosts of a side, their median, lowest, highest, and all together."""
+    if not values:
+        return 0, None, None, None, None
+    return len(values), statistics.median(values), min(values), max(values), together
 
 
 def _all(measure: Column, hosts: Sequence[Host]) -> float | None:
