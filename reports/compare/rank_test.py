@@ -13,6 +13,7 @@ Cannot know: whether the hosts were dealt to the groups by chance.
 
 import itertools
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 LEVEL = 0.05  # of what is said to differ, so much may be chance
@@ -22,17 +23,8 @@ MAX_EXACT = 40
 
 def ranks(values: Sequence[float]) -> list[int]:
     """Twice the rank of each value: those that are equal share theirs."""
-    order = sorted(range(len(values)), key=lambda number: values[number])
-    found = [0] * len(values)
-    begin = 0
-    while begin < len(order):
-        end = begin
-        while end < len(order) and values[order[end]] == values[order[begin]]:
-            end += 1
-        for number in order[begin:end]:
-            found[number] = begin + 1 + end
-        begin = end
-    return found
+    ordered = sorted(values)
+    return [bisect_left(ordered, value) + 1 + bisect_right(ordered, value) for value in values]
 
 
 def chance(a: Sequence[float], b: Sequence[float]) -> float | None:

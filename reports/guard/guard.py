@@ -29,7 +29,7 @@ from mmscope.reports.guard.cgroup_events import CgroupEvents
 from mmscope.reports.guard.history import History
 from mmscope.reports.guard.kernel_messages import KernelMessages
 from mmscope.reports.guard.trigger import Trigger, load
-from mmscope.reports.watch.openmetrics import Family, Points, expose, with_last
+from mmscope.reports.watch.openmetrics import Metrics, Points, expose, with_last
 from mmscope.reports.watch.sample_log import FORMAT
 from mmscope.reports.watch.samples import Sample, Sampler, host_target, thp_order
 
@@ -326,50 +326,24 @@ class Guard:
         self.not_before[""] = now + self.args.distance
         return True
 
-    def metrics(self) -> list[Family]:
+    def metrics(self) -> Metrics:
         """Guard's own metrics, beside those of its last sample."""
 
         def by_trigger(counts: Mapping[str, float]) -> Points:
             return [({"trigger": name}, value) for name, value in counts.items()]
 
         times = os.times()
-        return [
-            (
-                *("mmscope_guard_fired", "counter", ""),
-                "Samples in which a trigger's time had come, captured or not.",
-                by_trigger(self.fired),
-            ),
-            (
-                *("mmscope_guard_captures", "counter", ""),
-                "Captures that were begun and have ended.",
-                by_trigger(self.captured),
-            ),
-            (
-                *("mmscope_guard_captures_cut_short", "counter", ""),
-                "Captures that ended before they were whole.",
-                by_trigger(self.cut_short),
-            ),
-            (
-                *("mmscope_guard_last_capture_timestamp_seconds", "gauge", "seconds"),
-                "When the last capture ended.",
-                by_trigger(self.last_capture),
-            ),
-            (
-                *("mmscope_guard_failed_triggers", "gauge", ""),
-                "Triggers whose query fails.",
-                [({}, len(self.failed))],
-            ),
-            (
-                *("mmscope_guard_resident_bytes", "gauge", "bytes"),
-                "Memory of the resident.",
-                [({}, size) for size in _resident_bytes()],
-            ),
-            (
-                *("mmscope_guard_capture_cpu_seconds", "counter", "seconds"),
-                "CPU time of captures that have ended.",
-                [({}, round(times.children_user + times.children_system, 3))],
-            ),
-        ]
+        return {
+            "guard_fired": by_trigger(self.fired),
+            "guard_captures": by_trigger(self.captured),
+            "guard_captures_cut_short": by_trigger(self.cut_short),
+            "guard_last_capture_timestamp_seconds": by_trigger(self.last_capture),
+            "guard_failed_triggers": [({}, len(self.failed))],
+            "guard_resident_bytes": [({}, size) for size in _resident_bytes()],
+            "guard_capture_cpu_seconds": [
+                ({}, round(times.children_user + times.children_system, 3))
+            ],
+        }
 
     def end(self) -> None:
         """End what is being captured; what it has by now stays."""

@@ -24,15 +24,64 @@ from mmscope.reports.rows.watch_rows import ZoneLevel
 from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Sample
 
 Points = Sequence[tuple[Mapping[str, object], int | float]]  # labels, value
-Family = tuple[str, str, str, str, Points]  # name, kind, unit, help
+Metrics = Mapping[str, Points]
 
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 SELDOM_READ = ("thp_free", "reserve")
 PLACE = ("node", "zone")
 ZONE = [c.name for c in columns(ZoneLevel)][1:]  # as a sample has it
+# Kind, unit, help; in the order in which they are written.
+DECLARED = {
+    "vm_events": ("counter", "", "Counters of /proc/vmstat, in their own units."),
+    "pressure_stall_seconds": (
+        *("counter", "seconds"),
+        "Time that tasks waited for memory (PSI): some of them, or all that could run (full).",
+    ),
+    "memory_bytes": ("gauge", "bytes", "Levels of /proc/meminfo."),
+    "thp_free_blocks": (
+        *("gauge", ""),
+        "Free memory in blocks of THP size and larger, in THP sizes, by migratetype; "
+        "as of the last reading.",
+    ),
+    "zone_free_bytes": (
+        *("gauge", "bytes"),
+        "Free memory of the zone, the HighAtomic reserve included.",
+    ),
+    "zone_managed_bytes": (
+        *("gauge", "bytes"),
+        "Memory that the page allocator has in the zone.",
+    ),
+    "zone_watermark_bytes": ("gauge", "bytes", "Watermarks of the zone, without the boost."),
+    "zone_highatomic_reserved_bytes": (
+        *("gauge", "bytes"),
+        "Memory in HighAtomic pageblocks of the zone.",
+    ),
+    "ksm_events": ("counter", "", "Counters of /sys/kernel/mm/ksm."),
+    "ksm_pages": ("gauge", "", "Levels of /sys/kernel/mm/ksm."),
+    "ksm_stable_nodes": ("gauge", "", "Levels of /sys/kernel/mm/ksm."),
+    "ksm_profit_bytes": (
+        *("gauge", "bytes"),
+        "Memory that KSM saves, less its own (general_profit).",
+    ),
+    "watch_sample_timestamp_seconds": ("gauge", "seconds", "When this sample was taken."),
+    "watch_samples": ("counter", "", "Samples taken."),
+    "watch_cpu_seconds": ("counter", "seconds", "CPU time that taking samples took."),
+    "watch_unread_sources": ("gauge", "", "Sources that could not be read."),
+    # Of mmscope guard itself.
+    "guard_fired": (
+        *("counter", ""),
+        "Samples in which a trigger's time had come, captured or not.",
+    ),
+    "guard_captures": ("counter", "", "Captures that were begun and have ended."),
+    "guard_captures_cut_short": ("counter", "", "Captures that ended before they were whole."),
+    "guard_last_capture_timestamp_seconds": ("gauge", "seconds", "When the last capture ended."),
+    "guard_failed_triggers": ("gauge", "", "Triggers whose query fails."),
+    "guard_resident_bytes": ("gauge", "bytes", "Memory of the resident."),
+    "guard_capture_cpu_seconds": ("counter", "seconds", "CPU time of captures that have ended."),
+}
 
 
-def text(sample: Sample, page_size: int, *, prometheus: bool, more: Iterable[Family] = ()) -> str:
+def text(sample: Sample, page_size: int, *, prometheus: bool, more: Metrics | None = None) -> str:
     """
     A sample as text.
 
@@ -41,9 +90,11 @@ def text(sample: Sample, page_size: int, *, prometheus: bool, more: Iterable[Fam
     :param more: metrics that are not of the sample.
     """
     lines = []
-    for name, kind, unit, help, points in (*_families(sample, page_size), *more):
-        if not points:
+    metrics = {**_metrics(sample, page_size), **(more or {})}
+    for name, (kind, unit, help) in DECLARED.items():
+        if not (points := metrics.get(name)):
             continue
+        name = f"mmscope_{name}"
         of_samples = f"{name}_total" if kind == "counter" else name
         declared = of_samples if prometheus else name
         lines.append(f"# HELP {declared} {help}")
@@ -64,67 +115,9 @@ def _label(name: str, value: object) -> str:
     return f'{name}="{said.translate(ESCAPES)}"'
 
 
-def _families(sample: Sample, page_size: int) -> list[Family]:
+def _metrics(sample: Sample, page_size: int) -> Metrics:
     """The metrics of a sample."""
     ksm = sample.get("ksm", {})
-
-    def named(values: Mapping[str, int], names: Iterable[str] | None = None) -> Points:
-        chosen = values if names is None else [name for name in names if name in values]
-        return [({"name": name}, values[name]) for name in chosen]
-
-    def levels(unit: str) -> Points:
-        return named(ksm, [name for name, of in KSM_LEVELS.items() if of == unit])
-
-    return [
-        (
-            *("mmscope_vm_events", "counter", ""),
-            "Counters of /proc/vmstat, in their own units.",
-            named(sample.get("vmstat", {})),
-        ),
-        (
-            *("mmscope_pressure_stall_seconds", "counter", "seconds"),
-            "Time that tasks waited for memory (PSI): some of them, or all that could run (full).",
-            [({"kind": kind}, total / 1e6) for kind, (*_, total) in sample.get("psi", {}).items()],
-        ),
-        (
-            *("mmscope_memory_bytes", "gauge", "bytes"),
-            "Levels of /proc/meminfo.",
-            named(sample.get("meminfo", {})),
-        ),
-        *_zones(sample, page_size),
-        (
-            *("mmscope_ksm_events", "counter", ""),
-            "Counters of /sys/kernel/mm/ksm.",
-            named(ksm, KSM_EVENTS),
-        ),
-        ("mmscope_ksm_pages", "gauge", "", "Levels of /sys/kernel/mm/ksm.", levels("pages")),
-        ("mmscope_ksm_stable_nodes", "gauge", "", "Levels of /sys/kernel/mm/ksm.", levels("")),
-        (
-            *("mmscope_ksm_profit_bytes", "gauge", "bytes"),
-            "Memory that KSM saves, less its own (general_profit).",
-            [({}, ksm["general_profit"])] if "general_profit" in ksm else [],
-        ),
-        (
-            *("mmscope_watch_sample_timestamp_seconds", "gauge", "seconds"),
-            "When this sample was taken.",
-            [({}, sample["wall"])],
-        ),
-        ("mmscope_watch_samples", "counter", "", "Samples taken.", [({}, sample["number"])]),
-        (
-            *("mmscope_watch_cpu_seconds", "counter", "seconds"),
-            "CPU time that taking samples took.",
-            [({}, sample["cpu_total"])],
-        ),
-        (
-            *("mmscope_watch_unread_sources", "gauge", ""),
-            "Sources that could not be read.",
-            [({}, len(sample["unread"]))],
-        ),
-    ]
-
-
-def _zones(sample: Sample, page_size: int) -> list[Family]:
-    """The metrics of the zones."""
     zones = [dict(zip(ZONE, row, strict=True)) for row in sample.get("zones", ())]
     reserve = {tuple(place): pages for *place, pages in sample.get("reserve", ())}
     reserve |= {
@@ -133,50 +126,49 @@ def _zones(sample: Sample, page_size: int) -> list[Family]:
         if (pages := zone["highatomic_reserved_pages"]) is not None
     }
 
-    def of_zones(what: str) -> Points:
-        return [({name: zone[name] for name in PLACE}, zone[what] * page_size) for zone in zones]
+    def named(values: Mapping[str, int], names: Iterable[str] | None = None) -> Points:
+        chosen = values if names is None else [name for name in names if name in values]
+        return [({"name": name}, values[name]) for name in chosen]
 
-    return [
-        (
-            *("mmscope_thp_free_blocks", "gauge", ""),
-            "Free memory in blocks of THP size and larger, in THP sizes, by migratetype; "
-            "as of the last reading.",
-            [
-                ({"node": node, "zone": zone, "migratetype": migratetype or "unknown"}, blocks)
-                for node, zone, migratetype, blocks, _ in sample.get("thp_free", ())
-            ],
+    def levels(unit: str) -> Points:
+        return named(ksm, [name for name, of in KSM_LEVELS.items() if of == unit])
+
+    def of_zones(columns: Mapping[str, Mapping[str, str]]) -> Points:
+        """Columns of the zones, each with labels beside the zone's."""
+        return [
+            ({name: zone[name] for name in PLACE} | labels, zone[column] * page_size)
+            for zone in zones
+            for column, labels in columns.items()
+        ]
+
+    return {
+        "vm_events": named(sample.get("vmstat", {})),
+        "pressure_stall_seconds": [
+            ({"kind": kind}, total / 1e6) for kind, (*_, total) in sample.get("psi", {}).items()
+        ],
+        "memory_bytes": named(sample.get("meminfo", {})),
+        "thp_free_blocks": [
+            ({"node": node, "zone": zone, "migratetype": migratetype or "unknown"}, blocks)
+            for node, zone, migratetype, blocks, _ in sample.get("thp_free", ())
+        ],
+        "zone_free_bytes": of_zones({"free_pages": {}}),
+        "zone_managed_bytes": of_zones({"managed_pages": {}}),
+        "zone_watermark_bytes": of_zones(
+            {f"wmark_{name}": {"watermark": name} for name in ("min", "low", "high")}
         ),
-        (
-            *("mmscope_zone_free_bytes", "gauge", "bytes"),
-            "Free memory of the zone, the HighAtomic reserve included.",
-            of_zones("free_pages"),
-        ),
-        (
-            *("mmscope_zone_managed_bytes", "gauge", "bytes"),
-            "Memory that the page allocator has in the zone.",
-            of_zones("managed_pages"),
-        ),
-        (
-            *("mmscope_zone_watermark_bytes", "gauge", "bytes"),
-            "Watermarks of the zone, without the boost.",
-            [
-                (
-                    {**{n: zone[n] for n in PLACE}, "watermark": mark},
-                    zone[f"wmark_{mark}"] * page_size,
-                )
-                for zone in zones
-                for mark in ("min", "low", "high")
-            ],
-        ),
-        (
-            *("mmscope_zone_highatomic_reserved_bytes", "gauge", "bytes"),
-            "Memory in HighAtomic pageblocks of the zone.",
-            [
-                (dict(zip(PLACE, place, strict=True)), pages * page_size)
-                for place, pages in reserve.items()
-            ],
-        ),
-    ]
+        "zone_highatomic_reserved_bytes": [
+            (dict(zip(PLACE, place, strict=True)), pages * page_size)
+            for place, pages in reserve.items()
+        ],
+        "ksm_events": named(ksm, KSM_EVENTS),
+        "ksm_pages": levels("pages"),
+        "ksm_stable_nodes": levels(""),
+        "ksm_profit_bytes": [({}, ksm["general_profit"])] if "general_profit" in ksm else [],
+        "watch_sample_timestamp_seconds": [({}, sample["wall"])],
+        "watch_samples": [({}, sample["number"])],
+        "watch_cpu_seconds": [({}, sample["cpu_total"])],
+        "watch_unread_sources": [({}, len(sample["unread"]))],
+    }
 
 
 def with_last(shown: Sample, sample: Sample) -> Sample:
@@ -184,7 +176,7 @@ def with_last(shown: Sample, sample: Sample) -> Sample:
     return {name: shown[name] for name in SELDOM_READ if name in shown} | sample
 
 
-def expose(path: Path, sample: Sample, page_size: int, more: Iterable[Family] = ()) -> None:
+def expose(path: Path, sample: Sample, page_size: int, more: Metrics | None = None) -> None:
     """
     Write a sample so that its name always holds a whole one, readable by anybody.
 

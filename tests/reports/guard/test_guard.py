@@ -32,6 +32,7 @@ from mmscope.reports.guard import capture, captures, events, index_page
 from mmscope.reports.guard.capture import LOCK, Settings, process
 from mmscope.reports.guard.guard import Guard
 from mmscope.reports.guard.trigger import load
+from mmscope.reports.watch import openmetrics
 from mmscope.reports.watch.samples import host_target
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m\"'&amp;{{x}}"
@@ -400,7 +401,8 @@ def test_a_command_that_a_signal_ended_is_said(
 def test_its_own_metrics_are_by_trigger(tmp_path: Path) -> None:
     guard = resident(tmp_path)
     guard.captured["oom-kill"] += 1
-    found = {name: points for name, _, _, _, points in guard.metrics()}
-    assert found["mmscope_guard_captures"] == [({"trigger": "oom-kill"}, 1)]
-    assert found["mmscope_guard_failed_triggers"] == [({}, 0)]
+    found = guard.metrics()
+    assert found["guard_captures"] == [({"trigger": "oom-kill"}, 1)]
+    assert found["guard_failed_triggers"] == [({}, 0)]
+    assert found.keys() <= openmetrics.DECLARED.keys()
     guard.end()
