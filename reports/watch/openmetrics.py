@@ -133,7 +133,7 @@ def _metrics(sample: Sample, page_size: int) -> Metrics:
     def levels(unit: str) -> Points:
         return named(ksm, [name for name, of in KSM_LEVELS.items() if of == unit])
 
-    def of_zones(columns: Mapping[str, Mapping[str, str]]) -> Points:
+    def of_zones(columns: Mapping[str, dict[str, str]]) -> Points:
         """Columns of the zones, each with labels beside the zone's."""
         return [
             ({name: zone[name] for name in PLACE} | labels, zone[column] * page_size)
