@@ -63,8 +63,14 @@ def free_lists(before: Rows, after: Rows, page_size: int | None) -> tuple[list[G
         )
         lines.append(_line(None, orders, sums, page_size))
         grids.append((*place, lines, was, now))
-    grids.sort(key=lambda grid: -sum(abs(pages) for *_, pages in grid[2]))
+    grids.sort(key=_changed, reverse=True)
     return grids, same
+
+
+def _changed(grid: Grid) -> int:
+    """Pages by which the lists of a zone differ."""
+    _, _, lines, _, _ = grid
+    return sum(abs(pages) for *_, pages in lines)
 
 
 def _lists(rows: Rows) -> Counter[tuple[int, str, str, int]]:

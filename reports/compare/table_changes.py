@@ -380,8 +380,8 @@ def _changes(connection: duckdb.DuckDBPyConnection, table: TableChanges) -> list
     changes = []
     for values in cursor.fetchall():
         row = dict(zip(names, values, strict=True))
-        pairs = [(c, row[f"old {c.name}"], row[f"new {c.name}"]) for c in table.compared]
-        both = row["#change"] not in ("new", "gone")
+        both = table.compared if row["#change"] not in ("new", "gone") else []
+        pairs = [(c, row[f"old {c.name}"], row[f"new {c.name}"]) for c in both]
         changes.append(
             Change(
                 row["#change"],
@@ -389,7 +389,7 @@ def _changes(connection: duckdb.DuckDBPyConnection, table: TableChanges) -> list
                 row["#before"],
                 row["#after"],
                 row["#difference"],
-                [pair for pair in pairs if both and pair[1] != pair[2]],
+                [(c, was, now) for c, was, now in pairs if was != now],
                 bool(row["#counted"]),
             )
         )

@@ -16,10 +16,11 @@ from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.reports.guard.captures import Incident, captures, write
 from mmscope.reports.guard.trigger import SEVERITIES
 
-TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
-# Without the line of the license; not Jinja's, but Python's format.
+TEMPLATES = Path(__file__).resolve().parent.parent.parent / "templates"
+LICENSE = "{# SPDX-License-Identifier: LGPL-2.1-or-later #}\n"
+# Not Jinja's, but Python's format.
 STYLE, PAGE = (
-    (TEMPLATES / f"incidents.{kind}").read_text("utf-8").partition("\n")[2]
+    (TEMPLATES / f"incidents.{kind}").read_text("utf-8").removeprefix(LICENSE)
     for kind in ("css", "html")
 )
 # Of STYLE, base64; a test holds it. hashlib would take 4 MiB of the resident, for OpenSSL.

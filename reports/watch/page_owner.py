@@ -242,6 +242,10 @@ def _most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
 def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, list[tuple[Any, ...]]]]:
     """(name, title, row type, rows) of what only ``page_owner`` has."""
 
+    def task(key: tuple[int, int, bytes]) -> tuple[Any, ...]:
+        pid, tgid, comm = key
+        return pid, tgid, text(comm)
+
     def texts(key: tuple[bytes, ...]) -> tuple[Any, ...]:
         return tuple(map(text, key))
 
@@ -249,7 +253,7 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, list[tuple[Any, .
     tables: tuple[tuple[str, str, type, Any, Callable[[Any], tuple[Any, ...]], Any], ...] = (
         (
             *("page_owner_tasks", "Pages by task", rows.PageOwnerTask, tally["tasks"]),
-            lambda key: (*key[:2], text(key[2])),
+            task,
             (None, None, OTHER_TASKS),
         ),
         (
@@ -293,10 +297,10 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, list[tuple[Any, .
 
 
 COUNTED = ("pages", "allocations", "first_ts", "last_ts")
-SORTS: dict[str, Callable[[list[Any]], int]] = {
-    "pages": lambda counted: -counted[0],
-    "times": lambda counted: -counted[1],
-    "ts": lambda counted: counted[2] or 0,
+SORTS: dict[str, Callable[[int, int, int | None, int | None], int]] = {
+    "pages": lambda pages, times, first, last: -pages,
+    "times": lambda pages, times, first, last: -times,
+    "ts": lambda pages, times, first, last: first or 0,
 }
 
 
@@ -322,7 +326,7 @@ def culled_rows(
             cells.append(value)
         found.append((cells, [*counted]))
     if sort in SORTS:
-        found.sort(key=lambda culled: SORTS[sort](culled[1]))
+        found.sort(key=lambda culled: SORTS[sort](*culled[1]))
     else:
         at = selection.cull.index(sort)
         found.sort(key=lambda culled: (culled[0][at] is None, culled[0][at]))

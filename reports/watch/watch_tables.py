@@ -290,7 +290,8 @@ def stalls(samples: Samples) -> Iterator[PsiStall]:
             stall = share = period = None
             if before and kind in before["psi"]:
                 passed = sample["psi_at"] - before["psi_at"]
-                lost = (total - before["psi"][kind][3]) / 1e6
+                *_, was = before["psi"][kind]
+                lost = (total - was) / 1e6
                 if passed > 0 and lost >= 0:
                     stall, share, period = round(lost, 6), round(lost / passed, 6), round(passed, 6)
             yield PsiStall(time, kind, avg10, stall, share, period)
