@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mmscope.drgn.owners import page_owner as rows
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.amounts import aligned, percent, share, size
 from mmscope.drgn.tables.hostile_text import visible
@@ -175,6 +174,9 @@ def write_tables(
     writer: Writer, series: Series, page_size: int | None, *, seconds: float
 ) -> tuple[SectionResult, list[tuple[int, int]], list[Growth]]:
     """Write everything about page_owner; returns the section, the stacks and their growth."""
+    # The probe's file, which has drgn: taking samples does without.
+    from mmscope.drgn.owners import page_owner as rows
+
     begin = time.monotonic()
     stacks, growth = stacks_of(series), growth_of(series)
 
@@ -241,6 +243,7 @@ def _most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
 
 def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, list[tuple[Any, ...]]]]:
     """(name, title, row type, rows) of what only ``page_owner`` has."""
+    from mmscope.drgn.owners import page_owner as rows
 
     def task(key: tuple[int, int, bytes]) -> tuple[Any, ...]:
         pid, tgid, comm = key
