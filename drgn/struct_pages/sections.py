@@ -41,11 +41,11 @@ def vmemmap_from_memory(memory: Memory) -> Found:
             found,
             f"{scan.unmapped_sections:,} sections have struct pages that nothing maps",
         )
-    if scan.stray_entries:
+    if scan.stray:
         disagreement(
             memory,
             found,
-            f"{scan.stray_entries:,} entries map struct pages of sections that are not there",
+            f"{scan.stray:,} entries map struct pages of sections that are not there",
         )
     found.add(VMEMMAP_MAPPINGS, scan.mappings)
     found.add(VMEMMAP_ZONES, scan.zones)
@@ -66,7 +66,7 @@ def hugetlb_from_memory(memory: Memory) -> Found:
         raise Absent("the kernel has no hugetlb pools (CONFIG_HUGETLB_PAGE)")
     cost = struct_page_cost(memory)
     rows, checks = cost.pools()
-    gaps = cost.huge_pages.gaps.bytes
+    gaps = cost.huge_gaps.bytes
     found = Found(notes=_vmemmap_notes(cost), unreadable_bytes=gaps + cost.scan.gaps.bytes)
     if gaps:
         found.notes.append(
@@ -112,7 +112,8 @@ def device_pagemaps_from_files(files: Files) -> Found:
 def memory_metadata_from_memory(memory: Memory) -> Found:
     cost = struct_page_cost(memory)
     found = Found(
-        notes=_vmemmap_notes(cost), unreadable_bytes=cost.scan.gaps.bytes + cost.origin_gaps
+        notes=_vmemmap_notes(cost),
+        unreadable_bytes=cost.scan.gaps.bytes + cost.origin_gaps.bytes,
     )
     rows = cost.metadata() + _shadow_parts(memory, found)
     remainder = [row for row in rows if row.part.startswith("remainder") and row.bytes]
@@ -129,7 +130,8 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
             )
     if not any(row.part.startswith("remainder") for row in rows):
         found.remarks.append("this kernel does not count what struct pages take (6.12 and later)")
-    if nodes := cost.logged.nodes:
+    _, nodes = cost.logged
+    if nodes:
         times = ", ".join(f"node {node} {ms:,} ms" for node, ms in sorted(nodes.items()))
         found.remarks.append(
             f"by the kernel's log, struct pages left for later while it booted took: {times}, by "

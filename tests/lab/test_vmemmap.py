@@ -561,7 +561,7 @@ def test_without_huge_pages_no_struct_page_is_read(
 
     monkeypatch.setattr(hugetlb, "for_each_hstate", lambda prog: iter(()))
     cost = scan_struct_page_cost(lab.prog)
-    assert len(cost.huge_pages.pfns) == 0 and cost.pools() == ([], [])
+    assert len(cost.huge_pages) == 0 and cost.pools() == ([], [])
     assert {row.level for row in cost.scan.mappings} == {"pud", "pmd", "pte"}
 
 
