@@ -108,7 +108,7 @@ def test_sums_by_zone_section_and_level_are_the_same(
         read_only = sum(row.read_only_entries for row in scan.mappings) * PAGE
         assert sum(row.read_only_bytes for row in scan.zones) == read_only
         assert (read_only > 0) is has_hvo(lab)
-        assert (scan.unmapped_sections, scan.stray_entries, scan.gaps.bytes) == (0, 0, 0)
+        assert (scan.unmapped_sections, scan.stray, scan.gaps.bytes) == (0, 0, 0)
 
 
 def test_zones_have_the_struct_pages_of_the_pages_they_span(vmemmap_lab: StructPagesLab) -> None:

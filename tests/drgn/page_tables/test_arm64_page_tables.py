@@ -35,7 +35,6 @@ from mmscope.drgn.page_tables.page_table_formats import (
 )
 from mmscope.drgn.page_tables.page_tables import PageTables, page_tables
 from mmscope.drgn.page_tables.swap_types import OTHER
-from mmscope.drgn.page_tables.table_descriptors import Descriptors
 from mmscope.drgn.processes.address_spaces import AddressSpaces, Process
 from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VmAreas
 from mmscope.drgn.reading.kernel_arrays import Gaps
@@ -346,9 +345,9 @@ def scanned(
         "page_table_format": memory.form, "read_vm_areas": areas, "process_roots": array(root),
         "memory_pages": 1 << 40, "_zero_pages": (array(), array()),
         "swap_kinds": np.full(64, OTHER, np.uint8),
-        "table_descriptors": Descriptors(
+        "table_descriptors": (
             0xFFFF_0000_0000_0000, 64, np.dtype([("deposited", word), ("shared", word)]), 1,
-            np.dtype([("next", word)]), 0,
+            np.dtype([("next", word)]),
         ),
     }  # fmt: skip
     for name, value in given.items():
