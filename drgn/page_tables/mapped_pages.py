@@ -178,8 +178,8 @@ class MappedPages:
         known: NDArray[np.bool_],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """
-        How often pages are mapped, 1 where a folio has one reference, and which of them the kernel
-        does not count: ``folio_precise_page_mapcount()`` (fs/proc/internal.h), ``page_mapcount()``
+        Mappings of each page, 1 where a folio has one reference, and which of them the kernel does
+        not count: ``folio_precise_page_mapcount()`` (fs/proc/internal.h), ``page_mapcount()``
         before.
 
         :param known: those whose count cannot be read are not known any more.
@@ -201,7 +201,7 @@ class MappedPages:
         return times, uncounted
 
     def _kinds(self, heads: NDArray[Any]) -> NDArray[np.int64]:
-        """What folios are: index of KINDS."""
+        """The kinds of folios, as indexes of KINDS."""
         backed = (heads["flags"] & self.swap_backed) != 0
         anon = (heads["mapping"] & np.uint64(1)) != 0
         return np.where(anon, 0, np.where(backed, KINDS.index("shmem"), KINDS.index("file")))
@@ -230,7 +230,7 @@ class MappedPages:
 
 
 def _entire_mapcount(prog: Program) -> int:
-    """Where the second page of a large folio has how often it is mapped as a whole."""
+    """Offset in the second page of a large folio of its count of mappings as a whole."""
     page = prog.type("struct page")
     if page.has_member("compound_mapcount"):
         return int(offsetof(page, "compound_mapcount"))

@@ -16,7 +16,7 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ Counted = tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]], Coun
 @dataclass
 class PageTableScan:
     """
-    What the page tables of all processes hold.
+    Contents of the page tables of all processes.
 
     :ivar largest: the processes with the most tables.
     :ivar sums: by process: SUMS, "tables" [process, level] and "kinds" [process, kind of PTE].
@@ -100,7 +100,7 @@ class PageTableScan:
     :ivar numbers: unreadable_tables, repeated_tables, dropped_tables, broken_deposits.
     :ivar absurd_charges: processes with more page tables than there is memory, by their count.
     :ivar mapped: who shares what is mapped, if that was asked for.
-    :ivar lost: processes that are left out, as their worker was killed.
+    :ivar lost: by process, whether its worker was killed: it is to be left out.
     """
 
     form: PageTableFormat
@@ -109,12 +109,12 @@ class PageTableScan:
     regions: NDArray[np.void]
     sums: dict[str, NDArray[np.int64]]
     totals: dict[str, NDArray[np.int64]]
+    lost: NDArray[np.bool_]
     gaps: Gaps
     damaged_vmas: int
     numbers: Counter[str] = field(default_factory=Counter)
     absurd_charges: int = 0
     mapped: MappedPages | None = None
-    lost: int = 0
 
     def all_gaps(self) -> list[Gaps]:
         return [self.gaps, *([self.mapped.gaps] if self.mapped is not None else [])]
@@ -128,7 +128,7 @@ class PageTableScan:
             gaps.bytes = 0
 
     def counted(self, part: slice) -> Counted:
-        """What a worker counted of some processes."""
+        """Counts of a worker, of some processes."""
         sums = {name: values[part] for name, values in self.sums.items()}
         return sums, self.totals, self.numbers, [gaps.bytes for gaps in self.all_gaps()]
 
@@ -143,32 +143,12 @@ class PageTableScan:
         for gaps, size in zip(self.all_gaps(), unread, strict=True):
             gaps.bytes += size
 
-    def leave_out(self, lost: NDArray[np.bool_]) -> None:
-        """Leave out processes that could not be read."""
-        kept, number, spaces = np.flatnonzero(~lost), np.cumsum(~lost) - 1, self.spaces
-        self.lost = len(lost) - len(kept)
-        self.spaces = replace(
-            spaces,
-            processes=[spaces.processes[at] for at in kept.tolist()],
-            addresses=spaces.addresses[kept],
-            columns=spaces.columns[kept],
-        )
-        self.sums.update({name: values[kept] for name, values in self.sums.items()})
-        places = [place for place, at in enumerate(self.largest) if not lost[at]]
-        here = ~lost[self.regions["owner"]]
-        for name in self.totals:
-            left = here if name.startswith("region") else [*places, len(self.largest)]
-            self.totals[name] = self.totals[name][left]
-        self.largest = [int(number[self.largest[place]]) for place in places]
-        self.regions = self.regions[here]
-        self.regions["owner"] = number[self.regions["owner"]]
-
 
 def words_of_lost(scan: PageTableScan) -> list[str]:
-    """That some processes are left out, and why."""
-    if not scan.lost:
+    """Words about processes that are left out."""
+    if not scan.lost.any():
         return []
-    missing = plural(scan.lost, "process is", "processes are")
+    missing = plural(int(scan.lost.sum()), "process is", "processes are")
     return [f"{missing} missing: who read their page tables {'; '.join(scan.gaps.died)}"]
 
 
@@ -250,6 +230,7 @@ def scan_page_tables(
         regions=regions,
         sums={name: np.zeros(count, np.int64) for name in SUMS},
         totals={name: np.zeros(shape, np.int64) for name, shape in shapes.items()},
+        lost=np.zeros(count, np.bool_),
         gaps=gaps,
         damaged_vmas=areas.damaged,
     )
@@ -306,31 +287,28 @@ def _walk_all(
         scan.clear()
         for part in parts:
             walk_part(part)
-        return scan.counted(_together(parts))
+        return scan.counted(_span(parts))
 
     parts = _parts(charged)
     if jobs > 1 and len(parts) > 1:
         split = np.array_split(np.array(parts, object), SHARES_A_JOB * jobs)
         shares = [list(share) for share in split if len(share)]
-        lost = np.zeros(len(spaces), np.bool_)
         with contextlib.suppress(NoProcessError):
             for share, result in zip(shares, in_workers(jobs, shares, work), strict=True):
-                part = _together(share)
+                part = _span(share)
                 if isinstance(result, Died):
-                    lost[part] = True
+                    scan.lost[part] = True
                     scan.gaps.died.append(result.how)
                 else:
                     scan.add(part, result)
                 report(int(charged[part].sum()))
-            if lost.any():
-                scan.leave_out(lost)
             return
     for part in parts:
         walk_part(part)
 
 
-def _together(parts: list[slice]) -> slice:
-    """Neighbours as one."""
+def _span(parts: list[slice]) -> slice:
+    """One slice of neighbouring ones."""
     return slice(parts[0].start, parts[-1].stop)
 
 
@@ -447,7 +425,7 @@ class _Reader:
             at, slots = np.divmod(some[kinds == PAGE], form.slots)
             addresses = chunk.slot_addresses(form.page_shift, at, slots)
             physical = form.physical(chunk.entries[at, slots], form.last)
-            self._share(owners[at], physical, addresses, 1)
+            self._take_mapped(owners[at], physical, addresses, 1)
             swapped = some[kinds == SWAP]
             scan.mapped.take_swap(owners[swapped // form.slots], *form.swap(flat[swapped]))
         # What each table has of each kind.
@@ -472,7 +450,7 @@ class _Reader:
         kinds: NDArray[np.uint8],
     ) -> None:
         """
-        Tell hugetlb's pages from others: on arm64 those of some sizes (64 KiB, with pages of
+        Mark the pages of hugetlb: on arm64 those of some sizes (64 KiB, with pages of
         16 KiB 2 MiB) are several contiguous entries of the last level.
         """
         form = self.form
@@ -551,7 +529,7 @@ class _Reader:
         # smaps and what adds it up take a PUD away (split_huge_pud()) before they could count it.
         if not larger:
             pages = 1 << (shift - form.page_shift)
-            self._share(owner[huge], physical[huge], addresses[huge], pages)
+            self._take_mapped(owner[huge], physical[huge], addresses[huge], pages)
         self._add("huge_zero", owner[zero])
         self._add("other_huge", owner[uncounted])
         self._add("hugetlb_bytes", owner[hugetlb], 1 << shift)
@@ -566,7 +544,7 @@ class _Reader:
             np.add.at(scan.totals["region_bytes"][:, REGION_KINDS.index(name)], here, 1 << shift)
         if level == form.last - 1:
             self._deposits(chunk, owners, distinct(np.concatenate([rows[~hugetlb], absent])))
-            self._shared(chunk, owners, distinct(rows[hugetlb]))
+            self._count_shared(chunk, owners, distinct(rows[hugetlb]))
         return used
 
     def _absent(self, level: int, owners: NDArray[np.int64], entries: NDArray[np.uint64]) -> None:
@@ -582,7 +560,7 @@ class _Reader:
     def _add(self, name: str, owners: NDArray[np.int64], each: NDArray[np.int64] | int = 1) -> None:
         np.add.at(self.scan.sums[name], owners, each)
 
-    def _share(
+    def _take_mapped(
         self,
         owners: NDArray[np.int64],
         physical: NDArray[np.uint64],
@@ -604,10 +582,10 @@ class _Reader:
         places = self.base + frames * self.size
         return read_scattered(self.prog, places, self.descriptors, self.scan.gaps)
 
-    def _shared(
+    def _count_shared(
         self, chunk: TableChunk, owners: NDArray[np.int64], rows: NDArray[np.int64]
     ) -> None:
-        """Which PMD tables with hugetlb pages several processes use."""
+        """Count the PMD tables with hugetlb pages that several processes use."""
         found, read = self._read_descriptors(chunk, rows)
         self._add("shared_pmds", owners[rows[read & (found["shared"] >= self.shared_from)]])
 
@@ -656,9 +634,3 @@ def _zero_pages(prog: Program, form: PageTableFormat) -> tuple[Any, Any]:
         valid = [pfn << form.page_shift for pfn in pfns if pfn < 1 << 52]
         found.append(np.array(valid, np.uint64))
     return found[0], found[1]
-
-
-if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
-
-    print_section("page_tables")

@@ -244,14 +244,14 @@ def _by_process(
     scan: PageTableScan, columns: Iterable[NDArray[Any]]
 ) -> Iterator[tuple[Process, tuple[int, ...]]]:
     """Each process with its number of each column, the one with the most tables first."""
-    order = by_size(scan.spaces)
+    order = [at for at in by_size(scan.spaces) if not scan.lost[at]]
     numbers = (column[order].tolist() for column in columns)
     processes = (scan.spaces.processes[at] for at in order)
     return zip(processes, zip(*numbers, strict=True), strict=True)
 
 
 def page_table_details(scan: PageTableScan) -> list[PageTableDetails]:
-    """What else is in the page tables of every process, in the same order."""
+    """The rest of what is in the page tables of every process, in the same order."""
     sums, kinds = scan.sums, scan.sums["kinds"]
     columns = (
         sums["vmas"],
@@ -277,7 +277,7 @@ def page_table_details(scan: PageTableScan) -> list[PageTableDetails]:
 
 
 def page_table_occupancy(scan: PageTableScan) -> list[PageTableOccupancy]:
-    """How full tables are: all of them, and those of the processes with the most."""
+    """Occupancy of all tables, and of those of the processes with the most."""
     filled = np.stack([scan.totals["filled"], scan.totals["filled_entries"]], axis=-1)
     names = [*(level.name for level in scan.form.levels), "deposited"]
     pids = [scan.spaces.processes[at].pid for at in scan.largest]
@@ -295,6 +295,8 @@ def page_table_regions(scan: PageTableScan) -> list[PageTableRegion]:
     """The address spaces of the processes with the most tables, and what is mapped how."""
     rows = []
     for owner in scan.largest:
+        if scan.lost[owner]:
+            continue
         for at in np.flatnonzero(scan.regions["owner"] == owner).tolist():
             _, start, end, vmas, mapped = scan.regions[at].tolist()
             sizes = scan.totals["region_bytes"][at].tolist()
@@ -322,7 +324,7 @@ STATUS = {
 
 def read_status(text: str) -> PageTables | None:
     """
-    What /proc/PID/status says of a process's page tables: how large they are, not what is in them.
+    Read /proc/PID/status for a process's page tables: how large they are, not what is in them.
 
     Its VmRSS may lag a little behind (since v6.2 by what each CPU has not folded in). Processes
     that share an address space look like those that do not.

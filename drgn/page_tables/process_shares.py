@@ -101,9 +101,14 @@ def process_shares(scan: PageTableScan) -> list[ProcessShare]:
         swapped = (sums["pss_swap"] >> PSS_SHIFT).tolist()
     rows = [
         ProcessShare(process.pid, process.comm, *numbers)
-        for process, *numbers in zip(
-            scan.spaces.processes, *(column.tolist() for column in columns), swapped, strict=True
+        for process, lost, *numbers in zip(
+            scan.spaces.processes,
+            scan.lost.tolist(),
+            *(column.tolist() for column in columns),
+            swapped,
+            strict=True,
         )
+        if not lost
     ]
     return sorted(rows, key=lambda row: (-row.pss_bytes, row.pid))
 

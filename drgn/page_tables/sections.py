@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The section about the page tables of processes."""
 
-from mmscope.drgn.page_tables.exit_cost import (
-    EXIT_COSTS,
-    dontneed_frees_tables,
-    exit_costs,
-)
+from mmscope.drgn.page_tables.exit_cost import EXIT_COSTS, dontneed_frees_tables, exit_costs
 from mmscope.drgn.page_tables.page_table_scan import scan_of, words_of_lost
 from mmscope.drgn.page_tables.page_tables import (
     PAGE_TABLE_DETAILS,
@@ -95,13 +91,7 @@ def page_tables_from_files(files: Files) -> Found:
 PAGE_TABLES_SECTION = Section(
     name="page_tables",
     title="Page tables",
-    tables=(
-        PAGE_TABLES,
-        PAGE_TABLE_DETAILS,
-        EXIT_COSTS,
-        PAGE_TABLE_OCCUPANCY,
-        PAGE_TABLE_REGIONS,
-    ),
+    tables=(PAGE_TABLES, PAGE_TABLE_DETAILS, EXIT_COSTS, PAGE_TABLE_OCCUPANCY, PAGE_TABLE_REGIONS),
     intro="""
 A page table takes a page of memory, however little is in it, and is in no process's RSS. It is
 not reclaimed: `munmap()` and the end of the process give it back. `MADV_DONTNEED` gives back the

@@ -323,7 +323,7 @@ def add_page_tables(prog: Program, where: Memmap, pages: HugePages, leaves: Leav
 
 
 def optimized_pages(pages: HugePages) -> NDArray[np.bool_]:
-    """Whose struct pages take less memory than they have addresses."""
+    """Mask of pages whose struct pages take less memory than they have addresses."""
     return np.asarray((pages["own"] >= 0) & (pages["own"] < pages["entries"]))
 
 

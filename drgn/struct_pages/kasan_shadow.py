@@ -76,7 +76,7 @@ def kasan_shadow(prog: Program) -> Frames:
 
 
 def _early_addresses(prog: Program) -> list[int]:
-    """Of the page of zeros and its tables, in the kernel's image; none without KASAN."""
+    """Addresses of the page of zeros and its tables, in the kernel's image; none without KASAN."""
     found: list[int] = []
     for name in EARLY:
         try:

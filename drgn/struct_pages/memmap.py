@@ -72,7 +72,7 @@ NO_FRAMES = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Memmap:
-    """Where the array is, and what it is of."""
+    """The array of struct pages: its place and its shape."""
 
     base: int  # address of the struct page of page frame 0
     page_bytes: int  # sizeof(struct page)
@@ -81,7 +81,7 @@ class Memmap:
 
     @property
     def section_bytes(self) -> int:
-        """Of the struct pages of a section."""
+        """Bytes of the struct pages of a section."""
         return self.sections.pages * self.page_bytes
 
 
@@ -121,7 +121,7 @@ def page_flags(
 
 def self_hosted(prog: Program, where: Memmap, frames: NDArray[np.int64]) -> NDArray[np.bool_]:
     """
-    Which of some frames of the vmemmap lie in the hot-added memory that they describe
+    Mask of those frames of the vmemmap that lie in the hot-added memory that they describe
     (``PG_vmemmap_self_hosted``: memory_hotplug.memmap_on_memory).
     """
     hosted = np.uint64(flag(prog, "PG_vmemmap_self_hosted"))

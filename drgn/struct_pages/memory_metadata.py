@@ -118,7 +118,7 @@ def frame_origins(
     gaps: Gaps,
 ) -> Counter[str]:
     """
-    Where the frames of some entries of the vmemmap come from, in bytes.
+    Bytes of the frames of some entries of the vmemmap, by where they come from.
 
     :param tails: of :func:`shared_tails`.
     """
@@ -206,7 +206,7 @@ def memory_about_memory(
 
 
 def shadow_parts(prog: Program, shadow: Frames) -> list[MetadataPart]:
-    """What KASAN's shadow takes; nothing where there is none."""
+    """KASAN's shadow and its tables; nothing where there are none."""
     total, page = present_bytes(prog), int(prog["PAGE_SIZE"].value_())
     return [
         MetadataPart(part, pages * page, _percent(pages * page, total), None, False)

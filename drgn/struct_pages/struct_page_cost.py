@@ -63,7 +63,7 @@ from mmscope.drgn.struct_pages.vmemmap_examples import (
 
 @dataclass
 class StructPageCost:
-    """What a walk found."""
+    """Results of the walk over the vmemmap."""
 
     prog: Program
     scan: VmemmapScan
@@ -108,7 +108,7 @@ class StructPageCost:
 
     @cached_property
     def logged(self) -> tuple[dict[int, list[int]], dict[int, int]]:
-        """What the kernel's log says of the time that struct pages took; nothing if it is lost."""
+        """Times that struct pages took, by the kernel's log; nothing if that is lost."""
         try:
             return logged_times(log_records(self.prog).records)
         except (FaultError, LookupError, ValueError):

@@ -141,62 +141,57 @@ ORIGINS = ("boot", "hotplug", "self-hosted", "device")
 UNKNOWN_ZONE = -1
 
 
-class SectionZones:
+# (Node and name of each zone; by section, the zone of most pages; of the sections of several zones,
+# the zone of each page.) A zone is node * zones_per_node + zone.
+SectionZones = tuple[dict[int, tuple[int, str]], NDArray[np.int64], dict[int, NDArray[np.int64]]]
+
+
+def section_zones(prog: Program, where: Memmap, gaps: Gaps) -> SectionZones:
     """
-    The zone that each section's pages are of, as ``page.flags`` says: read of the first and the
+    The zones that each section's pages are of, as ``page.flags`` says: read of the first and the
     last page, and of all where these differ.
 
     The zone of a hole, whose struct pages may never have been initialised, is not known; it counts
     with the rest of its section.
-
-    :ivar main: by section, ``node * zones_per_node + zone`` of most pages.
-    :ivar pages: of the sections of several zones, that of each page.
     """
+    fields = flag_fields(prog)
+    names: dict[int, tuple[int, str]] = {}
+    spans: dict[int, tuple[int, int]] = {}
+    for node, index, zone in for_each_zone(prog):
+        number = node * fields.zones_per_node + index
+        names[number] = node, zone_name(zone)
+        start = zone.zone_start_pfn.value_()
+        spans[number] = start, start + zone.spanned_pages.value_()
 
-    def __init__(self, prog: Program, where: Memmap, gaps: Gaps) -> None:
-        self.prog, self.where, self.gaps = prog, where, gaps
-        self.fields = flag_fields(prog)
-        self.names: dict[int, tuple[int, str]] = {}
-        self.spans: dict[int, tuple[int, int]] = {}
-        for node, index, zone in for_each_zone(prog):
-            number = node * self.fields.zones_per_node + index
-            self.names[number] = node, zone_name(zone)
-            start = zone.zone_start_pfn.value_()
-            self.spans[number] = start, start + zone.spanned_pages.value_()
-        size = where.sections.pages
-        starts = where.sections.numbers * size
-        self.main = self._zones(starts)
-        last = self._zones(starts + size - 1)
-        self.pages: dict[int, NDArray[np.int64]] = {}
-        odd = (self.main != last) | ~self._spanned(self.main, starts)
-        for at in np.flatnonzero(odd).tolist():
-            pfns = np.arange(starts[at], starts[at] + size)
-            of_page = self._zones(pfns)
-            # A struct page that was never initialised (of a hole, of a device's own metadata) names
-            # a zone that is elsewhere.
-            of_page[~self._spanned(of_page, pfns)] = UNKNOWN_ZONE
-            found, counts = np.unique(of_page[of_page != UNKNOWN_ZONE], return_counts=True)
-            self.main[at] = found[np.argmax(counts)] if len(found) else UNKNOWN_ZONE
-            of_page[of_page == UNKNOWN_ZONE] = self.main[at]
-            if len(found) > 1:
-                self.pages[at] = of_page
+    def zones_of(pfns: NDArray[np.int64]) -> NDArray[np.int64]:
+        flags, known = page_flags(prog, where, pfns, gaps)
+        return np.where(known, fields.zone_index(flags), UNKNOWN_ZONE)
 
-    def _zones(self, pfns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The zones of some pages, -1 of those that cannot be read."""
-        flags, known = page_flags(self.prog, self.where, pfns, self.gaps)
-        return np.where(known, self.fields.zone_index(flags), UNKNOWN_ZONE)
-
-    def _spanned(self, zones: NDArray[np.int64], pfns: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which pages lie in the zone that their flags name."""
+    def spanned(zones: NDArray[np.int64], pfns: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Mask of the pages that lie in the zone that their flags name."""
         result = np.zeros(len(zones), np.bool_)
         for zone in distinct(zones).tolist():
-            low, high = self.spans.get(zone, (0, 0))
+            low, high = spans.get(zone, (0, 0))
             result |= (zones == zone) & (pfns >= low) & (pfns < high)
         return result
 
-    def name(self, zone: int) -> tuple[int, str]:
-        """Its node and name."""
-        return self.names.get(zone, (UNKNOWN_ZONE, "unknown"))
+    size = where.sections.pages
+    starts = where.sections.numbers * size
+    main = zones_of(starts)
+    mixed: dict[int, NDArray[np.int64]] = {}
+    odd = (main != zones_of(starts + size - 1)) | ~spanned(main, starts)
+    for at in np.flatnonzero(odd).tolist():
+        pfns = np.arange(starts[at], starts[at] + size)
+        of_page = zones_of(pfns)
+        # A struct page that was never initialised (of a hole, of a device's own metadata) names a
+        # zone that is elsewhere.
+        of_page[~spanned(of_page, pfns)] = UNKNOWN_ZONE
+        found, counts = np.unique(of_page[of_page != UNKNOWN_ZONE], return_counts=True)
+        main[at] = found[np.argmax(counts)] if len(found) else UNKNOWN_ZONE
+        of_page[of_page == UNKNOWN_ZONE] = main[at]
+        if len(found) > 1:
+            mixed[at] = of_page
+    return names, main, mixed
 
 
 class VmemmapScan:
@@ -211,7 +206,8 @@ class VmemmapScan:
     def __init__(
         self, where: Memmap, form: PageTableFormat, zones: SectionZones, gaps: Gaps
     ) -> None:
-        self.memmap, self.section_zones, self.gaps = where, zones, gaps
+        self.memmap, self.gaps = where, gaps
+        self.zone_names, self.main_zones, self.mixed_zones = zones
         self.page = 1 << form.page_shift
         self.sizes = {level.name: 1 << level.shift for level in form.levels if level.name in LEVELS}
         self.entries, self.read_only = dict.fromkeys(LEVELS, 0), dict.fromkeys(LEVELS, 0)
@@ -277,7 +273,7 @@ class VmemmapScan:
         amounts = kinds * plain["size"]
         for sums, values in zip(self.sums, amounts, strict=True):
             np.add.at(sums, section, values)
-        for mixed in np.intersect1d(section, list(self.section_zones.pages)).tolist():
+        for mixed in np.intersect1d(section, list(self.mixed_zones)).tolist():
             here = section == mixed
             self._add_to_zones(plain[here], mixed, amounts[:, here])
         # The leaves ascend, so that the last to be written is the first of its section.
@@ -292,7 +288,7 @@ class VmemmapScan:
 
     def _add_to_zones(self, leaves: Leaves, section: int, amounts: NDArray[np.int64]) -> None:
         """A section of several zones: a PTE is of the zone that its first page is of."""
-        of_page = self.section_zones.pages[section]
+        of_page = self.mixed_zones[section]
         first = leaves["offset"] % self.memmap.section_bytes // self.memmap.page_bytes
         zone_of = of_page[np.minimum(first, len(of_page) - 1)]
         pte = leaves["size"] == self.page
@@ -338,15 +334,20 @@ class VmemmapScan:
             )
         return rows
 
+    def _is_mixed(self) -> NDArray[np.bool_]:
+        """By section, whether it has several zones."""
+        return np.isin(np.arange(len(self.main_zones)), list(self.mixed_zones))
+
+    def _zone_name(self, zone: int) -> tuple[int, str]:
+        """Its node and name."""
+        return self.zone_names.get(zone, (UNKNOWN_ZONE, "unknown"))
+
     def _zone_rows(self) -> list[VmemmapZone]:
-        main = self.section_zones.main
-        mixed = np.isin(np.arange(len(main)), list(self.section_zones.pages))
+        main, mixed = self.main_zones, self._is_mixed()
         for zone in distinct(main).tolist():
             self.zone_sums[zone] += self.sums[:, (main == zone) & ~mixed].sum(axis=1)
         return [
-            VmemmapZone(
-                *self.section_zones.name(zone), mapped, mapped - by_pte, by_pte, unwritable, reused
-            )
+            VmemmapZone(*self._zone_name(zone), mapped, mapped - by_pte, by_pte, unwritable, reused)
             for zone, (mapped, by_pte, unwritable, reused) in sorted(
                 (zone, sums.tolist()) for zone, sums in self.zone_sums.items() if sums.any()
             )
@@ -354,24 +355,23 @@ class VmemmapScan:
 
     def _runs(self, prog: Program) -> list[VmemmapSections]:
         """The sections, run-length encoded."""
-        sections, zones = self.memmap.sections, self.section_zones
+        sections, main, mixed = self.memmap.sections, self.main_zones, self._is_mixed()
         hosted = self_hosted(prog, self.memmap, self.first_frames)
-        device = [number for number, (_, zone) in zones.names.items() if zone == "Device"]
+        device = [number for number, (_, zone) in self.zone_names.items() if zone == "Device"]
         # Positions in ORIGINS.
         origins = np.where(sections.early, 0, np.where(hosted, 2, 1))
-        origins[np.isin(zones.main, device)] = 3
+        origins[np.isin(main, device)] = 3
         reused, unwritable = self._eighths(self.reused), self._eighths(self.unwritable)
         some_pmd, some_pte = self.mapped > self.by_pte, self.by_pte > 0
         mapping = np.where(self.puds, 4, some_pmd + 2 * some_pte)
-        mixed = np.isin(np.arange(len(mapping)), list(zones.pages))
-        keys = np.stack([zones.main, mixed, origins, mapping, reused, unwritable], axis=1)
+        keys = np.stack([main, mixed, origins, mapping, reused, unwritable], axis=1)
         changed = np.ones(len(keys), np.bool_)
         changed[1:] = (keys[1:] != keys[:-1]).any(axis=1) | (np.diff(sections.numbers) != 1)
         firsts = np.flatnonzero(changed)
         rows = []
         # Without sections there are no runs, but there is an end.
         for first, behind in zip(firsts, [*firsts[1:], len(keys)], strict=False):
-            node, zone = zones.name(int(zones.main[first]))
+            node, zone = self._zone_name(int(main[first]))
             rows.append(
                 VmemmapSections(
                     start_pfn=int(sections.numbers[first]) * sections.pages,
@@ -406,7 +406,7 @@ def scan_vmemmap(
     gaps = Gaps()
     where = memmap(prog, gaps)
     form = page_table_format(prog)
-    scan = VmemmapScan(where, form, SectionZones(prog, where, gaps), gaps)
+    scan = VmemmapScan(where, form, section_zones(prog, where, gaps), gaps)
     # Windows begin where page tables do, at or below the array's base.
     lead = where.base % WINDOW
     starts = lead + where.sections.numbers * where.section_bytes

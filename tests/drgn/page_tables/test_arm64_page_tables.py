@@ -271,11 +271,11 @@ def test_the_format_is_that_of_kernel_and_cpu(
     form = page_table_format(kernel_that_says(page_shift, PAGE_NONE, *lines))
     assert (form.user_end, len(form.levels)) == (1 << bits, levels)
     assert form.span == 1 << (built if page_shift == 16 else bits)
-    assert form.swap_type == ARM64_ENTRIES.swap_type
+    assert form.swap_type == ARM64_ENTRIES["swap_type"]
     before = page_table_format(kernel_that_says(page_shift, PAGE_NONE_BEFORE, *lines))
-    assert before.swap_type == ARM64_ENTRIES_BEFORE.swap_type
+    assert before.swap_type == ARM64_ENTRIES_BEFORE["swap_type"]
     prog = kernel_that_says(page_shift, PAGE_NONE_BEFORE, *lines, exclusive=False)
-    assert page_table_format(prog).swap_type == ARM64_ENTRIES_FIRST.swap_type
+    assert page_table_format(prog).swap_type == ARM64_ENTRIES_FIRST["swap_type"]
 
 
 @pytest.mark.parametrize("lines", [("60", "0x10"), ("48", "0x0"), ("48", "0x7f"), ("48", "0x8")])

@@ -105,8 +105,8 @@ def where(sections: list[int]) -> Memmap:
 
 
 def totals(sections: list[int]) -> VmemmapScan:
-    zones: Any = SimpleNamespace(pages={})
-    return VmemmapScan(where(sections), X86_64, zones, Gaps())
+    zones = np.zeros(len(sections), np.int64)
+    return VmemmapScan(where(sections), X86_64, ({}, zones, {}), Gaps())
 
 
 class TestFrames:
