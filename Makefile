@@ -39,8 +39,6 @@ VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
 DIST_PYTHON ?=
-# A checkout of drgn-tools, which is in no package index: make bench runs what it can of it beside mmscope.
-DRGN_TOOLS ?=
 KERNELS ?= 5.10?,6.1,rt-6.12?,standard-6.12?,standard-7.3?,7.2?,7.3?,arm64-6.1?,arm64-6.12?,arm64-7.2?,arm64-7.3?,arm64-16k-6.12?,arm64-16k-7.2?,arm64-16k-7.3?
 # A kernel that make test takes along, beside the one that it stands on.
 ALSO ?=
@@ -225,25 +223,14 @@ types: $(READY) ## mypy alone
 	$(MYPY)
 
 .PHONY: bench
-bench: $(READY) ## how fast each probe is, with the naive way beside it, and the report; DRGN_TOOLS=FOLDER for corelens
+bench: $(READY) ## how fast the commands and the passes are, beside drgn, crash and the naive way
 	@tools/apt-install $(LAB_PACKAGES) $(BUILD_PACKAGES) $(BENCH_PACKAGES) $(TEST_PACKAGES)
 	@$(BIN)/python tests/bench/bench_report.py
-	@$(BIN)/python tests/bench/bench_viewer.py
 	@$(BIN)/python tests/bench/bench_opening.py
 	@$(BIN)/python tests/bench/bench.py
-	@$(BIN)/python tests/bench/bench_cgroups.py
-	@$(BIN)/python tests/bench/bench_ledger.py
-	@DRGN_TOOLS='$(DRGN_TOOLS)' $(BIN)/python tests/bench/bench_corelens.py
-	@$(BIN)/python tests/bench/bench_owner.py
 	@$(BIN)/python tests/bench/bench_page_owner.py
-	@$(BIN)/python tests/bench/bench_page_tables.py
-	@$(BIN)/python tests/bench/bench_processes.py
-	@$(BIN)/python tests/bench/bench_vmemmap.py
-	@$(BIN)/python tests/bench/bench_files.py
 	@$(BIN)/python tests/bench/bench_rmap.py
 	@$(BIN)/python tests/bench/bench_scale.py
-	@$(BIN)/python tests/bench/bench_dumps.py
-	@$(BIN)/python tests/bench/bench_perf.py
 	@$(BIN)/python tests/bench/bench_prices.py
 
 .PHONY: bench-growth

@@ -12,24 +12,21 @@ pages have beyond that is added up.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from drgn import Program
 from numpy.typing import NDArray
 
-from mmscope.drgn.ledger.page_kinds import FILE, HUGETLB, SHMEM
+from mmscope.drgn.ledger.page_kinds import Kind, kinds_where
 from mmscope.drgn.opening.constants import flag
-from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.workers.shares import InexactError, Shared, merges, none_of
+from mmscope.drgn.workers.shares import InexactError, Shared, added, merges, none_of
 
 MAX_FILES = 8 << 20
 MERGE_FROM = 1 << 17  # rows that wait at least before they are merged
-OF_FILES = np.zeros(256, np.bool_)
-OF_FILES[[FILE, SHMEM, HUGETLB]] = True
 # What is counted of each file: pages of a kind, and pages with a flag.
-KIND_COLUMNS = {"file": FILE, "shmem": SHMEM, "hugetlb": HUGETLB}
+KIND_COLUMNS = {"file": Kind.FILE, "shmem": Kind.SHMEM, "hugetlb": Kind.HUGETLB}
+OF_FILES = kinds_where(lambda kind: kind in KIND_COLUMNS.values())
 FLAG_COLUMNS = {
     "dirty": "PG_dirty",
     "writeback": "PG_writeback",
@@ -41,7 +38,6 @@ COLUMNS = (*KIND_COLUMNS, *FLAG_COLUMNS)
 MAPPING_FLAGS = np.uint64(3)
 
 
-@dataclass
 class FilePages(Shared):
     """
     Collects; :attr:`mappings` and :attr:`counts` are right after :meth:`settle`.
@@ -53,112 +49,68 @@ class FilePages(Shared):
         a file may be among them more than once.
     """
 
-    mappings: NDArray[np.uint64]
-    counts: NDArray[np.uint32]
-    others: NDArray[np.int64]
-    other_rows: int
-
-    MERGES = merges(other_rows=none_of)
+    MERGES = merges(parts=added, others=added, other_rows=none_of)
 
     def __init__(self, prog: Program) -> None:
         self._flags = [np.uint32(flag(prog, name)) for name in FLAG_COLUMNS.values()]
-        self.mappings = np.empty(0, np.uint64)
-        self.counts = np.empty((0, len(COLUMNS)), np.uint32)
         self.others = np.zeros(len(COLUMNS), np.int64)
         self.other_rows = 0
-        self._waiting: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
-        self._rows_waiting = 0
-        self._open_head = np.uint64(0), np.uint32(0)  # mapping and flags of a head that may go on
+        # Of mappings and counts: what was merged, and what waits.
+        self.parts: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
+        self.settle()
 
-    def resume(self, before: "FilePages") -> None:
-        """Go on behind what another one took."""
-        self._open_head = before._open_head
-
-    def take(
-        self,
-        chunk: PageChunk,
-        flags: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        heads: NDArray[np.int64],
-        present: NDArray[np.bool_],
-    ) -> None:
-        """
-        Count a chunk.
-
-        :param kinds: of each page, as the ledger has found out.
-        :param flags: the lower half of the words.
-        :param heads: the place of each page's head; -1 where that is in an earlier chunk. Empty:
-            each is its own.
-        :param present: which pages are RAM.
-        """
-        here = np.flatnonzero(OF_FILES[kinds] & present)
-        if len(here):
-            at = heads[here] if len(heads) else here
-            mapping, of_head = chunk["mapping"][at], flags[at]
-            if (before := at < 0).any():
-                mapping[before], of_head[before] = self._open_head
-            ours = (mapping != 0) & ((mapping & MAPPING_FLAGS) == 0)
-            if not ours.all():
-                here, mapping, of_head = here[ours], mapping[ours], of_head[ours]
-            self._count(mapping, kinds[here], of_head)
-        last = int(heads[-1]) if len(heads) else len(chunk) - 1
-        if last >= 0:
-            self._open_head = chunk["mapping"][last], flags[last]
-
-    def _count(
+    def count(
         self, mapping: NDArray[np.uint64], kinds: NDArray[np.uint8], flags: NDArray[np.uint32]
     ) -> None:
-        """Count pages, of which neighbours are often of one file."""
+        """
+        Count pages of files.
+
+        :param mapping: of each page's head.
+        :param kinds: of each page, as the ledger has found out.
+        :param flags: the lower half of its head's words.
+        """
+        ours = (mapping != 0) & ((mapping & MAPPING_FLAGS) == 0)
+        mapping, kinds, flags = mapping[ours], kinds[ours], flags[ours]
         if not len(mapping):
             return
+        # Neighbours are often of one file.
         starts = np.flatnonzero(np.diff(mapping, prepend=~mapping[:1]) != 0)
         columns = [kinds == kind for kind in KIND_COLUMNS.values()]
         columns += [(flags & bit) != 0 for bit in self._flags]
-        runs = np.empty((len(starts), len(COLUMNS)), np.uint32)
-        for number, column in enumerate(columns):
-            runs[:, number] = np.add.reduceat(column, starts, dtype=np.uint32)
-        self._waiting.append(_sums(mapping[starts], runs))
-        self._rows_waiting += len(self._waiting[-1][0])
-        if self._rows_waiting > max(MERGE_FROM, len(self.mappings)):
+        runs = [np.add.reduceat(column, starts, dtype=np.uint32) for column in columns]
+        self.parts.append(_sums(mapping[starts], np.stack(runs, axis=1)))
+        merged, *waiting = (len(mappings) for mappings, _ in self.parts)
+        if sum(waiting) > max(MERGE_FROM, merged):
             self.settle()
 
     def share(self) -> dict[str, Any]:
         self.settle()
-        return {**super().share(), "files": (self.mappings, self.counts)}
+        return super().share()
 
     def add_share(self, share: Mapping[str, Any]) -> None:
         super().add_share(share)
-        self._waiting.append(share["files"])
-        self._rows_waiting += len(share["files"][0])
-        rows = len(self.mappings) + self._rows_waiting
-        if self._rows_waiting > max(MERGE_FROM, len(self.mappings)) or rows > MAX_FILES:
+        if sum(len(mappings) for mappings, _ in self.parts) > MAX_FILES:
             self.settle()
         if self.other_rows:  # which are kept depends on when they were too many
             raise InexactError
 
-    def restore(self, share: Mapping[str, Any]) -> None:
-        super().restore(share)
-        self.mappings, self.counts = share["files"]
-        self.others[:] = 0
-        self._waiting, self._rows_waiting = [], 0
-
     def settle(self) -> None:
         """Add what waits to what was merged."""
-        parts = [(self.mappings, self.counts), *self._waiting]
-        self._waiting, self._rows_waiting = [], 0
-        self.mappings, self.counts = _sums(
-            np.concatenate([mappings for mappings, _ in parts]),
-            np.concatenate([counts for _, counts in parts]),
+        mappings, counts = _sums(
+            np.concatenate([np.empty(0, np.uint64), *(part for part, _ in self.parts)]),
+            np.concatenate(
+                [np.empty((0, len(COLUMNS)), np.uint32), *(part for _, part in self.parts)]
+            ),
         )
-        if (beyond := len(self.mappings) - MAX_FILES) > 0:
-            pages = self.counts[:, : len(KIND_COLUMNS)].sum(axis=1, dtype=np.int64)
-            order = np.argsort(pages, kind="stable")
+        if (beyond := len(mappings) - MAX_FILES) > 0:
+            pages = counts[:, : len(KIND_COLUMNS)].sum(axis=1, dtype=np.int64)
             # Half of them, so that it is not done again at once.
-            drop = order[: beyond + MAX_FILES // 2]
-            self.others += self.counts[drop].sum(axis=0, dtype=np.int64)
+            drop = np.argsort(pages, kind="stable")[: beyond + MAX_FILES // 2]
+            self.others += counts[drop].sum(axis=0, dtype=np.int64)
             self.other_rows += len(drop)
-            self.mappings = np.delete(self.mappings, drop)
-            self.counts = np.delete(self.counts, drop, axis=0)
+            mappings, counts = np.delete(mappings, drop), np.delete(counts, drop, axis=0)
+        self.mappings, self.counts = mappings, counts
+        self.parts = [(mappings, counts)]
 
 
 def _sums(

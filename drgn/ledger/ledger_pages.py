@@ -3,18 +3,18 @@
 Every page of RAM by what it is used for: the consumer of the struct page pass that counts them.
 
 A page is of the kind that its struct page says (``page_kinds``); where that says nothing, of the
-kind that its place says (``page_ranges``). Tails are of their head's kind, the pages of a free
+kind that its place says (``page_places``). Tails are of their head's kind, the pages of a free
 block of its first page's. Each present page is counted once.
 
 Pages without a reference and on no list are kept apart until the pass is over: the per-CPU lists
 are then known, and what follows a page in use, up to the next power of two that it is aligned to,
 is the rest of a block that was allocated without ``__GFP_COMP``.
 
-Memory: the sums; 8 bytes for a page without a reference, up to :data:`MAX_KEPT`.
+Memory: the sums; 11 bytes for a page without a reference, up to :data:`MAX_KEPT`.
 """
 
 import contextlib
-import functools
+import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -25,75 +25,48 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.charged_pages import ChargedPages, MemcgWords
 from mmscope.drgn.free.block_heads import BlockFinder
-from mmscope.drgn.ledger.file_pages import FilePages
-from mmscope.drgn.ledger.page_kinds import (
-    BOOT,
-    BOOT_PERCPU,
-    COMPOUND,
-    CRASH,
-    EXAMPLES,
-    FREE,
-    IMAGE,
-    IN_USE,
-    KERNEL_TABLE,
-    KINDS,
-    KMEM,
-    MAX_SIGNATURES,
-    NO_HEAD,
-    NO_REFERENCE,
-    PAGE_OF_CGROUP,
-    PAGE_POOL,
-    PER_CPU,
-    POISONED,
-    RECLAIMABLE,
-    ROOT_TABLE,
-    SLAB,
-    TABLE,
-    TAGGED,
-    TAIL_OF_BLOCK,
-    UNACCEPTED,
-    UNINITIALISED,
-    PageKinds,
-    Signature,
-    Unexplained,
-    merged_signatures,
-)
-from mmscope.drgn.ledger.page_ranges import PageRanges, ranges_fill, spread
+from mmscope.drgn.ledger.file_pages import OF_FILES, FilePages
+from mmscope.drgn.ledger.page_kinds import KINDS, TAGGED, Kind, PageKinds, kinds_where
+from mmscope.drgn.ledger.page_places import PageRanges, spread
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.page_tags import PageTags
 from mmscope.drgn.owners.slab_caches import Cache, read_caches
-from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.reading.struct_pages import (
-    FlagFields,
-    PageChunk,
-    compound_info_is_mask,
-    flag_fields,
-)
-from mmscope.drgn.workers.shares import Shared, added, merges, nested, none_of, summed
+from mmscope.drgn.reading.struct_pages import PageChunk, compound_info_is_mask, flag_fields
+from mmscope.drgn.workers.shares import Shared, added, merges, nested, none_of, summed, summed_up_to
 
 MAX_KEPT = 8 << 20  # pages without a reference
 # What no struct page's flags are: __init_single_page() was not called yet, and DEBUG_VM filled it.
 NOT_INITIALISED = np.uint64((1 << 64) - 1)
 # Kinds that the place of a page may explain.
-OPEN = np.zeros(256, np.bool_)
-OPEN[[IN_USE, COMPOUND, NO_REFERENCE, BOOT]] = True
+OPEN = kinds_where(lambda kind: kind in (Kind.IN_USE, Kind.COMPOUND, Kind.NO_REFERENCE, Kind.BOOT))
 # The class of each kind, as a number.
-OWNER = np.full(256, -1, np.int64)
-OWNER[: len(KINDS)] = [[each.owner for each in KINDS].index(kind.owner) for kind in KINDS]
+OWNER = np.array([[each.owner for each in KINDS].index(kind.owner) for kind in KINDS])
 # Places of reserved pages only.
-OF_BOOT = np.zeros(256, np.bool_)
-OF_BOOT[[IMAGE, BOOT_PERCPU, CRASH]] = True
+OF_BOOT = kinds_where(lambda kind: kind in (Kind.IMAGE, Kind.BOOT_PERCPU, Kind.CRASH))
 # Whose memcg_data is not of the page, but a vector of its objects'.
-OF_OBJECTS = np.zeros(256, np.bool_)
-OF_OBJECTS[[RECLAIMABLE, SLAB]] = True
+OF_OBJECTS = kinds_where(lambda kind: kind in (Kind.RECLAIMABLE, Kind.SLAB))
 MOST_REFERENCES = 15  # that are told apart
-# The kinds of a block's first page, and of the pages behind it that have no reference.
-TAIL_OF = np.full(256, NO_REFERENCE, np.int64)
-TAIL_OF[IN_USE] = TAIL_OF_BLOCK
-TAIL_OF[[TABLE, ROOT_TABLE, KERNEL_TABLE, PAGE_POOL]] = TABLE, ROOT_TABLE, KERNEL_TABLE, PAGE_POOL
-# Of a page without a reference: the page frame, its zone, and the kind of the page before.
-PFN_AT, ZONE_AT, ZONE_MASK = 21, 8, (1 << 13) - 1
+# The kinds of a block's first page, and of the pages after it that have no reference.
+TAIL_OF = np.full(256, Kind.NO_REFERENCE, np.uint8)
+TAIL_OF[Kind.IN_USE] = Kind.TAIL_OF_BLOCK
+for _kind in (Kind.TABLE, Kind.ROOT_TABLE, Kind.KERNEL_TABLE, Kind.PAGE_POOL):
+    TAIL_OF[_kind] = _kind
+# A page without a reference; the kind of the page before, if a block may begin there.
+KEPT = np.dtype([("pfn", np.int64), ("zone", np.uint16), ("before", np.uint8)])
+
+# What unexplained pages look like: kind, zone index, page flags, references (at most
+# MOST_REFERENCES), order of the compound page or -1, and whom they are charged to.
+Signature = tuple[int, ...]
+KMEM, PAGE_OF_CGROUP = 2, 4  # charged to a memory cgroup: as kernel memory, or as a page
+MAX_SIGNATURES = 4096
+EXAMPLES = 3
+
+
+def _first_examples(
+    mine: dict[Signature, list[int]], theirs: dict[Signature, list[int]]
+) -> dict[Signature, list[int]]:
+    return mine | {key: (mine.get(key, []) + pfns)[:EXAMPLES] for key, pfns in theirs.items()}
 
 
 class LedgerPages(Shared):
@@ -109,7 +82,8 @@ class LedgerPages(Shared):
 
     MERGES = merges(
         **dict.fromkeys(("pages", "absent", "reserved", "kept", "kept_pages"), added),
-        unexplained=merged_signatures,
+        unexplained=summed_up_to(MAX_SIGNATURES),
+        examples=_first_examples,
         other_signatures=none_of,
         disputed=summed,
         **dict.fromkeys(("charged", "tags", "files"), nested),
@@ -125,7 +99,7 @@ class LedgerPages(Shared):
         tags: PageTags | None = None,
     ) -> None:
         self.kinds = PageKinds(prog)
-        self.fields: FlagFields = flag_fields(prog)
+        self.fields = flag_fields(prog)
         self.ram, self.owned = ram, owned
         self.memcg = None
         with contextlib.suppress(LookupError):
@@ -134,7 +108,7 @@ class LedgerPages(Shared):
         self.charged = charged if self.memcg else None
         self.tags = tags
         self.masked = compound_info_is_mask(prog)
-        self.size = sizeof(prog.type("struct page"))
+        self.size = np.uint64(sizeof(prog.type("struct page")))
         self._blocks = BlockFinder(prog)
         self.max_order = self._blocks.max_order
         self.flag_mask = np.uint32((1 << constant(prog, "__NR_PAGEFLAGS", 32)) - 1)
@@ -142,21 +116,24 @@ class LedgerPages(Shared):
         nodes = self.fields.node_mask + 1
         self.zones = nodes * self.fields.zones_per_node + self.fields.zone_mask + 1
         caches = read_caches(prog)[0] if caches is None else caches
-        self._another = functools.partial(LedgerPages, prog, ram, owned, None, caches)
         reclaimable = [cache.address for cache in caches if cache.reclaimable]
         self.reclaimable = np.array(sorted(reclaimable), np.uint64)
         self.files = FilePages(prog)
         self.pages = np.zeros(len(KINDS) * self.zones, np.int64)  # present, by kind and zone
         self.absent = np.zeros(self.zones, np.int64)  # that have a struct page, but are no RAM
         self.reserved = np.zeros(self.zones, np.int64)  # present, with PG_reserved, of any kind
-        self.unexplained: dict[Signature, Unexplained] = {}
+        self.unexplained: Counter[Signature] = Counter()
+        self.examples: dict[Signature, list[int]] = {}  # page frames of heads
         self.other_signatures = 0  # pages of more signatures than are kept
         self.disputed: Counter[tuple[int, int]] = Counter()  # by (struct page's, place's) kind
-        self.kept: list[NDArray[np.int64]] = []  # page frames without a reference
+        self.kept: list[NDArray[Any]] = []  # of KEPT
         self.kept_pages = 0
-        self._free_until, self._free_kind = 0, FREE
-        self._open_head = (-1, NO_HEAD)  # page frame and kind of a head that may go on
-        self._before = (-1, NO_REFERENCE)  # the page behind the last chunk, and TAIL_OF's key
+        # Where the chunks so far left off: the ends of free blocks; the page frame, kind, mapping
+        # and flags of the last page that is no tail; and the page after them with the kind of the
+        # one before it, as in KEPT.
+        self._free_until = {Kind.UNACCEPTED: 0, Kind.FREE: 0}
+        self._head = (-1, int(Kind.NO_HEAD), np.uint64(0), np.uint32(0))
+        self._next = (-1, int(Kind.NO_REFERENCE))
 
     def add_share(self, share: Mapping[str, Any]) -> None:
         super().add_share(share)
@@ -164,7 +141,7 @@ class LedgerPages(Shared):
             self.kept = []
 
     def resume(self, before: Iterable[list[PageChunk]]) -> None:
-        """A block or a compound page, and what is damaged, may begin before the share."""
+        """See what a block or a compound page, or damage, may begin in; without counting it."""
         chunks: list[PageChunk] = []
         found = False
         for piece in before:
@@ -172,55 +149,62 @@ class LedgerPages(Shared):
             if found:
                 break
             found = any(((chunk["tail"] & np.uint64(1)) == 0).any() for chunk in piece)
-        other = self._another()
+        blank = copy.deepcopy(self.share())
         for chunk in chunks:
-            other.take(chunk)
-        self._free_until, self._free_kind = other._free_until, other._free_kind
-        self._open_head, self._before = other._open_head, other._before
-        self.files.resume(other.files)
+            self.take(chunk)
+        self.restore(blank)
 
     def take(self, chunk: PageChunk) -> None:
         if self._take_free(chunk):
             return
-        flags = np.ascontiguousarray(chunk["flags"])
+        start, size = chunk.start_pfn, len(chunk)
+        flags, words = chunk.packed("flags"), chunk.packed("tail")
         low = flags.astype(np.uint32)
-        words = np.ascontiguousarray(chunk["tail"])
         kinds = self.kinds.of(chunk, low, words)
-        buddies = np.flatnonzero(kinds == FREE)
-        slabs = np.flatnonzero(kinds == SLAB)
+        unaccepted = np.flatnonzero(kinds == Kind.UNACCEPTED)
+        slabs = np.flatnonzero(kinds == Kind.SLAB)
         found = find(self.reclaimable, chunk["slab_cache"][slabs]) >= 0
-        kinds[slabs[found]] = RECLAIMABLE
+        kinds[slabs[found]] = Kind.RECLAIMABLE
         # Few: a struct page that is not initialised has all bits.
         poisoned = np.flatnonzero((low & self.kinds.poison) != 0)
         blank = poisoned[flags[poisoned] == NOT_INITIALISED]
-        kinds[blank] = UNINITIALISED
-        before = self._open_head[0]
+        kinds[blank] = Kind.UNINITIALISED
         heads = self._tails(chunk, words, kinds, blank)
-        self._explain(kinds, self.owned.within(chunk.start_pfn, len(chunk)))
-        kinds[poisoned[kinds[poisoned] != UNINITIALISED]] = POISONED
-        self._free_blocks(chunk, kinds, buddies)
-        present = self.ram.within(chunk.start_pfn, len(chunk)) != 0
-        zones = self._zones(flags)
-        self._count(low, kinds, zones, present)
+        before, _, its_mapping, its_flags = self._head  # of tails whose head is not in the chunk
+        if (last := int(heads[-1])) >= 0:
+            self._head = (start + last, int(kinds[last]), chunk["mapping"][last], low[last])
+        self._explain(kinds, self.owned.within(start, size))
+        kinds[poisoned[kinds[poisoned] != Kind.UNINITIALISED]] = Kind.POISONED
+        self._fill_blocks(chunk, kinds, unaccepted)
+        present = self.ram.within(start, size) != 0
+        zones = self.fields.zone_index(flags)
+        reserved = (low & self.kinds.reserved) != 0
+        self.absent += np.bincount(zones[~present], minlength=self.zones)
+        self.reserved += np.bincount(zones[reserved & present], minlength=self.zones)
+        keys = (kinds * np.int64(self.zones) + zones)[present]
+        self.pages += np.bincount(keys, minlength=len(self.pages))
         memcg = None if self.memcg is None else self.memcg.of(chunk)
         if self.charged is not None and memcg is not None:
             self.charged.take(chunk, low, kinds, memcg)
-        self.files.take(chunk, low, kinds, heads, present)
+        here = np.flatnonzero(OF_FILES[kinds] & present)
+        at = heads[here]
+        mapping = np.where(at < 0, its_mapping, chunk["mapping"][at])
+        self.files.count(mapping, kinds[here], np.where(at < 0, its_flags, low[at]))
         if self.tags is not None:  # those without a reference are told apart later
-            here = np.flatnonzero(TAGGED[kinds] & (kinds != NO_REFERENCE) & present)
-            at = np.where(kinds[here] == NO_HEAD, here, heads[here]) if len(heads) else here
-            self.tags.take(np.where(at < 0, before, chunk.start_pfn + at), kinds[here])
-        here = np.flatnonzero((kinds == NO_REFERENCE) & present)
-        self._keep(chunk, kinds, zones[here], here)
-        here = np.flatnonzero(((kinds <= COMPOUND) | (kinds == NO_HEAD)) & present)
-        self._look_at(chunk, low, kinds[here], zones[here], heads, here, memcg)
+            here = np.flatnonzero(TAGGED[kinds] & (kinds != Kind.NO_REFERENCE) & present)
+            at = np.where(kinds[here] == Kind.NO_HEAD, here, heads[here])
+            self.tags.take(np.where(at < 0, before, start + at), kinds[here])
+        self._keep(chunk, kinds, zones, np.flatnonzero((kinds == Kind.NO_REFERENCE) & present))
+        here = np.flatnonzero(((kinds <= Kind.COMPOUND) | (kinds == Kind.NO_HEAD)) & present)
+        if len(here):
+            self._look_at(chunk, low, kinds[here], zones[here], heads[here], here, memcg)
 
     def _take_free(self, chunk: PageChunk) -> bool:
         """Count a chunk that is nothing but free blocks; or do not."""
         begin, size = chunk.start_pfn, len(chunk)
-        at = min(max(self._free_until - begin, 0), size)  # behind a block that began before
-        if at and self._free_kind != FREE:
+        if self._free_until[Kind.UNACCEPTED] > begin:
             return False
+        at = min(max(self._free_until[Kind.FREE] - begin, 0), size)  # the end of an earlier block
         heads = np.zeros(1 if at else 0, np.int64)
         if at < size:
             blocks = self._blocks.of(chunk)
@@ -231,40 +215,11 @@ class LedgerPages(Shared):
             return False
         zones = self.fields.zone_index(chunk["flags"][heads])
         counts = np.bincount(zones, np.diff(heads, append=size), minlength=self.zones)
-        self.pages[FREE * self.zones :][: self.zones] += counts.astype(np.int64)
-        self._free_until, self._free_kind = max(self._free_until, begin + at), FREE
-        self._open_head = begin + size - 1, FREE
-        self._before = begin + size, FREE
+        self.pages[Kind.FREE * self.zones :][: self.zones] += counts.astype(np.int64)
+        self._free_until[Kind.FREE] = max(self._free_until[Kind.FREE], begin + at)
+        self._head = (begin + size - 1, int(Kind.FREE), np.uint64(0), np.uint32(0))
+        self._next = begin + size, int(Kind.FREE)
         return True
-
-    def _zones(self, flags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The zone of each page; of one number, where a chunk is of one zone."""
-        bits = self.fields
-        zone_bits = np.uint64(bits.node_mask << bits.node_shift | bits.zone_mask << bits.zone_shift)
-        if (np.bitwise_or.reduce(flags) ^ np.bitwise_and.reduce(flags)) & zone_bits:
-            return bits.zone_index(flags)
-        return np.broadcast_to(bits.zone_index(flags[:1]), flags.shape)
-
-    def _count(
-        self,
-        flags: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        zones: NDArray[np.int64],
-        present: NDArray[np.bool_],
-    ) -> None:
-        """Count the pages by kind and zone."""
-        reserved = (flags & self.kinds.reserved) != 0
-        if not zones.strides[0]:
-            here = kinds if present.all() else kinds[present]
-            zone = int(zones[0])
-            self.pages[zone :: self.zones] += np.bincount(here, minlength=len(KINDS))
-            self.absent[zone] += len(kinds) - len(here)
-            self.reserved[zone] += np.count_nonzero(reserved & present)
-            return
-        self.absent += np.bincount(zones[~present], minlength=self.zones)
-        self.reserved += np.bincount(zones[reserved & present], minlength=self.zones)
-        keys = kinds.astype(np.int64) * self.zones + zones
-        self.pages += np.bincount(keys[present], minlength=len(self.pages))
 
     def _tails(
         self,
@@ -278,95 +233,63 @@ class LedgerPages(Shared):
 
         :param words: that have bit 0 in tails, and lead to the head.
         :param blank: pages whose words mean nothing.
-        :return: the place of each page's head in the chunk, its own place where it is none's tail;
-            -1 where the head is not in the chunk. Empty: no page is a tail.
+        :return: the place of each page's head in the chunk, its own place where it is no tail; -1
+            where the head is in an earlier chunk, or the tail is damaged.
         """
         is_tail = (words & np.uint64(1)) != 0
         is_tail[blank] = False
-        heads = np.flatnonzero(~is_tail)
-        if len(heads) == len(chunk):
-            self._open_head = chunk.start_pfn + len(chunk) - 1, int(kinds[-1])
-            return heads[:0]
-        address, size = np.uint64(chunk.address), np.uint64(self.size)
-        own = address + np.arange(len(chunk), dtype=np.uint64) * size
-        found = own & words if self.masked else words - np.uint64(1)
-        raw = kinds.copy()
-        # The head of nearly every tail is the last page before it that is no tail.
-        first = int(heads[0]) if len(heads) else len(chunk)
-        lengths = np.diff(heads, prepend=0, append=len(chunk))
-        heads = np.repeat(np.append(-1, heads), lengths)
-        kinds[first:] = raw[heads[first:]]
-        astray = np.flatnonzero(is_tail & ((heads < 0) | (found != own[heads])))
-        if len(astray):
-            heads[astray], kinds[astray] = self._strange(chunk, raw, astray, found[astray])
-        last = int(heads[-1])
-        if last >= 0:
-            self._open_head = chunk.start_pfn + last, int(kinds[last])
-        return heads
-
-    def _strange(
-        self,
-        chunk: PageChunk,
-        kinds: NDArray[np.uint8],
-        tails: NDArray[np.int64],
-        found: NDArray[np.uint64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """Heads and kinds of tails whose head is in an earlier chunk, or that are damaged."""
-        size = np.uint64(self.size)
+        heads = np.arange(len(chunk))
+        tails = np.flatnonzero(is_tail)
+        if not len(tails):
+            return heads
+        first = np.uint64(chunk.address)
+        found = words[tails] - np.uint64(1)
+        if self.masked:
+            found = words[tails] & (first + tails.astype(np.uint64) * self.size)
         # Unsigned: what lies below the chunk is far above it.
-        offset = found - np.uint64(chunk.address)
-        inside = (offset < np.uint64(len(chunk) * self.size)) & (offset % size == 0)
-        at = np.where(inside, offset // size, 0).astype(np.int64)
-        at = np.where(inside & (at < tails), at, -1)
-        of = np.where(at >= 0, kinds[at], np.uint8(NO_HEAD))
+        at = (found - first) // self.size
+        inside = (at * self.size == found - first) & (at < tails.astype(np.uint64))
+        heads[tails] = np.where(inside, at.astype(np.int64), -1)
+        of = np.where(inside, kinds[heads[tails]], np.uint8(Kind.NO_HEAD))
         # Head and tails are neighbours: those of a head in an earlier chunk come first.
-        pfn, kind = self._open_head
-        behind = (np.uint64(chunk.address) - found) // size
-        of[(at < 0) & (chunk.start_pfn - behind.astype(np.int64) == pfn)] = kind
-        return at, of
+        back = ((first - found) // self.size).astype(np.int64)
+        pfn, kind, *_ = self._head
+        of[~inside & (chunk.start_pfn - back == pfn)] = kind
+        kinds[tails] = of
+        return heads
 
     def _explain(self, kinds: NDArray[np.uint8], place: NDArray[np.uint8]) -> None:
         """Pages whose struct pages say nothing are of the kind that their place says."""
         owned = np.flatnonzero(place)
-        if not len(owned):
-            return
         open_ = OPEN[kinds[owned]]
         # What was given to the page allocator since boot is the image's no longer.
-        open_ &= ~OF_BOOT[place[owned]] | (kinds[owned] == BOOT)
+        open_ &= ~OF_BOOT[place[owned]] | (kinds[owned] == Kind.BOOT)
         kinds[owned[open_]] = place[owned[open_]]
         # Of what has two owners the struct page is believed.
         other = owned[~open_ & ~OF_BOOT[place[owned]]]
         other = other[OWNER[kinds[other]] != OWNER[place[other]]]
-        for pair, count in zip(
-            *np.unique(kinds[other].astype(np.int64) << 8 | place[other], return_counts=True),
-            strict=True,
-        ):
-            self.disputed[int(pair) >> 8, int(pair) & 255] += int(count)
+        self.disputed.update(zip(kinds[other].tolist(), place[other].tolist(), strict=True))
 
-    def _free_blocks(
-        self, chunk: PageChunk, kinds: NDArray[np.uint8], buddies: NDArray[np.int64]
+    def _fill_blocks(
+        self, chunk: PageChunk, kinds: NDArray[np.uint8], unaccepted: NDArray[np.int64]
     ) -> None:
-        """The pages of free blocks; a block may begin in one chunk and end in the next."""
-        if self._free_until > chunk.start_pfn:
-            kinds[: self._free_until - chunk.start_pfn] = self._free_kind
-        orders = chunk["private"][buddies]
-        # Of what is damaged the first page is free, as far as is known. A block is aligned.
-        sound = orders <= self.max_order
-        orders = np.where(sound, orders, 0).astype(np.int64)
-        orders[((chunk.start_pfn + buddies) & ((1 << orders) - 1)) != 0] = 0
-        whole = np.flatnonzero(kinds == UNACCEPTED)
-        for starts, sizes, kind in (
-            (whole, np.full(len(whole), 1 << self.max_order), UNACCEPTED),
-            (buddies, 1 << orders, FREE),
+        """
+        The pages of free blocks; a block may begin in one chunk and end in the next. Of a damaged
+        one the first page is free, as far as is known.
+
+        :param unaccepted: the first pages of blocks that are not accepted.
+        """
+        blocks = self._blocks.of(chunk)
+        for kind, places, ends in (
+            (Kind.UNACCEPTED, unaccepted, unaccepted + (1 << self.max_order)),
+            (Kind.FREE, blocks.places, blocks.ends),
         ):
-            if not len(starts):
-                continue
-            ends = np.maximum.accumulate(starts + sizes)
-            if int(ends[-1]) > len(chunk):
-                self._free_until, self._free_kind = chunk.start_pfn + int(ends[-1]), kind
-            ends = np.minimum(ends, np.append(starts[1:], len(chunk)))
-            inside = ranges_fill(starts, ends, np.ones(len(starts), np.bool_), len(chunk))
-            kinds[inside] = kind
+            until = np.zeros(len(chunk), np.int64)
+            until[places] = ends
+            until[0] = max(int(until[0]), self._free_until[kind] - chunk.start_pfn)
+            np.maximum.accumulate(until, out=until)
+            kinds[until > np.arange(len(chunk))] = kind
+            self._free_until[kind] = chunk.start_pfn + int(until[-1])
 
     def _keep(
         self,
@@ -375,30 +298,23 @@ class LedgerPages(Shared):
         zones: NDArray[np.int64],
         here: NDArray[np.int64],
     ) -> None:
-        """
-        Keep the pages without a reference: page frame, zone, and the kind of the page before, if a
-        block may begin there.
-        """
-        pfn, kind = self._before
-        first = kind if pfn == chunk.start_pfn else NO_REFERENCE
-        last = np.array([len(chunk) - 1])
-        self._before = chunk.start_pfn + len(chunk), int(self._begins(chunk, kinds, last)[0])
+        """Keep the pages without a reference, *here*, until the pass is over."""
+        following = chunk.start_pfn + len(chunk)
+        first = self._next[1] if self._next[0] == chunk.start_pfn else Kind.NO_REFERENCE
+        # The page before each, and the chunk's last one.
+        before = np.append(np.maximum(here - 1, 0), len(chunk) - 1)
+        compound = (chunk["flags"][before] & np.uint64(self.kinds.head)) != 0
+        compound |= (chunk["tail"][before] & np.uint64(1)) != 0
+        begins = np.where(compound, np.uint8(Kind.NO_REFERENCE), kinds[before])
+        self._next = following, int(begins[-1])
         self.kept_pages += len(here)
         if self.kept_pages > MAX_KEPT:
             self.kept = []
-        if not len(here) or self.kept_pages > MAX_KEPT:
-            return
-        previous = self._begins(chunk, kinds, np.maximum(here - 1, 0))
-        before = np.where(here > 0, previous, first)
-        self.kept.append((chunk.start_pfn + here) << PFN_AT | zones << ZONE_AT | before)
-
-    def _begins(
-        self, chunk: PageChunk, kinds: NDArray[np.uint8], at: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """The kind of a block without ``__GFP_COMP`` that may begin at each of some pages."""
-        compound = (chunk["flags"][at] & np.uint64(self.kinds.head)) != 0
-        compound |= (chunk["tail"][at] & np.uint64(1)) != 0
-        return np.where(compound, NO_REFERENCE, kinds[at]).astype(np.int64)
+        elif len(here):
+            kept = np.empty(len(here), KEPT)
+            kept["pfn"], kept["zone"] = chunk.start_pfn + here, zones[here]
+            kept["before"] = np.where(here > 0, begins[:-1], np.uint8(first))
+            self.kept.append(kept)
 
     def settle(self, pfns: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
         """
@@ -406,41 +322,44 @@ class LedgerPages(Shared):
 
         :param pfns: of the blocks on per-CPU lists; *orders*: theirs.
         """
-        kept = np.sort(np.concatenate([np.empty(0, np.int64), *self.kept]))
+        kept = np.concatenate([np.empty(0, KEPT), *self.kept])
+        kept = kept[np.argsort(kept["pfn"])]
         self.kept = []
-        listed = np.sort(spread(pfns, np.int64(1) << orders))
-        on_list = find(listed, kept >> PFN_AT) >= 0
-        self._move(kept[on_list], np.full(int(on_list.sum()), PER_CPU))
+        on_list = find(np.sort(spread(pfns, np.int64(1) << orders)), kept["pfn"]) >= 0
+        self._move(kept[on_list], Kind.PER_CPU)
         rest = kept[~on_list]
-        numbers = rest >> PFN_AT
+        numbers = rest["pfn"]
         # Pages that follow each other, and the page before the first of them.
         starts = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
         run = np.repeat(starts, np.diff(np.append(starts, len(rest))))
         head = numbers[run] - 1
-        kinds = TAIL_OF[rest[run] & 0xFF]
         order = np.frexp((numbers - head).astype(np.float64))[1].astype(np.int64)
         aligned = (head & ((np.int64(1) << order) - 1)) == 0
-        kinds = np.where(aligned & (order <= self.max_order), kinds, NO_REFERENCE)
+        of_block = aligned & (order <= self.max_order)
+        kinds = np.where(of_block, TAIL_OF[rest["before"][run]], np.uint8(Kind.NO_REFERENCE))
         self._move(rest, kinds)
         if self.tags is not None:
-            here = TAGGED[kinds]
-            first = np.where(kinds == NO_REFERENCE, numbers, head)
-            self.tags.take(first[here], kinds[here])
-        for kind in (TAIL_OF_BLOCK, NO_REFERENCE):
-            here = kinds == kind
-            zones = rest[here] >> ZONE_AT & ZONE_MASK
-            for zone in distinct(zones).tolist():
-                found = numbers[here][zones == zone]
-                first = (head[here][zones == zone] if kind == TAIL_OF_BLOCK else found)[:1]
-                self.unexplained[kind, zone, 0, 0, -1, 0] = Unexplained(
-                    len(found), [int(each) for each in first]
-                )
+            tagged = TAGGED[kinds]
+            first = np.where(kinds == Kind.NO_REFERENCE, numbers, head)
+            self.tags.take(first[tagged], kinds[tagged])
+        for kind in (Kind.TAIL_OF_BLOCK, Kind.NO_REFERENCE):
+            here = np.flatnonzero(kinds == kind)
+            example = head if kind == Kind.TAIL_OF_BLOCK else numbers
+            zones, first, counts = np.unique(
+                rest["zone"][here], return_index=True, return_counts=True
+            )
+            for zone, at, count in zip(
+                zones.tolist(), here[first].tolist(), counts.tolist(), strict=True
+            ):
+                self.unexplained[kind, zone, 0, 0, -1, 0] = count
+                self.examples[kind, zone, 0, 0, -1, 0] = [int(example[at])]
 
-    def _move(self, words: NDArray[np.int64], to: NDArray[np.int64]) -> None:
+    def _move(self, kept: NDArray[Any], to: NDArray[np.uint8] | Kind) -> None:
         """Pages that were counted as without a reference are of other kinds."""
-        zones = words >> ZONE_AT & ZONE_MASK
-        self.pages -= np.bincount(NO_REFERENCE * self.zones + zones, minlength=len(self.pages))
-        self.pages += np.bincount(to * self.zones + zones, minlength=len(self.pages))
+        zones = kept["zone"].astype(np.int64)
+        old, new = Kind.NO_REFERENCE * self.zones + zones, to * np.int64(self.zones) + zones
+        self.pages -= np.bincount(old, minlength=len(self.pages))
+        self.pages += np.bincount(new, minlength=len(self.pages))
 
     def _look_at(
         self,
@@ -453,32 +372,22 @@ class LedgerPages(Shared):
         memcg: NDArray[np.uint64] | None,
     ) -> None:
         """Tell unexplained pages, *here*, apart by what their heads look like."""
-        if not len(here):
-            return
-        head = heads[here] if len(heads) else here
-        known = head >= 0
-        head = np.where(known, head, here)
-        compound = known & ((flags[head] & self.kinds.head) != 0)
+        head = np.where(heads >= 0, heads, here)
+        compound = (heads >= 0) & ((flags[head] & self.kinds.head) != 0)
         order = np.where(compound, chunk.order_of(head), -1)
         references = np.clip(chunk["refcount"][head].astype(np.int64), 0, MOST_REFERENCES)
         charged = np.zeros(len(here), np.int64)
         if memcg is not None:
             word = memcg[head]
             charged = np.where(word != 0, np.where(word & np.uint64(2), KMEM, PAGE_OF_CGROUP), 0)
-        signature = np.stack(
-            [kinds, zones, flags[head] & self.flag_mask, references, order, charged],
-            axis=1,
-            dtype=np.int64,
-            casting="unsafe",
-        )
+        looks = (kinds, zones, flags[head] & self.flag_mask, references, order, charged)
+        signature = np.stack(looks, axis=1, dtype=np.int64, casting="unsafe")
         # Neighbours mostly look the same.
-        runs = np.flatnonzero((np.diff(signature, axis=0) != 0).any(axis=1)) + 1
-        runs = np.append(0, runs)
-        lengths = np.diff(runs, append=len(here))
+        runs = np.append(0, np.flatnonzero((np.diff(signature, axis=0) != 0).any(axis=1)) + 1)
         unique, first, back = np.unique(
             signature[runs], axis=0, return_index=True, return_inverse=True
         )
-        counts = np.bincount(back.ravel(), weights=lengths).astype(np.int64)
+        counts = np.bincount(back.ravel(), np.diff(runs, append=len(here))).astype(np.int64)
         for row, at, count in zip(
             unique.tolist(), head[runs[first]].tolist(), counts.tolist(), strict=True
         ):
@@ -486,13 +395,7 @@ class LedgerPages(Shared):
             if key not in self.unexplained and len(self.unexplained) >= MAX_SIGNATURES:
                 self.other_signatures += count
                 continue
-            entry = self.unexplained.setdefault(key, Unexplained())
-            entry.pages += count
-            if len(entry.examples) < EXAMPLES:
-                entry.examples.append(chunk.start_pfn + at)
-
-
-if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
-
-    print_section("memory_ledger", "memory_ledger")
+            self.unexplained[key] += count
+            examples = self.examples.setdefault(key, [])
+            if len(examples) < EXAMPLES:
+                examples.append(chunk.start_pfn + at)

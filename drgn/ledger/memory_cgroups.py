@@ -20,8 +20,8 @@ from mmscope.drgn.cgroups.cgroup_rows import (
 from mmscope.drgn.cgroups.charged_pages import ChargedPages, Charges, charges
 from mmscope.drgn.cgroups.dying_pins import DYING_CGROUP_PINS, dying_pins
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
+from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS
-from mmscope.drgn.ledger.sections import ledger_pages
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files

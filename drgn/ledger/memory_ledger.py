@@ -6,26 +6,47 @@ Counted page by page in the pass over all struct pages, not subtracted: the clas
 to its present pages. What the page allocator never had (cut off, offline, a device's) stands beside
 them, so that all rows add up to the machine's memory.
 
-Costs what a pass costs, the page tables of vmalloc memory, and memory for the pages that have no
-reference. Cannot know: who has what is unexplained; table ``page_owner_stacks`` does where the
+The kernel's own counters are mostly lines of /proc/vmstat, read with what CPUs have not folded in
+yet. Costs what a pass costs, the page tables of vmalloc memory, and memory for the pages that have
+no reference. Cannot know: who has what is unexplained; table ``page_owner_stacks`` does where the
 kernel keeps it.
 """
 
+import contextlib
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from drgn import Program
+from drgn import FaultError, Program, sizeof
+from drgn.helpers.linux.hugetlb import for_each_hstate
 
-from mmscope.drgn.free.zones import for_each_zone, zone_name
-from mmscope.drgn.ledger.ledger_counters import BY_KIND, LedgerCheck, ledger_checks
-from mmscope.drgn.ledger.ledger_pages import MOST_REFERENCES, LedgerPages
-from mmscope.drgn.ledger.page_kinds import KINDS, KMEM
-from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart
-from mmscope.drgn.owners.alloc_tags import Tags
-from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, named
+from mmscope.drgn.cgroups.charged_pages import ChargedPages
+from mmscope.drgn.cgroups.memcgs import memcgs_once
+from mmscope.drgn.free.free_memory import free_memory
+from mmscope.drgn.free.zones import for_each_zone, read_zoneinfo, zone_name
+from mmscope.drgn.ledger.ledger_pages import (
+    KMEM,
+    MAX_KEPT,
+    MOST_REFERENCES,
+    OF_OBJECTS,
+    LedgerPages,
+)
+from mmscope.drgn.ledger.page_kinds import KINDS, Kind
+from mmscope.drgn.ledger.page_places import find_places
+from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart, physical_memory_once
+from mmscope.drgn.machine.vm_counters import vm_counters
+from mmscope.drgn.owners.alloc_tags import Tags, tags_once
+from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, page_tags
+from mmscope.drgn.owners.slab_caches import caches_once
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.struct_pages import scan_struct_pages
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.text.kernel_text import printed_number
 
 NO_TAG, STRANGE, UNREAD = "(no tag)", "(of no module)", "(unreadable)"
 
@@ -121,19 +142,156 @@ LEDGER_TAGS = Table(
 )
 
 
+@table_row
+class LedgerCheck:
+    """A counter of the kernel beside the pages that were counted."""
+
+    counter: str = column(
+        holds="kernel",
+        key=True,
+        help="a line of /proc/vmstat; a variable of the kernel; or a zone's member",
+    )
+    node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
+    zone: str = column(holds="kernel", key=True, help="zone name; empty: all zones")
+    pages: int = column(unit="pages", help="counted page by page")
+    kernel_pages: int = column(unit="pages", low=None, high=None, help="by the kernel's counter")
+    difference_pages: int = column(
+        unit="pages", low=None, high=None, help="pages, less kernel_pages"
+    )
+    may_differ: str = column(holds="words", help="why they may differ on a healthy machine")
+
+
+LEDGER_CHECKS = Table(
+    "ledger_checks",
+    "The ledger beside the kernel's counters",
+    LedgerCheck,
+    not_compared="its pages are those of memory_ledger, its counters those of vm_counters",
+)
+
+
+def _kernel_stacks(prog: Program, vmstat: dict[str, int]) -> int:
+    """NR_KERNEL_STACK_KB."""
+    return (vmstat["nr_kernel_stack"] << 10) // int(prog["PAGE_SIZE"].value_())
+
+
+def _vmalloc(prog: Program, vmstat: dict[str, int]) -> int:
+    """A counter of nodes in 7.2 (nr_vmalloc), a variable before."""
+    if "nr_vmalloc" in vmstat:
+        return vmstat["nr_vmalloc"]
+    return int(prog["nr_vmalloc_pages"].counter.value_())
+
+
+def _percpu(prog: Program, vmstat: dict[str, int]) -> int:
+    """``pcpu_nr_pages()`` (mm/percpu.c): Percpu of /proc/meminfo."""
+    return int(prog["pcpu_nr_populated"].value_() * prog["pcpu_nr_units"].value_())
+
+
+def _hugetlb(prog: Program, vmstat: dict[str, int]) -> int:
+    """``hugetlb_total_pages()`` (mm/hugetlb.c)."""
+    return sum(
+        int(hstate.nr_huge_pages.value_()) << int(hstate.order.value_())
+        for hstate in for_each_hstate(prog)
+    )
+
+
+# Counters that are no line of /proc/vmstat, or not on all kernels.
+READ = {
+    "nr_kernel_stack": _kernel_stacks,
+    "nr_vmalloc": _vmalloc,
+    "pcpu_nr_pages": _percpu,
+    "hugetlb_total_pages": _hugetlb,
+}
+# Of the whole machine: the kinds of pages in each, and why it may differ from what is counted.
+COUNTERS = {
+    "nr_free_pages": (
+        (Kind.FREE, Kind.UNACCEPTED),
+        "free blocks of isolated pageblocks are not in the counter",
+    ),
+    "nr_anon_pages": (
+        (Kind.ANON, Kind.LARGE, Kind.KSM, Kind.ANON_SWAP),
+        "pages that no process maps are not in the counter",
+    ),
+    "nr_file_pages": ((Kind.FILE, Kind.SHMEM, Kind.SWAP_CACHE, Kind.ANON_SWAP), ""),
+    "nr_shmem": ((Kind.SHMEM,), ""),
+    "nr_slab_reclaimable": ((Kind.RECLAIMABLE,), ""),
+    "nr_slab_unreclaimable": (
+        (Kind.SLAB, Kind.LARGE_KMALLOC),
+        "large allocations of kmalloc() are in the counter; where their pages have no type of "
+        "their own (6.12) they are among the unexplained compound pages",
+    ),
+    "nr_page_table_pages": ((Kind.TABLE,), ""),
+    "nr_sec_page_table_pages": (
+        (),
+        "page tables of KVM and of IOMMUs have no mark: they are among the unexplained",
+    ),
+    "nr_kernel_stack": (
+        (Kind.STACK,),
+        "stacks that a CPU keeps for the next thread (two at most) are not in the counter",
+    ),
+    "nr_vmalloc": ((Kind.VMALLOC, Kind.STACK), ""),
+    "pcpu_nr_pages": ((Kind.PERCPU, Kind.BOOT_PERCPU), ""),
+    "hugetlb_total_pages": (
+        (Kind.HUGETLB, Kind.HUGETLB_FREE),
+        "pages that are marked as bad are in the counter",
+    ),
+    "nr_zspages": ((Kind.ZSMALLOC,), ""),
+    # "meminfo: add a per node counter for balloon drivers" (835de37603ef, in v6.16)
+    "nr_balloon_pages": (
+        (Kind.OFFLINE,),
+        "memory that a hypervisor unplugged (virtio-mem) looks the same, and is not in the counter",
+    ),
+}
+
+
+def counters_of(kind: Kind) -> str:
+    """The counters that pages of a kind are in."""
+    return " ".join(name for name, (kinds, _) in COUNTERS.items() if kind in kinds)
+
+
+def ledger_checks(prog: Program, pages: LedgerPages) -> tuple[list[LedgerCheck], str]:
+    """
+    Every counter that this kernel has, and the present pages of each zone.
+
+    :return: (the rows, why those of /proc/vmstat are missing, if they are).
+    """
+    rows = []
+
+    def check(name: str, ours: int, says: int, why: str, node: int = -1, zone: str = "") -> None:
+        rows.append(LedgerCheck(name, node, zone, ours, says, ours - says, why))
+
+    counted = pages.pages.reshape(len(KINDS), pages.zones)
+    never_given = 0
+    for node, index, zone in for_each_zone(prog):
+        ours = int(counted[:, node * pages.fields.zones_per_node + index].sum())
+        present = int(zone.present_pages.value_())
+        never_given += present - int(zone.managed_pages.counter.value_())
+        if ours or present:
+            check("present_pages", ours, present, "", node, zone_name(zone))
+    # Pages that the allocator never had have PG_reserved, whatever they are used for
+    # (memmap_init_reserved_pages(), mm/memblock.c).
+    check(
+        "present_pages - managed_pages",
+        int(pages.reserved.sum()),
+        never_given,
+        "reserved pages of any class. Gigantic pages taken at boot and struct pages in hot-added "
+        "memory itself may lack the mark; drivers may set it",
+    )
+    vmstat, missing = {}, ""
+    try:
+        vmstat = {row.name: row.value for row in vm_counters(prog)}
+    except (FaultError, LookupError, ValueError) as error:
+        missing = str(error)
+    for name, (kinds, why) in COUNTERS.items():
+        with contextlib.suppress(LookupError, FaultError):
+            says = READ[name](prog, vmstat) if name in READ else vmstat[name]
+            check(name, int(counted[list(kinds)].sum()), says, why)
+    return rows, missing
+
+
+NO_ZONE = (-1, "")
 UNKNOWN_ZONE = (-1, "unknown")  # of damaged page flags
 # Parts of physical_memory that are present pages of the kernel.
 PRESENT_PARTS = ("page allocator", "early allocations", CRASHED)
-
-
-@dataclass
-class Ledger:
-    """All tables of the ledger."""
-
-    rows: list[LedgerRow]
-    checks: list[LedgerCheck]
-    unexplained: list[UnexplainedRow]
-    no_counters: str  # why the counters of /proc/vmstat are missing, if they are
 
 
 def outside(parts: Sequence[PhysicalPart], page: int) -> list[tuple[str, int]]:
@@ -149,39 +307,43 @@ def outside(parts: Sequence[PhysicalPart], page: int) -> list[tuple[str, int]]:
     ]
 
 
-def ledger(
+def ledger_rows(
     prog: Program, pages: LedgerPages, parts: Sequence[PhysicalPart], unread_pages: int
-) -> Ledger:
+) -> list[LedgerRow]:
     """
-    The tables, after the pass and :meth:`LedgerPages.settle`.
+    The ledger, after the pass and :meth:`LedgerPages.settle`.
 
     :param unread_pages: whose struct pages could not be read.
     """
-    size = int(prog["PAGE_SIZE"].value_())
+    zones = zone_names(prog, pages)
     counted = pages.pages.reshape(len(KINDS), pages.zones)
-    names = {
+    found: list[tuple[str, str, tuple[int, str], int, Kind | None]] = [
+        (kind.owner, kind.part, zones.get(zone, UNKNOWN_ZONE), int(counted[kind, zone]), kind)
+        for kind in KINDS
+        for zone in counted[kind].nonzero()[0].tolist()
+    ]
+    size = int(prog["PAGE_SIZE"].value_())
+    if unread_pages:
+        found.append(("unexplained", "struct page not readable", NO_ZONE, unread_pages, None))
+    found += [("not the kernel's", part, NO_ZONE, n, None) for part, n in outside(parts, size)]
+    total = sum(count for *_, count, _ in found)
+    return largest_first(
+        [
+            LedgerRow(
+                *(owner, part, *zone, count, count * size, 100 * count / total),
+                counters_of(kind) if kind is not None else "",
+            )
+            for owner, part, zone, count, kind in found
+        ]
+    )
+
+
+def zone_names(prog: Program, pages: LedgerPages) -> dict[int, tuple[int, str]]:
+    """Node and name of each zone, by its index."""
+    return {
         node * pages.fields.zones_per_node + index: (node, zone_name(zone))
         for node, index, zone in for_each_zone(prog)
     }
-    beyond = outside(parts, size)
-    total = int(counted.sum()) + unread_pages + sum(count for _, count in beyond)
-    rows: list[LedgerRow] = []
-
-    def add(owner: str, part: str, zone: tuple[int, str], count: int, counters: str = "") -> None:
-        percent = 100 * count / total if total else 0.0
-        rows.append(LedgerRow(owner, part, *zone, count, count * size, percent, counters))
-
-    for number, kind in enumerate(KINDS):
-        for zone in counted[number].nonzero()[0].tolist():
-            where = names.get(zone, UNKNOWN_ZONE)
-            count = int(counted[number, zone])
-            add(kind.owner, kind.part, where, count, " ".join(BY_KIND.get(number, [])))
-    if unread_pages:
-        add("unexplained", "struct page not readable", (-1, ""), unread_pages)
-    for part, count in beyond:
-        add("not the kernel's", part, (-1, ""), count)
-    checks, missing = ledger_checks(prog, pages)
-    return Ledger(largest_first(rows), checks, _unexplained(prog, pages, names), missing)
 
 
 def largest_first(rows: list[LedgerRow]) -> list[LedgerRow]:
@@ -192,13 +354,12 @@ def largest_first(rows: list[LedgerRow]) -> list[LedgerRow]:
     return sorted(rows, key=lambda row: (-owners[row.owner], row.owner, -row.pages))
 
 
-def _unexplained(
-    prog: Program, pages: LedgerPages, names: dict[int, tuple[int, str]]
-) -> list[UnexplainedRow]:
+def unexplained_rows(prog: Program, pages: LedgerPages) -> list[UnexplainedRow]:
     """Unexplained pages by what they look like, the most first."""
-    flag_names = pageflag_names(prog)
+    names, flag_names = zone_names(prog, pages), pageflag_names(prog)
     rows = []
-    for (kind, zone, flags, references, order, charged), found in pages.unexplained.items():
+    for key, count in pages.unexplained.items():
+        kind, zone, flags, references, order, charged = key
         more = " or more" if references == MOST_REFERENCES else ""
         rows.append(
             UnexplainedRow(
@@ -208,8 +369,8 @@ def _unexplained(
                 f"{references}{more}",
                 None if order < 0 else order,
                 {0: "no", KMEM: "kernel memory"}.get(charged, "page"),
-                found.pages,
-                " ".join(f"{pfn:#x}" for pfn in found.examples),
+                count,
+                " ".join(f"{pfn:#x}" for pfn in pages.examples[key]),
             )
         )
     if pages.other_signatures:
@@ -227,7 +388,7 @@ def ledger_tags(pages: PageTags, tags: Tags, page: int) -> list[LedgerTag]:
     nameless = {0: NO_TAG, UNREADABLE: UNREAD}
     for (kind, address), count in pages.pages.items():
         words = nameless.get(address, STRANGE)
-        counted[kind, named(tags, address) or ("", words, 0, "")] += count
+        counted[kind, tags.sources.get(address, ("", words, 0, ""))] += count
     rows = [
         LedgerTag(KINDS[kind].owner, KINDS[kind].part, *what, count, count * page)
         for (kind, what), count in counted.items()
@@ -242,6 +403,203 @@ def pageflag_names(prog: Program) -> dict[int, str]:
         if value not in names and name != "__NR_PAGEFLAGS":
             names[value] = name.removeprefix("PG_")
     return names
+
+
+# Lines of /proc/meminfo (fs/proc/meminfo.c) by class: those that are added, those that are taken
+# off, since another line has them too.
+LINES = {
+    ("free", "free lists"): (("MemFree",), ()),
+    ("anonymous", "mapped pages"): (("AnonPages",), ()),
+    # Cached is NR_FILE_PAGES without the swap cache and block devices (Buffers).
+    ("page cache", "files"): (("Cached", "Buffers"), ("Shmem",)),
+    ("page cache", "shmem"): (("Shmem",), ()),
+    ("hugetlb", "in use or free in the pool"): (("Hugetlb",), ()),
+    ("slab", "reclaimable"): (("SReclaimable",), ()),
+    ("slab", "unreclaimable"): (("SUnreclaim",), ()),
+    # Stacks are vmalloc memory (CONFIG_VMAP_STACK), and not counted twice here.
+    ("vmalloc", "areas, kernel stacks among them"): (("VmallocUsed",), ()),
+    ("percpu", "chunks"): (("Percpu",), ()),
+    ("page tables", "of processes, KVM and IOMMUs"): (("PageTables", "SecPageTables"), ()),
+    ("compressed", "zswap"): (("Zswap",), ()),
+    ("bad", "hwpoison"): (("HardwareCorrupted",), ()),
+}
+REMAINDER = "remainder of MemTotal, by subtraction"
+MAX_MEMINFO = 1 << 16
+
+
+def read_meminfo_ledger(text: str, page: int) -> list[LedgerRow]:
+    """
+    Rows of the whole machine from /proc/meminfo; node -1, no zone.
+
+    Counters are no pages: what they leave of MemTotal is a remainder, found by subtraction, and
+    where the kernel counts a page twice or not at all the remainder is off by it. Percpu has the
+    first chunk, which is reserved memory of boot: that is not in MemTotal, and in no other row.
+
+    :param page: bytes of a page.
+    :raises ValueError: the text is not /proc/meminfo's.
+    """
+    found = re.findall(r"^(\S{1,40}): +([0-9]{1,18})(?: kB)?$", text[:MAX_MEMINFO], re.MULTILINE)
+    said = {name: printed_number(number, "/proc/meminfo") << 10 for name, number in found}
+    if not said.get("MemTotal") or "MemFree" not in said:
+        raise ValueError("/proc/meminfo has no lines MemTotal and MemFree")
+    total = said["MemTotal"]
+    found = []
+    for (owner, part), (plus, minus) in LINES.items():
+        there = [line for line in plus if line in said]
+        size = sum(said[line] for line in there) - sum(said.get(line, 0) for line in minus)
+        if there and size > 0:
+            found.append((owner, part, size, " ".join(there)))
+    known = sum(size for _, _, size, _ in found)
+    found.append(("unexplained", REMAINDER, max(total - known, 0), "MemTotal"))
+    return largest_first(
+        [
+            LedgerRow(owner, part, *NO_ZONE, size // page, size, 100 * size / total, lines)
+            for owner, part, size, lines in found
+        ]
+    )
+
+
+def ledger_consumer(memory: Memory) -> LedgerPages:
+    """The consumer of the pass that counts every page."""
+    places = find_places(memory)
+    charged = None
+    with contextlib.suppress(Exception):  # section memory_cgroups says what is wrong
+        memcgs = memcgs_once(memory)
+        charged = ChargedPages(memory.prog, memcgs.address[memcgs.dying], OF_OBJECTS)
+    tags = None
+    with contextlib.suppress(Exception):  # section alloc_tags says what is wrong
+        tags = page_tags(memory.prog)
+    caches, _ = caches_once(memory)
+    return LedgerPages(memory.prog, places.ram, places.owned, charged, caches, tags)
+
+
+def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:
+    """
+    Every page by its class, of the pass that other sections need too, and what that could not read.
+
+    :raises FaultError, LookupError: the struct pages cannot be read.
+    """
+    if memory.consumers is tuple:  # this section is read alone
+        memory.consumers = lambda: (ledger_consumer,)
+    with contextlib.suppress(FaultError, LookupError, ValueError):
+        free_memory(memory)
+    return memory.kept_consumer(LedgerPages) or memory.once("ledger_pages", lambda: _pass(memory))
+
+
+def _pass(memory: Memory) -> tuple[LedgerPages, Gaps]:
+    """A pass of its own, where that of another section went by without the ledger."""
+    pages = ledger_consumer(memory)
+    scan = scan_struct_pages(memory.prog, [pages], progress=memory.progress, jobs=memory.jobs)
+    if failure := scan.failure_of(pages):
+        raise failure
+    return pages, scan.gaps
+
+
+def memory_ledger_from_memory(memory: Memory) -> Found:
+    prog, places = memory.prog, find_places(memory)
+    pages, gaps = ledger_pages(memory)
+    found = Found(unreadable_bytes=gaps.bytes)
+    found.notes += [f"not told apart: {words}" for words in places.missing]
+    if pages.kept_pages > MAX_KEPT:
+        found.notes.append(
+            f"{pages.kept_pages:,} pages have no reference, too many to tell those on per-CPU lists"
+        )
+    else:
+        try:
+            listed = free_memory(memory).pcp_lists
+            pages.settle(listed.pfns, listed.orders)
+        except (FaultError, LookupError, ValueError) as error:
+            found.notes.append(f"pages on per-CPU lists are among the unexplained: {error}")
+    parts: list[PhysicalPart] = []
+    try:
+        parts = physical_memory_once(memory).parts
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"what the kernel does not have is missing: {error}")
+    unread = gaps.bytes // sizeof(prog.type("struct page"))
+    if unread:
+        found.notes.append(f"{unread:,} struct pages could not be read{gaps.why}")
+    checks, no_counters = ledger_checks(prog, pages)
+    if no_counters:
+        found.notes.append(f"counters of /proc/vmstat are missing: {no_counters}")
+    if wrong := [r for r in checks if r.counter == "present_pages" and r.difference_pages]:
+        disagreement(
+            memory,
+            found,
+            "; ".join(
+                f"zone {row.zone} of node {row.node} has {row.kernel_pages:,} present pages, "
+                f"{row.pages:,} were found"
+                for row in wrong
+            ),
+        )
+    for (said, place), count in sorted(pages.disputed.items()):
+        found.remarks.append(
+            f"{count:,} pages are {KINDS[said].owner} by their struct page and "
+            f"{KINDS[place].owner} by their place: counted by their struct page"
+        )
+    found.add(MEMORY_LEDGER, ledger_rows(prog, pages, parts, unread))
+    found.add(LEDGER_CHECKS, checks)
+    found.add(LEDGER_UNEXPLAINED, unexplained_rows(prog, pages))
+    _add_tags(memory, pages, found)
+    return found
+
+
+def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
+    """By line of source, where the kernel keeps that for each page."""
+    if pages.tags is None:
+        return
+    try:
+        tags = tags_once(memory)
+    except TORN as error:
+        found.notes.append(f"lines of source are not told: {error}")
+        return
+    rows = ledger_tags(pages.tags, tags, int(memory.prog["PAGE_SIZE"].value_()))
+    if unread := sum(row.pages for row in rows if row.file == UNREAD):
+        found.notes.append(f"whose line of source {unread:,} pages are could not be read")
+    if strange := sum(row.pages for row in rows if row.file == STRANGE):
+        found.remarks.append(
+            f"{strange:,} pages refer to lines of source that no loaded module has: one was "
+            "unloaded and left them, or the references are damaged"
+        )
+    found.add(LEDGER_TAGS, rows)
+
+
+def memory_ledger_from_files(files: Files) -> Found:
+    meminfo = files.read("proc/meminfo")
+    zones = read_zoneinfo(files.read("proc/zoneinfo"))
+    page = files.page_size(meminfo, sum(zone.managed_pages for zone in zones))
+    if page is None:
+        raise Absent("the size of a page cannot be derived from /proc/meminfo and /proc/zoneinfo")
+    found = Found().add(MEMORY_LEDGER, read_meminfo_ledger(meminfo, page))
+    found.remarks.append(
+        "by the kernel's counters, not page by page: the remainder is what they leave of MemTotal; "
+        "read the kernel's memory (as root) to know what it is"
+    )
+    return found
+
+
+MEMORY_LEDGER_SECTION = Section(
+    name="memory_ledger",
+    title="Where the memory is",
+    intro="""
+Every page of the machine has one owner. Each is counted once, in one pass over all struct pages;
+nothing is subtracted. The classes of a zone add up to its present pages. Memory that the kernel
+does not have stands beside them, so that all rows add up to the machine's memory.
+
+The kernel's own counters are beside what was counted. What no mark in a struct page and no place
+explains is *unexplained*, listed by what the pages look like: allocations of drivers and of the
+kernel itself with `alloc_pages()`, which only
+[page_owner](https://docs.kernel.org/mm/page_owner.html) or [allocation
+profiling](https://docs.kernel.org/mm/allocation-profiling.html) can name.
+""",
+    command=Command("where the memory is, page by page", name="ledger"),
+    since="0.2.0",
+    tables=(MEMORY_LEDGER, LEDGER_CHECKS, LEDGER_UNEXPLAINED, LEDGER_TAGS),
+    from_memory=memory_ledger_from_memory,
+    from_files=memory_ledger_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.MEMINFO, prices.ZONEINFO),
+    consumer=ledger_consumer,
+)
 
 
 if __name__ == "__main__":

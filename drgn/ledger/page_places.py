@@ -5,9 +5,11 @@ What a struct page cannot say, its place can: a page of a vmalloc area looks lik
 are gathered before the pass over all struct pages, and looked up chunk by chunk.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, cast
@@ -17,30 +19,14 @@ from drgn.helpers.linux.pid import for_each_task
 from drgn.helpers.linux.sched import idle_task
 from numpy.typing import NDArray
 
-from mmscope.drgn.ledger.page_kinds import (
-    BOOT_PERCPU,
-    CRASH,
-    DMA_POOL,
-    HUGE_ZERO,
-    IMAGE,
-    KERNEL_TABLE,
-    MEMMAP,
-    MEMPOOL,
-    PAGE_EXT,
-    PERCPU,
-    ROOT_TABLE,
-    SHADOW,
-    STACK,
-    VMALLOC,
-)
-from mmscope.drgn.ledger.page_ranges import PageRanges
-from mmscope.drgn.ledger.vmalloc_areas import VmallocAreas, stack_callers, vmalloc_areas
+from mmscope.drgn.ledger.page_kinds import Kind
+from mmscope.drgn.ledger.vmalloc_areas import AREA, ENTRY, own_pages, stack_callers, vmalloc_areas
 from mmscope.drgn.machine.physical_memory import e820_map
 from mmscope.drgn.page_tables.page_table_entries import process_roots
 from mmscope.drgn.processes.address_spaces import kept_address_spaces
 from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.io_resources import Resource, io_resources
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.mem_sections import valid_sections
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.sections.files import Absent
@@ -54,14 +40,62 @@ NOT_RAM, IS_RAM = 0, 1
 MAX_ORDER = 30  # beyond any architecture's: damage
 
 
+class PageRanges:
+    """
+    Ranges of page frames, each with a kind: a number from 1 to 255.
+
+    Filled with :meth:`add`; where ranges overlap, what was added later holds.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []
+
+    def add(self, kind: int, starts: NDArray[np.int64], lengths: NDArray[np.int64] | int) -> None:
+        """*lengths* pages from each of *starts* on are of a kind."""
+        starts = np.asarray(starts, np.int64)
+        self._parts.append((starts, starts + lengths, kind))
+        self.__dict__.pop("_stretches", None)
+
+    @functools.cached_property
+    def _stretches(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+        """Starts, ends and kinds of stretches that do not overlap, ascending."""
+        edges = [edge for starts, ends, _ in self._parts for edge in (starts, ends)]
+        bounds = distinct(np.concatenate([np.empty(0, np.int64), *edges]))
+        held = np.zeros(len(bounds), np.uint8)
+        for starts, ends, kind in self._parts:
+            low, high = np.searchsorted(bounds, starts), np.searchsorted(bounds, ends)
+            held[spread(low, high - low)] = kind
+        inside = np.flatnonzero(held)
+        return bounds[inside], bounds[inside + 1], held[inside]
+
+    def within(self, first: int, count: int) -> NDArray[np.uint8]:
+        """The kind of each of *count* pages from *first* on; 0: of none of the ranges."""
+        starts, ends, kinds = self._stretches
+        low = int(np.searchsorted(ends, first, "right"))
+        high = int(np.searchsorted(starts, first + count, "left"))
+        high = max(low, high)
+        edges = np.clip(np.stack([starts[low:high], ends[low:high]], axis=1) - first, 0, count)
+        held = np.zeros(2 * (high - low) + 1, np.uint8)
+        held[1::2] = kinds[low:high]
+        return np.repeat(held, np.diff(edges.ravel(), prepend=0, append=count))
+
+
+def spread(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All numbers of some ranges: ``starts[0], starts[0] + 1, …``, then those of the next."""
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
+
+
 @dataclass
 class PagePlaces:
     """Pages that are known by their place, and the gaps."""
 
     ram: PageRanges = field(default_factory=PageRanges)
     owned: PageRanges = field(default_factory=PageRanges)
-    areas: VmallocAreas | None = None
-    area_kinds: NDArray[np.int64] | None = None  # of the areas; 0: they own no pages
+    areas: NDArray[Any] = field(default_factory=lambda: np.empty(0, AREA))
+    entries: NDArray[Any] = field(default_factory=lambda: np.empty(0, ENTRY))
+    area_kinds: NDArray[np.int64] | None = None  # of the areas, if they are read; 0: no own pages
+    area_gaps: Gaps = field(default_factory=Gaps)
     missing: list[str] = field(default_factory=list)
 
 
@@ -118,9 +152,9 @@ def _add_resources(prog: Program, places: PagePlaces, resources: list[Resource])
         if row.name.startswith(RAM):
             _add(places.ram, IS_RAM, first, behind)
         elif row.name.startswith(KERNEL) and _in_ram(resources, row):
-            _add(places.owned, IMAGE, row.start >> shift, -(-row.end >> shift))
+            _add(places.owned, Kind.IMAGE, row.start >> shift, -(-row.end >> shift))
         elif row.name == CRASH_KERNEL:
-            _add(places.owned, CRASH, first, behind)
+            _add(places.owned, Kind.CRASH, first, behind)
     if "mem_section" in prog:
         sections = valid_sections(prog)
         offline = sections.numbers[~sections.online] * sections.pages
@@ -138,13 +172,14 @@ def _in_ram(resources: list[Resource], row: Resource) -> bool:
 def _add_areas(memory: Memory, places: PagePlaces) -> None:
     """Add vmalloc areas, kernel stacks and percpu chunks among them, and their page tables."""
     prog = memory.prog
-    found = places.areas = vmalloc_areas(prog)
-    if not found.whole:
+    areas, entries, tables, whole = vmalloc_areas(prog, places.area_gaps)
+    places.areas, places.entries = areas, entries
+    if not whole:
         places.missing.append("vmalloc areas: some could not be read")
-    if found.gaps.bytes:
-        places.missing.append(f"vmalloc areas: {found.gaps.bytes:,} bytes could not be read")
-    owned = found.owns()
-    kinds = np.where(owned, VMALLOC, 0)
+    if unread := places.area_gaps.bytes:
+        places.missing.append(f"vmalloc areas: {unread:,} bytes could not be read")
+    owned = own_pages(areas)
+    kinds = np.where(owned, Kind.VMALLOC, 0)
     callers: set[int] = set()
     # Idle tasks' stacks are allocated elsewhere than those of all others.
     for tasks in (for_each_task(prog), _idle_tasks(prog)):
@@ -152,15 +187,15 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
             callers |= stack_callers(itertools.islice(tasks, STACK_TASKS))
         except (FaultError, LookupError, ValueError) as error:
             places.missing.append(f"vmalloc areas: some stacks may be taken for others: {error}")
-    kinds[owned & np.isin(found.callers, np.array(sorted(callers), np.uint64))] = STACK
+    kinds[owned & np.isin(areas["caller"], np.array(sorted(callers), np.uint64))] = Kind.STACK
     # pcpu_get_vm_areas() gives itself as the caller.
-    kinds[owned & (found.callers == np.uint64(prog.symbol("pcpu_get_vm_areas").address))] = PERCPU
+    percpu = np.uint64(prog.symbol("pcpu_get_vm_areas").address)
+    kinds[owned & (areas["caller"] == percpu)] = Kind.PERCPU
     places.area_kinds = kinds
-    of_entry = kinds[found.areas]
-    for kind in (VMALLOC, STACK, PERCPU):
-        here = of_entry == kind
-        places.owned.add(kind, found.pfns[here], found.sizes[here])
-    places.owned.add(KERNEL_TABLE, found.tables, 1)
+    for kind in (Kind.VMALLOC, Kind.STACK, Kind.PERCPU):
+        here = entries[kinds[entries["area"]] == kind]
+        places.owned.add(kind, here["pfn"], here["pages"])
+    places.owned.add(Kind.KERNEL_TABLE, tables, 1)
 
 
 def _idle_tasks(prog: Program) -> Iterator[Object]:
@@ -170,15 +205,15 @@ def _idle_tasks(prog: Program) -> Iterator[Object]:
 
 def _add_struct_pages(memory: Memory, places: PagePlaces) -> None:
     frames = struct_page_cost(memory).frames
-    places.owned.add(MEMMAP, frames.starts, frames.sizes)
-    places.owned.add(KERNEL_TABLE, frames.tables, 1)
+    places.owned.add(Kind.MEMMAP, frames.starts, frames.sizes)
+    places.owned.add(Kind.KERNEL_TABLE, frames.tables, 1)
 
 
 def _add_shadow(memory: Memory, places: PagePlaces) -> None:
     """Before vmalloc areas: that of modules and of hot-added memory is such an area."""
     found = find_shadow(memory)
-    places.owned.add(SHADOW, found.starts, found.sizes)
-    places.owned.add(KERNEL_TABLE, found.tables, 1)
+    places.owned.add(Kind.SHADOW, found.starts, found.sizes)
+    places.owned.add(Kind.KERNEL_TABLE, found.tables, 1)
     if found.unreadable_bytes:
         places.missing.append(
             f"the KASAN shadow: {found.unreadable_bytes:,} bytes of tables could not be read"
@@ -199,7 +234,9 @@ def _add_page_ext(memory: Memory, places: PagePlaces) -> None:
     for row in page_ext_ranges(prog):
         end = row.address + size * (row.end_pfn - row.start_pfn)
         if base <= row.address < end <= top:
-            _add(places.owned, PAGE_EXT, (row.address - base) // page, -(-(end - base) // page))
+            _add(
+                places.owned, Kind.PAGE_EXT, (row.address - base) // page, -(-(end - base) // page)
+            )
 
 
 def _add_first_chunk(memory: Memory, places: PagePlaces) -> None:
@@ -216,7 +253,7 @@ def _add_first_chunk(memory: Memory, places: PagePlaces) -> None:
     size = chunk.base_addr.value_() + chunk.nr_pages.value_() * page - start
     for cpu in possible_cpus(prog):
         first = start + int(prog["pcpu_unit_offsets"][cpu].value_()) - base
-        _add(places.owned, BOOT_PERCPU, first // page, -(-(first + size) // page))
+        _add(places.owned, Kind.BOOT_PERCPU, first // page, -(-(first + size) // page))
 
 
 def _add_roots(memory: Memory, places: PagePlaces) -> None:
@@ -227,7 +264,7 @@ def _add_roots(memory: Memory, places: PagePlaces) -> None:
     prog = memory.prog
     spaces = kept_address_spaces(memory, Gaps())
     frames = process_roots(prog, spaces.columns["pgd"]) >> np.uint64(prog["PAGE_SHIFT"].value_())
-    places.owned.add(ROOT_TABLE, frames.astype(np.int64), 1)
+    places.owned.add(Kind.ROOT_TABLE, frames.astype(np.int64), 1)
 
 
 # kernel/dma/pool.c: for atomic allocations of DMA memory, from "dma-pool: add additional coherent
@@ -253,7 +290,7 @@ def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
         for chunk in itertools.islice(chunks, MAX_CHUNKS):
             start = chunk.phys_addr.value_()
             size = chunk.end_addr.value_() + 1 - chunk.start_addr.value_()
-            _add(places.owned, DMA_POOL, start >> shift, start + size >> shift)
+            _add(places.owned, Kind.DMA_POOL, start >> shift, start + size >> shift)
     if "io_tlb_default_mem" in prog:
         bounce = prog["io_tlb_default_mem"]
         # "swiotlb: separate memory pool data from other allocator data" (158dbe9c9a3d, in v6.6)
@@ -261,7 +298,7 @@ def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
             bounce = bounce.defpool
         if bounce.nslabs:
             start, end = bounce.start.value_(), bounce.end.value_()
-            _add(places.owned, DMA_POOL, start >> shift, end >> shift)
+            _add(places.owned, Kind.DMA_POOL, start >> shift, end >> shift)
 
 
 # mempool_t of pages that are globals of the kernel; those of drivers are not known.
@@ -281,7 +318,7 @@ def _add_mempools(memory: Memory, places: PagePlaces) -> None:
         for at in range(min(pool.curr_nr.value_(), MAX_CHUNKS)):
             page = cast("struct page *", pool.elements[at])
             first = page_to_pfn(page).value_()
-            _add(places.owned, MEMPOOL, first, first + (1 << order))
+            _add(places.owned, Kind.MEMPOOL, first, first + (1 << order))
 
 
 def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
@@ -291,7 +328,7 @@ def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
         first = int(prog["huge_zero_pfn"].value_())
         if first < 1 << 52:
             order = int(prog["PAGE_SHIFT"].value_()) - 3
-            _add(places.owned, HUGE_ZERO, first, first + (1 << order))
+            _add(places.owned, Kind.HUGE_ZERO, first, first + (1 << order))
 
 
 # What is found where, in this order: where places overlap, the later one holds.

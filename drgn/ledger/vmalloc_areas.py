@@ -13,7 +13,7 @@ Costs a few reads for a thousand areas, and a read for each run of page tables.
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program
@@ -33,32 +33,16 @@ VM_MAP_PUT_PAGES = 0x200
 FAR = 1 << 36  # areas further from each other are walked to one by one
 
 
-def _none() -> NDArray[np.int64]:
-    return np.empty(0, np.int64)
+AREA = np.dtype([(name, "<u8") for name in ("start", "end", "flags", "caller")])
+# Mapped pages: the first page frame of an entry, how many pages it maps, the position of its area.
+ENTRY = np.dtype([(name, np.int64) for name in ("pfn", "pages", "area")])
 
 
-@dataclass
-class VmallocAreas:
-    """All areas, ascending, and the pages that are mapped in them."""
-
-    starts: NDArray[np.uint64]
-    ends: NDArray[np.uint64]
-    flags: NDArray[np.uint64]
-    callers: NDArray[np.uint64]
-    # Of mapped pages: the first page frame of each entry, how many pages it maps, and the position
-    # of its area.
-    pfns: NDArray[np.int64] = field(default_factory=_none)
-    sizes: NDArray[np.int64] = field(default_factory=_none)
-    areas: NDArray[np.int64] = field(default_factory=_none)
-    tables: NDArray[np.int64] = field(default_factory=_none)  # page frames of their page tables
-    whole: bool = True  # no area is missing
-    gaps: Gaps = field(default_factory=Gaps)
-
-    def owns(self) -> NDArray[np.bool_]:
-        """Areas that own the pages that are mapped in them."""
-        plain = (self.flags & np.uint64(VM_ALLOC)) != 0
-        given = (self.flags & np.uint64(VM_MAP_PUT_PAGES)) != 0
-        return np.asarray(plain & ((self.flags & np.uint64(VM_MAP)) == 0) | given)
+def own_pages(areas: NDArray[Any]) -> NDArray[np.bool_]:
+    """Areas that own the pages that are mapped in them."""
+    flags = areas["flags"]
+    plain = (flags & np.uint64(VM_ALLOC | VM_MAP)) == np.uint64(VM_ALLOC)
+    return np.asarray(plain | ((flags & np.uint64(VM_MAP_PUT_PAGES)) != 0))
 
 
 def _roots(prog: Program) -> tuple[list[int], bool]:
@@ -80,77 +64,60 @@ def _roots(prog: Program) -> tuple[list[int], bool]:
     return roots, len(roots) == count
 
 
-def vmalloc_areas(prog: Program) -> VmallocAreas:
+def vmalloc_areas(
+    prog: Program, gaps: Gaps
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], bool]:
     """
     Read all areas and the page tables under them.
 
+    :return: areas, ascending (:data:`AREA`); what is mapped in them (:data:`ENTRY`); page frames of
+        their page tables; and whether no area is missing.
     :raises LookupError: the kernel's layout is unknown.
     :raises FaultError: the kernel's own page tables cannot be found.
     :raises NotImplementedError: page tables of this architecture are not known.
     """
-    gaps = Gaps()
     form = page_table_format(prog)
+    page_shift = np.uint64(form.page_shift)
     roots, all_roots = _roots(prog)
-    areas, whole = read_trees(
-        prog,
-        roots,
-        prog.type("struct vmap_area"),
-        "rb_node",
-        {"start": "va_start", "end": "va_end", "vm": "vm"},
-        gaps,
-        MAX_AREAS,
-    )
-    areas = areas[(areas["vm"] != 0) & (areas["start"] < areas["end"])]
-    areas = areas[np.argsort(areas["start"], kind="stable")]
+    columns = {"start": "va_start", "end": "va_end", "vm": "vm"}
+    area_type = prog.type("struct vmap_area")
+    found, whole = read_trees(prog, roots, area_type, "rb_node", columns, gaps, MAX_AREAS)
+    found = found[(found["vm"] != 0) & (found["start"] < found["end"])]
+    found = found[np.argsort(found["start"], kind="stable")]
     dtype = struct_dtype(prog.type("struct vm_struct"), {"flags": "flags", "caller": "caller"})
-    described, read = read_scattered(prog, areas["vm"], dtype, gaps)
-    found = VmallocAreas(
-        areas["start"][read],
-        areas["end"][read],
-        described["flags"][read],
-        described["caller"][read],
-        whole=whole and all_roots and bool(read.all()),
-        gaps=gaps,
-    )
-    pfns, sizes, addresses, tables = [], [], [], []
-    for start, end in _stretches(found):
+    described, read = read_scattered(prog, found["vm"], dtype, gaps)
+    areas = np.empty(int(read.sum()), AREA)
+    areas["start"], areas["end"] = found["start"][read], found["end"][read]
+    areas["flags"], areas["caller"] = described["flags"][read], described["caller"][read]
+    entries, tables = [np.empty(0, ENTRY)], [np.empty(0, np.int64)]
+    for start, end in _stretches(areas):
         walk = new_walk(form, 1)
         for chunk in walk_page_tables(prog, form, kernel_root(prog), walk, start=start, end=end):
             if chunk.level:
-                tables.append((chunk.frames >> np.uint64(form.page_shift)).astype(np.int64))
+                tables.append((chunk.frames >> page_shift).astype(np.int64))
             rows, slots = np.nonzero(form.is_leaf(chunk.entries, chunk.level))
             shift = form.levels[chunk.level].shift
-            physical = form.physical(chunk.entries[rows, slots], chunk.level)
-            pfns.append((physical >> np.uint64(form.page_shift)).astype(np.int64))
-            sizes.append(np.full(len(rows), 1 << shift - form.page_shift, np.int64))
-            addresses.append(chunk.slot_addresses(shift, rows, slots))
+            addresses = chunk.slot_addresses(shift, rows, slots)
+            at = np.searchsorted(areas["start"], addresses, "right").astype(np.int64) - 1
+            inside = (at >= 0) & (addresses < areas["end"][np.maximum(at, 0)])
+            leaves = chunk.entries[rows[inside], slots[inside]]
+            mapped = np.empty(len(leaves), ENTRY)
+            mapped["pfn"] = form.physical(leaves, chunk.level) >> page_shift
+            mapped["pages"], mapped["area"] = 1 << shift - form.page_shift, at[inside]
+            entries.append(mapped)
         gaps.bytes += walk.gaps.bytes
-    if pfns:
-        _place(found, np.concatenate(pfns), np.concatenate(sizes), np.concatenate(addresses))
-        found.tables = distinct(np.concatenate([np.empty(0, np.int64), *tables]))
-    return found
+    whole = whole and all_roots and bool(read.all())
+    return areas, np.concatenate(entries), distinct(np.concatenate(tables)), whole
 
 
-def _stretches(found: VmallocAreas) -> list[tuple[int, int]]:
+def _stretches(areas: NDArray[Any]) -> list[tuple[int, int]]:
     """Ranges of addresses that have areas, none far from its neighbour."""
-    if not len(found.starts):
+    if not len(areas):
         return []
-    breaks = np.flatnonzero(found.starts[1:] - found.ends[:-1] > np.uint64(FAR))
-    firsts = found.starts[np.concatenate([[0], breaks + 1])]
-    ends = found.ends[np.concatenate([breaks, [len(found.ends) - 1]])]
+    breaks = np.flatnonzero(areas["start"][1:] - areas["end"][:-1] > np.uint64(FAR))
+    firsts = areas["start"][np.append(0, breaks + 1)]
+    ends = areas["end"][np.append(breaks, len(areas) - 1)]
     return list(zip(firsts.tolist(), ends.tolist(), strict=True))
-
-
-def _place(
-    found: VmallocAreas,
-    pfns: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    addresses: NDArray[np.uint64],
-) -> None:
-    """Find the area that each entry of a page table is in."""
-    at = np.searchsorted(found.starts, addresses, "right").astype(np.int64) - 1
-    inside = (at >= 0) & (addresses < found.ends[np.maximum(at, 0)])
-    found.pfns, found.sizes, found.areas = pfns[inside], sizes[inside], at[inside]
 
 
 def stack_callers(tasks: Iterable[Object]) -> set[int]:
@@ -167,9 +134,3 @@ def stack_callers(tasks: Iterable[Object]) -> set[int]:
         except (FaultError, AttributeError):
             continue
     return callers
-
-
-if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
-
-    print_section("vmalloc")

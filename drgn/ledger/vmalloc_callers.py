@@ -9,14 +9,14 @@ Cannot know: the caller's callers, which page_owner's stacks have.
 """
 
 import re
-from collections import Counter
 
 import numpy as np
 from drgn import Program
 
-from mmscope.drgn.ledger.page_kinds import KINDS, PERCPU
+from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import PagePlaces, find_places
 from mmscope.drgn.ledger.vmalloc_areas import VM_IOREMAP, VM_MAP
+from mmscope.drgn.owners.alloc_tags import known_sum
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -67,28 +67,33 @@ def vmalloc_callers(prog: Program, places: PagePlaces) -> list[VmallocCaller]:
 
     :raises LookupError: the areas could not be read.
     """
-    found, kinds = places.areas, places.area_kinds
-    if found is None or kinds is None:
+    areas, kinds = places.areas, places.area_kinds
+    if kinds is None:
         raise LookupError("; ".join(places.missing) or "no area was found")
-    mapped = np.bincount(found.areas, found.sizes, minlength=len(kinds)).astype(np.int64)
+    entries = places.entries
+    mapped = np.bincount(entries["area"], entries["pages"], minlength=len(kinds)).astype(np.int64)
     # pcpu_get_vm_areas() gives its own address, others the one they return to.
-    callers = found.callers + (kinds == PERCPU).astype(np.uint64)
+    callers = areas["caller"] + (kinds == Kind.PERCPU).astype(np.uint64)
     unique, back = np.unique(callers, return_inverse=True)
     names = frame_names(prog, unique)
-    areas: Counter[tuple[str, str]] = Counter()
-    pages: Counter[tuple[str, str]] = Counter()
-    space: Counter[tuple[str, str]] = Counter()
-    sizes = (found.ends - found.starts).astype(np.int64).tolist()
-    for at, (kind, flags) in enumerate(zip(kinds.tolist(), found.flags.tolist(), strict=True)):
+    by_use: dict[tuple[str, str], list[tuple[int | None, int]]] = {}
+    space = (areas["end"] - areas["start"]).tolist()
+    for at, (kind, flags) in enumerate(zip(kinds.tolist(), areas["flags"].tolist(), strict=True)):
         if kind:
             use = KINDS[kind].owner
         else:
             use = "ioremap" if flags & VM_IOREMAP else "vmap" if flags & VM_MAP else "other"
-        key = names[int(back[at])], use
-        areas[key] += 1
-        pages[key] += int(mapped[at]) if kind else 0
-        space[key] += sizes[at]
-    rows = [VmallocCaller(*key, areas[key], pages[key], space[key]) for key in areas]
+        pages = int(mapped[at]) if kind else 0
+        by_use.setdefault((names[int(back[at])], use), []).append((pages, space[at]))
+    return _rows(by_use)
+
+
+def _rows(by_use: dict[tuple[str, str], list[tuple[int | None, int]]]) -> list[VmallocCaller]:
+    """Rows of (pages, bytes of addresses) by caller and use, those with the most pages first."""
+    rows = []
+    for key, areas in by_use.items():
+        pages, space = known_sum([pages for pages, _ in areas]), sum(space for _, space in areas)
+        rows.append(VmallocCaller(*key, len(areas), pages, space))
     return sorted(rows, key=lambda row: (-(row.pages or 0), -row.address_bytes, row.caller))
 
 
@@ -111,9 +116,7 @@ def read_vmallocinfo(text: str) -> list[VmallocCaller]:
 
     :raises ValueError: the text is not /proc/vmallocinfo's, or not all of it.
     """
-    areas: Counter[tuple[str, str]] = Counter()
-    pages: Counter[tuple[str, str]] = Counter()
-    space: Counter[tuple[str, str]] = Counter()
+    by_use: dict[tuple[str, str], list[tuple[int | None, int]]] = {}
     for line in whole_lines(text, VMALLOCINFO):
         match = LINE.fullmatch(line)
         if not match:
@@ -123,27 +126,20 @@ def read_vmallocinfo(text: str) -> list[VmallocCaller]:
             continue  # given back, but for its addresses
         words = rest.split()
         use = next((use for use in USES if use in words), "other")
+        found = [word.removeprefix("pages=") for word in words if word.startswith("pages=")]
+        pages: int | None = sum(printed_number(number, VMALLOCINFO) for number in found)
         if caller == PERCPU_CALLER:
-            use = "percpu"
+            use, pages = "percpu", None
         key = special or (caller or "") + (module or ""), use
-        areas[key] += 1
-        space[key] += printed_number(size, VMALLOCINFO)
-        for word in words:
-            if word.startswith("pages="):
-                pages[key] += printed_number(word.removeprefix("pages="), VMALLOCINFO)
-    rows = [
-        VmallocCaller(*key, areas[key], None if key[1] == "percpu" else pages[key], space[key])
-        for key in areas
-    ]
-    return sorted(rows, key=lambda row: (-(row.pages or 0), -row.address_bytes, row.caller))
+        by_use.setdefault(key, []).append((pages, printed_number(size, VMALLOCINFO)))
+    return _rows(by_use)
 
 
 def from_memory(memory: Memory) -> Found:
     places = find_places(memory)
     found = Found()
     found.notes += [words for words in places.missing if words.startswith("vmalloc areas")]
-    if places.areas is not None:
-        found.unreadable_bytes = places.areas.gaps.bytes
+    found.unreadable_bytes = places.area_gaps.bytes
     return found.add(VMALLOC_CALLERS, vmalloc_callers(memory.prog, places))
 
 

@@ -147,6 +147,11 @@ class Btf:
         number = self._number(name, (VAR,))
         return self.type(int(self._size_or_type[number])) if number is not None else None
 
+    def variables(self) -> list[str]:
+        """The names of the global variables that it has, which are per CPU."""
+        offsets = self._name_offsets[self._kinds == VAR]
+        return [name for offset in offsets.tolist() if (name := self._name(offset))]
+
     def struct(self, name: str) -> Type | None:
         """The struct, union or typedef of a name."""
         number = self._number(name, (STRUCT, UNION, TYPEDEF))

@@ -8,7 +8,9 @@ packed by a table of 256 tokens, and offsets (scripts/kallsyms.c, kernel/kallsym
 kernel it is the text of /proc/kallsyms, without its modules. 190,000 names take 0.06 to 0.1 s; they
 stay packed, since hardly more than a hundred of them are asked for.
 
-Everything is bounded and checked, since a dump may say anything. Cannot know: sizes, which are the
+Everything is bounded and checked, since a dump may say anything, and a name that is not found tells
+a layout: addresses ascend, each token is made of two others, every 256th name begins where
+kallsyms_markers says. Cannot know: that a byte of one name is another; sizes, which are the
 distance to the next symbol; data symbols of a kernel without CONFIG_KALLSYMS_ALL.
 """
 
@@ -24,7 +26,7 @@ from drgn import FaultError, Program, Symbol, SymbolBinding, SymbolKind
 from numpy.typing import NDArray
 
 from mmscope.drgn.dumps.bulk_reads import read_bytes
-from mmscope.drgn.opening.kallsyms_search import find_tables
+from mmscope.drgn.opening.kallsyms_search import NAMES_A_MARKER, find_tables
 from mmscope.drgn.opening.name_index import ITSELF, NameIndex
 from mmscope.drgn.tables.hostile_text import cut
 
@@ -237,6 +239,16 @@ def _tokens(prog: Program, table: int, index: int) -> list[bytes]:
     tokens = [text[place : text.find(b"\0", place)] for place in places]
     if any(not token or len(token) > 64 for token in tokens):
         raise SymbolsError("the kernel's symbol table is damaged: its tokens have no end")
+    # A character stands for itself; all else for two other tokens (optimize_result(),
+    # scripts/kallsyms.c, 5.10 to 7.3).
+    known = set(tokens)
+    for code, token in enumerate(tokens):
+        parts = [(token[:at], token[at:]) for at in range(1, len(token))]
+        if token != bytes([code]) and not any({*pair} <= known for pair in parts):
+            raise SymbolsError(
+                f"the kernel's symbol table is damaged: token {code} is {token!r}, which no others "
+                "make up"
+            )
     return tokens
 
 
@@ -268,10 +280,26 @@ def _names(
     # Before each is its length, in a byte or two.
     starts = np.frombuffer(heads, np.uint32) + np.uint32(1)
     ends = np.append(starts[1:] - np.uint32(1), np.uint32(min(at, len(data))))
+    _hold_against_markers(prog, address, starts - np.uint32(1), int(ends[-1]))
     starts[np.frombuffer(long, np.uint32)] += np.uint32(1)
     if np.any(ends <= starts) or np.any(ends - starts > KSYM_NAME_LEN):
         raise SymbolsError("the kernel's symbol table is damaged: names are empty, or too long")
     return bytes(data[: ends[-1]]), starts, ends
+
+
+def _hold_against_markers(
+    prog: Program, address: int, heads: NDArray[np.uint32], length: int
+) -> None:
+    """
+    Compare where names begin with what ``kallsyms_markers`` says, which follows them.
+
+    :raises SymbolsError: a length is damaged, from which on all names are others.
+    """
+    wanted = heads[::NAMES_A_MARKER].astype("<u4").tobytes()
+    if read_bytes(prog, address + length + 7 & -8, len(wanted)) != wanted:
+        raise SymbolsError(
+            "the kernel's symbol table is damaged: names are not where kallsyms_markers has them"
+        )
 
 
 def _read_some(prog: Program, address: int) -> bytes:

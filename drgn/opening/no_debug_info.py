@@ -67,6 +67,8 @@ LIVE_SYMBOLS = Path("/proc/kallsyms")
 MAX_BTF_BYTES = 64 << 20
 BTF_MAGICS = (b"\x9f\xeb", b"\xeb\x9f")
 NO_BTF = "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
+# Variables of BTF without a symbol: none on the kernels of the lab.
+MOST_LOST, MOST_LOST_SHARE = 3, 0.01
 OWN = "btf"  # the name of the finders
 
 
@@ -98,6 +100,7 @@ def attach(prog: Program, btf: Path | None = None) -> Attached:
         symbols = _symbols(prog, info)
         types = Btf(prog, read_plain(btf, MAX_BTF_BYTES) if btf else _blob(prog, symbols))
         checked = _hold_against(types, info)
+        _hold_names_against(types, symbols)
     except (SymbolsError, BtfError) as error:
         raise NoDebugInfoError(str(error)) from error
     except OSError as error:
@@ -245,6 +248,22 @@ def _hold_against(types: Btf, info: Mapping[str, str]) -> int:
     if not checked and info:
         raise BtfError("the BTF is damaged or another kernel's: it knows nothing of VMCOREINFO's")
     return checked
+
+
+def _hold_names_against(types: Btf, symbols: KernelSymbols) -> None:
+    """
+    Look for the symbols of all variables that BTF has. Where the table of tokens is damaged, names
+    are others in many places, and what a kernel has would not be found.
+
+    :raises SymbolsError: some are not there.
+    """
+    names = types.variables()
+    lost = [name for name in names if not symbols.indexes(name)]
+    if len(lost) > max(MOST_LOST, len(names) * MOST_LOST_SHARE):
+        raise SymbolsError(
+            f"the kernel's symbol table is damaged: {len(lost)} of the {len(names)} variables that "
+            f"BTF has are not in it, {lost[0]} is one"
+        )
 
 
 def _value(types: Btf, kind: str, name: str, member: str | None) -> int | None:

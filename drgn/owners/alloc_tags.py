@@ -22,8 +22,8 @@ references (``pcpu_alloc_first_chunk()``); of which processes or devices it is.
 
 import contextlib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from drgn import Program, sizeof
@@ -97,29 +97,25 @@ STALE = (
 )
 
 
+Source = tuple[str, str, int, str]  # module, file, line and function
+
+
 @dataclass
 class Tags:
     """
     All tags, in ascending order of their addresses.
 
+    :ivar sources: by address.
     :ivar counts: bytes and calls of each.
     :ivar counted: whose counters could be read.
-    :ivar on: whether allocations are counted now.
-    :ivar registered: how many there are, by the kernel (``codetag_type.count``).
     """
 
-    addresses: NDArray[np.uint64]
-    modules: list[str]
-    files: list[str]
-    lines: list[int]
-    functions: list[str]
+    sources: dict[int, Source]
     counts: NDArray[np.int64]
     counted: NDArray[np.bool_]
     accurate: NDArray[np.bool_]
-    on: bool
-    registered: int
-    gaps: Gaps = field(default_factory=Gaps)
-    notes: list[str] = field(default_factory=list)
+    gaps: Gaps
+    notes: list[str]
 
 
 def alloc_tags_off(prog: Program) -> str | None:
@@ -164,28 +160,17 @@ def read_tags(prog: Program) -> Tags:
             numbers = np.arange(first, first + len(part), dtype=np.uint64)
             addresses.append(np.uint64(start) + numbers * np.uint64(dtype.itemsize))
             parts.append(part)
-    order = np.argsort(np.concatenate(addresses), kind="stable")
+    found, order = np.unique(np.concatenate(addresses), return_index=True)
     raw = np.concatenate(parts)[order]
     counts, counted = _counts(prog, raw["counters"].astype(np.uint64), gaps)
-    names = {name: _names(prog, raw[name]) for name in ("module", "file", "function")}
-    if nameless := sum(name.startswith("(0x") for each in names.values() for name in each):
+    modules, files, functions = (_names(prog, raw[name]) for name in ("module", "file", "function"))
+    sources = zip(modules, files, raw["line"].tolist(), functions, strict=True)
+    by_address = dict(zip(found.tolist(), sources, strict=True))
+    if nameless := sum(name.startswith("(0x") for name in modules + files + functions):
         notes.append(f"{plural(nameless, 'name')} of tags could not be read: shown by address")
     if unread := int(np.count_nonzero(~counted)):
         notes.append(f"the counters of {plural(unread, 'tag')} could not be read")
-    return Tags(
-        addresses=np.concatenate(addresses)[order],
-        modules=names["module"],
-        files=names["file"],
-        lines=raw["line"].tolist(),
-        functions=names["function"],
-        counts=counts,
-        counted=counted,
-        accurate=(raw["flags"] & INACCURATE) == 0,
-        on=profiling_on(prog),
-        registered=int(prog["alloc_tag_cttype"].count),
-        gaps=gaps,
-        notes=notes,
-    )
+    return Tags(by_address, counts, counted, (raw["flags"] & INACCURATE) == 0, gaps, notes)
 
 
 def _ranges(prog: Program, size: int, gaps: Gaps, notes: list[str]) -> list[tuple[int, int]]:
@@ -247,43 +232,34 @@ def alloc_tag_rows(tags: Tags, *, live: bool) -> list[AllocTag]:
     :param live: the kernel went on meanwhile. What was then allocated on a CPU that had been read,
         and freed on one that was read later, may leave less than zero: that is shown as zero.
     """
-    low = 0 if live else -(1 << 63)
-    counts = np.maximum(tags.counts, low).tolist()
+    counts = (np.maximum(tags.counts, 0) if live else tags.counts).tolist()
+    counted, accurate = tags.counted.tolist(), tags.accurate.tolist()
     return _summed(
-        (module, file, line, function, *(map(int, count) if counted else (None, None)), accurate)
-        for module, file, line, function, count, counted, accurate in zip(
-            tags.modules,
-            tags.files,
-            tags.lines,
-            tags.functions,
-            counts,
-            tags.counted.tolist(),
-            tags.accurate.tolist(),
-            strict=True,
+        (source, *(count if known else (None, None)), exact)
+        for source, count, known, exact in zip(
+            tags.sources.values(), counts, counted, accurate, strict=True
         )
     )
 
 
-def _summed(
-    tags: Iterable[tuple[str, str, int, str, int | None, int | None, bool]],
-) -> list[AllocTag]:
-    """The tags of one line as one row."""
-    rows: dict[tuple[str, str, int, str], AllocTag] = {}
-    for module, file, line, function, size, calls, accurate in tags:
-        key = module, file, line, function
-        if (row := rows.get(key)) is None:
-            rows[key] = AllocTag(*key, 1, calls, size, accurate)
-            continue
-        rows[key] = AllocTag(
-            *key,
-            row.tags + 1,
-            None if calls is None or row.calls is None else row.calls + calls,
-            None if size is None or row.bytes is None else row.bytes + size,
-            row.accurate and accurate,
-        )
-    return sorted(
-        rows.values(), key=lambda row: (-(row.bytes or 0), row.module, row.file, row.line)
-    )
+def _summed(tags: Iterable[tuple[Source, int | None, int | None, bool]]) -> list[AllocTag]:
+    """The tags of one line, with bytes, calls and whether they are accurate, as one row."""
+    by_source: dict[Source, list[tuple[int | None, int | None, bool]]] = {}
+    for source, size, calls, accurate in tags:
+        by_source.setdefault(source, []).append((size, calls, accurate))
+    rows = []
+    for source, counts in by_source.items():
+        held = known_sum([calls for _, calls, _ in counts])
+        size = known_sum([size for size, _, _ in counts])
+        exact = all(accurate for _, _, accurate in counts)
+        rows.append(AllocTag(*source, len(counts), held, size, exact))
+    return sorted(rows, key=lambda row: (-(row.bytes or 0), row.module, row.file, row.line))
+
+
+def known_sum(values: Sequence[int | None]) -> int | None:
+    """The sum; None if a value is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 ALLOCINFO = "/proc/allocinfo"
@@ -313,8 +289,8 @@ def read_allocinfo(text: str) -> list[AllocTag]:
         size, calls, file, number, module, function, inaccurate = match.groups()
         if max(map(len, (file, module or "", function))) > LONGEST_NAME:
             raise ValueError(f"{ALLOCINFO} is damaged: {line[:80]!r}... is longer than a line is")
-        counts = (_printed(size), _printed(calls))
-        found.append((module or "", file, int(number), function, *counts, not inaccurate))
+        source = module or "", file, int(number), function
+        found.append((source, _printed(size), _printed(calls), not inaccurate))
     return _summed(found)
 
 
@@ -343,13 +319,15 @@ def tags_once(memory: Memory) -> Tags:
 
 def from_memory(memory: Memory) -> Found:
     tags = tags_once(memory)
-    if not tags.on and not tags.counts.any():
+    on = profiling_on(memory.prog)
+    if not on and not tags.counts.any():
         raise Absent(OFF)
     found = Found(unreadable_bytes=tags.gaps.bytes, notes=list(tags.notes))
-    if not tags.on:
+    if not on:
         found.notes.append(STALE)
-    if len(tags.addresses) != tags.registered:
-        words = f"{len(tags.addresses):,} tags were found, the kernel has {tags.registered:,}"
+    registered = int(memory.prog["alloc_tag_cttype"].count)
+    if len(tags.sources) != registered:
+        words = f"{len(tags.sources):,} tags were found, the kernel has {registered:,}"
         disagreement(memory, found, words)
     return found.add(ALLOC_TAGS, alloc_tag_rows(tags, live=memory.live))
 

@@ -20,8 +20,8 @@ import numpy as np
 from drgn import Program, sizeof
 from numpy.typing import NDArray
 
-from mmscope.drgn.owners.alloc_tags import Tags, alloc_tags_off, profiling_on
-from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out, struct_dtype, summed_gaps
+from mmscope.drgn.owners.alloc_tags import alloc_tags_off, profiling_on
+from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype, summed_gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import COLUMNS
@@ -47,19 +47,16 @@ class PageTags(Shared):
         self.prog = prog
         self.gaps = Gaps()
         self.pages: Counter[tuple[int, int]] = Counter()
-        self._index = None
         key = "mem_profiling_compressed"
-        if key in prog and prog[key].key.enabled.counter.value_() > 0:
-            self._index = _Index(prog)
+        self._compressed = key in prog and prog[key].key.enabled.counter.value_() > 0
+        if self._compressed:
             return
-        size = page_ext_size(prog)
+        self._size = np.uint64(page_ext_size(prog))
         ranges = sorted(page_ext_ranges(prog), key=lambda span: span.start_pfn)
         self._starts = np.array([span.start_pfn for span in ranges], np.int64)
         self._ends = np.array([span.end_pfn for span in ranges], np.int64)
-        self._bases = np.array([span.address for span in ranges], np.uint64)
-        self._size = np.uint64(size)
-        self._offset = np.uint64(prog["page_alloc_tagging_ops"].offset.value_())
-        self._dtype = laid_out({"ref": ("<u8", 0)})
+        offset = prog["page_alloc_tagging_ops"].offset.value_()
+        self._bases = np.array([span.address + offset for span in ranges], np.uint64)
 
     def take(self, first: NDArray[np.int64], kinds: NDArray[Any]) -> None:
         """
@@ -85,45 +82,38 @@ class PageTags(Shared):
 
     def _refs(self, pfns: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The address of the tag of each page."""
-        if self._index is not None:
-            return self._index.refs(pfns, self.gaps)
+        if self._compressed:
+            return self._refs_in_flags(pfns)
         refs = np.full(len(pfns), UNREADABLE, np.uint64)
         if not len(self._starts):
             return refs
         at = np.searchsorted(self._starts, pfns, "right") - 1
         there = np.flatnonzero((at >= 0) & (pfns < self._ends[at]))
         offsets = (pfns[there] - self._starts[at[there]]).astype(np.uint64)
-        addresses = self._bases[at[there]] + offsets * self._size + self._offset
-        rows, read = read_scattered(self.prog, addresses, self._dtype, self.gaps)
-        refs[there[read]] = np.where(rows["ref"][read] <= EMPTY, 0, rows["ref"][read])
+        addresses = self._bases[at[there]] + offsets * self._size
+        found, read = read_scattered(self.prog, addresses, np.dtype("<u8"), self.gaps)
+        refs[there[read]] = np.where(found[read] <= EMPTY, 0, found[read])
         return refs
 
-
-class _Index:
-    """References in the page flags: ``idx_to_ref()``."""
-
-    def __init__(self, prog: Program) -> None:
-        self.prog = prog
-        self.memmap = np.uint64(prog["vmemmap"].value_())
-        page = prog.type("struct page")
-        self.dtype = struct_dtype(page, {"flags": COLUMNS["flags"]})
-        self.size = np.uint64(sizeof(page))
-        self.shift = np.uint64(prog["alloc_tag_ref_offs"].value_())
-        self.mask = np.uint64(prog["alloc_tag_ref_mask"].value_())
-        kernel = prog["kernel_tags"]
-        self.count = int(kernel.count)
-        self.kernel = np.uint64(kernel.first_tag.value_())
-        self.modules = np.uint64(prog["module_tags"].start_addr.value_())
-        self.tag = np.uint64(sizeof(prog.type("struct alloc_tag")))
-
-    def refs(self, pfns: NDArray[np.int64], gaps: Gaps) -> NDArray[np.uint64]:
-        addresses = self.memmap + pfns.astype(np.uint64) * self.size
-        rows, read = read_scattered(self.prog, addresses, self.dtype, gaps)
-        index = (rows["flags"] >> self.shift & self.mask).astype(np.int64) - FIRST_INDEX
-        of_module = index >= self.count
-        base = np.where(of_module, self.modules, self.kernel)
-        number = np.where(of_module, index - self.count, np.maximum(index, 0)).astype(np.uint64)
-        refs = np.where(index < 0, np.uint64(0), base + number * self.tag)
+    def _refs_in_flags(self, pfns: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """``idx_to_ref()``: an index into the tags of the kernel, and then of modules."""
+        prog, page = self.prog, self.prog.type("struct page")
+        dtype = struct_dtype(page, {"flags": COLUMNS["flags"]})
+        addresses = pfns.astype(np.uint64) * np.uint64(sizeof(page))
+        addresses += np.uint64(prog["vmemmap"].value_())
+        rows, read = read_scattered(prog, addresses, dtype, self.gaps)
+        shift, mask = (
+            np.uint64(prog[f"alloc_tag_ref_{name}"].value_()) for name in ("offs", "mask")
+        )
+        index = (rows["flags"] >> shift & mask).astype(np.int64) - FIRST_INDEX
+        of_kernel = int(prog["kernel_tags"].count)
+        kernel = np.uint64(prog["kernel_tags"].first_tag.value_())
+        modules = np.uint64(prog["module_tags"].start_addr.value_())
+        of_module = index >= of_kernel
+        number = np.where(of_module, index - of_kernel, np.maximum(index, 0)).astype(np.uint64)
+        size = np.uint64(sizeof(prog.type("struct alloc_tag")))
+        refs: NDArray[np.uint64] = np.where(of_module, modules, kernel) + number * size
+        refs[index < 0] = 0
         refs[~read] = UNREADABLE
         return refs
 
@@ -133,11 +123,3 @@ def page_tags(prog: Program) -> PageTags | None:
     if alloc_tags_off(prog) or not profiling_on(prog):
         return None
     return PageTags(prog)
-
-
-def named(tags: Tags, address: int) -> tuple[str, str, int, str] | None:
-    """Module, file, line and function of the tag at an address; None where none is."""
-    at = int(np.searchsorted(tags.addresses, np.uint64(address)))
-    if at == len(tags.addresses) or int(tags.addresses[at]) != address:
-        return None
-    return tags.modules[at], tags.files[at], tags.lines[at], tags.functions[at]

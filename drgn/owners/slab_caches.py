@@ -18,7 +18,7 @@ The text that says the same is /proc/slabinfo (root only).
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from drgn.helpers.linux.slab import slab_total_usage
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag, vmcoreinfo_number
-from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, bit_field, distinct, read_array
+from mmscope.drgn.reading.kernel_arrays import Gaps, bit_field, read_array
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
@@ -122,36 +122,12 @@ class Cache:
     nr_slabs: int | None  # None without CONFIG_SLUB_DEBUG
 
 
-@dataclass
-class SlabTotals:
-    """What the pass counts of one cache."""
-
-    slabs: int = 0
-    slots: int = 0
-    objects: int = 0
-    pages: int = 0
-    odd_slabs: int = 0  # with another number of objects than the cache's
-
-
-@dataclass(frozen=True, slots=True)
-class SlabChunk:
-    """Slabs whose struct pages were read at one instant."""
-
-    pfns: NDArray[np.int64]
-    caches: NDArray[np.int64]  # position in SlabScan.caches
-    objects: NDArray[np.int64]
-    inuse: NDArray[np.int64]
-    freelists: NDArray[np.uint64]
-
-
-@dataclass
-class SlabScan:
-    """All caches, and what the pass found of each."""
-
-    caches: list[Cache]
-    totals: list[SlabTotals]
-    broken_off: str | None = None  # why there may be more caches
-    gaps: Gaps = field(default_factory=Gaps)
+# A slab: its cache by its position in the list of caches.
+SLAB = np.dtype(
+    [("pfn", "<u8"), ("cache", "<u2"), ("objects", "<u2"), ("inuse", "<u2"), ("freelist", "<u8")]
+)
+# What is counted of each cache; odd slabs have another number of objects than the cache's.
+TOTALS = np.dtype([(name, np.int64) for name in ("slabs", "slots", "objects", "pages", "odd")])
 
 
 def read_caches(prog: Program) -> tuple[list[Cache], str | None]:
@@ -209,34 +185,27 @@ def _read_cache(prog: Program, cache: Object, masks: dict[str, int], names: set[
 
 
 def _nr_slabs(prog: Program, cache: Object) -> int | None:
-    """The slabs of all nodes, as the cache counts them; None if they cannot be read."""
-    try:
-        return _sum_nr_slabs(prog, cache)
-    except FaultError:
-        return None
-
-
-def _sum_nr_slabs(prog: Program, cache: Object) -> int | None:
+    """The slabs of all nodes, as the cache counts them; None if it does not, or unreadable."""
     total = 0
-    for node in range(nr_node_ids(prog)):
-        # "slab: decouple pointer to barn from kmem_cache_node" (5ba6bc27b1f9, in v7.1)
-        moved = hasattr(cache, "per_node")
-        per_node = cache.per_node[node].node if moved else cache.node[node]
-        # A NULL pointer does not fault in every core (QEMU's give p_vaddr = p_paddr).
-        if not per_node:
-            continue
-        if not hasattr(per_node, "nr_slabs"):
-            return None
-        total += per_node.nr_slabs.counter.value_()
+    try:
+        for node in range(nr_node_ids(prog)):
+            # "slab: decouple pointer to barn from kmem_cache_node" (5ba6bc27b1f9, in v7.1)
+            moved = hasattr(cache, "per_node")
+            per_node = cache.per_node[node].node if moved else cache.node[node]
+            # A NULL pointer does not fault in every core (QEMU's give p_vaddr = p_paddr).
+            if per_node:
+                total += per_node.nr_slabs.counter.value_()
+    except (AttributeError, FaultError):
+        return None
     return total
 
 
 class SlabFinder(SharedColumns):
     """
-    Consumer of the struct page pass: where every slab is, so that :func:`scan_slabs` needs no pass
+    Consumer of the struct page pass: where every slab is, so that :class:`SlabScan` needs no pass
     of its own.
 
-    Memory: 18 bytes a slab, up to :data:`MAX_SLABS`; with more it has none of them.
+    Memory: 22 bytes a slab, up to :data:`MAX_SLABS`; with more it has none of them.
 
     :param caches: what :func:`read_caches` gave.
 
@@ -245,150 +214,125 @@ class SlabFinder(SharedColumns):
 
     columns = ("flags", "mapcount", *SLAB_COLUMNS)
     ROWS, MOST = "slabs", MAX_SLABS
-    KINDS = (np.uint64, np.uint16, np.uint16, np.uint16, np.uint64)
+    KINDS = (SLAB,)
     MERGES = merges(slabs=added)
 
     def __init__(self, prog: Program, caches: tuple[list[Cache], str | None] | None = None) -> None:
         self.caches, self.broken_off = read_caches(prog) if caches is None else caches
-        page_dtype(prog, self.columns)  # what is missing is to be missed here, not in the pass
-        self._find = _SlabTest(prog, self.caches)
+        self.dtype = page_dtype(prog, self.columns)
+        addresses = np.array([cache.address for cache in self.caches], np.uint64)
+        self._order = np.argsort(addresses)
+        self._addresses = addresses[self._order]
+        # "mm: free up PG_slab" (46df8e73a4a3, in v6.10)
+        self._mapcount = vmcoreinfo_number(prog, "NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)")
+        self._flag = np.uint64(flag(prog, "PG_slab") if self._mapcount is None else 0)
+        # The counters of struct slab are bit fields, whose neighbours change.
+        slab = slab_type(prog)
+        word = offsetof(slab, "counters") * 8
+        self._bits = {}
+        for name in ("objects", "inuse"):
+            shift, size = bit_field(slab, name)
+            self._bits[name] = np.uint64(shift - word), np.uint64((1 << size) - 1)
         self.slabs = 0
         self._kept = self.room()
 
+    def find(self, start_pfn: int, pages: NDArray[Any]) -> NDArray[Any]:
+        """The slabs that begin in some struct pages."""
+        if self._mapcount is not None:
+            heads = pages["mapcount"].view(np.uint32) == np.uint32(self._mapcount & 0xFFFFFFFF)
+        else:
+            heads = (pages["flags"] & self._flag) != 0
+        at = np.flatnonzero(heads)
+        cache = find(self._addresses, pages["slab_cache"][at])
+        at, cache = at[cache >= 0], cache[cache >= 0]
+        found = np.empty(len(at), SLAB)
+        found["pfn"], found["cache"] = start_pfn + at, self._order[cache]
+        found["freelist"] = pages["freelist"][at]
+        for name, (shift, mask) in self._bits.items():
+            found[name] = pages["counters"][at] >> shift & mask
+        return found
+
     def take(self, chunk: PageChunk) -> None:
-        found = self._find(chunk.start_pfn, chunk.columns)
+        found = self.find(chunk.start_pfn, chunk.columns)
         begin = self.slabs
-        self.slabs += len(found.pfns)
+        self.slabs += len(found)
         if self.slabs > MAX_SLABS:
             self._kept = []
             return
-        columns = (found.pfns, found.caches, found.objects, found.inuse, found.freelists)
-        for kept, values in zip(self._kept, columns, strict=True):
-            kept[begin : self.slabs] = values
+        self._kept[0][begin : self.slabs] = found
 
     @property
     def whole(self) -> bool:
         """True if it has all slabs."""
         return self.slabs <= MAX_SLABS
 
-    def chunks(self) -> Iterator[SlabChunk]:
+    def chunks(self) -> Iterator[NDArray[Any]]:
         """The slabs, by their address."""
         for begin in range(0, self.slabs, SLABS_TOGETHER):
-            here = slice(begin, min(begin + SLABS_TOGETHER, self.slabs))
-            pfns, caches, objects, inuse, freelists = (kept[here] for kept in self._kept)
-            yield SlabChunk(
-                pfns.astype(np.int64),
-                caches.astype(np.int64),
-                objects.astype(np.int64),
-                inuse.astype(np.int64),
-                freelists,
-            )
+            yield self._kept[0][begin : min(begin + SLABS_TOGETHER, self.slabs)]
 
 
-def scan_slabs(
-    prog: Program,
-    take: Callable[[SlabScan, SlabChunk], None] | None = None,
-    *,
-    found: tuple[SlabFinder, Gaps] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> SlabScan:
+class SlabScan:
     """
-    Find every slab of every cache.
+    Every slab of every cache: arrays of :data:`SLAB`, those of an array read at one instant.
 
-    :param take: shown the slabs, chunk by chunk.
-    :param found: by a pass that went before, and what that could not read.
+    :ivar totals: by cache, of what was iterated over.
+    :ivar broken_off: why there may be more caches.
+    :param found: the slabs, by a pass that went before, and what that could not read.
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown, or its allocator is not SLUB.
     """
-    if found is not None and found[0].whole:
-        finder, gaps = found
-        scan = SlabScan(finder.caches, [], finder.broken_off, Gaps(gaps.bytes, gaps.died))
-        chunks = finder.chunks()
-    else:
-        caches, broken_off = read_caches(prog)
-        scan = SlabScan(caches, [], broken_off)
-        chunks = _slab_chunks(prog, caches, scan.gaps, progress)
-    scan.totals += [SlabTotals() for _ in scan.caches]
-    for chunk in chunks:
-        for index in distinct(chunk.caches).tolist():
-            _count(scan.totals[index], scan.caches[index], chunk, chunk.caches == index)
-        if take is not None:
-            take(scan, chunk)
-    return scan
 
-
-def _count(totals: SlabTotals, cache: Cache, chunk: SlabChunk, here: NDArray[np.bool_]) -> None:
-    totals.slabs += int(np.count_nonzero(here))
-    totals.slots += int(chunk.objects[here].sum())
-    totals.objects += int(chunk.inuse[here].sum())
-    for objects, slabs in zip(*np.unique(chunk.objects[here], return_counts=True), strict=True):
-        if int(objects) in cache.orders:
-            totals.pages += int(slabs) << cache.orders[int(objects)]
+    def __init__(
+        self,
+        prog: Program,
+        found: tuple[SlabFinder, Gaps] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._prog, self._progress, self.gaps = prog, progress, Gaps()
+        self._found = found is not None and found[0].whole
+        if found is not None and self._found:
+            self._finder, self.gaps = found[0], Gaps(found[1].bytes, found[1].died)
         else:
-            totals.odd_slabs += int(slabs)
-            totals.pages += int(slabs)  # at least
+            self._finder = SlabFinder(prog)
+        self.caches, self.broken_off = self._finder.caches, self._finder.broken_off
+        self.totals = np.zeros(len(self.caches), TOTALS)
+        # The numbers of objects that a cache's slabs have, one or two, with their orders.
+        made = [[*cache.orders.items()] for cache in self.caches]
+        self._made = np.array([(each[0], each[-1]) for each in made], np.int64).reshape(-1, 2, 2)
 
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        for slabs in self._finder.chunks() if self._found else self._pass():
+            made = self._made[slabs["cache"]]
+            fits = slabs["objects"][:, None] == made[:, :, 0]
+            for name, values in {
+                "slabs": 1,
+                "slots": slabs["objects"],
+                "objects": slabs["inuse"],
+                "pages": np.int64(1) << (fits * made[:, :, 1]).max(axis=1),  # of odd ones: at least
+                "odd": ~fits.any(axis=1),
+            }.items():
+                np.add.at(self.totals[name], slabs["cache"], values)
+            yield slabs
 
-def _slab_chunks(
-    prog: Program,
-    caches: list[Cache],
-    gaps: Gaps,
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[SlabChunk]:
-    """The slabs of every struct page: a pass."""
-    dtype = page_dtype(prog, SlabFinder.columns)
-    find_slabs = _SlabTest(prog, caches)
-    ranges = valid_page_ranges(prog)
-    total = sum(end - start for start, end, _ in ranges)
-    done = 0
-    for start_pfn, end_pfn, address in ranges:
-        pages = end_pfn - start_pfn
-        for first, array in read_array(prog, address, pages, dtype, gaps, chunk_bytes=CHUNK_BYTES):
-            done += len(array)
-            if progress is not None:
-                progress(done, total)
-            chunk = find_slabs(start_pfn + first, array)
-            if len(chunk.pfns):
-                yield chunk
+    def plausible(self, slabs: NDArray[Any]) -> NDArray[np.bool_]:
+        """Slabs with as many objects as their cache makes; others are KFENCE's, or damaged."""
+        made = self._made[slabs["cache"]][:, :, 0]
+        return np.asarray((slabs["objects"][:, None] == made).any(axis=1))
 
-
-class _SlabTest:
-    """
-    Which struct pages head a slab, and of which cache.
-
-    The counters of ``struct slab`` are bit fields, whose neighbours change.
-    """
-
-    def __init__(self, prog: Program, caches: list[Cache]) -> None:
-        addresses = np.array([cache.address for cache in caches], np.uint64)
-        self.order = np.argsort(addresses)
-        self.addresses = addresses[self.order]
-        self.is_slab = _slab_test(prog)
-        slab = slab_type(prog)
-        word = offsetof(slab, "counters") * 8
-        self.bits = []
-        for name in ("objects", "inuse"):
-            shift, size = bit_field(slab, name)
-            self.bits.append((np.uint64(shift - word), np.uint64((1 << size) - 1)))
-
-    def __call__(self, start_pfn: int, pages: NDArray[Any]) -> SlabChunk:
-        at = np.flatnonzero(self.is_slab(pages))
-        cache = find(self.addresses, pages["slab_cache"][at])
-        at, cache = at[cache >= 0], cache[cache >= 0]
-        counters = pages["counters"][at]
-        objects, inuse = ((counters >> shift & mask).astype(np.int64) for shift, mask in self.bits)
-        freelists = pages["freelist"][at]
-        return SlabChunk(start_pfn + at, self.order[cache], objects, inuse, freelists)
-
-
-def _slab_test(prog: Program) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:
-    """Which of an array of struct pages head a slab."""
-    number = vmcoreinfo_number(prog, "NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)")
-    if number is not None:  # "mm: free up PG_slab" (46df8e73a4a3, in v6.10)
-        value = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
-        return lambda pages: np.asarray(pages["mapcount"] == value)
-    slab = np.uint64(1 << int(prog.constant("PG_slab").value_()))
-    return lambda pages: np.asarray((pages["flags"] & slab) != 0)
+    def _pass(self) -> Iterator[NDArray[Any]]:
+        """A pass over every struct page."""
+        dtype, ranges = self._finder.dtype, valid_page_ranges(self._prog)
+        total, done = sum(end - start for start, end, _ in ranges), 0
+        for start_pfn, end_pfn, address in ranges:
+            pages = end_pfn - start_pfn
+            for first, array in read_array(self._prog, address, pages, dtype, self.gaps):
+                done += len(array)
+                if self._progress is not None:
+                    self._progress(done, total)
+                slabs = self._finder.find(start_pfn + first, array)
+                if len(slabs):
+                    yield slabs
 
 
 def misnamed(prog: Program) -> list[str]:
@@ -413,31 +357,22 @@ def pages_in_no_cache(prog: Program, scan: SlabScan) -> int:
     Pages that the kernel counts as slab (NR_SLAB_RECLAIMABLE_B, NR_SLAB_UNRECLAIMABLE_B) beyond
     those of the slabs found: kmalloc beyond the largest cache.
     """
-    return slab_total_usage(prog).total_pages - sum(totals.pages for totals in scan.totals)
+    return slab_total_usage(prog).total_pages - int(scan.totals["pages"].sum())
 
 
 def slab_caches(scan: SlabScan) -> tuple[list[SlabCache], list[SlabCheck]]:
     """All caches, those with most memory first, and those whose slabs do not add up."""
     rows, checks = [], []
-    for cache, totals in zip(scan.caches, scan.totals, strict=True):
-        rows.append(
-            SlabCache(
-                cache.name,
-                totals.objects,
-                cache.object_size,
-                cache.size,
-                totals.slots,
-                totals.slabs,
-                totals.pages,
-                cache.store_user,
-            )
-        )
-        if cache.nr_slabs is not None and cache.nr_slabs != totals.slabs:
-            problem = f"nr_slabs is {cache.nr_slabs}, but {totals.slabs} slabs were found"
-            checks.append(SlabCheck(cache.name, problem, abs(cache.nr_slabs - totals.slabs), None))
-        if totals.odd_slabs:
+    for cache, counted in zip(scan.caches, scan.totals.tolist(), strict=True):
+        slabs, slots, objects, pages, odd = counted
+        size, tracks = cache.object_size, cache.store_user
+        rows.append(SlabCache(cache.name, objects, size, cache.size, slots, slabs, pages, tracks))
+        if cache.nr_slabs is not None and cache.nr_slabs != slabs:
+            problem = f"nr_slabs is {cache.nr_slabs}, but {slabs} slabs were found"
+            checks.append(SlabCheck(cache.name, problem, abs(cache.nr_slabs - slabs), None))
+        if odd:
             problem = "a number of objects that the cache does not make: KFENCE's, or damaged"
-            checks.append(SlabCheck(cache.name, problem, totals.odd_slabs, None))
+            checks.append(SlabCheck(cache.name, problem, odd, None))
     return sorted(rows, key=lambda row: (-row.pages, row.cache)), checks
 
 

@@ -24,7 +24,7 @@ from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import DYING, ID, ONLINE, PATH
 from mmscope.drgn.cgroups.charged_pages import FLAGS, memcgs_named
 from mmscope.drgn.cgroups.memcgs import Memcgs
-from mmscope.drgn.owners.slab_caches import Cache, SlabChunk, SlabScan
+from mmscope.drgn.owners.slab_caches import Cache, SlabScan
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, bit_field, member_path, struct_dtype
 from mmscope.drgn.reading.mem_sections import page_addresses, valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
@@ -104,7 +104,7 @@ class SlabCgroups:
         self.gaps = Gaps()
         self.failure: Exception | None = None
 
-    def take(self, scan: SlabScan, chunk: SlabChunk) -> None:
+    def take(self, scan: SlabScan, chunk: NDArray[Any]) -> None:
         """Count the objects of some slabs."""
         if self.failure is None:
             try:
@@ -112,18 +112,18 @@ class SlabCgroups:
             except TORN as error:
                 self.failure = error
 
-    def _take(self, scan: SlabScan, chunk: SlabChunk) -> None:
+    def _take(self, scan: SlabScan, chunk: NDArray[Any]) -> None:
         most = np.array([max(cache.orders, default=0) for cache in scan.caches], np.int64)
-        addresses, valid = page_addresses(self._ranges, chunk.pfns.astype(np.uint64), self._size)
+        addresses, valid = page_addresses(self._ranges, chunk["pfn"], self._size)
         # More objects than a slab of the cache can have: KFENCE's, or damaged.
-        here = np.flatnonzero(valid & (chunk.objects <= most[chunk.caches]))
+        here = np.flatnonzero(valid & (chunk["objects"] <= most[chunk["cache"]]))
         slabs, read = read_scattered(self._prog, addresses[here], self._slab, self.gaps)
         if self._of_cgroup:
             read &= (slabs["bits"] & self._of_cgroup) != 0
         vectors = np.where(read, slabs["vector"] & ~FLAGS, np.uint64(0))
         some = np.flatnonzero(vectors)
-        here, counts = here[some], chunk.objects[here[some]]
-        slots = np.array([cache.size for cache in scan.caches], np.uint64)[chunk.caches[here]]
+        here, counts = here[some], chunk["objects"][here[some]].astype(np.int64)
+        slots = np.array([cache.size for cache in scan.caches], np.uint64)[chunk["cache"][here]]
         steps = self._strides(slabs[some], slots)
         before = np.cumsum(counts) - counts
         number = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(before, counts)
@@ -132,7 +132,7 @@ class SlabCgroups:
         owners, known = read_scattered(self._prog, where, np.dtype("<u8"), self.gaps)
         charged = np.flatnonzero(known & (owners != 0))
         pairs = np.empty(len(charged), [("cache", "<i8"), ("owner", "<u8")])
-        pairs["cache"] = np.repeat(chunk.caches[here], counts)[charged]
+        pairs["cache"] = np.repeat(chunk["cache"][here], counts)[charged]
         pairs["owner"] = owners[charged]
         found, numbers = np.unique(pairs, return_counts=True)
         for pair, objects in zip(found.tolist(), numbers.tolist(), strict=True):

@@ -20,7 +20,7 @@ from drgn import FaultError, Program
 from drgn.helpers.linux.mm import pfn_to_virt
 from numpy.typing import NDArray
 
-from mmscope.drgn.owners.slab_caches import Cache, SlabChunk, SlabFinder, SlabScan, scan_slabs
+from mmscope.drgn.owners.slab_caches import Cache, SlabFinder, SlabScan
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 
@@ -83,86 +83,65 @@ def read_slab_objects(
     dtypes = {
         kind: struct_dtype(prog.type(want.type), want.columns) for kind, want in wanted.items()
     }
-    caches = {kind: prog[want.cache].value_() for kind, want in wanted.items()}
+    scan, result = SlabScan(prog, found, progress), SlabObjects({})
+    position = {cache.address: at for at, cache in enumerate(scan.caches)}
+    caches = {kind: position.get(prog[want.cache].value_(), -1) for kind, want in wanted.items()}
     parts: dict[str, list[Piece]] = {kind: [] for kind in wanted}
-    result = SlabObjects({})
-
-    def take(scan: SlabScan, chunk: SlabChunk) -> None:
-        for index in distinct(chunk.caches).tolist():
-            kinds = [
-                kind for kind, address in caches.items() if address == scan.caches[index].address
-            ]
-            if not kinds:
-                continue
-            for slots in slots_of(prog, scan.caches[index], chunk, chunk.caches == index, result):
-                for kind in kinds:
-                    parts[kind].append((slots.address, slots.columns(dtypes[kind])))
-
-    scan = scan_slabs(prog, take, found=found, progress=progress)
+    for slabs in scan:
+        for at in set(distinct(slabs["cache"]).tolist()).intersection(caches.values()):
+            for _, address, memory in slots_of(prog, scan, slabs, at, result.gaps):
+                for kind in [kind for kind, cache in caches.items() if cache == at]:
+                    columns = slot_columns(scan.caches[at], memory, dtypes[kind])
+                    parts[kind].append((address, columns))
+    result.odd_slabs = sum(int(scan.totals["odd"][at]) for at in {*caches.values()} - {-1})
     result.gaps.bytes += scan.gaps.bytes
     for kind, pieces in parts.items():
         result.objects[kind] = _ascending(pieces, dtypes[kind].names or ())
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """All slots of some slabs of one size."""
-
-    address: NDArray[np.uint64]
-    data: bytes  # of the slabs, one behind the other
-    slabs: int
-    objects: int  # of each slab
-    cache: Cache
-
-    def columns(self, dtype: np.dtype[Any], at: int = 0) -> dict[str, NDArray[Any]]:
-        """
-        The columns of a structure in every slot, copied: what is not asked for is let go.
-
-        :param at: where in an object it begins.
-        :raises LookupError: a slot has no room for it.
-        """
-        size, begin = self.cache.size, self.cache.red_left_pad + at
-        slots = np.frombuffer(self.data, np.uint8).reshape(self.slabs, self.objects * size)
-        columns = {}
-        for name, (format_, offset, *_) in (dtype.fields or {}).items():
-            if begin + offset + format_.itemsize > size:
-                raise LookupError(f"an object of {size} bytes has no {name}")
-            view = np.ndarray(
-                (self.slabs, self.objects),
-                format_,
-                slots,
-                offset=begin + offset,
-                strides=(self.objects * size, size),
-            )
-            columns[name] = view.ravel()
-        return columns
-
-
 def slots_of(
-    prog: Program, cache: Cache, chunk: SlabChunk, here: NDArray[np.bool_], result: SlabObjects
-) -> Iterator[Slots]:
+    prog: Program, scan: SlabScan, slabs: NDArray[Any], cache: int, gaps: Gaps
+) -> Iterator[tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint8]]]:
     """
     Read slabs of one cache.
 
-    :param here: which of the chunk's slabs.
-    :param result: where it is counted what could not be read.
+    :param cache: its position in ``scan.caches``.
+    :return: Iterator of (slabs with the same number of objects, the addresses of the objects in all
+        their slots, the memory of each slot).
     """
-    page_shift = prog["PAGE_SHIFT"].value_()
-    direct_map = pfn_to_virt(prog, 0).value_()
-    sound = here & np.isin(chunk.objects, list(cache.orders))
-    result.odd_slabs += int(np.count_nonzero(here & ~sound))
+    size, pad = scan.caches[cache].size, scan.caches[cache].red_left_pad
+    page_size, direct_map = prog["PAGE_SIZE"].value_(), pfn_to_virt(prog, 0).value_()
+    sound = slabs[(slabs["cache"] == cache) & scan.plausible(slabs)]
     # Slabs of a cache have one size, or the least that will do: allocate_slab(), mm/slub.c.
-    for objects in distinct(chunk.objects[sound]).tolist():
-        pfns = chunk.pfns[sound & (chunk.objects == objects)]
-        data, read = _read_slabs(prog, pfns << page_shift, objects * cache.size, result)
-        if not len(read):
-            continue
-        base = np.uint64(direct_map) + read.astype(np.uint64)
-        slots = np.arange(objects, dtype=np.uint64) * np.uint64(cache.size)
-        slots += np.uint64(cache.red_left_pad)
-        address = (base[:, None] + slots).ravel()
-        yield Slots(address, data, len(read), objects, cache)
+    for objects in distinct(sound["objects"]).tolist():
+        here = sound[sound["objects"] == objects]
+        physical = here["pfn"] * np.uint64(page_size)
+        data, read = _read_slabs(prog, physical, objects * size, gaps)
+        if read.any():
+            slots = np.arange(objects, dtype=np.uint64) * np.uint64(size) + np.uint64(pad)
+            address = (physical[read] + np.uint64(direct_map))[:, None] + slots
+            yield here[read], address.ravel(), np.frombuffer(data, np.uint8).reshape(-1, size)
+
+
+def slot_columns(
+    cache: Cache, memory: NDArray[np.uint8], dtype: np.dtype[Any], at: int = 0
+) -> dict[str, NDArray[Any]]:
+    """
+    The columns of a structure in every slot, copied: what is not asked for is let go.
+
+    :param memory: of the slots, as :func:`slots_of` gives it.
+    :param at: where in an object it begins.
+    :raises LookupError: a slot has no room for it.
+    """
+    columns, begin = {}, cache.red_left_pad + at
+    for name, (format_, offset, *_) in (dtype.fields or {}).items():
+        if begin + offset + format_.itemsize > cache.size:
+            raise LookupError(f"an object of {cache.size} bytes has no {name}")
+        there = begin + offset
+        view = np.ndarray(len(memory), format_, memory, offset=there, strides=(cache.size,))
+        columns[name] = view.copy()
+    return columns
 
 
 def _ascending(pieces: Sequence[Piece], names: Iterable[str]) -> Objects:
@@ -180,19 +159,18 @@ def _ascending(pieces: Sequence[Piece], names: Iterable[str]) -> Objects:
 
 
 def _read_slabs(
-    prog: Program, addresses: NDArray[np.int64], length: int, result: SlabObjects
-) -> tuple[bytes, NDArray[np.int64]]:
-    """The memory of slabs, one behind the other, and the physical addresses of those read."""
+    prog: Program, addresses: NDArray[np.uint64], length: int, gaps: Gaps
+) -> tuple[bytes, NDArray[np.bool_]]:
+    """The memory of slabs at physical addresses, one after the other, and which could be read."""
     found: list[bytes] = []
-    read: list[int] = []
-    for address in addresses.tolist():
+    read = np.ones(len(addresses), np.bool_)
+    for at, address in enumerate(addresses.tolist()):
         try:
             found.append(prog.read(address, length, True))
         except FaultError:
-            result.gaps.bytes += length
-        else:
-            read.append(address)
-    return b"".join(found), np.array(read, np.int64)
+            read[at] = False
+            gaps.bytes += length
+    return b"".join(found), read
 
 
 def tree_links(

@@ -20,33 +20,43 @@ objects. The text that says the same is /sys/kernel/debug/slab/CACHE/alloc_trace
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
-from drgn.helpers.linux.mm import pfn_to_virt
+from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
 
+from mmscope.drgn.cgroups.memcgs import memcgs_once
+from mmscope.drgn.owners.page_owner import depot_notes, depot_of
 from mmscope.drgn.owners.slab_caches import (
+    SLAB_CACHES,
+    SLAB_CHECKS,
+    SLAB_OWNER_CHECKS,
     Cache,
     SlabCheck,
-    SlabChunk,
     SlabFinder,
     SlabScan,
-    caches_once,
-    scan_slabs,
+    misnamed,
+    pages_in_no_cache,
+    read_slabinfo,
+    slab_caches,
+    slab_consumer,
 )
-from mmscope.drgn.owners.slab_cgroups import SlabCgroups
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
-from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks, stack_depot
+from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SLAB_CGROUPS, SlabCgroups
+from mmscope.drgn.owners.slab_objects import slots_of
+from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct
+from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks
 from mmscope.drgn.reading.symbols import frame_names
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
-
-# Slabs are read in groups: each costs some numpy calls for every cache that is in it.
-GROUP_BYTES = 8 << 20
 
 NO_TRACK = "(no track)"
 NO_STACK = "(not in the stack depot)"
@@ -82,33 +92,104 @@ SLAB_OWNER_STACKS = Table(
 )
 
 
-@dataclass
 class SlabOwners:
-    """What the tracks of all slabs say."""
+    """
+    The tracks of all slabs, counted.
 
-    scan: SlabScan
-    # (position of the cache, handle or, where that is 0, the caller) to objects, requested bytes
-    # Of a kernel without handles, the number of the stack in `stacks`, which begin at 1.
-    counts: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    problems: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # slabs, objects
-    gaps: Gaps = field(default_factory=Gaps)
-    stacks: dict[bytes, int] = field(default_factory=dict)  # of tracks without a handle
+    :ivar counts: by position of the cache and handle or, where that is 0, the caller: objects and
+        requested bytes. A kernel without handles has numbers of :attr:`stacks`, which begin at 1.
+    :ivar problems: by position of the cache and what it is: slabs and objects.
+    :param depot: none where tracks have the stacks themselves (:func:`tracks_have_stacks`).
+    :raises LookupError: the tracks have no stacks.
+    """
 
-    def problem(self, cache: int, words: str, slabs: int, objects: int) -> None:
-        entry = self.problems.setdefault((cache, words), [0, 0])
-        entry[0] += slabs
-        entry[1] += objects
+    def __init__(self, prog: Program, scan: SlabScan, depot: StackDepot | None) -> None:
+        self._prog, self.scan, self.gaps = prog, scan, Gaps()
+        self.counts: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self.problems: dict[tuple[int, str], NDArray[np.int64]] = {}
+        self.stacks: dict[bytes, int] = {}  # of tracks without a handle
+        track = prog.type("struct track")
+        self._size, self._addr = sizeof(track), offsetof(track, "addr")
+        self._stack = offsetof(track, "handle" if depot is not None else "addrs")
+        self._mask = np.uint64(~depot.extra_mask & 0xFFFFFFFF if depot is not None else 0)
+        self._frames = 0 if depot is not None else track.member("addrs").type.length or 0
 
+    def take(self, slabs: NDArray[Any]) -> None:
+        """Count the allocated objects of some slabs by their allocation track."""
+        for index in distinct(slabs["cache"]).tolist():
+            if self.scan.caches[index].store_user:
+                here = slabs[(slabs["cache"] == index) & self.scan.plausible(slabs)]
+                unread, lost = len(here), int(here["inuse"].sum())
+                for part, address, memory in slots_of(
+                    self._prog, self.scan, slabs, index, self.gaps
+                ):
+                    unread, lost = unread - len(part), lost - int(part["inuse"].sum())
+                    self._count(index, part, address, memory)
+                if unread:
+                    self._problem(index, "could not be read", unread, lost)
 
-@dataclass(frozen=True, slots=True)
-class _Tracks:
-    """Where a track has what."""
+    def _problem(self, cache: int, words: str, slabs: int, objects: int) -> None:
+        self.problems[cache, words] = self.problems.get((cache, words), 0) + np.array(
+            [slabs, objects]
+        )
 
-    size: int
-    addr: int
-    handle: int
-    extra_mask: int
-    frames: int  # of a stack that is there itself, at `handle`; 0: a handle
+    def _count(
+        self,
+        index: int,
+        slabs: NDArray[Any],
+        address: NDArray[np.uint64],
+        memory: NDArray[np.uint8],
+    ) -> None:
+        """Count the objects of slabs of one cache, as :func:`slots_of` has read them."""
+        cache, objects = self.scan.caches[index], int(slabs["objects"][0])
+        inuse = slabs["inuse"].astype(np.int64)
+        info_end = cache.inuse + (8 if cache.offset >= cache.inuse else 0)  # get_info_end()
+        if (cache.size | cache.red_left_pad | info_end | cache.offset | self._size) % 8:
+            self._problem(index, "objects are not aligned", len(slabs), int(inuse.sum()))
+            return
+        after = info_end + 2 * self._size + 8 * cache.kmalloc
+        if cache.red_left_pad + max(after, cache.offset + 8) > cache.size:
+            self._problem(index, "slots have no room for tracks", len(slabs), int(inuse.sum()))
+            return
+        words = memory.view("<u8")  # a row a slot
+        first = address.reshape(len(slabs), objects)[:, 0]
+        allocated, broken = _allocated(cache, objects, slabs["freelist"], first, words)
+        if broken:
+            self._problem(index, "freelist leads out of the slab or in a circle", broken, 0)
+        missing = np.abs(allocated.reshape(len(slabs), objects).sum(1) - inuse)
+        if missing.any():
+            differ = int(np.count_nonzero(missing))
+            self._problem(
+                index, "objects off the freelist are not inuse", differ, int(missing.sum())
+            )
+        words = words[allocated, (cache.red_left_pad + info_end) // 8 :]  # from the track on
+        if self._frames:
+            handle = self._stack_numbers(words[:, self._stack // 8 :][:, : self._frames])
+        else:
+            handle = words[:, self._stack // 8] >> np.uint64(self._stack % 8 * 8) & self._mask
+        # A kernel address is above any handle, so one number can be either.
+        key = np.where(handle != 0, handle, words[:, self._addr // 8])
+        keys, which = np.unique(key, return_inverse=True)
+        counts = np.zeros((len(keys), 2), np.int64)
+        counts[:, 0] = np.bincount(which, minlength=len(keys))
+        if cache.kmalloc:
+            # get_orig_size(): once unsigned int, now unsigned long (also in stable kernels): the
+            # low half is the size in both.
+            size = words[:, 2 * self._size // 8] & np.uint64(0xFFFFFFFF)
+            counts[:, 1] = np.bincount(which, size.astype(np.float64), len(keys))
+        for value, count in zip(keys.tolist(), counts, strict=True):
+            self.counts[index, value] = self.counts.get((index, value), 0) + count
+
+    def _stack_numbers(self, stacks: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The number of each stack, a new one's as well; 0: there is none."""
+        # set_track() ends a shorter one with 0; after that is what was there before.
+        stacks = np.where(np.logical_and.accumulate(stacks != 0, axis=1), stacks, np.uint64(0))
+        unique, which = np.unique(stacks, axis=0, return_inverse=True)
+        numbers = [
+            self.stacks.setdefault(stack.tobytes(), len(self.stacks) + 1) if stack[0] else 0
+            for stack in unique
+        ]
+        return np.array(numbers, np.uint64)[which.ravel()]
 
 
 def tracks_have_stacks(prog: Program) -> bool:
@@ -116,25 +197,11 @@ def tracks_have_stacks(prog: Program) -> bool:
     return bool(prog.type("struct track").has_member("addrs"))
 
 
-def _tracks(prog: Program, depot: StackDepot | None) -> _Tracks:
-    track = prog.type("struct track")
-    member = "handle" if depot is not None else "addrs"
-    frames = 0 if depot is not None else track.member("addrs").type.length or 0
-    return _Tracks(
-        sizeof(track),
-        offsetof(track, "addr"),
-        offsetof(track, member),
-        depot.extra_mask if depot is not None else 0,
-        frames,
-    )
-
-
 def slab_owners(
     prog: Program,
     depot: StackDepot | None,
     *,
     found: tuple[SlabFinder, Gaps] | None = None,
-    also: Callable[[SlabScan, SlabChunk], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SlabOwners:
     """
@@ -142,166 +209,13 @@ def slab_owners(
 
     :param depot: none where tracks have the stacks themselves (:func:`tracks_have_stacks`).
     :param found: the slabs, by a pass that went before.
-    :param also: is shown the slabs too.
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown, or its tracks have no stacks.
     """
-    tracks = _tracks(prog, depot)
-    page_shift = np.uint64(prog["PAGE_SHIFT"].value_())
-    direct_map = np.uint64(pfn_to_virt(prog, 0).value_())
-    owners: SlabOwners | None = None
-
-    def take(scan: SlabScan, chunk: SlabChunk) -> None:
-        nonlocal owners
-        if also:
-            also(scan, chunk)
-        if owners is None:
-            owners = SlabOwners(scan)
-        wanted = _tracked_slabs(scan, chunk)
-        sizes = np.array([cache.size for cache in scan.caches], np.int64)
-        lengths = chunk.objects[wanted] * sizes[chunk.caches[wanted]]
-        group = np.cumsum(lengths) // GROUP_BYTES
-        for number in distinct(group).tolist():
-            part = group == number
-            slabs = wanted[part]
-            data, starts, read = _read_slabs(
-                prog, chunk.pfns[slabs] << int(page_shift), lengths[part], owners.gaps
-            )
-            for index in distinct(chunk.caches[slabs]).tolist():
-                mine = chunk.caches[slabs] == index
-                if (unread := int(np.count_nonzero(mine & ~read))) > 0:
-                    lost = int(chunk.inuse[slabs[mine & ~read]].sum())
-                    owners.problem(index, "could not be read", unread, lost)
-                mine &= read
-                if mine.any():
-                    pick = slabs[mine]
-                    read_slabs = _Slabs(
-                        data,
-                        starts[mine],
-                        direct_map + (chunk.pfns[pick].astype(np.uint64) << page_shift),
-                        chunk.objects[pick],
-                        chunk.inuse[pick],
-                        chunk.freelists[pick],
-                    )
-                    _count_objects(owners, index, tracks, read_slabs)
-
-    scan = scan_slabs(prog, take, found=found, progress=progress)
-    return owners or SlabOwners(scan)
-
-
-def _tracked_slabs(scan: SlabScan, chunk: SlabChunk) -> NDArray[np.intp]:
-    """
-    The slabs of caches with tracks, by index.
-
-    Not those with a number of objects that their cache does not make: they are KFENCE's, or
-    damaged, and ``slab_caches()`` shows them.
-    """
-    tracked = np.array([cache.store_user for cache in scan.caches], np.bool_)
-    plausible = np.zeros(len(chunk.pfns), np.bool_)
-    for index in distinct(chunk.caches).tolist():
-        here = chunk.caches == index
-        plausible |= here & np.isin(chunk.objects, list(scan.caches[index].orders))
-    return np.flatnonzero(tracked[chunk.caches] & plausible)
-
-
-def _read_slabs(
-    prog: Program, addresses: NDArray[np.int64], lengths: NDArray[np.int64], gaps: Gaps
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]:
-    """
-    Read slabs one behind the other into one array.
-
-    :param addresses: physical, ascending.
-    :return: the words, where each slab starts in them, which slabs could be read.
-    """
-    # A slab may not fill its last page; a word behind the last object is never looked at.
-    starts = np.zeros(len(lengths), np.int64)
-    np.cumsum(lengths[:-1], out=starts[1:])
-    buffer = bytearray(int(lengths.sum()))
-    read = np.ones(len(lengths), np.bool_)
-    for at, (address, start, length) in enumerate(
-        zip(addresses.tolist(), starts.tolist(), lengths.tolist(), strict=True)
-    ):
-        try:
-            buffer[start : start + length] = prog.read(address, length, True)
-        except FaultError:
-            read[at] = False
-            gaps.bytes += length
-    return np.frombuffer(buffer, "<u8"), starts, read
-
-
-@dataclass(frozen=True, slots=True)
-class _Slabs:
-    """
-    Slabs of one cache whose memory was read: an item a slab, but for ``data``.
-
-    :ivar data: memory, as words.
-    :ivar starts: where the slab is in it.
-    :ivar bases: its virtual address.
-    """
-
-    data: NDArray[np.uint64]
-    starts: NDArray[np.int64]
-    bases: NDArray[np.uint64]
-    objects: NDArray[np.int64]
-    inuse: NDArray[np.int64]
-    freelists: NDArray[np.uint64]
-
-
-def _count_objects(owners: SlabOwners, index: int, tracks: _Tracks, slabs: _Slabs) -> None:
-    """Count the objects of some slabs of one cache."""
-    data, starts = slabs.data, slabs.starts
-    cache = owners.scan.caches[index]
-    info_end = cache.inuse + (8 if cache.offset >= cache.inuse else 0)  # get_info_end()
-    if (cache.size | cache.red_left_pad | info_end | cache.offset | tracks.size) % 8:
-        owners.problem(index, "objects are not aligned", len(starts), int(slabs.inuse.sum()))
-        return
-    allocated, broken = _allocated(cache, slabs)
-    if broken:
-        owners.problem(index, "freelist leads out of the slab or in a circle", broken, 0)
-    differ = allocated.sum(1) != slabs.inuse
-    if differ.any():
-        missing = int(np.abs(allocated.sum(1) - slabs.inuse)[differ].sum())
-        words = "objects off the freelist are not inuse"
-        owners.problem(index, words, int(np.count_nonzero(differ)), missing)
-    # Faster than nonzero() of two dimensions.
-    slab, number = np.divmod(np.flatnonzero(allocated), allocated.shape[1])
-    track = starts[slab] + cache.red_left_pad + number * cache.size + info_end
-    if tracks.frames:
-        handle = _stack_numbers(owners, data, (track + tracks.handle) // 8, tracks.frames)
-    else:
-        handle = data[(track + tracks.handle) // 8]
-        if tracks.handle % 8:
-            handle = handle >> np.uint64(32)
-        handle = handle & np.uint64(~tracks.extra_mask & 0xFFFFFFFF)
-    # A kernel address is above any handle, so one number can be either.
-    key = np.where(handle != 0, handle, data[(track + tracks.addr) // 8])
-    keys, which = np.unique(key, return_inverse=True)
-    counts = np.bincount(which, minlength=len(keys)).tolist()
-    requested = [0] * len(keys)
-    if cache.kmalloc:
-        # get_orig_size(): once unsigned int, now unsigned long (also in stable kernels): the low
-        # half is the size in both.
-        size = data[(track + 2 * tracks.size) // 8] & np.uint64(0xFFFFFFFF)
-        requested = np.bincount(which, size.astype(np.float64), len(keys)).astype(int).tolist()
-    for at, (value, count) in enumerate(zip(keys.tolist(), counts, strict=True)):
-        entry = owners.counts.setdefault((index, value), [0, 0])
-        entry[0] += count
-        entry[1] += requested[at]
-
-
-def _stack_numbers(
-    owners: SlabOwners, data: NDArray[np.uint64], words: NDArray[np.int64], frames: int
-) -> NDArray[np.uint64]:
-    """The number of the stack at each of some words, a new one's as well; 0: there is none."""
-    stacks = data[words[:, None] + np.arange(frames)]
-    # set_track() ends a shorter one with 0; behind that is what was there before.
-    stacks[np.logical_or.accumulate(stacks == 0, axis=1)] = 0
-    unique, which = np.unique(stacks, axis=0, return_inverse=True)
-    numbers = [
-        owners.stacks.setdefault(stack.tobytes(), len(owners.stacks) + 1) if stack[0] else 0
-        for stack in unique
-    ]
-    return np.array(numbers, np.uint64)[which.ravel()]
+    owners = SlabOwners(prog, SlabScan(prog, found, progress), depot)
+    for slabs in owners.scan:
+        owners.take(slabs)
+    return owners
 
 
 def _depot_of_tracks(owners: SlabOwners) -> StackDepot:
@@ -320,33 +234,38 @@ def _depot_of_tracks(owners: SlabOwners) -> StackDepot:
     )
 
 
-def _allocated(cache: Cache, slabs: _Slabs) -> tuple[NDArray[np.bool_], int]:
+def _allocated(
+    cache: Cache,
+    objects: int,
+    freelists: NDArray[np.uint64],
+    first: NDArray[np.uint64],
+    words: NDArray[np.uint64],
+) -> tuple[NDArray[np.bool_], int]:
     """
-    Objects of each slab that are not on its freelist, all freelists being followed at once; and
-    the number of damaged freelists.
+    Slots that are not on their slab's freelist, all freelists being followed at once; and the
+    number of damaged freelists.
+
+    :param objects: of each slab.
+    :param first: the address of each slab's first object.
+    :param words: the memory of each slot.
     """
-    objects = slabs.objects
-    slots = int(objects.max())
-    allocated = np.arange(slots) < objects[:, None]
-    size, offset = np.uint64(cache.size), np.uint64(cache.offset)
-    first = slabs.bases + np.uint64(cache.red_left_pad)
-    walking = np.flatnonzero(slabs.freelists != 0)
-    here = slabs.freelists[walking]
+    allocated = np.ones(len(words), np.bool_)
+    walking = np.flatnonzero(freelists != 0)
+    here = freelists[walking]
     broken = 0
     while len(walking):
         # Wraps around for an address below the slab, which is then far too large.
-        distance = here - first[walking]
-        number = distance // size
-        sound = (distance % size == 0) & (number < objects[walking].astype(np.uint64))
-        sound[sound] = allocated[walking[sound], number[sound].astype(np.int64)]
+        number, rest = np.divmod(here - first[walking], np.uint64(cache.size))
+        sound = (rest == 0) & (number < np.uint64(objects))
+        slot = walking * objects + np.where(sound, number, np.uint64(0)).astype(np.int64)
+        sound &= allocated[slot]
         broken += int(np.count_nonzero(~sound))
-        walking, here, number = walking[sound], here[sound], number[sound].astype(np.int64)
-        allocated[walking, number] = False
-        where = here + offset
-        word = slabs.starts[walking] + cache.red_left_pad + number * cache.size + cache.offset
-        value = slabs.data[word // 8]
+        walking, here, slot = walking[sound], here[sound], slot[sound]
+        allocated[slot] = False
+        value = words[slot, (cache.red_left_pad + cache.offset) // 8]
         if cache.random is not None:
             # freelist_ptr_decode(), mm/slub.c
+            where = here + np.uint64(cache.offset)
             value = value ^ np.uint64(cache.random) ^ where.byteswap()
         going = value != 0
         walking, here = walking[going], value[going]
@@ -368,30 +287,20 @@ def slab_owner_stacks(
     callers = np.array([key for key in keys if key > 0xFFFFFFFF], np.uint64)
     stacks = dict(zip(handles.tolist(), folded_stacks(prog, depot, handles), strict=True))
     stacks.update(zip(callers.tolist(), frame_names(prog, callers), strict=True))
-    totals: dict[tuple[int, int | None, str], list[int]] = {}
-    for (index, key), (objects, requested) in owners.counts.items():
+    totals: dict[tuple[int, int | None, str], NDArray[np.int64]] = {}
+    for (index, key), counts in owners.counts.items():
         stack = NO_TRACK if key == 0 else stacks[key] or NO_STACK
         # Callers that differ by their address may be one function.
         handle = (key if key <= 0xFFFFFFFF else 0) if with_handles else None
-        entry = totals.setdefault((index, handle, stack), [0, 0])
-        entry[0] += objects
-        entry[1] += requested
-    rows = []
-    for (index, handle, stack), (objects, requested) in totals.items():
-        cache = owners.scan.caches[index]
-        rows.append(
-            SlabOwnerStack(
-                cache.name,
-                handle,
-                stack,
-                objects,
-                objects * cache.object_size,
-                requested if cache.kmalloc else None,
-            )
-        )
+        totals[index, handle, stack] = totals.get((index, handle, stack), 0) + counts
+    caches, rows = owners.scan.caches, []
+    for (index, handle, stack), counts in totals.items():
+        cache, (objects, requested) = caches[index], counts.tolist()
+        size, asked = objects * cache.object_size, requested if cache.kmalloc else None
+        rows.append(SlabOwnerStack(cache.name, handle, stack, objects, size, asked))
     checks = [
-        SlabCheck(owners.scan.caches[index].name, words, slabs, objects)
-        for (index, words), (slabs, objects) in owners.problems.items()
+        SlabCheck(caches[index].name, words, *counts.tolist())
+        for (index, words), counts in owners.problems.items()
     ]
     return sorted(rows, key=_most_first), checks
 
@@ -446,27 +355,34 @@ def _frame(text: str, cache: str) -> str:
     return match[1].replace(";", ":") + (match[2] or "")
 
 
-def slabs(memory: Memory) -> SlabOwners:
+def slabs_once(memory: Memory) -> tuple[SlabScan, SlabOwners | None]:
     """
     The slabs and, where they have tracks, the owners of their objects, and the memory cgroups that
     are charged for them: one pass for all.
     """
 
-    def scan() -> SlabOwners:
-        found = memory.kept_consumer(SlabFinder)
-        take = None
+    def scan() -> tuple[SlabScan, SlabOwners | None]:
+        prog, owners, cgroups = memory.prog, None, None
+        scan = SlabScan(prog, memory.kept_consumer(SlabFinder), memory.progress)
         with contextlib.suppress(FaultError, LookupError, ValueError):
-            take = memory.once("slab_cgroups", lambda: SlabCgroups(memory.prog)).take
-        if any(cache.store_user for cache in caches_once(memory)[0]):
+            cgroups = cgroups_once(memory)
+        if any(cache.store_user for cache in scan.caches):
             # Or so a damaged cache says. Without its stacks, what is in the slabs is still known.
             with contextlib.suppress(LookupError, FaultError):
-                depot = tracks_depot(memory)
-                return slab_owners(
-                    memory.prog, depot, found=found, also=take, progress=memory.progress
-                )
-        return SlabOwners(scan_slabs(memory.prog, take, found=found, progress=memory.progress))
+                owners = SlabOwners(prog, scan, tracks_depot(memory))
+        for slabs in scan:
+            if cgroups is not None:
+                cgroups.take(scan, slabs)
+            if owners is not None:
+                owners.take(slabs)
+        return scan, owners
 
     return memory.once("slabs", scan)
+
+
+def cgroups_once(memory: Memory) -> SlabCgroups:
+    """The objects by memory cgroup, counted once the slabs are read."""
+    return memory.once("slab_cgroups", lambda: SlabCgroups(memory.prog))
 
 
 def tracks_depot(memory: Memory) -> StackDepot | None:
@@ -478,12 +394,226 @@ def tracks_depot(memory: Memory) -> StackDepot | None:
     return None if tracks_have_stacks(memory.prog) else depot_of(memory)
 
 
-def depot_of(memory: Memory) -> StackDepot:
-    """The stack depot, read once."""
-    return memory.once("depot", lambda: stack_depot(memory.prog))
+def slab_caches_from_memory(memory: Memory) -> Found:
+    scan, _ = slabs_once(memory)
+    rows, checks = slab_caches(scan)
+    found = Found(notes=misnamed(memory.prog), unreadable_bytes=scan.gaps.bytes)
+    if scan.broken_off:
+        found.notes.append(f"{scan.broken_off}; slabs of others are not counted")
+    if scan.gaps.bytes:
+        found.notes.append(
+            f"{scan.gaps.bytes:,} bytes of struct pages could not be read{scan.gaps.why}: slabs "
+            "among them are not counted"
+        )
+    if nameless := sum(cache.name == f"({cache.address:#x})" for cache in scan.caches):
+        found.notes.append(f"the names of {nameless} caches could not be read; they go by address")
+    if checks:
+        disagreement(
+            memory,
+            found,
+            f"the slabs of {plural(len(checks), 'cache')} do not add up (slab_checks)",
+        )
+    if (rest := pages_in_no_cache(memory.prog, scan)) > 0:
+        found.remarks.append(
+            f"{rest:,} more pages that the kernel counts as slab are in no cache: kmalloc beyond "
+            "the largest cache"
+        )
+    _note_quarantine(memory, found)
+    found.add(SLAB_CACHES, rows)
+    found.add(SLAB_CHECKS, checks)
+    _add_cgroups(memory, scan, found)
+    return found
+
+
+def quarantined_bytes(prog: Program) -> int:
+    """
+    Bytes of freed objects that KASAN keeps for a while; 0 where the kernel keeps none.
+
+    The slab allocator has not got them back, so for it they are in use: in /proc/slabinfo, and
+    here. KASAN counts them itself, whole slots of their caches: on a list for each CPU, and
+    together (mm/kasan/quarantine.c, 5.10 to 7.3). Not known is which caches they are of, and those
+    of a cache that is being shrunk, which are on a list of their own for that time.
+
+    :raises FaultError: they cannot be read.
+    """
+    try:
+        together, by_cpu = prog["quarantine_size"], prog["cpu_quarantine"]
+    except LookupError:
+        return 0  # no CONFIG_KASAN_GENERIC
+    kept = sum(int(per_cpu(by_cpu, cpu).bytes.value_()) for cpu in online_cpus(prog))
+    return int(together.value_()) + kept
+
+
+def _note_quarantine(memory: Memory, found: Found) -> None:
+    try:
+        kept = quarantined_bytes(memory.prog)
+    except TORN as error:
+        found.notes.append(f"how many objects KASAN keeps in its quarantine is not known: {error}")
+        return
+    if kept:
+        found.remarks.append(
+            f"{kept:,} bytes of objects in use were freed: KASAN keeps them in its quarantine"
+        )
+
+
+def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:
+    """Whose the objects are, where the kernel has memory cgroups."""
+    try:
+        counted = cgroups_once(memory)
+    except LookupError:
+        return  # CONFIG_MEMCG is not set
+    try:
+        if counted.failure is not None:
+            raise counted.failure
+        rows = counted.rows(scan.caches, memcgs := memcgs_once(memory))
+        _, strange = counted.own_bytes(scan.caches, memcgs)
+    except TORN as error:
+        found.notes.append(f"memory cgroups of slab objects are not told: {error}")
+        return
+    found.unreadable_bytes += counted.gaps.bytes
+    if counted.gaps.bytes:
+        found.notes.append(
+            f"{counted.gaps.bytes:,} bytes of what says whose objects are could not be read"
+        )
+    if strange:
+        words = f"{plural(strange, 'slab object')} are charged to no memory cgroup that is known"
+        disagreement(memory, found, words)
+    if len(rows) > MAX_ROWS:
+        found.unlisted.append(
+            f"slab_cgroups has the {MAX_ROWS:,} largest of {len(rows):,} pairs of cgroup and cache"
+        )
+    found.add(SLAB_CGROUPS, rows[:MAX_ROWS])
+
+
+def slab_caches_from_files(files: Files) -> Found:
+    rows = read_slabinfo(files.read("proc/slabinfo"))
+    return Found().add(SLAB_CACHES, rows)
+
+
+NO_TRACKS = (
+    "no slab cache remembers who allocated its objects; boot with slab_debug=U (older "
+    "kernels: slub_debug=U, which newer ones take, too), or slab_debug=U,CACHE for one cache"
+)
+
+
+def slab_owner_from_memory(memory: Memory) -> Found:
+    scan, owners = slabs_once(memory)
+    tracked = [cache for cache in scan.caches if cache.store_user]
+    if not tracked and scan.broken_off:
+        raise ValueError(scan.broken_off)
+    if not tracked:
+        raise Absent(NO_TRACKS)
+    try:
+        depot = tracks_depot(memory)
+        if owners is None:
+            raise LookupError("their tracks have no stacks")
+    except LookupError as reason:
+        raise ValueError(
+            f"{len(tracked)} of {len(scan.caches)} caches say that they keep tracks, but "
+            f"{reason}: their flags or the depot are damaged"
+        ) from None
+    rows, checks = slab_owner_stacks(memory.prog, depot, owners)
+    found = Found(notes=misnamed(memory.prog), unreadable_bytes=owners.gaps.bytes)
+    if depot is not None:
+        found.unreadable_bytes += depot.gaps.bytes
+        found.notes += depot_notes(depot)
+    if scan.broken_off:
+        found.notes.append(scan.broken_off)
+    if owners.gaps.bytes:
+        found.notes.append(f"{owners.gaps.bytes:,} bytes of slabs could not be read")
+    if len(tracked) < len(scan.caches):
+        found.unlisted.append(
+            f"{len(tracked)} of {len(scan.caches)} caches have tracks: what the others hold "
+            "is in slab_caches"
+        )
+    if checks:
+        disagreement(memory, found, f"tracks of {plural(len(checks), 'cache')} do not add up")
+    found.add(SLAB_OWNER_STACKS, rows)
+    # The cache is what the allocation leads to: the leaf.
+    stacks = [(f"{row.stack};{row.cache}", row.bytes) for row in rows if row.bytes]
+    found.folded.append(
+        ("slab_owner", f"{SLAB_OWNER_STACKS.title}, width in bytes", "bytes", stacks)
+    )
+    return found.add(SLAB_OWNER_CHECKS, checks)
+
+
+def slab_owner_from_files(files: Files) -> Found:
+    folder = files.root / "sys/kernel/debug/slab"
+    try:
+        caches = sorted(path.parent.name for path in folder.glob("*/alloc_traces"))
+    except OSError:
+        caches = []
+    if not caches:
+        raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
+    if why := files.left_out(f"sys/kernel/debug/slab/{caches[0]}/alloc_traces"):
+        raise Absent(f"{folder}/*/alloc_traces ({plural(len(caches), 'cache')}): {why}")
+    rows: list[SlabOwnerStack] = []
+    found = Found()
+    for cache in caches:
+        try:
+            size = printed_number(
+                files.open(f"sys/kernel/slab/{cache}/object_size").strip(), "object_size"
+            )
+        except (OSError, ValueError):
+            size = None
+        try:
+            text = files.read(f"sys/kernel/debug/slab/{cache}/alloc_traces")
+            rows += read_alloc_traces(text, cache, size)
+        except (Absent, ValueError) as reason:
+            found.notes.append(str(reason))
+    if not rows:
+        raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
+    return found.add(SLAB_OWNER_STACKS, rows)
+
+
+SLAB_CACHES_SECTION = Section(
+    name="slab_caches",
+    title="Slab caches",
+    tables=(
+        SLAB_CACHES,
+        SLAB_CHECKS,
+        SLAB_CGROUPS,
+    ),
+    intro="""
+The kernel's own objects, by the slab cache that they are allocated from: how many are in use,
+for how many its slabs have room, and the pages that this takes. Look for a cache that holds
+more pages than its work explains, and for one whose `slots` are many times its `objects`: its
+slabs are nearly empty, but each goes back only whole ([kernel documentation: slab
+allocator](https://docs.kernel.org/admin-guide/mm/slab.html)).
+""",
+    command=Command("slab caches by size", top=TOP, picks="cache"),
+    from_memory=slab_caches_from_memory,
+    from_files=slab_caches_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.SLABINFO,),
+    consumer=slab_consumer,
+)
+
+
+SLAB_OWNER_SECTION = Section(
+    name="slab_owner",
+    title="Owners of slab objects",
+    tables=(
+        SLAB_OWNER_STACKS,
+        SLAB_OWNER_CHECKS,
+    ),
+    kernel_stacks=True,
+    intro="""
+With `slab_debug=U` every object of a slab cache remembers the stack that allocated it: this is
+who holds kernel objects now ([kernel documentation: slab
+debugging](https://docs.kernel.org/admin-guide/mm/slab.html)). In these tables stacks are
+written leaf first, `leaf ← caller`; in the bundle's files they are folded, `root;…;leaf`.
+""",
+    command=Command("slab objects by who allocated them", top=TOP, picks="cache"),
+    from_memory=slab_owner_from_memory,
+    from_files=slab_owner_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.ALLOC_TRACES, prices.SLAB_SETTINGS),
+    optional=True,
+)
 
 
 if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
+    from mmscope.drgn.sections.script import print_sections
 
-    print_section("slab_owner")
+    print_sections("slab_caches", "slab_owner")

@@ -14,7 +14,6 @@ Between which bounds a value can be is declared there, too (:mod:`bounds` holds 
 
 import dataclasses
 import functools
-import itertools
 import math
 import re
 import types
@@ -58,8 +57,6 @@ MOST_PIDS = 4 << 20
 # Beyond any architecture's MAX_PAGE_ORDER.
 MOST_ORDER = 30
 Cell = int | float | str | bool | None
-# As many as stay in a CPU's cache; of a stranger's bundle a cell may be a megabyte.
-ROWS_AT_ONCE = 64
 # What CSV has in quotes, or not at all.
 _ODD_IN_CSV = re.compile(r'[",\r\n\0]').search
 
@@ -123,15 +120,6 @@ class Column:
     since: str = dataclasses.field(default="", compare=False)
 
 
-# Of a row type of which the columns alone are known.
-KNOWN = "_known_columns"
-
-
-def row_of(described: Iterable[Column]) -> type:
-    """A row type with these columns, where they are looked at and no row is made."""
-    return type("Row", (), {KNOWN: tuple(described)})
-
-
 @functools.cache
 def columns(row_type: type) -> list[Column]:
     """
@@ -139,8 +127,6 @@ def columns(row_type: type) -> list[Column]:
 
     :raises TypeError: a field has a type that a table cannot hold.
     """
-    if (known := vars(row_type).get(KNOWN)) is not None:
-        return list(known)
     hints = typing.get_type_hints(row_type)
     result = []
     for field in dataclasses.fields(row_type):
@@ -188,33 +174,13 @@ def _bounds(kind: str, declared: Mapping[str, Any]) -> tuple[tuple[Bound, ...], 
 
 
 def write_csv(file: IO[str], names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> int:
-    """
-    Write a table as CSV, a heading and each row as :func:`csv_line` has it; returns how many rows.
-
-    What a column has in some rows is most often of one kind, and then not looked at cell by cell.
-    """
+    """Write a table as CSV, a heading and each row as :func:`csv_line` has it; count the rows."""
     file.write(csv_line(names))
-    line = ",".join(["%s"] * len(names)) + "\n"
-    count, rows = 0, iter(rows)
-    while some := list(itertools.islice(rows, ROWS_AT_ONCE)):
-        cells = list(itertools.chain.from_iterable(some))
-        for at in range(len(names)):
-            column = cells[at :: len(names)]
-            if not _plain_in_csv(column):
-                cells[at :: len(names)] = map(_csv_cell, column)
-        file.write(line * len(some) % tuple(cells))
-        count += len(some)
+    count = 0
+    for row in rows:
+        file.write(csv_line(row))
+        count += 1
     return count
-
-
-def _plain_in_csv(cells: Sequence[Cell]) -> bool:
-    """True if the cells of a column are written as they are printed."""
-    kinds = set(map(type, cells))
-    if kinds == {str}:
-        return all(cells) and not _ODD_IN_CSV("".join(typing.cast("Sequence[str]", cells)))
-    if kinds == {float}:
-        return all(map(math.isfinite, typing.cast("Sequence[float]", cells)))
-    return kinds == {int}
 
 
 def csv_line(values: Iterable[Cell]) -> str:
@@ -232,8 +198,6 @@ def csv_line(values: Iterable[Cell]) -> str:
 def _csv_cell(value: Cell) -> str:
     if type(value) is int:  # most cells of large tables
         return str(value)
-    if type(value) is str and value and not _ODD_IN_CSV(value):
-        return value
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):

@@ -234,7 +234,7 @@ def _resolve(series: Series, resolved: list[dict[int, bytes]]) -> None:
 
 
 class Growth(NamedTuple):
-    """A row of :class:`page_owner_rows.PageOwnerGrowth`, which says what is in it."""
+    """A row of :class:`page_owner.PageOwnerGrowth`, which says what is in it."""
 
     handle: int
     first_seen: float
@@ -290,7 +290,7 @@ def growth_rows(series: Series) -> Iterator[Growth]:
 
 def point_rows(series: Series) -> Iterator[tuple[Any, ...]]:
     """
-    Rows of :class:`page_owner_rows.PageOwnerPoint`, as tuples: where a stack's pages change, the
+    Rows of :class:`page_owner.PageOwnerPoint`, as tuples: where a stack's pages change, the
     snapshots before and after.
     """
     times = series.times

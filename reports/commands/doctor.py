@@ -22,7 +22,7 @@ from pathlib import Path
 from mmscope.drgn.opening.no_debug_info import why_not_here
 from mmscope.drgn.opening.target import TargetError, open_target
 from mmscope.drgn.owners.alloc_tags import NEVER, NOT_COMPILED_IN
-from mmscope.drgn.owners.sections import NO_TRACKS
+from mmscope.drgn.owners.slab_owner import NO_TRACKS
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
 from mmscope.drgn.tables.hostile_text import visible

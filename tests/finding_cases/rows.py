@@ -7,10 +7,9 @@ from typing import Any
 from mmscope.drgn.free.free_lists import FreeBlocks
 from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import Zone
-from mmscope.drgn.ledger.ledger_counters import LedgerCheck
-from mmscope.drgn.ledger.memory_ledger import LedgerRow, LedgerTag
+from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, LedgerTag
 from mmscope.drgn.machine.vm_counters import VmCounter
-from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
+from mmscope.drgn.owners.page_owner import PageOwnerStack
 from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
 from mmscope.reports.rows.watch_rows import CounterRate
 

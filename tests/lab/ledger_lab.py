@@ -8,9 +8,7 @@ import pytest
 from capture import Capture
 from drgn import Program
 
-from mmscope.drgn.ledger.ledger_counters import LedgerCheck
-from mmscope.drgn.ledger.memory_ledger import LedgerRow
-from mmscope.drgn.ledger.sections import memory_ledger_from_memory
+from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, memory_ledger_from_memory
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found

@@ -17,16 +17,15 @@ from dump_formats import makedumpfile, plain_elf
 from ledger_lab import meminfo
 from plain_walks import inode_pages
 
-from mmscope.drgn.filesystems import cached_file_rows
-from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
-from mmscope.drgn.filesystems.cached_files import read_cached_files
+from mmscope.drgn.filesystems import cached_files
+from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem, read_cached_files
 from mmscope.drgn.filesystems.sections import CACHED_FILES_SECTION, cached_files_from_memory
 from mmscope.drgn.filesystems.super_blocks import read_super_blocks
 from mmscope.drgn.ledger import file_pages
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
-from mmscope.drgn.ledger.page_kinds import FILE, HUGETLB, KINDS, SHMEM
+from mmscope.drgn.ledger.memory_ledger import ledger_pages
+from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import page_places
-from mmscope.drgn.ledger.sections import ledger_pages
 from mmscope.drgn.opening.no_debug_info import attach
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
@@ -133,14 +132,14 @@ def test_it_is_told_whether_anybody_has_shared_memory(files_lab: FilesLab) -> No
 def test_all_files_add_up_to_the_ledger_and_to_meminfo(files_lab: FilesLab) -> None:
     rows, said = files_lab.filesystems, meminfo(files_lab.capture)
     cache = sum(row.pages for row in rows if row.kind != "hugetlbfs")
-    assert cache == files_lab.ledger(FILE) + files_lab.ledger(SHMEM)
+    assert cache == files_lab.ledger(Kind.FILE) + files_lab.ledger(Kind.SHMEM)
     assert cache == said["Cached"] + said["Buffers"]
     shared = {"tmpfs", "memfd", "SysV", "shared anonymous", "kernel's own shmem"}
     assert sum(row.pages for row in rows if row.kind in shared) == said["Shmem"]
     assert sum(row.pages for row in rows if row.kind == "block device") == said["Buffers"]
     # Of the huge pages in use three are anonymous.
     huge = sum(row.pages for row in rows if row.kind == "hugetlbfs")
-    assert huge == files_lab.ledger(HUGETLB) - 3 * HUGE == HUGE
+    assert huge == files_lab.ledger(Kind.HUGETLB) - 3 * HUGE == HUGE
     assert sum(row.pages for row in files_lab.files.values()) == cache + huge
 
 
@@ -209,7 +208,7 @@ def test_large_folios_may_be_read_apart(files_lab: FilesLab, pages: int) -> None
     counted = LedgerPages(prog, places.ram, places.owned)
     assert not scan_struct_pages(prog, [counted], chunk_bytes=chunk).failures
     found = read_cached_files(prog, counted.files, read_super_blocks(prog))
-    rows = cached_file_rows.filesystem_rows(found, int(counted.pages.sum()))
+    rows = cached_files.filesystem_rows(found, int(counted.pages.sum()))
     assert rows == files_lab.filesystems
 
 

@@ -17,12 +17,14 @@ from drgn.helpers.linux.mm import follow_phys, page_to_virt
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 
 from mmscope.drgn.opening.kasan import SCALE_SHIFT, shadow_address
-from mmscope.drgn.owners.kasan_quarantine import quarantined_bytes
-from mmscope.drgn.owners.slab_caches import SlabChunk, SlabScan, scan_slabs
-from mmscope.drgn.owners.slab_objects import SlabObjects, slots_of
+from mmscope.drgn.owners.slab_caches import SlabScan
+from mmscope.drgn.owners.slab_objects import slots_of
+from mmscope.drgn.owners.slab_owner import quarantined_bytes
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.drgn.struct_pages.kasan_shadow import KasanShadow, kasan_shadow
+from mmscope.drgn.struct_pages.kasan_shadow import kasan_shadow
+from mmscope.drgn.struct_pages.memmap import Frames
 from mmscope.reports.collect.run_section import run_section
 
 pytestmark = [pytest.mark.any_config, pytest.mark.brief]
@@ -55,11 +57,11 @@ if KASAN:
         return struct_pages_lab(request.param, "sizes", say)
 
     @pytest.fixture(scope="module")
-    def shadow(kasan_lab: StructPagesLab) -> KasanShadow:
+    def shadow(kasan_lab: StructPagesLab) -> Frames:
         return kasan_shadow(kasan_lab.prog)
 
     def test_the_shadow_of_memory_is_where_drgn_finds_it(
-        kasan_lab: StructPagesLab, shadow: KasanShadow
+        kasan_lab: StructPagesLab, shadow: Frames
     ) -> None:
         prog = kasan_lab.prog
         init_mm = prog["init_mm"].address_of_()
@@ -86,23 +88,18 @@ if KASAN:
     def test_the_quarantine_has_the_objects_whose_shadow_says_so(
         kasan_lab: StructPagesLab,
     ) -> None:
-        prog, lost, kept = kasan_lab.prog, SlabObjects({}), 0
-
-        def take(scan: SlabScan, chunk: SlabChunk) -> None:
-            nonlocal kept
-            for index in np.unique(chunk.caches).tolist():
-                cache = scan.caches[index]
-                for slots in slots_of(prog, cache, chunk, chunk.caches == index, lost):
-                    for address in slots.address.tolist():
+        prog, kept = kasan_lab.prog, 0
+        for slabs in (scan := SlabScan(prog)):
+            for index in np.unique(slabs["cache"]).tolist():
+                for _, addresses, _ in slots_of(prog, scan, slabs, index, Gaps()):
+                    for address in addresses.tolist():
                         says = prog.read(shadow_address(address), 1)[0]
-                        kept += cache.size * (says == SLAB_FREE_META)
-
-        scan_slabs(prog, take)
+                        kept += scan.caches[index].size * (says == SLAB_FREE_META)
         # What leaves it loses the mark; some have it that are on none of its lists.
         assert 0 < quarantined_bytes(prog) <= kept < 1.1 * quarantined_bytes(prog)
 
     def test_the_ledger_and_memory_about_memory_have_it(
-        kasan_lab: StructPagesLab, shadow: KasanShadow
+        kasan_lab: StructPagesLab, shadow: Frames
     ) -> None:
         memory = Memory(kasan_lab.prog)
         of_section = {

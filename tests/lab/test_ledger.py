@@ -15,10 +15,13 @@ from ledger_lab import MAY_DIFFER, LedgerLab, assert_adds_up, meminfo, read_ledg
 from mmscope.drgn.free.pageblocks import migratetype_names
 from mmscope.drgn.free.pcp_lists import PcpFinder, pcp_pages
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
-from mmscope.drgn.ledger.meminfo_ledger import REMAINDER
-from mmscope.drgn.ledger.memory_ledger import UnexplainedRow
+from mmscope.drgn.ledger.memory_ledger import (
+    REMAINDER,
+    UnexplainedRow,
+    memory_ledger_from_files,
+    memory_ledger_from_memory,
+)
 from mmscope.drgn.ledger.page_places import page_places
-from mmscope.drgn.ledger.sections import memory_ledger_from_files, memory_ledger_from_memory
 from mmscope.drgn.ledger.vmalloc_callers import from_memory as vmalloc_from_memory
 from mmscope.drgn.ledger.vmalloc_callers import read_vmallocinfo
 from mmscope.drgn.processes.process_memory import from_memory as processes_from_memory

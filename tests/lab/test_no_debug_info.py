@@ -4,6 +4,7 @@ A kernel read by its own BTF and kallsyms, held against the same kernel read by 
 every section's status and every cell, every declared type, every symbol's address.
 """
 
+import contextlib
 import dataclasses
 import random
 import re
@@ -36,7 +37,12 @@ from dump_formats import makedumpfile, plain_elf
 from mmscope.drgn.opening import no_debug_info
 from mmscope.drgn.opening.btf import STRUCT, TYPEDEF, Btf, BtfError
 from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER
-from mmscope.drgn.opening.kernel_symbols import KernelSymbols, SymbolsError, symbols_of_core
+from mmscope.drgn.opening.kernel_symbols import (
+    KernelSymbols,
+    SymbolsError,
+    symbols_of_core,
+    tables_of,
+)
 from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach, vmcoreinfo
 from mmscope.drgn.opening.target import TargetError, open_target
 from mmscope.drgn.reading.symbols import module_symbols
@@ -59,6 +65,13 @@ def bare(core: Path) -> Program:
     """A vmcore without any symbols."""
     prog = Program()
     prog.set_core_dump(core)
+    return prog
+
+
+def changed(core: Path, address: int, byte: int) -> Program:
+    """A vmcore in which a byte is another."""
+    prog = bare(core)
+    prog.add_memory_segment(address, 1, lambda *_: bytes([byte]))
     return prog
 
 
@@ -391,6 +404,31 @@ class TestDamage:
                 )
         with pytest.raises(SymbolsError, match="nothing is no address of _stext"):
             symbols_of_core(bare(lab.capture.vmcore), {})
+
+    def test_of_a_bit_of_the_tokens_that_names_are_packed_with(self, lab: Lab) -> None:
+        """Names would be others in many places; a feature would not be found."""
+        prog = bare(lab.capture.vmcore)
+        where = tables_of(prog, vmcoreinfo(prog))
+        begin, end = where["kallsyms_token_table"], where["kallsyms_token_index"]
+        whole, chance, refused = prog.read(begin, end - begin).rstrip(b"\0"), random.Random(1), 0
+        for _ in range(40):
+            at = chance.randrange(len(whole))
+            with contextlib.suppress(NoDebugInfoError):
+                attach(
+                    changed(lab.capture.vmcore, begin + at, whole[at] ^ 1 << chance.randrange(8))
+                )
+                continue
+            refused += 1
+        assert refused >= 30  # a token of two characters may become another
+
+    def test_of_the_length_of_a_name(self, lab: Lab) -> None:
+        prog = bare(lab.capture.vmcore)
+        begin = tables_of(prog, vmcoreinfo(prog))["kallsyms_names"]
+        length = prog.read(begin, 1)[0]
+        for wrong in (length - 1, length + 1, 0x80 | length):
+            # Of 5.10 it is found by what its parts say of each other.
+            with pytest.raises(NoDebugInfoError, match=r"symbol table is (damaged|not found)"):
+                attach(changed(lab.capture.vmcore, begin, wrong))
 
     @pytest.mark.parametrize("said", ["0", "1", "f" * 16, "7fffffffffff0000", "f" * 30, "-5", "zz"])
     def test_of_what_vmcoreinfo_says(self, lab: Lab, said: str) -> None:

@@ -16,27 +16,30 @@ from conftest import Lab, OwnerLab
 from plain_walks import page_owner_loop
 
 from mmscope.drgn.opening.target import describe
-from mmscope.drgn.owners import page_owner_scan
+from mmscope.drgn.owners import page_owner
 from mmscope.drgn.owners.page_owner import (
     EARLY,
     NO_RECORD,
     UNLISTED,
+    PageOwner,
+    PageOwnerStack,
+    distinct_rows,
     page_owner_ages,
     page_owner_freed,
     page_owner_gfp,
     page_owner_migratetypes,
     page_owner_migrations,
     page_owner_mixed_blocks,
+    page_owner_off,
     page_owner_orders,
     page_owner_polluters,
     page_owner_stacks,
     page_owner_tasks,
+    scan_page_owner,
 )
-from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
-from mmscope.drgn.owners.page_owner_scan import distinct_rows, page_owner_off, scan_page_owner
 from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners
 from mmscope.drgn.reading import stack_depot as stack_depot_module
-from mmscope.drgn.reading.page_ext import page_ext_ranges
+from mmscope.drgn.reading.page_ext import PageExtRange, page_ext_ranges
 from mmscope.drgn.reading.stack_depot import stack_depot
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
@@ -48,6 +51,11 @@ from mmscope.reports.collect.run_section import run_section
 pytestmark = pytest.mark.owner_kernel
 
 STACKS = "sys/kernel/debug/page_owner_stacks"
+
+
+def stacks_of(found: PageOwner) -> dict[int, tuple[int, int]]:
+    """Pages and allocations by handle."""
+    return {handle: (pages, allocations) for handle, pages, allocations in found.by("handle")}
 
 
 def rows_of(lab: OwnerLab) -> list[PageOwnerStack]:
@@ -91,7 +99,7 @@ def test_page_exts_tell_the_same_as_the_counts(owner_lab: OwnerLab) -> None:
         zip(owner_lab.depot.handles.tolist(), owner_lab.depot.counts.tolist(), strict=True)
     )
     for row in rows:
-        seen = owner_lab.owners.stacks[row.handle][0]
+        seen = stacks_of(owner_lab.owners)[row.handle][0]
         assert row.pages == seen
         assert row.note == EARLY or counts[row.handle] - 1 == seen
     early = [row for row in rows if row.note == EARLY]
@@ -197,8 +205,8 @@ def test_tasks_are_told_apart_whatever_they_are_called(owner_lab: OwnerLab) -> N
 
 def test_every_breakdown_has_every_page(owner_lab: OwnerLab) -> None:
     found = owner_lab.owners
-    pages = sum(count for count, _ in found.stacks.values())
-    allocations = sum(count for _, count in found.stacks.values())
+    pages = sum(count for count, _ in stacks_of(found).values())
+    allocations = sum(count for _, count in stacks_of(found).values())
     assert pages > 200_000
     tables = (
         page_owner_tasks(found),
@@ -276,17 +284,19 @@ def test_the_vectors_count_as_a_loop_over_pages_does(owner_lab: OwnerLab) -> Non
     span = page_ext_ranges(owner_lab.prog)[-1]
     loop = page_owner_loop(owner_lab.prog, span.start_pfn, span.start_pfn + 4096)
     with pytest.MonkeyPatch.context() as patch:
-        cut = page_owner_scan.PageExtRange(span.start_pfn, span.start_pfn + 4096, span.address)
-        patch.setattr(page_owner_scan, "page_ext_ranges", lambda prog: [cut])
+        cut = PageExtRange(span.start_pfn, span.start_pfn + 4096, span.address)
+        patch.setattr(page_owner, "page_ext_ranges", lambda prog: [cut])
         found = scan_page_owner(owner_lab.prog)
-    assert sum(count for _, count in found.stacks.values()) == sum(loop.values()) > 100
-    assert Counter({handle: count for handle, (_, count) in found.stacks.items() if count}) == loop
+    assert sum(count for _, count in stacks_of(found).values()) == sum(loop.values()) > 100
+    assert (
+        Counter({handle: count for handle, (_, count) in stacks_of(found).items() if count}) == loop
+    )
 
 
 def test_page_exts_that_the_dump_lacks_are_counted(
     owner_lab: OwnerLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = page_owner_scan.read_array
+    read = page_owner.read_array
 
     def holes(prog, address, count, dtype, gaps, **options):
         for first, part in read(prog, address, count, dtype, gaps, **options):
@@ -297,19 +307,19 @@ def test_page_exts_that_the_dump_lacks_are_counted(
             else:
                 yield first, part
 
-    monkeypatch.setattr(page_owner_scan, "read_array", holes)
+    monkeypatch.setattr(page_owner, "read_array", holes)
     found = scan_page_owner(owner_lab.prog)
-    pieces = found.gaps.bytes // page_owner_scan._page_owner_dtype(owner_lab.prog).itemsize // 100
+    pieces = found.gaps.bytes // page_owner._page_owner_dtype(owner_lab.prog).itemsize // 100
     assert pieces == len(page_ext_ranges(owner_lab.prog))
-    whole = sum(pages for pages, _ in owner_lab.owners.stacks.values())
-    less = whole - sum(pages for pages, _ in found.stacks.values())
+    whole = sum(pages for pages, _ in stacks_of(owner_lab.owners).values())
+    less = whole - sum(pages for pages, _ in stacks_of(found).values())
     assert 0 < less <= 100 * pieces
     # What is missing is not what the kernel counts: that is shown.
     _, checks = page_owner_stacks(owner_lab.prog, owner_lab.depot, found)
     missing = sum((check.counted_pages or 0) - check.page_ext_pages for check in checks)
     early = owner_lab.owners.early_handle
     assert missing == less - (
-        owner_lab.owners.stacks[early][0] - found.stacks.get(early, (0, 0))[0]
+        stacks_of(owner_lab.owners)[early][0] - stacks_of(found).get(early, (0, 0))[0]
     )
 
 
@@ -346,7 +356,7 @@ def test_rows_with_the_same_mix_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
         ]
         assert len(first) == 3
         # Now every row has the same mix.
-        monkeypatch.setattr(page_owner_scan, "MIX", np.uint64(0))
+        monkeypatch.setattr(page_owner, "MIX", np.uint64(0))
 
 
 def test_without_the_kernels_counts_the_page_exts_have_the_pages(owner_lab: OwnerLab) -> None:

@@ -41,6 +41,7 @@ from rmap_truth import (
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.owners import slab_objects
 from mmscope.drgn.processes.processes import read_process_vmas
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.rmap import anon_vma_trees, anon_vmas
@@ -529,11 +530,9 @@ def test_slabs_that_the_dump_lacks_are_counted(
 def test_a_dump_without_any_slab_of_it(
     rmap_lab: RmapLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def nothing(
-        prog: Program, addresses: Any, length: int, result: slab_objects.SlabObjects
-    ) -> tuple[bytes, Any]:
-        result.gaps.bytes += len(addresses) * length
-        return b"", np.zeros(0, np.int64)
+    def nothing(prog: Program, addresses: Any, length: int, gaps: Gaps) -> tuple[bytes, Any]:
+        gaps.bytes += len(addresses) * length
+        return b"", np.zeros(len(addresses), np.bool_)
 
     monkeypatch.setattr(slab_objects, "_read_slabs", nothing)
     with Writer(tmp_path / "bundle") as writer:

@@ -6,7 +6,6 @@ guest/workload_cgroups.c made.
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from capture import capture
 from cgroups_lab import CgroupsLab, read_cgroups
@@ -17,9 +16,8 @@ from mmscope.drgn.cgroups.cgroup_files import numbers
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.owners.sections import slab_caches_from_memory
-from mmscope.drgn.owners.slab_cgroups import SlabCgroup, SlabCgroups
-from mmscope.drgn.owners.slab_owner import slabs
+from mmscope.drgn.owners.slab_cgroups import SlabCgroup
+from mmscope.drgn.owners.slab_owner import cgroups_once, slab_caches_from_memory, slabs_once
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.mem_sections import page_addresses
@@ -40,10 +38,8 @@ def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> CgroupsLa
 def test_objects_of_each_cgroup_are_what_memory_stat_says(lab: CgroupsLab) -> None:
     memory = Memory(lab.prog)
     assert not slab_caches_from_memory(memory).notes
-    caches, memcgs = slabs(memory).scan.caches, memcgs_once(memory)
-    own, strange = memory.once("slab_cgroups", lambda: SlabCgroups(lab.prog)).own_bytes(
-        caches, memcgs
-    )
+    caches, memcgs = slabs_once(memory)[0].caches, memcgs_once(memory)
+    own, strange = cgroups_once(memory).own_bytes(caches, memcgs)
     assert not strange
     paths = cgroup_paths(lab.prog, memcgs.columns["cgroup"], Gaps()).paths
     counted = {
@@ -82,7 +78,7 @@ def test_vectors_that_cannot_be_read_are_said(lab: CgroupsLab) -> None:
     prog = open_target(lab.capture.vmcore, [lab.capture.vmlinux])
     whole = slab_caches_from_memory(Memory(lab.prog)).by_name["slab_cgroups"]
     memory = Memory(prog)
-    counted = memory.once("slab_cgroups", lambda: SlabCgroups(prog))
+    counted = cgroups_once(memory)
     places: list[int] = []
 
     def missing(address: int, count: int, offset: int, physical: bool) -> bytes:
@@ -91,7 +87,7 @@ def test_vectors_that_cannot_be_read_are_said(lab: CgroupsLab) -> None:
     def take(scan, chunk, of=counted._take):  # type: ignore[no-untyped-def]
         # Of slabs of inodes: the first are the initramfs's, which is nobody's.
         at = next(n for n, c in enumerate(scan.caches) if c.name == "shmem_inode_cache")
-        pfns = chunk.pfns[chunk.caches == at][:64].astype(np.uint64)
+        pfns = chunk["pfn"][chunk["cache"] == at][:64]
         pages, valid = page_addresses(counted._ranges, pfns, counted._size)
         assert valid.all()
         for page in pages.tolist():

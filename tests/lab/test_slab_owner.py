@@ -4,7 +4,6 @@ Slab caches and the owners of their objects, against what the kernel itself prin
 and /sys/kernel/debug/slab/CACHE/alloc_traces of every cache, read twice before the freeze.
 """
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -19,13 +18,13 @@ from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocat
 
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.owners import slab_caches as slab_caches_module
-from mmscope.drgn.owners import slab_owner
+from mmscope.drgn.owners import slab_objects, slab_owner
 from mmscope.drgn.owners.slab_caches import (
     SlabCache,
     SlabFinder,
+    SlabScan,
     pages_in_no_cache,
     read_slabinfo,
-    scan_slabs,
     slab_caches,
 )
 from mmscope.drgn.owners.slab_owner import (
@@ -203,10 +202,10 @@ def test_a_shared_pass_finds_the_slabs_that_a_pass_of_their_own_finds(
     gaps = scan_struct_pages(slab_lab.prog, [finder]).gaps
     assert finder.whole == (most > 100)
     shared = slab_owners(slab_lab.prog, slab_lab.depot, found=(finder, gaps))
-    assert shared.scan.totals == slab_lab.owners.scan.totals
+    assert (shared.scan.totals == slab_lab.owners.scan.totals).all()
     rows, _ = slab_owner_stacks(slab_lab.prog, slab_lab.depot, shared)
     assert rows == slab_owner_stacks(slab_lab.prog, slab_lab.depot, slab_lab.owners)[0]
-    assert sum(totals.slabs for totals in shared.scan.totals) > 100
+    assert shared.scan.totals["slabs"].sum() > 100
 
 
 def test_every_object_in_use_has_an_owner(slab_lab: SlabLab) -> None:
@@ -266,7 +265,9 @@ def test_caches_are_those_of_slabinfo(slab_lab: SlabLab) -> None:
 
 
 def test_caches_of_a_kernel_without_tracks(lab: Lab) -> None:
-    rows, checks = slab_caches(scan_slabs(lab.prog))
+    scan = SlabScan(lab.prog)
+    assert sum(map(len, scan)) > 100
+    rows, checks = slab_caches(scan)
     assert checks == []
     assert len(rows) > 80 and not any(row.store_user for row in rows)
     # Reading allocates. Where CPUs have slabs of their own (before sheaves), they keep one and some
@@ -322,8 +323,8 @@ class Holes:
 def test_slabs_that_the_dump_lacks_are_counted(
     slab_lab: SlabLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = slab_owner._read_slabs
-    monkeypatch.setattr(slab_owner, "_read_slabs", lambda prog, *rest: read(Holes(prog), *rest))
+    read = slab_objects._read_slabs
+    monkeypatch.setattr(slab_objects, "_read_slabs", lambda prog, *rest: read(Holes(prog), *rest))
     owners = slab_owners(slab_lab.prog, slab_lab.depot)
     rows, checks = slab_owner_stacks(slab_lab.prog, slab_lab.depot, owners)
     assert owners.gaps.bytes > 0
@@ -355,9 +356,8 @@ def test_damaged_freelists_are_counted(slab_lab: SlabLab, monkeypatch: pytest.Mo
     allocated = slab_owner._allocated
     flip = np.uint64(8)
 
-    def damaged(cache: Any, slabs: Any) -> Any:
-        lists = np.where(slabs.freelists != 0, slabs.freelists ^ flip, 0)
-        return allocated(cache, dataclasses.replace(slabs, freelists=lists))
+    def damaged(cache: Any, objects: int, freelists: Any, *rest: Any) -> Any:
+        return allocated(cache, objects, np.where(freelists != 0, freelists ^ flip, 0), *rest)
 
     monkeypatch.setattr(slab_owner, "_allocated", damaged)
     owners = slab_owners(slab_lab.prog, slab_lab.depot)

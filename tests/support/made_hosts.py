@@ -25,21 +25,20 @@ import rmap_rows as rmap
 from checkout import TESTS
 from rows_of_tables import SECTION_OF, TABLE_OF, tables_of_sections
 
-from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
-from mmscope.drgn.filesystems.dentry_cache_rows import DentryCount
+from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem
+from mmscope.drgn.filesystems.dentry_cache import DentryCount
 from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import FreeAccounting, Zone
-from mmscope.drgn.ledger.ledger_counters import LedgerCheck
-from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, UnexplainedRow
 from mmscope.drgn.ledger.percpu_chunks import PercpuChunk
 from mmscope.drgn.ledger.swap_areas import SwapArea
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 from mmscope.drgn.machine.kernel_features import KernelFeature
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter, read_vmstat
-from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
+from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from mmscope.drgn.owners.slab_caches import SlabCache, read_slabinfo
 from mmscope.drgn.page_tables.exit_cost import ExitCost
 from mmscope.drgn.page_tables.page_tables import PageTables

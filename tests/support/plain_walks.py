@@ -83,12 +83,3 @@ def inode_pages(prog: Program) -> dict[int, int]:
             if pages := inode.i_data.nrpages.value_():
                 found[inode.i_data.address_] = pages
     return found
-
-
-def file_pages_loop(prog: Program, start_pfn: int, end_pfn: int) -> Counter[int]:
-    """Pages by ``page.mapping``, page frame by page frame."""
-    found: Counter[int] = Counter()
-    for pfn in range(start_pfn, end_pfn):
-        if (mapping := pfn_to_page(prog, pfn).mapping.value_()) and not mapping & 3:
-            found[mapping] += 1
-    return found

@@ -23,8 +23,7 @@ from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlo
 from mmscope.drgn.free.pageblocks import PageblockRun, Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpCheck, PcpPages
 from mmscope.drgn.free.zones import FreeAccounting, Zone
-from mmscope.drgn.ledger.ledger_counters import LedgerCheck
-from mmscope.drgn.ledger.memory_ledger import LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, UnexplainedRow
 from mmscope.drgn.machine.boot_options import memory_options
 from mmscope.drgn.machine.direct_map import DirectMapLevel
 from mmscope.drgn.machine.physical_memory import MappedRange, lay_out
@@ -32,7 +31,7 @@ from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.owner_frames import owner_frame
-from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
+from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.owners.slab_owner import SlabOwnerStack
 from mmscope.drgn.page_tables.exit_cost import exit_costs
 from mmscope.drgn.page_tables.page_tables import (

@@ -17,10 +17,14 @@ from drgn import Object, Program, SymbolKind, TypeEnumerator, TypeMember
 from made_programs import ADDRESS, empty, fill
 
 from mmscope.drgn.free.pageblocks import PageblockTypes
-from mmscope.drgn.owners import page_owner_scan, sections
-from mmscope.drgn.owners.page_owner import page_owner_ages, page_owner_tasks
-from mmscope.drgn.owners.page_owner_rows import PageOwnerTask
-from mmscope.drgn.owners.page_owner_scan import PageOwner, page_owner_off, scan_page_owner
+from mmscope.drgn.owners import page_owner
+from mmscope.drgn.owners.page_owner import (
+    PageOwnerTask,
+    page_owner_ages,
+    page_owner_off,
+    page_owner_tasks,
+    scan_page_owner,
+)
 from mmscope.drgn.reading.page_ext import PageExtRange
 from mmscope.drgn.reading.struct_pages import FlagFields
 from mmscope.drgn.text.page_owner_text import MEMBERS, not_kept
@@ -115,7 +119,7 @@ def rest_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "ktime_get_coarse_ns": SimpleNamespace(value_=lambda: NOW),
     }
     for name, value in given.items():
-        monkeypatch.setattr(page_owner_scan, name, lambda prog, value=value: value)
+        monkeypatch.setattr(page_owner, name, lambda prog, value=value: value)
     yield
 
 
@@ -124,12 +128,10 @@ def test_stacks_orders_and_flags_are_read_of_every_layout(version: str) -> None:
     prog = kernel(version)
     assert page_owner_off(prog) is None
     found = scan_page_owner(prog)
-    assert found.stacks == {5: [4, 1], 6: [1, 1]}
-    assert found.head_pages == {5: 4, 6: 1}
-    assert found.orders == {2: [4, 1], 0: [1, 1]}
-    assert found.gfp == {8: [5, 2]}
-    assert found.migratetypes == {(1, 0): [5, 2]}
-    assert found.migrations == {0xFFFF: [4, 1], 1: [1, 1]}
+    assert found.by("handle", "order") == [(5, 2, 4, 1), (6, 0, 1, 1)]
+    assert found.by("gfp_mask") == [(8, 5, 2)]
+    assert found.by("asked", "block") == [(1, 0, 5, 2)]
+    assert found.by("reason") == [(1, 1, 1), (0xFFFF, 4, 1)]
     assert found.freed == {9: 1}
     assert (found.damaged, found.gaps.bytes, found.pages) == (0, 0, PAGES)
 
@@ -165,20 +167,18 @@ def test_the_section_says_what_this_kernel_does_not_keep(
 ) -> None:
     """A table of which nothing is known is left out. Stacks are not read here."""
     prog = kernel(version)
-    has = frozenset(filter(prog.type("struct page_owner").has_member, MEMBERS))
-    owners = PageOwner(has=has, names=NAMES)
     no_depot = SimpleNamespace(gaps=SimpleNamespace(bytes=0))
     nothing: list[Any] = []
     given: dict[str, Any] = {
-        "depot_of": no_depot, "scan_page_owner": owners, "page_owner_stacks": (nothing, nothing),
-        "_depot_notes": nothing, "page_owner_gfp": nothing, "page_owner_polluters": nothing,
+        "depot_of": no_depot, "page_owner_stacks": (nothing, nothing),
+        "depot_notes": nothing, "page_owner_gfp": nothing, "page_owner_polluters": nothing,
         "page_owner_mixed_blocks": nothing, "page_owner_migrations": nothing,
         "page_owner_freed": nothing,
     }  # fmt: skip
     for name, value in given.items():
-        monkeypatch.setattr(sections, name, lambda *_, value=value, **__: value)
+        monkeypatch.setattr(page_owner, name, lambda *_, value=value, **__: value)
     memory = SimpleNamespace(prog=prog, progress=None, live=False)
-    found = sections.page_owner_from_memory(memory)  # type: ignore[arg-type]
+    found = page_owner.page_owner_from_memory(memory)  # type: ignore[arg-type]
     assert not found.notes and len(found.remarks) == len(words)
     for word, remark in zip(words, found.remarks, strict=True):
         assert word in remark and remark.startswith("page_owner of this kernel keeps ")
@@ -187,5 +187,5 @@ def test_the_section_says_what_this_kernel_does_not_keep(
 
 
 def test_without_times_and_tasks_other_things_are_not_said_to_lack() -> None:
-    assert not_kept(PageOwner().has) == []
+    assert not_kept(MEMBERS) == []
     assert len(not_kept(frozenset({"pid"}))) == 2

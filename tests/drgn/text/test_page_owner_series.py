@@ -35,7 +35,7 @@ from mmscope.drgn.owners.owner_frames import (
     owner_frame,
     read_patterns,
 )
-from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
+from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.text import page_owner_series as ps
 from mmscope.drgn.text.page_owner_text import Selection
@@ -551,7 +551,7 @@ def test_selecting_for_a_bundle(text: Path, tmp_path: Path) -> None:
 
 def verdict(tmp_path: Path, *snapshots: dict[int, int], total_pages: int | None = None) -> Any:
     found = joined(tmp_path, *snapshots, resolvers=[resolver(tmp_path)])
-    from mmscope.reports.watch.page_owner_tables import write_tables
+    from mmscope.reports.watch.page_owner import write_tables
 
     with Writer(tmp_path / "b") as writer:
         section, _, _ = write_tables(writer, found, 4096, seconds=0)

@@ -10,7 +10,7 @@ from command_line import run
 from made_lake import lake_of
 from made_owners import EVIL, host, leak, ledger
 
-from mmscope.drgn.ledger.ledger_counters import LedgerCheck
+from mmscope.drgn.ledger.memory_ledger import LedgerCheck
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 
 MIB = 1 << 20
