@@ -38,7 +38,8 @@ DONE = [
     *(f"drgn/{name}" for name in ("cgroups", "dumps", "filesystems", "free", "ledger", "log")),
     *("drgn/machine", "drgn/text", "perf"),
     *(f"drgn/{name}" for name in ("processes", "sections", "tables", "workers")),
-    *("reports/collect", "reports/profiles", "reports/rows"),
+    *("reports/collect", "reports/compare", "reports/guard", "reports/profiles", "reports/rows"),
+    "reports/watch",
 ]
 NO_NOUNS = {"What", "Whether", "How", "Of", "Those", "Whose", "Who", "Which", "Where", "When"}
 

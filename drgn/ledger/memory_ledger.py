@@ -33,8 +33,7 @@ from mmscope.drgn.ledger.ledger_pages import (
 )
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import find_places
-from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart
-from mmscope.drgn.machine.sections import physical_memory_once
+from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart, physical_memory_once
 from mmscope.drgn.machine.vm_counters import vm_counters
 from mmscope.drgn.owners.alloc_tags import Tag, tags_once
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, page_tags

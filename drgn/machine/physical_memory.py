@@ -21,17 +21,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from drgn import Program
+from drgn import FaultError, Program
 
-from mmscope.drgn.free.zones import Zone, zones
+from mmscope.drgn.free.zones import Zone, read_zoneinfo, zones
 from mmscope.drgn.machine.boot_options import (
+    MEMORY_OPTIONS,
     SOFT_RESERVED,
     MemoryOption,
     command_line,
     memory_options,
 )
-from mmscope.drgn.reading.io_resources import Resource, io_resources
-from mmscope.drgn.reading.kernel_arrays import distinct, read_whole, struct_dtype
+from mmscope.drgn.machine.direct_map import DIRECT_MAP, direct_map, missing_bytes, read_direct_map
+from mmscope.drgn.reading.io_resources import Resource, io_resources, read_iomem
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, read_whole, struct_dtype
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Command, Found, Section, disagreement
+from mmscope.drgn.tables.amounts import size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -374,6 +381,131 @@ def _parts(
 
 def _whole_pages(run: list[int], page: int) -> int:
     return max(run[1] // page - -(-run[0] // page), 0)
+
+
+def physical_memory_once(memory: Memory) -> PhysicalMemory:
+    """The machine's memory by address, once for all sections."""
+    return memory.once("physical_memory", lambda: physical_memory(memory.prog))
+
+
+def physical_memory_from_memory(memory: Memory) -> Found:
+    read = physical_memory_once(memory)
+    found = _found(read)
+    if read.pages_beyond:
+        disagreement(
+            memory,
+            found,
+            f"zones have {read.pages_beyond:,} pages that are in no range of System RAM",
+        )
+    gaps = Gaps()
+    try:
+        levels = direct_map(memory.prog, gaps)
+    except (FaultError, LookupError, NotImplementedError, ValueError) as error:
+        found.notes.append(f"the direct map could not be read: {error}")
+        return found
+    found.unreadable_bytes += gaps.bytes
+    if gaps.bytes:
+        found.notes.append(f"{gaps.bytes:,} bytes of page tables could not be read")
+    elif missing := missing_bytes(levels):
+        disagreement(
+            memory, found, f"the kernel's counters lack {size_name(missing)} of the direct map"
+        )
+    if repeated := sum(row.repeated_bytes or 0 for row in levels):
+        found.remarks.append(
+            f"the DirectMap lines of /proc/meminfo are {size_name(repeated)} too high: the kernel "
+            "counted large entries again while it booted"
+        )
+    return found.add(DIRECT_MAP, levels)
+
+
+def _found(read: PhysicalMemory) -> Found:
+    found = Found(notes=[f"{read.more}: ranges are missing"] if read.more else [])
+    if any(row.firmware is None for row in read.ranges):
+        found.remarks.append("the firmware's map is not known: what was cut off of it is not shown")
+    found.add(PHYSICAL_MEMORY_PARTS, read.parts)
+    found.add(PHYSICAL_MEMORY, read.ranges)
+    return found.add(MEMORY_OPTIONS, read.options)
+
+
+def physical_memory_from_files(files: Files) -> Found:
+    found, missing = Found(), []
+    options: list[MemoryOption] | None = None
+    try:
+        options = memory_options(files.read("proc/cmdline"))
+    except Absent as reason:
+        missing.append(str(reason))
+    try:
+        read = _ranges_from_files(files, options or [], missing)
+    except (Absent, ValueError) as reason:
+        missing.append(str(reason))
+    else:
+        found = _found(read)
+    if options is not None and not found.tables:
+        found.add(MEMORY_OPTIONS, options)
+    try:
+        levels = read_direct_map(files.read("proc/meminfo"))
+    except (Absent, ValueError) as reason:
+        missing.append(str(reason))
+        levels = []
+    if levels:
+        found.add(DIRECT_MAP, levels)
+        found.remarks.append("the direct map is by the kernel's counters; its page tables are not")
+    if not found.tables:
+        raise Absent("; ".join(missing))
+    found.notes += missing
+    return found
+
+
+def _ranges_from_files(
+    files: Files, options: list[MemoryOption], missing: list[str]
+) -> PhysicalMemory:
+    """
+    The ranges of /proc/iomem, laid over the firmware's map if it is there.
+
+    :raises Absent: a file is not there, or shows too little.
+    :raises ValueError: a file is damaged.
+    """
+    resources = read_iomem(files.read("proc/iomem"))
+    if not resources:
+        raise Absent("/proc/iomem shows its addresses to root only: run as root")
+    rows = read_zoneinfo(files.read("proc/zoneinfo"))
+    page = files.page_size(files.read("proc/meminfo"), sum(zone.managed_pages for zone in rows))
+    if page is None:
+        raise Absent("the size of a page cannot be derived from /proc/meminfo and /proc/zoneinfo")
+    firmware = None
+    try:
+        if numbers := files.numbers("sys/firmware/memmap", r"(\d+)"):
+            firmware = read_firmware_map(files.open, numbers)
+    except OSError as error:
+        missing.append(f"{files.root / 'sys/firmware/memmap'}: {error.strerror}")
+    return lay_out(resources, firmware, [], options, rows, page)
+
+
+PHYSICAL_MEMORY_SECTION = Section(
+    name="physical_memory",
+    title="Physical memory and what the kernel does not get",
+    since="0.2.0",
+    tables=(PHYSICAL_MEMORY_PARTS, PHYSICAL_MEMORY, MEMORY_OPTIONS, DIRECT_MAP),
+    intro="""
+The machine's memory by physical address: the firmware's map laid over what the kernel made of
+it. Options of the command line keep memory from the page allocator (`mem=`, `memmap=`,
+`crashkernel=`), firmware sets some aside for a driver (soft-reserved), and memory blocks may be
+offline ([kernel documentation: command-line
+parameters](https://docs.kernel.org/admin-guide/kernel-parameters.html)). The parts add up to
+the first line. What the firmware calls reserved is not in that sum: it may not be memory.
+
+The direct map is the kernel's own mapping of all memory, in entries of 1 GiB, 2 MiB and 4 KiB:
+each large one that was split costs TLB misses. The kernel cannot reach memory whose entry is set
+up and not present, such as secret memory (`memfd_secret(2)`). The kernel's counters, the
+DirectMap lines of /proc/meminfo, also count splits of the kernel image's own mapping. While the
+kernel booted, they counted an entry again for each range of memory that touched it, so
+DirectMap1G may exceed the machine's memory.
+""",
+    command=Command("memory that the kernel does not get"),
+    from_memory=physical_memory_from_memory,
+    from_files=physical_memory_from_files,
+    reads=(prices.NAMES, prices.IOMEM, prices.ZONEINFO, prices.MEMINFO, prices.SETTINGS),
+)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,13 @@ from mmscope.drgn.free.free_memory import free_memory
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, scan_struct_pages
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.struct_pages.hugetlb import HugePages, HvoInPageTables
+from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
+from mmscope.drgn.tables.amounts import size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
@@ -39,6 +44,7 @@ from mmscope.drgn.workers.shares import Shared, added, merges, none_of
 MAX_MARKED = 1 << 20  # pages; beyond, the memory map is damaged
 MAX_LISTED = 1 << 12  # bad pages of one huge page that are followed
 BASE, HUGE, OPTIMISED = "base page", "hugetlb page", "hugetlb page, optimised by HVO"
+BUILT_WITHOUT = "the kernel is built without CONFIG_MEMORY_FAILURE: it marks no page as bad"
 RESULTS = ("total", "recovered", "delayed", "failed", "ignored")
 
 
@@ -270,6 +276,67 @@ def marked_pages(memory: Memory) -> tuple[PoisonFinder, Gaps]:
         return poison, scan.gaps
 
     return memory.once("marked_pages", scan)
+
+
+def poisoned_pages_from_memory(memory: Memory) -> Found:
+    try:
+        counters = poison_counters(memory.prog)
+    except LookupError:
+        raise Absent(BUILT_WITHOUT) from None
+    marked, gaps = marked_pages(memory)
+    found = Found(unreadable_bytes=gaps.bytes)
+    if gaps.bytes:
+        found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}")
+    if marked.more:
+        found.notes.append(f"{marked.more:,} more pages are marked: the memory map is damaged")
+    rows: list[PoisonedPages] = []
+    if marked.pfns:
+        cost = struct_page_cost(memory)
+        rows, unread = poisoned_pages(memory.prog, marked, cost.huge_pages, cost.hvo)
+        if unread:
+            found.notes.append(f"the lists of {unread:,} huge pages could not be read")
+    size = memory.prog["PAGE_SIZE"].value_()
+    ours = sum(row.bad_pages or 0 for row in rows) * size
+    counted = sum(row.bytes or 0 for row in counters)
+    if ours != counted and not found.notes and not any(row.unlisted for row in rows):
+        disagreement(
+            memory,
+            found,
+            f"the kernel counts {size_name(counted)} as bad, {size_name(ours)} are marked",
+        )
+    found.add(POISONED_PAGES, rows)
+    return found.add(POISON_COUNTERS, counters)
+
+
+def poisoned_pages_from_files(files: Files) -> Found:
+    nodes = files.numbers("sys/devices/system/node", r"node(\d+)")
+    rows = read_poison_counters(files.read("proc/meminfo"), files.open, nodes)
+    if not rows:
+        raise Absent(BUILT_WITHOUT)
+    found = Found(remarks=["which pages are bad is not in /proc; read the kernel's memory"])
+    return found.add(POISON_COUNTERS, rows)
+
+
+POISONED_PAGES_SECTION = Section(
+    name="poisoned_pages",
+    title="Pages marked as bad",
+    since="0.2.0",
+    tables=(POISONED_PAGES, POISON_COUNTERS),
+    intro="""
+Pages that the kernel gave up, since hardware, or an administrator in its place, reported them bad
+(`PG_hwpoison`, [kernel documentation: hwpoison](https://docs.kernel.org/mm/hwpoison.html)). A
+base page is lost alone. One bad page of a hugetlb page keeps all of it out of use until it is
+dissolved. If HVO had optimised it, that first takes memory for the struct pages that were given
+away.
+""",
+    command=Command("pages marked as bad (PG_hwpoison)"),
+    from_memory=poisoned_pages_from_memory,
+    from_files=poisoned_pages_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.MEMINFO, prices.SETTINGS),
+    optional=True,
+    consumer=lambda memory: PoisonFinder(memory.prog),
+)
 
 
 if __name__ == "__main__":

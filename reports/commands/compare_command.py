@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mmscope compare``: two bundles, or two groups of hosts, held against each other."""
 
+import dataclasses
 import itertools
 import json
 import sys
@@ -128,8 +129,7 @@ def _redacted(host: Measured, names: Names) -> Measured:
     replaced: dict[str, Any] = {
         name: text and names.text(holds, text) for name, (holds, text) in texts.items()
     }
-    kept = {c.name: getattr(host, c.name) for c in columns(Host)}
-    return Measured.of(host.told, **kept | replaced)
+    return dataclasses.replace(host, **replaced)
 
 
 def _opened(paths: Sequence[str], errors: list[str]) -> list[Bundle]:
@@ -237,7 +237,7 @@ def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column],
             if row.chance is None
             else display.percent(row.chance) + (", differs" if row.differs else ""),
         ]
-        for row in groups_view.told_of(rows)
+        for row in groups_view.with_numbers(rows)
         if not groups_view.equal(row, len(hosts))
     ]
     known = [any(row[at] is not None for row in cells) for at in range(len(described))]

@@ -229,13 +229,10 @@ def run_watch(args: argparse.Namespace) -> int:
 
 def run_page_owner(args: argparse.Namespace) -> int:
     if args.output is not None:
-        # What declares the tables of a bundle takes as long to start as 50 MB of text to read.
-        from mmscope.reports.watch.page_owner_tables import write_bundle
-
-        return write_bundle(args, lambda: _read(args), page_size(args))
+        return page_owner.write_bundle(args, lambda: _read(args), page_size(args))
     series = _read(args)
     stacks, growth = page_owner.stacks_of(series), page_owner.growth_of(series)
-    page_owner.print_top(stacks, growth, page_size(args), top=args.top)
+    page_owner.print_top(series, stacks, growth, page_size(args), top=args.top)
     notes, remarks = page_owner.notes_of(series)
     for note in notes + remarks:
         say(note)

@@ -81,14 +81,17 @@ def bytes_of(value: int | float, column: Column | None, page_size: int | None) -
 
 
 def set_differently(comparison: Comparison) -> list[tuple[TableChanges, Change, Any, Any]]:
-    """What is set otherwise: (table, row, before, after); of a switch its first row."""
+    """Settings that differ: (table, row, before, after); of a switch its first row."""
     found = []
     for table in comparison.changed:
-        for change in table.changes:
-            pairs = [(a, b) for c, a, b in change.others if c.name == known(table.name).setting]
-            found += [(table, change, *pair) for pair in pairs]
-            if pairs and table.name != "settings":
-                break
+        setting = known(table.name).setting
+        rows = [
+            (table, change, before, after)
+            for change in table.changes
+            for column, before, after in change.others
+            if column.name == setting
+        ]
+        found += rows if table.name == "settings" else rows[:1]
     return found
 
 
@@ -101,7 +104,6 @@ def most_changed(
     Who has the memory goes before what is left of it, and a stack before its coarser parts, unless
     it accounts for less than half. Of free memory counts what has gone from it or come to it.
     """
-    tops = [(table, table.changes[0]) for table in comparison.changed]
     freed = _freed(comparison, page_size)
 
     def rank(item: tuple[TableChanges, Change]) -> float:
@@ -114,17 +116,19 @@ def most_changed(
             amount = min(amount, freed)
         return amount / 2 if kind in ("free", "all", "again") else amount
 
+    tops = [(table, table.changes[0]) for table in comparison.changed]
     return sorted(tops, key=rank, reverse=True)
 
 
 def _freed(comparison: Comparison, page_size: int | None) -> int | None:
     """By how many bytes free memory differs, that on the CPUs' lists included."""
-    known = {table.name: table for table in comparison.tables}
-    sums = []
+    whole = 0
     for name in ("zones", "pcp_pages"):
-        table = known.get(name)
+        table = next((each for each in comparison.tables if each.name == name), None)
         if table is None or table.totals is None:
             return None
-        before, after = table.totals
-        sums.append(bytes_of(after - before, table.measure, page_size))
-    return None if None in sums else abs(sum(filter(None, sums)))
+        differs = bytes_of(table.totals[1] - table.totals[0], table.measure, page_size)
+        if differs is None:
+            return None
+        whole += differs
+    return abs(whole)

@@ -24,27 +24,15 @@ MAX_OTHERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A row that differs."""
-
-    change: str
-    what: list[Cell]
-    before: Cell
-    after: Cell
-    difference: Cell
-    others: str
-
-
-@dataclass(frozen=True, slots=True)
 class TableView:
     """A table with what differs in it."""
 
     changes: TableChanges
-    rows: list[Row]
+    # Of each: what became of it, its name, before, after, the difference, other columns.
+    rows: list[tuple[str, list[Cell], Cell, Cell, Cell, str]]
     summary: str
     totals: str  # all rows together, empty if they do not add up
-    amounts: bool  # whether there is one column that before and after are of
-    others: bool  # whether any row differs in other columns
+    amounts: bool  # True if there is one column that before and after are of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +65,14 @@ def view(comparison: Comparison) -> View:
     """Everything that the page and the terminal show of a comparison."""
     page_size = display.plain_int(comparison.bundles[1].target.get("page_size"))
     tops = [top(table, change, page_size) for table, change in most_changed(comparison, page_size)]
-    switched = [
-        Top(table, _switch(table, change), _said(before), _said(after), "")
-        for table, change, before, after in set_differently(comparison)
-    ]
+    switched = []
+    for table, change, *values in set_differently(comparison):
+        name = name_of(table.what, change.what)
+        name += "" if table.name == "settings" else f", {known(table.name).setting}"
+        before, after = (
+            "unknown" if value is None else display.cut(str(value), MAX_NAME) for value in values
+        )
+        switched.append(Top(table, name, before, after, ""))
     # Of a table that is there with what was set, nothing else is worth a line here.
     tops = [row for row in tops if row.table.name not in {top.table.name for top in switched}]
     reasons: dict[str, list[str]] = {}
@@ -90,7 +82,7 @@ def view(comparison: Comparison) -> View:
     return View(
         comparison,
         sentence(comparison, switched, tops),
-        ledger_said(comparison.ledger),
+        ledger_sentence(comparison.ledger),
         [*switched[:MAX_OTHERS], *tops[:MOST]],
         [table_view(table, page_size, comparison.relation.seconds) for table in comparison.changed],
         [table for table in comparison.tables if not table.differing],
@@ -100,8 +92,8 @@ def view(comparison: Comparison) -> View:
     )
 
 
-def ledger_said(ledger: LedgerChanges | None) -> str:
-    """Where the memory went, in a sentence; empty where it went nowhere."""
+def ledger_sentence(ledger: LedgerChanges | None) -> str:
+    """The classes of memory that changed, in a sentence; empty where none did."""
     if ledger is None or not ledger.steps:
         return ""
     said = []
@@ -118,43 +110,30 @@ def ledger_said(ledger: LedgerChanges | None) -> str:
     )
 
 
-def _switch(table: TableChanges, change: Change) -> str:
-    name = name_of(table.what, change.what)
-    return name if table.name == "settings" else f"{name}, {known(table.name).setting}"
-
-
-def _said(value: object) -> str:
-    return "unknown" if value is None else display.cut(str(value), MAX_NAME)
-
-
 def sentence(comparison: Comparison, switched: list[Top], tops: list[Top]) -> str:
-    """What was set otherwise and what changed most, in a sentence."""
+    """The settings that differ and what changed most, in a sentence."""
     counted = [
         f"{display.plural(number, 'finding')} {CHANGE_WORDS.get(change, change)}"
         for change in CHANGES[:-1]
         if (number := sum(item.change == change for item in comparison.findings))
     ]
-    findings = ", ".join(counted) or "no finding came, went, or got better or worse"
+    said = ", ".join(counted) or "no finding came, went, or got better or worse"
     if switched:
-        said = [f"{s.table.title}, {s.what}: {s.before} → {s.after}" for s in switched]
-        more = f" and {len(said) - 2} more" if len(said) > 2 else ""
-        findings += f"; set otherwise: {'; '.join(said[:2])}{more}"
-    if not tops:
-        no = "no other row" if switched else "no row"
-        return f"Against the baseline: {findings}; {no} of the {rows_said(comparison)} differs."
-    most = tops[0]
-    change = f" ({most.difference})" if most.difference else ""
-    return (
-        f"Against the baseline: {findings}; most changed: {most.table.title}, {most.what}: "
-        f"{most.before} → {most.after}{change}."
-    )
-
-
-def rows_said(comparison: Comparison) -> str:
-    return display.plural(len(comparison.tables), "table") + " compared"
+        first = [f"{s.table.title}, {s.what}: {s.before} → {s.after}" for s in switched[:2]]
+        more = f" and {len(switched) - 2} more" if len(switched) > 2 else ""
+        said += f"; set otherwise: {'; '.join(first)}{more}"
+    if tops:
+        most = tops[0]
+        change = f" ({most.difference})" if most.difference else ""
+        said += f"; most changed: {most.table.title}, {most.what}: {most.before} → {most.after}"
+        return f"Against the baseline: {said}{change}."
+    no = "no other row" if switched else "no row"
+    compared = display.plural(len(comparison.tables), "table")
+    return f"Against the baseline: {said}; {no} of the {compared} compared differs."
 
 
 def top(table: TableChanges, change: Change, page_size: int | None) -> Top:
+    """The row that changed most, as text."""
     before, after = amounts(table, change, page_size)
     differs = difference(change.difference, table.measure, page_size)
     in_bytes = alone(differs, table.measure, change.difference)
@@ -181,39 +160,27 @@ def table_view(table: TableChanges, page_size: int | None, seconds: float | None
 
     :param seconds: between the readings, if they are of one boot.
     """
-    rows = []
     # Without a measure, the one column that differs takes its place.
     differing = {column.name for change in table.changes for column, _, _ in change.others}
     single = table.measure is None and len(differing) == 1
+    rows = []
     for change in table.changes:
-        also = rate(change, seconds), "" if single else others(change, page_size)
-        was, now = amounts(table, change, page_size)
-        rows.append(
-            Row(
-                change.change,
-                [cell(v, c, page_size) for v, c in zip(change.what, table.what, strict=True)],
-                was,
-                now,
-                difference(change.difference, table.measure, page_size),
-                "; ".join(filter(None, also)),
-            )
-        )
-    said = [f"{number:,} {change}" for change, number in table.counts.items() if number]
+        also = [] if single else others(change, page_size)
+        if change.counted and seconds and change.change in ("grew", "shrank"):
+            # How fast it was counted, which takes two readings of one boot.
+            also.insert(0, f"{display.count((change.difference or 0) / seconds)} a second")
+        what = [cell(v, c, page_size) for v, c in zip(change.what, table.what, strict=True)]
+        differs = difference(change.difference, table.measure, page_size)
+        both = amounts(table, change, page_size)
+        rows.append((change.change, what, *both, differs, "; ".join(also)))
     totals = ""
     if table.totals is not None and table.measure is not None:
-        before, after = (
+        totals = " → ".join(
             alone(cell(total, table.measure, page_size), table.measure, total)
             for total in table.totals
         )
-        totals = f"{before} → {after}"
-    return TableView(
-        table,
-        rows,
-        ", ".join(said),
-        totals,
-        table.measure is not None or single,
-        any(row.others for row in rows),
-    )
+    summary = ", ".join(f"{number:,} {change}" for change, number in table.counts.items() if number)
+    return TableView(table, rows, summary, totals, table.measure is not None or single)
 
 
 def amounts(table: TableChanges, change: Change, page_size: int | None) -> tuple[Cell, Cell]:
@@ -242,22 +209,14 @@ def difference(value: int | float | None, column: Column | None, page_size: int 
     return Cell(f"{sign}{plain.text}", title, value)
 
 
-def rate(change: Change, seconds: float | None) -> str:
-    """How fast it was counted, which takes two readings of one boot."""
-    if not change.counted or not seconds or change.change not in ("grew", "shrank"):
-        return ""
-    return f"{display.count((change.difference or 0) / seconds)} a second"
-
-
-def others(change: Change, page_size: int | None) -> str:
+def others(change: Change, page_size: int | None) -> list[str]:
     """Other columns that differ, in words."""
     words = [
         f"{column.name} {shown(before, column, page_size)} → {shown(after, column, page_size)}"
         for column, before, after in change.others[:MAX_OTHERS]
     ]
-    if len(change.others) > MAX_OTHERS:
-        words.append(f"{len(change.others) - MAX_OTHERS} more")
-    return "; ".join(words)
+    more = len(change.others) - MAX_OTHERS
+    return [*words, f"{more} more"] if more > 0 else words
 
 
 def shown(value: Any, column: Column, page_size: int | None) -> str:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What differs between two bundles, as one picture each: the free lists, the unusable free space
+Pictures of what differs between two bundles: the free lists, the unusable free space
 index, and pageblocks that are of another migratetype.
 
 Cannot know: what happened between the two readings. A pageblock that was another type for a while
 and is the old one again has not changed.
 """
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from mmscope.reports.drawing.refusals import Damaged, NotDrawn
@@ -23,78 +22,59 @@ STEPS = (2 << 20, 128 << 20)
 STEPS_OF_PAGES = (512, 32768)  # where their size is unknown
 UNCHANGED, GONE = "unchanged", "not there any more"
 MAX_MOVES = 20
+# A free list: its order, by how many blocks and pages it differs, the CSS class of its shade.
+Cell = tuple[int, int, int, str]
+# Of one migratetype, or of all (None): its lists, and by how many pages it differs.
+Line = tuple[str | None, list[Cell], int]
+# A zone: node, name, lines, pages that were free, and that are.
+Grid = tuple[int, str, list[Line], int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A free list: by how much it differs; ``look`` is the CSS class of a shade."""
+def free_lists(before: Rows, after: Rows, page_size: int | None) -> tuple[list[Grid], int]:
+    """
+    Zones whose free lists differ, and how many are the same.
 
-    order: int
-    blocks: int
-    pages: int
-    look: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One migratetype of a zone, or all."""
-
-    migratetype: str | None
-    cells: list[Cell]
-    pages: int
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The free lists of a zone. In pages."""
-
-    node: int
-    zone: str
-    lines: list[Line]
-    before: int
-    after: int
-
-
-@dataclass(frozen=True, slots=True)
-class FreeLists:
-    """Zones that differ, and how many do not."""
-
-    grids: list[Grid]
-    same: int
-
-
-def free_lists(before: Rows, after: Rows, page_size: int | None) -> FreeLists:
-    """By how much each free list differs; rows are of table ``free_blocks``."""
+    :param before, after: rows of table ``free_blocks``.
+    """
     old, new = _lists(before), _lists(after)
-    zones: dict[tuple[int, str], dict[str, None]] = {}
+    zones: dict[tuple[int, str], set[str]] = {}
     for node, zone, migratetype, _ in [*old, *new]:
-        zones.setdefault((node, zone), {})[migratetype] = None
+        zones.setdefault((node, zone), set()).add(migratetype)
     orders = sorted({order for *_, order in [*old, *new]})
     if orders and not 0 <= orders[0] <= orders[-1] <= MAX_ORDER:
         raise Damaged("there is no such order")
-    grids, same = [], 0
-    for (node, zone), types in zones.items():
+    grids: list[Grid] = []
+    same = 0
+    for place, types in zones.items():
         if len(types) > MAX_TYPES:
             raise Damaged(f"more than {MAX_TYPES} migratetypes")
-
-        def blocks(kind: str, order: int, node: int = node, zone: str = zone) -> int:
-            return new[node, zone, kind, order] - old[node, zone, kind, order]
-
-        lines = [
-            _line(kind, {order: blocks(kind, order) for order in orders}, page_size)
+        blocks = {
+            kind: [new[*place, kind, order] - old[*place, kind, order] for order in orders]
             for kind in sorted(types, key=rank)
-        ]
-        if not any(cell.blocks for line in lines for cell in line.cells):
+        }
+        if not any(map(any, blocks.values())):
             same += 1
             continue
-        sums = {order: sum(blocks(kind, order) for kind in types) for order in orders}
-        free = [_free(lists, node, zone) for lists in (old, new)]
-        grids.append(Grid(node, zone, [*lines, _line(None, sums, page_size)], *free))
-    grids.sort(key=lambda grid: -sum(abs(line.pages) for line in grid.lines))
-    return FreeLists(grids, same)
+        lines = [_line(kind, orders, numbers, page_size) for kind, numbers in blocks.items()]
+        sums = [sum(numbers) for numbers in zip(*blocks.values(), strict=True)]
+        was, now = (
+            sum(n << order for (*where, _, order), n in lists.items() if (*where,) == place)
+            for lists in (old, new)
+        )
+        lines.append(_line(None, orders, sums, page_size))
+        grids.append((*place, lines, was, now))
+    grids.sort(key=_changed, reverse=True)
+    return grids, same
+
+
+def _changed(grid: Grid) -> int:
+    """Pages by which the lists of a zone differ."""
+    _, _, lines, _, _ = grid
+    return sum(abs(pages) for *_, pages in lines)
 
 
 def _lists(rows: Rows) -> Counter[tuple[int, str, str, int]]:
+    """Blocks of each free list."""
     found: Counter[tuple[int, str, str, int]] = Counter()
     for row in rows:
         kind = str(row["migratetype"] or "type unknown")
@@ -102,16 +82,12 @@ def _lists(rows: Rows) -> Counter[tuple[int, str, str, int]]:
     return found
 
 
-def _free(lists: Counter[tuple[int, str, str, int]], node: int, zone: str) -> int:
-    return sum(n << order for (*where, _, order), n in lists.items() if where == [node, zone])
-
-
-def _line(kind: str | None, blocks: dict[int, int], page_size: int | None) -> Line:
+def _line(kind: str | None, orders: list[int], blocks: list[int], page_size: int | None) -> Line:
     cells = [
-        Cell(order, number, number << order, _look(number << order, page_size))
-        for order, number in blocks.items()
+        (order, number, number << order, _look(number << order, page_size))
+        for order, number in zip(orders, blocks, strict=True)
     ]
-    return Line(kind, cells, sum(cell.pages for cell in cells))
+    return kind, cells, sum(pages for _, _, pages, _ in cells)
 
 
 def _look(pages: int, page_size: int | None) -> str:
@@ -122,16 +98,13 @@ def _look(pages: int, page_size: int | None) -> str:
     return f"{'more' if pages > 0 else 'less'}-{step}"
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """The unusable free space index of a zone by order, before and after."""
-
-    name: str
-    values: list[tuple[float, float]]
-
-
-def unusable(before: Rows, after: Rows, page_size: int | None) -> tuple[list[int], list[Index]]:
-    """Orders that both have, and the zones of both whose index differs, the largest step first."""
+def unusable(
+    before: Rows, after: Rows, page_size: int | None
+) -> tuple[list[int], list[tuple[str, list[tuple[float, float]]]]]:
+    """
+    Orders that both have, and the zones of both whose unusable free space index differs, the
+    largest step first: by order, before and after.
+    """
     (old_orders, old), (new_orders, new) = fragmentation(before), fragmentation(after)
     orders = sorted(set(old_orders) & set(new_orders))
     known = {(row.node, row.zone): row for row in old}
@@ -145,25 +118,19 @@ def unusable(before: Rows, after: Rows, page_size: int | None) -> tuple[list[int
             for order in orders
         ]
         if any(a != b for a, b in pairs):
-            found.append(Index(f"node {row.node} {row.zone}", pairs))
-    found.sort(key=lambda each: -max(abs(b - a) for a, b in each.values))
+            found.append((f"node {row.node} {row.zone}", pairs))
+    found.sort(key=lambda each: -max(abs(b - a) for a, b in each[1]))
     return orders, found
 
 
-@dataclass(frozen=True, slots=True)
-class Pageblocks:
-    """Pageblocks that changed; ``moves`` are (from, to, how many)."""
-
-    map: Map | None
-    changed: int
-    same: int
-    moves: list[tuple[str, str, int]]
-
-
-def pageblocks(before: Rows, after: Rows, page_size: int | None) -> Pageblocks:
+def pageblocks(
+    before: Rows, after: Rows, page_size: int | None
+) -> tuple[Map | None, int, int, list[tuple[str, str, int]]]:
     """
-    Where migratetypes differ; rows are of table ``pageblock_map``.
+    Compare migratetypes: the map, pageblocks that changed, those that did not, and from what
+    to what how many changed.
 
+    :param before, after: rows of table ``pageblock_map``.
     :raises NotDrawn: the two have pageblocks of other sizes.
     """
     maps = [pageblock_map(rows, page_size) for rows in (before, after)]
@@ -176,10 +143,8 @@ def pageblocks(before: Rows, after: Rows, page_size: int | None) -> Pageblocks:
         row = is_now or was or {}
         now = str(is_now["migratetype"]) if is_now else GONE
         then = str(was["migratetype"]) if was else "not there"
-        changed = then != now
-        if changed:
+        if changed := then != now:
             moves[then, now] += blocks
-        # Drawn as all free, which is pale.
         rows.append(
             {
                 "start_pfn": start,
@@ -187,15 +152,15 @@ def pageblocks(before: Rows, after: Rows, page_size: int | None) -> Pageblocks:
                 "node": row["node"],
                 "zone": row["zone"],
                 "migratetype": now if changed else UNCHANGED,
-                "free_eighths": 0 if changed else 8,
+                "free_eighths": 0 if changed else 8,  # drawn as all free, which is pale
             }
         )
     number = sum(moves.values())
-    return Pageblocks(
+    return (
         pageblock_map(rows, page_size) if number else None,
         number,
         sum(row["blocks"] for row in rows) - number,
-        [(a, b, n) for (a, b), n in moves.most_common(MAX_MOVES)],
+        [(*pair, n) for pair, n in moves.most_common(MAX_MOVES)],
     )
 
 
@@ -205,7 +170,7 @@ def _aligned(
     """(first PFN, pageblocks, row before, row after), by address, of what either has."""
     ends = sorted({pfn for row in (*before, *after) for pfn in _span(row, size)})
     old, new = _by_start(before, size), _by_start(after, size)
-    for start, end in itertools.pairwise(ends):
+    for start, end in pairwise(ends):
         was, now = old(start), new(start)
         if was is not None or now is not None:
             yield start, (end - start) // size, was, now
@@ -230,32 +195,20 @@ def _by_start(rows: Rows, size: int) -> Callable[[int], dict[str, Any] | None]:
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """
-    A picture of a difference, and what it needs.
-
-    :ivar same_size: only of machines with equally many pages.
-    """
-
-    name: str  # of its template, difference_<name>.html
-    table: str
-    columns: frozenset[str]
-    draw: Callable[[Rows, Rows, int | None], Any]
-    same_size: bool = False
-
-
-DIFFERENCES: Iterable[Difference] = (
-    Difference(
-        "free_lists", "free_blocks", frozenset({"node", "zone", "order", "migratetype", "blocks"}),
-        free_lists,
+# Name of its template (difference_<name>.html), table, columns, how it is drawn; and True if only
+# of machines with equally many pages.
+DIFFERENCES: tuple[
+    tuple[str, str, set[str], Callable[[Rows, Rows, int | None], Any], bool], ...
+] = (
+    (
+        *("free_lists", "free_blocks"),
+        {"node", "zone", "order", "migratetype", "blocks"},
+        *(free_lists, False),
     ),
-    Difference(
-        "unusable", "free_blocks", frozenset({"node", "zone", "order", "blocks"}), unusable
+    ("unusable", "free_blocks", {"node", "zone", "order", "blocks"}, unusable, False),
+    (
+        *("pageblocks", "pageblock_map"),
+        {"start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"},
+        *(pageblocks, True),
     ),
-    Difference(
-        "pageblocks", "pageblock_map",
-        frozenset({"start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"}),
-        pageblocks, same_size=True,
-    ),
-)  # fmt: skip
+)

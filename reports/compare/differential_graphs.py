@@ -55,13 +55,14 @@ def differential_graphs(
     sizes = {display.plain_int(bundle.target.get("page_size")) for bundle in (before, after)}
     page_size = sizes.pop() if len(sizes) == 1 else None
     two_hosts = related.same_host is False
-    wanted: list[tuple[str, str, str, bool]] = []
-    for name, title, unit in (
-        ("page_owner_stacks", "Pages by allocation stack", "bytes" if page_size else "pages"),
-        ("slab_owner_stacks", "Slab objects by cache and allocation stack", "bytes"),
-    ):
-        if name in before.tables and name in after.tables:
-            wanted.append((name, title, unit, two_hosts))
+    wanted: list[tuple[str, str, str, bool]] = [
+        (name, title, unit, two_hosts)
+        for name, title, unit in (
+            ("page_owner_stacks", "Pages by allocation stack", "bytes" if page_size else "pages"),
+            ("slab_owner_stacks", "Slab objects by cache and allocation stack", "bytes"),
+        )
+        if name in before.tables and name in after.tables
+    ]
     for name, folded in after.folded.items():
         other = before.folded.get(name)
         profile = folded.section == profiles.SECTION
@@ -79,34 +80,25 @@ def differential_graphs(
         totals = sum(value for _, value in old), sum(value for _, value in new)
         if not any(totals):
             continue
+        describe = f"Differential flame graph: {title}"
         try:
             pair = differential(
-                old,
-                new,
-                unit=unit,
-                describe=f"Differential flame graph: {title}",
-                normalise=normalise,
-                frames=MAX_FRAMES,
+                old, new, unit=unit, describe=describe, normalise=normalise, frames=MAX_FRAMES
             )
+        except NotDrawn as why:
+            not_compared.append((f"stacks of {name}", str(why)))
         except Exception as error:
-            not_compared.append((f"stacks of {name}", _why(name, error, faults)))
-            continue
-        same = fold(old) == fold(new)
-        drawn.append(Graphs(title, unit, totals, normalise and all(totals), same, *pair))
+            faults.append(Fault.of(f"stacks of {name}, compared", error))
+            not_compared.append((f"stacks of {name}", faults[-1].words))
+        else:
+            same = fold(old) == fold(new)
+            drawn.append(Graphs(title, unit, totals, normalise and all(totals), same, *pair))
     return drawn
-
-
-def _why(name: str, error: Exception, faults: list[Fault]) -> str:
-    """Why there is no graph of some stacks; a fault of mmscope is added to the others."""
-    if isinstance(error, NotDrawn):
-        return str(error)
-    faults.append(Fault.of(f"stacks of {name}, compared", error))
-    return faults[-1].words
 
 
 def _stacks(bundle: Bundle, name: str, page_size: int) -> list[tuple[str, int]]:
     """
-    What a flame graph is drawn from: a table of owners, or folded stacks.
+    The stacks of a flame graph: a table of owners, or folded stacks.
 
     :raises BundleError: it is damaged.
     """

@@ -6,6 +6,8 @@ they are (``worse``).
 Cannot know: whether a finding that is gone was asked for, beyond what its bundle says.
 """
 
+import itertools
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,19 +36,19 @@ class FindingChange:
 
     @property
     def finding(self) -> Finding:
-        """What was found; if it is gone, what it was."""
+        """The finding; if it is gone, the one before."""
         found = self.before if self.change == "under" else self.after or self.before
         assert found is not None
         return found
 
     @property
     def words(self) -> str:
-        """How it changed."""
+        """The change, in words."""
         return CHANGE_WORDS.get(self.change, self.change)
 
     @property
     def other(self) -> tuple[int, Finding] | None:
-        """What the other side says of the same: (0 for before, 1 for after, what)."""
+        """The other side's finding of the same: (0 for before, 1 for after; the finding)."""
         side, found = (0, self.before) if self.finding is self.after else (1, self.after)
         return None if found is None else (side, found)
 
@@ -63,28 +65,23 @@ def compare_findings(
     side could not be asked for: these are neither new nor gone.
     """
 
-    def sorted_out(findings: list[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
-        found: dict[tuple[Any, ...], list[Finding]] = {}
+    def by_subject(findings: list[Finding]) -> dict[tuple[Any, ...], list[Finding]]:
+        found: dict[tuple[Any, ...], list[Finding]] = defaultdict(list)
         for finding in findings:
-            subject = [
-                (name, value)
-                for name, value in finding.subject
-                if same_boot or name not in BOOT_NAMES
-            ]
-            found.setdefault((finding.id, *subject), []).append(finding)
+            lasting = [one for one in finding.subject if same_boot or one[0] not in BOOT_NAMES]
+            found[finding.id, *lasting].append(finding)
         return found
 
     unasked = [{item.id for item in verdict.not_checked} for verdict in (before, after)]
-    old, new = sorted_out(before.found), sorted_out(after.found)
-    below = sorted_out(before.under), sorted_out(after.under)
+    old, new = by_subject(before.found), by_subject(after.found)
+    # What is of neither side's findings may still have been measured there.
+    old_under, new_under = by_subject(before.under), by_subject(after.under)
     changes: list[FindingChange] = []
     lost, only = 0, 0
     for key in dict.fromkeys([*new, *old]):
-        pairs = max(len(old.get(key, [])), len(new.get(key, [])))
-        for number in range(pairs):
-            was = next(iter(old.get(key, [])[number:]), None)
-            now = next(iter(new.get(key, [])[number:]), None)
-            apart = not same_names and any(name in CHOSEN_NAMES for name, _ in key[1:])
+        apart = not same_names and any(name in CHOSEN_NAMES for name, _ in key[1:])
+        pairs = enumerate(itertools.zip_longest(old[key], new[key]))
+        for number, (was, now) in pairs:
             if apart:
                 only, lost = only + (now is not None), lost + (was is not None)
             elif was is None and key[0] in unasked[0]:
@@ -93,9 +90,8 @@ def compare_findings(
                 lost += 1
             else:
                 change = _finding_change(was, now)
-                # What is of neither side's findings may still have been measured there.
-                was = was or next(iter(below[0].get(key, [])[number:]), None)
-                now = now or next(iter(below[1].get(key, [])[number:]), None)
+                was = was or next(iter(old_under[key][number:]), None)
+                now = now or next(iter(new_under[key][number:]), None)
                 change = "under" if change == "gone" and now else change
                 changes.append(FindingChange(change, was, now))
     changes.sort(
@@ -107,12 +103,9 @@ def compare_findings(
 def _finding_change(was: Finding | None, now: Finding | None) -> str:
     if was is None or now is None:
         return "gone" if now is None else "new"
-    steps = severity_rank(was.severity) - severity_rank(now.severity)
-    if steps:
-        return "worse" if steps > 0 else "better"
-    if was.badness is None or now.badness is None:
-        return "same"
-    change = now.badness - was.badness
-    if abs(change) < NOTABLE * max(abs(was.badness), abs(now.badness)) or not change:
-        return "same"
-    return "worse" if change > 0 else "better"
+    change = float(severity_rank(was.severity) - severity_rank(now.severity))
+    if not change and was.badness is not None and now.badness is not None:
+        change = now.badness - was.badness
+        if abs(change) < NOTABLE * max(abs(was.badness), abs(now.badness)):
+            return "same"
+    return "worse" if change > 0 else "better" if change else "same"

@@ -25,6 +25,9 @@ from mmscope.reports.compare.rank_test import LEVEL, least_chance, least_hosts
 from mmscope.reports.drawing.cells import heading
 
 SIDES = ("A", "B")
+# One side of a measure: which, in words, (place, host and value) of dots, the places of the lowest,
+# the median, the highest. Places are per cent of the scale.
+Strip = tuple[str, str, list[tuple[float, str]], float, float, float]
 PER_MINUTE = "/min"
 # A browser lays out so many hosts at once; of more the medians and ranges say enough.
 MAX_DOTS = 400
@@ -41,18 +44,6 @@ SAME_WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
-    """One side of one measure: places on the scale, in per cent of it."""
-
-    side: str
-    text: str
-    dots: list[tuple[float, str]]  # place, and which host it is with its value
-    low: float
-    high: float
-    median: float
-
-
-@dataclass(frozen=True, slots=True)
 class MeasureView:
     """One measure of both groups."""
 
@@ -65,7 +56,7 @@ class MeasureView:
     chance: str
     differs: bool
     strips: list[Strip]
-    scale: tuple[str, str]
+    scale: tuple[str, str]  # where it begins and ends
     equal: str  # what every host of both sides has, if it is the same
 
 
@@ -92,12 +83,12 @@ def view(
     parts: Sequence[Group] = (),
 ) -> View:
     """Everything that the page shows."""
-    told = told_of(groups)
+    known = with_numbers(groups)
     heads, same = heads_of(hosts)
     return View(
-        sentence(hosts, told),
+        sentence(hosts, known),
         list(words),
-        sorted((_measure(group, hosts) for group in told), key=lambda row: bool(row.equal)),
+        sorted((_measure(group, hosts) for group in known), key=lambda row: bool(row.equal)),
         [_part(group, hosts) for group in parts],
         lacks(groups, hosts),
         heads,
@@ -108,8 +99,8 @@ def view(
     )
 
 
-def told_of(groups: Sequence[Group]) -> list[Group]:
-    """The measures that any host tells."""
+def with_numbers(groups: Sequence[Group]) -> list[Group]:
+    """The measures that any host has."""
     return [group for group in groups if group.a_hosts or group.b_hosts]
 
 
@@ -127,62 +118,63 @@ def heads_of(hosts: Sequence[Host]) -> tuple[list[Column], list[tuple[str, str]]
 
 
 def lacks(groups: Sequence[Group], hosts: Sequence[Host]) -> list[str]:
-    """What has no number, where, and why: a sentence for each reason."""
+    """Measures without a number, where, and why: a sentence for each reason."""
     found: dict[tuple[str, str], list[str]] = {}
     for group in groups:
-        sides = [(name, getattr(group, f"{name.lower()}_missing")) for name in SIDES]
-        missing = [(name, why) for name, why in sides if why and why != ONE_READING]
-        where = [_where(name, group, hosts) for name, _ in missing]
-        if where == ["side A", "side B"] and missing[0][1] == missing[1][1]:
-            where, missing = ["either side"], missing[:1]
-        for place, (_, why) in zip(where, missing, strict=True):
-            found.setdefault((place, why), []).append(group.measure)
+        missing = []
+        for name, known, why in (
+            ("A", group.a_hosts, group.a_missing),
+            ("B", group.b_hosts, group.b_missing),
+        ):
+            every = sum(host.side == name for host in hosts)
+            where = f"{every - known} of {every} hosts of side {name}" if known else f"side {name}"
+            if why and why != ONE_READING:
+                missing.append((where, why))
+        if [where for where, _ in missing] == ["side A", "side B"] and missing[0][1] == missing[1][
+            1
+        ]:
+            missing = [("either side", missing[0][1])]
+        for each in missing:
+            found.setdefault(each, []).append(group.measure)
     return [
         f"No number on {place} of {_all_named(measures)}: {why}."
         for (place, why), measures in sorted(found.items())
     ]
 
 
-def _where(side: str, group: Group, hosts: Sequence[Host]) -> str:
-    """A side, or how many of its hosts."""
-    known = group.a_hosts if side == "A" else group.b_hosts
-    every = sum(host.side == side for host in hosts)
-    return f"{every - known} of {every} hosts of side {side}" if known else f"side {side}"
-
-
 def _all_named(measures: Sequence[str]) -> str:
     """Measures in words; all that a recording has are one thing."""
-    words = [WORDS[name] for name in WORDS if name in measures]
-    if RECORDINGS.issubset(measures):
-        words = [WORDS[name] for name in WORDS if name in {*measures} - RECORDINGS]
-        words.append(OF_RECORDINGS)
-    return ", ".join(words)
+    together = {*measures} >= RECORDINGS
+    words = [
+        WORDS[name] for name in WORDS if name in measures and not (together and name in RECORDINGS)
+    ]
+    return ", ".join([*words, OF_RECORDINGS] if together else words)
 
 
-def sentence(hosts: Sequence[Host], told: Sequence[Group]) -> str:
-    """How many, and in what they differ."""
+def sentence(hosts: Sequence[Host], known: Sequence[Group]) -> str:
+    """Number of hosts, and the measures that differ, in a sentence."""
     numbers = [
         f"{side}: {display.plural(sum(host.side == side for host in hosts), 'host')}"
         for side in SIDES
     ]
-    apart = [group for group in told if group.apart]
-    differ = [group for group in told if group.differs]
-    least = max((least_chance(g.a_hosts, g.b_hosts) for g in told), default=1.0)
+    apart = [group for group in known if group.apart]
+    differ = [group for group in known if group.differs]
+    least = max((least_chance(g.a_hosts, g.b_hosts) for g in known), default=1.0)
     if differ:
-        found = f"they differ in {len(differ)} of {len(told)} measures: {_named(differ)}"
+        found = f"they differ in {len(differ)} of {len(known)} measures: {_named(differ)}"
     elif apart and least > LEVEL:
         found = (
             f"too few to tell: by chance alone one trial in {round(1 / least)} lies as far apart, "
             f"and {least_hosts()} hosts a side are the least that can. "
-            f"Ranges do not touch in {len(apart)} of {len(told)} measures: {_named(apart)}"
+            f"Ranges do not touch in {len(apart)} of {len(known)} measures: {_named(apart)}"
         )
     elif apart:
         found = (
             "no measure differs by more than chance; ranges do not touch in "
-            f"{len(apart)} of {len(told)}: {_named(apart)}"
+            f"{len(apart)} of {len(known)}: {_named(apart)}"
         )
-    elif any(group.apart is not None for group in told):
-        found = f"ranges touch in all of {display.plural(len(told), 'measure')}"
+    elif any(group.apart is not None for group in known):
+        found = f"ranges touch in all of {display.plural(len(known), 'measure')}"
     else:
         found = "a side with one host has no range"
     return f"{', '.join(numbers)}; {found}."
@@ -201,15 +193,19 @@ def signed(group: Group) -> str:
     return ("+" if difference > 0 else "") + (amount(difference, group.unit) or "")
 
 
-def side(
-    unit: str,
-    hosts: int,
-    median: float | None,
-    low: float | None,
-    high: float | None,
-    together: float | None,
-) -> str | None:
+def _spread(
+    row: Group, name: str
+) -> tuple[int, float | None, float | None, float | None, float | None]:
+    """Hosts of one side, their median, lowest, highest, and all together."""
+    if name == "A":
+        return row.a_hosts, row.a_median, row.a_low, row.a_high, row.a_all
+    return row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all
+
+
+def side(row: Group, name: str) -> str | None:
     """One side of a measure: ``310 (309 to 312)``; of hosts that are equal, that they are."""
+    unit = row.unit
+    hosts, median, low, high, together = _spread(row, name)
     if median is None:
         return None
     if hosts == 1:
@@ -236,10 +232,7 @@ def equal(row: Group, hosts: int) -> bool:
 
 def sides(row: Group) -> list[str | None]:
     """Both sides of a measure."""
-    return [
-        side(row.unit, row.a_hosts, row.a_median, row.a_low, row.a_high, row.a_all),
-        side(row.unit, row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all),
-    ]
+    return [side(row, name) for name in SIDES]
 
 
 def amount(value: int | float | str | None, unit: str) -> str | None:
@@ -257,7 +250,7 @@ def amount(value: int | float | str | None, unit: str) -> str | None:
 
 
 def unit_of(column: Column) -> str:
-    """What the numbers of a host's column are of."""
+    """Unit of the numbers in a host's column."""
     return column.unit or ("share" if column.type == "number" else "")
 
 
@@ -273,29 +266,25 @@ def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
 
 
 def _part(group: Group, hosts: Sequence[Measured]) -> MeasureView:
-    """What was recorded of one order or caller."""
-    return _drawn(
-        group, group.measure, "", [(host, host.told.part(group.measure)) for host in hosts]
-    )
+    """Recorded events of one order or caller."""
+    return _drawn(group, group.measure, "", [(host, host.part(group.measure)) for host in hosts])
 
 
 def _drawn(
     group: Group, words: str, help: str, values: Sequence[tuple[Host, int | float | None]]
 ) -> MeasureView:
     """A measure with the hosts' values on a strip."""
-    lows = [low for low in (group.a_low, group.b_low) if low is not None]
-    highs = [high for high in (group.a_high, group.b_high) if high is not None]
     # Zero belongs to the scale: the length of a difference must not depend on what is left out.
-    start, end = min(0.0, *lows), max(0.0, *highs)
+    ends = [0.0, group.a_low, group.b_low, group.a_high, group.b_high]
+    known = [end for end in ends if end is not None]
+    start, end = min(known), max(known)
 
     def place(value: float) -> float:
         return round(100 * (value - start) / (end - start), 2) if end > start else 0.0
 
-    strips = []
-    for name, median, low, high, text in (
-        ("A", group.a_median, group.a_low, group.a_high, sides(group)[0]),
-        ("B", group.b_median, group.b_low, group.b_high, sides(group)[1]),
-    ):
+    strips: list[Strip] = []
+    for name, text in zip(SIDES, sides(group), strict=True):
+        _, median, low, high, _ = _spread(group, name)
         if median is None or low is None or high is None:
             continue
         dots = [
@@ -303,9 +292,7 @@ def _drawn(
             for host, value in values
             if host.side == name and value is not None
         ]
-        strips.append(
-            Strip(name, text or "", dots[:MAX_DOTS], place(low), place(high), place(median))
-        )
+        strips.append((name, text or "", dots[:MAX_DOTS], place(low), place(median), place(high)))
     return MeasureView(
         name=group.measure,
         words=words,

@@ -14,16 +14,16 @@ since boot, whatever the host did in its first hours included, and there are no 
 Cannot know: whether the sides differ in anything else than what is tried.
 """
 
-import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import duckdb
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.rows import Column
+from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.bundle.boots import captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
@@ -41,7 +41,6 @@ from mmscope.reports.compare.host_measures import (
     Group,
     Host,
     Measured,
-    Told,
 )
 from mmscope.reports.compare.rank_test import chance, differing
 from mmscope.reports.compare.recorded_allocations import COSTLY, Recorded, recorded
@@ -56,33 +55,20 @@ NO_ATTEMPT = "there was no attempt"
 ALLOCATIONS, FAILURES, RESERVATIONS = "allocations of", "failures of", "reservations by"
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """The bundles of one boot of one host, in the order of time."""
-
-    side: str
-    bundles: list[Bundle]
-
-    @property
-    def seconds(self) -> float | None:
-        """From the first to the last; None if there is but one."""
-        seconds = elapsed(self.bundles[0], self.bundles[-1])
-        return seconds if seconds and seconds > 0 else None
-
-
 def hosts_of(sides: Sequence[tuple[str, Sequence[Bundle]]]) -> list[Measured]:
     """The measures of every host of every side; a host that was rebooted is another."""
-    readings = [item for side, bundles in sides for item in _by_boot(side, bundles)]
-    recordings = [recorded(item.bundles) for item in readings]
+    readings = [(side, boot) for side, bundles in sides for boot in _by_boot(bundles)]
+    recordings = [recorded(boot) for _, boot in readings]
     counted = SINCE_BOOT
-    if all(item.seconds for item in readings):
+    if all(_seconds(boot) for _, boot in readings):
         counted = BETWEEN
     elif all(recording.counters for recording in recordings):
         counted = RECORDED
-    return [_host(*pair, counted) for pair in zip(readings, recordings, strict=True)]
+    return [_host(*of, one, counted) for of, one in zip(readings, recordings, strict=True)]
 
 
-def _by_boot(side: str, bundles: Sequence[Bundle]) -> list[Readings]:
+def _by_boot(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
+    """The bundles of one boot of one host each, in the order of time."""
     found: list[list[Bundle]] = []
     for bundle in sorted(bundles, key=lambda bundle: captured(bundle) or 0.0):
         mine = next((group for group in found if same_boot(group[0], bundle)), None)
@@ -90,18 +76,24 @@ def _by_boot(side: str, bundles: Sequence[Bundle]) -> list[Readings]:
             found.append([bundle])
         else:
             mine.append(bundle)
-    return [Readings(side, group) for group in found]
+    return found
 
 
-def _host(readings: Readings, recording: Recorded, counted: str) -> Measured:
-    last = readings.bundles[-1]
+def _seconds(boot: list[Bundle]) -> float | None:
+    """From the first reading of a boot to the last; None if there is but one."""
+    seconds = elapsed(boot[0], boot[-1])
+    return seconds if seconds and seconds > 0 else None
+
+
+def _host(side: str, boot: list[Bundle], recording: Recorded, counted: str) -> Measured:
+    last = boot[-1]
     database = open_database(last, ASKED)
     why: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, (table, sql) in STATES.items():
-        values[name] = _number(database, sql)
+        values[name] = next((number for (number,) in _asked(database, sql)), None)
         why[name] = _why_not(last, database, table) or f"table {table} does not have it"
-    counters, seconds, fell = _counted(readings, database, recording, counted)
+    counters, seconds, fell = _counted(boot, database, recording, counted)
     lacks = _why_not(last, database, "vm_counters") if counted != RECORDED else ""
     for name, (good, bad) in SUCCESS.items():
         lack = [counter for counter in (good, bad) if counter not in counters]
@@ -112,33 +104,32 @@ def _host(readings: Readings, recording: Recorded, counted: str) -> Measured:
         why[f"{name}_attempts"] = reason
         why[f"{name}_success"] = reason if lack else NO_ATTEMPT
     for name, wanted in RATES.items():
-        here = [value for counter, value in counters.items() if wanted(counter)]
+        here = [value for counter, value in counters.items() if wanted.fullmatch(counter)]
         # A counter since boot is not a rate: it does not say when. A recording has not all zones'.
         whole = counted == BETWEEN or (counted == RECORDED and name in counters)
         values[name] = sum(here) * 60 / seconds if whole and here and seconds else None
-        why[name] = lacks or _no_counter(name, counted, filter(wanted, fell))
+        why[name] = lacks or _no_counter(name, counted, filter(wanted.fullmatch, fell))
         if counted == SINCE_BOOT:
             why[name] = ONE_READING
     parts, seen = _recorded(recording, values, why)
     release = last.target.get("release")
-    told = Told(
-        {name: reason for name, reason in why.items() if values[name] is None},
-        parts,
-        seen,
-        recording.lost,
-    )
-    return Measured.of(
-        told,
-        side=readings.side,
+    missing = [f"{name}: damaged" for name in sorted(TABLES & database.missing.keys())]
+    missing += [f"{name}: not there" for name in sorted(TABLES - last.tables.keys())]
+    return Measured(
+        side=side,
         host=str(last.target.get("hostname") or "unknown"),
         bundle=last.path.name,
         release=None if release is None else str(release),
-        readings=len(readings.bundles),
+        readings=len(boot),
         counted=counted,
         seconds=seconds,
         recorded_seconds=recording.seconds or None,
-        missing=_missing(last, database),
+        missing="; ".join(missing) or None,
         **values,
+        why={name: reason for name, reason in why.items() if values[name] is None},
+        parts=parts,
+        seen=seen,
+        lost=recording.lost,
     )
 
 
@@ -152,18 +143,19 @@ def _no_counter(name: str, counted: str, fell: Iterable[str]) -> str:
 
 
 def _counted(
-    readings: Readings, database: Database, recording: Recorded, counted: str
+    boot: list[Bundle], database: Database, recording: Recorded, counted: str
 ) -> tuple[dict[str, int], float | None, set[str]]:
-    """What was counted, in how many seconds, and which counters fell meanwhile."""
-    counters = _counters(database)
+    """Counters, in how many seconds they were counted, and those that fell meanwhile."""
+    counters = dict(_asked(database, COUNTERS))
+    seconds: float | None
     if counted == BETWEEN:
-        before = _counters(open_database(readings.bundles[0], ASKED))
-        seconds: float | None = readings.seconds
+        before = dict(_asked(open_database(boot[0], ASKED), COUNTERS))
+        seconds = _seconds(boot)
         counters = {name: n - before[name] for name, n in counters.items() if name in before}
     elif counted == RECORDED:
         counters, seconds = recording.counters, recording.seconds
     else:
-        uptime = readings.bundles[-1].target.get("uptime_seconds")
+        uptime = boot[-1].target.get("uptime_seconds")
         seconds = float(uptime) if isinstance(uptime, (int, float)) and uptime > 0 else None
     # One that fell was reset, or is damaged.
     fell = {name for name, number in counters.items() if number < 0}
@@ -172,8 +164,8 @@ def _counted(
 
 def _recorded(
     recording: Recorded, values: dict[str, Any], why: dict[str, str]
-) -> tuple[dict[str, float], frozenset[str]]:
-    """Fill in the measures of a recording; what was recorded in parts, and of which kinds."""
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Fill in the measures of a recording; returns what was recorded in parts, of which kinds."""
     a_minute, attempts, failures = recording.a_minute, recording.attempts, recording.failures
     counts = {
         "atomic_allocations": sum(attempts.values()),
@@ -185,7 +177,7 @@ def _recorded(
     if recording.why:
         values |= dict.fromkeys(counts)
         why |= dict.fromkeys(counts, recording.why)
-        return {}, frozenset()
+        return {}, ()
     values |= {name: None if n is None else a_minute(n) for name, n in counts.items()}
     why["reservations"] = "its recording could not see who reserves: no kprobe"
     parts = {
@@ -194,10 +186,10 @@ def _recorded(
         for order, number in of_kind.items()
         if number or kind == ALLOCATIONS
     }
-    callers = recording.callers
-    parts |= {f"{RESERVATIONS} {name}": a_minute(n) for name, n in (callers or {}).items()}
-    seen = {ALLOCATIONS, FAILURES, *(() if callers is None else (RESERVATIONS,))}
-    return parts, frozenset(seen)
+    if recording.callers is None:
+        return parts, (ALLOCATIONS, FAILURES)
+    parts |= {f"{RESERVATIONS} {name}": a_minute(n) for name, n in recording.callers.items()}
+    return parts, (ALLOCATIONS, FAILURES, RESERVATIONS)
 
 
 def _why_not(bundle: Bundle, database: Database, table: str) -> str:
@@ -212,28 +204,12 @@ def _why_not(bundle: Bundle, database: Database, table: str) -> str:
     return f"table {table} is not there{why}"
 
 
-def _missing(bundle: Bundle, database: Database) -> str | None:
-    words = [f"{name}: damaged" for name in sorted(TABLES & database.missing.keys())]
-    words += [f"{name}: not there" for name in sorted(TABLES - bundle.tables.keys())]
-    return "; ".join(words) or None
-
-
-def _number(database: Database, sql: str) -> Any:
-    """The number that a query gives; None where the bundle lacks what it needs."""
+def _asked(database: Database, sql: str) -> list[Any]:
+    """The rows of a query; none where the bundle lacks what it needs."""
     try:
-        (number,) = database.connection.execute(sql).fetchone() or (None,)
+        return database.connection.execute(sql).fetchall()
     except duckdb.Error:
-        return None
-    return number
-
-
-def _counters(database: Database) -> dict[str, int]:
-    """What the kernel counted since boot."""
-    try:
-        found = database.connection.execute(COUNTERS).fetchall()
-    except duckdb.Error:
-        return {}
-    return dict(found)
+        return []
 
 
 def groups_of(hosts: Sequence[Measured]) -> list[Group]:
@@ -245,11 +221,11 @@ def groups_of(hosts: Sequence[Measured]) -> list[Group]:
 
 
 def parts_of(hosts: Sequence[Measured]) -> list[Group]:
-    """What was recorded, by order and by caller, in the same way; empty if nothing was."""
+    """Recorded events by order and by caller, in the same way; empty without a recording."""
     found = []
-    for name in sorted({name for host in hosts for name in host.told.parts}):
+    for name in sorted({name for host in hosts for name in host.parts}):
         values = [
-            [part for h in hosts if h.side == side and (part := h.told.part(name)) is not None]
+            [part for h in hosts if h.side == side and (part := h.part(name)) is not None]
             for side in ("A", "B")
         ]
         found.append(_compared(name, "1/min", values, [sum(of_side) for of_side in values]))
@@ -273,20 +249,16 @@ def _group(measure: Column, hosts: Sequence[Measured]) -> Group:
     values, together, missing = [], [], []
     for side in ("A", "B"):
         mine = [host for host in hosts if host.side == side]
-        known = [host for host in mine if measure.name not in host.told.why]
+        known = [host for host in mine if measure.name not in host.why]
         values.append([float(getattr(host, measure.name)) for host in known])
         together.append(_all(measure, known))
-        missing.append(
-            _missed([h.told.why[measure.name] for h in mine if measure.name in h.told.why])
-        )
+        # Each reason once, the most frequent first.
+        reasons = Counter(h.why[measure.name] for h in mine if measure.name in h.why)
+        order = sorted(reasons, key=lambda why: (-reasons[why], why))
+        missing.append("; ".join(order) or None)
     unit = measure.unit or ("share" if measure.type == "number" else "count")
     group = _compared(measure.name, unit, values, together)
     return replace(group, a_missing=missing[0], b_missing=missing[1])
-
-
-def _missed(reasons: Sequence[str]) -> str | None:
-    """Why hosts have no number: each reason once, the most frequent first."""
-    return "; ".join(sorted(set(reasons), key=lambda why: (-reasons.count(why), why))) or None
 
 
 def _compared(
@@ -294,32 +266,21 @@ def _compared(
 ) -> Group:
     """Both sides' hosts that have a number."""
     a, b = values
-    a_all, b_all = (whole if of else None for whole, of in zip(together, values, strict=True))
-    both, several = bool(a and b), len(a) > 1 and len(b) > 1
-    return Group(
-        measure,
-        unit,
-        len(a),
-        *_spread(a),
-        a_all,
-        len(b),
-        *_spread(b),
-        b_all,
-        statistics.median(b) - statistics.median(a) if both else None,
-        # Of single hosts it would only say that they differ.
-        (max(a) < min(b) or max(b) < min(a)) if several else None,
-        chance(a, b) if several else None,
-        None,
-        None,
-        None,
-    )
+    difference = statistics.median(b) - statistics.median(a) if a and b else None
+    apart = by_chance = None
+    if len(a) > 1 and len(b) > 1:  # of single hosts it would only say that they differ
+        apart, by_chance = max(a) < min(b) or max(b) < min(a), chance(a, b)
+    sides = *_side(a, together[0]), *_side(b, together[1])
+    return Group(measure, unit, *sides, difference, apart, by_chance, None, None, None)
 
 
-def _spread(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """Median, lowest, highest."""
+def _side(
+    values: list[float], together: float | None
+) -> tuple[int, float | None, float | None, float | None, float | None]:
+    """Hosts of a side, their median, lowest, highest, and all together."""
     if not values:
-        return None, None, None
-    return statistics.median(values), min(values), max(values)
+        return 0, None, None, None, None
+    return len(values), statistics.median(values), min(values), max(values), together
 
 
 def _all(measure: Column, hosts: Sequence[Host]) -> float | None:
@@ -337,7 +298,7 @@ def _all(measure: Column, hosts: Sequence[Host]) -> float | None:
 
 def unlike(hosts: Sequence[Measured], *, same_names: bool = True) -> list[str]:
     """
-    What a reader must know of the groups before any number.
+    Differences between the groups that a reader must know before any number.
 
     :param same_names: a host has the same name in all bundles.
     """
@@ -361,7 +322,7 @@ def unlike(hosts: Sequence[Measured], *, same_names: bool = True) -> list[str]:
     if same_names and (both := sorted(names[0] & names[1])):
         words.append(f"on both sides: {', '.join(both)}")
     over = hosts[0].counted if hosts else SINCE_BOOT
-    spans = _spans(hosts, lambda host: host.seconds)
+    spans = _spans(hosts, "seconds")
     recordings = "atomic allocations and reservations"
     if over == RECORDED:
         words.append(f"shares and rates of counters, {recordings} are {over}: {spans}")
@@ -369,10 +330,9 @@ def unlike(hosts: Sequence[Measured], *, same_names: bool = True) -> list[str]:
         words.append(f"shares of attempts are since boot ({spans}); {ONE_READING}")
     else:
         words.append(f"shares and rates of counters are {over}: {spans}")
-    if over != RECORDED and any(host.told.seen for host in hosts):
-        spans = _spans(hosts, lambda host: host.recorded_seconds)
-        words.append(f"{recordings} are {RECORDED}: {spans}")
-    if incomplete := sum(host.told.lost > 0 for host in hosts):
+    if over != RECORDED and any(host.seen for host in hosts):
+        words.append(f"{recordings} are {RECORDED}: {_spans(hosts, 'recorded_seconds')}")
+    if incomplete := sum(host.lost > 0 for host in hosts):
         words.append(
             f"{display.plural(incomplete, 'recording')} lost samples: there were more atomic "
             "allocations than are counted"
@@ -380,22 +340,18 @@ def unlike(hosts: Sequence[Measured], *, same_names: bool = True) -> list[str]:
     return words
 
 
-def _spans(hosts: Sequence[Host], seconds: Callable[[Host], float | None]) -> str:
-    """How long something was on each side."""
-    return ", ".join(
-        f"{side} {_span([of for h in hosts if h.side == side and (of := seconds(h))])}"
-        for side in ("A", "B")
-    )
-
-
-def _span(values: Sequence[float]) -> str:
-    if not values:
-        return "for an unknown time"
-    low, high = display.duration(min(values)), display.duration(max(values))
-    return low if low == high else f"{low} to {high}"
+def _spans(hosts: Sequence[Host], column: str) -> str:
+    """The shortest and longest time of each side's hosts, in words."""
+    spans = []
+    for side in ("A", "B"):
+        of_hosts = (getattr(host, column) for host in hosts if host.side == side)
+        known = sorted(seconds for seconds in of_hosts if seconds)
+        words = " to ".join(dict.fromkeys(map(display.duration, (*known[:1], *known[-1:]))))
+        spans.append(f"{side} {words or 'for an unknown time'}")
+    return ", ".join(spans)
 
 
 def as_rows(row_type: type, rows: Sequence[Any]) -> list[list[Any]]:
-    """Dataclasses as rows of cells."""
-    names = [field.name for field in dataclasses.fields(row_type)]
+    """Rows of a table as lists of cells."""
+    names = [column.name for column in columns(row_type)]
     return [[getattr(row, name) for name in names] for row in rows]

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What hosts are held against each other by: the measures, what each is called, and how it is had.
+Measures that hosts are compared by: their columns, their names, and how each is read.
 
 A measure that a side lacks is empty, and the row says why: nothing is left out without a word.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import re
+from dataclasses import dataclass, field
 
 from mmscope.drgn.tables.rows import column, columns, table_row
 from mmscope.drgn.text.proc_text import SINCE_BOOT as COUNTED
@@ -116,47 +115,35 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Measured(Host):
     """
-    What there is to be said of a host beside its row.
+    A host, and what there is to be said of it beside its row.
 
     :ivar why: of measures without a number, why.
     :ivar parts: what was recorded by order and by caller, a minute.
-    :ivar seen: what the names of parts begin with that its recording tells: what it then lacks did
-        not happen.
+    :ivar seen: what the names of parts begin with that its recording can have: those that it lacks
+        did not happen.
     :ivar lost: samples that are missing from its recording.
     """
 
-    why: dict[str, str]
-    parts: dict[str, float]
-    seen: frozenset[str]
-    lost: int
+    why: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    seen: tuple[str, ...] = ()
+    lost: int = 0
 
     def part(self, name: str) -> float | None:
-        """What was recorded of one order or caller; None where its recording does not tell."""
-        return self.parts.get(name, 0.0) if name.startswith(tuple(self.seen)) else None
-
-
-class Measured(Host):
-    """A host, and what is said of it beside its row."""
-
-    told: Told
-
-    @classmethod
-    def of(cls, told: Told, **values: Any) -> "Measured":
-        """Made of the row's columns."""
-        made = cls(**values)
-        object.__setattr__(made, "told", told)  # rows are frozen
-        return made
+        """Events of one order or caller, a minute; None where the recording cannot have them."""
+        return self.parts.get(name, 0.0) if name.startswith(self.seen) else None
 
 
 # Of a share of attempts, what it is a share of: the share of all hosts is weighted by it.
 ATTEMPTS = {"thp_success": "thp_attempts", "compaction_success": "compaction_attempts"}
-RATES: dict[str, Callable[[str], bool]] = {
-    "pgscan_kswapd": lambda name: name == "pgscan_kswapd",
-    "pgscan_direct": lambda name: name == "pgscan_direct",
-    "allocstall": lambda name: name.startswith("allocstall"),
-    "compact_stall": lambda name: name == "compact_stall",
+# The counters that each rate adds up.
+RATES = {
+    "pgscan_kswapd": re.compile("pgscan_kswapd"),
+    "pgscan_direct": re.compile("pgscan_direct"),
+    "allocstall": re.compile("allocstall.*"),
+    "compact_stall": re.compile("compact_stall"),
 }
 # Of a recording.
 RECORDINGS = frozenset(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Where the memory went between two readings: the classes of the ledger as steps from what was free
-to what is free now. The steps add up, as the ledgers do.
+Changes of the memory ledger between two readings: its classes as steps from what was
+free to what is free now. The steps add up, as the ledgers do.
 
 Each class has the owner inside it that changed most, where a table of owners was compared
 (:attr:`Table.inside`).
@@ -11,7 +11,6 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mmscope.drgn.tables.amounts import bar_percent
 from mmscope.reports.bundle.bundle import Bundle
@@ -84,7 +83,18 @@ def ledger_changes(
         if name != FREE and old[name] != new[name]
     ]
     steps.sort(key=lambda step: (-abs(step.difference), step.name))
-    return _placed(old[FREE], new[FREE], steps)
+    # The bars side by side: each begins where free memory is after the one before.
+    ends = [*itertools.accumulate((step.freed for step in steps), initial=old[FREE])]
+    low, high = min(ends), max(ends)
+    placed = [
+        replace(
+            step,
+            at=bar_percent(min(pair) - low, high - low),
+            width=bar_percent(abs(step.freed), high - low),
+        )
+        for step, pair in zip(steps, itertools.pairwise(ends), strict=True)
+    ]
+    return LedgerChanges(old[FREE], new[FREE], placed, low, high)
 
 
 def _classes(bundle: Bundle) -> Counter[str] | None:
@@ -100,56 +110,31 @@ def _classes(bundle: Bundle) -> Counter[str] | None:
     return sums if sums else None
 
 
-def _placed(before: int, after: int, steps: list[Step]) -> LedgerChanges:
-    """The steps' bars side by side: each begins where free memory is after the one before."""
-    at = [before]
-    for step in steps:
-        at.append(at[-1] + step.freed)
-    low, high = min(at), max(at)
-    placed = [
-        replace(
-            step,
-            at=bar_percent(min(at[number : number + 2]) - low, high - low),
-            width=bar_percent(abs(step.freed), high - low),
-        )
-        for number, step in enumerate(steps)
-    ]
-    return LedgerChanges(before, after, placed, low, high)
-
-
 def _with_owner(step: Step, tables: Sequence[TableChanges], page_size: int | None) -> Step:
     """
     The step with the owner inside the class that changed most, in the same direction. Where more
     than half of the step is one line of source, that says more than what its pages look like.
     """
-    best, rank = step, (False, 0)
+    best, most = step, (False, 0)
     for table in tables:
         inside = [each for each in known(table.name).inside if each.owner == step.name]
         for each, change in itertools.product(inside, table.changes):
-            column, values = each.where or ("", ())
-            if column and _value(table, change, column) not in values:
+            named = dict(zip((column.name for column in table.what), change.what, strict=True))
+            if each.where and named[each.where[0]] not in each.where[1]:
                 continue
             grown = _bytes(table, change, each.column, page_size)
             causes = not each.looks and 2 * abs(grown) > abs(step.difference)
-            if grown * step.difference > 0 and (causes, abs(grown)) > rank:
-                rank, owner = (causes, abs(grown)), name_of(table.what, change.what)
+            if grown * step.difference > 0 and (causes, abs(grown)) > most:
+                most, owner = (causes, abs(grown)), name_of(table.what, change.what)
                 best = replace(step, owner_bytes=grown, owner=owner, table=table.name)
     return best
-
-
-def _value(table: TableChanges, change: Change, column: str) -> Any:
-    """What a row has in a column of its name."""
-    at = [each.name for each in table.what].index(column)
-    return change.what[at]
 
 
 def _bytes(table: TableChanges, change: Change, column: str, page_size: int | None) -> int:
     """By how many bytes a row's column differs; 0 where that is not known."""
     values = [(table.measure, change.before, change.after)] if table.measure else []
-    for known_column, before, after in (*values, *change.others):
-        if known_column.name != column:
-            continue
-        differs = (after or 0) - (before or 0)
-        factor = {"bytes": 1, "pages": page_size}.get(known_column.unit)
-        return int(differs) * (factor or 0)
+    for described, before, after in (*values, *change.others):
+        if described.name == column:
+            factor = {"bytes": 1, "pages": page_size}.get(described.unit)
+            return int((after or 0) - (before or 0)) * (factor or 0)
     return 0

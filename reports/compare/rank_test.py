@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Whether two groups of hosts differ: the Mann-Whitney rank-sum test, two-sided, and what is left of
-its answers where many measures are asked at once (Benjamini and Hochberg).
+Test whether two groups of hosts differ: the Mann-Whitney rank-sum test, two-sided, and what is left
+of its answers where many measures are asked at once (Benjamini and Hochberg).
 
 It asks only which hosts have more, not how much more. The chance is exact, ties included: of all
 ways in which the same values could be dealt to two groups of these sizes, the share in which the
@@ -13,6 +13,7 @@ Cannot know: whether the hosts were dealt to the groups by chance.
 
 import itertools
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 LEVEL = 0.05  # of what is said to differ, so much may be chance
@@ -22,21 +23,12 @@ MAX_EXACT = 40
 
 def ranks(values: Sequence[float]) -> list[int]:
     """Twice the rank of each value: those that are equal share theirs."""
-    order = sorted(range(len(values)), key=lambda number: values[number])
-    found = [0] * len(values)
-    begin = 0
-    while begin < len(order):
-        end = begin
-        while end < len(order) and values[order[end]] == values[order[begin]]:
-            end += 1
-        for number in order[begin:end]:
-            found[number] = begin + 1 + end
-        begin = end
-    return found
+    ordered = sorted(values)
+    return [bisect_left(ordered, value) + 1 + bisect_right(ordered, value) for value in values]
 
 
 def chance(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """That the ranks of two groups lie so far apart by chance; None where one is empty."""
+    """Chance that the ranks of two groups lie so far apart; None where one is empty."""
     if not a or not b:
         return None
     a, b = sorted((a, b), key=len)  # the fewer, the fewer ways to count
@@ -73,12 +65,12 @@ def least_chance(a: int, b: int) -> float:
 
 
 def least_hosts(level: float = LEVEL) -> int:
-    """How many hosts a side must have, at least, for any difference to pass."""
+    """The least number of hosts a side with which any difference can pass."""
     return next(number for number in itertools.count(1) if least_chance(number, number) <= level)
 
 
 def differing(chances: Sequence[float | None], level: float = LEVEL) -> list[bool | None]:
-    """Which of many measures differ; None where nothing is known."""
+    """True for each of many measures that differs; None where nothing is known."""
     known = sorted(value for value in chances if value is not None)
     most = max(
         (value for n, value in enumerate(known, 1) if value <= level * n / len(known)), default=-1.0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a host's recording of ``atomic-alloc`` says of atomic allocations and of the HighAtomic
-reserve: how many by order, how many failed, and who reserved.
+Read a host's recording of ``atomic-alloc``: atomic allocations by order, those that
+failed, and who turned pageblocks into HighAtomic reserve.
 
 The last recording of the last bundle that has one counts. Costs a reading of its folded stacks.
 
@@ -113,7 +113,7 @@ def _has(bundle: Bundle, table: str) -> bool:
 
 
 def _callers(bundle: Bundle, events: Sequence[dict[str, object]]) -> dict[str, int]:
-    """Who asked for the memory with which a pageblock became reserve, and how often."""
+    """Callers that asked for the memory with which a pageblock became reserve, and how often."""
     found: dict[str, int] = {}
     for event in events:
         if event["event"] != RESERVES or not event["file"]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What two bundles have to do with each other: one boot of one machine, two boots, or two machines.
+Relation of two bundles: one boot of one machine, two boots, or two machines.
 
 What must not be compared is not: counters of two boots give no difference in time; pids,
 handles and addresses of two boots name different things.
@@ -30,7 +30,7 @@ BOOT_NAMES = frozenset(
 @dataclass(frozen=True, slots=True)
 class Relation:
     """
-    What two bundles have to do with each other.
+    Relation of two bundles.
 
     :ivar same_host: None where the bundles do not say; so for the boot, which is then treated as
         two.
@@ -59,8 +59,9 @@ def elapsed(before: Bundle, after: Bundle) -> float | None:
     if they are the other way round.
     """
     old, new = (bundle.target.get("uptime_seconds") for bundle in (before, after))
-    numbers = isinstance(old, (int, float)) and isinstance(new, (int, float))
-    return round(float(new or 0) - float(old or 0), 3) if numbers else None
+    if isinstance(old, int | float) and isinstance(new, int | float):
+        return round(float(new) - float(old), 3)
+    return None
 
 
 def same_names(bundles: Sequence[Bundle]) -> bool:
@@ -75,7 +76,7 @@ def same_boot(before: Bundle, after: Bundle) -> bool | None:
     True if two bundles are of one boot of one machine; None where they do not say.
 
     Same names, and the clock less the uptime says the same. A clock that was set in between makes
-    it two boots, which costs differences but tells none that is not there. Machines that share a
+    it two boots, which costs differences but shows none that is not there. Machines that share a
     name and were started within the same seconds look the same.
     """
     if not same_names((before, after)):
@@ -84,15 +85,15 @@ def same_boot(before: Bundle, after: Bundle) -> bool | None:
         here, there = before.target.get(name), after.target.get(name)
         if here and there and here != there:
             return False
-    booted = boot_time(before), boot_time(after)
+    old, new = boot_time(before), boot_time(after)
     named = before.target.get("hostname") and after.target.get("hostname")
-    if booted[0] is None or booted[1] is None or not named:
+    if old is None or new is None or not named:
         return None
-    return abs(booted[1] - booted[0]) <= SAME_BOOT_SECONDS
+    return abs(new - old) <= SAME_BOOT_SECONDS
 
 
 def _dates(sides: tuple[str, str], taken: tuple[float | None, float | None]) -> tuple[str, str]:
-    """Of one machine earlier and later: when that was, in UTC, as exact as tells them apart."""
+    """Times of two readings of one machine, in UTC, as exact as needed to tell them apart."""
     if sides != ("before", "after") or taken[0] is None or taken[1] is None:
         return sides
     for form in ("%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"):
@@ -106,7 +107,7 @@ def _dates(sides: tuple[str, str], taken: tuple[float | None, float | None]) -> 
 
 
 def relation(before: Bundle, after: Bundle) -> Relation:
-    """What two bundles have to do with each other, and what follows for the numbers, in words."""
+    """Relate two bundles, and say what follows for the numbers."""
 
     def said(name: str) -> tuple[str, str]:
         values = (bundle.target.get(name) for bundle in (before, after))
@@ -164,7 +165,7 @@ def relation(before: Bundle, after: Bundle) -> Relation:
 
 
 def _of_boots(one: bool | None, host: str, seconds: float | None, old: str, new: str) -> str:
-    """What it means that the two are of one boot, of two, or that it is unknown (None)."""
+    """Words for bundles of one boot, of two, or where that is unknown (None)."""
     if one:
         apart = display.duration(abs(seconds or 0.0))
         return f"One boot of {host}, read {apart} apart (uptime {new})."

@@ -3,17 +3,17 @@
 Makes one capture: the process that guard starts, and ``mmscope guard crash``.
 
 What is at hand comes first: the samples become a bundle, the capture takes its name, and alerts go
-out. Only then are the slow commands run, one after the other, each with limits of its own:
+out. Only then are the slow commands run, one after the other, each with a deadline of its own:
 ``record``, ``collect``, ``findings``, ``report``. One that fails or takes too long costs itself
-only.
+only. CPU and memory are limited by the unit or the container.
 """
 
+import argparse
 import contextlib
 import datetime
 import fcntl
 import importlib.util
 import json
-import math
 import os
 import re
 import resource
@@ -22,28 +22,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.hostile_text import cut, visible
+from mmscope.drgn.workers.priority import last_in_line
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import UsageError, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.guard import captures, events, index_page
 from mmscope.reports.guard.captures import Incident
 from mmscope.reports.guard.dumps import NotReadError, readable
-from mmscope.reports.guard.resident import step_back
 from mmscope.reports.watch import watch_tables
 
 SAMPLES = "samples.jsonl"
 LOCK = ".capture.lock"
-# Of the time that a capture may take: collect, once more as text where that came to nothing, and to
-# rebuild a dump before.
+# Shares of a capture's time: collect, once more as text where that came to nothing, and to rebuild
+# a dump before.
 COLLECT_SHARE, TEXT_SHARE, REBUILD_SHARE = 0.5, 0.2, 0.3
-# Of the CPU that is left to it, for what records and collects: some is left to explain what came.
-CPU_SHARE = 0.6
 # A profile of what lasts: samples a second, seconds, the buffer of each CPU; and the time that it
 # may take with the reading of it. What a buffer does not hold is lost, and counted.
 PROFILE = ("--frequency", "99", "--seconds", "5", "--buffer", "256K")
@@ -59,43 +57,25 @@ MOST_OUTPUT = 4 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """How captures are made."""
+    """Settings of captures."""
 
     folder: str
     timeout: float = 300.0  # seconds that a capture may take
-    memory: int = 1 << 30  # bytes that each command may have
     budget: int = 512 << 20  # bytes that all captures may take
     collect: Sequence[str] = field(default_factory=list)  # words for ``mmscope collect``
     text: bool = False  # no kernel memory
-    samples: bool = False  # what is at hand, and nothing more
-    cpu: float | None = None  # seconds that it may take, with those that end before it is its turn
     command: str | None = None  # --exec
-    journal: str = events.JOURNAL
 
 
-@dataclass
-class Budget:
-    """What a capture may take of time and CPU."""
-
-    timeout: float
-    cpu: float | None  # seconds, from when it begins; None: any
-    begin: float = field(default_factory=time.monotonic)
-    used: float = field(default_factory=lambda: used())
-
-    def seconds(self, share: float = 1.0) -> float:
-        """Of the time, so much as is left, and no more than a share of all."""
-        left = self.begin + self.timeout - time.monotonic()
-        return max(min(left, self.timeout * share), 1.0)
-
-    def cpu_left(self) -> float:
-        """CPU seconds."""
-        return math.inf if self.cpu is None else self.cpu + self.used - used()
-
-
-def used() -> float:
-    """CPU seconds of this process and of those that it has waited for."""
-    whose = resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF
-    return sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, whose))
+def settings_of(args: argparse.Namespace, **more: Any) -> Settings:
+    """Settings as the options of ``guard run`` and ``guard crash`` have them."""
+    return Settings(
+        folder=str(args.output.resolve()),
+        timeout=args.timeout,
+        budget=int(args.limit * 2**20),
+        command=args.exec,
+        **more,
+    )
 
 
 def mmscope(*words: str, main: str = "mmscope.reports.commands.command") -> list[str]:
@@ -111,8 +91,12 @@ def process(place: Path, settings: Settings) -> list[str]:
 
 def main() -> int:
     """``PLACE SETTINGS``; what it says goes to the capture's log.txt."""
-    place, settings = Path(sys.argv[1]), Settings(**json.loads(sys.argv[2]))
-    make(place, settings)
+    # The last in line, and the first to go when memory runs out: what it has by then stays. The
+    # resident, in the same unit, is neither.
+    last_in_line()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    make(Path(sys.argv[1]), Settings(**json.loads(sys.argv[2])))
     return 0
 
 
@@ -130,61 +114,55 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
     captures.write_incident(place, incident)
     capture = captures.publish(place)
     incident["folder"] = capture.name
-    tell(capture, incident, settings)
-    step_back(settings.memory)
-    with one_at_a_time(Path(settings.folder)):
-        return finished(capture, incident, settings, core)
-
-
-@contextlib.contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait until no other capture of a folder is at what takes long."""
+    notify(capture, incident, settings)
+    folder = Path(settings.folder)
     with (folder / LOCK).open("w") as lock:
+        # What takes long is done for one capture of a folder at a time.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        begin = time.monotonic()
+        fill(capture, incident, settings, core)
+        incident |= {
+            "state": captures.CUT if incident.pop("again", False) else captures.DONE,
+            "ended": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - begin, 1),
+            "cpu_seconds": round(sum(os.times()[:4]), 2),
+            "peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10,
+        }
+        notify(capture, incident, settings)
+        captures.thin(folder, settings.budget)
+        index_page.renew(folder, os.uname().nodename)
+    return capture
 
 
-def finished(capture: Path, incident: Incident, settings: Settings, core: Path | None) -> Path:
-    """What takes long, and the end of it."""
-    folder, cpu = Path(settings.folder), settings.cpu
-    if cpu is not None:
-        cpu -= captures.paid_since(folder, incident["at"])
-    budget = Budget(settings.timeout, cpu)
-    if settings.samples:
-        say("captures have used up the CPU that they may take in an hour (--cpu): samples alone")
-    elif core is None:
-        profile = recorded(capture, incident, budget)
-        source = collected(capture, settings, None, budget, profile)
+def fill(capture: Path, incident: Incident, settings: Settings, core: Path | None) -> None:
+    """Add what takes long: the tables, findings and the report."""
+    deadline = time.monotonic() + settings.timeout
+    if core is None:
+        profile = recorded(capture, incident.get("record"), deadline)
+        source = collected(capture, settings, None, deadline, profile)
         incident["source"] = source or incident["source"]
     else:
-        incident |= collected_of_dump(capture, incident, settings, core, budget)
+        try:
+            with readable(core, capture, settings.timeout * REBUILD_SHARE) as dump:
+                incident["source"] = collected(capture, settings, dump, deadline, None)
+        except NotReadError as error:
+            say(str(error))
+            title = f"{incident['title']}; not read: {cut(visible(str(error)), 200)}"
+            incident |= {"not_read": str(error), "title": title, "again": error.again}
     if (capture / "bundle").exists():
         if core is not None:
             incident["title"] = last_words(capture / "bundle") or incident["title"]
             incident["host"] = Bundle(capture / "bundle").target.get("hostname")
-        explained(capture, budget)
-    incident |= {
-        "state": captures.CUT if incident.pop("again", False) else captures.DONE,
-        "ended": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.monotonic() - budget.begin, 1),
-        "cpu_seconds": round(used(), 2),
-        "peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10,
-    }
-    tell(capture, incident, settings)
-    captures.thin(folder, settings.budget)
-    index_page.renew(folder, os.uname().nodename)
-    return capture
+        explain(capture, deadline)
 
 
-def tell(capture: Path, incident: Incident, settings: Settings) -> None:
-    """Write down how far it is, and tell others."""
+def notify(capture: Path, incident: Incident, settings: Settings) -> None:
+    """Write down how far a capture is, on disk, in the journal and for ``--exec``."""
     captures.write_incident(capture, incident)
-    host = os.uname().nodename
-    captures.write(
-        capture / "alert.json", json.dumps(events.alert(incident, capture, host), indent=1) + "\n"
-    )
-    index_page.renew(Path(settings.folder), host)
-    events.tell_journal(incident, capture, settings.journal)
+    alert = json.dumps(events.alert(incident, capture), indent=1)
+    captures.write(capture / "alert.json", alert + "\n")
+    index_page.renew(Path(settings.folder), os.uname().nodename)
+    events.tell_journal(incident, capture)
     if settings.command and (wrong := events.run_command(settings.command, incident, capture)):
         say(wrong)
 
@@ -201,7 +179,7 @@ def _try(what: str, work: Callable[[], Any]) -> bool:
 
 def merge(capture: Path, *others: Path) -> None:
     """
-    The bundle: the samples, and what is in other bundles; whose target it is says the first.
+    Write the bundle: the samples, and what is in other bundles; the first has the target.
 
     :raises UsageError: one of them cannot be read, or the bundle cannot be written.
     """
@@ -220,58 +198,48 @@ def merge(capture: Path, *others: Path) -> None:
         writer.finish(bundles[0].target if bundles else watch_tables.target(log), sections)
 
 
-def recorded(capture: Path, incident: Incident, budget: Budget) -> Path | None:
+def recorded(capture: Path, recipe: str | None, deadline: float) -> Path | None:
     """The bundle of a profile, if the trigger asks for one; it is soon over what lasts."""
+    if recipe is None:
+        return None
     where = capture / ".recorded"
-    if recipe := incident.get("record"):
-        share = PROFILE_SECONDS / budget.timeout
-        run(["record", recipe, "-a", *PROFILE, "-o", str(where)], budget, share, CPU_SHARE)
-        if not where.exists():
-            say(f"record {recipe}: no profile")
-    return where if where.exists() else None
+    run(["record", recipe, "-a", *PROFILE, "-o", str(where)], deadline, PROFILE_SECONDS)
+    if where.exists():
+        return where
+    say(f"record {recipe}: no profile")
+    return None
 
 
 def collected(
-    capture: Path, settings: Settings, core: Path | None, budget: Budget, profile: Path | None
+    capture: Path, settings: Settings, core: Path | None, deadline: float, profile: Path | None
 ) -> str | None:
     """Collect; returns what was read: memory, text, or None."""
     where = capture / ".collected"
     text = ["--proc-root", "/"]
-    of_core = ["--core", str(core)]
-    first = of_core if core is not None else text if settings.text else []
-    # The CPU that each process may take is the capture's where one does all.
-    alone = [] if budget.cpu is None else ["--jobs", "1"]
+    # Of a dump there is no text, and of text nothing else. A live host is spared other workers.
+    if core is not None:
+        tries = [(["--core", str(core)], COLLECT_SHARE)]
+    elif settings.text:
+        tries = [(text, COLLECT_SHARE)]
+    else:
+        tries = [([], COLLECT_SHARE), (text, TEXT_SHARE)]
+    jobs = ["--jobs", "1"] if core is None else []
     others = [profile] if profile is not None else []
     kind = None
-    for words, share in ((first, COLLECT_SHARE), (text, TEXT_SHARE)):
-        command = ["collect", "--no-findings", *alone, *settings.collect, *words]
-        done = run([*command, "-o", str(where)], budget, share, CPU_SHARE)
+    for words, share in tries:
+        command = ["collect", "--no-findings", *jobs, *settings.collect, *words, "-o", str(where)]
+        done = run(command, deadline, settings.timeout * share)
         if where.exists() and _try("collected", lambda: merge(capture, where, *others)):
             kind = str(Bundle(where).target.get("kind"))
             break
         if done is not None:
             say(f"collect {' '.join(words)}: made no bundle")
         shutil.rmtree(where, ignore_errors=True)
-        if words != []:  # of a dump there is no text, and of text nothing else
-            break
     if kind is None and others:
         _try("profile", lambda: merge(capture, *others))
     for bundle in (where, *others):
         shutil.rmtree(bundle, ignore_errors=True)
     return kind
-
-
-def collected_of_dump(
-    capture: Path, incident: Incident, settings: Settings, core: Path, budget: Budget
-) -> Incident:
-    """Collect from a dump; what is to be said of that in the incident."""
-    try:
-        with readable(core, capture, settings.timeout * REBUILD_SHARE) as dump:
-            return {"source": collected(capture, settings, dump, budget, None)}
-    except NotReadError as error:
-        say(str(error))
-        title = f"{incident['title']}; not read: {cut(visible(str(error)), 200)}"
-        return {"not_read": str(error), "title": title, "again": error.again}
 
 
 def last_words(bundle: Path) -> str | None:
@@ -286,45 +254,32 @@ def last_words(bundle: Path) -> str | None:
     return None
 
 
-def explained(capture: Path, budget: Budget) -> None:
-    """Findings and the report, where the libraries for them are installed."""
+def explain(capture: Path, deadline: float) -> None:
+    """Write findings and the report, where the libraries for them are installed."""
     missing = [n for n in ("duckdb", "jinja2") if importlib.util.find_spec(n) is None]
     if missing:
         say(f"no findings and no report, as this is not installed here: {', '.join(missing)}")
         return
     bundle, report = str(capture / "bundle"), str(capture / "report.html")
-    if said := run(["findings", bundle], budget):
-        captures.write(capture / "findings.txt", said)
-    if run(["report", bundle, "-o", report], budget) is None:
+    if printed := run(["findings", bundle], deadline):
+        captures.write(capture / "findings.txt", printed)
+    if run(["report", bundle, "-o", report], deadline) is None:
         say(f"no report; later: mmscope report {bundle} -o {report}")
 
 
-def run(
-    words: list[str], budget: Budget, share: float = 1.0, cpu_share: float = 1.0
-) -> bytes | None:
+def run(words: list[str], deadline: float, most: float = float("inf")) -> bytes | None:
     """
-    What a command of mmscope printed; None if it did not run, or took more time than it may.
+    Run a command of mmscope; returns what it printed, None if it did not run or took too long.
 
-    :param share: of the capture's time that it may take; and *cpu_share* of the CPU that is left.
+    :param most: seconds that it may take, before the capture's deadline.
     """
-    cpu = cpu_share * budget.cpu_left()
-    if cpu < 1:
-        say(f"{words[0]}: captures have used up the CPU that they may take in an hour (--cpu)")
-        return None
-
-    def limit() -> None:
-        if cpu < math.inf:
-            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu), int(cpu) + 1))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
     try:
         # Its words for the user go where ours go.
         done = subprocess.run(
             mmscope(*words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            timeout=budget.seconds(share),
-            preexec_fn=limit,  # in the child; no thread is there
+            timeout=max(min(deadline - time.monotonic(), most), 1.0),
         )
     except subprocess.TimeoutExpired:
         say(f"{words[0]}: took too long")
@@ -332,9 +287,7 @@ def run(
     except OSError as error:
         say(f"{words[0]}: {error.strerror}")
         return None
-    if done.returncode == -signal.SIGXCPU:
-        say(f"{words[0]}: ended after {int(cpu)} s of CPU, as captures may take no more (--cpu)")
-    elif done.returncode < 0:
+    if done.returncode < 0:
         # It could not say so itself: no memory, or a CPU without what a library needs.
         say(f"{words[0]}: was ended by a signal: {signal.strsignal(-done.returncode)}")
     return done.stdout[:MOST_OUTPUT]

@@ -46,15 +46,25 @@ RUNNING, DONE, CUT = "running", "done", "cut short"
 Incident = dict[str, Any]
 
 
-def name_of(wall: float, trigger: str) -> str:
-    """A folder's name: by time, in UTC."""
-    at = datetime.datetime.fromtimestamp(wall, datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
-    return f"{at}-{re.sub('[^A-Za-z0-9._-]', '_', trigger)[:80]}"
+def new_incident(wall: float, trigger: str, severity: str, title: str, **more: Any) -> Incident:
+    """An incident whose capture begins; its name is its time, in UTC, and its trigger."""
+    at = datetime.datetime.fromtimestamp(wall, datetime.UTC)
+    return {
+        "format": 1,
+        "name": f"{at:%Y-%m-%dT%H-%M-%SZ}-{re.sub('[^A-Za-z0-9._-]', '_', trigger)[:80]}",
+        "trigger": trigger,
+        "title": title,
+        "severity": severity,
+        "at": at.isoformat(timespec="seconds"),
+        "host": os.uname().nodename,
+        "state": RUNNING,
+        **more,
+    }
 
 
 def new_place(folder: Path, name: str) -> tuple[Path, int]:
     """
-    A folder to begin a capture in, and the open file that holds its lock.
+    Make a folder to begin a capture in; returns it and the open file that holds its lock.
 
     :raises OSError: it cannot be made.
     """
@@ -65,7 +75,7 @@ def new_place(folder: Path, name: str) -> tuple[Path, int]:
 
 def publish(place: Path) -> Path:
     """
-    Give a capture its name: that of its incident, or one behind it if that is taken.
+    Give a capture its name: that of its incident, or that with a number if it is taken.
 
     :raises OSError: it cannot be renamed.
     """
@@ -92,7 +102,7 @@ def write_incident(capture: Path, incident: Incident) -> None:
 
 def read_incident(capture: Path) -> Incident:
     """
-    What a capture is about.
+    Read what a capture is about.
 
     :raises OSError, ValueError: it cannot be read.
     """
@@ -103,7 +113,7 @@ def read_incident(capture: Path) -> Incident:
 
 
 def captures(folder: Path) -> Iterator[tuple[Path, Incident]]:
-    """Captures that have their names, the newest first. One that cannot be read says nothing."""
+    """Captures that have their names, the newest first, those that cannot be read included."""
     for path in sorted(folder.iterdir(), reverse=True):
         if NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             try:
@@ -112,35 +122,17 @@ def captures(folder: Path) -> Iterator[tuple[Path, Incident]]:
                 yield path, {"name": path.name, "title": "cannot be read", "state": CUT}
 
 
-def paid_since(folder: Path, moment: str) -> float:
-    """CPU seconds of captures that ended at a moment or later."""
-    return sum(
-        cpu for ended, cpu in paid(folder) if ended >= datetime.datetime.fromisoformat(moment)
-    )
-
-
-def paid(folder: Path) -> Iterator[tuple[datetime.datetime, float]]:
-    """When the captures of a folder ended, and the CPU seconds that each took."""
-    for _, incident in captures(folder):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            ended = datetime.datetime.fromisoformat(incident["ended"])
-            if ended.tzinfo is not None:
-                yield ended, float(incident["cpu_seconds"])
-
-
 def is_held(capture: Path) -> bool:
     """True while a process is at work on it."""
-    try:
+    with contextlib.suppress(OSError):
         lock = os.open(capture, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+    return False
 
 
 def tidy(folder: Path) -> int:
@@ -177,27 +169,22 @@ def size_of(path: Path) -> int:
     return total
 
 
-def thin(folder: Path, budget: int) -> list[str]:
+def thin(folder: Path, budget: int) -> None:
     """
     Remove captures until they take no more than the budget: the oldest of the trigger that has most
     of them, so that the only one of another stays. The newest is never removed.
-
-    :return: the names of those that went.
     """
     there = [(path, str(incident.get("trigger"))) for path, incident in captures(folder)]
     sizes = {path: size_of(path) for path, _ in there}
-    gone = []
     while sum(sizes.values()) > budget and len(there) > 1:
         number = Counter(trigger for _, trigger in there)
-        older = there[1:]
-        most = max(number[trigger] for _, trigger in older)
-        path, trigger = next(one for one in reversed(older) if number[one[1]] == most)
-        there.remove((path, trigger))
+        most = max(number[trigger] for _, trigger in there[1:])
+        oldest = next(one for one in reversed(there) if number[one[1]] == most)
+        there.remove(oldest)
+        path, _ = oldest
         del sizes[path]
         if not is_held(path):
             # Under a name that is not taken: what is left if this is killed is cleared up.
             going = path.with_name(f"{PREFIX.format(path.name)}gone{SUFFIX}")
             path.rename(going)
             shutil.rmtree(going, ignore_errors=True)
-            gone.append(path.name)
-    return gone

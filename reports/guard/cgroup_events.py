@@ -14,12 +14,12 @@ import os
 import re
 
 from mmscope.drgn.text.plain_file import read_plain
-from mmscope.reports.guard.history import CgroupEvent
 
 NAMES = ("oom", "oom_kill", "oom_group_kill")
 MOST_CGROUPS, MOST_DEPTH = 2000, 32
 
 Counts = dict[str, int]
+Event = tuple[str, str, int]  # cgroup, name, by how much
 
 
 class CgroupEvents:
@@ -46,13 +46,13 @@ class CgroupEvents:
                     return False
         return True
 
-    def new(self) -> list[CgroupEvent]:
-        """What was counted since, in the deepest cgroup that counted it."""
+    def new(self) -> list[Event]:
+        """Events counted since the last call, each in the deepest cgroup that counted it."""
         return self._look("")
 
-    def _look(self, folder: str, depth: int = 0) -> list[CgroupEvent]:
-        """What the cgroups of a folder counted since they were last looked at."""
-        found: list[CgroupEvent] = []
+    def _look(self, folder: str, depth: int = 0) -> list[Event]:
+        """Events that the cgroups of a folder counted since they were last read."""
+        found: list[Event] = []
         there = set()
         for name in self._folders(folder):
             cgroup = f"{folder}/{name}"
@@ -67,12 +67,12 @@ class CgroupEvents:
             moved = {key: now[key] - before[key] for key in NAMES if now[key] > before[key]}
             if moved:
                 below = self._look(cgroup, depth + 1) if depth < MOST_DEPTH else []
-                found += below or [CgroupEvent(cgroup, *item) for item in moved.items()]
+                found += below or [(cgroup, *item) for item in moved.items()]
         self._forget(folder, there)
         return found
 
     def _forget(self, folder: str, there: set[str]) -> None:
-        """What has gone, with all that was below it."""
+        """Drop the cgroups of a folder that have gone, with all that was below them."""
         depth = folder.count("/") + 1
         for cgroup in [c for c in self._seen if c.startswith(f"{folder}/")]:
             if "/".join(cgroup.split("/")[: depth + 1]) not in there:

@@ -2,14 +2,13 @@
 """
 ``mmscope guard crash``: vmcores that kdump left, as captures.
 
-What a dump is is said in the capture, so that each is read once, also where this is killed, unless
-that was in the midst of it: then once more, after another boot. A dump that is being written is
-waited for. This may be run as often as one likes: what was said before is not said again.
+The capture has the dump's identity, so that each is read once; one whose reading was cut short,
+once more after another boot. A dump that is being written is waited for. This may be run as often
+as one likes: a line that was printed before is not printed again.
 """
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from typing import Any
 from mmscope.drgn.text.plain_file import read_plain
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.guard import captures
-from mmscope.reports.guard.capture import Settings, make
+from mmscope.reports.guard.capture import make, settings_of
 from mmscope.reports.guard.dumps import (
     coming,
     dumps,
@@ -92,7 +91,7 @@ def _say_once(lines: list[str], said: Path) -> None:
 
 
 def _known(folder: Path) -> dict[str, captures.Incident]:
-    """What became of dumps, by the name of the capture."""
+    """State of the dumps that were tried, by the name of the capture."""
     try:
         kept = json.loads(read_plain(folder / KNOWN))
         known = {str(one["name"]): one for one in kept if str(one["core"]["path"])}
@@ -119,8 +118,8 @@ def _this_boot() -> str:
 
 def _is_new(core: Path, args: argparse.Namespace, seen: list[dict[str, Any]]) -> bool:
     """
-    True if it was neither read nor tried in this run, nor often enough tried in others. What kept
-    it from being read, disk space or time, stays so for a while; who names it knows better.
+    True if a dump was neither read nor tried in this run, nor often enough in others. A lack of
+    disk space or time lasts for a while; a dump that is named is tried again.
     """
     try:
         asked = identity(core)
@@ -137,7 +136,7 @@ def _is_new(core: Path, args: argparse.Namespace, seen: list[dict[str, Any]]) ->
 
 @contextlib.contextmanager
 def _stderr_to(file: int) -> Iterator[None]:
-    """What this process and those that it starts say goes to a file meanwhile."""
+    """Redirect stderr of this process, and of those that it starts, to a file."""
     sys.stderr.flush()
     before = os.dup(2)
     os.dup2(file, 2)
@@ -156,30 +155,14 @@ def _one(core: Path, args: argparse.Namespace) -> bool:
     except OSError as error:
         say(f"{core}: {error.strerror}")
         return True
-    incident = {
-        "format": 1,
-        "name": captures.name_of(wall, "crash"),
-        "trigger": "crash",
-        "title": f"The kernel crashed: {core.name} of {core.parent.name}",
-        "severity": "critical",
-        "at": datetime.datetime.fromtimestamp(wall, datetime.UTC).isoformat(timespec="seconds"),
-        "host": os.uname().nodename,
-        "state": captures.RUNNING,
-        "core": which,
-        "boot": _this_boot(),
-    }
-    place, lock = captures.new_place(args.output, str(incident["name"]))
-    settings = Settings(
-        folder=str(args.output.resolve()),
-        timeout=args.timeout,
-        memory=int(args.memory * 2**20),
-        budget=int(args.limit * 2**20),
-        command=args.exec,
-    )
+    title = f"The kernel crashed: {core.name} of {core.parent.name}"
+    more = {"core": which, "boot": _this_boot()}
+    incident = captures.new_incident(wall, "crash", "critical", title, **more)
+    place, lock = captures.new_place(args.output, incident["name"])
     try:
         captures.write_incident(place, incident)
         with (place / "log.txt").open("ab") as log, _stderr_to(log.fileno()):
-            made = make(place, settings, core)
+            made = make(place, settings_of(args), core)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise

@@ -52,7 +52,7 @@ class NotReadError(Exception):
 
 class Seen(NamedTuple):
     """
-    What is in a folder.
+    A file or folder that was found.
 
     :ivar foreign: why it is left alone, as others may have had a hand in it; None: it counts.
     """
@@ -68,10 +68,6 @@ class Seen(NamedTuple):
     @property
     def is_file(self) -> bool:
         return stat.S_ISREG(self.stat.st_mode)
-
-    @property
-    def is_unfinished(self) -> bool:
-        return self.is_file and INCOMPLETE in self.path.name
 
     @property
     def is_called_a_dump(self) -> bool:
@@ -98,7 +94,7 @@ def dumps(paths: list[Path]) -> list[Path]:
 
 
 def foreign(paths: list[Path]) -> list[str]:
-    """What could be a dump and is left alone, as others may have had a hand in it: why."""
+    """Lines about files that may be dumps, and are left alone as others may have made them."""
     return [
         f"{one.path}: {one.foreign}; left alone unless it is named"
         for path in paths
@@ -116,7 +112,8 @@ def _ours(paths: list[Path]) -> Iterator[Seen]:
 
 def _seen(path: Path) -> Iterator[Seen]:
     """
-    What is in a folder, and the files in the folders in it. No link is followed but *path* itself.
+    The entries of a folder, and the files in the folders in it. No link is followed but
+    *path* itself.
 
     :raises UsageError: it cannot be read.
     """
@@ -168,22 +165,23 @@ def _why_foreign(its: os.stat_result) -> str | None:
     return None
 
 
+def _incomplete(paths: list[Path], settled: float) -> Iterator[tuple[Path, bool]]:
+    """Dumps that kdump has not given their names, and whether they may be being written."""
+    for one in _ours(paths):
+        if one.is_file and INCOMPLETE in one.path.name:
+            yield one.path, _is_fresh(one, PATIENCE * settled)
+
+
 def unfinished(paths: list[Path], settled: float) -> list[Path]:
     """Dumps that kdump has not given their names, and that are not being written."""
-    return [
-        one.path
-        for one in _ours(paths)
-        if one.is_unfinished and not _is_fresh(one, PATIENCE * settled)
-    ]
+    return [path for path, written in _incomplete(paths, settled) if not written]
 
 
 def coming(paths: list[Path], settled: float) -> Path | None:
-    """What a dump may be written to right now: the unfinished dump, or the folder made for one."""
-    seen = list(_ours(paths))
-    written = (one for one in seen if one.is_unfinished and _is_fresh(one, PATIENCE * settled))
-    made = (one for one in seen if one.is_folder and _is_fresh(one, settled))
-    found = next(written, None) or next(made, None)
-    return found.path if found else None
+    """The unfinished dump, or the folder made for one, that may be being written right now."""
+    written = (path for path, written in _incomplete(paths, settled) if written)
+    made = (one.path for one in _ours(paths) if one.is_folder and _is_fresh(one, settled))
+    return next(written, None) or next(made, None)
 
 
 def _is_fresh(one: Seen, seconds: float) -> bool:
@@ -204,7 +202,7 @@ def wait_until_settled(core: Path, seconds: float) -> None:
 
 def identity(core: Path) -> dict[str, Any]:
     """
-    What a dump is, so that it is known again.
+    Identify a dump, so that it is known again.
 
     :raises OSError: it is gone.
     """
@@ -231,24 +229,20 @@ def readable(core: Path, capture: Path, seconds: float) -> Iterator[Path]:
         yield core
         return
     folder = capture / REBUILT
-    try:
-        yield _rebuilt(core, folder, seconds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _rebuilt(core: Path, folder: Path, seconds: float) -> Path:
     begin, target = time.monotonic(), folder / core.name
     try:
-        folder.mkdir(mode=0o700)
-        cut = rebuild(core, target, seconds)
-        size = target.stat().st_size
-    except FlattenedError as error:
-        raise NotReadError(str(error), again=True) from error
-    except OSError as error:
-        raise NotReadError(f"{folder}: {error.strerror}", again=True) from error
-    took = time.monotonic() - begin
-    say(f"{core}: was in makedumpfile's flattened format; rebuilt, {size >> 20} MiB, {took:.0f} s")
-    if cut:
-        say(f"{core}: {cut}")
-    return target
+        try:
+            folder.mkdir(mode=0o700)
+            cut = rebuild(core, target, seconds)
+            mib = target.stat().st_size >> 20
+        except FlattenedError as error:
+            raise NotReadError(str(error), again=True) from error
+        except OSError as error:
+            raise NotReadError(f"{folder}: {error.strerror}", again=True) from error
+        took = time.monotonic() - begin
+        say(f"{core}: was in makedumpfile's flattened format; rebuilt, {mib} MiB, {took:.0f} s")
+        if cut:
+            say(f"{core}: {cut}")
+        yield target
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

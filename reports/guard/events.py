@@ -58,8 +58,8 @@ def tell_journal(incident: Incident, capture: Path, path: str = JOURNAL) -> bool
     return False
 
 
-def alert(incident: Incident, capture: Path, host: str) -> list[dict[str, Any]]:
-    """What POST /api/v2/alerts of Alertmanager takes: a list of alerts."""
+def alert(incident: Incident, capture: Path) -> list[dict[str, Any]]:
+    """The body of a POST to Alertmanager's /api/v2/alerts: a list of alerts."""
     annotations = {"summary": incident["title"], "capture": str(capture)}
     if (capture / "report.html").exists():
         annotations["report"] = str(capture / "report.html")
@@ -69,7 +69,7 @@ def alert(incident: Incident, capture: Path, host: str) -> list[dict[str, Any]]:
                 "alertname": "mmscope",
                 "trigger": incident["trigger"],
                 "severity": incident["severity"],
-                "instance": host,
+                "instance": os.uname().nodename,
             },
             "annotations": annotations,
             "startsAt": incident["at"],
@@ -96,7 +96,7 @@ def run_command(command: str, incident: Incident, capture: Path) -> str | None:
         done = subprocess.run(
             split(command),
             env=environment,
-            input=json.dumps(alert(incident, capture, os.uname().nodename)).encode(),
+            input=json.dumps(alert(incident, capture)).encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             timeout=COMMAND_SECONDS,

@@ -3,15 +3,13 @@
 ``mmscope guard run``: the resident.
 
 It samples, keeps the last minutes in memory, asks its triggers, and starts a process for each
-capture. It imports neither drgn nor numpy, stays in memory, and takes no more than a share of a CPU
-over an hour: where samples are dear they become rarer, a command of a capture that takes what is
-left is ended, and after captures that took most of it the next ones have the samples alone.
+capture. It imports neither drgn nor numpy, and stays in memory. What it and its captures take of
+CPU and memory is for its unit or container to limit.
 """
 
 import argparse
 import contextlib
-import dataclasses
-import datetime
+import ctypes
 import fcntl
 import json
 import os
@@ -20,17 +18,18 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from mmscope.reports.bundle.outcome import DONE, UsageError, say
-from mmscope.reports.guard import capture, captures, index_page, resident
+from mmscope.reports.guard import capture, captures, index_page
+from mmscope.reports.guard.captures import Incident
 from mmscope.reports.guard.cgroup_events import CgroupEvents
-from mmscope.reports.guard.guard_metrics import Told, expose
 from mmscope.reports.guard.history import History
 from mmscope.reports.guard.kernel_messages import KernelMessages
-from mmscope.reports.guard.trigger import Fired, Trigger, Triggers, load
+from mmscope.reports.guard.trigger import Trigger, load
+from mmscope.reports.watch.openmetrics import Metrics, Points, expose, with_last
 from mmscope.reports.watch.sample_log import FORMAT
 from mmscope.reports.watch.samples import Sample, Sampler, host_target, thp_order
 
@@ -38,15 +37,16 @@ LOCK = ".guard.pid"
 BY_HAND = Trigger("by-hand", "Asked for by hand", "notice", "", distance=0)
 RESERVE = 4 << 20
 ENDS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-# Of a CPU, that /proc/pagetypeinfo may take; the rest of the share is for all else.
+# Of a CPU, that /proc/pagetypeinfo may take: it keeps interrupts off.
 PAGETYPEINFO_SHARE = 0.001
 # The first part of a capture does not wait; the rest of one is done before that of the next.
 MOST_AT_ONCE = 4
 GRACE = 150.0  # seconds after its time that a capture is ended from outside
-HOUR = 3600.0
 LEAST_ROOM = 64 << 20  # bytes that must be free for a capture to begin
-# Of what captures may take of the CPU, the last: for such as have the samples alone.
-LAST_SHARE = 1 / 3
+# sys/mman.h, malloc.h
+MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
+M_TRIM_THRESHOLD, M_TOP_PAD = -1, -2
+KEPT = 4 << 20
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
     index_page.renew(args.output, os.uname().nodename)
     signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDS, signal.SIGUSR1, signal.SIGCHLD})
     guard = Guard(args, triggers)
-    if why := resident.stay_in_memory(guard.rehearse):
+    if why := stay_in_memory(guard.rehearse):
         say(f"may be swapped out or wait for memory when the host is short of it: {why}")
-    for absent in filter(None, (guard.messages.absent,)):
-        say(f"{absent}: failing allocations are not seen")
+    if guard.messages.absent:
+        say(f"{guard.messages.absent}: failing allocations are not seen")
     say(f"{len(triggers)} triggers, every {args.interval:g} s; captures in {args.output}")
     try:
         guard.watch()
@@ -109,54 +109,60 @@ def ask_for_one(folder: Path) -> int:
     raise UsageError(f"{folder}: no guard is at work there: systemctl start mmscope-guard")
 
 
-@dataclass
-class Running:
-    """A capture that is being made."""
+def stay_in_memory(rehearse: Callable[[], None]) -> str | None:
+    """
+    Lock what this process has in memory, and what it will have. A rehearsal has touched by then
+    what it needs: code is not read from a disk, nor memory asked for, while there is none.
 
-    process: "subprocess.Popen[bytes]"
-    fired: Fired
-    name: str
-    until: float
+    :return: why it could not be done.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    with contextlib.suppress(AttributeError):  # of glibc: what is free is kept
+        libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+        libc.mallopt(M_TOP_PAD, KEPT)
+    rehearse()
+    # Pages that were never touched stay away: they would be most of what is locked.
+    if libc.mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT):
+        return f"mlockall: {os.strerror(ctypes.get_errno())}; LimitMEMLOCK, or CAP_IPC_LOCK"
+    return None
 
 
-@dataclass
 class Guard:
-    """What the resident knows."""
+    """
+    The resident.
 
-    args: argparse.Namespace
-    triggers: list[Trigger]
-    running: list[Running] = field(default_factory=list)
-    pending: dict[str, tuple[float, Fired]] = field(default_factory=dict)  # by trigger: since when
-    not_before: dict[str, float] = field(default_factory=dict)  # by trigger, and "" for all
-    paid: list[tuple[float, float]] = field(default_factory=list)  # captures: when, CPU seconds
-    told: Told = field(default_factory=Told)
-    number: int = 0
-    spent: float = 0.0  # CPU seconds of a sample with all that follows, as of late
+    :ivar running: captures that are being made: process, incident, and when it is to have ended.
+    :ivar pending: what waits to be captured, by trigger: since when, and its title.
+    :ivar not_before: when a trigger may be captured again, and "" for any.
+    """
 
-    def __post_init__(self) -> None:
-        root, page_size = self.args.proc_root, os.sysconf("SC_PAGE_SIZE")
-        self.page_size = page_size
-        order = thp_order(root, page_size)
+    def __init__(self, args: argparse.Namespace, triggers: list[Trigger]) -> None:
+        self.args, self.triggers = args, {one.name: one for one in (BY_HAND, *triggers)}
+        self.running: list[tuple[subprocess.Popen[bytes], Incident, float]] = []
+        self.pending: dict[str, tuple[float, str]] = {}
+        self.not_before: dict[str, float] = {}
+        self.fired: Counter[str] = Counter()
+        self.captured: Counter[str] = Counter()
+        self.cut_short: Counter[str] = Counter()
+        self.last_capture: dict[str, float] = {}
+        self.failed: dict[str, str] = {}
+        self.last_words = ""
+        root, self.page_size = args.proc_root, os.sysconf("SC_PAGE_SIZE")
+        order = thp_order(root, self.page_size)
         self.sampler = Sampler(root, order, share=PAGETYPEINFO_SHARE)
         self.header = {
             "watch": FORMAT,
-            "interval": self.args.interval,
-            "target": host_target(root, page_size),
+            "interval": args.interval,
+            "target": host_target(root, self.page_size),
             "thp_order": order,
             "page_owner": None,
         }
-        self.history = History(self.args.minutes * 60)
+        self.history = History(args.minutes * 60)
         self.history.reserve(RESERVE)
-        self.state = Triggers(self.triggers)
         self.messages = KernelMessages(os.path.join(root, "dev/kmsg"))
         self.cgroups = CgroupEvents(os.path.join(root, "sys/fs/cgroup"))
-        self.interval = self.args.interval
-        self.shown: dict[str, Any] = {}
-        # Of captures before this guard; a clock that was set since tells nothing.
-        wall, here = datetime.datetime.now(datetime.UTC), time.monotonic()
-        for ended, cpu in captures.paid(self.args.output):
-            if 0 <= (ago := (wall - ended).total_seconds()) < HOUR:
-                self.paid.append((here - ago, cpu))
+        self.number = 0
+        self.shown: Sample = {}
 
     def rehearse(self) -> None:
         """Do once what is done later, so that its code is in memory."""
@@ -167,27 +173,10 @@ class Guard:
         """Sample and capture until a signal ends it."""
         due = time.monotonic()
         while True:
-            begin = time.process_time()
             self.step(max(time.monotonic() - due, 0.0))
-            spent = time.process_time() - begin
-            self.spent = spent if not self.spent else 0.8 * self.spent + 0.2 * spent
-            self._keep_to_share()
-            due = max(due + self.interval, time.monotonic())
+            due = max(due + self.args.interval, time.monotonic())
             if self._wait(due):
                 return
-
-    def _keep_to_share(self) -> None:
-        """Sample less often where that would take too much of a CPU."""
-        before, self.interval = self.interval, max(self.args.interval, self.spent / self.share)
-        if self.interval > 1.5 * before:
-            say(
-                f"a sample takes {1000 * self.spent:.0f} ms of CPU: now every {self.interval:.0f} s"
-            )
-
-    @property
-    def share(self) -> float:
-        """Of a CPU, that all may take."""
-        return float(self.args.cpu) / 100
 
     def _wait(self, due: float) -> bool:
         """Wait until the next sample is due, and see to signals; True: it is to end."""
@@ -198,13 +187,13 @@ class Guard:
             if came.si_signo in ENDS:
                 return True
             if came.si_signo == signal.SIGUSR1:
-                self._want(Fired(BY_HAND, BY_HAND.title))
+                self._want(BY_HAND, BY_HAND.title)
             self._see_to_captures()
         return False
 
     def step(self, late: float) -> None:
-        """A sample, and what follows from it."""
-        sample: Sample = self.sampler.take(late)
+        """Take a sample, and do what follows from it."""
+        sample = self.sampler.take(late)
         try:
             sample["thp_any"] = self.sampler.thp_blocks()
         except (OSError, ValueError) as error:
@@ -212,65 +201,53 @@ class Guard:
         self.number += 1
         sample |= {"number": self.number, "cpu_total": round(time.process_time(), 6)}
         self.history.add(sample, self.cgroups.new(), self.messages.new())
-        for fired in self.state.evaluate(self.history):
-            self._want(fired)
-        for name, why in self.state.failed.items():
-            if self.told.failed.get(name) != why:
+        for trigger in self.triggers.values():
+            if trigger is not BY_HAND and (title := trigger.fires(self.history)):
+                self._want(trigger, title)
+        failed = {name: one.failed for name, one in self.triggers.items() if one.failed}
+        for name, why in failed.items():
+            if self.failed.get(name) != why:
                 say(f"trigger {name}: {why}")
-        self.told.failed = self.state.failed
+        self.failed = failed
         self._see_to_captures()
-        kept = {n: self.shown[n] for n in ("thp_free", "reserve") if n in self.shown}
-        self.shown = kept | sample
+        self.shown = with_last(self.shown, sample)
         if self.args.openmetrics:
             try:
-                expose(self.args.openmetrics, self.shown, self.page_size, self.told)
+                expose(self.args.openmetrics, self.shown, self.page_size, self.metrics())
             except OSError as error:
                 self._say_once(f"{self.args.openmetrics}: {error.strerror}")
 
     def _say_once(self, words: str) -> None:
-        if words != self.told.last_words:
+        if words != self.last_words:
             say(words)
-        self.told.last_words = words
+        self.last_words = words
 
-    def _want(self, fired: Fired) -> None:
+    def _want(self, trigger: Trigger, title: str) -> None:
         """Remember that something is to be captured, unless the last one was too short ago."""
-        name = fired.trigger.name
-        self.told.add(self.told.fired, name)
-        now = time.monotonic()
-        if any(one.fired.trigger.name == name != BY_HAND.name for one in self.running):
+        name, now = trigger.name, time.monotonic()
+        self.fired[name] += 1
+        if trigger is not BY_HAND and any(one["trigger"] == name for _, one, _ in self.running):
             return
         if now >= self.not_before.get(name, 0.0) and name not in self.pending:
-            self.pending[name] = (now, fired)
+            self.pending[name] = now, title
             left = self.not_before.get("", 0.0) - now
-            if left > 0 and name != BY_HAND.name:
-                say(f"{name}: {fired.title}: waits {left:.0f} s, for --distance")
+            if left > 0 and trigger is not BY_HAND:
+                say(f"{name}: {title}: waits {left:.0f} s, for --distance")
 
     def _see_to_captures(self) -> None:
-        """Reap the one that has ended, end one that takes too long, begin the next."""
+        """Reap captures that have ended, end those that take too long, begin the next."""
         now = time.monotonic()
-        for one in [*self.running]:
-            self._look_after(one, now)
+        self.running = [one for one in self.running if not self._ended(*one, now)]
         # What the samples do not show any more is no use to capture.
         self.pending = {
             name: one for name, one in self.pending.items() if now - one[0] < self.history.seconds
         }
-        if len(self.running) >= MOST_AT_ONCE or not self.pending:
-            return
-        ready = [
-            fired
-            for name, (_, fired) in self.pending.items()
-            if name == BY_HAND.name or now >= self.not_before.get("", 0.0)
-        ]
-        if ready and self._room():
-            order = [trigger.name for trigger in (BY_HAND, *self.triggers)]
-            ready.sort(key=lambda fired: order.index(fired.trigger.name))
-            self._begin(ready[0], [fired for fired in ready[1:]], now)
-
-    def _affordable(self, now: float) -> float:
-        """CPU seconds that captures may still take, of the hour that ends now."""
-        self.paid = [(ended, cpu) for ended, cpu in self.paid if now - ended < HOUR]
-        own: float = min(self.spent / self.interval, self.share / 2)
-        return (self.share - own) * HOUR - sum(cpu for _, cpu in self.paid)
+        # In the order of severity, by hand first, which waits for no distance.
+        ready = [name for name in self.triggers if name in self.pending]
+        if now < self.not_before.get("", 0.0):
+            ready = [name for name in ready if name == BY_HAND.name]
+        if len(self.running) < MOST_AT_ONCE and ready and self._room():
+            self._begin(ready, now)
 
     def _room(self) -> bool:
         disk = os.statvfs(self.args.output)
@@ -279,27 +256,22 @@ class Guard:
         self._say_once(f"{self.args.output}: less than 64 MiB are free; nothing is captured")
         return False
 
-    def _begin(self, fired: Fired, others: list[Fired], now: float) -> None:
+    def _begin(self, ready: list[str], now: float) -> None:
         """Write down what is known, and start the process that captures the rest."""
-        wall, name = time.time(), fired.trigger.name
-        left = None if name == BY_HAND.name else max(self._affordable(now), 0.0)
-        short = left is not None and left < LAST_SHARE * self.share * HOUR
-        incident: dict[str, Any] = {
-            "format": 1,
-            "name": captures.name_of(wall, name),
-            "trigger": name,
-            "title": fired.title,
-            "severity": fired.trigger.severity,
-            "at": datetime.datetime.fromtimestamp(wall, datetime.UTC).isoformat(timespec="seconds"),
-            "host": os.uname().nodename,
-            "release": os.uname().release,
-            "state": captures.RUNNING,
-            "also": [other.title for other in others],
-            "fired_before": self.told.fired.get(name, 0) - 1,
-            "kernel_messages_lost": self.messages.lost,
-        }
-        if fired.trigger.record and self.args.profile:
-            incident["record"] = fired.trigger.record
+        name, *others = ready
+        trigger, title = self.triggers[name], self.pending[name][1]
+        incident = captures.new_incident(
+            time.time(),
+            name,
+            trigger.severity,
+            title,
+            release=os.uname().release,
+            also=[self.pending[other][1] for other in others],
+            fired_before=self.fired[name] - 1,
+            kernel_messages_lost=self.messages.lost,
+        )
+        if trigger.record and self.args.profile:
+            incident["record"] = trigger.record
         place = lock = None
         try:
             place, lock = captures.new_place(self.args.output, incident["name"])
@@ -307,11 +279,12 @@ class Guard:
                 file.write(json.dumps(self.header).encode() + b"\n")
                 file.writelines(self.history.lines())
             (place / captures.INCIDENT).write_text(json.dumps(incident))
+            settings = capture.settings_of(
+                self.args, collect=self.args.collect.split(), text=self.args.text
+            )
             with (place / "log.txt").open("ab") as log:
                 process = subprocess.Popen(
-                    capture.process(
-                        place, dataclasses.replace(self.settings, samples=short, cpu=left)
-                    ),
+                    capture.process(place, settings),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -326,58 +299,72 @@ class Guard:
         finally:
             if lock is not None:
                 os.close(lock)
-        alone = ": of samples alone, as --cpu is used up" if short else ""
-        say(f"{name}: {fired.title}{alone}")
+        say(f"{name}: {title}")
         ahead = len(self.running) + 1
-        until = now + ahead * (self.args.timeout + GRACE)
-        self.running.append(Running(process, fired, incident["name"], until))
-        for one in (fired, *others):
-            self.pending.pop(one.trigger.name, None)
-            self.not_before[one.trigger.name] = now + one.trigger.distance
+        self.running.append((process, incident, now + ahead * (self.args.timeout + GRACE)))
+        for one in ready:
+            del self.pending[one]
+            self.not_before[one] = now + self.triggers[one].distance
 
-    @property
-    def settings(self) -> capture.Settings:
-        """How captures are made."""
-        return capture.Settings(
-            folder=str(self.args.output.resolve()),
-            timeout=self.args.timeout,
-            memory=int(self.args.memory * 2**20),
-            budget=int(self.args.limit * 2**20),
-            collect=self.args.collect.split(),
-            text=self.args.text,
-            command=self.args.exec,
-        )
-
-    def _look_after(self, running: Running, now: float) -> None:
-        if running.process.poll() is None:
-            if now < running.until:
-                return
+    def _ended(
+        self, process: "subprocess.Popen[bytes]", begun: Incident, until: float, now: float
+    ) -> bool:
+        """True if a capture has ended, or had to be."""
+        if process.poll() is None:
+            if now < until:
+                return False
             say("a capture takes too long, and is ended")
-            self._kill(running)
-        self.running.remove(running)
-        name = running.fired.trigger.name
-        self.told.add(self.told.captured, name)
-        self.told.last[name] = time.time()
+            _kill(process)
+        name = begun["trigger"]
+        self.captured[name] += 1
+        self.last_capture[name] = time.time()
         captures.tidy(self.args.output)
-        for _, incident in captures.captures(self.args.output):
-            if incident.get("name") == running.name:
-                if incident.get("state") != captures.DONE:
-                    self.told.add(self.told.cut, name)
-                self.paid.append((now, float(incident.get("cpu_seconds", 0.0))))
-                break
+        made = (one for _, one in captures.captures(self.args.output))
+        found = next((one for one in made if one.get("name") == begun["name"]), None)
+        if found and found.get("state") != captures.DONE:
+            self.cut_short[name] += 1
         self.not_before[""] = now + self.args.distance
+        return True
 
-    def _kill(self, running: Running) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.process.pid, signal.SIGKILL)
-        running.process.wait()
+    def metrics(self) -> Metrics:
+        """Guard's own metrics, beside those of its last sample."""
+
+        def by_trigger(counts: Mapping[str, float]) -> Points:
+            return [({"trigger": name}, value) for name, value in counts.items()]
+
+        times = os.times()
+        return {
+            "guard_fired": by_trigger(self.fired),
+            "guard_captures": by_trigger(self.captured),
+            "guard_captures_cut_short": by_trigger(self.cut_short),
+            "guard_last_capture_timestamp_seconds": by_trigger(self.last_capture),
+            "guard_failed_triggers": [({}, len(self.failed))],
+            "guard_resident_bytes": [({}, size) for size in _resident_bytes()],
+            "guard_capture_cpu_seconds": [
+                ({}, round(times.children_user + times.children_system, 3))
+            ],
+        }
 
     def end(self) -> None:
         """End what is being captured; what it has by now stays."""
-        for one in self.running:
-            self._kill(one)
+        for process, _, _ in self.running:
+            _kill(process)
         captures.tidy(self.args.output)
         self.messages.close()
         if self.args.openmetrics:
             # Numbers of a guard that is gone would be taken for those of now.
             Path(self.args.openmetrics).unlink(missing_ok=True)
+
+
+def _resident_bytes() -> list[int]:
+    """Memory of this process; empty where /proc is not there."""
+    try:
+        return [int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")]
+    except (OSError, ValueError, IndexError):
+        return []
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -14,15 +14,15 @@ Bounded: by time, and by :data:`MOST_BYTES` where a sample is larger than any th
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Table
 from mmscope.reports.rows import watch_rows
 from mmscope.reports.watch import watch_tables
-from mmscope.reports.watch.watch_tables import Sample
+from mmscope.reports.watch.samples import Sample
 
 MOST_BYTES = 24 << 20
 PAGE = 4096
@@ -49,43 +49,11 @@ OTHERS = {
 READ_ONLY = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}  # RECURSIVE
 
 
-class CgroupEvent(NamedTuple):
-    """What a cgroup's memory.events counted in a period."""
-
-    cgroup: str
-    name: str
-    delta: int
-
-
-class KernelMessage(NamedTuple):
-    """A record of the kernel's log that a trigger may be about."""
-
-    kind: str
-    text: str
-
-
-class Period:
-    """A sample and the one before it: all that a rate takes."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._samples = samples
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self._samples)
-
-    def time(self, sample: Sample) -> float:
-        return round(float(sample["mono"]), 3)
-
-
 class History:
-    """
-    Samples of the last *seconds*.
-
-    :ivar dropped: samples that went before their time, as memory had no room for them.
-    """
+    """Samples of the last *seconds*; fewer where memory has no room for them."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.dropped = seconds, 0
+        self.seconds = seconds
         self._before: dict[str, Any] = {}
         self._marked = float("-inf")
         # Every change is its own transaction: nothing is to be undone, and nothing is on disk.
@@ -110,10 +78,15 @@ class History:
     def add(
         self,
         sample: Sample,
-        events: Iterable[CgroupEvent] = (),
-        messages: Iterable[KernelMessage] = (),
+        events: Iterable[tuple[str, str, int]] = (),
+        messages: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Add a sample, what cgroups counted since the one before it, and what the kernel said."""
+        """
+        Add a sample.
+
+        :param events: what cgroups counted since the one before it: cgroup, name, difference.
+        :param messages: what the kernel logged since: kind, text.
+        """
         now = round(float(sample["mono"]), 3)
         self._forget(now)
         rows = self._rows(sample, now)
@@ -133,29 +106,23 @@ class History:
     def _rows(self, sample: Sample, now: float) -> dict[str, list[Any]]:
         """A sample as rows. A rate is taken from the last sample that had its counters."""
         before = self._before
+        pair = [(now, sample)]
+        if before:
+            pair.insert(0, (round(float(before["mono"]), 3), before))
         found = {}
         for table, rows in SERIES:
-            pair = Period([before, sample] if before else [sample])
             cells = self._cells[table.name]
             found[table.name] = [cells(row) for row in rows(pair) if row.time == now]
         kept = ("vmstat", "vmstat_at", "psi", "psi_at", "ksm", "ksm_at")
-        self._before = {"mono": sample["mono"]} | {
-            name: sample.get(name, before.get(name))
-            for name in kept
-            if name in sample or name in before
-        }
+        both = before | sample
+        self._before = {name: both[name] for name in ("mono", *kept) if name in both}
         return found
 
     def _insert(self, rows: dict[str, list[Any]]) -> None:
-        self._db.execute("begin")
-        try:
+        with self._db:
+            self._db.execute("begin")
             for name, those in rows.items():
                 self._db.executemany(self._inserts[name], those)
-            self._db.execute("commit")
-        except sqlite3.OperationalError:
-            if self._db.in_transaction:
-                self._db.execute("rollback")
-            raise
 
     def _forget(self, now: float) -> None:
         for name in self._inserts:
@@ -170,11 +137,10 @@ class History:
         middle = times[(len(times) + 1) // 2] if len(times) > 1 else float("inf")
         for name in self._inserts:
             self._db.execute(f"delete from {name} where time < ?", (middle,))
-        self.dropped += sum(time < middle for time in times)
 
     @property
     def now(self) -> float | None:
-        """When the last sample was taken."""
+        """Time of the last sample."""
         (found,) = self._db.execute("select max(time) from samples").fetchone()
         return None if found is None else float(found)
 

@@ -16,52 +16,13 @@ from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.reports.guard.captures import Incident, captures, write
 from mmscope.reports.guard.trigger import SEVERITIES
 
-STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif;
- background: Canvas; color: CanvasText }
-body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0;
- border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }
-a:focus-visible { outline: 2px solid; outline-offset: 1px }
-td:first-child { white-space: nowrap; font-variant-numeric: tabular-nums }
-td:nth-child(3) { overflow-wrap: anywhere }
-.critical { color: light-dark(#b3261e, #ff8a80); font-weight: 600 }
-.warning { color: light-dark(#7a4f00, #ffc35c); font-weight: 600 }
-@media (max-width: 45rem) {
- thead { display: none }
- tr { display: block; padding: .6rem 0;
-  border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }
- td { display: block; border: 0; padding: .1rem 0 }
- td:nth-child(2) { text-transform: capitalize }
- td:nth-child(3) { font-size: 1.1rem }
-}
-"""
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'sha256-{digest}'">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-<h1>{title}</h1>
-<p>{about}</p>
-<table>
-<thead><tr><th scope="col">When (UTC)<th scope="col">Severity<th scope="col">What
-<th scope="col">Captured<th scope="col">Open</tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-</main>
-</body>
-</html>
-"""
+TEMPLATES = Path(__file__).resolve().parent.parent.parent / "templates"
+LICENSE = "{# SPDX-License-Identifier: LGPL-2.1-or-later #}\n"
+# Not Jinja's, but Python's format.
+STYLE, PAGE = (
+    (TEMPLATES / f"incidents.{kind}").read_text("utf-8").removeprefix(LICENSE)
+    for kind in ("css", "html")
+)
 # Of STYLE, base64; a test holds it. hashlib would take 4 MiB of the resident, for OpenSSL.
 SHA256 = "JmkF26SiEJZGcn8KkBENoOROjVbLJ26QfQimEt9Pvgs="
 LINKS = (

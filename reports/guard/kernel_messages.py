@@ -11,7 +11,6 @@ import os
 import re
 
 from mmscope.drgn.text.kernel_log import LONGEST_RECORD, parse_kmsg
-from mmscope.reports.guard.history import KernelMessage
 
 # What the kernel prints; of what programs write to the device nothing is taken.
 KINDS = (
@@ -45,11 +44,12 @@ class KernelMessages:
             self.close()
             self.absent = f"{path}: {error.strerror}"
 
-    def new(self) -> list[KernelMessage]:
-        """What the kernel said since, as far as it is of a known kind."""
-        found: list[KernelMessage] = []
-        for _ in range(MOST_READS if self._file is not None else 0):
-            assert self._file is not None
+    def new(self) -> list[tuple[str, str]]:
+        """(kind, text) of what the kernel logged since, as far as it is of a known kind."""
+        found: list[tuple[str, str]] = []
+        if self._file is None:
+            return found
+        for _ in range(MOST_READS):
             try:
                 read = os.read(self._file, LONGEST_RECORD)
             except BrokenPipeError:
@@ -62,7 +62,7 @@ class KernelMessages:
                 continue
             kind = next((kind for kind, words in KINDS if words.search(record.text)), None)
             if kind and len(found) < MOST_KEPT:
-                found.append(KernelMessage(kind, record.text[:LONGEST_TEXT]))
+                found.append((kind, record.text[:LONGEST_TEXT]))
         return found
 
     def close(self) -> None:

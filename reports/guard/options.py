@@ -42,14 +42,13 @@ def add_command(command: Command) -> None:
         )
         return one
 
-    add_run(
-        action(
-            "run",
-            run_guard,
-            "watch until a signal ends it; SIGUSR1 captures",
-            "Watch until SIGTERM or Ctrl-C. SIGUSR1, or 'mmscope guard trigger', captures by hand.",
-        )
+    watch = action(
+        "run",
+        run_guard,
+        "watch until a signal ends it; SIGUSR1 captures",
+        "Watch until SIGTERM or Ctrl-C. SIGUSR1, or 'mmscope guard trigger', captures by hand.",
     )
+    add_run(watch)
     action("trigger", run_trigger, "have a running guard capture now", "Capture now, by hand.")
     crash = action(
         "crash",
@@ -87,15 +86,6 @@ def add_run(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--minutes", type=_number, default=15.0, metavar="N", help="minutes kept, default 15"
-    )
-    sub.add_argument(
-        "--cpu",
-        type=_number,
-        default=1.0,
-        metavar="PERCENT",
-        help="share of one CPU that it may take over an hour, captures included, default 1: where "
-        "a sample is dear, the interval grows; a capture that takes what is left ends with what it "
-        "has; after captures that took most of it, the next ones have the samples alone",
     )
     sub.add_argument(
         "--distance",
@@ -139,7 +129,7 @@ def add_run(sub: argparse.ArgumentParser) -> None:
 
 
 def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
-    """What a capture may take, and who is notified."""
+    """Options of what a capture may take, and who is notified."""
     sub.add_argument(
         "--limit",
         type=_number,
@@ -154,13 +144,6 @@ def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
         default=timeout,
         metavar="S",
         help=f"longest that a capture may take, default {timeout:g}; what it has by then is kept",
-    )
-    sub.add_argument(
-        "--memory",
-        type=_number,
-        default=1024.0,
-        metavar="MIB",
-        help="most memory that each command of a capture may have of its own, default 1024",
     )
     sub.add_argument(
         "--exec",

@@ -15,6 +15,7 @@ title, by Python's format. A file of the same name in another folder takes the p
 here; ``enabled = false`` switches it off.
 """
 
+import math
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -32,9 +33,15 @@ SEVERITIES = ("critical", "warning", "notice")
 LONGEST_TITLE = 300
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trigger:
-    """When to capture an incident, and what to call it."""
+    """
+    A rule: when to capture an incident, and what to call it.
+
+    :ivar due: when the query is asked next.
+    :ivar since: the query has returned a row since then.
+    :ivar failed: what is wrong with it.
+    """
 
     name: str
     title: str
@@ -45,14 +52,26 @@ class Trigger:
     every: float = 0.0
     record: str = ""
     enabled: bool = True
+    due: float = field(default=-math.inf, init=False)
+    since: float | None = field(default=None, init=False)
+    failed: str | None = field(default=None, init=False)
 
-
-@dataclass(frozen=True)
-class Fired:
-    """A trigger whose time has come, with its words filled in."""
-
-    trigger: Trigger
-    title: str
+    def fires(self, history: History) -> str | None:
+        """Ask the query; returns the title, filled in, if the trigger's time has come."""
+        now = history.now
+        if now is None or now < self.due:
+            return None
+        self.due, self.failed, title = now + self.every, None, None
+        try:
+            if (row := history.ask(self.sql)) is not None:
+                title = filled_in(self.title, row)
+        except ValueError as error:
+            self.failed = str(error)
+        if title is None:
+            self.since = None
+            return None
+        self.since = now if self.since is None else self.since
+        return title if now - self.since >= self.hold else None
 
 
 class _Plain(string.Formatter):
@@ -66,7 +85,7 @@ class _Plain(string.Formatter):
 
 def load(folders: Sequence[Path] = ()) -> list[Trigger]:
     """
-    The triggers of this folder and of others, those of the last one first.
+    Load the triggers of this folder and of others, the worst first.
 
     :raises UsageError: a file is not a trigger.
     """
@@ -76,8 +95,7 @@ def load(folders: Sequence[Path] = ()) -> list[Trigger]:
             raise UsageError(f"{folder}: is no folder; triggers are files in one, NAME.toml")
         files |= {path.stem: path for path in sorted(folder.glob("*.toml"))}
     found = [_read(path) for path in files.values()]
-    order = {name: number for number, name in enumerate(SEVERITIES)}
-    found.sort(key=lambda one: (order[one.severity], one.name))
+    found.sort(key=lambda one: (SEVERITIES.index(one.severity), one.name))
     return [trigger for trigger in found if trigger.enabled]
 
 
@@ -104,57 +122,9 @@ def _read(path: Path) -> Trigger:
     return trigger
 
 
-@dataclass
-class _State:
-    due: float = float("-inf")
-    since: float | None = None  # the query has returned a row since then
-    title: str = ""
-    failed: str | None = None
-
-
-@dataclass
-class Triggers:
-    """
-    The triggers and how far each of them is.
-
-    :ivar failed: what is wrong with one, by its name.
-    """
-
-    triggers: Sequence[Trigger]
-    _states: dict[str, _State] = field(default_factory=dict)
-
-    def evaluate(self, history: History) -> list[Fired]:
-        """Those whose time has come, the worst first."""
-        fired = []
-        now = history.now
-        for trigger in self.triggers if now is not None else ():
-            assert now is not None
-            state = self._states.setdefault(trigger.name, _State())
-            if now < state.due:
-                continue
-            state.due = now + trigger.every
-            try:
-                row = history.ask(trigger.sql)
-                state.failed = None
-                title = filled_in(trigger.title, row) if row is not None else ""
-            except ValueError as error:
-                row, state.failed = None, str(error)
-            if row is None:
-                state.since = None
-                continue
-            state.since = now if state.since is None else state.since
-            if now - state.since >= trigger.hold:
-                fired.append(Fired(trigger, title))
-        return fired
-
-    @property
-    def failed(self) -> dict[str, str]:
-        return {name: state.failed for name, state in self._states.items() if state.failed}
-
-
 def filled_in(title: str, row: Mapping[str, Any]) -> str:
     """
-    A title with the values of a row; what is in them may be anybody's text.
+    Fill in a title with the values of a row, which may be anybody's text.
 
     :raises ValueError: it asks for something that the row does not have.
     """

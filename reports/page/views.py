@@ -178,28 +178,26 @@ def differences(comparison: Comparison, environment: Environment) -> Iterator[Pi
     before, after = comparison.bundles
     page_size = display.plain_int(after.target.get("page_size"))
     one_size = before.target.get("total_pages") == after.target.get("total_pages")
-    for picture in DIFFERENCES:
-        if picture.same_size and not one_size:
+    for name, table, columns, compare, same_size in DIFFERENCES:
+        if same_size and not one_size:
             continue
-        rows = [_whole(bundle, picture.table, picture.columns) for bundle in comparison.bundles]
+        rows = [_whole(bundle, table, columns) for bundle in comparison.bundles]
         if not rows[0] or not rows[1]:
             continue
         # As of a section's picture: whatever comes of it costs it alone.
         html, why, fault = "", "", None
         try:
-            html = environment.get_template(f"difference_{picture.name}.html").render(
-                data=picture.draw(rows[0], rows[1], page_size), sides=comparison.relation.dates
+            html = environment.get_template(f"difference_{name}.html").render(
+                data=compare(rows[0], rows[1], page_size), sides=comparison.relation.dates
             )
         except Exception as error:
-            looked_at = (
-                (b, picture.table, r) for b, r in zip(comparison.bundles, rows, strict=True)
-            )
-            why, fault = why_missing(f"difference_{picture.name}", error, picture.table, looked_at)
+            looked_at = ((b, table, r) for b, r in zip(comparison.bundles, rows, strict=True))
+            why, fault = why_missing(f"difference_{name}", error, table, looked_at)
         if why or html.strip():
-            yield PictureView(picture.name, Markup(html), why, fault=fault)
+            yield PictureView(name, Markup(html), why, fault=fault)
 
 
-def _whole(bundle: Bundle, name: str, needed: frozenset[str]) -> list[dict[str, Any]]:
+def _whole(bundle: Bundle, name: str, needed: set[str]) -> list[dict[str, Any]]:
     """A table's rows; none of one that is damaged, too long, or lacks a column."""
     table = bundle.tables.get(name)
     if table is None or not needed <= {column.name for column in table.columns}:

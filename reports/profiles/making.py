@@ -114,7 +114,7 @@ def _fill(made: Making | Recorded, data: dict[str, Any]) -> None:
             setattr(made, name, data[name])
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _is(value: Any, kind: Any, least: int = 0) -> bool:
     """True if a value out of JSON is of a type, and its numbers are such that a table has."""
     inner, origin = typing.get_args(kind), typing.get_origin(kind)
     if origin is types.UnionType:
@@ -124,8 +124,12 @@ def _is(value: Any, kind: Any) -> bool:
     if origin is list:
         return isinstance(value, list) and all(_is(each, inner[0]) for each in value)
     if origin is dict:
-        return isinstance(value, dict) and all(_is(each, inner[1]) for each in value.values())
-    return isinstance(value, kind) and (not isinstance(value, int | float) or abs(value) < 1 << 63)
+        # A counter of /proc/vmstat may have sunk.
+        return isinstance(value, dict) and all(
+            _is(each, inner[1], -(1 << 63)) for each in value.values()
+        )
+    number = isinstance(value, int | float)
+    return isinstance(value, kind) and (not number or least <= value < 1 << 63)
 
 
 def now() -> str:

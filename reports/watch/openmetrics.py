@@ -15,32 +15,73 @@ written, whatever a host's files say.
 The counters themselves are exposed, not rates: who scrapes has periods of their own.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.leftovers import replaced
-from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure, ZoneSample
+from mmscope.reports.rows.watch_rows import ZoneLevel
+from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Sample
 
-Value = int | float
-Points = list[tuple[Mapping[str, object], Value]]
+Points = Sequence[tuple[Mapping[str, object], int | float]]  # labels, value
+Metrics = Mapping[str, Points]
 
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+SELDOM_READ = ("thp_free", "reserve")
+PLACE = ("node", "zone")
+ZONE = [c.name for c in columns(ZoneLevel)][1:]  # as a sample has it
+# Kind, unit, help; in the order in which they are written.
+DECLARED = {
+    "vm_events": ("counter", "", "Counters of /proc/vmstat, in their own units."),
+    "pressure_stall_seconds": (
+        *("counter", "seconds"),
+        "Time that tasks waited for memory (PSI): some of them, or all that could run (full).",
+    ),
+    "memory_bytes": ("gauge", "bytes", "Levels of /proc/meminfo."),
+    "thp_free_blocks": (
+        *("gauge", ""),
+        "Free memory in blocks of THP size and larger, in THP sizes, by migratetype; "
+        "as of the last reading.",
+    ),
+    "zone_free_bytes": (
+        *("gauge", "bytes"),
+        "Free memory of the zone, the HighAtomic reserve included.",
+    ),
+    "zone_managed_bytes": (
+        *("gauge", "bytes"),
+        "Memory that the page allocator has in the zone.",
+    ),
+    "zone_watermark_bytes": ("gauge", "bytes", "Watermarks of the zone, without the boost."),
+    "zone_highatomic_reserved_bytes": (
+        *("gauge", "bytes"),
+        "Memory in HighAtomic pageblocks of the zone.",
+    ),
+    "ksm_events": ("counter", "", "Counters of /sys/kernel/mm/ksm."),
+    "ksm_pages": ("gauge", "", "Levels of /sys/kernel/mm/ksm."),
+    "ksm_stable_nodes": ("gauge", "", "Levels of /sys/kernel/mm/ksm."),
+    "ksm_profit_bytes": (
+        *("gauge", "bytes"),
+        "Memory that KSM saves, less its own (general_profit).",
+    ),
+    "watch_sample_timestamp_seconds": ("gauge", "seconds", "When this sample was taken."),
+    "watch_samples": ("counter", "", "Samples taken."),
+    "watch_cpu_seconds": ("counter", "seconds", "CPU time that taking samples took."),
+    "watch_unread_sources": ("gauge", "", "Sources that could not be read."),
+    # Of mmscope guard itself.
+    "guard_fired": (
+        *("counter", ""),
+        "Samples in which a trigger's time had come, captured or not.",
+    ),
+    "guard_captures": ("counter", "", "Captures that were begun and have ended."),
+    "guard_captures_cut_short": ("counter", "", "Captures that ended before they were whole."),
+    "guard_last_capture_timestamp_seconds": ("gauge", "seconds", "When the last capture ended."),
+    "guard_failed_triggers": ("gauge", "", "Triggers whose query fails."),
+    "guard_resident_bytes": ("gauge", "bytes", "Memory of the resident."),
+    "guard_capture_cpu_seconds": ("counter", "seconds", "CPU time of captures that have ended."),
+}
 
 
-class Family(NamedTuple):
-    """A metric with its samples."""
-
-    name: str
-    kind: str
-    unit: str
-    help: str
-    points: Points
-
-
-def text(
-    sample: dict[str, Any], page_size: int, *, prometheus: bool, more: Iterable[Family] = ()
-) -> str:
+def text(sample: Sample, page_size: int, *, prometheus: bool, more: Metrics | None = None) -> str:
     """
     A sample as text.
 
@@ -49,9 +90,11 @@ def text(
     :param more: metrics that are not of the sample.
     """
     lines = []
-    for name, kind, unit, help, points in (*_families(sample, page_size), *more):
-        if not points:
+    metrics = {**_metrics(sample, page_size), **(more or {})}
+    for name, (kind, unit, help) in DECLARED.items():
+        if not (points := metrics.get(name)):
             continue
+        name = f"mmscope_{name}"
         of_samples = f"{name}_total" if kind == "counter" else name
         declared = of_samples if prometheus else name
         lines.append(f"# HELP {declared} {help}")
@@ -72,138 +115,68 @@ def _label(name: str, value: object) -> str:
     return f'{name}="{said.translate(ESCAPES)}"'
 
 
-def _by_name(values: Mapping[str, Value]) -> Points:
-    """Samples that differ in their label ``name``."""
-    return [({"name": name}, value) for name, value in values.items()]
-
-
-def _families(sample: dict[str, Any], page_size: int) -> Iterator[Family]:
+def _metrics(sample: Sample, page_size: int) -> Metrics:
     """The metrics of a sample."""
-    yield from _system(sample)
-    yield from _zones(sample, page_size)
-    yield from _ksm(sample.get("ksm", {}))
-    yield from _watch(sample)
+    ksm = sample.get("ksm", {})
+    zones = [dict(zip(ZONE, row, strict=True)) for row in sample.get("zones", ())]
+    reserve = {tuple(place): pages for *place, pages in sample.get("reserve", ())}
+    reserve |= {
+        tuple(zone[name] for name in PLACE): pages
+        for zone in zones
+        if (pages := zone["highatomic_reserved_pages"]) is not None
+    }
 
+    def named(values: Mapping[str, int], names: Iterable[str] | None = None) -> Points:
+        chosen = values if names is None else [name for name in names if name in values]
+        return [({"name": name}, values[name]) for name in chosen]
 
-def _system(sample: dict[str, Any]) -> Iterator[Family]:
-    """What is counted of the whole machine."""
-    yield Family(
-        *("mmscope_vm_events", "counter", ""),
-        "Counters of /proc/vmstat, in their own units.",
-        _by_name(sample.get("vmstat", {})),
-    )
-    yield Family(
-        *("mmscope_pressure_stall_seconds", "counter", "seconds"),
-        "Time that tasks waited for memory (PSI): some of them, or all that could run (full).",
-        [
-            ({"kind": kind}, Pressure(*row).total / 1e6)
-            for kind, row in sample.get("psi", {}).items()
+    def levels(unit: str) -> Points:
+        return named(ksm, [name for name, of in KSM_LEVELS.items() if of == unit])
+
+    def of_zones(columns: Mapping[str, dict[str, str]]) -> Points:
+        """Columns of the zones, each with labels beside the zone's."""
+        return [
+            ({name: zone[name] for name in PLACE} | labels, zone[column] * page_size)
+            for zone in zones
+            for column, labels in columns.items()
+        ]
+
+    return {
+        "vm_events": named(sample.get("vmstat", {})),
+        "pressure_stall_seconds": [
+            ({"kind": kind}, total / 1e6) for kind, (*_, total) in sample.get("psi", {}).items()
         ],
-    )
-    yield Family(
-        *("mmscope_memory_bytes", "gauge", "bytes"),
-        "Levels of /proc/meminfo.",
-        _by_name(sample.get("meminfo", {})),
-    )
-
-
-def _zones(sample: dict[str, Any], page_size: int) -> Iterator[Family]:
-    """What each zone has."""
-    zones = [ZoneSample(*row) for row in sample.get("zones", ())]
-    places = [({"node": zone.node, "zone": zone.zone}, zone) for zone in zones]
-    yield Family(
-        *("mmscope_thp_free_blocks", "gauge", ""),
-        "Free memory in blocks of THP size and larger, in THP sizes, by migratetype; "
-        "as of the last reading.",
-        [
+        "memory_bytes": named(sample.get("meminfo", {})),
+        "thp_free_blocks": [
             ({"node": node, "zone": zone, "migratetype": migratetype or "unknown"}, blocks)
             for node, zone, migratetype, blocks, _ in sample.get("thp_free", ())
         ],
-    )
-    yield Family(
-        *("mmscope_zone_free_bytes", "gauge", "bytes"),
-        "Free memory of the zone, the HighAtomic reserve included.",
-        [(place, zone.free * page_size) for place, zone in places],
-    )
-    yield Family(
-        *("mmscope_zone_managed_bytes", "gauge", "bytes"),
-        "Memory that the page allocator has in the zone.",
-        [(place, zone.managed * page_size) for place, zone in places],
-    )
-    yield Family(
-        *("mmscope_zone_watermark_bytes", "gauge", "bytes"),
-        "Watermarks of the zone, without the boost.",
-        [
-            ({**place, "watermark": name}, pages * page_size)
-            for place, zone in places
-            for name, pages in (("min", zone.min), ("low", zone.low), ("high", zone.high))
+        "zone_free_bytes": of_zones({"free_pages": {}}),
+        "zone_managed_bytes": of_zones({"managed_pages": {}}),
+        "zone_watermark_bytes": of_zones(
+            {f"wmark_{name}": {"watermark": name} for name in ("min", "low", "high")}
+        ),
+        "zone_highatomic_reserved_bytes": [
+            (dict(zip(PLACE, place, strict=True)), pages * page_size)
+            for place, pages in reserve.items()
         ],
-    )
-    reserve = {(node, zone): pages for node, zone, pages in sample.get("reserve", ())}
-    reserve |= {
-        (zone.node, zone.zone): zone.reserved_highatomic
-        for zone in zones
-        if zone.reserved_highatomic is not None
+        "ksm_events": named(ksm, KSM_EVENTS),
+        "ksm_pages": levels("pages"),
+        "ksm_stable_nodes": levels(""),
+        "ksm_profit_bytes": [({}, ksm["general_profit"])] if "general_profit" in ksm else [],
+        "watch_sample_timestamp_seconds": [({}, sample["wall"])],
+        "watch_samples": [({}, sample["number"])],
+        "watch_cpu_seconds": [({}, sample["cpu_total"])],
+        "watch_unread_sources": [({}, len(sample["unread"]))],
     }
-    yield Family(
-        *("mmscope_zone_highatomic_reserved_bytes", "gauge", "bytes"),
-        "Memory in HighAtomic pageblocks of the zone.",
-        [
-            ({"node": node, "zone": zone}, pages * page_size)
-            for (node, zone), pages in reserve.items()
-        ],
-    )
 
 
-def _ksm(ksm: Mapping[str, int]) -> Iterator[Family]:
-    """What /sys/kernel/mm/ksm has."""
-
-    def chosen(names: Iterable[str]) -> Points:
-        return _by_name({name: ksm[name] for name in names if name in ksm})
-
-    yield Family(
-        *("mmscope_ksm_events", "counter", ""),
-        "Counters of /sys/kernel/mm/ksm.",
-        chosen(KSM_EVENTS),
-    )
-    for unit, name in (("pages", "mmscope_ksm_pages"), ("", "mmscope_ksm_stable_nodes")):
-        yield Family(
-            *(name, "gauge", ""),
-            "Levels of /sys/kernel/mm/ksm.",
-            chosen(level for level, of in KSM_LEVELS.items() if of == unit),
-        )
-    yield Family(
-        *("mmscope_ksm_profit_bytes", "gauge", "bytes"),
-        "Memory that KSM saves, less its own (general_profit).",
-        [({}, ksm["general_profit"])] if "general_profit" in ksm else [],
-    )
+def with_last(shown: Sample, sample: Sample) -> Sample:
+    """A sample, with what is not read each time as it was when it last was."""
+    return {name: shown[name] for name in SELDOM_READ if name in shown} | sample
 
 
-def _watch(sample: dict[str, Any]) -> Iterator[Family]:
-    """The sample itself, and what taking samples costs."""
-    yield Family(
-        *("mmscope_watch_sample_timestamp_seconds", "gauge", "seconds"),
-        "When this sample was taken.",
-        [({}, sample["wall"])],
-    )
-    yield Family(
-        *("mmscope_watch_samples", "counter", ""),
-        "Samples taken.",
-        [({}, sample["number"])],
-    )
-    yield Family(
-        *("mmscope_watch_cpu_seconds", "counter", "seconds"),
-        "CPU time that taking samples took.",
-        [({}, sample["cpu_total"])],
-    )
-    yield Family(
-        *("mmscope_watch_unread_sources", "gauge", ""),
-        "Sources that could not be read.",
-        [({}, len(sample["unread"]))],
-    )
-
-
-def expose(path: Path, sample: dict[str, Any], page_size: int, more: Iterable[Family] = ()) -> None:
+def expose(path: Path, sample: Sample, page_size: int, more: Metrics | None = None) -> None:
     """
     Write a sample so that its name always holds a whole one, readable by anybody.
 

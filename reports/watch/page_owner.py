@@ -5,18 +5,28 @@ page_owner's text as the tables of a bundle, and as lines on a terminal.
 ``mmscope page-owner`` reads files, ``mmscope watch`` takes them; both end here.
 """
 
-from collections.abc import Callable
-from typing import IO, Any, NamedTuple
+import argparse
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.amounts import aligned, percent, share, size
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows
+from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
 from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept
 from mmscope.drgn.text.stack_text import folded
+from mmscope.reports.bundle.description import Cell, SectionResult
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
+from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.findings.findings_said import print_findings
 
 SECTION = "page_owner"
 TOP = 20
+OTHERS = "(others, beyond the limit of what is kept)"
+OTHER_TASKS = "(other tasks, beyond the limit of what is kept)"
 
 
 def text(data: bytes | None) -> str | None:
@@ -24,37 +34,23 @@ def text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
-class Stack:
-    """What is known of one stack of the last snapshot. Its names are looked at when asked for."""
-
-    __slots__ = ("allocations", "handle", "note", "pages", "printed")
-
-    def __init__(self, handle: int, pages: int, series: Series) -> None:
-        self.handle, self.pages = handle, pages
-        self.allocations = series.allocations.get(handle)
-        self.printed = series.stacks.get(handle)
-        self.note = series.notes.get(handle)
-
-    @property
-    def stack(self) -> str | None:
-        """``root;…;leaf``; None if it is not known."""
-        return folded(self.printed) if self.printed else None
-
-    def row(self) -> tuple[Any, ...]:
-        """As :class:`page_owner.PageOwnerStack`."""
-        stack = self.stack
-        owner, module = owner_frame(stack) if stack else (None, None)
-        return self.handle, self.pages, self.allocations, owner, module, stack, self.note
+def stacks_of(series: Series) -> list[tuple[int, int]]:
+    """(handle, pages in the last snapshot) of every stack of any snapshot, most first."""
+    found = [(handle, max(runs[-1], 0)) for handle, runs in series.history.items()]
+    return sorted(found, key=lambda stack: (-stack[1], stack[0]))
 
 
-def stacks_of(series: Series) -> list[Stack]:
-    """Every stack of any snapshot with its pages in the last one, most first."""
-    found = [Stack(handle, max(runs[-1], 0), series) for handle, runs in series.history.items()]
-    return sorted(found, key=lambda stack: (-stack.pages, stack.handle))
+def stack_row(series: Series, handle: int, pages: int) -> tuple[Any, ...]:
+    """A stack as a row of :class:`page_owner.PageOwnerStack`."""
+    printed = series.stacks.get(handle)
+    stack = folded(printed) if printed else None
+    owner, module = owner_frame(stack) if stack else (None, None)
+    allocations, note = series.allocations.get(handle), series.notes.get(handle)
+    return handle, pages, allocations, owner, module, stack, note
 
 
 def growth_of(series: Series) -> list[Growth]:
-    """How the stacks developed, those that gained most first; empty where that is unknown."""
+    """Growth of the stacks, those that gained most first; empty where that is unknown."""
     if not series.growth_known:
         return []
     return sorted(growth_rows(series), key=lambda row: (-row.gained, row.handle))
@@ -93,80 +89,221 @@ def notes_of(series: Series) -> tuple[list[str], list[str]]:
 
 
 def print_top(
-    stacks: list[Stack],
+    series: Series,
+    stacks: list[tuple[int, int]],
     growth: list[Growth],
     page_size: int,
     *,
     top: int = TOP,
-    file: IO[str] | None = None,
 ) -> None:
     """The stacks with most pages, and those that grew most: a line each."""
-    pages = sum(stack.pages for stack in stacks)
-    print(f"{pages:,} pages {size(pages * page_size)} by {len(stacks):,} stacks", file=file)
+    whole = sum(pages for _, pages in stacks)
+    print(f"{whole:,} pages {size(whole * page_size)} by {len(stacks):,} stacks")
     held = [
-        (
-            f"{stack.pages:,}",
-            size(stack.pages * page_size),
-            share(stack.pages, pages),
-            _name(stack),
-        )
-        for stack in stacks[:top]
-        if stack.pages
+        (f"{pages:,}", size(pages * page_size), share(pages, whole), _name(series, handle))
+        for handle, pages in stacks[:top]
+        if pages
     ]
-    print(*aligned(("pages", "size", "share", "owner"), held), sep="\n", file=file)
-    by_handle = {stack.handle: stack for stack in stacks}
+    print(*aligned(("pages", "size", "share", "owner"), held), sep="\n")
     grown = [
         (
             f"{row.gained:,}",
             size(row.gained * page_size),
             "-" if row.slope is None else f"{row.slope:,.3f}",
             percent(row.steadiness),
-            _name(by_handle[row.handle]),
+            _name(series, row.handle),
         )
         for row in [row for row in growth if row.gained > 0][:top]
     ]
     if grown:
         heads = ("gained", "size", "pages/s", "steady", "owner")
-        print("", *aligned(heads, grown), sep="\n", file=file)
+        print("", *aligned(heads, grown), sep="\n")
 
 
-def _name(stack: Stack) -> str:
-    """Who a stack is, in a line: its owner frame, the one that called it, its module."""
-    printed = stack.stack
-    if printed is None:
-        return visible(f"handle {stack.handle}: {stack.note}")
-    owner, module = owner_frame(printed)
-    names = [frame.partition(" [")[0] for frame in printed.split(";")]
+def _name(series: Series, handle: int) -> str:
+    """Name a stack in a line: its owner frame, the one that called it, its module."""
+    *_, owner, module, stack, note = stack_row(series, handle, 0)
+    if stack is None:
+        return visible(f"handle {handle}: {note}")
+    names = [frame.partition(" [")[0] for frame in stack.split(";")]
     at = len(names) - 1 - names[::-1].index(owner)
     caller = f" < {names[at - 1]}" if at else ""
     module = f" [{module}]" if module else ""
-    note = f" ({stack.note})" if stack.note else ""
+    note = f" ({note})" if note else ""
     return visible(f"{owner}{module}{caller}{note}")
+
+
+def write_bundle(args: argparse.Namespace, read: Callable[[], Series], page_size: int) -> int:
+    """Write the bundle, print what stands out, and say what is missing; returns the exit code."""
+    # Refuses what is in the way before the work.
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
+        begin = time.monotonic()
+        series = read()
+        section, stacks, growth = write_tables(
+            writer, series, page_size, seconds=time.monotonic() - begin
+        )
+        captured = None
+        if series.absolute:
+            moment = datetime.datetime.fromtimestamp(int(series.absolute[-1]), datetime.UTC)
+            captured = moment.isoformat()
+        described: dict[str, Cell] = {
+            "kind": "files",
+            "release": None,
+            "architecture": None,
+            "page_size": page_size,
+            "hostname": None,
+            "captured_at": captured,
+            "uptime_seconds": None,
+            "total_pages": args.total_pages,
+            "online_cpus": None,
+            "source": ", ".join(dict.fromkeys(s.source for s in series.snapshots[:3])),
+        }
+        if not args.page_size:
+            assumed = f"page size {page_size} assumed, as of this machine"
+            message = "; ".join(filter(None, (section.message, assumed)))
+            section = dataclasses.replace(section, message=message)
+        writer.finish(described, [section])
+    print_top(series, stacks, growth, page_size, top=args.top)
+    print_findings(args.output, (SECTION,))
+    if section.status != "ok":
+        say(f"{section.section}: {section.status}: {section.message}")
+    return DONE if section.status == "ok" else INCOMPLETE
+
+
+def write_tables(
+    writer: Writer, series: Series, page_size: int | None, *, seconds: float
+) -> tuple[SectionResult, list[tuple[int, int]], list[Growth]]:
+    """Write everything about page_owner; returns the section, the stacks and their growth."""
+    # The probe's file, which has drgn: taking samples does without.
+    from mmscope.drgn.owners import page_owner as rows
+
+    begin = time.monotonic()
+    stacks, growth = stacks_of(series), growth_of(series)
+
+    def held() -> Iterator[tuple[Any, ...]]:
+        return (stack_row(series, *stack) for stack in stacks)
+
+    tables: list[tuple[str, str, type, Iterable[tuple[Any, ...]]]] = [
+        ("page_owner_stacks", "Pages by allocation stack", rows.PageOwnerStack, held())
+    ]
+    if series.growth_known:
+        title = "Growth by allocation stack"
+        tables.append(("page_owner_growth", title, rows.PageOwnerGrowth, growth))
+    if len(series.snapshots) > 1:
+        title = "Pages by allocation stack over time"
+        tables.append(("page_owner_series", title, rows.PageOwnerPoint, point_rows(series)))
+    made = snapshot_rows(series)
+    tables.append(("page_owner_snapshots", "Snapshots", rows.PageOwnerSnapshot, made))
+    if series.tally is not None:
+        tables += breakdowns(series.tally)
+    written = sum(writer.table(*table, section=SECTION) for table in tables)
+    unit = page_size or 1
+    writer.folded(
+        "page_owner",
+        "Allocation stacks, width in " + ("bytes" if page_size else "pages"),
+        ((stack, pages * unit) for _, pages, _, _, _, stack, _ in held() if stack and pages),
+        unit="bytes" if page_size else "pages",
+        section=SECTION,
+    )
+    notes, remarks = notes_of(series)
+    spent = round(seconds + time.monotonic() - begin, 3)
+    message = "; ".join(notes + remarks) or None
+    status = "partial" if notes else "ok"
+    return SectionResult(SECTION, status, spent, written, 0, message), stacks, growth
+
+
+def snapshot_rows(series: Series) -> Iterator[tuple[Any, ...]]:
+    """Rows of :class:`page_owner.PageOwnerSnapshot`."""
+    for position, snapshot in enumerate(series.snapshots):
+        at = None
+        if series.absolute:
+            moment = datetime.datetime.fromtimestamp(series.absolute[position], datetime.UTC)
+            at = moment.isoformat(timespec="milliseconds")
+        yield (
+            series.times[position],
+            at,
+            snapshot.source,
+            snapshot.kind,
+            snapshot.stacks,
+            snapshot.pages,
+            snapshot.skipped,
+            snapshot.truncated,
+            series.ordered_by,
+        )
+
+
+def _most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
+    def by_pages(item: tuple[Any, list[int]]) -> tuple[Any, ...]:
+        key, (pages, _) = item
+        # As many of several: by what they are, None first; of the rest, last.
+        return -pages, key is None, [(value is not None, value) for value in key or ()]
+
+    return sorted(counted.items(), key=by_pages)
+
+
+def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, list[tuple[Any, ...]]]]:
+    """(name, title, row type, rows) of what only ``page_owner`` has."""
+    from mmscope.drgn.owners import page_owner as rows
+
+    def task(key: tuple[int, int, bytes]) -> tuple[Any, ...]:
+        pid, tgid, comm = key
+        return pid, tgid, text(comm)
+
+    def texts(key: tuple[bytes, ...]) -> tuple[Any, ...]:
+        return tuple(map(text, key))
+
+    # Name and title, row type, what was counted, its key as cells, and the cells of all others.
+    tables: tuple[tuple[str, str, type, Any, Callable[[Any], tuple[Any, ...]], Any], ...] = (
+        (
+            *("page_owner_tasks", "Pages by task", rows.PageOwnerTask, tally["tasks"]),
+            task,
+            (None, None, OTHER_TASKS),
+        ),
+        (
+            *("page_owner_orders", "Pages by order", rows.PageOwnerOrder, tally["orders"]),
+            lambda order: (order,),
+            (),
+        ),
+        (
+            *("page_owner_gfp", "Pages by gfp mask", rows.PageOwnerGfp, tally["gfp"]),
+            texts,
+            (OTHERS, ""),
+        ),
+        (
+            *("page_owner_migratetypes", "Pages by migratetype, and their pageblock's"),
+            *(rows.PageOwnerMigratetype, tally["migratetypes"]),
+            texts,
+            (OTHERS, OTHERS),
+        ),
+        (
+            *("page_owner_memcgs", "Pages by memory cgroup", rows.PageOwnerMemcg, tally["memcgs"]),
+            lambda key: (text(key[0]), *key[1:]),
+            (OTHERS, False, False, False),
+        ),
+        (
+            *("page_owner_migrations", "Pages migrated since"),
+            *(rows.PageOwnerMigration, tally["migrated"]),
+            lambda key: (text(key),),
+            (OTHERS,),
+        ),
+    )
+    for name, title, row_type, counted, cells, others in tables:
+        if name == "page_owner_tasks" and "pid" not in tally["members"]:
+            continue
+        by_order = name == "page_owner_orders"
+        ordered = sorted(counted.items()) if by_order else _most_first(counted)
+        made = [(*(others if key is None else cells(key)), *row) for key, row in ordered]
+        yield name, title, row_type, made
 
 
 # Selecting, as the kernel's tools/mm/page_owner_sort.c does
 
 
-class Counted(NamedTuple):
-    """What the selection's keys have in common."""
-
-    pages: int
-    allocations: int
-    first_ts: int | None
-    last_ts: int | None
-
-
-class Culled(NamedTuple):
-    """Values of the selection's keys, and what has them."""
-
-    cells: list[Any]
-    counted: Counted
-
-
-SORTS: dict[str, Callable[[Counted], int]] = {
-    "pages": lambda counted: -counted.pages,
-    "times": lambda counted: -counted.allocations,
-    "ts": lambda counted: counted.first_ts or 0,
+COUNTED = ("pages", "allocations", "first_ts", "last_ts")
+SORTS: dict[str, Callable[[int, int, int | None, int | None], int]] = {
+    "pages": lambda pages, times, first, last: -pages,
+    "times": lambda pages, times, first, last: -times,
+    "ts": lambda pages, times, first, last: first or 0,
 }
 
 
@@ -174,15 +311,15 @@ def culled_rows(
     tally: Tally, selection: Selection, sort: str, top: int
 ) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]], int]:
     """
-    What was counted by the selection's keys: (columns with their types, rows, how many more).
+    Count by the selection's keys: (columns with their types, rows, how many more).
 
     :param sort: pages, times, ts, or one of the keys.
     """
     # Names, even if they are numbers: no thousands separators.
     described = [(name, "string") for name in selection.cull]
-    described += [(name, "integer") for name in Counted._fields]
-    found: list[Culled] = []
-    for key, row in tally["culled"].items():
+    described += [(name, "integer") for name in COUNTED]
+    found: list[tuple[list[Any], list[Any]]] = []
+    for key, counted in tally["culled"].items():
         cells: list[Any] = []
         for name, value in zip(selection.cull, key or [None] * len(selection.cull), strict=True):
             if isinstance(value, bytes):
@@ -190,11 +327,11 @@ def culled_rows(
             elif name == "stack" and value is not None:
                 value = f"handle {value}"
             cells.append(value)
-        found.append(Culled(cells, Counted(*row)))
+        found.append((cells, [*counted]))
     if sort in SORTS:
-        found.sort(key=lambda culled: SORTS[sort](culled.counted))
+        found.sort(key=lambda culled: SORTS[sort](*culled[1]))
     else:
         at = selection.cull.index(sort)
-        found.sort(key=lambda culled: (culled.cells[at] is None, culled.cells[at]))
+        found.sort(key=lambda culled: (culled[0][at] is None, culled[0][at]))
     rows = [(*cells, *counted) for cells, counted in found[:top]]
     return described, rows, max(len(found) - top, 0)

@@ -2,7 +2,7 @@
 """
 Samples on disk, as they are taken, in no more room than they may have.
 
-A line of JSON each, behind a line about the host. What is written is on disk before the next sample
+A line of JSON each, after a line about the host. What is written is on disk before the next sample
 is due, so that a machine that dies takes none with it. When the room is used up every other sample
 goes, the first never; the copies of page_owner's counts go with their samples.
 

@@ -20,7 +20,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
@@ -36,30 +36,6 @@ from mmscope.drgn.text.proc_text import (
 Sample = dict[str, Any]
 
 
-class Pressure(NamedTuple):
-    """A line of /proc/pressure/memory, as a sample has it: averages in per cent, the sum in µs."""
-
-    avg10: float
-    avg60: float
-    avg300: float
-    total: int
-
-
-class ZoneSample(NamedTuple):
-    """A zone of /proc/zoneinfo, as a sample has it, in pages."""
-
-    node: int
-    zone: str
-    managed: int
-    free: int
-    min: int
-    low: int
-    high: int
-    boost: int | None
-    reserved_highatomic: int | None
-    free_highatomic: int | None
-
-
 PAGETYPEINFO_SHARE = 0.01
 # Of /proc/meminfo: levels that show who holds the memory.
 MEMINFO = (
@@ -68,6 +44,9 @@ MEMINFO = (
     *("VmallocUsed", "Percpu", "Dirty", "Writeback", "AnonHugePages", "ShmemHugePages"),
     *("FileHugePages", "Hugetlb", "SwapTotal", "SwapFree", "Zswap", "Zswapped", "Unaccepted"),
 )
+# Of each zone in /proc/zoneinfo, in pages, as table zone_series has them; and of newer kernels.
+ZONE = ("managed", "free", "min", "low", "high")
+NEWER = ("boost", "reserved_highatomic", "free_highatomic")
 # /sys/kernel/mm/ksm: what is counted since boot, and what is a level, with its unit.
 KSM_EVENTS = ("full_scans", "pages_scanned", "pages_skipped")
 KSM_LEVELS = {
@@ -80,6 +59,10 @@ KSM_LEVELS = {
     "stable_node_dups": "",
     "general_profit": "bytes",
 }
+AVERAGE = r"(\d{1,3}\.\d\d)"
+PRESSURE = re.compile(
+    rf"(some|full) avg10={AVERAGE} avg60={AVERAGE} avg300={AVERAGE} total=(\d{{1,19}})", re.ASCII
+)
 WHAT_HELPS = {
     "pressure": "CONFIG_PSI; boot with psi=1 where it is off by default",
     "ksm": "CONFIG_KSM",
@@ -126,15 +109,16 @@ class Sampler:
             "late": round(late, 6),
             "unread": {},
         }
-        sources: tuple[tuple[str, Callable[[Sample], None]], ...] = (
-            ("vmstat", self._vmstat),
-            ("pressure", self._pressure),
-            ("meminfo", self._meminfo),
-            ("zoneinfo", self._zoneinfo),
-            ("ksm", self._ksm),
-            *(() if trial else (("pagetypeinfo", self._free_blocks),)),
-        )
-        for name, read in sources:
+        sources: dict[str, Callable[[Sample], None]] = {
+            "vmstat": self._vmstat,
+            "pressure": self._pressure,
+            "meminfo": self._meminfo,
+            "zoneinfo": self._zoneinfo,
+            "ksm": self._ksm,
+        }
+        if not trial:
+            sources["pagetypeinfo"] = self._free_blocks
+        for name, read in sources.items():
             try:
                 read(sample)
             except (OSError, ValueError) as error:
@@ -144,12 +128,12 @@ class Sampler:
         return sample
 
     def _reason(self, name: str, error: OSError | ValueError) -> str:
-        if not isinstance(error, OSError):
-            return str(error)
         if isinstance(error, PermissionError):
             return f"{error.filename}: only root may read it"
-        helps = f" ({WHAT_HELPS[name]})" if name in WHAT_HELPS else ""
-        return f"{error.filename}: {error.strerror}{helps}"
+        if isinstance(error, OSError):
+            helps = f" ({WHAT_HELPS[name]})" if name in WHAT_HELPS else ""
+            return f"{error.filename}: {error.strerror}{helps}"
+        return str(error)
 
     def _text(self, path: str) -> str:
         full = os.path.join(self.root, path)
@@ -175,25 +159,15 @@ class Sampler:
 
     def _zoneinfo(self, sample: Sample) -> None:
         # The per-CPU part, most of the file on a large machine, is of no use here.
-        text = re.sub(
-            r"\n  pagesets\n.*?\n(?=  node_unreclaimable:)",
-            "\n",
-            self._text("proc/zoneinfo"),
-            flags=re.DOTALL,
-        )
+        pagesets = r"\n  pagesets\n.*?\n(?=  node_unreclaimable:)"
+        text = re.sub(pagesets, "\n", self._text("proc/zoneinfo"), flags=re.DOTALL)
         sample["zones"] = [
-            ZoneSample(
+            [
                 zone.node,
                 zone.zone,
-                managed=zone.fields["managed"],
-                free=zone.fields["free"],
-                min=zone.fields["min"],
-                low=zone.fields["low"],
-                high=zone.fields["high"],
-                boost=zone.fields.get("boost"),
-                reserved_highatomic=zone.fields.get("reserved_highatomic"),
-                free_highatomic=zone.fields.get("free_highatomic"),
-            )
+                *map(zone.fields.__getitem__, ZONE),
+                *map(zone.fields.get, NEWER),
+            ]
             for zone in parse_zoneinfo(text)
             if zone.fields["present"]
         ]
@@ -273,16 +247,11 @@ def parse_pressure(text: str) -> dict[str, list[float]]:
     """
     found: dict[str, list[float]] = {}
     for line in whole_lines(text, "/proc/pressure/memory"):
-        match = re.fullmatch(
-            r"(some|full) avg10=(\d{1,3}\.\d\d) avg60=(\d{1,3}\.\d\d) avg300=(\d{1,3}\.\d\d)"
-            r" total=(\d{1,19})",
-            line,
-            re.ASCII,
-        )
-        if not match or match.group(1) in found:
+        match = PRESSURE.fullmatch(line)
+        if not match or match[1] in found:
             raise ValueError(f"not /proc/pressure/memory: {line[:60]!r}")
         *averages, total = match.groups()[1:]
-        found[match.group(1)] = [*map(float, averages), int(total)]
+        found[match[1]] = [*map(float, averages), int(total)]
     if "some" not in found:
         raise ValueError("not /proc/pressure/memory: it has no line 'some'")
     return found
@@ -297,10 +266,10 @@ def parse_meminfo(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in whole_lines(text, "/proc/meminfo"):
         match = re.fullmatch(r"([\w()]+): +(\d{1,18})( kB)?", line, re.ASCII)
-        if not match or match.group(1) in found:
+        if not match or match[1] in found:
             raise ValueError(f"not /proc/meminfo: {line[:60]!r} is not a level, or is there twice")
-        if match.group(1) in MEMINFO:
-            found[match.group(1)] = int(match.group(2)) << 10
+        if match[1] in MEMINFO:
+            found[match[1]] = int(match[2]) << 10
     if "MemTotal" not in found or "MemFree" not in found:
         raise ValueError("not /proc/meminfo: it has no MemTotal and MemFree")
     return found
@@ -308,7 +277,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 def _number(text: str) -> int:
     """
-    What a file of KSM holds; general_profit may be below zero.
+    The number in a file of KSM; general_profit may be below zero.
 
     :raises ValueError: it is not a number.
     """

@@ -9,6 +9,7 @@ and ``--recover`` makes a bundle of it.
 """
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -17,21 +18,23 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from mmscope.drgn.tables import display
+from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.page_owner_text import MAX_BYTES, read_counts, read_show_stacks_handles
 from mmscope.drgn.text.plain_file import read_plain
 from mmscope.drgn.text.text_source import Source, TextError
+from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder
-from mmscope.reports.bundle.outcome import UsageError, say
+from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.watch.openmetrics import expose
+from mmscope.reports.findings.findings_said import print_findings
+from mmscope.reports.watch import page_owner, watch_tables
+from mmscope.reports.watch.openmetrics import expose, with_last
 from mmscope.reports.watch.sample_log import NAME, SampleLog, lock
 from mmscope.reports.watch.samples import Sampler, host_target, thp_order
-from mmscope.reports.watch.watch_bundle import finish
 
 STACKS_FOLDER = "page_owner_stacks"
-# Read less often than the rest.
-KEPT = ("thp_free", "reserve")
 # A copy of page_owner's counts that is a larger part of the limit leaves no room for a series.
 COPY_SHARE = 1 / 8
 
@@ -58,8 +61,62 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
+def finish(args: argparse.Namespace, folder: Path) -> int:
+    """
+    Make the bundle, print what stands out, and say what is missing; returns the exit code.
+
+    :raises TextError: the samples cannot be read.
+    """
+    begin = time.monotonic()
+    with Writer(args.output, replace=args.force, mode=args.mode) as writer:
+        try:
+            log = watch_tables.open_log(folder / NAME)
+            target, why = watch_tables.target(log), log.header["page_owner"]
+            size = target["page_size"]
+            if not isinstance(size, int) or size <= 0 or not isinstance(why, str | None):
+                raise ValueError(f"page_size {size!r}, page_owner {why!r}")
+            rows, cost = watch_tables.write_tables(writer, log)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, TextError):
+                raise
+            raise TextError(f"{folder / NAME}: damaged: {display.cut(repr(error), 200)}") from error
+        sections = [watch_tables.section(log, rows, cost, time.monotonic() - begin)]
+        found = sorted(folder.glob("show_[hs]*.[0-9]*"))
+        copies = [str(path) for path in found if path.is_file()]
+        resolvers = [str(path) for path in folder.glob("show_stacks_handles") if path.is_file()]
+        # What is wrong with the copies takes nothing from the samples.
+        try:
+            series = read_series(copies, resolvers) if copies else None
+        except (OSError, TextError) as error:
+            series, why = None, str(error)
+        if series is not None:
+            fared, stacks, growth = page_owner.write_tables(
+                writer, series, size, seconds=time.monotonic() - begin
+            )
+            if len(copies) < len(found):
+                others = f"{len(found) - len(copies)} of {len(found)} copies are not plain files"
+                words = "; ".join(filter(None, (fared.message, others)))
+                fared = dataclasses.replace(fared, status="partial", message=words)
+            sections.append(fared)
+        else:
+            status = "failed" if found else "absent"
+            why = why or "its copies are not plain files" if found else why
+            sections.append(SectionResult(page_owner.SECTION, status, 0.0, 0, 0, why))
+        writer.finish(target, sections)
+    for line in watch_tables.summary(log, cost):
+        print(line)
+    if series is not None:
+        print()
+        page_owner.print_top(series, stacks, growth, size)
+    print_findings(args.output, [s.section for s in sections if s.status != "absent"])
+    missing = [s for s in sections if s.status not in ("ok", "absent")]
+    for section in missing:
+        say(f"{section.section}: {section.status}: {section.message}")
+    return INCOMPLETE if missing else DONE
+
+
 def recover_command(bundle: Path) -> str:
-    """What makes a bundle of samples that are left."""
+    """The command that makes a bundle of samples that are left."""
     return f"mmscope watch --recover -o {quote(str(bundle))}"
 
 
@@ -138,8 +195,7 @@ def _sample(
             row |= {"number": number, "cpu_total": round(time.process_time() - cpu, 6)}
             log.add(row, copy)
             if args.openmetrics:
-                # What is not read each time is as it was when it last was.
-                shown = {name: shown[name] for name in KEPT if name in shown} | row
+                shown = with_last(shown, row)
                 try:
                     expose(Path(args.openmetrics), shown, page_size)
                     failed = False
@@ -160,7 +216,7 @@ def _sample(
                 print(f"\r{words}\x1b[K", end="\r", file=sys.stderr)
             # What was missed is not made up for in a rush.
             due = max(due + interval, time.monotonic())
-            if _told_to_stop(signals, due):
+            if _ended_by_signal(signals, due):
                 return
     finally:
         if sys.stderr.isatty():
@@ -168,7 +224,7 @@ def _sample(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _told_to_stop(signals: set[signal.Signals], due: float) -> bool:
+def _ended_by_signal(signals: set[signal.Signals], due: float) -> bool:
     """Wait until it is time, or a signal comes."""
     while True:
         left = due - time.monotonic()

@@ -2,7 +2,7 @@
 """
 The log of ``mmscope watch`` as tables: counters as rates, levels as they were, events.
 
-The log is a line of JSON a sample, behind a line about the host. It is read once for each table, so
+The log is a line of JSON a sample, after a line about the host. It is read once for each table, so
 that memory does not grow with it. A rate is a difference of one counter over the time between its
 two readings, by the monotonic clock; the first sample has none. A counter that went back gives no
 rate, and is named.
@@ -11,10 +11,11 @@ rate, and is named.
 import dataclasses
 import datetime
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mmscope.drgn.tables.amounts import percent
 from mmscope.drgn.tables.display import plural
@@ -36,7 +37,7 @@ from mmscope.reports.rows.watch_rows import (
     ZoneLevel,
 )
 from mmscope.reports.watch.sample_log import FORMAT
-from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Pressure
+from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Sample
 
 SECTION = "watch"
 CLOCK_STEP = 1.0  # seconds; less is NTP's, or the time between two clocks
@@ -52,13 +53,13 @@ EVENTS = {
 }
 ALLOCSTALL = "allocation had to reclaim itself"
 
-Sample = dict[str, Any]
+Samples = Iterable[tuple[float, Sample]]  # each with its time, as rows have it
 
 
 @dataclass
 class Log:
     """
-    What a watch left on disk.
+    The log that a watch left on disk.
 
     :ivar header: about the host and what was asked for.
     :ivar damaged: lines that are not valid.
@@ -74,36 +75,27 @@ class Log:
     cut: bool = False
     thinned: float | None = None  # the interval from there on
     ended: int | None = None  # samples after which the limit was reached
-    unread: dict[str, tuple[str, int]] = field(default_factory=dict)  # by source: (why, how often)
-    went_back: dict[str, int] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)  # by source: why, the last time
+    times_unread: Counter[str] = field(default_factory=Counter)
+    went_back: set[str] = field(default_factory=set)  # counters
     clock_steps: int = 0
     asleep: float = 0.0
     put_off: int = 0
     walks_pages: bool = False
-    pagetypeinfo: tuple[int, float] = (0, 0.0)  # readings, CPU seconds
+    pagetypeinfo: int = 0  # readings, and their CPU seconds
+    pagetypeinfo_seconds: float = 0.0
     moved: set[str] = field(default_factory=set)  # levels that were not 0 throughout
 
-    def __iter__(self) -> Iterator[Sample]:
-        return (line for line in _lines(self.path) if _is_sample(line))
-
-    def time(self, sample: Sample) -> float:
-        """Seconds since the first sample."""
-        return round(float(sample["mono"] - self.first["mono"]), 3)
+    def __iter__(self) -> Iterator[tuple[float, Sample]]:
+        """Every sample, with the seconds since the first."""
+        for line in _lines(self.path):
+            if _is_sample(line):
+                yield round(float(line["mono"] - self.first["mono"]), 3), line
 
     @property
     def seconds(self) -> float:
         """From the first sample to the last."""
         return float(self.last["mono"] - self.first["mono"])
-
-
-class Samples(Protocol):
-    """Samples, in the order of time: a log, or a list."""
-
-    def __iter__(self) -> Iterator[Sample]: ...
-
-    def time(self, sample: Sample) -> float:
-        """Of a sample, as rows have it."""
-        ...
 
 
 NUMBERS = ("wall", "mono", "boot", "late", "read", "cpu", "number", "cpu_total")
@@ -120,7 +112,7 @@ def _is_sample(line: Any) -> bool:
 def _lines(path: Path) -> Iterator[Any]:
     """
     The lines of a log; None for one that is damaged, False for a last one without an end. What is
-    behind a line that is longer than any is not read.
+    after a line that is too long is not read.
     """
     with open_lines(path) as file:
         lines = iter(file)
@@ -158,8 +150,7 @@ def open_log(path: Path) -> Log:
     if not isinstance(header, dict) or header.get("watch") != FORMAT:
         raise TextError(f"{path}: is not a log of mmscope watch, or one of another version")
     log = Log(path, header, {}, {})
-    before: Sample | None = None
-    last: dict[str, dict[str, int]] = {}
+    last: dict[str, dict[str, int]] = {}  # by source: its counters when they were last read
     for sample in lines:
         if sample is False:
             log.cut = True
@@ -169,34 +160,36 @@ def open_log(path: Path) -> Log:
         elif not _is_sample(sample):
             log.damaged += 1
         else:
+            _look(log, sample, last)
             log.samples += 1
             log.first = log.first or sample
             log.last = sample
-            _look(log, before, sample, last)
-            before = sample
     if not log.samples:
         raise TextError(f"{path}: nothing was sampled")
     return log
 
 
-def _look(log: Log, before: Sample | None, sample: Sample, last: dict[str, dict[str, int]]) -> None:
-    for name, why in sample["unread"].items():
-        _, times = log.unread.get(name, ("", 0))
-        log.unread[name] = why, times + 1
+def _look(log: Log, sample: Sample, last: dict[str, dict[str, int]]) -> None:
+    """Add to a log what its next sample says beside the tables."""
+    log.unread |= sample["unread"]
+    log.times_unread.update(sample["unread"].keys())
     for source in ("vmstat", "ksm"):
         if source in sample:
-            for name, value in sample[source].items():
-                if value < last.get(source, {}).get(name, 0) and _counts(source, name):
-                    log.went_back[name] = log.went_back.get(name, 0) + 1
+            before = last.get(source, {})
+            log.went_back |= {
+                name
+                for name, value in sample[source].items()
+                if value < before.get(name, 0) and _counts(source, name)
+            }
             last[source] = sample[source]
-    step, asleep = clocks(before, sample)
+    step, asleep = clocks(log.last, sample)
     log.clock_steps += step is not None
     log.asleep += asleep or 0.0
     log.put_off += bool(sample.get("put_off"))
     log.walks_pages |= bool(sample.get("walks_pages"))
     if (spent := sample.get("pagetypeinfo_cpu")) is not None:
-        readings, seconds = log.pagetypeinfo
-        log.pagetypeinfo = readings + 1, seconds + spent
+        log.pagetypeinfo += 1
+        log.pagetypeinfo_seconds += spent
     for source in ("meminfo", "ksm"):
         log.moved |= {name for name, value in sample.get(source, {}).items() if value}
 
@@ -205,9 +198,9 @@ def _counts(source: str, name: str) -> bool:
     return source == "vmstat" or name in KSM_EVENTS
 
 
-def clocks(before: Sample | None, sample: Sample) -> tuple[float | None, float | None]:
+def clocks(before: Sample, sample: Sample) -> tuple[float | None, float | None]:
     """(by how much the time of day was set, how long the host slept) between two samples."""
-    if before is None:
+    if not before:  # that was the first
         return None, None
     passed, slept = (sample[clock] - before[clock] for clock in ("mono", "boot"))
     slept -= passed
@@ -220,12 +213,13 @@ def clocks(before: Sample | None, sample: Sample) -> tuple[float | None, float |
 
 def sample_rows(log: Log) -> Iterator[WatchSample]:
     """Every sample with what it cost."""
-    before: Sample | None = None
-    for sample in log:
+    before: Sample = {}
+    for time, sample in log:
         step, asleep = clocks(before, sample)
+        wall = datetime.datetime.fromtimestamp(sample["wall"], datetime.UTC)
         yield WatchSample(
-            time=log.time(sample),
-            at=time_of_day(sample["wall"]),
+            time=time,
+            at=wall.isoformat(timespec="milliseconds"),
             period_seconds=round(sample["mono"] - before["mono"], 3) if before else None,
             late_seconds=sample["late"],
             read_seconds=sample["read"],
@@ -238,29 +232,21 @@ def sample_rows(log: Log) -> Iterator[WatchSample]:
         before = sample
 
 
-def time_of_day(wall: float) -> str:
-    """A time of the host's clock, in UTC."""
-    return datetime.datetime.fromtimestamp(wall, datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def rates(log: Samples) -> Iterator[CounterRate]:
-    """What moved in each period."""
+def rates(samples: Samples) -> Iterator[CounterRate]:
+    """Rates of the counters that moved in each period."""
     last: dict[str, Sample] = {}
-    for sample in log:
+    for time, sample in samples:
         for source in ("vmstat", "ksm"):
             if source not in sample:
                 continue
-            if source in last:
-                before = last[source][source]
-                period = sample[f"{source}_at"] - last[source][f"{source}_at"]
+            if before := last.get(source):
+                period = sample[f"{source}_at"] - before[f"{source}_at"]
                 for name, value in sample[source].items():
                     # Neither is there a difference to what was not there before.
-                    delta = value - before.get(name, value)
+                    delta = value - before[source].get(name, value)
                     if delta > 0 and period > 0 and _counts(source, name):
                         rate = float(f"{delta / period:.6g}")
-                        yield CounterRate(
-                            log.time(sample), source, name, delta, rate, round(period, 6)
-                        )
+                        yield CounterRate(time, source, name, delta, rate, round(period, 6))
             last[source] = sample
 
 
@@ -272,52 +258,54 @@ def events(log: Log) -> Iterator[WatchEvent]:
             yield WatchEvent(row.time, row.name, words, row.delta, row.period_seconds)
 
 
-def thp_free_blocks(log: Samples) -> Iterator[ThpFreeBlocks]:
+def thp_free_blocks(samples: Samples) -> Iterator[ThpFreeBlocks]:
     """Free blocks of THP size at each moment."""
-    for sample in log:
+    for time, sample in samples:
         for row in sample.get("thp_free", ()):
-            yield ThpFreeBlocks(log.time(sample), *row)
+            yield ThpFreeBlocks(time, *row)
 
 
-def zone_levels(log: Samples) -> Iterator[ZoneLevel]:
+def zone_levels(samples: Samples) -> Iterator[ZoneLevel]:
     """
     The zones at each moment. Where /proc/zoneinfo does not have the reserve, it is as
     /proc/pagetypeinfo said at that same moment, otherwise unknown.
     """
-    for sample in log:
+    for time, sample in samples:
         reserve = {(node, zone): pages for node, zone, pages in sample.get("reserve", ())}
         for row in sample.get("zones", ()):
-            level = ZoneLevel(log.time(sample), *row)
+            level = ZoneLevel(time, *row)
             if level.highatomic_reserved_pages is None:
                 reserved = reserve.get((level.node, level.zone))
                 level = dataclasses.replace(level, highatomic_reserved_pages=reserved)
             yield level
 
 
-def stalls(log: Samples) -> Iterator[PsiStall]:
+def stalls(samples: Samples) -> Iterator[PsiStall]:
     """PSI: time lost in each period."""
-    before: Sample | None = None
-    for sample in log:
+    before: Sample = {}
+    for time, sample in samples:
         if "psi" not in sample:
             continue
-        for kind, row in sample["psi"].items():
-            now = Pressure(*row)
+        for kind, (avg10, _, _, total) in sample["psi"].items():
             stall = share = period = None
-            if before is not None and kind in before["psi"]:
-                period = sample["psi_at"] - before["psi_at"]
-                lost = (now.total - Pressure(*before["psi"][kind]).total) / 1e6
-                if period > 0 and lost >= 0:
-                    stall, share = round(lost, 6), round(lost / period, 6)
-                    period = round(period, 6)
-            yield PsiStall(
-                log.time(sample),
-                kind,
-                now.avg10,
-                stall,
-                share,
-                period if stall is not None else None,
-            )
+            if before and kind in before["psi"]:
+                passed = sample["psi_at"] - before["psi_at"]
+                *_, was = before["psi"][kind]
+                lost = (total - was) / 1e6
+                if passed > 0 and lost >= 0:
+                    stall, share, period = round(lost, 6), round(lost / passed, 6), round(passed, 6)
+            yield PsiStall(time, kind, avg10, stall, share, period)
         before = sample
+
+
+def gauges(samples: Samples) -> Iterator[Level]:
+    """All levels."""
+    for time, sample in samples:
+        for name, value in sample.get("meminfo", {}).items():
+            yield Level(time, "meminfo", name, value, "bytes")
+        for name, value in sample.get("ksm", {}).items():
+            if name in KSM_LEVELS:
+                yield Level(time, "ksm", name, value, KSM_LEVELS[name])
 
 
 def levels(log: Log) -> Iterator[Level]:
@@ -325,25 +313,14 @@ def levels(log: Log) -> Iterator[Level]:
     return (row for row in gauges(log) if row.name in log.moved)
 
 
-def gauges(log: Samples) -> Iterator[Level]:
-    """All levels."""
-    for sample in log:
-        for name, value in sample.get("meminfo", {}).items():
-            yield Level(log.time(sample), "meminfo", name, value, "bytes")
-        for name, value in sample.get("ksm", {}).items():
-            if name in KSM_LEVELS:
-                yield Level(log.time(sample), "ksm", name, value, KSM_LEVELS[name])
-
-
 def overhead(log: Log) -> WatchOverhead:
     """
-    What watching cost: of the process as a whole, from the first sample to the last, so that
+    Cost of watching: of the process as a whole, from the first sample to the last, so that
     writing and waiting are in it.
     """
     first, last = log.first, log.last
     taken = last["number"] - first["number"]
     spent = last["cpu_total"] - first["cpu_total"] if taken else last["cpu"]
-    readings, pagetypeinfo_seconds = log.pagetypeinfo
     return WatchOverhead(
         last["number"],
         log.samples,
@@ -352,14 +329,14 @@ def overhead(log: Log) -> WatchOverhead:
         round(spent, 6),
         round(spent / (taken or 1), 6),
         round(spent / log.seconds, 6) if log.seconds else None,
-        readings,
-        round(pagetypeinfo_seconds, 6),
+        log.pagetypeinfo,
+        round(log.pagetypeinfo_seconds, 6),
         log.path.stat().st_size,
     )
 
 
 def overhead_words(cost: WatchOverhead) -> str:
-    """What watching cost, in words."""
+    """Cost of watching, in words."""
     words = f"sampling took {1000 * cost.cpu_seconds_per_sample:.1f} ms of CPU a sample"
     if cost.cpu_share is not None:
         words += f", {100 * cost.cpu_share:.2g} % of one CPU"
@@ -369,27 +346,25 @@ def overhead_words(cost: WatchOverhead) -> str:
 def write_tables(writer: Writer, log: Log) -> tuple[int, WatchOverhead]:
     """Write everything but page_owner's; returns how many rows, and what watching cost."""
     cost = overhead(log)
-    tables: tuple[tuple[Table, Callable[[Log], Iterable[Any]]], ...] = (
-        (watch_rows.WATCH_SAMPLES, sample_rows),
-        (watch_rows.THP_FREE_BLOCKS_SERIES, thp_free_blocks),
-        (watch_rows.PSI_SERIES, stalls),
-        (watch_rows.COUNTER_RATES, rates),
-        (watch_rows.WATCH_EVENTS, events),
-        (watch_rows.ZONE_SERIES, zone_levels),
-        (watch_rows.GAUGE_SERIES, levels),
-        (watch_rows.WATCH_OVERHEAD, lambda _: [cost]),
+    tables: list[tuple[Table, Iterable[Any]]] = [
+        (watch_rows.WATCH_SAMPLES, sample_rows(log)),
+        (watch_rows.THP_FREE_BLOCKS_SERIES, thp_free_blocks(log)),
+        (watch_rows.PSI_SERIES, stalls(log)),
+        (watch_rows.COUNTER_RATES, rates(log)),
+        (watch_rows.WATCH_EVENTS, events(log)),
+        (watch_rows.ZONE_SERIES, zone_levels(log)),
+        (watch_rows.GAUGE_SERIES, levels(log)),
+        (watch_rows.WATCH_OVERHEAD, [cost]),
+    ]
+    written = sum(
+        writer.table(table.name, table.title, table.row, rows, section=SECTION)
+        for table, rows in tables
     )
-    return (
-        sum(
-            writer.table(table.name, table.title, table.row, rows(log), section=SECTION)
-            for table, rows in tables
-        ),
-        cost,
-    )
+    return written, cost
 
 
 def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> SectionResult:
-    """How the watch fared."""
+    """The section of a watch: its status, and what a reader has to know of it."""
     notes: list[str] = []
     remarks: list[str] = []
     if log.damaged:
@@ -403,7 +378,8 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
         )
     if log.ended is not None:
         notes.append(f"ended after {log.ended:,} samples, which is all that --limit holds")
-    for name, (why, times) in log.unread.items():
+    for name, why in log.unread.items():
+        times = log.times_unread[name]
         of = "" if times == log.samples else f" in {times:,} of {log.samples:,} samples"
         # What a kernel lacks does not make the reading partial; what it hides does.
         absent = name in ("pressure", "ksm") and not of
@@ -416,7 +392,7 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
     remarks.append(overhead_words(cost))
     if log.put_off:
         remarks.append(
-            f"/proc/pagetypeinfo was read for {log.pagetypeinfo[0]:,} of {log.samples:,} samples, "
+            f"/proc/pagetypeinfo was read for {log.pagetypeinfo:,} of {log.samples:,} samples, "
             "so that it takes no more than 1 % of a CPU"
         )
     if log.walks_pages:
@@ -438,7 +414,7 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
 
 
 def summary(log: Log, cost: WatchOverhead) -> Iterator[str]:
-    """What stands out, a line each, for the terminal."""
+    """Lines for the terminal: what stands out."""
     yield (
         f"{plural(log.samples, 'sample')} in {log.seconds:,.1f} s; {overhead_words(cost)}"
         + (f"; the log took {cost.log_bytes / 2**20:.3g} MiB")

@@ -30,7 +30,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.guard import captures
 from mmscope.reports.guard.history import History
-from mmscope.reports.guard.trigger import Triggers, load
+from mmscope.reports.guard.trigger import load
 from mmscope.reports.watch import watch_tables
 
 # What a capture of each is to say.
@@ -49,12 +49,12 @@ def lateness(name: str, log: watch_tables.Log) -> tuple[float, float]:
     one with which it did, and the most that two samples lie apart.
     """
     (trigger,) = (one for one in load() if one.name == name)
-    history, asked = History(900.0), Triggers([dataclasses.replace(trigger, every=0)])
+    history, asked = History(900.0), dataclasses.replace(trigger, every=0)
     due, gap, before = log.last["mono"], 0.0, log.first["mono"]
-    for sample in log:
+    for _, sample in log:
         history.add(sample)
         gap, before = max(gap, sample["mono"] - before), sample["mono"]
-        if asked.evaluate(history):
+        if asked.fires(history):
             due = min(due, sample["mono"])
     return log.last["mono"] - due, gap
 

@@ -54,7 +54,7 @@ def resident():
 log = open("/out/guard/guard.log", "wb")
 began = time.monotonic()
 guard = subprocess.Popen(
-    mmscope("guard", "run", "-o", str(FOLDER), "--interval", "2", "--cpu", "90", "--distance", "0",
+    mmscope("guard", "run", "-o", str(FOLDER), "--interval", "2", "--distance", "0",
             "--timeout", "1800", "--collect=--only zones,vm_counters,kernel_log,oom_kills,"
             "free_lists"),
     stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -90,7 +90,6 @@ import mmscope.reports.commands.doctor
 import mmscope.reports.commands.record_command
 import mmscope.reports.commands.command
 import mmscope.reports.watch.watch
-import mmscope.reports.watch.watch_bundle
 
 gc.freeze()
 told("imported")

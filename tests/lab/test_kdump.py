@@ -151,7 +151,7 @@ def captured(crash: Crash, name: str, put: Callable[[Path], object]) -> Path:
     (place / "dump-incomplete").write_text("of no use")
     output = crash.folder / f"{name}-captures"
     command = [sys.executable, "-m", "mmscope", "guard", "crash", place.parent, "--settled", "0",
-               "--memory", "512", "-o", output]  # fmt: skip
+               "-o", output]  # fmt: skip
     done = children.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     # It is read once.

@@ -58,8 +58,7 @@ def main() -> None:
     import mmscope.reports.findings.findings_text
     import mmscope.reports.page.report
     import mmscope.reports.watch.page_owner
-    import mmscope.reports.watch.watch
-    import mmscope.reports.watch.watch_bundle  # noqa: F401
+    import mmscope.reports.watch.watch  # noqa: F401
     from mmscope.reports.bundle.redact import vocabulary
     from mmscope.reports.findings.findings import OURS
     from mmscope.reports.page.environment import environment_of

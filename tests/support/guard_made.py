@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Samples of a host, as guard takes them: one that is healthy, and what can become of it."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from mmscope.reports.guard.history import CgroupEvent, History, KernelMessage
-from mmscope.reports.guard.trigger import Fired, Trigger, Triggers
-from mmscope.reports.watch.samples import ZoneSample
+from mmscope.reports.guard.history import History
+from mmscope.reports.guard.trigger import Trigger
 
 PERIOD, MIB = 5.0, 1 << 20
 EVENTS = (
@@ -36,7 +36,7 @@ def sample(number: int) -> dict[str, Any]:
             "SUnreclaim": 100 * MIB, "KernelStack": 10 * MIB, "PageTables": 20 * MIB,
             "VmallocUsed": 30 * MIB, "Percpu": 5 * MIB, "Hugetlb": 0,
         },
-        "zones": [ZoneSample(0, "Normal", 2 << 20, 500_000, 1000, 1250, 1500, 0, 512, 100)],
+        "zones": [[0, "Normal", 2 << 20, 500_000, 1000, 1250, 1500, 0, 512, 100]],
         "thp_any": [(0, "DMA", 3), (0, "Normal", 41 + number % 7)],
         "thp_free": [[0, "DMA", None, 3, False], [0, "Normal", "Movable", 40 + number % 7, False],
                      [0, "Normal", "HighAtomic", 1, False]],
@@ -88,17 +88,19 @@ def played(
     triggers: Iterable[Trigger],
     *changes: Change,
     samples: int = 60,
-    events: dict[int, list[CgroupEvent]] | None = None,
-    messages: dict[int, list[KernelMessage]] | None = None,
-) -> list[tuple[int, Fired]]:
-    """What fires, with the number of the sample, when these samples are taken."""
-    history, state = History(900.0), Triggers([*triggers])
+    events: dict[int, list[tuple[str, str, int]]] | None = None,
+    messages: dict[int, list[tuple[str, str]]] | None = None,
+) -> list[tuple[int, str]]:
+    """The number of each sample at which a trigger fires, and the title."""
+    history, fresh = History(900.0), [dataclasses.replace(trigger) for trigger in triggers]
     fired = []
     for number in range(samples):
         made = sample(number)
         for change in changes:
             change(number, made)
         history.add(made, (events or {}).get(number, ()), (messages or {}).get(number, ()))
-        fired += [(number, one) for one in state.evaluate(history)]
-        assert not state.failed, state.failed
+        for trigger in fresh:
+            if title := trigger.fires(history):
+                fired.append((number, title))
+            assert not trigger.failed, trigger.failed
     return fired

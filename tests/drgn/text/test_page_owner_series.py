@@ -551,7 +551,7 @@ def test_selecting_for_a_bundle(text: Path, tmp_path: Path) -> None:
 
 def verdict(tmp_path: Path, *snapshots: dict[int, int], total_pages: int | None = None) -> Any:
     found = joined(tmp_path, *snapshots, resolvers=[resolver(tmp_path)])
-    from mmscope.reports.watch.page_owner_tables import write_tables
+    from mmscope.reports.watch.page_owner import write_tables
 
     with Writer(tmp_path / "b") as writer:
         section, _, _ = write_tables(writer, found, 4096, seconds=0)

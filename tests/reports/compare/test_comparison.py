@@ -184,8 +184,8 @@ class TestRows:
         before = one("settings", Setting, Setting("swappiness", "60"), Setting("same", "1"))
         after = one("settings", Setting, Setting("swappiness", "10"), Setting("same", "1"))
         shown = view(held(make(before), make(after, **LATER)))
-        (row,) = shown.tables[0].rows
-        assert (row.what[0].text, row.before.text, row.after.text) == ("swappiness", "60", "10")
+        ((_, what, old, new, _, _),) = shown.tables[0].rows
+        assert (what[0].text, old.text, new.text) == ("swappiness", "60", "10")
 
     def test_beyond_the_cut_are_counted(self, make: Make) -> None:
         before = make(oddities(*((f"row {n}", n) for n in range(100))))
@@ -307,7 +307,7 @@ class TestTwoBoots:
     def test_only_within_one_are_there_rates_and_of_events_alone(self, make: Make) -> None:
         for target, expected in ((LATER, {"0.117 a second", ""}), (REBOOTED, {""})):
             shown = view(held(make(self.counters[1]), make(self.counters[0], **target)))
-            assert {row.others for row in shown.tables[0].rows} == expected
+            assert {others for *_, others in shown.tables[0].rows} == expected
 
     def test_what_ksm_counts_is_counted_as_what_vmstat_does(self, make: Make) -> None:
         names = ("full_scans", "pages_scanned", "pages_skipped", "pages_shared")
@@ -316,7 +316,7 @@ class TestTwoBoots:
             for value in (60, 180)
         )
         shown = view(held(make(before), make(after, **LATER))).tables[0].rows
-        assert {row.what[0].text: row.others for row in shown} == dict.fromkeys(
+        assert {what[0].text: others for _, what, *_, others in shown} == dict.fromkeys(
             names[:3], "2 a second"
         ) | {"pages_shared": ""}
         found = table(held(make(before), make(after, **REBOOTED)), "ksm_totals")

@@ -15,7 +15,7 @@ from mmscope.drgn.processes.process_memory import ProcessMemory
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.compare.comparison import Comparison, compare
-from mmscope.reports.compare.comparison_view import ledger_said
+from mmscope.reports.compare.comparison_view import ledger_sentence
 from mmscope.reports.compare.ledger_changes import LedgerChanges, Step
 from mmscope.reports.drawing.row_names import name_of
 from mmscope.reports.findings.findings import Verdict
@@ -110,7 +110,7 @@ def test_each_step_names_who_took_most(grown: Comparison) -> None:
 
 
 def test_it_is_said_in_a_sentence(grown: Comparison) -> None:
-    assert ledger_said(grown.ledger) == (
+    assert ledger_sentence(grown.ledger) == (
         "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (PID 80, database: "
         "+198 MiB), vmalloc +64 MiB (bpf_map_alloc, vmalloc: +64 MiB), page cache -50 MiB."
     )
@@ -136,7 +136,7 @@ def test_counters_and_counted_pages_are_not_held_against_each_other(tmp_path: Pa
     text = bundle(tmp_path / "a", classes(free=10, remainder=90))
     pages = bundle(tmp_path / "b", classes(free=10, anonymous=90), COUNTED, target=LATER)
     assert compare(text, pages, (NOTHING, NOTHING), draw=False).ledger is None
-    assert ledger_said(None) == ""
+    assert ledger_sentence(None) == ""
 
 
 def test_nothing_moved(tmp_path: Path) -> None:

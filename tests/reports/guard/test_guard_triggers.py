@@ -13,7 +13,7 @@ from guard_made import PERIOD, counted, leaked, no_huge_blocks, played, sample, 
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.guard import history as histories
 from mmscope.reports.guard.cgroup_events import CgroupEvents
-from mmscope.reports.guard.history import CgroupEvent, History, KernelMessage
+from mmscope.reports.guard.history import History
 from mmscope.reports.guard.kernel_messages import KINDS
 from mmscope.reports.guard.trigger import FOLDER, Trigger, filled_in, load
 from mmscope.reports.watch.samples import Sampler
@@ -31,15 +31,15 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
         "Every task that could have run waited for memory 41% of the last 30 s",
     ),
     "oom-kill": (
-        {"messages": {21: [KernelMessage("oom_kill", KILLED)]}}, (counted(oom_kill=0.2),),
+        {"messages": {21: [("oom_kill", KILLED)]}}, (counted(oom_kill=0.2),),
         r"The OOM killer took 1 process(es): Out of memory: Killed process 812 (\x1b[31mjava)",
     ),
     "cgroup-out-of-memory": (
-        {"events": {30: [CgroupEvent("/a/b", "oom", 2), CgroupEvent("/a/b", "oom_kill", 1)]}}, (),
+        {"events": {30: [("/a/b", "oom", 2), ("/a/b", "oom_kill", 1)]}}, (),
         "Memory cgroup /a/b was out of memory 2 times, 1 killed in it",
     ),
     "allocation-failure": (
-        {"messages": {30: [KernelMessage("allocation_failure", FAILED)]}}, (),
+        {"messages": {30: [("allocation_failure", FAILED)]}}, (),
         f"An allocation of the kernel failed: {FAILED}",
     ),
     "huge-blocks-gone": (
@@ -67,7 +67,7 @@ def test_every_trigger_has_a_case() -> None:
 def test_it_fires(name: str) -> None:
     more, changes, title = CASES[name]
     fired = played([t for t in TRIGGERS if t.name == name], *changes, **more)
-    assert fired and fired[0][1].title.startswith(title), fired[:1]
+    assert fired and fired[0][1].startswith(title), fired[:1]
     assert fired[0][0] >= 20
 
 
@@ -109,9 +109,7 @@ def test_watermarks_keep_the_last_huge_blocks() -> None:
 
     (trigger,) = (t for t in TRIGGERS if t.name == "huge-blocks-gone")
     (first, fired), *_ = played([trigger], some, counted(thp_fault_fallback=3))
-    assert first >= 20 and fired.title.startswith(
-        "Node 0 has 2 free blocks of THP size left of 46; "
-    )
+    assert first >= 20 and fired.startswith("Node 0 has 2 free blocks of THP size left of 46; ")
 
 
 def huge_blocks() -> list[Trigger]:
@@ -126,7 +124,7 @@ def test_a_node_has_no_huge_blocks_left_whatever_another_has() -> None:
     """Who may not reclaim gets none of another node's."""
     changes = no_huge_blocks, another_node, counted(thp_fault_fallback=3)
     (first, fired), *_ = played(huge_blocks(), *changes)
-    assert first >= 20 and fired.title.startswith("Node 0 has 0 free blocks of THP size left of 46")
+    assert first >= 20 and fired.startswith("Node 0 has 0 free blocks of THP size left of 46")
 
 
 def test_a_node_that_never_has_huge_blocks_is_no_incident_where_another_has_some() -> None:
@@ -136,7 +134,7 @@ def test_a_node_that_never_has_huge_blocks_is_no_incident_where_another_has_some
     wanted = counted(thp_fault_fallback=3)
     assert played(huge_blocks(), never, another_node, wanted) == []
     (first, fired), *_ = played(huge_blocks(), never, wanted)
-    assert first >= 20 and fired.title.startswith("Node 0 has 0 free blocks of THP size left of 0;")
+    assert first >= 20 and fired.startswith("Node 0 has 0 free blocks of THP size left of 0;")
 
 
 def test_huge_pages_that_a_cgroup_refused_are_not_asked_of_free_blocks() -> None:
@@ -144,7 +142,7 @@ def test_huge_pages_that_a_cgroup_refused_are_not_asked_of_free_blocks() -> None
     assert played(huge_blocks(), no_huge_blocks, refused) == []
     some = counted(thp_fault_fallback=4, thp_fault_fallback_charge=2)
     (_, fired), *_ = played(huge_blocks(), no_huge_blocks, some)
-    assert re.search(r"; (\d+) of \1 huge pages asked for in a minute were in vain$", fired.title)
+    assert re.search(r"; (\d+) of \1 huge pages asked for in a minute were in vain$", fired)
 
 
 def test_what_there_was_within_the_day_is_what_is_left_is_held_against() -> None:
@@ -273,7 +271,7 @@ def test_a_sample_that_has_no_room_takes_that_of_older_ones(
     history = History(1e6)
     for number in range(1000):
         history.add(sample(number))
-    assert history.dropped > 100 and 5 < len(list(history.lines())) < 900
+    assert 5 < len(list(history.lines())) < 900
     assert history.now == 1000 + 999 * 5
     (pages,) = history._db.execute("pragma page_count").fetchone()
     assert pages * 4096 <= 1 << 20
@@ -322,14 +320,14 @@ def test_the_deepest_cgroup_that_counted_is_named(tmp_path: Path) -> None:
     assert events.new() == []
     for name in ("a", "a/b"):
         cgroup(tmp_path, name, oom=6, oom_kill=5)
-    assert events.new() == [CgroupEvent("/a/b", "oom", 2), CgroupEvent("/a/b", "oom_kill", 1)]
+    assert events.new() == [("/a/b", "oom", 2), ("/a/b", "oom_kill", 1)]
     assert events.new() == []
     # One that has come since, below one that was there; and one that had its own.
     for name in ("a", "a/new"):
         cgroup(tmp_path, name, oom=7 if name == "a" else 1, oom_kill=5 if name == "a" else 0)
     cgroup(tmp_path, "new", oom=1)
-    assert sorted(events.new()) == [CgroupEvent("/a/new", "oom", 1), CgroupEvent("/new", "oom", 1)]
+    assert sorted(events.new()) == [("/a/new", "oom", 1), ("/new", "oom", 1)]
     shutil.rmtree(tmp_path / "new")
     assert events.new() == []
     cgroup(tmp_path, "new", oom=1)
-    assert events.new() == [CgroupEvent("/new", "oom", 1)]
+    assert events.new() == [("/new", "oom", 1)]

@@ -110,7 +110,7 @@ EVERY = [(REAL_LEVELS, REAL_STACKS), (MADE_LEVELS, MADE_STACKS)]
 
 @pytest.mark.parametrize(("levels", "stacks"), EVERY, ids=["real", "declared"])
 def test_so_are_differences(tmp_path: Path, levels: Levels, stacks: StacksLevels) -> None:
-    names = {difference.table for difference in DIFFERENCES}
+    names = {table for _, table, *_ in DIFFERENCES}
     bundles = [
         write(tmp_path / str(number), {name: level[name] for name in names}, {})
         for number, level in enumerate(levels)

@@ -225,8 +225,8 @@ class TestDifferences:
         def broken(*_: Any) -> None:
             raise IndexError("list index out of range")
 
-        first, *others = difference_pictures.DIFFERENCES
-        broken_one = dataclasses.replace(first, draw=broken)
+        (name, table, columns, _, same_size), *others = difference_pictures.DIFFERENCES
+        broken_one = name, table, columns, broken, same_size
         monkeypatch.setattr(views, "DIFFERENCES", [broken_one, *others])
         faults: list[Fault] = []
         comparison = compare(*pair, (NOTHING, NOTHING), draw=True)
