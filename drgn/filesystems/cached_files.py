@@ -16,7 +16,7 @@ maps it); whether anybody has a file open that is not in tmpfs.
 """
 
 import contextlib
-from collections.abc import Sequence
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,8 @@ from mmscope.drgn.reading.dentry_paths import (
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
+from mmscope.drgn.tables.rows import column, table_row
+from mmscope.drgn.tables.table import Inside, Table
 
 MAPPING = {"host": "host", "nrpages": "nrpages"}
 INODE = {
@@ -64,7 +66,155 @@ SHARED_MEMORY = (TMPFS, MEMFD, SYSV, ANONYMOUS, KERNEL)
 NAMES = {b"memfd:": MEMFD, b"SYSV": SYSV, b"dev/zero": ANONYMOUS}
 # Which are in a directory, unless they are deleted.
 HAVE_NAMES = (FILE, TMPFS)
-NOT_HELD, HELD, CANNOT_TELL = 0, 1, 2
+# Whose dirty pages are written nowhere but to swap.
+NEVER_DIRTY = (*SHARED_MEMORY, HUGETLBFS, UNKNOWN)
+# Of which it is known whether they are open or mapped.
+MAY_BE_LEFT = (TMPFS, SYSV)
+NOT_HELD, HELD, UNKNOWN_HOLDER = range(3)
+MAX_FILES_SHOWN = 100
+MAX_FILE_SYSTEMS = 1000
+OTHERS = "others"
+
+
+@table_row
+class CachedFile:
+    """A file and its pages in memory."""
+
+    path: str | None = column(
+        holds="file",
+        help="where its file system is mounted for init, else in another mount namespace, else "
+        "from the root of its file system; empty: no dentry has its name any more",
+    )
+    kind: str = column(
+        holds="words",
+        help="file; block device: its own pages (Buffers of /proc/meminfo); tmpfs; memfd; SysV: "
+        "shared memory of shmget(); shared anonymous: mmap() without a file; kernel's own shmem: a "
+        "driver's; hugetlbfs; unknown: its inode or file system cannot be read",
+    )
+    filesystem: str | None = column(holds="kernel", help="type of its file system")
+    pages: int = column(unit="pages", help="of it in memory")
+    bytes: int = column(unit="bytes", help="of these pages")
+    percent: float = column(unit="%", help="of all present pages")
+    dirty_pages: int | None = column(
+        unit="pages",
+        high="pages",
+        help="waiting to be written back; empty: they never are, at most swapped out",
+    )
+    writeback_pages: int = column(unit="pages", high="pages", help="that are being written")
+    mlocked_pages: int = column(unit="pages", high="pages", help="locked with mlock()")
+    unevictable_pages: int = column(
+        unit="pages", high="pages", help="on the unevictable list: locked, or of ramfs"
+    )
+    active_pages: int = column(unit="pages", high="pages", help="with PG_active")
+    deleted: bool | None = column(
+        help="no directory has it any more (i_nlink is 0); empty: it never was in one"
+    )
+    held: bool | None = column(
+        help="it is open or mapped, by the references to its dentry; empty: that cannot "
+        "be told, as of all that is not in tmpfs"
+    )
+    size_bytes: int | None = column(high=1 << 63, help="i_size")
+    device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
+    # Some file systems use all 64 bits, which not every table's integers hold.
+    inode: str | None = column(holds="kernel", help="i_ino; of SysV shared memory the shmid")
+    address_space: str = column(
+        holds="kernel", key=True, help="address of the struct address_space"
+    )
+
+
+CACHED_FILES = Table(
+    "cached_files",
+    "Files with the most pages in memory",
+    CachedFile,
+    empty="No file has pages in memory.",
+    memory="again",
+    measure="pages",
+    lasting=("kind", "path"),
+    inside=(
+        Inside(
+            "page cache",
+            "pages",
+            ("kind", tuple(kind for kind in KINDS if kind != KINDS[HUGETLBFS])),
+        ),
+        Inside("hugetlb", "pages", ("kind", (KINDS[HUGETLBFS],))),
+    ),
+)
+
+
+@table_row
+class CachedFilesystem:
+    """All files of one kind in one file system."""
+
+    kind: str = column(holds="words", key=True, help="as in cached_files")
+    filesystem: str | None = column(holds="kernel", help="type of the file system")
+    mount: str | None = column(
+        holds="file", help="where it is mounted; empty: nowhere, it is the kernel's own"
+    )
+    files: int = column(help="files with pages in memory")
+    pages: int = column(unit="pages", help="of them")
+    bytes: int = column(unit="bytes", help="of these pages")
+    percent: float = column(unit="%", help="of all present pages")
+    dirty_pages: int | None = column(
+        unit="pages",
+        high="pages",
+        help="waiting to be written back; empty: they never are, at most swapped out",
+    )
+    writeback_pages: int = column(unit="pages", high="pages", help="that are being written")
+    mlocked_pages: int = column(unit="pages", high="pages", help="locked with mlock()")
+    unevictable_pages: int = column(
+        unit="pages", high="pages", help="on the unevictable list: locked, or of ramfs"
+    )
+    active_pages: int = column(unit="pages", high="pages", help="with PG_active")
+    deleted_files: int | None = column(high="files", help="files that no directory has any more")
+    deleted_pages: int | None = column(unit="pages", high="pages", help="of those")
+    left_files: int | None = column(
+        high="files", help="files that are neither open nor mapped; empty: that cannot be told"
+    )
+    left_pages: int | None = column(unit="pages", high="pages", help="of those")
+    mounted_by_init: bool | None = column(
+        help="whether that is in init's mount namespace, or in another"
+    )
+    id: str | None = column(holds="kernel", help="s_id: the block device it is on, if on one")
+    device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
+    superblock: str = column(
+        holds="kernel",
+        key=True,
+        help="address of the struct super_block; others: of those with the fewest pages",
+    )
+
+
+CACHED_FILESYSTEMS = Table(
+    "cached_filesystems",
+    "Files in memory by file system",
+    CachedFilesystem,
+    empty="No file has pages in memory.",
+    memory="again",
+    measure="pages",
+    lasting=("kind", "filesystem", "mount"),
+)
+
+
+@table_row
+class CachedFileCheck:
+    """A counter of the kernel beside the pages of files that were counted."""
+
+    counter: str = column(
+        holds="kernel", key=True, help="a line of /proc/vmstat, or a member of address_space"
+    )
+    pages: int = column(unit="pages", help="counted page by page")
+    kernel_pages: int = column(unit="pages", low=None, high=None, help="by the kernel's counter")
+    difference_pages: int = column(
+        unit="pages", low=None, high=None, help="pages, less kernel_pages"
+    )
+    may_differ: str = column(holds="words", help="why they may differ on a healthy machine")
+
+
+CACHED_FILE_CHECKS = Table(
+    "cached_file_checks",
+    "Pages of files beside the kernel's counters",
+    CachedFileCheck,
+    not_compared="its pages are those of cached_filesystems",
+)
 
 
 @dataclass
@@ -117,6 +267,8 @@ def read_cached_files(prog: Program, pages: FilePages, supers: SuperBlocks) -> C
     sb = find(supers.address, inode["sb"])
     known &= sb >= 0
     sb[~known] = len(supers.address)
+    of_type = {"bdev": BLOCK_DEVICE, "hugetlbfs": HUGETLBFS}
+    by_sb = np.array([*(of_type.get(name, FILE) for name in supers.types), UNKNOWN], np.int64)
     files = CachedFiles(
         prog=prog,
         supers=supers,
@@ -126,42 +278,49 @@ def read_cached_files(prog: Program, pages: FilePages, supers: SuperBlocks) -> C
         inode=inode,
         known=known,
         sb=sb,
-        kind=np.full(len(host), UNKNOWN),
-        held=np.full(len(host), CANNOT_TELL),
+        kind=by_sb[sb],
+        held=np.full(len(host), UNKNOWN_HOLDER),
         others=pages.others,
         other_rows=pages.other_rows,
         gaps=gaps,
     )
-    _tell_kinds(files)
+    _look_at_shared_memory(files)
     return files
 
 
-def _tell_kinds(files: CachedFiles) -> None:
-    supers = files.supers
-    of_type = {"bdev": BLOCK_DEVICE, "hugetlbfs": HUGETLBFS}
-    by_sb = np.array([*(of_type.get(name, FILE) for name in supers.types), UNKNOWN], np.int64)
-    files.kind = by_sb[files.sb]
-    shmem = (files.kind == FILE) & (files.column("shmem") > 0)
-    files.kind[shmem] = TMPFS
-    at = np.flatnonzero(shmem)
-    dentry, read = _dentries(files, at)
-    files.dentries_lost = int(((files.inode["dentry"][at] != 0) & ~read).sum())
-    inside = files.inode["sb"][at] == np.uint64(supers.shm)
-    files.kind[at[inside]] = KERNEL
+def _look_at_shared_memory(files: CachedFiles) -> None:
+    """
+    Tell the kinds of shared memory apart, and find out whether it is open or mapped.
+
+    Each open ``struct file``, which a mapping has too, holds its dentry. Of tmpfs, as long as a
+    file has a name, that holds it as well (``shmem_mknod()``, mm/shmem.c: dget(), or in 7.2
+    d_make_persistent()); a SysV segment has a file of its own (``newseg()``, ipc/shm.c), and each
+    shmat() another.
+    """
+    prog = files.prog
+    at = np.flatnonzero((files.kind == FILE) & (files.column("shmem") > 0))
+    inode = files.inode[at]
+    first = inode["dentry"]
+    address = np.where(first != 0, first - np.uint64(alias_offset(prog)), np.uint64(0))
+    dentry, read = _read_there(prog, address, prog.type("struct dentry"), DENTRY, Gaps())
+    files.dentries_lost = int(((first != 0) & ~read).sum())
+    inside = inode["sb"] == np.uint64(files.supers.shm)
+    kind = np.where(inside, KERNEL, TMPFS)
     ours = np.flatnonzero(inside & read)
     text = np.dtype([("text", f"S{NAME_BEGINS}")])
-    starts, named = read_scattered(files.prog, dentry["name"][ours], text, Gaps())
-    for begin, kind in NAMES.items():
-        said = np.char.startswith(starts["text"], begin) & named
-        files.kind[at[ours[said]]] = kind
-    _tell_held(files, at, dentry, read)
+    starts, named = read_scattered(prog, dentry["name"][ours], text, Gaps())
+    for begin, of_name in NAMES.items():
+        kind[ours[np.char.startswith(starts["text"], begin) & named]] = of_name
+    files.kind[at] = kind
 
-
-def _dentries(files: CachedFiles, at: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """A dentry of each of some files, and which of them have one that can be read."""
-    type_, first = files.prog.type("struct dentry"), files.inode["dentry"][at]
-    address = np.where(first != 0, first - np.uint64(alias_offset(files.prog)), np.uint64(0))
-    return _read_there(files.prog, address, type_, DENTRY, Gaps())
+    pinned = np.where((kind == SYSV) | ((kind == TMPFS) & (inode["links"] > 0)), 1, 0)
+    # With several names the other dentries may be held.
+    single = read & (dentry["next"] == 0)
+    held = np.where(single, NOT_HELD, UNKNOWN_HOLDER)
+    held[read & (dentry["count"].astype(np.int64) > pinned)] = HELD
+    # Without a name it would be gone if it were not in use; what kernel code has is none of these.
+    held[(held == NOT_HELD) & ((pinned == 0) | (kind == KERNEL))] = UNKNOWN_HOLDER
+    files.held[at] = held
 
 
 def _read_there(
@@ -174,41 +333,6 @@ def _read_there(
     found[there] = some
     there[there] = read
     return found, there
-
-
-def _tell_held(
-    files: CachedFiles, at: NDArray[np.int64], dentry: NDArray[Any], read: NDArray[np.bool_]
-) -> None:
-    """
-    Find out whether shared memory is open or mapped.
-
-    Each open ``struct file``, which a mapping has too, holds its dentry. Of tmpfs, as long as a
-    file has a name, that holds it as well (``shmem_mknod()``, mm/shmem.c: dget(), or in 7.2
-    d_make_persistent()); a SysV segment has a file of its own (``newseg()``, ipc/shm.c), and each
-    shmat() another.
-    """
-    kind, linked = files.kind[at], files.inode["links"][at] > 0
-    pinned = np.where((kind == SYSV) | ((kind == TMPFS) & linked), 1, 0)
-    # With several names the other dentries may be held.
-    single = read & (dentry["next"] == 0)
-    held = np.where(single, NOT_HELD, CANNOT_TELL)
-    held[read & (dentry["count"].astype(np.int64) > pinned)] = HELD
-    # Without a name it would be gone if it were not in use; what kernel code has is none of these.
-    held[(held == NOT_HELD) & ((pinned == 0) | (kind == KERNEL))] = CANNOT_TELL
-    files.held[at] = held
-
-
-def held_of(files: CachedFiles, at: int) -> bool | None:
-    """True if a file is open or mapped; None if that is unknown."""
-    held = int(files.held[at])
-    return None if held == CANNOT_TELL else held == HELD
-
-
-def deleted_of(files: CachedFiles, at: int) -> bool | None:
-    """No directory has it any more; None: it never was in one."""
-    if int(files.kind[at]) not in HAVE_NAMES:
-        return None
-    return not files.inode["links"][at]
 
 
 def path_of_file(files: CachedFiles, at: int) -> str | None:
@@ -263,10 +387,147 @@ def _partition(device: Object) -> int:
     return int(device.__getattribute__("__bd_flags").counter.value_()) & 0xFF
 
 
-def largest(files: CachedFiles, most: int) -> list[int]:
-    """The positions of the files with the most pages."""
-    order: Sequence[int] = np.argsort(-files.pages, kind="stable")[:most].tolist()
-    return list(order)
+def file_rows(files: CachedFiles, present: int, most: int = MAX_FILES_SHOWN) -> list[CachedFile]:
+    """
+    The files with the most pages, the largest first.
+
+    :param present: present pages of the machine.
+    """
+    pages, able, supers = files.pages, files.writes_back, files.supers
+    rows = []
+    for at in np.argsort(-pages, kind="stable")[:most].tolist():
+        known, kind, sb = bool(files.known[at]), int(files.kind[at]), int(files.sb[at])
+        held, inode = int(files.held[at]), files.inode[at]
+        named = known and kind in HAVE_NAMES
+        rows.append(
+            CachedFile(
+                path=path_of_file(files, at),
+                kind=KINDS[kind],
+                filesystem=supers.types[sb] if known else None,
+                **_page_columns(files, files.counts[at], kind, bool(able[at]), present),
+                deleted=not inode["links"] if named else None,
+                held=None if held == UNKNOWN_HOLDER else held == HELD,
+                size_bytes=max(int(inode["size"]), 0) if known else None,
+                device=supers.device(sb) if known else None,
+                inode=str(int(inode["ino"])) if known else None,
+                address_space=hex(int(files.mapping[at])),
+            )
+        )
+    return rows
+
+
+def _page_columns(
+    files: CachedFiles, counts: NDArray[Any], kind: int, able: bool, present: int
+) -> dict[str, Any]:
+    """
+    The columns about pages that both tables have.
+
+    :param able: dirty pages are written back.
+    """
+    have = dict(zip(COLUMNS, counts.tolist(), strict=True))
+    pages = sum(have[name] for name in KIND_COLUMNS)
+    return {
+        "pages": pages,
+        "bytes": pages * int(files.prog["PAGE_SIZE"].value_()),
+        "percent": 100 * pages / present if present else 0.0,
+        **{f"{name}_pages": have[name] for name in COLUMNS if name not in KIND_COLUMNS},
+        "dirty_pages": have["dirty"] if able and kind not in NEVER_DIRTY else None,
+    }
+
+
+def filesystem_rows(
+    files: CachedFiles, present: int, most: int = MAX_FILE_SYSTEMS
+) -> list[CachedFilesystem]:
+    """All files by file system and kind, those with the most pages first."""
+    groups, back = np.unique(files.sb * len(KINDS) + files.kind, return_inverse=True)
+    pages = files.pages
+    deleted = (files.inode["links"] == 0) & np.isin(files.kind, HAVE_NAMES)
+    left = files.held == NOT_HELD
+
+    def total(values: NDArray[Any]) -> NDArray[np.int64]:
+        return np.bincount(back, values, len(groups)).astype(np.int64)
+
+    # By group: files; files and pages of the deleted, and of those that are left.
+    parts = [np.ones(len(back)), deleted, deleted * pages, left, left * pages]
+    sums = np.stack([total(part) for part in parts], axis=1)
+    counts = np.stack([total(part) for part in files.counts.T], axis=1)
+    able = np.zeros(len(groups), np.bool_)
+    able[back] = files.writes_back
+    order = np.argsort(-counts[:, : len(KIND_COLUMNS)].sum(axis=1), kind="stable")
+    rows = []
+    for at in order[:most].tolist():
+        sb, kind = divmod(int(groups[at]), len(KINDS))
+        rows.append(_filesystem_row(files, sb, kind, sums[at], counts[at], bool(able[at]), present))
+    # One row of the file systems beyond those shown, and of the files that were too many.
+    rest = sums[order[most:]].sum(axis=0)
+    rest[0] += files.other_rows
+    if rest[0]:
+        more, nowhere = counts[order[most:]].sum(axis=0) + files.others, len(files.supers.address)
+        row = _filesystem_row(files, nowhere, UNKNOWN, rest, more, False, present)
+        rows.append(dataclasses.replace(row, superblock=OTHERS))
+    return rows
+
+
+def _filesystem_row(
+    files: CachedFiles,
+    sb: int,
+    kind: int,
+    sums: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    able: bool,
+    present: int,
+) -> CachedFilesystem:
+    supers, known = files.supers, sb < len(files.supers.address)
+    mount, by_init = supers.mounted(sb) if known else (None, None)
+    count, deleted, deleted_pages, left, left_pages = sums.tolist()
+    # What never was in a directory, or has an unknown holder, has nothing there.
+    named, may_be_left = kind in HAVE_NAMES, kind in MAY_BE_LEFT
+    return CachedFilesystem(
+        kind=KINDS[kind],
+        filesystem=supers.types[sb] if known else None,
+        mount=mount,
+        files=count,
+        **_page_columns(files, counts, kind, able, present),
+        deleted_files=deleted if named else None,
+        deleted_pages=deleted_pages if named else None,
+        left_files=left if may_be_left else None,
+        left_pages=left_pages if may_be_left else None,
+        mounted_by_init=by_init,
+        id=supers.ids[sb] if known else None,
+        device=supers.device(sb) if known else None,
+        superblock=hex(int(supers.address[sb])) if known else "unknown",
+    )
+
+
+def checks(files: CachedFiles, vmstat: dict[str, int]) -> list[CachedFileCheck]:
+    """
+    The kernel's own counts of the same pages.
+
+    :param vmstat: lines of /proc/vmstat; those that are missing are left out.
+    """
+    dirty = int(files.column("dirty")[files.writes_back].sum())
+    writeback = int(files.column("writeback").sum() + files.others[AT["writeback"]])
+    rows = [
+        CachedFileCheck(name, ours, vmstat[name], ours - vmstat[name], why)
+        for name, ours, why in (
+            ("nr_dirty", dirty, "a page is marked before it is counted"),
+            ("nr_writeback", writeback, "pages of the swap cache are in the counter"),
+        )
+        if name in vmstat
+    ]
+    # Of hugetlbfs nrpages were huge pages before v6.7.
+    ours = files.known & (files.kind != HUGETLBFS)
+    counted, kept = int(files.pages[ours].sum()), int(files.of_mapping["nrpages"][ours].sum())
+    rows.append(
+        CachedFileCheck(
+            "nrpages",
+            counted,
+            kept,
+            counted - kept,
+            "pages that are bad are in it; what is read with DAX too",
+        )
+    )
+    return rows
 
 
 if __name__ == "__main__":

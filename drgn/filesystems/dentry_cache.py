@@ -19,20 +19,13 @@ of their own; inodes of a type that has no inode to learn it from.
 """
 
 import contextlib
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
-from drgn import (
-    FaultError,
-    Object,
-    Program,
-    cast,
-    container_of,
-    offsetof,
-    sizeof,
-)
+from drgn import FaultError, Object, Program, cast, container_of, offsetof, sizeof
 from drgn.helpers.linux.mm import page_to_virt, virt_to_page
 from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
@@ -45,6 +38,9 @@ from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import head_page, slab_type
+from mmscope.drgn.tables.rows import column, table_row
+from mmscope.drgn.tables.table import Table
+from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
 # Counts the objects at some addresses, of a cache, with the memory of their slots.
 Count = Callable[[Cache, NDArray[np.uint64], NDArray[np.uint8]], None]
@@ -61,13 +57,13 @@ DCACHE_ENTRY_TYPE = 7 << 20
 # include/linux/fs.h. An enumerator in 7.2; before, by the size of i_state: "inode: make i_state a
 # u32" (2b111edbe0a9, in v6.12) came with "fs: reorder i_state bits".
 I_CLEAR = {8: 1 << 6, 4: 1 << 8}
-# Per-CPU counters, by the name of their sum.
+# By the name of a sum of the kernel's: its per-CPU counter, and which of COUNTED is the same.
 STATISTICS = {
-    "dentry_stat.nr_dentry": "nr_dentry",
-    "dentry_stat.nr_unused": "nr_dentry_unused",
-    "dentry_stat.nr_negative": "nr_dentry_negative",
-    "inodes_stat.nr_inodes": "nr_inodes",
-    "inodes_stat.nr_unused": "nr_unused",
+    "dentry_stat.nr_dentry": ("nr_dentry", "dentries"),
+    "dentry_stat.nr_unused": ("nr_dentry_unused", "unused"),
+    "dentry_stat.nr_negative": ("nr_dentry_negative", "unused_negative"),
+    "inodes_stat.nr_inodes": ("nr_inodes", "inodes"),
+    "inodes_stat.nr_unused": ("nr_unused", "unused_inodes"),
 }
 ROOTS = 32  # root dentries that the cache of dentries is learnt from
 SAMPLES = 3  # file systems of a type that its cache is learnt from
@@ -77,20 +73,79 @@ COUNTED = (
 )
 
 
-@dataclass
-class DentryCache:
-    """
-    The dentries that were found.
+MAX_FILE_SYSTEMS = 1000
+OTHERS = "others"
 
-    :ivar sums: of each of :data:`COUNTED`, a number for each super block.
-    :ivar unknown_types: of file systems whose inodes' cache was not found.
-    """
 
-    supers: SuperBlocks
-    sums: dict[str, NDArray[np.int64]]
-    unknown_types: list[str] = field(default_factory=list)
-    odd_slabs: int = 0
-    gaps: Gaps = field(default_factory=Gaps)
+@table_row
+class FilesystemDentries:
+    """The dentries and inodes of one file system."""
+
+    filesystem: str | None = column(holds="kernel", help="type of the file system")
+    mount: str | None = column(
+        holds="file", help="where it is mounted; empty: nowhere, it is the kernel's own"
+    )
+    dentries: int = column(help="dentries: names of files, and of what is not there")
+    negative: int = column(high="dentries", help="names that were looked up and are not there")
+    unused: int = column(high="dentries", help="on the LRU list: reclaim may take them")
+    unused_negative: int = column(high="unused", help="negative ones of these")
+    inodes: int = column(help="inodes in memory")
+    unused_inodes: int = column(high="inodes", help="on the LRU list: reclaim may take them")
+    bytes: int = column(
+        unit="bytes", help="slots of these dentries and inodes in their slab caches"
+    )
+    dentry_bytes: int = column(
+        unit="bytes",
+        high="bytes",
+        help="of the dentries; long names are kmalloc memory beside them",
+    )
+    inode_bytes: int = column(unit="bytes", high="bytes", help="of the inodes")
+    mounted_by_init: bool | None = column(
+        help="whether that is in init's mount namespace, or in another"
+    )
+    id: str | None = column(holds="kernel", help="s_id: the block device it is on, if on one")
+    device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
+    superblock: str = column(
+        holds="kernel",
+        key=True,
+        help="address of the struct super_block; others: of those with the fewest bytes",
+    )
+
+
+FILESYSTEM_DENTRIES = Table(
+    "filesystem_dentries",
+    "Dentries and inodes by file system",
+    FilesystemDentries,
+    memory="again",
+    measure="bytes",
+    lasting=("filesystem", "mount"),
+)
+
+
+@table_row
+class DentryCount:
+    """What the kernel counts of all dentries or inodes."""
+
+    counter: str = column(
+        holds="kernel",
+        key=True,
+        help="member of dentry_stat (/proc/sys/fs/dentry-state) or inodes_stat (inode-nr)",
+    )
+    kernel_says: int = column(help="the kernel's count")
+    found: int | None = column(help="found in the slab caches; empty: not looked for")
+    difference: int | None = column(low=None, help="found, less kernel_says")
+
+
+DENTRY_COUNTS = Table(
+    "dentry_counts",
+    "Dentries and inodes by the kernel's counts",
+    DentryCount,
+    measure="kernel_says",
+)
+
+
+# Of each of COUNTED, a number for each super block.
+Sums = dict[str, NDArray[np.int64]]
 
 
 def read_dentry_cache(
@@ -99,29 +154,30 @@ def read_dentry_cache(
     *,
     found: tuple[SlabFinder, Gaps] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> DentryCache:
+) -> tuple[Sums, list[str], int, Gaps]:
     """
     Count the dentries and inodes of every super block.
 
     :param found: the slabs, by a pass that went before.
+    :return: (the counts; types of file systems whose inodes' cache was not found; slabs that were
+        left out, with another number of objects than their cache's; what could not be read).
     :raises LookupError: the kernel's layout is unknown, or the allocator is not SLUB.
     """
     sums = {name: np.zeros(len(supers.address), np.int64) for name in COUNTED}
-    result = DentryCache(supers, sums)
-    inode_caches, result.unknown_types = learn_inode_caches(prog, supers)
-    counters = dict.fromkeys(inode_caches, _inode_counter(prog, result, inode_caches))
-    counters[dentry_cache_address(prog, supers)] = _dentry_counter(prog, result)
-    scan = SlabScan(prog, found, progress)
+    inode_caches, unknown_types = learn_inode_caches(prog, supers)
+    counters = dict.fromkeys(inode_caches, _inode_counter(prog, supers, sums, inode_caches))
+    counters[dentry_cache_address(prog, supers)] = _dentry_counter(prog, supers, sums)
+    scan, gaps = SlabScan(prog, found, progress), Gaps()
     for slabs in scan:
         for index in distinct(slabs["cache"]).tolist():
             cache = scan.caches[index]
             if (count := counters.get(cache.address)) is not None:
-                for _, address, memory in slots_of(prog, scan, slabs, index, result.gaps):
+                for _, address, memory in slots_of(prog, scan, slabs, index, gaps):
                     count(cache, address, memory)
     counted = [cache.address in counters for cache in scan.caches]
-    result.odd_slabs = int(scan.totals["odd"][counted].sum())
-    result.gaps.bytes += scan.gaps.bytes
-    return result
+    odd_slabs = int(scan.totals["odd"][counted].sum())
+    gaps.bytes += scan.gaps.bytes
+    return sums, unknown_types, odd_slabs, gaps
 
 
 def dentry_cache_address(prog: Program, supers: SuperBlocks) -> int:
@@ -207,7 +263,7 @@ def _object_of(prog: Program, address: int) -> tuple[int, int]:
     return int(cache.value_()), distance % size - int(pad)
 
 
-def _dentry_counter(prog: Program, result: DentryCache) -> Count:
+def _dentry_counter(prog: Program, supers: SuperBlocks, sums: Sums) -> Count:
     dtype = struct_dtype(prog.type("struct dentry"), DENTRY)
     lru = np.uint32(constant(prog, "DCACHE_LRU_LIST", DCACHE_LRU_LIST))
     type_ = np.uint32(constant(prog, "DCACHE_ENTRY_TYPE", DCACHE_ENTRY_TYPE))
@@ -215,20 +271,22 @@ def _dentry_counter(prog: Program, result: DentryCache) -> Count:
 
     def count(cache: Cache, address: NDArray[np.uint64], memory: NDArray[np.uint8]) -> None:
         dentry = slot_columns(cache, memory, dtype)
-        sb = find(result.supers.address, dentry["sb"])
+        sb = find(supers.address, dentry["sb"])
         used = (sb >= 0) & (dentry["count"] >= 0)
         sb, flags = sb[used], dentry["flags"][used]
         negative, unused = (flags & type_) == miss, (flags & lru) != 0
-        _add(result, "dentries", sb)
-        _add(result, "negative", sb[negative])
-        _add(result, "unused", sb[unused])
-        _add(result, "unused_negative", sb[negative & unused])
-        _add(result, "dentry_bytes", sb, cache.size)
+        _add(sums, "dentries", sb)
+        _add(sums, "negative", sb[negative])
+        _add(sums, "unused", sb[unused])
+        _add(sums, "unused_negative", sb[negative & unused])
+        _add(sums, "dentry_bytes", sb, cache.size)
 
     return count
 
 
-def _inode_counter(prog: Program, result: DentryCache, offsets: dict[int, int]) -> Count:
+def _inode_counter(
+    prog: Program, supers: SuperBlocks, sums: Sums, offsets: dict[int, int]
+) -> Count:
     type_ = prog.type("struct inode")
     dtype = struct_dtype(type_, INODE)
     state = np.zeros(0, dtype)["state"].dtype
@@ -238,21 +296,20 @@ def _inode_counter(prog: Program, result: DentryCache, offsets: dict[int, int]) 
     def count(cache: Cache, address: NDArray[np.uint64], memory: NDArray[np.uint8]) -> None:
         offset = offsets[cache.address]
         inode = slot_columns(cache, memory, dtype, offset)
-        sb = find(result.supers.address, inode["sb"])
+        sb = find(supers.address, inode["sb"])
         used = (sb >= 0) & ((inode["state"] & clear) == 0)
         # Linked into the LRU list, not to itself.
         own = address + np.uint64(offset) + node
         unused = used & (inode["lru"] != own) & (inode["lru"] != 0)
-        _add(result, "inodes", sb[used])
-        _add(result, "unused_inodes", sb[unused])
-        _add(result, "inode_bytes", sb[used], cache.size)
+        _add(sums, "inodes", sb[used])
+        _add(sums, "unused_inodes", sb[unused])
+        _add(sums, "inode_bytes", sb[used], cache.size)
 
     return count
 
 
-def _add(result: DentryCache, name: str, sb: NDArray[np.int64], each: int = 1) -> None:
-    sums = result.sums[name]
-    sums += each * np.bincount(sb, minlength=len(sums))
+def _add(sums: Sums, name: str, sb: NDArray[np.int64], each: int = 1) -> None:
+    sums[name] += each * np.bincount(sb, minlength=len(sums[name]))
 
 
 def kernel_counts(prog: Program) -> dict[str, int]:
@@ -262,7 +319,7 @@ def kernel_counts(prog: Program) -> dict[str, int]:
     is left out.
     """
     found = {}
-    for name, variable in STATISTICS.items():
+    for name, (variable, _) in STATISTICS.items():
         with contextlib.suppress(FaultError, LookupError, ValueError):
             cpus = possible_cpus(prog)
             counter = prog[variable]
@@ -272,6 +329,81 @@ def kernel_counts(prog: Program) -> dict[str, int]:
             total = (total + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
             found[name] = max(total, 0)
     return found
+
+
+def filesystem_dentry_rows(
+    supers: SuperBlocks, sums: Sums, most: int = MAX_FILE_SYSTEMS
+) -> list[FilesystemDentries]:
+    """All file systems that have any, those with the most bytes first."""
+    sums = sums | {"bytes": sums["dentry_bytes"] + sums["inode_bytes"]}
+    order = np.argsort(-sums["bytes"], kind="stable")
+    order = order[sums["bytes"][order] > 0]
+    rows = []
+    for at in order[:most].tolist():
+        mount, by_init = supers.mounted(at)
+        rows.append(
+            FilesystemDentries(
+                filesystem=supers.types[at],
+                mount=mount,
+                mounted_by_init=by_init,
+                id=supers.ids[at],
+                device=supers.device(at),
+                superblock=hex(int(supers.address[at])),
+                **{name: int(values[at]) for name, values in sums.items()},
+            )
+        )
+    if len(rest := order[most:]):
+        row: dict[str, Any] = {name: int(values[rest].sum()) for name, values in sums.items()}
+        row |= dict.fromkeys(("filesystem", "mount", "mounted_by_init", "id", "device"))
+        rows.append(FilesystemDentries(superblock=OTHERS, **row))
+    return rows
+
+
+def dentry_count_rows(says: Mapping[str, int], sums: Sums | None = None) -> list[DentryCount]:
+    """
+    The kernel's counts, and what was found.
+
+    :param says: by keys of :data:`STATISTICS`.
+    """
+    rows = []
+    for name, count in says.items():
+        _, ours = STATISTICS[name]
+        found = None if sums is None else int(sums[ours].sum())
+        rows.append(DentryCount(name, count, found, None if found is None else found - count))
+    return rows
+
+
+def read_dentry_state(text: str) -> dict[str, int]:
+    """
+    /proc/sys/fs/dentry-state, ``struct dentry_stat_t`` (fs/dcache.c): dentries, unused ones, two
+    that are constants or 0, negative unused ones, and one that is 0.
+
+    :raises ValueError: the text is something else.
+    """
+    dentries, unused, _, _, negative, _ = _numbers(text, 6, "/proc/sys/fs/dentry-state")
+    return {
+        "dentry_stat.nr_dentry": dentries,
+        "dentry_stat.nr_unused": unused,
+        "dentry_stat.nr_negative": negative,
+    }
+
+
+def read_inode_nr(text: str) -> dict[str, int]:
+    """
+    /proc/sys/fs/inode-nr: inodes, and unused ones (``struct inodes_stat_t``, fs/inode.c).
+
+    :raises ValueError: the text is something else.
+    """
+    inodes, unused = _numbers(text, 2, "/proc/sys/fs/inode-nr")
+    return {"inodes_stat.nr_inodes": inodes, "inodes_stat.nr_unused": unused}
+
+
+def _numbers(text: str, count: int, name: str) -> list[int]:
+    words = text.split()
+    sound = [word for word in words if re.fullmatch("[0-9]{1,20}", word)]
+    if len(whole_lines(text, name)) != 1 or len(words) != count or sound != words:
+        raise ValueError(f"{name} is damaged: {text[:60]!r}")
+    return [printed_number(word, name) for word in words]
 
 
 if __name__ == "__main__":

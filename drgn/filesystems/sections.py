@@ -6,21 +6,24 @@ and inodes.
 
 from drgn import FaultError
 
-from mmscope.drgn.filesystems.cached_file_rows import (
+from mmscope.drgn.filesystems.cached_files import (
     CACHED_FILE_CHECKS,
     CACHED_FILES,
     CACHED_FILESYSTEMS,
+    CachedFiles,
     checks,
     file_rows,
     filesystem_rows,
+    read_cached_files,
 )
-from mmscope.drgn.filesystems.cached_files import CachedFiles, read_cached_files
-from mmscope.drgn.filesystems.dentry_cache import STATISTICS, kernel_counts, read_dentry_cache
-from mmscope.drgn.filesystems.dentry_cache_rows import (
+from mmscope.drgn.filesystems.dentry_cache import (
     DENTRY_COUNTS,
     FILESYSTEM_DENTRIES,
+    STATISTICS,
     dentry_count_rows,
     filesystem_dentry_rows,
+    kernel_counts,
+    read_dentry_cache,
     read_dentry_state,
     read_inode_nr,
 )
@@ -62,7 +65,7 @@ def cached_files_from_memory(memory: Memory) -> Found:
 
 
 def _say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
-    """Pages whose file could not be found, and files of which it cannot be told who has them."""
+    """Say whose pages' file could not be found, and which files have an unknown holder."""
     if lost := int((~files.known).sum()):
         pages = int(files.pages[~files.known].sum())
         disagreement(
@@ -116,7 +119,7 @@ it until it is removed, and a SysV segment until
 def dentries_from_memory(memory: Memory) -> Found:
     prog, supers = memory.prog, super_blocks_once(memory)
     try:
-        cache = read_dentry_cache(
+        sums, unknown_types, odd_slabs, gaps = read_dentry_cache(
             prog, supers, found=memory.kept_consumer(SlabFinder), progress=memory.progress
         )
     except (FaultError, LookupError) as error:
@@ -126,23 +129,23 @@ def dentries_from_memory(memory: Memory) -> Found:
         why = supers.broken_off or error
         found.notes.append(f"of all file systems together, as dentries cannot be read: {why}")
         return found.add(DENTRY_COUNTS, dentry_count_rows(kernel_counts(prog)))
-    found = Found(unreadable_bytes=cache.gaps.bytes + supers.gaps.bytes)
+    found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
     if supers.broken_off:
         disagreement(memory, found, supers.broken_off)
-    if cache.unknown_types:
-        names = ", ".join(sorted(set(cache.unknown_types)))
+    if unknown_types:
+        names = ", ".join(sorted(set(unknown_types)))
         found.remarks.append(f"inodes of {names} are not counted: none of them could be read")
-    if cache.odd_slabs:
+    if odd_slabs:
         found.remarks.append(
-            f"{cache.odd_slabs:,} slabs with another number of objects than their cache's are left "
+            f"{odd_slabs:,} slabs with another number of objects than their cache's are left "
             "out: KFENCE's, or damaged"
         )
-    counts = dentry_count_rows(kernel_counts(prog), cache)
+    counts = dentry_count_rows(kernel_counts(prog), sums)
     if missing := set(STATISTICS) - {row.counter for row in counts}:
         found.notes.append(f"counts of the kernel are missing: {', '.join(sorted(missing))}")
     different = [row for row in counts if row.difference]
     # What was left out for a reason is what differs.
-    if different and not cache.unknown_types and not cache.odd_slabs:
+    if different and not unknown_types and not odd_slabs:
         disagreement(
             memory,
             found,
@@ -150,7 +153,7 @@ def dentries_from_memory(memory: Memory) -> Found:
                 f"{r.counter} is {r.kernel_says:,}, {r.found:,} were found" for r in different
             ),
         )
-    found.add(FILESYSTEM_DENTRIES, filesystem_dentry_rows(cache))
+    found.add(FILESYSTEM_DENTRIES, filesystem_dentry_rows(supers, sums))
     return found.add(DENTRY_COUNTS, counts)
 
 

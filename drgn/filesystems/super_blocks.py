@@ -32,12 +32,8 @@ BDI_CAP_WRITEBACK = 1  # include/linux/backing-dev.h: a macro; 1 << 0 from 5.10 
 COLUMNS = {"type": "s_type", "dev": "s_dev", "bdi": "s_bdi", "root": "s_root", "op": "s_op"}
 
 
-@dataclass(frozen=True, slots=True)
-class Mounted:
-    """A mount of a file system."""
-
-    path: str | None
-    by_init: bool | None  # in the mount namespace of init; None: it is mounted nowhere
+# The path of a mount, and whether it is in init's mount namespace; None: it is mounted nowhere.
+Mounted = tuple[str | None, bool | None]
 
 
 @dataclass
@@ -77,11 +73,13 @@ class SuperBlocks:
 
     def mounted(self, at: int) -> Mounted:
         """The mount of one of them: in init's namespace if there, the shortest path."""
-        return self._mounts_of(at)[0]
+        mount, _ = self._mounts_of(at)
+        return mount
 
     def roots(self, at: int) -> dict[int, str]:
         """The dentries of it that are mounted, and where."""
-        return self._mounts_of(at)[1]
+        _, roots = self._mounts_of(at)
+        return roots
 
     def _mounts_of(self, at: int) -> tuple[Mounted, dict[int, str]]:
         if at not in self._mounts:
@@ -109,9 +107,9 @@ class SuperBlocks:
         for _, _, _, path, root_address in found:
             roots.setdefault(root_address, path)
         if not found:
-            return Mounted(None, None), {}
-        (elsewhere, _, _, path, _), *_ = found
-        return Mounted(path, not elsewhere), roots
+            return (None, None), {}
+        elsewhere, _, _, path, _ = found[0]
+        return (path, not elsewhere), roots
 
     def _mounts_in(self, at: int) -> Iterator[Object]:
         """

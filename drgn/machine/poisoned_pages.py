@@ -33,7 +33,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
-from mmscope.drgn.struct_pages.hugetlb import HugePages, HvoInPageTables
+from mmscope.drgn.struct_pages.hugetlb import HugePages, optimized_pages
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
 from mmscope.drgn.tables.amounts import size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
@@ -133,13 +133,12 @@ class PoisonFinder(Shared):
 
 
 def poisoned_pages(
-    prog: Program, found: PoisonFinder, pages: HugePages, tables: HvoInPageTables | None
+    prog: Program, found: PoisonFinder, pages: HugePages
 ) -> tuple[list[PoisonedPages], int]:
     """
     The marked pages by node, zone and kind, and how many huge pages' lists could not be read.
 
     :param pages: all hugetlb pages.
-    :param tables: what page tables say of them; none if that is not known.
     """
     fields = flag_fields(prog)
     names = {
@@ -148,9 +147,8 @@ def poisoned_pages(
     }
     pfns = np.array(found.pfns, np.int64)
     zones = fields.zone_index(np.array(found.flags, np.uint64))
-    order = np.argsort(pages.pfns, kind="stable")
-    huge, orders = pages.pfns[order], pages.orders[order]
-    hvo = tables.optimized[order] if tables is not None else np.zeros(len(huge), np.bool_)
+    pages = pages[np.argsort(pages["pfn"], kind="stable")]
+    huge, orders, hvo = pages["pfn"], pages["order"], optimized_pages(pages)
     at = np.searchsorted(huge, pfns, "right") - 1
     inside = at >= 0
     if len(huge):
@@ -292,7 +290,7 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
     rows: list[PoisonedPages] = []
     if marked.pfns:
         cost = struct_page_cost(memory)
-        rows, unread = poisoned_pages(memory.prog, marked, cost.huge_pages, cost.hvo)
+        rows, unread = poisoned_pages(memory.prog, marked, cost.huge_pages)
         if unread:
             found.notes.append(f"the lists of {unread:,} huge pages could not be read")
     size = memory.prog["PAGE_SIZE"].value_()

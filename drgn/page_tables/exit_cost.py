@@ -15,7 +15,6 @@ of two or three, and waiting for a lock takes longer.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from drgn import Program
 
@@ -23,19 +22,14 @@ from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables
 from mmscope.drgn.tables.rows import MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """What the steps of an exit take, in nanoseconds."""
-
-    slot: float  # to look at a slot of a PTE table, its share of a cache miss included
-    table: float  # to free a PTE, PMD or PUD table
-    deposited: float  # to free a huge PMD's deposited table, by zap_huge_pmd()
-    page: float  # to unmap and free a resident base page
-    huge: float  # to unmap and free a huge page
-
-
-PRICES = Prices(slot=1.2, table=300.0, deposited=200.0, page=200.0, huge=2000.0)
+# What the steps of an exit take, in nanoseconds.
+PRICES = {
+    "slot": 1.2,  # to look at a slot of a PTE table, its share of a cache miss included
+    "table": 300.0,  # to free a PTE, PMD or PUD table
+    "deposited": 200.0,  # to free a huge PMD's deposited table, by zap_huge_pmd()
+    "page": 200.0,  # to unmap and free a resident base page
+    "huge": 2000.0,  # to unmap and free a huge page
+}
 
 
 @table_row
@@ -91,9 +85,9 @@ def exit_costs(
         tables += detail.p4d_tables
         deposited, huge = row.deposited_pte_tables or 0, row.huge_pmds or 0
         base = (row.present_ptes or 0) - (row.zero_ptes or 0) - detail.special_ptes
-        walk = PRICES.slot * row.exit_pte_slots
-        in_tables = walk + PRICES.table * tables + PRICES.deposited * deposited
-        everything = in_tables + PRICES.page * base + PRICES.huge * huge
+        walk = PRICES["slot"] * row.exit_pte_slots
+        in_tables = walk + PRICES["table"] * tables + PRICES["deposited"] * deposited
+        everything = in_tables + PRICES["page"] * base + PRICES["huge"] * huge
         costs.append(
             ExitCost(
                 pid=row.pid,
@@ -106,7 +100,7 @@ def exit_costs(
                 huge_pages=huge,
                 tables_seconds=round(in_tables / 1e9, 6),
                 exit_seconds=round(everything / 1e9, 6),
-                oom_seconds=round((everything + PRICES.slot * detail.reaped_pte_slots) / 1e9, 6),
+                oom_seconds=round((everything + PRICES["slot"] * detail.reaped_pte_slots) / 1e9, 6),
                 dontneed_frees_tables=dontneed_frees_tables,
             )
         )

@@ -15,11 +15,11 @@ Pages that are swapped out are taken by how many share their slot, as SwapPss ha
 
 Cannot know: mappings of pages in large folios, where the kernel does not count them
 (CONFIG_NO_PAGE_MAPCOUNT, since v6.15): they are taken for the process's own, and counted in
-:attr:`MappedPages.uncounted`.
+``numbers``.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections import Counter
+from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
@@ -41,33 +41,32 @@ SUMS = ("pages", "unique", "unread", *(f"pss_{kind}" for kind in KINDS), "pss_lo
 SUMS += ("pss_swap", "unread_swap")
 
 
-class _Read(NamedTuple):
-    """Some struct pages."""
-
-    pages: NDArray[Any]
-    heads: NDArray[Any]  # of their folios; themselves, where they are no tails
-    addresses: NDArray[np.uint64]  # of the heads
-    known: NDArray[np.bool_]  # both could be read
+# Some struct pages; the heads of their folios (themselves, where they are no tails), the addresses
+# of the heads, and which could be read, with their heads.
+Read = tuple[NDArray[Any], NDArray[Any], NDArray[np.uint64], NDArray[np.bool_]]
 
 
-@dataclass
 class MappedPages:
     """
     Takes mapped pages, of any walk.
 
+    :ivar sums: by SUMS, a number for each process.
+    :ivar numbers: "uncounted": mappings of pages whose mappings the kernel does not count.
+    :ivar swap: who shares what is swapped out, or why that is unknown.
     :raises LookupError: the kernel's layout is unknown.
     """
 
-    prog: Program
-    count: int  # processes
-    gaps: Gaps = field(default_factory=Gaps)
-    sums: dict[str, NDArray[np.int64]] = field(init=False)  # by SUMS: [process]
-    uncounted: int = 0  # mappings of pages whose mappings the kernel does not count
-    swap: SwapCounts | str = field(init=False)  # or why there are none
-
-    def __post_init__(self) -> None:
-        prog, page = self.prog, self.prog.type("struct page")
-        self.sums = {name: np.zeros(self.count, np.int64) for name in SUMS}
+    def __init__(
+        self,
+        prog: Program,
+        processes: int,
+        sums: dict[str, NDArray[np.int64]],
+        numbers: Counter[str],
+    ) -> None:
+        self.prog, self.sums, self.numbers, self.gaps = prog, sums, numbers, Gaps()
+        self.swap: SwapCounts | str
+        page = prog.type("struct page")
+        sums.update({name: np.zeros(processes, np.int64) for name in SUMS})
         self.page, self.size = int(prog["PAGE_SIZE"].value_()), sizeof(page)
         self.dtype = page_dtype(prog, ("flags", "mapcount", "refcount", "mapping", "tail"))
         self.masked = compound_info_is_mask(prog)
@@ -109,10 +108,10 @@ class MappedPages:
         self, owners: NDArray[np.int64], pfns: NDArray[np.uint64], locked: NDArray[np.bool_]
     ) -> None:
         unique, back = np.unique(pfns, return_inverse=True)
-        read = self._read(unique)
-        times, uncounted = self._mapcounts(read)
-        times, kinds, known = times[back], self._kinds(read.heads)[back], read.known[back]
-        self.uncounted += int(uncounted[back].sum())
+        pages, heads, addresses, known = self._read(unique)
+        times, uncounted = self._mapcounts(pages, heads, addresses, known)
+        times, kinds, known = times[back], self._kinds(heads)[back], known[back]
+        self.numbers["uncounted"] += int(uncounted[back].sum())
         self._add("unread", owners[~known])
         self._count(owners[known], times[known], kinds[known], locked[known], 1)
 
@@ -156,7 +155,7 @@ class MappedPages:
         self._add("pss_swap", owners[known], part[known])
         self._add("unread_swap", owners[~known])
 
-    def _read(self, pfns: NDArray[np.uint64]) -> _Read:
+    def _read(self, pfns: NDArray[np.uint64]) -> Read:
         """The struct pages of page frames."""
         addresses, known = page_addresses(self.ranges, pfns, self.size)
         pages = np.zeros(len(pfns), self.dtype)
@@ -169,17 +168,22 @@ class MappedPages:
         heads[tails], known[tails] = read_scattered(
             self.prog, addresses[tails], self.dtype, self.gaps
         )
-        return _Read(pages, heads, addresses, known)
+        return pages, heads, addresses, known
 
-    def _mapcounts(self, read: _Read) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _mapcounts(
+        self,
+        pages: NDArray[Any],
+        heads: NDArray[Any],
+        addresses: NDArray[np.uint64],
+        known: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """
-        How often pages are mapped, 1 where a folio has one reference, and which of them the kernel
-        does not count: ``folio_precise_page_mapcount()`` (fs/proc/internal.h), ``page_mapcount()``
+        Mappings of each page, 1 where a folio has one reference, and which of them the kernel does
+        not count: ``folio_precise_page_mapcount()`` (fs/proc/internal.h), ``page_mapcount()``
         before.
 
-        :param read: those whose count cannot be read are not known any more.
+        :param known: those whose count cannot be read are not known any more.
         """
-        pages, heads, addresses, known = read
         # Below zero: a page with a type, which has no such count.
         times: NDArray[np.int64] = np.maximum(pages["mapcount"].astype(np.int64) + 1, 0)
         large = np.flatnonzero(known & ((heads["flags"] & self.head) != 0))
@@ -197,7 +201,7 @@ class MappedPages:
         return times, uncounted
 
     def _kinds(self, heads: NDArray[Any]) -> NDArray[np.int64]:
-        """What folios are: index of KINDS."""
+        """The kinds of folios, as indexes of KINDS."""
         backed = (heads["flags"] & self.swap_backed) != 0
         anon = (heads["mapping"] & np.uint64(1)) != 0
         return np.where(anon, 0, np.where(backed, KINDS.index("shmem"), KINDS.index("file")))
@@ -226,7 +230,7 @@ class MappedPages:
 
 
 def _entire_mapcount(prog: Program) -> int:
-    """Where the second page of a large folio has how often it is mapped as a whole."""
+    """Offset in the second page of a large folio of its count of mappings as a whole."""
     page = prog.type("struct page")
     if page.has_member("compound_mapcount"):
         return int(offsetof(page, "compound_mapcount"))

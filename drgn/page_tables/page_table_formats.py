@@ -9,7 +9,9 @@ Cannot know: an architecture that is not here, and a kernel whose entries are no
 there have been.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from drgn import Architecture, Program
@@ -102,11 +104,11 @@ class PageTableFormat:
         return _matches(entries, self.large) & ~_matches(entries, (self.present_leaf, 0))
 
     def is_writable(self, entries: Entries) -> NDArray[np.bool_]:
-        """Of entries that map memory: it may be written to."""
+        """True of entries that map memory which may be written to."""
         return ~_matches(entries, self.read_only)
 
     def is_special(self, entries: Entries) -> NDArray[np.bool_]:
-        """Of entries that map memory: ``pte_special()``."""
+        """``pte_special()`` of entries that map memory."""
         return ~_matches(entries, (self.special, 0))
 
     def physical(self, entries: Entries, level: int | None = None) -> Entries:
@@ -184,27 +186,29 @@ X86_64_5_LEVELS = replace(
 ARM64_LEVELS = ("p4d", "pud", "pmd", "pte")
 
 
-@dataclass(frozen=True, slots=True)
-class ArmEntries:
-    """What has differed among arm64's entries (arch/arm64/include/asm/pgtable{,-prot}.h)."""
-
-    none: int  # the bit that PAGE_NONE has, and a valid entry need not have
-    present: int
-    present_leaf: int
-    swap_type: tuple[int, int]
-    swap_offset: tuple[int, int]
-
-
-# PTE_PRESENT_INVALID is the bit PTE_NG of entries that are not valid (6.12, 7.2).
-ARM64_ENTRIES = ArmEntries(1 << 11, 0x801, 0x801, (6, 5), (12, 50))
+# What has differed among arm64's entries (arch/arm64/include/asm/pgtable{,-prot}.h), the newest
+# first. PTE_PRESENT_INVALID is the bit PTE_NG of entries that are not valid (6.12, 7.2).
+ARM64_ENTRIES: dict[str, Any] = {
+    "present": 0x801,
+    "present_leaf": 0x801,
+    "swap_type": (6, 5),
+    "swap_offset": (12, 50),
+}
 # PTE_PROT_NONE, and PMD_PRESENT_INVALID for PMDs (6.1).
-ARM64_ENTRIES_BEFORE = ArmEntries(1 << 58, 1 | 1 << 58, 1 | 1 << 58 | 1 << 59, (3, 5), (8, 50))
+ARM64_ENTRIES_BEFORE: dict[str, Any] = {
+    "present": 1 | 1 << 58,
+    "present_leaf": 1 | 1 << 58 | 1 << 59,
+    "swap_type": (3, 5),
+    "swap_offset": (8, 50),
+}
 # The same without PTE_SWP_EXCLUSIVE, whose bit was the type's (5.10).
-ARM64_ENTRIES_FIRST = replace(ARM64_ENTRIES_BEFORE, swap_type=(2, 6))
+ARM64_ENTRIES_FIRST = ARM64_ENTRIES_BEFORE | {"swap_type": (2, 6)}
+# The bits that PAGE_NONE has, and a valid entry need not have.
+ARM64_NONE, ARM64_NONE_BEFORE = 1 << 11, 1 << 58
 
 
 def arm64_format(
-    page_shift: int, bits: int, user_bits: int, entries: ArmEntries
+    page_shift: int, bits: int, user_bits: int, entries: Mapping[str, Any]
 ) -> PageTableFormat:
     """
     The format of an arm64 kernel.
@@ -228,8 +232,6 @@ def arm64_format(
         page_shift=page_shift,
         user_end=1 << user_bits,
         ignored=0,
-        present=entries.present,
-        present_leaf=entries.present_leaf,
         table=(0x3, 0x3),
         large=(0x2, 0),  # bit 1 tells a block from a table, whether the entry is valid or not
         address=(1 << (50 if lpa2 else 48)) - (1 << page_shift),
@@ -240,10 +242,9 @@ def arm64_format(
         special=1 << 56,  # PTE_SPECIAL
         contiguous=1 << 52,  # PTE_CONT
         inverted_without=0,
-        swap_type=entries.swap_type,
-        swap_offset=entries.swap_offset,
         swap_offset_inverted=False,
         root_slots=1 << (bits - shifts[0]),
+        **entries,
     )
 
 
@@ -295,7 +296,7 @@ def _arm64_format(prog: Program) -> PageTableFormat:
     return arm64_format(page_shift, built if page_shift == 16 else bits, bits, _arm64_entries(prog))
 
 
-def _arm64_entries(prog: Program) -> ArmEntries:
+def _arm64_entries(prog: Program) -> Mapping[str, Any]:
     """
     The entries of this kernel, by its PAGE_NONE: ``protection_map[VM_NONE]``, neither valid nor
     none. The older ones have a bit of their own, and PTE_NG too; which of them it is, the flag of
@@ -304,8 +305,7 @@ def _arm64_entries(prog: Program) -> ArmEntries:
     exclusive = constant(prog, "PG_anon_exclusive", -1) >= 0
     before = ARM64_ENTRIES_BEFORE if exclusive else ARM64_ENTRIES_FIRST
     none = int(prog["protection_map"][0].pgprot.value_())
-    if not none & 1:
-        for entries in (before, ARM64_ENTRIES):
-            if none & entries.none:
-                return entries
+    for bit, entries in ((ARM64_NONE_BEFORE, before), (ARM64_NONE, ARM64_ENTRIES)):
+        if none & bit and not none & 1:
+            return entries
     raise LookupError(f"PAGE_NONE is {none:#x}: neither of the ways of arm64 that are known here")

@@ -4,20 +4,24 @@ The scan of the page tables of every process, from ``mm.pgd`` down: what is in t
 up by process.
 
 All entries of all tables are read and classified in numpy, 200,000 tables a second; see
-``page_table_entries``. Of the processes with the most tables, their regions are kept too (see
-``regions``).
+``page_table_entries``. Of the processes with the most tables, the occupancy is kept apart, and what
+their regions hold: neighbouring VMAs, cut at the largest gaps between them. Several workers may
+share the processes among them. Costs 300 bytes of memory for each process.
 
 Cannot know: tables of kernel threads' borrowed address spaces, of address spaces that no task has
-any more, and the kernel's own.
+any more, and the kernel's own. Processes whose worker was killed are left out.
 """
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program
+from drgn import FaultError, Program, sizeof
+from drgn.helpers.linux.mm import pfn_to_page
 from numpy.typing import NDArray
 
 from mmscope.drgn.free.device_ranges import DeviceMemory
@@ -31,19 +35,6 @@ from mmscope.drgn.page_tables.page_table_entries import (
     walk_page_tables,
 )
 from mmscope.drgn.page_tables.page_table_formats import PageTableFormat, page_table_format
-from mmscope.drgn.page_tables.regions import REGION_KINDS, REGION_OF_KIND, cut_regions
-from mmscope.drgn.page_tables.scan_result import (
-    BINS,
-    DETAILED,
-    SUMS,
-    Counted,
-    PageTableScan,
-    add_counted,
-    blank,
-    by_size,
-    counted,
-    without,
-)
 from mmscope.drgn.page_tables.swap_types import (
     HUGETLB,
     KINDS,
@@ -53,26 +44,151 @@ from mmscope.drgn.page_tables.swap_types import (
     PAGE,
     POISONED,
     SWAP,
+    ZERO,
     absent_kinds,
     entry_kinds,
     swap_kinds,
 )
-from mmscope.drgn.page_tables.table_descriptors import table_descriptors
 from mmscope.drgn.page_tables.vma_lookup import VmaLookup
 from mmscope.drgn.processes.address_spaces import (
     AddressSpaces,
     address_spaces,
     kept_address_spaces,
 )
-from mmscope.drgn.processes.vm_areas import read_vm_areas
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
+from mmscope.drgn.processes.vm_areas import VmAreas, read_vm_areas
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, member_path, struct_dtype
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.workers.workers import SHARES_A_JOB, Died, NoProcessError, in_workers
 
 # Tables of processes that are walked together: a sixteenth of a second's.
 PART_TABLES = 1 << 14
+# Of how many processes the occupancy and the regions are kept, those with the most tables.
+DETAILED = 20
+# Entries in use in a table: none, 1, 2-3, 4-7, … 256-511, all 512; and up to the 8,192 of a page of
+# 64 KiB.
+BINS = 15
+# Into how many regions an address space is cut at most, at its largest gaps.
+REGIONS = 24
+REGION = np.dtype(
+    [("owner", "<i8"), ("start", "<u8"), ("end", "<u8"), ("vmas", "<i8"), ("mapped", "<i8")]
+)
+REGION_KINDS = ("small", "huge", "hugetlb", "zero", "huge_zero", "swap", "other")
+# Of the kinds of PTEs, where they go.
+REGION_OF_KIND = {PAGE: "small", ZERO: "zero", SWAP: "swap", HUGETLB: "hugetlb"}
+# What is added up for each process, beside its tables by level and its PTEs by kind.
+SUMS = (
+    *("deposited", "shared_pmds", "empty", "vmas", "mapped", "exit_slots", "reaped_slots", "bad"),
+    *("huge", "huge_bytes", "huge_puds", "huge_zero", "other_huge", "hugetlb_bytes"),
+    *("migration_pmds", "poisoned_pmds"),
+)
+# What a worker counted: by process, of all together, numbers, and unreadable bytes.
+Counted = tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]], Counter[str], list[int]]
+
+
+@dataclass
+class PageTableScan:
+    """
+    Contents of the page tables of all processes.
+
+    :ivar largest: the processes with the most tables.
+    :ivar sums: by process: SUMS, "tables" [process, level] and "kinds" [process, kind of PTE].
+    :ivar totals: "filled" [one of largest, or all others together; level or, behind them,
+        deposited; bin], the entries in use in them, and bytes and PTE tables of each region.
+    :ivar numbers: unreadable_tables, repeated_tables, dropped_tables, broken_deposits.
+    :ivar absurd_charges: processes with more page tables than there is memory, by their count.
+    :ivar mapped: who shares what is mapped, if that was asked for.
+    :ivar lost: by process, whether its worker was killed: it is to be left out.
+    """
+
+    form: PageTableFormat
+    spaces: AddressSpaces
+    largest: list[int]
+    regions: NDArray[np.void]
+    sums: dict[str, NDArray[np.int64]]
+    totals: dict[str, NDArray[np.int64]]
+    lost: NDArray[np.bool_]
+    gaps: Gaps
+    damaged_vmas: int
+    numbers: Counter[str] = field(default_factory=Counter)
+    absurd_charges: int = 0
+    mapped: MappedPages | None = None
+
+    def all_gaps(self) -> list[Gaps]:
+        return [self.gaps, *([self.mapped.gaps] if self.mapped is not None else [])]
+
+    def clear(self) -> None:
+        """Begin with nothing counted, in a worker."""
+        for arrays in (self.sums, self.totals):
+            arrays.update({name: np.zeros_like(values) for name, values in arrays.items()})
+        self.numbers.clear()
+        for gaps in self.all_gaps():
+            gaps.bytes = 0
+
+    def counted(self, part: slice) -> Counted:
+        """Counts of a worker, of some processes."""
+        sums = {name: values[part] for name, values in self.sums.items()}
+        return sums, self.totals, self.numbers, [gaps.bytes for gaps in self.all_gaps()]
+
+    def add(self, part: slice, counted: Counted) -> None:
+        """Add what a worker counted."""
+        sums, totals, numbers, unread = counted
+        for name, values in sums.items():
+            self.sums[name][part] += values
+        for name, values in totals.items():
+            self.totals[name] += values
+        self.numbers.update(numbers)
+        for gaps, size in zip(self.all_gaps(), unread, strict=True):
+            gaps.bytes += size
+
+
+def words_of_lost(scan: PageTableScan) -> list[str]:
+    """Words about processes that are left out."""
+    if not scan.lost.any():
+        return []
+    missing = plural(int(scan.lost.sum()), "process is", "processes are")
+    return [f"{missing} missing: who read their page tables {'; '.join(scan.gaps.died)}"]
+
+
+def by_size(spaces: AddressSpaces) -> list[int]:
+    """All processes, those with the most tables first."""
+    pids = np.array([process.pid for process in spaces.processes], np.int64)
+    charged = spaces.columns["pgtables_bytes"].astype(np.int64)
+    order: list[int] = np.lexsort((pids, -charged)).tolist()
+    return order
+
+
+def cut_regions(areas: VmAreas, owners: Iterable[int], form: PageTableFormat) -> NDArray[np.void]:
+    """
+    Cut the address spaces of some processes into regions.
+
+    A region's PTE tables are its own: it is cut only where no table reaches across.
+    """
+    table = np.uint64(form.above_ptes.shift)
+    firsts = [np.zeros(0, np.int64)]
+    for owner in sorted(owners):
+        here = slice(*np.searchsorted(areas.owners, [owner, owner + 1]).tolist())
+        starts, ends = areas.starts[here], areas.ends[here]
+        if not len(starts):
+            continue
+        gaps = starts[1:] - ends[:-1]
+        apart = np.flatnonzero(starts[1:] >> table > (ends[:-1] - np.uint64(1)) >> table)
+        largest = apart[np.argsort(-gaps[apart].astype(np.float64), kind="stable")]
+        cuts = np.sort(largest[: REGIONS - 1]) + 1
+        firsts.append(np.concatenate([[0], cuts]) + here.start)
+    first = np.concatenate(firsts)
+    at = np.searchsorted(first, np.arange(len(areas)), side="right") - 1
+    # VMAs of other processes lie between: they belong to none.
+    wanted = np.flatnonzero(np.isin(areas.owners, list(owners)))
+    at = at[wanted]
+    regions = np.zeros(len(first), REGION)
+    regions["owner"], regions["start"] = areas.owners[first], areas.starts[first]
+    regions["end"][at] = areas.ends[wanted]  # ascending: the last to be written is the last
+    regions["vmas"] = np.bincount(at, minlength=len(first))
+    np.add.at(regions["mapped"], at, (areas.ends - areas.starts).astype(np.int64)[wanted])
+    return regions
 
 
 def scan_page_tables(
@@ -100,36 +216,40 @@ def scan_page_tables(
     areas = read_vm_areas(prog, spaces.columns["tree"], gaps)
     levels = len(form.levels)
     largest = by_size(spaces)[:DETAILED]
-    filled = len(largest) + 1, levels + 1, BINS
+    regions = cut_regions(areas, largest, form)
+    shapes: dict[str, tuple[int, ...]] = {
+        "filled": (len(largest) + 1, levels + 1, BINS),
+        "filled_entries": (len(largest) + 1, levels + 1, BINS),
+        "region_bytes": (len(regions), len(REGION_KINDS)),
+        "region_tables": (len(regions),),
+    }
     scan = PageTableScan(
         form=form,
         spaces=spaces,
         largest=largest,
-        kinds=np.zeros((count, KINDS), np.int64),
-        tables=np.zeros((count, levels), np.int64),
+        regions=regions,
         sums={name: np.zeros(count, np.int64) for name in SUMS},
-        filled=np.zeros(filled, np.int64),
-        filled_entries=np.zeros(filled, np.int64),
-        regions=cut_regions(areas, largest, form),
+        totals={name: np.zeros(shape, np.int64) for name, shape in shapes.items()},
+        lost=np.zeros(count, np.bool_),
         gaps=gaps,
         damaged_vmas=areas.damaged,
-        mapped=MappedPages(prog, count) if shares else None,
     )
+    scan.sums["tables"] = np.zeros((count, levels), np.int64)
+    scan.sums["kinds"] = np.zeros((count, KINDS), np.int64)
+    if shares:
+        scan.mapped = MappedPages(prog, count, scan.sums, scan.numbers)
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
     np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
-    return _walk_all(prog, scan, VmaLookup(areas, form.page_shift), jobs, progress)
+    _walk_all(prog, scan, VmaLookup(areas, form.page_shift), jobs, progress)
+    return scan
 
 
 def scan_of(memory: Memory, *, shares: bool = False) -> PageTableScan:
     """The same of the address spaces that all sections of a dump share."""
     gaps = Gaps()
-    spaces = kept_address_spaces(memory, gaps)
+    found = kept_address_spaces(memory, gaps), gaps
     return scan_page_tables(
-        memory.prog,
-        memory.progress,
-        jobs=memory.jobs,
-        shares=shares,
-        found=(spaces, gaps),
+        memory.prog, memory.progress, jobs=memory.jobs, shares=shares, found=found
     )
 
 
@@ -139,58 +259,56 @@ def _walk_all(
     lookup: VmaLookup,
     jobs: int,
     progress: Callable[[int, int], None] | None,
-) -> PageTableScan:
-    """Add up what is in the tables, by several processes if there are many tables."""
+) -> None:
+    """Add up what is in the tables, by several workers if there are many tables."""
     form, spaces = scan.form, scan.spaces
     roots = process_roots(prog, spaces.columns["pgd"])
     charged, limits = _charged(prog, scan)
     total, done = int(charged.sum()), 0
+    reader = _Reader(prog, scan, lookup)
 
-    def tell(tables: int) -> None:
+    def report(tables: int) -> None:
         nonlocal done
         done += tables
         if progress is not None:
             progress(min(done, total), total)
 
-    def walk_part(into: PageTableScan, part: slice, tell: Callable[[int], None]) -> None:
-        reader = _Reader(prog, into, lookup)
+    def walk_part(part: slice) -> None:
         walk = new_walk(form, part.stop - part.start)
-        walk.gaps = into.gaps
+        walk.gaps = scan.gaps
         for chunk in walk_page_tables(prog, form, roots[part], walk, max_tables=limits[part]):
             reader.take(chunk, chunk.roots.astype(np.int64) + part.start)
-            tell(len(chunk))
-        _take_walk(into, walk, part)
+            report(len(chunk))
+        _add_walk(scan, walk, part)
 
     def work(parts: list[slice]) -> Counted:
-        own = blank(scan, scan.mapped and MappedPages(prog, len(spaces)))
+        nonlocal progress
+        progress = None  # the parent's to report
+        scan.clear()
         for part in parts:
-            walk_part(own, part, lambda tables: None)
-        return counted(own, _together(parts))
+            walk_part(part)
+        return scan.counted(_span(parts))
 
     parts = _parts(charged)
     if jobs > 1 and len(parts) > 1:
-        shares = [
-            list(each) for each in np.array_split(np.array(parts, object), SHARES_A_JOB * jobs)
-        ]
-        shares = list(filter(None, shares))
-        lost = np.zeros(len(spaces), np.bool_)
+        split = np.array_split(np.array(parts, object), SHARES_A_JOB * jobs)
+        shares = [list(share) for share in split if len(share)]
         with contextlib.suppress(NoProcessError):
             for share, result in zip(shares, in_workers(jobs, shares, work), strict=True):
-                part = _together(share)
+                part = _span(share)
                 if isinstance(result, Died):
-                    lost[part] = True
+                    scan.lost[part] = True
                     scan.gaps.died.append(result.how)
                 else:
-                    add_counted(scan, part, result)
-                tell(int(charged[part].sum()))
-            return without(scan, lost) if lost.any() else scan
+                    scan.add(part, result)
+                report(int(charged[part].sum()))
+            return
     for part in parts:
-        walk_part(scan, part, tell)
-    return scan
+        walk_part(part)
 
 
-def _together(parts: list[slice]) -> slice:
-    """Neighbours as one."""
+def _span(parts: list[slice]) -> slice:
+    """One slice of neighbouring ones."""
     return slice(parts[0].start, parts[-1].stop)
 
 
@@ -219,18 +337,45 @@ def _parts(charged: NDArray[np.int64]) -> list[slice]:
     return [slice(*edge) for edge in itertools.pairwise(edges)]
 
 
-def _take_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:
+def _add_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:
     # A table that is pointed to twice is counted twice: by the kernel too.
-    scan.tables[part] += walk.tables + walk.repeated
+    scan.sums["tables"][part] += walk.tables + walk.repeated
     scan.sums["bad"][part] += walk.unreadable.sum(axis=1) + walk.dropped
     # hugetlb may share a PMD table between two mappings of one process; nothing else may.
     pmd = scan.form.last - 1
     loops = walk.repeated.copy()
     loops[:, pmd] = 0
     scan.sums["bad"][part] += loops.sum(axis=1)
-    scan.unreadable_tables += int(walk.unreadable.sum())
-    scan.repeated_tables += int(loops.sum())
-    scan.dropped_tables += int(walk.dropped.sum())
+    scan.numbers["unreadable_tables"] += int(walk.unreadable.sum())
+    scan.numbers["repeated_tables"] += int(loops.sum())
+    scan.numbers["dropped_tables"] += int(walk.dropped.sum())
+
+
+def table_descriptors(
+    prog: Program,
+) -> tuple[int, int, np.dtype[Any], int, np.dtype[Any]]:
+    """
+    The descriptors of page tables: the address of page frame 0's, the size of one, their members,
+    the count that a table with more than one user has, and the links of deposited tables.
+
+    The series "Split ptdesc from struct page" (v6.6) gave them a structure of their own.
+    """
+    page = prog.type("struct page")
+    try:
+        kind = prog.type("struct ptdesc")
+    except LookupError:
+        kind = page
+    # "mm: hugetlb: independent PMD page table shared count" (59d9094df3d7, in v6.13, and in stable
+    # kernels) counts the users beside the first; before, it was the page's reference count.
+    own_count = "pt_share_count.counter"
+    counts = (own_count, "__page_refcount.counter", "_refcount.counter")
+    return (
+        pfn_to_page(prog, 0).value_(),
+        sizeof(page),
+        struct_dtype(kind, {"deposited": "pmd_huge_pte", "shared": counts}),
+        1 if member_path(kind, counts) == own_count else 2,
+        struct_dtype(kind, {"next": ("pt_list.next", "lru.next")}),
+    )
 
 
 class _Reader:
@@ -240,11 +385,14 @@ class _Reader:
         self.prog, self.scan, self.form, self.lookup = prog, scan, scan.form, lookup
         self.kinds = swap_kinds(prog)
         self.zero, self.huge_zero = _zero_pages(prog, scan.form)
-        self.descriptors = table_descriptors(prog)
+        base, size, self.descriptors, self.shared_from, self.links = table_descriptors(prog)
+        self.base, self.size = np.uint64(base), np.uint64(size)
+        assert self.links.fields is not None
+        self.list_offset = np.uint64(self.links.fields["next"][1])
         self.devices = DeviceMemory(prog)
         # Where the occupancy of each process is kept.
-        self.place = np.full(len(scan.spaces), len(scan.filled) - 1, np.int64)
-        self.place[scan.largest] = np.arange(len(scan.filled) - 1)
+        self.place = np.full(len(scan.spaces), len(scan.largest), np.int64)
+        self.place[scan.largest] = np.arange(len(scan.largest))
 
     def take(self, chunk: TableChunk, owners: NDArray[np.int64]) -> None:
         """
@@ -262,8 +410,8 @@ class _Reader:
         """The occupancy of tables."""
         # 0, 1, 2-3, 4-7, …: the number of bits.
         bins = self.place[owners] * BINS + np.frexp(used.astype(np.float64))[1]
-        kept = self.scan.filled[:, level], self.scan.filled_entries[:, level]
-        for sums, weights in zip(kept, (None, used), strict=True):
+        for name, weights in (("filled", None), ("filled_entries", used)):
+            sums = self.scan.totals[name][:, level]
             found = np.bincount(bins, weights, sums.size)
             sums += found.astype(np.int64).reshape(sums.shape)
 
@@ -277,7 +425,7 @@ class _Reader:
             at, slots = np.divmod(some[kinds == PAGE], form.slots)
             addresses = chunk.slot_addresses(form.page_shift, at, slots)
             physical = form.physical(chunk.entries[at, slots], form.last)
-            self._share(owners[at], physical, addresses, 1)
+            self._take_mapped(owners[at], physical, addresses, 1)
             swapped = some[kinds == SWAP]
             scan.mapped.take_swap(owners[swapped // form.slots], *form.swap(flat[swapped]))
         # What each table has of each kind.
@@ -286,7 +434,7 @@ class _Reader:
         used: NDArray[np.int64] = found.sum(axis=1)
         self._add("empty", owners[used == 0])
         tables, kind = np.nonzero(found)
-        np.add.at(scan.kinds.ravel(), owners[tables] * KINDS + kind, found[tables, kind])
+        np.add.at(scan.sums["kinds"].ravel(), owners[tables] * KINDS + kind, found[tables, kind])
         first = self.lookup.key(owners, chunk.addresses)
         slots = self.lookup.pages_between(first, first + np.uint64(form.slots))
         for name, each in zip(("exit_slots", "reaped_slots"), slots, strict=True):
@@ -302,7 +450,7 @@ class _Reader:
         kinds: NDArray[np.uint8],
     ) -> None:
         """
-        Tell hugetlb's pages from others: on arm64 those of some sizes (64 KiB, with pages of
+        Mark the pages of hugetlb: on arm64 those of some sizes (64 KiB, with pages of
         16 KiB 2 MiB) are several contiguous entries of the last level.
         """
         form = self.form
@@ -318,28 +466,29 @@ class _Reader:
     def _regions_of_ptes(
         self, chunk: TableChunk, owners: NDArray[np.int64], found: NDArray[np.int64]
     ) -> None:
-        regions = self.scan.regions
+        totals = self.scan.totals
         at = self._region(owners, chunk.addresses, self.form.slots << self.form.page_shift)
         inside = np.flatnonzero(at >= 0)
         if not len(inside):
             return
-        np.add.at(regions.pte_tables, at[inside], 1)
+        np.add.at(totals["region_tables"], at[inside], 1)
         for kind in range(1, KINDS):
             place = REGION_KINDS.index(REGION_OF_KIND.get(kind, "other"))
             size = found[inside, kind] << self.form.page_shift
-            np.add.at(regions.bytes[:, place], at[inside], size)
+            np.add.at(totals["region_bytes"][:, place], at[inside], size)
 
     def _region(
         self, owners: NDArray[np.int64], addresses: NDArray[np.uint64], span: int
     ) -> NDArray[np.int64]:
         """The region that each stretch of addresses reaches into, or -1."""
         regions = self.scan.regions
-        if not len(regions.owners):
+        if not len(regions):
             return np.full(len(owners), -1, np.int64)
-        keys = self.lookup.key(regions.owners, regions.starts)
+        keys = self.lookup.key(regions["owner"], regions["start"])
         last = self.lookup.key(owners, addresses + np.uint64(span - 1))
         at = np.searchsorted(keys, last, side="right").astype(np.int64) - 1
-        fits = (at >= 0) & (regions.owners[at] == owners) & (addresses < regions.ends[at])
+        found = regions[at]
+        fits = (at >= 0) & (found["owner"] == owners) & (addresses < found["end"])
         return np.where(fits, at, -1)
 
     def _take_upper(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -380,7 +529,7 @@ class _Reader:
         # smaps and what adds it up take a PUD away (split_huge_pud()) before they could count it.
         if not larger:
             pages = 1 << (shift - form.page_shift)
-            self._share(owner[huge], physical[huge], addresses[huge], pages)
+            self._take_mapped(owner[huge], physical[huge], addresses[huge], pages)
         self._add("huge_zero", owner[zero])
         self._add("other_huge", owner[uncounted])
         self._add("hugetlb_bytes", owner[hugetlb], 1 << shift)
@@ -392,10 +541,10 @@ class _Reader:
             (uncounted, "other"),
         ):
             here = region[mask & (region >= 0)]
-            np.add.at(scan.regions.bytes[:, REGION_KINDS.index(name)], here, 1 << shift)
+            np.add.at(scan.totals["region_bytes"][:, REGION_KINDS.index(name)], here, 1 << shift)
         if level == form.last - 1:
             self._deposits(chunk, owners, distinct(np.concatenate([rows[~hugetlb], absent])))
-            self._shared(chunk, owners, distinct(rows[hugetlb]))
+            self._count_shared(chunk, owners, distinct(rows[hugetlb]))
         return used
 
     def _absent(self, level: int, owners: NDArray[np.int64], entries: NDArray[np.uint64]) -> None:
@@ -411,7 +560,7 @@ class _Reader:
     def _add(self, name: str, owners: NDArray[np.int64], each: NDArray[np.int64] | int = 1) -> None:
         np.add.at(self.scan.sums[name], owners, each)
 
-    def _share(
+    def _take_mapped(
         self,
         owners: NDArray[np.int64],
         physical: NDArray[np.uint64],
@@ -430,17 +579,15 @@ class _Reader:
 
     def _read_descriptors(self, chunk: TableChunk, rows: NDArray[np.int64]) -> tuple[Any, Any]:
         frames = chunk.frames[rows] >> np.uint64(self.form.page_shift)
-        places = np.uint64(self.descriptors.base) + frames * np.uint64(self.descriptors.size)
-        return read_scattered(self.prog, places, self.descriptors.dtype, self.scan.gaps)
+        places = self.base + frames * self.size
+        return read_scattered(self.prog, places, self.descriptors, self.scan.gaps)
 
-    def _shared(
+    def _count_shared(
         self, chunk: TableChunk, owners: NDArray[np.int64], rows: NDArray[np.int64]
     ) -> None:
-        """Which PMD tables with hugetlb pages several processes use."""
+        """Count the PMD tables with hugetlb pages that several processes use."""
         found, read = self._read_descriptors(chunk, rows)
-        self._add(
-            "shared_pmds", owners[rows[read & (found["shared"] >= self.descriptors.shared_from)]]
-        )
+        self._add("shared_pmds", owners[rows[read & (found["shared"] >= self.shared_from)]])
 
     def _deposits(
         self, chunk: TableChunk, owners: NDArray[np.int64], rows: NDArray[np.int64]
@@ -454,23 +601,22 @@ class _Reader:
         found, read = self._read_descriptors(chunk, rows)
         first = found["deposited"]
         some = np.flatnonzero(read & (first != 0))
-        owner, first = owners[rows[some]], first[some] + np.uint64(self.descriptors.list_offset)
+        owner, first = owners[rows[some]], first[some] + self.list_offset
         at = first.copy()
         # A table has no more huge PMDs than slots.
         for _ in range(self.form.slots + 1):
             if not len(at):
                 break
             self._add("deposited", owner)
-            np.add.at(self.scan.filled[:, len(self.form.levels), 0], self.place[owner], 1)
-            offset = np.uint64(self.descriptors.list_offset)
-            links, read = read_scattered(
-                self.prog, at - offset, self.descriptors.links, self.scan.gaps
-            )
+            filled = self.scan.totals["filled"][:, len(self.form.levels), 0]
+            np.add.at(filled, self.place[owner], 1)
+            places = at - self.list_offset
+            links, read = read_scattered(self.prog, places, self.links, self.scan.gaps)
             at = links["next"]
-            self.scan.broken_deposits += int((~read).sum())
+            self.scan.numbers["broken_deposits"] += int((~read).sum())
             onward = read & (at != first)
             owner, first, at = owner[onward], first[onward], at[onward]
-        self.scan.broken_deposits += len(at)
+        self.scan.numbers["broken_deposits"] += len(at)
 
 
 def _zero_pages(prog: Program, form: PageTableFormat) -> tuple[Any, Any]:
@@ -488,9 +634,3 @@ def _zero_pages(prog: Program, form: PageTableFormat) -> tuple[Any, Any]:
         valid = [pfn << form.page_shift for pfn in pfns if pfn < 1 << 52]
         found.append(np.array(valid, np.uint64))
     return found[0], found[1]
-
-
-if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
-
-    print_section("page_tables")

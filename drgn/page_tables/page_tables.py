@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmscope.drgn.page_tables.regions import REGION_KINDS
-from mmscope.drgn.page_tables.scan_result import PageTableScan
+from mmscope.drgn.page_tables.page_table_scan import REGION_KINDS, PageTableScan, by_size
 from mmscope.drgn.page_tables.swap_types import (
     DEVICE,
     HUGETLB,
@@ -205,7 +204,7 @@ PAGE_TABLE_REGIONS = Table(
 def page_tables(scan: PageTableScan) -> list[PageTables]:
     """The page tables of every process, the most first."""
     page_shift = scan.form.page_shift
-    kinds, sums = scan.kinds, scan.sums
+    sums, kinds = scan.sums, scan.sums["kinds"]
     charged = scan.spaces.columns["pgtables_bytes"]
     pte, pmd, pud = (_tables(scan, name) for name in ("pte", "pmd", "pud"))
     counted = pte + pmd + pud + sums["deposited"]
@@ -237,7 +236,7 @@ def _tables(scan: PageTableScan, name: str) -> NDArray[np.int64]:
     """Tables of a level by process; with few levels the upper ones are none of their own."""
     for at, level in enumerate(scan.form.levels):
         if level.name == name:
-            return scan.tables[:, at]
+            return scan.sums["tables"][:, at]
     return np.zeros(len(scan.spaces), np.int64)
 
 
@@ -245,14 +244,15 @@ def _by_process(
     scan: PageTableScan, columns: Iterable[NDArray[Any]]
 ) -> Iterator[tuple[Process, tuple[int, ...]]]:
     """Each process with its number of each column, the one with the most tables first."""
-    numbers = (column[scan.order].tolist() for column in columns)
-    processes = (scan.spaces.processes[at] for at in scan.order)
+    order = [at for at in by_size(scan.spaces) if not scan.lost[at]]
+    numbers = (column[order].tolist() for column in columns)
+    processes = (scan.spaces.processes[at] for at in order)
     return zip(processes, zip(*numbers, strict=True), strict=True)
 
 
 def page_table_details(scan: PageTableScan) -> list[PageTableDetails]:
-    """What else is in the page tables of every process, in the same order."""
-    kinds, sums = scan.kinds, scan.sums
+    """The rest of what is in the page tables of every process, in the same order."""
+    sums, kinds = scan.sums, scan.sums["kinds"]
     columns = (
         sums["vmas"],
         sums["mapped"],
@@ -277,51 +277,38 @@ def page_table_details(scan: PageTableScan) -> list[PageTableDetails]:
 
 
 def page_table_occupancy(scan: PageTableScan) -> list[PageTableOccupancy]:
-    """How full tables are: all of them, and those of the processes with the most."""
-    rows = []
+    """Occupancy of all tables, and of those of the processes with the most."""
+    filled = np.stack([scan.totals["filled"], scan.totals["filled_entries"]], axis=-1)
     names = [*(level.name for level in scan.form.levels), "deposited"]
-    parts: list[tuple[int | None, Any, Any]] = [
-        (None, scan.filled.sum(axis=0), scan.filled_entries.sum(axis=0))
-    ]
-    parts += [
-        (scan.spaces.processes[at].pid, scan.filled[place], scan.filled_entries[place])
-        for place, at in enumerate(scan.largest)
-    ]
-    for pid, tables, entries in parts:
-        for level, step in zip(*(axis.tolist() for axis in np.nonzero(tables)), strict=True):
+    pids = [scan.spaces.processes[at].pid for at in scan.largest]
+    rows = []
+    for pid, counts in zip([None, *pids], [filled.sum(axis=0), *filled], strict=False):
+        for level, step in np.argwhere(counts[..., 0]).tolist():
             least = 1 << step - 1 if step else 0
-            rows.append(
-                PageTableOccupancy(
-                    pid=pid,
-                    level=names[level],
-                    least=least,
-                    most=min(max(2 * least - 1, 0), scan.form.slots),
-                    tables=int(tables[level, step]),
-                    entries=int(entries[level, step]),
-                )
-            )
+            most = min(max(2 * least - 1, 0), scan.form.slots)
+            tables, entries = counts[level, step].tolist()
+            rows.append(PageTableOccupancy(pid, names[level], least, most, tables, entries))
     return rows
 
 
 def page_table_regions(scan: PageTableScan) -> list[PageTableRegion]:
     """The address spaces of the processes with the most tables, and what is mapped how."""
-    regions = scan.regions
     rows = []
-    by_process: dict[int, list[int]] = {}
-    for at, owner in enumerate(regions.owners.tolist()):
-        by_process.setdefault(owner, []).append(at)
     for owner in scan.largest:
-        for at in by_process.get(owner, []):
-            held = dict(zip(REGION_KINDS, regions.bytes[at].tolist(), strict=True))
+        if scan.lost[owner]:
+            continue
+        for at in np.flatnonzero(scan.regions["owner"] == owner).tolist():
+            _, start, end, vmas, mapped = scan.regions[at].tolist()
+            sizes = scan.totals["region_bytes"][at].tolist()
             rows.append(
                 PageTableRegion(
                     pid=scan.spaces.processes[owner].pid,
-                    start=f"{int(regions.starts[at]):#x}",
-                    end=f"{int(regions.ends[at]):#x}",
-                    vmas=int(regions.vmas[at]),
-                    mapped_bytes=int(regions.mapped[at]),
-                    pte_tables=int(regions.pte_tables[at]),
-                    **{f"{kind}_bytes": value for kind, value in held.items()},
+                    start=f"{start:#x}",
+                    end=f"{end:#x}",
+                    vmas=vmas,
+                    mapped_bytes=mapped,
+                    pte_tables=int(scan.totals["region_tables"][at]),
+                    **{f"{k}_bytes": size for k, size in zip(REGION_KINDS, sizes, strict=True)},
                 )
             )
     return rows
@@ -337,7 +324,7 @@ STATUS = {
 
 def read_status(text: str) -> PageTables | None:
     """
-    What /proc/PID/status says of a process's page tables: how large they are, not what is in them.
+    Read /proc/PID/status for a process's page tables: how large they are, not what is in them.
 
     Its VmRSS may lag a little behind (since v6.2 by what each CPU has not folded in). Processes
     that share an address space look like those that do not.

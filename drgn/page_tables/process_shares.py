@@ -19,8 +19,7 @@ Cannot know: who has the pages of shmem that are swapped out, which are in no Sw
 import re
 
 from mmscope.drgn.page_tables.mapped_pages import KINDS, PSS_SHIFT
-from mmscope.drgn.page_tables.page_table_scan import scan_of
-from mmscope.drgn.page_tables.scan_result import PageTableScan, words_of_lost
+from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_of, words_of_lost
 from mmscope.drgn.processes.process_status import parse_status
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import reader_apart
@@ -102,9 +101,14 @@ def process_shares(scan: PageTableScan) -> list[ProcessShare]:
         swapped = (sums["pss_swap"] >> PSS_SHIFT).tolist()
     rows = [
         ProcessShare(process.pid, process.comm, *numbers)
-        for process, *numbers in zip(
-            scan.spaces.processes, *(column.tolist() for column in columns), swapped, strict=True
+        for process, lost, *numbers in zip(
+            scan.spaces.processes,
+            scan.lost.tolist(),
+            *(column.tolist() for column in columns),
+            swapped,
+            strict=True,
         )
+        if not lost
     ]
     return sorted(rows, key=lambda row: (-row.pss_bytes, row.pid))
 
@@ -135,13 +139,16 @@ def from_memory(memory: Memory) -> Found:
         found.notes.append(
             "the list of processes breaks off or runs in a circle: those behind that are missing"
         )
-    damaged = scan.spaces.damaged, scan.repeated_tables + scan.dropped_tables, scan.damaged_vmas
-    for count, what in zip(damaged, ("processes", "page tables", "VMAs"), strict=True):
+    for count, what in (
+        (scan.spaces.damaged, "processes"),
+        (scan.numbers["repeated_tables"] + scan.numbers["dropped_tables"], "page tables"),
+        (scan.damaged_vmas, "VMAs"),
+    ):
         if count:
             disagreement(memory, found, f"{count:,} {what} are damaged: not counted here")
-    if mapped.uncounted:
+    if uncounted := mapped.numbers["uncounted"]:
         found.notes.append(
-            f"{plural(mapped.uncounted, 'mapped page')} of large folios have no count of their "
+            f"{plural(uncounted, 'mapped page')} of large folios have no count of their "
             "mappings (CONFIG_NO_PAGE_MAPCOUNT): taken for their process's own, shared or not"
         )
     return found.add(PROCESS_SHARES, rows)

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The section about the page tables of processes."""
 
-from mmscope.drgn.page_tables.exit_cost import (
-    EXIT_COSTS,
-    dontneed_frees_tables,
-    exit_costs,
-)
-from mmscope.drgn.page_tables.page_table_scan import scan_of
+from mmscope.drgn.page_tables.exit_cost import EXIT_COSTS, dontneed_frees_tables, exit_costs
+from mmscope.drgn.page_tables.page_table_scan import scan_of, words_of_lost
 from mmscope.drgn.page_tables.page_tables import (
     PAGE_TABLE_DETAILS,
     PAGE_TABLE_OCCUPANCY,
@@ -18,7 +14,6 @@ from mmscope.drgn.page_tables.page_tables import (
     page_tables,
     read_status,
 )
-from mmscope.drgn.page_tables.scan_result import words_of_lost
 from mmscope.drgn.processes.process_status import rows_of_processes
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
@@ -28,7 +23,6 @@ from mmscope.drgn.tables.display import plural
 
 
 def page_tables_from_memory(memory: Memory) -> Found:
-    prog = memory.prog
     # Section process_shares may have made it.
     scan = memory.once("page_table_scan", lambda: scan_of(memory))
     rows = page_tables(scan)
@@ -49,18 +43,21 @@ def page_tables_from_memory(memory: Memory) -> Found:
         disagreement(memory, found, f"{damaged} could not be read: missing here")
     for count, what in (
         (scan.damaged_vmas, "VMAs and nodes of their trees are damaged, and left out"),
-        (scan.repeated_tables, "entries lead to a table that was met before, and not followed"),
+        (
+            scan.numbers["repeated_tables"],
+            "entries lead to a table that was met before, and not followed",
+        ),
         (
             scan.absurd_charges,
             "processes are charged for more page tables than there is memory: pgtables_bytes is "
             "damaged",
         ),
         (
-            scan.dropped_tables,
+            scan.numbers["dropped_tables"],
             "tables are more than their process was charged for, or than there is memory; not "
             "followed",
         ),
-        (scan.broken_deposits, "lists of deposited tables do not close"),
+        (scan.numbers["broken_deposits"], "lists of deposited tables do not close"),
     ):
         if count:
             disagreement(memory, found, f"{count:,} {what}")
@@ -72,19 +69,12 @@ def page_tables_from_memory(memory: Memory) -> Found:
             "(unaccounted)",
         )
     details = page_table_details(scan)
-    given_back = dontneed_frees_tables(prog)
+    given_back = dontneed_frees_tables(memory.prog)
     found.add(PAGE_TABLES, rows)
     found.add(PAGE_TABLE_DETAILS, details)
-    costs = exit_costs(rows, details, dontneed_frees_tables=given_back)
-    found.add(EXIT_COSTS, costs)
-    found.add(
-        PAGE_TABLE_OCCUPANCY,
-        page_table_occupancy(scan),
-    )
-    return found.add(
-        PAGE_TABLE_REGIONS,
-        page_table_regions(scan),
-    )
+    found.add(EXIT_COSTS, exit_costs(rows, details, dontneed_frees_tables=given_back))
+    found.add(PAGE_TABLE_OCCUPANCY, page_table_occupancy(scan))
+    return found.add(PAGE_TABLE_REGIONS, page_table_regions(scan))
 
 
 def page_tables_from_files(files: Files) -> Found:
@@ -101,13 +91,7 @@ def page_tables_from_files(files: Files) -> Found:
 PAGE_TABLES_SECTION = Section(
     name="page_tables",
     title="Page tables",
-    tables=(
-        PAGE_TABLES,
-        PAGE_TABLE_DETAILS,
-        EXIT_COSTS,
-        PAGE_TABLE_OCCUPANCY,
-        PAGE_TABLE_REGIONS,
-    ),
+    tables=(PAGE_TABLES, PAGE_TABLE_DETAILS, EXIT_COSTS, PAGE_TABLE_OCCUPANCY, PAGE_TABLE_REGIONS),
     intro="""
 A page table takes a page of memory, however little is in it, and is in no process's RSS. It is
 not reclaimed: `munmap()` and the end of the process give it back. `MADV_DONTNEED` gives back the

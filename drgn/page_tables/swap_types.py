@@ -59,7 +59,7 @@ MARKER_BITS = 7
 
 
 def swap_kinds(prog: Program) -> NDArray[np.uint8]:
-    """What each type of ``swp_entry_t`` is."""
+    """The kind of each type of ``swp_entry_t``."""
     exclusive = constant(prog, "PG_anon_exclusive", -1) >= 0
     # mm/memory-failure.c and mm/migrate.c, which a kernel may be built without.
     fixed = [POISONED] if has_symbol(prog, "memory_failure") else []
@@ -92,7 +92,7 @@ def _layout(fixed: list[int], devices: int, markers: int) -> list[int]:
 
 
 def _that_may_be(prog: Program, behind: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Of device memory and markers, what a kernel may have by its functions and members."""
+    """Counts of types of device memory and markers that fit a kernel's functions and members."""
     behind = list(behind)
     known = [count for name, count in DEVICE_FUNCTIONS.items() if has_symbol(prog, name)]
     # Kernels before v5.14 have device memory without such a function.
@@ -108,7 +108,7 @@ def entry_kinds(
     form: PageTableFormat, kinds: NDArray[np.uint8], zero: Entries, entries: Entries
 ) -> NDArray[np.uint8]:
     """
-    What each entry of the last level is.
+    The kind of each entry of the last level.
 
     :param kinds: by :func:`swap_kinds`.
     :param zero: physical addresses of zero pages.
@@ -126,7 +126,7 @@ def entry_kinds(
 
 
 def absent_kinds(form: PageTableFormat, kinds: NDArray[np.uint8], entries: Entries) -> NDArray[Any]:
-    """What entries that are neither none nor present are, on any level."""
+    """The kinds of entries that are neither none nor present, on any level."""
     types, offsets = form.swap(entries)
     found = kinds[types]
     marker = found == MARKER

@@ -42,13 +42,9 @@ class VmaLookup:
         # __oom_reap_task_mm()
         reaped = (flags & np.uint64(VM_HUGETLB | VM_PFNMAP)) == 0
         reaped &= areas.anonymous | ((flags & np.uint64(VM_SHARED)) == 0)
-        self.before = self._sums(self.pages)
-        self.reaped = np.where(reaped, self.pages, 0).astype(np.uint64)
-        self.reaped_before = self._sums(self.reaped)
-
-    @staticmethod
-    def _sums(pages: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return np.concatenate([np.zeros(1, np.uint64), np.cumsum(pages, dtype=np.uint64)])
+        # All pages, and those that are reaped: of each VMA, and of all before it.
+        self.both = np.stack([self.pages, self.pages * reaped])
+        self.before = np.cumsum(self.both, axis=1, dtype=np.uint64) - self.both
 
     def key(self, owners: NDArray[np.int64], addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
         key: NDArray[np.uint64] = owners.astype(np.uint64) << self.SHIFT
@@ -74,19 +70,14 @@ class VmaLookup:
 
     def pages_between(
         self, first: NDArray[np.uint64], behind: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> NDArray[np.int64]:
         """Mapped pages from each address to another one, and those that are reaped."""
-        low, high = self._pages_below(first), self._pages_below(behind)
-        return high[0] - low[0], high[1] - low[1]
+        return self._pages_below(behind) - self._pages_below(first)
 
-    def _pages_below(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """In all processes before its own and there."""
+    def _pages_below(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Pages below each address, in its own process and in all before that."""
         if not len(self.starts):
-            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
+            return np.zeros((2, len(keys)), np.int64)
         at = np.searchsorted(self.starts, keys, side="right").astype(np.int64) - 1
-        beyond = keys - self.starts[at]
-        all_pages, reaped = (
-            np.where(at < 0, 0, before[at] + np.minimum(beyond, pages[at])).astype(np.int64)
-            for pages, before in ((self.pages, self.before), (self.reaped, self.reaped_before))
-        )
-        return all_pages, reaped
+        within = np.minimum(keys - self.starts[at], self.both[:, at])
+        return np.where(at < 0, 0, self.before[:, at] + within).astype(np.int64)

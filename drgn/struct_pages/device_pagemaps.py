@@ -17,15 +17,15 @@ would not is said of all of arm64.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 from drgn import Architecture, Program
+from numpy.typing import NDArray
 
 from mmscope.drgn.free.device_ranges import PagemapRange, has_compound_pages
 from mmscope.drgn.reading.io_resources import io_resources, names_at
-from mmscope.drgn.struct_pages.memmap import Memmap
-from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, estimate_ms
-from mmscope.drgn.struct_pages.vmemmap import Leaves
+from mmscope.drgn.struct_pages.memmap import Leaves, Memmap, estimate_ms
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -142,63 +142,57 @@ def _why_not_shared(prog: Program, each: PagemapRange, where: Memmap) -> str:
 _WHAT = {"FS_DAX": "a pmem disk (fsdax)", "GENERIC": "this device-dax"}
 
 
-class PagemapsInPageTables:
+def memmap_amounts(where: Memmap, ranges: list[PagemapRange], leaves: Leaves) -> NDArray[np.int64]:
     """
-    Where the struct pages of each range lie; a taker of the vmemmap walk.
-
-    Columns of ``bytes``: mapped, in RAM, on the device, on a frame of others.
+    Bytes of each range's struct pages that some entries map, by where they lie: all, in RAM, on the
+    device, on a frame of others.
     """
-
-    def __init__(self, ranges: list[PagemapRange]) -> None:
-        self.ranges = ranges
-        self.bytes = np.zeros((len(ranges), 4), np.int64)
-
-    def take(self, where: Memmap, leaves: Leaves) -> None:
-        page = 1 << where.page_shift
-        offsets = (leaves.addresses - np.uint64(where.base)).astype(np.int64)
-        for number, each in enumerate(self.ranges):
-            start, end = each.start_pfn * where.page_bytes, each.end_pfn * where.page_bytes
-            first = int(np.searchsorted(offsets + leaves.sizes, start, "right"))
-            behind = int(np.searchsorted(offsets, end, "left"))
-            if first >= behind:
-                continue
-            part = leaves.part(slice(first, behind))
-            low = np.maximum(offsets[first:behind], start)
-            high = np.minimum(offsets[first:behind] + part.sizes, end)
-            size = high - low
-            frame = part.frames + (low - offsets[first:behind]) // page
-            inside = (frame >= each.start_pfn) & (frame < each.end_pfn)
-            for at, chosen in enumerate(
-                (
-                    np.ones(len(size), np.bool_),
-                    ~part.reused & ~inside,
-                    ~part.reused & inside,
-                    part.reused,
-                )
-            ):
-                self.bytes[number, at] += int(size[chosen].sum())
+    amounts = np.zeros((len(ranges), 4), np.int64)
+    ends = leaves["offset"] + leaves["size"]
+    for number, each in enumerate(ranges):
+        start, end = each.start_pfn * where.page_bytes, each.end_pfn * where.page_bytes
+        first = np.searchsorted(ends, start, "right")
+        part = leaves[first : np.searchsorted(leaves["offset"], end)]
+        low = np.maximum(part["offset"], start)
+        size = np.minimum(part["offset"] + part["size"], end) - low
+        frame = part["frame"] + ((low - part["offset"]) >> where.page_shift)
+        inside = (frame >= each.start_pfn) & (frame < each.end_pfn)
+        own = ~part["reused"]
+        in_ram, on_device = size[own & ~inside].sum(), size[own & inside].sum()
+        amounts[number] = size.sum(), in_ram, on_device, size[~own].sum()
+    return amounts
 
 
 def device_pagemaps(
-    prog: Program, where: Memmap, tables: PagemapsInPageTables, logged: LoggedTimes
+    prog: Program,
+    where: Memmap,
+    ranges: list[PagemapRange],
+    amounts: NDArray[np.int64],
+    logged: Mapping[int, list[int]],
 ) -> list[DevicePagemap]:
-    """All ranges, ascending."""
+    """
+    All ranges, ascending.
+
+    :param amounts: sums of :func:`memmap_amounts`.
+    :param logged: times in the kernel's log, by pages (:func:`memmap.logged_times`).
+    """
     page = 1 << where.page_shift
-    lasts = [(each.end_pfn << where.page_shift) - 1 for each in tables.ranges]
+    lasts = [(each.end_pfn << where.page_shift) - 1 for each in ranges]
     names = names_at(io_resources(prog)[0], lasts) if lasts else []
-    alike = Counter(each.pages for each in tables.ranges)
+    alike = Counter(each.pages for each in ranges)
     # Of a page as large as an entry of the last level of page tables but one maps.
     large = page // 8 * page
     kept = large // page * where.page_bytes - RESERVED_PAGES * page
     optimizable = has_compound_pages(prog) and not where.page_bytes & (where.page_bytes - 1)
-    optimizable &= shares_struct_pages(prog) or bool(tables.bytes[:, 3].any())
+    optimizable &= shares_struct_pages(prog) or bool(amounts[:, 3].any())
     rows = []
-    for each, name, amounts in zip(tables.ranges, names, tables.bytes.tolist(), strict=True):
-        mapped, ram, on_device, reused = amounts
+    for each, name, (mapped, ram, on_device, reused) in zip(
+        ranges, names, amounts.tolist(), strict=True
+    ):
         size = (each.end_pfn - each.start_pfn) << where.page_shift
         could = max(kept * (size // large) - reused, 0) if optimizable and ram else 0
         initialised = max((mapped - reused) // where.page_bytes - each.altmap_pages, 0)
-        lines = logged.devices.get(each.pages) if alike[each.pages] == 1 else None
+        lines = logged.get(each.pages) if alike[each.pages] == 1 else None
         rows.append(
             DevicePagemap(
                 f"{each.start_pfn << where.page_shift:#x}",

@@ -18,22 +18,15 @@ Cannot know: on which node a reserved page is. The kernel does not know either.
 import contextlib
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Object, Program, offsetof, sizeof
+from drgn import Object, Program, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
-from mmscope.drgn.reading.kernel_arrays import (
-    CHUNK_BYTES,
-    Gaps,
-    member_path,
-    read_array,
-    struct_dtype,
-)
+from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.struct_pages import (
     COLUMNS,
@@ -42,8 +35,7 @@ from mmscope.drgn.reading.struct_pages import (
     second_page_dtype,
 )
 from mmscope.drgn.reading.symbols import has_symbol
-from mmscope.drgn.struct_pages.memmap import Memmap, self_hosted
-from mmscope.drgn.struct_pages.vmemmap import Leaves
+from mmscope.drgn.struct_pages.memmap import Leaves, Memmap, self_hosted
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
@@ -133,15 +125,19 @@ HUGETLB_CHECKS = Table(
 )
 
 
-@dataclass
-class HugePages:
-    """Huge pages found among the struct pages, ascending."""
-
-    pfns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    orders: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    nodes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    flagged: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    gaps: Gaps = field(default_factory=Gaps)
+# A huge page, by its struct pages; and what the page tables say of these, as far as they were seen.
+HUGE_PAGE = np.dtype(
+    [
+        ("pfn", "<i8"),
+        ("order", "<i8"),
+        ("node", "<i8"),
+        ("flagged", "?"),  # HPG_vmemmap_optimized
+        ("own", "<i8"),  # frames that its struct pages have for themselves; -1: not seen
+        ("entries", "<i8"),  # pages that its struct pages fill
+        ("hosted", "?"),  # they lie in the memory that they describe
+    ]
+)
+HugePages = NDArray[np.void]
 
 
 def _hstates(prog: Program) -> list[tuple[Object, int]]:
@@ -216,37 +212,34 @@ def reserved_pages(prog: Program) -> int:
 
 
 def find_huge_pages(
-    prog: Program, *, progress: Callable[[int, int], None] | None = None
+    prog: Program, gaps: Gaps, *, progress: Callable[[int, int], None] | None = None
 ) -> HugePages:
     """
-    Every huge page of every pool.
+    Every huge page of every pool, ascending; see :data:`HUGE_PAGE`.
 
     :param progress: called with (pages done, pages in all).
     :raises LookupError: the kernel's layout is unknown.
     :raises ValueError: the pools are damaged.
     """
-    found = HugePages()
     orders = [order for hstate, order in _hstates(prog) if hstate.nr_huge_pages.value_()]
     if not orders:
-        return found
+        return np.zeros(0, HUGE_PAGE)
     size = sizeof(prog.type("struct page"))
     step = 1 << min(orders)
-    dtype, is_hugetlb, order_of = _head_dtype(prog, size * step)
+    dtype, mark, value = _head_dtype(prog, size * step)
     head = np.uint64(1 << int(prog.constant("PG_head").value_()))
     optimized = np.uint64(flag(prog, HVO_FLAG))
     masked = compound_info_is_mask(prog)
     fields = flag_fields(prog)
-    parts: list[tuple[NDArray[Any], ...]] = []
+    parts = [np.zeros(0, HUGE_PAGE)]
     ranges = valid_page_ranges(prog)
     total, done = sum(end - start for start, end, _ in ranges), 0
     for start, end, address in ranges:
         skip = -start % step
         count = (end - start - skip) // step
-        for first, array in read_array(
-            prog, address + skip * size, count, dtype, found.gaps, chunk_bytes=CHUNK_BYTES
-        ):
+        for first, array in read_array(prog, address + skip * size, count, dtype, gaps):
             done += len(array) * step
-            at = np.flatnonzero(((array["flags"] & head) != 0) & is_hugetlb(array))
+            at = np.flatnonzero(((array["flags"] & head) != 0) & (array[mark] == value))
             addresses = np.uint64(address + skip * size) + (
                 (first + at).astype(np.uint64) * np.uint64(size * step)
             )
@@ -255,61 +248,43 @@ def find_huge_pages(
             info = array["tail"][at]
             heads = (addresses + np.uint64(size)) & info if masked else info - np.uint64(1)
             at = at[((info & np.uint64(1)) != 0) & (heads == addresses)]
-            pages = array[at]
-            parts.append(
-                (
-                    start + skip + (first + at) * step,
-                    order_of(pages),
-                    fields.zone_index(pages["flags"]) // fields.zones_per_node,
-                    (pages["private"] & optimized) != 0,
-                )
-            )
+            found, pages = np.zeros(len(at), HUGE_PAGE), array[at]
+            found["pfn"] = start + skip + (first + at) * step
+            found["order"] = pages["order"] & 0xFF
+            found["node"] = fields.zone_index(pages["flags"]) // fields.zones_per_node
+            found["flagged"] = (pages["private"] & optimized) != 0
+            found["own"] = -1
+            parts.append(found)
             if progress is not None:
                 progress(done, total)
-    if parts:
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        known = np.isin(columns[1], orders)
-        found.pfns, found.orders, found.nodes, found.flagged = (c[known] for c in columns)
-    return found
+    whole = np.concatenate(parts)
+    return whole[np.isin(whole["order"], orders)]
 
 
-def _head_dtype(
-    prog: Program, itemsize: int
-) -> tuple[
-    np.dtype[Any],
-    Callable[[NDArray[Any]], NDArray[np.bool_]],
-    Callable[[NDArray[Any]], NDArray[np.int64]],
-]:
+def _head_dtype(prog: Program, itemsize: int) -> tuple[np.dtype[Any], str, int]:
     """
-    What a hugetlb page is recognised by, one element for each place where one can begin; the test
-    for being one, and its order.
+    Columns that a hugetlb page is recognised by, one element for each place where one can begin;
+    the column whose value says that it is one, and that value.
     """
     page = prog.type("struct page")
-    # The word's name since "mm: rework compound_head() for …" (8c846c879e22, in v7.1), and before.
-    tail = member_path(page, ("compound_info", "compound_head"))
-    parts = {
-        **_fields(struct_dtype(page, {n: COLUMNS[n] for n in ("flags", "mapcount", "private")})),
-        "tail": (np.dtype("<u8"), sizeof(page) + offsetof(page, tail)),
-    }
-    number = vmcoreinfo_number(prog, "NUMBER(PAGE_HUGETLB_MAPCOUNT_VALUE)")
-    second = _fields(
-        second_page_dtype(prog, ["order"] if number is not None else ["order", "dtor"])
-    )
-    parts |= {name: (kind, at + sizeof(page)) for name, (kind, at) in second.items()}
-    if number is not None:  # "mm: turn folio_test_hugetlb into a PageType" (d99e3140a4d3, in v6.9)
-        value = np.array(number & 0xFFFFFFFF, np.uint32).view(np.int32)
-
-        def is_hugetlb(pages: NDArray[Any]) -> NDArray[np.bool_]:
-            return np.asarray(pages["mapcount"] == value)
-
-    else:
-        destructor = vmcoreinfo_number(prog, "NUMBER(HUGETLB_PAGE_DTOR)")
-        if destructor is None:
+    mark, value = "mapcount", vmcoreinfo_number(prog, "NUMBER(PAGE_HUGETLB_MAPCOUNT_VALUE)")
+    if value is None:
+        # Until "mm: turn folio_test_hugetlb into a PageType" (d99e3140a4d3, in v6.9)
+        mark, value = "dtor", vmcoreinfo_number(prog, "NUMBER(HUGETLB_PAGE_DTOR)")
+        if value is None:
             raise LookupError("VMCOREINFO has no HUGETLB_PAGE_DTOR")
-
-        def is_hugetlb(pages: NDArray[Any]) -> NDArray[np.bool_]:
-            return np.asarray(pages["dtor"] == destructor)
-
+    else:
+        value = int(np.uint32(value & 0xFFFF_FFFF).astype(np.int32))  # written as unsigned
+    first = struct_dtype(page, {name: COLUMNS[name] for name in ("flags", "mapcount", "private")})
+    second = second_page_dtype(prog, ["order", "dtor"] if mark == "dtor" else ["order"])
+    # The second page, whose tail names the head.
+    tail = struct_dtype(page, {"tail": COLUMNS["tail"]})
+    places = [(first, 0), (second, sizeof(page)), (tail, sizeof(page))]
+    parts = {
+        name: (field[0], field[1] + shift)
+        for dtype, shift in places
+        for name, field in (dtype.fields or {}).items()
+    }
     dtype = np.dtype(
         {
             "names": list(parts),
@@ -318,115 +293,97 @@ def _head_dtype(
             "itemsize": itemsize,
         }
     )
-    return dtype, is_hugetlb, lambda pages: (pages["order"] & 0xFF).astype(np.int64)
+    return dtype, mark, value
 
 
-def _fields(dtype: np.dtype[Any]) -> dict[str, tuple[np.dtype[Any], int]]:
-    return {name: (of[0], of[1]) for name, of in (dtype.fields or {}).items()}
+def add_page_tables(prog: Program, where: Memmap, pages: HugePages, leaves: Leaves) -> None:
+    """Fill in what some entries of the page tables say of the struct pages of each huge page."""
+    page = 1 << where.page_shift
+    offsets = leaves["offset"]
+    # Both in bytes from the array's base.
+    starts = pages["pfn"] * where.page_bytes
+    lengths = where.page_bytes << pages["order"]
+    low, high = offsets[0], offsets[-1] + leaves["size"][-1]
+    here = np.flatnonzero((starts >= low) & (starts + lengths <= high))
+    if not len(here):
+        return
+    first = np.searchsorted(offsets, starts[here], "right") - 1
+    behind = np.searchsorted(offsets, (starts + lengths)[here], "left")
+    # An entry of 2 MiB maps struct pages of several huge pages: none of them shares anything.
+    # Nor does one whose struct pages fill no page (2 MiB with pages of 16 KiB).
+    plain = (leaves["size"][first] > page) | (lengths[here] < page)
+    entries = lengths[here] // page
+    pages["entries"][here] = entries
+    # Otherwise: the first entry's frame, and those that are writable or not reused, are own.
+    own = np.concatenate([[0], np.cumsum(leaves["writable"] & ~leaves["reused"])])
+    counted = np.where(behind - first == entries, own[behind] - own[first], -1)
+    pages["own"][here] = np.where(plain, entries, counted)
+    within = np.where(plain, (starts[here] - offsets[first]) // page, 0)
+    pages["hosted"][here] = self_hosted(prog, where, leaves["frame"][first] + within)
 
 
-class HvoInPageTables:
-    """
-    What the page tables say of the struct pages of each huge page; a taker of the vmemmap walk.
-
-    ``own`` counts the frames that a huge page's struct pages have for themselves, -1 of pages
-    whose struct pages were not seen; ``hosted`` says which lie in the memory that they describe.
-    """
-
-    def __init__(self, prog: Program, pages: HugePages) -> None:
-        self.prog = prog
-        self.pages = pages
-        self.own = np.full(len(pages.pfns), -1, np.int64)
-        self.entries = np.zeros(len(pages.pfns), np.int64)
-        self.hosted = np.zeros(len(pages.pfns), np.bool_)
-
-    def take(self, where: Memmap, leaves: Leaves) -> None:
-        page = 1 << where.page_shift
-        # Both in bytes from the array's base.
-        offsets = (leaves.addresses - np.uint64(where.base)).astype(np.int64)
-        starts = self.pages.pfns * where.page_bytes
-        lengths = where.page_bytes << self.pages.orders
-        low, high = offsets[0], offsets[-1] + leaves.sizes[-1]
-        here = np.flatnonzero((starts >= low) & (starts + lengths <= high))
-        if not len(here):
-            return
-        first = np.searchsorted(offsets, starts[here], "right") - 1
-        behind = np.searchsorted(offsets, (starts + lengths)[here], "left")
-        # An entry of 2 MiB maps struct pages of several huge pages: none of them shares anything.
-        # Nor does one whose struct pages fill no page (2 MiB with pages of 16 KiB).
-        plain = (leaves.sizes[first] > page) | (lengths[here] < page)
-        self.own[here] = lengths[here] // page
-        self.entries[here] = lengths[here] // page
-        # Otherwise: the first entry's frame, and those that are writable or not reused, are own.
-        own = np.concatenate([[0], np.cumsum(leaves.writable & ~leaves.reused)])
-        split = ~plain
-        counted = own[behind[split]] - own[first[split]]
-        whole = (behind - first)[split] == (lengths[here] // page)[split]
-        self.own[here[split]] = np.where(whole, counted, -1)
-        frames = leaves.frames[first] + np.where(plain, (starts[here] - offsets[first]) // page, 0)
-        self.hosted[here] = self_hosted(self.prog, where, frames)
-
-    @property
-    def optimized(self) -> NDArray[np.bool_]:
-        """Whose struct pages take less memory than they have addresses."""
-        return np.asarray((self.own >= 0) & (self.own < self.entries))
+def optimized_pages(pages: HugePages) -> NDArray[np.bool_]:
+    """Mask of pages whose struct pages take less memory than they have addresses."""
+    return np.asarray((pages["own"] >= 0) & (pages["own"] < pages["entries"]))
 
 
-def hugetlb_pools(
-    prog: Program, pages: HugePages, tables: HvoInPageTables
-) -> tuple[list[HugetlbPool], list[HugetlbCheck]]:
+def hugetlb_pools(prog: Program, pages: HugePages) -> tuple[list[HugetlbPool], list[HugetlbCheck]]:
     """The pools by size and node, and what does not agree."""
     page_shift = prog["PAGE_SHIFT"].value_()
-    size = sizeof(prog.type("struct page"))
     saves = {row.page_bytes: row.page_saves_bytes or 0 for row in hugetlb_sizes(prog)}
     rows, checks = [], []
     for hstate, order in _hstates(prog):
         page_bytes = 1 << (order + page_shift)
+        struct_pages = sizeof(prog.type("struct page")) << order
         counts = np.array(hstate.nr_huge_pages_node.value_())
-        found = np.bincount(pages.nodes[pages.orders == order], minlength=len(counts))
+        of_size = pages[pages["order"] == order]
+        found = np.bincount(of_size["node"], minlength=len(counts))
         for node in np.flatnonzero((counts > 0) | (found[: len(counts)] > 0)).tolist():
-            here = (pages.orders == order) & (pages.nodes == node)
-            optimized = here & tables.optimized
-            hosted = here & tables.hosted & ~tables.optimized
-            seen = here & (tables.own >= 0)
-            saved = int((tables.entries - tables.own)[seen].sum()) << page_shift
-            plain = int(np.count_nonzero(seen & ~optimized & ~hosted))
+            here = of_size[of_size["node"] == node]
+            seen = here[here["own"] >= 0]
+            optimized, flagged = optimized_pages(seen), seen["flagged"]
+            hosted = here["hosted"] & ~optimized_pages(here)
+            plain = np.count_nonzero(~optimized & ~seen["hosted"])
+            counted = int(counts[node])
             rows.append(
                 HugetlbPool(
                     page_bytes=page_bytes,
                     node=node,
-                    pages=int(counts[node]),
+                    pages=counted,
                     free_pages=hstate.free_huge_pages_node[node].value_(),
                     surplus_pages=hstate.surplus_huge_pages_node[node].value_(),
                     optimized_pages=int(np.count_nonzero(optimized)),
                     self_hosted_pages=int(np.count_nonzero(hosted)),
-                    vmemmap_bytes=int(np.count_nonzero(here)) * (size << order),
-                    vmemmap_saved_bytes=saved,
-                    vmemmap_reclaimable_bytes=plain * saves[page_bytes],
+                    vmemmap_bytes=len(here) * struct_pages,
+                    vmemmap_saved_bytes=int((seen["entries"] - seen["own"]).sum()) << page_shift,
+                    vmemmap_reclaimable_bytes=int(plain) * saves[page_bytes],
                 )
             )
-            for problem, number in (
-                (
-                    f"the pool counts {int(counts[node]):,} pages, its struct pages are those of "
-                    f"{int(np.count_nonzero(here)):,}",
-                    abs(int(counts[node]) - int(np.count_nonzero(here))),
+            problems = {
+                f"the pool counts {counted:,} pages, its struct pages are those of "
+                f"{len(here):,}": abs(counted - len(here)),
+                "flagged as optimised, but not in the page tables": int(
+                    np.count_nonzero(flagged & ~optimized)
                 ),
-                (
-                    "flagged as optimised, but not in the page tables",
-                    int(np.count_nonzero(seen & pages.flagged & ~tables.optimized)),
+                "optimised in the page tables, but not flagged": int(
+                    np.count_nonzero(optimized & ~flagged)
                 ),
-                (
-                    "optimised in the page tables, but not flagged",
-                    int(np.count_nonzero(seen & ~pages.flagged & tables.optimized)),
-                ),
-                (
-                    "struct pages that are not mapped, or could not be read",
-                    int(np.count_nonzero(here & ~seen)),
-                ),
-            ):
-                if number:
-                    checks.append(HugetlbCheck(page_bytes, node, problem, number))
+                "struct pages that are not mapped, or could not be read": len(here) - len(seen),
+            }
+            checks += [
+                HugetlbCheck(page_bytes, node, problem, number)
+                for problem, number in problems.items()
+                if number
+            ]
     return rows, checks
+
+
+def _read_counts(read: Callable[[str], str], where: str, *names: str) -> list[int]:
+    """The files of a pool in /sys; empty if they cannot be read."""
+    try:
+        return [printed_number(read(f"{where}/{name}_hugepages").strip(), where) for name in names]
+    except OSError:
+        return []
 
 
 def read_pools(read: Callable[[str], str], nodes: list[int], sizes: list[int]) -> list[HugetlbPool]:
@@ -441,28 +398,9 @@ def read_pools(read: Callable[[str], str], nodes: list[int], sizes: list[int]) -
     for size in sorted(sizes):
         for node in nodes:
             where = f"sys/devices/system/node/node{node}/hugepages/hugepages-{size >> 10}kB"
-            try:
-                pages, free, surplus = (
-                    printed_number(read(f"{where}/{name}_hugepages").strip(), where)
-                    for name in ("nr", "free", "surplus")
-                )
-            except OSError:
-                continue
-            if pages:
-                rows.append(
-                    HugetlbPool(
-                        page_bytes=size,
-                        node=node,
-                        pages=pages,
-                        free_pages=free,
-                        surplus_pages=surplus,
-                        optimized_pages=None,
-                        self_hosted_pages=None,
-                        vmemmap_bytes=None,
-                        vmemmap_saved_bytes=None,
-                        vmemmap_reclaimable_bytes=None,
-                    )
-                )
+            counts = _read_counts(read, where, "nr", "free", "surplus")
+            if counts and counts[0]:
+                rows.append(HugetlbPool(size, node, *counts, *[None] * 5))
     return rows
 
 
@@ -479,18 +417,12 @@ def read_sizes(read: Callable[[str], str], sizes: list[int]) -> list[HugetlbSize
     rows = []
     for size in sorted(sizes):
         where = f"sys/kernel/mm/hugepages/hugepages-{size >> 10}kB"
-        try:
-            pages, free, reserved, surplus = (
-                printed_number(read(f"{where}/{name}_hugepages").strip(), where)
-                for name in ("nr", "free", "resv", "surplus")
-            )
-        except OSError:
-            continue
-        try:
-            overcommit = printed_number(read(f"{where}/nr_overcommit_hugepages").strip(), where)
-        except OSError:
-            overcommit = None
-        rows.append(HugetlbSize(size, pages, free, reserved, surplus, overcommit, hvo, None))
+        counts = _read_counts(read, where, "nr", "free", "resv", "surplus")
+        if counts:
+            pages, free, reserved, surplus = counts
+            more = _read_counts(read, where, "nr_overcommit")
+            most = more[0] if more else None
+            rows.append(HugetlbSize(size, pages, free, reserved, surplus, most, hvo, None))
     return rows
 
 

@@ -13,47 +13,26 @@ two modes, which only arm64 has. Freed objects that KASAN keeps for a while (its
 slab memory in use, here as in the kernel's own counts.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
 from drgn import Program
 from drgn.helpers.linux.mm import follow_phys
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.kasan import SCALE_SHIFT, has_known_place, shadow_address
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.struct_pages.memmap import NO_FRAMES, Frames
 
 EARLY = ("page", "pte", "pmd", "pud", "p4d")
 
 
-def _none() -> NDArray[np.int64]:
-    return np.empty(0, np.int64)
-
-
-@dataclass
-class KasanShadow:
-    """The page frames of the shadow, and of its page tables."""
-
-    starts: NDArray[np.int64] = field(default_factory=_none)
-    sizes: NDArray[np.int64] = field(default_factory=_none)  # pages from each of the starts on
-    tables: NDArray[np.int64] = field(default_factory=_none)
-    unreadable_bytes: int = 0  # of tables
-
-    @property
-    def pages(self) -> int:
-        """Of the shadow, without its tables."""
-        return int(self.sizes.sum())
-
-
-def find_shadow(memory: Memory) -> KasanShadow:
+def find_shadow(memory: Memory) -> Frames:
     """The shadow, once for all sections."""
     return memory.once("kasan_shadow", lambda: kasan_shadow(memory.prog))
 
 
-def kasan_shadow(prog: Program) -> KasanShadow:
+def kasan_shadow(prog: Program) -> Frames:
     """
     Find the shadow: none where the kernel is built without.
 
@@ -62,7 +41,7 @@ def kasan_shadow(prog: Program) -> KasanShadow:
     """
     addresses = _early_addresses(prog)
     if not addresses:
-        return KasanShadow()
+        return Frames(NO_FRAMES, NO_FRAMES, NO_FRAMES)
     if not has_known_place(prog):
         raise NotImplementedError("where KASAN's shadow is on this architecture is not known")
     form = page_table_format(prog)
@@ -70,7 +49,7 @@ def kasan_shadow(prog: Program) -> KasanShadow:
     start = shadow_address(2**64 - half)
     end = start + (half >> SCALE_SHIFT)
     walk = new_walk(form, 1)
-    starts, sizes, tables = [_none()], [_none()], [_none()]
+    starts, sizes, tables = [NO_FRAMES], [NO_FRAMES], [NO_FRAMES]
     for chunk in walk_page_tables(prog, form, kernel_root(prog), walk, start=start, end=end):
         last = chunk.addresses + np.uint64((form.slots << form.levels[chunk.level].shift) - 1)
         # With five levels a table behind the shadow is the kernel image's as well: kasan_init().
@@ -88,7 +67,7 @@ def kasan_shadow(prog: Program) -> KasanShadow:
     if not np.isin(found, early).any():
         raise LookupError("it is not where it was up to 7.3")
     own = ~np.isin(found, early)
-    return KasanShadow(
+    return Frames(
         found[own],
         np.concatenate(sizes)[own],
         distinct(its_tables[~np.isin(its_tables, early)]),
@@ -97,7 +76,7 @@ def kasan_shadow(prog: Program) -> KasanShadow:
 
 
 def _early_addresses(prog: Program) -> list[int]:
-    """Of the page of zeros and its tables, in the kernel's image; none without KASAN."""
+    """Addresses of the page of zeros and its tables, in the kernel's image; none without KASAN."""
     found: list[int] = []
     for name in EARLY:
         try:

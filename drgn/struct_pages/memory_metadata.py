@@ -12,8 +12,7 @@ Cannot know: the kernel's own sums before 6.12, which has no such counters. Ther
 then.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections import Counter
 
 import numpy as np
 from drgn import Program, sizeof
@@ -25,17 +24,15 @@ from mmscope.drgn.free.zones import for_each_zone
 from mmscope.drgn.opening.constants import constant, flag
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
-from mmscope.drgn.struct_pages.kasan_shadow import KasanShadow
-from mmscope.drgn.struct_pages.memmap import Memmap, page_flags
-from mmscope.drgn.struct_pages.memmap_init import estimate_ms
-from mmscope.drgn.struct_pages.vmemmap import Leaves, VmemmapScan
+from mmscope.drgn.struct_pages.memmap import Frames, Leaves, Memmap, estimate_ms, page_flags
+from mmscope.drgn.struct_pages.vmemmap import VmemmapScan
 from mmscope.drgn.tables.amounts import size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 
 BOOT, LATER = "nr_memmap_boot_pages", "nr_memmap_pages"
-# Where frames of the vmemmap come from.
-ORIGINS = ("boot", "later", "self-hosted", "altmap", "shared tails", "unknown")
+ON_DEVICE = "struct page, on the device (altmap)"
+NOT_READABLE = "struct page, origin not readable"
 
 
 @table_row
@@ -112,44 +109,40 @@ MEMMAP_WHAT_IF = Table(
 )
 
 
-class FrameOrigins:
-    """Where the frames of the vmemmap come from, in bytes; a taker of its walk."""
+def frame_origins(
+    prog: Program,
+    where: Memmap,
+    leaves: Leaves,
+    altmaps: list[PagemapRange],
+    tails: NDArray[np.int64],
+    gaps: Gaps,
+) -> Counter[str]:
+    """
+    Bytes of the frames of some entries of the vmemmap, by where they come from.
 
-    def __init__(self, prog: Program, pagemaps: list[PagemapRange]) -> None:
-        self.prog = prog
-        self.pagemaps = pagemaps
-        self.bytes = dict.fromkeys(ORIGINS, 0)
-        self.gaps = Gaps()
-        self.reserved = 1 << int(prog.constant("PG_reserved").value_())
-        self.hosted = flag(prog, "PG_vmemmap_self_hosted")
-        self.tails: NDArray[np.int64] | None = None
-
-    def take(self, where: Memmap, leaves: Leaves) -> None:
-        if self.tails is None:
-            self.tails = shared_tails(self.prog, where)
-        first = np.flatnonzero(~leaves.reused)
-        order = np.argsort(leaves.frames[first], kind="stable")
-        frames, sizes = leaves.frames[first][order], leaves.sizes[first][order]
-        flags, known = page_flags(self.prog, where, frames, self.gaps)
-        device = np.zeros(len(frames), np.bool_)
-        for each in self.pagemaps:
-            if each.altmap:
-                device |= (frames >= each.start_pfn) & (frames < each.end_pfn)
-        tail = np.isin(frames, self.tails)
-        hosted = known & ((flags & np.uint64(self.hosted)) != 0)
-        boot = known & ((flags & np.uint64(self.reserved)) != 0)
-        left = np.ones(len(frames), np.bool_)
-        # In this order: a device's are marked as reserved, too, and in 6.1 self-hosted frames.
-        for origin, which in (
-            ("shared tails", tail),
-            ("altmap", device),
-            ("self-hosted", hosted),
-            ("boot", boot),
-            ("later", known),
-            ("unknown", left),
-        ):
-            self.bytes[origin] += int(sizes[left & which].sum())
-            left &= ~which
+    :param tails: of :func:`shared_tails`.
+    """
+    first = leaves[~leaves["reused"]]
+    first = first[np.argsort(first["frame"], kind="stable")]
+    frames, sizes = first["frame"], first["size"]
+    flags, known = page_flags(prog, where, frames, gaps)
+    device = np.zeros(len(frames), np.bool_)
+    for each in altmaps:
+        device |= (frames >= each.start_pfn) & (frames < each.end_pfn)
+    left = np.ones(len(frames), np.bool_)
+    found = Counter[str]()
+    # In this order: a device's are marked as reserved, too, and in 6.1 self-hosted frames.
+    for origin, which in (
+        ("shared tails", np.isin(frames, tails)),
+        ("altmap", device),
+        ("self-hosted", known & ((flags & np.uint64(flag(prog, "PG_vmemmap_self_hosted"))) != 0)),
+        ("boot", known & ((flags & np.uint64(flag(prog, "PG_reserved"))) != 0)),
+        ("later", known),
+        ("unknown", left),
+    ):
+        found[origin] = int(sizes[left & which].sum())
+        left &= ~which
+    return found
 
 
 def shared_tails(prog: Program, where: Memmap) -> NDArray[np.int64]:
@@ -167,48 +160,53 @@ def shared_tails(prog: Program, where: Memmap) -> NDArray[np.int64]:
 
 
 def memory_about_memory(
-    prog: Program, scan: VmemmapScan, origins: FrameOrigins
+    prog: Program, scan: VmemmapScan, origins: Counter[str]
 ) -> list[MetadataPart]:
     """
     All parts; with the counters of /proc/vmstat, where there are any, and what they have beyond.
 
     The bytes of a counter's parts and of its remainder add up to the counter.
+
+    :param origins: sums of :func:`frame_origins`.
     """
     total = present_bytes(prog)
     page = 1 << scan.memmap.page_shift
     sections = scan.memmap.sections
-    usage = _usage_bytes(prog, scan.memmap)
     # "mm: don't account memmap per-node" (f4cb78af91e3, in v6.12)
     counters = {
         name: prog.variable(name).counter.value_() * page for name in (BOOT, LATER) if name in prog
     }
-    rows: list[MetadataPart] = []
-
-    def add(part: str, size: int, counter: str | None, on_device: bool = False) -> None:
-        counted_in = counter if counter in counters else None
-        rows.append(MetadataPart(part, size, _percent(size, total), counted_in, on_device))
-
-    found = origins.bytes
-    add("struct page, allocated at boot", found["boot"], BOOT)
-    add("struct page, allocated since", found["later"], LATER)
-    add("struct page, in the hot-added memory itself", found["self-hosted"], LATER)
-    add("struct page, on the device (altmap)", found["altmap"], LATER, True)
-    add("struct page, shared by HVO's tails", found["shared tails"], None)
-    if found["unknown"]:
-        add("struct page, origin not readable", found["unknown"], None)
-    add("page_ext", _page_ext_bytes(prog), LATER)
-    add("mem_section", sections.root_bytes, None)
-    add("mem_section_usage (pageblock types)", usage * len(sections.numbers), None)
+    usage = _usage_bytes(prog, scan.memmap) * len(sections.numbers)
     tables = sum(row.tables for row in scan.mappings) * page
-    add("page tables of the vmemmap", tables, None)
+    parts = [
+        ("struct page, allocated at boot", origins["boot"], BOOT),
+        ("struct page, allocated since", origins["later"], LATER),
+        ("struct page, in the hot-added memory itself", origins["self-hosted"], LATER),
+        (ON_DEVICE, origins["altmap"], LATER),
+        ("struct page, shared by HVO's tails", origins["shared tails"], ""),
+        *((NOT_READABLE, size, "") for size in (origins["unknown"],) if size),
+        ("page_ext", _page_ext_bytes(prog), LATER),
+        ("mem_section", sections.root_bytes, ""),
+        ("mem_section_usage (pageblock types)", usage, ""),
+        ("page tables of the vmemmap", tables, ""),
+    ]
     for counter, counted in counters.items():
-        parts = sum(row.bytes for row in rows if row.counted_in == counter)
-        add(f"remainder of {counter}", counted - parts, counter)
-    return rows
+        found = sum(size for _, size, counted_in in parts if counted_in == counter)
+        parts.append((f"remainder of {counter}", counted - found, counter))
+    return [
+        MetadataPart(
+            part,
+            size,
+            _percent(size, total),
+            counter if counter in counters else None,
+            part == ON_DEVICE,
+        )
+        for part, size, counter in parts
+    ]
 
 
-def shadow_parts(prog: Program, shadow: KasanShadow) -> list[MetadataPart]:
-    """What KASAN's shadow takes; nothing where there is none."""
+def shadow_parts(prog: Program, shadow: Frames) -> list[MetadataPart]:
+    """KASAN's shadow and its tables; nothing where there are none."""
     total, page = present_bytes(prog), int(prog["PAGE_SIZE"].value_())
     return [
         MetadataPart(part, pages * page, _percent(pages * page, total), None, False)
@@ -260,66 +258,48 @@ def what_if(
     :param skips_tails: this kernel does not initialise the struct pages that HVO would free of
         gigantic pages that it takes at boot.
     """
-    schemes = [*_schemes(total, page_shift, page_bytes, shares=shares, skips_tails=skips_tails)]
-    if now is not None:
-        how = "entries of the vmemmap whose frame another entry has too"
-        schemes.append(_Scheme("as it is now", now, None, how))
-    rows = []
-    for scheme in schemes:
-        some = scheme.initialised
-        low, high = (None, None) if some is None else estimate_ms(some)
-        rows.append(
-            WhatIf(
-                scheme=scheme.name,
-                page_bytes=scheme.page_bytes,
-                vmemmap_pages=scheme.fills,
-                kept_pages=scheme.kept,
-                metadata_bytes=(total >> page_shift) * page_bytes - scheme.saved,
-                saved_bytes=scheme.saved,
-                saved_percent=_percent(scheme.saved, total),
-                initialised_struct_pages=some,
-                init_ms_low=low,
-                init_ms_high=high,
-                formula=scheme.formula,
-            )
-        )
-    return rows
-
-
-class _Scheme(NamedTuple):
-    """A way to use all of memory, with the columns of :class:`WhatIf` that follow from it alone."""
-
-    name: str
-    saved: int  # bytes
-    initialised: int | None  # struct pages
-    formula: str
-    page_bytes: int | None = None
-    fills: int | None = None
-    kept: int | None = None
-
-
-def _schemes(
-    total: int, page_shift: int, page_bytes: int, *, shares: bool, skips_tails: bool
-) -> Iterator[_Scheme]:
-    """The ways to use memory that kernels of this architecture have, built in or not."""
     page = 1 << page_shift
     each = total // page
-    yield _Scheme("a struct page for every page", 0, each, "0", page)
-    yield _Scheme("no struct page at all", each * page_bytes, 0, f"M / {page:,} x {page_bytes}")
+
+    def row(
+        scheme: str,
+        saved: int,
+        initialised: int | None,
+        formula: str,
+        size: int | None = None,
+        fills: int | None = None,
+        kept: int | None = None,
+    ) -> WhatIf:
+        low, high = (None, None) if initialised is None else estimate_ms(initialised)
+        metadata, percent = each * page_bytes - saved, _percent(saved, total)
+        return WhatIf(
+            scheme, size, fills, kept, metadata, saved, percent, initialised, low, high, formula
+        )
+
+    rows = [
+        row("a struct page for every page", 0, each, "0", page),
+        row("no struct page at all", each * page_bytes, 0, f"M / {page:,} x {page_bytes}"),
+    ]
     for levels in (1, 2) if shares else ():
         size = page << (levels * (page_shift - 3))
         fills = size // page * page_bytes // page
         for kept, who in ((2, "device-dax"), (1, "hugetlb with HVO")):
             skips = fills > kept and (kept == 2 or (skips_tails and levels == 2))
-            yield _Scheme(
-                f"{size_name(size)} pages, {who}",
-                total * max(fills - kept, 0) * page // size,
-                total * (kept * page // page_bytes) // size if skips else each,
-                f"M / {size_name(size)} x ({fills:,} - {kept}) x {size_name(page)}",
-                size,
-                fills,
-                kept,
+            rows.append(
+                row(
+                    f"{size_name(size)} pages, {who}",
+                    total * max(fills - kept, 0) * page // size,
+                    total * (kept * page // page_bytes) // size if skips else each,
+                    f"M / {size_name(size)} x ({fills:,} - {kept}) x {size_name(page)}",
+                    size,
+                    fills,
+                    kept,
+                )
             )
+    if now is not None:
+        how = "entries of the vmemmap whose frame another entry has too"
+        rows.append(row("as it is now", now, None, how))
+    return rows
 
 
 def skips_tails(prog: Program) -> bool:

@@ -32,8 +32,7 @@ from mmscope.drgn.tables.amounts import size_name
 
 
 def vmemmap_from_memory(memory: Memory) -> Found:
-    cost = struct_page_cost(memory)
-    found = Found(notes=_vmemmap_notes(cost), unreadable_bytes=cost.scan.gaps.bytes)
+    cost, found = _begin(memory)
     scan = cost.scan
     if scan.unmapped_sections:
         disagreement(
@@ -41,18 +40,15 @@ def vmemmap_from_memory(memory: Memory) -> Found:
             found,
             f"{scan.unmapped_sections:,} sections have struct pages that nothing maps",
         )
-    if scan.stray_entries:
+    if scan.stray:
         disagreement(
             memory,
             found,
-            f"{scan.stray_entries:,} entries map struct pages of sections that are not there",
+            f"{scan.stray:,} entries map struct pages of sections that are not there",
         )
     found.add(VMEMMAP_MAPPINGS, scan.mappings)
     found.add(VMEMMAP_ZONES, scan.zones)
-    found.add(
-        VMEMMAP_SECTIONS,
-        scan.runs,
-    )
+    found.add(VMEMMAP_SECTIONS, scan.runs)
     return found.add(VMEMMAP_EXAMPLES, cost.examples)
 
 
@@ -64,11 +60,10 @@ def hugetlb_from_memory(memory: Memory) -> Found:
     sizes = hugetlb_sizes(memory.prog)
     if not sizes:
         raise Absent("the kernel has no hugetlb pools (CONFIG_HUGETLB_PAGE)")
-    cost = struct_page_cost(memory)
+    cost, found = _begin(memory)
     rows, checks = cost.pools()
-    gaps = cost.huge_pages.gaps.bytes
-    found = Found(notes=_vmemmap_notes(cost), unreadable_bytes=gaps + cost.scan.gaps.bytes)
-    if gaps:
+    if gaps := cost.huge_gaps.bytes:
+        found.unreadable_bytes += gaps
         found.notes.append(
             f"{gaps:,} bytes of struct pages could not be read: huge pages are missing"
         )
@@ -90,19 +85,15 @@ def hugetlb_from_files(files: Files) -> Found:
     nodes = files.numbers("sys/devices/system/node", r"node(\d+)")
     in_bytes = [size << 10 for size in sizes]
     found = Found(remarks=["which pages HVO optimised is not in /sys; read the kernel's memory"])
-    rows = read_pools(files.open, nodes, in_bytes)
-    found.add(HUGETLB_POOLS, rows)
-    sizes_read = read_sizes(files.open, in_bytes)
-    return found.add(HUGETLB_SIZES, sizes_read)
+    found.add(HUGETLB_POOLS, read_pools(files.open, nodes, in_bytes))
+    return found.add(HUGETLB_SIZES, read_sizes(files.open, in_bytes))
 
 
 def device_pagemaps_from_memory(memory: Memory) -> Found:
-    cost = struct_page_cost(memory)
-    rows = cost.pagemaps()
-    found = Found(notes=_vmemmap_notes(cost), unreadable_bytes=cost.scan.gaps.bytes)
+    cost, found = _begin(memory)
     if cost.more_pagemaps:
         found.notes.append(cost.more_pagemaps)
-    return found.add(DEVICE_PAGEMAPS, rows)
+    return found.add(DEVICE_PAGEMAPS, cost.pagemaps())
 
 
 def device_pagemaps_from_files(files: Files) -> Found:
@@ -110,14 +101,14 @@ def device_pagemaps_from_files(files: Files) -> Found:
 
 
 def memory_metadata_from_memory(memory: Memory) -> Found:
-    cost = struct_page_cost(memory)
-    found = Found(
-        notes=_vmemmap_notes(cost), unreadable_bytes=cost.scan.gaps.bytes + cost.origin_gaps
-    )
+    cost, found = _begin(memory)
+    found.unreadable_bytes += cost.origin_gaps.bytes
     rows = cost.metadata() + _shadow_parts(memory, found)
-    remainder = [row for row in rows if row.part.startswith("remainder") and row.bytes]
+    remainders = [row for row in rows if row.part.startswith("remainder")]
     shared = sum(row.vmemmap_saved_bytes for row in cost.pagemaps())
-    for row in remainder:
+    for row in remainders:
+        if not row.bytes:
+            continue
         if row.bytes == shared and row.counted_in == "nr_memmap_pages":
             found.remarks.append(
                 f"{row.counted_in} also has {size_name(row.bytes)} that sharing saved: this kernel "
@@ -127,9 +118,10 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
             disagreement(
                 memory, found, f"{row.counted_in} has {size_name(row.bytes)} beyond its parts"
             )
-    if not any(row.part.startswith("remainder") for row in rows):
+    if not remainders:
         found.remarks.append("this kernel does not count what struct pages take (6.12 and later)")
-    if nodes := cost.logged.nodes:
+    _, nodes = cost.logged
+    if nodes:
         times = ", ".join(f"node {node} {ms:,} ms" for node, ms in sorted(nodes.items()))
         found.remarks.append(
             f"by the kernel's log, struct pages left for later while it booted took: {times}, by "
@@ -157,27 +149,24 @@ def memory_metadata_from_files(files: Files) -> Found:
     raise Absent("the parts are not in /proc; nr_memmap_pages and its like are in vm_counters")
 
 
-def _vmemmap_notes(cost: StructPageCost) -> list[str]:
-    notes = []
+def _begin(memory: Memory) -> tuple[StructPageCost, Found]:
+    """The walk over the vmemmap, and what is missing from it."""
+    cost = struct_page_cost(memory)
+    found = Found(unreadable_bytes=cost.scan.gaps.bytes)
     if cost.scan.gaps.bytes:
-        notes.append(
+        found.notes.append(
             f"{cost.scan.gaps.bytes:,} bytes of page tables and sections could not be read: what "
             "they map is not counted"
         )
     if cost.scan.repeated_tables:
-        notes.append(f"{cost.scan.repeated_tables:,} page tables are pointed to twice")
-    return notes
+        found.notes.append(f"{cost.scan.repeated_tables:,} page tables are pointed to twice")
+    return cost, found
 
 
 VMEMMAP_SECTION = Section(
     name="vmemmap",
     title="Struct pages",
-    tables=(
-        VMEMMAP_MAPPINGS,
-        VMEMMAP_ZONES,
-        VMEMMAP_SECTIONS,
-        VMEMMAP_EXAMPLES,
-    ),
+    tables=(VMEMMAP_MAPPINGS, VMEMMAP_ZONES, VMEMMAP_SECTIONS, VMEMMAP_EXAMPLES),
     intro="""
 Every page frame has a `struct page`: of 64 bytes, as on most kernels, they take 1.6 % of all memory
 with pages of 4 KiB, 0.4 % with 16 KiB, 0.1 % with 64 KiB. They are one array of addresses, the
@@ -197,11 +186,7 @@ deduplication](https://docs.kernel.org/mm/vmemmap_dedup.html)).
 HUGETLB_SECTION = Section(
     name="hugetlb",
     title="hugetlb pools and HVO",
-    tables=(
-        HUGETLB_POOLS,
-        HUGETLB_SIZES,
-        HUGETLB_CHECKS,
-    ),
+    tables=(HUGETLB_POOLS, HUGETLB_SIZES, HUGETLB_CHECKS),
     intro="""
 HVO frees the pages that a huge page's struct pages lie on, except for the first: with base pages
 of 4 KiB 7 of 8 with 2 MiB, 4,095 of 4,096 with 1 GiB. It does so when a page is taken into the
@@ -238,10 +223,7 @@ ZONE_DEVICE](https://docs.kernel.org/mm/memory-model.html#zone-device)).
 MEMORY_METADATA_SECTION = Section(
     name="memory_metadata",
     title="Memory about memory",
-    tables=(
-        MEMORY_ABOUT_MEMORY,
-        MEMMAP_WHAT_IF,
-    ),
+    tables=(MEMORY_ABOUT_MEMORY, MEMMAP_WHAT_IF),
     intro="""
 What the kernel keeps about memory, part by part, held against its own counters ([kernel
 documentation: physical memory model](https://docs.kernel.org/mm/memory-model.html)): a

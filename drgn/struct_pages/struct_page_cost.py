@@ -2,109 +2,96 @@
 """
 What struct pages cost, and what is saved of it: one walk over the vmemmap for all sections.
 
-Huge pages are found first. The walk then shows its entries to each consumer: the struct pages of
-huge pages, those of devices, the origin of all frames, and the examples. A consumer that fails
-costs itself only: its method raises.
+Huge pages are found first. The walk then shows its entries to all who look for something in them:
+the struct pages of huge pages, those of devices, the origin of all frames, and the examples.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from drgn import FaultError, Program
 from numpy.typing import NDArray
 
-from mmscope.drgn.free.device_ranges import pagemap_ranges
+from mmscope.drgn.free.device_ranges import PagemapRange, pagemap_ranges
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.struct_pages.device_pagemaps import (
     DevicePagemap,
-    PagemapsInPageTables,
     device_pagemaps,
+    memmap_amounts,
     shares_struct_pages,
 )
 from mmscope.drgn.struct_pages.hugetlb import (
+    HUGE_PAGE,
     HugePages,
     HugetlbCheck,
     HugetlbPool,
-    HvoInPageTables,
+    add_page_tables,
     find_huge_pages,
     hugetlb_pools,
 )
-from mmscope.drgn.struct_pages.memmap import Memmap, memmap
-from mmscope.drgn.struct_pages.memmap_init import LoggedTimes, logged_times
+from mmscope.drgn.struct_pages.memmap import (
+    NO_FRAMES,
+    Frames,
+    Leaves,
+    Memmap,
+    logged_times,
+    memmap,
+)
 from mmscope.drgn.struct_pages.memory_metadata import (
-    FrameOrigins,
     MetadataPart,
     WhatIf,
+    frame_origins,
     memory_about_memory,
     present_bytes,
+    shared_tails,
     skips_tails,
     what_if,
 )
-from mmscope.drgn.struct_pages.vmemmap import Leaves, VmemmapScan, scan_vmemmap
+from mmscope.drgn.struct_pages.vmemmap import VmemmapScan, scan_vmemmap
 from mmscope.drgn.struct_pages.vmemmap_examples import (
-    ExamplesInPageTables,
     VmemmapExample,
+    vmemmap_examples,
     wanted_examples,
 )
 
 
 @dataclass
-class Frames:
-    """The page frames that struct pages lie on, each once, and those of their page tables."""
-
-    _parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
-    tables: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-
-    def take(self, where: Memmap, leaves: Leaves) -> None:
-        first = ~leaves.reused
-        self._parts.append((leaves.frames[first], leaves.sizes[first] >> where.page_shift))
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        return np.concatenate([np.empty(0, np.int64), *(part[0] for part in self._parts)])
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Pages from each of the starts on."""
-        return np.concatenate([np.empty(0, np.int64), *(part[1] for part in self._parts)])
-
-
-@dataclass
 class StructPageCost:
-    """What a walk found."""
+    """Results of the walk over the vmemmap."""
 
     prog: Program
     scan: VmemmapScan
     huge_pages: HugePages
-    examples: list[VmemmapExample]
+    huge_gaps: Gaps
+    huge_failure: Exception | None  # why huge pages were not found
+    pagemap_ranges: list[PagemapRange]
+    pagemap_amounts: NDArray[np.int64]  # of memmap_amounts()
     more_pagemaps: str  # why there may be more of them
-    hvo: HvoInPageTables
-    frames: Frames
-    _huge_failure: Exception | None
-    _pagemaps: PagemapsInPageTables
-    _origins: FrameOrigins
-
-    @property
-    def origin_gaps(self) -> int:
-        """Bytes of unreadable struct pages, of frames whose origin is therefore unknown."""
-        return self._origins.gaps.bytes
+    origins: Counter[str]  # of frame_origins()
+    origin_gaps: Gaps  # struct pages of frames whose origin is therefore unknown
+    examples: list[VmemmapExample]
+    frames: Frames  # each that struct pages lie on, once
 
     def pools(self) -> tuple[list[HugetlbPool], list[HugetlbCheck]]:
         """The hugetlb pools, and what does not agree."""
-        if self._huge_failure is not None:
-            raise self._huge_failure
-        return hugetlb_pools(self.prog, self.huge_pages, self.hvo)
+        if self.huge_failure is not None:
+            raise self.huge_failure
+        return hugetlb_pools(self.prog, self.huge_pages)
 
     def pagemaps(self) -> list[DevicePagemap]:
-        return device_pagemaps(self.prog, self.scan.memmap, self._pagemaps, self.logged)
+        devices, _ = self.logged
+        return device_pagemaps(
+            self.prog, self.scan.memmap, self.pagemap_ranges, self.pagemap_amounts, devices
+        )
 
     def metadata(self) -> list[MetadataPart]:
-        return memory_about_memory(self.prog, self.scan, self._origins)
+        return memory_about_memory(self.prog, self.scan, self.origins)
 
     def what_if(self) -> list[WhatIf]:
         where = self.scan.memmap
@@ -120,12 +107,12 @@ class StructPageCost:
         )
 
     @cached_property
-    def logged(self) -> LoggedTimes:
-        """What the kernel's log says of the time that struct pages took; nothing if it is lost."""
+    def logged(self) -> tuple[dict[int, list[int]], dict[int, int]]:
+        """Times that struct pages took, by the kernel's log; nothing if that is lost."""
         try:
             return logged_times(log_records(self.prog).records)
         except (FaultError, LookupError, ValueError):
-            return LoggedTimes()
+            return {}, {}
 
 
 def scan_struct_page_cost(
@@ -139,35 +126,49 @@ def scan_struct_page_cost(
         is not known.
     :raises ValueError: the array is damaged beyond use.
     """
-    page_shift = memmap(prog, Gaps()).page_shift  # says so if there is no array, or a damaged one
-    pages, failure = HugePages(), None
+    where = memmap(prog, Gaps())  # says so if there is no array, or a damaged one
+    pages, failure, huge_gaps = np.zeros(0, HUGE_PAGE), None, Gaps()
     try:
-        pages = find_huge_pages(prog, progress=progress)
+        pages = find_huge_pages(prog, huge_gaps, progress=progress)
     except (FaultError, LookupError, ValueError) as error:
         failure = error
     try:
-        ranges, broken_off = pagemap_ranges(prog)
+        ranges, more = pagemap_ranges(prog)
     except LookupError:
-        ranges, broken_off = [], ""  # built without ZONE_DEVICE
-    hvo = HvoInPageTables(prog, pages)
-    pagemaps = PagemapsInPageTables(ranges)
-    origins = FrameOrigins(prog, ranges)
-    examples = ExamplesInPageTables(wanted_examples(pages, ranges, page_shift), page_shift)
-    frames = Frames()
-    takers = (hvo.take, pagemaps.take, origins.take, examples.take, frames.take)
-    scan = scan_vmemmap(prog, takers, progress=progress)
-    frames.tables = scan.table_frames
+        ranges, more = [], ""  # built without ZONE_DEVICE
+    altmaps = [each for each in ranges if each.altmap]
+    tails = shared_tails(prog, where)
+    wanted = wanted_examples(pages, ranges, where.page_shift)
+    amounts = np.zeros((len(ranges), 4), np.int64)
+    origins, origin_gaps = Counter[str](), Gaps()
+    examples: list[VmemmapExample] = []
+    starts, sizes = [NO_FRAMES], [NO_FRAMES]
+
+    def take(where: Memmap, leaves: Leaves) -> None:
+        nonlocal amounts
+        add_page_tables(prog, where, pages, leaves)
+        amounts += memmap_amounts(where, ranges, leaves)
+        origins.update(frame_origins(prog, where, leaves, altmaps, tails, origin_gaps))
+        examples.extend(vmemmap_examples(where, wanted, leaves))
+        own = leaves[~leaves["reused"]]
+        starts.append(own["frame"])
+        sizes.append(own["size"] >> where.page_shift)
+
+    scan = scan_vmemmap(prog, take, progress=progress)
+    frames = Frames(np.concatenate(starts), np.concatenate(sizes), scan.table_frames)
     return StructPageCost(
-        prog=prog,
-        scan=scan,
-        huge_pages=pages,
-        examples=examples.rows,
-        more_pagemaps=broken_off,
-        hvo=hvo,
-        frames=frames,
-        _huge_failure=failure,
-        _pagemaps=pagemaps,
-        _origins=origins,
+        prog,
+        scan,
+        pages,
+        huge_gaps,
+        failure,
+        ranges,
+        amounts,
+        more,
+        origins,
+        origin_gaps,
+        examples,
+        frames,
     )
 
 

@@ -17,19 +17,26 @@ Cannot know: who allocated a frame, beyond what its own struct page says (see
 the same room.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 from drgn import Program
 from numpy.typing import NDArray
 
+from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat, page_table_format
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
-from mmscope.drgn.struct_pages.memmap import Memmap, memmap, self_hosted
-from mmscope.drgn.struct_pages.section_zones import SectionZones
+from mmscope.drgn.reading.struct_pages import flag_fields
+from mmscope.drgn.struct_pages.memmap import (
+    LEAF,
+    Leaves,
+    Memmap,
+    memmap,
+    page_flags,
+    self_hosted,
+)
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import RUNS, Table
 
@@ -37,6 +44,8 @@ from mmscope.drgn.tables.table import RUNS, Table
 # nor does what belongs to one huge page.
 WINDOW = 1 << 30
 LEVELS = ("pud", "pmd", "pte")
+# By which levels map struct pages of a section: bit 0 the PMD, bit 1 the PTE, bit 2 the PUD.
+MAPPINGS = ("none", "pmd", "pte", "pmd+pte", "pud")
 
 
 @table_row
@@ -128,241 +137,182 @@ VMEMMAP_SECTIONS = Table(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Leaves:
-    """Entries that map struct pages, ascending by the address that they map."""
-
-    addresses: Entries
-    frames: NDArray[np.int64]  # the first page frame that each leads to
-    sizes: NDArray[np.int64]  # bytes that each maps
-    writable: NDArray[np.bool_]
-    reused: NDArray[np.bool_]  # a PTE whose frame an entry at a lower address leads to as well
-
-    def __len__(self) -> int:
-        return len(self.addresses)
-
-    def part(self, which: NDArray[Any] | slice) -> "Leaves":
-        return Leaves(
-            self.addresses[which],
-            self.frames[which],
-            self.sizes[which],
-            self.writable[which],
-            self.reused[which],
-        )
+ORIGINS = ("boot", "hotplug", "self-hosted", "device")
+UNKNOWN_ZONE = -1
 
 
-@dataclass
+# (Node and name of each zone; by section, the zone of most pages; of the sections of several zones,
+# the zone of each page.) A zone is node * zones_per_node + zone.
+SectionZones = tuple[dict[int, tuple[int, str]], NDArray[np.int64], dict[int, NDArray[np.int64]]]
+
+
+def section_zones(prog: Program, where: Memmap, gaps: Gaps) -> SectionZones:
+    """
+    The zones that each section's pages are of, as ``page.flags`` says: read of the first and the
+    last page, and of all where these differ.
+
+    The zone of a hole, whose struct pages may never have been initialised, is not known; it counts
+    with the rest of its section.
+    """
+    fields = flag_fields(prog)
+    names: dict[int, tuple[int, str]] = {}
+    spans: dict[int, tuple[int, int]] = {}
+    for node, index, zone in for_each_zone(prog):
+        number = node * fields.zones_per_node + index
+        names[number] = node, zone_name(zone)
+        start = zone.zone_start_pfn.value_()
+        spans[number] = start, start + zone.spanned_pages.value_()
+
+    def zones_of(pfns: NDArray[np.int64]) -> NDArray[np.int64]:
+        flags, known = page_flags(prog, where, pfns, gaps)
+        return np.where(known, fields.zone_index(flags), UNKNOWN_ZONE)
+
+    def spanned(zones: NDArray[np.int64], pfns: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Mask of the pages that lie in the zone that their flags name."""
+        result = np.zeros(len(zones), np.bool_)
+        for zone in distinct(zones).tolist():
+            low, high = spans.get(zone, (0, 0))
+            result |= (zones == zone) & (pfns >= low) & (pfns < high)
+        return result
+
+    size = where.sections.pages
+    starts = where.sections.numbers * size
+    main = zones_of(starts)
+    mixed: dict[int, NDArray[np.int64]] = {}
+    odd = (main != zones_of(starts + size - 1)) | ~spanned(main, starts)
+    for at in np.flatnonzero(odd).tolist():
+        pfns = np.arange(starts[at], starts[at] + size)
+        of_page = zones_of(pfns)
+        # A struct page that was never initialised (of a hole, of a device's own metadata) names a
+        # zone that is elsewhere.
+        of_page[~spanned(of_page, pfns)] = UNKNOWN_ZONE
+        found, counts = np.unique(of_page[of_page != UNKNOWN_ZONE], return_counts=True)
+        main[at] = found[np.argmax(counts)] if len(found) else UNKNOWN_ZONE
+        of_page[of_page == UNKNOWN_ZONE] = main[at]
+        if len(found) > 1:
+            mixed[at] = of_page
+    return names, main, mixed
+
+
 class VmemmapScan:
-    """What the walk found."""
-
-    memmap: Memmap
-    mappings: list[VmemmapMapping] = field(default_factory=list)
-    zones: list[VmemmapZone] = field(default_factory=list)
-    runs: list[VmemmapSections] = field(default_factory=list)
-    unmapped_sections: int = 0  # present, and nothing maps their struct pages
-    stray_entries: int = 0  # that map struct pages of no present section
-    repeated_tables: int = 0  # pointed to by a second entry
-    # Page frames of the page tables that map struct pages.
-    table_frames: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    gaps: Gaps = field(default_factory=Gaps)
-
-
-Take = Callable[[Memmap, Leaves], None]
-
-
-def scan_vmemmap(
-    prog: Program,
-    takers: tuple[Take, ...] = (),
-    *,
-    progress: Callable[[int, int], None] | None = None,
-) -> VmemmapScan:
     """
-    Walk the page tables of the vmemmap.
+    Sums over all entries that map struct pages: by level, by section, by zone.
 
-    :param takers: are shown all entries, 1 GiB of struct pages at a time.
-    :param progress: called with (sections done, sections in all).
-    :raises NotImplementedError: there is no vmemmap, or the page tables are of an unknown
-        architecture.
+    :ivar mapped: bytes of struct pages, by section; so are by_pte, reused and unwritable.
+    :ivar stray: entries that map struct pages of no present section.
+    :ivar repeated_tables: page tables that a second entry points to.
     """
-    gaps = Gaps()
-    where = memmap(prog, gaps)
-    form = page_table_format(prog)
-    scan = VmemmapScan(where, gaps=gaps)
-    totals = _Totals(where, form, SectionZones(prog, where, gaps))
-    for leaves in _windows(prog, form, scan, totals, progress):
-        totals.take(leaves)
-        for take in takers:
-            take(where, leaves)
-    scan.mappings = totals.mappings()
-    scan.zones = totals.zone_rows()
-    scan.runs = totals.runs(prog)
-    scan.unmapped_sections = int(np.count_nonzero(totals.mapped == 0))
-    scan.stray_entries = totals.stray
-    scan.table_frames = totals.table_frames()
-    return scan
 
-
-def _windows(
-    prog: Program,
-    form: PageTableFormat,
-    scan: VmemmapScan,
-    totals: "_Totals",
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[Leaves]:
-    """The entries of the whole array, window by window."""
-    where = scan.memmap
-    # Windows begin where page tables do, at or below the array's base.
-    lead = where.base % WINDOW
-    starts = lead + where.sections.numbers * where.section_bytes
-    ends = starts + where.section_bytes
-    root = kernel_root(prog)
-    for number in distinct(np.concatenate([starts, ends - 1]) // WINDOW).tolist():
-        walk = new_walk(form, 1)
-        start = where.base - lead + number * WINDOW
-        parts: list[Leaves] = []
-        for chunk in walk_page_tables(prog, form, root, walk, start=start, end=start + WINDOW):
-            name = form.levels[chunk.level].name
-            if chunk.level:
-                totals.add_tables(name, chunk.frames)
-            rows, slots = np.nonzero(form.is_leaf(chunk.entries, chunk.level))
-            if not len(rows):
-                continue
-            entries = chunk.entries[rows, slots]
-            shift = form.levels[chunk.level].shift
-            parts.append(
-                Leaves(
-                    chunk.slot_addresses(shift, rows, slots),
-                    (form.physical(entries, chunk.level) >> np.uint64(form.page_shift)).astype(
-                        np.int64
-                    ),
-                    np.full(len(rows), 1 << shift, np.int64),
-                    form.is_writable(entries),
-                    np.zeros(len(rows), np.bool_),
-                )
-            )
-        scan.gaps.bytes += walk.gaps.bytes
-        scan.repeated_tables += int(walk.repeated.sum())
-        if parts:
-            yield totals.with_reuse(_sorted(parts))
-        if progress is not None:
-            progress(int(np.searchsorted(ends, (number + 1) * WINDOW, "right")), len(ends))
-
-
-def _sorted(parts: list[Leaves]) -> Leaves:
-    whole = Leaves(
-        np.concatenate([part.addresses for part in parts]),
-        np.concatenate([part.frames for part in parts]),
-        np.concatenate([part.sizes for part in parts]),
-        np.concatenate([part.writable for part in parts]),
-        np.concatenate([part.reused for part in parts]),
-    )
-    return whole.part(np.argsort(whole.addresses, kind="stable"))
-
-
-class _Totals:
-    """What is kept of all windows: sums by level and by section, and the frames of PTEs."""
-
-    def __init__(self, where: Memmap, form: PageTableFormat, zones: "SectionZones") -> None:
-        self.where = where
-        self.zones = zones
+    def __init__(
+        self, where: Memmap, form: PageTableFormat, zones: SectionZones, gaps: Gaps
+    ) -> None:
+        self.memmap, self.gaps = where, gaps
+        self.zone_names, self.main_zones, self.mixed_zones = zones
         self.page = 1 << form.page_shift
         self.sizes = {level.name: 1 << level.shift for level in form.levels if level.name in LEVELS}
-        self.entries = dict.fromkeys(LEVELS, 0)
-        self.read_only = dict.fromkeys(LEVELS, 0)
+        self.entries, self.read_only = dict.fromkeys(LEVELS, 0), dict.fromkeys(LEVELS, 0)
         self.tables: dict[str, list[Entries]] = {name: [] for name in LEVELS}
         self.frames = np.empty(0, np.int64)  # of PTEs, ascending
         self.users = np.empty(0, np.int64)  # entries that lead to each
         self.large: dict[str, list[NDArray[np.int64]]] = {"pud": [], "pmd": []}
         sections = len(where.sections.numbers)
-        # In bytes, by section.
-        self.mapped = np.zeros(sections, np.int64)
-        self.by_pte = np.zeros(sections, np.int64)
-        self.reused = np.zeros(sections, np.int64)
-        self.unwritable = np.zeros(sections, np.int64)
+        self.sums = np.zeros((4, sections), np.int64)
+        self.mapped, self.by_pte, self.unwritable, self.reused = self.sums
         self.puds = np.zeros(sections, np.bool_)
         self.first_frames = np.full(sections, -1, np.int64)
-        self.stray = 0
-        self.zone_sums: dict[int, list[int]] = {}
+        self.zone_sums = defaultdict[int, NDArray[np.int64]](lambda: np.zeros(4, np.int64))
+        self.stray = self.repeated_tables = 0
 
-    def add_tables(self, level: str, frames: Entries) -> None:
-        if level in self.tables:
-            self.tables[level].append(frames)
+    @property
+    def unmapped_sections(self) -> int:
+        """Present sections whose struct pages nothing maps."""
+        return int(np.count_nonzero(self.mapped == 0))
 
-    def table_frames(self) -> NDArray[np.int64]:
-        """Page frames of all tables."""
-        parts = [part for parts in self.tables.values() for part in parts]
-        frames = distinct(np.concatenate([np.empty(0, np.uint64), *parts]))
-        return (frames // np.uint64(self.page)).astype(np.int64)
+    def take(self, leaves: Leaves) -> None:
+        """Mark the reused entries of a window, and add them all."""
+        self._mark_reused(leaves)
+        for level, size in self.sizes.items():
+            here = leaves["size"] == size
+            self.entries[level] += int(np.count_nonzero(here))
+            self.read_only[level] += int(np.count_nonzero(here & ~leaves["writable"]))
+            if level in self.large:
+                self.large[level].append(leaves["frame"][here])
+        self._add_to_sections(leaves)
 
-    def with_reuse(self, leaves: Leaves) -> Leaves:
+    def _mark_reused(self, leaves: Leaves) -> None:
         """Find the PTEs whose frame an earlier one has, and remember their frames."""
-        ptes = np.flatnonzero(leaves.sizes == self.page)
+        ptes = np.flatnonzero(leaves["size"] == self.page)
         frames, first, counts = np.unique(
-            leaves.frames[ptes], return_index=True, return_counts=True
+            leaves["frame"][ptes], return_index=True, return_counts=True
         )
         at = np.searchsorted(self.frames, frames)
         at[at == len(self.frames)] = 0
         known = self.frames[at] == frames if len(self.frames) else np.zeros(len(frames), np.bool_)
         reused = np.ones(len(ptes), np.bool_)
         reused[first[~known]] = False
-        leaves.reused[ptes] = reused
+        leaves["reused"][ptes] = reused
         self.users[at[known]] += counts[known]
         merged = np.concatenate([self.frames, frames[~known]])
         order = np.argsort(merged, kind="stable")
         self.frames = merged[order]
         self.users = np.concatenate([self.users, counts[~known]])[order]
-        return leaves
-
-    def take(self, leaves: Leaves) -> None:
-        for level, size in self.sizes.items():
-            here = leaves.sizes == size
-            self.entries[level] += int(np.count_nonzero(here))
-            self.read_only[level] += int(np.count_nonzero(here & ~leaves.writable))
-            if level in self.large:
-                self.large[level].append(leaves.frames[here])
-        self._add_to_sections(leaves)
 
     def _add_to_sections(self, leaves: Leaves) -> None:
-        numbers = self.where.sections.numbers
-        offset = (leaves.addresses - np.uint64(self.where.base)).astype(np.int64)
-        spans = leaves.sizes // self.where.section_bytes
-        large = spans > 1
-        plain = np.flatnonzero(~large)
-        number = offset[plain] // self.where.section_bytes
+        numbers, section_bytes = self.memmap.sections.numbers, self.memmap.section_bytes
+        spans = leaves["size"] // section_bytes
+        plain = leaves[spans <= 1]
+        number = plain["offset"] // section_bytes
         section = np.searchsorted(numbers, number)
         section[section == len(numbers)] = 0
         present = numbers[section] == number
         self.stray += int(np.count_nonzero(~present))
         plain, section = plain[present], section[present]
-
-        def add(total: NDArray[np.int64], which: NDArray[np.bool_]) -> None:
-            chosen = which[plain]
-            np.add.at(total, section[chosen], leaves.sizes[plain][chosen])
-
-        add(self.mapped, np.ones(len(leaves), np.bool_))
-        add(self.by_pte, leaves.sizes == self.page)
-        add(self.reused, leaves.reused)
-        add(self.unwritable, ~leaves.writable)
-        for mixed in np.intersect1d(section, np.flatnonzero(self.zones.mixed)).tolist():
-            here = plain[section == mixed]
-            self._add_to_zones(leaves.part(here), mixed, offset[here])
+        pte = plain["size"] == self.page
+        # In the order of sums.
+        kinds = np.stack([np.ones_like(pte), pte, ~plain["writable"], plain["reused"]])
+        amounts = kinds * plain["size"]
+        for sums, values in zip(self.sums, amounts, strict=True):
+            np.add.at(sums, section, values)
+        for mixed in np.intersect1d(section, list(self.mixed_zones)).tolist():
+            here = section == mixed
+            self._add_to_zones(plain[here], mixed, amounts[:, here])
         # The leaves ascend, so that the last to be written is the first of its section.
-        self.first_frames[section[::-1]] = leaves.frames[plain[::-1]]
-        for at in np.flatnonzero(large).tolist():
-            first = int(offset[at]) // self.where.section_bytes
-            inside = (numbers >= first) & (numbers < first + int(spans[at]))
-            self.mapped[inside] += self.where.section_bytes
+        self.first_frames[section[::-1]] = plain["frame"][::-1]
+        for leaf, span in zip(leaves[spans > 1], spans[spans > 1].tolist(), strict=True):
+            first = int(leaf["offset"]) // section_bytes
+            inside = (numbers >= first) & (numbers < first + span)
+            self.mapped[inside] += section_bytes
             self.puds |= inside
-            self.first_frames[inside] = int(leaves.frames[at]) + (numbers[inside] - first) * (
-                self.where.section_bytes // self.page
-            )
+            frames = (numbers[inside] - first) * (section_bytes // self.page)
+            self.first_frames[inside] = int(leaf["frame"]) + frames
+
+    def _add_to_zones(self, leaves: Leaves, section: int, amounts: NDArray[np.int64]) -> None:
+        """A section of several zones: a PTE is of the zone that its first page is of."""
+        of_page = self.mixed_zones[section]
+        first = leaves["offset"] % self.memmap.section_bytes // self.memmap.page_bytes
+        zone_of = of_page[np.minimum(first, len(of_page) - 1)]
+        pte = leaves["size"] == self.page
+        for zone in distinct(of_page).tolist():
+            sums = self.zone_sums[zone]
+            sums += amounts[:, pte & (zone_of == zone)].sum(axis=1)
+            if not pte.all():  # a larger entry maps the whole section
+                sums[0] += np.count_nonzero(of_page == zone) * self.memmap.page_bytes
 
     def _eighths(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Shares of what is mapped; the least that is not nothing is one."""
+        """Shares of what is mapped; non-zero ones round up to 1."""
         shares = np.rint(8 * amounts / np.maximum(self.mapped, 1)).astype(np.int64)
         return np.where(amounts > 0, np.maximum(shares, 1), 0)
 
-    def mappings(self) -> list[VmemmapMapping]:
+    def finish(self, prog: Program) -> None:
+        """Make the rows, and forget the frames that they were made from."""
+        self.mappings, self.zones = self.level_rows(), self._zone_rows()
+        self.runs = self._runs(prog)
+        tables = [frames for parts in self.tables.values() for frames in parts]
+        frames = distinct(np.concatenate([np.empty(0, np.uint64), *tables]))
+        self.table_frames = (frames // np.uint64(self.page)).astype(np.int64)
+        self.frames, self.users, self.large = self.frames[:0], self.users[:0], {}
+
+    def level_rows(self) -> list[VmemmapMapping]:
         rows = []
         for level in LEVELS:
             tables = len(distinct(np.concatenate([np.empty(0, np.uint64), *self.tables[level]])))
@@ -384,77 +334,52 @@ class _Totals:
             )
         return rows
 
-    def zone_rows(self) -> list[VmemmapZone]:
-        """Sums by zone."""
-        zones = self.zones
-        for zone in distinct(zones.main).tolist():
-            here = (zones.main == zone) & ~zones.mixed
-            sums = [self.mapped, self.mapped - self.by_pte, self.by_pte]
-            self._add_zone(
-                zone, [int(v[here].sum()) for v in (*sums, self.unwritable, self.reused)]
-            )
+    def _is_mixed(self) -> NDArray[np.bool_]:
+        """By section, whether it has several zones."""
+        return np.isin(np.arange(len(self.main_zones)), list(self.mixed_zones))
+
+    def _zone_name(self, zone: int) -> tuple[int, str]:
+        """Its node and name."""
+        return self.zone_names.get(zone, (UNKNOWN_ZONE, "unknown"))
+
+    def _zone_rows(self) -> list[VmemmapZone]:
+        main, mixed = self.main_zones, self._is_mixed()
+        for zone in distinct(main).tolist():
+            self.zone_sums[zone] += self.sums[:, (main == zone) & ~mixed].sum(axis=1)
         return [
-            VmemmapZone(*zones.name(zone), *sums)
-            for zone, sums in sorted(self.zone_sums.items())
-            if any(sums)
+            VmemmapZone(*self._zone_name(zone), mapped, mapped - by_pte, by_pte, unwritable, reused)
+            for zone, (mapped, by_pte, unwritable, reused) in sorted(
+                (zone, sums.tolist()) for zone, sums in self.zone_sums.items() if sums.any()
+            )
         ]
 
-    def _add_zone(self, zone: int, amounts: list[int]) -> None:
-        sums = self.zone_sums.setdefault(zone, [0] * len(amounts))
-        for position, amount in enumerate(amounts):
-            sums[position] += amount
-
-    def _add_to_zones(self, leaves: Leaves, section: int, offset: NDArray[np.int64]) -> None:
-        """A section of several zones: a PTE is of the zone that its first page is of."""
-        of_page = self.zones.pages[section]
-        first = offset % self.where.section_bytes // self.where.page_bytes
-        pte = leaves.sizes == self.page
-        for zone in distinct(of_page).tolist():
-            here = pte & (of_page[np.minimum(first, len(of_page) - 1)] == zone)
-            by_pte = int(leaves.sizes[here].sum())
-            # A larger entry maps the whole section.
-            whole = 0 if pte.all() else int(np.count_nonzero(of_page == zone))
-            large = whole * self.where.page_bytes
-            self._add_zone(
-                zone,
-                [
-                    by_pte + large,
-                    large,
-                    by_pte,
-                    int(leaves.sizes[here & ~leaves.writable].sum()),
-                    int(leaves.sizes[here & leaves.reused].sum()),
-                ],
-            )
-
-    def runs(self, prog: Program) -> list[VmemmapSections]:
+    def _runs(self, prog: Program) -> list[VmemmapSections]:
         """The sections, run-length encoded."""
-        sections = self.where.sections
-        device = self.zones.named("Device")
-        origins = _origins(prog, self.where, self.first_frames, device)
-        zones = self.zones
+        sections, main, mixed = self.memmap.sections, self.main_zones, self._is_mixed()
+        hosted = self_hosted(prog, self.memmap, self.first_frames)
+        device = [number for number, (_, zone) in self.zone_names.items() if zone == "Device"]
+        # Positions in ORIGINS.
+        origins = np.where(sections.early, 0, np.where(hosted, 2, 1))
+        origins[np.isin(main, device)] = 3
         reused, unwritable = self._eighths(self.reused), self._eighths(self.unwritable)
         some_pmd, some_pte = self.mapped > self.by_pte, self.by_pte > 0
-        mapping = np.where(self.puds, 3, some_pmd + 2 * some_pte)
-        names = {0: "none", 1: "pmd", 2: "pte", 3: "pmd+pte"}
-        keys = np.stack(
-            [zones.main * 2 + zones.mixed, origins, mapping, reused, unwritable], axis=1
-        )
+        mapping = np.where(self.puds, 4, some_pmd + 2 * some_pte)
+        keys = np.stack([main, mixed, origins, mapping, reused, unwritable], axis=1)
         changed = np.ones(len(keys), np.bool_)
         changed[1:] = (keys[1:] != keys[:-1]).any(axis=1) | (np.diff(sections.numbers) != 1)
         firsts = np.flatnonzero(changed)
         rows = []
         # Without sections there are no runs, but there is an end.
         for first, behind in zip(firsts, [*firsts[1:], len(keys)], strict=False):
-            node, zone = zones.name(int(zones.main[first]))
-            level = "pud" if self.puds[first] else names[int(mapping[first])]
+            node, zone = self._zone_name(int(main[first]))
             rows.append(
                 VmemmapSections(
                     start_pfn=int(sections.numbers[first]) * sections.pages,
                     sections=int(behind - first),
                     node=node,
-                    zone=zone + ("*" if zones.mixed[first] else ""),
+                    zone=zone + ("*" if mixed[first] else ""),
                     origin=ORIGINS[int(origins[first])],
-                    mapping=level,
+                    mapping=MAPPINGS[int(mapping[first])],
                     reused_eighths=int(reused[first]),
                     read_only_eighths=int(unwritable[first]),
                     memmap_bytes=int(self.mapped[first:behind].sum()),
@@ -464,16 +389,64 @@ class _Totals:
         return rows
 
 
-ORIGINS = ("boot", "hotplug", "self-hosted", "device")
+def scan_vmemmap(
+    prog: Program,
+    take: Callable[[Memmap, Leaves], None] | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> VmemmapScan:
+    """
+    Walk the page tables of the vmemmap.
+
+    :param take: is shown all entries, 1 GiB of struct pages at a time.
+    :param progress: called with (sections done, sections in all).
+    :raises NotImplementedError: there is no vmemmap, or the page tables are of an unknown
+        architecture.
+    """
+    gaps = Gaps()
+    where = memmap(prog, gaps)
+    form = page_table_format(prog)
+    scan = VmemmapScan(where, form, section_zones(prog, where, gaps), gaps)
+    # Windows begin where page tables do, at or below the array's base.
+    lead = where.base % WINDOW
+    starts = lead + where.sections.numbers * where.section_bytes
+    ends = starts + where.section_bytes
+    root = kernel_root(prog)
+    for number in distinct(np.concatenate([starts, ends - 1]) // WINDOW).tolist():
+        leaves = _read_window(prog, form, root, scan, where.base - lead + number * WINDOW)
+        if len(leaves):
+            scan.take(leaves)
+            if take is not None:
+                take(where, leaves)
+        if progress is not None:
+            progress(int(np.searchsorted(ends, (number + 1) * WINDOW, "right")), len(ends))
+    scan.finish(prog)
+    return scan
 
 
-def _origins(
-    prog: Program, where: Memmap, first_frames: NDArray[np.int64], device: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """Index into :data:`ORIGINS` of each section."""
-    origins = np.where(device, 3, np.where(where.sections.early, 0, 1))
-    hosted = self_hosted(prog, where, first_frames)
-    return np.where(hosted & (origins == 1), 2, origins)
+def _read_window(
+    prog: Program, form: PageTableFormat, root: Entries, scan: VmemmapScan, start: int
+) -> Leaves:
+    """The entries that map a part of the array."""
+    walk = new_walk(form, 1)
+    parts = [np.empty(0, LEAF)]
+    for chunk in walk_page_tables(prog, form, root, walk, start=start, end=start + WINDOW):
+        level = form.levels[chunk.level]
+        if level.name in scan.tables and chunk.level:
+            scan.tables[level.name].append(chunk.frames)
+        rows, slots = np.nonzero(form.is_leaf(chunk.entries, chunk.level))
+        entries = chunk.entries[rows, slots]
+        leaves = np.zeros(len(rows), LEAF)
+        addresses = chunk.slot_addresses(level.shift, rows, slots)
+        leaves["offset"] = addresses - np.uint64(scan.memmap.base)
+        leaves["frame"] = form.physical(entries, chunk.level) >> np.uint64(form.page_shift)
+        leaves["size"] = 1 << level.shift
+        leaves["writable"] = form.is_writable(entries)
+        parts.append(leaves)
+    scan.gaps.bytes += walk.gaps.bytes
+    scan.repeated_tables += int(walk.repeated.sum())
+    whole = np.concatenate(parts)
+    return whole[np.argsort(whole["offset"], kind="stable")]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ a page of each device. What a picture of them is drawn from; entries that follow
 written as one run, so that the 4,096 of a page of 1 GiB are two.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.struct_pages.hugetlb import HugePages
-from mmscope.drgn.struct_pages.memmap import Memmap
-from mmscope.drgn.struct_pages.vmemmap import Leaves
+from mmscope.drgn.struct_pages.memmap import Leaves, Memmap
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -46,25 +45,19 @@ VMEMMAP_EXAMPLES = Table(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A huge page to look at."""
-
-    example: str
-    pfn: int
-    pages: int
+# What to look at: the words of the example, the huge page's first frame, its pages.
+Wanted = tuple[str, int, int]
 
 
 def wanted_examples(
     pages: HugePages, pagemaps: list[PagemapRange], page_shift: int
 ) -> list[Wanted]:
     """One page of each kind."""
-    found = []
-    for order in distinct(pages.orders).tolist():
+    found: list[Wanted] = []
+    for order in distinct(pages["order"]).tolist():
         for flagged, words in ((True, "with HVO"), (False, "without HVO")):
-            at = np.flatnonzero((pages.orders == order) & (pages.flagged == flagged))
-            if len(at):
-                found.append(Wanted(f"hugetlb, {words}", int(pages.pfns[at[0]]), 1 << order))
+            here = pages[(pages["order"] == order) & (pages["flagged"] == flagged)]
+            found += [(f"hugetlb, {words}", pfn, 1 << order) for pfn in here["pfn"][:1].tolist()]
     levels = page_shift - 3
     for each in pagemaps:
         # As large as an entry of the upper levels of page tables maps.
@@ -74,58 +67,33 @@ def wanted_examples(
             words = "with an altmap" if each.altmap else "without an altmap"
             if each.vmemmap_shift:
                 words += f", in pages of {compound << page_shift >> 20:,} MiB"
-            found.append(Wanted(f"device ({each.type}) {words}", start, compound))
-    unique = {each.example + str(each.pages): each for each in reversed(found)}
+            found.append((f"device ({each.type}) {words}", start, compound))
+    unique = {(example, count): (example, pfn, count) for example, pfn, count in reversed(found)}
     return sorted(unique.values(), key=found.index)[:MAX_EXAMPLES]
 
 
-class ExamplesInPageTables:
-    """Takes the entries of the wanted pages; a taker of the vmemmap walk."""
-
-    def __init__(self, wanted: list[Wanted], page_shift: int) -> None:
-        self.wanted = wanted
-        self.page_shift = page_shift
-        self.rows: list[VmemmapExample] = []
-
-    def take(self, where: Memmap, leaves: Leaves) -> None:
-        page = 1 << where.page_shift
-        offsets = (leaves.addresses - np.uint64(where.base)).astype(np.int64)
-        for each in self.wanted:
-            start = each.pfn * where.page_bytes
-            count = each.pages * where.page_bytes // page
-            places = start + np.arange(count, dtype=np.int64) * page
-            at = np.searchsorted(offsets, places, "right") - 1
-            if not count or at[0] < 0 or (places >= (offsets + leaves.sizes)[at]).any():
-                continue
-            frames = leaves.frames[at] + (places - offsets[at]) // page
-            self.rows += self._runs(each, frames, leaves.writable[at], leaves.sizes[at] > page)
-
-    def _runs(
-        self,
-        each: Wanted,
-        frames: NDArray[np.int64],
-        writable: NDArray[np.bool_],
-        large: NDArray[np.bool_],
-    ) -> list[VmemmapExample]:
+def vmemmap_examples(where: Memmap, wanted: list[Wanted], leaves: Leaves) -> list[VmemmapExample]:
+    """The entries of those of the wanted pages whose struct pages some entries map."""
+    page = 1 << where.page_shift
+    rows = []
+    for example, pfn, pages in wanted:
+        count = pages * where.page_bytes // page
+        places = pfn * where.page_bytes + np.arange(count, dtype=np.int64) * page
+        at = np.searchsorted(leaves["offset"], places, "right") - 1
+        ends = leaves["offset"] + leaves["size"]
+        if not count or at[0] < 0 or (places >= ends[at]).any():
+            continue
+        mapped = leaves[at]
+        frames = mapped["frame"] + (places - mapped["offset"]) // page
+        large, writable = mapped["size"] > page, mapped["writable"]
         step = np.diff(frames)
-        breaks = (np.diff(writable) | np.diff(large)) | ((step != 0) & (step != 1))
-        rows, first = [], 0
-        while first < len(frames):
-            # As far as the step from frame to frame stays what it is first; what lies on one frame
-            # stays together.
-            last = first
-            while (
-                last < len(step)
-                and not breaks[last]
-                and step[last] == step[first]
-                and (step[first] == 0 or last + 1 == len(step) or step[last + 1] != 0)
-            ):
-                last += 1
+        breaks = np.diff(writable) | np.diff(large) | ((step != 0) & (step != 1))
+        for first, last in _runs(step, breaks):
             rows.append(
                 VmemmapExample(
-                    each.example,
-                    each.pfn,
-                    each.pages << self.page_shift,
+                    example,
+                    pfn,
+                    pages << where.page_shift,
                     first,
                     last - first + 1,
                     int(frames[first]),
@@ -134,8 +102,26 @@ class ExamplesInPageTables:
                     bool(writable[first]),
                 )
             )
-            first = last + 1
-        return rows
+    return rows
+
+
+def _runs(step: NDArray[np.int64], breaks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """
+    First and last of the frames with the same step from one to the next; what lies on one frame
+    stays together.
+    """
+    first = 0
+    while first <= len(step):
+        last = first
+        while (
+            last < len(step)
+            and not breaks[last]
+            and step[last] == step[first]
+            and (step[first] == 0 or last + 1 == len(step) or step[last + 1] != 0)
+        ):
+            last += 1
+        yield first, last
+        first = last + 1
 
 
 if __name__ == "__main__":

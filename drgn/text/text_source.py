@@ -33,7 +33,7 @@ class Source:
 
     :ivar name: for messages.
     :ivar size: in bytes as stored, 0 if unknown.
-    :ivar plain: a file that several processes can read parts of.
+    :ivar plain: a file whose size is that of its text.
     """
 
     def __init__(self, path: str) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from finding_cases.case import Case
 
-from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
-from mmscope.drgn.filesystems.dentry_cache_rows import DentryCount, FilesystemDentries
+from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem
+from mmscope.drgn.filesystems.dentry_cache import DentryCount, FilesystemDentries
 
 
 def cached(path: str | None, percent: float, **changes: Any) -> CachedFile:

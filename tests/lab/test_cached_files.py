@@ -17,9 +17,8 @@ from dump_formats import makedumpfile, plain_elf
 from ledger_lab import meminfo
 from plain_walks import inode_pages
 
-from mmscope.drgn.filesystems import cached_file_rows
-from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
-from mmscope.drgn.filesystems.cached_files import read_cached_files
+from mmscope.drgn.filesystems import cached_files
+from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem, read_cached_files
 from mmscope.drgn.filesystems.sections import CACHED_FILES_SECTION, cached_files_from_memory
 from mmscope.drgn.filesystems.super_blocks import read_super_blocks
 from mmscope.drgn.ledger import file_pages
@@ -209,7 +208,7 @@ def test_large_folios_may_be_read_apart(files_lab: FilesLab, pages: int) -> None
     counted = LedgerPages(prog, places.ram, places.owned)
     assert not scan_struct_pages(prog, [counted], chunk_bytes=chunk).failures
     found = read_cached_files(prog, counted.files, read_super_blocks(prog))
-    rows = cached_file_rows.filesystem_rows(found, int(counted.pages.sum()))
+    rows = cached_files.filesystem_rows(found, int(counted.pages.sum()))
     assert rows == files_lab.filesystems
 
 

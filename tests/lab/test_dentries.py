@@ -13,8 +13,8 @@ from conftest import KERNELS
 from drgn import Program
 from drgn.helpers.linux.list import list_for_each_entry
 
-from mmscope.drgn.filesystems import dentry_cache_rows
-from mmscope.drgn.filesystems.dentry_cache_rows import DentryCount, FilesystemDentries
+from mmscope.drgn.filesystems import dentry_cache
+from mmscope.drgn.filesystems.dentry_cache import DentryCount, FilesystemDentries
 from mmscope.drgn.filesystems.sections import dentries_from_files, dentries_from_memory
 from mmscope.drgn.opening.no_debug_info import attach
 from mmscope.drgn.opening.target import open_target
@@ -129,7 +129,7 @@ def test_their_bytes_are_those_of_their_caches(dentries_lab: DentriesLab) -> Non
 def test_beyond_the_largest_they_are_added_up(
     dentries_lab: DentriesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dentry_cache_rows.filesystem_dentry_rows, "__defaults__", (3,))
+    monkeypatch.setattr(dentry_cache.filesystem_dentry_rows, "__defaults__", (3,))
     rows: list[FilesystemDentries] = dentries_from_memory(Memory(dentries_lab.prog)).by_name[
         "filesystem_dentries"
     ]

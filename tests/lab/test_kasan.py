@@ -23,7 +23,8 @@ from mmscope.drgn.owners.slab_owner import quarantined_bytes
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.drgn.struct_pages.kasan_shadow import KasanShadow, kasan_shadow
+from mmscope.drgn.struct_pages.kasan_shadow import kasan_shadow
+from mmscope.drgn.struct_pages.memmap import Frames
 from mmscope.reports.collect.run_section import run_section
 
 pytestmark = [pytest.mark.any_config, pytest.mark.brief]
@@ -56,11 +57,11 @@ if KASAN:
         return struct_pages_lab(request.param, "sizes", say)
 
     @pytest.fixture(scope="module")
-    def shadow(kasan_lab: StructPagesLab) -> KasanShadow:
+    def shadow(kasan_lab: StructPagesLab) -> Frames:
         return kasan_shadow(kasan_lab.prog)
 
     def test_the_shadow_of_memory_is_where_drgn_finds_it(
-        kasan_lab: StructPagesLab, shadow: KasanShadow
+        kasan_lab: StructPagesLab, shadow: Frames
     ) -> None:
         prog = kasan_lab.prog
         init_mm = prog["init_mm"].address_of_()
@@ -98,7 +99,7 @@ if KASAN:
         assert 0 < quarantined_bytes(prog) <= kept < 1.1 * quarantined_bytes(prog)
 
     def test_the_ledger_and_memory_about_memory_have_it(
-        kasan_lab: StructPagesLab, shadow: KasanShadow
+        kasan_lab: StructPagesLab, shadow: Frames
     ) -> None:
         memory = Memory(kasan_lab.prog)
         of_section = {

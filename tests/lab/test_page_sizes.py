@@ -15,9 +15,8 @@ from conftest import KERNELS, StructPagesLab, struct_pages_lab
 from drgn.helpers.linux.mm import follow_phys
 from kernel_image import out_of_direct_map
 
-from mmscope.drgn.page_tables.page_table_scan import scan_page_tables
+from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
 from mmscope.drgn.page_tables.page_tables import page_table_regions, page_tables, read_status
-from mmscope.drgn.page_tables.scan_result import PageTableScan
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.struct_pages.hugetlb import hugetlb_sizes
@@ -123,7 +122,7 @@ def test_struct_pages_lie_where_drgn_finds_them(sizes_lab: StructPagesLab) -> No
     }
     assert sum(row.distinct_frames for row in scan.mappings) == len(frames)
     assert sum(row.bytes for row in scan.mappings) >= len(frames) * page
-    assert (scan.unmapped_sections, scan.stray_entries, scan.gaps.bytes) == (0, 0, 0)
+    assert (scan.unmapped_sections, scan.stray, scan.gaps.bytes) == (0, 0, 0)
 
 
 def test_the_ledger_adds_up_to_the_present_pages(

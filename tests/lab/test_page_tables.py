@@ -31,7 +31,7 @@ from mmscope.drgn.page_tables.page_table_entries import (
     walk_page_tables,
 )
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
-from mmscope.drgn.page_tables.page_table_scan import scan_page_tables
+from mmscope.drgn.page_tables.page_table_scan import DETAILED, PageTableScan, scan_page_tables
 from mmscope.drgn.page_tables.page_tables import (
     page_table_details,
     page_table_occupancy,
@@ -39,7 +39,6 @@ from mmscope.drgn.page_tables.page_tables import (
     page_tables,
     read_status,
 )
-from mmscope.drgn.page_tables.scan_result import DETAILED, PageTableScan
 from mmscope.drgn.page_tables.swap_types import KINDS, NONE, PAGE, SPECIAL, entry_kinds, swap_kinds
 from mmscope.drgn.processes import address_spaces as spaces_of
 from mmscope.drgn.processes.address_spaces import address_spaces
@@ -162,8 +161,8 @@ def fields(text: str) -> dict[str, int]:
 def test_nothing_is_unread_unaccounted_or_damaged(lab_of_tables: TablesLab) -> None:
     scan = lab_of_tables.scan
     assert scan.gaps.bytes == 0
-    assert not scan.spaces.broken_off and not scan.damaged_vmas and not scan.broken_deposits
-    assert not scan.unreadable_tables and not scan.repeated_tables and not scan.dropped_tables
+    assert not scan.spaces.broken_off and not scan.damaged_vmas
+    assert not any(scan.numbers.values())
     assert [(row.comm, row.unaccounted_tables, row.bad_entries) for row in lab_of_tables.rows] == [
         (row.comm, 0, 0) for row in lab_of_tables.rows
     ]
@@ -593,7 +592,11 @@ def test_a_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
     rows = both(scan)
     assert others(rows, "sparse") == others(lab_of_tables.rows, "sparse")
     (row,) = (row for row in rows if row.comm == "sparse")
-    assert scan.repeated_tables > 500 and (row.bad_entries or 0) > 500 and row.unaccounted_tables
+    assert (
+        scan.numbers["repeated_tables"] > 500
+        and (row.bad_entries or 0) > 500
+        and row.unaccounted_tables
+    )
 
 
 @pytest.mark.any_kernel
@@ -642,8 +645,8 @@ def test_without_any_vma_tables_are_counted(lab_of_tables: TablesLab) -> None:
         cover(prog, root.address_, 0)
     scan = scan_page_tables(prog)
     assert not scan.sums["vmas"].any()
-    assert (scan.tables == lab_of_tables.scan.tables).all()
-    assert (scan.kinds == lab_of_tables.scan.kinds).all()
+    assert (scan.sums["tables"] == lab_of_tables.scan.sums["tables"]).all()
+    assert (scan.sums["kinds"] == lab_of_tables.scan.sums["kinds"]).all()
     section, _ = run_section(SECTIONS["page_tables"], Memory(prog))
     assert section.status in ("ok", "partial"), section
 
@@ -673,7 +676,7 @@ def wood(lab: TablesLab) -> tuple[Program, np.ndarray]:
 def tables_taken(scan: PageTableScan, comm: str) -> np.ndarray:
     """How many tables of each level of a process were looked at."""
     (at,) = (n for n, process in enumerate(scan.spaces.processes) if process.comm == comm)
-    levels: np.ndarray = scan.filled[scan.largest.index(at)].sum(axis=1)
+    levels: np.ndarray = scan.totals["filled"][scan.largest.index(at)].sum(axis=1)
     return levels
 
 
@@ -682,7 +685,7 @@ def test_tables_that_lead_to_each_other_are_looked_at_once(lab_of_tables: Tables
     prog, tables = wood(lab_of_tables)
     frames = len(tables)
     scan = scan_page_tables(prog)
-    assert scan.absurd_charges == 1 and scan.repeated_tables > 1_000_000
+    assert scan.absurd_charges == 1 and scan.numbers["repeated_tables"] > 1_000_000
     assert others(both(scan), "breadth") == others(lab_of_tables.rows, "breadth")
     # PMD tables may be shared: these once for each chunk of PUD tables.
     taken = tables_taken(scan, "breadth")
@@ -710,14 +713,20 @@ def test_no_more_tables_than_there_is_memory(
     monkeypatch.setattr(page_table_scan, "memory_pages", lambda prog: most)
     scan = scan_page_tables(prog)
     assert others(both(scan), "breadth") == others(lab_of_tables.rows, "breadth")
-    assert tables_taken(scan, "breadth").sum() <= most + 1025 and scan.dropped_tables > 1000
+    assert (
+        tables_taken(scan, "breadth").sum() <= most + 1025 and scan.numbers["dropped_tables"] > 1000
+    )
     section, _ = run_section(SECTIONS["page_tables"], Memory(prog))
     assert section.status == "partial" and section.message
     for words in (
         "1 processes are charged for more page tables than there is memory",
-        f"{scan.dropped_tables:,} tables are more than their process was charged for",
+        f"{scan.numbers['dropped_tables']:,} tables are more than their process was charged for",
         # With so few tables none may have been met twice.
-        *(["entries lead to a table that was met before"] if scan.repeated_tables else []),
+        *(
+            ["entries lead to a table that was met before"]
+            if scan.numbers["repeated_tables"]
+            else []
+        ),
     ):
         assert words in section.message
 

@@ -179,7 +179,7 @@ def test_a_kernel_that_does_not_count_mappings_of_pages_is_told_of(shares: Share
     _, prog, _ = shares
     scan = scan_page_tables(prog, shares=True)
     mapped = scan.mapped
-    assert mapped is not None and not mapped.uncounted
+    assert mapped is not None and not mapped.numbers["uncounted"]
     # As with CONFIG_NO_PAGE_MAPCOUNT: a page of a large folio is mapped, and its count is zero.
     pages = np.zeros(1, mapped.dtype)
     pages["mapcount"], pages["refcount"], pages["flags"] = -1, 5, mapped.head
@@ -187,10 +187,9 @@ def test_a_kernel_that_does_not_count_mappings_of_pages_is_told_of(shares: Share
     def read_scattered(*_: object) -> tuple[object, object]:
         return np.array([(-1, 0)], mapped.second), np.ones(1, bool)
 
-    read = mapped._read(np.zeros(0, np.uint64))._replace(
-        pages=pages, heads=pages, addresses=np.zeros(1, np.uint64), known=np.ones(1, np.bool_)
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmscope.drgn.page_tables.mapped_pages.read_scattered", read_scattered)
-        times, uncounted = mapped._mapcounts(read)
+        times, uncounted = mapped._mapcounts(
+            pages, pages, np.zeros(1, np.uint64), np.ones(1, np.bool_)
+        )
     assert (times.tolist(), uncounted.tolist()) == ([0], [True])

@@ -14,7 +14,7 @@ from conftest import FUNCTIONS_ONLY, KERNELS
 from drgn import FaultError, Object, Program
 from ledger_lab import meminfo
 
-from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
+from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem
 from mmscope.drgn.filesystems.sections import cached_files_from_memory
 from mmscope.drgn.ledger import swap_areas
 from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, memory_ledger_from_memory

@@ -108,7 +108,7 @@ def test_sums_by_zone_section_and_level_are_the_same(
         read_only = sum(row.read_only_entries for row in scan.mappings) * PAGE
         assert sum(row.read_only_bytes for row in scan.zones) == read_only
         assert (read_only > 0) is has_hvo(lab)
-        assert (scan.unmapped_sections, scan.stray_entries, scan.gaps.bytes) == (0, 0, 0)
+        assert (scan.unmapped_sections, scan.stray, scan.gaps.bytes) == (0, 0, 0)
 
 
 def test_zones_have_the_struct_pages_of_the_pages_they_span(vmemmap_lab: StructPagesLab) -> None:
@@ -561,7 +561,7 @@ def test_without_huge_pages_no_struct_page_is_read(
 
     monkeypatch.setattr(hugetlb, "for_each_hstate", lambda prog: iter(()))
     cost = scan_struct_page_cost(lab.prog)
-    assert len(cost.huge_pages.pfns) == 0 and cost.pools() == ([], [])
+    assert len(cost.huge_pages) == 0 and cost.pools() == ([], [])
     assert {row.level for row in cost.scan.mappings} == {"pud", "pmd", "pte"}
 
 

@@ -25,8 +25,8 @@ import rmap_rows as rmap
 from checkout import TESTS
 from rows_of_tables import SECTION_OF, TABLE_OF, tables_of_sections
 
-from mmscope.drgn.filesystems.cached_file_rows import CachedFile, CachedFilesystem
-from mmscope.drgn.filesystems.dentry_cache_rows import DentryCount
+from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem
+from mmscope.drgn.filesystems.dentry_cache import DentryCount
 from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpPages

@@ -21,7 +21,7 @@ from mmscope.drgn.machine.physical_memory import (
 from mmscope.drgn.machine.poisoned_pages import PoisonFinder, read_poison_counters
 from mmscope.drgn.reading.io_resources import Resource, names_at, read_iomem
 from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.struct_pages.memmap_init import estimate_ms, logged_times
+from mmscope.drgn.struct_pages.memmap import estimate_ms, logged_times
 from mmscope.drgn.text.kernel_log import parse_dmesg
 
 KIB, MIB, GIB, PAGE = 1 << 10, 1 << 20, 1 << 30, 4096
@@ -288,6 +288,6 @@ class TestTimes:
 [    0.400000] memmap_init_zone_device initialised 32768 pages in 12ms
 [    0.500000] node x deferred pages initialised in 12ms
 """
-        found = logged_times(parse_dmesg(log).records)
-        assert found.devices == {32768: [20, 12]}
-        assert found.nodes == {0: 12, 1: 8}
+        devices, nodes = logged_times(parse_dmesg(log).records)
+        assert devices == {32768: [20, 12]}
+        assert nodes == {0: 12, 1: 8}

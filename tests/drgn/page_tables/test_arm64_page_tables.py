@@ -35,7 +35,6 @@ from mmscope.drgn.page_tables.page_table_formats import (
 )
 from mmscope.drgn.page_tables.page_tables import PageTables, page_tables
 from mmscope.drgn.page_tables.swap_types import OTHER
-from mmscope.drgn.page_tables.table_descriptors import Descriptors
 from mmscope.drgn.processes.address_spaces import AddressSpaces, Process
 from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VmAreas
 from mmscope.drgn.reading.kernel_arrays import Gaps
@@ -272,11 +271,11 @@ def test_the_format_is_that_of_kernel_and_cpu(
     form = page_table_format(kernel_that_says(page_shift, PAGE_NONE, *lines))
     assert (form.user_end, len(form.levels)) == (1 << bits, levels)
     assert form.span == 1 << (built if page_shift == 16 else bits)
-    assert form.swap_type == ARM64_ENTRIES.swap_type
+    assert form.swap_type == ARM64_ENTRIES["swap_type"]
     before = page_table_format(kernel_that_says(page_shift, PAGE_NONE_BEFORE, *lines))
-    assert before.swap_type == ARM64_ENTRIES_BEFORE.swap_type
+    assert before.swap_type == ARM64_ENTRIES_BEFORE["swap_type"]
     prog = kernel_that_says(page_shift, PAGE_NONE_BEFORE, *lines, exclusive=False)
-    assert page_table_format(prog).swap_type == ARM64_ENTRIES_FIRST.swap_type
+    assert page_table_format(prog).swap_type == ARM64_ENTRIES_FIRST["swap_type"]
 
 
 @pytest.mark.parametrize("lines", [("60", "0x10"), ("48", "0x0"), ("48", "0x7f"), ("48", "0x8")])
@@ -346,9 +345,9 @@ def scanned(
         "page_table_format": memory.form, "read_vm_areas": areas, "process_roots": array(root),
         "memory_pages": 1 << 40, "_zero_pages": (array(), array()),
         "swap_kinds": np.full(64, OTHER, np.uint8),
-        "table_descriptors": Descriptors(
+        "table_descriptors": (
             0xFFFF_0000_0000_0000, 64, np.dtype([("deposited", word), ("shared", word)]), 1,
-            np.dtype([("next", word)]), 0,
+            np.dtype([("next", word)]),
         ),
     }  # fmt: skip
     for name, value in given.items():

@@ -95,10 +95,10 @@ def test_the_case_of_twelve_gigabytes() -> None:
     (cost,) = exit_costs([row], [details(7, 512 * count)], dontneed_frees_tables=False)
     assert cost.pte_slots == 1_610_612_736
     assert cost.base_pages == 0 and cost.tables == count + 1
-    walk = 1e-9 * PRICES.slot * cost.pte_slots
+    walk = 1e-9 * PRICES["slot"] * cost.pte_slots
     assert cost.tables_seconds == cost.exit_seconds
     assert cost.oom_seconds - cost.exit_seconds == pytest.approx(walk, abs=1e-5)
-    assert cost.exit_seconds == pytest.approx(walk + 1e-9 * PRICES.table * count, rel=1e-3)
+    assert cost.exit_seconds == pytest.approx(walk + 1e-9 * PRICES["table"] * count, rel=1e-3)
 
 
 def test_huge_pages_cost_no_walk() -> None:

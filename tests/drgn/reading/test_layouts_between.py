@@ -13,6 +13,7 @@ from made_programs import ADDRESS, empty, fill
 
 from mmscope.drgn.free.pcp_lists import list_kinds
 from mmscope.drgn.free.zones import thp_in_pages
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import FlagFields, page_dtype
 from mmscope.drgn.struct_pages import hugetlb
 from mmscope.drgn.struct_pages.hugetlb import find_huge_pages, hvo_switch, reserved_pages
@@ -173,7 +174,8 @@ def test_hugetlb_pages_are_told_by_their_destructor_and_hvo_by_a_flag_of_the_hea
     }  # fmt: skip
     for name, value in given.items():
         monkeypatch.setattr(hugetlb, name, lambda prog, value=value: value)
-    found = find_huge_pages(prog)
-    assert found.pfns.tolist() == [0, 1 << ORDER] and found.orders.tolist() == [ORDER, ORDER]
-    assert found.flagged.tolist() == [True, False]
-    assert not found.gaps.bytes
+    gaps = Gaps()
+    found = find_huge_pages(prog, gaps)
+    assert found["pfn"].tolist() == [0, 1 << ORDER] and found["order"].tolist() == [ORDER, ORDER]
+    assert found["flagged"].tolist() == [True, False]
+    assert not gaps.bytes

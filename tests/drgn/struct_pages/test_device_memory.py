@@ -2,17 +2,15 @@
 """What sharing would save of device memory's struct pages, where the architecture shares them."""
 
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from drgn import Architecture, Platform, PlatformFlags, Program
 
 from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.struct_pages import device_pagemaps as probe
-from mmscope.drgn.struct_pages.device_pagemaps import (
-    PagemapsInPageTables,
-    device_pagemaps,
-)
-from mmscope.drgn.struct_pages.memmap_init import LoggedTimes
+from mmscope.drgn.struct_pages.device_pagemaps import device_pagemaps
 
 LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 GIB = 1 << 30
@@ -38,9 +36,9 @@ def test_why_struct_pages_share_nothing(
     monkeypatch.setattr(probe, "names_at", lambda resources, lasts: ["dax0.0"])
     monkeypatch.setattr(probe, "has_compound_pages", lambda prog: True)
     prog = Program(Platform(Architecture.X86_64, LITTLE))
-    tables = PagemapsInPageTables([PagemapRange(0, GIB >> 12, *pagemap)])
-    where = SimpleNamespace(page_shift=12, page_bytes=struct_page)
-    (row,) = device_pagemaps(prog, where, tables, LoggedTimes())  # type: ignore[arg-type]
+    ranges = [PagemapRange(0, GIB >> 12, *pagemap)]
+    where: Any = SimpleNamespace(page_shift=12, page_bytes=struct_page)
+    (row,) = device_pagemaps(prog, where, ranges, np.zeros((1, 4), np.int64), {})
     assert row.not_shared.startswith(says)
 
 
@@ -67,10 +65,10 @@ def test_what_would_be_saved_is_of_an_architecture_that_shares(
     monkeypatch.setattr(probe, "names_at", lambda resources, lasts: ["namespace0.0"])
     monkeypatch.setattr(probe, "has_compound_pages", lambda prog: True)
     prog = Program(Platform(architecture, LITTLE))
-    tables = PagemapsInPageTables([PagemapRange(0, GIB >> page_shift, "FS_DAX", 0, False)])
+    ranges = [PagemapRange(0, GIB >> page_shift, "FS_DAX", 0, False)]
     memmap = 64 * (GIB >> page_shift)
-    tables.bytes[0] = memmap, memmap - shared, 0, shared
-    where = SimpleNamespace(page_shift=page_shift, page_bytes=64)
-    (row,) = device_pagemaps(prog, where, tables, LoggedTimes())  # type: ignore[arg-type]
+    amounts = np.array([[memmap, memmap - shared, 0, shared]])
+    where: Any = SimpleNamespace(page_shift=page_shift, page_bytes=64)
+    (row,) = device_pagemaps(prog, where, ranges, amounts, {})
     assert (row.memmap_bytes, row.vmemmap_saved_bytes) == (memmap, shared)
     assert row.vmemmap_reclaimable_bytes == saves

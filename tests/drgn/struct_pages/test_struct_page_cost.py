@@ -12,12 +12,13 @@ import pytest
 
 from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.page_tables.page_table_formats import X86_64
-from mmscope.drgn.struct_pages.device_pagemaps import PagemapsInPageTables
-from mmscope.drgn.struct_pages.hugetlb import HugePages, read_pools, read_sizes
-from mmscope.drgn.struct_pages.memmap import Memmap
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.struct_pages.device_pagemaps import memmap_amounts
+from mmscope.drgn.struct_pages.hugetlb import HUGE_PAGE, read_pools, read_sizes
+from mmscope.drgn.struct_pages.memmap import LEAF, Leaves, Memmap
 from mmscope.drgn.struct_pages.memory_metadata import what_if
-from mmscope.drgn.struct_pages.vmemmap import Leaves, _Totals
-from mmscope.drgn.struct_pages.vmemmap_examples import ExamplesInPageTables, Wanted, wanted_examples
+from mmscope.drgn.struct_pages.vmemmap import VmemmapScan
+from mmscope.drgn.struct_pages.vmemmap_examples import vmemmap_examples, wanted_examples
 from mmscope.reports.pictures import vmemmap_pictures
 from mmscope.reports.pictures.vmemmap_pictures import COLUMNS, MAX_CELLS, MAX_DRAWN, MAX_SECTIONS
 
@@ -91,14 +92,10 @@ class TestWhatIf:
 
 def leaves(frames: list[int], first: int = 0, writable: bool = True) -> Leaves:
     """PTEs, from the *first* 4 KiB of struct pages on."""
-    count = len(frames)
-    return Leaves(
-        np.uint64(BASE) + np.arange(first, first + count, dtype=np.uint64) * np.uint64(4096),
-        np.array(frames, np.int64),
-        np.full(count, 4096, np.int64),
-        np.full(count, writable),
-        np.zeros(count, np.bool_),
-    )
+    found = np.zeros(len(frames), LEAF)
+    found["offset"] = np.arange(first, first + len(frames)) * 4096
+    found["frame"], found["size"], found["writable"] = frames, 4096, writable
+    return found
 
 
 def where(sections: list[int]) -> Memmap:
@@ -107,22 +104,23 @@ def where(sections: list[int]) -> Memmap:
     return Memmap(BASE, 64, 12, plain)  # type: ignore[arg-type]
 
 
-def totals(sections: list[int]) -> _Totals:
-    mixed = np.zeros(len(sections), np.bool_)
-    return _Totals(where(sections), X86_64, SimpleNamespace(mixed=mixed))  # type: ignore[arg-type]
+def totals(sections: list[int]) -> VmemmapScan:
+    zones = np.zeros(len(sections), np.int64)
+    return VmemmapScan(where(sections), X86_64, ({}, zones, {}), Gaps())
 
 
 class TestFrames:
     def test_an_entry_reuses_a_frame_if_an_earlier_one_has_it(self) -> None:
         total = totals([0])
-        shown = total.with_reuse(leaves([7, 5, 5, 9, 5]))
-        assert shown.reused.tolist() == [False, False, True, False, True]
+        shown = leaves([7, 5, 5, 9, 5])
+        total.take(shown)
+        assert shown["reused"].tolist() == [False, False, True, False, True]
 
     def test_frames_are_remembered_from_window_to_window(self) -> None:
         total = totals([0])
         for first, frames in ((0, [7, 5, 5]), (100, [5, 7, 8]), (200, [8, 1, 5])):
-            total.take(total.with_reuse(leaves(frames, first)))
-        (pte,) = (row for row in total.mappings() if row.level == "pte")
+            total.take(leaves(frames, first))
+        (pte,) = (row for row in total.level_rows() if row.level == "pte")
         assert (pte.entries, pte.distinct_frames) == (9, 4)
         # 5 has four, 7 two, 8 two; 1 is alone.
         assert pte.shared_entries == 8
@@ -133,49 +131,44 @@ class TestFrames:
         for order in itertools.permutations(windows):
             total = totals([0])
             for first, frames in order:
-                total.take(total.with_reuse(leaves(frames, first)))
-            (pte,) = (row for row in total.mappings() if row.level == "pte")
+                total.take(leaves(frames, first))
+            (pte,) = (row for row in total.level_rows() if row.level == "pte")
             assert (pte.entries, pte.distinct_frames, pte.shared_entries) == (9, 5, 6)
 
     def test_struct_pages_of_no_section_are_told_apart(self) -> None:
         total = totals([1])
-        total.take(total.with_reuse(leaves([1, 2, 3], 511)))
+        total.take(leaves([1, 2, 3], 511))
         assert total.stray == 1
         assert total.mapped.tolist() == [2 * 4096]
 
     def test_no_sections_no_rows(self) -> None:
         total = totals([])
-        assert [row.entries for row in total.mappings()] == [0, 0, 0]
+        assert [row.entries for row in total.level_rows()] == [0, 0, 0]
 
 
 class TestPagemaps:
     def test_an_entry_that_a_range_has_in_part_counts_in_part(self) -> None:
         """A PMD maps the struct pages of 128 MiB; the device has the second half of them."""
         each = PagemapRange(1 << 14, 1 << 15, "GENERIC", 9, False)
-        tables = PagemapsInPageTables([each])
-        one = leaves([512])
-        pmd = Leaves(
-            one.addresses, one.frames, np.array([2 * MIB]), one.writable, np.zeros(1, np.bool_)
-        )
-        tables.take(where([0]), pmd)
-        assert tables.bytes.tolist() == [[MIB, MIB, 0, 0]]
+        pmd = leaves([512])
+        pmd["size"] = 2 * MIB
+        assert memmap_amounts(where([0]), [each], pmd).tolist() == [[MIB, MIB, 0, 0]]
 
     def test_frames_in_the_range_are_the_devices_own(self) -> None:
         each = PagemapRange(0, 1 << 15, "GENERIC", 9, True)
-        tables = PagemapsInPageTables([each])
-        tables.take(where([0]), leaves([5, 6, 1 << 20, (1 << 15) - 1]))
-        assert tables.bytes.tolist() == [[4 * 4096, 4096, 3 * 4096, 0]]
+        ptes = leaves([5, 6, 1 << 20, (1 << 15) - 1])
+        amounts = memmap_amounts(where([0]), [each], ptes)
+        assert amounts.tolist() == [[4 * 4096, 4096, 3 * 4096, 0]]
 
 
 def run(frames: list[int], writable: list[bool] | None = None) -> list[tuple[int, int, int, bool]]:
     """The rows of an example whose 4 KiB lie on these frames."""
     shown = leaves(frames)
     if writable:
-        shown.writable[:] = writable
-    example = ExamplesInPageTables([Wanted("x", 0, len(frames) * 64)], 12)
-    example.take(where([0]), shown)
-    assert sum(row.entries for row in example.rows) == len(frames)
-    return [(row.first, row.entries, row.frame_pfn, row.same_frame) for row in example.rows]
+        shown["writable"] = writable
+    rows = vmemmap_examples(where([0]), [("x", 0, len(frames) * 64)], shown)
+    assert sum(row.entries for row in rows) == len(frames)
+    return [(row.first, row.entries, row.frame_pfn, row.same_frame) for row in rows]
 
 
 class TestExamples:
@@ -195,22 +188,20 @@ class TestExamples:
         assert [row[:2] for row in run([9, 3, 7])] == [(0, 1), (1, 1), (2, 1)]
 
     def test_one_of_each_kind_and_no_more(self) -> None:
-        pages = HugePages(
-            np.array([0, 512, 1024, 1 << 18]), np.array([9, 9, 9, 18]), np.zeros(4, np.int64),
-            np.array([True, False, True, True]),
-        )  # fmt: skip
+        pages = np.zeros(4, HUGE_PAGE)
+        pages["pfn"], pages["order"] = [0, 512, 1024, 1 << 18], [9, 9, 9, 18]
+        pages["flagged"] = [True, False, True, True]
         maps = [PagemapRange(100, 1 << 20, "GENERIC", 9, False)] * 3
         maps += [PagemapRange(0, 100, "FS_DAX", 0, False)]  # too small for a page of 2 MiB
         maps += [PagemapRange(0, 1 << 62, "GENERIC", 63, False)]  # damage
         wanted = wanted_examples(pages, maps, 12)
-        assert [(each.pfn, each.pages) for each in wanted] == [
+        assert [(pfn, count) for _, pfn, count in wanted] == [
             (0, 512), (512, 512), (1 << 18, 1 << 18), (512, 512), (0, 1 << 18),
         ]  # fmt: skip
 
     def test_struct_pages_that_are_not_mapped_have_no_rows(self) -> None:
-        example = ExamplesInPageTables([Wanted("x", 0, 512), Wanted("y", 1 << 30, 512)], 12)
-        example.take(where([0]), leaves([1, 2, 3]))
-        assert example.rows == []
+        wanted = [("x", 0, 512), ("y", 1 << 30, 512)]
+        assert vmemmap_examples(where([0]), wanted, leaves([1, 2, 3])) == []
 
 
 def read(**files: str) -> Any:

@@ -20,7 +20,7 @@ from checkout import TESTS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.filesystems.dentry_cache_rows import (
+from mmscope.drgn.filesystems.dentry_cache import (
     dentry_count_rows,
     read_dentry_state,
     read_inode_nr,
