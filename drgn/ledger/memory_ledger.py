@@ -15,7 +15,7 @@ kernel keeps it.
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from drgn import FaultError, Program, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
@@ -35,7 +35,7 @@ from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart, physical_memory_once
 from mmscope.drgn.machine.vm_counters import vm_counters
-from mmscope.drgn.owners.alloc_tags import Tags, tags_once
+from mmscope.drgn.owners.alloc_tags import Tag, tags_once
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, page_tags
 from mmscope.drgn.owners.slab_caches import caches_once
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
@@ -378,7 +378,7 @@ def unexplained_rows(prog: Program, pages: LedgerPages) -> list[UnexplainedRow]:
     return sorted(rows, key=lambda row: -row.pages)
 
 
-def ledger_tags(pages: PageTags, tags: Tags, page: int) -> list[LedgerTag]:
+def ledger_tags(pages: PageTags, tags: Mapping[int, Tag], page: int) -> list[LedgerTag]:
     """
     The pages of a pass by class and line of source, the most first.
 
@@ -388,7 +388,7 @@ def ledger_tags(pages: PageTags, tags: Tags, page: int) -> list[LedgerTag]:
     nameless = {0: NO_TAG, UNREADABLE: UNREAD}
     for (kind, address), count in pages.pages.items():
         words = nameless.get(address, STRANGE)
-        counted[kind, tags.sources.get(address, ("", words, 0, ""))] += count
+        counted[kind, tags[address][0] if address in tags else ("", words, 0, "")] += count
     rows = [
         LedgerTag(KINDS[kind].owner, KINDS[kind].part, *what, count, count * page)
         for (kind, what), count in counted.items()
@@ -548,7 +548,7 @@ def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
     if pages.tags is None:
         return
     try:
-        tags = tags_once(memory)
+        tags, _, _ = tags_once(memory)
     except TORN as error:
         found.notes.append(f"lines of source are not told: {error}")
         return

@@ -240,21 +240,15 @@ def from_memory(memory: Memory) -> Found:
         words = f"chunks have {has:,} bytes, pcpu_nr_populated says {size:,}"
         disagreement(memory, found, words)
     found.add(PERCPU_CHUNKS, rows).add(PERCPU_SIZES, sizes)
-    if owners is not None:
-        _by_cgroup(memory, owners, found)
+    with contextlib.suppress(Absent):
+        if owners is not None:
+            by_cgroup, unknown = owners.rows(memcgs_once(memory), int(prog["pcpu_nr_units"]))
+            found.add(PERCPU_CGROUPS, by_cgroup)
+            found.unreadable_bytes += owners.gaps.bytes
+            if unknown:
+                words = f"{unknown:,} allocations are charged to no memory cgroup"
+                disagreement(memory, found, words)
     return found
-
-
-def _by_cgroup(memory: Memory, owners: PercpuOwners, found: Found) -> None:
-    try:
-        memcgs = memcgs_once(memory)
-    except Absent:
-        return
-    rows, unknown = owners.rows(memcgs, int(memory.prog["pcpu_nr_units"].value_()))
-    found.add(PERCPU_CGROUPS, rows)
-    found.unreadable_bytes += owners.gaps.bytes
-    if unknown:
-        disagreement(memory, found, f"{unknown:,} allocations are charged to no memory cgroup")
 
 
 def from_files(files: Files) -> Found:

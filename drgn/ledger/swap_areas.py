@@ -169,18 +169,12 @@ def zram_memory(info: Object) -> tuple[int, int] | None:
     zram = Object(prog, _type_of(prog, "zram", "zram"), address=disk.private_data.value_())
     if zram.disk.value_() != disk.value_():
         raise ValueError(f"{name}: what its private_data leads to is no struct zram of it")
-    page = int(prog["PAGE_SIZE"].value_())
-    return int(zram.stats.pages_stored.counter.value_()) * page, _pool_pages(prog, zram) * page
-
-
-def _pool_pages(prog: Program, zram: Object) -> int:
-    """``zs_get_total_pages()`` (mm/zsmalloc.c)."""
-    pool = zram.mem_pool.read_()
-    if not pool:  # the device has no size yet
-        return 0
-    type_ = _type_of(prog, "zs_pool", "zsmalloc")
-    pages = Object(prog, type_, address=pool.value_()).pages_allocated
-    return int(pages.counter.value_())
+    page, pages = int(prog["PAGE_SIZE"].value_()), 0
+    if pool := zram.mem_pool.value_():  # none before the device has a size
+        # zs_get_total_pages(), mm/zsmalloc.c
+        pool = Object(prog, _type_of(prog, "zs_pool", "zsmalloc"), address=pool)
+        pages = int(pool.pages_allocated.counter.value_())
+    return int(zram.stats.pages_stored.counter.value_()) * page, pages * page
 
 
 def _type_of(prog: Program, name: str, module: str) -> Type:
@@ -225,10 +219,11 @@ def read_swaps(text: str) -> list[SwapArea]:
     return rows
 
 
-def zswap(prog: Program) -> list[Zswap]:
+def zswap(prog: Program, notes: list[str]) -> list[Zswap]:
     """
-    The pages in zswap, without the memory that it takes; none, if the kernel was built without it.
+    The pages in zswap; none, if the kernel was built without it.
 
+    :param notes: get why the memory that it takes is unknown, if it is.
     :raises FaultError: a part of it cannot be read.
     :raises ValueError: its pools are damaged.
     """
@@ -236,18 +231,15 @@ def zswap(prog: Program) -> list[Zswap]:
         stored = int(prog["zswap_stored_pages"].counter.value_())
     except LookupError:
         return []
-    page = int(prog["PAGE_SIZE"].value_())
-    pools = _pools(prog)
+    pools, page = _pools(prog), int(prog["PAGE_SIZE"].value_())
     compressor = pools[0].tfm_name.string_().decode(errors="replace") if pools else None
-    return [
-        Zswap(
-            bool(prog["zswap_enabled"].value_()),
-            compressor,
-            len(pools),
-            max(stored, 0) * page,
-            None,
-        )
-    ]
+    enabled = bool(prog["zswap_enabled"].value_())
+    memory = None
+    try:
+        memory = zswap_memory(prog)
+    except (FaultError, LookupError, ValueError) as error:
+        notes.append(f"the memory of zswap is unknown: {error}")
+    return [Zswap(enabled, compressor, len(pools), max(stored, 0) * page, memory)]
 
 
 def _pools(prog: Program) -> list[Object]:
@@ -276,18 +268,10 @@ def zswap_memory(prog: Program) -> int:
         # Kept until "mm: zswap: optimize zswap pool size tracking" (91cdcd8d624b, in v6.10).
         return int(prog["zswap_pool_total_size"].value_())
     except LookupError:
-        return page * sum(_zpool_pages(prog, zpool) for pool in pools for zpool in _zpools(pool))
-
-
-def _zpools(pool: Object) -> list[Object]:
-    """
-    ``struct zpool`` of a pool: several until "mm/zswap: use only one pool in zswap" (8edc9c4e72fe,
-    in v6.11).
-    """
-    try:
-        return [pool.zpool]
-    except AttributeError:
-        return list(pool.zpools)
+        # Several until "mm/zswap: use only one pool in zswap" (8edc9c4e72fe, in v6.11).
+        several = prog.type("struct zswap_pool").has_member("zpools")
+        zpools = [each for pool in pools for each in (pool.zpools if several else [pool.zpool])]
+        return page * sum(_zpool_pages(prog, zpool) for zpool in zpools)
 
 
 def _zpool_pages(prog: Program, zpool: Object) -> int:
@@ -339,7 +323,10 @@ def from_memory(memory: Memory) -> Found:
     rows = [_with_zram(info, found) for info in infos]
     # The one that is filled first comes first.
     found.add(SWAP_AREAS, sorted(rows, key=lambda row: -row.priority))
-    _add_zswap(prog, found)
+    try:
+        found.add(ZSWAP, zswap(prog, found.notes))
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"what zswap stores is unknown: {error}")
     try:
         usable = sum(row.bytes for row in rows if not row.leaving)
         told = int(prog["total_swap_pages"].value_()) * int(prog["PAGE_SIZE"].value_())
@@ -352,29 +339,13 @@ def from_memory(memory: Memory) -> Found:
     return found
 
 
-def _add_zswap(prog: Program, found: Found) -> None:
-    try:
-        rows = zswap(prog)
-    except (FaultError, LookupError, ValueError) as error:
-        found.notes.append(f"what zswap stores is unknown: {error}")
-        return
-    try:
-        rows = [dataclasses.replace(row, memory_bytes=zswap_memory(prog)) for row in rows]
-    except (FaultError, LookupError, ValueError) as error:
-        found.notes.append(f"the memory of zswap is unknown: {error}")
-    found.add(ZSWAP, rows)
-
-
 def _with_zram(info: Object, found: Found) -> SwapArea:
     row = swap_area(info)
     try:
-        numbers = zram_memory(info)
+        stored, taken = zram_memory(info) or (None, None)
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"{row.path}: the memory that it takes is unknown: {error}")
-        numbers = None
-    if numbers is None:
         return row
-    stored, taken = numbers
     return dataclasses.replace(row, stored_bytes=stored, memory_bytes=taken)
 
 

@@ -23,7 +23,6 @@ references (``pcpu_alloc_first_chunk()``); of which processes or devices it is.
 import contextlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from drgn import Program, sizeof
@@ -98,24 +97,7 @@ STALE = (
 
 
 Source = tuple[str, str, int, str]  # module, file, line and function
-
-
-@dataclass
-class Tags:
-    """
-    All tags, in ascending order of their addresses.
-
-    :ivar sources: by address.
-    :ivar counts: bytes and calls of each.
-    :ivar counted: whose counters could be read.
-    """
-
-    sources: dict[int, Source]
-    counts: NDArray[np.int64]
-    counted: NDArray[np.bool_]
-    accurate: NDArray[np.bool_]
-    gaps: Gaps
-    notes: list[str]
+Tag = tuple[Source, int | None, int | None, bool]  # with bytes, calls, and if these are accurate
 
 
 def alloc_tags_off(prog: Program) -> str | None:
@@ -133,10 +115,11 @@ def profiling_on(prog: Program) -> bool:
     return bool(prog["mem_alloc_profiling_key"].key.enabled.counter.value_() > 0)
 
 
-def read_tags(prog: Program) -> Tags:
+def read_tags(prog: Program) -> tuple[dict[int, Tag], Gaps, list[str]]:
     """
     Read every tag and its counters.
 
+    :return: the tags by address; and what could not be read, in words as well.
     :raises LookupError: the kernel's layout is unknown.
     :raises FaultError: the type of the tags, or the offsets of CPUs, cannot be read.
     :raises ValueError: the mask of possible CPUs is damaged.
@@ -165,12 +148,18 @@ def read_tags(prog: Program) -> Tags:
     counts, counted = _counts(prog, raw["counters"].astype(np.uint64), gaps)
     modules, files, functions = (_names(prog, raw[name]) for name in ("module", "file", "function"))
     sources = zip(modules, files, raw["line"].tolist(), functions, strict=True)
-    by_address = dict(zip(found.tolist(), sources, strict=True))
+    accurate = ((raw["flags"] & INACCURATE) == 0).tolist()
+    tags: list[Tag] = [
+        (source, size if known else None, calls if known else None, exact)
+        for source, (size, calls), known, exact in zip(
+            sources, counts.tolist(), counted.tolist(), accurate, strict=True
+        )
+    ]
     if nameless := sum(name.startswith("(0x") for name in modules + files + functions):
         notes.append(f"{plural(nameless, 'name')} of tags could not be read: shown by address")
     if unread := int(np.count_nonzero(~counted)):
         notes.append(f"the counters of {plural(unread, 'tag')} could not be read")
-    return Tags(by_address, counts, counted, (raw["flags"] & INACCURATE) == 0, gaps, notes)
+    return dict(zip(found.tolist(), tags, strict=True)), gaps, notes
 
 
 def _ranges(prog: Program, size: int, gaps: Gaps, notes: list[str]) -> list[tuple[int, int]]:
@@ -225,34 +214,24 @@ def _names(prog: Program, pointers: NDArray[np.uint64]) -> list[str]:
     return [names[at] for at in back.tolist()]
 
 
-def alloc_tag_rows(tags: Tags, *, live: bool) -> list[AllocTag]:
+def alloc_tag_rows(tags: Iterable[Tag], *, live: bool = False) -> list[AllocTag]:
     """
-    The rows of all tags, what holds most first.
+    The rows of all tags, one for those of a line, what holds most first.
 
     :param live: the kernel went on meanwhile. What was then allocated on a CPU that had been read,
         and freed on one that was read later, may leave less than zero: that is shown as zero.
     """
-    counts = (np.maximum(tags.counts, 0) if live else tags.counts).tolist()
-    counted, accurate = tags.counted.tolist(), tags.accurate.tolist()
-    return _summed(
-        (source, *(count if known else (None, None)), exact)
-        for source, count, known, exact in zip(
-            tags.sources.values(), counts, counted, accurate, strict=True
-        )
-    )
-
-
-def _summed(tags: Iterable[tuple[Source, int | None, int | None, bool]]) -> list[AllocTag]:
-    """The tags of one line, with bytes, calls and whether they are accurate, as one row."""
     by_source: dict[Source, list[tuple[int | None, int | None, bool]]] = {}
     for source, size, calls, accurate in tags:
+        if live and size is not None and calls is not None:
+            size, calls = max(size, 0), max(calls, 0)
         by_source.setdefault(source, []).append((size, calls, accurate))
     rows = []
     for source, counts in by_source.items():
         held = known_sum([calls for _, calls, _ in counts])
-        size = known_sum([size for size, _, _ in counts])
+        total = known_sum([size for size, _, _ in counts])
         exact = all(accurate for _, _, accurate in counts)
-        rows.append(AllocTag(*source, len(counts), held, size, exact))
+        rows.append(AllocTag(*source, len(counts), held, total, exact))
     return sorted(rows, key=lambda row: (-(row.bytes or 0), row.module, row.file, row.line))
 
 
@@ -280,7 +259,7 @@ def read_allocinfo(text: str) -> list[AllocTag]:
     first, *lines = whole_lines(text, ALLOCINFO)
     if not re.fullmatch(r"allocinfo - version: [12]\.[0-9]{1,3}", first, re.ASCII):
         raise ValueError(f"not {ALLOCINFO}, or of a version that is not known: {first[:60]!r}")
-    found = []
+    found: list[Tag] = []
     for line in lines:
         if line.startswith("#"):
             continue
@@ -291,7 +270,7 @@ def read_allocinfo(text: str) -> list[AllocTag]:
             raise ValueError(f"{ALLOCINFO} is damaged: {line[:80]!r}... is longer than a line is")
         source = module or "", file, int(number), function
         found.append((source, _printed(size), _printed(calls), not inaccurate))
-    return _summed(found)
+    return alloc_tag_rows(found)
 
 
 def _printed(text: str) -> int:
@@ -305,9 +284,9 @@ def _printed(text: str) -> int:
     return number if 0 <= number <= MAX_COUNT else 0
 
 
-def tags_once(memory: Memory) -> Tags:
+def tags_once(memory: Memory) -> tuple[dict[int, Tag], Gaps, list[str]]:
     """
-    All tags, read once for all sections.
+    All tags, as of :func:`read_tags`, once for all sections.
 
     :raises Absent: there are none; the words say why.
     :raises LookupError, FaultError, ValueError: as :func:`read_tags`.
@@ -318,18 +297,18 @@ def tags_once(memory: Memory) -> Tags:
 
 
 def from_memory(memory: Memory) -> Found:
-    tags = tags_once(memory)
+    tags, gaps, notes = tags_once(memory)
     on = profiling_on(memory.prog)
-    if not on and not tags.counts.any():
+    if not on and not any(size or calls for _, size, calls, _ in tags.values()):
         raise Absent(OFF)
-    found = Found(unreadable_bytes=tags.gaps.bytes, notes=list(tags.notes))
+    found = Found(unreadable_bytes=gaps.bytes, notes=list(notes))
     if not on:
         found.notes.append(STALE)
     registered = int(memory.prog["alloc_tag_cttype"].count)
-    if len(tags.sources) != registered:
-        words = f"{len(tags.sources):,} tags were found, the kernel has {registered:,}"
+    if len(tags) != registered:
+        words = f"{len(tags):,} tags were found, the kernel has {registered:,}"
         disagreement(memory, found, words)
-    return found.add(ALLOC_TAGS, alloc_tag_rows(tags, live=memory.live))
+    return found.add(ALLOC_TAGS, alloc_tag_rows(tags.values(), live=memory.live))
 
 
 def from_files(files: Files) -> Found:
