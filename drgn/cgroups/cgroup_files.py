@@ -8,61 +8,32 @@ Costs a few small files for each cgroup; at most :data:`MAX_CGROUPS` of them, th
 root first. Cannot know: dying cgroups, which have no directory; of which class the pages are.
 """
 
+import itertools
 import os
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from mmscope.drgn.cgroups.cgroup_rows import (
+    AMOUNTS,
+    MEMORY_CGROUP_COUNTERS,
+    MEMORY_CGROUPS,
     ONLINE,
     STATS,
+    V1,
     MemoryCgroup,
     MemoryCgroupCounter,
 )
+from mmscope.drgn.cgroups.memcgs import EVENTS
 from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.section import Found
 
 MAX_CGROUPS = 1000
 ROOTS = {2: ("sys/fs/cgroup", "sys/fs/cgroup/unified"), 1: ("sys/fs/cgroup/memory",)}
 CURRENT = {2: "memory.current", 1: "memory.usage_in_bytes"}
 # PAGE_COUNTER_MAX in bytes, as v1 prints that there is no limit: less than a page below 1 << 63.
 V1_NO_LIMIT = (1 << 63) - (1 << 16)
-NUMBERS = {
-    2: {
-        "usage_bytes": "memory.current",
-        "max_bytes": "memory.max",
-        "high_bytes": "memory.high",
-        "low_bytes": "memory.low",
-        "min_bytes": "memory.min",
-        "peak_bytes": "memory.peak",
-        "swap_bytes": "memory.swap.current",
-        "swap_max_bytes": "memory.swap.max",
-    },
-    1: {
-        "usage_bytes": "memory.usage_in_bytes",
-        "max_bytes": "memory.limit_in_bytes",
-        "peak_bytes": "memory.max_usage_in_bytes",
-        "memsw_bytes": "memory.memsw.usage_in_bytes",
-        "kmem_bytes": "memory.kmem.usage_in_bytes",
-        "tcpmem_bytes": "memory.kmem.tcp.usage_in_bytes",
-        "failures": "memory.failcnt",
-    },
-}
-EVENTS = {
-    "memory.events": {
-        "low_events": "low",
-        "high_events": "high",
-        "max_events": "max",
-        "oom_events": "oom",
-        "oom_kill_events": "oom_kill",
-    },
-    "memory.events.local": {
-        "max_own_events": "max",
-        "oom_own_events": "oom",
-        "oom_kill_own_events": "oom_kill",
-    },
-}
 # Of memory.stat of v1 what the hierarchy has begins so.
 V1_STATS = {
     "anon_bytes": ("total_rss",),
@@ -74,18 +45,7 @@ V1_LIMITS = ("hierarchical_memory_limit", "hierarchical_memsw_limit")
 LINE = re.compile(r"([a-z_0-9.]{1,64}) ([0-9]{1,20})")
 
 
-@dataclass
-class CgroupFiles:
-    """The contents of the files."""
-
-    version: int
-    rows: list[MemoryCgroup] = field(default_factory=list)
-    counters: list[MemoryCgroupCounter] = field(default_factory=list)
-    more: bool = False  # there are more cgroups than are read
-    unreadable: int = 0  # cgroups that went, or whose memory.current cannot be read
-
-
-def read_cgroup_files(files: Files) -> CgroupFiles:
+def memory_cgroups_from_files(files: Files) -> Found:
     """
     The memory cgroups of a tree, the largest first.
 
@@ -93,19 +53,35 @@ def read_cgroup_files(files: Files) -> CgroupFiles:
     """
     for version, roots in ROOTS.items():
         for root in roots:
-            found = CgroupFiles(version)
-            for number, (folder, depth) in enumerate(_folders(files, root, CURRENT[version])):
-                if number == MAX_CGROUPS:
-                    found.more = True
-                    break
-                _take(files, root, folder, depth, found)
-            if found.rows:
-                found.rows.sort(key=lambda row: -(row.usage_bytes or 0))
-                return found
+            folders = _folders(files, root, CURRENT[version])
+            some = list(itertools.islice(folders, MAX_CGROUPS))
+            read = [_read(files, root, folder, depth, version) for folder, depth in some]
+            found = [each for each in read if each is not None]
+            if found:
+                return _found(found, version, len(some) - len(found), next(folders, None) is None)
     raise Absent(
         f"{files.root / 'sys/fs/cgroup'}: no directory has memory.current (cgroup v2) or "
         "memory.usage_in_bytes (v1): there are no memory cgroups, or the tree lacks their files"
     )
+
+
+def _found(
+    read: list[tuple[MemoryCgroup, list[MemoryCgroupCounter]]],
+    version: int,
+    unreadable: int,
+    whole: bool,
+) -> Found:
+    rows = sorted((row for row, _ in read), key=lambda row: -(row.usage_bytes or 0))
+    found = Found().add(MEMORY_CGROUPS, rows)
+    found.add(MEMORY_CGROUP_COUNTERS, [counter for _, counters in read for counter in counters])
+    if not whole:
+        found.notes.append(f"there are more than {MAX_CGROUPS:,} cgroups: the others were not read")
+    if unreadable:
+        found.remarks.append(f"{unreadable:,} cgroups went, or cannot be read")
+    if version == 1:
+        found.remarks.append(V1)
+    found.remarks.append("no directory shows cgroups that are dying: kernel memory has them")
+    return found
 
 
 def _folders(files: Files, root: str, current: str) -> Iterator[tuple[str, int]]:
@@ -126,7 +102,10 @@ def _folders(files: Files, root: str, current: str) -> Iterator[tuple[str, int]]
         ]
 
 
-def _take(files: Files, root: str, folder: str, depth: int, found: CgroupFiles) -> None:
+def _read(
+    files: Files, root: str, folder: str, depth: int, version: int
+) -> tuple[MemoryCgroup, list[MemoryCgroupCounter]] | None:
+    """A cgroup and its counters; None if it went, or its usage cannot be read."""
     cells: dict[str, Any] = {name: None for name in MemoryCgroup.__dataclass_fields__}
     here = f"{root}/{folder}" if folder else root
 
@@ -138,25 +117,28 @@ def _take(files: Files, root: str, folder: str, depth: int, found: CgroupFiles) 
 
     path = "/" + os.fsencode(folder).decode("utf-8", "backslashreplace")
     cells |= {"cgroup": path, "state": ONLINE, "depth": depth}
-    cells |= {name: number(text(file)) for name, file in NUMBERS[found.version].items()}
+    for name, (_, *of_versions) in AMOUNTS.items():
+        if file := of_versions[2 - version]:
+            cells[name] = number(text(file))
     if cells["usage_bytes"] is None:
-        found.unreadable += 1
-        return
-    for file, names in EVENTS.items() if found.version == 2 else ():
-        events = numbers(text(file))
-        cells |= {name: events.get(event) for name, event in names.items()}
-    if found.version == 1:
+        return None
+    if version == 2:
+        events = {array: numbers(text(array.replace("_", "."))) for array, _ in EVENTS.values()}
+        for name, (array, event) in EVENTS.items():
+            cells[name] = events[array].get(event.removeprefix("MEMCG_").lower())
+    else:
+        cells["failures"] = number(text("memory.failcnt"))
         cells["oom_kill_own_events"] = numbers(text("memory.oom_control")).get("oom_kill")
     stat = numbers(text("memory.stat"))
-    for name, parts in (STATS if found.version == 2 else V1_STATS).items():
+    for name, parts in (STATS if version == 2 else V1_STATS).items():
         if all(part in stat for part in parts):
             cells[name] = sum(stat[part] for part in parts)
-    found.rows.append(MemoryCgroup(**cells))
-    found.counters += [
+    counters = [
         MemoryCgroupCounter(path, None, name, value)
         for name, value in stat.items()
         if value and not (name in V1_LIMITS and value >= V1_NO_LIMIT)
     ]
+    return MemoryCgroup(**cells), counters
 
 
 def number(text: str) -> int | None:

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmscope.drgn.cgroups.cgroup_paths import CgroupPaths
-from mmscope.drgn.cgroups.charged_pages import Charges
-from mmscope.drgn.cgroups.memcgs import Memcgs
-from mmscope.drgn.opening.constants import constant
+from mmscope.drgn.cgroups.cgroup_paths import CgroupPath
+from mmscope.drgn.cgroups.memcgs import EVENTS, Memcgs
 from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.tables.rows import MOST, column, table_row
 from mmscope.drgn.tables.table import Table
 
+V1 = "the memory controller is in a hierarchy of cgroup v1"
 ONLINE, DYING = "online", "dying"
 MAX_COUNTED = 1000  # cgroups that have all counters
 PATH = "path from the root of the hierarchy"
@@ -132,32 +131,22 @@ MEMORY_CGROUP_COUNTERS = Table(
     lasting=("cgroup", "counter"),
 )
 
-# Columns of MemoryCgroup: of a page_counter.
-AMOUNTS = {
-    "usage_bytes": "memory.usage.counter",
-    "low_bytes": "memory.low",
-    "min_bytes": "memory.min",
-    "peak_bytes": "memory.watermark",
+# Columns of MemoryCgroup that are a page_counter's: its member, the file of cgroup v2, that of v1.
+AMOUNTS: dict[str, tuple[str, str, str]] = {
+    "usage_bytes": ("memory.usage.counter", "memory.current", "memory.usage_in_bytes"),
+    "max_bytes": ("memory.max", "memory.max", "memory.limit_in_bytes"),
+    "high_bytes": ("memory.high", "memory.high", ""),
+    "low_bytes": ("memory.low", "memory.low", ""),
+    "min_bytes": ("memory.min", "memory.min", ""),
+    "peak_bytes": ("memory.watermark", "memory.peak", "memory.max_usage_in_bytes"),
+    "swap_bytes": ("swap.usage.counter", "memory.swap.current", ""),
+    "swap_max_bytes": ("swap.max", "memory.swap.max", ""),
+    "memsw_bytes": ("memsw.usage.counter", "", "memory.memsw.usage_in_bytes"),
+    "kmem_bytes": ("kmem.usage.counter", "", "memory.kmem.usage_in_bytes"),
+    "tcpmem_bytes": ("tcpmem.usage.counter", "", "memory.kmem.tcp.usage_in_bytes"),
 }
-LIMITS = {"max_bytes": "memory.max", "high_bytes": "memory.high"}
-V2_AMOUNTS = {"swap_bytes": "swap.usage.counter"}
-V2_LIMITS = {"swap_max_bytes": "swap.max"}
-V1_AMOUNTS = {
-    "memsw_bytes": "memsw.usage.counter",
-    "kmem_bytes": "kmem.usage.counter",
-    "tcpmem_bytes": "tcpmem.usage.counter",
-}
-# … of memory.events and memory.events.local (enum memcg_memory_event).
-EVENTS = {
-    "low_events": ("memory_events", "MEMCG_LOW"),
-    "high_events": ("memory_events", "MEMCG_HIGH"),
-    "max_events": ("memory_events", "MEMCG_MAX"),
-    "oom_events": ("memory_events", "MEMCG_OOM"),
-    "oom_kill_events": ("memory_events", "MEMCG_OOM_KILL"),
-    "max_own_events": ("memory_events_local", "MEMCG_MAX"),
-    "oom_own_events": ("memory_events_local", "MEMCG_OOM"),
-    "oom_kill_own_events": ("memory_events_local", "MEMCG_OOM_KILL"),
-}
+# Those that a kernel keeps in one of both: swap and memsw are one.
+OF_VERSION = {"swap": 2, "memsw": 1, "kmem": 1, "tcpmem": 1}
 # … of memory.stat, added up.
 STATS = {
     "anon_bytes": ("anon",),
@@ -166,7 +155,6 @@ STATS = {
     "kernel_bytes": ("kernel",),
     "slab_bytes": ("slab_reclaimable", "slab_unreclaimable"),
 }
-Cells = Sequence[Any]
 
 
 def largest_first(memcgs: Memcgs) -> NDArray[np.int64]:
@@ -176,27 +164,24 @@ def largest_first(memcgs: Memcgs) -> NDArray[np.int64]:
     return order
 
 
-def cgroup_rows(memcgs: Memcgs, paths: CgroupPaths, charged: Charges | None) -> list[MemoryCgroup]:
+def cgroup_rows(
+    memcgs: Memcgs, paths: list[CgroupPath], charged: NDArray[Any] | None
+) -> list[MemoryCgroup]:
     """A row for each memory cgroup, the largest first."""
     page = int(memcgs.prog["PAGE_SIZE"].value_())
     count = len(memcgs.address)
-    nothing: Cells = [None] * count
-    cells: dict[str, Cells] = {
-        name: nothing
-        for name in (*V2_AMOUNTS, *V2_LIMITS, *V1_AMOUNTS, *STATS, "own_bytes", "failures")
+    version = 2 if memcgs.unified else 1
+    cells: dict[str, Sequence[Any]] = {
+        name: [None] * count for name in (*AMOUNTS, *STATS, "own_bytes", "failures")
     }
-    amounts = AMOUNTS | (V2_AMOUNTS if memcgs.unified else V1_AMOUNTS)
-    limits = LIMITS | (V2_LIMITS if memcgs.unified else {})
     # PAGE_COUNTER_MAX (include/linux/page_counter.h)
     no_limit = ((1 << 63) - 1) // page
-    for name, member in amounts.items():
-        if (values := memcgs.column(member)) is not None:
-            cells[name] = [value * page for value in values.tolist()]
-    for name, member in limits.items():
-        if (values := memcgs.column(member)) is not None:
+    for name, (member, *_) in AMOUNTS.items():
+        counter, _, _ = member.partition(".")
+        values = memcgs.column(member)
+        if values is not None and OF_VERSION.get(counter, version) == version:
             cells[name] = [None if v >= no_limit else v * page for v in values.tolist()]
-    for name, (array, event) in EVENTS.items():
-        cells[name] = memcgs.columns[array][:, constant(memcgs.prog, event, 0)].tolist()
+    cells |= {name: memcgs.columns[name].tolist() for name in EVENTS}
     for name, parts in STATS.items():
         if all(part in memcgs.stats for part in parts):
             total = np.add.reduce([memcgs.stats[part] for part in parts])
@@ -205,27 +190,26 @@ def cgroup_rows(memcgs: Memcgs, paths: CgroupPaths, charged: Charges | None) -> 
     if not memcgs.unified and (values := memcgs.column("memory.failcnt")) is not None:
         cells["failures"] = values.tolist()
     if charged is not None:
-        own = np.bincount(charged.memcg, charged.pages, count).astype(np.int64)
+        own = np.bincount(charged["memcg"], charged["pages"], count).astype(np.int64)
         cells["own_bytes"] = (own * page).tolist()
     dying = memcgs.dying.astype(np.int64)
     cells["dying_below"] = (memcgs.up(dying) - dying).tolist()
     cells["depth"] = [None if depth < 0 else depth for depth in memcgs.depth.tolist()]
     cells["state"] = [DYING if each else ONLINE for each in dying.tolist()]
-    cells |= {"cgroup": paths.paths, "cgroup_id": paths.ids}
-    names = list(cells)
-    columns = [cells[name] for name in names]
+    cells["cgroup"], cells["cgroup_id"] = ([path[at] for path in paths] for at in (0, 1))
     return [
-        MemoryCgroup(**{name: cell[at] for name, cell in zip(names, columns, strict=True)})
+        MemoryCgroup(**{name: column[at] for name, column in cells.items()})
         for at in largest_first(memcgs).tolist()
     ]
 
 
 def page_rows(
-    memcgs: Memcgs, paths: CgroupPaths, charged: Charges, kinds: Sequence[tuple[str, str]]
+    memcgs: Memcgs, paths: list[CgroupPath], charged: NDArray[Any], kinds: Sequence[tuple[str, str]]
 ) -> list[MemoryCgroupPages]:
     """
     The pages of each class, those of the largest cgroups first.
 
+    :param charged: by :func:`charged_pages.charges`.
     :param kinds: class and part of the kinds of pages.
     """
     page = int(memcgs.prog["PAGE_SIZE"].value_())
@@ -233,10 +217,10 @@ def page_rows(
     found: list[tuple[int, int, int, int, int]] = []
     rank = np.empty(count, np.int64)
     rank[largest_first(memcgs)] = np.arange(count)
-    classes = charged.kind * 2 + charged.kernel
+    classes = charged["kind"] * 2 + charged["kernel"]
     for each in distinct(classes).tolist():
-        here = classes == each
-        own = np.bincount(charged.memcg[here], charged.pages[here], count).astype(np.int64)
+        here = charged[classes == each]
+        own = np.bincount(here["memcg"], here["pages"], count).astype(np.int64)
         below = memcgs.up(own)
         at = np.flatnonzero(below)
         found += zip(
@@ -246,8 +230,7 @@ def page_rows(
         )
     return [
         MemoryCgroupPages(
-            paths.paths[at],
-            paths.ids[at],
+            *paths[at],
             *kinds[each // 2],
             "kernel memory" if each % 2 else "page",
             own,
@@ -258,15 +241,15 @@ def page_rows(
     ]
 
 
-def counter_rows(memcgs: Memcgs, paths: CgroupPaths) -> list[MemoryCgroupCounter]:
+def counter_rows(memcgs: Memcgs, paths: list[CgroupPath]) -> list[MemoryCgroupCounter]:
     """The lines of memory.stat of the largest cgroups, but zeros."""
-    return [
-        MemoryCgroupCounter(paths.paths[at], paths.ids[at], name, value)
-        for at in largest_first(memcgs)[:MAX_COUNTED].tolist()
-        if memcgs.stats_read[at]
-        for name, values in memcgs.stats.items()
-        if (value := int(values[at]))
-    ]
+    rows = []
+    for at in largest_first(memcgs)[:MAX_COUNTED].tolist():
+        path, number = paths[at]
+        for name, values in memcgs.stats.items():
+            if memcgs.stats_read[at] and (value := int(values[at])):
+                rows.append(MemoryCgroupCounter(path, number, name, value))
+    return rows
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ it is kernel memory.
 Costs 10 to 15 ns a page, and 1 µs for each dying cgroup. Memory: 100 bytes for each cgroup and kind
 of page that it has, and for each file that a dying cgroup has pages of.
 
-Cannot know: the pages behind the first of a block that was allocated with ``__GFP_ACCOUNT`` and
+Cannot know: the pages after the first of a block that was allocated with ``__GFP_ACCOUNT`` and
 without ``__GFP_COMP``: nothing in them says whose they are.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 from drgn import Program
@@ -32,6 +33,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk
 from mmscope.drgn.workers.shares import Shared, merges, none_of, summed_up_to
 
+Key = TypeVar("Key")
 MAX_KEYS = 1 << 20
 MOST_ORDER = 30
 # enum page_memcg_data_flags (include/linux/memcontrol.h): MEMCG_DATA_OBJCGS or _OBJEXTS, _KMEM, and
@@ -74,9 +76,9 @@ class MemcgWords:
 
 class ChargedPages(Shared):
     """
-    Counts.
+    Accumulator of pages by the cgroup that they are charged to.
 
-    :param dying: addresses of memory cgroups, ascending, of which files are told apart.
+    :param dying: addresses of memory cgroups, ascending, whose files are counted one by one.
     :param slab: by kind, whether ``memcg_data`` is not of the page.
     """
 
@@ -123,11 +125,7 @@ class ChargedPages(Shared):
         runs = np.add.reduceat(pages, starts)
         unique, back = np.unique(keys[starts], return_inverse=True)
         sums = np.bincount(back, runs).astype(np.int64)
-        for key, count in zip(unique.tolist(), sums.tolist(), strict=True):
-            if key in self.pages or len(self.pages) < MAX_KEYS:
-                self.pages[key] = self.pages.get(key, 0) + count
-            else:
-                self.other_pages += count
+        self.other_pages += _count(self.pages, zip(unique.tolist(), sums.tolist(), strict=True))
         if len(self._dying):
             self._pins(chunk, here, words, pages, starts)
 
@@ -149,51 +147,43 @@ class ChargedPages(Shared):
         change = (np.diff(owners) != 0) | (np.diff(mappings) != 0)
         begins = np.concatenate(([0], np.flatnonzero(change) + 1))
         sums = np.add.reduceat(pages[at], begins)
-        for owner, mapping, count in zip(
-            owners[begins].tolist(), mappings[begins].tolist(), sums.tolist(), strict=True
-        ):
-            # Anonymous pages are of as many anon_vmas; what they are is enough.
-            key = owner, mapping & 3 or mapping
-            if key in self.mappings or len(self.mappings) < MAX_KEYS:
-                self.mappings[key] = self.mappings.get(key, 0) + count
-            else:
-                self.other_mapped_pages += count
+        # Anonymous pages are of as many anon_vmas; what they are is enough.
+        kinds = [mapping & 3 or mapping for mapping in mappings[begins].tolist()]
+        keys = zip(owners[begins].tolist(), kinds, strict=True)
+        self.other_mapped_pages += _count(self.mappings, zip(keys, sums.tolist(), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Charges:
+def _count(counts: dict[Key, int], pages: Iterable[tuple[Key, int]]) -> int:
+    """Add pages by their key, up to :data:`MAX_KEYS`; those of more are returned."""
+    others = 0
+    for key, number in pages:
+        if key in counts or len(counts) < MAX_KEYS:
+            counts[key] = counts.get(key, 0) + number
+        else:
+            others += number
+    return others
+
+
+# Pages by position of the cgroup in Memcgs, kind, and whether they are kernel memory.
+CHARGES = np.dtype([("memcg", "<i8"), ("kind", "<i8"), ("kernel", "?"), ("pages", "<i8")])
+
+
+def charges(
+    prog: Program, counted: ChargedPages, memcgs: Memcgs, gaps: Gaps
+) -> tuple[NDArray[Any], int]:
     """
-    Pages by the cgroup that they are charged to.
-
-    :ivar memcg: positions in :class:`Memcgs`; :ivar kind: of the page; :ivar kernel: charged as
-        kernel memory; :ivar pages: base pages.
-    :ivar unknown_pages: charged to what was no cgroup (any more) when it was read.
-    """
-
-    memcg: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    kernel: NDArray[np.bool_]
-    pages: NDArray[np.int64]
-    unknown_pages: int
-
-
-def charges(prog: Program, counted: ChargedPages, memcgs: Memcgs, gaps: Gaps) -> Charges:
-    """
-    The owners of the pages, after the pass.
+    The owners of the pages, after the pass: CHARGES; and pages that are charged to what was no
+    cgroup (any more) when it was read.
 
     :param gaps: gets what could not be read.
     """
     keys = np.fromiter(counted.pages, np.uint64, len(counted.pages))
-    pages = np.fromiter(counted.pages.values(), np.int64, len(counted.pages))
-    memcg = memcgs_named(prog, ((keys & ADDRESS) | OF_KERNEL) & ~FLAGS, memcgs, gaps)
-    known = memcg >= 0
-    return Charges(
-        memcg[known],
-        (keys >> KIND_AT).astype(np.int64)[known],
-        ((keys & KMEM) != 0)[known],
-        pages[known],
-        int(pages[~known].sum()) + counted.other_pages,
-    )
+    found = np.empty(len(keys), CHARGES)
+    found["memcg"] = memcgs_named(prog, ((keys & ADDRESS) | OF_KERNEL) & ~FLAGS, memcgs, gaps)
+    found["kind"], found["kernel"] = keys >> KIND_AT, (keys & KMEM) != 0
+    found["pages"] = list(counted.pages.values())
+    known = found["memcg"] >= 0
+    return found[known], int(found["pages"][~known].sum()) + counted.other_pages
 
 
 def memcgs_named(

@@ -84,19 +84,22 @@ def dying_pins(
     prog: Program,
     memcgs: Memcgs,
     mappings: Mapping[tuple[int, int], int],
-    other_pages: NDArray[np.int64],
+    charged: NDArray[Any],
     gaps: Gaps,
 ) -> list[DyingPin]:
     """
     The pins of all dying cgroups, those of most cgroups first.
 
     :param mappings: pages by (address of the memcg, ``folio.mapping``), of dying ones.
-    :param other_pages: by memcg, pages charged to it whose mapping was not kept.
+    :param charged: all pages, by :func:`charged_pages.charges`.
     """
     page = int(prog["PAGE_SIZE"].value_())
     position = {int(address): at for at, address in enumerate(memcgs.address.tolist())}
     keeps: dict[Pin, dict[int, int]] = defaultdict(dict)  # pages by position of the memcg
+    # Those whose mapping was not kept are what others leave.
+    other_pages = np.bincount(charged["memcg"], charged["pages"], len(position)).astype(np.int64)
     for (memcg, mapping), pages in mappings.items():
+        other_pages[position[memcg]] -= pages
         pin: Pin = {0: SWAP_CACHE, 1: ANONYMOUS, 2: OTHER_FILES, 3: ANONYMOUS}.get(mapping, mapping)
         here = keeps[pin]
         here[position[memcg]] = here.get(position[memcg], 0) + pages
@@ -104,7 +107,9 @@ def dying_pins(
         keeps[OTHER_FILES][at] = int(other_pages[at])
     swap = memcgs.column("swap.usage.counter")
     if swap is not None and memcgs.unified:
-        own = _without_children(memcgs, swap)
+        # A page_counter has what its children have as well.
+        own, children = swap.astype(np.int64), memcgs.parent >= 0
+        np.subtract.at(own, memcgs.parent[children], own[children])
         for at in np.flatnonzero(memcgs.dying & (own > 0)).tolist():
             keeps[SWAP][at] = int(own[at])
     for at in memcgs.parent[memcgs.dying].tolist():
@@ -119,47 +124,40 @@ def dying_pins(
     return _rows(prog, keeps, kept, page, gaps)
 
 
-def _without_children(memcgs: Memcgs, usage: NDArray[Any]) -> NDArray[np.int64]:
-    """A page_counter has what its children have as well; without that."""
-    own = usage.astype(np.int64)
-    children = memcgs.parent >= 0
-    np.subtract.at(own, memcgs.parent[children], usage[children].astype(np.int64))
-    return own
-
-
 def _rows(
     prog: Program,
-    keeps: Mapping[Pin, dict[int, int]],
+    keeps: dict[Pin, dict[int, int]],
     kept: NDArray[np.int64],
     page: int,
     gaps: Gaps,
 ) -> list[DyingPin]:
-    files = sorted(
-        (pin for pin in keeps if isinstance(pin, int)),
-        key=lambda pin: (-len(keeps[pin]), -sum(keeps[pin].values()), pin),
-    )
-    others: dict[int, int] = dict(keeps.get(OTHER_FILES, {}))
-    for pin in files[MAX_FILES:]:
-        for at, pages in keeps[pin].items():
-            others[at] = others.get(at, 0) + pages
+    """
+    Rows of pins; files beyond the largest are other files.
+
+    :param keeps: pages by pin and position of the memcg; :param kept: pins of each memcg.
+    """
 
     def counts(by_memcg: Mapping[int, int]) -> tuple[int, int, int, int]:
         alone = int((kept[list(by_memcg)] == 1).sum())
         pages = sum(by_memcg.values())
         return len(by_memcg), alone, pages, pages * page
 
+    files = sorted(
+        (pin for pin in keeps if isinstance(pin, int)),
+        key=lambda pin: (-len(keeps[pin]), -sum(keeps[pin].values()), pin),
+    )
+    for pin in files[MAX_FILES:]:
+        others = keeps.setdefault(OTHER_FILES, {})
+        for at, pages in keeps.pop(pin).items():
+            others[at] = others.get(at, 0) + pages
+    found = _files(prog, np.array(files[:MAX_FILES], np.uint64), gaps)
     rows = [
-        DyingPin(FILE, *file, *counts(keeps[pin]))
-        for pin, file in zip(
-            files, _files(prog, np.array(files[:MAX_FILES], np.uint64), gaps), strict=False
-        )
+        DyingPin(FILE, *file, *counts(keeps.pop(pin)))
+        for pin, file in zip(files, found, strict=False)
     ]
-    words = {pin: by_memcg for pin, by_memcg in keeps.items() if isinstance(pin, str)}
-    if others:
-        words[OTHER_FILES] = others
     rows += [
-        DyingPin(pin, None, None, None, None, None, *counts(by_memcg))
-        for pin, by_memcg in words.items()
+        DyingPin(str(pin), None, None, None, None, None, *counts(by_memcg))
+        for pin, by_memcg in keeps.items()
     ]
     return sorted(rows, key=lambda row: (-row.cgroups, -row.pages))
 

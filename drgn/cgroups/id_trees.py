@@ -7,8 +7,6 @@ node says how far it is from the leaves: one that does not come down is damaged,
 walked. Cannot know: on a running kernel, entries that come and go meanwhile.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from drgn import Object, Program, offsetof
 from numpy.typing import NDArray
@@ -21,17 +19,9 @@ INTERNAL, VALUE, LEAST_NODE = 2, 1, 4096
 MOST_SHIFT = 64
 
 
-@dataclass
-class Entries:
-    """Pointers that a tree has, and the nodes that could not be followed."""
-
-    pointers: NDArray[np.uint64]
-    damaged_nodes: int
-
-
-def xarray_pointers(prog: Program, tree: Object, gaps: Gaps) -> Entries:
+def xarray_pointers(prog: Program, tree: Object, gaps: Gaps) -> tuple[NDArray[np.uint64], int]:
     """
-    All pointers in a tree, in no order.
+    All pointers in a tree, ascending, and the number of nodes that could not be followed.
 
     :param tree: ``struct xarray``; ``struct radix_tree_root`` is the same.
     :param gaps: gets what could not be read.
@@ -55,4 +45,4 @@ def xarray_pointers(prog: Program, tree: Object, gaps: Gaps) -> Entries:
             break
         shift = int(rows["shift"][sound].max())
         here = rows["slots"][sound].ravel()
-    return Entries(distinct(np.concatenate(found)), damaged)
+    return distinct(np.concatenate(found)), damaged

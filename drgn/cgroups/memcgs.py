@@ -15,27 +15,27 @@ v5.13 there was no flush: of each counter up to 32 pages (MEMCG_CHARGE_BATCH) of
 are in neither.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from drgn import ObjectNotFoundError, Program, Type, TypeKind, offsetof, sizeof
+from drgn import ObjectNotFoundError, Program, TypeKind, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.id_trees import xarray_pointers
 from mmscope.drgn.free.zones import thp_in_pages
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out, member_path
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 
 BUILT_WITHOUT = "the kernel is built without CONFIG_MEMCG"
 MAX_MEMCGS = 1 << 18  # MEM_CGROUP_ID_MAX is 65,535 (include/linux/memcontrol.h)
-AT_ONCE = 4096  # of which all the bytes are here
 MOST_LEVELS = 1024
 CSS = {
     "cgroup": "css.cgroup",
@@ -53,7 +53,17 @@ COUNTERS = {
     "kmem": ("usage.counter",),
     "tcpmem": ("usage.counter",),
 }
-EVENTS = ("memory_events", "memory_events_local")
+# Of memory.events and memory.events.local: the column of a row, and enum memcg_memory_event.
+EVENTS = {
+    "low_events": ("memory_events", "MEMCG_LOW"),
+    "high_events": ("memory_events", "MEMCG_HIGH"),
+    "max_events": ("memory_events", "MEMCG_MAX"),
+    "oom_events": ("memory_events", "MEMCG_OOM"),
+    "oom_kill_events": ("memory_events", "MEMCG_OOM_KILL"),
+    "max_own_events": ("memory_events_local", "MEMCG_MAX"),
+    "oom_own_events": ("memory_events_local", "MEMCG_OOM"),
+    "oom_kill_own_events": ("memory_events_local", "MEMCG_OOM_KILL"),
+}
 # memory_stats[], mm/memcontrol.c: names of memory.stat and the items that they are. Kernels have
 # some of them: of node_stat_item, and memcg_stat_item. NR_VMALLOC was MEMCG_VMALLOC until "mm:
 # memcontrol: switch to native NR_VMALLOC vmstat counter" (c466412c73c3, in v7.1).
@@ -101,8 +111,8 @@ class Memcgs:
     """
     All memory cgroups, ascending by address.
 
-    :ivar columns: the members of :data:`CSS` by their key, and of :data:`COUNTERS` as
-        ``memory.usage.counter``; those that this kernel has.
+    :ivar columns: the members of :data:`CSS` and :data:`EVENTS` by their key, and of
+        :data:`COUNTERS` as ``memory.usage.counter``; those that this kernel has.
     :ivar parent: position of the parent, -1 of the root and where it was not read.
     :ivar depth: steps up to the root; -1 where the way up does not end there.
     :ivar stats: by name of memory.stat, in its units; :ivar:`stats_read`: whose could be read.
@@ -147,25 +157,17 @@ class Memcgs:
         return total
 
 
-def _dtype(type_: Type) -> np.dtype[Any]:
-    """The members that this kernel has, and no byte of the structure behind the last of them."""
-    wanted = dict(CSS)
+def _columns(prog: Program) -> dict[str, str | tuple[str, ...]]:
+    """The members that this kernel has."""
+    type_ = prog.type("struct mem_cgroup")
+    columns: dict[str, str | tuple[str, ...]] = dict(CSS)
+    for name, (array, event) in EVENTS.items():
+        columns[name] = f"{array}[{constant(prog, event, 0)}].counter"
     for counter, members in COUNTERS.items():
-        wanted |= {f"{counter}.{member}": f"{counter}.{member}" for member in members}
-    fields: dict[str, tuple[Any, int]] = {}
-    for name, path in wanted.items():
-        try:
-            one = struct_dtype(type_, {name: path})
-        except LookupError:
-            if name in CSS:
-                raise
-            continue
-        assert one.fields is not None
-        fields[name] = one.fields[name][0], one.fields[name][1]
-    for name in EVENTS:
-        length = type_.member(name).type.length or 0
-        fields[name] = np.dtype(("<i8", (length,))), offsetof(type_, name)
-    return laid_out(fields)
+        for path in (f"{counter}.{member}" for member in members):
+            with contextlib.suppress(LookupError):
+                columns[path] = member_path(type_, path)
+    return columns
 
 
 def read_memcgs(prog: Program) -> Memcgs:
@@ -183,18 +185,10 @@ def read_memcgs(prog: Program) -> Memcgs:
     except (ObjectNotFoundError, LookupError):
         raise Absent(BUILT_WITHOUT) from None
     gaps = Gaps()
-    entries = xarray_pointers(prog, subsystem.css_idr.idr_rt, gaps)
-    pointers = entries.pointers[:MAX_MEMCGS] - np.uint64(css)
-    wide = _dtype(type_)
-    narrow = np.dtype([(name, field[0]) for name, field in (wide.fields or {}).items()])
-    columns = np.zeros(len(pointers), narrow)
-    ours = np.zeros(len(pointers), np.bool_)
-    for first in range(0, len(pointers), AT_ONCE):
-        rows, read = read_scattered(prog, pointers[first : first + AT_ONCE], wide, gaps)
-        part = slice(first, first + AT_ONCE)
-        for name in narrow.names or ():
-            columns[name][part] = rows[name]
-        ours[part] = read & (rows["subsystem"] == subsystem.address_)
+    entries, damaged_nodes = xarray_pointers(prog, subsystem.css_idr.idr_rt, gaps)
+    pointers = entries[:MAX_MEMCGS] - np.uint64(css)
+    columns, read = read_members(prog, pointers, type_, _columns(prog), gaps)
+    ours = read & (columns["subsystem"] == subsystem.address_)
     address, columns = pointers[ours], columns[ours]
     parent = find(address, columns["parent"] - np.uint64(css))
     stats, stats_read = _stats(prog, address, gaps)
@@ -207,8 +201,8 @@ def read_memcgs(prog: Program) -> Memcgs:
         stats=stats,
         stats_read=stats_read,
         unified=subsystem.root.value_() == prog["cgrp_dfl_root"].address_,
-        vanished=len(entries.pointers) - len(address),
-        damaged_nodes=entries.damaged_nodes,
+        vanished=len(entries) - len(address),
+        damaged_nodes=damaged_nodes,
         gaps=gaps,
         flat=hasattr(subsystem, "broken_hierarchy") and bool(subsystem.broken_hierarchy.value_()),
     )

@@ -104,9 +104,9 @@ class PercpuOwners:
         np.add.at(sums, which, held[known])
         paths = cgroup_paths(self._prog, memcgs.columns["cgroup"][at], self.gaps)
         rows = [
-            PercpuCgroup(path, id_, DYING if dying else ONLINE, number, total * units)
-            for path, id_, dying, (number, total) in zip(
-                paths.paths, paths.ids, memcgs.dying[at].tolist(), sums.tolist(), strict=True
+            PercpuCgroup(*path, DYING if dying else ONLINE, number, total * units)
+            for path, dying, (number, total) in zip(
+                paths, memcgs.dying[at].tolist(), sums.tolist(), strict=True
             )
         ]
         rows.sort(key=lambda row: (-row.bytes, row.cgroup or "", row.cgroup_id or 0))

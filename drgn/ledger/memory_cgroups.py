@@ -4,31 +4,27 @@ The section of memory cgroups: the tree of them, what they use and may use, thei
 ledger's classes, and what keeps those that were removed.
 """
 
-import numpy as np
-
-from mmscope.drgn.cgroups.cgroup_files import MAX_CGROUPS, read_cgroup_files
+from mmscope.drgn.cgroups.cgroup_files import memory_cgroups_from_files
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import (
     MAX_COUNTED,
     MEMORY_CGROUP_COUNTERS,
     MEMORY_CGROUP_PAGES,
     MEMORY_CGROUPS,
+    V1,
     cgroup_rows,
     counter_rows,
     page_rows,
 )
-from mmscope.drgn.cgroups.charged_pages import ChargedPages, Charges, charges
+from mmscope.drgn.cgroups.charged_pages import charges
 from mmscope.drgn.cgroups.dying_pins import DYING_CGROUP_PINS, dying_pins
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
-
-V1 = "the memory controller is in a hierarchy of cgroup v1"
 
 
 def memory_cgroups_from_memory(memory: Memory) -> Found:
@@ -37,39 +33,28 @@ def memory_cgroups_from_memory(memory: Memory) -> Found:
     more = Gaps(memcgs.gaps.bytes)
     paths = cgroup_paths(memory.prog, memcgs.columns["cgroup"], more)
     found = Found()
-    charged = None
+    charged, unknown_pages = None, None
     if pages.charged is not None:
-        charged = charges(memory.prog, pages.charged, memcgs, more)
+        charged, unknown_pages = charges(memory.prog, pages.charged, memcgs, more)
     rows = cgroup_rows(memcgs, paths, charged)
     found.add(MEMORY_CGROUPS, rows)
     if charged is not None and pages.charged is not None:
         kinds = [(kind.owner, kind.part) for kind in KINDS]
         found.add(MEMORY_CGROUP_PAGES, page_rows(memcgs, paths, charged, kinds))
-        pins = dying_pins(memory.prog, memcgs, *_of_dying(memcgs, pages.charged, charged), more)
+        pins = dying_pins(memory.prog, memcgs, pages.charged.mappings, charged, more)
         found.add(DYING_CGROUP_PINS, pins)
     found.add(MEMORY_CGROUP_COUNTERS, counter_rows(memcgs, paths))
     found.unreadable_bytes = gaps.bytes + more.bytes
-    _say(found, memory, memcgs, paths.paths, charged)
+    _say(found, memory, memcgs, sum(path is None for path, _ in paths), unknown_pages)
     return found
-
-
-def _of_dying(
-    memcgs: Memcgs, counted: ChargedPages, charged: Charges
-) -> tuple[dict[tuple[int, int], int], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Pages of dying cgroups by what they are of, and those that it is not known of."""
-    every = np.bincount(charged.memcg, charged.pages, len(memcgs.address)).astype(np.int64)
-    position = {int(address): at for at, address in enumerate(memcgs.address.tolist())}
-    for (memcg, _), pages in counted.mappings.items():
-        every[position[memcg]] -= pages
-    return counted.mappings, every
 
 
 def _say(
     found: Found,
     memory: Memory,
     memcgs: Memcgs,
-    paths: list[str | None],
-    charged: Charges | None,
+    no_path: int,
+    unknown_pages: int | None,
 ) -> None:
     """Say why tables are not whole, and what to know of them."""
     gone = found.remarks if memory.live else found.notes
@@ -78,18 +63,16 @@ def _say(
     if memcgs.damaged_nodes:
         found.notes.append(f"{memcgs.damaged_nodes:,} nodes of css_idr cannot be read")
     for words, count in (
-        ("have no path that can be read", paths.count(None)),
+        ("have no path that can be read", no_path),
         ("have no way up to the root", int((memcgs.depth < 0).sum())),
         ("have no counters that can be read", int((~memcgs.stats_read).sum())),
     ):
         if count:
             gone.append(f"{count:,} memory cgroups {words}")
-    if charged is None:
+    if unknown_pages is None:
         found.notes.append("pages are not counted: struct page has no memcg_data")
-    elif charged.unknown_pages:
-        gone.append(
-            f"{charged.unknown_pages:,} pages are charged to no memory cgroup that is known"
-        )
+    elif unknown_pages:
+        gone.append(f"{unknown_pages:,} pages are charged to no memory cgroup that is known")
     if len(memcgs.address) > MAX_COUNTED:
         found.unlisted.append(
             f"memory_cgroup_counters has the {MAX_COUNTED:,} largest of "
@@ -102,20 +85,6 @@ def _say(
             "memory.use_hierarchy is 0 above some memory cgroups: what these use is in the usage "
             "of the root, and in none between"
         )
-
-
-def memory_cgroups_from_files(files: Files) -> Found:
-    read = read_cgroup_files(files)
-    found = Found().add(MEMORY_CGROUPS, read.rows)
-    found.add(MEMORY_CGROUP_COUNTERS, read.counters)
-    if read.more:
-        found.notes.append(f"there are more than {MAX_CGROUPS:,} cgroups: the others were not read")
-    if read.unreadable:
-        found.remarks.append(f"{read.unreadable:,} cgroups went, or cannot be read")
-    if read.version == 1:
-        found.remarks.append(V1)
-    found.remarks.append("no directory shows cgroups that are dying: kernel memory has them")
-    return found
 
 
 MEMORY_CGROUPS_SECTION = Section(

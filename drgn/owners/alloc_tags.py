@@ -164,15 +164,13 @@ def read_tags(prog: Program) -> tuple[dict[int, Tag], Gaps, list[str]]:
 
 def _ranges(prog: Program, size: int, gaps: Gaps, notes: list[str]) -> list[tuple[int, int]]:
     """Where the tags of the kernel and of each module are: (address, number of tags)."""
-    modules = xarray_pointers(prog, prog["alloc_tag_cttype"].mod_idr.idr_rt, gaps)
-    if modules.damaged_nodes:
-        notes.append(
-            f"{plural(modules.damaged_nodes, 'node')} of the tree of modules could not be followed"
-        )
+    modules, damaged = xarray_pointers(prog, prog["alloc_tag_cttype"].mod_idr.idr_rt, gaps)
+    if damaged:
+        notes.append(f"{plural(damaged, 'node')} of the tree of modules could not be followed")
     dtype = struct_dtype(
         prog.type("struct codetag_module"), {"start": "range.start", "stop": "range.stop"}
     )
-    rows, read = read_scattered(prog, modules.pointers, dtype, gaps)
+    rows, read = read_scattered(prog, modules, dtype, gaps)
     if unread := int(np.count_nonzero(~read)):
         notes.append(f"the tags of {plural(unread, 'module')} could not be found")
     found, total = [], 0

@@ -176,8 +176,7 @@ class SlabCgroups:
         dying = memcgs.dying[at].tolist()
         rows = [
             SlabCgroup(
-                paths.paths[place],
-                paths.ids[place],
+                *paths[place],
                 caches[cache].name,
                 DYING if dying[place] else ONLINE,
                 number,

@@ -3,7 +3,9 @@
 ``struct mm_struct``: the address spaces of processes, each once.
 
 Threads share one, and so do processes after vfork(); kernel threads have none. The list of
-processes is followed (``task_list``), what it leads to is read together.
+processes, ``init_task.tasks`` (of the first task of each thread group), is followed link by link,
+one ``Program.read()`` a task; what it leads to is read together. A list that runs in a circle
+without its head ends where a task comes again, and counts as broken off.
 
 Page tables are found this way, with no pass over the struct pages. Reverse maps take the tasks out
 of their slab cache (:mod:`~mmscope.drgn.processes.processes`): they make that pass anyway, and
@@ -13,6 +15,7 @@ Cannot know: address spaces that no task has any more, and that something else h
 is under way, an open /proc/PID/mem, a device driver.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +24,23 @@ from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
-from mmscope.drgn.processes.task_list import Circle, TaskList, Tasks, until_again
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, laid_out, struct_dtype
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.sections.memory import Memory
 
 PF_KTHREAD = 0x0020_0000
+ADDRESSES = (1 << 64) - 1
 
+TASK = {
+    "flags": "flags",
+    "next": "tasks.next",
+    "mm": "mm",
+    "pid": "pid",
+    "tgid": "tgid",
+    "signal": "signal",
+    "comm": "comm",
+}
 COLUMNS: Columns = {
     "pgd": "pgd",
     "pgtables_bytes": "pgtables_bytes.counter",
@@ -36,6 +48,10 @@ COLUMNS: Columns = {
     "tree": ("mm_mt.ma_root", "mm_rb.rb_node"),
     "vmas": "map_count",
 }
+
+
+class Circle(Exception):
+    """A list leads back into itself, and not to its head."""
 
 
 @dataclass
@@ -85,50 +101,96 @@ def kept_address_spaces(memory: Memory, gaps: Gaps) -> AddressSpaces:
 
 def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     """Find the address space of every process."""
-    tasks = TaskList(prog)
-    parts = [_users(prog, part) for part in tasks.parts()]
-    users = np.concatenate([part for part, _ in parts] or [np.zeros(0, _user("S1"))])
-    damaged = sum(lost for _, lost in parts)
+    tasks = _tasks(prog)
+    # What ends a list that breaks off is no task.
+    broken_off = bool(len(tasks)) and not tasks["address"][-1]
+    users, damaged = _users(prog, tasks[tasks["address"] != 0])
     # In the order in which they came.
     mms, first, which = np.unique(users["mm"], return_index=True, return_inverse=True)
     order = np.argsort(first)
     owners = np.bincount(which, minlength=len(mms))
     threads = np.zeros(len(mms), np.int64)
     np.add.at(threads, which, users["threads"])
+    addresses = mms[order]
+    columns, read = read_members(prog, addresses, prog.type("struct mm_struct"), COLUMNS, gaps)
+    order = order[read]
+    of_first = users[first[order]]
     processes = [
         Process(pid, name_in(comm), number, of_all)
         for pid, comm, number, of_all in zip(
-            *(users[name][first[order]].tolist() for name in ("tgid", "comm")),
-            *(values[order].tolist() for values in (owners, threads)),
+            of_first["tgid"].tolist(),
+            of_first["comm"].tolist(),
+            owners[order].tolist(),
+            threads[order].tolist(),
             strict=True,
         )
     ]
-    addresses = mms[order]
-    columns, read = read_members(prog, addresses, prog.type("struct mm_struct"), COLUMNS, gaps)
-    processes = [process for process, here in zip(processes, read.tolist(), strict=True) if here]
-    return AddressSpaces(processes, addresses[read], columns[read], tasks.broken_off, damaged)
+    return AddressSpaces(processes, addresses[read], columns[read], broken_off, damaged)
 
 
-def _users(prog: Program, tasks: Tasks) -> tuple[NDArray[Any], int]:
+def _tasks(prog: Program) -> NDArray[Any]:
+    """
+    All tasks of the list: address, whether it could be read at once (``whole``), and by TASK. A row
+    of zeros ends a list that breaks off.
+    """
+    dtype = struct_dtype(prog.type("struct task_struct"), TASK)
+    fields = {name: (field[0], field[1]) for name, field in (dtype.fields or {}).items()}
+    begin = min(offset for _, offset in fields.values())
+    # They lie within 3 KiB.
+    span = laid_out({name: (kind, offset - begin) for name, (kind, offset) in fields.items()})
+    _, next_at = fields["next"]
+    nothing = np.zeros(1, span).item()
+
+    def follow() -> Iterator[tuple[Any, ...]]:
+        head = prog["init_task"].tasks.address_of_().value_()
+        seen = set()
+        try:
+            at = prog.read_u64(head)
+            while at != head:
+                address = (at - next_at) & ADDRESSES
+                try:
+                    piece = prog.read(address + begin & ADDRESSES, span.itemsize)
+                    values = np.frombuffer(piece, span).item()
+                    _, at, _, pid, *_ = values
+                    row = (address, True, *values)
+                except FaultError:
+                    pid = Object(prog, "struct task_struct", address=address).pid.value_()
+                    at = prog.read_u64(at)
+                    row = (address, False, *nothing)
+                if (address, pid) in seen:
+                    raise Circle
+                seen.add((address, pid))
+                yield row
+        except (FaultError, Circle):
+            yield (0, False, *nothing)
+
+    columns = [(name, kind) for name, (kind, _) in fields.items()]
+    return np.fromiter(follow(), [("address", "<u8"), ("whole", "?"), *columns])
+
+
+def _users(prog: Program, tasks: NDArray[Any]) -> tuple[NDArray[Any], int]:
     """
     Values of the tasks that have an address space, and the number that cannot be read.
     """
-    columns = tasks.columns
-    users = np.zeros(len(columns), _user(columns["comm"].dtype))
-    for name in ("mm", "tgid", "comm"):
-        users[name] = columns[name]
-    process = tasks.whole & ((columns["flags"] & PF_KTHREAD) == 0)
-    found = process & (columns["mm"] != 0)
-    signals = columns["signal"][found]
+    names = ("mm", "tgid", "comm")
+    users = np.zeros(
+        len(tasks), [*((name, tasks.dtype[name]) for name in names), ("threads", "<i8")]
+    )
+    for name in names:
+        users[name] = tasks[name]
+    process = tasks["whole"] & ((tasks["flags"] & PF_KTHREAD) == 0)
+    found = process & (tasks["mm"] != 0)
     type_ = prog.type("struct signal_struct")
-    more, read = read_members(prog, signals, type_, {"threads": "nr_threads"}, Gaps())
+    columns = {"threads": "nr_threads"}
+    more, read = read_members(prog, tasks["signal"][found], type_, columns, Gaps())
     users["threads"][found] = more["threads"]
     found[found] = read
     damaged = int(np.count_nonzero(~read))
     # Whose first thread may have ended before the others, and those that lie beside what can be
     # read.
-    for at in np.flatnonzero(~tasks.whole | (process & (columns["mm"] == 0))).tolist():
-        task = Object(prog, "struct task_struct", address=int(tasks.addresses[at])).address_of_()
+    for at in np.flatnonzero(~tasks["whole"] | (process & (tasks["mm"] == 0))).tolist():
+        address = int(tasks["address"][at])
+        task = Object(prog, "struct task_struct", address=address).address_of_()
         try:
             if mm := _mm(task):
                 threads = task.signal.nr_threads.value_()
@@ -139,12 +201,12 @@ def _users(prog: Program, tasks: Tasks) -> tuple[NDArray[Any], int]:
     return users[found], damaged
 
 
-def _user(comm: Any) -> np.dtype[Any]:
-    return np.dtype([("mm", "<u8"), ("tgid", "<i8"), ("comm", comm), ("threads", "<i8")])
-
-
 def _mm(task: Object) -> int:
-    """The ``mm_struct`` of a process, 0 if it is a kernel thread or has exited."""
+    """
+    The ``mm_struct`` of a process, 0 if it is a kernel thread or has exited.
+
+    :raises Circle: its list of threads has no end.
+    """
     if task.flags.value_() & PF_KTHREAD:
         return 0
     if address := task.mm.value_():
@@ -153,4 +215,12 @@ def _mm(task: Object) -> int:
     threads = list_for_each_entry(
         "struct task_struct", task.signal.thread_head.address_of_(), "thread_node"
     )
-    return next((mm for thread in until_again(threads) if (mm := thread.mm.value_())), 0)
+    seen = set()
+    for thread in threads:
+        if mm := thread.mm.value_():
+            return int(mm)
+        # With the same PID, as a live kernel may put another in its place.
+        if (key := (thread.value_(), thread.pid.value_())) in seen:
+            raise Circle
+        seen.add(key)
+    return 0

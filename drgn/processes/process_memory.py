@@ -12,6 +12,7 @@ Before v6.2 a thread may have up to 64 page faults that are not in its process's
 The text that says the same is /proc/PID/status.
 """
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -68,9 +69,13 @@ PROCESS_MEMORY = Table(
     inside=(Inside("anonymous", "anon_bytes"),),
 )
 
-# enum of MM_FILEPAGES (include/linux/mm_types_task.h), by name.
-KINDS = {"MM_ANONPAGES": "anon", "MM_FILEPAGES": "file", "MM_SHMEMPAGES": "shmem"}
-SWAPPED = {"MM_SWAPENTS": "swap"}
+# enum of MM_FILEPAGES (include/linux/mm_types_task.h); all but swap are resident.
+KINDS = {
+    "anon": "MM_ANONPAGES",
+    "file": "MM_FILEPAGES",
+    "shmem": "MM_SHMEMPAGES",
+    "swap": "MM_SWAPENTS",
+}
 COLUMNS: Columns = {
     "pgtables": "pgtables_bytes.counter",
     "locked": "locked_vm",
@@ -87,64 +92,55 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
     """
     page = int(prog["PAGE_SIZE"].value_())
     mm = prog.type("struct mm_struct")
+    # Each CPU has a part of the counters: not before v6.2, nor with !CONFIG_SMP.
+    counter = mm.member("rss_stat").type.unaliased()
+    percpu = counter.kind is TypeKind.ARRAY and counter.type.has_member("counters")
     members = dict(COLUMNS)
-    for name, number in _numbers(prog).items():
+    for name, constant in KINDS.items():
+        number = int(prog.constant(constant).value_())
         # An array of percpu_counters, or one of atomic_long_ts in a structure of its own.
         members[name] = f"rss_stat[{number}].count", f"rss_stat.count[{number}].counter"
-        if _is_percpu(prog):
+        if percpu:
             members[f"{name} of CPUs"] = f"rss_stat[{number}].counters"
-    columns, read = read_members(prog, spaces.addresses, mm, members, gaps)
-    sums = _rss(prog, columns, gaps)
+    found, read = read_members(prog, spaces.addresses, mm, members, gaps)
+    sums = {name: found[name].astype(np.int64) for name in KINDS}
+    if percpu:
+        _add_cpus(prog, sums, found, gaps)
     # As percpu_counter_sum_positive(): below zero while it is updated. Python's numbers, which hold
     # whatever a damaged mm says.
-    held = {
-        name: [max(pages, 0) * page for pages in values[read].tolist()]
+    amounts = {
+        f"{name}_bytes": [max(pages, 0) * page for pages in values[read].tolist()]
         for name, values in sums.items()
     }
-    there = columns[read]
-    numbers = (
-        [sum(kinds) for kinds in zip(*(held[name] for name in KINDS.values()), strict=True)],
-        *(held[name] for name in ("anon", "file", "shmem", "swap")),
-        there["pgtables"].tolist(),
-        *(
-            [pages * page for pages in there[name].tolist()]
-            for name in ("locked", "pinned", "mapped")
-        ),
-    )
-    processes = [spaces.processes[at] for at in np.flatnonzero(read).tolist()]
-    shared = [process.processes for process in processes], [each.threads for each in processes]
+    resident = (amounts[f"{name}_bytes"] for name in ("anon", "file", "shmem"))
+    amounts["resident_bytes"] = [sum(kinds) for kinds in zip(*resident, strict=True)]
+    for name in ("locked", "pinned", "mapped"):
+        amounts[f"{name}_bytes"] = [pages * page for pages in found[name][read].tolist()]
+    amounts["pgtables_bytes"] = found["pgtables"][read].tolist()
+    processes = itertools.compress(spaces.processes, read.tolist())
     rows = [
-        ProcessMemory(process.pid, process.comm, *row)
-        for process, *row in zip(processes, *numbers, *shared, strict=True)
+        ProcessMemory(**vars(process), **dict(zip(amounts, values, strict=True)))
+        for process, *values in zip(processes, *amounts.values(), strict=True)
     ]
-    return sorted(rows, key=lambda row: (-row.resident_bytes - row.swap_bytes, row.pid))
+    return sorted(rows, key=_by_memory)
 
 
-def _numbers(prog: Program) -> dict[str, int]:
-    """The index of each kind of pages among the counters."""
-    return {name: int(prog.constant(each).value_()) for each, name in (KINDS | SWAPPED).items()}
+def _by_memory(row: ProcessMemory) -> tuple[int, int]:
+    return -row.resident_bytes - row.swap_bytes, row.pid
 
 
-def _is_percpu(prog: Program) -> bool:
-    """True if each CPU has a part of the counters: not before v6.2, nor with !CONFIG_SMP."""
-    counter = prog.type("struct mm_struct").member("rss_stat").type.unaliased()
-    return counter.kind is TypeKind.ARRAY and counter.type.has_member("counters")
-
-
-def _rss(prog: Program, columns: NDArray[Any], gaps: Gaps) -> dict[str, NDArray[np.int64]]:
-    """Pages of each kind, by address space."""
-    sums = {name: columns[name].astype(np.int64) for name in (KINDS | SWAPPED).values()}
-    if not _is_percpu(prog):
-        return sums
+def _add_cpus(
+    prog: Program, sums: dict[str, NDArray[np.int64]], found: NDArray[Any], gaps: Gaps
+) -> None:
+    """Add what each CPU has not folded in yet to the pages of each kind, by address space."""
     offsets = prog["__per_cpu_offset"]
     for cpu in online_cpus(prog):
         offset = np.uint64(offsets[cpu].value_())
         for name, pages in sums.items():
-            counters = columns[f"{name} of CPUs"]
+            counters = found[f"{name} of CPUs"]
             here = np.flatnonzero(counters)
             delta, known = read_scattered(prog, counters[here] + offset, np.dtype("<i4"), gaps)
             pages[here[known]] += delta[known]
-    return sums
 
 
 # Lines of /proc/PID/status (task_mem(), fs/proc/task_mmu.c).
@@ -204,8 +200,7 @@ def from_files(files: Files) -> Found:
     rows, notes = rows_of_processes(files, read_status_memory)
     found = Found(notes=notes)
     found.remarks.append("processes that share their memory (vfork) count each")
-    rows.sort(key=lambda row: (-row.resident_bytes - row.swap_bytes, row.pid))
-    return found.add(PROCESS_MEMORY, rows)
+    return found.add(PROCESS_MEMORY, sorted(rows, key=_by_memory))
 
 
 PROCESS_MEMORY_SECTION = Section(

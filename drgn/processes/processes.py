@@ -14,8 +14,10 @@ is named after the one with the lowest pid.
 The text that says the same is /proc/PID/maps, line by line, and /proc/sys/vm/max_map_count.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,10 @@ from mmscope.drgn.owners.slab_objects import Objects, Wanted
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.sections.apart import ReaderApart, reader_apart
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.section import Found
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number
@@ -66,17 +72,19 @@ PROCESS_VMAS = Table(
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """All address spaces, ascending by the address of their ``struct mm_struct``."""
+    """
+    Address spaces, ascending by the address of their ``struct mm_struct``.
+
+    :ivar counts: by name, ``map_count`` and, of KSM, what this kernel counts.
+    :ivar unreadable: ``mm_struct``s; :ivar gone: those that their tasks had given up by then.
+    """
 
     mm: NDArray[np.uint64]
     pid: NDArray[np.int64]
-    comm: list[str]
-    map_count: NDArray[np.int64]
-    ksm_merging_pages: NDArray[np.int64] | None  # None: this kernel does not count them
-    ksm_rmap_items: NDArray[np.int64] | None
-    ksm_zero_pages: NDArray[np.int64] | None
-    unreadable: int  # mm_structs
-    gone: int = 0  # that their tasks had given up by then
+    comm: list[str | None]
+    counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    unreadable: int = 0
+    gone: int = 0
 
 
 def processes(prog: Program, tasks: Objects) -> Processes:
@@ -107,28 +115,16 @@ def processes(prog: Program, tasks: Objects) -> Processes:
         else:
             unreadable += 1
 
-    def numbers(name: str) -> NDArray[np.int64] | None:
-        if name not in columns:
-            return None
+    counts = {}
+    for name in columns:
         values: NDArray[Any] = found[name][read]
         if values.dtype.kind == "u":
             # An unsigned long of a damaged mm may not fit; what reads it knows that it is too much.
             values = np.minimum(values, np.uint64(LARGEST))
-        return values.astype(np.int64)
-
-    counts = numbers("map_count")
-    assert counts is not None
-    return Processes(
-        mms[read],
-        tasks["tgid"][named][read].astype(np.int64),
-        list(map(name_in, tasks["comm"][named][read].tolist())),
-        counts,
-        numbers("ksm_merging_pages"),
-        numbers("ksm_rmap_items"),
-        numbers("ksm_zero_pages"),
-        unreadable,
-        gone,
-    )
+        counts[name] = values.astype(np.int64)
+    pids, comms = (tasks[name][named][read] for name in ("tgid", "comm"))
+    names: list[str | None] = list(map(name_in, comms.tolist()))
+    return Processes(mms[read], pids.astype(np.int64), names, counts, unreadable, gone)
 
 
 def _has_ended(prog: Program, tasks: Iterable[int], mm: int) -> bool:
@@ -153,43 +149,88 @@ def max_map_count(prog: Program) -> int | None:
         return None
 
 
-def read_process_vmas(
-    read: Callable[[str], str],
-    pids: Iterable[int],
-    read_maps: Callable[[str], str] | None = None,
-) -> tuple[list[ProcessVmas], dict[str, list[int]]]:
-    """
-    The same rows from /proc, which does not have anon_vmas; and pids of processes that are missing,
-    by the reason.
+# By device and inode: a path, and of each VMA its first and last byte in the file, the process, and
+# whether it is shared.
+FilesMapped = dict[tuple[str, str], tuple[str, list[tuple[int, int, int, bool]]]]
+MAPS_LINE = re.compile(
+    r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-][x-]([sp]) ([0-9a-f]{1,16}) "
+    r"([0-9a-f]{2,3}:[0-9a-f]{2,5}) ([0-9]{1,20})(?: +(.*))?"
+)
 
-    :param read: gives the text of a file, ``proc/1/comm``; raises OSError.
-    :param read_maps: the same for ``proc/1/maps``, which waits for the process's mmap_lock.
+
+def take_maps(found: FilesMapped, pid: int, text: str) -> None:
     """
+    Add the files of a process's /proc/PID/maps. The lines are of fs/proc/task_mmu.c,
+    show_map_vma().
+
+    Lines of another form are not about a file.
+    """
+    for line in text.splitlines():
+        # 7f45cd1be000-7f45cd1c0000 rw-s 00000000 00:19 5      /tmp/gone (deleted)
+        if (match := MAPS_LINE.fullmatch(line)) is None:
+            continue
+        begin, end, shared, offset, device, inode, path = match.groups()
+        if (device, inode) == ("00:00", "0"):
+            continue
+        first, size = int(offset, 16), int(end, 16) - int(begin, 16)
+        if size <= 0 or int(end, 16) > 1 << 57 or first >> 63:
+            continue
+        _, vmas = found.setdefault((device, inode), (path or "", []))
+        vmas.append((first, first + size - 1, pid, shared == "s"))
+
+
+def process_maps(files: Files) -> tuple[list[ProcessVmas], dict[str, list[int]], FilesMapped]:
+    """
+    Read /proc/PID/maps of all processes, each once. It waits for the process's mmap_lock, and is
+    read by a process that may be left behind.
+
+    :return: the processes, without anon_vmas, which /proc does not have; those that are missing, by
+        reason; and the files that they map.
+    """
+    if "process_maps" not in files.kept:
+        with reader_apart() as reader:
+            files.kept["process_maps"] = _process_maps(files, reader)
+    kept: tuple[list[ProcessVmas], dict[str, list[int]], FilesMapped] = files.kept["process_maps"]
+    return kept
+
+
+def _process_maps(
+    files: Files, reader: ReaderApart
+) -> tuple[list[ProcessVmas], dict[str, list[int]], FilesMapped]:
     rows: list[ProcessVmas] = []
     missing: dict[str, list[int]] = {}
-    try:
-        limit: int | None = printed_number(
-            read("proc/sys/vm/max_map_count").strip(), "max_map_count"
-        )
-    except (OSError, ValueError):
-        limit = None
-    for pid in pids:
+    mapped: FilesMapped = {}
+    limit = None
+    with contextlib.suppress(OSError, ValueError):
+        limit = printed_number(files.open("proc/sys/vm/max_map_count").strip(), "max_map_count")
+    for pid in files.numbers("proc", r"(\d+)"):
         try:
-            text = (read_maps or read)(f"proc/{pid}/maps")
+            text = files.open_apart(f"proc/{pid}/maps", reader)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError as error:
             missing.setdefault(error.strerror or "cannot be read", []).append(pid)
             continue
+        take_maps(mapped, pid, text)
         # vsyscall is in every process's maps, and is no VMA.
         vmas = sum("[vsyscall]" not in line for line in text.splitlines())
-        try:
-            comm: str | None = read(f"proc/{pid}/comm").rstrip("\n")
-        except OSError:
-            comm = None
+        comm = None
+        with contextlib.suppress(OSError):
+            comm = files.open(f"proc/{pid}/comm").rstrip("\n")
         if vmas:  # a kernel thread has none
             rows.append(ProcessVmas(pid, comm, vmas, limit, None, None, None))
-    return sorted(rows, key=lambda row: (-row.vmas, row.pid)), missing
+    return sorted(rows, key=lambda row: (-row.vmas, row.pid)), missing, mapped
+
+
+NAMED = 5  # of the processes that something is wrong with
+
+
+def note_missing(found: Found, missing: Mapping[str, list[int]]) -> None:
+    """Count and name the processes whose maps could not be read."""
+    for why, pids in missing.items():
+        named = ", ".join(map(str, pids[:NAMED])) + (", …" if len(pids) > NAMED else "")
+        number = plural(len(pids), "process", "processes")
+        found.notes.append(f"{number} not counted: maps of {named}: {why}")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ VM_MIXEDMAP = 0x1000_0000
 MAX_DEPTH = 16
 # Of a red-black tree: 2 * log2(n + 1), for more VMAs than vm.max_map_count lets a process have.
 MAX_RB_DEPTH = 64
+MAX = (1 << 64) - 1
 ROOT_IS_NODE = 4096  # xa_is_node(): below are values of the xarray's own
 
 COLUMNS = {
@@ -62,14 +63,9 @@ class VmAreas:
         return len(self.owners)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Offsets of a maple node's members, in words, by its kind."""
-
-    pivot: int
-    slot: int
-    slots: int
-    meta: int
+# Of a kind of maple node: the words where its pivots and its slots begin, the number of slots, and
+# the byte of its metadata.
+Shape = tuple[int, int, int, int]
 
 
 def read_vm_areas(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAreas:
@@ -136,9 +132,12 @@ def _leaves(
 ) -> tuple[Any, Any, Any, Any, int]:
     """(index of the tree, first address, last address, address of the VMA) of all VMAs; damage."""
     kinds = {
-        int(prog.constant("maple_leaf_64")): _shape(prog, "struct maple_range_64"),
-        int(prog.constant("maple_range_64")): _shape(prog, "struct maple_range_64"),
-        int(prog.constant("maple_arange_64")): _shape(prog, "struct maple_arange_64"),
+        int(prog.constant(name)): _shape(prog, type_)
+        for name, type_ in (
+            ("maple_leaf_64", "struct maple_range_64"),
+            ("maple_range_64", "struct maple_range_64"),
+            ("maple_arange_64", "struct maple_arange_64"),
+        )
     }
     leaf_kind = int(prog.constant("maple_leaf_64"))
     words = sizeof(prog.type("struct maple_node")) // 8
@@ -147,7 +146,7 @@ def _leaves(
     entries = trees[todo]
     owners = todo.astype(np.int64)
     low = np.zeros(len(todo), np.uint64)
-    high = np.full(len(todo), (1 << 64) - 1, np.uint64)
+    high = np.full(len(todo), MAX, np.uint64)
     found: list[list[NDArray[Any]]] = []
     damaged = 0
     for _ in range(MAX_DEPTH):
@@ -186,39 +185,32 @@ def _leaves(
     return owners, low, high, entries, damaged
 
 
-MAX = (1 << 64) - 1
-
-
-def _shape(prog: Program, name: str) -> _Shape:
+def _shape(prog: Program, name: str) -> Shape:
     kind = prog.type(name)
-    slots = kind.member("slot").type.length if kind.has_member("slot") else None
-    assert slots is not None
-    return _Shape(
-        offsetof(kind, "pivot") // 8, offsetof(kind, "slot") // 8, slots, offsetof(kind, "meta")
-    )
+    slots = kind.member("slot")
+    pivot, meta = offsetof(kind, "pivot"), offsetof(kind, "meta")
+    return pivot // 8, slots.offset // 8, slots.type.length or 0, meta
 
 
 def _ranges(
-    nodes: NDArray[np.uint64],
-    shape: _Shape,
-    low: NDArray[np.uint64],
-    high: NDArray[np.uint64],
+    nodes: NDArray[np.uint64], shape: Shape, low: NDArray[np.uint64], high: NDArray[np.uint64]
 ) -> tuple[Any, Any, Any, Any, int]:
     """
     (first address, last address, content, in use) of each slot of some nodes of one kind, and how
     many nodes make no sense.
     """
-    slots = nodes[:, shape.slot : shape.slot + shape.slots]
-    pivots = nodes[:, shape.pivot : shape.pivot + shape.slots - 1]
+    pivot_at, slot_at, count, meta_at = shape
+    slots = nodes[:, slot_at : slot_at + count]
+    pivots = nodes[:, pivot_at : pivot_at + count - 1]
     # ma_data_end(): the last slot in use ends where the node does, and need not say so.
-    meta = nodes.view(np.uint8)[:, shape.meta].astype(np.int64)
+    meta = nodes.view(np.uint8)[:, meta_at].astype(np.int64)
     full = pivots[:, -1]
-    end = np.where(full == 0, meta, np.where(full == high, shape.slots - 2, shape.slots - 1))
-    if shape.meta >= 8 * (shape.slot + shape.slots):  # beside the slots, not in the last one
+    end = np.where(full == 0, meta, np.where(full == high, count - 2, count - 1))
+    if meta_at >= 8 * (slot_at + count):  # beside the slots, not in the last one
         end = meta
-    sane = end < shape.slots
-    end = np.minimum(end, shape.slots - 1)
-    number = np.arange(shape.slots)
+    sane = end < count
+    end = np.minimum(end, count - 1)
+    number = np.arange(count)
     used = number <= end[:, None]
     last = np.concatenate([pivots, high[:, None]], axis=1)
     last[number == end[:, None]] = high

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-LRU lists by node and zone, and generations of the multi-gen LRU by cgroup.
+Reclaim: LRU lists by node and zone, generations of the multi-gen LRU by cgroup; by node how kswapd
+fares (``pg_data_t``), which LRU is in use, and refaults since boot.
 
 Each memory cgroup has a ``struct lruvec`` for each node (``mem_cgroup_per_node``). What is on its
 lists is in ``lru_zone_size``, and with the multi-gen LRU in ``lrugen.nr_pages``, whose two youngest
@@ -8,31 +9,26 @@ generations count as active (``lru_gen_is_active()``, include/linux/mm_inline.h)
 evicted is on a list in both. All are read together, and their sum is what the zone counts.
 
 Costs about 1.5 KiB of reading for each cgroup and node. Cannot know: pages that were taken off a
-list for a moment, and those that CPUs have not put on one yet.
+list for a moment, and those that CPUs have not put on one yet; what requests reclaimed by
+themselves, of which table ``vm_counters`` has the sum.
 """
 
 import contextlib
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Program, Type, offsetof, sizeof
+from drgn import FaultError, Object, Program, Type, offsetof, sizeof
+from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import uptime
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import ID, PATH
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
-from mmscope.drgn.free.zones import for_each_zone, zone_name, zone_page_state
+from mmscope.drgn.free.zones import for_each_zone, node_page_state, zone_name, zone_page_state
 from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.reclaim.reclaim_nodes import (
-    NOT_COMPARED,
-    RECLAIM_NODES,
-    multi_gen_enabled,
-    node_rows,
-)
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
@@ -45,7 +41,14 @@ ANON, FILE, ACTIVE = 0, 1, 1
 MIN_NR_GENS = 2  # include/linux/mmzone.h, 6.1 to 7.3
 MAX_CGROUPS = 100  # that have rows of their own
 HERTZ = (100, 250, 300, 1000)  # kernel/Kconfig.hz
-MOST_GENERATIONS = 1 << 60
+# Counted by node (enum node_stat_item).
+REFAULTS = {
+    "refaults_anon": "WORKINGSET_REFAULT_ANON",
+    "refaults_file": "WORKINGSET_REFAULT_FILE",
+    "restored_anon": "WORKINGSET_RESTORE_ANON",
+    "restored_file": "WORKINGSET_RESTORE_FILE",
+}
+NOT_COMPARED = "it is a state that changes from moment to moment"
 
 
 @table_row
@@ -86,33 +89,30 @@ LRU_GENERATIONS = Table(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Lruvecs:
-    """The lruvecs of all memory cgroups: (cgroup, node, …)."""
+@table_row
+class ReclaimNode:
+    """Reclaim of a node."""
 
-    read: NDArray[np.bool_]
-    sizes: NDArray[np.int64]  # by zone and list
-    generations: NDArray[np.int64] | None  # nr_pages by generation, type and zone
-    max_seq: NDArray[np.uint64] | None
-    min_seq: NDArray[np.uint64] | None  # by type
-    births: NDArray[np.uint64] | None  # in jiffies
+    node: int = column(key=True, help="NUMA node")
+    multi_gen: bool | None = column(help="whether the multi-gen LRU is in use (lru_gen/enabled)")
+    kswapd_failures: int = column(
+        low=None, help="runs of kswapd in a row that reclaimed nothing; it gives up at 16"
+    )
+    kswapd_order: int = column(low=None, help="order that kswapd was last asked for")
+    kswapd_highest_zone: str = column(
+        holds="kernel", help="highest zone that it was asked for; empty: it was not asked"
+    )
+    refaults_anon: int | None = column(
+        low=None, help="workingset_refault_anon: pages read again soon after reclaim, since boot"
+    )
+    refaults_file: int | None = column(low=None, help="workingset_refault_file, since boot")
+    restored_anon: int | None = column(
+        low=None, help="workingset_restore_anon: of these, that were active before, since boot"
+    )
+    restored_file: int | None = column(low=None, help="workingset_restore_file, since boot")
 
-    @property
-    def lists(self) -> NDArray[np.int64]:
-        """Pages by (cgroup, node, zone, list)."""
-        pages = self.sizes.copy()
-        if self.generations is None or self.max_seq is None:
-            return pages
-        count = self.generations.shape[2]
-        each = np.arange(count)
-        youngest = self.max_seq[..., None] % np.uint64(count)
-        before = (self.max_seq[..., None] + np.uint64(count - 1)) % np.uint64(count)
-        active = (each == youngest) | (each == before)
-        for type_ in (ANON, FILE):
-            held = self.generations[:, :, :, type_, :]
-            pages[..., 2 * type_ + ACTIVE] += (held * active[..., None]).sum(axis=2)
-            pages[..., 2 * type_] += (held * ~active[..., None]).sum(axis=2)
-        return pages
+
+RECLAIM_NODES = Table("reclaim_nodes", "Reclaim by node", ReclaimNode, not_compared=NOT_COMPARED)
 
 
 def _dtype(prog: Program) -> np.dtype[Any]:
@@ -126,26 +126,26 @@ def _dtype(prog: Program) -> np.dtype[Any]:
     fields: dict[str, tuple[Any, int]] = {}
 
     def add(name: str, path: str, member: Type, sign: str, *inner: int) -> None:
-        shape = (sizeof(member) // 8 // math.prod(inner), *inner) if inner else ()
+        words = sizeof(member) // 8
+        shape = (words // math.prod(inner), *inner) if words > 1 else ()
         fields[name] = np.dtype((f"<{sign}8", shape)), offsetof(type_, path)
 
     add("sizes", "lru_zone_size", type_.member("lru_zone_size").type, "i", len(LISTS))
     with contextlib.suppress(LookupError):  # CONFIG_LRU_GEN
         lrugen = type_.member("lruvec").type.member("lrugen").type
-        for name, sign, inner in (
-            ("max_seq", "u", ()),
-            ("min_seq", "u", (1,)),
-            ("timestamps", "u", (1,)),
-            ("nr_pages", "i", (2, zones)),
-        ):
-            add(name, f"lruvec.lrugen.{name}", lrugen.member(name).type, sign, *inner)
+        for name in ("max_seq", "min_seq", "timestamps"):
+            add(name, f"lruvec.lrugen.{name}", lrugen.member(name).type, "u")
+        add("nr_pages", "lruvec.lrugen.nr_pages", lrugen.member("nr_pages").type, "i", 2, zones)
     return laid_out(fields)
 
 
-def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> Lruvecs:
+def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> NDArray[Any]:
     """
     Read the lruvecs of all memory cgroups.
 
+    :return: by cgroup and node, zeros where none was read: ``sizes`` by zone and list; with the
+        multi-gen LRU ``max_seq``, ``min_seq`` by type, ``timestamps`` in jiffies by generation, and
+        ``nr_pages`` by generation, type and zone.
     :raises LookupError: the kernel's layout is unknown.
     """
     try:
@@ -156,34 +156,38 @@ def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> Lruvecs:
         raise ValueError(f"{nodes:,} nodes cannot be: nr_node_ids is damaged")
     at = np.uint64(offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
     pointers, read = read_scattered(prog, memcgs.address + at, np.dtype(("<u8", (nodes,))), gaps)
-    pointers = np.where(read[:, None], pointers, 0).astype(np.uint64)
-    rows, known = read_scattered(prog, pointers[pointers != 0], _dtype(prog), gaps)
-
-    def whole(name: str, kind: Any) -> NDArray[Any]:
-        values = np.zeros((*pointers.shape, *rows.dtype[name].shape), kind)
-        values[pointers != 0] = np.where(
-            known.reshape(-1, *[1] * len(rows.dtype[name].shape)), rows[name], 0
-        )
-        return values
-
-    there = pointers != 0
+    there = (pointers != 0) & read[:, None]
+    rows, known = read_scattered(prog, pointers[there], _dtype(prog), gaps)
     there[there] = known
-    if "nr_pages" not in (rows.dtype.names or ()):
-        return Lruvecs(there, whole("sizes", np.int64), None, None, None, None)
-    return Lruvecs(
-        there,
-        whole("sizes", np.int64),
-        # "eventually consistent": negative for a moment
-        np.maximum(whole("nr_pages", np.int64), 0),
-        whole("max_seq", np.uint64),
-        whole("min_seq", np.uint64)[..., 0],
-        whole("timestamps", np.uint64)[..., 0],
-    )
+    names = rows.dtype.names or ()
+    lruvecs = np.zeros(pointers.shape, [(name, rows.dtype[name]) for name in names])
+    for name in names:
+        lruvecs[name][there] = rows[name][known]
+    if "nr_pages" in names:  # "eventually consistent": negative for a moment
+        lruvecs["nr_pages"] = np.maximum(lruvecs["nr_pages"], 0)
+    return lruvecs
 
 
-def list_rows(prog: Program, lruvecs: Lruvecs) -> list[LruList]:
+def pages_of_lists(lruvecs: NDArray[Any]) -> NDArray[np.int64]:
+    """Pages by (cgroup, node, zone, list)."""
+    pages: NDArray[np.int64] = lruvecs["sizes"].copy()
+    if "nr_pages" not in (lruvecs.dtype.names or ()):
+        return pages
+    held = lruvecs["nr_pages"]
+    count = held.shape[2]
+    newer = lruvecs["max_seq"][..., None] + np.uint64(count) - np.arange(count, dtype=np.uint64)
+    age = newer % np.uint64(count)
+    active = (age < MIN_NR_GENS)[..., None]
+    for type_ in (ANON, FILE):
+        of_type = held[:, :, :, type_, :]
+        pages[..., 2 * type_ + ACTIVE] += (of_type * active).sum(axis=2)
+        pages[..., 2 * type_] += (of_type * ~active).sum(axis=2)
+    return pages
+
+
+def list_rows(prog: Program, lruvecs: NDArray[Any]) -> list[LruList]:
     """A row for each list of each zone, beside what the zone counts."""
-    pages = lruvecs.lists
+    pages = pages_of_lists(lruvecs)
     rows = []
     for node, index, zone in for_each_zone(prog):
         for number, name in enumerate(LISTS):
@@ -206,35 +210,30 @@ def list_rows(prog: Program, lruvecs: Lruvecs) -> list[LruList]:
 
 
 def generation_rows(
-    prog: Program, memcgs: Memcgs, lruvecs: Lruvecs, gaps: Gaps
+    prog: Program, memcgs: Memcgs, lruvecs: NDArray[Any], gaps: Gaps
 ) -> list[LruGeneration]:
     """The generations of the cgroups with most pages in them, the oldest of each first."""
-    generations, max_seq, min_seq = lruvecs.generations, lruvecs.max_seq, lruvecs.min_seq
-    if generations is None or max_seq is None or min_seq is None or lruvecs.births is None:
+    if "nr_pages" not in (lruvecs.dtype.names or ()):
         return []
-    total = generations.sum(axis=(1, 2, 3, 4))
+    held = lruvecs["nr_pages"].sum(axis=4)
+    total = held.sum(axis=(1, 2, 3))
     largest = np.argsort(-total, kind="stable")[:MAX_CGROUPS]
     largest = largest[total[largest] > 0]
     paths = cgroup_paths(prog, memcgs.columns["cgroup"][largest], gaps)
     now, hertz = int(prog["jiffies_64"].value_()), jiffies_a_second(prog)
-    count = generations.shape[2]
+    count = held.shape[2]
     rows = []
-    for at, path, number in zip(largest.tolist(), paths.paths, paths.ids, strict=True):
-        for node in np.flatnonzero(generations[at].sum(axis=(1, 2, 3))).tolist():
-            last = int(max_seq[at, node])
-            first = max(int(min_seq[at, node].min()), last - count + 1)
+    for at, path in zip(largest.tolist(), paths, strict=True):
+        for node in np.flatnonzero(held[at].sum(axis=(1, 2))).tolist():
+            lruvec = lruvecs[at, node]
+            last = int(lruvec["max_seq"])
+            first = max(int(lruvec["min_seq"].min()), last - count + 1)
             for sequence in range(first, last + 1):
-                held = generations[at, node, sequence % count].sum(axis=1)
-                age = now - int(lruvecs.births[at, node, sequence % count])
-                rows.append(
-                    LruGeneration(
-                        *(path, number, node, sequence),
-                        age / hertz if hertz and age >= 0 else None,
-                        int(held[ANON]),
-                        int(held[FILE]),
-                        sequence > last - MIN_NR_GENS,
-                    )
-                )
+                anon, file = held[at, node, sequence % count].tolist()
+                age = now - int(lruvec["timestamps"][sequence % count])
+                seconds = age / hertz if hertz and age >= 0 else None
+                youngest = sequence > last - MIN_NR_GENS
+                rows.append(LruGeneration(*path, node, sequence, seconds, anon, file, youngest))
     return rows
 
 
@@ -253,6 +252,48 @@ def jiffies_a_second(prog: Program) -> int | None:
     return None
 
 
+def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
+    """A row for each node."""
+    rows = []
+    for pgdat in for_each_online_pgdat(prog):
+        # An int in 6.12, an atomic_t in 7.2.
+        failures = pgdat.kswapd_failures
+        highest = pgdat.kswapd_highest_zoneidx.value_()
+        zones = pgdat.node_zones
+        node = pgdat.node_id.value_()
+        rows.append(
+            ReclaimNode(
+                node,
+                enabled.get(node),
+                getattr(failures, "counter", failures).value_(),
+                pgdat.kswapd_order.value_(),
+                # MAX_NR_ZONES: kswapd sleeps, and was not asked.
+                zone_name(zones[highest]) if 0 <= highest < (zones.type_.length or 0) else "",
+                *(_refaults(pgdat, item) for item in REFAULTS.values()),
+            )
+        )
+    return rows
+
+
+def _refaults(pgdat: Object, item: str) -> int | None:
+    with contextlib.suppress(LookupError):
+        return node_page_state(pgdat, item)
+    return None
+
+
+def multi_gen_enabled(prog: Program, memcgs: Memcgs) -> dict[int, bool]:
+    """By node, whether the root's lruvec is of the multi-gen LRU (``lru_gen_change_state()``)."""
+    roots = memcgs.address[memcgs.depth == 0].tolist()
+    found: dict[int, bool] = {}
+    for address in roots[:1]:
+        root = Object(prog, "struct mem_cgroup", address=address)
+        for pgdat in for_each_online_pgdat(prog):
+            node = pgdat.node_id.value_()
+            with contextlib.suppress(FaultError, AttributeError):
+                found[node] = bool(root.nodeinfo[node].lruvec.lrugen.enabled.value_())
+    return found
+
+
 def lru_lists_from_memory(memory: Memory) -> Found:
     prog, memcgs, gaps = memory.prog, memcgs_once(memory), Gaps()
     lruvecs = read_lruvecs(prog, memcgs, gaps)
@@ -262,17 +303,13 @@ def lru_lists_from_memory(memory: Memory) -> Found:
     found.add(RECLAIM_NODES, node_rows(prog, multi_gen_enabled(prog, memcgs)))
     found.add(LRU_GENERATIONS, generation_rows(prog, memcgs, lruvecs, gaps))
     found.unreadable_bytes = gaps.bytes + memcgs.gaps.bytes
-    wrong = [row for row in rows if row.kernel_pages not in (None, row.pages)]
-    if wrong:
-        disagreement(
-            memory,
-            found,
-            "; ".join(
-                f"{row.list} of node {row.node} zone {row.zone}: {row.pages:,} pages are on lists, "
-                f"the zone counts {row.kernel_pages:,}"
-                for row in wrong[:5]
-            ),
+    if wrong := [row for row in rows if row.kernel_pages not in (None, row.pages)]:
+        words = (
+            f"{row.list} of node {row.node} zone {row.zone}: {row.pages:,} pages are on lists, "
+            f"the zone counts {row.kernel_pages:,}"
+            for row in wrong[:5]
         )
+        disagreement(memory, found, "; ".join(words))
     return found
 
 

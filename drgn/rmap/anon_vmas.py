@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Reverse maps of anonymous memory: the tables of ``struct anon_vma`` and of the VMAs in its interval
-tree, made of what ``anon_vma_trees`` has read.
+Reverse maps of anonymous memory: the tables of ``struct anon_vma``, of the VMAs in its interval
+tree and of who waits for its lock, made of what ``reverse_maps`` has read.
 
-Costs milliseconds beyond that.
+The lock of an anon_vma is that of its root, so that a family of forked processes shares one.
+
+Costs milliseconds beyond the reading.
 
 Cannot know: anonymous memory of processes that have none yet: an anon_vma is made by the first
 write fault.
@@ -13,16 +15,39 @@ import numpy as np
 from drgn import Program
 from numpy.typing import NDArray
 
-from mmscope.drgn.processes.processes import ProcessVmas, max_map_count
-from mmscope.drgn.reading.kernel_arrays import distinct
-from mmscope.drgn.rmap.anon_vma_trees import (
-    READER_SHIFT,
-    WRITER_LOCKED,
-    ReverseMaps,
-    lock_counts,
-    owner_of,
+from mmscope.drgn.processes.processes import (
+    PROCESS_VMAS,
+    ProcessVmas,
+    max_map_count,
+    note_missing,
+    process_maps,
 )
-from mmscope.drgn.rmap.interval_trees import powers_of_two
+from mmscope.drgn.reading.kernel_arrays import distinct
+from mmscope.drgn.rmap.ksm import KsmVisits, ksm_and_visits
+from mmscope.drgn.rmap.reverse_maps import (
+    ANON_VMA_CHECKS,
+    ReverseMaps,
+    check_sample,
+    note_reverse_maps,
+    powers_of_two,
+    reverse_maps,
+)
+from mmscope.drgn.rmap.rwsem_waiters import (
+    NO_LOCKS,
+    OWNER,
+    OWNER_IS,
+    STATES,
+    WANTS,
+    lock_counts,
+    lock_state,
+    taken_locks,
+)
+from mmscope.drgn.rmap.vma_splits import VMA_NEIGHBOURS, VMA_SPLITS, vma_splits
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -101,6 +126,50 @@ ANON_VMA_MAP = Table(
 )
 
 
+@table_row
+class AnonVmaLock:
+    """A lock of anon_vmas that is taken or waited for."""
+
+    root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
+    state: str = column(holds="words", help=STATES)
+    readers: int = column(help="readers that hold it")
+    owner_pid: int | None = column(high=MOST_PIDS, help=OWNER)
+    owner_comm: str | None = column(holds="comm", help="its name")
+    owner_is: str | None = column(holds="words", help=OWNER_IS)
+    waiters: int = column(help="tasks that are queued on it")
+    anon_vmas: int = column(help="anon_vmas that share it")
+    vmas: int = column(unit="VMAs", help="nodes of all their trees")
+    stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
+
+
+ANON_VMA_LOCKS = Table(
+    "anon_vma_locks",
+    "Locks of anon_vmas that are taken",
+    AnonVmaLock,
+    empty="No anon_vma's lock was taken at that moment.",
+)
+
+
+@table_row
+class AnonVmaWaiter:
+    """A task that is queued on the lock of an anon_vma."""
+
+    root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
+    position: int = column(key=True, help="in the queue, from 0")
+    pid: int = column(high=MOST_PIDS, help="task")
+    comm: str = column(holds="comm", help="its name")
+    wants: str | None = column(holds="words", help=WANTS)
+    stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+
+
+ANON_VMA_WAITERS = Table(
+    "anon_vma_waiters",
+    "Tasks queued on them",
+    AnonVmaWaiter,
+    empty="No task was queued on an anon_vma's lock at that moment.",
+)
+
+
 def anon_vma_rows(
     maps: ReverseMaps, ksm_items: NDArray[np.int64] | None = None, most: int = MAX_ROWS
 ) -> list[AnonVma]:
@@ -113,33 +182,25 @@ def anon_vma_rows(
     order = np.lexsort((-maps.depth, -(sizes if ksm_items is None else ksm_items), -sizes))
     deepest = np.argsort(-maps.depth, kind="stable")[: most // 10]
     chosen = distinct(np.concatenate([order[: most - len(deepest)], deepest]))
-    by_anon_vma, owner = maps.users, owner_of(maps)
     known = maps.parent >= 0
     children = np.bincount(maps.parent[known], minlength=len(sizes))
-    address, words = maps.anon_vmas.address, maps.anon_vmas.columns.get("lock")
+    words = maps.anon_vmas.columns.get("lock")
     locks = None if words is None else lock_counts(words)
     rows = []
     for index in chosen[np.argsort(-sizes[chosen], kind="stable")].tolist():
-        mms, counts = by_anon_vma.of(index)
-        pid, comm = owner(index)
-        chain = slice(maps.start[index], maps.start[index + 1])
-        first = int(maps.first[chain][0]) if sizes[index] else None
+        first, end = maps.range(index) if sizes[index] else (None, None)
         parent, root = int(maps.parent[index]), int(maps.root[index])
         rows.append(
             AnonVma(
-                anon_vma=hex(address[index]),
+                anon_vma=hex(maps.addresses[index]),
                 root=hex(maps.anon_vmas["root"][index]),
-                parent=hex(address[parent]) if parent not in (-1, index) else None,
+                parent=hex(maps.addresses[parent]) if parent not in (-1, index) else None,
                 depth=int(maps.depth[index]),
                 children=int(children[index]) - (parent == index),
-                vmas=int(sizes[index]),
                 active_vmas=int(maps.anon_vmas["active_vmas"][index]),
-                processes=int(np.count_nonzero(mms >= 0)),
-                pid=pid,
-                comm=comm,
-                vmas_of_pid=int(counts[-1]) if len(counts) else 0,
-                first_index=hex(first) if first is not None else None,
-                pages=int(maps.last[chain].max()) + 1 - first if first is not None else None,
+                **maps.cells(index),
+                first_index=None if first is None else hex(first),
+                pages=None if first is None or end is None else end - first,
                 ksm_items=None if ksm_items is None else int(ksm_items[index]),
                 lock=lock_state(int(locks[root])) if root >= 0 and locks is not None else None,
             )
@@ -147,24 +208,17 @@ def anon_vma_rows(
     return rows
 
 
-def lock_state(count: int) -> str:
-    """What ``rw_semaphore.count`` says (kernel/locking/rwsem.c)."""
-    if count & WRITER_LOCKED:
-        return "write"
-    if count >> READER_SHIFT > 0:
-        return "read"
-    return "changing hands" if count & 6 else "free"
-
-
 def fanout(maps: ReverseMaps, ksm_items: NDArray[np.int64] | None = None) -> list[AnonVmaFanout]:
     """All anon_vmas by the number of their VMAs, in powers of two."""
-    sizes = maps.tree_size
-    items = [
-        None if ksm_items is None else int(ksm_items[(low <= sizes) & (sizes <= high)].sum())
-        for low, high, *_ in powers_of_two(sizes)
-    ]
     return [
-        AnonVmaFanout(*row, of_ksm) for row, of_ksm in zip(powers_of_two(sizes), items, strict=True)
+        AnonVmaFanout(
+            low,
+            high,
+            int(np.count_nonzero(here)),
+            int(maps.tree_size[here].sum()),
+            None if ksm_items is None else int(ksm_items[here].sum()),
+        )
+        for low, high, here in powers_of_two(maps.tree_size)
     ]
 
 
@@ -179,71 +233,163 @@ def tree_map(
 
     :param ksm_index: page offsets of the KSM items on it.
     """
-    chain = slice(maps.start[index], maps.start[index + 1])
-    first, last = maps.first[chain], maps.last[chain]
+    nodes = maps.nodes(index)
+    first, last = maps.first[nodes], maps.last[nodes]
     if not len(first):
         return []
-    begin, end = int(first.min()), int(last.max()) + 1
+    begin, end = maps.range(index)
     width = -(-(end - begin) // bins)
     number = -(-(end - begin) // width)
-    writable = (maps.vmas["flags"][maps.chain_vma[chain]] & 2) != 0
+    writable = (maps.vmas["flags"][maps.chain_vma[nodes]] & 2) != 0
     edges = np.uint64(begin) + np.arange(number + 1, dtype=np.uint64) * np.uint64(width)
 
-    def overlapping(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-        begun = np.searchsorted(np.sort(first[chosen]), edges[1:], "left")
-        ended = np.searchsorted(np.sort(last[chosen]), edges[:-1], "left")
+    def overlapping(first: NDArray[np.uint64], last: NDArray[np.uint64]) -> NDArray[np.int64]:
+        begun = np.searchsorted(np.sort(first), edges[1:], "left")
+        ended = np.searchsorted(np.sort(last), edges[:-1], "left")
         return begun - ended
 
-    def inside(values: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return np.diff(np.searchsorted(np.sort(values), edges))
+    def inside(values: NDArray[np.uint64]) -> list[int]:
+        counts: list[int] = np.diff(np.searchsorted(np.sort(values), edges)).tolist()
+        return counts
 
-    everything = np.ones(len(first), np.bool_)
+    vmas = overlapping(first, last).tolist()
+    can_write = overlapping(first[writable], last[writable]).tolist()
+    items = [None] * number if ksm_index is None else inside(ksm_index)
+    anon_vma = hex(maps.addresses[index])
     return [
-        AnonVmaMap(
-            hex(maps.anon_vmas.address[index]),
-            hex(edges[at]),
-            min(width, end - int(edges[at])),
-            int(vmas),
-            int(can_write),
-            int(starts),
-            None if ksm_index is None else int(items),
-        )
-        for at, (vmas, can_write, starts, items) in enumerate(
-            zip(
-                overlapping(everything),
-                overlapping(writable),
-                inside(first),
-                inside(ksm_index) if ksm_index is not None else np.zeros(number, np.int64),
-                strict=True,
-            )
+        AnonVmaMap(anon_vma, hex(edge), min(width, end - edge), *counts)
+        for edge, *counts in zip(
+            edges[:-1].tolist(), vmas, can_write, inside(first), items, strict=True
         )
     ]
 
 
 def process_vmas(prog: Program, maps: ReverseMaps, most: int = 500) -> list[ProcessVmas]:
     """The processes with most VMAs, and the anon_vma that most of these are on."""
-    limit = max_map_count(prog)
-    by_anon_vma = maps.users
-    order = np.lexsort((by_anon_vma.vmas, by_anon_vma.mm))
-    of, who, count = (
-        values[order] for values in (by_anon_vma.tree, by_anon_vma.mm, by_anon_vma.vmas)
-    )
-    begin = np.searchsorted(who, np.arange(len(maps.tasks.mm) + 1))
+    limit, tasks = max_map_count(prog), maps.tasks
+    trees, mms, vmas = maps.users
+    order = np.lexsort((vmas, mms))
+    # The one with most of its VMAs is the last of each process.
+    ends = np.cumsum(np.bincount(mms + 1, minlength=len(tasks.mm) + 1))
     rows = []
-    for mm in np.argsort(-maps.tasks.map_count, kind="stable")[:most].tolist():
-        low, high = int(begin[mm]), int(begin[mm + 1])
+    for mm in np.argsort(-tasks.counts["map_count"], kind="stable")[:most].tolist():
+        mine = order[ends[mm] : ends[mm + 1]]
+        largest = int(mine[-1]) if len(mine) else None
         rows.append(
             ProcessVmas(
-                int(maps.tasks.pid[mm]),
-                maps.tasks.comm[mm],
-                int(maps.tasks.map_count[mm]),
+                int(tasks.pid[mm]),
+                tasks.comm[mm],
+                int(tasks.counts["map_count"][mm]),
                 limit,
-                high - low,
-                hex(maps.anon_vmas.address[of[high - 1]]) if low < high else None,
-                int(count[high - 1]) if low < high else None,
+                len(mine),
+                None if largest is None else hex(maps.addresses[trees[largest]]),
+                None if largest is None else int(vmas[largest]),
             )
         )
     return rows
+
+
+def anon_vma_locks(
+    prog: Program, maps: ReverseMaps
+) -> tuple[list[AnonVmaLock], list[AnonVmaWaiter], list[str]]:
+    """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
+    if "lock" not in maps.anon_vmas.columns:
+        return [], [], [NO_LOCKS]
+    number = len(maps.addresses)
+    own = np.flatnonzero(maps.root == np.arange(number))
+    rooted = maps.root >= 0
+    family = np.bincount(maps.root[rooted], minlength=number)
+    nodes = np.zeros(number, np.int64)
+    np.add.at(nodes, maps.root[rooted], maps.tree_size[rooted])
+    locks, queued, problems = taken_locks(
+        prog,
+        "struct anon_vma",
+        "rwsem",
+        maps.addresses[own],
+        maps.anon_vmas["lock"][own],
+        family[own],
+        nodes[own],
+    )
+    waiters = [AnonVmaWaiter(*cells) for cells in queued]
+    return [AnonVmaLock(*cells) for cells in locks], waiters, problems
+
+
+def _largest_map(maps: ReverseMaps, visits: KsmVisits | None) -> list[AnonVmaMap]:
+    """The page range of the anon_vma with most VMAs; of several, the first in anon_vmas."""
+    sizes = maps.tree_size
+    if not len(sizes):
+        return []
+    items = sizes if visits is None else visits.by_anon_vma(maps)
+    largest = int(np.lexsort((items, sizes))[-1])
+    if visits is None:
+        return tree_map(maps, largest)
+    return tree_map(maps, largest, visits.index[(visits.anon_vma == largest) & visits.placed])
+
+
+def anon_vmas_from_memory(memory: Memory) -> Found:
+    maps = reverse_maps(memory)
+    _, visits = ksm_and_visits(memory) or (None, None)
+    found = Found(unreadable_bytes=maps.unreadable_bytes)
+    note_reverse_maps(memory, found)
+    checks = maps.checks + check_sample(memory.prog, maps)
+    if checks:
+        words = f"{plural(len(checks), 'count')} of anon_vmas that do not fit together"
+        disagreement(memory, found, f"{words} (anon_vma_checks)")
+    items = visits.by_anon_vma(maps) if visits else None
+    rows = anon_vma_rows(maps, items)
+    if len(rows) < len(maps.anon_vmas):
+        found.unlisted.append(
+            f"{len(rows):,} of {len(maps.anon_vmas):,} anon_vmas are listed, those with most VMAs "
+            "first; anon_vma_fanout has them all"
+        )
+    found.add(ANON_VMA_FANOUT, fanout(maps, items))
+    found.add(ANON_VMA_MAP, _largest_map(maps, visits))
+    sums, kinds, not_compared = vma_splits(memory.prog, maps)
+    found.add(VMA_SPLITS, sums).add(VMA_NEIGHBOURS, kinds).add(ANON_VMAS, rows)
+    locks, queued, not_read = anon_vma_locks(memory.prog, maps)
+    for problem in not_compared + not_read:
+        disagreement(memory, found, problem)
+    found.add(ANON_VMA_LOCKS, locks).add(ANON_VMA_WAITERS, queued)
+    found.add(PROCESS_VMAS, process_vmas(memory.prog, maps))
+    return found.add(ANON_VMA_CHECKS, checks)
+
+
+def anon_vmas_from_files(files: Files) -> Found:
+    rows, missing, _ = process_maps(files)
+    if not rows and not missing:
+        raise Absent(f"{files.root}: proc has no maps of processes; anon_vmas are in memory only")
+    found = Found(remarks=["anon_vmas are in the kernel's memory only; VMAs are counted from maps"])
+    note_missing(found, missing)
+    return found.add(PROCESS_VMAS, rows[:500])
+
+
+ANON_VMAS_SECTION = Section(
+    name="anon_vmas",
+    title="Reverse maps",
+    tables=(
+        ANON_VMA_FANOUT,
+        ANON_VMA_MAP,
+        VMA_SPLITS,
+        VMA_NEIGHBOURS,
+        ANON_VMAS,
+        ANON_VMA_LOCKS,
+        ANON_VMA_WAITERS,
+        PROCESS_VMAS,
+        ANON_VMA_CHECKS,
+    ),
+    intro="""
+Anonymous pages are found through their `anon_vma`: a tree of the VMAs that may map them, with a
+lock for all that were forked from one ([kernel documentation: process
+addresses](https://docs.kernel.org/mm/process_addrs.html)). Every VMA that `mprotect` or
+`madvise` splits off stays on the same one. What a walk then costs is in the section on the cost
+of reverse map walks.
+""",
+    command=Command("anon_vmas by their VMAs", top=TOP, picks="anon_vma"),
+    from_memory=anon_vmas_from_memory,
+    from_files=anon_vmas_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.MAPS, prices.STATUS, prices.SETTINGS),
+)
 
 
 if __name__ == "__main__":

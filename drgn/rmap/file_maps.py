@@ -1,9 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Reverse maps of files: the tables of ``struct address_space`` and of the VMAs in its interval tree
-``i_mmap``, made of what ``file_trees`` has read, or of text.
+Reverse maps of files: ``address_space.i_mmap``, the interval tree of all VMAs that map a file.
 
-Paths are looked up for the files that are shown, a few ``struct dentry`` each.
+Every VMA with a ``vm_file`` hangs in the tree of ``vm_file->f_mapping`` by its ``vm_pgoff``
+(``__vma_link_file()``, mm/mmap.c or mm/vma.c): regular files, shared memory, memfd, hugetlbfs,
+device files. ``rmap_walk_file()`` (mm/rmap.c) takes ``i_mmap_rwsem`` to read and visits the VMAs
+that overlap a folio, on every kernel; mmap, munmap, mprotect that splits, fork and exit take it to
+write for each of their VMAs that maps the file.
+
+The VMAs were read in bulk out of their slab cache (see ``reverse_maps``). The tree shows which
+slots are free or stale: a VMA counts if it is linked, link by link in both directions, to the node
+that its file's ``i_mmap`` begins with. The counts are compared with ``i_mmap_writable``, which the
+kernel keeps. For a sample, the trees are descended and the VMAs of processes walked.
+
+Costs a read of the ``struct file``, ``address_space``, ``inode`` and ``super_block`` of each mapped
+file, and of a few ``struct dentry`` for the path of each that is shown.
+
+On a live kernel trees are rebalanced meanwhile. A VMA that then hangs nowhere is left out, and
+shows in the checks.
 
 Cannot know: which of the pages are mapped in page tables, and who maps a file that is on DAX by
 another name (its pages have no folio in a cache; memory failure walks its tree as well).
@@ -11,27 +25,103 @@ another name (its pages have no folio in a cache; memory failure walks its tree 
 The text that says the same is /proc/PID/maps: device, inode, offset and path of every VMA.
 """
 
-import re
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
-from drgn import Program
+from drgn import FaultError, Object, Program, ProgramFlags, offsetof
+from drgn.helpers.linux.mm import vma_find
 from numpy.typing import NDArray
 
+from mmscope.drgn.machine.file_tree import describe_files
+from mmscope.drgn.owners.slab_objects import Objects, tree_links
+from mmscope.drgn.processes.processes import (
+    FilesMapped,
+    Processes,
+    note_missing,
+    process_maps,
+)
 from mmscope.drgn.reading.dentry_paths import path_of
-from mmscope.drgn.reading.kernel_arrays import distinct
-from mmscope.drgn.rmap.anon_vma_trees import lock_counts
-from mmscope.drgn.rmap.anon_vmas import lock_state
-from mmscope.drgn.rmap.file_trees import FileMaps, owner_of, writable_vmas
-from mmscope.drgn.rmap.interval_trees import IntervalTrees, count_users, powers_of_two
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct, struct_dtype
+from mmscope.drgn.reading.kernel_names import device_numbers, name_at
+from mmscope.drgn.reading.linked_lists import find, follow_lists
+from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.rmap.reverse_maps import (
+    IntervalTrees,
+    check_sample,
+    impossible_ranges,
+    note_reverse_maps,
+    powers_of_two,
+    reverse_maps,
+    starts,
+)
+from mmscope.drgn.rmap.rwsem_waiters import (
+    NO_LOCKS,
+    OWNER,
+    OWNER_IS,
+    STATES,
+    WANTS,
+    lock_counts,
+    lock_state,
+    lock_word,
+    taken_locks,
+)
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 # Beyond these, a large machine's table would be all libraries; the fan-out has them all.
 MAX_ROWS = 500
+# Of VMAs whose file cannot be read, so many are looked up in their process.
+MAX_LOOKED_UP = 1000
+U63 = np.uint64(63)
+
+# include/linux/mm.h, fs.h
+VM_SHARED = 0x8
+VM_MAYWRITE = 0x20
 VM_MAYSHARE = 0x80
 S_DAX = 1 << 13
+
+MAPPING = {
+    "host": "host",
+    "tree": "i_mmap.rb_root.rb_node",
+    "writable": "i_mmap_writable.counter",
+    "nrpages": "nrpages",
+}
+INODE = {
+    "mapping": "i_mapping",
+    "ino": "i_ino",
+    "sb": "i_sb",
+    "links": "i_nlink",
+    "flags": "i_flags",
+}
+
+
+@table_row
+class FileMappingCheck:
+    """Something about mapped files that does not fit together."""
+
+    address_space: str | None = column(
+        holds="kernel", key=True, help="which; empty, if it is about several"
+    )
+    problem: str = column(holds="words", key=True, help="what does not fit")
+    expected: int | None = column(help="what the kernel keeps, or the other way of counting says")
+    found: int = column(help="what was found")
+
+
+FILE_MAPPING_CHECKS = Table(
+    "file_mapping_checks",
+    "What does not fit together",
+    FileMappingCheck,
+    empty="Trees, counters and a walked sample agree on every mapped file.",
+)
 
 
 @table_row
@@ -105,10 +195,268 @@ FILE_MAPPING_FANOUT = Table(
 )
 
 
+@table_row
+class FileMappingLock:
+    """An ``i_mmap_rwsem`` that is taken or waited for."""
+
+    address_space: str = column(holds="kernel", key=True, help="the one it is in")
+    state: str = column(holds="words", help=STATES)
+    readers: int = column(help="readers that hold it")
+    owner_pid: int | None = column(help=OWNER)
+    owner_comm: str | None = column(holds="comm", help="its name")
+    owner_is: str | None = column(holds="words", help=OWNER_IS)
+    waiters: int = column(help="tasks that are queued on it")
+    vmas: int = column(unit="VMAs", help="nodes of its tree")
+    stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
+
+
+FILE_MAPPING_LOCKS = Table(
+    "file_mapping_locks",
+    "Locks of mapped files that are taken",
+    FileMappingLock,
+    empty="No mapped file's i_mmap_rwsem was taken at that moment.",
+)
+
+
+@table_row
+class FileMappingWaiter:
+    """A task that is queued on an ``i_mmap_rwsem``."""
+
+    address_space: str = column(holds="kernel", key=True, help="the one it is in")
+    position: int = column(key=True, help="in the queue, from 0")
+    pid: int = column(high=MOST_PIDS, help="task")
+    comm: str = column(holds="comm", help="its name")
+    wants: str | None = column(holds="words", help=WANTS)
+    stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+
+
+FILE_MAPPING_WAITERS = Table(
+    "file_mapping_waiters",
+    "Tasks queued on them",
+    FileMappingWaiter,
+    empty="No task was queued on an i_mmap_rwsem at that moment.",
+)
+
+
+@dataclass(kw_only=True)
+class FileMaps(IntervalTrees):
+    """
+    All files that are mapped, ascending by the address of their ``struct address_space``; nodes are
+    VMAs.
+    """
+
+    ROOT: ClassVar = ("struct address_space", "i_mmap")
+    NODE: ClassVar = ("struct vm_area_struct", "shared.rb")
+    LINKED: ClassVar = ("vm_file", "a file")
+    CHECK: ClassVar[type] = FileMappingCheck
+
+    addresses: NDArray[np.uint64]
+    mappings: NDArray[Any]  # their members, see MAPPING
+    inodes: NDArray[Any]  # see INODE
+    inode_read: NDArray[np.bool_]
+    vmas: Objects  # in the order of the trees' nodes, not of their addresses
+    # By the address of their super block: device as /proc/PID/maps has it, name of the type, and
+    # base pages that ``nrpages`` and ``folio.index`` count as one.
+    file_systems: dict[int, tuple[str | None, str | None, int]]
+    checks: list[FileMappingCheck] = field(default_factory=list)
+    gaps: Gaps = field(default_factory=Gaps)
+
+    @cached_property
+    def by_huge_page(self) -> NDArray[np.bool_]:
+        """Mask of files whose page offsets and counts in the page cache are of huge pages."""
+        units = [unit for _, _, unit in map(self.file_system, range(len(self.addresses)))]
+        return np.array(units, np.int64) > 1
+
+    def file_system(self, at: int) -> tuple[str | None, str | None, int]:
+        """Device, type and unit of a file's pages, as :attr:`file_systems` has them."""
+        sb = int(self.inodes["sb"][at]) if self.inode_read[at] else 0
+        return self.file_systems.get(sb, (None, None, 1))
+
+    @property
+    def has_locks(self) -> bool:
+        """True if ``i_mmap_rwsem`` could be read."""
+        return "lock" in (self.mappings.dtype.names or ())
+
+    @property
+    def writable(self) -> NDArray[np.int64]:
+        """VMAs of each file that are shared and may be written to."""
+        both = np.uint64(VM_SHARED | VM_MAYWRITE)
+        may = self.vmas["flags"].astype(np.uint64) & both == both
+        return np.bincount(self.tree[may], minlength=len(self.addresses))
+
+
+def read_file_maps(prog: Program, slots: Objects, tasks: Processes) -> FileMaps:
+    """
+    Put together the trees of mapped files.
+
+    :param slots: of the cache of ``struct vm_area_struct``, as :func:`reverse_maps.wanted` has
+        them.
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    gaps = Gaps()
+    vmas = slots.only((slots["file"] >> U63 == 1) & (slots["mm"] != 0))
+    mapping_of = _mappings(prog, vmas, tasks, gaps)
+    mapping, members, tree, checks = _trees(prog, vmas, mapping_of)
+    # A VMA whose file could not be read is where its links say.
+    elsewhere = (tree >= 0) & (mapping_of != 0) & (mapping_of != np.append(mapping, 0)[tree])
+    first = vmas["pgoff"].astype(np.uint64)
+    odd = impossible_ranges(vmas, first)
+    for problem, which in (
+        ("VMAs in the tree of another file", elsewhere),
+        ("VMAs with a range that cannot be", odd & (tree >= 0)),
+    ):
+        if number := int(np.count_nonzero(which)):
+            checks.append(FileMappingCheck(None, problem, 0, number))
+    chosen = np.flatnonzero(~odd & (tree >= 0))
+    chosen = chosen[np.lexsort((first[chosen], tree[chosen]))]
+    used, first = vmas.only(chosen), first[chosen]
+    pages = (used["end"] - used["start"]) >> np.uint64(prog["PAGE_SHIFT"].value_())
+    inodes, inode_read = _inodes(prog, members["host"], gaps)
+    maps = FileMaps(
+        addresses=mapping,
+        mappings=members,
+        inodes=inodes,
+        inode_read=inode_read,
+        vmas=used,
+        vma_mm=find(tasks.mm, used["mm"]),
+        first=first,
+        last=first + pages - np.uint64(1),
+        start=starts(tree[chosen], len(mapping)),
+        tasks=tasks,
+        file_systems=_file_systems(prog, inodes[inode_read]),
+        checks=checks,
+        gaps=gaps,
+    )
+    # vma_is_shared_maywrite(). Below 0 stands for a file that may not be written to any more
+    # (mapping_deny_writable()).
+    expected, found = np.maximum(members["writable"].astype(np.int64), 0), maps.writable
+    problem = "VMAs that are shared and may be written to (i_mmap_writable)"
+    maps.checks += [
+        FileMappingCheck(hex(mapping[at]), problem, int(expected[at]), int(found[at]))
+        for at in np.flatnonzero(expected != found).tolist()
+    ]
+    return maps
+
+
+def mapped_file_trees(memory: Memory) -> FileMaps:
+    """The trees of mapped files, read once for all sections: no pass of their own."""
+    maps = reverse_maps(memory)
+    return memory.once(
+        "file_maps", lambda: read_file_maps(memory.prog, maps.slots["vma"], maps.tasks)
+    )
+
+
+def _trees(
+    prog: Program, vmas: Objects, mapping_of: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.int64], list[FileMappingCheck]]:
+    """
+    Find the trees. A VMA knows its file, and the file with which node its tree begins.
+
+    :param mapping_of: the file of each VMA.
+    :return: the files whose tree begins with a node that was found: ``struct address_space`` and
+        its members (see MAPPING); the file whose tree each VMA is linked into, -1 for none; and the
+        files whose tree was not found.
+    """
+    node = vmas.address + np.uint64(offsetof(prog.type("struct vm_area_struct"), "shared.rb"))
+    # A node without a parent is where a tree begins, or was when its slot was last in use. An odd
+    # address, which no node has, stands for that tree.
+    begins_tree = vmas["file_parent"] & ~np.uint64(3) == 0
+    top_node, mapping_of_top = node[begins_tree], mapping_of[begins_tree]
+    parent, left, right = (vmas[f"file_{link}"] for link in ("parent", "left", "right"))
+    links = tree_links(node, parent, left, right, top_node, top_node + np.uint64(1))
+    top = follow_lists(node, links, top_node + np.uint64(1)).head.astype(np.int64)
+
+    columns = dict(MAPPING)
+    if word := lock_word(prog):
+        columns["lock"] = f"i_mmap_rwsem.{word}"
+    # What an unused slot led to may be no mapping, nor be there.
+    mapping = distinct(mapping_of[mapping_of != 0])
+    dtype = struct_dtype(prog.type("struct address_space"), columns)
+    members, read = read_scattered(prog, mapping, dtype, Gaps())
+    mapping, members = mapping[read], members[read]
+    begins = find(node, members["tree"])
+    own_top = np.where(begins >= 0, np.append(top, -1)[begins], -1)
+    # If memory is no longer a mapping, its host's mapping is another one.
+    host, _ = _inodes(prog, members["host"], Gaps())
+    has_tree = (members["tree"] != 0) & (host["mapping"] == mapping)
+    if prog.flags & ProgramFlags.IS_LIVE:
+        _moved(own_top, mapping, has_tree, mapping_of_top, top)
+    # A tree whose top is another file's is damage.
+    sound = own_top >= 0
+    sound[sound] = mapping_of_top[own_top[sound]] == mapping[sound]
+    checks = [
+        FileMappingCheck(hex(address), "its tree begins with a VMA that was not found", None, 0)
+        for address in mapping[~sound & has_tree].tolist()
+    ]
+    tree_of_top = np.full(len(top_node) + 1, -1, np.int64)  # the last, for none
+    tree_of_top[own_top[sound]] = np.arange(np.count_nonzero(sound))
+    return mapping[sound], members[sound], tree_of_top[np.maximum(top, -1)], checks
+
+
+def _inodes(
+    prog: Program, addresses: NDArray[np.uint64], gaps: Gaps
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    return read_scattered(prog, addresses, struct_dtype(prog.type("struct inode"), INODE), gaps)
+
+
+def _mappings(prog: Program, vmas: Objects, tasks: Processes, gaps: Gaps) -> NDArray[np.uint64]:
+    """
+    ``vm_file->f_mapping`` of each VMA; 0 where that cannot be read.
+
+    It is missing (a gap) only where the process has this VMA: a slot that is not in use may lead to
+    memory that a dump does not have.
+    """
+    at = np.uint64(offsetof(prog.type("struct file"), "f_mapping"))
+    mapping, read = read_scattered(prog, vmas["file"] + at, np.dtype("<u8"), Gaps())
+    alive = np.flatnonzero(~read & (find(tasks.mm, vmas["mm"]) >= 0))
+    for index in alive[:MAX_LOOKED_UP].tolist():
+        mm = Object(prog, "struct mm_struct", address=int(vmas["mm"][index]))
+        with contextlib.suppress(*TORN):
+            vma = vma_find(mm.address_of_(), int(vmas["start"][index]))
+            gaps.bytes += 8 * (vma.value_() == int(vmas.address[index]))
+    return np.where(read, mapping, np.uint64(0))
+
+
+def _moved(
+    own_top: NDArray[np.int64],
+    mapping: NDArray[np.uint64],
+    has_tree: NDArray[np.bool_],
+    mapping_of_top: NDArray[np.uint64],
+    top: NDArray[np.int64],
+) -> None:
+    """
+    Of files whose tree begins with another VMA by now: that of their tops which has most below it.
+    """
+    below = np.bincount(top[top >= 0], minlength=len(mapping_of_top))
+    for at in np.flatnonzero((own_top < 0) & has_tree).tolist():
+        tops = np.flatnonzero(mapping_of_top == mapping[at])
+        if len(tops):
+            own_top[at] = tops[np.argmax(below[tops])]
+
+
+def _file_systems(
+    prog: Program, inodes: NDArray[Any]
+) -> dict[int, tuple[str | None, str | None, int]]:
+    """Read :attr:`FileMaps.file_systems`; what cannot be read is left out."""
+    found: dict[int, tuple[str | None, str | None, int]] = {}
+    # "mm/filemap: remove hugetlb special casing in filemap.c" (a08c7193e4f1, in v6.7): before, page
+    # offsets and nrpages of a hugetlbfs file are of huge pages; with it went this function.
+    huge = "hugetlb_basepage_index" in prog
+    page = prog["PAGE_SIZE"].value_()
+    for address in distinct(inodes["sb"]).tolist():
+        sb = Object(prog, "struct super_block", address=address)
+        with contextlib.suppress(FaultError):
+            device, name, pages = device_numbers(sb.s_dev.value_()), name_at(sb.s_type.name), 1
+            if huge and name == "hugetlbfs":
+                pages = max(sb.s_blocksize.value_() // page, 1)
+            found[address] = device, name, pages
+    return found
+
+
 def _chosen(trees: IntervalTrees, most: int) -> list[int]:
     """The trees with most VMAs, and those with most over one page among the rest."""
     largest = np.argsort(-trees.tree_size, kind="stable")
-    deepest = np.argsort(-trees.depths.most, kind="stable")[: most // 2]
+    deepest = np.argsort(-trees.depths[0], kind="stable")[: most // 2]
     chosen = distinct(np.concatenate([largest[: most - len(deepest)], deepest]))
     # On a live kernel the last VMA of a tree may go while it is read.
     chosen = chosen[trees.tree_size[chosen] > 0]
@@ -116,155 +464,207 @@ def _chosen(trees: IntervalTrees, most: int) -> list[int]:
     return order
 
 
+def _rows(
+    trees: IntervalTrees, more: Callable[[int], dict[str, Any]], most: int
+) -> list[FileMapping]:
+    """
+    The files with most VMAs, and those with most over one page among the rest.
+
+    :param more: the columns of a file that are not made of its tree.
+    """
+    visits_most, visits_mean = trees.depths
+    return [
+        FileMapping(
+            **trees.cells(at),
+            visits_most=int(visits_most[at]),
+            visits_mean=round(float(visits_mean[at]), 2),
+            **more(at),
+        )
+        for at in _chosen(trees, most)
+    ]
+
+
 def file_mapping_rows(prog: Program, maps: FileMaps, most: int = MAX_ROWS) -> list[FileMapping]:
     """The files with most VMAs, and those with most over one page among the rest."""
-    sizes, depths = maps.tree_size, maps.depths
-    by_file, owner = maps.users, owner_of(maps)
     shared = maps.vmas["flags"].astype(np.uint64) & np.uint64(VM_MAYSHARE) != 0
-    shared_vmas = np.bincount(maps.tree[shared], minlength=len(sizes))
-    writable = writable_vmas(maps)
-    rows = []
-    for index in _chosen(maps, most):
-        nodes = slice(maps.start[index], maps.start[index + 1])
-        mms, counts = by_file.of(index)
-        pid, comm = owner(index)
-        first = int(maps.first[nodes][0])
-        inode = maps.inode[index] if maps.inode_read[index] else None
-        file_system = maps.file_system(index)
-        lock = (
-            lock_counts(maps.of_mapping["lock"][index : index + 1])[0]
-            if "lock" in (maps.of_mapping.dtype.names or ())
-            else None
-        )
-        rows.append(
-            FileMapping(
-                address_space=hex(maps.mapping[index]),
-                device=file_system.device,
-                inode=str(inode["ino"]) if inode is not None else None,
-                filesystem=file_system.type,
-                file=path_of(prog, int(maps.vmas["file"][nodes][0])),
-                deleted=None if inode is None else not inode["links"],
-                dax=None if inode is None else bool(inode["flags"] & S_DAX),
-                vmas=int(sizes[index]),
-                processes=int(np.count_nonzero(mms >= 0)),
-                pid=pid,
-                comm=comm,
-                vmas_of_pid=int(counts[-1]),
-                shared_vmas=int(shared_vmas[index]),
-                writable_vmas=int(writable[index]),
-                first_index=hex(first),
-                pages=int(maps.last[nodes].max()) + 1 - first,
-                cached_pages=int(maps.of_mapping["nrpages"][index]) * file_system.pages,
-                visits_most=int(depths.most[index]),
-                visits_mean=round(float(depths.mean[index]), 2),
-                lock=None if lock is None else lock_state(int(lock)),
-            )
-        )
-    return rows
+    shared_vmas = np.bincount(maps.tree[shared], minlength=len(maps.addresses))
+    writable = maps.writable
+    locks = lock_counts(maps.mappings["lock"]) if maps.has_locks else None
+
+    def more(at: int) -> dict[str, Any]:
+        inode = maps.inodes[at] if maps.inode_read[at] else None
+        device, type_, unit = maps.file_system(at)
+        first, end = maps.range(at)
+        return {
+            "address_space": hex(maps.addresses[at]),
+            "device": device,
+            "inode": None if inode is None else str(inode["ino"]),
+            "filesystem": type_,
+            "file": path_of(prog, int(maps.vmas["file"][maps.start[at]])),
+            "deleted": None if inode is None else not inode["links"],
+            "dax": None if inode is None else bool(inode["flags"] & S_DAX),
+            "shared_vmas": int(shared_vmas[at]),
+            "writable_vmas": int(writable[at]),
+            "first_index": hex(first),
+            "pages": end - first,
+            "cached_pages": int(maps.mappings["nrpages"][at]) * unit,
+            "lock": None if locks is None else lock_state(int(locks[at])),
+        }
+
+    return _rows(maps, more, most)
 
 
-def file_fanout(maps: IntervalTrees) -> list[FileMappingFanout]:
+def file_fanout(trees: IntervalTrees) -> list[FileMappingFanout]:
     """All files by the number of their VMAs, in powers of two."""
     return [
-        FileMappingFanout(low, high, files, vmas)
-        for low, high, files, vmas in powers_of_two(maps.tree_size)
+        FileMappingFanout(low, high, int(np.count_nonzero(here)), int(trees.tree_size[here].sum()))
+        for low, high, here in powers_of_two(trees.tree_size)
         if low
     ]
 
 
-@dataclass
-class MappedFiles:
-    """Counts VMAs by file from the text of /proc/PID/maps, process by process."""
-
-    numbers: dict[tuple[str, str], int] = field(default_factory=dict)  # of (device, inode)
-    paths: list[str] = field(default_factory=list)
-    # Of each VMA: the file, its first and last byte there, the process, whether it is shared.
-    vmas: list[tuple[int, int, int, int, bool]] = field(default_factory=list)
-
-    def take(self, pid: int, text: str) -> None:
-        """
-        Count a process. The lines are of fs/proc/task_mmu.c, show_map_vma().
-
-        Lines of another form are not about a file.
-        """
-        for line in text.splitlines():
-            # 7f45cd1be000-7f45cd1c0000 rw-s 00000000 00:19 5      /tmp/gone (deleted)
-            match = MAPS_LINE.fullmatch(line)
-            if match is None or (match[5] == "00:00" and match[6] == "0"):
-                continue
-            begin, end, offset = (int(match[n], 16) for n in (1, 2, 4))
-            if not begin < end <= 1 << 57 or offset >> 63:
-                continue
-            key = match[5], match[6]
-            number = self.numbers.setdefault(key, len(self.numbers))
-            if number == len(self.paths):
-                self.paths.append(match[7] or "")
-            self.vmas.append((number, offset, offset + end - begin - 1, pid, match[3] == "s"))
+def file_mapping_locks(
+    prog: Program, maps: FileMaps
+) -> tuple[list[FileMappingLock], list[FileMappingWaiter], list[str]]:
+    """Locks that are taken or waited for, those with most waiters first; and what went wrong."""
+    if not maps.has_locks:
+        return [], [], [NO_LOCKS]
+    locks, queued, problems = taken_locks(
+        prog,
+        "struct address_space",
+        "i_mmap_rwsem",
+        maps.addresses,
+        maps.mappings["lock"],
+        maps.tree_size,
+    )
+    waiters = [FileMappingWaiter(*cells) for cells in queued]
+    return [FileMappingLock(*cells) for cells in locks], waiters, problems
 
 
-MAPS_LINE = re.compile(
-    r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [r-][w-][x-]([sp]) ([0-9a-f]{1,16}) "
-    r"([0-9a-f]{2,3}:[0-9a-f]{2,5}) ([0-9]{1,20})(?: +(.*))?"
+# Columns that /proc/PID/maps does not say.
+UNKNOWN_IN_TEXT = (
+    *("address_space", "filesystem", "deleted", "dax"),
+    *("writable_vmas", "cached_pages", "lock"),
 )
 
 
-@dataclass
-class _TextTrees(IntervalTrees):
-    first: NDArray[np.uint64]
-    last: NDArray[np.uint64]
-    start: NDArray[np.int64]
-
-
 def mapped_files(
-    found: MappedFiles,
+    found: FilesMapped,
     comms: Mapping[int, str | None],
     page_size: int | None,
     most: int = MAX_ROWS,
 ) -> tuple[list[FileMapping], list[FileMappingFanout]]:
     """The same rows from text, without trees, inodes and locks; and the fan-out."""
-    files = len(found.numbers)
-    vmas = sorted(found.vmas)
-    number, pid, shared = (np.array([vma[at] for vma in vmas], np.int64) for at in (0, 3, 4))
-    start = np.searchsorted(number, np.arange(files + 1))
-    first_byte, last_byte = (np.array([vma[at] for vma in vmas], np.uint64) for at in (1, 2))
-    trees = _TextTrees(first_byte, last_byte, start)
+    vmas = np.array([vma for _, of_file in found.values() for vma in sorted(of_file)], np.uint64)
+    first, last, pid, shared = vmas.reshape(-1, 4).T.copy()
     pids = distinct(pid)
-    by_file = count_users(trees, np.searchsorted(pids, pid), len(pids))
-    shared_vmas = np.bincount(number, shared.astype(np.float64), files).astype(np.int64)
-    sizes, depths = trees.tree_size, trees.depths
-    names = list(found.numbers)
-    rows = []
-    for index in _chosen(trees, most):
-        nodes = slice(start[index], start[index + 1])
-        who, counts = by_file.of(index)
-        owner = int(pids[who[-1]])
-        first, end = int(trees.first[nodes][0]), int(trees.last[nodes].max()) + 1
-        device, inode = names[index]
-        rows.append(
-            FileMapping(
-                address_space=None,
-                device=device,
-                inode=inode,
-                filesystem=None,
-                file=found.paths[index],
-                deleted=None,
-                dax=None,
-                vmas=int(sizes[index]),
-                processes=len(who),
-                pid=owner,
-                comm=comms.get(owner),
-                vmas_of_pid=int(counts[-1]),
-                shared_vmas=int(shared_vmas[index]),
-                writable_vmas=None,
-                first_index=hex(first // page_size) if page_size else None,
-                pages=(end - first) // page_size if page_size else None,
-                cached_pages=None,
-                visits_most=int(depths.most[index]),
-                visits_mean=round(float(depths.mean[index]), 2),
-                lock=None,
-            )
+    names = [comms.get(pid) for pid in pids.tolist()]
+    trees = IntervalTrees(
+        first=first,
+        last=last,
+        start=np.cumsum([0, *(len(of_file) for _, of_file in found.values())]),
+        vma_mm=np.searchsorted(pids, pid),
+        tasks=Processes(pids, pids.astype(np.int64), names),
+    )
+    files = list(found.items())
+    shared_vmas = np.bincount(trees.tree[shared != 0], minlength=len(files))
+
+    def more(at: int) -> dict[str, Any]:
+        (device, inode), (path, _) = files[at]
+        first, end = trees.range(at)
+        columns = dict.fromkeys(UNKNOWN_IN_TEXT)
+        return columns | {
+            "device": device,
+            "inode": inode,
+            "file": path,
+            "shared_vmas": int(shared_vmas[at]),
+            "first_index": hex(first // page_size) if page_size else None,
+            "pages": (end - first) // page_size if page_size else None,
+        }
+
+    return _rows(trees, more, most), file_fanout(trees)
+
+
+def file_maps_from_memory(memory: Memory) -> Found:
+    maps = mapped_file_trees(memory)
+    found = Found(unreadable_bytes=maps.gaps.bytes + reverse_maps(memory).unreadable_bytes)
+    note_reverse_maps(memory, found)
+    if maps.gaps.bytes:
+        words = f"{maps.gaps.bytes:,} bytes of files, mappings and inodes could not be read"
+        disagreement(memory, found, words)
+    checks = maps.checks + check_sample(memory.prog, maps)
+    if checks:
+        words = f"{plural(len(checks), 'count')} of mapped files that do not fit together"
+        disagreement(memory, found, f"{words} (file_mapping_checks)")
+    rows = file_mapping_rows(memory.prog, maps)
+    _note_unlisted(found, rows, len(maps.addresses))
+    found.add(FILE_MAPPING_FANOUT, file_fanout(maps)).add(FILE_MAPPINGS, rows)
+    locks, queued, problems = file_mapping_locks(memory.prog, maps)
+    for problem in problems:
+        disagreement(memory, found, problem)
+    found.add(FILE_MAPPING_LOCKS, locks).add(FILE_MAPPING_WAITERS, queued)
+    return found.add(FILE_MAPPING_CHECKS, checks)
+
+
+def file_maps_from_files(files: Files) -> Found:
+    processes, missing, mapped = process_maps(files)
+    if not processes and not missing:
+        raise Absent(f"{files.root}: proc has no maps of processes")
+    page_size = None
+    with contextlib.suppress(Absent):
+        page_size = describe_files(files).page_size
+    comms = {row.pid: row.comm for row in processes}
+    rows, classes = mapped_files(mapped, comms, page_size)
+    found = Found(remarks=["counted from maps, by device and inode"])
+    note_missing(found, missing)
+    _note_unlisted(found, rows, len(mapped))
+    found.add(FILE_MAPPING_FANOUT, classes)
+    return found.add(FILE_MAPPINGS, rows)
+
+
+def _note_unlisted(found: Found, rows: list[FileMapping], files: int) -> None:
+    if len(rows) < files:
+        found.unlisted.append(
+            f"{len(rows):,} of {files:,} mapped files are listed, those with most VMAs and those "
+            "with most over one page; file_mapping_fanout has them all"
         )
-    return rows, file_fanout(trees)
+
+
+FILE_MAPS_SECTION = Section(
+    name="file_maps",
+    title="File reverse maps",
+    since="0.2.0",
+    tables=(
+        FILE_MAPPING_FANOUT,
+        FILE_MAPPINGS,
+        FILE_MAPPING_LOCKS,
+        FILE_MAPPING_WAITERS,
+        FILE_MAPPING_CHECKS,
+    ),
+    intro="""
+Pages of files, of shared memory and of hugetlbfs are found through their file's
+`address_space`: `i_mmap` is the tree of all VMAs that map the file, in all processes, under one
+lock, `i_mmap_rwsem` ([kernel documentation: process
+addresses](https://docs.kernel.org/mm/process_addrs.html)). A walk takes the lock to read and
+visits the VMAs that lie over the page, on every kernel; `mmap`, `munmap`, `fork` and the end of
+a process take it to write, once for each VMA that maps the file. So a page that very many VMAs
+map is slow to reclaim, to write back and to migrate, and the lock of a file that very many
+processes map is contended. What walks of cached pages cost is in the section on the cost of
+reverse map walks.
+""",
+    command=Command("mapped files by their VMAs", top=TOP, picks="address_space"),
+    from_memory=file_maps_from_memory,
+    from_files=file_maps_from_files,
+    deadline=PASS_SECONDS,
+    reads=(
+        prices.MAPS,
+        prices.STATUS,
+        prices.SETTINGS,
+        prices.ZONEINFO,
+        prices.MEMINFO,
+        prices.NAMES,
+    ),
+)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-KSM: the stable trees, with the pages that are shared and who maps them.
+KSM: the stable trees, with the pages that are shared, who maps them, and what a walk of their
+mappings visits.
 
 A ``struct ksm_stable_node`` is a KSM page, or a chain of pages with one content: where more than
 ``max_page_sharing`` mappings are alike, KSM makes duplicates of the page, which hang on a chain. A
@@ -12,8 +13,29 @@ kernel would find them: a node in a tree, on a chain that is in a tree, or on ``
 item on the list of such a node. What the kernel counts itself (``pages_shared``, ``pages_sharing``,
 …) stands beside what was counted here.
 
+``rmap_walk_ksm()`` takes the lock of each mapping's anon_vma in turn, and lets it go again. Up to
+v7.2 it visits every node of that tree (its range is 0 to ULONG_MAX), for each mapping; v7.3 ("KSM:
+Optimizations for rmap_walk_ksm") keeps the page offset in ``ksm_rmap_item`` and visits those that
+overlap it. Both numbers are given, whichever this kernel does. A second pass over all mappings
+looks for processes that were forked since KSM merged them. How far a walk goes, its caller says
+(5.10, 6.1, 6.12, 7.2 and 7.3 alike):
+
+- ``try_to_migrate()`` and ``try_to_unmap()`` have a ``.done`` (``folio_not_mapped()``), and
+  ``folio_referenced()`` ends when it has met as many mappings as the page has: one pass, less what
+  lies behind the last mapping in its tree; two if forked processes map the page as well.
+- ``remove_migration_ptes()``, page_idle and DAMON's mkold have neither: always both passes.
+
+So a migration is an unmapping of one pass and a mapping of two; the page is locked for all three.
+
+Visits are counted exactly, by bisection in sorted page offsets, not one by one. Times are
+estimates: visits times what a visit costs, which depends on caches and the CPU. See
+:class:`NodeCost`; measure it with a kretprobe on ``rmap_walk_ksm``, by the passes of who calls it.
+
 Cannot know: mappings that came by fork since ksmd last passed. They have no item of their own; the
-page's mapcount has them.
+page's mapcount has them. Up to v7.2, the page offset of an item whose VMA is gone. Walks that end
+early for another reason (a VMA that is locked in memory, a lock that reclaim does not wait for);
+and that a walker is scheduled away while it holds the lock (there is a ``cond_resched()`` at every
+node).
 
 The text that says the same of the totals is /sys/kernel/mm/ksm.
 """
@@ -26,27 +48,39 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, Type, offsetof, sizeof
+from drgn import FaultError, Program, Type, offsetof, sizeof
 from numpy.typing import NDArray
 
-from mmscope.drgn.owners.slab_objects import Objects, SlabObjects, Wanted, tree_links
-from mmscope.drgn.reading.kernel_arrays import struct_dtype
+from mmscope.drgn.owners.slab_objects import Objects, tree_links
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.linked_lists import find, follow_lists
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
+from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.rmap.reverse_maps import (
+    KSM_ITEM,
+    KSM_NODE,
+    NO_KSM,
+    ReverseMaps,
+    ksm_type,
+    note_reverse_maps,
+    reverse_maps,
+)
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 STABLE_FLAG = 0x200  # of rmap_item.address: on the list of a stable node
 CHAIN = -1024  # rmap_hlist_len of a chain (STABLE_NODE_CHAIN)
 MAX_CHAINS = 500
+MAX_KSM_PAGES = 5000
+MAX_COUNT = 1 << 44  # of pages; physical addresses have at most 52 bits
 # Where a node hangs.
 TREE, DUP, MIGRATE = 0, 1, 2
 PLACES = ("tree", "chain", "migrate_nodes")
-
-# The names since "ksm: add the ksm prefix to the names of the ksm private structures"
-# (21fbd59136e0, in v6.1), and before.
-NODE_TYPES = ("struct ksm_stable_node", "struct stable_node")
-ITEM_TYPES = ("struct ksm_rmap_item", "struct rmap_item")
+# Passes over a KSM page's mappings of a walk that nothing ends before.
+PASSES = 2
 
 
 @table_row
@@ -110,7 +144,106 @@ class KsmProcess:
 KSM_PROCESSES = Table("ksm_processes", "What KSM does for processes", KsmProcess, lasting=("comm",))
 
 
-@dataclass
+@table_row
+class KsmPage:
+    """A KSM page and what it costs to find its mappings."""
+
+    pfn: int = column(key=True, help="page frame")
+    place: str = column(
+        holds="words", help="where its stable node hangs: tree, chain or migrate_nodes"
+    )
+    chain: str | None = column(holds="kernel", help="the chain of pages with this content")
+    nid: int = column(help="NUMA node of its stable tree")
+    mappings: int = column(help="mappings that KSM has merged into it")
+    mapcount: int | None = column(help="mappings of the page, those of forked processes included")
+    anon_vmas: int = column(help="anon_vmas through which they are found")
+    processes: int = column(help="processes that were merged into it")
+    visits_per_pass: int = column(help="tree nodes of one pass over the whole range (up to v7.2)")
+    visits_indexed: int = column(help="tree nodes of one pass with the page offset (v7.3)")
+    unplaced: int = column(help="mappings whose VMA is gone: not in visits_indexed")
+    hold_ms: float = column(
+        unit="ms", help="estimate: longest time that the lock is held at a stretch, on this kernel"
+    )
+    passes: int | None = column(
+        since="0.2.0",
+        help="passes of a walk that ends when nothing maps the page any more (reclaim, the "
+        "unmapping of a migration): 2 if it has more mappings than KSM knows, as forked processes "
+        "make; unknown if mapcount is",
+    )
+    pass_ms: float = column(since="0.2.0", unit="ms", help="estimate: one pass on this kernel")
+    walk_ms: float = column(
+        unit="ms",
+        help="estimate: a walk that nothing ends before, two passes, on this kernel: the mapping "
+        "again of a migration, page_idle",
+    )
+    walk_ms_low: float = column(unit="ms", help="the same, with the low end of the cost of a visit")
+    walk_ms_high: float = column(unit="ms", help="the same, with the high end")
+    walk_ms_indexed: float = column(unit="ms", help="estimate: the same with the page offset")
+    stable_node: str | None = column(
+        since="0.3.0",
+        default=None,
+        holds="kernel",
+        help="address of its stable node, the same after a migration",
+    )
+    anon_vma: str | None = column(
+        since="0.3.0",
+        default=None,
+        holds="kernel",
+        help="of the anon_vmas, the one with most VMAs",
+    )
+
+
+KSM_PAGES = Table(
+    "ksm_pages", "KSM pages by what a walk of their mappings visits", KsmPage, measure="mappings"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """
+    What a visit costs, in ns: of a node that the walk passes by, and of a VMA that may map the page
+    (``rmap_one()``: down its page table, and an entry is changed).
+
+    The first is what the project's own measurement gave for 20,000 VMAs (10.24 million visits in
+    0.616 s: 60 ns; under emulation, so that caches played no part; on a machine 30 to 75), and as
+    its range a third of that, for a tree that is in a CPU's cache, up to five times, for two misses
+    to memory a node. The second is measured on a machine, by the writeback of a file's page that
+    20,000 to 60,000 VMAs map (0.4 to 0.85 µs; both by bench_visits.c); as its range a third,
+    for entries that are only looked at, up to ten times, where other CPUs must flush their TLBs.
+    """
+
+    low: float = 20.0
+    ns: float = 60.0
+    high: float = 300.0
+    measured: bool = False
+    one_low: float = 170.0
+    one: float = 500.0
+    one_high: float = 5000.0
+
+    def ms(self, visits: int, mapped: int) -> float:
+        """Estimate for so many visits, of which so many are of VMAs that may map the page."""
+        return self.range_ms(visits, mapped)[1]
+
+    def range_ms(self, visits: int, mapped: int) -> tuple[float, float, float]:
+        """The low end of it, what to take, and the high end."""
+        passed_by = max(visits - mapped, 0)
+        low, taken, high = (
+            (passed_by * node + mapped * one) / 1e6
+            for node, one in (
+                (self.low, self.one_low),
+                (self.ns, self.one),
+                (self.high, self.one_high),
+            )
+        )
+        return low, taken, high
+
+
+def node_cost(given: float | None = None) -> NodeCost:
+    """The cost of a visit: so many ns, as measured on this machine, or the default."""
+    return NodeCost() if given is None else NodeCost(given / 2, given, given * 2, True)
+
+
+@dataclass(kw_only=True)
 class Ksm:
     """The KSM pages (``node_``) and their mappings (``item_``), the latter sorted by node."""
 
@@ -129,58 +262,52 @@ class Ksm:
     item_bytes: int
     problems: list[str] = field(default_factory=list)
 
+    def by_node(self, values: NDArray[np.int64], how: np.ufunc = np.add) -> NDArray[np.int64]:
+        """Sums of the items' values by node, or their maxima; 0 of those that have none."""
+        result = np.zeros(len(self.node), np.int64)
+        how.at(result, self.item_node, values)
+        return result
+
+    def different(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Count the different values of each node's items."""
+        _, dense = np.unique(values, return_inverse=True)
+        pairs = distinct(self.item_node * (len(values) + 1) + dense)
+        return np.bincount(pairs // (len(values) + 1), minlength=len(self.node))
+
     @cached_property
     def mappings(self) -> NDArray[np.int64]:
         """Items of each node."""
         return np.bincount(self.item_node, minlength=len(self.node))
 
 
-def _type(prog: Program, names: Iterable[str]) -> str:
-    for name in names:
-        try:
-            prog.type(name)
-        except LookupError:
-            continue
-        return name
-    raise LookupError("the kernel has no KSM (CONFIG_KSM)")
+@dataclass(kw_only=True)
+class KsmVisits:
+    """Nodes of trees that a walk of each KSM page visits; arrays by its index in ``Ksm.node``."""
 
+    anon_vma: NDArray[np.int64]  # of each item, -1 where it has none
+    index: NDArray[np.uint64]  # page offset of each item
+    placed: NDArray[np.bool_]  # items whose page offset is known
+    whole: NDArray[np.int64]  # of a pass over the whole range
+    indexed: NDArray[np.int64]  # of a pass with the page offset
+    descents: NDArray[np.int64]  # nodes passed on the way down, for the indexed walk
+    hold_whole: NDArray[np.int64]
+    hold_indexed: NDArray[np.int64]
+    largest: NDArray[np.int64]  # anon_vma with most nodes
+    uses_index: bool
 
-def wanted(prog: Program) -> dict[str, Wanted]:
-    """
-    What to read out of slab caches for :func:`ksm`.
+    @property
+    def here(self) -> NDArray[np.int64]:
+        """Visits of a pass on this kernel."""
+        return self.indexed + self.descents if self.uses_index else self.whole
 
-    :raises LookupError: the kernel has no KSM.
-    """
-    node, item = _type(prog, NODE_TYPES), _type(prog, ITEM_TYPES)
-    nodes: dict[str, str | tuple[str, ...]] = {
-        "parent": "node.__rb_parent_color",
-        "left": "node.rb_left",
-        "right": "node.rb_right",
-        "head": "head",
-        "dup_next": "hlist_dup.next",
-        "dup_pprev": "hlist_dup.pprev",
-        "list_next": "list.next",
-        "first": "hlist.first",
-        "kpfn": "kpfn",
-        "length": "rmap_hlist_len",
-    }
-    if prog.type(node).has_member("nid"):
-        nodes["nid"] = "nid"
-    items: dict[str, str | tuple[str, ...]] = {
-        "anon_vma": "anon_vma",
-        "mm": "mm",
-        "address": "address",
-        "head": "head",
-        "next": "hlist.next",
-        "pprev": "hlist.pprev",
-    }
-    # The optimised walk of v7.3 ("KSM: Optimizations for rmap_walk_ksm") needs it.
-    if prog.type(item).has_member("linear_page_index"):
-        items["index"] = "linear_page_index"
-    return {
-        "stable_node": Wanted("stable_node_cache", node, nodes),
-        "rmap_item": Wanted("rmap_item_cache", item, items),
-    }
+    @property
+    def hold(self) -> NDArray[np.int64]:
+        """The most of these at a stretch under a lock."""
+        return self.hold_indexed if self.uses_index else self.hold_whole
+
+    def by_anon_vma(self, maps: ReverseMaps) -> NDArray[np.int64]:
+        """Mappings of KSM that are found through each anon_vma."""
+        return np.bincount(self.anon_vma[self.anon_vma >= 0], minlength=len(maps.addresses))
 
 
 def hlist_links(
@@ -205,80 +332,68 @@ def hlist_links(
     return np.where(back, pprev, np.uint64(0))
 
 
-def _stable_roots(prog: Program) -> list[Object]:
+def _in_trees(prog: Program, nodes: Objects, node_type: Type) -> NDArray[Any]:
+    """The stable tree that each stable_node is linked into, -1 for none."""
     if "contig_page_data" in prog:  # built without CONFIG_NUMA
         # root_stable_tree never points elsewhere: the compiler has left it out.
-        return list(prog["one_stable_tree"])
-    roots = prog["root_stable_tree"]
-    return [roots[nid] for nid in range(prog["ksm_nr_node_ids"].value_())]
-
-
-def _in_trees(prog: Program, nodes: Objects, node_type: Type) -> NDArray[Any]:
-    """Which stable tree each stable_node is linked into, -1 for none."""
-    trees = [(root.address_of_().value_(), root.rb_node.value_()) for root in _stable_roots(prog)]
+        roots = list(prog["one_stable_tree"])
+    else:
+        number = prog["ksm_nr_node_ids"].value_()
+        roots = [prog["root_stable_tree"][nid] for nid in range(number)]
+    trees = [(root.address_of_().value_(), root.rb_node.value_()) for root in roots]
     trees = [(address, node) for address, node in trees if node]
     root = np.array([address for address, _ in trees], np.uint64)
+    top = np.array([node for _, node in trees], np.uint64)
     rb = nodes.address + np.uint64(offsetof(node_type, "node"))
-    links = tree_links(
-        rb, nodes["parent"], nodes["left"], nodes["right"],
-        np.array([node for _, node in trees], np.uint64), root,
-    )  # fmt: skip
+    links = tree_links(rb, nodes["parent"], nodes["left"], nodes["right"], top, root)
     return follow_lists(rb, links, np.sort(root)).head
 
 
-def _chains_of(dups: Objects, chains: Objects, node_type: Type) -> NDArray[Any]:
-    """Which chain each duplicate is on, -1 for none."""
-    hlist = np.uint64(offsetof(node_type, "hlist"))
-    dup_entry = dups.address + np.uint64(offsetof(node_type, "hlist_dup"))
-    return follow_lists(
-        dup_entry,
-        hlist_links(
-            dup_entry,
-            dups["dup_pprev"],
-            dups["dup_next"],
-            chains.address + hlist,
-            chains["first"],
-        ),
-        chains.address + hlist,
-    ).head
+def _on_hlists(
+    entry: NDArray[np.uint64],
+    pprev: NDArray[np.uint64],
+    after: NDArray[np.uint64],
+    heads: Objects,
+    node_type: Type,
+) -> NDArray[np.int64]:
+    """The ``hlist`` of the stable_nodes *heads* that each entry is on, -1 for none."""
+    head = heads.address + np.uint64(offsetof(node_type, "hlist"))
+    links = hlist_links(entry, pprev, after, head, heads["first"])
+    return follow_lists(entry, links, head).head.astype(np.int64)
 
 
 def _migrating(nodes: Objects, migrate: int, node_type: Type) -> NDArray[np.bool_]:
     """
-    Which stable_nodes wait for another tree.
+    Mask of the stable_nodes that wait for another tree.
 
     :param migrate: address of the list of such.
     """
-    waits = nodes["head"] == np.uint64(migrate)
+    waits: NDArray[np.bool_] = nodes["head"] == np.uint64(migrate)
     waiting = nodes.only(waits)
-    list_at = np.uint64(offsetof(node_type, "list"))
-    on_list = follow_lists(
-        waiting.address + list_at, waiting["list_next"], np.array([migrate], np.uint64)
-    ).head
-    migrating = np.zeros(len(nodes), np.bool_)
-    migrating[waits] = on_list >= 0
-    return migrating
+    entry = waiting.address + np.uint64(offsetof(node_type, "list"))
+    on_list = follow_lists(entry, waiting["list_next"], np.array([migrate], np.uint64)).head
+    waits[waits] = on_list >= 0
+    return waits
 
 
-def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
-    """Put together what was read from the slab caches."""
-    nodes, items = read.objects["stable_node"], read.objects["rmap_item"]
-    node_type, item_type = prog.type(_type(prog, NODE_TYPES)), prog.type(_type(prog, ITEM_TYPES))
+def read_ksm(prog: Program, nodes: Objects, items: Objects) -> Ksm:
+    """Put together the slots of stable_nodes and rmap_items."""
+    node_type, item_type = prog.type(ksm_type(prog, KSM_NODE)), prog.type(ksm_type(prog, KSM_ITEM))
     problems = []
 
     # In a tree: the pages and chains themselves.
     tree = _in_trees(prog, nodes, node_type)
     is_chain = (tree >= 0) & (nodes["length"] == CHAIN)
     in_tree = (tree >= 0) & ~is_chain
+    chains = nodes.only(is_chain)
 
     # On a chain. A duplicate says so in `head`, which no tree's node can have.
     migrate = prog["migrate_nodes"].address_of_().value_()
     dup = nodes["head"] == np.uint64(migrate + 8)  # STABLE_NODE_DUP_HEAD
     dups = nodes.only(dup)
-    hlist = np.uint64(offsetof(node_type, "hlist"))
-    chains = nodes.only(is_chain)
+    entry = dups.address + np.uint64(offsetof(node_type, "hlist_dup"))
     node_chain = np.full(len(nodes), -1, np.int64)
-    node_chain[dup] = _chains_of(dups, chains, node_type)
+    node_chain[dup] = _on_hlists(entry, dups["dup_pprev"], dups["dup_next"], chains, node_type)
 
     migrating = _migrating(nodes, migrate, node_type)
     found = in_tree | (node_chain >= 0) | migrating
@@ -288,20 +403,17 @@ def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
     # Mappings: on the list of one of these.
     stable = items.only((items["address"] & np.uint64(STABLE_FLAG)) != 0)
     entry = stable.address + np.uint64(offsetof(item_type, "hlist"))
-    item_node = follow_lists(
-        entry,
-        hlist_links(entry, stable["pprev"], stable["next"], pages.address + hlist, pages["first"]),
-        pages.address + hlist,
-    ).head.astype(np.int64)
-    right = (item_node >= 0) & (find(pages.address, stable["head"]) == item_node)
-    if odd := int(np.count_nonzero((item_node >= 0) & ~right)):
-        problems.append(f"{odd:,} KSM items are on the list of another page than theirs")
-    stable, item_node = stable.only(item_node >= 0), item_node[item_node >= 0]
+    item_node = _on_hlists(entry, stable["pprev"], stable["next"], pages, node_type)
+    here = item_node >= 0
+    odd = here & (find(pages.address, stable["head"]) != item_node)
+    if number := int(np.count_nonzero(odd)):
+        problems.append(f"{number:,} KSM items are on the list of another page than theirs")
+    stable, item_node = stable.only(here), item_node[here]
     order = np.argsort(item_node, kind="stable")
     mask = ~np.uint64((1 << prog["PAGE_SHIFT"].value_()) - 1)
-    nid = (
-        nodes["nid"].astype(np.int64) if "nid" in nodes.columns else np.zeros(len(nodes), np.int64)
-    )
+    nid = np.zeros(len(nodes), np.int64)
+    if "nid" in nodes.columns:
+        nid = nodes["nid"].astype(np.int64)
     return Ksm(
         node=pages.address,
         node_kpfn=pages["kpfn"].astype(np.int64),
@@ -318,6 +430,80 @@ def read_ksm(prog: Program, read: SlabObjects) -> Ksm:
         item_bytes=sizeof(item_type),
         problems=problems,
     )
+
+
+def ksm_and_visits(memory: Memory) -> tuple[Ksm, KsmVisits] | None:
+    """KSM's pages and what walks of them visit; None if the kernel has no KSM."""
+
+    def read() -> tuple[Ksm, KsmVisits] | None:
+        maps = reverse_maps(memory)
+        if "rmap_item" not in maps.slots:
+            return None
+        # Once put together, the slots are of no more use.
+        nodes, items = (maps.slots.pop(kind) for kind in ("stable_node", "rmap_item"))
+        ksm = read_ksm(memory.prog, nodes, items)
+        return ksm, ksm_visits(maps, ksm, memory.prog["PAGE_SHIFT"].value_())
+
+    return memory.once("ksm", read)
+
+
+def ksm_visits(maps: ReverseMaps, ksm: Ksm, page_shift: int) -> KsmVisits:
+    """Count the nodes that a walk of each KSM page visits."""
+    anon_vma = find(maps.anon_vmas.address, ksm.item_anon_vma)
+    if ksm.item_index is not None:
+        index, placed = ksm.item_index, anon_vma >= 0
+    else:
+        index, placed = _page_offsets(maps, ksm, page_shift)
+        placed = placed & (anon_vma >= 0)
+    sizes = np.append(maps.tree_size, 0)[anon_vma]  # -1, the last, for none
+    overlaps = np.where(placed, maps.overlaps(np.where(placed, anon_vma, -1), index, index), 0)
+    descents = np.ceil(np.log2(sizes + 1)).astype(np.int64) * placed
+    # The anon_vma with the largest tree, page by page.
+    order = np.lexsort((sizes, ksm.item_node))
+    largest = np.full(len(ksm.node), -1, np.int64)
+    largest[ksm.item_node[order]] = anon_vma[order]
+    return KsmVisits(
+        anon_vma=anon_vma,
+        index=index,
+        placed=placed,
+        whole=ksm.by_node(sizes),
+        indexed=ksm.by_node(overlaps),
+        descents=ksm.by_node(descents),
+        hold_whole=ksm.by_node(sizes, np.maximum),
+        hold_indexed=ksm.by_node(overlaps + descents, np.maximum),
+        largest=largest,
+        uses_index=ksm.item_index is not None,
+    )
+
+
+def _page_offsets(
+    maps: ReverseMaps, ksm: Ksm, page_shift: int
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """
+    The page offset of each item's address in the VMA that has it now (``linear_page_index()``), as
+    v7.3 would have kept it; and a mask of the items that have such a VMA.
+    """
+    vmas = maps.vmas
+    mms = distinct(vmas["mm"])
+    # VMAs of one process do not overlap, so that (process, address) sorts them all. An address has
+    # less than 57 bits.
+    bits = np.uint64(57 - page_shift)
+    shift = np.uint64(page_shift)
+    key = (find(mms, vmas["mm"]).astype(np.uint64) << bits) | (vmas["start"] >> shift)
+    order = np.argsort(key, kind="stable")
+    mm = find(mms, ksm.item_mm)
+    wanted = (mm.astype(np.uint64) << bits) | (ksm.item_address >> shift)
+    if not len(order):
+        return np.zeros(len(mm), np.uint64), np.zeros(len(mm), np.bool_)
+    at = order[np.maximum(np.searchsorted(key[order], wanted, "right") - 1, 0)]
+    inside = (
+        (mm >= 0)
+        & (vmas["mm"][at] == ksm.item_mm)
+        & (vmas["start"][at] <= ksm.item_address)
+        & (ksm.item_address < vmas["end"][at])
+    )
+    offset = (ksm.item_address - vmas["start"][at]) >> shift
+    return vmas["pgoff"][at].astype(np.uint64) + offset, inside
 
 
 def _number(prog: Program, name: str) -> int | None:
@@ -407,9 +593,6 @@ def ksm_chains(ksm: Ksm, most: int = MAX_CHAINS) -> list[KsmChain]:
     ]
 
 
-MAX_COUNT = 1 << 44  # of pages; physical addresses have at most 52 bits
-
-
 def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess]:
     """Every process that KSM looks at, those with most merged pages first."""
     tasks = maps.tasks
@@ -417,12 +600,14 @@ def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess
     counted = np.bincount(of[of >= 0], minlength=len(tasks.mm))
     page = 1 << prog["PAGE_SHIFT"].value_()
     rows = []
-    kept = (tasks.ksm_merging_pages, tasks.ksm_rmap_items, tasks.ksm_zero_pages)
+    counts = [
+        tasks.counts.get(name) for name in ("ksm_merging_pages", "ksm_rmap_items", "ksm_zero_pages")
+    ]
     for mm, number in enumerate(counted.tolist()):
         # Beyond any memory is damage; a profit made of it would not fit a table.
         merging, items, zero = (
             int(part[mm]) if part is not None and 0 <= part[mm] < MAX_COUNT else None
-            for part in kept
+            for part in counts
         )
         if not (number or merging or items or zero):
             continue
@@ -437,27 +622,130 @@ def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess
     return sorted(rows, key=lambda row: (-row.counted, row.pid or 0))
 
 
-def mapcounts(prog: Program, pfns: Iterable[int], node: Iterable[int]) -> list[int | None]:
+def _mapcounts(
+    prog: Program, pfns: NDArray[np.int64], nodes: NDArray[np.uint64]
+) -> list[int | None]:
     """
-    How often each KSM page is mapped, by its struct page; None where it is no KSM page any more
+    Mappings of each KSM page by its struct page; None where it is no KSM page any more
     (``mapping`` does not lead back to the stable node), or cannot be read.
     """
-    dtype = struct_dtype(
-        prog.type("struct page"), {"mapping": "mapping", "mapcount": "_mapcount.counter"}
-    )
-    base = prog["vmemmap"].value_()
-    result: list[int | None] = []
-    for pfn, address in zip(pfns, node, strict=True):
-        if not 0 <= pfn < MAX_COUNT:
-            result.append(None)  # of a damaged node
-            continue
-        try:
-            row = np.frombuffer(prog.read(base + pfn * dtype.itemsize, dtype.itemsize), dtype)[0]
-        except FaultError:
-            result.append(None)
-            continue
-        result.append(int(row["mapcount"]) + 1 if int(row["mapping"]) == address | 3 else None)
-    return result
+    columns = {"mapping": "mapping", "mapcount": "_mapcount.counter"}
+    dtype = struct_dtype(prog.type("struct page"), columns)
+    size, base = np.uint64(dtype.itemsize), np.uint64(prog["vmemmap"].value_())
+    # Of a damaged node the frame is beyond any memory.
+    sound = (pfns >= 0) & (pfns < MAX_COUNT)
+    addresses = base + np.where(sound, pfns, 0).astype(np.uint64) * size
+    pages, read = read_scattered(prog, addresses, dtype, Gaps())
+    known = sound & read & (pages["mapping"] == nodes | np.uint64(3))
+    return [
+        mapcount + 1 if is_known else None
+        for mapcount, is_known in zip(pages["mapcount"].tolist(), known.tolist(), strict=True)
+    ]
+
+
+def ksm_pages(
+    prog: Program,
+    ksm: Ksm,
+    visits: KsmVisits,
+    cost: NodeCost,
+    most: int = MAX_KSM_PAGES,
+) -> list[KsmPage]:
+    """The KSM pages whose walk is most expensive here."""
+    widest = np.zeros(len(ksm.node), np.uint64)
+    through = (visits.anon_vma >= 0) & (visits.anon_vma == visits.largest[ksm.item_node])
+    widest[ksm.item_node[through]] = ksm.item_anon_vma[through]
+    anon_vmas, processes = ksm.different(ksm.item_anon_vma), ksm.different(ksm.item_mm)
+    passes, holds = visits.here, visits.hold
+    whole = visits.indexed if visits.uses_index else visits.whole
+    order = np.lexsort((-visits.whole, -whole))[:most]
+    unplaced = np.bincount(ksm.item_node[~visits.placed], minlength=len(ksm.node))
+    mapped = _mapcounts(prog, ksm.node_kpfn[order], ksm.node[order])
+    rows = []
+    for at, mapcount in zip(order.tolist(), mapped, strict=True):
+        here, mappings = int(passes[at]), int(ksm.mappings[at])
+        # Each mapping is met in one of the passes.
+        met = max(mappings, mapcount or 0)
+        low, walk, high = cost.range_ms(PASSES * here, met)
+        chain = int(ksm.node_chain[at])
+        rows.append(
+            KsmPage(
+                pfn=int(ksm.node_kpfn[at]),
+                place=PLACES[ksm.node_place[at]],
+                chain=hex(ksm.chain[chain]) if chain >= 0 else None,
+                nid=int(ksm.node_nid[at]),
+                mappings=mappings,
+                mapcount=mapcount,
+                anon_vmas=int(anon_vmas[at]),
+                processes=int(processes[at]),
+                visits_per_pass=int(visits.whole[at]),
+                visits_indexed=int(visits.indexed[at]),
+                unplaced=int(unplaced[at]),
+                hold_ms=cost.ms(int(holds[at]), 1),
+                passes=None if mapcount is None else 1 + (mapcount > mappings),
+                pass_ms=cost.ms(here, mappings),
+                walk_ms=walk,
+                walk_ms_low=low,
+                walk_ms_high=high,
+                walk_ms_indexed=cost.ms(
+                    PASSES * int(visits.indexed[at] + visits.descents[at]), met
+                ),
+                stable_node=hex(ksm.node[at]),
+                anon_vma=hex(widest[at]) if widest[at] else None,
+            )
+        )
+    return rows
+
+
+def ksm_from_memory(memory: Memory) -> Found:
+    prog, maps = memory.prog, reverse_maps(memory)
+    if (read := ksm_and_visits(memory)) is None:
+        raise Absent(NO_KSM)
+    ksm, visits = read
+    found = Found(unreadable_bytes=maps.unreadable_bytes)
+    note_reverse_maps(memory, found)
+    totals, words = ksm_totals(prog, ksm), [*ksm.problems]
+    if wrong := [row.name for row in totals if row.counted not in (None, row.value)]:
+        words.append(f"{', '.join(wrong)} differ from what the stable trees have (ksm_totals)")
+    if words:
+        disagreement(memory, found, "; ".join(words))
+    found.add(KSM_TOTALS, totals)
+    pages = ksm_pages(prog, ksm, visits, node_cost(memory.rmap_node_ns))
+    if len(pages) < len(ksm.node):
+        found.unlisted.append(
+            f"{len(pages):,} of {len(ksm.node):,} KSM pages are listed, the most expensive"
+        )
+    found.add(KSM_CHAINS, ksm_chains(ksm)).add(KSM_PROCESSES, ksm_processes(prog, ksm, maps))
+    return found.add(KSM_PAGES, pages)
+
+
+def ksm_from_files(files: Files) -> Found:
+    folder = files.root / "sys/kernel/mm/ksm"
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:
+        raise Absent(
+            f"{folder} is not there: {NO_KSM}, or the tree was copied without it"
+        ) from None
+    rows = read_ksm_totals(names, lambda name: files.open(f"sys/kernel/mm/ksm/{name}"))
+    return Found().add(KSM_TOTALS, rows)
+
+
+KSM_SECTION = Section(
+    name="ksm",
+    title="KSM",
+    tables=(KSM_TOTALS, KSM_CHAINS, KSM_PROCESSES, KSM_PAGES),
+    intro="""
+Pages with the same content that KSM has merged ([kernel documentation: kernel samepage
+merging](https://docs.kernel.org/admin-guide/mm/ksm.html)). What was found in its stable trees
+stands beside what the kernel counts. A content with more mappings than `max_page_sharing` has a
+chain of pages.
+""",
+    command=Command("KSM's counters, chains, pages and processes", top=TOP),
+    from_memory=ksm_from_memory,
+    from_files=ksm_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.SETTINGS,),
+)
 
 
 if __name__ == "__main__":

@@ -1,150 +1,50 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a reverse map walk costs: the nodes of interval trees that it visits, and how long that holds
-the lock of the anon_vma, or of the file's mappings.
+The cost of reverse map walks: the nodes of interval trees that a walk of each folio visits, and how
+long that holds the lock of the anon_vma, or of the file's mappings.
 
-For a KSM page, ``rmap_walk_ksm()`` takes the lock of each mapping's anon_vma in turn, and lets it
-go again. Up to v7.2 it visits every node of that tree (its range is 0 to ULONG_MAX), for each
-mapping; v7.3 ("KSM: Optimizations for rmap_walk_ksm") keeps the page offset in ``ksm_rmap_item``
-and visits those that overlap it. Both numbers are given, whichever this kernel does. A second pass
-over all mappings looks for processes that were forked since KSM merged them. How far a walk goes,
-its caller says (5.10, 6.1, 6.12, 7.2 and 7.3 alike):
+Walks of KSM pages are in ``ksm``. For other anonymous memory ``rmap_walk_anon()``, and for files
+``rmap_walk_file()``, visit the VMAs that overlap the folio, in one pass and one hold of the lock.
+Folios are found by ``folio.mapping`` and ``folio.index``.
 
-- ``try_to_migrate()`` and ``try_to_unmap()`` have a ``.done`` (``folio_not_mapped()``), and
-  ``folio_referenced()`` ends when it has met as many mappings as the page has: one pass, less what
-  lies behind the last mapping in its tree; two if forked processes map the page as well.
-- ``remove_migration_ptes()``, page_idle and DAMON's mkold have neither: always both passes.
+Visits are counted exactly, by bisection in sorted page offsets; times are estimates (see
+:class:`~mmscope.drgn.rmap.ksm.NodeCost`). Costs a pass over the struct pages, and a bisection for
+each folio.
 
-So a migration is an unmapping of one pass and a mapping of two; the page is locked for all three.
-
-For other anonymous memory ``rmap_walk_anon()``, and for files ``rmap_walk_file()``, visit those
-that overlap the folio, in one pass and one hold of the lock.
-
-Visits are counted exactly, by bisection in sorted page offsets, not one by one. Times are
-estimates: visits times what a visit costs, which depends on caches and the CPU. See
-:class:`NodeCost`; measure it with a kretprobe on ``rmap_walk_ksm``, by the passes of who calls it.
-
-Cannot know: a walk that ends early for another reason (a VMA that is locked in memory, a lock that
-reclaim does not wait for); and that a walker is scheduled away while it holds the lock (there is a
-``cond_resched()`` at every node).
+Cannot know: how many of the VMAs that a walk visits map the folio; walks that end early (a VMA that
+is locked in memory, a lock that reclaim does not wait for); and that a walker is scheduled away
+while it holds the lock (there is a ``cond_resched()`` at every node).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-from drgn import Program
+from drgn import Program, offsetof
+from numpy.typing import NDArray
 
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
-from mmscope.drgn.rmap.folio_walks import AnonFolios, FileFolios, Folios
-from mmscope.drgn.rmap.ksm import PLACES, Ksm, mapcounts
-from mmscope.drgn.rmap.ksm_visits import KsmVisits, visits_here
+from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
+from mmscope.drgn.reading.linked_lists import find
+from mmscope.drgn.reading.struct_pages import (
+    COLUMNS,
+    PageChunk,
+    scan_struct_pages,
+    second_page_dtype,
+)
+from mmscope.drgn.rmap.file_maps import FileMaps, mapped_file_trees
+from mmscope.drgn.rmap.ksm import PASSES, Ksm, KsmVisits, NodeCost, ksm_and_visits, node_cost
+from mmscope.drgn.rmap.reverse_maps import ReverseMaps, note_reverse_maps, reverse_maps
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
+from mmscope.drgn.workers.shares import Shared, added, merges, updated
 
-MAX_KSM_PAGES = 5000
 MAX_WALKS = 500
-# Passes over a KSM page's mappings of a walk that nothing ends before.
-PASSES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCost:
-    """
-    What a visit costs, in ns: of a node that the walk passes by, and of a VMA that may map the page
-    (``rmap_one()``: down its page table, and an entry is changed).
-
-    The first is what the project's own measurement gave for 20,000 VMAs (10.24 million visits in
-    0.616 s: 60 ns; under emulation, so that caches played no part; on a machine 30 to 75), and as
-    its range a third of that, for a tree that is in a CPU's cache, up to five times, for two misses
-    to memory a node. The second is measured on a machine, by the writeback of a file's page that
-    20,000 to 60,000 VMAs map (0.4 to 0.85 µs; both by bench_visits.c); as its range a third,
-    for entries that are only looked at, up to ten times, where other CPUs must flush their TLBs.
-    """
-
-    low: float = 20.0
-    ns: float = 60.0
-    high: float = 300.0
-    measured: bool = False
-    one_low: float = 170.0
-    one: float = 500.0
-    one_high: float = 5000.0
-
-    def ms(self, visits: int, mapped: int) -> float:
-        """Estimate for so many visits, of which so many are of VMAs that may map the page."""
-        return self.range_ms(visits, mapped)[1]
-
-    def range_ms(self, visits: int, mapped: int) -> tuple[float, float, float]:
-        """The low end of it, what to take, and the high end."""
-        passed_by = max(visits - mapped, 0)
-        low, taken, high = (
-            (passed_by * node + mapped * one) / 1e6
-            for node, one in (
-                (self.low, self.one_low),
-                (self.ns, self.one),
-                (self.high, self.one_high),
-            )
-        )
-        return low, taken, high
-
-
-def node_cost(given: float | None = None) -> NodeCost:
-    """The cost of a visit: so many ns, as measured on this machine, or the default."""
-    return NodeCost() if given is None else NodeCost(given / 2, given, given * 2, True)
-
-
-@table_row
-class KsmPage:
-    """A KSM page and what it costs to find its mappings."""
-
-    pfn: int = column(key=True, help="page frame")
-    place: str = column(
-        holds="words", help="where its stable node hangs: tree, chain or migrate_nodes"
-    )
-    chain: str | None = column(holds="kernel", help="the chain of pages with this content")
-    nid: int = column(help="NUMA node of its stable tree")
-    mappings: int = column(help="mappings that KSM has merged into it")
-    mapcount: int | None = column(help="mappings of the page, those of forked processes included")
-    anon_vmas: int = column(help="anon_vmas through which they are found")
-    processes: int = column(help="processes that were merged into it")
-    visits_per_pass: int = column(help="tree nodes of one pass over the whole range (up to v7.2)")
-    visits_indexed: int = column(help="tree nodes of one pass with the page offset (v7.3)")
-    unplaced: int = column(help="mappings whose VMA is gone: not in visits_indexed")
-    hold_ms: float = column(
-        unit="ms", help="estimate: longest time that the lock is held at a stretch, on this kernel"
-    )
-    passes: int | None = column(
-        since="0.2.0",
-        help="passes of a walk that ends when nothing maps the page any more (reclaim, the "
-        "unmapping of a migration): 2 if it has more mappings than KSM knows, as forked processes "
-        "make; unknown if mapcount is",
-    )
-    pass_ms: float = column(since="0.2.0", unit="ms", help="estimate: one pass on this kernel")
-    walk_ms: float = column(
-        unit="ms",
-        help="estimate: a walk that nothing ends before, two passes, on this kernel: the mapping "
-        "again of a migration, page_idle",
-    )
-    walk_ms_low: float = column(unit="ms", help="the same, with the low end of the cost of a visit")
-    walk_ms_high: float = column(unit="ms", help="the same, with the high end")
-    walk_ms_indexed: float = column(unit="ms", help="estimate: the same with the page offset")
-    stable_node: str | None = column(
-        since="0.3.0",
-        default=None,
-        holds="kernel",
-        help="address of its stable node, the same after a migration",
-    )
-    anon_vma: str | None = column(
-        since="0.3.0",
-        default=None,
-        holds="kernel",
-        help="of the anon_vmas, the one with most VMAs",
-    )
-
-
-KSM_PAGES = Table(
-    "ksm_pages", "KSM pages by what a walk of their mappings visits", KsmPage, measure="mappings"
-)
+MAYBE = np.uint64(1 << 63)
+MAYBE_MASK = np.uint64(1 << 63 | 2)
 
 
 @table_row
@@ -228,197 +128,297 @@ RMAP_COSTS = Table(
 )
 
 
-def ksm_pages(
+@table_row
+class AnonFolioWalks:
+    """Anonymous folios by what a walk of them visits."""
+
+    visits_from: int = column(key=True, help="at least")
+    visits_to: int = column(help="at most")
+    folios: int = column(help="folios whose walk visits so many tree nodes")
+    pages: int = column(unit="pages", help="their pages")
+
+
+ANON_FOLIO_WALKS = Table(
+    "anon_folio_walks", "Anonymous folios by what a walk of them visits", AnonFolioWalks
+)
+
+
+# The walk of a tree's folios that visits most.
+WORST = np.dtype([("visits", "<i8"), ("pfn", "<i8"), ("pages", "<i8")])
+
+
+def _worse(mine: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+    """By tree, the worst of two walks: of equal ones the first."""
+    return np.where(theirs["visits"] > mine["visits"], theirs, mine)
+
+
+class Folios(Shared):
+    """
+    A consumer of the pass over the struct pages: folios that hang on interval trees, and the nodes
+    that a walk of each visits.
+
+    Anonymous ones; or those in the page cache of mapped files that lie under at least one VMA,
+    mapped or not: the others need no walk.
+
+    :ivar folios: by tree; :ivar visits: by tree, of all their walks; :ivar worst: by tree.
+    :ivar buckets: by bits of the visits, folios and pages.
+    :ivar unknown: anonymous folios of no tree that was found.
+    """
+
+    MERGES = merges(
+        **dict.fromkeys(("folios", "visits", "buckets", "unknown"), added), worst=_worse
+    )
+
+    def __init__(self, prog: Program, trees: ReverseMaps | FileMaps) -> None:
+        self.trees = trees
+        self._order, self._shift = _order_word(prog)
+        self.columns = ("flags", "mapping", "index", "mapcount", self._order)
+        # A large folio's first page has the one, slab pages the other, unless they have a type.
+        self._head, self._slab = (np.uint64(flag(prog, name)) for name in ("PG_head", "PG_slab"))
+        self._huge = trees.by_huge_page if isinstance(trees, FileMaps) else None
+        number = len(trees.addresses)
+        self.folios, self.visits = np.zeros(number, np.int64), np.zeros(number, np.int64)
+        self.worst = np.zeros(number, WORST)
+        self.buckets = np.zeros((64, 2), np.int64)
+        self.unknown = 0
+
+    def _anonymous(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        The beginnings of anonymous folios in a chunk, and the tree of each.
+
+        Their ``mapping`` is the anon_vma with bit 0 set (PAGE_MAPPING_ANON), which is looked up
+        among those that were found. In pages that have a type (slab, page table, …) the word is
+        something else.
+        """
+        mapping = chunk["mapping"]
+        at = np.flatnonzero((mapping & np.uint64(3)) == 1)
+        # A type is below the mapcount of an unmapped page. A kernel address has bit 63.
+        at = at[(chunk["mapcount"][at] >= -1) & (mapping[at] >> np.uint64(63) == 1)]
+        at = at[(chunk["flags"][at] & self._slab) == 0]
+        of = find(self.trees.addresses, mapping[at] - np.uint64(1))
+        # One that is mapped no more, and not freed yet, may have outlived its anon_vma.
+        self.unknown += int(np.count_nonzero((of < 0) & (chunk["mapcount"][at] >= 0)))
+        return at[of >= 0], of[of >= 0]
+
+    def _of_files(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same of page cache, whose ``mapping`` is the ``struct address_space`` itself."""
+        mapping, addresses = chunk["mapping"], self.trees.addresses
+        # Few pages are of mapped files: what the other words can be need not be known.
+        near = (mapping >= addresses[0]) & (mapping <= addresses[-1])
+        at = np.flatnonzero(near & (chunk["flags"] & self._slab == 0))
+        of = find(addresses, mapping[at])
+        return at[of >= 0], of[of >= 0]
+
+    def take(self, chunk: PageChunk) -> None:
+        at, of = self._anonymous(chunk) if self._huge is None else self._of_files(chunk)
+        pages = np.ones(len(at), np.int64)
+        heads = np.flatnonzero(chunk["flags"][at] & self._head)
+        inside = heads[at[heads] + 1 < len(chunk)]
+        orders = chunk[self._order][at[inside] + 1] >> self._shift & np.uint64(0x3F)
+        pages[inside] = np.int64(1) << orders.astype(np.int64)
+        first, length = chunk["index"][at].astype(np.uint64), pages.astype(np.uint64)
+        if self._huge is not None:
+            first = np.where(self._huge[of], first * length, first)
+        visits = self.trees.overlaps(of, first, first + length - np.uint64(1))
+        if self._huge is not None:
+            under = visits > 0
+            at, of, pages, visits = at[under], of[under], pages[under], visits[under]
+        bits = np.frexp(visits.astype(np.float64))[1]
+        np.add.at(self.buckets, bits, np.stack([np.ones_like(pages), pages], axis=1))
+        np.add.at(self.folios, of, 1)
+        np.add.at(self.visits, of, visits)
+        # The last of each tree is the worst.
+        order = np.lexsort((visits, of))
+        last = order[np.flatnonzero(np.diff(of[order], append=-1))]
+        worst = np.empty(len(last), WORST)
+        worst["visits"], worst["pages"] = visits[last], pages[last]
+        worst["pfn"] = chunk.start_pfn + at[last]
+        self.worst[of[last]] = _worse(self.worst[of[last]], worst)
+
+
+def _order_word(prog: Program) -> tuple[str, np.uint64]:
+    """
+    The column of a large folio's second page that has its order, and the bit where that begins.
+
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    fields: Mapping[str, Any] = second_page_dtype(prog, ["order"]).fields or {}
+    kind, place = fields["order"][:2]
+    # "mm: free up a word in the first tail page" (ebc1baf5c9b4, in v6.6): low byte of its flags.
+    if kind.itemsize > 1:
+        return "flags", np.uint64(0)
+    # Before, a byte of the word that list_head.prev is.
+    page = prog.type("struct page")
+    byte = place - offsetof(page, member_path(page, COLUMNS["prev"]))
+    if not 0 <= byte < 8:
+        raise LookupError("the order of a compound page is not where it was up to v6.5")
+    return "prev", np.uint64(8 * byte)
+
+
+class FolioPlaces(Shared):
+    """
+    A consumer of the first pass that notes where in each chunk folios may be that have an anon_vma
+    or a file, before these are known. The rest of the chunk need not be read again for
+    :func:`scan_folios`.
+
+    Costs a look at a column for each page, and a few words for each chunk.
+
+    :ivar wanted: as of :func:`scan_struct_pages`.
+    """
+
+    columns = ("mapping",)
+    MERGES = merges(wanted=updated)
+
+    def __init__(self) -> None:
+        self.wanted: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def take(self, chunk: PageChunk) -> None:
+        # Folios looks for addresses of the kernel, which have bit 63, anonymous ones with bit 0
+        # set. Bit 1 is of KSM and movable pages. Other words that look so are read for nothing.
+        at = np.flatnonzero((chunk["mapping"] & MAYBE_MASK) == MAYBE)
+        part = (int(at[0]), min(int(at[-1]) + 2, len(chunk))) if len(at) else (0, 0)
+        self.wanted[chunk.start_pfn, len(chunk)] = part
+
+
+def folio_places(memory: Memory) -> FolioPlaces | None:
+    """The consumer; of a kernel that runs none, since folios come and go between the passes."""
+    return None if memory.live else FolioPlaces()
+
+
+def scan_folios(
     prog: Program,
-    ksm: Ksm,
-    visits: KsmVisits,
+    maps: ReverseMaps,
+    files: FileMaps | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
+    places: FolioPlaces | None = None,
+) -> tuple[Folios, Folios | None, Gaps]:
+    """
+    One pass over the struct pages: all anonymous folios, and those of mapped files.
+
+    :param jobs: how many processes may share the pass.
+    :param places: where they may be, if a pass before this one noted it.
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    anon = Folios(prog, maps)
+    of_files = Folios(prog, files) if files is not None and len(files.addresses) else None
+    consumers = [anon] if of_files is None else [anon, of_files]
+    # Addresses that no kernel has are of a damaged dump, in which nothing is left out.
+    sound = all(bool(np.all(each.trees.addresses & MAYBE_MASK == MAYBE)) for each in consumers)
+    wanted = places.wanted if places and sound else None
+    scan = scan_struct_pages(prog, consumers, progress=progress, jobs=jobs, wanted=wanted)
+    for _, failure in scan.failures:
+        raise failure
+    return anon, of_files, scan.gaps
+
+
+def anon_folio_walks(folios: Folios) -> list[AnonFolioWalks]:
+    """All anonymous folios by their visits, in powers of two."""
+    return [
+        AnonFolioWalks(1 << bit >> 1, max((1 << bit) - 1, 0), number, pages)
+        for bit, (number, pages) in enumerate(folios.buckets.tolist())
+        if number
+    ]
+
+
+def rmap_walks(
+    maps: ReverseMaps,
+    ksm: tuple[Ksm, KsmVisits] | None,
+    anon: Folios,
+    of_files: Folios | None,
     cost: NodeCost,
-    most: int = MAX_KSM_PAGES,
-) -> list[KsmPage]:
-    """The KSM pages whose walk is most expensive here."""
-    widest = np.zeros(len(ksm.node), np.uint64)
-    through = (visits.anon_vma >= 0) & (visits.anon_vma == visits.largest[ksm.item_node])
-    widest[ksm.item_node[through]] = ksm.item_anon_vma[through]
-    whole = visits.whole if not visits.uses_index else visits.indexed
-    order = np.lexsort((-visits.whole, -whole))[:most]
-    unplaced = np.bincount(ksm.item_node[~visits.placed], minlength=len(ksm.node))
-    mapped = mapcounts(prog, ksm.node_kpfn[order].tolist(), ksm.node[order].tolist())
+    most: int = MAX_WALKS,
+) -> list[RmapWalk]:
+    """The anon_vmas and files whose walks take longest, and the worst walk of each."""
+    rows = _ksm_walks(maps, *ksm, cost) if ksm else []
+    for kind, folios in (("anon", anon), ("file", of_files)):
+        if folios is None:
+            continue
+        for of in np.argsort(-folios.worst["visits"], kind="stable")[:most].tolist():
+            if not folios.folios[of]:
+                continue
+            visits, pfn, pages = folios.worst[of].item()
+            rows.append(
+                RmapWalk(
+                    kind=kind,
+                    **_tree(folios.trees, of),
+                    folios=int(folios.folios[of]),
+                    worst_pfn=pfn,
+                    worst_pages=pages,
+                    # One pass in one hold, which looks into every VMA.
+                    **_times(cost, (visits, visits), (visits, visits), (visits, visits)),
+                    visits_of_all=int(folios.visits[of]),
+                )
+            )
+    return sorted(rows, key=lambda row: (-row.walk_ms, row.kind, row.worst_pfn))[:most]
+
+
+def _tree(trees: ReverseMaps | FileMaps, of: int) -> dict[str, Any]:
+    """The columns of a tree, by its index; -1 for none."""
+    address = hex(trees.addresses[of]) if of >= 0 else None
+    of_file = isinstance(trees, FileMaps)
+    pid, comm = trees.owner(of) if of >= 0 else (None, None)
+    return {
+        "anon_vma": None if of_file else address,
+        "address_space": address if of_file else None,
+        "pid": pid,
+        "comm": comm,
+    }
+
+
+def _times(
+    cost: NodeCost, walk: tuple[int, int], a_pass: tuple[int, int], hold: tuple[int, int]
+) -> dict[str, Any]:
+    """
+    The columns of visits and times.
+
+    :param walk: nodes that the whole walk visits, and VMAs among them that may map the page;
+        *a_pass*, *hold*: of one pass, and of the longest hold of a lock.
+    """
+    hold_low, hold_ms, hold_high = cost.range_ms(*hold)
+    low, taken, high = cost.range_ms(*walk)
+    return {
+        "visits": walk[0],
+        "visits_a_pass": a_pass[0],
+        "visits_a_hold": hold[0],
+        "hold_ms": hold_ms,
+        "hold_ms_low": hold_low,
+        "hold_ms_high": hold_high,
+        "pass_ms": cost.ms(*a_pass),
+        "walk_ms": taken,
+        "walk_ms_low": low,
+        "walk_ms_high": high,
+    }
+
+
+def _ksm_walks(maps: ReverseMaps, ksm: Ksm, visits: KsmVisits, cost: NodeCost) -> list[RmapWalk]:
+    """By the anon_vmas that KSM pages are found through: the walk that visits most."""
+    here, holds = visits.here, visits.hold
+    order = np.lexsort((here, visits.largest))
+    ends = np.flatnonzero(np.diff(visits.largest[order], append=-2)) + 1
     rows = []
-    for at, mapcount in zip(order.tolist(), mapped, strict=True):
-        here, hold = visits_here(visits, at)
-        mappings = int(ksm.mappings[at])
-        # Each mapping is met in one of the passes.
-        met = max(mappings, mapcount or 0)
-        low, walk, high = cost.range_ms(PASSES * here, met)
-        chain = int(ksm.node_chain[at])
+    for nodes in np.split(order, ends)[:-1]:
+        at = int(nodes[-1])
+        a_pass, met = int(here[at]), int(ksm.mappings[at])
         rows.append(
-            KsmPage(
-                pfn=int(ksm.node_kpfn[at]),
-                place=PLACES[ksm.node_place[at]],
-                chain=hex(ksm.chain[chain]) if chain >= 0 else None,
-                nid=int(ksm.node_nid[at]),
-                mappings=mappings,
-                mapcount=mapcount,
-                anon_vmas=int(visits.anon_vmas[at]),
-                processes=int(visits.processes[at]),
-                visits_per_pass=int(visits.whole[at]),
-                visits_indexed=int(visits.indexed[at]),
-                unplaced=int(unplaced[at]),
-                hold_ms=cost.ms(hold, 1),
-                passes=None if mapcount is None else 1 + (mapcount > mappings),
-                pass_ms=cost.ms(here, mappings),
-                walk_ms=walk,
-                walk_ms_low=low,
-                walk_ms_high=high,
-                walk_ms_indexed=cost.ms(
-                    PASSES * int(visits.indexed[at] + visits.descents[at]), met
-                ),
-                stable_node=hex(ksm.node[at]),
-                anon_vma=hex(widest[at]) if widest[at] else None,
+            RmapWalk(
+                kind="ksm",
+                **_tree(maps, int(visits.largest[at])),
+                folios=len(nodes),
+                worst_pfn=int(ksm.node_kpfn[at]),
+                worst_pages=1,
+                **_times(cost, (PASSES * a_pass, met), (a_pass, met), (int(holds[at]), 1)),
+                visits_of_all=PASSES * int(here[nodes].sum()),
             )
         )
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """The worst of some walks."""
-
-    kind: str
-    of: int  # index of the tree
-    folios: int
-    pfn: int
-    pages: int
-    visits: int  # nodes, all passes
-    a_pass: int
-    hold: int
-    met: int  # VMAs that may map the page, in a pass or in all
-    met_a_hold: int
-    total: int
-
-
-def rmap_walks(
-    maps: ReverseMaps,
-    ksm: Ksm | None,
-    visits: KsmVisits | None,
-    anon: AnonFolios,
-    owners: Callable[[int], tuple[int | None, str | None]],
-    cost: NodeCost,
-    files: tuple[FileFolios, Callable[[int], tuple[int | None, str | None]]] | None = None,
-    most: int = MAX_WALKS,
-) -> list[RmapWalk]:
-    """
-    The anon_vmas and files whose walks take longest.
-
-    :param owners: pid and comm of the process with most VMAs on an anon_vma, by its index.
-    :param files: folios of files, and the same by the index of a file.
-    """
-    walks = _worst("anon", anon, most)
-    if files is not None:
-        walks += _worst("file", files[0], most)
-    if ksm is not None and visits is not None:
-        walks += _worst_of_ksm(ksm, visits)
-    rows = []
-    for walk in walks:
-        of_file = walk.kind == "file" and files is not None
-        trees, whose = files if of_file and files else (anon, owners)
-        address = hex(trees.addresses[walk.of]) if walk.of >= 0 else None
-        owner = whose(walk.of) if walk.of >= 0 else (None, None)
-        rows.append(_row(walk, address, of_file, owner, cost))
-    return sorted(rows, key=lambda row: (-row.walk_ms, row.kind, row.worst_pfn))[:most]
-
-
-def _row(
-    walk: _Walk,
-    address: str | None,
-    of_file: bool,
-    owner: tuple[int | None, str | None],
-    cost: NodeCost,
-) -> RmapWalk:
-    """
-    A walk with what it takes.
-
-    :param address: of the anon_vma or the file.
-    :param owner: pid and comm of the process with most VMAs on it.
-    """
-    hold_low, hold_ms, hold_high = cost.range_ms(walk.hold, walk.met_a_hold)
-    low, taken, high = cost.range_ms(walk.visits, walk.met)
-    return RmapWalk(
-        walk.kind,
-        None if of_file else address,
-        address if of_file else None,
-        *owner,
-        walk.folios,
-        walk.pfn,
-        walk.pages,
-        walk.visits,
-        walk.a_pass,
-        walk.hold,
-        hold_ms,
-        hold_low,
-        hold_high,
-        cost.ms(walk.a_pass, walk.met),
-        taken,
-        low,
-        high,
-        walk.total,
-    )
-
-
-def _worst_of_ksm(ksm: Ksm, visits: KsmVisits) -> list[_Walk]:
-    """Of the anon_vmas that KSM pages are found through: the walk that visits most."""
-    here = visits.indexed + visits.descents if visits.uses_index else visits.whole
-    order = np.lexsort((here, visits.largest))
-    ends = np.flatnonzero(np.diff(visits.largest[order], append=-2))
-    begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-    walks = []
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        at = int(order[end])
-        a_pass, hold = visits_here(visits, at)
-        walks.append(
-            _Walk(
-                "ksm",
-                int(visits.largest[at]),
-                end + 1 - begin,
-                int(ksm.node_kpfn[at]),
-                1,
-                PASSES * a_pass,
-                a_pass,
-                hold,
-                int(ksm.mappings[at]),
-                1,
-                PASSES * int(here[order[begin : end + 1]].sum()),
-            )
-        )
-    return walks
-
-
-def _worst(kind: str, folios: Folios, most: int) -> list[_Walk]:
-    """Of the trees whose worst folio's walk visits most: that walk, which looks into every VMA."""
-    return [
-        _Walk(
-            kind,
-            of,
-            int(folios.of_tree[of]),
-            int(folios.worst_pfn[of]),
-            int(folios.worst_pages[of]),
-            worst,
-            worst,
-            worst,
-            worst,
-            worst,
-            int(folios.visits_of[of]),
-        )
-        for of in np.argsort(-folios.worst, kind="stable")[:most].tolist()
-        if folios.of_tree[of]
-        for worst in [int(folios.worst[of])]
-    ]
-
-
 def rmap_costs(
-    visits: KsmVisits | None, anon: AnonFolios, cost: NodeCost, files: FileFolios | None = None
+    visits: KsmVisits | None, anon: Folios, cost: NodeCost, files: Folios | None = None
 ) -> list[RmapCost]:
-    """What walks of all pages would visit, by kind."""
+    """Sum up the visits that walks of all pages would make, by kind."""
     rows = []
     taken = (cost.ns, cost.low, cost.high, cost.one, cost.one_low, cost.one_high, cost.measured)
     if visits is not None:
@@ -434,10 +434,69 @@ def rmap_costs(
         )
     for what, folios in (("anonymous folios", anon), ("folios of mapped files", files)):
         if folios is not None:
-            rows.append(
-                RmapCost(what, folios.folios, folios.visits, folios.visits, "page offset", *taken)
-            )
+            number, nodes = int(folios.folios.sum()), int(folios.visits.sum())
+            rows.append(RmapCost(what, number, nodes, nodes, "page offset", *taken))
     return rows
+
+
+def rmap_cost_from_memory(memory: Memory) -> Found:
+    maps, ksm, files = reverse_maps(memory), ksm_and_visits(memory), mapped_file_trees(memory)
+    kept = memory.kept_consumer(FolioPlaces)
+    folios, of_files, gaps = scan_folios(
+        memory.prog,
+        maps,
+        files,
+        progress=memory.progress,
+        jobs=memory.jobs,
+        places=kept[0] if kept else None,
+    )
+    cost = node_cost(memory.rmap_node_ns)
+    found = Found(unreadable_bytes=gaps.bytes + files.gaps.bytes + maps.unreadable_bytes)
+    note_reverse_maps(memory, found)
+    if gaps.bytes:
+        found.notes.append(f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}")
+    if files.gaps.bytes:
+        words = f"{files.gaps.bytes:,} bytes of mapped files could not be read"
+        disagreement(memory, found, words)
+    if folios.unknown:
+        words = f"{folios.unknown:,} anonymous folios are of no anon_vma that was found"
+        disagreement(memory, found, words)
+    measured = "as given" if cost.measured else "not measured here: give --rmap-node-ns"
+    found.remarks.append(
+        f"times are estimates: visits times {cost.ns:g} ns ({cost.low:g} to {cost.high:g}), "
+        f"{measured}; {cost.one:g} ns ({cost.one_low:g} to {cost.one_high:g}) for those of VMAs "
+        "that may map the page"
+    )
+    found.add(RMAP_COSTS, rmap_costs(ksm[1] if ksm else None, folios, cost, of_files))
+    found.add(RMAP_WALKS, rmap_walks(maps, ksm, folios, of_files, cost))
+    return found.add(ANON_FOLIO_WALKS, anon_folio_walks(folios))
+
+
+def rmap_cost_from_files(files: Files) -> Found:
+    raise Absent("reverse maps are in the kernel's memory only; read that (as root)")
+
+
+RMAP_COST_SECTION = Section(
+    name="rmap_cost",
+    title="The cost of reverse map walks",
+    tables=(RMAP_COSTS, RMAP_WALKS, ANON_FOLIO_WALKS),
+    intro="""
+Reclaim, compaction and migration find the mappings of a page by a walk through trees of VMAs
+([kernel documentation: page migration](https://docs.kernel.org/mm/page_migration.html)). Visits
+are counted exactly, by the rules of this kernel; *times are estimates*, visits times what one
+visit costs, with a low and a high end. A walk holds the page's lock from its beginning to its
+end. The lock of the anon_vma, or of the file's mappings, is held for all of it as well. A walk
+of a KSM page locks and unlocks each mapping's anon_vma in turn instead, so that it holds a lock
+as many times as the page has mappings. Reclaim and the unmapping of a migration take one pass
+over the mappings of a KSM page, unless processes that were forked since map it too. To map it
+again after the migration takes two.
+""",
+    command=Command("what reverse map walks visit", top=TOP, picks="anon_vma"),
+    from_memory=rmap_cost_from_memory,
+    from_files=rmap_cost_from_files,
+    deadline=PASS_SECONDS,
+    consumer=folio_places,
+)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ Cannot know: in which order it happened, and who called; a trace of the call doe
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof, sizeof
@@ -28,7 +27,7 @@ from mmscope.drgn.owners.slab_objects import Objects
 from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps
+from mmscope.drgn.rmap.reverse_maps import ReverseMaps
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -99,25 +98,23 @@ VMA_NEIGHBOURS = Table("vma_neighbours", "Neighbours that are VMAs of their own"
 
 
 def vma_splits(
-    prog: Program, maps: ReverseMaps, slots: Objects, most: int = MAX_ANON_VMAS
+    prog: Program, maps: ReverseMaps, most: int = MAX_ANON_VMAS
 ) -> tuple[list[VmaSplits], list[VmaNeighbours], list[str]]:
     """
     Explain the anon_vmas with most VMAs.
 
-    :param slots: all slots of the VMAs' cache.
     :return: sums, kinds of pairs, and what could not be looked at.
     """
-    by_anon_vma = maps.users
     sums: list[VmaSplits] = []
     kinds: list[VmaNeighbours] = []
     problems = []
     room = MAX_WALK
     for index in np.argsort(-maps.tree_size, kind="stable")[:most].tolist():
-        mms, counts = by_anon_vma.of(index)
+        mms, counts = maps.users_of(index)
         if not len(mms) or mms[-1] < 0 or counts[-1] < FEW_VMAS:
             continue
         mm, pid = int(mms[-1]), int(maps.tasks.pid[mms[-1]])
-        room -= int(maps.tasks.map_count[mm])
+        room -= int(maps.tasks.counts["map_count"][mm])
         if room < 0:
             problems.append(f"VMAs of process {pid} not compared: {MAX_WALK:,} were")
             continue
@@ -126,32 +123,28 @@ def vma_splits(
         except TORN as error:
             problems.append(f"VMAs of process {pid} cannot be walked: {error}")
             continue
-        at = find(slots.address, walked)
+        at = find(maps.slots["vma"].address, walked)
         if unread := int(np.count_nonzero(at < 0)):
             problems.append(f"{unread:,} VMAs of process {pid} could not be read")
-        vmas = slots.only(at[at >= 0])
-        chain = slice(maps.start[index], maps.start[index + 1])
-        on_it = find(maps.vmas.address[np.sort(maps.chain_vma[chain])], vmas.address) >= 0
-        found = _compare(prog, vmas, on_it)
-        name = hex(maps.anon_vmas.address[index])
-        patterns = [VmaNeighbours(name, pid, *pattern) for pattern in found.patterns]
-        kinds += patterns[:MAX_PATTERNS]
-        by: dict[str, int] = {}
-        for pattern in patterns:
-            if pattern.made_by:
-                by[pattern.made_by] = by.get(pattern.made_by, 0) + pattern.pairs
-        made_by = max(by, key=lambda call: by[call]) if by else None
+        vmas = maps.slots["vma"].only(at[at >= 0])
+        of_tree = maps.vmas.address[np.sort(maps.chain_vma[maps.nodes(index)])]
+        on_it = find(of_tree, vmas.address) >= 0
+        patterns, alternating = _compare(prog, vmas, on_it)
+        name = hex(maps.addresses[index])
+        kinds += [
+            VmaNeighbours(name, pid, *pattern, pairs)
+            for pattern, pairs in patterns.most_common(MAX_PATTERNS)
+        ]
+        by = Counter[str]()
+        for (*_, made_by), pairs in patterns.most_common():
+            by[made_by] += pairs
+        may_merge = by.pop("", 0)
+        calls: list[tuple[str | None, int]] = [*by.most_common(1), (None, 0)]
+        on = int(np.count_nonzero(on_it))
         sums.append(
             VmaSplits(
-                name,
-                pid,
-                maps.tasks.comm[mm],
-                int(np.count_nonzero(on_it)),
-                sum(pattern.pairs for pattern in patterns),
-                found.alternating,
-                sum(pattern.pairs for pattern in patterns if not pattern.made_by),
-                made_by,
-                by[made_by] if made_by else 0,
+                *(name, pid, maps.tasks.comm[mm] or "", on, patterns.total(), alternating),
+                *(may_merge, *calls[0]),
             )
         )
     return sums, kinds, problems
@@ -163,57 +156,47 @@ def _walk(prog: Program, mm: int) -> NDArray[np.uint64]:
     return np.fromiter((vma.value_() for vma in itertools.islice(vmas, MAX_WALK)), np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    # left, right, difference, made_by, pairs
-    patterns: list[tuple[str, str, str, str, int]]
-    alternating: int
-
-
-def _compare(prog: Program, vmas: Objects, on_it: NDArray[np.bool_]) -> _Compared:
+def _compare(
+    prog: Program, vmas: Objects, on_it: NDArray[np.bool_]
+) -> tuple[Counter[tuple[str, str, str, str]], int]:
     """
-    :param vmas: of a process, ascending by their memory.
-    :param on_it: which are on the anon_vma.
+    Compare the neighbours among VMAs of a process.
+
+    :param vmas: ascending by their memory; :param on_it: mask of those on the anon_vma.
+    :return: pairs by (left, right, difference, made_by); and VMAs that alternate.
     """
-    page_shift = prog["PAGE_SHIFT"].value_()
+    patterns: Counter[tuple[str, str, str, str]] = Counter()
     if len(vmas) < 2:
-        return _Compared([], 0)
+        return patterns, 0
+    page_shift = np.uint64(prog["PAGE_SHIFT"].value_())
     flags = vmas["flags"].astype(np.int64) & ~np.int64(_ignored(prog))
-    pages = ((vmas["end"] - vmas["start"]) >> np.uint64(page_shift)).astype(np.int64)
+    pages = ((vmas["end"] - vmas["start"]) >> page_shift).astype(np.int64)
     pgoff = vmas["pgoff"].astype(np.int64)
     left, right = slice(None, -1), slice(1, None)
     beside = (vmas["end"][left] == vmas["start"][right]) & on_it[left] & on_it[right]
-    parts = [
-        flags[left],
-        flags[right],
-        (pgoff[left] + pages[left] == pgoff[right]).astype(np.int64),
-    ]
+    parts = [flags[left], flags[right], pgoff[left] + pages[left] == pgoff[right]]
     # What pointers lead to, equal pointers or not.
-    contents: tuple[tuple[str, Callable[[int], bytes]], ...] = (
-        ("file", lambda address: address.to_bytes(8, "little")),
-        ("policy", lambda address: _policy(prog, address)),
-        ("userfault", lambda address: address.to_bytes(8, "little")),
-        ("name", lambda address: _name(prog, address)),
-    )
-    for name, content in contents:
+    contents: dict[str, Callable[[Program, int], bytes]] = {
+        "file": _address,
+        "policy": _policy,
+        "userfault": _address,
+        "name": _name,
+    }
+    for name, content in contents.items():
         if name in vmas.columns:
-            kind = _kinds(vmas[name], content)
-            parts.append((kind[left] == kind[right]).astype(np.int64))
+            kind = _kinds(prog, vmas[name], content)
+            parts.append(kind[left] == kind[right])
         else:
-            parts.append(np.ones(len(vmas) - 1, np.int64))
+            parts.append(np.ones(len(vmas) - 1, np.bool_))
     pairs, counts = np.unique(np.stack(parts)[:, beside], axis=1, return_counts=True)
-    patterns: Counter[tuple[str, str, str, str]] = Counter()
-    for (before, after, offset, *same), count in zip(
-        pairs.T.tolist(), counts.tolist(), strict=True
-    ):
-        words, calls = _difference(before, after, bool(offset), *map(bool, same))
+    for (before, after, *same), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+        words, calls = _difference(before, after, same)
         difference = ", ".join(words) or "nothing"
         # A flag that is set first and one that is cleared first go by the same words.
         patterns[protection(before), protection(after), difference, ", ".join(calls)] += count
     three = beside[:-1] & beside[1:]
     alternating = three & (flags[:-2] == flags[2:]) & (flags[:-2] != flags[1:-1])
-    by_pairs = [(*pattern, count) for pattern, count in patterns.most_common()]
-    return _Compared(by_pairs, int(np.count_nonzero(alternating)))
+    return patterns, int(np.count_nonzero(alternating))
 
 
 def _ignored(prog: Program) -> int:
@@ -222,15 +205,22 @@ def _ignored(prog: Program) -> int:
     return SOFTDIRTY | flag(prog, "VMA_MAYBE_GUARD_BIT")
 
 
-def _kinds(pointers: NDArray[np.uint64], content: Callable[[int], bytes]) -> NDArray[np.int64]:
+def _kinds(
+    prog: Program, pointers: NDArray[np.uint64], content: Callable[[Program, int], bytes]
+) -> NDArray[np.int64]:
     """A number for each pointer, the same for those that lead to the same."""
     numbers: dict[bytes, int] = {b"": 0}
     different, which = np.unique(pointers, return_inverse=True)
     kinds = [
-        numbers.setdefault(content(address) if address else b"", len(numbers))
+        numbers.setdefault(content(prog, address) if address else b"", len(numbers))
         for address in different.tolist()
     ]
     return np.array(kinds, np.int64)[which]
+
+
+def _address(_prog: Program, address: int) -> bytes:
+    """A pointer itself."""
+    return address.to_bytes(8, "little")
 
 
 def _policy(prog: Program, address: int) -> bytes:
@@ -242,11 +232,11 @@ def _policy(prog: Program, address: int) -> bytes:
     end = offsetof(type_, nodes) + sizeof(type_.member(nodes).type)
     try:
         if nodes == "v" and prog.read_u16(address + begin) == MPOL_PREFERRED:
-            end = offsetof(type_, "v.preferred_node") + 2  # a short; behind it is anything
+            end = offsetof(type_, "v.preferred_node") + 2  # a short; after it is anything
         policy: bytes = prog.read(address + begin, end - begin)
         return policy
     except (FaultError, OverflowError):  # the latter: a damaged pointer to the end of all addresses
-        return address.to_bytes(8, "little")
+        return _address(prog, address)
 
 
 def _name(prog: Program, address: int) -> bytes:
@@ -255,14 +245,26 @@ def _name(prog: Program, address: int) -> bytes:
         name = Object(prog, "struct anon_vma_name", address=address).name
         return name_at(name.address_of_()).encode()
     except (FaultError, LookupError, OverflowError):
-        return address.to_bytes(8, "little")
+        return _address(prog, address)
 
 
-def _difference(
-    before: int, after: int, offset: bool, file: bool, policy: bool, userfault: bool, name: bool
-) -> tuple[list[str], list[str]]:
-    """What differs between two neighbours, in words, and the calls that do that."""
-    words, calls = [], []
+# What _compare() holds against each other after the flags, and the call that makes a difference.
+COMPARED = (
+    ("page offset", "mremap"),
+    ("file", "mmap"),
+    ("policy", "mbind"),
+    ("userfaultfd", "userfaultfd"),
+    ("name", "prctl"),
+)
+
+
+def _difference(before: int, after: int, same: list[int]) -> tuple[list[str], list[str]]:
+    """
+    What differs between two neighbours, in words, and the calls that do that.
+
+    :param before: flags; :param same: of each of :data:`COMPARED`, whether it is the same.
+    """
+    words = []
     changed = before ^ after
     if changed & PROTECTION:
         words.append("protection")
@@ -272,17 +274,12 @@ def _difference(
         for bit in range(changed.bit_length())
         if changed >> bit & 1 and not 1 << bit & PROTECTION
     ]
-    calls += [call for call, bits in MADE_BY.items() if changed & bits]
+    calls = [call for call, bits in MADE_BY.items() if changed & bits]
     if changed & ~sum(MADE_BY.values()):
         calls.append("mmap")
-    for same, word, call in (
-        (file, "file", "mmap"),
-        (policy, "policy", "mbind"),
-        (userfault, "userfaultfd", "userfaultfd"),
-        (name, "name", "prctl"),
-        (offset, "page offset", "mremap"),
-    ):
-        if not same:
+    offset, *others = zip(COMPARED, same, strict=True)
+    for (word, call), is_same in (*others, offset):
+        if not is_same:
             words.append(word)
             if call not in calls:
                 calls.append(call)
@@ -290,7 +287,7 @@ def _difference(
 
 
 def protection(flags: int) -> str:
-    """As /proc/PID/maps has it: ``rw-p``."""
+    """Protection as /proc/PID/maps has it: ``rw-p``."""
     shared = "s" if flags & 0x80 else "p"  # VM_MAYSHARE
     return "".join(letter if flags >> bit & 1 else "-" for bit, letter in enumerate("rwx")) + shared
 

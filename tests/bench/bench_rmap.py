@@ -32,14 +32,11 @@ from rmap_truth import VMAS, timed_walks  # noqa: E402
 
 from mmscope.drgn.opening.target import open_target  # noqa: E402
 from mmscope.drgn.reading.struct_pages import scan_struct_pages  # noqa: E402
-from mmscope.drgn.rmap.anon_vma_trees import check_sample, owner_of, read_reverse_maps  # noqa: E402
 from mmscope.drgn.rmap.anon_vmas import anon_vma_rows, fanout, process_vmas  # noqa: E402
-from mmscope.drgn.rmap.file_trees import owner_of as file_owner_of  # noqa: E402
-from mmscope.drgn.rmap.file_trees import read_file_maps  # noqa: E402
-from mmscope.drgn.rmap.folio_walks import FolioPlaces, scan_folios  # noqa: E402
-from mmscope.drgn.rmap.ksm import read_ksm, wanted  # noqa: E402
-from mmscope.drgn.rmap.ksm_visits import ksm_visits  # noqa: E402
-from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages  # noqa: E402
+from mmscope.drgn.rmap.file_maps import read_file_maps  # noqa: E402
+from mmscope.drgn.rmap.ksm import NodeCost, ksm_pages, ksm_visits, read_ksm  # noqa: E402
+from mmscope.drgn.rmap.reverse_maps import check_sample, read_reverse_maps  # noqa: E402
+from mmscope.drgn.rmap.rmap_cost import FolioPlaces, scan_folios  # noqa: E402
 from mmscope.drgn.rmap.vma_splits import vma_splits  # noqa: E402
 
 SAMPLE_NODES = 20_000
@@ -109,7 +106,7 @@ def walks(kernel: str, table: Table, say: Callable[[str], None]) -> None:
     lab = _rmap_lab(capture(kernel, "rmap", say=say))
     prog, cost = lab.prog, NodeCost()
     timed = timed_walks(lab)
-    files = read_file_maps(prog, lab.slots, lab.maps.tasks)
+    files = read_file_maps(prog, lab.maps.slots["vma"], lab.maps.tasks)
     anon, of_files, _ = scan_folios(prog, lab.maps, files)
     assert of_files is not None
     pages = {row.pfn: row for row in ksm_pages(prog, lab.ksm, lab.visits, cost)}
@@ -120,13 +117,11 @@ def walks(kernel: str, table: Table, say: Callable[[str], None]) -> None:
             counted = indexed if lab.visits.uses_index else row.visits_per_pass
         else:
             of_file = name.startswith("file")
-            folios, owner = (
-                (of_files, file_owner_of(files)) if of_file else (anon, owner_of(lab.maps))
-            )
+            folios = of_files if of_file else anon
             (counted,) = (
                 visits
-                for index, visits in enumerate(folios.worst.tolist())
-                if owner(index)[1] == name and VMAS in (visits, folios.of_tree[index])
+                for index, visits in enumerate(folios.worst["visits"].tolist())
+                if folios.trees.owner(index)[1] == name and VMAS in (visits, folios.folios[index])
             )
             indexed, unmap = counted, cost.ms(counted, counted)
             again = unmap
@@ -174,7 +169,7 @@ def main() -> None:
             f"{here / beside:,.0f}x",
         )
 
-    maps, read = read_reverse_maps(prog, wanted(prog))
+    maps = read_reverse_maps(prog)
     chains, largest = len(maps.first), int(maps.tree_size.argmax())
     whole = median_seconds(lambda: read_reverse_maps(prog))
     # The loop goes over the lists, to find the anon_vmas, and over their trees.
@@ -193,9 +188,10 @@ def main() -> None:
         f"{checked * 1000:,.0f} ms checking a sample",
         "",
     )
-    ksm = read_ksm(prog, read)
+    slots = maps.slots["stable_node"], maps.slots["rmap_item"]
+    ksm = read_ksm(prog, *slots)
     items = len(ksm.item_node)
-    merged = median_seconds(lambda: read_ksm(prog, read))
+    merged = median_seconds(lambda: read_ksm(prog, *slots))
     looped, walked = seconds(lambda: item_loop(prog, ksm.node.tolist()))
     row(f"{items:,} KSM mappings", items / merged, walked / looped, "items", "hlist loop")
     shift = prog["PAGE_SHIFT"].value_()
@@ -215,7 +211,7 @@ def main() -> None:
         f"{folios * 1000:,.0f} ms all of them",
         f"{folios / again:,.1f}x",
     )
-    why = median_seconds(lambda: vma_splits(prog, maps, read.objects["vma"]), 1)
+    why = median_seconds(lambda: vma_splits(prog, maps), 1)
     table.add_row("what keeps 20,000 VMAs apart", f"{why * 1000:,.0f} ms", "", "")
     Console(width=150).print(table)
 

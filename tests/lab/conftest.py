@@ -27,13 +27,10 @@ from shared_guest import InGuest, of_program, run_programs
 from mmscope.drgn.free.free_memory import FreeMemory
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.owners.page_owner import PageOwner, scan_page_owner
-from mmscope.drgn.owners.slab_objects import Objects
 from mmscope.drgn.owners.slab_owner import SlabOwners, slab_owners, tracks_have_stacks
 from mmscope.drgn.reading.stack_depot import StackDepot, stack_depot
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, read_reverse_maps
-from mmscope.drgn.rmap.ksm import Ksm, read_ksm
-from mmscope.drgn.rmap.ksm import wanted as ksm_wanted
-from mmscope.drgn.rmap.ksm_visits import KsmVisits, ksm_visits
+from mmscope.drgn.rmap.ksm import Ksm, KsmVisits, ksm_visits, read_ksm
+from mmscope.drgn.rmap.reverse_maps import ReverseMaps, read_reverse_maps
 from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, scan_struct_page_cost
 
 SAID: list[str] = []
@@ -327,15 +324,14 @@ class RmapLab:
     maps: ReverseMaps
     ksm: Ksm
     visits: KsmVisits
-    slots: Objects  # of VMAs
 
 
 def _rmap_lab(taken: Capture) -> RmapLab:
     prog = open_target(taken.vmcore, [taken.vmlinux])
-    maps, read = read_reverse_maps(prog, ksm_wanted(prog))
-    ksm = read_ksm(prog, read)
+    maps = read_reverse_maps(prog)
+    ksm = read_ksm(prog, maps.slots["stable_node"], maps.slots["rmap_item"])
     visits = ksm_visits(maps, ksm, prog["PAGE_SHIFT"].value_())
-    return RmapLab(taken, prog, maps, ksm, visits, read.objects["vma"])
+    return RmapLab(taken, prog, maps, ksm, visits)
 
 
 @pytest.fixture(scope="session", params=KERNELS)

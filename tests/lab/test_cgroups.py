@@ -135,7 +135,7 @@ def test_percpu_memory_is_charged_as_memory_stat_says(cgroups_lab: CgroupsLab) -
     own = {row.cgroup_id: row for row in rows}
     memcgs = memcgs_once(memory)
     paths = cgroup_paths(prog, memcgs.columns["cgroup"], Gaps())
-    taken = memcgs.up(np.array([own[id_].bytes if id_ in own else 0 for id_ in paths.ids]))
+    taken = memcgs.up(np.array([own[id_].bytes if id_ in own else 0 for _, id_ in paths]))
     assert {"/shop", "/gone"} <= {row.cgroup for row in rows}
     # pcpu_obj_full_size(), mm/percpu-internal.h: 8 bytes for every 4 that one CPU has.
     cpus = int(prog["pcpu_nr_units"])
@@ -143,7 +143,7 @@ def test_percpu_memory_is_charged_as_memory_stat_says(cgroups_lab: CgroupsLab) -
     if cgroups_lab.capture.kernel == "5.10":
         return  # whose counters lack up to 32 pages of each CPU (see drgn/cgroups/memcgs.py)
     compared = 0
-    for path, dying, total in zip(paths.paths, memcgs.dying.tolist(), taken.tolist(), strict=True):
+    for (path, _), dying, total in zip(paths, memcgs.dying.tolist(), taken.tolist(), strict=True):
         if path in said and not dying:
             theirs = numbers(said[path]["memory.stat"])["percpu"]
             assert total // cpus * (cpus + 2) == theirs, path
@@ -217,9 +217,9 @@ def test_pages_that_belong_together_may_be_read_apart(cgroups_lab: CgroupsLab, p
         counted = ChargedPages(prog, memcgs.address[memcgs.dying], OF_OBJECTS)
         ledger = LedgerPages(prog, places.ram, places.owned, counted)
         assert not scan_struct_pages(prog, [ledger], chunk_bytes=chunk_bytes).failures
-        found = charges(prog, counted, memcgs, Gaps())
-        assert not found.unknown_pages
-        total = np.bincount(found.memcg, found.pages, len(memcgs.address))
+        found, unknown_pages = charges(prog, counted, memcgs, Gaps())
+        assert not unknown_pages
+        total = np.bincount(found["memcg"], found["pages"], len(memcgs.address))
         sums.append((total.tolist(), counted.mappings))
     assert sums[0] == sums[1]
 

@@ -27,7 +27,7 @@ import pytest
 from conftest import Lab
 from drgn.commands import CommandError
 
-from mmscope.drgn.rmap import sections as rmap_sections
+from mmscope.drgn.rmap import anon_vmas
 from mmscope.drgn.rmap.anon_vmas import anon_vma_rows
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
@@ -198,7 +198,7 @@ def test_what_a_table_leaves_out_is_said_where_a_row_is_not_found(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = functools.partial(anon_vma_rows, most=3)
-    monkeypatch.setattr(rmap_sections, "anon_vma_rows", few)
+    monkeypatch.setattr(anon_vmas, "anon_vma_rows", few)
     entry = next(entry for entry in COMMANDS if entry["name"] == "anon_vmas")
     args = argparse.Namespace(wanted="0x1", format="table", top=None)
     with pytest.raises(CommandError, match=r"no anon_vma 0x1 in .*; 3 of \d+ anon_vmas are listed"):

@@ -16,11 +16,17 @@ from drgn.helpers.linux.pid import find_task
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from rmap_truth import huge_pages, parts, timed_walks, walkers
 
-from mmscope.drgn.rmap.file_maps import FileMapping, file_fanout, file_mapping_rows
-from mmscope.drgn.rmap.file_trees import FileMaps, check_sample, owner_of, read_file_maps
-from mmscope.drgn.rmap.folio_walks import scan_folios
-from mmscope.drgn.rmap.rmap_cost import NodeCost, rmap_costs, rmap_walks
-from mmscope.drgn.rmap.rwsem_waiters import file_mapping_locks
+from mmscope.drgn.rmap.file_maps import (
+    FileMapping,
+    FileMaps,
+    file_fanout,
+    file_mapping_locks,
+    file_mapping_rows,
+    read_file_maps,
+)
+from mmscope.drgn.rmap.ksm import NodeCost
+from mmscope.drgn.rmap.reverse_maps import check_sample
+from mmscope.drgn.rmap.rmap_cost import rmap_costs, rmap_walks, scan_folios
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
@@ -35,14 +41,14 @@ SHARED_PAGES = 2 * WINDOWS + 1
 
 @pytest.fixture(scope="module")
 def maps(rmap_lab: RmapLab) -> FileMaps:
-    return read_file_maps(rmap_lab.prog, rmap_lab.slots, rmap_lab.maps.tasks)
+    return read_file_maps(rmap_lab.prog, rmap_lab.maps.slots["vma"], rmap_lab.maps.tasks)
 
 
 @pytest.fixture(scope="module")
 def rows(rmap_lab: RmapLab, maps: FileMaps) -> dict[str | None, FileMapping]:
     """By the end of their path."""
     found = file_mapping_rows(rmap_lab.prog, maps)
-    assert len(found) == len(maps.mapping)
+    assert len(found) == len(maps.addresses)
     by_name = {(row.file or "").rpartition("/")[2]: row for row in found}
     assert len(by_name) == len(found)
     return by_name
@@ -104,7 +110,7 @@ def test_every_tree_and_every_process_walked_says_the_same(
     assert maps.checks == [] and maps.gaps.bytes == 0
     assert check_sample(rmap_lab.prog, maps, most=10**7) == []
     assert sum(row.vmas for row in file_fanout(maps)) == len(maps.first) > 40_000
-    assert sum(row.files for row in file_fanout(maps)) == len(maps.mapping)
+    assert sum(row.files for row in file_fanout(maps)) == len(maps.addresses)
 
 
 def test_maps_of_processes_give_the_same_rows(
@@ -160,10 +166,10 @@ def test_visits_of_a_file_s_folios_are_those_of_a_walk(
     prog, of_huge = rmap_lab.prog, huge_pages(rmap_lab)
     _, folios, gaps = scan_folios(prog, rmap_lab.maps, maps)
     assert folios is not None and gaps.bytes == 0
-    by_address = {int(address): at for at, address in enumerate(maps.mapping.tolist())}
+    by_address = {int(address): at for at, address in enumerate(maps.addresses.tolist())}
     for name in ("file-share", "file-same", "memfd:lab memfd (deleted)", "anon_hugepage (deleted)"):
         at = by_address[int(str(rows[name].address_space), 16)]
-        mapping = Object(prog, "struct address_space", address=int(maps.mapping[at]))
+        mapping = Object(prog, "struct address_space", address=int(maps.addresses[at]))
         visits = []
         for index, page in inode_for_each_page(mapping.host):
             pages = 1
@@ -172,11 +178,12 @@ def test_visits_of_a_file_s_folios_are_those_of_a_walk(
                 index = index * of_huge if maps.by_huge_page[at] else index // pages * pages
             visits.append((visits_as_the_kernel_walks(prog, mapping, index, pages), page))
         seen = {page_to_pfn(page).value_(): over for over, page in visits if over}
-        assert folios.of_tree[at] == len(seen) > 0, name
-        assert folios.visits_of[at] == sum(seen.values()), name
-        assert folios.worst[at] == max(seen.values()), name
-        assert seen[int(folios.worst_pfn[at])] == folios.worst[at], name
-    assert (folios.worst_pages[at], rows[name].pages) == (of_huge, 2 * of_huge)
+        assert folios.folios[at] == len(seen) > 0, name
+        assert folios.visits[at] == sum(seen.values()), name
+        worst = folios.worst[at]
+        assert worst["visits"] == max(seen.values()), name
+        assert seen[int(worst["pfn"])] == worst["visits"], name
+    assert (worst["pages"], rows[name].pages) == (of_huge, 2 * of_huge)
 
 
 def test_walks_of_files_stand_beside_those_of_anonymous_memory(
@@ -185,10 +192,7 @@ def test_walks_of_files_stand_beside_those_of_anonymous_memory(
     anon, folios, _ = scan_folios(rmap_lab.prog, rmap_lab.maps, maps)
     assert folios is not None
     cost = NodeCost()
-    walks = rmap_walks(
-        rmap_lab.maps, rmap_lab.ksm, rmap_lab.visits, anon, lambda index: (None, None), cost,
-        (folios, owner_of(maps)),
-    )  # fmt: skip
+    walks = rmap_walks(rmap_lab.maps, (rmap_lab.ksm, rmap_lab.visits), anon, folios, cost)
     (same,) = (walk for walk in walks if walk.address_space == rows["file-same"].address_space)
     assert (same.kind, same.anon_vma, same.comm, same.folios) == ("file", None, "file-same", 1)
     assert same.visits == same.visits_a_pass == same.visits_a_hold == FILE_VMAS
@@ -204,15 +208,15 @@ def test_walks_of_files_stand_beside_those_of_anonymous_memory(
         for row in rmap_costs(rmap_lab.visits, anon, cost, folios)
         if row.what == "folios of mapped files"
     )
-    assert (of_files.pages, of_files.visits) == (folios.folios, folios.visits)
+    assert (of_files.pages, of_files.visits) == (folios.folios.sum(), folios.visits.sum())
 
 
 def test_no_lock_is_taken_and_one_that_is_shows(rmap_lab: RmapLab, maps: FileMaps) -> None:
     assert file_mapping_locks(rmap_lab.prog, maps) == ([], [], [])
     # As a writer would have it in rw_semaphore.count; the lock itself is free, and so is left out.
-    taken = maps.of_mapping.copy()
+    taken = maps.mappings.copy()
     taken["lock"][0] = 1
-    lying = dataclasses.replace(maps, of_mapping=taken)
+    lying = dataclasses.replace(maps, mappings=taken)
     assert file_mapping_locks(rmap_lab.prog, lying) == ([], [], [])
     assert "write" in {row.lock for row in file_mapping_rows(rmap_lab.prog, lying)}
 
@@ -229,7 +233,7 @@ def test_a_check_that_walks_finds_what_is_missing(rmap_lab: RmapLab, maps: FileM
 
 def test_i_mmap_writable_that_differs_is_said(rmap_lab: RmapLab) -> None:
     """One VMA less in the tree of file-vmas: its slot is left out, and so is what hangs below."""
-    slots = rmap_lab.slots
+    slots = rmap_lab.maps.slots["vma"]
     task = find_task(rmap_lab.prog, parts(rmap_lab.capture)["file-vmas"][0].pid)
     files = slots["file"]
     # Its libraries hang in trees of their own.
@@ -254,15 +258,15 @@ def test_i_mmap_writable_that_differs_is_said(rmap_lab: RmapLab) -> None:
 @pytest.mark.any_kernel
 def test_a_tree_whose_first_node_is_missing_is_said(rmap_lab: RmapLab, maps: FileMaps) -> None:
     at = int(maps.tree_size.argmax())
-    root = int(maps.of_mapping["tree"][at])
-    slots = rmap_lab.slots
+    root = int(maps.mappings["tree"][at])
+    slots = rmap_lab.maps.slots["vma"]
     shared = offsetof(rmap_lab.prog.type("struct vm_area_struct"), "shared.rb")
     fewer = slots.only(slots.address != np.uint64(root - shared))
     assert len(fewer) == len(slots) - 1
     found = read_file_maps(rmap_lab.prog, fewer, rmap_lab.maps.tasks)
-    assert set(maps.mapping.tolist()) - set(found.mapping.tolist()) == {int(maps.mapping[at])}
+    assert set(maps.addresses.tolist()) - set(found.addresses.tolist()) == {int(maps.addresses[at])}
     (check,) = found.checks
-    assert check.address_space == hex(maps.mapping[at])
+    assert check.address_space == hex(maps.addresses[at])
     assert "begins with a VMA that was not found" in check.problem
     assert check_sample(rmap_lab.prog, found, most=10**7)
 

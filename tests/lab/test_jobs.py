@@ -21,7 +21,7 @@ from mmscope.drgn.page_tables.page_table_entries import TableChunk
 from mmscope.drgn.reading import struct_pages
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.rmap.folio_walks import FolioPlaces
+from mmscope.drgn.rmap.rmap_cost import FolioPlaces
 from mmscope.drgn.sections.memory import Memory
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer

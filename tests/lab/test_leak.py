@@ -17,8 +17,8 @@ from command_line import run
 from conftest import KERNELS
 from ledger_lab import LedgerLab, assert_adds_up, read_ledger
 
-from mmscope.drgn.cgroups.cgroup_files import NUMBERS, read_cgroup_files
-from mmscope.drgn.cgroups.cgroup_rows import ONLINE
+from mmscope.drgn.cgroups.cgroup_files import memory_cgroups_from_files
+from mmscope.drgn.cgroups.cgroup_rows import AMOUNTS, ONLINE, V1
 from mmscope.drgn.ledger.memory_cgroups import memory_cgroups_from_memory
 from mmscope.drgn.ledger.memory_ledger import UnexplainedRow
 from mmscope.drgn.reading.printk_ring import log_records
@@ -118,15 +118,16 @@ def test_version_1_of_memory_cgroups_is_what_its_files_say(leak_lab: LedgerLab) 
     if "no version 1 of memory cgroups" in leak_lab.capture.console.read_text():
         assert leak_lab.capture.series != "6.1"
         with pytest.raises(Absent):
-            read_cgroup_files(files)
+            memory_cgroups_from_files(files)
         return
     found = memory_cgroups_from_memory(Memory(leak_lab.prog)).by_name["memory_cgroups"]
     ours = {row.cgroup: row for row in found if row.state == ONLINE}
-    theirs = read_cgroup_files(files)
-    assert theirs.version == 1 and len(theirs.rows) == 2
-    for said in theirs.rows:
+    theirs = memory_cgroups_from_files(files)
+    rows = theirs.by_name["memory_cgroups"]
+    assert V1 in theirs.remarks and len(rows) == 2
+    for said in rows:
         row = ours[said.cgroup]
-        columns = NUMBERS[1]
+        columns = [*(name for name, (_, _, file) in AMOUNTS.items() if file), "failures"]
         print(said.cgroup, {name: getattr(said, name) for name in columns})
         assert {name: getattr(row, name) for name in columns} == {
             name: getattr(said, name) for name in columns

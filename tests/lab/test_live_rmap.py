@@ -23,7 +23,7 @@ from conftest import LIVES_ON
 from profiled import binaries
 from shared_guest import InGuest
 
-from mmscope.drgn.rmap.anon_vma_trees import LIVE_ATTEMPTS
+from mmscope.drgn.rmap.reverse_maps import LIVE_ATTEMPTS
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.findings.findings import evaluate
@@ -132,7 +132,7 @@ def reading():
         section, tables = run_section(SECTIONS[name], memory, verbose=True)
         sections.append(asdict(section))
         found |= {name: [asdict(row) for row in rows] for name, rows in tables.by_name.items()}
-    maps = reverse_maps(memory).maps
+    maps = reverse_maps(memory)
     return found | {"sections": sections, "attempts": maps.attempts, "orphans": maps.orphans}
 
 told("rmap: opened")

@@ -17,9 +17,9 @@ from named_damage import say as put_into
 from mmscope.drgn.free.zones import zones
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.reading.kernel_arrays import member_path
-from mmscope.drgn.rmap.anon_vma_trees import RT_READER_BIAS, RT_WRITER_BIAS, read_reverse_maps
-from mmscope.drgn.rmap.anon_vmas import anon_vma_rows
-from mmscope.drgn.rmap.rwsem_waiters import MAX_WAITERS, anon_vma_locks
+from mmscope.drgn.rmap.anon_vmas import anon_vma_locks, anon_vma_rows
+from mmscope.drgn.rmap.reverse_maps import read_reverse_maps
+from mmscope.drgn.rmap.rwsem_waiters import MAX_WAITERS, RT_READER_BIAS, RT_WRITER_BIAS
 
 pytestmark = pytest.mark.any_config
 
@@ -50,7 +50,7 @@ if RT:
         kernel: str, say: Callable[[str], None]
     ) -> None:
         prog = opened(kernel, say)
-        maps, _ = read_reverse_maps(prog)
+        maps = read_reverse_maps(prog)
         assert {row.lock for row in anon_vma_rows(maps)} == {"free"}
         assert anon_vma_locks(prog, maps) == ([], [], [])
         assert {row.lock_held for row in zones(prog)} == {False}
@@ -62,7 +62,7 @@ if RT:
     def test_who_has_a_lock_and_who_is_queued(kernel: str, say: Callable[[str], None]) -> None:
         prog = opened(kernel, say)
         init, threads, queued = (find_task(prog, pid) for pid in (1, 2, 3))
-        maps, _ = read_reverse_maps(prog)
+        maps = read_reverse_maps(prog)
         root = hex(maps.anon_vmas["root"][maps.tree_size.argmax()])
         rwsem = Object(prog, "struct anon_vma", address=int(root, 16)).rwsem
         mutex = rwsem.rwbase.rtmutex
@@ -72,7 +72,7 @@ if RT:
         put_into(mutex.owner, init.value_() | HAS_WAITERS)
 
         put_into(rwsem.rwbase.readers.counter, RT_WRITER_BIAS)
-        maps, _ = read_reverse_maps(prog)
+        maps = read_reverse_maps(prog)
         ((lock,), rows, problems) = anon_vma_locks(prog, maps)
         assert (lock.root, lock.state, lock.readers, lock.waiters) == (root, "write", 0, 2)
         assert (lock.owner_pid, lock.owner_comm, lock.owner_is) == (1, "init", "writer")
@@ -80,13 +80,13 @@ if RT:
 
         # The owner of the mutex waits for two readers to leave.
         put_into(rwsem.rwbase.readers.counter, 2)
-        maps, _ = read_reverse_maps(prog)
+        maps = read_reverse_maps(prog)
         ((lock,), rows, problems) = anon_vma_locks(prog, maps)
         assert (lock.state, lock.readers, lock.owner_pid, lock.waiters) == ("read", 2, None, 3)
         assert [(row.pid, row.wants) for row in rows] == [(1, "write"), (3, None), (2, None)]
 
         put_into(rwsem.rwbase.readers.counter, RT_READER_BIAS + 2)
-        maps, _ = read_reverse_maps(prog)
+        maps = read_reverse_maps(prog)
         ((lock,), _, problems) = anon_vma_locks(prog, maps)
         assert (lock.state, lock.readers, lock.owner_pid) == ("read", 2, None) and not problems
 
@@ -100,7 +100,7 @@ if RT:
         kernel: str, say: Callable[[str], None]
     ) -> None:
         prog = opened(kernel, say, "rmap_stall")
-        locks, queued, problems = anon_vma_locks(prog, read_reverse_maps(prog)[0])
+        locks, queued, problems = anon_vma_locks(prog, read_reverse_maps(prog))
         assert not problems
         lock = locks[0]
         waiting = [row for row in queued if row.root == lock.root]

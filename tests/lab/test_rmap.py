@@ -40,18 +40,32 @@ from rmap_truth import (
 
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.owners import slab_objects
-from mmscope.drgn.processes.processes import read_process_vmas
+from mmscope.drgn.processes.processes import process_maps
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
-from mmscope.drgn.rmap import anon_vma_trees, anon_vmas
-from mmscope.drgn.rmap import ksm as ksm_module
-from mmscope.drgn.rmap.folio_walks import FolioPlaces, scan_folios
-from mmscope.drgn.rmap.ksm import CHAIN, ksm_chains, ksm_processes, ksm_totals, read_ksm_totals
-from mmscope.drgn.rmap.ksm_visits import ksm_items_by_anon_vma, ksm_visits
-from mmscope.drgn.rmap.reverse_maps import mapped_file_trees, reverse_maps
-from mmscope.drgn.rmap.rmap_cost import NodeCost, ksm_pages
-from mmscope.drgn.rmap.rwsem_waiters import anon_vma_locks, on_its_stack
+from mmscope.drgn.rmap import anon_vmas
+from mmscope.drgn.rmap import reverse_maps as reverse_maps_module
+from mmscope.drgn.rmap.file_maps import mapped_file_trees
+from mmscope.drgn.rmap.ksm import (
+    CHAIN,
+    NodeCost,
+    ksm_chains,
+    ksm_pages,
+    ksm_processes,
+    ksm_totals,
+    ksm_visits,
+    read_ksm_totals,
+)
+from mmscope.drgn.rmap.reverse_maps import (
+    KSM_ITEM,
+    KSM_NODE,
+    check_sample,
+    ksm_type,
+    reverse_maps,
+)
+from mmscope.drgn.rmap.rmap_cost import FolioPlaces, scan_folios
+from mmscope.drgn.rmap.rwsem_waiters import on_its_stack
 from mmscope.drgn.rmap.rwsem_waiters import owner as rwsem_owner
 from mmscope.drgn.rmap.vma_splits import vma_splits
 from mmscope.drgn.sections.files import Files
@@ -96,7 +110,7 @@ def mapped(lab: RmapLab, part: Part) -> int:
 
 def test_anon_vmas_are_those_that_were_built(rmap_lab: RmapLab) -> None:
     known, huge = parts(rmap_lab.capture), huge_pages(rmap_lab)
-    items = ksm_items_by_anon_vma(rmap_lab.maps, rmap_lab.visits)
+    items = rmap_lab.visits.by_anon_vma(rmap_lab.maps)
     rows = {row.anon_vma: row for row in anon_vmas.anon_vma_rows(rmap_lab.maps, items)}
     locks = []
     for name, vmas, merged in (
@@ -142,14 +156,14 @@ def test_every_tree_and_every_process_walked_says_the_same(rmap_lab: RmapLab) ->
     maps = rmap_lab.maps
     assert maps.orphans == 0 and maps.checks == [] and maps.unreadable_bytes == 0
     assert len(maps.anon_vmas) > 50
-    assert anon_vma_trees.check_sample(rmap_lab.prog, maps, most=10**7) == []
+    assert check_sample(rmap_lab.prog, maps, most=10**7) == []
 
 
 def test_chains_are_those_on_the_lists_of_their_vmas(rmap_lab: RmapLab) -> None:
     ours = Counter(
         zip(
             rmap_lab.maps.vmas.address[rmap_lab.maps.chain_vma].tolist(),
-            rmap_lab.maps.anon_vmas.address[rmap_lab.maps.chain_anon_vma].tolist(),
+            rmap_lab.maps.anon_vmas.address[rmap_lab.maps.tree].tolist(),
             strict=True,
         )
     )
@@ -172,7 +186,7 @@ def test_a_check_that_walks_finds_what_is_missing(rmap_lab: RmapLab) -> None:
     lying = dataclasses.replace(rmap_lab.maps)
     size[index_of(rmap_lab, parts(rmap_lab.capture)["advice"][0])] -= 1
     lying.__dict__["tree_size"] = size
-    (check,) = anon_vma_trees.check_sample(rmap_lab.prog, lying, most=10**7)
+    (check,) = check_sample(rmap_lab.prog, lying, most=10**7)
     assert (check.expected, check.found) == (500, 499)
 
 
@@ -180,7 +194,8 @@ def test_vmas_of_processes_are_those_of_proc(rmap_lab: RmapLab) -> None:
     ours = {row.pid: row for row in anon_vmas.process_vmas(rmap_lab.prog, rmap_lab.maps)}
     files = Files(rmap_lab.capture.truth_b)
     pids = [part.pid for some in parts(rmap_lab.capture).values() for part in some]
-    theirs, missing = read_process_vmas(files.open, pids)
+    rows, missing, _ = process_maps(files)
+    theirs = [row for row in rows if row.pid in pids]
     assert missing == {} and len(theirs) == len(pids) > 10
     for row in theirs:
         assert ours[row.pid].vmas == row.vmas
@@ -247,8 +262,8 @@ def test_chains_of_ksm_are_those_of_its_trees(rmap_lab: RmapLab) -> None:
         (math.ceil(SHARING / MAX_SHARING), SHARING),
     }
     # The same, descending the tree.
-    node_type = f"struct {ksm_module._type(rmap_lab.prog, ksm_module.NODE_TYPES)[7:]}"
-    item_type = ksm_module._type(rmap_lab.prog, ksm_module.ITEM_TYPES)
+    node_type = ksm_type(rmap_lab.prog, KSM_NODE)
+    item_type = ksm_type(rmap_lab.prog, KSM_ITEM)
     chains, mappings = set(), Counter[int]()
     root = rmap_lab.prog["root_stable_tree"][0].address_of_()
     for node in rbtree_inorder_for_each_entry(node_type, root, "node"):
@@ -269,8 +284,8 @@ def test_chains_of_ksm_are_those_of_its_trees(rmap_lab: RmapLab) -> None:
 def visits_as_the_kernel_walks(prog: Program, stable_node: int, indexed: bool) -> tuple[int, int]:
     """Nodes of one pass of rmap_walk_ksm(), visited one by one; and the mappings."""
     page = prog["PAGE_SIZE"].value_()
-    node_type = ksm_module._type(prog, ksm_module.NODE_TYPES)
-    item_type = ksm_module._type(prog, ksm_module.ITEM_TYPES)
+    node_type = ksm_type(prog, KSM_NODE)
+    item_type = ksm_type(prog, KSM_ITEM)
     node = Object(prog, node_type, address=stable_node)
     visits = mappings = 0
     for item in hlist_for_each_entry(item_type, node.hlist.address_of_(), "hlist"):
@@ -400,19 +415,21 @@ def test_anonymous_folios_and_what_walks_of_them_visit(rmap_lab: RmapLab) -> Non
     text = (rmap_lab.capture.truth_b / "proc/vmstat").read_text()
     anon = int(re.search(r"^nr_anon_pages (\d+)$", text, re.MULTILINE)[1])  # type: ignore[index]
     # KSM pages count as anonymous.
-    assert abs(folios.pages + len(rmap_lab.ksm.node) - anon) <= 16
+    folios_in_all, pages_in_all = folios.buckets.sum(axis=0)
+    assert abs(pages_in_all + len(rmap_lab.ksm.node) - anon) <= 16
     (huge,) = parts(rmap_lab.capture)["huge"]
     of, pages = index_of(rmap_lab, huge), huge_pages(rmap_lab)
-    assert (folios.of_tree[of], folios.worst[of], folios.worst_pages[of]) == (1, pages, pages), (
+    worst = folios.worst[of]
+    assert (folios.folios[of], worst["visits"], worst["pages"]) == (1, pages, pages), (
         "there was no huge page to have"
     )
-    assert folios.worst_pfn[of] % pages == 0 and folios.worst.max() == pages
+    assert worst["pfn"] % pages == 0 and folios.worst["visits"].max() == pages
     # A page from before the forks is looked for in all processes of them: what the first process
     # had written to, less what the others wrote to themselves.
     bottom = index_of(rmap_lab, parts(rmap_lab.capture)["fork-0"][0])
-    assert folios.worst[bottom] == FORKS
-    assert folios.visits_of[bottom] == FORKS * folios.of_tree[bottom] == FORKS * 50
-    assert sum(number for number, _ in folios.buckets.values()) == folios.folios
+    assert folios.worst["visits"][bottom] == FORKS
+    assert folios.visits[bottom] == FORKS * folios.folios[bottom] == FORKS * 50
+    assert folios_in_all == folios.folios.sum()
 
 
 def test_folios_are_read_again_only_where_the_first_pass_saw_that_they_may_be(
@@ -421,7 +438,7 @@ def test_folios_are_read_again_only_where_the_first_pass_saw_that_they_may_be(
     memory, places = Memory(rmap_lab.prog), FolioPlaces()
     pages = scan_struct_pages(rmap_lab.prog, [places]).pages
     assert 0 < sum(end - begin for begin, end in places.wanted.values()) < pages
-    maps, files = reverse_maps(memory).maps, mapped_file_trees(memory)
+    maps, files = reverse_maps(memory), mapped_file_trees(memory)
 
     def found(places: FolioPlaces | None) -> list[Any]:
         anon, of_files, _ = scan_folios(rmap_lab.prog, maps, files, places=places)
@@ -429,8 +446,7 @@ def test_folios_are_read_again_only_where_the_first_pass_saw_that_they_may_be(
         return [
             value.tolist() if isinstance(value, np.ndarray) else value
             for each in (anon, of_files)
-            for name, value in sorted(dataclasses.asdict(each).items())
-            if name not in ("trees", "order_of")
+            for value in each.share().values()
         ]
 
     assert found(places) == found(None)
@@ -441,8 +457,7 @@ def test_folios_are_read_again_only_where_the_first_pass_saw_that_they_may_be(
 
 
 def test_what_keeps_vmas_apart(rmap_lab: RmapLab) -> None:
-    slots = rmap_lab.slots
-    sums, kinds, problems = vma_splits(rmap_lab.prog, rmap_lab.maps, slots)
+    sums, kinds, problems = vma_splits(rmap_lab.prog, rmap_lab.maps)
     assert problems == []
     found, huge = {row.comm: row for row in sums}, huge_pages(rmap_lab)
     expected = {
@@ -549,7 +564,7 @@ def test_damaged_pointers_harm_themselves_alone(
     rmap_lab: RmapLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bits: tuple[int, int]
 ) -> None:
     """Random bits in every object that was read: no traceback, no hang, and it is said."""
-    read_objects = anon_vma_trees.read_slab_objects
+    read_objects = reverse_maps_module.read_slab_objects
     chance = np.random.default_rng(6)
 
     def damaged(*given: Any, **named: Any) -> slab_objects.SlabObjects:
@@ -562,7 +577,7 @@ def test_damaged_pointers_harm_themselves_alone(
                 values[hit] ^= flipped.astype(values.dtype)
         return read
 
-    monkeypatch.setattr(anon_vma_trees, "read_slab_objects", damaged)
+    monkeypatch.setattr(reverse_maps_module, "read_slab_objects", damaged)
     with Writer(tmp_path / "bundle") as writer:
         target = describe(rmap_lab.prog, "vmcore")
         sections = collect(Memory(rmap_lab.prog), target, writer, SECTION_NAMES)
@@ -573,7 +588,7 @@ def test_damaged_pointers_harm_themselves_alone(
 
 
 def test_who_is_queued_on_the_lock(stalled_lab: RmapLab) -> None:
-    locks, queued, problems = anon_vma_locks(stalled_lab.prog, stalled_lab.maps)
+    locks, queued, problems = anon_vmas.anon_vma_locks(stalled_lab.prog, stalled_lab.maps)
     assert problems == []
     known = parts(stalled_lab.capture)
     root = hex(vma_at(stalled_lab.prog, known["ksm-vmas"][0]).anon_vma.root.value_())

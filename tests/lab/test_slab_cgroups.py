@@ -41,10 +41,10 @@ def test_objects_of_each_cgroup_are_what_memory_stat_says(lab: CgroupsLab) -> No
     caches, memcgs = slabs_once(memory)[0].caches, memcgs_once(memory)
     own, strange = cgroups_once(memory).own_bytes(caches, memcgs)
     assert not strange
-    paths = cgroup_paths(lab.prog, memcgs.columns["cgroup"], Gaps()).paths
+    paths = cgroup_paths(lab.prog, memcgs.columns["cgroup"], Gaps())
     counted = {
         path: total
-        for path, total, dying in zip(
+        for (path, _), total, dying in zip(
             paths, memcgs.up(own).tolist(), memcgs.dying.tolist(), strict=True
         )
         if not dying

@@ -7,19 +7,23 @@ Java process whose heap mprotect() has split into 20,000 VMAs, merged by KSM.
 from rows_of_tables import Contents, tables_of_rows
 
 from mmscope.drgn.processes.processes import ProcessVmas
-from mmscope.drgn.rmap.anon_vma_trees import AnonVmaCheck
-from mmscope.drgn.rmap.anon_vmas import AnonVma, AnonVmaFanout, AnonVmaMap
-from mmscope.drgn.rmap.file_maps import FileMapping, FileMappingFanout
-from mmscope.drgn.rmap.file_trees import FileMappingCheck
-from mmscope.drgn.rmap.folio_walks import AnonFolioWalks
-from mmscope.drgn.rmap.ksm import KsmChain, KsmProcess, KsmTotal
-from mmscope.drgn.rmap.rmap_cost import KsmPage, RmapCost, RmapWalk
-from mmscope.drgn.rmap.rwsem_waiters import (
+from mmscope.drgn.rmap.anon_vmas import (
+    AnonVma,
+    AnonVmaFanout,
     AnonVmaLock,
+    AnonVmaMap,
     AnonVmaWaiter,
+)
+from mmscope.drgn.rmap.file_maps import (
+    FileMapping,
+    FileMappingCheck,
+    FileMappingFanout,
     FileMappingLock,
     FileMappingWaiter,
 )
+from mmscope.drgn.rmap.ksm import KsmChain, KsmPage, KsmProcess, KsmTotal
+from mmscope.drgn.rmap.reverse_maps import AnonVmaCheck
+from mmscope.drgn.rmap.rmap_cost import AnonFolioWalks, RmapCost, RmapWalk
 from mmscope.drgn.rmap.vma_splits import VmaNeighbours, VmaSplits
 
 HEAP, ROOT = "0xffff888100a81c30", "0xffff888100a81000"

@@ -2,6 +2,7 @@
 """Interval counts, trees and lists in arrays, against the same by hand."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
-from mmscope.drgn.processes.processes import Processes, read_process_vmas
+from mmscope.drgn.processes.processes import (
+    FilesMapped,
+    Processes,
+    process_maps,
+    take_maps,
+)
 from mmscope.drgn.reading.linked_lists import LOST, follow_lists
-from mmscope.drgn.rmap.anon_vma_trees import ReverseMaps, _possible, lock_counts
-from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, fanout, lock_state, tree_map
-from mmscope.drgn.rmap.file_maps import MappedFiles, mapped_files
-from mmscope.drgn.rmap.file_trees import _moved
-from mmscope.drgn.rmap.ksm import hlist_links, read_ksm_totals
-from mmscope.drgn.rmap.rmap_cost import NodeCost
+from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, fanout, tree_map
+from mmscope.drgn.rmap.file_maps import _moved, mapped_files
+from mmscope.drgn.rmap.ksm import NodeCost, hlist_links, read_ksm_totals
+from mmscope.drgn.rmap.reverse_maps import ReverseMaps, _possible
+from mmscope.drgn.rmap.rwsem_waiters import lock_counts, lock_state
 from mmscope.drgn.rmap.vma_splits import _compare, protection
+from mmscope.drgn.sections.files import Files
 
 U64 = np.uint64
 # (first page, pages) of each VMA, tree by tree
@@ -58,14 +64,11 @@ def reverse_maps(trees: Trees) -> ReverseMaps:
             },
         ),
         vma_mm=np.array([1 - first % 2 for _, first, _ in chains], np.int64),
-        chain_anon_vma=np.array([tree for tree, *_ in chains], np.int64),
         chain_vma=np.arange(len(chains)),
         first=array(*(first for _, first, _ in chains)),
         last=array(*(last for *_, last in chains)),
         start=np.searchsorted([tree for tree, *_ in chains], np.arange(number + 1)),
-        tasks=Processes(
-            array(1, 2), np.array([10, 20]), ["ten", "twenty"], np.array([5, 5]), *[None] * 3, 0
-        ),
+        tasks=Processes(array(1, 2), np.array([10, 20]), ["ten", "twenty"]),
     )  # fmt: skip
 
 
@@ -89,12 +92,12 @@ def test_overlaps_are_those_that_one_would_visit(
 
 @given(TREES)
 def test_depths_are_those_of_every_page_offset(trees: Trees) -> None:
-    found = reverse_maps(trees).depths
+    most, mean = reverse_maps(trees).depths
     for index, vmas in enumerate(trees):
         over = Counter(offset for first, pages in vmas for offset in range(first, first + pages))
-        assert found.most[index] == max(over.values(), default=0)
-        mean = sum(over.values()) / len(over) if over else 0
-        assert found.mean[index] == pytest.approx(mean)
+        assert most[index] == max(over.values(), default=0)
+        expected = sum(over.values()) / len(over) if over else 0
+        assert mean[index] == pytest.approx(expected)
 
 
 @given(TREES)
@@ -126,10 +129,10 @@ def test_the_map_of_a_tree_has_every_page_once(trees: Trees, bins: int) -> None:
 
 
 def test_whose_it_is() -> None:
-    by_anon_vma = reverse_maps([[(1, 1), (3, 1), (4, 1)], [], [(2, 1)]]).users
-    assert [values.tolist() for values in by_anon_vma.of(0)] == [[1, 0], [1, 2]]  # most are last
-    assert [values.tolist() for values in by_anon_vma.of(1)] == [[], []]
-    assert [values.tolist() for values in by_anon_vma.of(2)] == [[1], [1]]
+    maps = reverse_maps([[(1, 1), (3, 1), (4, 1)], [], [(2, 1)]])
+    assert [values.tolist() for values in maps.users_of(0)] == [[1, 0], [1, 2]]  # most are last
+    assert [values.tolist() for values in maps.users_of(1)] == [[], []]
+    assert [values.tolist() for values in maps.users_of(2)] == [[1], [1]]
 
 
 def test_a_node_that_was_taken_out_of_its_tree_is_in_none() -> None:
@@ -208,12 +211,12 @@ def compared(*vmas: tuple[int, int, int, int], **pointers: list[int]) -> Any:
         "flags": array(*(flags for *_, flags, _ in vmas)),
         "pgoff": array(*(offset for *_, offset in vmas)),
     } | {name: array(*values) for name, values in pointers.items()}
-    found = _compare(
+    patterns, alternating = _compare(
         NoMemory(),  # type: ignore[arg-type]
         Objects(array(*range(len(vmas))), columns),
         np.ones(len(vmas), np.bool_),
     )
-    return found.patterns, found.alternating
+    return [(*pattern, pairs) for pattern, pairs in patterns.items()], alternating
 
 
 READ, WRITE, ACCOUNT, SOFTDIRTY, SEQ = 1, 3, 1 << 20, 1 << 27, 1 << 15
@@ -291,28 +294,33 @@ def test_the_word_of_a_lock_of_preempt_rt_is_read_as_that_of_any() -> None:
     assert lock_counts(np.array([-255, 0, 256], np.int64)).tolist() == [-255, 0, 256]
 
 
-def test_maps_of_processes_are_counted() -> None:
-    files = {
+def test_maps_of_processes_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path, text in {
         "proc/sys/vm/max_map_count": "65530\n",
         "proc/7/maps": "1-2 rw-p 0 0 0\n2-3 r--p 0 0 0\nff-fff --xp 0 0 0 [vsyscall]\n",
         "proc/7/comm": "a\nb\n",
         "proc/8/maps": "",  # a kernel thread
         "proc/9/maps": "1-2 rw-p 0 0 0\n",
-    }
+        "proc/10/comm": "gone",
+        "proc/11/maps": "",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    read = Files.open
 
-    def read(path: str) -> str:
+    def denied(files: Files, path: str) -> str:
         if path == "proc/11/maps":
             raise PermissionError(13, "Permission denied")
-        if path not in files:
-            raise FileNotFoundError(2, "No such file or directory")
-        return files[path]
+        return read(files, path)
 
-    rows, missing = read_process_vmas(read, (7, 8, 9, 10, 11))
+    monkeypatch.setattr(Files, "open", denied)
+    rows, missing, mapped = process_maps(Files(tmp_path))
     assert [(row.pid, row.comm, row.vmas, row.max_map_count) for row in rows] == [
         (7, "a\nb", 2, 65530),
         (9, None, 1, 65530),
     ]
     assert missing == {"Permission denied": [11]}
+    assert mapped == {}
 
 
 def test_a_tree_that_begins_elsewhere_by_now_is_the_largest_of_its_file() -> None:
@@ -350,9 +358,9 @@ nonsense
 
 
 def test_files_of_maps_are_counted_by_device_and_inode() -> None:
-    found = MappedFiles()
-    found.take(7, MAPS)
-    found.take(9, "1000-3000 r-xp 00000000 fe:01 12 /mnt/libc.so.6\n")
+    found: FilesMapped = {}
+    take_maps(found, 7, MAPS)
+    take_maps(found, 9, "1000-3000 r-xp 00000000 fe:01 12 /mnt/libc.so.6\n")
     rows, classes = mapped_files(found, {7: "seven"}, 4096)
     libc, sysv, odd = rows
     assert (libc.device, libc.inode, libc.file) == ("fe:01", "12", "/usr/lib/libc.so.6")
@@ -368,12 +376,12 @@ def test_files_of_maps_are_counted_by_device_and_inode() -> None:
 
 
 def test_pages_of_a_machine_of_unknown_page_size_are_not_counted() -> None:
-    found = MappedFiles()
-    found.take(7, MAPS)
+    found: FilesMapped = {}
+    take_maps(found, 7, MAPS)
     rows, _ = mapped_files(found, {}, None)
     assert {(row.first_index, row.pages) for row in rows} == {(None, None)}
     assert rows[0].visits_most == 2
-    assert mapped_files(MappedFiles(), {}, 4096) == ([], [])
+    assert mapped_files({}, {}, 4096) == ([], [])
 
 
 def test_files_of_ksm_that_hold_no_number_are_left_out() -> None:

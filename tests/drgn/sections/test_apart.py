@@ -19,7 +19,7 @@ import children
 import pytest
 from checkout import ROOT
 
-from mmscope.drgn.rmap import sections as rmap_sections
+from mmscope.drgn.processes import processes
 from mmscope.drgn.sections.apart import ReaderApart, reader_apart
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import DeadlineExceeded
@@ -192,7 +192,7 @@ def test_the_section_names_who_gave_no_answer(
     monkeypatch.setattr("mmscope.drgn.sections.prices.is_live", lambda root: True)
     # A FIFO is refused as no plain file, which the maps of a process are.
     monkeypatch.setattr(Files, "_plain", lambda files, path: files.root / path)
-    monkeypatch.setattr(rmap_sections, "reader_apart", lambda: reader_apart(SOON))
+    monkeypatch.setattr(processes, "reader_apart", lambda: reader_apart(SOON))
     begin = time.monotonic()
     section, found = run_section(SECTIONS["anon_vmas"], Files(root))
     assert section.status == "partial" and time.monotonic() - begin < 60
