@@ -33,7 +33,10 @@ def why_not(opening: Callable[[], object]) -> str | None:
     :param opening: what it raises is not looked at: it will be raised again, by this process.
     """
     child = multiprocessing.get_context("fork").Process(target=_open, args=(os.getpid(), opening))
-    child.start()
+    try:
+        child.start()
+    except OSError:  # no process is left: nothing is known of it
+        return None
     try:
         child.join(PATIENCE)
         if child.exitcode is None:

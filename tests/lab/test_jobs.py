@@ -51,7 +51,7 @@ def taken(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Capture
 
 @pytest.fixture
 def collected(
-    taken: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    taken: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: list[int]
 ) -> Callable[..., tuple[Tables, dict[str, SectionResult]]]:
     """What so many processes find in the core of a small machine, as if it were large."""
     monkeypatch.setattr(struct_pages, "LEAST_PAGES", 1)
@@ -60,6 +60,7 @@ def collected(
 
     def of(jobs: int, only: Sequence[str] = SECTIONS) -> tuple[Tables, dict[str, SectionResult]]:
         prog = open_target(taken.vmcore, [taken.vmlinux])
+        forks.clear()
         folder = tmp_path / f"{len(only)}-{jobs}"
         with Writer(folder) as writer:
             sections = collect(Memory(prog, jobs=jobs), describe(prog, "vmcore"), writer, only)
@@ -76,12 +77,10 @@ def test_tables_are_the_same_whatever_the_jobs(
     collected: Callable[..., tuple[Tables, dict[str, SectionResult]]], forks: list[int]
 ) -> None:
     for only in (SECTIONS, ()):  # all
-        forks.clear()
         alone, statuses = collected(1, only)
         assert not forks
         assert len(alone) > len(only)
         for jobs in (2, 3):
-            forks.clear()
             tables, others = collected(jobs, only)
             assert len(forks) >= jobs
             assert tables == alone

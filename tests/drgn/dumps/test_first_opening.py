@@ -47,6 +47,10 @@ def test_a_child_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
     assert why_not(lambda: time.sleep(600)) == "it was not opened within 0 s"
 
 
+def test_without_room_for_a_process_nothing_is_known(no_forks: list[int]) -> None:
+    assert why_not(killed) is None and no_forks
+
+
 def test_memory_is_bounded_for_a_while() -> None:
     before = resource.getrlimit(resource.RLIMIT_AS)
     with little_memory(), pytest.raises(MemoryError):
