@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("", "tests", "tests/support")]
 RUN = [sys.executable, "-m", "mmscope"]
 PERIOD = 0.5
 TICK = os.sysconf("SC_CLK_TCK")
