@@ -33,8 +33,6 @@ from drgn import (
 )
 from numpy.typing import NDArray
 
-from mmscope.drgn.opening.name_index import NameIndex
-
 MAGIC = 0xEB9F
 # enum of BTF_KIND_*, include/uapi/linux/btf.h
 INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC = range(1, 13)
@@ -103,9 +101,6 @@ class Btf:
         self._kinds = (self._info >> 24 & 0x1F).astype(np.uint8)
         for column in (self._name_offsets, self._info, self._size_or_type, self._kinds):
             column[0] = 0
-        ends = np.flatnonzero(np.frombuffer(self._names, dtype=np.uint8) == 0).astype(np.uint32)
-        self._strings = np.append(np.uint32(0), ends[:-1] + np.uint32(1))
-        self._index = NameIndex(self._names, self._strings, ends)
         self._built: dict[int, Type] = {}
         self._building: list[int] = []
         self._flattened: dict[int, int] = {}
@@ -213,8 +208,8 @@ class Btf:
 
     def _name_offset(self, name: str) -> int | None:
         """Where the strings have a name; pahole writes each once."""
-        found = self._index.numbers(name.encode("utf-8", "surrogateescape")) if name else ()
-        return int(self._strings[found[0]]) if found else None
+        found = self._names.find(b"\0%b\0" % name.encode("utf-8", "surrogateescape"))
+        return found + 1 if name and found >= 0 else None
 
     def _name(self, offset: int) -> str | None:
         """The string at an offset; None for the empty one: anonymous."""

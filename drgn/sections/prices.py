@@ -42,7 +42,7 @@ class Price:
         holds="words", help="what of it is done with interrupts off; empty: nothing"
     )
     grows_with: str = column(holds="words", help="what makes it long")
-    careful: str = column(holds="words", help="what is done without --all")
+    careful: str = column(holds="words", help="what is done without --all", default="read")
 
 
 KCORE = "/proc/kcore"
@@ -74,42 +74,38 @@ SETTINGS = (
 )
 NAMES = "/proc/version /proc/uptime /proc/cmdline /proc/kallsyms /hostname"
 
-READ = "read"
 PRICES = {
     price.files: price
     for price in (
+        # read_kcore_iter(), fs/proc/kcore.c; vread() of 6.1 and vread_iter(), mm/vmalloc.c
         Price(
-            # read_kcore_iter(), fs/proc/kcore.c; vread() of 6.1 and vread_iter(), mm/vmalloc.c
             KCORE,
             "copies memory, page by page",
             "kclist_lock and page_offline_rwsem, shared: memory hotplug waits; a spinlock of "
             "vmalloc's for a page of that",
             None,
             "bytes read",
-            READ,
         ),
+        # zoneinfo_show_print(), by walk_zones_in_node(), mm/vmstat.c
         Price(
-            # zoneinfo_show_print(), by walk_zones_in_node(), mm/vmstat.c
             ZONEINFO,
             "prints every zone, with a paragraph for each CPU",
             "zone->lock, a zone at a time",
             "a zone's text",
             "CPUs",
-            READ,
         ),
+        # frag_show_print(), mm/vmstat.c: nolock in 7.3
         Price(
-            # frag_show_print(), mm/vmstat.c: nolock in 7.3
             BUDDYINFO,
             "prints a number for each order of every zone",
             "zone->lock, a zone at a time; 7.3: none",
             "a zone's line; 7.3: nothing",
             "zones",
-            READ,
         ),
+        # pagetypeinfo_showfree_print(), pagetypeinfo_showblockcount_print() and
+        # pagetypeinfo_showmixedcount(), mm/vmstat.c; the latter's walk is without a lock and
+        # without cond_resched(), mm/page_owner.c
         Price(
-            # pagetypeinfo_showfree_print(), pagetypeinfo_showblockcount_print() and
-            # pagetypeinfo_showmixedcount(), mm/vmstat.c; the latter's walk is without a lock and
-            # without cond_resched(), mm/page_owner.c
             PAGETYPEINFO,
             "counts free blocks list by list, then each zone's pageblocks; with page_owner on also "
             "drains every per-CPU list and looks at every page",
@@ -119,36 +115,25 @@ PRICES = {
             "free blocks of a list, pageblocks of a zone; with page_owner on, pages",
             f"left out with page_owner on, or where a zone has over {LONGEST_WALK:,} pageblocks",
         ),
+        # vmstat_start(), all_vm_events(), mm/vmstat.c
         Price(
-            # vmstat_start(), all_vm_events(), mm/vmstat.c
-            VMSTAT,
-            "adds up the counters of every CPU",
-            "cpu_hotplug_lock, shared",
-            None,
-            "CPUs",
-            READ,
+            VMSTAT, "adds up the counters of every CPU", "cpu_hotplug_lock, shared", None, "CPUs"
         ),
+        # meminfo_proc_show(), fs/proc/meminfo.c; si_swapinfo(), mm/swapfile.c
         Price(
-            # meminfo_proc_show(), fs/proc/meminfo.c; si_swapinfo(), mm/swapfile.c
-            MEMINFO,
-            "adds up counters",
-            "swap_lock, for those of swap",
-            None,
-            "CPUs, swap areas",
-            READ,
+            MEMINFO, "adds up counters", "swap_lock, for those of swap", None, "CPUs, swap areas"
         ),
+        # psi_show(), kernel/sched/psi.c
         Price(
-            # psi_show(), kernel/sched/psi.c
             PRESSURE,
             "adds up the times of every CPU",
             "psi_system.avgs_lock, a mutex",
             None,
             "CPUs",
-            READ,
         ),
+        # slab_start(), mm/slab_common.c; get_slabinfo(), mm/slub.c: count_partial() in 6.1,
+        # count_partial_free_approx() with MAX_PARTIAL_TO_SCAN in 6.12
         Price(
-            # slab_start(), mm/slab_common.c; get_slabinfo(), mm/slub.c: count_partial() in 6.1,
-            # count_partial_free_approx() with MAX_PARTIAL_TO_SCAN in 6.12
             SLABINFO,
             "counts the free objects of every cache's partial slabs",
             "slab_mutex, for 4 KiB of text; list_lock, a node of a cache at a time",
@@ -157,9 +142,9 @@ PRICES = {
             f"left out where a cache has over {LONGEST_WALK:,} partial slabs and the kernel counts "
             "all",
         ),
+        # m_start(), fs/proc/task_mmu.c, and, with CONFIG_PER_VMA_LOCK, lock_next_vma(),
+        # mm/mmap_lock.c, in 7.2; mm_access(), kernel/fork.c
         Price(
-            # m_start(), fs/proc/task_mmu.c, and, with CONFIG_PER_VMA_LOCK, lock_next_vma(),
-            # mm/mmap_lock.c, in 7.2; mm_access(), kernel/fork.c
             MAPS,
             "prints every VMA of a process",
             "exec_update_lock to open it; mmap_lock, shared, for 4 KiB of text; 7.2: a VMA's own "
@@ -168,9 +153,9 @@ PRICES = {
             "VMAs; waits as long as the process holds its lock",
             "read by a process of its own, which is left behind if it gets no answer",
         ),
+        # show_smaps_rollup(), smaps_pte_range(), fs/proc/task_mmu.c: it lets go of mmap_lock
+        # between VMAs where a task waits
         Price(
-            # show_smaps_rollup(), smaps_pte_range(), fs/proc/task_mmu.c: it lets go of mmap_lock
-            # between VMAs where a task waits
             SMAPS_ROLLUP,
             "looks at every page that a process maps",
             "exec_update_lock to open it; mmap_lock, shared, let go between two mappings where "
@@ -179,17 +164,16 @@ PRICES = {
             "mapped pages; waits as long as the process holds its lock",
             "read by a process of its own, which is left behind if it gets no answer",
         ),
+        # proc_pid_status(), fs/proc/array.c: counters of the mm, no mmap_lock
         Price(
-            # proc_pid_status(), fs/proc/array.c: counters of the mm, no mmap_lock
             STATUS,
             "prints a process's counters",
             "alloc_lock and siglock, for some words",
             "the state of its signals",
             "processes",
-            READ,
         ),
+        # slab_debug_trace_open(), process_slab(), add_location(), mm/slub.c: by open() alone
         Price(
-            # slab_debug_trace_open(), process_slab(), add_location(), mm/slub.c: by open() alone
             ALLOC_TRACES,
             "sorts every object of a cache by the stack that allocated it; may allocate memory "
             "meanwhile",
@@ -198,36 +182,23 @@ PRICES = {
             "objects of a cache, stacks",
             "left out",
         ),
+        # show_slab_objects(), mm/slub.c: SO_PARTIAL is nr_partial
+        Price(SLAB_SETTINGS, "prints a number", None, None, "caches"),
+        # stack_start(), stack_print(), mm/page_owner.c: a list that only grows
         Price(
-            # show_slab_objects(), mm/slub.c: SO_PARTIAL is nr_partial
-            SLAB_SETTINGS,
-            "prints a number",
-            None,
-            None,
-            "caches",
-            READ,
+            OWNER_COUNTS, "prints a count for each stack that allocated pages", None, None, "stacks"
         ),
+        # allocinfo_start(), alloc_tag_read(), lib/alloc_tag.c; mm/alloc_tag.c in 7.3
         Price(
-            # stack_start(), stack_print(), mm/page_owner.c: a list that only grows
-            OWNER_COUNTS,
-            "prints a count for each stack that allocated pages",
-            None,
-            None,
-            "stacks",
-            READ,
-        ),
-        Price(
-            # allocinfo_start(), alloc_tag_read(), lib/alloc_tag.c; mm/alloc_tag.c in 7.3
             ALLOCINFO,
             "adds up the counters of every CPU for each line of source that allocates",
             "mod_lock of the tags, shared, for 4 KiB of text: modules wait to be loaded",
             None,
             "tags, CPUs",
-            READ,
         ),
+        # vmalloc_info_show(), show_numa_info(), mm/vmalloc.c: in one piece, again for each
+        # doubling of the text's buffer; s_start() and s_show() in 6.1
         Price(
-            # vmalloc_info_show(), show_numa_info(), mm/vmalloc.c: in one piece, again for each
-            # doubling of the text's buffer; s_start() and s_show() in 6.1
             VMALLOCINFO,
             "prints every area of vmalloc; on a machine with nodes looks at each of its pages",
             "a spinlock for each list of areas, which vmalloc() and vfree() take; 6.1: one for "
@@ -236,54 +207,31 @@ PRICES = {
             "areas, and their pages",
             f"left out where vmalloc has over {LONGEST_WALK:,} pages",
         ),
+        # r_start(), kernel/resource.c
         Price(
-            # r_start(), kernel/resource.c
             IOMEM,
             "prints the ranges of physical addresses",
             "resource_lock, shared, for 4 KiB of text",
             None,
             "ranges",
-            READ,
         ),
+        # swap_start(), swap_show(), mm/swapfile.c
+        Price(SWAPS, "prints a line for each swap area", "swapon_mutex", None, "swap areas"),
+        # mm_stat_show(), drivers/block/zram/zram_drv.c
         Price(
-            # swap_start(), swap_show(), mm/swapfile.c
-            SWAPS,
-            "prints a line for each swap area",
-            "swapon_mutex",
-            None,
-            "swap areas",
-            READ,
-        ),
-        Price(
-            # mm_stat_show(), drivers/block/zram/zram_drv.c
             ZRAM,
             "prints counters of the device",
             "init_lock of the device, shared",
             None,
             "devices",
-            READ,
         ),
+        # param_attr_show(), kernel/params.c
+        Price(ZSWAP, "prints a word", "a lock for setting it", None, "files"),
+        # devkmsg_read(), printk_get_next_message(), kernel/printk/printk.c
+        Price(KMSG, "copies the records of the kernel's log, one a read", None, None, "records"),
+        # memory_stat_show(), mem_cgroup_flush_stats(), mm/memcontrol.c;
+        # cgroup_rstat_flush_locked(), and css_rstat_flush() in 7.2, kernel/cgroup/rstat.c
         Price(
-            # param_attr_show(), kernel/params.c
-            ZSWAP,
-            "prints a word",
-            "a lock for setting it",
-            None,
-            "files",
-            READ,
-        ),
-        Price(
-            # devkmsg_read(), printk_get_next_message(), kernel/printk/printk.c
-            KMSG,
-            "copies the records of the kernel's log, one a read",
-            None,
-            None,
-            "records",
-            READ,
-        ),
-        Price(
-            # memory_stat_show(), mem_cgroup_flush_stats(), mm/memcontrol.c;
-            # cgroup_rstat_flush_locked(), and css_rstat_flush() in 7.2, kernel/cgroup/rstat.c
             CGROUPS,
             "prints a number; for memory.stat first adds up what CPUs have counted in the cgroups "
             "below, if that is much",
@@ -293,17 +241,10 @@ PRICES = {
             "cgroups, CPUs",
             "1,000 cgroups at most",
         ),
-        Price(
-            # proc_nr_dentry(), fs/dcache.c; proc_nr_inodes(), fs/inode.c
-            DENTRY_STATE,
-            "adds up the counters of every CPU",
-            None,
-            None,
-            "CPUs",
-            READ,
-        ),
-        Price(SETTINGS, "prints a number or a word", None, None, "files", READ),
-        Price(NAMES, "prints what is known", None, None, "symbols", READ),
+        # proc_nr_dentry(), fs/dcache.c; proc_nr_inodes(), fs/inode.c
+        Price(DENTRY_STATE, "adds up the counters of every CPU", None, None, "CPUs"),
+        Price(SETTINGS, "prints a number or a word", None, None, "files"),
+        Price(NAMES, "prints what is known", None, None, "symbols"),
     )
 }
 
