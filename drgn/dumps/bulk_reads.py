@@ -55,19 +55,9 @@ LOADED = r"^(?:\S+ +){5}(/.*/%s[^/]*\.so\.(\d+)[.\d]*)$"
 
 
 class _Attribute(ctypes.Structure):
-    """``kdump_attr_t`` with a number."""
+    """``kdump_attr_t`` with a number, or the address of a string."""
 
-    _fields_ = (("type", ctypes.c_int), ("number", ctypes.c_uint64))
-
-
-class _Text(ctypes.Structure):
-    """``kdump_attr_t`` with a string."""
-
-    _fields_ = (("type", ctypes.c_int), ("string", ctypes.c_char_p))
-
-
-class NoHandleError(Exception):
-    """There can be no second handle; says why."""
+    _fields_ = (("type", ctypes.c_int), ("value", ctypes.c_uint64))
 
 
 class Handle:
@@ -75,8 +65,8 @@ class Handle:
     A dump that is open in libkdumpfile.
 
     :param settings: attributes with a number; by default it keeps few pages.
-    :raises NoHandleError: the library is not there, is another one, or refuses.
-    :raises OSError: the file cannot be opened.
+    :raises OSError: the library is not there, is another one, or refuses; the file cannot be
+        opened.
     """
 
     def __init__(
@@ -91,17 +81,19 @@ class Handle:
         self._close = weakref.finalize(self, _close, library, self.context, file)
         self._close.atexit = False  # nothing of it outlives the process
         if not self.context:
-            raise NoHandleError("kdump_new() failed")
-        for key, attribute in (
+            raise OSError("kdump_new() failed")
+        linux = ctypes.create_string_buffer(b"linux")
+        for key, type_, value in (
             # First: a cache that is made smaller forgets who holds pages of it, and how the file is
             # read is looked at when it is opened (open_dump(), open.c).
-            *((name, _Attribute(KDUMP_NUMBER, number)) for name, number in settings),
-            (b"file.fd", _Attribute(KDUMP_NUMBER, file)),
-            (b"addrxlat.ostype", _Text(KDUMP_STRING, b"linux")),
+            *((name, KDUMP_NUMBER, number) for name, number in settings),
+            (b"file.fd", KDUMP_NUMBER, file),
+            (b"addrxlat.ostype", KDUMP_STRING, ctypes.addressof(linux)),
         ):
+            attribute = _Attribute(type_, value)
             if library.kdump_set_attr(self.context, key, ctypes.byref(attribute)) != KDUMP_OK:
                 self._close()
-                raise NoHandleError(f"libkdumpfile refuses {key.decode()}")
+                raise OSError(f"libkdumpfile refuses {key.decode()}")
 
     def read(self, address: int, size: int, physical: bool) -> memoryview | None:
         """Memory; None where not all of it can be read."""
@@ -141,7 +133,7 @@ def attach(prog: Program, core: Path, sample: int) -> None:
         begin = sample & -PAGE
         if handle.read(begin, PAGE, False) == prog.read(begin, PAGE):
             prog.cache[OWN] = handle
-    except (NoHandleError, OSError, FaultError):
+    except (OSError, FaultError):
         return
 
 
@@ -165,16 +157,16 @@ def loaded(name: str, versions: Sequence[int], maps: Path = MAPS) -> tuple[str, 
     """
     Path and version of a library that is loaded, by what /proc/self/maps says.
 
-    :raises NoHandleError: it is not, or not in one of these versions.
+    :raises OSError: it is not, or not in one of these versions.
     """
     lines = maps.read_text("utf-8", "surrogateescape")
     pattern = re.compile(LOADED % name, re.MULTILINE)
     found = {(path, int(version)) for path, version in pattern.findall(lines)}
     if len(found) != 1:
-        raise NoHandleError(f"{len(found)} of {name} are loaded")
+        raise OSError(f"{len(found)} of {name} are loaded")
     ((path, version),) = found
     if version not in versions or ctypes.sizeof(ctypes.c_void_p) != 8:
-        raise NoHandleError(f"another {name}: {path}")
+        raise OSError(f"another {name}: {path}")
     return path, version
 
 
@@ -196,7 +188,7 @@ def _library(path: str) -> ctypes.PyDLL:
         library.kdump_get_err.argtypes = (pointer,)
         library.kdump_get_err.restype = ctypes.c_char_p
     except AttributeError as error:
-        raise NoHandleError(str(error)) from error
+        raise OSError(str(error)) from error
     return library
 
 

@@ -18,13 +18,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-EI_DATA, EI_NIDENT = 5, 16
-ELF64_HEADER, ELF64_SIZE = "HHIQQQIHHHHHH", 64  # behind the EI_NIDENT bytes of e_ident
+EI_DATA, EI_NIDENT, ELF64_SIZE = 5, 16, 64
+E_PHOFF, E_PHENTSIZE = 32, 54  # of an Elf64_Ehdr; e_phnum is behind the latter
 ELF64_SEGMENT = "IIQQQQQQ"
 ET_CORE, PT_LOAD, PT_NOTE, NT_GNU_BUILD_ID = 4, 1, 4, 3
 
@@ -55,24 +54,6 @@ DUMP_LEVELS = {
     8: "user",
     16: "free",
 }
-
-
-class ElfHeader(NamedTuple):
-    """The fields of an ``Elf64_Ehdr`` behind e_ident."""
-
-    e_type: int
-    e_machine: int
-    e_version: int
-    e_entry: int
-    e_phoff: int
-    e_shoff: int
-    e_flags: int
-    e_ehsize: int
-    e_phentsize: int
-    e_phnum: int
-    e_shentsize: int
-    e_shnum: int
-    e_shstrndx: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,26 +277,24 @@ def _byte_order(path: Path) -> str:
 
 def elf_type(path: Path) -> int | None:
     """``e_type`` of a 64-bit ELF file; None if it is another file."""
-    header = _header(path)
-    return header.e_type if header else None
-
-
-def _header(path: Path) -> ElfHeader | None:
-    """The header of a 64-bit ELF file; None if it is another file."""
-    if not (order := _byte_order(path)):
+    order = _byte_order(path)
+    if not order:
         return None
-    return ElfHeader(*struct.unpack(order + ELF64_HEADER, _read(path, 0, ELF64_SIZE)[EI_NIDENT:]))
+    (kind,) = struct.unpack_from(order + "H", _read(path, 0, ELF64_SIZE), EI_NIDENT)
+    return int(kind)
 
 
 def _segments(path: Path) -> list[tuple[int, int, int]]:
     """(p_type, p_offset, p_filesz) of each segment of a 64-bit ELF file, if it is one."""
-    if not (header := _header(path)):
+    if not (order := _byte_order(path)):
         return []
-    entry_size = header.e_phentsize
-    segment = struct.Struct(_byte_order(path) + ELF64_SEGMENT)
+    header = _read(path, 0, ELF64_SIZE)
+    (begin,) = struct.unpack_from(order + "Q", header, E_PHOFF)
+    entry_size, number = struct.unpack_from(order + "HH", header, E_PHENTSIZE)
+    segment = struct.Struct(order + ELF64_SEGMENT)
     if entry_size < segment.size:
         return []
-    data = _read(path, header.e_phoff, entry_size * header.e_phnum)
+    data = _read(path, begin, entry_size * number)
     segments = []
     for start in range(0, len(data) - segment.size + 1, entry_size):
         kind, _, begin, _, _, length, _, _ = segment.unpack_from(data, start)

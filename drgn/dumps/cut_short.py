@@ -40,7 +40,6 @@ from mmscope.drgn.dumps.bulk_reads import (
     KDUMP_KVADDR,
     KDUMP_OK,
     Handle,
-    NoHandleError,
     drgn_translates,
     loaded,
 )
@@ -73,8 +72,7 @@ class Reader:
     Memory of a dump that was cut short.
 
     :param missing: see :func:`~mmscope.drgn.dumps.core_file.missing_frames`.
-    :raises NoHandleError: the libraries are not there, are others, or refuse.
-    :raises OSError: the file cannot be opened.
+    :raises OSError: the libraries are not there, are others, or refuse; the file cannot be opened.
     """
 
     def __init__(self, core: Path, missing: NDArray[np.uint8], page_size: int) -> None:
@@ -169,8 +167,7 @@ def attach(prog: Program, core: Path) -> bool:
     is missing is an error. To be called before any is read.
 
     :returns: whether it was.
-    :raises NoHandleError: it was, but there can be no handle for it.
-    :raises OSError: the file cannot be opened.
+    :raises OSError: it was, but there can be no handle for it, or the file cannot be opened.
     """
     kdump, missing = read_kdump(core), missing_frames(core)
     if kdump is None or missing is None:
@@ -190,5 +187,5 @@ def _library(path: str) -> ctypes.PyDLL:
         library.addrxlat_ctx_decref.argtypes = (pointer,)
         library.addrxlat_sys_decref.argtypes = (pointer,)
     except AttributeError as error:
-        raise NoHandleError(str(error)) from error
+        raise OSError(str(error)) from error
     return library

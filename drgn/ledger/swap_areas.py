@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from drgn import FaultError, Object, Program, Type
 from drgn.helpers.linux.list import list_for_each_entry
 
-from mmscope.drgn.opening.module_types import module_types
+from mmscope.drgn.opening.btf import module_types
 from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.sections import prices

@@ -4,5 +4,9 @@ Opening a live kernel, a vmcore or a QEMU guest: by debug info, or by the kernel
 """
 
 
+class NoDebugInfoError(ValueError):
+    """The kernel cannot be read by what it says of itself; one line that says why."""
+
+
 class TargetError(Exception):
     """The target cannot be opened. One line, for the user, that says what to do."""

@@ -17,6 +17,7 @@ trailing ``[0]`` from ``[]``.
 import struct
 from array import array
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,10 @@ from drgn import (
     TypeMember,
     TypeParameter,
 )
+from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
+
+from mmscope.drgn.opening import NoDebugInfoError
 
 MAGIC = 0xEB9F
 # enum of BTF_KIND_*, include/uapi/linux/btf.h
@@ -67,11 +71,12 @@ LIMITS = {
     "array_bytes": 1 << 40,
     "chain": 64,  # typedefs, qualifiers, pointers and arrays that lead to a type
     "flattened": 50_000,  # members that anonymous members bring into a struct
+    "modules": 1 << 14,  # a damaged list may go round
 }
 
 
-class BtfError(ValueError):
-    """The blob is not BTF, or damaged; one line that says where."""
+def _damaged(how: str) -> NoDebugInfoError:
+    return NoDebugInfoError(f"BTF is damaged: {how}")
 
 
 class Btf:
@@ -81,14 +86,14 @@ class Btf:
     :param blob: from the header on.
     :param module: split BTF, of a module: its numbers of types and strings go on where the blob's
         end (``btf_parse_module()``, kernel/bpf/btf.c).
-    :raises BtfError: it is not BTF, or its index is damaged.
+    :raises NoDebugInfoError: it is not BTF, or its index is damaged.
     """
 
     def __init__(self, prog: Program, blob: bytes, module: bytes = b"") -> None:
         self.prog = prog
         order, types, self._names = _parts(blob)
         if not self._names.startswith(b"\0"):
-            raise BtfError("BTF is damaged: its strings begin with none")
+            raise _damaged("its strings begin with none")
         if module:
             _, more, names = _parts(module)
             types, self._names = types + more, self._names + names
@@ -217,7 +222,7 @@ class Btf:
             return None
         end = self._names.find(b"\0", offset, offset + LIMITS["name"] + 1)
         if end < 0:
-            raise BtfError(f"BTF is damaged: no name at offset {offset:,}")
+            raise _damaged(f"no name at offset {offset:,}")
         return self._names[offset:end].decode("ascii", "backslashreplace") or None
 
     # Building
@@ -226,12 +231,12 @@ class Btf:
         """
         The type of a number.
 
-        :raises BtfError: it, or a type that it is made of, is damaged.
+        :raises NoDebugInfoError: it, or a type that it is made of, is damaged.
         """
         if number in self._built:
             return self._built[number]
         if number in self._building or len(self._building) >= LIMITS["chain"]:
-            raise BtfError(f"BTF is damaged: type {number} leads to itself, or too far")
+            raise _damaged(f"type {number} leads to itself, or too far")
         self._building.append(number)
         try:
             built = self._build(number)
@@ -244,10 +249,10 @@ class Btf:
         if number == 0:
             return self.prog.void_type()
         if number >= len(self._kinds):
-            raise BtfError(f"BTF is damaged: there is no type {number:,}")
+            raise _damaged(f"there is no type {number:,}")
         kind = int(self._kinds[number])
         if kind not in _BUILDERS:
-            raise BtfError(f"BTF is damaged: type {number} of kind {kind} is no type of an object")
+            raise _damaged(f"type {number} of kind {kind} is no type of an object")
         return _BUILDERS[kind](self, number)
 
     def _named(self, number: int) -> tuple[str | None, int]:
@@ -259,7 +264,7 @@ class Btf:
         name, size = self._named(number)
         encoding = int(self._words[self._starts[number] + 3]) >> 24 & 0xF
         if name is None or size not in (1, 2, 4, 8, 16):
-            raise BtfError(f"BTF is damaged: type {number} is an integer of {size} bytes")
+            raise _damaged(f"type {number} is an integer of {size} bytes")
         if encoding & INT_BOOL:
             return self.prog.bool_type(name, size)
         # In the BTF of 5.10 pahole left out its sign.
@@ -269,7 +274,7 @@ class Btf:
     def _float(self, number: int) -> Type:
         name, size = self._named(number)
         if name is None or size not in (2, 4, 8, 10, 12, 16):
-            raise BtfError(f"BTF is damaged: type {number} is a float of {size} bytes")
+            raise _damaged(f"type {number} is a float of {size} bytes")
         return self.prog.float_type(name, size)
 
     def _pointer(self, number: int) -> Type:
@@ -278,7 +283,7 @@ class Btf:
     def _typedef(self, number: int) -> Type:
         name, of = self._named(number)
         if name is None:
-            raise BtfError(f"BTF is damaged: type {number} is a typedef without a name")
+            raise _damaged(f"type {number} is a typedef without a name")
         return self.prog.typedef_type(name, self.type(of))
 
     def _qualified(self, number: int) -> Type:
@@ -294,7 +299,7 @@ class Btf:
         length = int(self._words[at + 2])
         size = _size(element)
         if length * max(size, 1) > LIMITS["array_bytes"]:
-            raise BtfError(f"BTF is damaged: type {number} is an array of {length:,} elements")
+            raise _damaged(f"type {number} is an array of {length:,} elements")
         # What is written [] or [0] has no length here.
         return self.prog.array_type(element, length or None)
 
@@ -303,7 +308,7 @@ class Btf:
         name = self._name(int(self._name_offsets[number]))
         union = bool(self._info[number] >> 31)
         if name is None:
-            raise BtfError(f"BTF is damaged: type {number} is declared without a name")
+            raise _damaged(f"type {number} is declared without a name")
         defined = self._number(name, (UNION,) if union else (STRUCT,))
         if defined is not None:
             return self.type(defined)
@@ -326,7 +331,7 @@ class Btf:
         name = self._name(int(self._name_offsets[number]))
         size = int(self._size_or_type[number])
         if size not in (1, 2, 4, 8):
-            raise BtfError(f"BTF is damaged: type {number} is an enum of {size} bytes")
+            raise _damaged(f"type {number} is an enum of {size} bytes")
         signed = bool(self._info[number] >> 31)
         values = self._words[at : at + count * (3 if wide else 2)].reshape(count, -1)
         low = values[:, 1].astype(np.uint64)
@@ -351,13 +356,13 @@ class Btf:
     def _compound(self, number: int) -> Type:
         size = int(self._size_or_type[number])
         if size > LIMITS["struct_bytes"]:
-            raise BtfError(f"BTF is damaged: type {number} has {size:,} bytes")
+            raise _damaged(f"type {number} has {size:,} bytes")
         if self._flattened_members(number) > LIMITS["flattened"]:
-            raise BtfError(f"BTF is damaged: type {number} has too many members")
+            raise _damaged(f"type {number} has too many members")
         members = []
         for name, type_number, offset, bits in self._members(number):
             if offset > 8 * size:
-                raise BtfError(f"BTF is damaged: {name} of type {number} lies behind its end")
+                raise _damaged(f"{name} of type {number} lies behind its end")
             members.append(TypeMember(self._later(type_number, bits), name, offset))
         name = self._name(int(self._name_offsets[number]))
         make = self.prog.struct_type if self._kinds[number] == STRUCT else self.prog.union_type
@@ -401,7 +406,7 @@ class Btf:
         """A type that something can be of: no function, which only pointers lead to."""
         built = self.type(number)
         if built.kind == TypeKind.FUNCTION:
-            raise BtfError(f"BTF is damaged: something is of type {number}, a function")
+            raise _damaged(f"something is of type {number}, a function")
         return built
 
 
@@ -425,20 +430,20 @@ _BUILDERS: dict[int, Callable[[Btf, int], Type]] = {
 def _parts(blob: bytes) -> tuple[str, bytes, bytes]:
     """(byte order, types, strings) of a blob."""
     if len(blob) < 24 or len(blob) > LIMITS["bytes"]:
-        raise BtfError(f"{len(blob):,} bytes are no BTF")
+        raise NoDebugInfoError(f"{len(blob):,} bytes are no BTF")
     magic, version = struct.unpack_from("2sB", blob)
     order = {b"\x9f\xeb": "<", b"\xeb\x9f": ">"}.get(magic)
     if order is None or version != 1:
-        raise BtfError("no BTF: its first bytes are others")
+        raise NoDebugInfoError("no BTF: its first bytes are others")
     length, type_off, type_len, str_off, str_len = np.frombuffer(
         blob, dtype=f"{order}u4", count=5, offset=4
     ).tolist()
     types = blob[length + type_off : length + type_off + type_len]
     names = blob[length + str_off : length + str_off + str_len]
     if length < 24 or type_len % 4 or len(types) != type_len or len(names) != str_len:
-        raise BtfError("BTF is damaged: its parts lie beyond its end")
+        raise _damaged("its parts lie beyond its end")
     if not names.endswith(b"\0"):
-        raise BtfError("BTF is damaged: its strings have no end")
+        raise _damaged("its strings have no end")
     return order, types, names
 
 
@@ -449,10 +454,10 @@ def _starts(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
     A record's length is in its second word. For every word it is worked out where the next record
     would begin, if one began there; then there is only a chain to follow.
 
-    :raises BtfError: the last one does not end with the blob.
+    :raises NoDebugInfoError: the last one does not end with the blob.
     """
     if len(words) < 3:
-        raise BtfError("BTF is damaged: it has no types")
+        raise _damaged("it has no types")
     fixed = np.full(32, 3, dtype=np.uint32)
     each = np.zeros(32, dtype=np.uint32)
     for kind, (more, per) in TAIL.items():
@@ -467,9 +472,9 @@ def _starts(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
         starts.append(at)
         at += lengths[at]
     if len(starts) > LIMITS["types"]:
-        raise BtfError(f"BTF is damaged: more than {LIMITS['types']:,} types")
+        raise _damaged(f"more than {LIMITS['types']:,} types")
     if at != end:
-        raise BtfError("BTF is damaged: its last type has no end")
+        raise _damaged("its last type has no end")
     return np.frombuffer(starts, np.uint32)
 
 
@@ -480,3 +485,31 @@ def _size(type_: Type) -> int:
     if type_.kind == TypeKind.ARRAY:
         return (type_.length or 0) * _size(type_.type)
     return int(getattr(type_, "size", None) or 0)
+
+
+def module_types(prog: Program, module: str) -> Btf:
+    """
+    The types of a loaded module and of the kernel, by the BTF that the kernel keeps of it.
+
+    ``btf_modules`` (kernel/bpf/btf.c, since "bpf: Load and verify kernel module BTFs",
+    36e68442d1af, in v5.11; with CONFIG_DEBUG_INFO_BTF_MODULES). No file of the module is needed,
+    also where the kernel is read by its vmlinux. Costs 50 ms a module, for the index of the types.
+
+    :raises LookupError: the kernel keeps no BTF of modules, or none of this one.
+    :raises FaultError: it cannot be read.
+    :raises NoDebugInfoError: it is damaged.
+    """
+    head = prog["btf_modules"].address_of_()
+    for entry in islice(list_for_each_entry("struct btf_module", head, "list"), LIMITS["modules"]):
+        btf = entry.btf.read_()
+        if btf.name.string_() == module.encode():
+            return Btf(prog, _blob(btf.base_btf), _blob(btf))
+    raise LookupError(f"the kernel keeps no BTF of a module {module}")
+
+
+def _blob(btf: Object) -> bytes:
+    """The data of a ``struct btf *``."""
+    size = int(btf.data_size.value_())
+    if size > LIMITS["bytes"]:
+        raise _damaged(f"it has {size:,} bytes")
+    return bytes(btf.prog_.read(btf.data.value_(), size))

@@ -26,6 +26,7 @@ from drgn import FaultError, Program, Symbol, SymbolBinding, SymbolKind
 from numpy.typing import NDArray
 
 from mmscope.drgn.dumps.bulk_reads import read_bytes
+from mmscope.drgn.opening import NoDebugInfoError
 from mmscope.drgn.opening.kallsyms_search import NAMES_A_MARKER, find_tables
 from mmscope.drgn.opening.name_index import ITSELF, NameIndex
 from mmscope.drgn.tables.hostile_text import cut
@@ -45,11 +46,11 @@ MARK = b".llvm."  # of clang's ThinLTO
 BANNER_BYTES = 512
 
 
-class SymbolsError(ValueError):
-    """The kernel's symbol table is missing or damaged; one line that says why."""
+def _damaged(how: str) -> NoDebugInfoError:
+    return NoDebugInfoError(f"the kernel's symbol table is damaged: {how}")
 
 
-class SymbolsHidden(SymbolsError):
+class SymbolsHidden(NoDebugInfoError):
     """There are symbols, but this user may not see where."""
 
 
@@ -149,13 +150,13 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
     """
     The symbols of a dump, where its VMCOREINFO says.
 
-    :raises SymbolsError: it does not say, they cannot be read, or are damaged.
+    :raises NoDebugInfoError: it does not say, they cannot be read, or are damaged.
     """
     where = tables_of(prog, vmcoreinfo)
     try:
         (count,) = np.frombuffer(prog.read(where["kallsyms_num_syms"], 4), dtype="u4").tolist()
         if not 0 < count <= MAX_SYMBOLS:
-            raise SymbolsError(f"the kernel's symbol table is damaged: {count:,} symbols")
+            raise _damaged(f"{count:,} symbols")
         offsets_at = where["kallsyms_offsets"]
         packed = read_bytes(prog, offsets_at, 4 * count)
         offsets = np.frombuffer(packed, dtype="i4").astype(np.int64)
@@ -165,7 +166,7 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
         tokens = _tokens(prog, where["kallsyms_token_table"], where["kallsyms_token_index"])
         names = _names(prog, where["kallsyms_names"], count)
     except FaultError as error:
-        raise SymbolsError(f"the kernel's symbol table cannot be read: {error}") from error
+        raise NoDebugInfoError(f"the kernel's symbol table cannot be read: {error}") from error
     found = KernelSymbols(_addresses(offsets, offsets_at, base), *names, tokens)
     if _may_be_by_clang(prog, found):
         found.take_in_statics_of_lto()
@@ -185,14 +186,14 @@ def tables_of(prog: Program, vmcoreinfo: Mapping[str, str]) -> dict[str, int]:
     """
     Where the parts of the symbol table are: said by VMCOREINFO, or found.
 
-    :raises SymbolsError: neither.
+    :raises NoDebugInfoError: neither.
     """
     if "SYMBOL(kallsyms_num_syms)" in vmcoreinfo:
         more = [name for name in MAYBE if f"SYMBOL({name})" in vmcoreinfo]
         return {name: _address(vmcoreinfo, name) for name in (*PARTS, *more)}
     found = find_tables(prog, _address(vmcoreinfo, "_stext"))
     if found is None:
-        raise SymbolsError(
+        raise NoDebugInfoError(
             "this kernel's symbol table is not found: VMCOREINFO does not say where it is (kernels "
             "before 6.0 do not), and it does not look like that of 5.10 to 5.19"
         )
@@ -203,12 +204,12 @@ def _address(vmcoreinfo: Mapping[str, str], name: str) -> int:
     """
     What VMCOREINFO says of a symbol: an address of the kernel's, with room behind it.
 
-    :raises SymbolsError: it says something else, or nothing.
+    :raises NoDebugInfoError: it says something else, or nothing.
     """
     said = vmcoreinfo.get(f"SYMBOL({name})", "")
     address = int(said, 16) if re.fullmatch("[0-9a-f]{16}", said) else 0
     if not 1 << 63 <= address < (1 << 64) - MOST_BEHIND:
-        raise SymbolsError(
+        raise NoDebugInfoError(
             f"VMCOREINFO is damaged: {cut(said, 40) or 'nothing'} is no address of {name}"
         )
     return address
@@ -238,17 +239,14 @@ def _tokens(prog: Program, table: int, index: int) -> list[bytes]:
     text = prog.read(table, max(places) + 64)
     tokens = [text[place : text.find(b"\0", place)] for place in places]
     if any(not token or len(token) > 64 for token in tokens):
-        raise SymbolsError("the kernel's symbol table is damaged: its tokens have no end")
+        raise _damaged("its tokens have no end")
     # A character stands for itself; all else for two other tokens (optimize_result(),
     # scripts/kallsyms.c, 5.10 to 7.3).
     known = set(tokens)
     for code, token in enumerate(tokens):
         parts = [(token[:at], token[at:]) for at in range(1, len(token))]
         if token != bytes([code]) and not any({*pair} <= known for pair in parts):
-            raise SymbolsError(
-                f"the kernel's symbol table is damaged: token {code} is {token!r}, which no others "
-                "make up"
-            )
+            raise _damaged(f"token {code} is {token!r}, which no others make up")
     return tokens
 
 
@@ -261,13 +259,13 @@ def _names(
     while len(heads) < count:
         # Read as far as needed: nothing says how long it is.
         if len(data) > MAX_NAME_BYTES:
-            raise SymbolsError("the kernel's symbol table is damaged: its names have no end")
+            raise _damaged("its names have no end")
         more = _read_some(prog, address + len(data))
         data += more
         # A name may reach into what comes next.
         stop = len(data) - (1 << 15) if more else len(data) - 1
         if at >= stop and not more:
-            raise SymbolsError("the kernel's symbol table is damaged: its names end too soon")
+            raise _damaged("its names end too soon")
         for _ in range(count - len(heads)):
             if at >= stop:
                 break
@@ -283,7 +281,7 @@ def _names(
     _hold_against_markers(prog, address, starts - np.uint32(1), int(ends[-1]))
     starts[np.frombuffer(long, np.uint32)] += np.uint32(1)
     if np.any(ends <= starts) or np.any(ends - starts > KSYM_NAME_LEN):
-        raise SymbolsError("the kernel's symbol table is damaged: names are empty, or too long")
+        raise _damaged("names are empty, or too long")
     return bytes(data[: ends[-1]]), starts, ends
 
 
@@ -293,13 +291,11 @@ def _hold_against_markers(
     """
     Compare where names begin with what ``kallsyms_markers`` says, which follows them.
 
-    :raises SymbolsError: a length is damaged, from which on all names are others.
+    :raises NoDebugInfoError: a length is damaged, from which on all names are others.
     """
     wanted = heads[::NAMES_A_MARKER].astype("<u4").tobytes()
     if read_bytes(prog, address + length + 7 & -8, len(wanted)) != wanted:
-        raise SymbolsError(
-            "the kernel's symbol table is damaged: names are not where kallsyms_markers has them"
-        )
+        raise _damaged("names are not where kallsyms_markers has them")
 
 
 def _read_some(prog: Program, address: int) -> bytes:
@@ -315,11 +311,11 @@ def symbols_of_text(text: bytes) -> KernelSymbols:
     The symbols of a /proc/kallsyms, modules left out.
 
     :raises SymbolsHidden: its addresses are hidden.
-    :raises SymbolsError: it is something else.
+    :raises NoDebugInfoError: it is something else.
     """
     found = re.findall(rb"^([0-9a-f]{8,16}) (\w) ([^\s\[]+)$", text, re.MULTILINE)
     if not found:
-        raise SymbolsError("/proc/kallsyms has no symbols (CONFIG_KALLSYMS)")
+        raise NoDebugInfoError("/proc/kallsyms has no symbols (CONFIG_KALLSYMS)")
     addresses = np.array([int(address, 16) for address, _, _ in found], dtype=np.uint64)
     if not addresses.any():
         raise SymbolsHidden(
@@ -339,19 +335,16 @@ def _checked(found: KernelSymbols, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
     """
     The table, held against the symbols that VMCOREINFO has by itself.
 
-    :raises SymbolsError: they contradict each other.
+    :raises NoDebugInfoError: they contradict each other.
     """
     if np.any(found.addresses[1:] < found.addresses[:-1]):
         # scripts/kallsyms.c sorts them (5.10 to 7.3).
-        raise SymbolsError("the kernel's symbol table is damaged: its addresses do not ascend")
+        raise _damaged("its addresses do not ascend")
     # Not all: VMCOREINFO has the value of mem_section, where that is a pointer, for its address.
     for name in ("_stext", "init_uts_ns"):
         said, here = vmcoreinfo.get(f"SYMBOL({name})"), found.address(name)
         if name == "init_uts_ns" and not found.indexes(name):
             continue  # a variable: without CONFIG_KALLSYMS_ALL there are functions only
         if said is not None and said.lstrip("0") != f"{here or 0:x}":
-            raise SymbolsError(
-                f"the kernel's symbol table is damaged: {name} is at {here or 0:#x}, and at "
-                f"0x{said} by VMCOREINFO"
-            )
+            raise _damaged(f"{name} is at {here or 0:#x}, and at 0x{said} by VMCOREINFO")
     return found

@@ -18,13 +18,13 @@ Types and symbols come out of the dump, so they are compared with its VMCOREINFO
 used.
 
 Cannot know: globals that ``declared_globals.py`` does not declare, macros,
-line numbers, inlined functions; types of modules have ``module_types.py``.
+line numbers, inlined functions; types of modules have ``btf.module_types()``.
 """
 
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,8 @@ from drgn import (
 )
 
 from mmscope.drgn.dumps.bulk_reads import read_bytes
-from mmscope.drgn.opening.btf import Btf, BtfError
+from mmscope.drgn.opening import NoDebugInfoError as NoDebugInfoError
+from mmscope.drgn.opening.btf import Btf
 from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER, FUNCTIONS
 from mmscope.drgn.opening.kasan import (
     EARLY_PAGE,
@@ -54,7 +55,6 @@ from mmscope.drgn.opening.kasan import (
 )
 from mmscope.drgn.opening.kernel_symbols import (
     KernelSymbols,
-    SymbolsError,
     SymbolsHidden,
     symbols_of_core,
     symbols_of_text,
@@ -72,24 +72,12 @@ MOST_LOST, MOST_LOST_SHARE = 3, 0.01
 OWN = "btf"  # the name of the finders
 
 
-class NoDebugInfoError(Exception):
-    """The kernel cannot be read by what it says of itself; one line that says why."""
-
-
-@dataclass
-class Attached:
-    """What was attached: the types, the symbols, and how many sizes and offsets were checked."""
-
-    types: Btf
-    symbols: KernelSymbols
-    checked: int
-
-
-def attach(prog: Program, btf: Path | None = None) -> Attached:
+def attach(prog: Program, btf: Path | None = None) -> tuple[Btf, KernelSymbols, int]:
     """
     Give a program with a kernel's memory the types and symbols that the kernel itself has.
 
     :param btf: a file with the BTF of this very kernel, instead of the kernel's own.
+    :return: the types, the symbols, and how many sizes and offsets were checked.
     :raises NoDebugInfoError: the kernel has no BTF or no symbol table, they are damaged, or
         contradict VMCOREINFO. Nothing is attached then.
     """
@@ -101,20 +89,18 @@ def attach(prog: Program, btf: Path | None = None) -> Attached:
         types = Btf(prog, read_plain(btf, MAX_BTF_BYTES) if btf else _blob(prog, symbols))
         checked = _hold_against(types, info)
         _hold_names_against(types, symbols)
-    except (SymbolsError, BtfError) as error:
-        raise NoDebugInfoError(str(error)) from error
     except OSError as error:
         raise NoDebugInfoError(f"{error.filename}: {error.strerror}") from error
     prog.register_type_finder(OWN, types.find_type, enable_index=-1)
     prog.register_object_finder(OWN, _Globals(types, symbols).find, enable_index=-1)
     prog.register_symbol_finder(OWN, symbols.find, enable_index=-1)
-    prog.register_symbol_finder(f"{OWN} modules", _Modules().find, enable_index=-1)
+    prog.register_symbol_finder(f"{OWN} modules", _module_finder(), enable_index=-1)
     prog.cache[KERNEL_TABLE] = SymbolTable(symbols.in_order, symbols.room, symbols.symbol)
     begin, end = symbols.address("_stext"), symbols.address("_end")
     if begin and end:
         # Without a file drgn does not know where the kernel's own code is.
         prog.main_module("kernel", create=True).address_range = begin, end
-    return Attached(types, symbols, checked)
+    return types, symbols, checked
 
 
 def why_not_here() -> str | None:
@@ -126,7 +112,7 @@ def why_not_here() -> str | None:
     except SymbolsHidden as error:
         # Who may read the kernel's memory finds them there.
         return str(error) if os.geteuid() else None
-    except SymbolsError as error:
+    except NoDebugInfoError as error:
         return str(error)
     except OSError:
         known = False
@@ -162,50 +148,51 @@ def _live_symbols() -> KernelSymbols:
 
 def _with_data(symbols: KernelSymbols) -> KernelSymbols:
     if symbols.address("init_uts_ns") is None:
-        raise SymbolsError(
+        raise NoDebugInfoError(
             "this kernel's symbol table has functions only, no variables (CONFIG_KALLSYMS_ALL)"
         )
     return symbols
 
 
-class _Modules:
-    """A symbol finder for addresses in modules, by the tables that the kernel keeps of them."""
+def _module_finder() -> Callable[[Program, str | None, int | None, bool], Sequence[Symbol]]:
+    """
+    A symbol finder for addresses in modules, by the tables that the kernel keeps of them.
 
-    def __init__(self) -> None:
-        self._modules: list[tuple[int, int, RelocatableModule]] | None = None
-        self._tables: dict[str, list[Symbol]] = {}
+    By name it finds nothing: a name that the kernel does not have would cost the tables of all
+    modules.
+    """
+    ranges: list[tuple[int, int, RelocatableModule]] | None = None
+    tables: dict[str, list[Symbol]] = {}
 
-    def find(
-        self, prog: Program, name: str | None, address: int | None, one: bool
-    ) -> Sequence[Symbol]:
-        """
-        For :meth:`drgn.Program.register_symbol_finder`. By name nothing is found: a name that the
-        kernel does not have would cost the tables of all modules.
-        """
+    def find(prog: Program, name: str | None, address: int | None, one: bool) -> Sequence[Symbol]:
+        nonlocal ranges
         if address is None or name is not None:
             return []
-        if self._modules is None:
-            self._modules = [
+        if ranges is None:
+            ranges = [
                 (start, end, module)
                 for module, _ in prog.loaded_modules()
                 if isinstance(module, RelocatableModule)
                 for start, end in module.address_ranges or ()
             ]
-        for start, end, module in self._modules:
+        for start, end, module in ranges:
             if start <= address < end:
-                inside = [
-                    s for s in self._table(module) if 0 <= address - s.address < (s.size or 1)
-                ]
+                if module.name not in tables:
+                    tables[module.name] = _symbols_of(module)
+                table = tables[module.name]
+                inside = [s for s in table if 0 <= address - s.address < (s.size or 1)]
                 return inside[:1] if one else inside
         return []
 
-    def _table(self, module: RelocatableModule) -> list[Symbol]:
-        if module.name not in self._tables:
-            try:
-                self._tables[module.name] = module_symbols(module)
-            except (FaultError, LookupError, ValueError):
-                self._tables[module.name] = []
-        return self._tables[module.name]
+    return find
+
+
+def _symbols_of(module: RelocatableModule) -> list[Symbol]:
+    """The symbols of a module; none where they cannot be read."""
+    try:
+        return module_symbols(module)
+    except (FaultError, LookupError, ValueError):
+        return []
 
 
 def _blob(prog: Program, symbols: KernelSymbols) -> bytes:
@@ -214,11 +201,11 @@ def _blob(prog: Program, symbols: KernelSymbols) -> bytes:
         return read_plain(LIVE_BTF, MAX_BTF_BYTES)
     begin, end = symbols.address("__start_BTF"), symbols.address("__stop_BTF")
     if begin is None or end is None or not 24 <= end - begin <= MAX_BTF_BYTES:
-        raise BtfError(NO_BTF)
+        raise NoDebugInfoError(NO_BTF)
     try:
         return bytes(read_bytes(prog, begin, end - begin))
     except FaultError as error:
-        raise BtfError(f"the kernel's BTF cannot be read: {error}") from error
+        raise NoDebugInfoError(f"the kernel's BTF cannot be read: {error}") from error
 
 
 def _hold_against(types: Btf, info: Mapping[str, str]) -> int:
@@ -226,7 +213,7 @@ def _hold_against(types: Btf, info: Mapping[str, str]) -> int:
     Compare sizes, offsets and enumerators with those that VMCOREINFO has of the same kernel.
 
     :return: how many could be compared.
-    :raises BtfError: one differs, so that the BTF is damaged or another kernel's.
+    :raises NoDebugInfoError: one differs, so that the BTF is damaged or another kernel's.
     """
     checked = 0
     for key, value in info.items():
@@ -235,18 +222,20 @@ def _hold_against(types: Btf, info: Mapping[str, str]) -> int:
         kind, name, member = match.groups()
         try:
             here = _value(types, kind, name, member)
-        except (LookupError, BtfError):
+        except (LookupError, NoDebugInfoError):
             continue
         if here is None:
             continue
         checked += 1
         if str(here) != value.strip():
-            raise BtfError(
+            raise NoDebugInfoError(
                 f"the BTF is damaged or another kernel's: {key} is {here} there, and "
                 f"{value.strip()[:20]} by VMCOREINFO"
             )
     if not checked and info:
-        raise BtfError("the BTF is damaged or another kernel's: it knows nothing of VMCOREINFO's")
+        raise NoDebugInfoError(
+            "the BTF is damaged or another kernel's: it knows nothing of VMCOREINFO's"
+        )
     return checked
 
 
@@ -255,12 +244,12 @@ def _hold_names_against(types: Btf, symbols: KernelSymbols) -> None:
     Look for the symbols of all variables that BTF has. Where the table of tokens is damaged, names
     are others in many places, and what a kernel has would not be found.
 
-    :raises SymbolsError: some are not there.
+    :raises NoDebugInfoError: some are not there.
     """
     names = types.variables()
     lost = [name for name in names if not symbols.indexes(name)]
     if len(lost) > max(MOST_LOST, len(names) * MOST_LOST_SHARE):
-        raise SymbolsError(
+        raise NoDebugInfoError(
             f"the kernel's symbol table is damaged: {len(lost)} of the {len(names)} variables that "
             f"BTF has are not in it, {lost[0]} is one"
         )

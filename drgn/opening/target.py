@@ -235,7 +235,7 @@ def read_what_is_there(prog: Program, core: Path) -> bool:
     """
     try:
         return cut_short.attach(prog, core)
-    except (bulk_reads.NoHandleError, OSError) as error:
+    except OSError as error:
         raise TargetError(
             f"{core}: was cut short, and this drgn's libkdumpfile cannot tell what is missing from "
             f"zeros ({_reason(error)}); {COPY}, or read it by the drgn of PyPI"

@@ -61,7 +61,7 @@ from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.workers.workers import SHARES_A_JOB, Died, NoProcessError, in_workers
+from mmscope.drgn.workers.workers import KILLED, SHARES_A_JOB, NoProcessError, in_workers
 
 # Tables of processes that are walked together: a sixteenth of a second's.
 PART_TABLES = 1 << 14
@@ -296,9 +296,9 @@ def _walk_all(
         with contextlib.suppress(NoProcessError):
             for share, result in zip(shares, in_workers(jobs, shares, work), strict=True):
                 part = _span(share)
-                if isinstance(result, Died):
+                if result is KILLED:
                     scan.lost[part] = True
-                    scan.gaps.died.append(result.how)
+                    scan.gaps.died.append("was killed")
                 else:
                     scan.add(part, result)
                 report(int(charged[part].sum()))

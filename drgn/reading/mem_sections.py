@@ -35,10 +35,13 @@ MAX_SECTIONS = 1 << 21  # 256 TiB in sections of 128 MiB; more is damage
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """The present sections, ascending."""
+    """Some sections, ascending."""
 
     numbers: NDArray[np.int64]
     early: NDArray[np.bool_]  # which were there when the machine booted
+    online: NDArray[np.bool_]
+    usage: NDArray[np.uint64]  # where their mem_section.usage is
+    usage_possible: NDArray[np.bool_]  # it may be there: the pointer is not obviously garbage
     pages: int  # in a section
     root_bytes: int  # what the array of sections and the array of its roots take
 
@@ -50,26 +53,56 @@ def present_sections(prog: Program, gaps: Gaps) -> Sections:
     :raises LookupError: the kernel is built without SPARSEMEM.
     :raises ValueError: there are more than any machine has.
     """
+    roots = prog["NR_SECTION_ROOTS"].value_()
+    return _sections(prog, np.uint64(SECTION_MARKED_PRESENT), roots, gaps)
+
+
+def valid_sections(prog: Program) -> Sections:
+    """
+    All sections that have struct pages (``valid_section()``).
+
+    :raises LookupError: the kernel is built without SPARSEMEM.
+    :raises FaultError: a part of the array of sections cannot be read.
+    :raises ValueError: there are more than any machine has.
+    """
+    # Behind these the array of roots is zeros, which a dump need not have.
+    highest = prog["__highest_present_section_nr"].value_()
+    roots, gaps = highest // prog["SECTIONS_PER_ROOT"].value_() + 1, Gaps()
+    found = _sections(prog, _section_flag(prog, "HAS_MEM_MAP"), roots, gaps)
+    if gaps.bytes:
+        raise FaultError("mem_section cannot be read", prog["mem_section"].value_())
+    return found
+
+
+def _sections(prog: Program, flag: np.uint64, most_roots: int, gaps: Gaps) -> Sections:
+    """The sections that have a flag, in so many roots."""
     type_ = prog.type("struct mem_section")
-    dtype = struct_dtype(type_, {"map": "section_mem_map"})
+    dtype = struct_dtype(type_, {"map": "section_mem_map", "usage": "usage"})
     per_root = prog["SECTIONS_PER_ROOT"].value_()
-    roots, root_bytes = _roots(prog, gaps, prog["NR_SECTION_ROOTS"].value_())
-    numbers, maps, total = [], [], 0
+    roots, root_bytes = _roots(prog, gaps, most_roots)
+    numbers, parts, possible, total = [], [], [], 0
     for number, address in roots:
-        root_bytes += per_root * sizeof(type_)
         for first, array in read_array(prog, address, per_root, dtype, gaps):
-            present = np.flatnonzero(array["map"] & np.uint64(SECTION_MARKED_PRESENT))
-            numbers.append(number * per_root + first + present)
-            maps.append(array["map"][present])
-            total += len(present)
+            at = np.flatnonzero(array["map"] & flag)
+            numbers.append(number * per_root + first + at)
+            parts.append(array[at])
+            # A pointer to nowhere does not fault in every core (QEMU's give p_vaddr = p_paddr). A
+            # usage lies in the same part of all addresses as the section.
+            usage = array["usage"][at]
+            sound = (usage % np.uint64(8) == 0) & (usage != 0)
+            possible.append(sound & (usage >> np.uint64(56) == np.uint64(address >> 56)))
+            total += len(at)
             if total > MAX_SECTIONS:
                 raise ValueError("mem_section is damaged: more sections than any machine has")
-    early = _section_flag(prog, "IS_EARLY")
+    found = np.concatenate([np.empty(0, dtype), *parts])
     return Sections(
         np.concatenate([np.empty(0, np.int64), *numbers]),
-        (np.concatenate([np.empty(0, np.uint64), *maps]) & early) != 0,
+        (found["map"] & _section_flag(prog, "IS_EARLY")) != 0,
+        (found["map"] & _section_flag(prog, "IS_ONLINE")) != 0,
+        found["usage"],
+        np.concatenate([np.empty(0, np.bool_), *possible]),
         1 << (prog["SECTION_SIZE_BITS"].value_() - prog["PAGE_SHIFT"].value_()),
-        root_bytes,
+        root_bytes + len(roots) * per_root * sizeof(type_),
     )
 
 
@@ -100,63 +133,8 @@ def _roots(prog: Program, gaps: Gaps, count: int) -> tuple[list[tuple[int, int]]
     return roots, count * pointer.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class ValidSections:
-    """The sections that have struct pages, ascending."""
-
-    numbers: NDArray[np.int64]
-    early: NDArray[np.bool_]  # which were there when the machine booted
-    online: NDArray[np.bool_]
-    usage: NDArray[np.uint64]  # where their mem_section.usage is
-    usage_possible: NDArray[np.bool_]  # it may be there: the pointer is not obviously garbage
-    pages: int  # in a section
-
-
-def valid_sections(prog: Program) -> ValidSections:
-    """
-    All sections that have struct pages (``valid_section()``).
-
-    :raises LookupError: the kernel is built without SPARSEMEM.
-    :raises FaultError: a part of the array of sections cannot be read.
-    :raises ValueError: there are more than any machine has.
-    """
-    type_, gaps = prog.type("struct mem_section"), Gaps()
-    dtype = struct_dtype(type_, {"map": "section_mem_map", "usage": "usage"})
-    has_map, early, online = (
-        _section_flag(prog, name) for name in ("HAS_MEM_MAP", "IS_EARLY", "IS_ONLINE")
-    )
-    per_root = prog["SECTIONS_PER_ROOT"].value_()
-    # Behind these the array of roots is zeros, which a dump need not have.
-    roots, _ = _roots(prog, gaps, prog["__highest_present_section_nr"].value_() // per_root + 1)
-    numbers, parts, possible, total = [], [], [], 0
-    for number, address in roots:
-        for first, array in read_array(prog, address, per_root, dtype, gaps):
-            at = np.flatnonzero((array["map"] & has_map) != 0)
-            numbers.append(number * per_root + first + at)
-            parts.append(array[at])
-            # A pointer to nowhere does not fault in every core (QEMU's give p_vaddr = p_paddr). A
-            # usage lies in the same part of all addresses as the section.
-            usage = array["usage"][at]
-            sound = (usage % np.uint64(8) == 0) & (usage != 0)
-            possible.append(sound & (usage >> np.uint64(56) == np.uint64(address >> 56)))
-            total += len(at)
-            if total > MAX_SECTIONS:
-                raise ValueError("mem_section is damaged: more sections than any machine has")
-    if gaps.bytes:
-        raise FaultError("mem_section cannot be read", prog["mem_section"].value_())
-    found = np.concatenate([np.empty(0, dtype), *parts])
-    return ValidSections(
-        np.concatenate([np.empty(0, np.int64), *numbers]),
-        (found["map"] & early) != 0,
-        (found["map"] & online) != 0,
-        found["usage"],
-        np.concatenate([np.empty(0, np.bool_), *possible]),
-        1 << (prog["SECTION_SIZE_BITS"].value_() - prog["PAGE_SHIFT"].value_()),
-    )
-
-
 def read_usage(
-    prog: Program, sections: ValidSections, size: int, gaps: Gaps
+    prog: Program, sections: Sections, size: int, gaps: Gaps
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """
     The first *size* bytes of each section's ``struct mem_section_usage``.
@@ -178,9 +156,7 @@ def subsection_order(prog: Program) -> int:
     return shift - int(prog["PAGE_SHIFT"].value_())
 
 
-def subsection_maps(
-    prog: Program, sections: ValidSections, raw: NDArray[np.uint8]
-) -> NDArray[np.bool_]:
+def subsection_maps(prog: Program, sections: Sections, raw: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """
     Which subsections of each section have pages, by what :func:`read_usage` read. Without
     CONFIG_SPARSEMEM_VMEMMAP there is no map, and a section has all or none.

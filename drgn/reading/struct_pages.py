@@ -34,8 +34,8 @@ from mmscope.drgn.reading.kernel_arrays import (
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.workers.shares import InexactError, Shared
 from mmscope.drgn.workers.workers import (
+    KILLED,
     SHARES_A_JOB,
-    Died,
     NoProcessError,
     in_workers,
     picklable,
@@ -315,9 +315,9 @@ def _scan_shares(
     try:
         for share, result in zip(shares, in_workers(jobs, shares, work), strict=True):
             count = sum(count for *_, count in pieces[slice(*share)])
-            if isinstance(result, Died):
+            if result is KILLED:
                 scan.gaps.bytes += count * dtype.itemsize
-                scan.gaps.died.append(f"the process that read {count:,} of them {result.how}")
+                scan.gaps.died.append(f"the process that read {count:,} of them was killed")
             else:
                 _add(scan, consumers, *result)
             tell(count)

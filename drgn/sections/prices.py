@@ -28,7 +28,7 @@ from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 
 LONGEST_WALK = 100_000
-TO_READ_IT = "--all reads it"
+TO_READ_IT, READ = "--all reads it", "read"
 
 
 @table_row
@@ -42,7 +42,7 @@ class Price:
         holds="words", help="what of it is done with interrupts off; empty: nothing"
     )
     grows_with: str = column(holds="words", help="what makes it long")
-    careful: str = column(holds="words", help="what is done without --all", default="read")
+    careful: str = column(holds="words", help="what is done without --all", default=READ)
 
 
 KCORE = "/proc/kcore"

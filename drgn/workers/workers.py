@@ -22,7 +22,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from typing import Any
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -31,21 +30,16 @@ SHARES_A_JOB = 4
 
 Work = Callable[[Any], Any]
 
+KILLED = object()  # in place of the result of a share whose process was killed
+
 
 class NoProcessError(Exception):
     """No process, memory or file is left for a worker; nothing was done."""
 
 
-@dataclass(frozen=True)
-class Died:
-    """A share without a result, since the process that was at it died."""
-
-    how: str = "was killed"
-
-
 def in_workers(jobs: int, shares: Sequence[Any], work: Work) -> Iterator[Any]:
     """
-    Do each share in a worker; gives the results in their order, :class:`Died` for one that is lost.
+    Do each share in a worker; gives the results in order, :data:`KILLED` for one that is lost.
 
     :param jobs: processes at a time.
     :param work: makes the result of a share, which can be pickled. What it raises is raised here.
@@ -74,7 +68,7 @@ def _once_more(share: Any, work: Work) -> Any:
     """The result of a share in a process of its own."""
     with _pool(1, [share], work) as pool, contextlib.suppress(BrokenProcessPool, OSError):
         return pool.submit(_do, 0).result()
-    return Died()
+    return KILLED
 
 
 def _pool(jobs: int, shares: Sequence[Any], work: Work) -> ProcessPoolExecutor:

@@ -197,10 +197,10 @@ def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
     """Attach the kernel's own types and symbols."""
     from mmscope.drgn.opening.no_debug_info import attach
 
-    attached = attach(prog, args.btf)
+    types, symbols, checked = attach(prog, args.btf)
     print(
-        f"{attached.types.count:,} types (BTF), {attached.symbols.count:,} symbols (kallsyms); "
-        f"{attached.checked} sizes, offsets and constants agree with VMCOREINFO"
+        f"{types.count:,} types (BTF), {symbols.count:,} symbols (kallsyms); "
+        f"{checked} sizes, offsets and constants agree with VMCOREINFO"
     )
 
 

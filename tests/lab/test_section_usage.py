@@ -19,7 +19,7 @@ from drgn.helpers.linux.mmzone import nr_to_section
 
 from mmscope.drgn.free.pageblocks import pageblock_bits
 from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.reading.mem_sections import ValidSections, valid_page_ranges, valid_sections
+from mmscope.drgn.reading.mem_sections import Sections, valid_page_ranges, valid_sections
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.sections.section import Found
@@ -109,7 +109,7 @@ def assert_only_these_are_lost(lab: Lab, prog: Program, lost: set[int]) -> None:
         assert tables(found) == tables(run_section(SECTIONS[name], undamaged)[1])
 
 
-def one_section(sections: ValidSections) -> int:
+def one_section(sections: Sections) -> int:
     """A section in the middle of a node, which has 64 pageblocks."""
     return int(sections.numbers[len(sections.numbers) // 2])
 

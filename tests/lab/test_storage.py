@@ -25,7 +25,7 @@ from mmscope.drgn.ledger.swap_areas import (
     swap_infos,
     zram_memory,
 )
-from mmscope.drgn.opening.module_types import module_types
+from mmscope.drgn.opening.btf import module_types
 from mmscope.drgn.opening.no_debug_info import attach
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.page_tables.process_shares import ProcessShare, read_smaps_rollup

@@ -153,7 +153,7 @@ def own_damaged(core: Path, seed: int, folder: Path) -> tuple[Program, str]:
     whole.set_core_dump(core)
     where = tables_of(whole, vmcoreinfo(whole))
     if kind == "BTF":
-        symbols = attach(whole).symbols
+        _, symbols, _ = attach(whole)
         begin, end = (symbols.address(name) or 0 for name in ("__start_BTF", "__stop_BTF"))
     else:
         name = dice.choice(sorted(where))

@@ -14,7 +14,7 @@ from drgn import Architecture, FaultError, Platform, Program
 from kdump_files import LITTLE, Library, kdump
 
 from mmscope.drgn.dumps import bulk_reads, cut_short
-from mmscope.drgn.dumps.bulk_reads import SOUND, NoHandleError
+from mmscope.drgn.dumps.bulk_reads import SOUND
 from mmscope.drgn.dumps.cut_short import ADDRXLAT_OK, KDUMP_MACHPHYSADDR, MOST_KNOWN, Reader, attach
 
 PAGE = 4096
@@ -208,13 +208,13 @@ def test_without_a_library_that_maps_nothing_the_dump_is_refused(
     core.write_bytes(kdump([(1 << 40, 100)]))
     before = len(os.listdir("/proc/self/fd"))
     library.refuses = b"file.mmap_policy"
-    with pytest.raises(NoHandleError, match=r"refuses file\.mmap_policy"):
+    with pytest.raises(OSError, match=r"refuses file\.mmap_policy"):
         attach(zeros(), core)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_library_without_the_function_that_is_needed_is_not_called() -> None:
-    with pytest.raises(NoHandleError, match="addrxlat_fulladdr_conv"):
+    with pytest.raises(OSError, match="addrxlat_fulladdr_conv"):
         cut_short._library("libc.so.6")
 
 
@@ -224,7 +224,7 @@ def test_the_refusal_is_one_line_that_says_what_to_do(
     """By a program that is opened; the file is none that drgn opens."""
 
     def none(prog: Program, core: Path) -> bool:
-        raise NoHandleError("another libkdumpfile: /lib")
+        raise OSError("another libkdumpfile: /lib")
 
     from mmscope.drgn.opening.target import TargetError, read_what_is_there
 

@@ -22,7 +22,7 @@ from mmscope.drgn.workers.shares import (
     none_of,
     summed_up_to,
 )
-from mmscope.drgn.workers.workers import Died, NoProcessError, Work, in_workers
+from mmscope.drgn.workers.workers import KILLED, NoProcessError, Work, in_workers
 from mmscope.reports.commands.target_options import idle_cpus
 
 
@@ -59,7 +59,7 @@ def test_a_worker_that_is_killed_costs_its_share_alone() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return share
 
-    assert done(2, list(range(6)), work) == [0, 1, Died(), 3, 4, 5]
+    assert done(2, list(range(6)), work) == [0, 1, KILLED, 3, 4, 5]
 
 
 def test_a_worker_that_is_killed_once_costs_nothing(tmp_path: Path) -> None:
