@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.ledger.page_kinds import Kind, kinds_where
 from mmscope.drgn.opening.constants import flag
-from mmscope.drgn.workers.shares import InexactError, Shared, added, merges, none_of
+from mmscope.drgn.workers.shares import Shared, added, merges, none_of
+from mmscope.drgn.workers.workers import NotSharedError
 
 MAX_FILES = 8 << 20
 MERGE_FROM = 1 << 17  # rows that wait at least before they are merged
@@ -92,7 +93,7 @@ class FilePages(Shared):
         if sum(len(mappings) for mappings, _ in self.parts) > MAX_FILES:
             self.settle()
         if self.other_rows:  # which are kept depends on when they were too many
-            raise InexactError
+            raise NotSharedError
 
     def settle(self) -> None:
         """Add what waits to what was merged."""

@@ -50,21 +50,17 @@ from mmscope.drgn.reading.mem_sections import memory_pages
 BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """What an architecture's pages can be, and what VMCOREINFO says of where they are."""
-
-    name: str
-    bytes: tuple[int, ...]
-    places: str
-
-
-PAGES = {
-    Architecture.X86_64: _Pages(
-        "x86-64", (4096,), "KERNELOFFSET, phys_base, swapper_pg_dir, pgtable_l5_enabled"
+# An architecture's name, the sizes of its pages, and what VMCOREINFO says of where they are.
+ARCHITECTURES = {
+    Architecture.X86_64: (
+        "x86-64",
+        (4096,),
+        "KERNELOFFSET, phys_base, swapper_pg_dir, pgtable_l5_enabled",
     ),
-    Architecture.AARCH64: _Pages(
-        "arm64", (4096, 16384, 65536), "KERNELOFFSET, kimage_voffset, swapper_pg_dir, VA_BITS"
+    Architecture.AARCH64: (
+        "arm64",
+        (4096, 16384, 65536),
+        "KERNELOFFSET, kimage_voffset, swapper_pg_dir, VA_BITS",
     ),
 }
 
@@ -144,11 +140,12 @@ def _check_kernel(prog: Program, core: Path) -> None:
     itself is where it should be, nothing is.
     """
     page = 1 << prog["PAGE_SHIFT"].value_()
-    arch = PAGES.get(prog.platform.arch) if prog.platform else None
-    if arch and page not in arch.bytes:
+    arch = prog.platform.arch if prog.platform else None
+    name, sizes, places = ARCHITECTURES.get(arch, ("", (page,), "KERNELOFFSET, swapper_pg_dir"))
+    if page not in sizes:
         raise TargetError(
-            f"{core}: its VMCOREINFO is damaged: PAGESIZE is {page:,}, but a page of {arch.name} "
-            f"has {' or '.join(f'{size:,}' for size in arch.bytes)} bytes; {COPY}"
+            f"{core}: its VMCOREINFO is damaged: PAGESIZE is {page:,}, but a page of {name} "
+            f"has {' or '.join(f'{size:,}' for size in sizes)} bytes; {COPY}"
         )
     if missing_bytes(core):
         return  # which says more
@@ -178,8 +175,7 @@ def _check_kernel(prog: Program, core: Path) -> None:
             raise _damaged_note(core, error) from error
     if why:
         raise TargetError(
-            f"{core}: the kernel is not where its VMCOREINFO says "
-            f"({arch.places if arch else 'KERNELOFFSET, swapper_pg_dir'}): {why}; {COPY}"
+            f"{core}: the kernel is not where its VMCOREINFO says ({places}): {why}; {COPY}"
         )
 
 

@@ -61,7 +61,7 @@ from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.workers.workers import KILLED, SHARES_A_JOB, NoProcessError, in_workers
+from mmscope.drgn.workers.workers import KILLED, SHARES_A_JOB, NotSharedError, in_workers
 
 # Tables of processes that are walked together: a sixteenth of a second's.
 PART_TABLES = 1 << 14
@@ -293,7 +293,7 @@ def _walk_all(
     if jobs > 1 and len(parts) > 1:
         split = np.array_split(np.array(parts, object), SHARES_A_JOB * jobs)
         shares = [list(share) for share in split if len(share)]
-        with contextlib.suppress(NoProcessError):
+        with contextlib.suppress(NotSharedError):
             for share, result in zip(shares, in_workers(jobs, shares, work), strict=True):
                 part = _span(share)
                 if result is KILLED:

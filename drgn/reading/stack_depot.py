@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Program, Type, TypeKind, offsetof
+from drgn import Program, TypeKind, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, read_whole
@@ -135,34 +135,24 @@ def _layout(prog: Program) -> _Layout:
     name = next((name for name in all_biases if name in fields), None)
     if name is None:
         raise LookupError("union handle_parts has no pool index")
+    # The most frames that a record may have: the length of its array, which is 1 in 5.10 and says
+    # nothing there, nor where it has none.
+    length = record.member("entries").type.length or 0
     extra_shift, extra_mask = fields.get("extra", (0, 0))
     valid_shift, valid_mask = fields.get("valid", (0, 0))
     return _Layout(
         offsetof(record, "size"),
         offsetof(record, "handle"),
         # "lib/stackdepot: add refcount for records" (410b764f89f5, in v6.8)
-        _offset(record, "count"),
+        offsetof(record, "count") if record.has_member("count") else None,
         offsetof(record, "entries"),
-        _frames(record),
+        length if length > 1 else MAX_FRAMES,
         fields[name][0],
         fields["offset"][0],
         valid_mask << valid_shift,
         extra_mask << extra_shift,
         all_biases[name],
     )
-
-
-def _frames(record: Type) -> int:
-    """
-    The most frames that a record may have: the length of ``entries``, which is 1 in 5.10 and says
-    nothing there, nor where it has none.
-    """
-    length = record.member("entries").type.length or 0
-    return length if length > 1 else MAX_FRAMES
-
-
-def _offset(type_: Type, member: str) -> int | None:
-    return offsetof(type_, member) if type_.has_member(member) else None
 
 
 def _pools(prog: Program) -> list[tuple[int, int]]:

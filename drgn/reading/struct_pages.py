@@ -17,7 +17,7 @@ import itertools
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from drgn import Object, ObjectNotFoundError, Program, Type, cast, sizeof
@@ -32,11 +32,11 @@ from mmscope.drgn.reading.kernel_arrays import (
     struct_dtype,
 )
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
-from mmscope.drgn.workers.shares import InexactError, Shared
+from mmscope.drgn.workers.shares import Shared
 from mmscope.drgn.workers.workers import (
     KILLED,
     SHARES_A_JOB,
-    NoProcessError,
+    NotSharedError,
     in_workers,
     picklable,
 )
@@ -117,13 +117,8 @@ def second_page_dtype(prog: Program, names: Iterable[str]) -> np.dtype[Any]:
     if page.has_member("compound_order"):
         return struct_dtype(page, {name: FIRST_TAIL_COLUMNS[name] for name in names})
     wanted = {name: SECOND_PAGE_COLUMNS[name] for name in names}
-    return _shifted(struct_dtype(prog.type("struct folio"), wanted), -sizeof(page))
-
-
-def _shifted(dtype: np.dtype[Any], by: int) -> np.dtype[Any]:
-    """The same columns, so many bytes further on."""
-    fields = dict(dtype.fields or {})
-    return laid_out({name: (field[0], field[1] + by) for name, field in fields.items()})
+    fields = dict(struct_dtype(prog.type("struct folio"), wanted).fields or {})
+    return laid_out({name: (field[0], field[1] - sizeof(page)) for name, field in fields.items()})
 
 
 T = TypeVar("T")
@@ -180,19 +175,12 @@ LEAST_SHARE = 1 << 18  # pages: 1 GiB
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
 
 
-class Consumer(Protocol):
-    """Something that wants to see every struct page."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Keys of :data:`COLUMNS`, and of :data:`SLAB_COLUMNS`, that it reads."""
-
-    # Where a share of the pages needs to know of what comes before it, there is also
-    #     def resume(self, before: Iterable[list[PageChunk]]) -> None
-    # which looks back as far as need be: at the chunks of each piece, the last piece first.
-
-    def take(self, chunk: PageChunk) -> None:
-        """Look at a chunk. The arrays are views: copy what is to be kept."""
+# Something that wants to see every struct page. It has ``columns``, the keys of COLUMNS and
+# SLAB_COLUMNS that it reads, and ``take(chunk)``, which looks at a chunk: its arrays are views, and
+# what is to be kept is copied. Where a share of the pages needs to know of what comes before it,
+# there is also ``resume(before)``, which looks back as far as need be: at the chunks of each piece,
+# the last piece first.
+Consumer = Any
 
 
 @dataclass
@@ -321,7 +309,7 @@ def _scan_shares(
             else:
                 _add(scan, consumers, *result)
             tell(count)
-    except (InexactError, NoProcessError):
+    except NotSharedError:
         scan.pages, scan.gaps = before, Gaps()
         scan.failures = _begin_at(consumers, blank, tuple)
         return False

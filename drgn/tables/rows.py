@@ -109,9 +109,9 @@ class Column:
     name: str
     type: str  # a Table Schema type: integer, number, string, boolean
     nullable: bool
-    unit: str
-    help: str
-    key: bool
+    unit: str = ""
+    help: str = ""
+    key: bool = False
     holds: str = ""  # of text: one of HOLDS; empty is not known, and may be anything
     low: tuple[Bound, ...] = ()
     high: tuple[Bound, ...] = ()
@@ -138,21 +138,9 @@ def columns(row_type: type) -> list[Column]:
             hint = plain[0] if len(plain) == 1 else hint
         if hint not in TYPES:
             raise TypeError(f"{row_type.__name__}.{field.name}: a table cannot hold {hint}")
-        metadata = field.metadata
-        result.append(
-            Column(
-                field.name,
-                TYPES[hint],
-                nullable,
-                metadata.get("unit", ""),
-                metadata.get("help", ""),
-                metadata.get("key", False),
-                metadata.get("holds", ""),
-                *_bounds(TYPES[hint], metadata),
-                metadata.get("ranges", {}),
-                metadata.get("since", ""),
-            )
-        )
+        low, high = _bounds(TYPES[hint], field.metadata)
+        declared = {**field.metadata, "low": low, "high": high}
+        result.append(Column(field.name, TYPES[hint], nullable, **declared))
     return result
 
 

@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, Literal
 
 from rich import box
@@ -69,15 +69,17 @@ def _format_column(values: Sequence[Any], column: Column) -> tuple[Column, list[
 
     Not those that name a row: they are points in time.
     """
-    if (column.type, column.unit, column.key) == ("integer", "bytes", False):
-        shown = dataclasses.replace(column, type=AMOUNT, unit="")
-        return shown, ["-" if value is None else _size(value) for value in values]
-    if (column.type, column.unit, column.key) == ("number", "s", False) and any(
+    amount: Callable[[Any], str] | None = None
+    if (column.type, column.unit) == ("integer", "bytes"):
+        amount = _size
+    elif (column.type, column.unit) == ("number", "s") and any(
         value and abs(value) < SHORT_TIME for value in values
     ):
-        shown = dataclasses.replace(column, type=AMOUNT, unit="")
-        return shown, ["-" if value is None else time_text(value) for value in values]
-    return column, [format_cell(value, column) for value in values]
+        amount = time_text
+    if column.key or amount is None:
+        return column, [format_cell(value, column) for value in values]
+    shown = dataclasses.replace(column, type=AMOUNT, unit="")
+    return shown, ["-" if value is None else amount(value) for value in values]
 
 
 def _size(value: int) -> str:

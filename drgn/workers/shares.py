@@ -5,7 +5,7 @@ Accumulators of one process, merged with those of the others.
 A class names its attributes that grow, and how two values of each become one. Shares are added in
 the order of what was looked at, so that the sum is what one process would have, to the order of a
 dictionary's keys. Where it would not be (one process keeps only so many of something, and which
-depends on what came before), :class:`InexactError` is raised, and the work is to be done by one.
+depends on what came before), :class:`NotSharedError` is raised, and the work is to be done by one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mmscope.drgn.workers.workers import NotSharedError
+
 Merge = Callable[[Any, Any], Any]
-
-
-class InexactError(Exception):
-    """One process would have counted otherwise."""
 
 
 class Shared:
@@ -110,7 +108,7 @@ def summed_up_to(most: int) -> Merge:
 
     def merge(mine: dict[Any, int], theirs: dict[Any, int]) -> dict[Any, int]:
         if len(summed(mine, theirs)) >= most:
-            raise InexactError
+            raise NotSharedError
         return mine
 
     return merge
@@ -135,5 +133,5 @@ def overlaid(mine: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
 def none_of(mine: int, theirs: int) -> int:
     """Refuse a count that only damaged memory has, and that depends on what came before."""
     if mine or theirs:
-        raise InexactError
+        raise NotSharedError
     return 0

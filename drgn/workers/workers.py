@@ -33,8 +33,11 @@ Work = Callable[[Any], Any]
 KILLED = object()  # in place of the result of a share whose process was killed
 
 
-class NoProcessError(Exception):
-    """No process, memory or file is left for a worker; nothing was done."""
+class NotSharedError(Exception):
+    """
+    One process has to do the work: it would have counted otherwise, or no process, memory or file
+    is left for a worker.
+    """
 
 
 def in_workers(jobs: int, shares: Sequence[Any], work: Work) -> Iterator[Any]:
@@ -43,14 +46,14 @@ def in_workers(jobs: int, shares: Sequence[Any], work: Work) -> Iterator[Any]:
 
     :param jobs: processes at a time.
     :param work: makes the result of a share, which can be pickled. What it raises is raised here.
-    :raises NoProcessError: there is no process to be had.
+    :raises NotSharedError: there is no process to be had.
     """
     pool = _pool(jobs, shares, work)
     try:
         try:
             found: list[Future[Any]] = [pool.submit(_do, number) for number in range(len(shares))]
         except OSError as error:
-            raise NoProcessError(str(error)) from error
+            raise NotSharedError(str(error)) from error
         for number, future in enumerate(found):
             try:
                 yield future.result()

@@ -14,7 +14,6 @@ from children import no_child_is_left
 
 from mmscope.drgn.reading.struct_pages import _edges
 from mmscope.drgn.workers.shares import (
-    InexactError,
     Shared,
     SharedColumns,
     added,
@@ -22,7 +21,7 @@ from mmscope.drgn.workers.shares import (
     none_of,
     summed_up_to,
 )
-from mmscope.drgn.workers.workers import KILLED, NoProcessError, Work, in_workers
+from mmscope.drgn.workers.workers import KILLED, NotSharedError, Work, in_workers
 from mmscope.reports.commands.target_options import idle_cpus
 
 
@@ -48,7 +47,7 @@ def test_no_more_processes_than_jobs_or_shares(forks: list[int]) -> None:
 
 
 def test_where_no_process_is_to_be_had_nothing_is_done(no_forks: list[int]) -> None:
-    with pytest.raises(NoProcessError):
+    with pytest.raises(NotSharedError):
         done(3, [1, 2, 3], lambda share: share)
     assert no_child_is_left()
 
@@ -161,9 +160,9 @@ def test_what_depends_on_what_came_before_is_not_added_up() -> None:
     few = Few({"a": 1})
     few.add_share(Few({"b": 2, "a": 3}).share())
     assert list(few.counts.items()) == [("a", 4), ("b", 2)]
-    with pytest.raises(InexactError):
+    with pytest.raises(NotSharedError):
         few.add_share(Few({"c": 1}).share())
-    with pytest.raises(InexactError):
+    with pytest.raises(NotSharedError):
         Few({}).add_share(Few({}, 1).share())
 
 
