@@ -76,7 +76,7 @@ class KernelSymbols:
     def __post_init__(self) -> None:
         # Whose items are Python's numbers, which are found faster than numpy's.
         self.in_order: Sequence[int] = self.addresses.data
-        self._index = NameIndex(self.packed, self.starts, self.ends, self.tokens, letters=1)
+        self._index = NameIndex(self.packed, self.starts, self.ends, self.tokens)
         sections = (("_stext", "_etext"), ("_sinittext", "_einittext"))
         self.text = [(self.address(begin) or 0, self.address(end) or 0) for begin, end in sections]
 

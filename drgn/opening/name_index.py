@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Where among many names each is: 190,000 symbols, or the strings of BTF.
+Where among 190,000 symbols each name is.
 
 A name's hash is the sum of a number for each of its characters, so that the hash of one that is
 packed by a table of tokens is the sum of its tokens': no name is unpacked for it. All are made at
@@ -23,11 +23,10 @@ class NameIndex:
     """
     The names of a text, found by their bytes.
 
-    :param text: in which the names lie.
-    :param starts: where each name begins, ascending.
+    :param text: in which the names lie, each behind a letter that is not part of it.
+    :param starts: where each letter is, ascending.
     :param ends: where each name ends.
     :param tokens: what each byte of the text stands for; by default for itself.
-    :param letters: characters before each name that are not part of it: 1, or none.
     """
 
     def __init__(
@@ -36,10 +35,8 @@ class NameIndex:
         starts: NDArray[np.uint32],
         ends: NDArray[np.uint32],
         tokens: Sequence[bytes] = ITSELF,
-        letters: int = 0,
     ) -> None:
-        self._text, self._starts, self._ends = text, starts, ends
-        self._tokens, self._letters = tokens, letters
+        self._text, self._starts, self._ends, self._tokens = text, starts, ends, tokens
         self._each = self._sums(_hash)
         upper = (self._each >> UPPER).astype(np.uint16)
         self._order = np.argsort(upper, kind="stable").astype(np.uint32)
@@ -60,7 +57,7 @@ class NameIndex:
         return [
             number
             for number in maybe[self._each[maybe] == wanted].tolist()
-            if self.whole(number)[self._letters :] == name
+            if self.whole(number)[1:] == name
         ]
 
     def having(self, letters: bytes) -> list[int]:
@@ -86,12 +83,9 @@ class NameIndex:
             # Behind the last one is a number of no byte, since a sum needs a place to end.
             values = np.append(each.take(text[starts[0] : ends[-1]]), np.uint64(0))
             places = np.stack([starts, ends], axis=1).ravel() - starts[0]
-            of_these = np.add.reduceat(values, places)[::2]
-            sums[at : at + AT_ONCE] = np.where(ends > starts, of_these, np.uint64(0))
-        if self._letters:
-            first = np.array([number(token[:1]) for token in self._tokens], np.uint64)
-            sums -= first[text[self._starts]]
-        return sums
+            sums[at : at + AT_ONCE] = np.add.reduceat(values, places)[::2]
+        letters = np.array([number(token[:1]) for token in self._tokens], np.uint64)
+        return sums - letters[text[self._starts]]
 
 
 def _hash(name: bytes) -> int:

@@ -22,7 +22,7 @@ from mmscope.drgn.page_tables.mapped_pages import KINDS, PSS_SHIFT
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_of, words_of_lost
 from mmscope.drgn.processes.process_status import parse_status
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.apart import reader_apart
+from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
@@ -197,7 +197,7 @@ NAMED = 5  # of the processes that something is wrong with
 
 def from_files(files: Files) -> Found:
     rows, missing = [], dict[str, list[int]]()
-    with reader_apart() as reader:
+    with ReaderApart() as reader:
         for pid in files.numbers("proc", r"(\d+)"):
             try:
                 status = parse_status(files.open(f"proc/{pid}/status"))

@@ -28,7 +28,7 @@ from mmscope.drgn.owners.slab_objects import Objects, Wanted
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
-from mmscope.drgn.sections.apart import ReaderApart, reader_apart
+from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.section import Found
 from mmscope.drgn.tables.display import plural
@@ -188,7 +188,7 @@ def process_maps(files: Files) -> tuple[list[ProcessVmas], dict[str, list[int]],
         reason; and the files that they map.
     """
     if "process_maps" not in files.kept:
-        with reader_apart() as reader:
+        with ReaderApart() as reader:
             files.kept["process_maps"] = _process_maps(files, reader)
     kept: tuple[list[ProcessVmas], dict[str, list[int]], FilesMapped] = files.kept["process_maps"]
     return kept

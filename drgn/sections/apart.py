@@ -14,15 +14,13 @@ Costs the start of a Python without its modules, some 10 ms, and two passes of t
 pipe.
 """
 
-import contextlib
 import os
 import select
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 PATIENCE = 2.0  # seconds
 # What may be spent on waiting without an answer; files after that have a last, short chance.
@@ -57,7 +55,7 @@ for line in sys.stdin.buffer:
 
 class ReaderApart:
     """
-    Reads files, one after the other. To be closed, also after an error.
+    Reads files, one after the other, in a ``with`` statement.
 
     :ivar left: ids of processes that could not be ended.
     """
@@ -135,7 +133,10 @@ class ReaderApart:
             return process.pid
         return None
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._end()
 
 
@@ -151,13 +152,3 @@ def _start() -> subprocess.Popen[bytes]:
         cwd="/",
         start_new_session=True,
     )
-
-
-@contextlib.contextmanager
-def reader_apart(patience: float = PATIENCE) -> Iterator[ReaderApart]:
-    """A :class:`ReaderApart` that is closed at the end."""
-    reader = ReaderApart(patience)
-    try:
-        yield reader
-    finally:
-        reader.close()

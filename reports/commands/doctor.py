@@ -24,7 +24,7 @@ from mmscope.drgn.opening.target import TargetError, open_target
 from mmscope.drgn.owners.alloc_tags import NEVER, NOT_COMPILED_IN
 from mmscope.drgn.owners.slab_owner import NO_TRACKS
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.apart import reader_apart
+from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.terminal import print_dataclasses
@@ -385,7 +385,7 @@ def _try(path: str) -> None:
     :raises OSError: it cannot.
     """
     if path.endswith("/maps"):
-        with reader_apart() as reader:
+        with ReaderApart() as reader:
             reader.read(path)
         return
     with open(path, "rb") as file:

@@ -98,8 +98,8 @@ collector = os.fork()
 if collector == 0:
     os.close(pipe[0])
     os.dup2(pipe[1], 1)
-    from mmscope.drgn.sections.apart import reader_apart
-    with reader_apart() as reader:
+    from mmscope.drgn.sections.apart import ReaderApart
+    with ReaderApart() as reader:
         try:
             reader.read(wait)
         except TimeoutError as error:

@@ -15,33 +15,25 @@ NAMES = st.lists(NAME, min_size=1, max_size=60)
 TOKENS = [*ITSELF[:254], b"a_b", b"bb"]
 
 
-def index_of(names: list[bytes], between: bytes = b"\n", **more: int) -> NameIndex:
-    """Names with something between them, packed by the tokens in the order of these."""
-    packed = [
-        name.replace(b"a_b", b"\xfe").replace(b"bb", b"\xff") if more else name for name in names
-    ]
-    ends = np.cumsum([len(name) + len(between) for name in packed], dtype=np.uint32)
+def index_of(names: list[bytes], between: bytes = b"\n", packed: bool = False) -> NameIndex:
+    """Names behind a letter, with something between them, packed by the tokens in their order."""
+    texts = [b"t" + name for name in names]
+    if packed:
+        texts = [text.replace(b"a_b", b"\xfe").replace(b"bb", b"\xff") for text in texts]
+    ends = np.cumsum([len(text) + len(between) for text in texts], dtype=np.uint32)
     ends -= np.uint32(len(between))
-    starts = ends - np.array([len(name) for name in packed], np.uint32)
-    return NameIndex(between.join(packed), starts, ends, TOKENS if more else ITSELF, **more)
+    starts = ends - np.array([len(text) for text in texts], np.uint32)
+    return NameIndex(between.join(texts), starts, ends, TOKENS if packed else ITSELF)
 
 
-@given(NAMES, NAME, st.sampled_from([b"", b"\n", b"abc"]))
-def test_every_name_is_found_and_no_other(names: list[bytes], other: bytes, between: bytes) -> None:
-    index = index_of(names, between)
+@given(NAMES, NAME, st.sampled_from([b"", b"\n", b"abc"]), st.booleans())
+def test_every_name_is_found_and_no_other(
+    names: list[bytes], other: bytes, between: bytes, packed: bool
+) -> None:
+    index = index_of(names, between, packed)
+    assert [index.whole(number) for number in range(len(names))] == [b"t" + n for n in names]
     for wanted in [*names, other]:
         expected = [number for number, name in enumerate(names) if name == wanted]
-        assert index.numbers(wanted) == expected
-
-
-@given(st.lists(NAME.filter(len), min_size=1, max_size=60), NAME, st.sampled_from([0, 1]))
-def test_packed_names_are_found_without_the_letter_before_them(
-    names: list[bytes], other: bytes, letters: int
-) -> None:
-    index = index_of(names, letters=letters)
-    assert [index.whole(number) for number in range(len(names))] == names
-    for wanted in [*(name[letters:] for name in names), other]:
-        expected = [number for number, name in enumerate(names) if name[letters:] == wanted]
         assert index.numbers(wanted) == expected
 
 
@@ -55,16 +47,16 @@ def test_a_name_is_not_found_in_a_longer_one() -> None:
     assert index_of([b"schedule_timeout"]).numbers(b"schedule") == []
 
 
-@given(st.lists(NAME.filter(len), min_size=1, max_size=60), NAME, st.sampled_from([0, 1]))
+@given(NAMES, NAME, st.booleans())
 def test_names_are_found_by_their_characters(
-    names: list[bytes], letters: bytes, before: int
+    names: list[bytes], letters: bytes, packed: bool
 ) -> None:
     expected = [
         number
         for number, name in enumerate(names)
-        if all(name[before:].count(letter) >= letters.count(letter) for letter in letters)
+        if all(name.count(letter) >= letters.count(letter) for letter in letters)
     ]
-    assert index_of(names, letters=before).having(letters) == expected
+    assert index_of(names, packed=packed).having(letters) == expected
 
 
 def test_statics_of_lto_have_the_name_of_the_source() -> None:

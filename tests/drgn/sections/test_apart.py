@@ -20,7 +20,7 @@ import pytest
 from checkout import ROOT
 
 from mmscope.drgn.processes import processes
-from mmscope.drgn.sections.apart import ReaderApart, reader_apart
+from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import DeadlineExceeded
 from mmscope.drgn.sections.registry import SECTIONS
@@ -31,7 +31,7 @@ SOON = 0.3
 
 @pytest.fixture
 def reader() -> Iterator[ReaderApart]:
-    with reader_apart(SOON) as reader:
+    with ReaderApart(SOON) as reader:
         yield reader
 
 
@@ -122,16 +122,13 @@ def _is_open(fd: str) -> bool:
 
 
 def test_waiting_in_vain_has_an_end(tmp_path: Path, stuck: Path) -> None:
-    reader = ReaderApart(SOON, in_all=SOON)
-    try:
+    with ReaderApart(SOON, in_all=SOON) as reader:
         words = []
         for _ in range(3):
             with pytest.raises(TimeoutError) as error:
                 reader.read(stuck)
             words.append(error.value.strerror)
         assert words == [f"no answer within {s:g} s" for s in (SOON, 0.1, 0.1)]
-    finally:
-        reader.close()
 
 
 def test_a_reader_that_somebody_killed_is_replaced(reader: ReaderApart, tmp_path: Path) -> None:
@@ -148,7 +145,7 @@ def test_whatever_ends_the_reading_ends_the_process(
     tmp_path: Path, end: type[BaseException]
 ) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(end), reader_apart() as reader:
+    with pytest.raises(end), ReaderApart() as reader:
         reader.read(tmp_path / "file")
         pid = running(reader)
         raise end
@@ -161,7 +158,7 @@ def test_nobody_waits_for_one_that_is_left_behind(stuck: Path) -> None:
         "import subprocess, sys, mmscope.drgn.sections.apart as apart\n"
         "apart.ENDS_WITHIN = 0.1\n"
         "subprocess.Popen.kill = lambda process: None\n"  # made, as above
-        "with apart.reader_apart(0.2) as reader:\n"
+        "with apart.ReaderApart(0.2) as reader:\n"
         "    try:\n"
         "        reader.read(sys.argv[1])\n"
         "    except TimeoutError:\n"
@@ -192,7 +189,7 @@ def test_the_section_names_who_gave_no_answer(
     monkeypatch.setattr("mmscope.drgn.sections.prices.is_live", lambda root: True)
     # A FIFO is refused as no plain file, which the maps of a process are.
     monkeypatch.setattr(Files, "_plain", lambda files, path: files.root / path)
-    monkeypatch.setattr(processes, "reader_apart", lambda: reader_apart(SOON))
+    monkeypatch.setattr(processes, "ReaderApart", lambda: ReaderApart(SOON))
     begin = time.monotonic()
     section, found = run_section(SECTIONS["anon_vmas"], Files(root))
     assert section.status == "partial" and time.monotonic() - begin < 60
