@@ -16,17 +16,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program
+from drgn import FaultError, Object, Program, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
-from mmscope.drgn.reading.red_black_trees import read_trees
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 MAX_AREAS = 4 << 20
 MAX_NODES = 1 << 10
+MAX_DEPTH = 128  # of a red-black tree: 2 * log2(n + 1) at most
 # include/linux/vmalloc.h; macros, which debug info does not keep. The same from 5.10 to 7.3.
 VM_IOREMAP, VM_ALLOC, VM_MAP = 0x1, 0x2, 0x4
 VM_MAP_PUT_PAGES = 0x200
@@ -64,6 +64,31 @@ def _roots(prog: Program) -> tuple[list[int], bool]:
     return roots, len(roots) == count
 
 
+def _read_trees(prog: Program, roots: list[int], gaps: Gaps) -> tuple[NDArray[Any], bool]:
+    """
+    The ``struct vmap_area`` of some trees, all nodes of a level together, in no order; and whether
+    that is all of them. Each is read once, whatever is in the trees.
+    """
+    type_ = prog.type("struct vmap_area")
+    columns = {"start": "va_start", "end": "va_end", "vm": "vm"}
+    dtype = struct_dtype(type_, columns | {"left": "rb_node.rb_left", "right": "rb_node.rb_right"})
+    offset = np.uint64(offsetof(type_, "rb_node"))
+    level = distinct(np.array([root for root in roots if root], np.uint64))
+    seen = np.empty(0, np.uint64)
+    found = [np.empty(0, dtype)]
+    for _ in range(MAX_DEPTH):
+        if not len(level):
+            return np.concatenate(found), True
+        if len(seen) + len(level) > MAX_AREAS:
+            break
+        seen = np.concatenate([seen, level])
+        entries, read = read_scattered(prog, level - offset, dtype, gaps)
+        found.append(entries[read])
+        below = np.concatenate([entries["left"][read], entries["right"][read]])
+        level = np.setdiff1d(distinct(below[below != 0]), seen, assume_unique=True)
+    return np.concatenate(found), False
+
+
 def vmalloc_areas(
     prog: Program, gaps: Gaps
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], bool]:
@@ -79,9 +104,7 @@ def vmalloc_areas(
     form = page_table_format(prog)
     page_shift = np.uint64(form.page_shift)
     roots, all_roots = _roots(prog)
-    columns = {"start": "va_start", "end": "va_end", "vm": "vm"}
-    area_type = prog.type("struct vmap_area")
-    found, whole = read_trees(prog, roots, area_type, "rb_node", columns, gaps, MAX_AREAS)
+    found, whole = _read_trees(prog, roots, gaps)
     found = found[(found["vm"] != 0) & (found["start"] < found["end"])]
     found = found[np.argsort(found["start"], kind="stable")]
     dtype = struct_dtype(prog.type("struct vm_struct"), {"flags": "flags", "caller": "caller"})
