@@ -38,7 +38,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section, disagreement
-from mmscope.drgn.tables.amounts import size_name
+from mmscope.drgn.tables.display import size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 

@@ -35,7 +35,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.struct_pages.hugetlb import HugePages, optimized_pages
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
-from mmscope.drgn.tables.amounts import size_name
+from mmscope.drgn.tables.display import size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number

@@ -26,7 +26,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.struct_pages.memmap import Frames, Leaves, Memmap, estimate_ms, page_flags
 from mmscope.drgn.struct_pages.vmemmap import VmemmapScan
-from mmscope.drgn.tables.amounts import size_name
+from mmscope.drgn.tables.display import size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 

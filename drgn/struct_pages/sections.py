@@ -28,7 +28,7 @@ from mmscope.drgn.struct_pages.memory_metadata import (
 from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, struct_page_cost
 from mmscope.drgn.struct_pages.vmemmap import VMEMMAP_MAPPINGS, VMEMMAP_SECTIONS, VMEMMAP_ZONES
 from mmscope.drgn.struct_pages.vmemmap_examples import VMEMMAP_EXAMPLES
-from mmscope.drgn.tables.amounts import size_name
+from mmscope.drgn.tables.display import size_name
 
 
 def vmemmap_from_memory(memory: Memory) -> Found:

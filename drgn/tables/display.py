@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Values as the report shows them: numbers, sizes, shares, and text that may be hostile.
+Values as people read them: numbers, sizes, shares and times, in the unit that suits each.
 
 Everything here is a pure function to plain text; escaping for HTML is the templates' work. Cannot
 know what a number means: its unit comes with its column (``rows.column``).
@@ -8,19 +8,98 @@ know what a number means: its unit comes with its column (``rows.column``).
 
 import math
 import re
-
-from mmscope.drgn.tables.amounts import UNITS as UNITS
-from mmscope.drgn.tables.amounts import duration as duration
-from mmscope.drgn.tables.amounts import percent as percent
-from mmscope.drgn.tables.amounts import share as share
-from mmscope.drgn.tables.amounts import short_size as short_size
-from mmscope.drgn.tables.amounts import signed_size as signed_size
-from mmscope.drgn.tables.amounts import size as size
-from mmscope.drgn.tables.amounts import time_text as time_text
-from mmscope.drgn.tables.hostile_text import cut as cut
+from collections.abc import Iterator, Sequence
 
 # What a table is printed as.
 FORMATS = ("table", "csv", "json")
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def size(value: int) -> str:
+    """Bytes in the unit that suits them, with four significant digits: ``4 KiB``, ``1.465 GiB``."""
+    if value < 0:
+        return f"-{size(-value)}"
+    power = min(max(0, (value.bit_length() - 1) // 10), len(UNITS) - 1)
+    scaled = value / (1 << 10 * power)
+    if round(scaled) >= 1024 and power + 1 < len(UNITS):
+        power, scaled = power + 1, 1.0
+    number = f"{scaled:.4g}" if scaled < 9999.5 else f"{scaled:,.0f}"
+    return f"{number} {UNITS[power]}"
+
+
+def short_size(value: int) -> str:
+    """A power of two as the kernel's people write it: ``4K``, ``2M``."""
+    power = max(0, (value.bit_length() - 1) // 10)
+    power = min(power, len(UNITS) - 1)
+    return f"{value >> 10 * power}{UNITS[power][0]}"
+
+
+def percent(share: float) -> str:
+    """
+    A share of 1 in per cent, never rounded to all or nothing unless it is: ``<0.1 %``, ``>99.9 %``.
+    """
+    if share in (0, 1):
+        return "100 %" if share else "0 %"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.1f} %" if share < 10 else f"{100 * share:,.0f} %"
+
+
+def share(part: int, whole: int) -> str:
+    """A part in per cent of the whole; empty without a denominator: no share is not zero."""
+    return percent(part / whole) if whole > 0 and part >= 0 else ""
+
+
+def signed_size(value: int) -> str:
+    """A difference in bytes: ``+4 KiB``, ``-1.465 GiB``."""
+    return f"{'+' if value > 0 else ''}{size(value)}"
+
+
+def duration(seconds: float) -> str:
+    """A time in its two largest units: ``3 d 4 h``, ``17 s``."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return ""
+    days, rest = divmod(round(seconds), 86400)
+    hours, rest = divmod(rest, 3600)
+    parts = [(days, "d"), (hours, "h"), (rest // 60, "min"), (rest % 60, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{number:,} {unit}" for number, unit in parts[:2])
+
+
+def time_text(seconds: float) -> str:
+    """A time with three digits, or all before the point: ``23 µs``, ``1.22 ms``, ``1,234 s``."""
+    if not seconds or not math.isfinite(seconds):
+        return f"{seconds:g} s"
+    # What would be rounded to 1000 of a unit is 1 of the next.
+    scale, unit = next(
+        (each for each in TIME_UNITS if abs(seconds) >= 0.9995 * each[0]), TIME_UNITS[-1]
+    )
+    value = seconds / scale
+    return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
+
+
+def size_name(value: int) -> str:
+    """The size that something is known by, exact: ``2 MiB``, ``1 GiB``, ``1,000 B``."""
+    power = max((at for at in range(len(UNITS)) if value and not value % (1 << 10 * at)), default=0)
+    return f"{value >> 10 * power:,} {UNITS[power]}"
+
+
+def bar_percent(part: int, whole: int) -> float:
+    """*part* in per cent of a bar of *whole*, kept inside the bar, to two decimals."""
+    return round(min(max(100 * part / whole, 0.0), 100.0), 2) if whole > 0 else 0.0
+
+
+def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table without rules: columns to the right, the last one, of text, to the left."""
+    lines = [heads, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(heads) - 1)]
+    for *numbers, text in lines:
+        cells = [number.rjust(width) for number, width in zip(numbers, widths, strict=True)]
+        yield "  ".join([*cells, text])
 
 
 def prose(text: str) -> str:

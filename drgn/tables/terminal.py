@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mmscope.drgn.tables.amounts import size, size_name, time_text
 from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.display import size, size_name, time_text
 from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.drgn.tables.rows import Column, columns, write_csv
 

@@ -18,7 +18,7 @@ from mmscope.drgn.owners.page_owner import PageOwnerStack
 from mmscope.drgn.sections.section import Filled
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import MAX_ROWS, print_rows
 from mmscope.reports.bundle.bundle import Bundle
@@ -87,7 +87,7 @@ def run_show(args: argparse.Namespace) -> int:
         return show_stacks(bundle, args.what, args.format, reattribute=args.reattribute)
     if args.what == "tables":
         for table in bundle.tables.values():
-            print(f"{table.name:24} {visible(display.cut(table.title, 200))}")
+            print(f"{table.name:24} {visible(cut(table.title, 200))}")
         for name, title in views_of(bundle).items():
             print(f"{name:24} {title} (computed)")
         return DONE
@@ -251,7 +251,7 @@ def print_matrix(
             [row["handle"], *(pages[at] for at in shown), _stack_or_note(row)]
             for row, pages in found
         ],
-        title=display.cut(f"{title}{ends}"),
+        title=cut(f"{title}{ends}"),
     )
     if not grown:
         say("the order of the readings is unknown: nothing is called growth")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.compare.comparison import Comparison, most_changed, set_differently
 from mmscope.reports.compare.finding_changes import CHANGE_WORDS, CHANGES, FindingChange
@@ -70,7 +71,7 @@ def view(comparison: Comparison) -> View:
         name = name_of(table.what, change.what)
         name += "" if table.name == "settings" else f", {known(table.name).setting}"
         before, after = (
-            "unknown" if value is None else display.cut(str(value), MAX_NAME) for value in values
+            "unknown" if value is None else cut(str(value), MAX_NAME) for value in values
         )
         switched.append(Top(table, name, before, after, ""))
     # Of a table that is there with what was set, nothing else is worth a line here.
@@ -223,4 +224,4 @@ def shown(value: Any, column: Column, page_size: int | None) -> str:
     """A value in running text."""
     if value is None:
         return "unknown"
-    return display.cut(cell(value, column, page_size).text, MAX_NAME)
+    return cut(cell(value, column, page_size).text, MAX_NAME)

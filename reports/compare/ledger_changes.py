@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.display import bar_percent
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.compare.table_changes import Change, TableChanges, known

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.tables.rows import Column
 
 # Units that a value is shown with, and its column need not say.
@@ -92,7 +93,7 @@ def cell(value: object, column: Column, page_size: int | None) -> Cell:
     if isinstance(value, float):
         return _number(value, column)
     text = str(value)
-    return Cell(display.cut(leaf_first(text) if column.name == "stack" else text))
+    return Cell(cut(leaf_first(text) if column.name == "stack" else text))
 
 
 def _integer(value: int, column: Column, page_size: int | None) -> Cell:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.reports.drawing.refusals import NotDrawn
 
 Stacks = Iterable[tuple[str, int]] | dict[str, int]  # root;…;leaf, value; a dict is folded
@@ -352,7 +352,7 @@ def _svg(
         path, depth = node.path, len(node.path)
         hidden_above(depth)
         symbol = path[-1].removesuffix(KERNEL) if path else ROOT
-        name = escape(visible(display.cut(symbol, MAX_NAME)) or "(no name)")
+        name = escape(visible(cut(symbol, MAX_NAME)) or "(no name)")
         kind, mark, words = look(node, total)
         left = free[path[:-1]]
         free[path[:-1]] += node.value if path else 0

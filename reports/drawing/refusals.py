@@ -7,7 +7,7 @@ which any other exception says.
 import traceback
 from dataclasses import dataclass
 
-from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import cut
 
 MAX_SAID = 200  # characters of an exception's text
 
@@ -37,7 +37,7 @@ def number_of(text: object, base: int = 0, table: str = "") -> int:
     try:
         return int(str(text), base)
     except ValueError:
-        raise Damaged(f"{display.cut(repr(text), 40)} is not a number", table) from None
+        raise Damaged(f"{cut(repr(text), 40)} is not a number", table) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Fault:
     def of(cls, picture: str, error: Exception) -> "Fault":
         text = " ".join(f"{type(error).__name__}: {error}".split())
         trace = "".join(traceback.format_exception(error))
-        return cls(picture, display.cut(text.removesuffix("."), MAX_SAID), trace)
+        return cls(picture, cut(text.removesuffix("."), MAX_SAID), trace)
 
     @property
     def words(self) -> str:

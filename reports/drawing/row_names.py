@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from mmscope.drgn.owners.owner_frames import owner_frame
-from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.drawing.cells import cell, heading, minus_one
 
@@ -23,7 +23,7 @@ def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
         stack = row["stack"][1]
         owner = owner_pair(stack)[0]
         cache = str(row["cache"][1]) if "cache" in row else ""
-        return display.cut(" ".join(filter(None, (cache, owner))), MAX_NAME)
+        return cut(" ".join(filter(None, (cache, owner))), MAX_NAME)
     words = []
     for name, (column, value) in row.items():
         if value is None or value == "":
@@ -38,7 +38,7 @@ def name_of(columns: list[Column], values: tuple[Any, ...]) -> str:
             words.append(minus_one(column))
         else:
             words.append(f"{heading(column)} {cell(value, column, None).text}")
-    return display.cut(", ".join(words), MAX_NAME) or "unnamed"
+    return cut(", ".join(words), MAX_NAME) or "unnamed"
 
 
 def owner_pair(stack: str | None) -> tuple[str, str]:

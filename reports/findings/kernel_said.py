@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 
 from mmscope.drgn.machine.kernel_features import FEATURES
-from mmscope.drgn.tables.amounts import short_size, size_name
+from mmscope.drgn.tables.display import short_size, size_name
 from mmscope.reports.bundle.database import Database
 
 STRUCT_PAGE = 64  # bytes on most kernels with 64 bits

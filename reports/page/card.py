@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Any
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.display import bar_percent
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import BundleError

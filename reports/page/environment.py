@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from mmscope import FOLDER
 from mmscope.drgn.free.watermarks import thp_order
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.display import bar_percent
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.drawing import charts

@@ -10,7 +10,7 @@ import heapq
 from operator import itemgetter
 from typing import Any
 
-from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.display import bar_percent
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.reports.bundle.cells import columns_of

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
-from mmscope.drgn.tables import display
-from mmscope.drgn.tables.amounts import bar_percent
+from mmscope.drgn.tables.display import bar_percent
+from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.drawing import downloads, flame_graph, time_panel
 from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.drawing.row_names import NO_STACK, owner_pair
@@ -301,7 +301,7 @@ def _grown_lines(tables: Tables, page_size: int | None) -> list[tuple[str, Point
         handle = row["handle"]
         line = sorted(lines[handle].items())
         values = np.interp(times, [at for at, _ in line], [value for _, value in line]).tolist()
-        name = display.cut(_name(row, stacks.get(handle, {})), 60)
+        name = cut(_name(row, stacks.get(handle, {})), 60)
         named.append((name, time_panel.thin(list(zip(times, values, strict=True)), max)))
     return named
 

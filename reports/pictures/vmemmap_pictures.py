@@ -13,7 +13,7 @@ Cannot know: more than the tables say. Which section a cell stands for is in the
 from collections.abc import Iterable
 from typing import Any
 
-from mmscope.drgn.tables.amounts import size
+from mmscope.drgn.tables.display import size
 from mmscope.reports.drawing.refusals import Damaged
 from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.drawing import time_panel
 from mmscope.reports.drawing.time_panel import Clock, Points, step_of, thin
 from mmscope.reports.pictures import owner_pictures
@@ -266,7 +267,7 @@ def _events(rows: Rows, samples: Rows) -> list[tuple[str, str, int, int, int, st
     sums = []
     for name in sorted(found, key=lambda name: (name != "oom_kill", -counts[name], name)):
         worst = max(found[name], key=lambda row: row["count"])
-        words = display.cut(name, 60), display.cut(found[name][0]["event"], 120)
+        words = cut(name, 60), cut(found[name][0]["event"], 120)
         ended = at.get(worst["time"], "")
         sums.append((*words, counts[name], len(found[name]), worst["count"], ended))
     return sums[:MAX_EVENTS]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from mmscope.drgn.tables.amounts import percent
+from mmscope.drgn.tables.display import percent
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.perf import stack_parts

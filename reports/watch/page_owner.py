@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mmscope.drgn.owners.owner_frames import owner_frame
-from mmscope.drgn.tables.amounts import aligned, percent, share, size
+from mmscope.drgn.tables.display import aligned, percent, share, size
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
 from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept

@@ -18,7 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.page_owner_text import MAX_BYTES, read_counts, read_show_stacks_handles
 from mmscope.drgn.text.plain_file import read_plain
@@ -79,7 +79,7 @@ def finish(args: argparse.Namespace, folder: Path) -> int:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             if isinstance(error, TextError):
                 raise
-            raise TextError(f"{folder / NAME}: damaged: {display.cut(repr(error), 200)}") from error
+            raise TextError(f"{folder / NAME}: damaged: {cut(repr(error), 200)}") from error
         sections = [watch_tables.section(log, rows, cost, time.monotonic() - begin)]
         found = sorted(folder.glob("show_[hs]*.[0-9]*"))
         copies = [str(path) for path in found if path.is_file()]

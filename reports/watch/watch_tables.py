@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmscope.drgn.tables.amounts import percent
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import percent, plural
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import MAX_COUNT
 from mmscope.drgn.text.plain_file import LineTooLong, open_lines

@@ -43,7 +43,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.sections.section import Found
 from mmscope.drgn.struct_pages.memmap import logged_times
-from mmscope.drgn.tables.amounts import size_name
+from mmscope.drgn.tables.display import size_name
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect

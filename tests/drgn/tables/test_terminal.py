@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.tables.amounts import time_text
+from mmscope.drgn.tables.display import time_text
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, column, columns, csv_line, write_csv
 from mmscope.drgn.tables.terminal import AMOUNT, format_cell, print_prose, print_rows, print_table

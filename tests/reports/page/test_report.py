@@ -36,7 +36,7 @@ from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.drgn.log.oom_rows import OomTask
 from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
@@ -645,7 +645,7 @@ class TestHostile:
             for row in list(hostile.rows(name))[:MAX_ROWS]:
                 for value in row.values():
                     if isinstance(value, str):
-                        assert visible(display.cut(value)) in shown
+                        assert visible(cut(value)) in shown
 
     def test_templates_are_not_evaluated(self, pages: dict[str, str]) -> None:
         assert "{{7*7}}{% raw %}" in texts(parse(pages["hostile"]))
