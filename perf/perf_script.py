@@ -17,6 +17,9 @@ follows the comm, which is longer than any comm (15 bytes) and cannot be forged 
 symbol of a user's binary may hold anything and is not believed beyond its own sample; text that
 fits nowhere is counted, so that it shows.
 
+The text is a stranger's: each line, sample and name has a bound, and no expression looks at a byte
+again for each of those before it.
+
 Cannot know: what perf did not print. How many samples the recording holds is asked of perf
 (``perf_record.recorded``), and compared.
 """
@@ -37,6 +40,10 @@ KERNEL = 1 << 63  # addresses from here on
 WAITING = b"perf-exec"
 
 _CHUNK = 1 << 19
+# Of a line: what a tracepoint says is a few KiB at most.
+MAX_LINE_BYTES = 1 << 20
+# Of text that fits no sample; where that is also most of what was read, it is no text of perf's.
+MAX_UNREAD_BYTES = 64 << 20
 # Text without an empty line in it is a recording without call chains: cut at a line.
 _LONG = 4 << 20
 _MAX_COMM = 80  # perf names kworkers after /proc/PID/status, with their work
@@ -51,7 +58,7 @@ _HEADER = re.compile(
 # The same where a comm is one plain word, up to the frames.
 _PLAIN = re.compile(
     rb"(\S{1,15}) +(-?\d{1,10})/(-?\d{1,10}) +(?:\[\d{3,9}\] +)?"
-    rb"(%b): +(?:(%b) +)?(\S+): *([^\n]*)\n\t" % (_TIME, _PERIOD)
+    rb"(%b): +(?:(%b) +)?(\S+):(?=[ \n]) *+([^\n]*+)\n\t" % (_TIME, _PERIOD)
 )
 _RECORD = re.compile(
     _WHO + rb"(?:\[\d{3,9}\] +)?(?:(%b): +)?PERF_RECORD_([A-Z_]+)([^\n]*)" % _TIME, re.DOTALL
@@ -59,9 +66,13 @@ _RECORD = re.compile(
 _FORK = re.compile(rb"\((\d{1,10}):\d+\):\((\d{1,10}):\d+\)")
 _COMM = re.compile(rb"( exec)?: (.*):(\d{1,10})/\d{1,10}\Z", re.DOTALL)
 _LOST = re.compile(rb" lost (\d{1,15})(?!\d)")
-_FRAME = re.compile(rb" *([0-9a-f]+) (.*?)(?: \(([^\t]*)\))?\s*\Z", re.DOTALL)
+_ADDRESS = re.compile(rb" *([0-9a-f]+) ")
 # What a sample without call chain has behind its address.
-_SINGLE = re.compile(rb"(?:.*\s{2,}|^\s*)([0-9a-f]+ \S.*)\Z", re.DOTALL)
+_SINGLE = re.compile(rb"(?:.*\s\s|\s*+)([0-9a-f]+ \S.*)\Z", re.DOTALL)
+
+
+class NotPerfText(ValueError):
+    """A text is not that of ``perf script``, or is damaged."""
 
 
 class Sample(NamedTuple):
@@ -98,19 +109,16 @@ def read_samples(
 
     :param reading: is kept up to date; what it counts is final when the samples are through.
     :param progress: called with (bytes read, samples read) after every chunk.
+    :raises NotPerfText: most of it is something else.
     """
     rest = b""
-    size = 0
-    while chunk := stream.read(_CHUNK):
-        size += len(chunk)
+    for size, chunk in _chunks(stream, reading):
         text = rest + chunk
         end = text.rfind(b"\n\n")
         if end < 0 and len(text) > _LONG:
             end = text.rfind(b"\n")
         if end < 0:
             rest = text
-            if len(text) > 2 * _LONG:
-                rest = _thrown_away(text, reading)
             continue
         begin = yield from _samples(text[:end], reading)
         rest = begin + text[end:] if begin else text[end:].lstrip(b"\n")
@@ -118,6 +126,26 @@ def read_samples(
             progress(size, reading.samples)
     begin = yield from _samples(rest, reading)
     _thrown_away(begin.strip(b"\n"), reading)
+
+
+def _chunks(stream: IO[bytes], reading: Reading) -> Iterator[tuple[int, bytes]]:
+    """
+    The text in pieces, without what a line has beyond its bound, which is counted; and how many
+    bytes were read so far.
+    """
+    size = length = 0  # in all, and of the line that the last piece ended in
+    while chunk := stream.read(_CHUNK):
+        size += len(chunk)
+        first, last = chunk.find(b"\n"), chunk.rfind(b"\n")
+        more = first if first >= 0 else len(chunk)
+        excess = min(max(length + more - MAX_LINE_BYTES, 0), more)
+        length = len(chunk) - last - 1 if first >= 0 else length + more
+        if excess:
+            _thrown_away(chunk[more - excess : more], reading)
+            chunk = chunk[: more - excess] + chunk[more:]
+        if reading.unread_bytes > max(MAX_UNREAD_BYTES, size // 2):
+            raise NotPerfText(f"{reading.unread_bytes >> 20} MiB of it fit no sample of perf's")
+        yield size, chunk
 
 
 def _thrown_away(text: bytes, reading: Reading) -> bytes:
@@ -136,8 +164,8 @@ def _samples(text: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
                 pending = _thrown_away(pending, reading)
             else:
                 block = joined
-        elif block.startswith(b"\n"):
-            block = block.lstrip(b"\n")
+        elif not (block := block.lstrip(b"\n")):
+            continue
         if (match := _PLAIN.match(block)) and match.end() < len(block):
             yield _sample(match, block[match.end() :], reading)
             pending = b""
@@ -163,9 +191,11 @@ def _unusual(block: bytes, reading: Reading) -> Generator[Sample, None, bytes]:
         if block.startswith(b"#", at):
             # What perf says of the recording, or another program; unless it is a comm.
             end = block.find(b"\n", at) % (len(block) + 1)
-            if not _HEADER.match(block[at:end]):
+            if b"/" not in (line := block[at:end]) or not _HEADER.match(line):
                 at = end + 1
                 continue
+        if block.find(b"/", at) < 0:  # nor a header
+            return block[at:]
         record = _RECORD.match(block, at)
         header = _HEADER.match(block, at)
         if record and (not header or record.end() <= header.end()):
@@ -213,9 +243,17 @@ def frame(line: bytes) -> tuple[int, str, str] | None:
     (address, symbol, DSO) of a line of a stack, without its tab; None for what belongs to the name
     before it. The symbol is empty if perf has no name for it.
     """
-    match = _FRAME.match(line)
+    match = _ADDRESS.match(line)
     if not match:
         return None
-    symbol = match[2].decode("utf-8", "backslashreplace")
-    dso = (match[3] or b"").decode("utf-8", "backslashreplace")
-    return int(match[1], 16), "" if symbol == "[unknown]" else symbol, dso
+    name, dso = line[match.end() :].rstrip(), b""
+    # A DSO has no tab; a symbol may have anything.
+    at = name.find(b" (", name.rfind(b"\t") + 1) if name.endswith(b")") else -1
+    if at >= 0:
+        name, dso = name[:at], name[at + 2 : -1]
+    symbol = name.decode("utf-8", "backslashreplace")
+    return (
+        int(match[1], 16),
+        "" if symbol == "[unknown]" else symbol,
+        dso.decode("utf-8", "backslashreplace"),
+    )

@@ -290,7 +290,8 @@ def _why_forbidden() -> str:
 
 def _check_readable(path: Path, what: str) -> None:
     try:
-        if stat.S_ISFIFO(path.stat().st_mode) or stat.S_ISCHR(path.stat().st_mode):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise TargetError(f"{path}: is a pipe or a device; {what} must be a file")
         with path.open("rb"):
             pass

@@ -61,6 +61,8 @@ MAX_ORDER = 30  # twice what any kernel has; 1 << 30 pages fit a table
 # A record is printed into a buffer of at most a page (print_page_owner()), 64 KiB on some; a stack
 # of the others has at most some 64 frames.
 MAX_RECORD_BYTES = 1 << 20
+# Of text in a row that is no record: it is not the kernel's.
+MAX_UNREAD_BYTES = 64 << 20
 CHUNK_BYTES = 64 << 10
 # Of show_*: the stack depot keeps at most 128 MiB of stacks by default, some 300 bytes each; as
 # text they take several times that.
@@ -169,7 +171,7 @@ def read_page_owner(
         what = " and no ".join(sorted(lacking)).replace("ts_nsec", "ts")
         raise TextError(f"{source.name}: its kernel prints no {what} of an allocation to select by")
     tally = new_tally()
-    records = page_owner_records(_shown(source, progress), tally)
+    records = page_owner_records(_shown(source, progress), tally, source.name)
     tally_page_owner(records, tally, selection, bare="ts_nsec" not in members)
     tally["members"] = members
     return tally
@@ -183,15 +185,22 @@ def _shown(source: Source, progress: Progress | None) -> Iterator[bytes]:
         yield chunk
 
 
-def split_records(chunks: Iterable[bytes], between: bytes) -> Iterator[tuple[list[bytes], bool]]:
+def split_records(
+    chunks: Iterable[bytes], between: bytes, name: str
+) -> Iterator[tuple[list[bytes], bool]]:
     """
     Records of a text as its chunks have them; at last, with True, what follows the last one.
 
     :param between: what is between records.
+    :param name: of the text, for messages.
+    :raises TextError: most of it is something else.
     """
-    rest = b""
+    rest, unread = b"", 0
     for chunk in chunks:
         *records, rest = (rest + chunk).split(between)
+        unread = 0 if records else unread + len(chunk)
+        if unread > MAX_UNREAD_BYTES:
+            raise TextError(f"{name}: has {unread >> 20} MiB without a record in them")
         if len(rest) > MAX_RECORD_BYTES:
             # No record is that long. The mark keeps what follows from being taken for one.
             rest = b"?" + rest[1 - len(between) :]
@@ -199,14 +208,18 @@ def split_records(chunks: Iterable[bytes], between: bytes) -> Iterator[tuple[lis
     yield [rest], True
 
 
-def page_owner_records(chunks: Iterable[bytes], tally: Tally) -> Iterator[list[bytes]]:
+def page_owner_records(
+    chunks: Iterable[bytes], tally: Tally, name: str = "text"
+) -> Iterator[list[bytes]]:
     """
     Whole records of ``page_owner``, without :data:`BEGIN`.
 
     :param tally: counts what is not a record: text before the first, a last one that is cut short.
+    :param name: of the text, for messages.
+    :raises TextError: most of it is something else.
     """
     first = True
-    for records, at_end in split_records(chunks, BETWEEN):
+    for records, at_end in split_records(chunks, BETWEEN, name):
         if first and records:
             first = False
             if at_end and BEGIN.startswith(records[0]):
@@ -443,7 +456,7 @@ def _counted(source: Source, kind: str, lost: Counter[str]) -> Iterator[tuple[by
             yield chunk
 
     fullmatch, found = COUNTED[kind].fullmatch, 0
-    for records, at_end in split_records(bounded(), b"\n\n"):
+    for records, at_end in split_records(bounded(), b"\n\n", source.name):
         if at_end:
             lost["truncated"] += records != [b""]
             return

@@ -10,10 +10,18 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any
 
+from mmscope.drgn.text.plain_file import open_plain
+
 # Stays in a CPU's cache.
 CHUNK_BYTES = 64 << 10
 PEEK_BYTES = 64 << 10
 MAGIC_BYTES = 6
+# Of a compressed text: what a host with 16 million allocations prints. The bound is for those made
+# to have no end: 4 MB of gzip hold 4 GiB.
+MAX_UNPACKED_BYTES = 16 << 30
+TOO_LARGE = f"unpacked it has more than {MAX_UNPACKED_BYTES >> 30} GiB; unpack it before"
+# Standard input, or a file that a shell made of what another command prints: <(zcat page_owner.gz).
+SUBSTITUTED = re.compile(r"-|/dev/(?:fd/([0-9]{1,7})|stdin)")
 # A line that shows which file it is in.
 KIND = re.compile(
     rb"^(?:(?P<page_owner>Page allocated via order )|(?P<show_stacks>nr_base_pages: )"
@@ -34,12 +42,15 @@ class Source:
     :ivar name: for messages.
     :ivar size: in bytes as stored, 0 if unknown.
     :ivar plain: a file whose size is that of its text.
+
+    :raises OSError: it cannot be opened, or is not a plain file.
     """
 
     def __init__(self, path: str) -> None:
         self.name = "standard input" if path == "-" else path
         self._program: Any = None
-        file = os.dup(0) if path == "-" else path
+        substituted = SUBSTITUTED.fullmatch(path)
+        file = os.dup(int(substituted[1] or 0)) if substituted else open_plain(path)
         raw: IO[bytes] = open(file, "rb", buffering=0)  # noqa: SIM115 (closed by close())
         self._raw = raw
         self.head = b""
@@ -103,11 +114,15 @@ class Source:
         """
         All bytes, in pieces of at most that size.
 
-        :raises TextError: the decompressor fails.
+        :raises TextError: the decompressor fails, or unpacks more than a text has.
         """
         if self.head:
             yield self.head
+        unpacked = len(self.head)
         while chunk := self._stream.read(size):
+            unpacked += len(chunk)
+            if self._program is not None and unpacked > MAX_UNPACKED_BYTES:
+                raise TextError(f"{self.name}: {TOO_LARGE}: {self._program.args[0]} -dc")
             yield chunk
         if self._program is not None:
             _, errors = self._program.communicate()

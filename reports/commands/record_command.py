@@ -16,18 +16,21 @@ import shutil
 import tempfile
 import textwrap
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, cast
 
 from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.text.plain_file import open_plain
+from mmscope.drgn.text.text_source import MAX_UNPACKED_BYTES, TOO_LARGE
 from mmscope.perf import perf_events, perf_record
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Fold
 from mmscope.perf.perf_events import RecordError
 from mmscope.perf.perf_record import Recorded
-from mmscope.perf.perf_script import FIELDS, Reading
+from mmscope.perf.perf_script import FIELDS, NotPerfText, Reading
 from mmscope.perf.recipe import Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split
 from mmscope.reports.bundle.bundle import Bundle
@@ -321,8 +324,12 @@ class _Tee:
 
 
 def begins(file: Path) -> bytes:
-    """The first bytes of a file, which show what it is."""
-    with file.open("rb") as stream:
+    """
+    The first bytes of a file, which show what it is.
+
+    :raises OSError: it cannot be read, or is not a plain file.
+    """
+    with open(open_plain(file), "rb") as stream:
         return stream.read(len(PERF_DATA))
 
 
@@ -350,17 +357,30 @@ def opened(
     The text of ``perf script`` of a recording.
 
     :param counted, making: what a text that was kept says of its recording is put there.
+    :raises UsageError: of the block, too: the text is damaged, or another's.
     """
     begin = begins(file)
-    if begin == PERF_DATA:
-        with perf_record.script(perf_for(file), file, addresses=addresses) as text:
-            yield text
-    elif begin[: len(GZIP)] == GZIP:
-        with gzip.GzipFile(file) as unpacked:
-            yield _text(cast(io.BufferedReader, unpacked), counted, making)
-    else:
-        with file.open("rb") as plain:
-            yield _text(plain, counted, making)
+    try:
+        if begin == PERF_DATA:
+            with perf_record.script(perf_for(file), file, addresses=addresses) as text:
+                yield text
+        else:
+            with open(open_plain(file), "rb") as plain:
+                packed = begin[: len(GZIP)] == GZIP
+                unpacked = cast(io.BufferedReader, _Unpacked(fileobj=plain)) if packed else plain
+                yield _text(unpacked, counted, making)
+    except (NotPerfText, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"{file}: {error}") from error
+
+
+class _Unpacked(gzip.GzipFile):
+    """A compressed text, as far as its bound."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        if self.tell() > MAX_UNPACKED_BYTES:
+            raise NotPerfText(TOO_LARGE)
+        return data
 
 
 def _text(stream: io.BufferedReader, counted: Recorded, making: Making) -> io.BufferedReader:

@@ -86,7 +86,8 @@ def dumps(paths: list[Path]) -> list[Path]:
         if path.is_file():
             found[path] = path.stat().st_mtime
         elif not path.is_dir():
-            raise UsageError(f"{path}: no such file or folder")
+            there = "is no plain file or folder" if path.exists() else "no such file or folder"
+            raise UsageError(f"{path}: {there}")
     for one in _ours(paths):
         if one.is_file and one.is_called_a_dump:
             found[one.path] = one.stat.st_mtime

@@ -2,6 +2,7 @@
 """Text of ``perf script``: every sample is read once, whatever names say."""
 
 import io
+import time
 from typing import Any
 
 import pytest
@@ -112,6 +113,56 @@ def test_lost_samples_and_forks_are_told() -> None:
     assert [s.comm for s in read_samples(io.BytesIO(text), reading)] == [b"cat", b"cat"]
     assert reading.lost == 22 and forks == [(31081, 31079)]
     assert not reading.unread_bytes
+
+
+# What an expression that tries again for each byte before would take minutes for.
+LONG = {
+    "a line": b"y",
+    "spaces": b" ",
+    "colons": b":",
+    "words": b"  a",
+    "ends of a frame": b" (",
+    "space of another kind": b" \x0b",
+    "times": b" 1/1 1.1:",
+    "lines": b"y\n",
+    "empty lines": b"\n",
+    "comments": b"#\n",
+    "frames": b"\n\t",
+    "begins of a comm": b"a\n\n",
+}
+
+
+@pytest.mark.parametrize("unit", LONG.values(), ids=LONG.keys())
+@pytest.mark.parametrize("begin", [b"", header(event="a:b", rest=b"x")[:-1], header() + b"\ta b"])
+def test_the_time_is_that_of_the_length_whatever_is_repeated(begin: bytes, unit: bytes) -> None:
+    text = header() + STACK + b"\n" + begin + unit * ((1 << 20) // len(unit))
+    before = time.process_time()
+    samples, _ = read(text)
+    assert samples[0].comm == b"cat"
+    for sample in samples:
+        frames(sample.stack)
+    assert time.process_time() - before < 15
+
+
+def test_a_line_has_a_bound_beyond_which_it_is_counted_as_unread() -> None:
+    beyond = 10 << 20
+    long = header(event="a:b", rest=b"")[:-1]
+    long += b"y" * (perf_script.MAX_LINE_BYTES + beyond - len(long))
+    text = header() + STACK + b"\n" + long + b"\n" + STACK + b"\n" + header() + STACK
+    samples, reading = read(text)
+    assert [s.event for s in samples] == [b"cpu-clock", b"a:b", b"cpu-clock"]
+    assert all(len(frames(s.stack)) == 2 for s in samples)
+    assert beyond <= reading.unread_bytes <= beyond + perf_script.MAX_LINE_BYTES
+
+
+def test_most_of_a_text_is_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf_script, "MAX_UNREAD_BYTES", 2 << 20)
+    with pytest.raises(perf_script.NotPerfText, match="MiB of it fit no sample of perf's"):
+        read(header() + STACK + b"\n" + b"garbage\n" * (1 << 20))
+    # Where it is, what is not is counted.
+    sample = header() + STACK + b"\n"
+    _, reading = read(sample * (20 * (1 << 20) // len(sample)) + b"garbage\n" * (3 << 17))
+    assert 2 << 20 < reading.unread_bytes < 4 << 20
 
 
 def test_what_is_no_sample_is_counted() -> None:

@@ -2,11 +2,13 @@
 """The readers of page_owner's text: every form a kernel prints, and every way it can be broken."""
 
 import gzip
+import os
 import random
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from page_owner_inputs import (
 )
 
 from mmscope.drgn.text import page_owner_text as po
+from mmscope.drgn.text import text_source
 from mmscope.drgn.text.page_owner_text import EVERYTHING, Selection
 from mmscope.drgn.text.stack_text import allocator, folded, stack_id
 from mmscope.drgn.text.text_source import Source, TextError, recognise, recognise_source
@@ -450,6 +453,38 @@ def test_compressed_and_cut_short(tmp_path: Path) -> None:
         read(tmp_path, data[: len(data) // 2])
 
 
+def test_text_without_end_is_read_as_far_as_its_bound(tmp_path: Path) -> None:
+    records = b"".join(page_owner_records(STACKS, 50))
+    with pytest.raises(TextError, match=r"page_owner: has 64 MiB without a record in them"):
+        read(tmp_path, compressed(records + bytes(200 << 20), "gzip"))
+
+
+def test_what_is_unpacked_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = b"".join(page_owner_records(STACKS, 5000))
+    monkeypatch.setattr(text_source, "MAX_UNPACKED_BYTES", len(records))
+    assert read(tmp_path, compressed(records, "gzip"))["records"] == 5000
+    monkeypatch.setattr(text_source, "MAX_UNPACKED_BYTES", len(records) - 1)
+    with pytest.raises(TextError, match=r"unpacked it has more than .*; unpack it before: gzip"):
+        read(tmp_path, compressed(records, "gzip"))
+    assert read(tmp_path, records)["records"] == 5000
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_plain_file_is_not_waited_for(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "x")
+    with pytest.raises(OSError, match="is not a plain file"):
+        Source(str(tmp_path / "x"))
+
+
+def test_what_a_shell_puts_in_the_place_of_a_file() -> None:
+    """As of <(zcat page_owner.gz)."""
+    data = b"".join(page_owner_records(STACKS, 500))
+    for name in ("/dev/stdin", "/dev/fd/0"):
+        assert counted(name, input=data)[0] == 500
+
+
 def test_compressed_without_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(TextError, match=r"compressed with zstd, which is not installed; install"):
@@ -464,6 +499,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 from mmscope.drgn.text import page_owner_text as po
+from mmscope.drgn.text import text_source
 from mmscope.drgn.text.text_source import Source, recognise_source
 with Source(sys.argv[1]) as source:
     assert recognise_source(source) == "page_owner"

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import children
@@ -28,6 +29,7 @@ from mmscope.perf.perf_events import Machine, RecordError, plan
 from mmscope.perf.perf_record import arguments, without
 from mmscope.perf.speedscope import speedscope
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands import record_command
 from mmscope.reports.commands.command import main
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
@@ -67,6 +69,40 @@ def test_gzip_is_fine(text: Path, tmp_path: Path) -> None:
     packed = tmp_path / "perf.txt.gz"
     packed.write_bytes(gzip.compress(TEXT))
     assert record("exit-path", "--input", packed, "-o", tmp_path / "b") == 0
+
+
+def test_gzip_that_unpacks_without_end_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "x.gz"
+    packed.write_bytes(gzip.compress(TEXT + bytes(80 << 20)))
+    assert record("exit-path", "--input", packed, "-o", tmp_path / "b") == 2
+    assert capsys.readouterr().err == f"mmscope: {packed}: 64 MiB of it fit no sample of perf's\n"
+    packed.write_bytes(gzip.compress(TEXT * 100))
+    monkeypatch.setattr(record_command, "MAX_UNPACKED_BYTES", 100 * len(TEXT) - 1)
+    assert record("exit-path", "--input", packed, "-o", tmp_path / "b") == 2
+    assert "unpacked it has more than" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: whole[:99] + b"x" * 9])
+def test_damaged_gzip_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[bytes], bytes]
+) -> None:
+    packed = tmp_path / "x.gz"
+    packed.write_bytes(damage(gzip.compress(TEXT)))
+    assert record("exit-path", "--input", packed, "-o", tmp_path / "b") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mmscope: {packed}: ")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_is_no_plain_file_is_one_line_and_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "x")
+    assert record("exit-path", "--input", tmp_path / "x", "-o", tmp_path / "b") == 3
+    assert capsys.readouterr().err == f"mmscope: {tmp_path / 'x'}: is not a plain file\n"
 
 
 def test_a_profile_joins_a_bundle_and_changes_nothing_else(text: Path, tmp_path: Path) -> None:
