@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import jinja2
 
@@ -28,14 +29,12 @@ from mmscope.reports.findings.findings import (
     severity_of,
 )
 from mmscope.reports.findings.kernel_said import Kernel
-from mmscope.reports.fleet.growth import CLASSES, Growth
+from mmscope.reports.fleet.growth import CLASSES, Change, changes, classes_in, ledger_pairs
 from mmscope.reports.lake.asking import Answer, Engine, Row, answers, kernels
 from mmscope.reports.lake.batch import Batch, batches, load
 from mmscope.reports.lake.catalog import Catalog, Taken
 
 KernelOf = Callable[[int], Kernel]
-# Of hosts that are named for a finding.
-WORST = 3
 # A share of hosts that differs between kernels by chance this often, or less, is said.
 CHANCE = 0.001
 LEAST_HOSTS = 5
@@ -59,38 +58,93 @@ class Case:
     kernel: Kernel
 
 
-@dataclass
-class Share:
-    """How many of some hosts have a finding."""
+class Share(NamedTuple):
+    """Hosts of a group that have a finding, and those that could tell."""
 
-    hosts: int = 0
-    checked: int = 0
+    hosts: int
+    checked: int
 
 
 @dataclass
 class Told:
     """
-    A finding over all hosts.
+    A finding over all hosts. Readings are numbered, the newest last.
 
     :ivar cases: by host, the worst first.
-    :ivar checked: hosts that could tell.
+    :ivar checked: by host, the newest reading that could tell.
+    :ivar clear: by host, the newest reading that was without it.
+    :ivar found: by host, the readings that had it.
+    :ivar rows: by host, those of the newest reading that had it.
+    :ivar refused: by host, why the newest that could not tell could not.
     """
 
     question: Question
-    cases: list[Case]
-    checked: int
-    by_kernel: dict[str, Share]
-    by_label: dict[str, Share]
+    cases: list[Case] = field(default_factory=list)
+    by_kernel: dict[str, Share] = field(default_factory=dict)
+    by_label: dict[str, Share] = field(default_factory=dict)
+    checked: dict[str, int] = field(default_factory=dict)
+    clear: dict[str, int] = field(default_factory=dict)
+    found: dict[str, list[int]] = field(default_factory=dict)
+    rows: dict[str, tuple[tuple[Row, ...], Kernel]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def severity(self) -> str:
-        """That of the worst host."""
+        """Severity on the worst host."""
         return min((case.severity for case in self.cases), key=SEVERITIES.index)
 
     @property
     def since(self) -> float:
         """When the first host had it."""
         return min(case.since for case in self.cases)
+
+    def take(self, answer: Answer, hosts: Sequence[str], first: int, kernel: KernelOf) -> None:
+        """
+        Take an answer in.
+
+        :param hosts: of the bundles that were asked. :param first: number of the first of them.
+        """
+        # Of a fleet most hosts have nothing: these are not looked at one by one.
+        found = {
+            number: rows
+            for number, every in sorted(answer.rows.items())
+            if (rows := tuple(row for row in every if row.get("over", True)))
+        }
+        self.refused |= {hosts[number]: why for number, why in answer.refused.items()}
+        self.checked |= {hosts[number]: first + number for number in answer.asked}
+        self.clear |= {hosts[n]: first + n for n in answer.asked if n not in found}
+        for number, rows in found.items():
+            self.found.setdefault(hosts[number], []).append(first + number)
+            self.rows[hosts[number]] = rows, kernel(number)
+
+    def count(self, bundles: Sequence[Taken]) -> None:
+        """Find the cases, and their shares of kernels and labels, once all answers are there."""
+        # Hosts of one kernel with the same labels count together.
+        groups: Counter[tuple[str, tuple[tuple[str, str], ...], bool]] = Counter()
+        for host, last in self.checked.items():
+            found = self.found.get(host, [])
+            has = bool(found) and found[-1] == last
+            groups[bundles[last].kernel, tuple(bundles[last].labels.items()), has] += 1
+            if has:
+                self.cases.append(self._case(bundles, host))
+        self.cases.sort(key=_worst_first)
+        for (release, labels, has), hosts in groups.items():
+            names = [(self.by_kernel, release)]
+            names += [(self.by_label, f"{name}={value}") for name, value in labels]
+            for shares, name in names:
+                before = shares.get(name, Share(0, 0))
+                shares[name] = Share(before.hosts + has * hosts, before.checked + hosts)
+
+    def _case(self, bundles: Sequence[Taken], host: str) -> Case:
+        question, without = self.question, self.clear.get(host, -1)
+        since = next(number for number in self.found[host] if number > without)
+        rows, kernel = self.rows[host]
+        # Over many hosts, an engine keeps no order of the rows that a query gives for one.
+        rows = tuple(sorted(rows, key=lambda row: _worse_first(question, row)))
+        worst = badness_of(question, rows[0]) or -math.inf
+        severity = min((severity_of(question, row) for row in rows), key=SEVERITIES.index)
+        bundle = bundles[self.checked[host]]
+        return Case(bundle, rows, severity, worst, bundles[since].at, without < 0, kernel)
 
 
 @dataclass
@@ -102,63 +156,25 @@ class Fleet:
     :ivar clear: what no host has of those that could tell, which is one at least.
     :ivar unasked: what no host could tell.
     :ivar unchecked: finding and reason, and how many hosts could not tell for it.
-    :ivar growth: what the hosts' ledgers say, where they were asked.
+    :ivar changes: classes of hosts' ledgers that differ between two readings.
+    :ivar ledgers: hosts that have these two; None: they were not asked.
     """
 
     hosts: dict[str, Taken]
-    told: list[Told]
-    clear: list[Question]
-    unasked: list[Question]
-    unchecked: dict[tuple[str, str], int]
     bundles: int
-    said: list[str] = field(default_factory=list)
-    growth: Growth | None = None
-
-
-@dataclass
-class _Asked:
-    """
-    What hosts' readings said of one finding, by host; readings are numbered, the newest last.
-
-    :ivar last: the newest reading that could tell. :ivar clear: the newest that was without it.
-    :ivar found: those that had it. :ivar rows: of the newest of these.
-    :ivar refused: why the newest that could not tell could not.
-    """
-
-    last: dict[str, int] = field(default_factory=dict)
-    clear: dict[str, int] = field(default_factory=dict)
-    found: dict[str, list[int]] = field(default_factory=dict)
-    rows: dict[str, tuple[tuple[Row, ...], Kernel]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def take(self, answer: Answer, hosts: Sequence[str], first: int, kernel: KernelOf) -> None:
-        """
-        Take an answer in.
-
-        :param hosts: of the bundles that were asked. :param first: number of the first of them.
-        """
-        # Of a fleet most hosts have nothing: these are not looked at one by one.
-        host_of = hosts.__getitem__
-        found = {
-            number: rows
-            for number, every in answer.rows.items()
-            if (rows := tuple(row for row in every if row.get("over", True)))
-        }
-        asked = list(zip(map(host_of, answer.asked), answer.asked, strict=True))
-        self.refused |= zip(map(host_of, answer.refused), answer.refused.values(), strict=True)
-        self.last |= ((host, first + number) for host, number in asked)
-        self.clear |= ((host, first + number) for host, number in asked if number not in found)
-        for number in sorted(found):
-            host = host_of(number)
-            self.found.setdefault(host, []).append(first + number)
-            self.rows[host] = found[number], kernel(number)
+    said: list[str]
+    told: list[Told] = field(default_factory=list)
+    clear: list[Question] = field(default_factory=list)
+    unasked: list[Question] = field(default_factory=list)
+    unchecked: Counter[tuple[str, str]] = field(default_factory=Counter)
+    changes: list[Change] = field(default_factory=list)
+    ledgers: int | None = None
 
 
 def ask_fleet(
     catalog: Catalog,
     questions: Sequence[Question],
     engine: Callable[[Batch], Engine] | None = None,
-    progress: Callable[[int], None] = lambda done: None,
     ledgers: bool = False,
 ) -> Fleet:
     """
@@ -166,84 +182,42 @@ def ask_fleet(
 
     :param ledgers: ask also what grew between two of a host.
     """
-    asked: dict[str, _Asked] = {question.id: _Asked() for question in questions}
-    growth = Growth.of(catalog.bundles) if ledgers else None
-    wanted = growth.wanted() if growth else set()
-    said = list(catalog.said)
+    hosts = {bundle.host: bundle for bundle in catalog.bundles}
+    fleet = Fleet(hosts, len(catalog.bundles), list(catalog.said))
+    asked = {question.id: Told(question) for question in questions}
+    pairs = ledger_pairs(catalog.bundles) if ledgers else []
+    wanted = {number for pair in pairs for number in pair}
+    classes: dict[int, Counter[str]] = {}
     names = named([*questions, CLASSES] if wanted else questions)
     done = 0
     for bundles in batches(catalog.bundles):
         batch = load(catalog, bundles, names)
         kernel_of = kernels(batch)
-        hosts = [bundle.host for bundle in bundles]
+        names_of = [bundle.host for bundle in bundles]
         run = engine(batch) if engine else None
         for answer in answers(batch, questions, run):
-            asked[answer.question.id].take(answer, hosts, done, kernel_of)
-        among = {number - done for number in wanted if done <= number < done + len(bundles)}
-        if growth and among:
+            asked[answer.question.id].take(answer, names_of, done, kernel_of)
+        if among := {number - done for number in wanted if done <= number < done + len(bundles)}:
             for answer in answers(batch, [CLASSES], run, among):
-                growth.take(answer, done)
-        said += [line for line in batch.said if line not in said]
+                classes |= classes_in(answer, done)
+        fleet.said += [line for line in batch.said if line not in fleet.said]
         batch.connection.close()
         done += len(bundles)
-        progress(done)
-    fleet = _fleet(catalog, questions, asked, said)
-    fleet.growth = growth
-    return fleet
-
-
-def _fleet(
-    catalog: Catalog, questions: Sequence[Question], asked: dict[str, _Asked], said: list[str]
-) -> Fleet:
-    hosts = {bundle.host: bundle for bundle in catalog.bundles}
-    told, clear, unasked = [], [], []
-    unchecked: Counter[tuple[str, str]] = Counter()
-    for question in questions:
-        here = asked[question.id]
-        one = _told(catalog.bundles, question, here)
-        for host in hosts:
-            if host not in here.last:
-                unchecked[question.id, here.refused.get(host, "no bundle was asked")] += 1
+    if ledgers:
+        read = [(first, last) for first, last in pairs if first in classes and last in classes]
+        fleet.ledgers = len(read)
+        fleet.changes = list(changes(catalog.bundles, read, classes))
+    for one in asked.values():
+        one.count(catalog.bundles)
+        for host in hosts.keys() - one.checked.keys():
+            fleet.unchecked[one.question.id, one.refused.get(host, "no bundle was asked")] += 1
         if one.cases:
-            told.append(one)
-        elif one.checked:
-            clear.append(question)
+            fleet.told.append(one)
         else:
-            unasked.append(question)
-    told.sort(key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases),
-                               HARMS.index(one.question.harm), one.question.id))  # fmt: skip
-    return Fleet(hosts, told, clear, unasked, dict(unchecked), len(catalog.bundles), said)
-
-
-def _told(bundles: Sequence[Taken], question: Question, asked: _Asked) -> Told:
-    """A finding over all hosts that it was asked of."""
-    one = Told(question, [], len(asked.last), {}, {})
-    # Hosts of one kernel with the same labels count together.
-    groups: Counter[tuple[str, tuple[tuple[str, str], ...], bool]] = Counter()
-    for host, last in asked.last.items():
-        bundle = bundles[last]
-        found = asked.found.get(host, [])
-        has = bool(found) and found[-1] == last
-        groups[bundle.kernel, tuple(bundle.labels.items()), has] += 1
-        if has:
-            without = asked.clear.get(host, -1)
-            since = next(number for number in found if number > without)
-            rows, kernel = asked.rows[host]
-            # Over many hosts, an engine keeps no order of the rows that a query gives for one.
-            rows = tuple(sorted(rows, key=lambda row: _worse_first(question, row)))
-            worst = badness_of(question, rows[0]) or -math.inf
-            severity = min((severity_of(question, row) for row in rows), key=SEVERITIES.index)
-            one.cases.append(
-                Case(bundle, rows, severity, worst, bundles[since].at, without < 0, kernel)
-            )
-    for (release, labels, has), count in groups.items():
-        shares = [one.by_kernel.setdefault(release, Share())]
-        shares += [one.by_label.setdefault(f"{name}={value}", Share()) for name, value in labels]
-        for share in shares:
-            share.checked += count
-            share.hosts += has * count
-    one.cases.sort(key=_worst_first)
-    return one
+            (fleet.clear if one.checked else fleet.unasked).append(one.question)
+    fleet.told.sort(key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases),
+                                     HARMS.index(one.question.harm), one.question.id))  # fmt: skip
+    return fleet
 
 
 def _worse_first(question: Question, row: Row) -> tuple[float, list[str]]:
@@ -256,7 +230,7 @@ def _worst_first(case: Case) -> tuple[int, float, str]:
 
 
 def words(one: Told, case: Case) -> list[Finding]:
-    """What a host's report says of a finding; nothing of a row that its words do not fit."""
+    """Write a finding as a host's report does, but of rows that its words do not fit."""
     said = []
     for row in case.rows:
         try:
@@ -266,40 +240,25 @@ def words(one: Told, case: Case) -> list[Finding]:
     return said
 
 
-@dataclass(frozen=True)
-class Regression:
+def regressions(fleet: Fleet) -> list[tuple[Told, str, Share, Share, float]]:
     """
-    A finding that hosts of one kernel have more often than those of all others.
-
-    :ivar chance: how often that would be so if the kernel made no difference.
-    """
-
-    told: Told
-    kernel: str
-    here: Share
-    elsewhere: Share
-    chance: float
-
-
-def regressions(fleet: Fleet) -> list[Regression]:
-    """
-    What hosts of one kernel release have more often than the others, the least likely first.
+    Findings that hosts of one kernel release have more often than the others, the least likely
+    first: the finding, the release, its hosts, those of all others, and how often that would be so
+    if the kernel made no difference.
 
     By Fisher's exact test, one-sided; each pair of a finding and a release counts as a test, so
     that of a thousand that make no difference one is said in a thousand runs (Bonferroni).
     """
-    tests, likely = 0, []
+    likely = []
     for one in fleet.told:
         for kernel, here in one.by_kernel.items():
             others = [share for name, share in one.by_kernel.items() if name != kernel]
             elsewhere = Share(sum(s.hosts for s in others), sum(s.checked for s in others))
-            if min(here.checked, elsewhere.checked) < LEAST_HOSTS:
-                continue
-            tests += 1
-            chance = at_least_by_chance(here, elsewhere)
-            likely.append(Regression(one, kernel, here, elsewhere, chance))
-    likely.sort(key=lambda each: (each.chance, each.told.question.id, each.kernel))
-    return [each for each in likely if each.chance * tests <= CHANCE]
+            if min(here.checked, elsewhere.checked) >= LEAST_HOSTS:
+                chance = at_least_by_chance(here, elsewhere)
+                likely.append((one, kernel, here, elsewhere, chance))
+    likely.sort(key=lambda each: (each[-1], each[0].question.id, each[1]))
+    return [each for each in likely if each[-1] * len(likely) <= CHANCE]
 
 
 def at_least_by_chance(here: Share, elsewhere: Share) -> float:

@@ -5,9 +5,10 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+import duckdb
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
@@ -17,11 +18,11 @@ from mmscope.reports.bundle.database import in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import load_questions
 from mmscope.reports.fleet.fleet import Fleet, Share, Told, ask_fleet, regressions, words
-from mmscope.reports.fleet.owners import Owner, owners, sentence, several
+from mmscope.reports.fleet.owners import owners, sentence, several
 from mmscope.reports.lake.asking import Engine
 from mmscope.reports.lake.batch import Batch
-from mmscope.reports.lake.catalog import Catalog, Taken, Wanted, literal, read_catalog
-from mmscope.reports.lake.layout import OURS, torn
+from mmscope.reports.lake.catalog import Catalog, Taken, read_catalog
+from mmscope.reports.lake.layout import OURS, File, whole_of
 
 MOST_SAID = 20
 MOST_OWNERS = 5
@@ -118,14 +119,21 @@ class TableSummary:
     bytes: int = column(unit="bytes", help="size of the files")
 
 
-def wanted_of(args: argparse.Namespace) -> Wanted:
-    """Which bundles the user wants."""
-    return Wanted(args.since, args.until, tuple(args.host), tuple(args.kernel), tuple(args.label))
+def catalog_of(args: argparse.Namespace, empty: bool = False) -> Catalog:
+    """
+    The bundles that the user wants.
+
+    :raises UsageError: there are none, and that is not all right.
+    """
+    given = (args.since, args.until, args.host, args.kernel, args.label)
+    catalog = read_catalog(args.lake, *given)
+    if not (catalog.bundles or empty):
+        raise UsageError(f"{args.lake}: no bundle is wanted by these options")
+    return catalog
 
 
-def say_some(lines: Iterable[str]) -> None:
-    """What is wrong, a line each; of many, the first."""
-    lines = list(lines)
+def say_some(lines: Sequence[str]) -> None:
+    """Say what is wrong, a line each; of many, the first."""
     for line in lines[:MOST_SAID]:
         say(line)
     if len(lines) > MOST_SAID:
@@ -140,36 +148,41 @@ def when(seconds: float) -> str:
 def print_fleet(args: argparse.Namespace) -> int:
     """``mmscope lake findings``."""
     questions = load_questions()
+    for id in args.only or ():
+        if id not in {question.id for question in questions}:
+            raise UsageError(f"no finding is called {id[:80]!r}; reports/findings has them")
     if args.only:
-        known = {question.id for question in questions}
-        for id in args.only:
-            if id not in known:
-                raise UsageError(f"no finding is called {id[:80]!r}; reports/findings has them")
         questions = [question for question in questions if question.id in args.only]
-    catalog = read_catalog(args.lake, wanted_of(args))
-    if not catalog.bundles:
-        raise UsageError(f"{args.lake}: no bundle is wanted by these options")
+    catalog = catalog_of(args)
     with _engine(args, catalog) as engine:
         # What grew between bundles is said where all is asked.
         told = args.by == "owner" or (args.by, args.format) == ("finding", "table")
-        ledgers = told and not args.only
-        fleet = ask_fleet(catalog, questions, engine, ledgers=ledgers)
-    row_type, rows = _rows(fleet, args.by)
-    title = "" if args.format != "table" else headline(fleet)
-    print_rows(columns(row_type), map(dataclasses.astuple, rows), form=args.format, title=title)
-    if args.format == "table":
+        fleet = ask_fleet(catalog, questions, engine, ledgers=told and not args.only)
+    row_type, rows = BY[args.by]
+    as_table = args.format == "table"
+    title = headline(fleet) if as_table else ""
+    _print(row_type, rows(fleet), args.format, title)
+    if as_table:
         shared = () if args.by == "owner" else _shared(fleet)
         for line in (*_regressed(fleet), *shared, *_unchecked(fleet)):
             print(line)
-    say_some(fleet.said)
-    return INCOMPLETE if fleet.said else DONE
+    return _end(fleet.said)
+
+
+def _print(row_type: type, rows: Iterable[Any], form: str, title: str = "") -> None:
+    print_rows(columns(row_type), map(dataclasses.astuple, rows), form=form, title=title)
+
+
+def _end(said: Sequence[str]) -> int:
+    say_some(said)
+    return INCOMPLETE if said else DONE
 
 
 @contextlib.contextmanager
 def _engine(
     args: argparse.Namespace, catalog: Catalog
 ) -> Iterator[Callable[[Batch], Engine] | None]:
-    """What runs the queries; None: DuckDB."""
+    """Start the engine that runs the queries; None: DuckDB."""
     if args.engine == "duckdb":
         yield None
         return
@@ -184,20 +197,20 @@ def _engine(
 
 
 def headline(fleet: Fleet) -> str:
-    """What was asked, and what came of it."""
+    """Sum up hosts, bundles and findings in a line."""
     asked = display.plural(len(fleet.hosts), "host")
     of = display.plural(fleet.bundles, "bundle")
     ill = len({case.bundle.host for one in fleet.told for case in one.cases})
     found = f"{ill:,} {'has' if ill == 1 else 'have'} {display.plural(len(fleet.told), 'finding')}"
     if fleet.told:
         one = fleet.told[0]
-        hosts = f"{len(one.cases):,} of {display.plural(one.checked, 'host')}"
+        hosts = f"{len(one.cases):,} of {display.plural(len(one.checked), 'host')}"
         found += f", worst: {display.prose(one.question.about)} ({one.severity}, on {hosts})"
     return f"{asked} by {of}: {found}; {_clear(fleet)}"
 
 
 def _clear(fleet: Fleet) -> str:
-    """What no host has, and of how many of these each host could be asked."""
+    """Count findings that no host has, and those of them that each host could be asked."""
     partly = {id for id, _ in fleet.unchecked}
     all_asked = sum(question.id not in partly for question in fleet.clear)
     some = len(fleet.clear) - all_asked
@@ -209,72 +222,66 @@ def _clear(fleet: Fleet) -> str:
     return said
 
 
-def _rows(fleet: Fleet, by: str) -> tuple[type, Iterator[Any]]:
-    if by == "kernel":
-        return FindingByGroup, _groups(fleet.told, lambda one: one.by_kernel)
-    if by == "label":
-        return FindingByGroup, _groups(fleet.told, lambda one: one.by_label)
-    if by == "host":
-        return FindingOfHost, _of_hosts(fleet)
-    if by == "owner":
-        return FindingByOwner, map(_owner_row, owners(fleet))
-    return FleetFinding, map(_finding_row, fleet.told)
+def _findings(fleet: Fleet) -> Iterator[FleetFinding]:
+    for one in fleet.told:
+        worst = one.cases[0]
+        said = words(one, worst)
+        yield FleetFinding(
+            one.severity,
+            one.question.id,
+            len(one.cases),
+            len(one.checked),
+            when(one.since),
+            worst.bundle.host,
+            said[0].title if said else one.question.about,
+        )
 
 
-def _finding_row(one: Told) -> FleetFinding:
-    worst = one.cases[0]
-    said = words(one, worst)
-    return FleetFinding(
-        one.severity,
-        one.question.id,
-        len(one.cases),
-        one.checked,
-        when(one.since),
-        worst.bundle.host,
-        said[0].title if said else one.question.about,
-    )
+def _by_group(fleet: Fleet, shares_of: Callable[[Told], dict[str, Share]]) -> Iterator[Any]:
+    for one in fleet.told:
+        groups = sorted(shares_of(one).items(), key=lambda item: (-item[1].hosts, item[0]))
+        for name, share in groups:
+            yield FindingByGroup(one.question.id, name, *share)
 
 
-def _groups(told: Iterable[Told], shares: Any) -> Iterator[FindingByGroup]:
-    for one in told:
-        groups: dict[str, Share] = shares(one)
-        for name, share in sorted(groups.items(), key=lambda item: (-item[1].hosts, item[0])):
-            yield FindingByGroup(one.question.id, name, share.hosts, share.checked)
-
-
-def _of_hosts(fleet: Fleet) -> Iterator[FindingOfHost]:
-    of_host = [(case.bundle.host, one, case) for one in fleet.told for case in one.cases]
-    for host, one, case in sorted(of_host, key=lambda each: each[0]):
-        for finding in words(one, case):
+def _by_host(fleet: Fleet) -> Iterator[FindingOfHost]:
+    cases = [(case.bundle.host, one, case) for one in fleet.told for case in one.cases]
+    for host, one, case in sorted(cases, key=lambda each: each[0]):
+        since, taken = when(case.since), when(case.bundle.at)
+        for said in words(one, case):
             yield FindingOfHost(
-                host,
-                case.bundle.kernel,
-                finding.severity,
-                finding.id,
-                when(case.since),
-                when(case.bundle.at),
-                finding.title,
+                host, case.bundle.kernel, said.severity, said.id, since, taken, said.title
             )
 
 
-def _owner_row(one: Owner) -> FindingByOwner:
-    return FindingByOwner(
-        one.what,
-        one.name,
-        one.grew,
-        len(one.hosts),
-        one.fell,
-        one.checked,
-        one.bytes,
-        one.worst,
-        one.worst_bytes,
-        one.seconds[one.worst],
-        one.finding,
-    )
+def _by_owner(fleet: Fleet) -> Iterator[FindingByOwner]:
+    for one in owners(fleet):
+        yield FindingByOwner(
+            one.what,
+            one.name,
+            one.grew,
+            len(one.hosts),
+            one.fell,
+            one.checked,
+            one.bytes,
+            one.worst,
+            one.worst_bytes,
+            one.seconds[one.worst],
+            one.finding,
+        )
+
+
+BY: dict[str, tuple[type, Callable[[Fleet], Iterable[Any]]]] = {
+    "finding": (FleetFinding, _findings),
+    "kernel": (FindingByGroup, lambda fleet: _by_group(fleet, lambda one: one.by_kernel)),
+    "label": (FindingByGroup, lambda fleet: _by_group(fleet, lambda one: one.by_label)),
+    "host": (FindingOfHost, _by_host),
+    "owner": (FindingByOwner, _by_owner),
+}
 
 
 def _shared(fleet: Fleet) -> Iterator[str]:
-    """Who takes memory on several hosts; of many, the first."""
+    """Owners of memory on several hosts; of many, the first."""
     found = several(owners(fleet))
     yield from map(sentence, found[:MOST_OWNERS])
     if len(found) > MOST_OWNERS:
@@ -282,16 +289,16 @@ def _shared(fleet: Fleet) -> Iterator[str]:
 
 
 def _regressed(fleet: Fleet) -> Iterator[str]:
-    for each in regressions(fleet):
+    for one, kernel, here, elsewhere, chance in regressions(fleet):
         yield (
-            f"{each.told.question.id}: {each.here.hosts:,} of {each.here.checked:,} hosts with "
-            f"{visible(display.prose(each.kernel))} have it, {each.elsewhere.hosts:,} of "
-            f"{each.elsewhere.checked:,} with other kernels (by chance: {each.chance:.1g})"
+            f"{one.question.id}: {here.hosts:,} of {here.checked:,} hosts with "
+            f"{visible(display.prose(kernel))} have it, {elsewhere.hosts:,} of "
+            f"{elsewhere.checked:,} with other kernels (by chance: {chance:.1g})"
         )
 
 
 def _unchecked(fleet: Fleet) -> Iterator[str]:
-    """How many hosts could not tell, finding by finding, would be a wall: the reasons' sum."""
+    """Count findings of which some hosts cannot tell; a line for each would be a wall."""
     ids = {id for id, _ in fleet.unchecked}
     if ids:
         yield (
@@ -302,23 +309,14 @@ def _unchecked(fleet: Fleet) -> Iterator[str]:
 
 def print_table(args: argparse.Namespace) -> int:
     """``mmscope lake show``."""
-    catalog = read_catalog(args.lake, wanted_of(args))
-    said = list(catalog.said)
-    if args.table == "hosts":
-        described, rows = _listed(HostSummary, _hosts(catalog))
-    elif args.table == "bundles":
-        described, rows = _listed(BundleSummary, map(_bundle, catalog.bundles))
-    elif args.table == "tables":
-        described, rows = _listed(TableSummary, _tables(catalog))
-    else:
-        described, rows = _table(catalog, args.table, said)
-    print_rows(described, rows, form=args.format)
-    say_some(said)
-    return INCOMPLETE if said else DONE
-
-
-def _listed(row_type: type, rows: Iterable[Any]) -> tuple[list[Column], Iterable[Sequence[Any]]]:
-    return columns(row_type), map(dataclasses.astuple, rows)
+    catalog = catalog_of(args, empty=True)
+    if args.table in LISTS:
+        row_type, rows = LISTS[args.table]
+        _print(row_type, rows(catalog), args.format)
+        return _end(catalog.said)
+    said, described, rows_of_table = _table(catalog, args.table)
+    print_rows(described, rows_of_table, form=args.format)
+    return _end([*catalog.said, *said])
 
 
 def labels_of(bundle: Taken) -> str:
@@ -337,38 +335,34 @@ def _hosts(catalog: Catalog) -> Iterator[HostSummary]:
                           when(last.at), rows)  # fmt: skip
 
 
-def _bundle(bundle: Taken) -> BundleSummary:
-    return BundleSummary(
-        bundle.id,
-        bundle.host,
-        bundle.kernel,
-        when(bundle.at),
-        bundle.version,
-        labels_of(bundle),
-        len(bundle.counts),
-        bundle.rows,
-        bundle.note,
-    )
+def _bundles(catalog: Catalog) -> Iterator[BundleSummary]:
+    for one in catalog.bundles:
+        yield BundleSummary(one.id, one.host, one.kernel, when(one.at), one.version, labels_of(one),
+                            len(one.counts), one.rows, one.note)  # fmt: skip
 
 
 def _tables(catalog: Catalog) -> Iterator[TableSummary]:
-    files = [file for file in catalog.files if not file.table.startswith(OURS)]
-    for table, group in itertools.groupby(sorted(files), key=lambda file: file.table):
-        several = list(group)
-        yield TableSummary(
-            table,
-            len(several),
-            sum(file.rows for file in several),
-            sum(file.size for file in several),
-        )
+    by_table: dict[str, list[File]] = {}
+    for file in catalog.files:
+        if not file.table.startswith(OURS):
+            by_table.setdefault(file.table, []).append(file)
+    for table, files in sorted(by_table.items()):
+        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+        yield TableSummary(table, len(files), rows, size)
 
 
-def _table(
-    catalog: Catalog, table: str, said: list[str]
-) -> tuple[list[Column], Iterable[Sequence[Any]]]:
-    """A table's rows of all bundles that are wanted, with the host's name before them."""
-    import duckdb
+LISTS: dict[str, tuple[type, Callable[[Catalog], Iterable[Any]]]] = {
+    "hosts": (HostSummary, _hosts),
+    "bundles": (BundleSummary, _bundles),
+    "tables": (TableSummary, _tables),
+}
 
+
+def _table(catalog: Catalog, table: str) -> tuple[list[str], list[Column], Iterable[Sequence[Any]]]:
+    """
+    A table's rows of all bundles that are wanted, with the host's name before them; and what is
+    wrong with its files.
+    """
     files = [file for file in catalog.files if file.table == table]
     if not files or table.startswith(OURS):
         raise UsageError(
@@ -376,8 +370,7 @@ def _table(
             "lists them"
         )
     catalog.lake.fetch(files)
-    whole = [file for file in files if not torn(catalog.lake, file)]
-    said += [why for file in files if (why := torn(catalog.lake, file))]
+    whole, faults = whole_of(catalog.lake, files)
     kinds = {"BIGINT": "integer", "BOOLEAN": "boolean", "DOUBLE": "number"}
     try:
         result = duckdb.connect(":memory:").execute(
@@ -387,7 +380,7 @@ def _table(
             "unnest($hosts::varchar[]) as host, unnest($taken::varchar[]) as taken) as b "
             "using (lake_bundle)",
             {
-                "paths": [literal(catalog.lake.path(file)) for file in whole],
+                "paths": whole,
                 "ids": [bundle.id for bundle in catalog.bundles],
                 "hosts": [bundle.host for bundle in catalog.bundles],
                 "taken": [when(bundle.at) for bundle in catalog.bundles],
@@ -399,4 +392,4 @@ def _table(
         Column(name, kinds.get(str(kind), "string"), True, "", "", name == "host")
         for name, kind, *_ in result.description or ()
     ]
-    return described, iter(result.fetchone, None)
+    return list(faults.values()), described, iter(result.fetchone, None)

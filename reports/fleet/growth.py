@@ -10,8 +10,7 @@ Cannot know: what was between the two.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.findings.findings import Question
@@ -40,91 +39,57 @@ order by owner
 LEAST, OF_MEMORY, OF_BEFORE = 32 << 20, 1000, 20
 
 
-@dataclass(frozen=True)
-class Change:
+# A class, the newest bundle of a host, bytes gained since the oldest, and seconds between the two.
+Change = tuple[str, Taken, int, float]
+
+
+def ledger_pairs(bundles: Sequence[Taken]) -> list[tuple[int, int]]:
     """
-    A class of a host's memory that differs.
+    Choose the oldest and the newest ledger of the newest boot that has two, of each host.
 
-    :ivar gained: bytes; below zero it fell.
-    :ivar seconds: between the two readings.
+    :param bundles: in the order in which they were taken. :returns: numbers of them.
     """
+    by_host: dict[str, list[Taken]] = {}
+    for bundle in bundles:
+        # One that was filed under the day on which it was added has no time of its own.
+        if LEDGER in bundle.counts and not bundle.note:
+            by_host.setdefault(bundle.host, []).append(bundle)
+    number_of = {bundle.id: number for number, bundle in enumerate(bundles)}
+    pairs = []
+    for readings in by_host.values():
+        for _, of_boot in reversed(boots_of(readings)):
+            last = max(of_boot, key=lambda bundle: bundle.at)
+            alike = [b for b in of_boot if (OF_PAGES in b.counts) == (OF_PAGES in last.counts)]
+            first = min(alike, key=lambda bundle: bundle.at)
+            if first.at < last.at:
+                pairs.append((number_of[first.id], number_of[last.id]))
+                break
+    return pairs
 
-    name: str
-    bundle: Taken
-    gained: int
-    seconds: float
 
-
-@dataclass
-class Growth:
+def classes_in(answer: Answer, first: int) -> dict[int, Counter[str]]:
     """
-    The ledgers of a lake.
+    Bytes of each class, by number of the bundle.
 
-    :ivar pairs: by host, the oldest and the newest ledger of a boot: numbers of bundles.
+    :param first: number of the first bundle that was asked.
     """
-
-    bundles: Sequence[Taken]
-    pairs: dict[str, tuple[int, int]]
-    _classes: dict[int, dict[str, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, bundles: Sequence[Taken]) -> "Growth":
-        """Of bundles in the order in which they were taken."""
-        by_host: dict[str, list[Taken]] = {}
-        for bundle in bundles:
-            # One that was filed under the day on which it was added has no time of its own.
-            if LEDGER in bundle.counts and not bundle.note:
-                by_host.setdefault(bundle.host, []).append(bundle)
-        number_of = {bundle.id: number for number, bundle in enumerate(bundles)}
-        pairs = {}
-        for host, readings in by_host.items():
-            if pair := _pair(readings):
-                pairs[host] = (number_of[pair[0].id], number_of[pair[1].id])
-        return cls(bundles, pairs)
-
-    def wanted(self) -> set[int]:
-        """The bundles that are asked."""
-        return {number for pair in self.pairs.values() for number in pair}
-
-    def take(self, answer: Answer, first: int) -> None:
-        """
-        Take an answer in.
-
-        :param first: number of the first bundle that was asked.
-        """
-        for number, rows in answer.rows.items():
-            self._classes[first + number] = {
-                cut(str(row["owner"]), MAX_NAME): row["bytes"] or 0 for row in rows
-            }
-
-    def known(self) -> int:
-        """Hosts of which both ledgers could be read."""
-        return sum(1 for _ in self._read())
-
-    def _read(self) -> Iterator[tuple[int, int]]:
-        for first, last in self.pairs.values():
-            if first in self._classes and last in self._classes:
-                yield first, last
-
-    def changes(self) -> Iterator[Change]:
-        """What differs by more than a machine does that has nothing."""
-        for first, last in self._read():
-            before, after = Counter(self._classes[first]), Counter(self._classes[last])
-            least = max(LEAST, after.total() // OF_MEMORY)
-            bundle = self.bundles[last]
-            for name in sorted((before.keys() | after.keys()) - {FREE}):
-                less, more = sorted((before[name], after[name]))
-                if more - less >= max(least, less // OF_BEFORE):
-                    seconds = bundle.at - self.bundles[first].at
-                    yield Change(name, bundle, after[name] - before[name], seconds)
+    return {
+        first + number: Counter(
+            {cut(str(row["owner"]), MAX_NAME): row["bytes"] or 0 for row in rows}
+        )
+        for number, rows in answer.rows.items()
+    }
 
 
-def _pair(readings: Sequence[Taken]) -> tuple[Taken, Taken] | None:
-    """The oldest and the newest ledger of one boot, of the newest boot that has two."""
-    for _, of_boot in reversed(boots_of(readings)):
-        last = max(of_boot, key=lambda bundle: bundle.at)
-        alike = [b for b in of_boot if (OF_PAGES in b.counts) == (OF_PAGES in last.counts)]
-        first = min(alike, key=lambda bundle: bundle.at)
-        if first.at < last.at:
-            return first, last
-    return None
+def changes(
+    bundles: Sequence[Taken], pairs: Iterable[tuple[int, int]], classes: dict[int, Counter[str]]
+) -> Iterator[Change]:
+    """Differences of the ledgers of each pair that are more than those of an idle machine."""
+    for first, last in pairs:
+        before, after, bundle = classes[first], classes[last], bundles[last]
+        least = max(LEAST, after.total() // OF_MEMORY)
+        for name in sorted((before.keys() | after.keys()) - {FREE}):
+            less, more = sorted((before[name], after[name]))
+            if more - less >= max(least, less // OF_BEFORE):
+                seconds = bundle.at - bundles[first].at
+                yield name, bundle, after[name] - before[name], seconds

@@ -132,7 +132,7 @@ def _add_report(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_wanted(sub: argparse.ArgumentParser) -> None:
-    """Which bundles are asked."""
+    """Declare the options that choose bundles."""
     sub.add_argument("--since", metavar="DAY", help="bundles of this day, 2026-11-23, and later")
     sub.add_argument("--until", metavar="DAY", help="bundles of this day and earlier")
     sub.add_argument("--host", action="append", default=[], metavar="NAME", help="of these hosts")
@@ -149,7 +149,7 @@ def _add_label(sub: argparse.ArgumentParser, help: str) -> None:
 
 
 def place(text: str) -> str | Path:
-    """Where a lake is: a folder, or a URL of object storage."""
+    """A lake's folder, or its URL in object storage."""
     return text if "://" in text else Path(text)
 
 
@@ -168,17 +168,17 @@ def label(text: str) -> tuple[str, str]:
 def run_add(args: argparse.Namespace) -> int:
     from mmscope.reports.bundle.redact import wanted_names, write_map
     from mmscope.reports.lake.adding import add
-    from mmscope.reports.lake.staging import Given
 
     if args.jobs is not None and args.jobs < 1:
         raise UsageError("--jobs is a number of processes, 1 or more")
     names = wanted_names(args)
-    given = Given(tuple(args.label), args.host)
-    done = add(args.lake, args.bundles, given, say, names, args.jobs)
+    added, before, whole = add(
+        args.lake, args.bundles, say, args.label, args.host, names, args.jobs
+    )
     write_map(names, args.redact_map)
-    known = f", {done.known:,} were there already" if done.known else ""
-    print(f"{args.lake}: {done.added:,} added{known}")
-    return INCOMPLETE if done.refused or done.left_out else DONE
+    known = f", {before:,} were there already" if before else ""
+    print(f"{args.lake}: {added:,} added{known}")
+    return DONE if whole else INCOMPLETE
 
 
 def run_findings(args: argparse.Namespace) -> int:

@@ -11,12 +11,12 @@ largest few of a host alone, nothing is known of the others.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import cut, visible
-from mmscope.reports.fleet.fleet import Fleet, Told
+from mmscope.reports.fleet.fleet import Fleet
 from mmscope.reports.fleet.growth import MAX_NAME
 from mmscope.reports.lake.asking import Row
 from mmscope.reports.lake.catalog import Taken
@@ -27,58 +27,14 @@ NOT_KNOWN = "(not known)"
 # Classes that follow what the machine is used for.
 LOAD = ("anonymous", "page cache")
 LEDGER_CLASS = "ledger class"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """
-    What a finding's rows are about.
-
-    :ivar grew: the bytes are what it gained, not what it has.
-    :ivar name: of the owner; None: the row does not say.
-    :ivar amount: bytes; None where they are not known.
-    :ivar load: whether it follows what the machine is used for.
-    """
-
-    what: str
-    grew: bool
-    name: Callable[[Row], str | None]
-    amount: Callable[[Row], int | None]
-    load: Callable[[Row], bool] = lambda row: False
-
-
-def _paged(column: str) -> Callable[[Row], int | None]:
-    """Bytes of a column of pages."""
-
-    def amount(row: Row) -> int | None:
-        pages, size = row[column], row["page_size"]
-        return None if pages is None or size is None else pages * size
-
-    return amount
-
-
-def _stack(row: Row) -> str | None:
-    return f"{row['owner']} [{row['module']}]" if row["owner"] and row["module"] else row["owner"]
-
-
-# Of which findings.
+STACKS = "page-owner-stack-grows"
+# Of findings that have owners: what these are, and whether the size is what they gained; the
+# columns of their name and size, which is in pages where the row has a page size.
 KINDS = {
-    "page-owner-stack-grows": Kind(
-        "allocation stack",
-        True,
-        _stack,
-        _paged("gained"),
-        # Its query says so of anonymous memory and page cache.
-        lambda row: row["severity"] == "notice",
-    ),
-    "watch-kernel-memory-grows": Kind(
-        "kernel counter",
-        True,
-        lambda row: row["name"],
-        lambda row: round(row["gained"]) if math.isfinite(row["gained"]) else None,
-    ),
-    "slab-large": Kind("slab cache", False, lambda row: row["cache"], _paged("cache_pages")),
-    "vmalloc-large": Kind("vmalloc caller", False, lambda row: row["caller"], _paged("pages")),
+    STACKS: ("allocation stack", True, "owner", "gained"),
+    "watch-kernel-memory-grows": ("kernel counter", True, "name", "gained"),
+    "slab-large": ("slab cache", False, "cache", "cache_pages"),
+    "vmalloc-large": ("vmalloc caller", False, "caller", "pages"),
 }
 
 
@@ -126,8 +82,14 @@ class Owner:
 
     @property
     def worst_bytes(self) -> int | None:
-        """What it has there."""
+        """Bytes that it has there."""
         return self.hosts[self.worst]
+
+    @property
+    def worst_period(self) -> str:
+        """Time that it took to grow there; empty if that is not known."""
+        seconds = self.seconds[self.worst]
+        return display.duration(seconds) if self.grew and seconds else ""
 
 
 def owners(fleet: Fleet) -> list[Owner]:
@@ -135,7 +97,7 @@ def owners(fleet: Fleet) -> list[Owner]:
     All of them: those that most hosts have, less those on which it fell, first; what follows the
     load comes last.
     """
-    found = [*_of_findings(fleet.told), *_of_ledgers(fleet)]
+    found = [*_of_findings(fleet), *_of_ledgers(fleet)]
     return sorted(
         found,
         key=lambda one: (
@@ -149,45 +111,51 @@ def owners(fleet: Fleet) -> list[Owner]:
 
 
 def several(found: Iterable[Owner]) -> list[Owner]:
-    """Those that take memory on more than one host, and on more than it fell on."""
+    """Owners of memory on more than one host, and on more than it fell on."""
     return [one for one in found if len(one.hosts) >= max(SEVERAL, (one.fell or 0) + 1)]
 
 
-def _of_findings(told: Iterable[Told]) -> Iterator[Owner]:
-    for one in told:
-        if not (kind := KINDS.get(one.question.id)):
+def _of_findings(fleet: Fleet) -> Iterator[Owner]:
+    for one in fleet.told:
+        id, checked = one.question.id, len(one.checked)
+        if id not in KINDS:
             continue
+        what, grew, named, sized = KINDS[id]
         by_name: dict[str, Owner] = {}
         for case in one.cases:
             for row in case.rows:
-                name = cut(kind.name(row) or NOT_KNOWN, MAX_NAME)
-                owner = by_name.setdefault(
-                    name,
-                    Owner(kind.what, name, kind.grew, one.checked, one.question.id, kind.load(row)),
-                )
-                owner.add(case.bundle, kind.amount(row), row.get("seconds"))
+                name = row[named]
+                if id == STACKS and name and row["module"]:
+                    name = f"{name} [{row['module']}]"
+                name = cut(name or NOT_KNOWN, MAX_NAME)
+                # Its query says so of anonymous memory and page cache.
+                load = id == STACKS and row["severity"] == "notice"
+                owner = by_name.setdefault(name, Owner(what, name, grew, checked, id, load))
+                owner.add(case.bundle, _size(row, sized), row.get("seconds"))
         yield from by_name.values()
 
 
+def _size(row: Row, column: str) -> int | None:
+    """Bytes; None where they are not known."""
+    value, unit = row[column], row.get("page_size", 1)
+    known = value is not None and unit is not None and math.isfinite(value)
+    return round(value) * unit if known else None
+
+
 def _of_ledgers(fleet: Fleet) -> Iterator[Owner]:
-    if fleet.growth is None:
-        return
-    checked = fleet.growth.known()
     by_name: dict[str, Owner] = {}
-    for change in fleet.growth.changes():
-        owner = by_name.setdefault(
-            change.name,
-            Owner(LEDGER_CLASS, change.name, True, checked, load=change.name in LOAD, fell=0),
-        )
-        if change.gained > 0:
-            owner.add(change.bundle, change.gained, change.seconds)
+    for name, bundle, gained, seconds in fleet.changes:
+        new = Owner(LEDGER_CLASS, name, True, fleet.ledgers or 0, load=name in LOAD, fell=0)
+        owner = by_name.setdefault(name, new)
+        if gained > 0:
+            owner.add(bundle, gained, seconds)
         else:
             owner.fell = (owner.fell or 0) + 1
     yield from (owner for owner in by_name.values() if owner.hosts)
 
 
 def sentence(one: Owner) -> str:
-    """What there is to say of it, in a line for a terminal."""
+    """Describe an owner in a line for a terminal."""
     did = "grew" if one.grew else "is large"
     many = display.plural(len(one.hosts), "host")
     fell = f", fell on {one.fell:,}" if one.fell else ""
@@ -196,8 +164,7 @@ def sentence(one: Owner) -> str:
     amount = f", {by}{display.size(size)} in all" if size is not None else ""
     worst = ""
     if one.worst_bytes is not None:
-        seconds = one.seconds[one.worst]
-        time = f" in {display.duration(seconds)}" if one.grew and seconds else ""
+        time = f" in {one.worst_period}" if one.worst_period else ""
         worst = f", most on {one.worst}: {display.size(one.worst_bytes)}{time}"
     said = f"{one.what} {one.name} {did} on {many} of {one.checked:,}{fell}{amount}{worst}"
     return visible(display.prose(said))

@@ -9,7 +9,6 @@ Cannot know: whether the workers of a cluster see the lake under the same path; 
 """
 
 import contextlib
-import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -21,16 +20,16 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.database import TARGET, connect, sql_type
+from mmscope.reports.bundle.database import TARGET, sql_type
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.findings.findings import Question, named
-from mmscope.reports.fleet.spark_sql import ASKED, WIDE, UnsupportedQuery, spark_sql
+from mmscope.reports.fleet.spark_sql import ASKED, WIDE, spark_sql
 from mmscope.reports.lake.asking import Engine, QueryFailed, Row
 from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.catalog import Catalog
-from mmscope.reports.lake.keyed import NUMBER, PLACE, views_of
-from mmscope.reports.lake.layout import BUNDLES, File, torn
+from mmscope.reports.lake.keyed import HOSTS, NUMBER, PLACE, keyed
+from mmscope.reports.lake.layout import in_words
 
 # What Spark says of a value that is too large to compute with.
 TOO_LARGE = re.compile(r"ARITHMETIC_OVERFLOW|CAST_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_INVALID")
@@ -65,7 +64,7 @@ def session(master: str) -> Iterator[Any]:
     try:
         spark = builder.getOrCreate()
     except Exception as error:
-        why = " ".join(str(error).split())[:200]
+        why = in_words(error)
         raise UsageError(
             f"--engine spark: Spark does not start: {why} (it needs Java 17 or newer, found by "
             "PATH or JAVA_HOME: apt install default-jre-headless)"
@@ -88,32 +87,36 @@ def spark_engine(spark: Any, catalog: Catalog, batch: Batch) -> Engine:
         f"from (select posexplode(split('{ids}', ',')))"
     )
     numbers.cache().createOrReplaceTempView(NUMBERS)
+    batch.connection.execute(f"create or replace table {HOSTS} ({NUMBER} bigint)")
     shown: set[str] = set()
 
     def rows(question: Question, numbers: Sequence[int]) -> list[tuple[int, Row]]:
-        wanted = batch.tables.keys() & {*named([question]), "target"}
+        wanted = batch.files.keys() & {*named([question]), "target"}
         for table in sorted(wanted - shown):
             _show(spark, catalog, batch, table)
         shown.update(wanted)
         everybody = len(numbers) == len(batch.bundles)
-        _view(spark, ASKED, f"select {NUMBER} from {NUMBERS}" if everybody else _listed(numbers))
+        asked = f"select {NUMBER} from {NUMBERS}" if everybody else _listed(numbers)
+        spark.sql(asked).createOrReplaceTempView(ASKED)
         few = "" if everybody else f" left semi join {ASKED} using ({NUMBER})"
         for table in wanted:
-            _view(spark, table, f"select * from lake_all_{table}{few}")
+            spark.sql(f"select * from lake_all_{table}{few}").createOrReplaceTempView(table)
         try:
-            found = spark.sql(spark_sql(question)).collect()
-            return _typed(question, [row.asDict() for row in found])
-        except (UnsupportedQuery, PySparkException, Py4JError) as error:
-            text = " ".join(str(error).split())[:200]
+            found = [row.asDict() for row in spark.sql(spark_sql(question)).collect()]
+            found.sort(key=lambda row: (row[NUMBER], row[PLACE]))
+            # The types that DuckDB gives them.
+            _, _, *described = batch.connection.execute(f"describe {keyed(question)}").fetchall()
+            return [
+                (row[NUMBER], {name: _value(row[name], kind) for name, kind, *_ in described})
+                for row in found
+            ]
+        except (QueryFailed, PySparkException, Py4JError) as error:
+            text = in_words(error)
             if not (too_large := bool(TOO_LARGE.search(text))):
                 batch.said.append(f"{question.id}: Spark cannot be asked: {text}")
             raise QueryFailed(text, too_large) from error
 
     return rows
-
-
-def _view(spark: Any, name: str, query: str) -> None:
-    spark.sql(query).createOrReplaceTempView(name)
 
 
 def _listed(numbers: Iterable[int]) -> str:
@@ -127,24 +130,26 @@ def _listed(numbers: Iterable[int]) -> str:
 
 def _show(spark: Any, catalog: Catalog, batch: Batch, table: str) -> None:
     """A table's whole files as a view, with the types that are declared, kept in memory."""
-    declared = TARGET if table == "target" else {
-        c.name: sql_type(c) for c in columns(TABLES[table].row)
-    }  # fmt: skip
+    declared = (
+        # As ``batch`` has them.
+        TARGET | {"booted_at": "epoch"}
+        if table == "target"
+        else {c.name: sql_type(c) for c in columns(TABLES[table].row)}
+    )
     kinds = {name: KINDS.get(kind, kind.lower()) for name, kind in declared.items()}
-    schema = ", ".join(
-        ["lake_bundle string", *(f"`{name}` {kind}" for name, kind in kinds.items())]
-    )
-    paths = [
-        _escaped(str(catalog.lake.path(file).resolve())) for file in _files(catalog, batch, table)
-    ]
-    # What a file lacks has no value.
-    reader = spark.read.schema(schema).option("recursiveFileLookup", "true")
-    nothing = ", ".join(f"cast(null as {kind}) as `{name}`" for name, kind in kinds.items())
-    frame = (
-        reader.parquet(*paths)
-        if paths
-        else spark.sql(f"select '' as lake_bundle, {nothing} where false")
-    )
+    paths = [_escaped(str(catalog.lake.path(file).resolve())) for file in batch.files[table]]
+    if paths:
+        described = ", ".join(f"`{name}` {kind}" for name, kind in kinds.items() if kind != "epoch")
+        schema = f"lake_bundle string, lake_boot timestamp_ntz, {described}"
+        # What a file lacks has no value.
+        reader = spark.read.schema(schema).option("recursiveFileLookup", "true")
+        frame = reader.parquet(*paths)
+    else:
+        nothing = ", ".join(f"cast(null as {kind}) as `{name}`" for name, kind in kinds.items())
+        frame = spark.sql(f"select '' as lake_bundle, {nothing} where false")
+    if table == "target":
+        boot = "unix_micros(cast(lake_boot as timestamp)) / 1e6D"
+        frame = frame.selectExpr("*", f"{boot} as booted_at")
     frame = frame.join(spark.table(NUMBERS).hint("broadcast"), "lake_bundle")
     frame = frame.select(*kinds, NUMBER)
     lost = [number for number, missing in batch.missing.items() if table in missing]
@@ -158,35 +163,13 @@ def _escaped(path: str) -> str:
     return "file://" + re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
 
 
-def _files(catalog: Catalog, batch: Batch, table: str) -> list[File]:
-    name = BUNDLES if table == "target" else table
-    days = {bundle.day for bundle in batch.bundles}
-    return [
-        file
-        for file in catalog.files
-        if file.table == name
-        and (table == "target" or file.day in days)
-        and file not in batch.faults
-        and not torn(catalog.lake, file)
-    ]
-
-
-def _typed(question: Question, found: list[dict[str, Any]]) -> list[tuple[int, Row]]:
-    """Rows in their order, with the types that DuckDB gives them."""
-    kinds = _kinds(question.sql)
-    rows = []
-    for row in sorted(found, key=lambda row: (row[NUMBER], row[PLACE])):
-        values = {name: _value(row[name], kind) for name, kind in kinds.items()}
-        rows.append((row[NUMBER], values))
-    return rows
-
-
 def _value(value: Any, kind: str) -> Any:
+    """A value, with the type that DuckDB gives it."""
     if value is None:
         return None
     if kind in ("BIGINT", "HUGEINT", "INTEGER", "UBIGINT", "SMALLINT", "TINYINT"):
         if int(value) != value:
-            raise UnsupportedQuery(f"{value} is no integer, as it is for DuckDB")
+            raise QueryFailed(f"{value} is no integer, as it is for DuckDB")
         return int(value)
     if kind == "DOUBLE":
         return float(value)
@@ -194,19 +177,3 @@ def _value(value: Any, kind: str) -> Any:
         places = int(kind.rstrip(")").rpartition(",")[2])
         return Decimal(str(value)).quantize(Decimal(1).scaleb(-places))
     return value
-
-
-@functools.cache
-def _kinds(sql: str) -> dict[str, str]:
-    """The types of the columns that a query gives, as DuckDB says."""
-    with contextlib.closing(connect()) as connection:
-        for name, table in TABLES.items():
-            described = ", ".join(f'"{c.name}" {sql_type(c)}' for c in columns(table.row))
-            connection.execute(f'create table main."{name}" ({described})')
-        described = ", ".join(f"{name} {kind}" for name, kind in TARGET.items())
-        connection.execute(f"create table target ({described})")
-        for name, text in views_of().items():
-            if re.search(rf"\b{name}\b", sql):
-                connection.execute(f"create view {name} as {text}")
-        columns_of = connection.execute(f"describe {sql}").fetchall()
-        return {name: kind for name, kind, *_ in columns_of}

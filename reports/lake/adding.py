@@ -12,21 +12,18 @@ Cannot know: that a bundle was changed by a single byte, which makes it another.
 
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import os
 import secrets
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import duckdb
 
-from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.leftovers import to_disk
-from mmscope.reports.bundle.outcome import UsageError
-from mmscope.reports.bundle.redact import Names, redact
-from mmscope.reports.lake.catalog import literal, open_lake, query
+from mmscope.reports.bundle.redact import Names
+from mmscope.reports.lake.catalog import open_lake, query
 from mmscope.reports.lake.layout import (
     BUNDLES,
     STAGE,
@@ -35,10 +32,12 @@ from mmscope.reports.lake.layout import (
     Lake,
     LakeError,
     commit,
+    literal,
     torn,
+    whole_of,
     writing,
 )
-from mmscope.reports.lake.staging import Given, Stage, Staged, identity, stage
+from mmscope.reports.lake.staging import Staged, identity, stage
 
 SLICE = 1000
 # Each time another process has added something.
@@ -54,176 +53,139 @@ MERGING: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-@dataclass
-class Added:
-    """
-    How many bundles were added, had been before, could not be; and tables and stacks that were left
-    out of those that were added.
-    """
-
-    added: int = 0
-    known: int = 0
-    refused: int = 0
-    left_out: int = 0
-
-
 def add(
     where: str | Path,
     bundles: Sequence[Path],
-    given: Given,
     say: Callable[[str], None],
+    labels: Sequence[tuple[str, str]] = (),
+    host: str | None = None,
     names: Names | None = None,
     jobs: int | None = None,
-) -> Added:
+) -> tuple[int, int, bool]:
     """
     Add bundles to the lake in a folder, or at a URL. What cannot be added is said, a line each, and
     costs no other.
 
+    :param labels, host: of all of them.
     :param names: replace names by these first.
+    :returns: how many were added and how many had been before; and whether all of them are there
+        now, with all their tables and stacks.
     :raises LakeError: there is something else than a lake, or it cannot be written.
     """
-    lake, total = open_lake(where), Added()
+    lake = open_lake(where)
+    staging = functools.partial(
+        stage, folder=lake.folder / STAGE, labels=labels, host=host, names=names
+    )
     jobs = 1 if names else jobs or os.cpu_count() or 1
+    total, before, whole = 0, 0, True
     for begin in range(0, len(bundles), SLICE):
         some = bundles[begin : begin + SLICE]
         for last in (*[False] * TRIES, True):
             try:
-                known, made = _add(lake, some, given, names, jobs)
+                known, made = _add(lake, some, staging, jobs)
                 break
             except Changed as error:
                 if last:
                     raise
                 say(f"{error}: again")
-        total.known += known
+        before += known
         for each in made:
-            total.added += len(each.ids)
-            total.refused += len(each.refused)
-            total.left_out += len(each.left_out)
+            total += each.added
+            whole = whole and not (each.refused or each.left_out)
             for line in (*each.refused, *each.left_out, *each.said):
                 say(line)
-    return total
+    return total, before, whole
 
 
 def _add(
-    lake: Lake, bundles: Sequence[Path], given: Given, names: Names | None, jobs: int
+    lake: Lake, bundles: Sequence[Path], staging: Callable[..., Staged], jobs: int
 ) -> tuple[int, list[Staged]]:
     """Add bundles at once; returns how many are there already, and what became of the others."""
     with writing(lake) as files:
         there = _ids(lake, files)
         work: dict[str, Path] = {}
-        known = 0
         for path in bundles:
             try:
                 id = identity(path)
             except OSError:
                 id = f"?{path}"  # its reader says what is wrong
-            if id in there or id in work:
-                known += 1
-            else:
-                work[id] = path
-        folder = lake.folder / STAGE
-        made = list(_stage([(path, id) for id, path in work.items()], folder, given, names, jobs))
+            if id not in there:
+                work.setdefault(id, path)
+        made = _stage([(path, id) for id, path in work.items()], staging, jobs)
         _keep(lake, files, made)
-    return known, made
+    return len(bundles) - len(work), made
 
 
 def _ids(lake: Lake, files: list[File]) -> set[str]:
     """
-    Of the bundles that are there.
+    The bundles that are there.
 
     :raises LakeError: that cannot be told.
     """
-    found: set[str] = set()
-    lake.fetch(file for file in files if file.table == BUNDLES)
-    for file in files:
-        if file.table == BUNDLES:
-            if why := torn(lake, file):
-                raise LakeError(
-                    f"{why}; which bundles are in the lake is not known, so that none can be added "
-                    "once: restore the file, or begin another lake"
-                )
-            rows = query(
-                "select lake_bundle from read_parquet($path, hive_partitioning = false)",
-                {"path": literal(lake.path(file))},
-            )
-            found.update(id for (id,) in rows)
-    return found
+    lists = [file for file in files if file.table == BUNDLES]
+    lake.fetch(lists)
+    paths, faults = whole_of(lake, lists)
+    for why in faults.values():
+        raise LakeError(
+            f"{why}; which bundles are in the lake is not known, so that none can be added "
+            "once: restore the file, or begin another lake"
+        )
+    if not paths:
+        return set()
+    ids = "select lake_bundle from read_parquet($paths, hive_partitioning = false)"
+    return {id for (id,) in query(ids, {"paths": paths})}
 
 
-def _stage(
-    work: list[tuple[Path, str]], folder: Path, given: Given, names: Names | None, jobs: int
-) -> Iterator[Staged]:
-    if names:
-        yield _redacted(work, folder, given, names)
-        return
+def _stage(work: list[tuple[Path, str]], staging: Callable[..., Staged], jobs: int) -> list[Staged]:
+    """Stage bundles by several processes, if they are worth it."""
     jobs = min(jobs, max(1, len(work) // WORTH_A_PROCESS))
     if jobs == 1:
-        yield stage(work, folder, given, "0")
-        return
+        return [staging(work, "0")]
     # Not by fork: DuckDB has threads.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
         shares = [work[n::jobs] for n in range(jobs)]
-        yield from pool.map(stage, shares, [folder] * jobs, [given] * jobs, map(str, range(jobs)))
-
-
-def _redacted(work: list[tuple[Path, str]], folder: Path, given: Given, names: Names) -> Staged:
-    """The same of bundles whose names are replaced first: nothing else of them gets into it."""
-    made = Stage(folder, given, "0")
-    for path, id in work:
-        with tempfile.TemporaryDirectory(prefix="mmscope-") as there:
-            try:
-                made.add(path, redact(Bundle(path), Path(there) / "bundle", names), id)
-            except (UsageError, duckdb.Error, OSError, ValueError) as error:
-                made.staged.refused.append(f"{path}: cannot be added: {str(error)[:200]}")
-    made.flush()
-    return made.staged
+        return list(pool.map(staging, shares, map(str, range(jobs))))
 
 
 def _keep(lake: Lake, files: list[File], made: list[Staged]) -> None:
-    """The staged files become the lake's, merged with what is not larger."""
+    """Make the staged files the lake's, merged with what is not larger."""
     groups: dict[tuple[str, str], list[tuple[Path, int]]] = {}
     for each in made:
         for table, day, path, rows in each.files:
-            groups.setdefault((table, day), []).append((Path(path), rows))
+            groups.setdefault((table, day), []).append((path, rows))
     if not groups:
         return
-    kept: dict[tuple[str, str], list[File]] = {}
-    for file in files:
-        kept.setdefault((file.table, file.day), []).append(file)
-    gone: list[File] = []
-    for where, new in groups.items():
+    kept, gone = set(files), []
+    for (table, day), new in groups.items():
         size = sum(path.stat().st_size for path, _ in new)
         merged: list[File] = []
-        for file in sorted(kept.get(where, []), key=lambda file: file.size):
+        there = [file for file in files if (file.table, file.day) == (table, day)]
+        for file in sorted(there, key=lambda file: file.size):
             if file.size <= size < LARGE and not torn(lake, file):
                 merged.append(file)
                 size += file.size
-        old = [(lake.path(file), file.rows) for file in merged]
+        old = [(lake.path(file), file.rows) for file in reversed(merged)]
         try:
-            file = _merge(lake, where, [*reversed(old), *new])
+            file = _merge(lake, table, day, [*old, *new])
         except duckdb.Error:  # one of them is damaged inside, which its readers say
-            merged, file = [], _merge(lake, where, new)
+            merged, file = [], _merge(lake, table, day, new)
         gone += merged
-        kept[where] = [f for f in kept.get(where, []) if f not in merged] + [file]
+        kept = (kept - {*merged}) | {file}
     for folder in {lake.folder / table / f"day={day}" for table, day in groups}:
         to_disk(folder)
         to_disk(folder.parent)
-    commit(lake, [file for several in kept.values() for file in several])
+    commit(lake, list(kept))
     for file in gone:
         lake.remove(file)
 
 
-def _merge(lake: Lake, where: tuple[str, str], parts: list[tuple[Path, int]]) -> File:
+def _merge(lake: Lake, table: str, day: str, parts: list[tuple[Path, int]]) -> File:
     """One file of several, in their order."""
-    table, day = where
     name = secrets.token_hex(8)
-    file = File(table, day, name, sum(rows for _, rows in parts), 0)
-    path = file.path(lake.folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
     made = lake.folder / STAGE / f"{name}.parquet"
     if len(parts) == 1:
-        made = parts[0][0]
+        ((made, _),) = parts
     else:
         with contextlib.closing(duckdb.connect(":memory:", config=MERGING)) as connection:
             connection.execute(
@@ -232,5 +194,8 @@ def _merge(lake: Lake, where: tuple[str, str], parts: list[tuple[Path, int]]) ->
                 {"parts": [literal(part) for part, _ in parts], "path": str(made)},
             )
     to_disk(made)
+    file = File(table, day, name, sum(rows for _, rows in parts), made.stat().st_size)
+    path = file.path(lake.folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
     os.rename(made, path)
-    return File(table, day, name, file.rows, path.stat().st_size)
+    return file

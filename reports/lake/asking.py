@@ -3,22 +3,23 @@
 Asks all bundles of a batch every question, each in one query.
 
 What cannot be asked of a bundle is not asked of it, for the reason that the bundle alone would give
-(see ``shape``). Where a number of one bundle is too large to
-compute with, so that a query fails, it is asked again of halves, down to that bundle.
+(see ``shape``). Where a number of one bundle is too large to compute with, so that a query fails,
+it is asked again of halves, down to that bundle.
 """
 
+import functools
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 
-from mmscope.drgn.tables.bounds import Impossible
 from mmscope.reports.bundle.database import in_a_line, query_failed
 from mmscope.reports.findings.findings import Question, doubtful, parts_of, unanswerable
 from mmscope.reports.findings.kernel_said import Kernel
 from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.keyed import HOSTS, NUMBER, keyed
+from mmscope.reports.lake.shape import fails
 
 Row = dict[str, Any]
 # Gives the rows of a question for bundles of these numbers, by number.
@@ -28,7 +29,7 @@ BAD_VALUES = (duckdb.OutOfRangeException, duckdb.ConversionException)
 
 class QueryFailed(Exception):
     """
-    Another engine than DuckDB did not answer.
+    Refusal of another engine than DuckDB.
 
     :ivar too_large: for a value that is too large to compute with.
     """
@@ -41,7 +42,7 @@ class QueryFailed(Exception):
 @dataclass
 class Answer:
     """
-    What one question gave.
+    Rows that one question gave.
 
     :ivar asked: numbers of the bundles that it was asked of.
     :ivar rows: by number of the bundle, in the order in which its query gives them.
@@ -80,17 +81,85 @@ def answers(
     """
     Ask a batch each question.
 
+    Bundles of one shape, that lack the same and have rows of the same, are judged as one: a fleet
+    has some dozens of these. What each has that cannot be is looked at for each.
+
     :param among: numbers of the bundles that are asked, if not all are.
     """
     engine = engine or duckdb_engine(batch)
-    fit = Fitness(batch, questions)
+    filled = _filled(batch, questions)
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for number, bundle in enumerate(batch.bundles):
+        lacks = (*bundle.missing.items(), *batch.missing.get(number, {}).items())
+        marks = batch.marks.get(number, ())
+        places = tuple((m.table_name, m.column_name, m.row_name) for m in marks)
+        kind = (bundle.shape, lacks, places, tuple(has.get(number) for has in filled.values()))
+        alike.setdefault(kind, []).append(number)
     for question in questions:
-        answer, wanted = fit.answer(question)
-        if among is not None:
-            wanted = [number for number in wanted if number in among]
-            answer.asked = [number for number in answer.asked if number in among]
-        _ask(engine, answer, wanted)
+        answer = Answer(question, [])
+        for numbers in alike.values():
+            if refused := _refused(batch, question, numbers, filled):
+                answer.refused |= refused
+            else:
+                answer.asked += (n for n in numbers if among is None or n in among)
+        answer.asked.sort()
+        # Those that have rows of what it needs first.
+        first = filled[question.needs[0]]
+        _ask(engine, answer, [number for number in answer.asked if number in first])
         yield answer
+
+
+def _filled(batch: Batch, questions: Sequence[Question]) -> dict[str, dict[int, bool]]:
+    """Bundles that have rows of each need, by number, and whether one has a value."""
+    filled: dict[str, dict[int, bool]] = {need: {} for q in questions for need in q.needs}
+    by_table: dict[str, list[str]] = {}
+    for need in filled:
+        by_table.setdefault(parts_of(need)[0], []).append(need)
+    for table in by_table.keys() & batch.files.keys():
+        counts = []
+        for need in by_table[table]:
+            _, column, condition = parts_of(need)
+            where = f" filter (where {condition})" if condition else ""
+            counts += [f"count(*){where} > 0", f'count("{column}"){where} > 0']
+        counted = batch.connection.execute(
+            f'select {NUMBER}, {", ".join(counts)} from lake."{table}" group by {NUMBER}'
+        )
+        for number, *flags in counted.fetchall():
+            for need, has_rows, has_value in zip(
+                by_table[table], flags[::2], flags[1::2], strict=True
+            ):
+                if has_rows:
+                    filled[need][number] = has_value
+    return filled
+
+
+def _refused(
+    batch: Batch, question: Question, numbers: Sequence[int], filled: dict[str, dict[int, bool]]
+) -> dict[int, str]:
+    """Reasons by which a question cannot be asked of bundles that are alike, by number."""
+    number = numbers[0]
+    bundle, lost = batch.bundles[number], batch.missing.get(number, {})
+    shape = batch.shapes[bundle.shape]
+    there = {name: c for name, c in shape.there.items() if name not in lost}
+    counts = {}
+    for need in question.needs:
+        table, column, _ = parts_of(need)
+        if table not in lost and column in there.get(table, ()):
+            has = filled[need].get(number)
+            counts[need] = [int(has is not None), int(bool(has))]
+    if why := unanswerable(shape.missing | bundle.missing | lost, there, question, counts):
+        return dict.fromkeys(numbers, why)
+    marks = batch.marks.get(number, [])
+    if mark := doubtful(marks, question):
+        at = marks.index(mark)
+        return {number: str(batch.marks[number][at]) for number in numbers}
+    # A table that only adds to the words is not left out without a word.
+    for table in question.optional:
+        if table in lost:
+            return dict.fromkeys(numbers, f"table {table} cannot be used: {lost[table]}")
+    if why := fails(shape, question):
+        return dict.fromkeys(numbers, why)
+    return {}
 
 
 def _ask(engine: Engine, answer: Answer, numbers: Sequence[int]) -> None:
@@ -114,93 +183,6 @@ def _ask(engine: Engine, answer: Answer, numbers: Sequence[int]) -> None:
         answer.asked = [number for number in answer.asked if number not in gone]
 
 
-class Fitness:
-    """
-    Which questions can be asked of which bundles.
-
-    Bundles of one shape, that lack the same and have rows of the same, are judged as one: a fleet
-    has some dozens of these. What each has that cannot be is looked at for each.
-    """
-
-    def __init__(self, batch: Batch, questions: Sequence[Question]) -> None:
-        self._batch = batch
-        needs = list(dict.fromkeys(need for question in questions for need in question.needs))
-        # By need: of the bundles that have rows of it, whether one has a value.
-        self._filled: dict[str, dict[int, bool]] = {need: {} for need in needs}
-        by_table: dict[str, list[str]] = {}
-        for need in needs:
-            by_table.setdefault(parts_of(need)[0], []).append(need)
-        for table, here in by_table.items():
-            self._count(table, here)
-        self._alike: dict[tuple[Any, ...], list[int]] = {}
-        filled = [self._filled[need].get for need in needs]
-        for number, bundle in enumerate(batch.bundles):
-            lacks = (*bundle.missing.items(), *batch.missing.get(number, {}).items())
-            marks = tuple((m.table_name, m.column_name, m.row_name) for m in self._marks(number))
-            kind = (bundle.shape, lacks, marks, tuple(get(number) for get in filled))
-            self._alike.setdefault(kind, []).append(number)
-
-    def _marks(self, number: int) -> Sequence[Impossible]:
-        return self._batch.marks.get(number, ())
-
-    def _count(self, table: str, needs: list[str]) -> None:
-        if table not in self._batch.tables:
-            return
-        numbers = []
-        for need in needs:
-            _, column, condition = parts_of(need)
-            where = f" filter (where {condition})" if condition else ""
-            numbers += [f"count(*){where} > 0", f'count("{column}"){where} > 0']
-        counted = self._batch.connection.execute(
-            f'select {NUMBER}, {", ".join(numbers)} from lake."{table}" group by {NUMBER}'
-        ).fetchall()
-        for number, *flags in counted:
-            for at, need in enumerate(needs):
-                if flags[2 * at]:
-                    self._filled[need][number] = flags[2 * at + 1]
-
-    def answer(self, question: Question) -> tuple[Answer, list[int]]:
-        """Whom it can be asked of; and those of them that have rows of what it needs first."""
-        answer = Answer(question, [])
-        for numbers in self._alike.values():
-            before, behind = self._unfit(question, numbers[0])
-            marks = self._marks(numbers[0])
-            mark = doubtful(marks, question)
-            doubt = None if mark is None else marks.index(mark)
-            if not before and doubt is not None:
-                answer.refused |= {number: str(self._marks(number)[doubt]) for number in numbers}
-            elif why := before or behind:
-                answer.refused |= dict.fromkeys(numbers, why)
-            else:
-                answer.asked += numbers
-        answer.asked.sort()
-        first = self._filled[question.needs[0]]
-        return answer, [number for number in answer.asked if number in first]
-
-    def _unfit(self, question: Question, number: int) -> tuple[str | None, str | None]:
-        """
-        Why a question cannot be asked of a bundle: what it needs is not there; or else, if nothing
-        that cannot be is in its way, what comes behind that.
-        """
-        bundle = self._batch.bundles[number]
-        shape = self._batch.shapes[bundle.shape]
-        lost = self._batch.missing.get(number, {})
-        there = {name: c for name, c in shape.there.items() if name not in lost}
-        counts = {}
-        for need in question.needs:
-            table, column, _ = parts_of(need)
-            if table not in lost and column in there.get(table, ()):
-                flag = self._filled[need].get(number)
-                counts[need] = [int(flag is not None), int(bool(flag))]
-        if why := unanswerable(shape.missing | bundle.missing | lost, there, question, counts):
-            return why, None
-        # A table that only adds to the words is not left out without a word.
-        for table in question.optional:
-            if table in lost:
-                return None, f"table {table} cannot be used: {lost[table]}"
-        return None, shape.fails(question)
-
-
 def kernels(batch: Batch) -> Callable[[int], Kernel]:
     """The kernel of a bundle, as findings speak of it."""
     features: dict[int, dict[str, Any]] = {}
@@ -208,14 +190,12 @@ def kernels(batch: Batch) -> Callable[[int], Kernel]:
         f"select {NUMBER}, feature, present from lake.kernel_features"
     ).fetchall():
         features.setdefault(number, {})[feature] = present
-    made: dict[tuple[Any, ...], Kernel] = {}
 
-    def kernel(number: int) -> Kernel:
-        here, size = features.get(number, {}), batch.bundles[number].page_size
-        # Those of a fleet are few.
-        key = (size, *here.items())
-        if key not in made:
-            made[key] = Kernel(here, size)
-        return made[key]
+    # Those of a fleet are few.
+    @functools.cache
+    def of(size: int | None, here: tuple[tuple[str, Any], ...]) -> Kernel:
+        return Kernel(dict(here), size)
 
-    return kernel
+    return lambda number: of(
+        batch.bundles[number].page_size, tuple(features.get(number, {}).items())
+    )

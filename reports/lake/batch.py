@@ -16,17 +16,12 @@ import duckdb
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.database import (
-    TARGET,
-    in_a_line,
-    lock,
-    sql_type,
-)
+from mmscope.reports.bundle.database import TARGET, in_a_line, lock, sql_type
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.lake.catalog import Catalog, Taken, bundle_paths, literal
+from mmscope.reports.lake.catalog import Catalog, Taken
 from mmscope.reports.lake.keyed import NUMBER
-from mmscope.reports.lake.layout import File, files_of, torn
-from mmscope.reports.lake.shape import Shape
+from mmscope.reports.lake.layout import BUNDLES, File, Lake, files_of, literal, torn, whole_of
+from mmscope.reports.lake.shape import Shape, shapes_of
 from mmscope.reports.lake.staging import MARKS
 
 MEMORY = "1536MiB"
@@ -43,16 +38,17 @@ class Batch:
     :ivar marks: by number of the bundle: values of its tables that cannot be.
     :ivar shapes: what the tables of a bundle of that shape have.
     :ivar said: what is wrong with files, a line each.
-    :ivar faults: files of tables that cannot be used.
+    :ivar files: by table, those that are whole.
+    :ivar faults: files that cannot be used.
     """
 
     bundles: Sequence[Taken]
     connection: duckdb.DuckDBPyConnection
-    shapes: dict[str, Shape]
+    shapes: dict[str, Shape] = field(default_factory=dict)
     missing: dict[int, dict[str, str]] = field(default_factory=dict)
     marks: dict[int, list[Impossible]] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
-    tables: dict[str, set[str]] = field(default_factory=dict)
+    files: dict[str, list[File]] = field(default_factory=dict)
     faults: set[File] = field(default_factory=set)
 
 
@@ -80,8 +76,7 @@ def load(catalog: Catalog, bundles: Sequence[Taken], names: Iterable[str]) -> Ba
         catalog.files = files_of(catalog.lake)
         batch = _load_all(catalog, bundles, wanted)
         # Files that are gone were merged into others meanwhile, or are lost.
-        lost = catalog.lake.lost(catalog.files)
-        if not lost or files_of(catalog.lake) == catalog.files:
+        if not batch.faults or files_of(catalog.lake) == catalog.files:
             return batch
         batch.connection.close()
 
@@ -97,78 +92,72 @@ def _load_all(catalog: Catalog, bundles: Sequence[Taken], wanted: set[str]) -> B
         "unnest($ids::varchar[]) as lake_bundle",
         {"numbers": list(range(len(bundles))), "ids": [bundle.id for bundle in bundles]},
     )
-    batch = Batch(bundles, connection, {})
+    batch = Batch(bundles, connection)
     days = {bundle.day for bundle in bundles}
-    catalog.lake.fetch(
-        file
-        for file in catalog.files
-        if file.day in days and file.table in wanted & TABLES.keys() | {MARKS}
-    )
-    for table in sorted(TABLES.keys() & wanted):
-        kinds = {c.name: sql_type(c) for c in columns(TABLES[table].row)}
-        _load(catalog, batch, table, kinds)
-    _load_target(catalog, batch)
-    _load_marks(catalog, batch)
+    files: dict[str, list[File]] = {table: [] for table in sorted(wanted & TABLES.keys())}
+    files[MARKS] = []
+    for file in catalog.files:
+        if file.table in files and file.day in days:
+            files[file.table].append(file)
+    catalog.lake.fetch(file for of_table in files.values() for file in of_table)
+    marks = files.pop(MARKS)
+    for table, of_table in files.items():
+        _load(catalog.lake, batch, table, of_table)
+    of_bundles = [file for file in catalog.files if file.table == BUNDLES]
+    lists, faults = whole_of(catalog.lake, of_bundles)
+    batch.faults |= faults.keys()
+    batch.files["target"] = [file for file in of_bundles if file not in faults]
+    _load_target(batch, lists)
+    for file in marks:
+        _load_marks(catalog.lake, batch, file)
     lock(connection)
-    for shape, tables in catalog.shapes(bundle.shape for bundle in bundles).items():
-        batch.shapes[shape] = Shape.of(tables, wanted)
+    batch.shapes.update(shapes_of(lists, (bundle.shape for bundle in bundles), wanted))
     return batch
 
 
-def _load(catalog: Catalog, batch: Batch, table: str, kinds: dict[str, str]) -> None:
+def _load(lake: Lake, batch: Batch, table: str, files: Sequence[File]) -> None:
     """Load one table, of the files that are whole."""
-    days = {bundle.day for bundle in batch.bundles}
-    files = [file for file in catalog.files if file.table == table and file.day in days]
-    faults = {file: why for file in files if (why := torn(catalog.lake, file))}
+    kinds = {c.name: sql_type(c) for c in columns(TABLES[table].row)}
     described = ", ".join(f'"{name}" {kind}' for name, kind in kinds.items())
-    whole = [file for file in files if file not in faults]
     batch.connection.execute(f'create table lake."{table}" ({NUMBER} BIGINT, {described})')
+    paths, faults = whole_of(lake, files)
     try:
-        _read(catalog, batch, table, kinds, whole)
+        _read(batch, table, kinds, paths)
     except duckdb.Error:  # one of them is damaged inside
         batch.connection.execute(f'delete from lake."{table}"')
-        for file in whole:
-            try:
-                _read(catalog, batch, table, kinds, [file])
-            except duckdb.Error as error:
-                path = file.path(Path())
-                faults[file] = f"{catalog.lake}/{path}: damaged: {in_a_line(error)}"
+        for file in files:
+            if file not in faults:
+                try:
+                    _read(batch, table, kinds, [literal(lake.path(file))])
+                except duckdb.Error as error:
+                    faults[file] = f"{lake}/{file.path(Path())}: damaged: {in_a_line(error)}"
     batch.said += faults.values()
     batch.faults |= faults.keys()
     _compare(batch, table, "; ".join(faults.values()))
-    batch.tables[table] = {NUMBER, *kinds}
+    batch.files[table] = [file for file in files if file not in faults]
 
 
-def _read(
-    catalog: Catalog, batch: Batch, table: str, kinds: dict[str, str], files: Sequence[File]
-) -> None:
-    if not files:
+def _read(batch: Batch, table: str, kinds: dict[str, str], paths: Sequence[str]) -> None:
+    if not paths:
         return
-    connection = batch.connection
-    given = {"paths": [literal(catalog.lake.path(file)) for file in files]}
     source = "read_parquet($paths, union_by_name = true, hive_partitioning = false)"
-    there = {
-        name
-        for name, *_ in connection.execute(f"describe select * from {source}", given).fetchall()
-    }
+    described = batch.connection.execute(f"describe select * from {source}", {"paths": paths})
+    there = {name for name, *_ in described.fetchall()}
     # What is not declared is asked by nothing.
     known = [name for name in kinds if name in there]
     names = ", ".join(f'"{name}"' for name in known)
     values = ", ".join(f'l."{name}"::{kinds[name]}' for name in known)
-    connection.execute(
+    batch.connection.execute(
         f'insert into lake."{table}" ({NUMBER}, {names}) select b.{NUMBER}, {values} '
         f"from {source} as l join lake.lake_batch as b using (lake_bundle)",
-        given,
+        {"paths": paths},
     )
 
 
 def _compare(batch: Batch, table: str, fault: str) -> None:
     """Check that each bundle has the rows that it had when it was added."""
-    found = dict(
-        batch.connection.execute(
-            f'select {NUMBER}, count(*) from lake."{table}" group by all'
-        ).fetchall()
-    )
+    counted = f'select {NUMBER}, count(*) from lake."{table}" group by all'
+    found = dict(batch.connection.execute(counted).fetchall())
     off = []
     for number, bundle in enumerate(batch.bundles):
         expected = bundle.counts.get(table, 0)
@@ -181,7 +170,7 @@ def _compare(batch: Batch, table: str, fault: str) -> None:
         batch.said += [] if fault else [f"table {table}: rows of {len(off):,} bundles are missing"]
 
 
-def _load_target(catalog: Catalog, batch: Batch) -> None:
+def _load_target(batch: Batch, paths: Sequence[str]) -> None:
     # Lakes of before 0.3.0 have it by another name alone.
     of = {"booted_at": "epoch(l.lake_boot)"}
     names = ", ".join(
@@ -191,39 +180,32 @@ def _load_target(catalog: Catalog, batch: Batch) -> None:
         f"create table lake.target as select b.{NUMBER}, {names} from "
         "read_parquet($paths, hive_partitioning = false) as l "
         "join lake.lake_batch as b using (lake_bundle)",
-        {"paths": bundle_paths(catalog.lake, catalog.files)},
+        {"paths": paths},
     )
-    batch.tables["target"] = {NUMBER, *TARGET}
 
 
-def _load_marks(catalog: Catalog, batch: Batch) -> None:
+def _load_marks(lake: Lake, batch: Batch, file: File) -> None:
     """
-    Values that cannot be. A file of them that is torn costs all that might be in it: nothing else
-    tells which values not to compute with.
+    Load values that cannot be. A file of them that is torn costs all that might be in it: nothing
+    else tells which values not to compute with.
     """
-    names = [c.name for c in columns(Impossible)]
-    days = {bundle.day for bundle in batch.bundles}
-    for file in catalog.files:
-        if file.table != MARKS or file.day not in days:
-            continue
-        try:
-            if why := torn(catalog.lake, file):
-                raise duckdb.IOException(why)
-            rows = batch.connection.execute(
-                f"select b.{NUMBER}, {', '.join(names)} from read_parquet($path, "
-                "hive_partitioning = false) join lake.lake_batch as b using (lake_bundle)",
-                {"path": literal(catalog.lake.path(file))},
-            ).fetchall()
-        except duckdb.Error as error:
-            why = in_a_line(error)
-            batch.said.append(f"{why}; bundles of {file.day} are not asked")
-            for number, bundle in enumerate(batch.bundles):
-                if bundle.day == file.day:
-                    gone = {
-                        table: f"which values are impossible is lost: {why}"
-                        for table in bundle.counts
-                    }
-                    batch.missing.setdefault(number, {}).update(gone)
-            continue
-        for number, *mark in rows:
-            batch.marks.setdefault(number, []).append(Impossible(*mark))
+    try:
+        if why := torn(lake, file):
+            raise duckdb.IOException(why)
+        rows = batch.connection.execute(
+            f"select b.{NUMBER}, {', '.join(c.name for c in columns(Impossible))} from "
+            "read_parquet($path, hive_partitioning = false) join lake.lake_batch as b "
+            "using (lake_bundle)",
+            {"path": literal(lake.path(file))},
+        ).fetchall()
+    except duckdb.Error as error:
+        why = in_a_line(error)
+        batch.faults.add(file)
+        batch.said.append(f"{why}; bundles of {file.day} are not asked")
+        for number, bundle in enumerate(batch.bundles):
+            if bundle.day == file.day:
+                gone = f"which values are impossible is lost: {why}"
+                batch.missing.setdefault(number, {}).update(dict.fromkeys(bundle.counts, gone))
+        return
+    for number, *mark in rows:
+        batch.marks.setdefault(number, []).append(Impossible(*mark))

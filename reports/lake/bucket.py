@@ -14,10 +14,12 @@ Cannot know: what a store promises that says it knows conditional writes.
 """
 
 import concurrent.futures
+import contextlib
 import datetime
 import hashlib
+import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from mmscope.reports.lake.layout import (
     File,
     Lake,
     LakeError,
+    in_words,
 )
 
 AT_ONCE = 8
@@ -55,42 +58,36 @@ class Bucket(Lake):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # no other user gets in
             self._store: Any = from_url(self.url)
         except (BaseError, OSError, ValueError) as error:
-            raise LakeError(f"{self.url[:200]}: {_in_a_line(error)}") from error
+            raise LakeError(f"{self.url[:200]}: {in_words(error)}") from error
         self._tag: dict[str, str] | None = None
         self._there: set[File] = set()
-        self._lost: set[File] = set()
 
     def __str__(self) -> str:
         return self.url
 
     def description(self) -> bytes:
-        """As of ``Lake``; what is written next replaces this one and no other."""
-        try:
+        """Read ``lake.json``; what is written next replaces this one and no other."""
+        self._tag = None
+        with _as_os_errors():
             got = obstore.get(self._store, DESCRIPTION)
             if got.meta["size"] > MAX_BYTES:
                 raise OSError(f"it has {got.meta['size']:,} bytes")
             self._tag = _version(got.meta)
             return bytes(got.bytes())
-        except (FileNotFoundError, NotFoundError) as error:
-            self._tag = None
-            raise FileNotFoundError(f"{self}/{DESCRIPTION}") from error
-        except BaseError as error:
-            raise OSError(_in_a_line(error)) from error
 
     def describe(self, data: bytes, files: Sequence[File]) -> None:
-        """As of ``Lake``: files are there before they count."""
+        """Send the new files, then ``lake.json``: files are there before they count."""
         try:
-            for file in set(files) - self._there:
-                obstore.put(self._store, _key(file), file.path(self.folder), mode="overwrite")
-            mode: Any = self._tag or "create"
-            put = obstore.put(self._store, DESCRIPTION, data, mode=mode)
-            if self._tag is None:
-                self._prove(data)
+            with _as_os_errors():
+                for file in set(files) - self._there:
+                    obstore.put(self._store, _key(file), file.path(self.folder), mode="overwrite")
+                mode: Any = self._tag or "create"
+                put = obstore.put(self._store, DESCRIPTION, data, mode=mode)
+                if self._tag is None:
+                    self._prove(data)
         except (AlreadyExistsError, PreconditionError) as error:
             # The new files stay: of a request that was sent twice the first may have succeeded.
             raise Changed(f"{self}: another process added to it meanwhile") from error
-        except (BaseError, NotImplementedError) as error:
-            raise OSError(_in_a_line(error)) from error
         self._tag = _version(put)
         self._there = set(files)
 
@@ -107,28 +104,26 @@ class Bucket(Lake):
         )
 
     def path(self, file: File) -> Path:
-        """As of ``Lake``: fetched, if it is not on this machine yet."""
+        """Find a file on this machine; it is fetched, if it is not there yet."""
         path = file.path(self.folder)
         if path.exists() and path.stat().st_size == file.size:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_up(path)
         try:
-            got = obstore.get(self._store, _key(file))
-            if got.meta["size"] > file.size:
-                raise OSError(f"it has {got.meta['size']:,} bytes, {file.size:,} were written")
-            with replaced(path, 0o600, durable=False) as out:
-                for part in got.stream(min_chunk_size=PART):
-                    out.write(part)
-        except (FileNotFoundError, NotFoundError) as error:
-            self._lost.add(file)
+            with _as_os_errors():
+                got = obstore.get(self._store, _key(file))
+                if got.meta["size"] > file.size:
+                    raise OSError(f"it has {got.meta['size']:,} bytes, {file.size:,} were written")
+                with replaced(path, 0o600, durable=False) as out:
+                    for part in got.stream(min_chunk_size=PART):
+                        out.write(part)
+        except FileNotFoundError as error:
             raise OSError(f"it is not in {self.url}") from error
-        except BaseError as error:
-            raise OSError(_in_a_line(error)) from error
         return path
 
     def fetch(self, files: Iterable[File]) -> None:
-        """As of ``Lake``: several at once."""
+        """Fetch files, several at once."""
         wanted = [file for file in files if not file.path(self.folder).exists()]
         if size := sum(file.size for file in wanted):
             say(f"{self}: fetching {plural(len(wanted), 'file')}, {size / 2**20:,.1f} MiB")
@@ -136,40 +131,29 @@ class Bucket(Lake):
             for done in [pool.submit(self.path, file) for file in wanted]:
                 done.exception()
 
-    def lost(self, files: Iterable[File]) -> bool:
-        """As of ``Lake``: those that were asked for and not there."""
-        return not self._lost.isdisjoint(files)
-
     def remove(self, file: File) -> None:
-        """As of ``Lake``, here and there."""
+        """Remove a file here and there."""
         super().remove(file)
-        try:
+        with contextlib.suppress(BaseError, FileNotFoundError):  # or else the next one removes it
             obstore.delete(self._store, _key(file))
-        except (BaseError, FileNotFoundError):
-            return  # the next one who adds removes it
 
     def clear_up(self, files: Iterable[File]) -> None:
-        """As of ``Lake``, here and there; there only what is too old to be on its way."""
+        """Remove what does not count, here; and there what is too old to be on its way."""
         self._there = set(files)
         super().clear_up(self._there)
         count = {_key(file) for file in self._there}
         before = datetime.datetime.now(datetime.UTC) - ON_ITS_WAY
-        try:
-            for some in obstore.list(self._store):
-                for item in some:
-                    path = Path(item["path"])
-                    ours = path.suffix == ".parquet" and NAME.match(path.stem)
-                    if ours and str(path) not in count and item["last_modified"] < before:
-                        obstore.delete(self._store, item["path"])
-        except BaseError as error:
-            raise OSError(_in_a_line(error)) from error
+        with _as_os_errors():
+            for item in itertools.chain.from_iterable(obstore.list(self._store)):
+                path = Path(item["path"])
+                ours = path.suffix == ".parquet" and NAME.match(path.stem)
+                if ours and str(path) not in count and item["last_modified"] < before:
+                    obstore.delete(self._store, item["path"])
 
     def others(self) -> list[str]:
-        """As of ``Lake``."""
-        try:
+        """List what is there."""
+        with _as_os_errors():
             found = obstore.list_with_delimiter(self._store)
-        except BaseError as error:
-            raise OSError(_in_a_line(error)) from error
         paths = [*found["common_prefixes"], *(item["path"] for item in found["objects"])]
         return sorted(paths)
 
@@ -181,7 +165,7 @@ def copies() -> Path:
 
 
 def _version(of: Any) -> dict[str, str]:
-    """What tells a file's text from those that were there before and after."""
+    """Entity tag and version of a file, of which each text that it had has others."""
     if not of.get("e_tag"):
         raise OSError("its store gives no entity tags, without which none can add")
     return {name: of[name] for name in ("e_tag", "version") if of.get(name)}
@@ -191,5 +175,14 @@ def _key(file: File) -> str:
     return str(file.path(Path()))
 
 
-def _in_a_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+@contextlib.contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Errors of a store, but those of conditions, as a file system has them."""
+    try:
+        yield
+    except (AlreadyExistsError, PreconditionError):
+        raise
+    except NotFoundError as error:
+        raise FileNotFoundError(in_words(error)) from error
+    except (BaseError, NotImplementedError) as error:
+        raise OSError(in_words(error)) from error

@@ -11,9 +11,10 @@ Cannot know: two machines of one name whose readings do not overlap; they are on
 import contextlib
 import dataclasses
 import datetime
+import functools
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ import duckdb
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS
-from mmscope.reports.bundle.description import Table, table_of
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.lake.layout import (
     BUNDLES,
@@ -32,7 +32,7 @@ from mmscope.reports.lake.layout import (
     Lake,
     LakeError,
     files_of,
-    torn,
+    whole_of,
 )
 
 # A reading of one boot may end after the next boot's began where the clock was set a little.
@@ -66,7 +66,7 @@ class Taken:
 
     @property
     def rows(self) -> int:
-        """Of all its tables."""
+        """Rows of all its tables."""
         return sum(self.counts.values())
 
 
@@ -84,53 +84,6 @@ class Catalog:
     bundles: list[Taken]
     said: list[str]
 
-    def shapes(self, wanted: Iterable[str]) -> dict[str, list[Table]]:
-        """The tables of bundles of these shapes, as one of each declares them."""
-        paths = bundle_paths(self.lake, self.files)
-        shapes: dict[str, list[Table]] = {}
-        rows = query(
-            "select shape, arg_min(description, lake_bundle), arg_min(counts, lake_bundle) from "
-            "read_parquet($paths, hive_partitioning = false) where shape in $wanted group by shape",
-            {"paths": paths, "wanted": sorted(set(wanted))},
-        )
-        for shape, description, counts in rows:
-            has = json.loads(counts)
-            shapes[shape] = [
-                table_of(resource, Path())
-                for resource in json.loads(description)["resources"]
-                if resource.get("name") in has and resource.get("format") != "folded"
-            ]
-        return shapes
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which bundles are asked: all that are named by nothing are."""
-
-    since: str | None = None
-    until: str | None = None
-    hosts: tuple[str, ...] = ()
-    kernels: tuple[str, ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        for day in (self.since, self.until):
-            if day is not None and not DAY.match(day):
-                raise UsageError(f"{day[:40]!r} is no day; it is written 2026-11-23")
-
-    def has(self, bundle: Taken) -> bool:
-        """True if a bundle is one of them."""
-        return (
-            (not self.hosts or bundle.host in self.hosts)
-            and (not self.kernels or bundle.kernel in self.kernels)
-            and all(bundle.labels.get(name) == value for name, value in self.labels)
-        )
-
-
-def literal(path: Path) -> str:
-    """A path that DuckDB takes for no pattern."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
-
 
 def query(text: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
     """
@@ -140,13 +93,6 @@ def query(text: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
     """
     with contextlib.closing(duckdb.connect(":memory:")) as connection:
         return connection.execute(text, given).fetchall()
-
-
-def bundle_paths(lake: Lake, files: Iterable[File]) -> list[str]:
-    """Of the files that list the bundles, those that are whole."""
-    return [
-        literal(lake.path(file)) for file in files if file.table == BUNDLES and not torn(lake, file)
-    ]
 
 
 def open_lake(where: str | Path) -> Lake:
@@ -164,44 +110,56 @@ def open_lake(where: str | Path) -> Lake:
     return Bucket(where)
 
 
-def read_catalog(where: str | Path, wanted: Wanted | None = None) -> Catalog:
+def read_catalog(
+    where: str | Path,
+    since: str | None = None,
+    until: str | None = None,
+    hosts: Collection[str] = (),
+    kernels: Collection[str] = (),
+    labels: Iterable[tuple[str, str]] = (),
+) -> Catalog:
     """
-    The bundles that are wanted of the lake in a folder, or at a URL.
+    The bundles of the lake in a folder, or at a URL: all, or those that are wanted.
 
+    :param since, until: days. :param labels: each of which a bundle has.
     :raises LakeError: there is no lake, or nothing of it can be read.
+    :raises UsageError: a day is none.
     """
-    lake, wanted = open_lake(where), wanted or Wanted()
+    for day in (since, until):
+        if day is not None and not DAY.match(day):
+            raise UsageError(f"{day[:40]!r} is no day; it is written 2026-11-23")
+    lake = open_lake(where)
     for last in (False, True):
-        files = files_of(lake)
-        days = [
-            file
-            for file in files
-            if (wanted.since or "") <= file.day and file.day <= (wanted.until or "9999")
-        ]
-        lake.fetch(file for file in days if file.table == BUNDLES)
+        files = [f for f in files_of(lake) if (since or "") <= f.day <= (until or "9999")]
+        lists = [file for file in files if file.table == BUNDLES]
+        lake.fetch(lists)
+        paths, faults = whole_of(lake, lists)
         said = [
             f"{why}; {file.rows:,} bundles of {file.day} cannot be asked"
-            for file in days
-            if file.table == BUNDLES and (why := torn(lake, file))
+            for file, why in faults.items()
         ]
         try:
-            bundles = _bundles(bundle_paths(lake, days))
+            told, twice = _told_apart(_bundles(paths))
         except duckdb.Error as error:
             if last:
                 why = str(error).splitlines()[0][:200]
                 raise LakeError(f"{lake}: its list of bundles cannot be read: {why}") from error
             continue  # merged into another in between
-        told, twice = _told_apart(bundles)
-        kept = [bundle for bundle in told if wanted.has(bundle)]
+        kept = [
+            bundle
+            for bundle in told
+            if (not hosts or bundle.host in hosts)
+            and (not kernels or bundle.kernel in kernels)
+            and all(bundle.labels.get(name) == value for name, value in labels)
+        ]
         names = {bundle.host for bundle in kept}
         said += [line for first, line in twice if first in names]
-        said += _noted(kept)
-        return Catalog(lake, days, kept, said)
+        return Catalog(lake, files, kept, said + _noted(kept))
     raise AssertionError
 
 
 def _noted(bundles: Iterable[Taken]) -> list[str]:
-    """What was odd with bundles when they were added; of many with one reason, a line."""
+    """Lines of what was odd with bundles when they were added; of many with one reason, one."""
     by_reason: dict[str, list[Taken]] = {}
     for bundle in bundles:
         if bundle.note:
@@ -224,6 +182,7 @@ def _noted(bundles: Iterable[Taken]) -> list[str]:
 
 
 def _bundles(paths: Sequence[str]) -> list[Taken]:
+    """The bundles that files list, the newest last."""
     if not paths:
         return []
     rows = query(
@@ -233,36 +192,32 @@ def _bundles(paths: Sequence[str]) -> list[Taken]:
         "from read_parquet($paths, hive_partitioning = false)",
         {"paths": list(paths)},
     )
-    known: dict[str, dict[str, Any]] = {}  # hosts of a fleet have the same tables, or nearly so
-    bundles = [_taken(row, known) for row in rows]
+    read = functools.cache(json.loads)  # hosts of a fleet have the same tables, or nearly so
+    bundles = [
+        Taken(
+            id,
+            cut(host or "unnamed", 200),
+            cut(kernel or "unknown", 200),
+            boot,
+            at,
+            datetime.datetime.fromtimestamp(at, datetime.UTC).date().isoformat(),
+            dict(labels or {}),
+            note or "",
+            page_size,
+            shape,
+            version,
+            read(counts),
+            read(missing),
+        )
+        for id, host, kernel, boot, at, labels, note, page_size, shape, version, counts, missing
+        in rows
+    ]  # fmt: skip
     bundles.sort(key=lambda bundle: (bundle.at, bundle.id))
     return bundles
 
 
-def _taken(row: tuple[Any, ...], known: dict[str, dict[str, Any]]) -> Taken:
-    id, host, kernel, boot, at, labels, note, page_size, shape, version, counts, missing = row
-    day = datetime.datetime.fromtimestamp(at, datetime.UTC).date().isoformat()
-    return Taken(
-        id,
-        cut(host or "unnamed", 200),
-        cut(kernel or "unknown", 200),
-        boot,
-        at,
-        day,
-        dict(labels or {}),
-        note or "",
-        page_size,
-        shape,
-        version,
-        *(
-            known.get(text) or known.setdefault(text, json.loads(text))
-            for text in (counts, missing)
-        ),
-    )
-
-
 def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]]]:
-    """The same, with the boot in the names that several machines have; and who they are."""
+    """Name machines of one name by their boots too; and say which they are."""
     by_host: dict[str, list[Taken]] = {}
     for bundle in bundles:
         by_host.setdefault(bundle.host, []).append(bundle)
@@ -270,7 +225,11 @@ def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]
     said: list[tuple[str, str]] = []
     for host, readings in by_host.items():
         boots = boots_of(readings)
-        if not _at_once(boots):
+        # Of one machine no boot is read after the next one has begun.
+        if all(
+            max(bundle.at for bundle in of_boot) <= after + OVERLAP_SECONDS
+            for (_, of_boot), (after, _) in itertools.pairwise(boots)
+        ):
             continue
         new = []
         for begun, of_boot in boots:
@@ -278,7 +237,7 @@ def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]
             new.append(f"{host} (booted {when:%Y-%m-%dT%H:%M:%SZ})")
             names.update((bundle.id, new[-1]) for bundle in of_boot)
         line = f"{host}: {len(new)} machines have this name, or a clock was set: they are asked as "
-        said += [(name, line + ", ".join(new)) for name in new[:1]]
+        said.append((new[0], line + ", ".join(new)))
     told = [dataclasses.replace(b, host=names[b.id]) if b.id in names else b for b in bundles]
     return told, said
 
@@ -293,11 +252,3 @@ def boots_of(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:
         else:
             boots.append((boot, [bundle]))
     return boots
-
-
-def _at_once(boots: Sequence[tuple[float, list[Taken]]]) -> bool:
-    """True if a boot was read after the next one had begun."""
-    return any(
-        max(bundle.at for bundle in readings) > after + OVERLAP_SECONDS
-        for (_, readings), (after, _) in itertools.pairwise(boots)
-    )

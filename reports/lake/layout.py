@@ -85,7 +85,7 @@ class Lake:
 
     def description(self) -> bytes:
         """
-        Of what it has.
+        Read ``lake.json``.
 
         :raises FileNotFoundError: there is no lake.
         :raises OSError: it cannot be read.
@@ -114,10 +114,6 @@ class Lake:
     def fetch(self, files: Iterable[File]) -> None:
         """Have these files on this machine; one that cannot be had is said when it is read."""
 
-    def lost(self, files: Iterable[File]) -> bool:
-        """True if one of them is not there any more, as far as that is known."""
-        return not all(self.path(file).exists() for file in files)
-
     def remove(self, file: File) -> None:
         """Remove a file that does not count any more."""
         file.path(self.folder).unlink(missing_ok=True)
@@ -131,9 +127,14 @@ class Lake:
                 path.unlink(missing_ok=True)
 
     def others(self) -> list[str]:
-        """What is there where no lake is."""
+        """List what is there where no lake is."""
         clear_up(self.folder / DESCRIPTION)
         return sorted(name for name in os.listdir(self.folder) if name not in (LOCK, STAGE))
+
+
+def in_words(error: object) -> str:
+    """An error in a line of 200 characters at most."""
+    return " ".join(str(error).split())[:200]
 
 
 def files_of(lake: Lake) -> list[File]:
@@ -165,7 +166,7 @@ def _files_in(lake: Lake, description: bytes) -> list[File]:
             )
         return [_file(item) for item in data["files"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        why = in_words(f"{type(error).__name__}: {error}")
         raise LakeError(f"{lake}: {DESCRIPTION} is damaged: {why}") from error
 
 
@@ -180,7 +181,7 @@ def _file(item: dict[str, Any]) -> File:
 
 
 def torn(lake: Lake, file: File) -> str:
-    """What is wrong with a file, as far as its size and its ends tell; empty if nothing."""
+    """Damage of a file, as far as its size and its ends tell; empty if there is none."""
     name = f"{lake}/{file.path(Path())}"
     try:
         with open(lake.path(file), "rb") as opened:
@@ -195,10 +196,26 @@ def torn(lake: Lake, file: File) -> str:
     return "" if (begin, end) == (MAGIC, MAGIC) else f"{name}: damaged: it is no Parquet file"
 
 
+def whole_of(lake: Lake, files: Iterable[File]) -> tuple[list[str], dict[File, str]]:
+    """Paths of files that are whole, as DuckDB takes them; and damage of the others."""
+    paths, faults = [], {}
+    for file in files:
+        if why := torn(lake, file):
+            faults[file] = why
+        else:
+            paths.append(literal(lake.path(file)))
+    return paths, faults
+
+
+def literal(path: Path) -> str:
+    """A path that DuckDB takes for no pattern."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
+
+
 @contextlib.contextmanager
 def writing(lake: Lake) -> Iterator[list[File]]:
     """
-    Be the one who writes, as soon as no other process does; gives the files that count then.
+    Lock a lake for writing, as soon as no other process has; gives the files that count then.
 
     :raises LakeError: there is something else than a lake, or it cannot be written.
     """
@@ -227,16 +244,14 @@ def writing(lake: Lake) -> Iterator[list[File]]:
 
 def _files_or_new(lake: Lake) -> list[File]:
     """The files of a lake, which is made if nothing is there."""
-    try:
-        description = lake.description()
-    except FileNotFoundError:
-        if others := lake.others():
-            raise LakeError(
-                f"{lake}: not a lake, and not empty: it has {others[0][:80]}; choose another folder"
-            ) from None
-        commit(lake, [])
-        return []
-    return _files_in(lake, description)
+    with contextlib.suppress(FileNotFoundError):
+        return _files_in(lake, lake.description())
+    if others := lake.others():
+        raise LakeError(
+            f"{lake}: not a lake, and not empty: it has {others[0][:80]}; choose another folder"
+        )
+    commit(lake, [])
+    return []
 
 
 def commit(lake: Lake, files: list[File]) -> None:

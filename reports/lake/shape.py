@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the columns of a bundle's tables decide, whatever is in them: which views it has, which queries
-fail.
+Views that a bundle has, and queries that fail for it, by the columns of its tables alone.
 
 DuckDB is asked, of empty tables; but once of the same columns of the tables that a view or a query
 names. Hosts of a fleet have hundreds of sets of tables, and of each table few of columns.
@@ -11,8 +10,10 @@ Costs ten milliseconds for each of those.
 
 import contextlib
 import functools
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import duckdb
 
@@ -28,8 +29,9 @@ from mmscope.reports.bundle.database import (
     views,
 )
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.bundle.description import Table
+from mmscope.reports.bundle.description import Table, table_of
 from mmscope.reports.findings.findings import Question, named, query_of, words_of
+from mmscope.reports.lake.catalog import query
 
 # Tables by name, each with the names and types of its columns.
 Tables = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -40,52 +42,71 @@ class Shape:
     """
     The tables that bundles have, without a row.
 
-    :ivar tables: those that are wanted.
-    :ivar there: all of them, and their views, with their columns.
+    :ivar there: columns of all tables and views.
+    :ivar tables: columns and types of tables that are wanted.
     :ivar missing: views that are not there, and why.
     """
 
-    tables: dict[str, tuple[tuple[str, str], ...]]
     there: dict[str, set[str]]
+    tables: dict[str, tuple[tuple[str, str], ...]]
     missing: dict[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, tables: Iterable[Table], wanted: set[str]) -> "Shape":
-        """That of bundles with these tables."""
-        tables = list(tables)
-        there = {table.name: {c.name for c in table.columns} for table in tables}
-        there["target"] = set(TARGET)
-        shape = cls(
-            {
-                table.name: tuple((c.name, sql_type(c)) for c in table.columns)
-                for table in tables
-                if table.name in wanted
-            },
-            there,
-        )
-        for name, _, _ in views():
-            if name in wanted:
-                found = _view(name, shape._only(words_of(name)[0]))
-                if isinstance(found, str):
-                    shape.missing[name] = found
-                else:
-                    there[name] = found
-        return shape
-
-    def _only(self, names: set[str]) -> Tables:
+    def only(self, names: set[str]) -> Tables:
+        """Choose its tables of these names."""
         return tuple((name, self.tables[name]) for name in sorted(self.tables.keys() & names))
 
-    def fails(self, question: Question) -> str | None:
-        """Why a query cannot be asked of such bundles, of which nothing that it needs lacks."""
-        names = named([question])
-        # What a query does not name, it does not miss.
-        if all(
-            table in question.optional or _whole(table) & names <= self.there.get(table, set())
-            for table in TABLES.keys() & names
-        ):
-            return None
-        text = query_of(self.there, question)
-        return _failing(text, self._only(names), tuple(sorted(names)))
+
+def shapes_of(
+    paths: Sequence[str], shapes: Iterable[str], wanted: set[str]
+) -> Iterator[tuple[str, Shape]]:
+    """The shapes of these names, as a bundle of each declares its tables."""
+    rows = query(
+        "select shape, arg_min(description, lake_bundle), arg_min(counts, lake_bundle) from "
+        "read_parquet($paths, hive_partitioning = false) where shape in $wanted group by shape",
+        {"paths": paths, "wanted": sorted(set(shapes))},
+    )
+    for name, description, counts in rows:
+        has = json.loads(counts)
+        tables = [
+            table_of(resource, Path())
+            for resource in json.loads(description)["resources"]
+            if resource.get("name") in has and resource.get("format") != "folded"
+        ]
+        yield name, _shape(tables, wanted)
+
+
+def _shape(tables: Sequence[Table], wanted: set[str]) -> Shape:
+    shape = Shape(
+        {table.name: {c.name for c in table.columns} for table in tables} | {"target": set(TARGET)},
+        {
+            table.name: tuple((c.name, sql_type(c)) for c in table.columns)
+            for table in tables
+            if table.name in wanted
+        },
+    )
+    for name, _, _ in views():
+        if name in wanted:
+            names, _ = words_of(name)
+            failing, there = _tried(shape.only(names), tuple(sorted(names)))
+            if name in failing:
+                shape.missing[name] = failing[name]
+            else:
+                shape.there[name] = there[name]
+    return shape
+
+
+def fails(shape: Shape, question: Question) -> str | None:
+    """Reason why a query fails for such bundles, which have all that it needs."""
+    names = named([question])
+    # What a query does not name, it does not miss.
+    if all(
+        table in question.optional or _whole(table) & names <= shape.there.get(table, set())
+        for table in TABLES.keys() & names
+    ):
+        return None
+    text = query_of(shape.there, question)
+    failing, _ = _tried(shape.only(names), tuple(sorted(names)), text)
+    return failing.get(text)
 
 
 @functools.cache
@@ -95,40 +116,27 @@ def _whole(table: str) -> frozenset[str]:
 
 
 @functools.cache
-def _view(name: str, tables: Tables) -> set[str] | str:
-    """The columns of a view of these tables; or why it is none."""
-    with contextlib.closing(_empty(tables)) as connection:
-        why = _create(connection, words_of(name)[0])
-        return why.get(name) or columns_of(connection)[name]
-
-
-@functools.cache
-def _failing(query: str, tables: Tables, names: tuple[str, ...]) -> str | None:
-    with contextlib.closing(_empty(tables)) as connection:
-        _create(connection, names)
+def _tried(
+    tables: Tables, names: tuple[str, ...], query: str = ""
+) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """
+    Create the views of these names, of tables without a row, and ask a query: why those that fail
+    do, by name or text; and the columns of what is there.
+    """
+    failing = {}
+    with contextlib.closing(connect()) as connection:
+        for name, kinds in (*tables, ("target", tuple(TARGET.items()))):
+            described = ", ".join(f'"{column}" {kind}' for column, kind in kinds)
+            connection.execute(f'create table main."{name}" ({described})')
+        lock(connection)
+        for name, _, statement in views():
+            if name in names:
+                try:
+                    connection.execute(statement)
+                except duckdb.Error as error:
+                    failing[name] = in_a_line(error)
         try:
             connection.execute(query)
         except duckdb.Error as error:
-            return query_failed(error)
-    return None
-
-
-def _empty(tables: Tables) -> duckdb.DuckDBPyConnection:
-    connection = connect()
-    for name, kinds in (*tables, ("target", tuple(TARGET.items()))):
-        described = ", ".join(f'"{column}" {kind}' for column, kind in kinds)
-        connection.execute(f'create table main."{name}" ({described})')
-    lock(connection)
-    return connection
-
-
-def _create(connection: duckdb.DuckDBPyConnection, names: Iterable[str]) -> dict[str, str]:
-    """Create the views of these names; returns which cannot be, and why."""
-    missing, wanted = {}, set(names)
-    for name, _, statement in views():
-        if name in wanted:
-            try:
-                connection.execute(statement)
-            except duckdb.Error as error:
-                missing[name] = in_a_line(error)
-    return missing
+            failing[query] = query_failed(error)
+        return failing, columns_of(connection)

@@ -6,40 +6,71 @@ Each bundle is read as for its findings (``database.load_tables``), so that what
 damaged here, with the same words. A column that is declared has its declared type; one that another
 type stands in is left out with its table. What is not declared is taken as the bundle says.
 
-Costs a reading of every cell. Cannot know: who a host is beyond its name; see ``hosts``.
+Small tables of many bundles are inserted at once: an insert costs DuckDB some milliseconds,
+whatever is in it, and a bundle has fifty tables.
+
+Costs a reading of every cell. Cannot know: who a host is beyond its name; see ``catalog``.
 """
 
 import contextlib
 import datetime
 import hashlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.boots import boot_time, captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
+from mmscope.reports.bundle.cells import Rows
 from mmscope.reports.bundle.database import (
     SQL_TYPES,
     TARGET,
+    array_of,
+    beyond_bigint,
     load_tables,
+    registered,
+    sql_type,
     target_row,
     views,
     why_not,
 )
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import DESCRIPTION, BundleError, Table
-from mmscope.reports.lake.layout import BUNDLES, STACKS
-from mmscope.reports.lake.together import KEYS, Record, Waiting, insert, kinds_of
+from mmscope.reports.bundle.outcome import UsageError
+from mmscope.reports.bundle.redact import Names, redact
+from mmscope.reports.lake.layout import BUNDLES, OURS, STACKS, in_words
 
 MARKS = "lake_marks"
+# Whose row it is: the first columns of every table.
+KEYS = {
+    "lake_bundle": "VARCHAR",
+    "lake_host": "VARCHAR",
+    "lake_kernel": "VARCHAR",
+    "lake_boot": "TIMESTAMP",
+}
+# Given by the user: a column more, behind these.
+LABELS = "MAP(VARCHAR, VARCHAR)"
+# Numbers of more than 64 bits: Parquet has no HUGEINT.
+WIDE = "DECIMAL(38,0)"
+# Types that a bundle may have for a declared one without another meaning.
+ALSO = {("BIGINT", "DOUBLE"), ("BIGINT", "VARCHAR"), ("BIGINT", WIDE)}
+# The number of a bundle that is taken in, until its keys take its place.
+OF = "lake_of"
+# The number of a bundle, and the rows of its table.
+Theirs = list[tuple[int, Rows]]
+Labels = Sequence[tuple[str, str]]
 BUNDLE_COLUMNS = KEYS | {
     "captured": "TIMESTAMP",
     "added": "TIMESTAMP",
@@ -55,8 +86,8 @@ BUNDLE_COLUMNS = KEYS | {
 }
 OWN = {
     BUNDLES: BUNDLE_COLUMNS,
-    MARKS: KEYS | {c.name: SQL_TYPES[c.type] for c in columns(Impossible)},
-    STACKS: KEYS | {"name": "VARCHAR", "stack": "VARCHAR", "value": "HUGEINT"},
+    MARKS: {c.name: SQL_TYPES[c.type] for c in columns(Impossible)},
+    STACKS: {"name": "VARCHAR", "stack": "VARCHAR", "value": "HUGEINT"},
 }
 # Of what is held before it is written.
 MAX_STAGED_BYTES, MAX_STAGED = 64 << 20, 250
@@ -71,37 +102,49 @@ EARLIEST = 662688000
 AHEAD = 86400
 
 
-@dataclass(frozen=True)
-class Given:
-    """What the user says of the bundles that are added."""
-
-    labels: tuple[tuple[str, str], ...] = ()
-    host: str | None = None
-
-
 @dataclass
 class Staged:
     """
-    What became of some bundles.
+    Outcome of some bundles.
 
     :ivar files: (table, day, path, rows) of each file that was written.
-    :ivar ids: of the bundles in them.
+    :ivar added: bundles in them.
     :ivar refused: lines of those that are not.
     :ivar left_out: lines of tables and stacks that are not, of those that are.
     :ivar said: lines of what is odd with those that are.
     """
 
-    files: list[tuple[str, str, str, int]] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
+    files: list[tuple[str, str, Path, int]] = field(default_factory=list)
+    added: int = 0
     refused: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Record:
+    """
+    A bundle that is taken in.
+
+    :ivar path: where the user has it, for words.
+    :ivar row: of the lake's bundles.
+    :ivar counts: rows of each table that is in the lake.
+    :ivar missing: as of ``database.Database``.
+    """
+
+    path: Path
+    bundle: Bundle
+    day: str
+    row: dict[str, Any]
+    missing: dict[str, str]
+    counts: dict[str, int] = field(default_factory=dict)
+    marks: list[Impossible] = field(default_factory=list)
+
+
 def identity(path: Path) -> str:
     """
-    What tells a bundle from all others: of what its files have, whatever it is called. Of a file
-    that is longer than a table that is worth adding, the length is enough.
+    A hash of what a bundle's files have, whatever it is called. Of a file that is longer than a
+    table that is worth adding, the length is enough.
 
     :raises OSError: it cannot be read.
     """
@@ -119,16 +162,24 @@ def identity(path: Path) -> str:
 class Stage:
     """Tables of many bundles, in memory until they are written."""
 
-    def __init__(self, folder: Path, given: Given, begin: str) -> None:
-        self.folder, self.given, self.begin = folder, given, begin
+    def __init__(self, begin: str, folder: Path, labels: Labels, host: str | None) -> None:
+        """
+        Begin with none.
+
+        :param labels, host: given by the user. :param begin: of the names of files in the folder.
+        """
+        self.folder, self.begin = folder, begin
+        self.labels, self.host = dict(labels), host
         self.staged = Staged()
         self._connection = duckdb.connect(
             ":memory:", config={"memory_limit": MEMORY, "temp_directory": "", "threads": 1}
         )
+        # By table and day.
         self._columns: dict[tuple[str, str], dict[str, str]] = {}
-        self._bytes = self._bundles = self._flushes = 0
+        self._bytes = self._flushes = 0
         self._records: list[Record] = []
-        self._waiting = Waiting()
+        # By table, day and columns.
+        self._waiting: dict[tuple[Any, ...], tuple[Table, str, Theirs]] = {}
 
     def add(self, path: Path, bundle: Bundle, id: str) -> None:
         """
@@ -138,149 +189,140 @@ class Stage:
         :raises BundleError: it has damage that leaves nothing of it.
         """
         size = sum(t.path.stat().st_size for t in bundle.tables.values() if t.path.is_file())
-        if self._bundles and (self._bytes + size > MAX_STAGED_BYTES or self._bundles == MAX_STAGED):
+        full = self._bytes + size > MAX_STAGED_BYTES or len(self._records) == MAX_STAGED
+        if self._records and full:
             self.flush()
-        connection = self._connection
+        connection, number = self._connection, len(self._records)
         connection.execute("create schema read")
         try:
-            self._take(path, bundle, id)
+            self._records.append(self._taken(path, bundle, id, number))
         except BaseException:
             for table, day in self._columns:  # nothing of it
-                connection.execute(
-                    f'delete from "{table}@{day}" where lake_bundle = $id', {"id": id}
-                )
+                connection.execute(f'delete from "{table}@{day}" where {OF} = {number}')
             raise
         finally:
             connection.execute("drop schema read cascade")
-        self._bytes, self._bundles = self._bytes + size, self._bundles + 1
-        self.staged.ids.append(id)
+        self._bytes += size
+        self.staged.added += 1
 
-    def _take(self, path: Path, bundle: Bundle, id: str) -> None:
+    def _taken(self, path: Path, bundle: Bundle, id: str, number: int) -> Record:
+        """Take in a bundle's tables and stacks."""
         added = datetime.datetime.now(datetime.UTC).timestamp()
         day, note = _day(bundle, added)
-        keys = {
+        row = {
             "lake_bundle": id,
-            "lake_host": self.given.host or host_name(bundle),
+            "lake_host": self.host or host_name(bundle),
             "lake_kernel": _text(bundle.target.get("release")),
             "lake_boot": _timestamp(boot_time(bundle)),
-            "lake_labels": dict(self.given.labels),
+            **_about(bundle),
+            "added": _timestamp(added),
+            "note": note,
         }
         held, _ = bundle.held(name for name in bundle.tables if _waits(bundle, name))
         quick = {name: rows for name, rows in held.items() if not bundle.impossible(name)}
         missing = load_tables(self._connection, bundle, "read", bundle.tables.keys() - quick.keys())
-        about = _about(bundle) | {"added": _timestamp(added), "note": note}
-        record = Record(path, bundle, day, keys, about, missing)
-        for table in bundle.tables.values():
-            if table.name in missing or f"table {table.name}" in missing:
+        record = Record(path, bundle, day, row, missing)
+        for name, table in bundle.tables.items():
+            if name in missing or f"table {name}" in missing:
                 continue
             kinds = kinds_of(table)
             if isinstance(kinds, str):
-                missing[table.name] = kinds
-                quick.pop(table.name, None)
+                missing[name] = kinds
                 continue
-            if table.name not in quick and bundle.count(table.name):
-                self._move(table, record, kinds)
-            record.counts[table.name] = bundle.count(table.name)
-            record.marks += bundle.impossible(table.name)
+            record.counts[name] = bundle.count(name)
+            record.marks += bundle.impossible(name)
+            if record.counts[name] and name not in quick:
+                self._insert((name, day), kinds, str(number), f'read."{name}"')
         for name, why in reasons(bundle).items():
             missing.setdefault(name, why)
-        self._insert((STACKS, day), self._stacks(bundle, keys, missing))
-        for name, rows in quick.items():
-            if len(rows):
-                self._waiting.add(bundle.tables[name], day, len(self._records), rows)
-        self._records.append(record)
-
-    def _move(self, table: Table, record: Record, kinds: dict[str, str]) -> None:
-        """Move a table that was read by itself to those of its name."""
-        into = self._table((table.name, record.day), KEYS | kinds)
-        names = ", ".join(f'"{name}"' for name in (*KEYS, *kinds))
-        given = ", ".join(f"${name}::{kind}" for name, kind in KEYS.items())
-        values = ", ".join(f'"{name}"::{kind}' for name, kind in kinds.items())
-        self._connection.execute(
-            f'insert into {into} ({names}) select {given}, {values} from read."{table.name}"',
-            record.keys,
-        )
-
-    def _take_waiting(self) -> None:
-        """Take in what waits, a table of all bundles at once; one bundle where that fails."""
-        for table, day, rows in self._waiting.groups():
-            kinds = kinds_of(table)
-            assert not isinstance(kinds, str)
-            into = self._table((table.name, day), KEYS | kinds)
-            try:
-                insert(self._connection, into, table, kinds, rows, self._records)
-            except duckdb.Error:
-                for one in rows:
-                    record = self._records[one[0]]
-                    here = record.bundle.tables[table.name]
-                    try:
-                        insert(self._connection, into, here, kinds, [one], self._records)
-                    except duckdb.Error as error:
-                        record.lose(table.name, why_not(error, here))
-        self._waiting = Waiting()
-
-    def _tell(self) -> None:
-        """The rows of what was taken in, and what is odd with it."""
-        marks: dict[str, list[dict[str, Any]]] = {}
-        bundles: dict[str, list[dict[str, Any]]] = {}
-        for record in self._records:
-            marks.setdefault(record.day, []).extend(
-                record.keys | {c.name: getattr(m, c.name) for c in columns(Impossible)}
-                for m in record.marks
-            )
-            about = record.about | _outcome(record)
-            bundles.setdefault(record.day, []).append(record.keys | about)
-            if note := record.about["note"]:
-                self.staged.said.append(f"{record.path}: {note}")
-            for name in sorted(name for name in record.bundle.tables if name in record.missing):
-                why = record.missing[name]
-                self.staged.left_out.append(f"{record.path}: table {name} is left out: {why}")
-        for day, rows in marks.items():
-            self._insert((MARKS, day), rows)
-        for day, rows in bundles.items():
-            self._insert((BUNDLES, day), rows)
-        self._records = []
-
-    def _stacks(
-        self, bundle: Bundle, keys: dict[str, Any], missing: dict[str, str]
-    ) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
         for name in bundle.folded:
             try:
-                rows += [
-                    keys | {"name": name, "stack": stack, "value": value}
-                    for stack, value in bundle.drawn_stacks(name)
-                ]
+                stacks = [(number, name, *pair) for pair in bundle.drawn_stacks(name)]
+                self._fill((STACKS, day), stacks)
             except BundleError as error:
                 missing[f"stacks {name}"] = str(error)
                 self.staged.left_out.append(f"stacks {name} are left out: {error}")
-        return rows
+        for name in quick.keys() & record.counts.keys():
+            if record.counts[name]:
+                table = bundle.tables[name]
+                shape = tuple((c.name, sql_type(c), c.nullable) for c in table.columns)
+                _, _, theirs = self._waiting.setdefault((name, day, shape), (table, day, []))
+                theirs.append((number, quick[name]))
+        return record
 
-    def _insert(self, where: tuple[str, str], rows: list[dict[str, Any]]) -> None:
-        kinds = OWN[where[0]]
-        into = self._table(where, kinds)
-        names = ", ".join(f'"{name}"' for name in kinds)
-        # The labels are those of all.
-        given = ", ".join(
-            f"${name}::{kind}" if name == "lake_labels" else f"unnest(${name}::{kind}[])"
-            for name, kind in kinds.items()
+    def _take_waiting(self) -> None:
+        """Take in what waits, a table of all bundles at once; one bundle where that fails."""
+        for table, day, theirs in self._waiting.values():
+            try:
+                self._take_together(table, day, theirs)
+            except duckdb.Error:
+                for one in theirs:
+                    record = self._records[one[0]]
+                    here = record.bundle.tables[table.name]
+                    try:
+                        self._take_together(here, day, [one])
+                    except duckdb.Error as error:
+                        record.missing[table.name] = why_not(error, here)
+                        record.counts.pop(table.name, None)
+                        record.marks = [m for m in record.marks if m.table_name != table.name]
+        self._waiting = {}
+
+    def _take_together(self, table: Table, day: str, theirs: Theirs) -> None:
+        """
+        Take in a table of some bundles, whose columns are the same: of all, or of none.
+
+        :raises duckdb.Error: they cannot be inserted.
+        """
+        kinds = kinds_of(table)
+        assert not isinstance(kinds, str)
+        counts = [len(rows) for _, rows in theirs]
+        arrays = {OF: np.repeat([number for number, _ in theirs], counts)}
+        for c in table.columns:
+            cells = itertools.chain.from_iterable(rows.columns[c.name] for _, rows in theirs)
+            arrays[c.name] = array_of(c, list(cells))
+        with registered(self._connection, arrays) as piece:
+            self._insert((table.name, day), kinds, OF, piece)
+
+    def _describe(self) -> None:
+        """Take in what is known of the bundles, and keep the lines of what is odd with them."""
+        for number, record in enumerate(self._records):
+            places = [(number, *(getattr(m, name) for name in OWN[MARKS])) for m in record.marks]
+            self._fill((MARKS, record.day), places)
+            row = record.row | _outcome(record)
+            self._fill((BUNDLES, record.day), [(number, *(row[name] for name in OWN[BUNDLES]))])
+            if note := row["note"]:
+                self.staged.said.append(f"{record.path}: {note}")
+            for name in sorted(record.bundle.tables.keys() & record.missing.keys()):
+                why = record.missing[name]
+                self.staged.left_out.append(f"{record.path}: table {name} is left out: {why}")
+        self._records = []
+
+    def _insert(self, where: tuple[str, str], kinds: dict[str, str], of: str, source: str) -> None:
+        """Insert the rows of a table, for SQL, into the one of that name and day."""
+        values = ", ".join(f'"{name}"::{kind}' for name, kind in kinds.items())
+        self._connection.execute(
+            f"insert into {self._table(where, kinds)} ({_quoted([OF, *kinds])}) "
+            f"select {of}, {values} from {source}"
         )
-        if rows:
-            values = {name: [row[name] for row in rows] for name in kinds}
-            self._connection.execute(
-                f"insert into {into} ({names}) select {given}",
-                values | {"lake_labels": rows[0]["lake_labels"]},
-            )
+
+    def _fill(self, where: tuple[str, str], rows: Sequence[Sequence[Any]]) -> None:
+        """Insert rows, each with its bundle's number first, into a table of the lake's own."""
+        if not rows:
+            return
+        kinds = {OF: "BIGINT", **OWN[where[0]]}
+        values = ", ".join(f"unnest(${name}::{kind}[])" for name, kind in kinds.items())
+        self._connection.execute(
+            f"insert into {self._table(where, OWN[where[0]])} ({_quoted(kinds)}) select {values}",
+            dict(zip(kinds, map(list, zip(*rows, strict=True)), strict=True)),
+        )
 
     def _table(self, where: tuple[str, str], kinds: dict[str, str]) -> str:
         """The table for one of that name and day, with these columns at least."""
         name, day = where
         into = f'"{name}@{day}"'
-        if (there := self._columns.get(where)) is None:
-            described = ", ".join(f'"{column}" {kind}' for column, kind in kinds.items())
-            self._connection.execute(f"create table {into} ({described})")
-            self._columns[where] = dict(kinds)
-            return into
+        there = self._columns.setdefault(where, {})
+        if not there:
+            self._connection.execute(f"create table {into} ({OF} BIGINT)")
         for column, kind in kinds.items():
             if column not in there:
                 self._connection.execute(f'alter table {into} add column "{column}" {kind}')
@@ -293,38 +335,84 @@ class Stage:
     def flush(self) -> None:
         """Write what there is."""
         self._take_waiting()
-        self._tell()
+        self._describe()
         self._flushes += 1
+        keys = ", ".join(f"k.{name}" for name in KEYS) + f", $labels::{LABELS} as lake_labels"
         for table, day in self._columns:
+            if (BUNDLES, day) not in self._columns:  # nothing is left of it
+                continue
             path = self.folder / f"{self.begin}-{self._flushes}-{table}-{day}.parquet"
-            (rows,) = self._connection.execute(
-                f'copy "{table}@{day}" to $path (format parquet, compression zstd)',
-                {"path": str(path)},
+            hidden = (OF, *KEYS) if table == BUNDLES else (OF,)
+            rows = (
+                f'select {keys}, t.* exclude ({", ".join(hidden)}) from "{table}@{day}" as t '
+                f'join "{BUNDLES}@{day}" as k using ({OF}) order by t.rowid'
+            )
+            (count,) = self._connection.execute(
+                f"copy ({rows}) to $path (format parquet, compression zstd)",
+                {"path": str(path), "labels": self.labels},
             ).fetchone() or (0,)
+            if count:
+                self.staged.files.append((table, day, path, count))
+        for table, day in self._columns:
             self._connection.execute(f'drop table "{table}@{day}"')
-            if rows:
-                self.staged.files.append((table, day, str(path), rows))
-        self._columns, self._bytes, self._bundles = {}, 0, 0
+        self._columns, self._bytes = {}, 0
 
 
-def stage(work: Iterable[tuple[Path, str]], folder: Path, given: Given, begin: str) -> Staged:
+def stage(
+    work: Iterable[tuple[Path, str]],
+    begin: str,
+    folder: Path,
+    labels: Labels,
+    host: str | None,
+    names: Names | None = None,
+) -> Staged:
     """
     Write bundles as Parquet files. One that cannot be read costs no other.
 
     :param work: where each is, and its id.
-    :param folder: for the files, whose names begin so.
+    :param begin, folder, labels, host: as of :class:`Stage`.
+    :param names: replace names by these first; nothing else of a bundle gets into the lake.
     """
-    made = Stage(folder, given, begin)
+    made = Stage(begin, folder, labels, host)
     for path, id in work:
-        try:
-            made.add(path, Bundle(path), id)
-        except BundleError as error:
-            made.staged.refused.append(str(error))
-        except (duckdb.Error, OSError, ValueError) as error:
-            why = " ".join(str(error).split())[:200]
-            made.staged.refused.append(f"{path}: cannot be added: {why}")
+        with contextlib.ExitStack() as until_added:
+            try:
+                bundle = Bundle(path)
+                if names:
+                    there = tempfile.TemporaryDirectory(prefix="mmscope-")
+                    copy = Path(until_added.enter_context(there)) / "bundle"
+                    bundle = redact(bundle, copy, names)
+                made.add(path, bundle, id)
+            except (UsageError, duckdb.Error, OSError, ValueError) as error:
+                # That of a bundle as it is begins with its path.
+                whole = isinstance(error, BundleError) and not names
+                why = str(error) if whole else f"{path}: cannot be added: {in_words(error)}"
+                made.staged.refused.append(why)
     made.flush()
     return made.staged
+
+
+def kinds_of(table: Table) -> dict[str, str] | str:
+    """The types that a table's columns have in a lake; or why it cannot be in one."""
+    declared = {c.name: c for c in columns(TABLES[table.name].row)} if table.name in TABLES else {}
+    if table.name.startswith(OURS):
+        return f"its name begins with {OURS}, as the lake's own do"
+    kinds = {}
+    for c in table.columns:
+        if c.name.startswith(OURS):
+            return f"column {c.name} begins with {OURS}, as the lake's own do"
+        kind = WIDE if beyond_bigint(c) else SQL_TYPES[c.type]
+        if known := declared.get(c.name):
+            wanted = WIDE if beyond_bigint(known) else SQL_TYPES[known.type]
+            if kind != wanted and (kind, wanted) not in ALSO:
+                return f"its column {c.name} is {c.type}, which mmscope has as {known.type}"
+            kind = wanted
+        kinds[c.name] = kind
+    return kinds
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def host_name(bundle: Bundle) -> str:
@@ -357,7 +445,7 @@ def _waits(bundle: Bundle, name: str) -> bool:
 
 
 def _about(bundle: Bundle) -> dict[str, Any]:
-    """Of its row of the lake's bundles, what it says itself."""
+    """Columns of its row of the lake's bundles that it says itself."""
     text = (bundle.path / DESCRIPTION).read_text("utf-8", "surrogateescape")
     return {
         "captured": _timestamp(captured(bundle)),
@@ -372,7 +460,7 @@ def _about(bundle: Bundle) -> dict[str, Any]:
 
 
 def _outcome(record: Record) -> dict[str, Any]:
-    """Of its row of the lake's bundles, what became of it."""
+    """Columns of its row of the lake's bundles about its outcome."""
     shape = sorted(
         (table.name, [(c.name, c.type) for c in table.columns])
         for table in record.bundle.tables.values()

@@ -22,7 +22,6 @@ from mmscope.reports.lake import bucket
 from mmscope.reports.lake.adding import add
 from mmscope.reports.lake.catalog import read_catalog
 from mmscope.reports.lake.layout import File, LakeError, files_of
-from mmscope.reports.lake.staging import Given
 
 SERVER = os.environ.get("MMSCOPE_S3_SERVER", "versitygw")
 KEYS = {"AWS_ACCESS_KEY_ID": "mmscope", "AWS_SECRET_ACCESS_KEY": "only-for-this-test"}
@@ -137,7 +136,7 @@ def test_who_comes_second_adds_to_what_is_there_then(
 ) -> None:
     said: list[str] = []
     first, second = (small(tmp_path / name, name) for name in ("first", "second"))
-    add(lake, [small(tmp_path / "old", "old")], Given(), said.append)
+    add(lake, [small(tmp_path / "old", "old")], said.append)
     plain = bucket.Bucket.describe
 
     def after_another(self: bucket.Bucket, data: bytes, files: Sequence[File]) -> None:
@@ -147,7 +146,7 @@ def test_who_comes_second_adds_to_what_is_there_then(
         plain(self, data, files)
 
     monkeypatch.setattr(bucket.Bucket, "describe", after_another)
-    add(lake, [second], Given(), said.append)
+    add(lake, [second], said.append)
     assert sorted(hosts(lake)) == ["first", "old", "second"]
     assert said == [f"{lake}: another process added to it meanwhile: again"]
 
@@ -162,7 +161,7 @@ def test_a_store_that_ignores_conditions_is_not_used(
         lambda store, key, data, mode: plain(store, key, data, mode="overwrite"),
     )
     with pytest.raises(LakeError, match="conditional writes"):
-        add(lake, [small(tmp_path / "one", "one")], Given(), print)
+        add(lake, [small(tmp_path / "one", "one")], print)
 
 
 def test_a_torn_file_costs_those_in_it_one_table(

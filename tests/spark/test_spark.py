@@ -23,10 +23,10 @@ from made_lake import lake_of, small
 
 from mmscope.reports.findings.findings import named
 from mmscope.reports.fleet.spark import session, spark_engine
-from mmscope.reports.lake.adding import identity
 from mmscope.reports.lake.asking import Answer, Engine, answers
 from mmscope.reports.lake.batch import Batch, load
 from mmscope.reports.lake.catalog import read_catalog
+from mmscope.reports.lake.staging import identity
 
 TOO_LARGE = "out of range: a value is too large to compute with"
 

@@ -10,7 +10,6 @@ from finding_cases.oom import FOUND
 
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.lake.adding import add
-from mmscope.reports.lake.staging import Given
 
 TAKEN = "2026-11-22T10:00:00+00:00"
 
@@ -32,5 +31,5 @@ def small(path: Path, name: str, at: str = TAKEN, kills: int = 0, **target: Any)
 def lake_of(folder: Path, *bundles: Path, **given: Any) -> list[str]:
     """Add bundles to the lake in a folder; returns what was said."""
     said: list[str] = []
-    add(folder / "lake", bundles, Given(**given), said.append, jobs=1)
+    add(folder / "lake", bundles, said.append, jobs=1, **given)
     return said

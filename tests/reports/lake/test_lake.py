@@ -25,12 +25,11 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.findings import evaluate, named
 from mmscope.reports.fleet.fleet import Share, ask_fleet, at_least_by_chance, regressions
 from mmscope.reports.lake import adding, layout, staging
-from mmscope.reports.lake.adding import Added, add, identity
+from mmscope.reports.lake.adding import add
 from mmscope.reports.lake.asking import answers
 from mmscope.reports.lake.batch import load
-from mmscope.reports.lake.catalog import Wanted, read_catalog
-from mmscope.reports.lake.staging import Given
-from mmscope.reports.lake.together import insert
+from mmscope.reports.lake.catalog import read_catalog
+from mmscope.reports.lake.staging import Stage, identity
 
 KILLS = [question for question in QUESTIONS if question.id == "oom-kills-since-boot"]
 
@@ -61,7 +60,7 @@ def test_what_a_lake_says_of_hosts(tmp_path: Path) -> None:
     catalog = read_catalog(tmp_path / "lake")
     told = {one.question.id: one for one in ask_fleet(catalog, KILLS).told}
     one = told["oom-kills-since-boot"]
-    assert (len(one.cases), one.checked) == (2, 3)
+    assert (len(one.cases), len(one.checked)) == (2, 3)
     assert [(c.bundle.host, c.badness, c.always) for c in one.cases] == [
         ("c", 9, True),
         ("a", 4, False),
@@ -74,9 +73,8 @@ def test_a_bundle_is_in_it_once(tmp_path: Path) -> None:
     first = small(tmp_path / "first", "a", kills=1)
     shutil.copytree(first, tmp_path / "copy")
     lake = tmp_path / "lake"
-    given = Given()
-    assert add(lake, [first, tmp_path / "copy", first], given, print) == Added(1, 2, 0)
-    assert add(lake, [tmp_path / "copy"], given, print) == Added(0, 1, 0)
+    assert add(lake, [first, tmp_path / "copy", first], print) == (1, 2, True)
+    assert add(lake, [tmp_path / "copy"], print) == (0, 1, True)
     assert len(read_catalog(lake).bundles) == 1
 
 
@@ -121,15 +119,15 @@ def test_what_duckdb_refuses_costs_its_own_bundle_a_table(
     """A table is read for all bundles at once, and again for each where that fails."""
     asked = []
 
-    def refusing(
-        connection: Any, into: str, table: Any, kinds: Any, rows: Any, records: Any
-    ) -> None:
-        asked.append((table.name, len(rows)))
-        if table.name == "vm_counters" and 0 in {number for number, _ in rows}:
-            raise duckdb.InvalidInputException("what nobody foresaw\nand more")
-        insert(connection, into, table, kinds, rows, records)
+    plain = Stage._take_together
 
-    monkeypatch.setattr(staging, "insert", refusing)
+    def refusing(self: Stage, table: Any, day: str, theirs: Any) -> None:
+        asked.append((table.name, len(theirs)))
+        if table.name == "vm_counters" and 0 in {number for number, _ in theirs}:
+            raise duckdb.InvalidInputException("what nobody foresaw\nand more")
+        plain(self, table, day, theirs)
+
+    monkeypatch.setattr(Stage, "_take_together", refusing)
     bundles = [small(tmp_path / f"b{n}", f"h{n}", kills=n + 1) for n in range(3)]
     (said,) = lake_of(tmp_path, *bundles)
     assert said == (
@@ -139,7 +137,7 @@ def test_what_duckdb_refuses_costs_its_own_bundle_a_table(
     assert [many for name, many in asked if name == "vm_counters"] == [3, 1, 1, 1]
     fleet = ask_fleet(read_catalog(tmp_path / "lake"), KILLS)
     (one,) = fleet.told
-    assert (len(one.cases), one.checked) == (2, 2)
+    assert (len(one.cases), len(one.checked)) == (2, 2)
 
 
 def test_a_table_that_is_left_out_is_said_and_seen_in_the_exit_code(tmp_path: Path) -> None:
@@ -313,7 +311,7 @@ def test_only_what_is_wanted_is_asked(tmp_path: Path) -> None:
     lake_of(tmp_path, small(tmp_path / "b", "b", release="6.1.0"), labels=(("role", "db"),))
 
     def hosts(**wanted: Any) -> list[str]:
-        return [b.host for b in read_catalog(tmp_path / "lake", Wanted(**wanted)).bundles]
+        return [b.host for b in read_catalog(tmp_path / "lake", **wanted).bundles]
 
     assert hosts() == ["a", "b"]
     assert hosts(since="2026-11-21") == ["b"]
@@ -329,9 +327,9 @@ def test_a_kernel_on_which_more_hosts_have_it_is_said(tmp_path: Path) -> None:
     ]
     lake_of(tmp_path, *bundles)
     fleet = ask_fleet(read_catalog(tmp_path / "lake"), KILLS)
-    (said,) = regressions(fleet)
-    assert (said.told.question.id, said.kernel) == ("oom-kills-since-boot", "7.3")
-    assert (said.here, said.elsewhere) == (Share(12, 12), Share(1, 12))
+    ((one, kernel, here, elsewhere, _),) = regressions(fleet)
+    assert (one.question.id, kernel) == ("oom-kills-since-boot", "7.3")
+    assert (here, elsewhere) == (Share(12, 12), Share(1, 12))
 
 
 def test_chance_is_that_of_fishers_exact_test() -> None:
