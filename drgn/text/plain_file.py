@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Files that others wrote, opened so that nothing about them can stop or fill this process.
+Files that others wrote, opened so that nothing about them can stop or fill this process; and files
+of our own, opened and written so that no other user can misdirect them.
 
 What is to be read is a plain file: a pipe or a device would be waited for, or would never end. A
 line has a bound, so that reading by lines needs no more memory than that, however large the
 file says it is: a sparse one of terabytes costs nothing to make.
+
+What root writes lies where only root, or the user who called sudo, can change a name: neither
+a folder on the way nor a link in it belongs to another user, and others may write to a folder only
+where it is sticky. A file of state (a lock, a PID, what was said last) is opened without following
+a link, and is one that no other user can write to.
 
 Costs a look at each piece that is read, at the speed of memory.
 
 It cannot know: whether a file is written to while it is read.
 """
 
+import contextlib
 import errno
 import io
 import os
 import stat
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 # Of a line: more than any stack, sample of a watch or row of a table has; DuckDB takes no more.
@@ -45,14 +54,115 @@ def open_plain(path: str | os.PathLike[str]) -> int:
     raise OSError(errno.EINVAL, "is not a plain file", os.fspath(path))
 
 
-def read_plain(path: str | os.PathLike[str], most: int = MAX_TEXT_BYTES) -> bytes:
+def trusted() -> tuple[set[int], set[int]]:
+    """Users and groups that this process trusts; under sudo, those of the user who called it."""
+    users, groups = {0, os.geteuid()}, {0, os.getegid()}
+    if os.geteuid() == 0:
+        with contextlib.suppress(KeyError, ValueError):
+            users.add(int(os.environ["SUDO_UID"]))
+            groups.add(int(os.environ["SUDO_GID"]))
+    return users, groups
+
+
+def why_foreign(
+    its: os.stat_result, users: Collection[int], groups: Collection[int] = ()
+) -> str | None:
+    """Why others than these can change a file or what is in a folder; None: they cannot."""
+    if stat.S_ISLNK(its.st_mode):
+        return "is a symbolic link"
+    if its.st_uid not in users:
+        return f"belongs to user {its.st_uid}"
+    if its.st_mode & stat.S_IWOTH or (its.st_mode & stat.S_IWGRP and its.st_gid not in groups):
+        return "may be written to by others"
+    return None
+
+
+def open_own(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """
+    Open a file of state, which is made for its owner alone; returns the descriptor.
+
+    :raises OSError: it cannot be opened, is a link or no plain file, or is another user's or for
+        others to write to (``EINVAL``, ``EPERM``, with words).
+    """
+
+    def check(its: os.stat_result) -> None:
+        if not stat.S_ISREG(its.st_mode):
+            raise OSError(errno.EINVAL, "is not a plain file", os.fspath(path))
+        if why := why_foreign(its, *trusted()):
+            raise OSError(errno.EPERM, f"{why}, and is not used", os.fspath(path))
+
+    with contextlib.suppress(FileNotFoundError):
+        check(os.lstat(path))
+    kept = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags | kept, 0o600)
+    try:
+        check(os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_folder(folder: Path) -> None:
+    """
+    Refuse a folder of another user, or one that others may write to, to write in as root; so with
+    each folder and link on the way to it. What is not there yet is passed over.
+
+    :raises OSError: it is one (``EPERM``, with words).
+    """
+    if os.geteuid() != 0:
+        return
+    here, real = folder.absolute(), Path(os.path.realpath(folder))
+    users, groups = trusted()
+    for place in (*reversed(here.parents), here, *reversed(real.parents), real):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            its = os.lstat(place)
+            if stat.S_ISLNK(its.st_mode):
+                why = None if its.st_uid in users else "is a link of another user"
+            elif its.st_mode & stat.S_ISVTX and its.st_uid in users:
+                why = None
+            else:
+                why = why_foreign(its, users, groups)
+            if why:
+                raise OSError(errno.EPERM, f"{why}; root does not use it", str(place))
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """
+    Make a folder, and those on the way to it, to write in.
+
+    :raises OSError: it cannot be made, or others may change it.
+    """
+    check_folder(folder)
+    folder.mkdir(mode, parents=True, exist_ok=True)
+    check_folder(folder)
+
+
+def check_output(path: Path) -> None:
+    """
+    Refuse a name to write as root that is another user's, or in a folder that others may change.
+
+    :raises OSError: it is one (``EPERM``, with words).
+    """
+    check_folder(path.parent)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        owner = os.lstat(path).st_uid
+        if os.geteuid() == 0 and owner not in trusted()[0]:
+            raise OSError(errno.EPERM, f"belongs to user {owner}; not replaced", str(path))
+
+
+def read_plain(
+    path: str | os.PathLike[str], most: int = MAX_TEXT_BYTES, *, own: bool = False
+) -> bytes:
     """
     All of a plain file.
 
+    :param own: it is a file of state (:func:`open_own`).
     :raises OSError: it cannot be read, is not a plain file, or (``EFBIG``) has more than *most*
         bytes.
     """
-    with open(open_plain(path), "rb", buffering=0) as file:
+    descriptor = open_own(path) if own else open_plain(path)
+    with open(descriptor, "rb", buffering=0) as file:
         why = f"has more than {most >> 20} MiB, which no such file has"
         too_large = OSError(errno.EFBIG, why, os.fspath(path))
         if os.fstat(file.fileno()).st_size > most:

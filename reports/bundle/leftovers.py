@@ -64,7 +64,7 @@ def remove_if_left(place: Path) -> None:
     """
     if place.is_symlink():
         return
-    lock = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    lock = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if place.is_dir():

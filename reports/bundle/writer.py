@@ -25,6 +25,7 @@ from typing import Any
 
 from mmscope import __version__
 from mmscope.drgn.tables.rows import Column, columns, write_csv
+from mmscope.drgn.text.plain_file import check_output, make_folder
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import (
     DESCRIPTION,
@@ -57,6 +58,10 @@ class Writer:
     """
 
     def __init__(self, path: Path, *, replace: bool = False, mode: int | None = None) -> None:
+        try:
+            check_output(path)
+        except OSError as error:
+            raise BundleError(f"{error.filename}: {error.strerror}") from None
         self.path = path
         self._mode = mode_of_file(mode, path / DESCRIPTION if replace else None)
         self.replace = replace
@@ -67,7 +72,7 @@ class Writer:
         if path.exists() and not (path / DESCRIPTION).is_file():
             raise BundleError(f"{path}: exists and is not a bundle, so it is not replaced")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             clear_up(path)
             self._folder, self._lock = unfinished(path)
         except OSError as error:

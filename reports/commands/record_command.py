@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.plain_file import open_plain
+from mmscope.drgn.text.plain_file import check_output, make_folder, open_plain
 from mmscope.drgn.text.text_source import MAX_UNPACKED_BYTES, TOO_LARGE
 from mmscope.perf import perf_events, perf_record
 from mmscope.perf import recipe as recipes
@@ -131,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
         return list_recipes()
     recipe = _recipe(args)
     # Refuses what is in the way before the work.
+    check_output(args.output)
     bundle = profiles.existing(args.output)
     taken = profiles.names_in(bundle)
     if args.against is not None and args.against not in taken:
@@ -145,8 +146,9 @@ def run(args: argparse.Namespace) -> int:
             files = _record(args, recipe, making, Path(folder))
             if args.keep is not None:
                 mode = mode_of_file(args.mode)
-                args.keep.mkdir(mode_of_folder(mode), parents=True, exist_ok=True)
+                make_folder(args.keep, mode_of_folder(mode))
                 for file in files:
+                    check_output(args.keep / file.name)
                     # Which perf made for its owner alone.
                     Path(shutil.copy(file, args.keep)).chmod(mode)
         return _finish(args, recipe, name, making, files, bundle)
@@ -305,6 +307,7 @@ def _finish(
 @contextmanager
 def _kept(path: Path, mode: int) -> Iterator[IO[bytes]]:
     """A gzip file to write, its owner's alone until it has its mode."""
+    check_output(path)
     with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as raw:
         os.fchmod(raw.fileno(), mode)
         with gzip.GzipFile(KEPT, "wb", 3, raw) as packed:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmscope.drgn.dumps.wrapped import FLATTENED, FlattenedError, head_of, rebuild, unpacked_by
+from mmscope.drgn.text.plain_file import why_foreign
 from mmscope.reports.bundle.outcome import UsageError, say
 
 NAMES = ("vmcore", "dump.*", "vmcore.*")
@@ -157,13 +158,7 @@ def _is_link(its: os.stat_result) -> bool:
 
 
 def _why_foreign(its: os.stat_result) -> str | None:
-    if _is_link(its):
-        return "is a symbolic link"
-    if its.st_uid not in _us():
-        return f"belongs to user {its.st_uid}"
-    if its.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "may be written to by others"
-    return None
+    return why_foreign(its, _us())
 
 
 def _incomplete(paths: list[Path], settled: float) -> Iterator[tuple[Path, bool]]:

@@ -15,6 +15,7 @@ the page says so.
 Cannot know: what is not in the bundle. A report of a bundle is as complete as the reading was.
 """
 
+import errno
 import re
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from markupsafe import Markup
 
 from mmscope import __version__
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
+from mmscope.drgn.text.plain_file import check_output
 from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.leftovers import replaced
@@ -56,6 +58,8 @@ from mmscope.reports.page.views import (
     table_view,
 )
 
+# Links and devices there are the system's.
+DEVICES = {Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd")}
 SCRIPTS = (
     "address.js",
     "report.js",
@@ -241,12 +245,15 @@ def write(html: str, path: Path, mode: int | None = None) -> None:
     Write a report so that its name holds all of it, or what was there before.
 
     :param mode: as asked for (``modes``).
-    :raises OSError: it cannot be written; nothing is left behind.
+    :raises OSError: it cannot be written, is a symbolic link, or others could misdirect it
+        (``plain_file``); nothing is left behind.
     """
-    # Through a symbolic link; and a device or a pipe (/dev/null, /dev/stdout) is written to, never
-    # put away for a file of its name.
-    path = path.resolve()
-    if path.exists() and not path.is_file():
+    if path.parent not in DEVICES:
+        check_output(path)
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "is a symbolic link; name what it leads to", str(path))
+    if path.exists() and (path.parent in DEVICES or not path.is_file()):
+        # A device or a pipe is written to, and never replaced by a file of its name.
         with path.open("wb") as file:
             file.write(html.encode())
         return

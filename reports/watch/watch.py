@@ -21,7 +21,7 @@ from typing import Any
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.page_owner_text import MAX_BYTES, read_counts, read_show_stacks_handles
-from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.plain_file import check_folder, open_plain, read_plain
 from mmscope.drgn.text.text_source import Source, TextError
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.leftovers import replaced
@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
         _watch(args, folder)
     elif not (folder / NAME).is_file():
         raise UsageError(f"{folder}: no samples of an earlier watch")
-    with (folder / NAME).open("rb") as log:
+    check_folder(folder)
+    with open(open_plain(folder / NAME), "rb") as log:
         lock(log.fileno(), folder)
         try:
             code = finish(args, folder)

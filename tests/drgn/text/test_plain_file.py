@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from mmscope.drgn.text.plain_file import LineTooLong, open_lines, open_plain, read_plain
+from mmscope.drgn.text.plain_file import (
+    LineTooLong,
+    check_folder,
+    check_output,
+    make_folder,
+    open_lines,
+    open_own,
+    open_plain,
+    read_plain,
+)
+
+NO_ONE = 65534
+STATE = (os.O_RDONLY, os.O_RDWR | os.O_CREAT)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +72,124 @@ def test_a_file_that_is_read_whole_has_a_bound(tmp_path: Path) -> None:
     # That has no size: it is read to know.
     with pytest.raises(OSError, match="has more than 0 MiB"):
         read_plain("/proc/meminfo", 10)
+
+
+# Files of our own. As root, in folders that another user may have a hand in.
+
+
+def of_no_one(path: Path) -> None:
+    os.chown(path, NO_ONE, NO_ONE, follow_symlinks=False)
+
+
+@pytest.fixture(autouse=True)
+def without_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SUDO_UID", "SUDO_GID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("flags", STATE, ids=["read", "written"])
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda path: path.symlink_to("victim"), "is not a plain file"),
+        (lambda path: path.symlink_to("/no/such"), "is not a plain file"),
+        (os.mkfifo, "is not a plain file"),
+        (os.mkdir, "is not a plain file"),
+        (lambda path: (path.touch(), of_no_one(path)), "belongs to user 65534, and is not used"),
+        (lambda path: (path.touch(), path.chmod(0o666)), "may be written to by others"),
+    ],
+    ids=["link", "dangling link", "pipe", "folder", "of another user", "for all to write to"],
+)
+def test_a_file_of_state_that_others_may_have_made_is_refused(
+    tmp_path: Path, flags: int, make: Callable[[Path], None], why: str
+) -> None:
+    (tmp_path / "victim").write_text("old")
+    make(tmp_path / "x")
+    with pytest.raises(OSError, match=why) as error:
+        open_own(tmp_path / "x", flags)
+    assert error.value.filename == str(tmp_path / "x")
+    assert (tmp_path / "victim").read_text() == "old"
+
+
+def test_a_file_of_state_is_for_its_owner_alone(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        os.close(open_own(tmp_path / "x", os.O_RDWR | os.O_CREAT))
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "x").write_text("kept")
+    assert read_plain(tmp_path / "x", own=True) == b"kept"
+
+
+def planted(path: Path) -> None:
+    """A link of another user's, to a folder of root's."""
+    (path.parent / "roots").mkdir()
+    path.symlink_to("roots")
+    of_no_one(path)
+
+
+FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "of another user": (lambda path: (path.mkdir(), of_no_one(path)), "belongs to user 65534"),
+    "sticky, of another user": (
+        lambda path: (path.mkdir(), path.chmod(0o1777), of_no_one(path)),
+        "belongs to user 65534",
+    ),
+    "for all to write to": (
+        lambda path: (path.mkdir(), path.chmod(0o777)),
+        "may be written to by others",
+    ),
+    "for a group to write to": (
+        lambda path: (path.mkdir(), os.chown(path, 0, NO_ONE), path.chmod(0o775)),
+        "may be written to by others",
+    ),
+    "behind a link of another user": (planted, "is a link of another user"),
+}
+
+
+@pytest.mark.parametrize("below", ["", "deep/er"], ids=["itself", "below"])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_root_writes_in_no_folder_that_others_may_change(
+    tmp_path: Path, kind: str, below: str
+) -> None:
+    make, why = FOREIGN[kind]
+    make(tmp_path / "x")
+    for refused in (make_folder, check_folder, lambda folder: check_output(folder / "file")):
+        with pytest.raises(PermissionError, match=f"{why}; root does not use it") as error:
+            refused(tmp_path / "x" / below)
+        assert error.value.filename == str(tmp_path / "x")
+    assert not os.listdir(tmp_path / "x")
+
+
+def test_a_sticky_folder_is_for_what_is_ones_own(tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    check_output(folder / "new")
+    (folder / "mine").touch()
+    check_output(folder / "mine")
+    (folder / "other").touch()
+    (folder / "link").symlink_to("/etc/passwd")
+    for name in ("other", "link"):
+        of_no_one(folder / name)
+        with pytest.raises(PermissionError, match="belongs to user 65534; not replaced"):
+            check_output(folder / name)
+
+
+def test_a_link_of_ones_own_may_lead_to_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    make_folder(tmp_path / "link/new", 0o700)
+    assert (tmp_path / "there/new").stat().st_mode & 0o777 == 0o700
+
+
+def test_under_sudo_folders_of_the_user_who_called_it_are_written_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir(mode=0o775)
+    of_no_one(tmp_path / "home")
+    with pytest.raises(PermissionError):
+        check_output(tmp_path / "home" / "report.html")
+    for name in ("SUDO_UID", "SUDO_GID"):
+        monkeypatch.setenv(name, str(NO_ONE))
+    check_output(tmp_path / "home" / "report.html")

@@ -509,3 +509,40 @@ def test_findings_all_say_what_is_not_so(of_the_tree: Path) -> None:
 
 def test_version() -> None:
     assert run("--version").stdout.startswith("mmscope 0.")
+
+
+# Where another user may lead what root writes.
+
+NO_ONE = 65534
+WRITES: dict[str, list[object]] = {
+    "report": ["report", TESTS / "bundles/v0.1.0"],
+    "compare": ["compare", TESTS / "bundles/v0.1.0", "--", TESTS / "bundles/v0.1.0"],
+    "redact": ["redact", TESTS / "bundles/v0.1.0"],
+    "collect": ["collect", "--proc-root", TREE, "--only", "zones"],
+    "watch": ["watch", "--proc-root", TREE, "--count", "1"],
+    "record": ["record", "page-fault", "--input", TESTS / "corpus/perf/kept"],
+}
+
+
+@pytest.mark.parametrize("command", WRITES)
+def test_a_planted_name_is_refused_and_what_it_leads_to_stays(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SUDO_UID", "SUDO_GID"):
+        monkeypatch.delenv(name, raising=False)
+    shared, victim = tmp_path / "shared", tmp_path / "victim"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    victim.write_text("root's")
+    (shared / "link").symlink_to("../victim")
+    (shared / "folder").mkdir()
+    for path in (shared / "link", shared / "folder"):
+        os.chown(path, NO_ONE, NO_ONE, follow_symlinks=False)
+    for name in ("link", "folder/new"):
+        verb, *rest = WRITES[command]
+        result = run(verb, "-o", shared / name, *rest)
+        assert result.returncode in (2, 3), result.stderr
+        line = result.stderr.splitlines()[-1]
+        assert line.startswith(f"mmscope: {shared}/{name.split('/')[0]}: belongs to user 65534")
+    assert victim.read_text() == "root's" and (shared / "link").is_symlink()
+    assert sorted(os.listdir(shared)) == ["folder", "link"] and not os.listdir(shared / "folder")

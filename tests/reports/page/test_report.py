@@ -11,6 +11,8 @@ import errno
 import gzip
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import pytest
 import report_bundle as made
+from checkout import ROOT
 from page_tree import (
     NEVER,
     NOTHING,
@@ -696,10 +699,24 @@ class TestWriting:
         assert path.is_fifo()
         assert os.listdir(tmp_path) == ["pipe"]
 
-    def test_a_symbolic_link_stays_one(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("there", [True, False])
+    def test_a_symbolic_link_is_refused_not_followed(self, tmp_path: Path, there: bool) -> None:
         (tmp_path / "link").symlink_to("there")
-        write("new", tmp_path / "link")
+        if there:
+            (tmp_path / "there").write_text("old")
+        with pytest.raises(OSError, match="is a symbolic link; name what it leads to"):
+            write("new", tmp_path / "link")
         assert (tmp_path / "link").is_symlink()
+        assert not there or (tmp_path / "there").read_text() == "old"
+        assert sorted(os.listdir(tmp_path)) == ["link", "there"][: 1 + there]
+
+    def test_standard_output_is_written_to(self, tmp_path: Path) -> None:
+        """/dev/stdout is a link of the system's, to a pipe or a file."""
+        code = "import sys; from mmscope.reports.page.report import write; from pathlib import Path"
+        command = [sys.executable, "-c", f"{code}; write('new', Path('/dev/stdout'))"]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout == b"new"
+        with (tmp_path / "there").open("wb") as file:
+            subprocess.run(command, cwd=ROOT, stdout=file, check=True)
         assert (tmp_path / "there").read_text() == "new"
 
     def test_a_full_disk_leaves_the_old_report_and_nothing_else(
