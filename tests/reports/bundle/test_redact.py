@@ -56,7 +56,11 @@ def row_types() -> Iterator[type]:
                     isinstance(value, type)
                     and value.__module__ == module.__name__
                     and dataclasses.is_dataclass(value)
-                    and any("help" in field.metadata for field in dataclasses.fields(value))
+                    and any(
+                        "help" in field.metadata
+                        for field in dataclasses.fields(value)
+                        if field.name in vars(value)["__annotations__"]  # its own
+                    )
                 ):
                     yield value
 
