@@ -11,7 +11,6 @@ only. CPU and memory are limited by the unit or the container.
 import argparse
 import contextlib
 import datetime
-import fcntl
 import importlib.util
 import json
 import os
@@ -21,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -70,7 +70,7 @@ class Settings:
 def settings_of(args: argparse.Namespace, **more: Any) -> Settings:
     """Settings as the options of ``guard run`` and ``guard crash`` have them."""
     return Settings(
-        folder=str(args.output.resolve()),
+        folder=str(args.output),
         timeout=args.timeout,
         budget=int(args.limit * 2**20),
         command=args.exec,
@@ -96,7 +96,11 @@ def main() -> int:
     last_in_line()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    make(Path(sys.argv[1]), Settings(**json.loads(sys.argv[2])))
+    try:
+        make(Path(sys.argv[1]), Settings(**json.loads(sys.argv[2])))
+    except OSError as error:
+        say(f"{error.filename or 'capture'}: {error.strerror}")
+        return 1
     return 0
 
 
@@ -105,20 +109,23 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
     Make a capture of what was begun in a folder; returns its place.
 
     :param core: a vmcore to be read, not this host.
-    :raises OSError: it cannot be written.
+    :raises OSError: it cannot take its name.
     """
     if (place / SAMPLES).exists():
         _try("samples", lambda: merge(place))
     incident = captures.read_incident(place)
     incident["source"] = "samples" if (place / "bundle").exists() else None
-    captures.write_incident(place, incident)
+    _try("incident", lambda: captures.write_incident(place, incident))
     capture = captures.publish(place)
     incident["folder"] = capture.name
     notify(capture, incident, settings)
-    folder = Path(settings.folder)
-    with (folder / LOCK).open("w") as lock:
+    # The capture does not wait for a slow command.
+    begun = threading.Thread(target=run_command, args=(settings, dict(incident), capture))
+    begun.start()
+    with contextlib.ExitStack() as stack:
         # What takes long is done for one capture of a folder at a time.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = Path(settings.folder, LOCK)
+        _try("lock", lambda: stack.callback(os.close, captures.locked(lock, wait=True)))
         begin = time.monotonic()
         fill(capture, incident, settings, core)
         incident |= {
@@ -128,9 +135,10 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
             "cpu_seconds": round(sum(os.times()[:4]), 2),
             "peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10,
         }
+        _try("limit", lambda: captures.thin(Path(settings.folder), settings.budget))
         notify(capture, incident, settings)
-        captures.thin(folder, settings.budget)
-        index_page.renew(folder, os.uname().nodename)
+    begun.join()
+    run_command(settings, incident, capture)
     return capture
 
 
@@ -157,12 +165,16 @@ def fill(capture: Path, incident: Incident, settings: Settings, core: Path | Non
 
 
 def notify(capture: Path, incident: Incident, settings: Settings) -> None:
-    """Write down how far a capture is, on disk, in the journal and for ``--exec``."""
-    captures.write_incident(capture, incident)
+    """Write down how far a capture is, on disk and in the journal."""
+    _try("incident", lambda: captures.write_incident(capture, incident))
     alert = json.dumps(events.alert(incident, capture), indent=1)
-    captures.write(capture / "alert.json", alert + "\n")
-    index_page.renew(Path(settings.folder), os.uname().nodename)
+    _try("alert", lambda: captures.write(capture / "alert.json", alert + "\n"))
+    _try("index", lambda: index_page.renew(Path(settings.folder), os.uname().nodename))
     events.tell_journal(incident, capture)
+
+
+def run_command(settings: Settings, incident: Incident, capture: Path) -> None:
+    """Run the command of ``--exec``."""
     if settings.command and (wrong := events.run_command(settings.command, incident, capture)):
         say(wrong)
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.plain_file import open_own, read_plain
 from mmscope.reports.bundle.leftovers import (
     PREFIX,
     SUFFIX,
@@ -106,7 +106,7 @@ def read_incident(capture: Path) -> Incident:
 
     :raises OSError, ValueError: it cannot be read.
     """
-    said = json.loads(read_plain(capture / INCIDENT))
+    said = json.loads(read_plain(capture / INCIDENT, own=True))
     if not isinstance(said, dict):
         raise ValueError("is no incident")
     return said
@@ -120,6 +120,38 @@ def captures(folder: Path) -> Iterator[tuple[Path, Incident]]:
                 yield path, read_incident(path)
             except (OSError, ValueError, RecursionError):
                 yield path, {"name": path.name, "title": "cannot be read", "state": CUT}
+
+
+def locked(path: Path, *, wait: bool) -> int:
+    """
+    Lock a file that no other user can open, and so none can lock; returns it open.
+
+    :raises BlockingIOError: another process has it, and *wait* is false.
+    :raises OSError: it cannot be opened.
+    """
+    while True:
+        lock = open_own(path, os.O_RDWR | os.O_CREAT)
+        try:
+            if os.fstat(lock).st_mode & 0o077:  # of an earlier version
+                path.unlink()
+            else:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if is_at(lock, path):
+                return lock
+        except FileNotFoundError:
+            pass
+        except OSError:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def is_at(file: int, path: Path) -> bool:
+    """True if a name is still that of an open file."""
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def is_held(capture: Path) -> bool:
@@ -140,8 +172,9 @@ def tidy(folder: Path) -> int:
     Remove what never got its name, and say of captures that were cut short that they were.
 
     :return: how many are being worked on.
+    :raises OSError: the folder cannot be read, or a capture not be written; the others are done.
     """
-    busy = 0
+    busy, wrong = 0, None
     for entry in list(folder.iterdir()):
         begin, end = entry.name.startswith("."), entry.name.endswith(SUFFIX)
         if begin and end and NAME.match(entry.name[1:]):
@@ -153,9 +186,14 @@ def tidy(folder: Path) -> int:
             if is_held(path):
                 busy += 1
                 continue
-            for left in path.glob(".*"):
-                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
-            write_incident(path, incident | {"state": CUT})
+            try:
+                for left in path.glob(".*"):
+                    shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+                write_incident(path, incident | {"state": CUT})
+            except OSError as error:
+                wrong = error
+    if wrong is not None:
+        raise wrong
     return busy
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.plain_file import make_folder, read_plain
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.guard import captures
 from mmscope.reports.guard.capture import make, settings_of
@@ -43,11 +43,12 @@ LOOK_EVERY = 1.0  # seconds, while one is being written
 
 def run(args: argparse.Namespace) -> int:
     """Make a capture of each vmcore that has none."""
+    args.output = args.output.absolute()
     try:
-        args.output.mkdir(parents=True, exist_ok=True)
+        make_folder(args.output, 0o700)
         captures.tidy(args.output)
     except OSError as error:
-        raise UsageError(f"{args.output}: {error.strerror}") from None
+        raise UsageError(f"{error.filename or args.output}: {error.strerror}") from None
     code, waited_for = DONE, None
     seen: list[dict[str, Any]] = []
     while True:
@@ -79,8 +80,8 @@ def _say_once(lines: list[str], said: Path) -> None:
         lines = [*lines[:MOST_LINES], f"and {len(lines) - MOST_LINES:,} more are left alone"]
     text = "".join(f"{line}\n" for line in lines)
     try:
-        before = said.read_bytes()
-    except FileNotFoundError:
+        before = read_plain(said, own=True)
+    except OSError:
         before = b""
     if text.encode("utf-8", "backslashreplace") != before:
         captures.write(said, text)
@@ -93,7 +94,7 @@ def _say_once(lines: list[str], said: Path) -> None:
 def _known(folder: Path) -> dict[str, captures.Incident]:
     """State of the dumps that were tried, by the name of the capture."""
     try:
-        kept = json.loads(read_plain(folder / KNOWN))
+        kept = json.loads(read_plain(folder / KNOWN, own=True))
         known = {str(one["name"]): one for one in kept if str(one["core"]["path"])}
     except (OSError, ValueError, TypeError, KeyError):
         known = {}

@@ -101,7 +101,9 @@ def run_command(command: str, incident: Incident, capture: Path) -> str | None:
             stderr=subprocess.PIPE,
             timeout=COMMAND_SECONDS,
         )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        return f"--exec: took more than {COMMAND_SECONDS:.0f} s, and was ended"
+    except (OSError, ValueError) as error:
         return f"--exec: {error}"
     words = done.stderr.decode("utf-8", "backslashreplace").strip()[:300]
     return f"--exec: ended with {done.returncode}: {words}" if done.returncode else None

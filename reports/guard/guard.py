@@ -10,6 +10,7 @@ CPU and memory is for its unit or container to limit.
 import argparse
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -21,7 +22,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from mmscope.drgn.text.plain_file import make_folder, open_own
 from mmscope.reports.bundle.outcome import DONE, UsageError, say
 from mmscope.reports.guard import capture, captures, index_page
 from mmscope.reports.guard.captures import Incident
@@ -43,6 +46,11 @@ PAGETYPEINFO_SHARE = 0.001
 MOST_AT_ONCE = 4
 GRACE = 150.0  # seconds after its time that a capture is ended from outside
 LEAST_ROOM = 64 << 20  # bytes that must be free for a capture to begin
+# What may pass while guard watches.
+PASSING = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+}
 # sys/mman.h, malloc.h
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
 M_TRIM_THRESHOLD, M_TOP_PAD = -1, -2
@@ -51,16 +59,12 @@ KEPT = 4 << 20
 
 def run(args: argparse.Namespace) -> int:
     """Watch until a signal ends it."""
+    args.output = args.output.absolute()
     triggers = load(args.triggers)
-    try:
-        args.output.mkdir(parents=True, exist_ok=True)
-        lock = _only_one(args.output)
-    except OSError as error:
-        raise UsageError(f"{args.output}: {error.strerror}") from None
-    captures.tidy(args.output)
-    index_page.renew(args.output, os.uname().nodename)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDS, signal.SIGUSR1, signal.SIGCHLD})
     guard = Guard(args, triggers)
+    guard.begin()
+    # Before the lock shows whom to signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDS, signal.SIGUSR1, signal.SIGCHLD})
     if why := stay_in_memory(guard.rehearse):
         say(f"may be swapped out or wait for memory when the host is short of it: {why}")
     if guard.messages.absent:
@@ -70,24 +74,17 @@ def run(args: argparse.Namespace) -> int:
         guard.watch()
     finally:
         guard.end()
-        os.close(lock)
     return DONE
 
 
-def _only_one(folder: Path) -> int:
+def started(pid: int) -> str:
     """
-    Lock a folder for this process; returns the file that holds the lock.
+    Time at which a process began, in clock ticks since boot: with its PID it is known from others.
 
-    :raises UsageError: another guard has it.
+    :raises OSError: there is no such process.
     """
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UsageError(f"{folder}: another guard is at work there") from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
+    # The name, in parentheses, may have any character in it; starttime is field 22.
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
 
 
 def ask_for_one(folder: Path) -> int:
@@ -96,17 +93,27 @@ def ask_for_one(folder: Path) -> int:
 
     :raises UsageError: there is none.
     """
+    none = UsageError(f"{folder}: no guard is at work there: systemctl start mmscope-guard")
     try:
-        with (folder / LOCK).open("rb") as file:
-            try:
+        with open(open_own(folder / LOCK), "rb") as file:
+            with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.kill(int(file.read(20)), signal.SIGUSR1)
-                print(f"asked; the capture will be in {folder}")
-                return DONE
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder}: no guard could be asked: {error}") from None
-    raise UsageError(f"{folder}: no guard is at work there: systemctl start mmscope-guard")
+                raise none
+            pid, start = file.read(100).decode().split()
+        with contextlib.ExitStack() as stack:
+            process = os.pidfd_open(int(pid))
+            stack.callback(os.close, process)
+            if started(int(pid)) != start:
+                raise ValueError
+            signal.pidfd_send_signal(process, signal.SIGUSR1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise none from None
+    except PermissionError as error:
+        raise UsageError(f"{error.filename or folder}: {error.strerror}") from None
+    except (OSError, ValueError, ArithmeticError, LookupError):
+        raise UsageError(f"{folder / LOCK}: does not name a guard; none is signaled") from None
+    print(f"asked; the capture will be in {folder}")
+    return DONE
 
 
 def stay_in_memory(rehearse: Callable[[], None]) -> str | None:
@@ -131,14 +138,17 @@ class Guard:
     """
     The resident.
 
-    :ivar running: captures that are being made: process, incident, and when it is to have ended.
+    :ivar running: captures that are being made: process, incident, when it is to have ended, and
+        since when it was wanted.
     :ivar pending: what waits to be captured, by trigger: since when, and its title.
     :ivar not_before: when a trigger may be captured again, and "" for any.
+    :ivar wrong: housekeeping that fails, and how: it is said once, and tried again.
+    :ivar lock: the open file that says who watches here; None while there is none.
     """
 
     def __init__(self, args: argparse.Namespace, triggers: list[Trigger]) -> None:
         self.args, self.triggers = args, {one.name: one for one in (BY_HAND, *triggers)}
-        self.running: list[tuple[subprocess.Popen[bytes], Incident, float]] = []
+        self.running: list[tuple[subprocess.Popen[bytes], Incident, float, float]] = []
         self.pending: dict[str, tuple[float, str]] = {}
         self.not_before: dict[str, float] = {}
         self.fired: Counter[str] = Counter()
@@ -146,7 +156,9 @@ class Guard:
         self.cut_short: Counter[str] = Counter()
         self.last_capture: dict[str, float] = {}
         self.failed: dict[str, str] = {}
-        self.last_words = ""
+        self.wrong: dict[str, str] = {}
+        self.lock: int | None = None
+        self.shows_pid = False
         root, self.page_size = args.proc_root, os.sysconf("SC_PAGE_SIZE")
         order = thp_order(root, self.page_size)
         self.sampler = Sampler(root, order, share=PAGETYPEINFO_SHARE)
@@ -167,7 +179,56 @@ class Guard:
     def rehearse(self) -> None:
         """Do once what is done later, so that its code is in memory."""
         self.step(0.0)
-        subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=False)
+        words = [sys.executable, "-I", "-S", "-c", ""]
+        self._try("processes", lambda: subprocess.run(words, check=False))
+
+    def begin(self) -> None:
+        """
+        Begin in the folder of captures. A disk that is full, damaged or read-only is waited for.
+
+        :raises UsageError: another guard is there, or it cannot be written to at all.
+        """
+        try:
+            self._hold()
+        except BlockingIOError:
+            raise UsageError(f"{self.args.output}: another guard is at work there") from None
+        except OSError as error:
+            if error.errno not in PASSING:
+                why = f"{error.filename or self.args.output}: {error.strerror}"
+                raise UsageError(why) from None
+
+    def _hold(self) -> None:
+        """
+        Have the folder and its lock; again, where they were removed.
+
+        :raises OSError: another guard has it (``BlockingIOError``), or it cannot be written.
+        """
+        path = self.args.output / LOCK
+        if self.lock is None or not captures.is_at(self.lock, path):
+            if self.lock is not None:
+                os.close(self.lock)
+            self.lock, self.shows_pid = None, False
+            make_folder(self.args.output, 0o700)
+            self.lock = captures.locked(path, wait=False)
+            self.wrong["clearing up"] = ""  # is to be done
+
+    def _show_pid(self) -> None:
+        if self.lock is not None and not self.shows_pid:
+            os.ftruncate(self.lock, 0)
+            os.pwrite(self.lock, f"{os.getpid()} {started(os.getpid())}\n".encode(), 0)
+            self.shows_pid = True
+
+    def _look_after(self) -> None:
+        """See to the folder, and do again what failed there."""
+        self._try("folder", self._hold)
+        self._try(LOCK, self._show_pid)
+        if self.wrong.keys() & {"clearing up", "index page"}:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        folder = self.args.output
+        self._try("clearing up", lambda: captures.tidy(folder))
+        self._try("index page", lambda: index_page.renew(folder, os.uname().nodename))
 
     def watch(self) -> None:
         """Sample and capture until a signal ends it."""
@@ -209,24 +270,33 @@ class Guard:
             if self.failed.get(name) != why:
                 say(f"trigger {name}: {why}")
         self.failed = failed
+        self._look_after()
         self._see_to_captures()
         self.shown = with_last(self.shown, sample)
         if self.args.openmetrics:
-            try:
-                expose(self.args.openmetrics, self.shown, self.page_size, self.metrics())
-            except OSError as error:
-                self._say_once(f"{self.args.openmetrics}: {error.strerror}")
+            self._try(
+                str(self.args.openmetrics),
+                lambda: expose(self.args.openmetrics, self.shown, self.page_size, self.metrics()),
+            )
 
-    def _say_once(self, words: str) -> None:
-        if words != self.last_words:
-            say(words)
-        self.last_words = words
+    def _try(self, what: str, work: Callable[[], Any]) -> bool:
+        """True if some housekeeping was done; what went wrong is said once, until it goes well."""
+        try:
+            work()
+        except OSError as error:
+            words = error.strerror or str(error)
+            if self.wrong.get(what) != words:
+                say(f"{what}: {words}; watching goes on")
+            self.wrong[what] = words
+            return False
+        self.wrong.pop(what, None)
+        return True
 
     def _want(self, trigger: Trigger, title: str) -> None:
         """Remember that something is to be captured, unless the last one was too short ago."""
         name, now = trigger.name, time.monotonic()
         self.fired[name] += 1
-        if trigger is not BY_HAND and any(one["trigger"] == name for _, one, _ in self.running):
+        if trigger is not BY_HAND and any(one["trigger"] == name for _, one, *_ in self.running):
             return
         if now >= self.not_before.get(name, 0.0) and name not in self.pending:
             self.pending[name] = now, title
@@ -246,20 +316,20 @@ class Guard:
         ready = [name for name in self.triggers if name in self.pending]
         if now < self.not_before.get("", 0.0):
             ready = [name for name in ready if name == BY_HAND.name]
-        if len(self.running) < MOST_AT_ONCE and ready and self._room():
-            self._begin(ready, now)
-
-    def _room(self) -> bool:
-        disk = os.statvfs(self.args.output)
-        if disk.f_bavail * disk.f_frsize >= LEAST_ROOM:
-            return True
-        self._say_once(f"{self.args.output}: less than 64 MiB are free; nothing is captured")
-        return False
+        if len(self.running) < MOST_AT_ONCE and ready and self.lock is not None:
+            self._try(f"{ready[0]}: not captured yet", lambda: self._begin(ready, now))
 
     def _begin(self, ready: list[str], now: float) -> None:
-        """Write down what is known, and start the process that captures the rest."""
+        """
+        Write down what is known, and start the process that captures the rest.
+
+        :raises OSError: it cannot be done now: with the next sample once more.
+        """
+        disk = os.statvfs(self.args.output)
+        if disk.f_bavail * disk.f_frsize < LEAST_ROOM:
+            raise OSError(errno.ENOSPC, "less than 64 MiB are free")
         name, *others = ready
-        trigger, title = self.triggers[name], self.pending[name][1]
+        trigger, (since, title) = self.triggers[name], self.pending[name]
         incident = captures.new_incident(
             time.time(),
             name,
@@ -291,23 +361,28 @@ class Guard:
                     pass_fds=(lock,),
                     start_new_session=True,
                 )
-        except OSError as error:  # no memory, no disk: once more with the next sample
-            self._say_once(f"{name}: cannot be captured yet: {error.strerror}")
+        except OSError:
             if place is not None:
                 shutil.rmtree(place, ignore_errors=True)
-            return
+            raise
         finally:
             if lock is not None:
                 os.close(lock)
         say(f"{name}: {title}")
         ahead = len(self.running) + 1
-        self.running.append((process, incident, now + ahead * (self.args.timeout + GRACE)))
+        until = now + ahead * (self.args.timeout + GRACE)
+        self.running.append((process, incident, until, since))
         for one in ready:
             del self.pending[one]
             self.not_before[one] = now + self.triggers[one].distance
 
     def _ended(
-        self, process: "subprocess.Popen[bytes]", begun: Incident, until: float, now: float
+        self,
+        process: "subprocess.Popen[bytes]",
+        begun: Incident,
+        until: float,
+        since: float,
+        now: float,
     ) -> bool:
         """True if a capture has ended, or had to be."""
         if process.poll() is None:
@@ -316,15 +391,23 @@ class Guard:
             say("a capture takes too long, and is ended")
             _kill(process)
         name = begun["trigger"]
-        self.captured[name] += 1
-        self.last_capture[name] = time.time()
-        captures.tidy(self.args.output)
-        made = (one for _, one in captures.captures(self.args.output))
-        found = next((one for one in made if one.get("name") == begun["name"]), None)
-        if found and found.get("state") != captures.DONE:
-            self.cut_short[name] += 1
+        self._tidy()
+        found: list[Incident] = []
+        read = self._try("captures", lambda: found.extend(self._made(begun)))
+        if found:
+            self.captured[name] += 1
+            self.last_capture[name] = time.time()
+            self.cut_short[name] += found[0].get("state") != captures.DONE
+        elif read:
+            # It never got its name: the disk was full, or is gone.
+            say(f"{name}: was not captured; once more, when that can be")
+            self.pending.setdefault(name, (since, begun["title"]))
         self.not_before[""] = now + self.args.distance
         return True
+
+    def _made(self, begun: Incident) -> list[Incident]:
+        made = (one for _, one in captures.captures(self.args.output))
+        return [one for one in made if one.get("name") == begun["name"]]
 
     def metrics(self) -> Metrics:
         """Guard's own metrics, beside those of its last sample."""
@@ -347,13 +430,16 @@ class Guard:
 
     def end(self) -> None:
         """End what is being captured; what it has by now stays."""
-        for process, _, _ in self.running:
+        for process, *_ in self.running:
             _kill(process)
-        captures.tidy(self.args.output)
+        self._tidy()
         self.messages.close()
         if self.args.openmetrics:
             # Numbers of a guard that is gone would be taken for those of now.
-            Path(self.args.openmetrics).unlink(missing_ok=True)
+            gone = Path(self.args.openmetrics)
+            self._try(str(gone), lambda: gone.unlink(missing_ok=True))
+        if self.lock is not None:
+            os.close(self.lock)
 
 
 def _resident_bytes() -> list[int]:

@@ -8,6 +8,8 @@ Imports no drgn, numpy or rich. Exit codes as of ``mmscope``.
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from shlex import split
+from shutil import which
 
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.outcome import Command, declaring, unexpected
@@ -79,7 +81,7 @@ def add_run(sub: argparse.ArgumentParser) -> None:
     """The options of ``guard run``."""
     sub.add_argument(
         "--interval",
-        type=_seconds,
+        type=_number,
         default=5.0,
         metavar="S",
         help="time between samples, default 5",
@@ -147,10 +149,11 @@ def add_limits(sub: argparse.ArgumentParser, timeout: float) -> None:
     )
     sub.add_argument(
         "--exec",
+        type=_command,
         metavar="COMMAND",
-        help="run this when a capture begins and when it is done, without a shell: MMSCOPE_STATE, "
-        "_TRIGGER, _SEVERITY, _TITLE, _CAPTURE and _ALERT are in its environment, and an alert as "
-        "Alertmanager takes it on its standard input",
+        help="run this when a capture begins, beside it, and when it is done, without a shell: "
+        "MMSCOPE_STATE, _TRIGGER, _SEVERITY, _TITLE, _CAPTURE and _ALERT are in its environment, "
+        "and an alert as Alertmanager takes it on its standard input",
     )
 
 
@@ -168,6 +171,19 @@ def _seconds(text: str) -> float:
     if not 0 <= value < 1e7:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
     return value
+
+
+def _command(text: str) -> str:
+    """A command that can be run, for argparse."""
+    try:
+        words = split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+    if not words:
+        raise argparse.ArgumentTypeError("names no command")
+    if which(words[0]) is None:
+        raise argparse.ArgumentTypeError(f"{words[0]}: no such command")
+    return text
 
 
 def run_guard(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ Triggers: what makes guard capture an incident. One TOML file each, ``triggers/<
 
 The query is SQLite's, over the tables of ``history``. The first row that it returns fills in the
 title, by Python's format. A file of the same name in another folder takes the place of one that is
-here; ``enabled = false`` switches it off.
+here; ``enabled = false``, alone if need be, switches it off.
 """
 
 import math
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.hostile_text import cut, visible
+from mmscope.drgn.text.plain_file import check_folder, read_plain
 from mmscope.perf import recipe as recipes
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.guard.history import History
@@ -51,7 +52,6 @@ class Trigger:
     distance: float = 3600.0
     every: float = 0.0
     record: str = ""
-    enabled: bool = True
     due: float = field(default=-math.inf, init=False)
     since: float | None = field(default=None, init=False)
     failed: str | None = field(default=None, init=False)
@@ -93,21 +93,30 @@ def load(folders: Sequence[Path] = ()) -> list[Trigger]:
     for folder in (FOLDER, *folders):
         if not folder.is_dir():
             raise UsageError(f"{folder}: is no folder; triggers are files in one, NAME.toml")
+        if folder is not FOLDER:
+            try:
+                check_folder(folder)
+            except OSError as error:
+                raise UsageError(f"{error.filename}: {error.strerror}") from None
         files |= {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    found = [_read(path) for path in files.values()]
-    found.sort(key=lambda one: (SEVERITIES.index(one.severity), one.name))
-    return [trigger for trigger in found if trigger.enabled]
+    found = [trigger for path in files.values() if (trigger := _read(path)) is not None]
+    return sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.name))
 
 
-def _read(path: Path) -> Trigger:
+def _read(path: Path) -> Trigger | None:
+    """A trigger; None: it is switched off."""
     kinds = {"title": str, "severity": str, "sql": str, "record": str, "enabled": bool}
     try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        said = tomllib.loads(read_plain(path, own=path.parent != FOLDER).decode())
         for name, value in said.items():
             if name not in (*kinds, "hold", "distance", "every"):
                 raise ValueError(f"{name} = {value!r}: a trigger has no such key")
             if not isinstance(value, kinds.get(name, int | float)):
                 raise ValueError(f"{name} = {value!r}: a value of the wrong type")
+        if not said.pop("enabled", True):
+            return None
+        if missing := [name for name in ("title", "severity", "sql") if name not in said]:
+            raise ValueError(f"has no {', '.join(missing)}")
         trigger = Trigger(path.stem, **said)
         if trigger.severity not in SEVERITIES:
             raise ValueError(f"severity is one of {', '.join(SEVERITIES)}")
@@ -117,7 +126,9 @@ def _read(path: Path) -> Trigger:
             raise ValueError("hold, distance and every are seconds")
         History(60.0).ask(trigger.sql)
         list(_Plain().parse(trigger.title))
-    except (OSError, TypeError, ValueError) as error:  # TOMLDecodeError is a ValueError
+    except OSError as error:
+        raise UsageError(f"{path}: is not a trigger: {error.strerror}") from None
+    except (TypeError, ValueError) as error:  # TOMLDecodeError is a ValueError
         raise UsageError(f"{path}: is not a trigger: {error}") from None
     return trigger
 

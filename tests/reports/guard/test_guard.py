@@ -2,7 +2,6 @@
 """Guard itself: what it leaves, what it keeps of that, who is told, and what being killed costs."""
 
 import base64
-import fcntl
 import hashlib
 import json
 import os
@@ -230,13 +229,15 @@ def test_by_hand_captures_are_made_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     wait_for(prom.exists)
     second = run("guard", "run", "-o", folder)
     assert second.returncode == 2 and "another guard is at work there" in second.stderr
-    with (folder / LOCK).open("w") as busy:
-        fcntl.flock(busy, fcntl.LOCK_EX)
+    busy = captures.locked(folder / LOCK, wait=True)
+    try:
         for number in (1, 2):
             assert run("guard", "trigger", "-o", folder).returncode == 0
             wait_for(lambda number=number: state_of(folder) == [captures.RUNNING] * number)
         for path, said in captures.captures(folder):
             assert said["source"] == "samples" and "psi_series" in Bundle(path / "bundle").tables
+    finally:
+        os.close(busy)
     wait_for(lambda: state_of(folder) == [captures.DONE] * 2)
     wait_for(lambda: 'captures_total{trigger="by-hand"} 2' in prom.read_text())
     guard.send_signal(signal.SIGINT)

@@ -2,8 +2,10 @@
 """Guard's triggers over made samples: each fires when it should, and is silent otherwise."""
 
 import dataclasses
+import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,9 +213,10 @@ def test_a_trigger_of_the_same_name_takes_the_place_of_one_that_is_here(tmp_path
     (tmp_path / "reclaim-stalls.toml").write_text(
         'title="x"\nseverity="notice"\nsql="select 1"\nenabled=false\n'
     )
+    (tmp_path / "memory-pressure.toml").write_text("enabled = false\n")
     found = {trigger.name: trigger for trigger in load([tmp_path])}
     assert found["oom-kill"].title == "mine"
-    assert found.keys() == CASES.keys() - {"reclaim-stalls"}
+    assert found.keys() == CASES.keys() - {"reclaim-stalls", "memory-pressure"}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +226,9 @@ def test_a_trigger_of_the_same_name_takes_the_place_of_one_that_is_here(tmp_path
         ('title="x"\nseverity="bad"\nsql="select 1"', "severity is one of"),
         ('title="x"\nseverity="notice"\nsql="select 1"\nhold="5"', "hold = '5'"),
         ('title="x"\nseverity="notice"\nsql="select 1"\nwhen=5', "when = 5"),
-        ('title="x"\nseverity="notice"', "sql"),
+        ('title="x"\nseverity="notice"', "has no sql"),
+        ("enabled = true", "has no title, severity, sql"),
+        ('enabled = "no"', "enabled = 'no'"),
         ('title="x"\nseverity="notice"\nsql="select * from no_such"', "no such table"),
         ('title="x"\nseverity="notice"\nsql="delete from samples"', "not authorized"),
         ('title="x"\nseverity="notice"\nsql="attach \'/tmp/x\' as x"', "not authorized"),
@@ -242,6 +247,23 @@ def test_what_is_no_trigger_is_refused_with_its_name(tmp_path: Path, text: str, 
     with pytest.raises(UsageError, match=r"mine\.toml: is not a trigger: ") as error:
         load([tmp_path])
     assert why in str(error.value)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_trigger_is_a_plain_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "mine.toml")
+    with pytest.raises(UsageError, match=r"mine\.toml: is not a trigger: is not a plain file"):
+        load([tmp_path])
+
+
+def test_triggers_of_another_user_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('title="x"\nseverity="notice"\nsql="select 1"\n')
+    os.chown(tmp_path / "mine.toml", 65534, 65534)
+    with pytest.raises(UsageError, match=r"mine\.toml: is not a trigger: belongs to user 65534"):
+        load([tmp_path])
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(UsageError, match="belongs to user 65534; root does not use it"):
+        load([tmp_path])
 
 
 def test_a_title_has_no_more_than_the_row() -> None:
