@@ -6,6 +6,7 @@ It has a deadline, and what goes wrong in it becomes its status and one line of 
 """
 
 import contextlib
+import os
 import re
 import signal
 import time
@@ -102,6 +103,8 @@ def _run(
         message = " ".join("; ".join(words).split()) or None
     except Absent as reason:
         status, message = "absent", str(reason)
+        if os.geteuid() == 0:
+            message = message.replace(" (as root)", "")
     except (Exception, DeadlineExceeded) as error:
         if verbose:
             traceback.print_exc()
