@@ -13,12 +13,14 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 PREFIX, SUFFIX = ".{}.", ".partial"
+SCRATCH = "mmscope"
 
 
 def unfinished(path: Path, *, folder: bool = True) -> tuple[Path, int]:
@@ -72,6 +74,31 @@ def remove_if_left(place: Path) -> None:
         else:
             place.unlink()
     finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """
+    A folder of this process's own, as long as the block lasts; those that other processes of this
+    user left when they were killed are removed first.
+
+    :raises OSError: it cannot be made.
+    """
+    where = Path(tempfile.gettempdir(), SCRATCH)
+    begin = PREFIX.format(SCRATCH)
+    for entry in os.scandir(where.parent):
+        # In a sticky folder no other user can put another in the place of what is this user's.
+        if entry.name.startswith(begin) and entry.name.endswith(SUFFIX):
+            with contextlib.suppress(OSError):
+                seen = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid():
+                    remove_if_left(Path(entry.path))
+    place, lock = unfinished(where)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
         os.close(lock)
 
 

@@ -24,7 +24,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -34,6 +33,7 @@ from mmscope import FOLDER
 from mmscope.drgn.tables.rows import HOLDS, Column, columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import IDENTIFIER, BundleError, Cell, SectionResult
+from mmscope.reports.bundle.leftovers import scratch
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.bundle.writer import Writer
 
@@ -382,8 +382,8 @@ def redacted(bundles: Iterable[Bundle], names: Names | None) -> Iterator[list[Bu
     if names is None:
         yield list(bundles)
         return
-    with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
-        yield [redact(bundle, Path(folder, f"{n}"), names) for n, bundle in enumerate(bundles)]
+    with scratch() as folder:
+        yield [redact(bundle, folder / f"{n}", names) for n, bundle in enumerate(bundles)]
 
 
 def add_redact_options(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import textwrap
 import time
 import zlib
@@ -35,6 +34,7 @@ from mmscope.perf.recipe import Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Cell
+from mmscope.reports.bundle.leftovers import scratch
 from mmscope.reports.bundle.modes import OPTION, mode_of_file, mode_of_folder
 from mmscope.reports.bundle.outcome import (
     DONE,
@@ -139,11 +139,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--against {args.against}: the bundle has no such profile: {there}")
     name = profiles.profile_name(f"{recipe.name} {args.label or ''}", taken)
     making = Making(label=args.label, against=args.against, by_period=args.by_period)
-    with tempfile.TemporaryDirectory(prefix="mmscope-") as folder:
+    with scratch() as folder:
         files = [Path(file) for file in args.input]
         if not files:
             making.captured_at, making.booted_at = now(), booted()
-            files = _record(args, recipe, making, Path(folder))
+            files = _record(args, recipe, making, folder)
             if args.keep is not None:
                 mode = mode_of_file(args.mode)
                 make_folder(args.keep, mode_of_folder(mode))
