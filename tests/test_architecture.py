@@ -262,3 +262,22 @@ def test_every_file_of_the_tests_has_its_own_name() -> None:
 
 def test_import_drgn_is_the_debugger() -> None:
     assert not (ROOT / "drgn" / "__init__.py").exists()
+
+
+PRINTS = {"print", "traceback.print_exc", "sys.stdout.write", "sys.stderr.write"}
+
+
+def ways_out(path: Path) -> Iterator[str]:
+    """What prints text in another way than ``hostile_text.echo()``, with its line."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTS:
+            yield f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:60]}"
+
+
+def test_text_has_one_way_out_to_a_terminal() -> None:
+    found = [each for path in CODE for each in ways_out(path)]
+    # Where it is; and rich's tables, whose every text is made legible before.
+    assert [each.split(":")[0] for each in found] == [
+        "drgn/tables/hostile_text.py",
+        "reports/findings/findings_text.py",
+    ], found

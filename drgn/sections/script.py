@@ -17,7 +17,7 @@ from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.sections.section import to_look_at
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.drgn.tables.terminal import print_dataclasses
 
 
@@ -42,17 +42,17 @@ def _print(wanted: Mapping[str, Collection[str]]) -> None:
         memory = _memory()
         for position, (name, tables) in enumerate(wanted.items()):
             if position:
-                print()
+                echo()
             try:
                 _print_one(memory, name, tables)
             except (Absent, FaultError, LookupError, ValueError) as error:
                 which = f"{name}: " if len(wanted) > 1 else ""
-                print(f"{sys.argv[0]}: {which}{visible(str(error))}", file=sys.stderr)
+                echo(f"{sys.argv[0]}: {which}{error}", file=sys.stderr)
                 failed = True
     except BrokenPipeError:
         sys.stderr.close()  # the reader (head, less) has seen enough
     except (LookupError, NoDebugInfoError, TargetError, ValueError) as error:
-        sys.exit(f"{sys.argv[0]}: {visible(str(error))}")
+        sys.exit(f"{sys.argv[0]}: {error}")
     if failed:
         sys.exit(1)
 
@@ -74,8 +74,8 @@ def _print_one(memory: Memory, name: str, tables: Collection[str]) -> None:
     wanted = [each for each in found.tables if not tables or each.table.name in tables]
     for position, filled in enumerate(to_look_at(wanted, section.command.top)):
         if position:
-            print()
+            echo()
         table = filled.table
         print_dataclasses(table.row, filled.rows, title=filled.title or table.title)
     for words in found.notes + found.unlisted + found.remarks:
-        print(visible(words), file=sys.stderr)
+        echo(words, file=sys.stderr)

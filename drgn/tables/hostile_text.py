@@ -6,6 +6,7 @@ What could hide, reorder or command is written out, on the terminal and in a rep
 """
 
 import unicodedata
+from typing import IO
 
 # One text of a stranger must not be all that is shown.
 MAX_TEXT = 4000
@@ -34,3 +35,21 @@ def visible(text: str) -> str:
     return "".join(
         ascii(char)[1:-1] if unicodedata.category(char) in INVISIBLE else char for char in text
     )
+
+
+def echo(
+    *words: object,
+    sep: str = " ",
+    begin: str = "",
+    end: str = "\n",
+    file: IO[str] | None = None,
+    flush: bool = False,
+) -> None:
+    """
+    Print as ``print()`` does, every word through :func:`visible`: the one way out for text.
+
+    :param begin, sep, end: before, between and behind the words, as they are; of several lines,
+        each is a word.
+    """
+    text = sep.join(visible(str(word)) for word in words)
+    print(f"{begin}{text}", end=end, file=file, flush=flush)

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.display import size, size_name, time_text
-from mmscope.drgn.tables.hostile_text import cut, visible
+from mmscope.drgn.tables.hostile_text import cut, echo, visible
 from mmscope.drgn.tables.rows import Column, columns, write_csv
 
 # So many rows are a table to look at, which is laid out as a whole.
@@ -140,7 +140,7 @@ def print_table(
             console.print("none")
     file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
     if more:
-        print(
+        echo(
             f"mmscope: these are the first {most:,} rows; --format csv and json have all of them",
             file=sys.stderr,
         )
@@ -318,6 +318,8 @@ def print_rows(
         )
     names = [c.name for c in described]
     if form == "csv":
+        if file.isatty():
+            rows = ([visible(v) if isinstance(v, str) else v for v in row] for row in rows)
         return write_csv(file, names, rows)
     count = 0
     file.write("[")
@@ -334,10 +336,11 @@ def print_prose(text: str, file: IO[str] | None = None) -> None:
     """A sentence: on a terminal as wide as that is, between words; in a pipe it is one line."""
     file = file or sys.stdout
     text = visible(text)
+    lines = [text]
     if file.isatty():
         width = shutil.get_terminal_size((100, 24)).columns
-        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-    print(text, file=file)
+        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    echo(*lines, sep="\n", file=file)
 
 
 def print_dataclasses(row_type: type, rows: Iterable[Any], *, title: str = "") -> int:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from mmscope.drgn.opening.oldest_drgn import too_old
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import echo
 
 # What installs the libraries of findings and reports; a distribution names its package here.
 FULL_INSTALL = "pip install 'mmscope[report]'"
@@ -43,7 +43,7 @@ def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 def say(text: str) -> None:
     """A line for the user, on stderr."""
-    print(f"mmscope: {visible(text)}", file=sys.stderr)
+    echo(f"mmscope: {text}", file=sys.stderr)
 
 
 def progress_line(words: Callable[[int, int], str]) -> Callable[[int, int], None] | None:
@@ -60,7 +60,7 @@ def progress_line(words: Callable[[int, int], str]) -> Callable[[int, int], None
         nonlocal last
         if time.monotonic() - last > 0.2:
             last = time.monotonic()
-            print(f"\r{words(done, other)}\x1b[K", end="\r", file=sys.stderr)
+            echo(words(done, other), begin="\r", end="\x1b[K\r", file=sys.stderr)
 
     return show
 
@@ -99,7 +99,7 @@ def run_and_explain(args: argparse.Namespace) -> int:
         if args.verbose:
             import traceback
 
-            traceback.print_exc()
+            echo(*traceback.format_exc().splitlines(), sep="\n", file=sys.stderr)
         if isinstance(error, OSError):
             say(f"{error.filename or 'output'}: {error.strerror or error}")
             discard_output()

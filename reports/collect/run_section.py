@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
 from mmscope.drgn.sections.section import Found, Section
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
@@ -107,7 +109,7 @@ def _run(
             message = message.replace(" (as root)", "")
     except (Exception, DeadlineExceeded) as error:
         if verbose:
-            traceback.print_exc()
+            echo(*traceback.format_exc().splitlines(), sep="\n", file=sys.stderr)
         status, message = "failed", explain(error)
     rows = sum(len(filled.rows) for filled in found.tables)
     seconds = round(time.monotonic() - begin, 3)

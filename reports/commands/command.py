@@ -14,13 +14,14 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmscope import __version__
 from mmscope.drgn.opening import TargetError
 from mmscope.drgn.opening.oldest_drgn import too_old
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.tables.display import FORMATS
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.outcome import (
@@ -89,6 +90,14 @@ def _run(words: list[str]) -> int:
     return run_and_explain(args)
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that quotes words of the command line, which may be names of files, legibly."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        lines = message.replace(VERSUS, "--").removesuffix("\n").split("\n")
+        echo(*lines, sep="\n", file=file or sys.stderr)
+
+
 def explained(error: BaseException) -> str:
     """One line for an error that no command expects."""
     from mmscope.reports.collect.run_section import explain
@@ -98,7 +107,7 @@ def explained(error: BaseException) -> str:
 
 def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The subcommand that is asked for with its options; all of them if that is none of them."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="mmscope",
         description="What Linux memory management was doing, and why it hurts: "
         "from a live kernel, a vmcore or /proc, as tables, findings and one HTML report.",
@@ -230,7 +239,7 @@ def run_report(args: argparse.Namespace) -> int:
     write_map(names, args.redact_map)
     write(html, args.output, args.mode)
     if args.output.is_file():  # and no pipe, whose reader wants nothing but the page
-        print(f"{args.output}: {args.output.stat().st_size:,} bytes")
+        echo(f"{args.output}: {args.output.stat().st_size:,} bytes")
     return say_faults(faults, args.verbose)
 
 

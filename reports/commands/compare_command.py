@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import AMOUNT, print_prose, print_rows
 from mmscope.reports.bundle.bundle import Bundle
@@ -58,7 +58,7 @@ def run(
     errors: list[str] = []
     opened = [(name, _opened(paths, errors)) for name, paths in zip("AB", named, strict=True)]
     for error in errors:
-        print(f"mmscope: {visible(error)}", file=sys.stderr)
+        echo(f"mmscope: {error}", file=sys.stderr)
     for name, bundles in opened:
         if not bundles:
             raise BundleError(f"side {name}: no bundle of it can be read")
@@ -118,7 +118,7 @@ def _print_last(same: Sequence[str], lacks: Sequence[str], form: str) -> None:
     """Print what the tables do not have, to stderr where a program reads the tables."""
     for texts in filter(None, (same, lacks)):
         if form == "table":
-            print()
+            echo()
         for text in texts:
             print_prose(text, file=sys.stdout if form == "table" else sys.stderr)
 
@@ -214,12 +214,12 @@ def _print(tables: Tables, words: list[str], form: str) -> None:
         if form == "table" and not rows:
             continue
         if form == "json":
-            print("," if position else "{", f"{json.dumps(name)}:", end=" ")
+            echo("," if position else "{", f"{json.dumps(name)}:", end=" ")
         elif position or form == "table":
-            print()
+            echo()
         print_rows(described, rows, form=form, title=title, piped_width=PIPED_WIDTH)
     if form == "json":
-        print("}")
+        echo("}")
 
 
 def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column], list[list[Any]]]:

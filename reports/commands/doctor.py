@@ -25,7 +25,7 @@ from mmscope.drgn.owners.alloc_tags import NEVER, NOT_COMPILED_IN
 from mmscope.drgn.owners.slab_owner import NO_TRACKS
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import ReaderApart
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.terminal import print_dataclasses
 from mmscope.perf import perf_events, recipe
@@ -100,10 +100,10 @@ def run(args: argparse.Namespace) -> int:
     rows, costs = checks(), prices_here()
     if args.all:
         print_dataclasses(Check, said_once(rows))
-        print()
+        echo()
         print_dataclasses(PriceHere, costs, title="What it costs this host to be read")
     else:
-        print(summary(rows, costs))
+        echo(summary(rows, costs))
     return DONE
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from drgn import Program, ProgramFlags
 
 from mmscope import FOLDER
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.reports.bundle.outcome import FULL_INSTALL
 from mmscope.reports.commands.drgn_commands import COMMANDS
 from mmscope.reports.commands.drgn_completion import install
@@ -132,9 +133,7 @@ def run_section_command(entry: dict[str, str], prog: Program, args: argparse.Nam
 
 def warn(text: str) -> None:
     """A line beside the tables."""
-    from mmscope.drgn.tables.hostile_text import visible
-
-    print(visible(text), file=sys.stderr)
+    echo(text, file=sys.stderr)
 
 
 def rows_with(found: "Found", column: str, wanted: Any) -> list["Filled"]:
@@ -198,7 +197,7 @@ def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
     from mmscope.drgn.opening.no_debug_info import attach
 
     types, symbols, checked = attach(prog, args.btf)
-    print(
+    echo(
         f"{types.count:,} types (BTF), {symbols.count:,} symbols (kallsyms); "
         f"{checked} sizes, offsets and constants agree with VMCOREINFO"
     )
@@ -210,10 +209,11 @@ def run_help_command(prog: Program, args: argparse.Namespace) -> None:
 
     if args.command is None:
         for name, command in sorted(DEFAULT_COMMAND_NAMESPACE.enabled(prog)):
-            print(f"%{name:17} {command.description()}")
+            echo(f"%{name:17} {command.description()}")
         return
     command = DEFAULT_COMMAND_NAMESPACE.lookup(prog, args.command.removeprefix("%"))
-    print(f"%{command.format_usage()}\n\n{command.description()}\n\n{command.format_help()}")
+    said = (command.format_usage(), command.description(), command.format_help())
+    echo(*"\n\n".join(said).split("\n"), begin="%", sep="\n")
 
 
 def run(
@@ -229,7 +229,7 @@ def run(
     from drgn.commands import CommandError
 
     if args.help:
-        print(parser.format_help(), end="")
+        echo(*parser.format_help().split("\n"), sep="\n", end="")
         return
     try:
         from mmscope.drgn.opening.target import read_as_opened_here

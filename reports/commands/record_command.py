@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.plain_file import check_output, make_folder, open_plain
 from mmscope.drgn.text.text_source import MAX_UNPACKED_BYTES, TOO_LARGE
 from mmscope.perf import perf_events, perf_record
@@ -297,7 +297,7 @@ def _finish(
     profiles.add_to_bundle(args.output, name, made, seconds, target, mode=args.mode)
     rows, _ = made
     profiles.summary(rows)
-    print(f"\n{args.output}: profile {name}")
+    echo(f"{args.output}: profile {name}", begin="\n")
     partial = [row.note for row in rows["profile_notes"] if row.kind == "partial"]
     for note in partial:
         say(f"{profiles.SECTION}: {note}")
@@ -404,12 +404,13 @@ def list_recipes() -> int:
     width = max(40, shutil.get_terminal_size((100, 24)).columns)
     for name in recipes.names():
         recipe = recipes.load(name)
-        print(f"{name}: {recipe.title}")
+        echo(f"{name}: {recipe.title}")
         for label, text in _explained(recipe, machine):
             begin, text = f"  {label:8}  ", visible(" ".join(text.split()))
             indent = " " * len(begin)
-            print(textwrap.fill(text, width, initial_indent=begin, subsequent_indent=indent))
-        print()
+            lines = textwrap.wrap(text, width, initial_indent=begin, subsequent_indent=indent)
+            echo(*lines or [begin], sep="\n")
+        echo()
     return DONE
 
 

@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, say
@@ -64,6 +65,6 @@ def run_redact(args: argparse.Namespace) -> int:
                 f"{bundle.path}: {display.plural(lost, 'table is', 'tables are')} damaged and left "
                 "out; 'mmscope show' says of each what is wrong"
             )
-        print(f"{bundle.path}: {path}" if several else f"{path}")
+        echo(f"{bundle.path}: {path}" if several else f"{path}")
     write_map(names, args.redact_map)
     return code

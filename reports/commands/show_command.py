@@ -18,7 +18,7 @@ from mmscope.drgn.owners.page_owner import PageOwnerStack
 from mmscope.drgn.sections.section import Filled
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
-from mmscope.drgn.tables.hostile_text import cut, visible
+from mmscope.drgn.tables.hostile_text import cut, echo, visible
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import MAX_ROWS, print_rows
 from mmscope.reports.bundle.bundle import Bundle
@@ -87,9 +87,9 @@ def run_show(args: argparse.Namespace) -> int:
         return show_stacks(bundle, args.what, args.format, reattribute=args.reattribute)
     if args.what == "tables":
         for table in bundle.tables.values():
-            print(f"{table.name:24} {visible(cut(table.title, 200))}")
+            echo(f"{table.name:24} {visible(cut(table.title, 200))}")
         for name, title in views_of(bundle).items():
-            print(f"{name:24} {title} (computed)")
+            echo(f"{name:24} {title} (computed)")
         return DONE
     if args.what == owner_matrix.NAME and args.what not in bundle.tables:
         return show_matrix(bundle, args.format, args.top)
@@ -172,12 +172,12 @@ def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> i
     if form == "speedscope":
         every = ((name, bundle.folded[name].unit, stacks(name)) for name in files)
         json.dump(speedscope(every, f"mmscope: {what}"), sys.stdout)
-        print()
+        echo()
         return DONE
     for name in files:
         for stack, value in stacks(name):
             # A root frame distinguishes several.
-            print(visible(f"{name};{stack}" if len(files) > 1 else stack), value)
+            echo(visible(f"{name};{stack}" if len(files) > 1 else stack), value)
     return DONE
 
 
@@ -344,13 +344,13 @@ def print_tables(tables: Sequence[Filled], form: str, machine: Machine) -> None:
     for position, filled in enumerate(tables):
         table, rows = filled.table, filled.rows
         if as_json:
-            print("," if position else "{", f"{json.dumps(table.name)}:", end=" ")
+            echo("," if position else "{", f"{json.dumps(table.name)}:", end=" ")
         elif position:
-            print()
+            echo()
         described = columns(table.row)
         names = [c.name for c in described]
         cells = ([getattr(row, name) for name in names] for row in rows)
         marks = rows_that_cannot_be(table.name, described, rows, machine) if form == "table" else []
         print_rows(described, cells, form=form, title=filled.title or table.title, marks=marks)
     if as_json:
-        print("}" if tables else "{}")
+        echo("}" if tables else "{}")

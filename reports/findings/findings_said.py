@@ -7,6 +7,7 @@ import gc
 from collections.abc import Sequence
 from pathlib import Path
 
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import say
 
@@ -30,5 +31,5 @@ def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
     questions = findings.OURS()
     if sections is not None:
         questions = [question for question in questions if question.section in sections]
-        print()
+        echo()
     findings_text.print_findings(findings.evaluate(Bundle(path), questions), everything=False)

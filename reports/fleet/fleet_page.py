@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import SEVERITIES, load_questions
 from mmscope.reports.fleet.fleet import Case, Fleet, Share, Told, ask_fleet, regressions, words
@@ -63,7 +64,7 @@ def write_fleet(args: argparse.Namespace) -> int:
         labels_of=labels_of,
     )
     write(html, args.output, args.mode)
-    print(headline(fleet))
+    echo(headline(fleet))
     say_some(fleet.said)
     say(f"{args.output}: {len(html.encode()):,} bytes")
     return INCOMPLETE if fleet.said else DONE

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.rows import Column, column, columns, table_row
 from mmscope.drgn.tables.terminal import print_rows
 from mmscope.reports.bundle.database import in_a_line
@@ -165,7 +165,7 @@ def print_fleet(args: argparse.Namespace) -> int:
     if as_table:
         shared = () if args.by == "owner" else _shared(fleet)
         for line in (*_regressed(fleet), *shared, *_unchecked(fleet)):
-            print(line)
+            echo(line)
     return _end(fleet.said)
 
 

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from mmscope.drgn.tables.display import FORMATS
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, declaring, say
 
@@ -177,7 +178,7 @@ def run_add(args: argparse.Namespace) -> int:
     )
     write_map(names, args.redact_map)
     known = f", {before:,} were there already" if before else ""
-    print(f"{args.lake}: {added:,} added{known}")
+    echo(f"{args.lake}: {added:,} added{known}")
     return DONE if whole else INCOMPLETE
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.drgn.text.plain_file import make_folder, read_plain
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.guard import captures
@@ -172,7 +173,7 @@ def _one(core: Path, args: argparse.Namespace) -> bool:
     there = (made / "bundle").is_dir()
     if there:
         report = made / "report.html"
-        print(f"{core}: {report if report.exists() else made / 'bundle'}", flush=True)
+        echo(f"{core}: {report if report.exists() else made / 'bundle'}", flush=True)
     else:
         incident = captures.read_incident(made)
         why = incident.get("not_read") or f"could not be read; {made / 'log.txt'} says why"

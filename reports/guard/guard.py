@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.drgn.text.plain_file import make_folder, open_own
 from mmscope.reports.bundle.outcome import DONE, UsageError, say
 from mmscope.reports.guard import capture, captures, index_page
@@ -112,7 +113,7 @@ def ask_for_one(folder: Path) -> int:
         raise UsageError(f"{error.filename or folder}: {error.strerror}") from None
     except (OSError, ValueError, ArithmeticError, LookupError):
         raise UsageError(f"{folder / LOCK}: does not name a guard; none is signaled") from None
-    print(f"asked; the capture will be in {folder}")
+    echo(f"asked; the capture will be in {folder}")
     return DONE
 
 

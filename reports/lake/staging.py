@@ -19,7 +19,6 @@ import itertools
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +47,7 @@ from mmscope.reports.bundle.database import (
 )
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import DESCRIPTION, BundleError, Table
+from mmscope.reports.bundle.leftovers import scratch
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.lake.layout import BUNDLES, OURS, STACKS, in_words
@@ -379,8 +379,7 @@ def stage(
             try:
                 bundle = Bundle(path)
                 if names:
-                    there = tempfile.TemporaryDirectory(prefix="mmscope-")
-                    copy = Path(until_added.enter_context(there)) / "bundle"
+                    copy = until_added.enter_context(scratch()) / "bundle"
                     bundle = redact(bundle, copy, names)
                 made.add(path, bundle, id)
             except (UsageError, duckdb.Error, OSError, ValueError) as error:

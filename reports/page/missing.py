@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from mmscope.drgn.tables.bounds import Machine, impossible
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import echo
 from mmscope.drgn.tables.rows import OF_MACHINE, Bound, Column, columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import came_after
@@ -87,7 +87,7 @@ def say_faults(faults: Sequence[Fault], verbose: bool) -> int:
     """Say on stderr what mmscope failed to draw, with tracebacks if wanted; the exit code."""
     for fault in faults:
         if verbose:
-            print("\n".join(map(visible, fault.trace.splitlines())), file=sys.stderr)
+            echo(*fault.trace.splitlines(), sep="\n", file=sys.stderr)
         where = "" if verbose else "; -v shows where"
         say(f"picture {fault.picture} is missing, by a fault of mmscope: {fault.error}{where}")
     return INCOMPLETE if faults else DONE

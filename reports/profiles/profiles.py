@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mmscope.drgn.tables.display import percent
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.perf import stack_parts
 from mmscope.perf.folding import Fold
@@ -167,30 +167,32 @@ def summary(made: Rows) -> None:
     for row in made["profiles"]:
         of = f" ({row.recorded:,} recorded; left out: {row.removed_why})" if row.removed else ""
         lost = f", {row.lost:,} LOST" if row.lost else ""
-        print(f"{row.event}: {counted(row.samples, row.unit)}{of}{lost}")
+        echo(f"{row.event}: {counted(row.samples, row.unit)}{of}{lost}")
     parts = made["profile_parts"]
     if parts:
-        print(f"\n{'samples':>9}  {'share':>7}  part")
+        echo(f"{'samples':>9}  {'share':>7}  part", begin="\n")
         for part in parts[:20]:
-            print(
+            echo(
                 f"{part.samples:>9,}  {percent(part.share_of_all):>7}  {part.who}: {part.part}",
             )
     _used_and_grown(made)
     for again in made["profile_reaping"]:
-        print(
-            f"\nclearing entries: {again.reaper_samples:,} samples by the reaper, "
+        echo(
+            f"clearing entries: {again.reaper_samples:,} samples by the reaper, "
             f"{again.beside_samples:,} by the victim beside it, {again.again_samples:,} by the "
             "victim when the reaper was done (a second walk)",
+            begin="\n",
         )
     for row in made["profile_allocations"]:
         of_order = "of unknown order" if row.order is None else f"of order {row.order}"
-        print(
-            f"\natomic allocations {of_order}: {row.attempts:,}, {row.failures:,} failed; "
+        echo(
+            f"atomic allocations {of_order}: {row.attempts:,}, {row.failures:,} failed; "
             f"{_or_not_seen(row.reservations)} pageblocks reserved, "
             f"{_or_not_seen(row.from_reserve)} blocks out of the reserve",
+            begin="\n",
         )
     for took in made["profile_durations"]:
-        print(
+        echo(
             f"{took.name}: {counted(took.count, 'times')}, {took.total_ns / 1e6:,.3f} ms in all, "
             f"longest {took.max_ns / 1e6:,.3f} ms",
         )
@@ -198,9 +200,10 @@ def summary(made: Rows) -> None:
     if sites:
         unknown = any(row.nmi == "unknown" for row in made["profiles"])
         without = "where this sampler has no NMI" if unknown else "this sampler has no NMI, so"
-        print(
-            f"\n{sites:,} samples end where interrupts come back on: {without} they stand for "
+        echo(
+            f"{sites:,} samples end where interrupts come back on: {without} they stand for "
             "what ran before with interrupts off (profile_sites)",
+            begin="\n",
         )
 
 
@@ -208,11 +211,11 @@ def _used_and_grown(made: Rows) -> None:
     """The command's times, and the page tables that its faults needed."""
     for row in made["profile_commands"]:
         real = "not seen" if row.real_seconds is None else f"{row.real_seconds:,.3f} s"
-        print(f"\nreal {real}", end="")
+        echo(f"real {real}", begin="\n", end="")
         if row.user_seconds is not None and row.system_seconds is not None:
             user, system = row.user_seconds, row.system_seconds
-            print(f", user {user:,.2f} s, system {system:,.2f} s", end="")
-        print()
+            echo(f", user {user:,.2f} s, system {system:,.2f} s", end="")
+        echo()
     last = {
         (row.pid, row.comm): row for row in made["profile_table_growth"] if row.made_by == ADDRESSES
     }
@@ -223,12 +226,12 @@ def _used_and_grown(made: Rows) -> None:
                 row.faults, row.pte_tables, row.pmd_tables, row.pud_tables
             )
         ]
-        print(
+        echo(
             f"new page tables at each fault of {visible(row.comm)} ({row.pid}): {', '.join(parts)}",
         )
     for row in made["profile_counts"]:
         said = row.why if row.counted is None else f"{row.counted:,} counted"
-        print(f"{visible(row.event)}: {said}")
+        echo(f"{visible(row.event)}: {said}")
 
 
 def _or_not_seen(number: int | None) -> str:

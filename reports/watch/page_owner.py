@@ -14,7 +14,7 @@ from typing import Any
 
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.display import aligned, percent, share, size
-from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
 from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept
 from mmscope.drgn.text.stack_text import folded
@@ -98,13 +98,13 @@ def print_top(
 ) -> None:
     """The stacks with most pages, and those that grew most: a line each."""
     whole = sum(pages for _, pages in stacks)
-    print(f"{whole:,} pages {size(whole * page_size)} by {len(stacks):,} stacks")
+    echo(f"{whole:,} pages {size(whole * page_size)} by {len(stacks):,} stacks")
     held = [
         (f"{pages:,}", size(pages * page_size), share(pages, whole), _name(series, handle))
         for handle, pages in stacks[:top]
         if pages
     ]
-    print(*aligned(("pages", "size", "share", "owner"), held), sep="\n")
+    echo(*aligned(("pages", "size", "share", "owner"), held), sep="\n")
     grown = [
         (
             f"{row.gained:,}",
@@ -117,7 +117,7 @@ def print_top(
     ]
     if grown:
         heads = ("gained", "size", "pages/s", "steady", "owner")
-        print("", *aligned(heads, grown), sep="\n")
+        echo("", *aligned(heads, grown), sep="\n")
 
 
 def _name(series: Series, handle: int) -> str:

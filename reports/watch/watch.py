@@ -18,7 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mmscope.drgn.tables.hostile_text import cut
+from mmscope.drgn.tables.hostile_text import cut, echo
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.page_owner_text import MAX_BYTES, read_counts, read_show_stacks_handles
 from mmscope.drgn.text.plain_file import check_folder, open_plain, read_plain
@@ -105,9 +105,9 @@ def finish(args: argparse.Namespace, folder: Path) -> int:
             sections.append(SectionResult(page_owner.SECTION, status, 0.0, 0, 0, why))
         writer.finish(target, sections)
     for line in watch_tables.summary(log, cost):
-        print(line)
+        echo(line)
     if series is not None:
-        print()
+        echo()
         page_owner.print_top(series, stacks, growth, size)
     print_findings(args.output, [s.section for s in sections if s.status != "absent"])
     missing = [s for s in sections if s.status not in ("ok", "absent")]
@@ -214,14 +214,14 @@ def _sample(
                 return
             if sys.stderr.isatty():
                 words = f"{number:,} samples, every {interval:g} s; Ctrl-C ends"
-                print(f"\r{words}\x1b[K", end="\r", file=sys.stderr)
+                echo(words, begin="\r", end="\x1b[K\r", file=sys.stderr)
             # What was missed is not made up for in a rush.
             due = max(due + interval, time.monotonic())
             if _ended_by_signal(signals, due):
                 return
     finally:
         if sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr)
+            echo(begin="\r", end="\x1b[K", file=sys.stderr)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

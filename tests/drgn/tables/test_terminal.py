@@ -227,6 +227,13 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_csv_is_written_out_on_a_terminal_and_nowhere_else() -> None:
+    described = [Column("comm", "string", False, "", "", key=True)]
+    for file, written in ((Terminal(), r"=1\u202e\x1b[2J"), (io.StringIO(), "=1\u202e\x1b[2J")):
+        print_rows(described, [["=1\u202e\x1b[2J"]], form="csv", file=file)
+        assert file.getvalue() == f"comm\n{written}\n"
+
+
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_terminal_that_is_too_narrow_breaks_no_address(
     monkeypatch: pytest.MonkeyPatch, term: str

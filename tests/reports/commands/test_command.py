@@ -31,6 +31,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
+from mmscope.reports.commands.command import main
 
 TREE = TESTS / "data" / "7.2"
 
@@ -547,3 +548,11 @@ def test_a_planted_name_is_refused_and_what_it_leads_to_stays(
         assert line.startswith(f"mmscope: {shared}/{name.split('/')[0]}: belongs to user 65534")
     assert victim.read_text() == "root's" and (shared / "link").is_symlink()
     assert sorted(os.listdir(shared)) == ["folder", "link"] and not os.listdir(shared / "folder")
+
+
+def test_words_of_the_command_line_are_quoted_legibly(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["compare", "a", "-o", "f", "--", "b"], ["show", "a\x1b]52;\u202e", "b", "c\0"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        said = capsys.readouterr().err
+        assert all(line.isprintable() for line in said.splitlines()), said
