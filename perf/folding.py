@@ -45,6 +45,7 @@ MAX_REGIONS = 1 << 20
 MAX_NAME = 256
 MAX_NESTED = 8  # reservations of a task whose allocation is still to come
 NO_STACK = "(no stack)"
+MARK = "_[k]"  # of the kernel's frames
 INTERRUPT = "(interrupt)"  # in the place of a comm
 # The name of a pair whose waiting is known, beside its whole time.
 WAITING, NOT_WAITING = ", waiting", ", not waiting"
@@ -598,9 +599,11 @@ def frame_name(address: int, symbol: str, dso: str) -> str:
     """A frame as it stands in a folded stack."""
     base = dso.rpartition("/")[2].strip("[]")
     if not is_kernel(address, dso):
-        return plain_name(symbol or f"[{base or 'unknown'}]")
+        name = plain_name(symbol or f"[{base or 'unknown'}]")
+        # A program may call a function as the kernel's are marked.
+        return name[: -len(MARK)] + "_\\x5bk]" if name.endswith(MARK) else name
     module = ""
     if dso and not dso.startswith(("[kernel", "[guest.kernel", "[unknown")):
         base = re.sub(r"\.ko(\.\w+)?\Z", "", base).replace("-", "_")
         module = "" if base.startswith(("vmlinux", "bpf_prog")) else f" [{base}]"
-    return plain_name((symbol or "[unknown]") + module) + "_[k]"
+    return plain_name((symbol or "[unknown]") + module) + MARK

@@ -69,7 +69,7 @@ class MemoryOption:
         key=True, help="among these options; a later one may undo an earlier one"
     )
     name: str = column(holds="kernel", help="as the kernel knows it")
-    value: str = column(holds="kernel", help="as it was given")
+    value: str = column(holds="words", help="as it was given")
     bytes: int | None = column(
         unit="bytes", high=MOST_BYTES, help="that it names, where it is a size"
     )

@@ -134,7 +134,7 @@ class PhysicalPart:
     percent: float = column(unit="%", low=None, help="of the machine's memory, by its first line")
     kept: bool = column(help="kept from the kernel's page allocator since boot, or taken off it")
     options: str = column(
-        holds="kernel", help="options of the kernel's command line that explain it"
+        holds="words", help="options of the kernel's command line that explain it"
     )
     means: str = column(holds="words", help="what it is")
 

@@ -11,10 +11,13 @@ another. Words of mmscope's own (messages, notes) may hold anything that an erro
 said: of these a word stays if it is in mmscope's own sources. Text of columns that do not say what
 they hold, of another's tables or of an older mmscope, is replaced whole.
 
+Values of the kernel's command line are running text, too: anybody may have written them.
+
 Names stay where they are public: the kernel's threads for memory (``kswapd0``), ``[unknown]``.
 
-Cannot know: what numbers give away. A pid, an amount of memory, a point in time, the kernel's
-release and its modules may be familiar to those who know the machine.
+Cannot know: which symbols, modules and slab caches are a module's from elsewhere; they stay. Nor
+what numbers give away, which running text keeps, too. A pid, an amount of memory, a point in time,
+the kernel's release and its modules may be familiar to those who know the machine.
 """
 
 import argparse
@@ -70,12 +73,18 @@ NUMBER = re.compile(
     r"[-+~]?(?:0x[0-9a-fA-F]+|[0-9][0-9,]*(?:\.[0-9]+)?)(?:%|[kKMGT]?i?B|[munµ]?s|x|th)?"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.]+(?:Z|[-+][0-9:]+)?)?"
 )
+# A size and an address of the command line: 64M$0x108000000.
+SIZES = re.compile(r"(?:[-+@$!%#]?(?:0x[0-9a-fA-F]+|[0-9]+)[kKMGTPE]?)+")
 # What the kernel says in tracepoints that recipes keep as text (oom.h, mmap.h and sched.h in
 # include/trace/events).
 TRACEPOINT_WORDS = {
     *("pid", "comm", "total-vm", "anon-rss", "file-rss", "shmem-rss", "uid", "pgtables"),
     *("oom_score_adj", "mt_mod", "DESTROY", "prio", "group_dead", "true", "false"),
 }
+# A frame of the kernel's: a symbol, and its module.
+KERNEL_FRAME = re.compile(r"(?:\[unknown\]|[\w.$]+)(?: \[[\w-]+\])?_\[k\]")
+# Columns that bundles of mmscope 0.2 and before declare as the kernel's own.
+HELD = {("memory_options", "value"): "words", ("physical_memory_parts", "options"): "words"}
 # Kinds of text that Names has a method for; others are names that are replaced whole.
 METHODS = {"kernel", "words", "comm", "frame", "command", "profile", "label", "source"}
 REDACT_MAP_HELP = "write which name has which number, for yourself; by default it is not kept"
@@ -139,7 +148,7 @@ class Names:
 
     def frame(self, name: str) -> str:
         """A frame of a profile, where the kernel's are marked."""
-        if name.endswith("_[k]"):
+        if KERNEL_FRAME.fullmatch(name):
             return self.kernel(name)
         if NAMELESS.fullmatch(name):
             return name
@@ -204,7 +213,8 @@ class Names:
 
 def _plain(word: str) -> bool:
     """True if a word is one of mmscope's own, or a number."""
-    return not word or word in vocabulary() or NUMBER.fullmatch(word) is not None
+    numbers = NUMBER.fullmatch(word) or SIZES.fullmatch(word)
+    return not word or word in vocabulary() or numbers is not None
 
 
 @cache
@@ -259,7 +269,10 @@ class RedactingWriter:
     ) -> int:
         """As :meth:`Writer.table`."""
         names = self._names
-        described = row_type if isinstance(row_type, list) else columns(row_type)
+        described = [
+            dataclasses.replace(c, holds=HELD.get((name, c.name), c.holds))
+            for c in (row_type if isinstance(row_type, list) else columns(row_type))
+        ]
         return self._writer.table(
             names.own(name, "table"),
             names.words(title),

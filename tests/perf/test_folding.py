@@ -40,6 +40,7 @@ def test_stacks_are_folded_root_first_with_the_comm_before_them() -> None:
         (b"\t           3e55d [unknown] (/usr/lib/libc.so.6)\n", "[libc.so.6]"),
         (b"\t           3e55d <[u8; 3] as Debug>::fmt (/x)\n", "<[u8\\x3b 3] as Debug>::fmt"),
         (b"\t           3e55d a\x1b[31mb (/x)\n", "a\\x1b[31mb"),
+        (b"\t           3e55d acme_[k] (/x)\n", "acme_\\x5bk]"),
     ],
 )
 def test_a_frame_says_whose_it_is_and_cannot_break_a_stack(line: bytes, name: str) -> None:

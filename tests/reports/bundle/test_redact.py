@@ -16,11 +16,12 @@ from checkout import ROOT
 from report_bundle import tables, tables_of, write_bundle
 from rows_of_tables import Contents
 
+from mmscope.drgn.machine.boot_options import MemoryOption
 from mmscope.drgn.tables.rows import HOLDS, column, columns
 from mmscope.perf.perf_record import Recorded
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
-from mmscope.reports.bundle.redact import Names, redact, redacted, write_map
+from mmscope.reports.bundle.redact import Names, RedactingWriter, redact, redacted, write_map
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import main
 from mmscope.reports.commands.record_command import MADE_BY
@@ -292,6 +293,38 @@ def test_symbols_stay_but_for_what_users_name_in_them() -> None:
     )
     assert names.kernel("a;bpf_prog_6deef7357e7b4530_acme [bpf];b") == "a;bpf_prog_bpf_1 [bpf];b"
     assert names.kernel("dentry(12:acme.slice)") == "dentry(12:cgroup-1)"
+
+
+def test_a_programs_function_is_no_frame_of_the_kernel() -> None:
+    names = Names()
+    for name in (
+        "acme pay(int)_[k]",
+        "ns::acme_[k]",
+        "acme\\x3b_[k]",
+        "acme_\\x5bk]",
+        "[libacme.so]_[k]",
+    ):
+        assert names.frame(name).startswith("function-"), name
+    for name in ("[unknown]_[k]", "f.isra.0_[k]", "[unknown] [xfs]_[k]", "__x64_sys_read_[k]"):
+        assert names.frame(name) == name
+
+
+def test_values_of_the_kernels_command_line_go_also_from_an_older_bundle(tmp_path: Path) -> None:
+    (value,) = [c for c in columns(MemoryOption) if c.name == "value"]
+    assert value.holds == "words"
+    row = MemoryOption(1, "crashkernel", "acme,512M", None, None, "")
+    older = [
+        dataclasses.replace(c, holds="kernel") if c.name == "value" else c
+        for c in columns(MemoryOption)
+    ]
+    for number, described in enumerate((MemoryOption, older)):
+        with Writer(tmp_path / f"a{number}") as plain:
+            writer = RedactingWriter(plain, Names(), {})
+            cells = tuple(getattr(row, c.name) for c in columns(MemoryOption))
+            writer.table("memory_options", "", described, [cells], section="physical_memory")
+            writer.finish({}, [])
+        (read,) = Bundle(tmp_path / f"a{number}").rows("memory_options")
+        assert (read["name"], read["value"]) == ("crashkernel", "name-1,512M")
 
 
 def test_source_files_stay_but_for_where_somebody_built_a_module() -> None:
