@@ -114,7 +114,7 @@ class Btf:
 
     @property
     def count(self) -> int:
-        """How many types it has."""
+        """Number of its types."""
         return len(self._kinds) - 1
 
     # Finding
@@ -212,7 +212,7 @@ class Btf:
         return self._found[key]
 
     def _name_offset(self, name: str) -> int | None:
-        """Where the strings have a name; pahole writes each once."""
+        """Offset of a name in the strings; pahole writes each once."""
         found = self._names.find(b"\0%b\0" % name.encode("utf-8", "surrogateescape"))
         return found + 1 if name and found >= 0 else None
 
@@ -377,7 +377,7 @@ class Btf:
             yield self._name(name), type_number, offset & 0xFFFFFF if fields else offset, bits
 
     def _flattened_members(self, number: int, depth: int = 0) -> int:
-        """How many members a struct has, with those of its anonymous members: a bomb's fan-out."""
+        """Number of a struct's members, with those of its anonymous members: a bomb's fan-out."""
         if depth > LIMITS["chain"]:
             return LIMITS["flattened"] + 1
         if number not in self._flattened:
@@ -449,7 +449,7 @@ def _parts(blob: bytes) -> tuple[str, bytes, bytes]:
 
 def _starts(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """
-    Where each type begins, in words.
+    Positions of the types, in words.
 
     A record's length is in its second word. For every word it is worked out where the next record
     would begin, if one began there; then there is only a chain to follow.

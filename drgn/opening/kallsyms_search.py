@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Where the parts of the kernel's symbol table lie, in a dump that does not say.
+Search for the parts of the kernel's symbol table, in a dump that does not say where they lie.
 
 VMCOREINFO names them since v6.0 (f09bddbd8661). Before, scripts/kallsyms.c (write_src(), v5.10)
 writes them one behind the other into .rodata, each at a multiple of 8: kallsyms_offsets,
@@ -49,7 +49,7 @@ def find_tables(prog: Program, start: int) -> dict[str, int] | None:
 
 
 def _digits(prog: Program, start: int) -> Iterator[int]:
-    """Where ten tokens in a row are the digits."""
+    """Addresses at which ten tokens in a row are the digits."""
     before = b""  # the end of the last chunk, in which a match may begin
     for address in range(start & -PAGE, (start & -PAGE) + MOST_IMAGE, CHUNK):
         data = before + _read(prog, address, CHUNK)

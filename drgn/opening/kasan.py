@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What KASAN says of an address in its shadow, a byte for eight: how long a global really is.
+KASAN's shadow, a byte for eight: how long a global really is.
 
 Behind each global the compiler leaves a red zone, which belongs to no symbol: the distance to the
 next one is too long then. A byte of the shadow is 0 where all eight may be used, 1 to 7 where so
@@ -18,7 +18,7 @@ GLOBAL_REDZONE = 0xF9
 
 
 def shadow_address(address: int) -> int:
-    """Where the shadow of a kernel address is, on x86-64."""
+    """Address of the shadow of a kernel address, on x86-64."""
     return (OFFSET + (address >> SCALE_SHIFT)) % 2**64
 
 
@@ -28,7 +28,7 @@ def has_known_place(prog: Program) -> bool:
 
 
 def without_redzone(shadow: bytes, room: int) -> int:
-    """How many of the *room* bytes behind an address are not red zone, by their shadow."""
+    """Number of the *room* bytes from an address on that are not red zone, by their shadow."""
     end = shadow.find(GLOBAL_REDZONE)
     if end < 0:
         return room

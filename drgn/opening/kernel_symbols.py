@@ -82,7 +82,7 @@ class KernelSymbols:
 
     @property
     def count(self) -> int:
-        """How many symbols there are."""
+        """Number of symbols."""
         return len(self.addresses)
 
     def indexes(self, name: str) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ def _may_be_by_clang(prog: Program, found: KernelSymbols) -> bool:
 
 def tables_of(prog: Program, vmcoreinfo: Mapping[str, str]) -> dict[str, int]:
     """
-    Where the parts of the symbol table are: said by VMCOREINFO, or found.
+    Addresses of the parts of the symbol table: said by VMCOREINFO, or found.
 
     :raises NoDebugInfoError: neither.
     """
@@ -202,7 +202,7 @@ def tables_of(prog: Program, vmcoreinfo: Mapping[str, str]) -> dict[str, int]:
 
 def _address(vmcoreinfo: Mapping[str, str], name: str) -> int:
     """
-    What VMCOREINFO says of a symbol: an address of the kernel's, with room behind it.
+    Address of a symbol by VMCOREINFO: one of the kernel's, with room after it.
 
     :raises NoDebugInfoError: it says something else, or nothing.
     """

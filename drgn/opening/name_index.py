@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Where among 190,000 symbols each name is.
+Index of 190,000 symbols by name.
 
 A name's hash is the sum of a number for each of its characters, so that the hash of one that is
 packed by a table of tokens is the sum of its tokens': no name is unpacked for it. All are made at

@@ -74,7 +74,7 @@ COPY = "copy the dump again from where it was taken"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was read, as the bundle's ``target`` says it."""
+    """The machine that was read, as the bundle's ``target`` says it."""
 
     kind: str  # live, vmcore, qemu, files
     release: str | None
@@ -392,7 +392,7 @@ def _load_symbols(prog: Program, symbols: Sequence[Path]) -> None:
 
 
 def where_symbols_are(release: str) -> str:
-    """What to install or give to get the debug symbols of a kernel release."""
+    """Advice on how to get the debug symbols of a kernel release."""
     if "-amd64" in release or "-arm64" in release or "+deb" in release:
         advice = f"apt install linux-image-{release}-dbg"
     elif re.search(r"\.(fc|el|amzn)\d+", release):
@@ -408,7 +408,7 @@ def where_symbols_are(release: str) -> str:
 
 def describe(prog: Program, source: str) -> Target:
     """
-    What the target says about itself; what cannot be read is None, never a guess.
+    Describe a target by what it says of itself; what cannot be read is None, never a guess.
 
     :param source: where it came from: a file's name, a QMP address, empty for the live kernel.
     """

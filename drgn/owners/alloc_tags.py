@@ -163,7 +163,7 @@ def read_tags(prog: Program) -> tuple[dict[int, Tag], Gaps, list[str]]:
 
 
 def _ranges(prog: Program, size: int, gaps: Gaps, notes: list[str]) -> list[tuple[int, int]]:
-    """Where the tags of the kernel and of each module are: (address, number of tags)."""
+    """Arrays of tags, of the kernel and of each module: (address, number of tags)."""
     modules, damaged = xarray_pointers(prog, prog["alloc_tag_cttype"].mod_idr.idr_rt, gaps)
     if damaged:
         notes.append(f"{plural(damaged, 'node')} of the tree of modules could not be followed")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Who asked for the memory: the owner frame of an allocation stack.
+Owner frames: the function of an allocation stack that asked for the memory.
 
 Every allocation stack ends in the allocator. The owner frame is the first one from the leaf that
 is not plumbing; what is plumbing is data: ``allocator_frames.txt``. A stack of nothing but

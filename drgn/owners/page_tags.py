@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Which line of source allocated a page: the reference to its alloc_tag that each allocation's first
-page has (``get_page_tag_ref()``, include/linux/pgalloc_tag.h).
+Tags of pages, the line of source that allocated each: the reference to its alloc_tag that each
+allocation's first page has (``get_page_tag_ref()``, include/linux/pgalloc_tag.h).
 
 It is a pointer in the page_ext, at the offset of ``page_alloc_tagging_ops``; or, since "alloc_tag:
 support for page allocation tag compression" (4835f747d3ed, in v6.14) and booted with it, an index
@@ -119,7 +119,7 @@ class PageTags(Shared):
 
 
 def page_tags(prog: Program) -> PageTags | None:
-    """What tells the tags of pages; None where the kernel keeps none, or not now."""
+    """Reader of the tags of pages; None where the kernel keeps none, or not now."""
     if alloc_tags_off(prog) or not profiling_on(prog):
         return None
     return PageTags(prog)

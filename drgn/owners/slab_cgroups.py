@@ -139,7 +139,7 @@ class SlabCgroups:
             self._held[pair] = self._held.get(pair, 0) + objects
 
     def _strides(self, slabs: NDArray[Any], slots: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """How far the entries of each slab lie apart, whose slots have a size."""
+        """Distance of the entries of each slab, whose slots have a size."""
         if self._in_object:
             within = (slabs["bits"] & self._in_object) != 0
             return np.where(within, slots, np.uint64(self._entry))
@@ -149,7 +149,7 @@ class SlabCgroups:
         return np.full(len(slabs), self._entry, np.uint64)
 
     def own_bytes(self, caches: list[Cache], memcgs: Memcgs) -> tuple[NDArray[np.int64], int]:
-        """What each memory cgroup itself is charged, and objects of what is no cgroup."""
+        """Bytes that each memory cgroup itself is charged, and objects of what is no cgroup."""
         held, memcg = self._memcgs(memcgs)
         sizes = np.array([cache.size + POINTER for cache in caches], np.int64)
         total = np.zeros(len(memcgs.address), np.int64)

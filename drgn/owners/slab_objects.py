@@ -59,7 +59,7 @@ class Objects:
 
 @dataclass
 class SlabObjects:
-    """What was read."""
+    """Objects that were read."""
 
     objects: dict[str, Objects]
     gaps: Gaps = field(default_factory=Gaps)

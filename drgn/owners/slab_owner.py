@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Who allocated the slab objects: SLUB's user tracks (``struct track``, mm/slub.c).
+Allocation stacks of slab objects: SLUB's user tracks (``struct track``, mm/slub.c).
 
 With SLAB_STORE_USER (boot with ``slab_debug=U``; ``slub_debug=U`` before v6.9; one cache alone:
 ``slab_debug=U,dentry``) every object is followed by two tracks, of its last allocation and its last
@@ -457,7 +457,7 @@ def _note_quarantine(memory: Memory, found: Found) -> None:
 
 
 def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:
-    """Whose the objects are, where the kernel has memory cgroups."""
+    """Add the memory cgroups of objects, where the kernel has them."""
     try:
         counted = cgroups_once(memory)
     except LookupError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the end of a process will cost, by its page tables.
+Cost of the end of a process, by its page tables.
 
 An exit walks every slot of every PTE table (``zap_pte_range()`` knows of no empty ones), frees what
 is mapped, and then frees the tables (``free_pgtables()``). Where the OOM reaper comes first, it

@@ -66,7 +66,7 @@ class TableChunk:
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """Of all entries, row by row, those that are not 0: few in most tables."""
+        """Positions of the entries that are not 0, row by row: few in most tables."""
         return np.flatnonzero(self.entries.ravel() != 0)
 
     def slot_addresses(self, shift: int, rows: NDArray[Any], slots: NDArray[Any]) -> Entries:
@@ -77,7 +77,7 @@ class TableChunk:
 
 @dataclass
 class Walk:
-    """How a walk went, by root and level."""
+    """Course of a walk, by root and level."""
 
     tables: NDArray[np.int64]  # [root, level]: that were pointed to, read or not
     unreadable: NDArray[np.int64]  # [root, level]: that could not be read
@@ -305,5 +305,5 @@ def _children(
 
 
 def _by_root(walk: Walk, roots: NDArray[np.int32]) -> NDArray[np.int64]:
-    """How many of some tables each root has."""
+    """Number of some tables, by root."""
     return np.bincount(roots, minlength=len(walk.dropped))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the bits of page-table entries mean, by architecture: data, and what is computed with it.
+Bits of page-table entries, by architecture: data, and what is computed with it.
 
 Which format a kernel has is read off VMCOREINFO and off what the kernel keeps of its own entries;
 costs some lookups.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What each process has for itself of the memory that it maps, and its part of what it shares: the
+Shares of memory: what each process that maps it has for itself, and its part of the rest: the
 numbers of /proc/PID/smaps_rollup (``show_smaps_rollup()``, fs/proc/task_mmu.c).
 
 Exact, of a kernel that counts the mappings of each page. Costs a walk over all page tables, which

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-How many page table entries share a swap slot: ``swp_swapcount()`` (mm/swapfile.c).
+Number of page table entries that share a swap slot: ``swp_swapcount()`` (mm/swapfile.c).
 
 Since "mm, swap: use the swap table to track the swap count" (0d6af9bcf383, by v7.2) the count is in
 the upper bits of the slot's word in ``swap_cluster_info.table``, and what is too large for them in

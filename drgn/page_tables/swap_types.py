@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the entries of a page table that map no page stand for: ``swp_entry_t``.
+Meaning of page table entries that map no page: ``swp_entry_t``.
 
 Their type is a number of five bits. The first are swap files; behind these come, as far as the
 kernel was built with them, poisoned pages, migration entries, device memory, and markers

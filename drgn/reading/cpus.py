@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Which CPUs are online or possible: ``__cpu_online_mask``, ``__cpu_possible_mask``, and no further.
+CPUs that are online or possible: ``__cpu_online_mask``, ``__cpu_possible_mask``, and no further.
 
 drgn's ``for_each_online_cpu()`` goes as far as ``nr_cpu_ids`` says, which in a damaged vmcore may
 be billions; a mask has room for NR_CPUS bits and no more.
@@ -33,7 +33,7 @@ def possible_cpus(prog: Program) -> list[int]:
 
 def percpu_offsets(prog: Program) -> NDArray[np.uint64]:
     """
-    What is added to a percpu address for each possible CPU (``per_cpu_ptr()``).
+    Offset of each possible CPU's copy from a percpu address (``per_cpu_ptr()``).
 
     :raises drgn.FaultError, ValueError: as :func:`online_cpus`.
     """

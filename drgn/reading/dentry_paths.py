@@ -28,7 +28,7 @@ def is_unhashed(dentry: Object) -> bool:
 
 
 def alias_offset(prog: Program) -> int:
-    """Where ``d_alias``, by which a dentry is on the list of its inode, is in it."""
+    """Offset in a dentry of ``d_alias``, by which it is on the list of its inode."""
     type_ = prog.type("struct dentry")
     # The union has no name in 7.2.
     return int(offsetof(type_, member_path(type_, ("d_alias", "d_u.d_alias"))))

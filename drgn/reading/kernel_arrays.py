@@ -35,7 +35,7 @@ Columns = Mapping[str, str | tuple[str, ...]]
 @dataclass
 class Gaps:
     """
-    What could not be read.
+    Memory that could not be read.
 
     :ivar died: in words, what part of it is missing because the process that read it was killed.
     """
@@ -94,7 +94,7 @@ def _member_type(type_: Type, path: str) -> Type:
 
 def _number_format(member: Type, path: str) -> str:
     """
-    What numpy calls a number.
+    Format of a number, as numpy has it.
 
     :raises TypeError: it is none.
     """

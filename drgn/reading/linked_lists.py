@@ -26,7 +26,7 @@ LOOPS = -2  # the links come back without passing a head
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Where the ``next`` links of each entry lead; in 32 bits, if there are not too many."""
+    """Targets of the ``next`` links of each entry; in 32 bits, if there are not too many."""
 
     head: NDArray[Any]  # index of the head, LOST or LOOPS
     steps: NDArray[

@@ -158,7 +158,7 @@ def subsection_order(prog: Program) -> int:
 
 def subsection_maps(prog: Program, sections: Sections, raw: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """
-    Which subsections of each section have pages, by what :func:`read_usage` read. Without
+    Maps of each section's subsections that have pages, by what :func:`read_usage` read. Without
     CONFIG_SPARSEMEM_VMEMMAP there is no map, and a section has all or none.
     """
     count = sections.pages >> subsection_order(prog)
@@ -223,7 +223,7 @@ def page_addresses(
 
 
 def memory_pages(prog: Program) -> int:
-    """How many page frames there are; more than any machine has, if that is unknown."""
+    """Number of page frames; more than any machine has, if that is unknown."""
     try:
         return sum(end - start for start, end, _ in valid_page_ranges(prog))
     except (FaultError, LookupError, NotImplementedError, ValueError):

@@ -41,7 +41,7 @@ def page_ext_size(prog: Program) -> int:
 
 def page_ext_ranges(prog: Program) -> list[PageExtRange]:
     """
-    Where the page_exts of all page frames are; those that have none are in no range.
+    Places of the page_exts of all page frames; those that have none are in no range.
 
     :raises LookupError: the kernel is built without CONFIG_PAGE_EXTENSION.
     """

@@ -250,7 +250,7 @@ def _records(
 
 
 def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each of the consecutive runs of these sizes starts."""
+    """Starts of consecutive runs of these sizes."""
     starts = np.zeros(len(sizes), np.int64)
     np.cumsum(sizes[:-1], out=starts[1:])
     return starts

@@ -144,7 +144,7 @@ class PageChunk:
         return {}
 
     def once(self, name: str, work_out: Callable[[], T]) -> T:
-        """What several consumers ask of a chunk is worked out for the first, and kept."""
+        """Compute what several consumers ask of a chunk for the first, and keep it."""
         if name not in self._kept:
             self._kept[name] = work_out()
         kept: T = self._kept[name]
@@ -185,7 +185,7 @@ Consumer = Any
 
 @dataclass
 class Scan:
-    """How a pass went."""
+    """Course of a pass."""
 
     pages: int = 0
     gaps: Gaps = field(default_factory=Gaps)
@@ -353,14 +353,14 @@ def _begin_at(
 def _backwards(
     prog: Program, pieces: list[Piece], dtype: np.dtype[Any]
 ) -> Iterator[list[PageChunk]]:
-    """What can be read of each piece, from the last on."""
+    """Pages of each piece that can be read, from the last on."""
     for piece in reversed(pieces):
         yield list(_chunks(prog, piece, dtype, Gaps()))
 
 
 def _edges(pieces: list[Piece], shares: int, aligned: bool) -> list[int]:
     """
-    Where each share of the pieces begins, and the end.
+    Begins of the shares of the pieces, and the end.
 
     :param shares: of about as many pages each; fewer than these where there are fewer pieces.
     :param aligned: no pageblock and no free block may lie in two of them.
@@ -380,7 +380,7 @@ def _pieces(
     size: int,
     wanted: Mapping[tuple[int, int], tuple[int, int]],
 ) -> Iterator[Piece]:
-    """What is to be read, at most *step* pages at once."""
+    """Pieces to be read, at most *step* pages each."""
     for start_pfn, end_pfn, address in ranges:
         for first in range(0, end_pfn - start_pfn, step):
             pages = min(step, end_pfn - start_pfn - first)
@@ -393,7 +393,7 @@ def _pieces(
 @dataclass(frozen=True, slots=True)
 class FlagFields:
     """
-    Where ``page.flags`` holds the node and the zone (include/linux/page-flags-layout.h).
+    Bits of ``page.flags`` that hold the node and the zone (include/linux/page-flags-layout.h).
 
     The fields are packed from the top of the word: section, node, zone. Their widths are macros,
     which DWARF does not keep, and follow from array lengths that it does.

@@ -425,7 +425,7 @@ def _moved(
     top: NDArray[np.int64],
 ) -> None:
     """
-    Of files whose tree begins with another VMA by now: that of their tops which has most below it.
+    Tops of files whose tree begins with another VMA by now: that which has most below it.
     """
     below = np.bincount(top[top >= 0], minlength=len(mapping_of_top))
     for at in np.flatnonzero((own_top < 0) & has_tree).tolist():

@@ -201,7 +201,7 @@ KSM_PAGES = Table(
 @dataclass(frozen=True, slots=True)
 class NodeCost:
     """
-    What a visit costs, in ns: of a node that the walk passes by, and of a VMA that may map the page
+    Cost of a visit, in ns: of a node that the walk passes by, and of a VMA that may map the page
     (``rmap_one()``: down its page table, and an entry is changed).
 
     The first is what the project's own measurement gave for 20,000 VMAs (10.24 million visits in

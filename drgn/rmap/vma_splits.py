@@ -260,7 +260,7 @@ COMPARED = (
 
 def _difference(before: int, after: int, same: list[int]) -> tuple[list[str], list[str]]:
     """
-    What differs between two neighbours, in words, and the calls that do that.
+    Difference between two neighbours, in words, and the calls that make it.
 
     :param before: flags; :param same: of each of :data:`COMPARED`, whether it is the same.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What struct pages cost, and what is saved of it: one walk over the vmemmap for all sections.
+Cost of struct pages, and what is saved of it: one walk over the vmemmap for all sections.
 
 Huge pages are found first. The walk then shows its entries to all who look for something in them:
 the struct pages of huge pages, those of devices, the origin of all frames, and the examples.

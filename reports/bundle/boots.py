@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-When a bundle's machine was read, and when it was booted: what tells boots apart.
+Times of a bundle's reading and of its machine's boot, by which boots differ.
 
 Cannot know: that a clock was set in between; it makes one boot look like two.
 """

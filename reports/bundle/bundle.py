@@ -216,7 +216,7 @@ class Bundle:
 
     def plain_path(self, table: Table) -> Path:
         """
-        Where a table's CSV file is.
+        Path of a table's CSV file.
 
         :raises BundleError: it is missing, or something else than a plain file.
         """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a bundle of an older mmscope lacks.
+Tables and columns that a bundle of an older mmscope lacks.
 
 ``docs/bundle-format.md`` has the rules. Within one format a column is never renamed or retyped, and
 keeps its meaning; sections, tables, columns and rows may be added. Each says with ``since``, where

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What ``datapackage.json`` says of a bundle: its format, its target, its tables and their columns.
+Description of a bundle, ``datapackage.json``: its format, its target, its tables and their columns.
 
 A Frictionless Data Package v2, which describes the target and every table. A table's path must be
 a plain file name inside the folder, and names must be identifiers, since SQL is written with them.

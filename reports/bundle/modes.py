@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Who may read what is written.
+Modes of what is written: who may read it.
 
 A reading has addresses, which show where the kernel lies (KASLR), and the names and commands of
 every process. So what root writes is root's alone, as perf.data and vmcores are; what anybody else

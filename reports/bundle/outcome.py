@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-How a command is declared, and how it ends: its exit code, and the line that says why.
+Declarations of commands, and their ends: its exit code, and the line that says why.
 
 Imports no drgn, numpy or rich.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a report shows only in part, whole, in the report itself: as far as there is room.
+Tables and stacks that a report shows in part, whole, in the report itself: as far as there is room.
 
 A report has at most :data:`MAX_REPORT_BYTES`. What the page leaves of them is for downloads: packed
 tables and folded stacks, as links with ``data:`` addresses, which need no script and no request.

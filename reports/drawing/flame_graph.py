@@ -190,7 +190,7 @@ def differential(
 
 def growth(was: int, now: int, totals: tuple[int, int] | None, unit: str) -> Look:
     """
-    How a frame changed: (class from ``less-3`` over ``same`` to ``more-3``, mark, words); class
+    Change of a frame: (class from ``less-3`` over ``same`` to ``more-3``, mark, words); class
     ``unsure`` if it differs no more than so many samples do by chance.
 
     :param totals: of both graphs, to compare shares; None: to compare the values.

@@ -52,7 +52,7 @@ class Clock:
 
     @property
     def words(self) -> str:
-        """Which clock that is."""
+        """Name of the clock."""
         if self.start is None:
             return "seconds since the first sample"
         return f"{self.start:%Y-%m-%d}, {self.start.tzname() or 'time of the machine'}"
@@ -101,7 +101,7 @@ def clock(times: Sequence[float], at: object) -> Clock:
 
 def shift(rows: Sequence[Row], into: Sequence[Row]) -> float | None:
     """
-    What to add to the times of *rows* to have them on the clock of *into*.
+    Time to add to those of *rows* to have them on the clock of *into*.
 
     None where they do not go together: a clock is not known, or one is not within the other.
     """
@@ -188,7 +188,7 @@ def lane(
 
 def marks(happened: Iterable[tuple[float, str, str, bool]], axis: Clock) -> list[Row]:
     """
-    What happened, with its place, and its label where there is room; ``last``: to the left of it.
+    Events with their places, and labels where there is room; ``last``: to the left of it.
 
     :param happened: (second, label, words, loud).
     """

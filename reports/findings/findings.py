@@ -370,7 +370,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
 
 
 def _place(finding: Finding) -> tuple[int, bool, int]:
-    """Where a finding stands: by severity, what was measured first, what does most harm first."""
+    """Place of a finding: by severity, what was measured first, what does most harm first."""
     return SEVERITIES.index(finding.severity), finding.estimate, HARMS.index(finding.harm)
 
 

@@ -62,7 +62,7 @@ class Kernel:
 
     def condition(self, only: tuple[str, ...]) -> str | None:
         """
-        What a step must say of the kernels it is for: nothing if this is one, None if it is not.
+        Words of a step about the kernels that it is for: nothing if this is one, None if it is not.
         """
         unknown = []
         for name in only:

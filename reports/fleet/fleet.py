@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the findings say of a fleet: how many hosts have each, since when, which worst, on which
+Findings of a fleet: how many hosts have each, since when, which worst, on which
 kernels and with which labels.
 
 Of each host the newest bundle counts in which a finding could be checked: one of ``watch`` answers
@@ -95,7 +95,7 @@ class Told:
 
     @property
     def since(self) -> float:
-        """When the first host had it."""
+        """Time at which the first host had it."""
         return min(case.since for case in self.cases)
 
     def take(self, answer: Answer, hosts: Sequence[str], first: int, kernel: KernelOf) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What grew between two readings of one boot: the classes of each host's memory ledger.
+Growth between two readings of one boot: the classes of each host's memory ledger.
 
 The ledger is asked as findings are: one query over all hosts, the same text for DuckDB and Spark.
 Of each host that has two ledgers of one boot, the newest such boot counts, and of it the oldest and

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Who takes memory on several hosts: the rows of findings by the stack, cache, caller or counter that
+Owners of memory on several hosts: the rows of findings by the stack, cache, caller or counter that
 they are about, and the classes of the memory ledger that grew between two readings.
 
 One leak on each of a hundred hosts is a hundred findings, and one owner. Which hosts have a finding

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What bundles a lake has: whose they are, when they were taken, what they lack.
+The bundles of a lake: whose they are, when they were taken, what they lack.
 
 A host is a name. Two readings of one name that were of two boots at one time are of two machines
 with that name, or of one whose clock was set: they are told apart by when they were booted.

@@ -70,7 +70,7 @@ class File:
     size: int
 
     def path(self, folder: Path) -> Path:
-        """Where it is in a lake's folder."""
+        """Path in a lake's folder."""
         return folder / self.table / f"day={self.day}" / f"{self.name}.parquet"
 
 
@@ -105,7 +105,7 @@ class Lake:
 
     def path(self, file: File) -> Path:
         """
-        Where a file is on this machine, if it is there.
+        Path of a file on this machine, if it is there.
 
         :raises OSError: it cannot be had.
         """

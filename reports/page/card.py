@@ -51,7 +51,7 @@ def card(
     faults: list[Fault] | None = None,
 ) -> dict[str, Any]:
     """
-    What to say first; texts are plain, with values from the bundle in them.
+    First words of a report; texts are plain, with values from the bundle in them.
 
     :param grouped: the incidents of *verdict*, the worst first.
     :param faults: gets what mmscope failed to draw.
@@ -108,7 +108,7 @@ def culprit(
     bundle: Bundle, finding: Finding, page_size: int | None, faults: list[Fault] | None = None
 ) -> Row | None:
     """
-    What a finding is about, marked among its like; None where it would say no more than its words.
+    Subject of a finding, marked among its like; None where it would say no more than its words.
 
     Of free memory it is the orders of one zone, side by side (``upright``); of memory with an owner
     the largest rows of the table that the finding stands on. A bar is (name, amount, width, width

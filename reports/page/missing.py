@@ -36,7 +36,7 @@ def why_missing(
     looked_at: Iterable[tuple[Bundle, str, Rows]],
 ) -> tuple[str, Fault | None]:
     """
-    What the page says of a picture that failed, and the fault if that is mmscope's.
+    Words of the page for a picture that failed, and the fault if that is mmscope's.
 
     :param table: that it belongs to.
     :param looked_at: all tables that it was drawn from, with their rows.

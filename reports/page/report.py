@@ -177,8 +177,8 @@ def questions(
     sections: Sequence[SectionView], findings: Sequence[FindingView], compared: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """
-    Those that the page answers: (words, id of the place). A recording of another boot answers last,
-    and is called that.
+    Questions that the page answers: (words, id of the place). A recording of another boot answers
+    last, and is called that.
 
     :param compared: ids that a comparison in the page has, the best answer to what grew first.
     """

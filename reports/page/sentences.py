@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the page says in words: of the machine, the reading, and a section before its tables.
+Sentences of the page: of the machine, the reading, and a section before its tables.
 
 Cannot know: what is not in the bundle; of that it says that it is unknown.
 """

@@ -332,7 +332,7 @@ def incident_views(
 
 def lights(finding: Finding, number: int) -> str:
     """
-    What a finding is about in the page's tables and pictures, for ``lights.js``, as JSON:
+    Marks of a finding in the page's tables and pictures, for ``lights.js``, as JSON:
     ``number``, that rows of tables have; ``classes`` of the memory ledger; ``free`` and ``zones``,
     the values that a cell or a zone must have; ``looks`` of cells of the pageblock map.
     """

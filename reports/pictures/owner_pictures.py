@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Who owns the memory, as pictures: the tables of page_owner and of the slab caches' tracks grouped by
+Owners of memory as pictures: the tables of page_owner and of the slab caches' tracks grouped by
 owner, their flame graphs, what grew over a series, the series as a matrix (the stacks that gained
 most, a column a reading), and the largest memory cgroups as a tree.
 
@@ -164,8 +164,8 @@ def _by_handle(tables: Tables) -> dict[int, Row]:
 
 def series_wanted(tables: Tables) -> set[Any]:
     """
-    Whose points of a series are drawn, of a table that has every stack: those that gained most, or
-    where none did or their order is unknown, those that hold most in the last.
+    Stacks whose points of a series are drawn, of a table that has every stack: those that gained
+    most, or where none did or their order is unknown, those that hold most in the last.
     """
     grown = _grown(tables.get("page_owner_growth", []))[:MAX_STACKS]
     held = sorted(

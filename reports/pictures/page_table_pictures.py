@@ -210,7 +210,7 @@ def _strip(rows: list[Row], page_size: int) -> list[Row]:
 
 def _column(row: Row) -> list[tuple[str, float, float]]:
     """
-    What a region's addresses are mapped to, from the bottom up: (look, place, height); what is left
+    Mappings of a region's addresses, from the bottom up: (look, place, height); what is left
     is untouched.
     """
     mapped = max(row["mapped_bytes"], 1)

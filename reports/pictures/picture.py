@@ -21,7 +21,7 @@ Part = tuple[str, Callable[[Tables], Container[Any]]]
 @dataclass(frozen=True, slots=True)
 class Picture:
     """
-    What is drawn of a table.
+    A picture of a table.
 
     :ivar name: of its template, ``picture_<name>.html``.
     :ivar table: a bundle without it, or without rows in it, has no such picture.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What struct pages cost, as pictures: which frame each page of one huge page's struct pages lies on,
+Cost of struct pages as pictures: which frame each page of one huge page's struct pages lies on,
 the machine's sections by mapping, and memory about memory as a sum.
 
 Drawn from run-length encoded tables, without ever unfolding them to entries: of a page of 1 GiB the

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What ``mmscope watch`` saw, over time: rates, levels, pressure, with what went wrong marked.
+Samples of ``mmscope watch`` over time: rates, levels, pressure, with what went wrong marked.
 
 A chart has at most ``time_panel.MAX_POINTS`` moments; where there were more samples, a point stands
 for several: rates are over all of them, levels the lowest of what is free and the highest of what
