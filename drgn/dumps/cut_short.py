@@ -43,7 +43,7 @@ from mmscope.drgn.dumps.bulk_reads import (
     drgn_translates,
     loaded,
 )
-from mmscope.drgn.dumps.core_file import missing_frames, read_kdump
+from mmscope.drgn.dumps.core_file import read_kdump
 from mmscope.drgn.dumps.first_opening import little_memory
 
 KDUMP_MMAP_NEVER = 0  # enum _kdump_mmap_policy
@@ -161,15 +161,16 @@ class Reader:
         return FaultError(FAULT + words, address)
 
 
-def attach(prog: Program, core: Path) -> bool:
+def attach(prog: Program, core: Path, missing: NDArray[np.uint8] | None) -> bool:
     """
     If a kdump-compressed file was cut short, have the program read all of its memory so that what
     is missing is an error. To be called before any is read.
 
+    :param missing: see :func:`~mmscope.drgn.dumps.core_file.missing_frames`.
     :returns: whether it was.
     :raises OSError: it was, but there can be no handle for it, or the file cannot be opened.
     """
-    kdump, missing = read_kdump(core), missing_frames(core)
+    kdump = read_kdump(core)
     if kdump is None or missing is None:
         return False
     reader = Reader(core, missing, kdump.page_size)

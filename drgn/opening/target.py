@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import drgn
+import numpy as np
 from drgn import (
     Architecture,
     FaultError,
@@ -28,6 +29,7 @@ from drgn import (
 )
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
+from numpy.typing import NDArray
 
 from mmscope.drgn.dumps import bulk_reads, cut_short, first_opening
 from mmscope.drgn.dumps.core_file import (
@@ -38,6 +40,7 @@ from mmscope.drgn.dumps.core_file import (
     elf_type,
     ends_before_pages,
     missing_bytes,
+    missing_frames,
     split_part,
 )
 from mmscope.drgn.dumps.wrapped import FLATTENED, head_of, unpacked_by
@@ -147,7 +150,7 @@ def _check_kernel(prog: Program, core: Path) -> None:
             f"{core}: its VMCOREINFO is damaged: PAGESIZE is {page:,}, but a page of {name} "
             f"has {' or '.join(f'{size:,}' for size in sizes)} bytes; {COPY}"
         )
-    if missing_bytes(core):
+    if prog.cache[CUT]:
         return  # which says more
     why = ""
     said: tuple[tuple[bytes, Callable[[], bytes]], ...] = (
@@ -192,7 +195,8 @@ def other_release(prog: Program) -> str | None:
 
 
 def _open(prog: Program, core: Path) -> None:
-    if why := first_opening.why_not(lambda: _read_first(core)):
+    missing = missing_frames(core)
+    if why := first_opening.why_not(lambda: _read_first(core, missing)):
         raise TargetError(f"{core}: cannot be opened: {why}: it is damaged; {COPY}")
     try:
         prog.set_core_dump(core)
@@ -205,22 +209,24 @@ def _open(prog: Program, core: Path) -> None:
             f"{core}: a core dump, but not a Linux kernel's: it has no VMCOREINFO note"
             " (QEMU: give the guest '-device vmcoreinfo')"
         )
-    if head_of(core).startswith(KDUMP) and not read_what_is_there(prog, core):
+    packed = head_of(core).startswith(KDUMP)
+    prog.cache[CUT] = read_what_is_there(prog, core, missing) if packed else missing_bytes(core) > 0
+    if packed and not prog.cache[CUT]:
         with contextlib.suppress(ValueError):  # a damaged note
             sample = int(vmcoreinfo(prog).get("SYMBOL(init_uts_ns)", ""), 16)
             bulk_reads.attach(prog, core, sample)
 
 
-def _read_first(core: Path) -> None:
+def _read_first(core: Path, missing: NDArray[np.uint8] | None) -> None:
     """Open a dump and read a page, for which libkdumpfile sets up its translation."""
     os.environ["DRGN_DISABLE_PLUGINS"] = "*"  # the child has no use for them
     prog = Program()
     prog.set_core_dump(core)
-    read_what_is_there(prog, core)
+    read_what_is_there(prog, core, missing)
     prog.read(int(vmcoreinfo(prog).get("SYMBOL(init_uts_ns)", "0"), 16), 8)
 
 
-def read_what_is_there(prog: Program, core: Path) -> bool:
+def read_what_is_there(prog: Program, core: Path, missing: NDArray[np.uint8] | None) -> bool:
     """
     Have the memory of a kdump-compressed file that was cut short, or whose descriptors are damaged,
     read as far as it goes. By the library alone what is missing may be zeros, or the end of the
@@ -230,7 +236,7 @@ def read_what_is_there(prog: Program, core: Path) -> bool:
     :raises TargetError: it cannot be read so.
     """
     try:
-        return cut_short.attach(prog, core)
+        return cut_short.attach(prog, core, missing)
     except OSError as error:
         raise TargetError(
             f"{core}: was cut short, and this drgn's libkdumpfile cannot tell what is missing from "
@@ -246,7 +252,8 @@ def read_as_opened_here(prog: Program) -> None:
     """
     if prog.flags & ProgramFlags.IS_LIVE or prog.core_dump_path is None or CUT in prog.cache:
         return
-    prog.cache[CUT] = read_what_is_there(prog, Path(prog.core_dump_path))
+    core = Path(prog.core_dump_path)
+    prog.cache[CUT] = read_what_is_there(prog, core, missing_frames(core))
 
 
 def _damaged_note(core: Path, error: Exception) -> TargetError:

@@ -202,7 +202,7 @@ class FileMappingLock:
     address_space: str = column(holds="kernel", key=True, help="the one it is in")
     state: str = column(holds="words", help=STATES)
     readers: int = column(help="readers that hold it")
-    owner_pid: int | None = column(help=OWNER)
+    owner_pid: int | None = column(high=MOST_PIDS, help=OWNER)
     owner_comm: str | None = column(holds="comm", help="its name")
     owner_is: str | None = column(holds="words", help=OWNER_IS)
     waiters: int = column(help="tasks that are queued on it")

@@ -23,7 +23,7 @@ from dump_formats import makedumpfile, plain_elf
 from packed_dump import packed_dump
 
 from mmscope.drgn.dumps import cut_short
-from mmscope.drgn.dumps.core_file import left_out, missing_bytes, read_kdump
+from mmscope.drgn.dumps.core_file import left_out, missing_bytes, missing_frames, read_kdump
 from mmscope.drgn.dumps.wrapped import rebuild
 from mmscope.reports.bundle.bundle import Bundle
 
@@ -251,7 +251,7 @@ def test_of_a_flattened_dump_that_was_cut_short_nothing_is_read_that_never_came(
     for path in (rebuilt, folder / "raw"):
         progs.append(Program())
         progs[-1].set_core_dump(path)
-    assert cut_short.attach(progs[0], rebuilt)
+    assert cut_short.attach(progs[0], rebuilt, missing_frames(rebuilt))
     faults = 0
     for frame in frames_in(folder / "raw"):
         try:

@@ -23,7 +23,12 @@ from packed_dump import KINDS, packed_dump
 
 from mmscope.drgn.dumps import cut_short
 from mmscope.drgn.dumps.bulk_reads import LEAST, OWN, Handle, read_bytes
-from mmscope.drgn.dumps.core_file import PAGE_DESCRIPTOR, missing_bytes, read_kdump
+from mmscope.drgn.dumps.core_file import (
+    PAGE_DESCRIPTOR,
+    missing_bytes,
+    missing_frames,
+    read_kdump,
+)
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, read_array
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
@@ -223,7 +228,7 @@ def test_of_a_dump_that_was_cut_short_what_is_there_is_read_and_the_rest_is_an_e
     assert not there.all()
     prog = Program()
     prog.set_core_dump(cut)
-    assert cut_short.attach(prog, cut)
+    assert cut_short.attach(prog, cut, missing_frames(cut))
     assert bytes_that_fault(prog, whole, frames, there) == missing_bytes(cut) > 0
     cut.unlink()
 

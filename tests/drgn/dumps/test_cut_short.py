@@ -15,6 +15,7 @@ from kdump_files import LITTLE, Library, kdump
 
 from mmscope.drgn.dumps import bulk_reads, cut_short
 from mmscope.drgn.dumps.bulk_reads import SOUND
+from mmscope.drgn.dumps.core_file import missing_frames
 from mmscope.drgn.dumps.cut_short import ADDRXLAT_OK, KDUMP_MACHPHYSADDR, MOST_KNOWN, Reader, attach
 
 PAGE = 4096
@@ -172,7 +173,7 @@ def test_all_memory_of_a_program_is_read_so(
     core = tmp_path / "core"
     core.write_bytes(kdump([(17_000, 100), (1 << 40, 100)]))
     prog = zeros()
-    assert attach(prog, core)
+    assert attach(prog, core, missing_frames(core))
     assert prog.read(BASE, 8) == prog.read(0, 8, True) == b"\1" * 8
     for place in ((BASE + PAGE, False), (PAGE, True)):
         with pytest.raises(FaultError, match="behind the end"):
@@ -187,7 +188,7 @@ def test_where_drgn_translates_physical_memory_is_read_so(
     monkeypatch.setenv("DRGN_PREFER_PGTABLE_READER", "1")
     (tmp_path / "core").write_bytes(kdump([(1 << 40, 100)]))
     prog = zeros()
-    assert attach(prog, tmp_path / "core")
+    assert attach(prog, tmp_path / "core", missing_frames(tmp_path / "core"))
     assert prog.read(BASE, 8) == bytes(8)
     with pytest.raises(FaultError, match="behind the end"):
         prog.read(0, 8, True)
@@ -197,7 +198,7 @@ def test_a_whole_dump_is_left_to_drgn(library: Kdump, tmp_path: Path) -> None:
     core = tmp_path / "core"
     for content in (kdump([(17_000, 100), (17_100, 100)]), b"\x7fELF", b""):
         core.write_bytes(content)
-        assert not attach(Program(), core)
+        assert not attach(Program(), core, missing_frames(core))
     assert not library.keys
 
 
@@ -209,7 +210,7 @@ def test_without_a_library_that_maps_nothing_the_dump_is_refused(
     before = len(os.listdir("/proc/self/fd"))
     library.refuses = b"file.mmap_policy"
     with pytest.raises(OSError, match=r"refuses file\.mmap_policy"):
-        attach(zeros(), core)
+        attach(zeros(), core, missing_frames(core))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -223,7 +224,7 @@ def test_the_refusal_is_one_line_that_says_what_to_do(
 ) -> None:
     """By a program that is opened; the file is none that drgn opens."""
 
-    def none(prog: Program, core: Path) -> bool:
+    def none(prog: Program, core: Path, missing: None) -> bool:
         raise OSError("another libkdumpfile: /lib")
 
     from mmscope.drgn.opening.target import TargetError, read_what_is_there
@@ -232,4 +233,4 @@ def test_the_refusal_is_one_line_that_says_what_to_do(
     with pytest.raises(
         TargetError, match=r"was cut short.*another libkdumpfile.*copy the dump again"
     ):
-        read_what_is_there(Program(), tmp_path / "core")
+        read_what_is_there(Program(), tmp_path / "core", None)
