@@ -28,6 +28,11 @@ PAGE_BYTES = (4 << 10, 16 << 10, 64 << 10)  # that kernels have
 PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
 # Of a Making: options, which are given again whenever its text is read.
 ASKED_FOR = {"label", "against", "by_period"}
+# What every text has; the others came later, and older texts lack them.
+ALWAYS = (
+    *("seconds", "scope", "ended", "command", "captured_at", "release", "architecture"),
+    *("partial", "remarks", "counters", "pids"),
+)
 
 
 @dataclass
@@ -86,7 +91,9 @@ class Making:
 
         :raises ValueError, TypeError, KeyError: it is something else.
         """
-        recorded = Recorded()
+        if lacking := [name for name in ALWAYS if name not in data]:
+            raise ValueError(f"it has no {', '.join(lacking)}")
+        recorded = Recorded(**data["recorded"])
         _fill(recorded, data["recorded"])
         _fill(self, {name: value for name, value in data.items() if name not in ASKED_FOR})
         if self.page_bytes not in PAGE_BYTES:

@@ -26,13 +26,15 @@ from perf_text import TEXT, header, sampled
 from mmscope.perf import perf_events
 from mmscope.perf import recipe as recipes
 from mmscope.perf.perf_events import Machine, RecordError, plan
-from mmscope.perf.perf_record import arguments, without
+from mmscope.perf.perf_record import Recorded, arguments, without
 from mmscope.perf.speedscope import speedscope
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands import record_command
 from mmscope.reports.commands.command import main
+from mmscope.reports.commands.record_command import MADE_BY
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
+from mmscope.reports.profiles.making import ALWAYS, Making
 
 
 @pytest.fixture
@@ -193,6 +195,18 @@ def test_faults_are_in_regions_of_what_a_table_maps_there(text: Path, tmp_path: 
         if of_size:
             (row,) = Bundle(tmp_path / size).rows("profile_faults")
             assert (row["faults"], row["regions"], row["region_bytes"]) == (5, *of_size)
+
+
+@pytest.mark.parametrize("name", [*ALWAYS, "recorded"])
+def test_a_line_that_lacks_what_every_recording_has_is_damaged(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    line = Making().as_json(Recorded())
+    for lacks, code in (("page_bytes", (0, 1)), (name, (2,))):  # the first came later
+        kept = {each: value for each, value in line.items() if each != lacks}
+        text.write_bytes(f"{MADE_BY}{json.dumps(kept)}\n".encode() + TEXT)
+        assert record("exit-path", "--input", text, "-o", tmp_path / lacks) in code
+    assert "the line about the recording is damaged" in capsys.readouterr().err
 
 
 def test_a_recording_of_another_boot_says_so(text: Path, tmp_path: Path) -> None:
