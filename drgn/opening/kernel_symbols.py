@@ -44,6 +44,17 @@ PARTS = (
 MAYBE = ("kallsyms_relative_base",)
 MARK = b".llvm."  # of clang's ThinLTO
 BANNER_BYTES = 512
+LARGEST_CONSTANT = 64 << 10  # utf8data, on the kernels of the lab, but for what makes up a section:
+TABLES = re.compile(rb"kallsyms_|__st(art|op)_")
+SOME_BYTES = 512
+# Symbols that say where a section ends, which have no bytes (include/asm-generic/vmlinux.lds.h and
+# vmlinux.lds.S of x86 and arm64, 5.10 to 7.3). Functions have such names too, as __stop_tty().
+ENDS = re.compile(
+    rb"_e(text|data|inittext)|(__pi_)?_end|__end_rodata|__brk_limit|__bss_stop|orc_lookup_end|"
+    rb"__start_bss_decrypted_unused|__\w+_text_end|__stop_(BTF|notes|mcount_loc|(orc|runtime|_)_\w+)|"
+    rb"__(per_cpu|per_cpu_hot|inittext|exittext|alt_instructions|indirect_thunk|\w+_sites|smp_locks|nosave|"
+    rb"init_scratch|pi_rela|pi_relr)_end"
+)
 
 
 def _damaged(how: str) -> NoDebugInfoError:
@@ -63,6 +74,7 @@ class KernelSymbols:
     :ivar packed: all names, in the order of the addresses, each behind nm's letter for it.
     :ivar starts, ends: where in ``packed`` each name, with its letter, is.
     :ivar tokens: what each byte of ``packed`` stands for.
+    :ivar nameless: addresses at which something begins that no symbol names, ascending.
     """
 
     addresses: NDArray[np.uint64]
@@ -70,6 +82,7 @@ class KernelSymbols:
     starts: NDArray[np.uint32]
     ends: NDArray[np.uint32]
     tokens: Sequence[bytes] = ITSELF
+    nameless: Sequence[int] = ()
     _found: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _promoted: dict[bytes, list[int]] = field(default_factory=dict)
 
@@ -79,6 +92,11 @@ class KernelSymbols:
         self._index = NameIndex(self.packed, self.starts, self.ends, self.tokens)
         sections = (("_stext", "_etext"), ("_sinittext", "_einittext"))
         self.text = [(self.address(begin) or 0, self.address(end) or 0) for begin, end in sections]
+        # is_kernel() (include/asm-generic/sections.h, 5.10 to 7.3), with the head before _stext.
+        first, last = (self.address("_text") or self.address("_stext"), self.address("_end"))
+        self.image = range(first or 0, (1 << 64) if last is None else last)
+        first, last = self.address("__start_rodata"), self.address("__end_rodata")
+        self.constants = range(first or 0, last or 0)
 
     @property
     def count(self) -> int:
@@ -110,9 +128,31 @@ class KernelSymbols:
         return self.in_order[at[0]] if len(at) == 1 else None
 
     def room(self, index: int) -> int:
-        """Bytes to the next symbol: no more can belong to this one."""
-        after = bisect.bisect_right(self.in_order, self.in_order[index])
-        return self.in_order[after] - self.in_order[index] if after < len(self.in_order) else 0
+        """
+        Bytes to the next symbol, or to what no symbol names: no more can belong to this one. None
+        at the end of a section, of which only the end has a name there.
+        """
+        address = self.in_order[index]
+        after = bisect.bisect_right(self.in_order, address)
+        first = bisect.bisect_left(self.in_order, address)
+        if after == len(self.in_order) or all(map(self._is_end, range(first, after))):
+            return 0
+        cut = bisect.bisect_right(self.nameless, address)
+        return min([self.in_order[after], *self.nameless[cut : cut + 1]]) - address
+
+    def _extent(self, index: int) -> int:
+        """
+        The bytes in which an address is said to be in a symbol. Where a constant has more room than
+        any has bytes, string literals, which nothing names, are behind it somewhere.
+        """
+        room = self.room(index)
+        constant = self.in_order[index] in self.constants and room > LARGEST_CONSTANT
+        if constant and not TABLES.match(self._index.whole(index), 1):
+            return SOME_BYTES
+        return room
+
+    def _is_end(self, index: int) -> bool:
+        return ENDS.fullmatch(self._index.whole(index), 1) is not None
 
     def symbol(self, index: int) -> Symbol:
         """One of them as drgn has it."""
@@ -123,7 +163,8 @@ class KernelSymbols:
         if code in "vVwW":
             binding = SymbolBinding.WEAK
         kind = SymbolKind.FUNC if self.is_text(address) else SymbolKind.OBJECT
-        return Symbol(name, address, self.room(index), binding, kind)
+        size = 0 if self._is_end(index) else self.room(index)
+        return Symbol(name, address, size, binding, kind)
 
     def is_text(self, address: int) -> bool:
         """True if an address is of code; nm's letter does not say (7.2 has .data as "T")."""
@@ -132,14 +173,23 @@ class KernelSymbols:
     def find(
         self, prog: Program, name: str | None, address: int | None, one: bool
     ) -> Sequence[Symbol]:
-        """A symbol finder, for :meth:`drgn.Program.register_symbol_finder`."""
+        """
+        A symbol finder, for :meth:`drgn.Program.register_symbol_finder`.
+
+        By an address outside the kernel's image it finds nothing, as the kernel's own kallsyms.
+        """
         indexes: Sequence[int] = range(len(self.in_order))
         if address is not None:
-            last = bisect.bisect_right(self.in_order, address) - 1
-            if last < 0 or not address - self.in_order[last] < max(self.room(last), 1):
+            # Of x86 before 6.15, those of per-CPU variables begin at 0: they are offsets.
+            if address not in self.image:
                 return []
-            first = bisect.bisect_left(self.in_order, self.in_order[last])
-            indexes = range(first, last + 1)
+            last = bisect.bisect_right(self.in_order, address) - 1
+            if last < 0 or not address - self.in_order[last] < max(self._extent(last), 1):
+                return []
+            start = self.in_order[last]
+            first = bisect.bisect_left(self.in_order, start)
+            at_start = address == start
+            indexes = [n for n in range(first, last + 1) if at_start or not self._is_end(n)]
         if name is not None:
             named = self.indexes(name)
             indexes = [at for at in named if address is None or at in indexes]
@@ -168,6 +218,7 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
     except FaultError as error:
         raise NoDebugInfoError(f"the kernel's symbol table cannot be read: {error}") from error
     found = KernelSymbols(_addresses(offsets, offsets_at, base), *names, tokens)
+    found.nameless = _ends_of_tables(where, found)
     if _may_be_by_clang(prog, found):
         found.take_in_statics_of_lto()
     return _checked(found, vmcoreinfo)
@@ -198,6 +249,30 @@ def tables_of(prog: Program, vmcoreinfo: Mapping[str, str]) -> dict[str, int]:
             "before 6.0 do not), and it does not look like that of 5.10 to 5.19"
         )
     return found
+
+
+def bounded(found: KernelSymbols, prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbols:
+    """The symbols, held off what no symbol names, where that can be told."""
+    with contextlib.suppress(NoDebugInfoError):
+        found.nameless = _ends_of_tables(tables_of(prog, vmcoreinfo), found)
+    return found
+
+
+def _ends_of_tables(where: Mapping[str, int], found: KernelSymbols) -> list[int]:
+    """
+    Where the symbol table itself begins and ends. Kernels before 6.2 have no symbols for its parts,
+    and behind the last are the string literals, which nothing names.
+    """
+    sizes = {
+        "kallsyms_num_syms": 4,
+        "kallsyms_offsets": 4 * found.count,
+        "kallsyms_relative_base": 8,
+        "kallsyms_token_index": 2 * TOKENS,
+        # "kallsyms: Improve the performance of kallsyms_lookup_name()" (60443c88f3a8, v6.2)
+        "kallsyms_seqs_of_names": 3 * found.count,
+    }
+    parts = {name: found.address(name) or where.get(name, 0) for name in sizes}
+    return [min(where.values()), max(at + sizes[name] for name, at in parts.items())]
 
 
 def _address(vmcoreinfo: Mapping[str, str], name: str) -> int:

@@ -56,6 +56,7 @@ from mmscope.drgn.opening.kasan import (
 from mmscope.drgn.opening.kernel_symbols import (
     KernelSymbols,
     SymbolsHidden,
+    bounded,
     symbols_of_core,
     symbols_of_text,
 )
@@ -91,7 +92,8 @@ def attach(prog: Program, btf: Path | None = None) -> tuple[Btf, KernelSymbols, 
         _hold_names_against(types, symbols)
     except OSError as error:
         raise NoDebugInfoError(f"{error.filename}: {error.strerror}") from error
-    prog.register_type_finder(OWN, types.find_type, enable_index=-1)
+    # First: the debug info of a module has the kernel's types as declarations.
+    prog.register_type_finder(OWN, types.find_type, enable_index=0)
     prog.register_object_finder(OWN, _Globals(types, symbols).find, enable_index=-1)
     prog.register_symbol_finder(OWN, symbols.find, enable_index=-1)
     prog.register_symbol_finder(f"{OWN} modules", _module_finder(), enable_index=-1)
@@ -137,7 +139,7 @@ def _is_this_kernel(prog: Program) -> bool:
 def _symbols(prog: Program, info: Mapping[str, str]) -> KernelSymbols:
     if _is_this_kernel(prog):
         with contextlib.suppress(SymbolsHidden):
-            return _live_symbols()
+            return bounded(_live_symbols(), prog, info)
     return _with_data(symbols_of_core(prog, info))
 
 

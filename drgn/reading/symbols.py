@@ -59,11 +59,10 @@ class SymbolTable:
         best: tuple[int, bool, int, str] | None = None
         found = -1
         for at in range(last, max(last - MAX_BACK, -1), -1):
-            start, size = self.starts[at], self.size(at)
+            start = self.starts[at]
             if best is not None and start != found:
                 break
-            # A label without a size, in assembly, reaches to the next one.
-            if size and start + size <= address:
+            if start + self.size(at) <= address:
                 continue
             symbol = self.symbol(at)
             # __pfx_…: the padding in front of a function, which never runs.
@@ -89,8 +88,12 @@ def symbol_table(symbols: Sequence[Symbol], *, first: bool = False) -> SymbolTab
     starts = np.fromiter((symbol.address for symbol in symbols), np.uint64, len(symbols))
     order = np.argsort(starts, kind="stable")
     ordered = [symbols[at] for at in order.tolist()]
-    sizes = [symbol.size for symbol in ordered]
-    return SymbolTable(starts[order].tolist(), sizes.__getitem__, ordered.__getitem__, first)
+    starts = starts[order]
+    # A label without a size, in assembly, reaches to the next one.
+    after = np.append(starts, np.uint64(2**64 - 1))[np.searchsorted(starts, starts, "right")]
+    rooms = (after - starts).tolist()
+    sizes = [symbol.size or room for symbol, room in zip(ordered, rooms, strict=True)]
+    return SymbolTable(starts.tolist(), sizes.__getitem__, ordered.__getitem__, first)
 
 
 def module_symbols(module: RelocatableModule) -> list[Symbol]:

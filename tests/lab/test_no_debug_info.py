@@ -30,6 +30,7 @@ from drgn import (
     SymbolKind,
     Type,
     TypeKind,
+    TypeKindSet,
     sizeof,
 )
 from dump_formats import makedumpfile, plain_elf
@@ -209,11 +210,41 @@ class TestTypes:
             (m.name, m.bit_offset, m.bit_field_size) for m in theirs.members
         ]
 
+    def test_a_declaration_in_the_debug_info_of_a_module_does_not_hide_one(self, lab: Lab) -> None:
+        """A mock of such debug info, of which the lab's archives have none without the kernel's."""
+        prog = bare(lab.capture.vmcore)
+
+        def of_module(
+            prog: Program, kinds: TypeKindSet, name: str, file: str | None
+        ) -> Type | None:
+            if TypeKind.STRUCT not in kinds or name not in ("files_struct", "only_here"):
+                return None
+            return prog.struct_type(name)
+
+        prog.register_type_finder("module", of_module, enable_index=0)
+        attach(prog)
+        assert prog.type("struct files_struct").has_member("fdt")
+        assert prog.type("struct only_here").size is None
+
     def test_a_global_that_is_not_declared_is_named(self, lab: Lab) -> None:
         with pytest.raises(LookupError, match=r"panic_timeout.*declared_globals\.py"):
             own(lab.capture.vmcore)["panic_timeout"]
         with pytest.raises(LookupError, match="could not find"):
             own(lab.capture.vmcore)["no_such_variable"]
+
+
+def frames(prog: Program, task: Object) -> dict[int, str | None]:
+    """The functions of a task's stack by address, without those that were inlined."""
+    found: dict[int, str | None] = {}
+    try:
+        trace = prog.stack_trace(task)
+    except ValueError:  # it ran, and the dump has no registers of it
+        return found
+    for frame in trace:
+        if not frame.is_inline:
+            symbols = prog.symbols(frame.pc)
+            found[frame.pc] = symbols[0].name if symbols else None
+    return found
 
 
 def same(ours: Object, theirs: Object) -> bool:
@@ -259,6 +290,42 @@ class TestSymbols:
     def test_a_stack_has_the_names_of_its_functions(self, lab: Lab) -> None:
         frames = [frame.name for frame in own(lab.capture.vmcore).stack_trace(2)]
         assert "schedule" in frames and "kthreadd" in frames
+
+    def test_no_frame_of_any_stack_has_a_name_that_debug_info_does_not_give(self, lab: Lab) -> None:
+        from drgn.helpers.linux.pid import for_each_task
+
+        prog, held = own(lab.capture.vmcore), 0
+        for mine, theirs in zip(for_each_task(prog), for_each_task(lab.prog), strict=True):
+            ours, dwarf = frames(prog, mine), frames(lab.prog, theirs)
+            assert ours.keys() == dwarf.keys(), mine.comm
+            for pc, name in ours.items():
+                assert (name is None) is (dwarf[pc] is None), hex(pc)
+                if name is not None:
+                    # An alias, or a label within a function of assembly.
+                    begin = lab.prog.symbol(pc).address
+                    places = [symbol.address for symbol in lab.prog.symbols(name)]
+                    assert any(begin <= place <= pc for place in places), hex(pc)
+            held += len(ours)
+        assert held > 200
+
+    def test_what_is_no_address_of_the_kernel_has_none(self, lab: Lab) -> None:
+        prog = own(lab.capture.vmcore)
+        begin, end = prog.symbol("_text").address, prog.symbol("_end").address
+        for address in (0, 8, 0x1000, 0x402050, 0x7F0000001000, begin - 1, end, end + 0x1000):
+            assert prog.symbols(address) == [], hex(address)
+        assert prog.symbol("__per_cpu_end").size == 0
+        for section in ("__end_rodata", "__per_cpu_end", "_einittext"):
+            address = prog.symbol(section).address + 8
+            assert section not in {symbol.name for symbol in prog.symbols(address)}
+
+    def test_a_string_literal_is_not_said_to_be_in_what_is_before_it(self, lab: Lab) -> None:
+        prog = own(lab.capture.vmcore)
+        strings = [*prog["vmstat_text"], *prog["migratetype_names"]]
+        for string in strings:
+            # Up to 6.0 kallsyms has the compiler's own labels of them.
+            found = [symbol.name for symbol in prog.symbols(string.value_())]
+            assert all(name.startswith(".LC") for name in found), found
+        assert len(strings) > 100
 
     def test_an_address_in_a_module_has_a_name(self, lab: Lab) -> None:
         prog = own(lab.capture.vmcore)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where a symbol ends: at the next one, at the end of its section, at what nothing names."""
+
+import pytest
+from drgn import Architecture, Platform, Program, Symbol, SymbolBinding, SymbolKind
+
+from mmscope.drgn.opening.kernel_symbols import KernelSymbols, symbols_of_text
+from mmscope.drgn.reading.symbols import SymbolTable, symbol_table
+
+# As x86 before 6.15: per-CPU variables are a section of their own, at 0.
+TEXT = """\
+0000000000000000 A fixed_percpu_data
+0000000000001000 A runqueues
+0000000000002000 A __per_cpu_end
+ffffffff81000000 T _text
+ffffffff81000000 T _stext
+ffffffff81000100 T schedule
+ffffffff81000200 T __entry_text_end
+ffffffff81000f00 T srso_alias_safe_ret
+ffffffff81001000 T __stop_tty
+ffffffff81001100 T _etext
+ffffffff82000000 D __start_rodata
+ffffffff82000000 d linux_banner
+ffffffff82008000 d IV
+ffffffff82009000 R __start___ksymtab
+ffffffff82009000 R __stop_notes
+ffffffff82009100 R __stop___ksymtab
+ffffffff82009100 D __end_rodata
+ffffffff82100000 D init_stack
+ffffffff82104000 D _edata
+ffffffff82105000 B __bss_stop
+ffffffff82106000 B _end
+ffffffff82800000 D __init_scratch_begin
+ffffffff82c00000 D __init_scratch_end
+"""
+PROG = Program(Platform(Architecture.X86_64))
+
+
+@pytest.fixture(scope="module")
+def symbols() -> KernelSymbols:
+    found = symbols_of_text(TEXT.encode())
+    found.nameless = [0xFFFFFFFF82001000, 0xFFFFFFFF82003000]
+    return found
+
+
+def at(symbols: KernelSymbols, address: int) -> list[str]:
+    return [symbol.name for symbol in symbols.find(PROG, None, address, False)]
+
+
+@pytest.mark.parametrize(
+    "address", [0, 8, 0x1000, 0x1FFF, 0x2000, 0x402050, 0x7F0000001000, 0xFFFF888000000000]
+)
+def test_what_is_not_in_the_image_has_no_symbol(symbols: KernelSymbols, address: int) -> None:
+    assert at(symbols, address) == []
+
+
+@pytest.mark.parametrize("address", [0xFFFFFFFF82106000, 0xFFFFFFFF82800008, 0xFFFFFFFF82C00000])
+def test_nor_has_what_is_behind_it(symbols: KernelSymbols, address: int) -> None:
+    assert at(symbols, address) == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [0xFFFFFFFF81000201, 0xFFFFFFFF81001200, 0xFFFFFFFF82009101, 0xFFFFFFFF820FFFFF,
+     0xFFFFFFFF82104100],
+)  # fmt: skip
+def test_the_end_of_a_section_reaches_nowhere(symbols: KernelSymbols, address: int) -> None:
+    assert at(symbols, address) == []
+
+
+def test_it_is_found_where_it_is(symbols: KernelSymbols) -> None:
+    assert at(symbols, 0xFFFFFFFF81001100) == ["_etext"]
+    assert at(symbols, 0xFFFFFFFF82009100) == ["__stop___ksymtab", "__end_rodata"]
+
+
+def test_what_begins_where_another_ends_has_its_room(symbols: KernelSymbols) -> None:
+    assert at(symbols, 0xFFFFFFFF82009080) == ["__start___ksymtab"]
+
+
+def test_a_function_of_such_a_name_is_one(symbols: KernelSymbols) -> None:
+    assert at(symbols, 0xFFFFFFFF81001080) == ["__stop_tty"]
+
+
+def test_a_symbol_ends_at_what_nothing_names(symbols: KernelSymbols) -> None:
+    assert at(symbols, 0xFFFFFFFF82000FFF) == ["__start_rodata", "linux_banner"]
+    for nameless in (0xFFFFFFFF82001000, 0xFFFFFFFF82003000, 0xFFFFFFFF82007FFF):
+        assert at(symbols, nameless) == []
+    assert at(symbols, 0xFFFFFFFF82008000) == ["IV"]
+
+
+def test_by_name_a_per_cpu_variable_has_its_offset_and_its_room(symbols: KernelSymbols) -> None:
+    (runqueues,) = symbols.find(PROG, "runqueues", None, True)
+    assert (runqueues.address, runqueues.size) == (0x1000, 0x1000)
+    (end,) = symbols.find(PROG, "__per_cpu_end", None, True)
+    assert (end.address, end.size) == (0x2000, 0)
+
+
+def test_no_frame_is_named_after_the_end_of_a_section(symbols: KernelSymbols) -> None:
+    table = SymbolTable(symbols.in_order, symbols.room, symbols.symbol)
+    assert table.function(0xFFFFFFFF81000180) == "schedule"
+    assert table.function(0xFFFFFFFF81000280) is None
+
+
+def test_a_label_of_a_file_with_debug_info_reaches_to_the_next() -> None:
+    label, after = (
+        Symbol(name, address, size, SymbolBinding.GLOBAL, SymbolKind.FUNC)
+        for name, address, size in (("label", 0x1000, 0), ("after", 0x1040, 16))
+    )
+    table = symbol_table([after, label])
+    assert [table.function(address) for address in (0x103F, 0x104F, 0x1050)] == [
+        *("label", "after", None),
+    ]
