@@ -13,7 +13,6 @@ kernel keeps it.
 """
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +22,7 @@ from drgn.helpers.linux.hugetlb import for_each_hstate
 from mmscope.drgn.cgroups.charged_pages import ChargedPages
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.free.free_memory import free_memory
-from mmscope.drgn.free.zones import for_each_zone, read_zoneinfo, zone_name
+from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.ledger.ledger_pages import (
     KMEM,
     MAX_KEPT,
@@ -46,7 +45,15 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
-from mmscope.drgn.text.kernel_text import printed_number
+from mmscope.drgn.text.meminfo import (
+    KSTATS,
+    arc_bytes,
+    beside_meminfo,
+    by_class,
+    in_no_counter,
+    read_sizes,
+)
+from mmscope.drgn.text.proc_text import parse_vmstat, parse_zoneinfo
 
 NO_TAG, STRANGE, UNREAD = "(no tag)", "(of no module)", "(unreadable)"
 
@@ -240,6 +247,13 @@ COUNTERS = {
         (Kind.OFFLINE,),
         "memory that a hypervisor unplugged (virtio-mem) looks the same, and is not in the counter",
     ),
+    # Marked by nothing: pages that drivers took with alloc_pages().
+    "nr_gpu_active": ((), "pages of GPUs have no mark: they are among the unexplained"),
+    "nr_gpu_reclaim": ((), "pages of GPUs have no mark: they are among the unexplained"),
+    "nr_kernel_misc_reclaimable": (
+        (),
+        "what drivers count as reclaimable has no mark: it is among the unexplained",
+    ),
 }
 
 
@@ -405,52 +419,24 @@ def pageflag_names(prog: Program) -> dict[int, str]:
     return names
 
 
-# Lines of /proc/meminfo (fs/proc/meminfo.c) by class: those that are added, those that are taken
-# off, since another line has them too.
-LINES = {
-    ("free", "free lists"): (("MemFree",), ()),
-    ("anonymous", "mapped pages"): (("AnonPages",), ()),
-    # Cached is NR_FILE_PAGES without the swap cache and block devices (Buffers).
-    ("page cache", "files"): (("Cached", "Buffers"), ("Shmem",)),
-    ("page cache", "shmem"): (("Shmem",), ()),
-    ("hugetlb", "in use or free in the pool"): (("Hugetlb",), ()),
-    ("slab", "reclaimable"): (("SReclaimable",), ()),
-    ("slab", "unreclaimable"): (("SUnreclaim",), ()),
-    # Stacks are vmalloc memory (CONFIG_VMAP_STACK), and not counted twice here.
-    ("vmalloc", "areas, kernel stacks among them"): (("VmallocUsed",), ()),
-    ("percpu", "chunks"): (("Percpu",), ()),
-    ("page tables", "of processes, KVM and IOMMUs"): (("PageTables", "SecPageTables"), ()),
-    ("compressed", "zswap"): (("Zswap",), ()),
-    ("bad", "hwpoison"): (("HardwareCorrupted",), ()),
-}
 REMAINDER = "remainder of MemTotal, by subtraction"
-MAX_MEMINFO = 1 << 16
 
 
-def read_meminfo_ledger(text: str, page: int) -> list[LedgerRow]:
+def read_meminfo_ledger(meminfo: str, page: int, beside: Mapping[str, int]) -> list[LedgerRow]:
     """
     Rows of the whole machine from /proc/meminfo; node -1, no zone.
 
-    Counters are no pages: what they leave of MemTotal is a remainder, found by subtraction, and
-    where the kernel counts a page twice or not at all the remainder is off by it. Percpu has the
-    first chunk, which is reserved memory of boot: that is not in MemTotal, and in no other row.
+    Counters are no pages: what they leave of MemTotal is a remainder, found by subtraction (see
+    ``meminfo``), and where the kernel counts a page twice or not at all the remainder is off by it.
 
     :param page: bytes of a page.
+    :param beside: of ``beside_meminfo()``.
     :raises ValueError: the text is not /proc/meminfo's.
     """
-    found = re.findall(r"^(\S{1,40}): +([0-9]{1,18})(?: kB)?$", text[:MAX_MEMINFO], re.MULTILINE)
-    said = {name: printed_number(number, "/proc/meminfo") << 10 for name, number in found}
-    if not said.get("MemTotal") or "MemFree" not in said:
-        raise ValueError("/proc/meminfo has no lines MemTotal and MemFree")
+    said = dict(beside) | read_sizes(meminfo)
+    found = by_class(said)
+    found.append(("unexplained", REMAINDER, max(in_no_counter(said), 0), "MemTotal"))
     total = said["MemTotal"]
-    found = []
-    for (owner, part), (plus, minus) in LINES.items():
-        there = [line for line in plus if line in said]
-        size = sum(said[line] for line in there) - sum(said.get(line, 0) for line in minus)
-        if there and size > 0:
-            found.append((owner, part, size, " ".join(there)))
-    known = sum(size for _, _, size, _ in found)
-    found.append(("unexplained", REMAINDER, max(total - known, 0), "MemTotal"))
     return largest_first(
         [
             LedgerRow(owner, part, *NO_ZONE, size // page, size, 100 * size / total, lines)
@@ -565,11 +551,23 @@ def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
 
 def memory_ledger_from_files(files: Files) -> Found:
     meminfo = files.read("proc/meminfo")
-    zones = read_zoneinfo(files.read("proc/zoneinfo"))
-    page = files.page_size(meminfo, sum(zone.managed_pages for zone in zones))
+    zones = parse_zoneinfo(files.read("proc/zoneinfo"))
+    page = files.page_size(meminfo, sum(zone.fields["managed"] for zone in zones))
     if page is None:
         raise Absent("the size of a page cannot be derived from /proc/meminfo and /proc/zoneinfo")
-    found = Found().add(MEMORY_LEDGER, read_meminfo_ledger(meminfo, page))
+    found = Found()
+    vmstat, kstats = {}, ["", ""]
+    try:
+        vmstat = {name: value for name, _, value in parse_vmstat(files.read("proc/vmstat"))}
+    except (Absent, ValueError) as error:
+        found.notes.append(f"zram and balloons may be in the remainder: {error}")
+    for number, path in enumerate(KSTATS):
+        with contextlib.suppress(Absent):  # no ZFS
+            kstats[number] = files.read(path)
+    listed = sum(said["count"] for zone in zones for said in zone.pagesets.values())
+    present = sum(zone.fields["present"] for zone in zones)
+    beside = beside_meminfo(vmstat, listed, present, arc_bytes(*kstats), page)
+    found.add(MEMORY_LEDGER, read_meminfo_ledger(meminfo, page, beside))
     found.remarks.append(
         "by the kernel's counters, not page by page: the remainder is what they leave of MemTotal; "
         "read the kernel's memory (as root) to know what it is"
@@ -597,7 +595,7 @@ profiling](https://docs.kernel.org/mm/allocation-profiling.html) can name.
     from_memory=memory_ledger_from_memory,
     from_files=memory_ledger_from_files,
     deadline=PASS_SECONDS,
-    reads=(prices.MEMINFO, prices.ZONEINFO),
+    reads=(prices.MEMINFO, prices.ZONEINFO, prices.VMSTAT, prices.ZFS),
     consumer=ledger_consumer,
 )
 

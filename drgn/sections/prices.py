@@ -66,6 +66,7 @@ CGROUPS = "/sys/fs/cgroup/*/memory.*"
 SWAPS = "/proc/swaps"
 ZRAM = "/sys/block/zram*/mm_stat"
 ZSWAP = "/sys/module/zswap/parameters/*"
+ZFS = "/proc/spl/kstat/zfs/abdstats /proc/spl/kstat/zfs/arcstats"
 KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
 DENTRY_STATE = "/proc/sys/fs/dentry-state /proc/sys/fs/inode-nr"
 SETTINGS = (
@@ -182,6 +183,8 @@ PRICES = {
             "objects of a cache, stacks",
             "left out",
         ),
+        # abd_kstats_update(), module/os/linux/zfs/abd_os.c; arc_kstat_update(), module/zfs/arc.c
+        Price(ZFS, "adds up counters of ZFS", "ks_lock of that file, a mutex", None, "CPUs"),
         # show_slab_objects(), mm/slub.c: SO_PARTIAL is nr_partial
         Price(SLAB_SETTINGS, "prints a number", None, None, "caches"),
         # stack_start(), stack_print(), mm/page_owner.c: a list that only grows

@@ -89,7 +89,7 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
         if only is not None and name not in only:
             continue
         try:
-            connection.execute(statement)
+            create_view(connection, statement)
         except duckdb.Error as error:
             missing[name] = str(error).splitlines()[0]
     for name, why in reasons(bundle).items():
@@ -97,6 +97,26 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
     here = [name for name in loaded if name not in missing]
     marks = [mark for name in here for mark in bundle.impossible(name)]
     return Database(connection, missing, marks, columns_of(connection))
+
+
+def create_view(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
+    """
+    Create a view of ``views.sql``; tables that it calls optional are empty if not there.
+
+    :raises duckdb.Error: it lacks a table.
+    """
+    stand_ins = []
+    for table, described in re.findall(r"^-- Optional: (\w+) \((.+)\)$", statement, re.MULTILINE):
+        if not connection.execute(
+            "select 1 from duckdb_tables() where table_name = ? and not internal", [table]
+        ).fetchall():
+            nothing = re.sub(r"(\w+) (\w+)", r"null::\2 as \1", described)
+            stand_ins.append(f"{table} as (select {nothing} limit 0)")
+    if stand_ins:
+        head, text = re.split(r"(?<= as\n)", statement, maxsplit=1)
+        text = re.sub(r"^with\s", ", ", text)  # it may begin with such a list of its own
+        statement = f"{head}with {', '.join(stand_ins)} {text}"
+    connection.execute(statement)
 
 
 def connect() -> duckdb.DuckDBPyConnection:

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: LGPL-2.1-or-later
 -- Views over a bundle's tables, for findings and for `mmscope show`. Each begins with a comment line
--- that is its title. A view whose tables a bundle does not have is left out.
+-- that is its title. A view whose tables a bundle does not have is left out, but for those named
+-- `Optional`, which are empty then.
 
 -- External fragmentation by order
 -- As unusable_free_index() and fragmentation_index() of mm/vmstat.c compute it, which the kernel shows
@@ -209,3 +210,34 @@ from (
 ) as a
 join profile_recordings as r using (profile)
 left join profile_boots as b using (profile);
+
+-- Memory in no counter, and of no owner
+-- Of kernel memory, pages that neither they themselves nor their place explain, without as many as some
+-- counter has more than pages with its mark were found: large kmalloc() of older kernels, page tables of
+-- KVM and IOMMUs, pages of GPUs. Of text, what all counters leave of MemTotal (drgn/text/meminfo.py).
+-- Pages whose struct page is not there are nothing that is known.
+-- Optional: ledger_checks (counter varchar, difference_pages bigint)
+create view memory_in_no_counter as
+with
+    counted as (
+        select
+            sum(pages) filter (owner = 'unexplained' and part <> 'struct page not readable')::bigint as pages,
+            sum(pages) filter (owner <> 'not the kernel''s')::bigint as total_pages
+        from memory_ledger
+    ),
+    marked as (
+        select
+            count(*) > 0 as here,
+            coalesce(sum(greatest(-difference_pages, 0)) filter (counter in (
+                'nr_slab_unreclaimable', 'nr_sec_page_table_pages', 'nr_page_table_pages', 'nr_gpu_active',
+                'nr_gpu_reclaim', 'nr_kernel_misc_reclaimable', 'nr_balloon_pages', 'nr_zspages', 'nr_vmalloc',
+                'pcpu_nr_pages'
+            )), 0)::bigint as pages
+        from ledger_checks
+    )
+select
+    case when m.here then 'pages' else 'counters' end as way, greatest(c.pages - m.pages, 0) as pages,
+    greatest(c.pages - m.pages, 0) * t.page_size as bytes, greatest(c.pages - m.pages, 0) / c.total_pages as share,
+    least(m.pages, c.pages) as counter_pages, c.total_pages
+from counted as c, marked as m, target as t
+where c.total_pages > 0 and c.pages is not null;

@@ -22,6 +22,7 @@ from mmscope.reports.bundle.database import (
     TARGET,
     columns_of,
     connect,
+    create_view,
     in_a_line,
     lock,
     query_failed,
@@ -132,7 +133,7 @@ def _tried(
         for name, _, statement in views():
             if name in names:
                 try:
-                    connection.execute(statement)
+                    create_view(connection, statement)
                 except duckdb.Error as error:
                     failing[name] = in_a_line(error)
         try:

@@ -145,10 +145,16 @@ class Level:
 
     time: float = column(key=True, unit="s", help=TIME)
     source: str = column(
-        holds="words", key=True, help="meminfo: /proc/meminfo; ksm: /sys/kernel/mm/ksm"
+        holds="words",
+        key=True,
+        help="meminfo: /proc/meminfo; ksm: /sys/kernel/mm/ksm; computed: what all counters leave "
+        "of MemTotal",
     )
     name: str = column(holds="kernel", key=True, help="the kernel's name")
-    value: int = column(low=None, help="in its unit")
+    value: int = column(
+        low=None,
+        help="in its unit; of what is computed, below 0 where the kernel counts a page twice",
+    )
     unit: str = column(holds="words", help="bytes or pages; empty for a number of things")
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
+from mmscope.drgn.text.meminfo import KSTATS, MEMINFO_LINES, arc_bytes, beside_meminfo
 from mmscope.drgn.text.plain_file import read_plain
 from mmscope.drgn.text.proc_text import (
     parse_buddyinfo,
@@ -43,6 +44,7 @@ MEMINFO = (
     *("Shmem", "SReclaimable", "SUnreclaim", "KernelStack", "PageTables", "SecPageTables"),
     *("VmallocUsed", "Percpu", "Dirty", "Writeback", "AnonHugePages", "ShmemHugePages"),
     *("FileHugePages", "Hugetlb", "SwapTotal", "SwapFree", "Zswap", "Zswapped", "Unaccepted"),
+    *MEMINFO_LINES,
 )
 # Of each zone in /proc/zoneinfo, in pages, as table zone_series has them; and of newer kernels.
 ZONE = ("managed", "free", "min", "low", "high")
@@ -123,6 +125,8 @@ class Sampler:
                 read(sample)
             except (OSError, ValueError) as error:
                 sample["unread"][name] = self._reason(name, error)
+        if "meminfo" in sample:
+            sample["beside"] = self._beside(sample)
         sample["read"] = round(time.monotonic() - begin, 6)
         sample["cpu"] = round(time.process_time() - cpu, 6)
         return sample
@@ -147,6 +151,7 @@ class Sampler:
         at = time.monotonic()
         rows = parse_vmstat(self._text("proc/vmstat"))
         sample["vmstat"] = {name: value for name, kind, value in rows if since_boot(name, kind)}
+        sample["zspages"] = sum(value for name, _, value in rows if name == "nr_zspages")
         sample["vmstat_at"] = at
 
     def _pressure(self, sample: Sample) -> None:
@@ -158,9 +163,12 @@ class Sampler:
         sample["meminfo"] = parse_meminfo(self._text("proc/meminfo"))
 
     def _zoneinfo(self, sample: Sample) -> None:
-        # The per-CPU part, most of the file on a large machine, is of no use here.
+        whole = self._text("proc/zoneinfo")
+        # The per-CPU part, most of the file on a large machine, is of no further use here.
+        sample["listed"] = sum(map(int, re.findall(r"^ +count: +(\d{1,15})$", whole, re.MULTILINE)))
         pagesets = r"\n  pagesets\n.*?\n(?=  node_unreclaimable:)"
-        text = re.sub(pagesets, "\n", self._text("proc/zoneinfo"), flags=re.DOTALL)
+        zones = parse_zoneinfo(re.sub(pagesets, "\n", whole, flags=re.DOTALL))
+        sample["present"] = sum(zone.fields["present"] for zone in zones)
         sample["zones"] = [
             [
                 zone.node,
@@ -168,9 +176,21 @@ class Sampler:
                 *map(zone.fields.__getitem__, ZONE),
                 *map(zone.fields.get, NEWER),
             ]
-            for zone in parse_zoneinfo(text)
+            for zone in zones
             if zone.fields["present"]
         ]
+
+    def _beside(self, sample: Sample) -> dict[str, int]:
+        """Memory that has no line in /proc/meminfo, in bytes."""
+        kstats = []
+        for path in KSTATS:
+            try:
+                kstats.append(self._text(path))
+            except OSError:
+                kstats.append("")  # no ZFS
+        vmstat = sample.get("vmstat", {}) | {"nr_zspages": sample.pop("zspages", 0)}
+        pages = sample.pop("listed", 0), sample.pop("present", 0)
+        return beside_meminfo(vmstat, *pages, arc_bytes(*kstats), os.sysconf("SC_PAGE_SIZE"))
 
     def _ksm(self, sample: Sample) -> None:
         at = time.monotonic()

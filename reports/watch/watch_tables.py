@@ -20,6 +20,7 @@ from typing import Any
 from mmscope.drgn.tables.display import percent, plural
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import MAX_COUNT
+from mmscope.drgn.text.meminfo import ENOUGH, NO_COUNTER, in_no_counter
 from mmscope.drgn.text.plain_file import LineTooLong, open_lines
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.description import Cell, SectionResult, checked_target, plain_texts
@@ -191,6 +192,7 @@ def _look(log: Log, sample: Sample, last: dict[str, dict[str, int]]) -> None:
         log.pagetypeinfo_seconds += spent
     for source in ("meminfo", "ksm"):
         log.moved |= {name for name, value in sample.get(source, {}).items() if value}
+    log.moved.add(NO_COUNTER)
 
 
 def _counts(source: str, name: str) -> bool:
@@ -298,10 +300,14 @@ def stalls(samples: Samples) -> Iterator[PsiStall]:
 
 
 def gauges(samples: Samples) -> Iterator[Level]:
-    """All levels."""
+    """All levels, and what they leave of memory."""
     for time, sample in samples:
-        for name, value in sample.get("meminfo", {}).items():
+        meminfo = sample.get("meminfo", {})
+        for name, value in meminfo.items():
             yield Level(time, "meminfo", name, value, "bytes")
+        if ENOUGH.issubset(meminfo):
+            value = in_no_counter(sample.get("beside", {}) | meminfo)
+            yield Level(time, "computed", NO_COUNTER, value, "bytes")
         for name, value in sample.get("ksm", {}).items():
             if name in KSM_LEVELS:
                 yield Level(time, "ksm", name, value, KSM_LEVELS[name])

@@ -7,7 +7,7 @@ from typing import Any
 from mmscope.drgn.free.free_lists import FreeBlocks
 from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import Zone
-from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, LedgerTag
+from mmscope.drgn.ledger.memory_ledger import REMAINDER, LedgerCheck, LedgerRow, LedgerTag
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.page_owner import PageOwnerStack
 from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
@@ -85,6 +85,20 @@ def ledger(unexplained: int) -> list[LedgerRow | LedgerCheck]:
         LedgerRow("free", "free lists", 0, "Normal", rest, 0, 0.0, ""),
         LedgerCheck("present_pages", 0, "Normal", 1_000_000, 1_000_000, 0, ""),
     ]
+
+
+def text_ledger(left: int) -> list[LedgerRow]:
+    """The same by counters of /proc/meminfo, so many pages left over."""
+    parts = {
+        "free": ("free lists", 200_000),
+        "anonymous": ("mapped pages", 200_000),
+        "hugetlb": ("in use or free in the pool", 600_000 - left),
+        "unexplained": (REMAINDER, left),
+    }
+    return [
+        LedgerRow(owner, part, -1, "", pages, pages << 12, pages / 1e4, "")
+        for owner, (part, pages) in parts.items()
+    ]  # fmt: skip
 
 
 def of_line(

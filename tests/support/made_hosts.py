@@ -31,7 +31,12 @@ from mmscope.drgn.free.free_lists import FreeBlocks, FreeListCheck, MisplacedBlo
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import FreeAccounting, Zone
-from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, UnexplainedRow
+from mmscope.drgn.ledger.memory_ledger import (
+    REMAINDER,
+    LedgerCheck,
+    LedgerRow,
+    UnexplainedRow,
+)
 from mmscope.drgn.ledger.percpu_chunks import PercpuChunk
 from mmscope.drgn.ledger.swap_areas import SwapArea
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
@@ -56,6 +61,7 @@ from mmscope.reports.rows.watch_rows import (
     WatchSample,
     ZoneLevel,
 )
+from mmscope.reports.watch.watch_tables import gauges
 
 DATA = TESTS / "data" / "7.2" / "proc"
 PAGE, THP = 4096, 512
@@ -547,9 +553,15 @@ def owner_leak() -> Host:
 
 
 def unaccounted() -> Host:
-    """A fifth of memory that no counter has: a driver's, on a kernel without page_owner."""
+    """A fifth of memory that no counter has, of a machine whose text alone was read."""
     host = healthy(64)
     _lose(host, host.gib * GIB // 5)
+    host = counted(host, unexplained=0.2)
+    del host.rows[LedgerCheck], host.rows[UnexplainedRow]
+    host.rows[LedgerRow] = [
+        dataclasses.replace(row, part=REMAINDER) if row.owner == "unexplained" else row
+        for row in host.rows[LedgerRow]
+    ]
     return host
 
 
@@ -708,10 +720,8 @@ def watched(
             rows[PsiStall].append(
                 PsiStall(time, kind, 100 * share, stall, share if number else None, period)
             )
-        rows[Level] += [
-            Level(time, "meminfo", name, level(name, value, number) * PAGE, "bytes")
-            for name, value in kinds.items()
-        ]
+        meminfo = {name: level(name, value, number) * PAGE for name, value in kinds.items()}
+        rows[Level] += gauges([(time, {"meminfo": meminfo})])
         for name, rate in moved.items():
             delta = int((number + 1) * rate * PERIOD) - int(number * rate * PERIOD)
             if number and delta:

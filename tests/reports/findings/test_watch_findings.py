@@ -20,6 +20,7 @@ from mmscope.reports.rows.watch_rows import (
     WatchSample,
     ZoneLevel,
 )
+from mmscope.reports.watch.watch_tables import gauges
 
 QUESTIONS = [question for question in load_questions() if question.id.startswith("watch-")]
 PERIOD = 10.0
@@ -263,8 +264,9 @@ def test_growth_of_a_hundredth_of_memory_is_a_warning(tmp_path: Path) -> None:
 def test_growth_of_what_no_line_of_meminfo_has(tmp_path: Path) -> None:
     rows = []
     for n in range(12):
-        rows += [level(n, "MemTotal", 8000), level(n, "MemFree", 4000 - 100 * n),
-                 level(n, "AnonPages", 2000), level(n, "Cached", 1500)]  # fmt: skip
+        said = {"MemTotal": 8000, "MemFree": 4000 - 100 * n, "AnonPages": 2000, "Cached": 1500,
+                "SUnreclaim": 0}  # fmt: skip
+        rows += gauges([(10 * n, {"meminfo": {name: mib << 20 for name, mib in said.items()}})])
     finding = found(asked(tmp_path, rows, 12), "watch-kernel-memory-grows")
     assert finding is not None and finding.severity == "warning"
     assert finding.title == "Memory in no counter only grew: by 1.074 GiB in 1 min 50 s"
@@ -283,10 +285,9 @@ def test_growth_that_began_while_it_was_watched(tmp_path: Path) -> None:
     assert found(asked(tmp_path / "b", rows + total, 59), "watch-kernel-memory-grows") is None
 
 
-def test_what_no_line_has_is_unknown_where_lines_are_missing(tmp_path: Path) -> None:
-    rows = [level(n, name, 8000 - 100 * n * (name == "MemFree")) for n in range(12)
-            for name in ("MemTotal", "MemFree")]  # fmt: skip
-    assert found(asked(tmp_path, rows, 12), "watch-kernel-memory-grows") is None
+def test_what_no_line_has_is_unknown_where_lines_are_missing() -> None:
+    rows = gauges([(0, {"meminfo": {"MemTotal": 8000, "MemFree": 100, "AnonPages": 7}})])
+    assert {row.source for row in rows} == {"meminfo"}
 
 
 def test_growth_that_is_little_for_the_machine(tmp_path: Path) -> None:

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+/proc/meminfo by class, and the memory in no counter: what all counters leave of MemTotal.
+
+The one formula for that: the ledger of text, ``watch`` and the triggers of ``guard`` take it from
+here, as level :data:`NO_COUNTER`; view ``memory_in_no_counter`` has it of a bundle, and of kernel
+memory by what the pages show.
+
+What has no line in /proc/meminfo comes from other files (:func:`beside_meminfo`): zsmalloc's pages,
+per-CPU lists, balloons of older kernels, ZFS's ARC. Cannot know: what a kernel counts nowhere, as
+the page tables of KVM before 6.1 and Hyper-V's balloon before 6.16.
+
+Imports neither drgn nor numpy: a sample of ``watch`` costs little.
+"""
+
+import re
+from collections.abc import Mapping
+
+from mmscope.drgn.text.kernel_text import printed_number
+
+NO_COUNTER = "Memory in no counter"
+MAX_MEMINFO = 1 << 16
+# Of ZFS, for :func:`arc_bytes`.
+KSTATS = ("proc/spl/kstat/zfs/abdstats", "proc/spl/kstat/zfs/arcstats")
+Sizes = Mapping[str, int]  # bytes by line
+
+# Lines that are a class of their own, as fs/proc/meminfo.c has them. Unaccepted is none: it is in
+# MemFree (__free_unaccepted(), mm/page_alloc.c).
+LINES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("free", "free lists"): ("MemFree",),
+    ("free", "per-CPU lists"): ("pcp_count",),
+    ("anonymous", "mapped pages"): ("AnonPages",),
+    ("page cache", "shmem"): ("Shmem",),
+    ("page cache", "ZFS's ARC, which reclaim shrinks"): ("arc",),
+    ("slab", "reclaimable"): ("SReclaimable",),
+    # Large allocations of kmalloc() are in it, on all kernels from 5.10 on (mm/slub.c).
+    ("slab", "unreclaimable"): ("SUnreclaim",),
+    # It has the first chunk, which is of boot and not in MemTotal.
+    ("percpu", "chunks"): ("Percpu",),
+    ("page tables", "of processes, KVM and IOMMUs"): ("PageTables", "SecPageTables"),
+    # "Account GPU memory" of TTM, in 7.2
+    ("driver", "of GPUs"): ("GPUActive", "GPUReclaim"),
+    # Temporary pages of FUSE's writeback, and bounce buffers of block devices (up to 6.15).
+    ("driver", "copies for writeback"): ("WritebackTmp", "Bounce"),
+    ("bad", "hwpoison"): ("HardwareCorrupted",),
+}
+# All that :func:`by_class` goes by, of a kernel that is not too old for ``watch``.
+MEMINFO_LINES = frozenset(
+    ("MemTotal", "Buffers", "Cached", "SwapCached", "Active(anon)", "Inactive(anon)", "Hugetlb")
+).union(
+    ("Unevictable", "KReclaimable", "VmallocUsed", "KernelStack", "Zswap", "Balloon"),
+    *LINES.values(),
+)
+# Without these lines, what is left over says nothing.
+ENOUGH = frozenset(("MemTotal", "MemFree", "AnonPages", "Cached", "SUnreclaim"))
+
+
+def read_sizes(text: str) -> dict[str, int]:
+    """
+    The lines of /proc/meminfo in bytes; numbers of things (HugePages_Total) as they are.
+
+    :raises ValueError: the text is not /proc/meminfo's.
+    """
+    pattern = r"^(\S{1,40}): +([0-9]{1,18})( kB)?$"
+    found = re.findall(pattern, text[:MAX_MEMINFO], re.MULTILINE)
+    said = {
+        name: printed_number(number, "/proc/meminfo") << (10 if unit else 0)
+        for name, number, unit in found
+    }
+    if not said.get("MemTotal") or "MemFree" not in said:
+        raise ValueError("/proc/meminfo has no lines MemTotal and MemFree")
+    return said
+
+
+def beside_meminfo(
+    vmstat: Mapping[str, int], pcp_pages: int, present_pages: int, arc: int | None, page: int
+) -> dict[str, int]:
+    """
+    Gather what other files say of memory that has no line in /proc/meminfo, in bytes.
+
+    :param vmstat: lines of /proc/vmstat.
+    :param pcp_pages: on all per-CPU lists, of /proc/zoneinfo.
+    :param present_pages: of all zones.
+    :param arc: bytes that ZFS's ARC took with alloc_pages(), if it says so.
+    :param page: bytes of a page.
+    """
+    # mm/balloon_compaction.c counts pages, as does VMware's driver, which has its own lists.
+    events = vmstat.get("balloon_inflate", 0) - vmstat.get("balloon_deflate", 0)
+    balloon = vmstat.get("nr_balloon_pages", max(events, 0))
+    said = {
+        "nr_zspages": vmstat.get("nr_zspages", 0) * page,
+        "Balloon": balloon * page,
+        "pcp_count": pcp_pages * page,
+        "present": present_pages * page,
+        "arc": arc or 0,
+    }
+    return {name: size for name, size in said.items() if size}
+
+
+def arc_bytes(abdstats: str, arcstats: str) -> int | None:
+    """
+    Memory that ZFS's ARC took with alloc_pages(), as its kstats say (module/os/linux/zfs/abd_os.c).
+
+    :param abdstats, arcstats: of /proc/spl/kstat/zfs; empty where they are not there. The second
+        counts slab and vmalloc memory as well, and is asked only where the first is missing.
+    """
+    for text, names in ((abdstats, "scatter_data_size|scatter_chunk_waste"), (arcstats, "size")):
+        if found := re.findall(rf"^(?:{names}) +4 +(\d{{1,18}})$", text, re.MULTILINE | re.ASCII):
+            return sum(map(int, found))
+    return None
+
+
+def by_class(said: Sizes) -> list[tuple[str, str, int, str]]:
+    """
+    (class, part, bytes, lines) of what has a counter.
+
+    :param said: of :func:`read_sizes` and :func:`beside_meminfo`; a kernel may lack any.
+    """
+
+    def line(name: str) -> int:
+        return said.get(name, 0)
+
+    found = {what: (sum(map(line, lines)), lines) for what, lines in LINES.items()}
+    # Cached is NR_FILE_PAGES without the swap cache and block devices (Buffers).
+    files = line("Cached") + line("Buffers") - line("Shmem")
+    found["page cache", "files"] = files, ("Cached", "Buffers")
+    # A page of the swap cache that a process maps is in AnonPages as well: only what the lists of
+    # anonymous memory have beyond that is of no process.
+    unmapped = line("SwapCached")
+    if "Active(anon)" in said and "Inactive(anon)" in said:
+        listed = line("Active(anon)") + line("Inactive(anon)") + line("Unevictable")
+        unmapped = min(max(listed - line("Shmem") - line("AnonPages"), 0), unmapped)
+    found["page cache", "swap cache, of no process"] = unmapped, ("SwapCached",)
+    # Of all sizes since 4.15; of the default size before.
+    huge = said.get("Hugetlb", line("HugePages_Total") * line("Hugepagesize"))
+    found["hugetlb", "in use or free in the pool"] = huge, ("Hugetlb", "HugePages_Total")
+    misc = line("KReclaimable") - line("SReclaimable")
+    found["driver", "reclaimable"] = misc, ("KReclaimable",)
+    # Stacks are vmalloc memory (CONFIG_VMAP_STACK), and not counted twice; where they are not, they
+    # are single blocks.
+    stacks = max(line("VmallocUsed"), line("KernelStack"))
+    found["vmalloc", "areas, kernel stacks among them"] = stacks, ("VmallocUsed",)
+    # zswap's pool is zsmalloc's, as zram's is, or of an older allocator, which has no counter.
+    packed = max(line("Zswap"), line("nr_zspages"))
+    found["compressed", "zswap and zram"] = packed, ("Zswap", "nr_zspages")
+    # Drivers that give pages to the host take them off MemTotal (adjust_managed_page_count()), not
+    # so virtio with "deflate on OOM", VMware's and Hyper-V's: there, no such number is missing.
+    given = line("Balloon") if line("present") - line("MemTotal") < line("Balloon") else 0
+    found["given away", "balloon"] = given, ("Balloon",)
+    return [
+        (*what, size, " ".join(name for name in lines if name in said))
+        for what, (size, lines) in found.items()
+        if size > 0
+    ]
+
+
+def in_no_counter(said: Sizes) -> int:
+    """
+    Memory in no counter, in bytes: MemTotal without what :func:`by_class` has.
+
+    Below zero where the kernel counts a page twice, or where memory moved while it was read.
+    """
+    return said.get("MemTotal", 0) - sum(size for _, _, size, _ in by_class(said))
