@@ -260,7 +260,7 @@ def bounded(found: KernelSymbols, prog: Program, vmcoreinfo: Mapping[str, str]) 
 
 def _ends_of_tables(where: Mapping[str, int], found: KernelSymbols) -> list[int]:
     """
-    Where the symbol table itself begins and ends. Kernels before 6.2 have no symbols for its parts,
+    Begin and end of the symbol table itself. Kernels before 6.2 have no symbols for its parts,
     and behind the last are the string literals, which nothing names.
     """
     sizes = {
