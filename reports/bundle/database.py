@@ -24,7 +24,7 @@ from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.boots import boot_time
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
-from mmscope.reports.bundle.description import BundleError, Cell, Table
+from mmscope.reports.bundle.description import BundleError, Cell, SectionResult, Table
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
 DTYPES = {"BIGINT": np.int64, "DOUBLE": np.float64, "BOOLEAN": np.bool_}
@@ -55,12 +55,18 @@ class Database:
         here.
     :ivar impossible: values of its tables that cannot be.
     :ivar columns: those of each table and view.
+    :ivar kind: of reading: live, vmcore, files.
+    :ivar fared: by section, how it fared.
+    :ivar section_of: the section of each table.
     """
 
     connection: duckdb.DuckDBPyConnection
     missing: dict[str, str]
     impossible: list[Impossible]
     columns: dict[str, set[str]]
+    kind: str
+    fared: dict[str, SectionResult]
+    section_of: dict[str, str]
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """
@@ -96,7 +102,15 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
         missing.setdefault(name, why)
     here = [name for name in loaded if name not in missing]
     marks = [mark for name in here for mark in bundle.impossible(name)]
-    return Database(connection, missing, marks, columns_of(connection))
+    return Database(
+        connection,
+        missing,
+        marks,
+        columns_of(connection),
+        str(bundle.target.get("kind")),
+        {section.section: section for section in bundle.sections},
+        {table.name: table.section for table in bundle.tables.values()},
+    )
 
 
 def create_view(connection: duckdb.DuckDBPyConnection, statement: str) -> None:

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +40,18 @@ HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
 OTHER_BOOT = " Recorded during another boot than the rest of this bundle."
 # Of a stack, in a sentence.
 MAX_FRAMES = 8
+# Columns of a subject that name an owner, and what goes before the name.
+OWNERS = {"cgroup": "memory cgroup ", "cache": "slab cache ", "caller": "", "owner": ""}
+# The one word that a verdict begins with.
+TROUBLE, NO_TROUBLE, CANNOT_TELL = "trouble", "no trouble found", "cannot tell"
+# A twentieth of memory, or a GiB if that is less.
+HOLE = """
+select pages, share, page_size from memory_in_no_counter, target
+where bytes > least(0.05 * total_pages * page_size, 1 << 30)
+"""
+# What a check that could not be made would need.
+RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time", "root or a vmcore"
+OTHERWISE = "what this kernel or this reading does not have"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,7 @@ class Finding:
     classes: tuple[str, ...] = ()  # of the memory ledger, that it is about
     proofs: tuple[Proof, ...] = ()  # the rows that it stands on
     plain: str = ""  # the title as one says it aloud, if that is other words
+    owner: str = ""  # whose it is: a process, a cgroup, a cache, a function
     other_boot: bool = False  # of a recording of another boot than the rest of the bundle
 
     @property
@@ -123,6 +135,7 @@ class NotChecked:
     title: str
     reason: str
     section: str = ""  # where its evidence would be
+    wants: str = OTHERWISE  # what it would take
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +145,31 @@ class Verdict:
 
     :ivar found: by severity; of one severity, what was measured before what was estimated, then
         what does most harm first.
-    :ivar clear: (id, title) of what was checked and not found.
+    :ivar silent: (id, title) of what was checked and not found.
     :ivar under: what was measured of things that are under their finding's threshold, in its
         words: what a comparison says of a finding that is gone.
+    :ivar blind: what could not be seen of what was looked at. Where there is such, that nothing was
+        found does not mean that nothing is wrong.
     """
 
     found: list[Finding]
-    clear: list[tuple[str, str]]
+    silent: list[tuple[str, str]]
     not_checked: list[NotChecked]
     under: list[Finding] = field(default_factory=list)
+    blind: list[str] = field(default_factory=list)
+
+    @property
+    def word(self) -> str:
+        """The verdict in one word: of the machine, not of a recording that hides something."""
+        worst = {finding.severity for finding in self.found if finding.harm != HIDES}
+        if worst - {"notice"}:
+            return TROUBLE
+        return CANNOT_TELL if self.blind or not self.made else NO_TROUBLE
 
     @property
     def made(self) -> int:
         """Checks that could be made."""
-        return len({finding.id for finding in self.found} | {id for id, _ in self.clear})
+        return len({finding.id for finding in self.found} | {id for id, _ in self.silent})
 
     @property
     def checks(self) -> int:
@@ -180,6 +204,7 @@ class Question:
     subject: tuple[str, ...] = ()  # columns of the row that distinguish what was found
     proof: Declared = field(default_factory=dict)
     plain: str = ""  # words; for the sentence of an incident
+    owner: str = ""  # words; by default what its subject names
     # Tables that only add to the words, with the columns used: empty where a bundle lacks them.
     optional: dict[str, list[str]] = field(default_factory=dict)
 
@@ -217,44 +242,6 @@ def load_questions(folder: Path = FINDINGS) -> list[Question]:
 def severity_rank(severity: str) -> int:
     """The worst first; an unknown severity last."""
     return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
-
-
-def how_many(verdict: Verdict) -> str:
-    """Number of checks that could be made: the one count that everything else is said beside."""
-    if not verdict.not_checked:
-        return f"All {display.plural(verdict.made, 'check')} could be made"
-    return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
-
-
-def all_clear(verdict: Verdict) -> str:
-    """Words where nothing was found, which is not much if little could be checked."""
-    if not verdict.checks:
-        return "No check was made"
-    if not verdict.made:
-        return f"None of {display.plural(verdict.checks, 'check')} could be made"
-    if verdict.not_checked:
-        return f"{how_many(verdict)}; {'that is' if verdict.made == 1 else 'those are'} clear"
-    return f"{how_many(verdict)}, and {'it is' if verdict.made == 1 else 'all are'} clear"
-
-
-def only_notices(verdict: Verdict) -> str:
-    """Words before the first notice where nothing worse was found; empty elsewhere."""
-    if not verdict.found or any(finding.severity != "notice" for finding in verdict.found):
-        return ""
-    notices = display.plural(len(verdict.found), "notice")
-    first = ", the first" if len(verdict.found) > 1 else ""
-    made = f"{verdict.made:,} of {display.plural(verdict.checks, 'check')}"
-    return f"nothing critical and no warning in {made}; {notices}{first}: "
-
-
-def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
-    """
-    List what could not be checked, by where its data would be: most first.
-
-    :param title: of a section, by its name.
-    """
-    sections = Counter(item.section for item in verdict.not_checked).most_common()
-    return ", ".join(f"{title(name) or 'others'} {number:,}" for name, number in sections)
 
 
 def known(words: Callable[..., str]) -> Callable[..., str]:
@@ -340,7 +327,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     counts = _counts(database, questions)
     found: list[Finding] = []
     under: list[Finding] = []
-    clear, not_checked = [], []
+    silent, not_checked = [], []
     for question in questions:
         reason = unanswerable(database.missing, database.columns, question, counts)
         if not reason and (mark := doubtful(database.impossible, question)):
@@ -358,15 +345,53 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
                 reason = f"its words do not fit what was found: {error}"
         if reason:
-            not_checked.append(NotChecked(question.id, question.about, reason, question.section))
+            left = NotChecked(question.id, question.about, reason, question.section)
+            not_checked.append(dataclasses.replace(left, wants=wanting(question, database)))
             continue
         findings = [finding for over, finding in said if over]
         under += [finding for over, finding in said if not over]
         if not findings:
-            clear.append((question.id, question.about))
+            silent.append((question.id, question.about))
         found += findings
     found.sort(key=_place)
-    return Verdict(found, clear, not_checked, under)
+    return Verdict(
+        found, silent, not_checked, under, [*holes(database), *unseen(questions, database)]
+    )
+
+
+def wanting(question: Question, database: Database) -> str:
+    """Name what a check that could not be made would take."""
+    if question.section in ("profiles", "watch"):
+        return RECORDING if question.section == "profiles" else WATCH
+    fared = database.fared.get(question.section)
+    if database.kind == "files" and (fared is None or fared.status == "absent"):
+        return MEMORY
+    return MEMORY if fared is None else OTHERWISE
+
+
+def holes(database: Database) -> Iterator[str]:
+    """Memory that no class, counter or owner explains: too much of it to say that all was seen."""
+    if "memory_in_no_counter" not in database.columns:
+        return
+    known_owners = {"page_owner_stacks", "ledger_tags"} & database.columns.keys()
+    with contextlib.suppress(duckdb.Error):
+        if any(database.rows(f"select 1 from {table} limit 1") for table in known_owners):
+            return
+        for row in database.rows(HOLE):
+            size = display.pages(row["pages"], row["page_size"])
+            yield f"what {size} are, {display.percent(row['share'])} of memory, nothing shows"
+
+
+def unseen(questions: list[Question], database: Database) -> Iterator[str]:
+    """Sections that questions stand on, and of which a part could not be read."""
+    needed = {question.section for question in questions}
+    tables = {parts_of(need)[0] for question in questions for need in question.needs}
+    needed |= {database.section_of[table] for table in tables & database.section_of.keys()}
+    for name, section in database.fared.items():
+        if name in needed and section.status in ("failed", "partial"):
+            how = "could not be read" if section.status == "failed" else "was read in part"
+            said = f"section {name} {how}"
+            yield f"{said}: {section.message}" if section.message else said
 
 
 def _place(finding: Finding) -> tuple[int, bool, int]:
@@ -549,8 +574,20 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
         classes=tuple(words(name) for name in question.classes),
         proofs=tuple(proofs(question.proof, question.needs, question.subject, row)),
         plain=words(question.plain),
+        owner=words(question.owner) or owner_of({name: row[name] for name in question.subject}),
         other_boot=other_boot,
     )
+
+
+def owner_of(subject: Mapping[str, Any]) -> str:
+    """Name of the owner that a subject has; empty where it has a place, or no owner."""
+    for pid, comm in (("pid", "comm"), ("root_pid", "root_comm")):
+        if subject.get(comm) is not None:
+            return f"{subject[comm]} (pid {subject[pid]})"
+    for column, called in OWNERS.items():
+        if subject.get(column) is not None:
+            return f"{called}{subject[column]}"
+    return ""
 
 
 def severity_of(question: Question, row: dict[str, Any]) -> str:

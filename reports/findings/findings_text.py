@@ -3,22 +3,15 @@
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
 
-from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.findings.findings import (
-    SEVERITIES,
-    Verdict,
-    all_clear,
-    how_many,
-    lacking,
-)
+from mmscope.reports.findings.findings import Verdict
 from mmscope.reports.findings.incidents import Alike, incidents
+from mmscope.reports.findings.verdict import headline, lacking, sentence
 
 # Of a label, in characters.
 LABEL = 8
@@ -30,10 +23,10 @@ STYLES = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan
 
 def print_findings(verdict: Verdict, *, everything: bool) -> None:
     """
-    The findings on the terminal, worst first, below how many checks could be made; of several this
-    is the last line, too.
+    The findings on the terminal, worst first, below the verdict; of several how many there are is
+    the last line, too.
 
-    :param everything: what is clear, and each check that could not be made, with the reason.
+    :param everything: what was not found, and each check that could not be made, with the reason.
     """
     # Captured, since rich would take a closed pipe for a failure and end the program.
     console = Console(highlight=False, markup=False, emoji=False)
@@ -49,10 +42,12 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
     # Of one thing alone its title is the sentence.
     several = sum(len(incident.all) for incident in told) > 1
     if several:
-        console.print(Text(visible(told[0].sentence), "bold"))
-        console.print(Text(_headline(verdict), "dim"))
+        console.print(Text(visible(sentence(verdict)), "bold"))
+        console.print(Text(headline(verdict), "dim"))
     else:
-        console.print(_headline(verdict), style="bold")
+        console.print(Text(visible(headline(verdict)), "bold"))
+    for words in verdict.blind:
+        console.print(Text(visible(f"Not seen: {words}."), "bold"))
     if told:
         console.print()
     for incident in told:
@@ -63,7 +58,7 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
         else:
             _print_part(console, "", incident.causes)
     if everything:
-        for _, title in verdict.clear:
+        for _, title in verdict.silent:
             _print_labelled(console, Text(f"{'ok':{LABEL}}"), Text(visible(title)))
         by_reason: dict[str, list[str]] = {}
         for item in verdict.not_checked:
@@ -78,7 +73,7 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
         console.print(Text(visible(words), "dim"))
     if several:
         # What a terminal shows of a long output is its end.
-        console.print(_headline(verdict), style="bold")
+        console.print(Text(visible(headline(verdict)), "bold"))
 
 
 def _print_part(console: Console, heading: str, found: Iterable[Alike]) -> None:
@@ -102,19 +97,6 @@ def _print_part(console: Console, heading: str, found: Iterable[Alike]) -> None:
                 _print_labelled(console, NONE, price)
             label = ""
         console.print()
-
-
-def _headline(verdict: Verdict) -> str:
-    """Numbers of findings, and of checks."""
-    if not verdict.found:
-        return f"{all_clear(verdict)}."
-    severities = Counter(finding.severity for finding in verdict.found)
-    found = [
-        display.plural(severities[s], s, f"{s}s" if s != "critical" else s)
-        for s in SEVERITIES
-        if severities[s]
-    ]
-    return f"{', '.join(found)}. {how_many(verdict)}."
 
 
 def _print_paragraphs(console: Console, label: str, texts: Iterable[str]) -> None:

@@ -72,7 +72,7 @@ class Told:
 
     :ivar cases: by host, the worst first.
     :ivar checked: by host, the newest reading that could tell.
-    :ivar clear: by host, the newest reading that was without it.
+    :ivar silent: by host, the newest reading that was without it.
     :ivar found: by host, the readings that had it.
     :ivar rows: by host, those of the newest reading that had it.
     :ivar refused: by host, why the newest that could not tell could not.
@@ -83,7 +83,7 @@ class Told:
     by_kernel: dict[str, Share] = field(default_factory=dict)
     by_label: dict[str, Share] = field(default_factory=dict)
     checked: dict[str, int] = field(default_factory=dict)
-    clear: dict[str, int] = field(default_factory=dict)
+    silent: dict[str, int] = field(default_factory=dict)
     found: dict[str, list[int]] = field(default_factory=dict)
     rows: dict[str, tuple[tuple[Row, ...], Kernel]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Told:
         }
         self.refused |= {hosts[number]: why for number, why in answer.refused.items()}
         self.checked |= {hosts[number]: first + number for number in answer.asked}
-        self.clear |= {hosts[n]: first + n for n in answer.asked if n not in found}
+        self.silent |= {hosts[n]: first + n for n in answer.asked if n not in found}
         for number, rows in found.items():
             self.found.setdefault(hosts[number], []).append(first + number)
             self.rows[hosts[number]] = rows, kernel(number)
@@ -136,7 +136,7 @@ class Told:
                 shares[name] = Share(before.hosts + has * hosts, before.checked + hosts)
 
     def _case(self, bundles: Sequence[Taken], host: str) -> Case:
-        question, without = self.question, self.clear.get(host, -1)
+        question, without = self.question, self.silent.get(host, -1)
         since = next(number for number in self.found[host] if number > without)
         rows, kernel = self.rows[host]
         # Over many hosts, an engine keeps no order of the rows that a query gives for one.
@@ -153,7 +153,7 @@ class Fleet:
     All that was found.
 
     :ivar told: what at least one host has, the worst first.
-    :ivar clear: what no host has of those that could tell, which is one at least.
+    :ivar silent: what no host has of those that could tell, which is one at least.
     :ivar unasked: what no host could tell.
     :ivar unchecked: finding and reason, and how many hosts could not tell for it.
     :ivar changes: classes of hosts' ledgers that differ between two readings.
@@ -164,7 +164,7 @@ class Fleet:
     bundles: int
     said: list[str]
     told: list[Told] = field(default_factory=list)
-    clear: list[Question] = field(default_factory=list)
+    silent: list[Question] = field(default_factory=list)
     unasked: list[Question] = field(default_factory=list)
     unchecked: Counter[tuple[str, str]] = field(default_factory=Counter)
     changes: list[Change] = field(default_factory=list)
@@ -214,7 +214,7 @@ def ask_fleet(
         if one.cases:
             fleet.told.append(one)
         else:
-            (fleet.clear if one.checked else fleet.unasked).append(one.question)
+            (fleet.silent if one.checked else fleet.unasked).append(one.question)
     fleet.told.sort(key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases),
                                      HARMS.index(one.question.harm), one.question.id))  # fmt: skip
     return fleet

@@ -16,7 +16,7 @@ from mmscope.drgn.tables.rows import Column, column, columns, table_row
 from mmscope.drgn.tables.terminal import print_rows
 from mmscope.reports.bundle.database import in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
-from mmscope.reports.findings.findings import load_questions
+from mmscope.reports.findings.findings import HIDES, load_questions
 from mmscope.reports.fleet.fleet import Fleet, Share, Told, ask_fleet, regressions, words
 from mmscope.reports.fleet.owners import owners, sentence, several
 from mmscope.reports.lake.asking import Engine
@@ -197,28 +197,34 @@ def _engine(
 
 
 def headline(fleet: Fleet) -> str:
-    """Sum up hosts, bundles and findings in a line."""
+    """
+    Sum up hosts, bundles and findings in a line.
+
+    It never says that no trouble was found: what was out of sight on a host, its own report says.
+    """
     asked = display.plural(len(fleet.hosts), "host")
     of = display.plural(fleet.bundles, "bundle")
-    ill = len({case.bundle.host for one in fleet.told for case in one.cases})
-    found = f"{ill:,} {'has' if ill == 1 else 'have'} {display.plural(len(fleet.told), 'finding')}"
+    worse = [case for one in fleet.told if one.question.harm != HIDES for case in one.cases]
+    ill = len({case.bundle.host for case in worse if case.severity != "notice"})
+    found = f"trouble on {ill:,}" if ill else "nothing above a notice found"
     if fleet.told:
         one = fleet.told[0]
         hosts = f"{len(one.cases):,} of {display.plural(len(one.checked), 'host')}"
-        found += f", worst: {display.prose(one.question.about)} ({one.severity}, on {hosts})"
-    return f"{asked} by {of}: {found}; {_clear(fleet)}"
+        found += f"; {display.plural(len(fleet.told), 'finding')}, worst: "
+        found += f"{display.prose(one.question.about)} ({one.severity}, on {hosts})"
+    return f"{asked} by {of}: {found}; {_silent(fleet)}"
 
 
-def _clear(fleet: Fleet) -> str:
-    """Count findings that no host has, and those of them that each host could be asked."""
+def _silent(fleet: Fleet) -> str:
+    """Count checks that found nothing on any host, and those that each host had data for."""
     partly = {id for id, _ in fleet.unchecked}
-    all_asked = sum(question.id not in partly for question in fleet.clear)
-    some = len(fleet.clear) - all_asked
-    said = f"{all_asked:,} {'is' if all_asked == 1 else 'are'} clear on all hosts"
+    on_all = sum(question.id not in partly for question in fleet.silent)
+    some = len(fleet.silent) - on_all
+    said = f"{display.plural(on_all, 'check')} found nothing on all hosts"
     if some:
-        said += f", {some:,} on those that could be asked"
+        said += f", {some:,} on those that have the data"
     if fleet.unasked:
-        said += f"; {len(fleet.unasked):,} could be asked of none"
+        said += f"; {len(fleet.unasked):,} have data on no host"
     return said
 
 

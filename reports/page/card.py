@@ -4,8 +4,8 @@ The incident card: what the first screen says. What is wrong and what it likely 
 it is, since when, what to do first, and all memory in one bar with what it is about marked. Beside
 it a small picture: what the likely cause is about, marked among its like.
 
-Cannot know: more than the findings, and the rows on which they stand (``proof``). Where they were
-clear it says what was checked.
+Cannot know: more than the findings, and the rows on which they stand (``proof``). Where they
+found nothing it says what was checked.
 """
 
 import contextlib
@@ -25,11 +25,10 @@ from mmscope.reports.findings.findings import (
     SEVERITIES,
     Finding,
     Verdict,
-    all_clear,
-    only_notices,
 )
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.findings.proof import Proof
+from mmscope.reports.findings.verdict import TROUBLE, first_incident, sentence
 from mmscope.reports.page.missing import why_missing
 from mmscope.reports.pictures.memory_bar import memory_bar, segments
 from mmscope.reports.pictures.picture import Row
@@ -63,17 +62,16 @@ def card(
         with contextlib.suppress(Exception):
             memory = segments(list(bundle.rows(table.name)))
     if not grouped:
-        sentence = f"{host}: {all_clear(verdict)}."
-        said = {"sentence": sentence, "counted": "", "severity": "", "seen": None}
-        return said | {"memory": memory, "marked": set()}
-    first = grouped[0]
+        said = {"sentence": f"{host}: {sentence(verdict)}", "counted": "", "severity": ""}
+        return said | {"seen": None} | {"memory": memory, "marked": set()}
+    first = first_incident(verdict)
+    whose = "" if verdict.word == TROUBLE else f"{host}: "
     cause, *_ = first.causes[0]
-    notices = only_notices(verdict)
     step, command = first.first_step or (None, "")
     sinces = (finding.since for each in first.all for finding in each if finding.since)
     page_size = display.plain_int(bundle.target.get("page_size"))
     return {
-        "sentence": f"{host}: {notices}{first.sentence}" if notices else first.sentence,
+        "sentence": whose + sentence(verdict),
         "counted": counted(verdict, grouped),
         "severity": first.severity,
         "seen": cause,  # the likely one

@@ -17,8 +17,9 @@ from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import HEADINGS
 from mmscope.reports.bundle.description import SectionResult, version_number
-from mmscope.reports.findings.findings import Verdict, how_many, lacking
+from mmscope.reports.findings.findings import Verdict
 from mmscope.reports.findings.incidents import COMMAND
+from mmscope.reports.findings.verdict import how_many, lacking
 
 # Sections that a sentence names.
 MAX_NAMED = 5

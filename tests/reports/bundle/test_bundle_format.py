@@ -157,7 +157,7 @@ def test_what_cannot_be_checked_in_an_old_bundle_is_not_called_clear() -> None:
     assert {
         finding for finding, why in unchecked.items() if "mmscope 0.1.0 did not write it" in why
     } == later
-    assert not unchecked.keys() & {id for id, _ in verdict.clear}
+    assert not unchecked.keys() & {id for id, _ in verdict.silent}
 
 
 def test_tables_of_an_old_bundle_are_shown() -> None:

@@ -33,7 +33,9 @@ from mmscope.reports.findings.findings import (
     FINDINGS,
     HARMS,
     HIDES,
+    MEMORY,
     SEVERITIES,
+    WATCH,
     Finding,
     NotChecked,
     Question,
@@ -61,7 +63,7 @@ def test_it_is_found_and_said(tmp_path: Path, case: Case) -> None:
     asked = QUESTIONS[case.id]
     database = open_database(bundle(tmp_path / "b", case.rows, case.empty, case.target))
     verdict = evaluate_open(database, [asked])
-    assert (verdict.clear, verdict.not_checked) == ([], [])
+    assert (verdict.silent, verdict.not_checked) == ([], [])
     (finding,) = verdict.found
     text = "\n".join((finding.title, finding.saw, finding.why))
     position = 0
@@ -93,13 +95,13 @@ def without_rows_of_the_first_table_nothing_is_found(database: Database, asked: 
 def test_it_is_not_so(tmp_path: Path, case: Case) -> None:
     verdict = ask(tmp_path, case)
     assert (verdict.found, verdict.not_checked) == ([], [])
-    assert verdict.clear == [(case.id, QUESTIONS[case.id].about)]
+    assert verdict.silent == [(case.id, QUESTIONS[case.id].about)]
 
 
 @pytest.mark.parametrize("case", NOT_CHECKED.values(), ids=NOT_CHECKED.keys())
 def test_it_cannot_be_told(tmp_path: Path, case: Case) -> None:
     verdict = ask(tmp_path, case)
-    assert (verdict.found, verdict.clear) == ([], [])
+    assert (verdict.found, verdict.silent) == ([], [])
     (left,) = verdict.not_checked
     assert left.reason == case.why_not
 
@@ -124,7 +126,7 @@ def test_no_two_cases_have_one_name(kind: str) -> None:
 
 def test_an_empty_bundle_answers_nothing_and_says_so(tmp_path: Path) -> None:
     verdict = evaluate(bundle(tmp_path / "b", []))
-    assert (verdict.found, verdict.clear) == ([], [])
+    assert (verdict.found, verdict.silent) == ([], [])
     assert {left.id for left in verdict.not_checked} == set(QUESTIONS)
 
 
@@ -173,7 +175,7 @@ def test_no_estimate_is_critical(tmp_path: Path) -> None:
 
 def test_what_is_under_its_threshold_is_kept_for_comparisons(tmp_path: Path) -> None:
     verdict = evaluate(bundle(tmp_path / "b", [zone()]), [QUESTIONS["below-watermarks"]])
-    assert (verdict.found, [id for id, _ in verdict.clear]) == ([], ["below-watermarks"])
+    assert (verdict.found, [id for id, _ in verdict.silent]) == ([], ["below-watermarks"])
     (under,) = verdict.under
     assert under.title == (
         "Node 0 zone Normal: 781.2 MiB of free memory are usable, above the min watermark "
@@ -434,7 +436,7 @@ def test_on_a_terminal_titles_keep_clear_of_the_severity(
     )  # fmt: skip
     print_findings(Verdict([finding], [("y", title)], []), everything=True)
     assert capsys.readouterr().out.splitlines() == [
-        "1 critical. All 2 checks could be made.",
+        "Trouble: 1 critical. All 2 checks could be made.",
         "",
         "CRITICAL Node 1 zone Normal: 5 of 5 free blocks of THP size",
         "         lie in the HighAtomic reserve",
@@ -452,33 +454,38 @@ def test_on_a_terminal_titles_keep_clear_of_the_severity(
 
 
 MISSED = [
-    NotChecked(f"n{n}", f"N {n}", "no table", s) for n, s in enumerate(("watch", "watch", "zones"))
+    NotChecked(f"n{n}", f"N {n}", "no table", section, wants)
+    for n, (section, wants) in enumerate((("watch", WATCH), ("watch", WATCH), ("zones", MEMORY)))
 ]
 
 
 @pytest.mark.parametrize(
     ("verdict", "headline"),
     [
-        (Verdict([], [("y", "Y")], MISSED), "1 of 4 checks could be made; that is clear."),
         (
-            Verdict([], [("y", "Y"), ("z", "Z")], []),
-            "All 2 checks could be made, and all are clear.",
+            Verdict([], [("y", "Y")], MISSED),
+            "No trouble found by 1 check. 2 need a watch over time, 1 root or a vmcore.",
         ),
-        (Verdict([], [], MISSED), "None of 3 checks could be made."),
+        (Verdict([], [("y", "Y"), ("z", "Z")], []), "No trouble found by 2 checks."),
+        (
+            Verdict([], [], MISSED),
+            "Cannot tell: none of 3 checks could be made. 2 need a watch over time, 1 root or a "
+            "vmcore.",
+        ),
     ],
 )  # fmt: skip
 def test_the_headline_tells_what_could_be_checked(
     capsys: pytest.CaptureFixture[str], verdict: Verdict, headline: str
 ) -> None:
     print_findings(verdict, everything=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == headline
+    headed, *lines = re.split(r"\n(?=Not checked)|\n\Z", capsys.readouterr().out)
+    assert " ".join(headed.split()) == headline
     left = (
         ["Not checked: 3 (watch 2, zones 1); 'findings --all' says why."]
         if verdict.not_checked
         else []
     )
-    assert lines[1:] == left
+    assert [line for line in lines if line] == left
 
 
 def test_of_several_the_summary_is_the_last_line_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -488,7 +495,7 @@ def test_of_several_the_summary_is_the_last_line_too(capsys: pytest.CaptureFixtu
     ]
     print_findings(Verdict(found, [], MISSED), everything=False)
     lines = capsys.readouterr().out.splitlines()
-    said = "1 critical, 2 warnings. 3 of 6 checks could be made."
+    said = "Trouble: 1 critical, 2 warnings. 3 of 6 checks could be made."
     assert lines[1] == lines[-1] == said
     assert lines[-2].startswith("Not checked: 3 ")
 
@@ -497,7 +504,7 @@ def test_an_estimate_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("x", "warning", "T", "s", "w", (), (), "zones", estimate=True)
     print_findings(Verdict([finding], [], MISSED), everything=False)
     out = capsys.readouterr().out
-    assert out.startswith("1 warning. 1 of 4 checks could be made.")
+    assert out.startswith("Trouble: 1 warning. 1 of 4 checks could be made.")
     assert "WARNING  T (estimate)" in out
 
 

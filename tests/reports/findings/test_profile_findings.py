@@ -27,7 +27,7 @@ from mmscope.reports.page.report import render
 
 def found(tmp_path: Path, case: str, id: str) -> list[Finding]:
     verdict = evaluate(made.write_bundle(tmp_path / "b", PROFILES[case]))
-    asked = [f.id for f in verdict.found] + [name for name, _ in verdict.clear]
+    asked = [f.id for f in verdict.found] + [name for name, _ in verdict.silent]
     assert id in asked, verdict.not_checked
     return [f for f in verdict.found if f.id == id]
 

@@ -47,7 +47,7 @@ def asked(path: Path, rows: list[Any], samples: int = 7, total_pages: int | None
 
 def found(verdict: Verdict, id: str) -> Finding | None:
     """One finding; it was at least asked."""
-    assert id in {f.id for f in verdict.found} | {id for id, _ in verdict.clear}
+    assert id in {f.id for f in verdict.found} | {id for id, _ in verdict.silent}
     return next((f for f in verdict.found if f.id == id), None)
 
 

@@ -17,9 +17,9 @@ from mmscope.reports.fleet.fleet import Fleet, Share, Told
 from mmscope.reports.fleet.fleet_text import _regressed
 
 FIRST = re.compile(
-    r"5 hosts by 5 bundles: \d have (\d+) findings?, worst: (.+?) \((\w+), on 2 of 5 hosts\); "
-    r"(\d+) (?:is|are) clear on all hosts, (\d+) on those that could be asked; "
-    r"(\d+) could be asked of none"
+    r"5 hosts by 5 bundles: (?:trouble on \d|nothing above a notice found); (\d+) findings?, "
+    r"worst: (.+?) \((\w+), on 2 of 5 hosts\); (\d+) checks? found nothing on all hosts, (\d+) on "
+    r"those that have the data; (\d+) have data on no host"
 )
 
 

@@ -45,7 +45,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.drawing.cells import cell, heading, unit_shown
-from mmscope.reports.findings.findings import Finding, NotChecked, Verdict
+from mmscope.reports.findings.findings import OTHERWISE, Finding, NotChecked, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card, counted
 from mmscope.reports.page.environment import MAX_ROWS, TEMPLATES
@@ -200,8 +200,8 @@ class TestFirstScreen:
             e for e in elements(parse(pages["machine"]), "p") if "verdict" in e.get("class", "")
         )
         assert texts(said) == (
-            "Direct compaction succeeded in 0 of 8,211 attempts. Likely cause: Node 1 zone Normal: "
-            "3 of 5 free blocks of THP size lie in the HighAtomic reserve."
+            "Trouble: Direct compaction succeeded in 0 of 8,211 attempts. Likely cause: Node 1 "
+            "zone Normal: 3 of 5 free blocks of THP size lie in the HighAtomic reserve."
         )
 
     def test_says_what_it_does_not_know_below(self, pages: dict[str, str]) -> None:
@@ -293,7 +293,7 @@ class TestFirstScreen:
     def test_says_what_was_not_checked_and_what_was(self, pages: dict[str, str]) -> None:
         tree = parse(pages["machine"])
         assert "page_owner is not compiled in" in texts(by_id(tree, "not-checked"))
-        assert "Free lists are damaged" in texts(by_id(tree, "clear"))
+        assert "Free lists are damaged" in texts(by_id(tree, "silent"))
 
     def test_a_finding_can_be_pasted_by_itself(self, pages: dict[str, str]) -> None:
         text = texts(by_id(parse(pages["machine"]), "finding-highatomic-starves-thp-1-text"))
@@ -327,26 +327,39 @@ MISSED = NotChecked("id", "title", "reason")
 @pytest.mark.parametrize(
     ("verdict", "said"),
     [
-        (
-            Verdict([], [("a", "A"), ("b", "B")], []),
-            "h: All 2 checks could be made, and all are clear.",
-        ),
+        (Verdict([], [("a", "A"), ("b", "B")], []), "h: No trouble found by 2 checks."),
         (
             Verdict([], [("a", "A"), ("b", "B")], [MISSED] * 34),
-            "h: 2 of 36 checks could be made; those are clear.",
+            f"h: No trouble found by 2 checks. 34 need {OTHERWISE}.",
         ),
-        (Verdict([], [("a", "A")], [MISSED]), "h: 1 of 2 checks could be made; that is clear."),
-        (Verdict([], [], [MISSED]), "h: None of 1 check could be made."),
+        (
+            Verdict([], [("a", "A")], [MISSED]),
+            f"h: No trouble found by 1 check. 1 needs {OTHERWISE}.",
+        ),
+        (
+            Verdict([], [], [MISSED]),
+            f"h: Cannot tell: none of 1 check could be made. 1 needs {OTHERWISE}.",
+        ),
+        (Verdict([], [], []), "h: Cannot tell: no check was made."),
+        (
+            Verdict([], [("a", "A")], [], blind=["2 GiB are in no counter", "x"]),
+            "h: Cannot tell: 2 GiB are in no counter (and 1 more). No trouble found by 1 check, "
+            "which do not see that.",
+        ),
         (
             Verdict([finding("notice")], [], []),
-            "h: nothing critical and no warning in 1 of 1 check; 1 notice: T.",
+            "h: No trouble found by 1 check. 1 notice: T.",
         ),
         (
             Verdict([finding("notice"), finding("notice")], [("a", "A")], [MISSED]),
-            "h: nothing critical and no warning in 2 of 3 checks; 2 notices, the first: "
+            f"h: No trouble found by 2 checks. 1 needs {OTHERWISE}. 2 notices, the first: "
             "T (and 1 more).",
         ),
-        (Verdict([finding("warning"), finding("notice")], [], []), "T (and 1 more)."),
+        (Verdict([finding("warning"), finding("notice")], [], []), "Trouble: T (and 1 more)."),
+        (
+            Verdict([replace(finding("critical", "R"), harm="hides")], [], []),
+            "h: No trouble found by 1 check. 1 critical: R.",
+        ),
     ],
 )
 def test_the_card_says_what_is_wrong_or_what_was_checked(
@@ -404,7 +417,7 @@ def test_what_was_not_checked_is_counted_by_its_section() -> None:
 def test_every_count_of_checks_on_the_page_is_the_same(small: Bundle) -> None:
     missed = [NotChecked(f"id{n}", "title", "reason", f"s{n}") for n in range(3)]
     tree = parse(render(small, Verdict([], [("a", "A")], missed)))
-    assert "1 of 4 checks could be made" in texts(by_id(tree, "top"))
+    assert "by 1 check. 3 need" in texts(by_id(tree, "top"))
     assert "Not checked (3)" in texts(by_id(tree, "not-checked"))
     assert "Not checked 3" in texts(by_id(tree, "contents"))
 

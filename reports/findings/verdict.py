@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The verdict: one word first, and what it rests on.
+
+*trouble* where a finding above a notice says something of the machine; *no trouble found* where
+nothing that was looked at was out of sight; *cannot tell* everywhere else: memory that nothing
+explains, a section that checks stand on and that was not read whole, or no check at all.
+
+Cannot know: whether all is well. What no check looks for is not found.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mmscope.drgn.tables import display
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.findings.findings import (
+    CANNOT_TELL,
+    HARMS,
+    NO_TROUBLE,
+    SEVERITIES,
+    TROUBLE,
+    Finding,
+    Step,
+    Verdict,
+    evaluate,
+)
+from mmscope.reports.findings.incidents import Incident, incidents
+
+# What each of HARMS is, as one says it.
+HARM_WORDS = dict(
+    zip(
+        HARMS,
+        (
+            "work is ended: processes are killed, or allocations fail",
+            "work waits",
+            "memory is taken that others could use",
+            "it costs more than it has to",
+            "a recording is not what it seems to be",
+        ),
+        strict=True,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """
+    Sum of all findings of a bundle. Words are plain text, with values from the bundle in
+    them; what is not known is empty.
+
+    :ivar word: :data:`TROUBLE`, :data:`NO_TROUBLE` or :data:`CANNOT_TELL`.
+    :ivar sentence: what is wrong; where nothing was found, what that rests on.
+    :ivar rests_on: how many checks, and what the others would take.
+    :ivar harm: what it does to the machine. :ivar owner: whose it is.
+    :ivar unknowns: what could not be seen, and what checks that could not be made would take.
+    :ivar step: what to do first. :ivar command: in it.
+    """
+
+    word: str
+    sentence: str
+    rests_on: str
+    severity: str = ""
+    cause: str = ""
+    owner: str = ""
+    harm: str = ""
+    since: str = ""
+    unknowns: tuple[str, ...] = ()
+    step: Step | None = None
+    command: str = ""
+
+
+def verdict_of(bundle: Bundle) -> Judgement:
+    """Ask a bundle every question, and judge the answers."""
+    return judge(evaluate(bundle))
+
+
+def judge(verdict: Verdict) -> Judgement:
+    """The verdict on what was found."""
+    unknowns = (*verdict.blind, *([lacking_words(verdict)] if verdict.not_checked else ()))
+    judged = Judgement(verdict.word, sentence(verdict), rests_on(verdict), unknowns=unknowns)
+    if verdict.word != TROUBLE:
+        return judged
+    first = first_incident(verdict)
+    causes = [finding for alike in first.causes for finding in alike]
+    every = [finding for alike in first.all for finding in alike]
+    step, command = first.first_step or (None, "")
+    return Judgement(
+        judged.word,
+        judged.sentence,
+        judged.rests_on,
+        first.severity,
+        said(causes[0]),
+        next((finding.owner for finding in every if finding.owner), ""),
+        said(first.effects[0][0]) if first.effects else HARM_WORDS[causes[0].harm],
+        next((finding.since for finding in every if finding.since), ""),
+        unknowns,
+        step,
+        command,
+    )
+
+
+def first_incident(verdict: Verdict) -> Incident:
+    """The worst of the machine; of a recording only where there is no other."""
+    told = incidents(verdict.found)
+    return next((each for each in told if not each.of_recording), told[0])
+
+
+def said(finding: Finding) -> str:
+    """A finding's title as one says it aloud."""
+    return display.prose(finding.plain or finding.title).rstrip(".") + finding.aside
+
+
+def sentence(verdict: Verdict) -> str:
+    """The word, and in a line what it stands for."""
+    if verdict.word == TROUBLE:
+        return f"Trouble: {first_incident(verdict).sentence}"
+    notices = f" {noticed(verdict)}" if verdict.found else ""
+    return f"{nothing_found(verdict)}{notices}"
+
+
+def headline(verdict: Verdict) -> str:
+    """The word, and numbers of findings and checks."""
+    if verdict.word == TROUBLE:
+        return f"Trouble: {counted(verdict)}. {how_many(verdict)}."
+    found = f" {counted(verdict)}." if verdict.found else ""
+    return f"{nothing_found(verdict)}{found}"
+
+
+def rests_on(verdict: Verdict) -> str:
+    """Basis of the word: how many checks, and what the others would take."""
+    if verdict.word == TROUBLE:
+        wants = f" {lacking_words(verdict)}." if verdict.not_checked else ""
+        return f"{how_many(verdict)}.{wants}"
+    return nothing_found(verdict)
+
+
+def nothing_found(verdict: Verdict) -> str:
+    """Words where there is no trouble that was found, or none that could be."""
+    if not verdict.checks:
+        return "Cannot tell: no check was made."
+    if not verdict.made:
+        made = f"none of {display.plural(verdict.checks, 'check')} could be made"
+        return f"Cannot tell: {made}. {lacking_words(verdict)}."
+    made = f"No trouble found by {display.plural(verdict.made, 'check')}"
+    wants = f" {lacking_words(verdict)}." if verdict.not_checked else ""
+    if not verdict.blind:
+        return f"{made}.{wants}"
+    first, *others = (display.prose(words).rstrip(".") for words in verdict.blind)
+    more = f" (and {len(others):,} more)" if others else ""
+    return f"Cannot tell: {first}{more}. {made}, which do not see that.{wants}"
+
+
+def counted(verdict: Verdict) -> str:
+    """Number of findings by severity."""
+    severities = Counter(finding.severity for finding in verdict.found)
+    return ", ".join(
+        display.plural(severities[s], s, f"{s}s" if s != "critical" else s)
+        for s in SEVERITIES
+        if severities[s]
+    )
+
+
+def noticed(verdict: Verdict) -> str:
+    """Findings that are no trouble, the first of it by name."""
+    first = ", the first" if len(verdict.found) > 1 else ""
+    return f"{counted(verdict)}{first}: {incidents(verdict.found)[0].sentence}"
+
+
+def how_many(verdict: Verdict) -> str:
+    """Number of checks that could be made: the one count that everything else is said beside."""
+    if not verdict.not_checked:
+        return f"All {display.plural(verdict.made, 'check')} could be made"
+    return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
+
+
+def lacking_words(verdict: Verdict) -> str:
+    """Needs of the checks that could not be made: "31 need root or a vmcore, 8 a watch"."""
+    wants = Counter(item.wants for item in verdict.not_checked).most_common()
+    (what, number), *others = wants
+    first = f"{number:,} {'needs' if number == 1 else 'need'} {what}"
+    return ", ".join((first, *(f"{number:,} {what}" for what, number in others)))
+
+
+def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
+    """
+    List what could not be checked, by where its data would be: most first.
+
+    :param title: of a section, by its name.
+    """
+    sections = Counter(item.section for item in verdict.not_checked).most_common()
+    return ", ".join(f"{title(name) or 'others'} {number:,}" for name, number in sections)
+
+
+__all__ = ["CANNOT_TELL", "NO_TROUBLE", "TROUBLE", "Judgement", "judge", "verdict_of"]
