@@ -89,16 +89,11 @@ def _folders(files: Files, root: str, current: str) -> Iterator[tuple[str, int]]
     waiting = deque([("", 0)])
     while waiting:
         folder, depth = waiting.popleft()
-        try:
-            entries = sorted(os.scandir(files.root / root / folder), key=lambda each: each.name)
-        except OSError:
-            continue
-        if any(entry.name == current for entry in entries):
+        here = f"{root}/{folder}" if folder else root
+        if current in files.names(here):
             yield folder, depth
         waiting += [
-            (f"{folder}/{entry.name}" if folder else entry.name, depth + 1)
-            for entry in entries
-            if entry.is_dir(follow_symlinks=False)
+            (f"{folder}/{name}" if folder else name, depth + 1) for name in files.folders(here)
         ]
 
 

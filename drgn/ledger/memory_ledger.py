@@ -40,9 +40,10 @@ from mmscope.drgn.owners.slab_caches import caches_once
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.files import NO_PAGE_SIZE, Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import size
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.meminfo import (
@@ -51,9 +52,10 @@ from mmscope.drgn.text.meminfo import (
     beside_meminfo,
     by_class,
     in_no_counter,
+    meminfo_of_vmstat,
     read_sizes,
 )
-from mmscope.drgn.text.proc_text import parse_vmstat, parse_zoneinfo
+from mmscope.drgn.text.proc_text import ZoneText, parse_vmstat, parse_zoneinfo
 
 NO_TAG, STRANGE, UNREAD = "(no tag)", "(of no module)", "(unreadable)"
 
@@ -336,15 +338,15 @@ def ledger_rows(
         for kind in KINDS
         for zone in counted[kind].nonzero()[0].tolist()
     ]
-    size = int(prog["PAGE_SIZE"].value_())
+    page = int(prog["PAGE_SIZE"].value_())
     if unread_pages:
         found.append(("unexplained", "struct page not readable", NO_ZONE, unread_pages, None))
-    found += [("not the kernel's", part, NO_ZONE, n, None) for part, n in outside(parts, size)]
+    found += [("not the kernel's", part, NO_ZONE, n, None) for part, n in outside(parts, page)]
     total = sum(count for *_, count, _ in found)
     return largest_first(
         [
             LedgerRow(
-                *(owner, part, *zone, count, count * size, 100 * count / total),
+                *(owner, part, *zone, count, count * page, 100 * count / total),
                 counters_of(kind) if kind is not None else "",
             )
             for owner, part, zone, count, kind in found
@@ -439,8 +441,8 @@ def read_meminfo_ledger(meminfo: str, page: int, beside: Mapping[str, int]) -> l
     total = said["MemTotal"]
     return largest_first(
         [
-            LedgerRow(owner, part, *NO_ZONE, size // page, size, 100 * size / total, lines)
-            for owner, part, size, lines in found
+            LedgerRow(owner, part, *NO_ZONE, has // page, has, 100 * has / total, lines)
+            for owner, part, has, lines in found
         ]
     )
 
@@ -550,17 +552,26 @@ def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
 
 
 def memory_ledger_from_files(files: Files) -> Found:
-    meminfo = files.read("proc/meminfo")
-    zones = parse_zoneinfo(files.read("proc/zoneinfo"))
-    page = files.page_size(meminfo, sum(zone.fields["managed"] for zone in zones))
+    page = files.page_size()
+    meminfo, zones, missing = _meminfo_and_zones(files)
     if page is None:
-        raise Absent("the size of a page cannot be derived from /proc/meminfo and /proc/zoneinfo")
+        raise Absent(missing or NO_PAGE_SIZE)
     found = Found()
     vmstat, kstats = {}, ["", ""]
     try:
         vmstat = {name: value for name, _, value in parse_vmstat(files.read("proc/vmstat"))}
     except (Absent, ValueError) as error:
         found.notes.append(f"zram and balloons may be in the remainder: {error}")
+    managed = sum(zone.fields["managed"] for zone in zones) * page
+    other = other_machine(meminfo, managed, lxcfs=files.lxcfs)
+    if (other or missing) and vmstat and managed:
+        meminfo = meminfo_of_vmstat(vmstat, managed, page)
+        whose = "these rows are the host's, by /proc/vmstat: without hugetlb and percpu memory"
+        found.notes.append("; ".join(filter(None, (other, missing, whose))))
+    elif missing:
+        raise Absent(missing)
+    elif other:
+        found.notes.append(other)
     for number, path in enumerate(KSTATS):
         with contextlib.suppress(Absent):  # no ZFS
             kstats[number] = files.read(path)
@@ -573,6 +584,39 @@ def memory_ledger_from_files(files: Files) -> Found:
         "read the kernel's memory (as root) to know what it is"
     )
     return found
+
+
+def _meminfo_and_zones(files: Files) -> tuple[str, list[ZoneText], str]:
+    """What there is of the two, and that the first is missing, in words."""
+    meminfo, words, zones = "", "", []
+    try:
+        meminfo = files.read("proc/meminfo")
+    except Absent as reason:
+        words = str(reason)
+    # The section about zones says what is wrong with them.
+    with contextlib.suppress(Absent, ValueError):
+        zones = parse_zoneinfo(files.read("proc/zoneinfo"))
+    return meminfo, zones, words
+
+
+def other_machine(meminfo: str, managed: int, *, lxcfs: bool) -> str:
+    """
+    In words, that /proc/meminfo is not of the machine whose zones stand beside it; empty if it is.
+
+    :param managed: bytes of all zones; 0: unknown.
+    :param lxcfs: it is mounted there: it gives a container a /proc/meminfo of its own, and leaves
+        /proc/zoneinfo and /proc/vmstat the host's.
+    """
+    if not meminfo or not managed:
+        return ""
+    said = read_sizes(meminfo)
+    if abs(said["MemTotal"] / managed - 1) < 0.02 and not lxcfs:
+        return ""
+    whose = "a container's (lxcfs)" if lxcfs else "not that of the zones beside it"
+    return (
+        f"/proc/meminfo is {whose}: {size(said['MemTotal'])}, of which {size(said['MemFree'])} are "
+        f"free, beside {size(managed)} in /proc/zoneinfo"
+    )
 
 
 MEMORY_LEDGER_SECTION = Section(
@@ -595,7 +639,7 @@ profiling](https://docs.kernel.org/mm/allocation-profiling.html) can name.
     from_memory=memory_ledger_from_memory,
     from_files=memory_ledger_from_files,
     deadline=PASS_SECONDS,
-    reads=(prices.MEMINFO, prices.ZONEINFO, prices.VMSTAT, prices.ZFS),
+    reads=(prices.MEMINFO, prices.ZONEINFO, prices.VMSTAT, prices.ZFS, prices.NAMES),
     consumer=ledger_consumer,
 )
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The kernel's log: the ring buffer (``prb``) out of memory, /dev/kmsg of a running host, or what
-``dmesg`` wrote in a copied tree.
+The kernel's log: the ring buffer (``prb``) out of memory, /dev/kmsg of a running host, or all that
+a copied tree has of it (``log_places``).
 
 Costs reading it once: 128 KiB on most machines, some MiB on large ones.
 
 Cannot know: what it had when its end met its beginning.
 """
 
+from mmscope.drgn.log.log_places import log_of_tree
 from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -15,14 +16,9 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
-from mmscope.drgn.text.kernel_log import LEVELS, Log, parse_dmesg, read_kmsg
+from mmscope.drgn.text.kernel_log import LEVELS, Log, read_kmsg
 
 MOST_ROWS = 10_000
-# Of a copied tree: as sos report has it, and kdump beside a vmcore.
-PLACES = (
-    *("dmesg", "sos_commands/kernel/dmesg", "sos_commands/general/dmesg", "var/log/dmesg"),
-    *("sos_commands/kernel/dmesg_-T", "vmcore-dmesg.txt"),
-)
 
 
 @table_row
@@ -112,14 +108,9 @@ def _kmsg(files: Files) -> Log:
 
 
 def _copied(files: Files) -> Log:
-    for place in PLACES:
-        try:
-            return parse_dmesg(files.open(place))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise Absent(f"{files.root / place}: {error.strerror}") from None
-    raise Absent(f"there is no log of the kernel in {files.root}: none of {', '.join(PLACES)}")
+    joined = log_of_tree(files)
+    files.kept["kernel_log_words"] = joined.words
+    return joined.log
 
 
 def missing(log: Log) -> list[str]:
@@ -146,7 +137,9 @@ def kernel_log_from_memory(memory: Memory) -> Found:
 
 
 def kernel_log_from_files(files: Files) -> Found:
-    return _found(log_of_files(files))
+    found = _found(log_of_files(files))
+    found.remarks += files.kept.get("kernel_log_words", [])
+    return found
 
 
 KERNEL_LOG_SECTION = Section(

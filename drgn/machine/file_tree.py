@@ -6,30 +6,24 @@ import datetime
 import os
 import re
 import time
-from pathlib import Path
 
 from mmscope.drgn.free.zones import Zone, read_zoneinfo
 from mmscope.drgn.opening.target import Target
-from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be
 from mmscope.drgn.tables.rows import MOST_PAGES, columns
 
 
 def describe_files(files: Files) -> Target:
-    """
-    Describe the machine of a tree of text files; what it does not say is None.
-
-    :raises Absent: it has no /proc/zoneinfo, so it is not such a tree.
-    """
+    """Describe the machine of a tree of text files; what it does not say is None."""
     try:
         zones = read_zoneinfo(files.read("proc/zoneinfo"))
-    except ValueError:
+    except (Absent, ValueError):
         zones = []  # its section will say why
     total = sum(zone.present_pages for zone in zones)
     marked = rows_that_cannot_be("zones", columns(Zone), zones, Machine())
     if any(mark.column_name == "present_pages" for mark in marked) or total > MOST_PAGES:
         total = 0  # of a damaged text, unknown
-    here = files.root.resolve() == Path("/")
 
     def first(*paths: str) -> str | None:
         for path in paths:
@@ -38,20 +32,20 @@ def describe_files(files: Files) -> Target:
         return None
 
     version = (first("proc/version") or "").split()
-    kernel = os.uname() if here else None
+    kernel = os.uname() if files.here else None
     seconds = re.match(r"[0-9]{1,12}(\.[0-9]+)? ", first("proc/uptime") or "")
-    taken = time.time() if here else (files.root / "proc/zoneinfo").stat().st_mtime
+    taken = time.time() if files.here else files.taken()
     return Target(
         kind="files",
         release=first("proc/sys/kernel/osrelease") or next(iter(version[2:]), None),
         architecture=kernel.machine if kernel else None,
-        page_size=files.page_size(
-            first("proc/meminfo") or "", sum(zone.managed_pages for zone in zones)
-        ),
+        page_size=files.page_size(),
         hostname=kernel.nodename if kernel else first("proc/sys/kernel/hostname", "hostname"),
-        captured_at=datetime.datetime.fromtimestamp(int(taken), datetime.UTC).isoformat(),
+        captured_at=None
+        if taken is None
+        else datetime.datetime.fromtimestamp(int(taken), datetime.UTC).isoformat(),
         uptime_seconds=float(seconds.group()) if seconds else None,
         total_pages=total or None,
-        online_cpus=os.cpu_count() if here else None,
-        source=str(files.root) if here else files.root.name,
+        online_cpus=os.cpu_count() if files.here else None,
+        source=str(files.root) if files.here else files.root.name,
     )

@@ -35,7 +35,7 @@ from mmscope.drgn.machine.direct_map import DIRECT_MAP, direct_map, missing_byte
 from mmscope.drgn.reading.io_resources import Resource, io_resources, read_iomem
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, read_whole, struct_dtype
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.files import NO_PAGE_SIZE, Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import size_name
@@ -469,9 +469,9 @@ def _ranges_from_files(
     if not resources:
         raise Absent("/proc/iomem shows its addresses to root only: run as root")
     rows = read_zoneinfo(files.read("proc/zoneinfo"))
-    page = files.page_size(files.read("proc/meminfo"), sum(zone.managed_pages for zone in rows))
+    page = files.page_size()
     if page is None:
-        raise Absent("the size of a page cannot be derived from /proc/meminfo and /proc/zoneinfo")
+        raise Absent(NO_PAGE_SIZE)
     firmware = None
     try:
         if numbers := files.numbers("sys/firmware/memmap", r"(\d+)"):

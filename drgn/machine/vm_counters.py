@@ -57,7 +57,8 @@ class VmCounter:
         holds="words",
         help="where the kernel keeps it: zone and vm_stat are states; event and numa are counted "
         "since boot; node has both: pg*, workingset_* without workingset_nodes, nr_vmscan_*, "
-        "nr_dirtied, nr_written, nr_throttled_written and nr_foll_pin_* are counted since boot",
+        "nr_dirtied, nr_written, nr_throttled_written and nr_foll_pin_* are counted since boot. "
+        "Before 4.8 zones had what nodes have now, and it is of kind node here, too",
     )
     value: int = column(
         ranges=RANGES, help="in the unit of /proc/vmstat; per-CPU differences included"

@@ -539,10 +539,8 @@ def slab_owner_from_memory(memory: Memory) -> Found:
 
 def slab_owner_from_files(files: Files) -> Found:
     folder = files.root / "sys/kernel/debug/slab"
-    try:
-        caches = sorted(path.parent.name for path in folder.glob("*/alloc_traces"))
-    except OSError:
-        caches = []
+    here = "sys/kernel/debug/slab"
+    caches = [name for name in files.names(here) if "alloc_traces" in files.names(f"{here}/{name}")]
     if not caches:
         raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
     if why := files.left_out(f"sys/kernel/debug/slab/{caches[0]}/alloc_traces"):

@@ -661,7 +661,6 @@ reverse map walks.
         prices.STATUS,
         prices.SETTINGS,
         prices.ZONEINFO,
-        prices.MEMINFO,
         prices.NAMES,
     ),
 )

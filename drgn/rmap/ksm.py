@@ -719,13 +719,11 @@ def ksm_from_memory(memory: Memory) -> Found:
 
 
 def ksm_from_files(files: Files) -> Found:
-    folder = files.root / "sys/kernel/mm/ksm"
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except OSError:
+    folder = "sys/kernel/mm/ksm"
+    if not (names := files.names(folder)):
         raise Absent(
-            f"{folder} is not there: {NO_KSM}, or the tree was copied without it"
-        ) from None
+            f"{files.root / folder} is not there: {NO_KSM}, or the tree was copied without it"
+        )
     rows = read_ksm_totals(names, lambda name: files.open(f"sys/kernel/mm/ksm/{name}"))
     return Found().add(KSM_TOTALS, rows)
 

@@ -73,7 +73,10 @@ SETTINGS = (
     "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
     "/sys/devices/system/node/*/memory_failure/* /sys/firmware/memmap/*"
 )
-NAMES = "/proc/version /proc/uptime /proc/cmdline /proc/kallsyms /hostname"
+NAMES = (
+    "/proc/version /proc/uptime /proc/cmdline /proc/kallsyms /proc/mounts /proc/self/mount* "
+    "/hostname"
+)
 
 PRICES = {
     price.files: price

@@ -17,6 +17,7 @@ Cannot know: on which node a reserved page is. The kernel does not know either.
 
 import contextlib
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -424,6 +425,24 @@ def read_sizes(read: Callable[[str], str], sizes: list[int]) -> list[HugetlbSize
             most = more[0] if more else None
             rows.append(HugetlbSize(size, pages, free, reserved, surplus, most, hvo, None))
     return rows
+
+
+def read_default_size(meminfo: str) -> tuple[list[HugetlbSize], int | None]:
+    """
+    The row of the default size, of /proc/meminfo, which has no other, and the bytes of all sizes,
+    which it has since v4.17 (hugetlb_report_meminfo(), mm/hugetlb.c).
+    """
+    said = {
+        name: int(number)
+        for name, number in re.findall(r"^(Huge\w{1,20}): +([0-9]{1,12})(?: kB)?$", meminfo, re.M)
+    }
+    counts = [said.get(f"HugePages_{what}") for what in ("Total", "Free", "Rsvd", "Surp")]
+    if not said.get("Hugepagesize") or None in counts:
+        return [], None
+    total, free, reserved, surplus = (count or 0 for count in counts)
+    every = said.get("Hugetlb")
+    row = HugetlbSize(said["Hugepagesize"] << 10, total, free, reserved, surplus, None, None, None)
+    return [row], None if every is None else every << 10
 
 
 if __name__ == "__main__":

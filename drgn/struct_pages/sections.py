@@ -15,6 +15,7 @@ from mmscope.drgn.struct_pages.hugetlb import (
     HUGETLB_POOLS,
     HUGETLB_SIZES,
     hugetlb_sizes,
+    read_default_size,
     read_pools,
     read_sizes,
 )
@@ -28,7 +29,7 @@ from mmscope.drgn.struct_pages.memory_metadata import (
 from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, struct_page_cost
 from mmscope.drgn.struct_pages.vmemmap import VMEMMAP_MAPPINGS, VMEMMAP_SECTIONS, VMEMMAP_ZONES
 from mmscope.drgn.struct_pages.vmemmap_examples import VMEMMAP_EXAMPLES
-from mmscope.drgn.tables.display import size_name
+from mmscope.drgn.tables.display import size, size_name
 
 
 def vmemmap_from_memory(memory: Memory) -> Found:
@@ -81,12 +82,25 @@ def hugetlb_from_memory(memory: Memory) -> Found:
 def hugetlb_from_files(files: Files) -> Found:
     sizes = files.numbers("sys/kernel/mm/hugepages", r"hugepages-(\d+)kB")
     if not sizes:
-        raise Absent(f"{files.root / 'sys/kernel/mm/hugepages'} has no page sizes")
+        return _default_size(files)
     nodes = files.numbers("sys/devices/system/node", r"node(\d+)")
     in_bytes = [size << 10 for size in sizes]
     found = Found(remarks=["which pages HVO optimised is not in /sys; read the kernel's memory"])
     found.add(HUGETLB_POOLS, read_pools(files.open, nodes, in_bytes))
     return found.add(HUGETLB_SIZES, read_sizes(files.open, in_bytes))
+
+
+def _default_size(files: Files) -> Found:
+    """What /proc/meminfo has of hugetlb where /sys was not copied."""
+    rows, every = read_default_size(files.read("proc/meminfo"))
+    why = f"{files.root / 'sys/kernel/mm/hugepages'} has no page sizes"
+    if not rows:
+        raise Absent(f"{why}, and /proc/meminfo has no huge pages")
+    found = Found(notes=[f"{why}: by /proc/meminfo, of the default size alone"])
+    others = (every or 0) - sum(row.pages * row.page_bytes for row in rows)
+    if others > 0:
+        found.notes.append(f"pages of other sizes have {size(others)}")
+    return found.add(HUGETLB_SIZES, rows)
 
 
 def device_pagemaps_from_memory(memory: Memory) -> Found:
@@ -198,7 +212,7 @@ the page's flag and from the page tables, which are held against each other.
     from_memory=hugetlb_from_memory,
     from_files=hugetlb_from_files,
     deadline=PASS_SECONDS,
-    reads=(prices.SETTINGS,),
+    reads=(prices.SETTINGS, prices.MEMINFO),
     optional=True,
 )
 

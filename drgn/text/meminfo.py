@@ -72,6 +72,32 @@ def read_sizes(text: str) -> dict[str, int]:
     return said
 
 
+# Lines of /proc/vmstat, in pages, that are lines of /proc/meminfo (meminfo_proc_show(),
+# fs/proc/meminfo.c). The pages of files have those of block devices, which are Buffers there.
+OF_VMSTAT = {
+    **{"MemFree": "nr_free_pages", "AnonPages": "nr_anon_pages", "Cached": "nr_file_pages"},
+    **{"Shmem": "nr_shmem", "SReclaimable": "nr_slab_reclaimable", "VmallocUsed": "nr_vmalloc"},
+    **{"SUnreclaim": "nr_slab_unreclaimable", "PageTables": "nr_page_table_pages"},
+    "SecPageTables": "nr_sec_page_table_pages",
+}
+
+
+def meminfo_of_vmstat(vmstat: Mapping[str, int], managed: int, page: int) -> str:
+    """
+    The lines of /proc/meminfo that /proc/vmstat and /proc/zoneinfo have as well, where the file
+    itself is not there, or is another machine's.
+
+    :param managed: bytes of all zones.
+    :param page: bytes of a page.
+    """
+    lines = [
+        f"{line}: {vmstat[name] * page >> 10} kB\n"
+        for line, name in OF_VMSTAT.items()
+        if name in vmstat
+    ]
+    return "".join([f"MemTotal: {managed >> 10} kB\n", *lines])
+
+
 def beside_meminfo(
     vmstat: Mapping[str, int], pcp_pages: int, present_pages: int, arc: int | None, page: int
 ) -> dict[str, int]:

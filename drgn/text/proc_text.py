@@ -51,6 +51,10 @@ def parse_zoneinfo(text: str) -> list[ZoneText]:
             if name in fields:
                 raise ValueError(f"{file} is damaged: {name} is twice in zone {zone.zone}")
             fields[name] = printed_number(match.group(3), file)
+    # Before v3.8 a zone has no such count.
+    if not any("managed" in zone.fields for zone in zones.values()):
+        for zone in zones.values():
+            zone.fields.setdefault("managed", zone.fields.get("present", 0))
     if not zones:
         raise ValueError(f"not {file}: it does not begin with a line 'Node N, zone NAME'")
     # Every zone with memory ends with the same line, whichever that is on this kernel.
@@ -200,13 +204,34 @@ def since_boot(name: str, kind: str) -> bool:
     )
 
 
+# What zones still counted after "mm, vmstat: add infrastructure for per-node vmstats"
+# (75ef71840539, in v4.8).
+_OF_ZONES = {
+    *("nr_free_pages", "nr_alloc_batch", "nr_mlock", "nr_page_table_pages", "nr_kernel_stack"),
+    *("nr_bounce", "nr_zspages", "nr_free_cma"),
+}
+
+
+def _older_kind(name: str, by_order: str) -> str:
+    """
+    The kind of a counter of a kernel before v4.8, whose zones had all of them: those that nodes
+    have now are of kind "node".
+    """
+    if by_order in ("vm_stat", "event"):
+        return by_order
+    if name.startswith("numa_"):
+        return "numa"
+    return "zone" if name in _OF_ZONES else "node"
+
+
 def parse_vmstat(text: str) -> list[tuple[str, str, int]]:
     """
     Read /proc/vmstat: (name, kind, value) of each line, in its order.
 
     The text has no kinds; they follow from its order (zone, NUMA, node, vm_stat, events), whose
-    borders have kept their names since 4.14. Which counters there are is a matter of the kernel's
-    configuration, so that a text cut at a line after ``pgpgin`` looks whole.
+    borders have kept their names since 4.14, and from names before (:func:`_older_kind`). Which
+    counters there are is a matter of the kernel's configuration, so that a text cut at a line after
+    ``pgpgin`` looks whole.
 
     :raises ValueError: the text is not /proc/vmstat's, or not all of it.
     """
@@ -224,9 +249,13 @@ def parse_vmstat(text: str) -> list[tuple[str, str, int]]:
             break  # numa_hit was lost, and the others would pass for a zone's
         if not kinds:
             break
-        rows[name] = name, kinds[-1], value
+        # Up to 4.13 NUMA counters stand among a zone's.
+        numa = kinds == ["zone", "numa"] and not name.startswith("numa_")
+        rows[name] = name, "zone" if numa else kinds[-1], value
     # Printed for old readers (vmstat_show()); no counter is behind it.
     rows.pop("nr_unstable", None)
+    if "nr_zone_inactive_anon" not in rows and kinds[:2] == ["zone", "node"] and "event" in kinds:
+        return [(name, _older_kind(name, kind), value) for name, kind, value in rows.values()]
     if kinds not in (order := list(FIRST_OF_KIND.values()), [k for k in order if k != "numa"]):
         raise ValueError(f"not {file}: its counters are not in the kernel's order, up to pgpgin")
     return list(rows.values())

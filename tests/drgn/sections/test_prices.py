@@ -63,6 +63,7 @@ def root(tmp_path: Path) -> Path:
         put(root, f"sys/firmware/memmap/0/{name}", f"{text}\n")
     put(root, "sys/devices/system/node/node0/memory_failure/total", "0\n")
     put(root, "sys/fs/cgroup/system.slice/memory.current", "4096\n")
+    put(root, "dmesg", "[    1.000000] Linux version 7.2\n")
     put(root, "proc/swaps", f"Filename\n/dev/zram0{' ' * 30}partition\t8192\t\t0\t\t100\n")
     put(root, "sys/block/zram0/mm_stat", "0 0 0 0 0 0 0 0 0\n")
     put(root, "proc/allocinfo", "allocinfo - version: 2.0\n")
@@ -104,6 +105,7 @@ def opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
         return plain(files, path)
 
     monkeypatch.setattr(Files, "_plain", watched)
+    monkeypatch.setattr(Files, "page_size", lambda files: 4096)  # as of a running host
     found = {}
     for name, spec in SECTIONS.items():
         read.clear()
@@ -123,6 +125,8 @@ def test_every_section_declares_the_price_of_what_it_opens(
     without = root.with_name("without")
     shutil.copytree(root, without)
     (without / "proc/pagetypeinfo").unlink()
+    (without / "proc/meminfo").unlink()
+    shutil.rmtree(without / "sys/kernel/mm/hugepages")
     for tree in (root, older, without):
         for name, paths in opened(tree, monkeypatch).items():
             for path in paths:

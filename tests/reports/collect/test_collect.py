@@ -358,15 +358,40 @@ def test_a_deadline_inside_a_consumer_ends_the_pass(monkeypatch: pytest.MonkeyPa
      (10**12, 1, None), (1, 10**12, None)],
 )  # fmt: skip
 def test_the_page_size_is_derived_not_assumed(kib: int, pages: int, size: int | None) -> None:
-    assert page_size(f"MemTotal:       {kib} kB\nMemFree: 1 kB\n", pages) == size
+    """Of the memory of all zones, and of any counter that both files have."""
+    zoneinfo = f"Node 0, zone Normal\n        managed  {pages}\n"
+    assert page_size(f"MemTotal:       {kib} kB\nMemFree: 1 kB\n", zoneinfo) == size
+    if pages >= 1000 or size is None:
+        vmstat = f"nr_free_pages {pages}\nnr_mapped 5\n"
+        assert page_size(f"MemFree:       {kib} kB\nMapped: 80 kB\n", vmstat=vmstat) == size
+
+
+@pytest.mark.parametrize(
+    ("texts", "size"),
+    [
+        ({"meminfo": "DirectMap4k: 1 kB\nDirectMap2M: 9 kB\n"}, 4096),
+        ({"meminfo": "DirectMap4k: 1 kB\nDirectMap64k: 1 kB\nDirectMap2M: 9 kB\n"}, None),
+        ({"version": "Linux version 5.14.0-427.el9.x86_64 (x@y) (gcc"}, 4096),
+        ({"version": "Linux version 6.1.0-18-amd64 (debian-kernel"}, 4096),
+        ({"version": "Linux version 5.4.0-97-generic (b@l) (x86_64-linux-gnu-gcc-12"}, 4096),
+        ({"version": "Linux version 5.14.0+64k (b@x86_64-builder) (aarch64-linux-gnu-gcc"}, None),
+        ({"version": "Linux version 6.1.0-18-arm64 (debian"}, None),
+        ({}, None),
+    ],
+)
+def test_what_has_one_size_alone_tells_it(texts: dict[str, str], size: int | None) -> None:
+    assert page_size(**texts) == size
+
+
+def test_counters_that_disagree_tell_no_page_size() -> None:
+    """As a container's /proc/meminfo beside the host's counters."""
+    meminfo = "MemFree: 64000 kB\nMapped: 4000 kB\nPageTables: 4000 kB\n"
+    vmstat = "nr_free_pages 4000\nnr_mapped 1000\nnr_page_table_pages 2000\n"
+    assert page_size(meminfo, vmstat=vmstat) is None
+    assert page_size(meminfo, vmstat=vmstat, of_host="Mapped") == 4096
 
 
 def test_the_own_host_tells_its_page_size(tmp_path: Path) -> None:
     """As where /proc/meminfo is a container's, and the zones are the host's."""
-    meminfo = "MemTotal:       24684084 kB\n"
-    assert Files(Path("/")).page_size(meminfo, 4676147) == os.sysconf("SC_PAGE_SIZE")
-    assert Files(tmp_path).page_size(meminfo, 4676147) is None
-
-
-def test_without_meminfo_the_page_size_is_unknown() -> None:
-    assert page_size("", 1000) is None
+    assert Files(Path("/")).page_size() == os.sysconf("SC_PAGE_SIZE")
+    assert Files(tmp_path).page_size() is None

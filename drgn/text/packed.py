@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Compressed bytes read as they are unpacked, in memory, by the standard library: gzip, bzip2, xz; by
+the program ``zstd`` where it is installed.
+
+Costs what unpacking costs, and memory for a piece and the decompressor's window. What is taken of
+it has a bound, so that what was made to have no end takes no more time than that.
+"""
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import shutil
+import subprocess
+import threading
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from typing import IO, cast
+
+GZIP, ZSTD, XZ, BZIP2 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh"
+PIECE = 1 << 18
+# Of a decompressor of xz, which takes what the file asks for: xz -9 needs 65 MiB.
+MOST_WINDOW = 256 << 20
+# What unpacking raises of a damaged file.
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+
+
+class PackedError(ValueError):
+    """It cannot be unpacked. One line, for the user."""
+
+
+@contextlib.contextmanager
+def unpacked(raw: IO[bytes], head: bytes) -> Iterator[IO[bytes]]:
+    """
+    Open what was packed once, or what is not packed as it is.
+
+    :param raw: at its beginning.
+    :param head: its first bytes.
+    :raises PackedError: the program that unpacks it is not there; of the block, too: it is damaged.
+    """
+    try:
+        if head.startswith(GZIP):
+            with gzip.GzipFile(fileobj=raw) as stream:
+                yield cast(IO[bytes], stream)
+        elif head.startswith(BZIP2):
+            with bz2.BZ2File(raw) as stream:
+                yield cast(IO[bytes], stream)
+        elif head.startswith(XZ):
+            yield cast(IO[bytes], io.BufferedReader(_Xz(raw), PIECE))
+        elif head.startswith(ZSTD):
+            with _zstd(raw) as stream:
+                yield stream
+        else:
+            yield raw
+    except OSError as error:  # bz2 knows no other
+        if error.errno is not None:
+            raise
+        raise PackedError(f"is damaged: {error}") from error
+    except DAMAGED as error:
+        raise PackedError(f"is damaged: {error}") from error
+
+
+class _Xz(io.RawIOBase):
+    """Bytes of xz, with a bound to its memory."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self._ended = raw, False
+        self._new()
+
+    def _new(self, left: bytes = b"") -> None:
+        self._unpack = lzma.LZMADecompressor(lzma.FORMAT_XZ, MOST_WINDOW)
+        self._left = left.lstrip(b"\0")  # between streams there may be zeros
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        room = memoryview(buffer)  # type: ignore[arg-type]
+        while not self._ended:
+            if self._unpack.eof:
+                self._new(self._unpack.unused_data or self._raw.read(PIECE))
+                self._ended = not self._left
+                continue
+            data = self._left or (self._raw.read(PIECE) if self._unpack.needs_input else b"")
+            if not data and self._unpack.needs_input:
+                raise EOFError("it is cut short")
+            self._left = b""
+            if made := self._unpack.decompress(data, len(room)):
+                room[: len(made)] = made
+                return len(made)
+        return 0
+
+
+@contextlib.contextmanager
+def _zstd(raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    if shutil.which("zstd") is None:
+        raise PackedError(
+            "is compressed with zstd, which is not installed: install the package 'zstd', or "
+            "unpack it elsewhere"
+        )
+    program = subprocess.Popen(
+        ["zstd", "-dcq"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    feeder = threading.Thread(target=_feed, args=(raw, program.stdin), daemon=True)
+    feeder.start()
+    try:
+        assert program.stdout is not None and program.stderr is not None
+        yield cast(IO[bytes], _Ended(program))
+    finally:
+        program.kill()
+        program.wait()
+        feeder.join()
+        for pipe in (program.stdout, program.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _feed(raw: IO[bytes], pipe: IO[bytes] | None) -> None:
+    assert pipe is not None
+    with contextlib.suppress(OSError, ValueError):  # it reads no more
+        while piece := raw.read(PIECE):
+            pipe.write(piece)
+    with contextlib.suppress(OSError):
+        pipe.close()
+
+
+class _Ended(io.RawIOBase):
+    """What a decompressor writes; an error of it is one of the reader."""
+
+    def __init__(self, program: "subprocess.Popen[bytes]") -> None:
+        self._program = program
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        assert self._program.stdout is not None and self._program.stderr is not None
+        made: bytes = self._program.stdout.read(size)
+        if not made and size and self._program.wait():
+            words = self._program.stderr.read(200).decode("utf-8", "replace").strip()
+            raise EOFError(words or "zstd failed")
+        return made
+
+
+def tail(stream: IO[bytes], most: int, longest: int | None = None) -> tuple[bytes, int]:
+    """
+    The last of a stream, whole lines, and how many bytes come before it.
+
+    :param longest: bytes that are unpacked at most.
+    :raises PackedError: it has more than that.
+    """
+    kept: deque[bytes] = deque()
+    size = held = 0
+    while piece := stream.read(PIECE):
+        size += len(piece)
+        if longest is not None and size > longest:
+            raise PackedError(f"unpacked it has more than {longest >> 20:,} MiB")
+        kept.append(piece)
+        held += len(piece)
+        while held - len(kept[0]) >= most:
+            held -= len(kept.popleft())
+    data = b"".join(kept)
+    if held > most:
+        data = data[held - most :]
+    before = size - len(data)
+    if before:
+        data = data[data.find(b"\n") + 1 :]
+    return data, size - len(data)
