@@ -128,6 +128,7 @@ def catalog_of(args: argparse.Namespace, empty: bool = False) -> Catalog:
     given = (args.since, args.until, args.host, args.kernel, args.label)
     catalog = read_catalog(args.lake, *given)
     if not (catalog.bundles or empty):
+        say_some(catalog.said)
         raise UsageError(f"{args.lake}: no bundle is wanted by these options")
     return catalog
 

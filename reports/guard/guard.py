@@ -30,7 +30,7 @@ from mmscope.reports.bundle.outcome import DONE, UsageError, say
 from mmscope.reports.guard import capture, captures, index_page
 from mmscope.reports.guard.captures import Incident
 from mmscope.reports.guard.cgroup_events import CgroupEvents
-from mmscope.reports.guard.history import History
+from mmscope.reports.guard.history import ENDS, History
 from mmscope.reports.guard.kernel_messages import KernelMessages
 from mmscope.reports.guard.trigger import Trigger, load
 from mmscope.reports.watch.openmetrics import Metrics, Points, expose, with_last
@@ -40,7 +40,6 @@ from mmscope.reports.watch.samples import Sample, Sampler, host_target, thp_orde
 LOCK = ".guard.pid"
 BY_HAND = Trigger("by-hand", "Asked for by hand", "notice", "", distance=0)
 RESERVE = 4 << 20
-ENDS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Of a CPU, that /proc/pagetypeinfo may take: it keeps interrupts off.
 PAGETYPEINFO_SHARE = 0.001
 # The first part of a capture does not wait; the rest of one is done before that of the next.

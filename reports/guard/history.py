@@ -13,7 +13,9 @@ Bounded: by time, and by :data:`MOST_BYTES` where a sample is larger than any th
 """
 
 import json
+import signal
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any
@@ -28,9 +30,15 @@ MOST_BYTES = 24 << 20
 PAGE = 4096
 MARK_SECONDS, MARKS_SECONDS = 600.0, 86_400.0
 MARKED = ("gauge_series", "free_huge_blocks")
-# A trigger that takes more steps of SQLite than this is ended: a second of a CPU or so.
+# A trigger that takes more steps of SQLite than this is ended: a second of a CPU or so; and where a
+# step is long, more CPU time. So is one with a longer text, or one that takes more memory.
 MOST_STEPS = 20_000_000
-STEPS = 10_000
+MOST_SECONDS = 5.0
+LONGEST_TEXT = 8 << 10
+LONGEST_SQL = 64 << 10
+MOST_MEMORY = MOST_BYTES + (40 << 20)
+STEPS = 500
+ENDS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 SERIES: tuple[tuple[Table, Any], ...] = (
     (watch_rows.COUNTER_RATES, watch_tables.rates),
@@ -61,6 +69,8 @@ class History:
         self._db.execute(f"pragma page_size = {PAGE}")
         self._db.execute(f"pragma max_page_count = {MOST_BYTES // PAGE}")
         self._db.execute("pragma temp_store = memory")
+        self._db.execute(f"pragma hard_heap_limit = {MOST_MEMORY}")  # of this process
+        self._db.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, LONGEST_SQL)
         self._inserts = {}
         names = {table.name: [c.name for c in columns(table.row)] for table, _ in SERIES}
         for name, fields in {**names, **OTHERS}.items():
@@ -148,19 +158,21 @@ class History:
         """
         The first row that a query returns. ``:now`` in it is the time of the last sample.
 
-        :raises ValueError: it is no query, or takes too long.
+        :raises ValueError: it is no query, takes too long or too much, or guard is to end.
         """
-        left = MOST_STEPS // STEPS
+        left, until = MOST_STEPS // STEPS, time.thread_time() + MOST_SECONDS
 
-        def step() -> int:
+        def step() -> bool:
             nonlocal left
             left -= 1
-            return left < 0
+            # Signals wait (``Guard._wait``), and need not wait for this.
+            return left < 0 or time.thread_time() > until or bool(signal.sigpending() & ENDS)
 
         self._db.set_authorizer(
             lambda action, *_: sqlite3.SQLITE_OK if action in READ_ONLY else sqlite3.SQLITE_DENY
         )
         self._db.set_progress_handler(step, STEPS)
+        longest = self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_TEXT)
         try:
             cursor = self._db.execute(sql, {"now": self.now or 0.0})
             if cursor.description is None:
@@ -170,7 +182,10 @@ class History:
             return None if row is None else dict(zip(names, row, strict=True))
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise ValueError(f"SQL: {error}") from None
+        except MemoryError:
+            raise ValueError("SQL: takes more memory than a trigger may") from None
         finally:
+            self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
             self._db.set_authorizer(None)
             self._db.set_progress_handler(None, 0)
 

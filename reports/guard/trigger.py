@@ -16,6 +16,7 @@ here; ``enabled = false``, alone if need be, switches it off.
 """
 
 import math
+import re
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,11 @@ class _Plain(string.Formatter):
             raise ValueError(f"the query returns no column {name!r}")
         return kwargs[name], name
 
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if any(int(n) > LONGEST_TITLE for n in re.findall("[0-9]+", format_spec)):
+            raise ValueError(f"{format_spec[:40]!r} is wider than a title")
+        return str(super().format_field(value, format_spec))
+
 
 def load(folders: Sequence[Path] = ()) -> list[Trigger]:
     """
@@ -124,6 +130,8 @@ def _read(path: Path) -> Trigger | None:
             raise ValueError(f"record is one of {', '.join(recipes.names())}")
         if not all(0 <= n < 1e9 for n in (trigger.hold, trigger.distance, trigger.every)):
             raise ValueError("hold, distance and every are seconds")
+        if len(trigger.title) > LONGEST_TITLE:
+            raise ValueError(f"title: has more than {LONGEST_TITLE} characters")
         History(60.0).ask(trigger.sql)
         list(_Plain().parse(trigger.title))
     except OSError as error:
@@ -141,6 +149,6 @@ def filled_in(title: str, row: Mapping[str, Any]) -> str:
     """
     try:
         words = _Plain().format(title, **row)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"title: {error}") from None
     return cut(visible(" ".join(words.split())), LONGEST_TITLE)

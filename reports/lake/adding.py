@@ -125,15 +125,17 @@ def _ids(lake: Lake, files: list[File]) -> set[str]:
     lists = [file for file in files if file.table == BUNDLES]
     lake.fetch(lists)
     paths, faults = whole_of(lake, lists)
+    try:
+        ids = "select lake_bundle from read_parquet($paths, hive_partitioning = false)"
+        there = {id for (id,) in query(ids, {"paths": paths})} if paths else set()
+    except duckdb.Error:
+        faults |= {f: f"{lake}: its list of bundles is damaged" for f in lists if f not in faults}
     for why in faults.values():
         raise LakeError(
             f"{why}; which bundles are in the lake is not known, so that none can be added "
             "once: restore the file, or begin another lake"
         )
-    if not paths:
-        return set()
-    ids = "select lake_bundle from read_parquet($paths, hive_partitioning = false)"
-    return {id for (id,) in query(ids, {"paths": paths})}
+    return there
 
 
 def _stage(work: list[tuple[Path, str]], staging: Callable[..., Staged], jobs: int) -> list[Staged]:

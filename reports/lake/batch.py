@@ -20,7 +20,16 @@ from mmscope.reports.bundle.database import TARGET, in_a_line, lock, sql_type
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.lake.catalog import Catalog, Taken
 from mmscope.reports.lake.keyed import NUMBER
-from mmscope.reports.lake.layout import BUNDLES, File, Lake, files_of, literal, torn, whole_of
+from mmscope.reports.lake.layout import (
+    BUNDLES,
+    File,
+    Lake,
+    LakeError,
+    files_of,
+    literal,
+    torn,
+    whole_of,
+)
 from mmscope.reports.lake.shape import Shape, shapes_of
 from mmscope.reports.lake.staging import MARKS
 
@@ -103,11 +112,14 @@ def _load_all(catalog: Catalog, bundles: Sequence[Taken], wanted: set[str]) -> B
     marks = files.pop(MARKS)
     for table, of_table in files.items():
         _load(catalog.lake, batch, table, of_table)
-    of_bundles = [file for file in catalog.files if file.table == BUNDLES]
+    of_bundles = [f for f in catalog.files if f.table == BUNDLES and f not in catalog.damaged]
     lists, faults = whole_of(catalog.lake, of_bundles)
     batch.faults |= faults.keys()
     batch.files["target"] = [file for file in of_bundles if file not in faults]
-    _load_target(batch, lists)
+    try:
+        _load_target(batch, lists)
+    except duckdb.Error as error:
+        raise LakeError(f"{catalog.lake}: its list of bundles lacks what all have") from error
     for file in marks:
         _load_marks(catalog.lake, batch, file)
     lock(connection)

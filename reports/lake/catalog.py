@@ -30,11 +30,25 @@ from mmscope.reports.lake.layout import (
     DAY,
     File,
     Lake,
-    LakeError,
     files_of,
+    literal,
     whole_of,
 )
 
+# What comes of a list of bundles that is something else.
+DAMAGE = (
+    duckdb.Error,
+    ArithmeticError,
+    AttributeError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+QUERIES: dict[str, str | bool | int | float | list[str]] = {
+    "memory_limit": "1GiB",
+    "temp_directory": "",
+}
 # A reading of one boot may end after the next boot's began where the clock was set a little.
 OVERLAP_SECONDS = 60.0
 
@@ -77,12 +91,14 @@ class Catalog:
 
     :ivar files: that the lake had then.
     :ivar said: what is wrong with the lake, a line each.
+    :ivar damaged: lists of bundles that cannot be read.
     """
 
     lake: Lake
     files: list[File]
     bundles: list[Taken]
     said: list[str]
+    damaged: Collection[File] = ()
 
 
 def query(text: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -91,7 +107,7 @@ def query(text: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
 
     :raises duckdb.Error: they cannot be read.
     """
-    with contextlib.closing(duckdb.connect(":memory:")) as connection:
+    with contextlib.closing(duckdb.connect(":memory:", config=QUERIES)) as connection:
         return connection.execute(text, given).fetchall()
 
 
@@ -134,17 +150,18 @@ def read_catalog(
         lists = [file for file in files if file.table == BUNDLES]
         lake.fetch(lists)
         paths, faults = whole_of(lake, lists)
+        try:
+            found = _bundles(paths)
+        except DAMAGE:
+            if not last:
+                continue  # merged into another in between
+            found, inside = _bundles_of_each(lake, [f for f in lists if f not in faults])
+            faults |= inside
+        told, twice = _told_apart(found)
         said = [
             f"{why}; {file.rows:,} bundles of {file.day} cannot be asked"
             for file, why in faults.items()
         ]
-        try:
-            told, twice = _told_apart(_bundles(paths))
-        except duckdb.Error as error:
-            if last:
-                why = str(error).splitlines()[0][:200]
-                raise LakeError(f"{lake}: its list of bundles cannot be read: {why}") from error
-            continue  # merged into another in between
         kept = [
             bundle
             for bundle in told
@@ -154,7 +171,7 @@ def read_catalog(
         ]
         names = {bundle.host for bundle in kept}
         said += [line for first, line in twice if first in names]
-        return Catalog(lake, files, kept, said + _noted(kept))
+        return Catalog(lake, files, kept, said + _noted(kept), faults.keys())
     raise AssertionError
 
 
@@ -186,13 +203,16 @@ def _bundles(paths: Sequence[str]) -> list[Taken]:
     if not paths:
         return []
     rows = query(
-        "select lake_bundle, lake_host, lake_kernel, epoch(lake_boot), "
-        "epoch(case when note = '' then captured else added end), "
-        "lake_labels, note, page_size, shape, version, counts, missing "
+        "select lake_bundle::varchar, lake_host::varchar, lake_kernel::varchar, "
+        "epoch(lake_boot::timestamp), "
+        "epoch(case when note = '' then captured::timestamp else added::timestamp end), "
+        "lake_labels::map(varchar, varchar), note::varchar, page_size::bigint, shape::varchar, "
+        "version::varchar, counts::varchar, missing::varchar "
         "from read_parquet($paths, hive_partitioning = false)",
         {"paths": list(paths)},
     )
-    read = functools.cache(json.loads)  # hosts of a fleet have the same tables, or nearly so
+    # Hosts of a fleet have the same tables, or nearly so.
+    of_tables, why = functools.cache(_counts), functools.cache(_reasons)
     bundles = [
         Taken(
             id,
@@ -206,14 +226,41 @@ def _bundles(paths: Sequence[str]) -> list[Taken]:
             page_size,
             shape,
             version,
-            read(counts),
-            read(missing),
+            of_tables(counts),
+            why(missing),
         )
         for id, host, kernel, boot, at, labels, note, page_size, shape, version, counts, missing
         in rows
     ]  # fmt: skip
-    bundles.sort(key=lambda bundle: (bundle.at, bundle.id))
-    return bundles
+    return sorted(bundles, key=_age)
+
+
+def _age(bundle: Taken) -> tuple[float, str]:
+    return bundle.at, bundle.id
+
+
+def _bundles_of_each(lake: Lake, lists: Iterable[File]) -> tuple[list[Taken], dict[File, str]]:
+    """The bundles that files list, the newest last, and what is wrong with the other files."""
+    found, faults = [], {}
+    for file in lists:
+        try:
+            found += _bundles([literal(lake.path(file))])
+        except DAMAGE:
+            faults[file] = f"{lake}/{file.path(Path())}: damaged: it is no list of bundles"
+    return sorted(found, key=_age), faults
+
+
+def _counts(text: str) -> dict[str, int]:
+    """Rows of each table."""
+    counts: dict[str, int] = json.loads(text)
+    if not all(type(count) is int and 0 <= count < 1 << 63 for count in counts.values()):
+        raise ValueError
+    return counts
+
+
+def _reasons(text: str) -> dict[str, str]:
+    """Why each table is missing that is."""
+    return {str(name): str(why) for name, why in json.loads(text).items()}
 
 
 def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]]]:

@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import datetime
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from mmscope import __version__
+from mmscope.drgn.text.plain_file import check_folder, open_plain
 from mmscope.reports.bundle.description import IDENTIFIER
 from mmscope.reports.bundle.leftovers import clear_up, replaced
 from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder
@@ -90,8 +92,8 @@ class Lake:
         :raises FileNotFoundError: there is no lake.
         :raises OSError: it cannot be read.
         """
-        with open(self.folder / DESCRIPTION, "rb") as file:
-            return file.read(MAX_BYTES + 1)[:MAX_BYTES]
+        with open(open_plain(self.folder / DESCRIPTION), "rb") as file:
+            return file.read(MAX_BYTES)
 
     def describe(self, data: bytes, files: Sequence[File]) -> None:
         """
@@ -118,13 +120,21 @@ class Lake:
         """Remove a file that does not count any more."""
         file.path(self.folder).unlink(missing_ok=True)
 
+    def shared(self) -> Path | None:
+        """A link or mount in it, behind which another lake may be."""
+        places = itertools.chain(self.folder.glob("*"), self.folder.glob("*/day=*"))
+        return next((path for path in places if path.is_symlink() or path.is_mount()), None)
+
     def clear_up(self, files: Iterable[File]) -> None:
         """Remove what does not count: left by who was killed, or merged and replaced since."""
-        shutil.rmtree(self.folder / STAGE, ignore_errors=True)
+        stage = self.folder / STAGE
+        shutil.rmtree(stage, ignore_errors=True)
+        stage.mkdir()
         count = {file.path(self.folder) for file in files}
         for path in self.folder.glob("*/day=*/*.parquet"):
             if path not in count and NAME.match(path.stem):
-                path.unlink(missing_ok=True)
+                # What is mounted here, maybe of another lake, refuses that.
+                path.rename(stage / path.name).unlink()
 
     def others(self) -> list[str]:
         """List what is there where no lake is."""
@@ -158,8 +168,8 @@ def files_of(lake: Lake) -> list[File]:
 def _files_in(lake: Lake, description: bytes) -> list[File]:
     try:
         data = json.loads(description)
-        number = data["lake"]
-        if isinstance(number, int) and number > LAYOUT:
+        number = _whole(data["lake"])
+        if number > LAYOUT:
             raise LakeError(
                 f"{lake}: is a lake of layout {number}, by mmscope {str(data.get('mmscope'))[:40]};"
                 f" mmscope {__version__} reads layout {LAYOUT}: use a newer mmscope"
@@ -170,21 +180,26 @@ def _files_in(lake: Lake, description: bytes) -> list[File]:
         raise LakeError(f"{lake}: {DESCRIPTION} is damaged: {why}") from error
 
 
+def _whole(value: Any) -> int:
+    """A number of rows or bytes, or of a layout: what else JSON may have there is damage."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{str(value)[:40]!r} is no whole number")
+    return value
+
+
 def _file(item: dict[str, Any]) -> File:
     file = File(**{field.name: item[field.name] for field in dataclasses.fields(File)})
     # They become paths, and SQL.
     if not (IDENTIFIER.match(file.table) and DAY.match(file.day) and NAME.match(file.name)):
         raise ValueError(f"{str(item)[:80]} is no file of a lake")
-    if not isinstance(file.rows, int) or not isinstance(file.size, int):
-        raise ValueError(f"{str(item)[:80]} has no size")
-    return file
+    return dataclasses.replace(file, rows=_whole(file.rows), size=_whole(file.size))
 
 
 def torn(lake: Lake, file: File) -> str:
     """Damage of a file, as far as its size and its ends tell; empty if there is none."""
     name = f"{lake}/{file.path(Path())}"
     try:
-        with open(lake.path(file), "rb") as opened:
+        with open(open_plain(lake.path(file)), "rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             begin = opened.read(4)
             opened.seek(max(size - 4, 0))
@@ -221,37 +236,59 @@ def writing(lake: Lake) -> Iterator[list[File]]:
     """
     folder = lake.folder
     try:
+        check_folder(folder)
         # What root reads is root's alone, as a bundle is: no other user gets into the folder.
         folder.mkdir(mode_of_folder(mode_of_file()), parents=True, exist_ok=True)
-        with open(folder / LOCK, "a") as lock:
+        _there(lake)  # nothing is written where there is something else
+        with open(_lock(folder), "rb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 say(f"{lake}: another process adds to it; waiting")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            files = _files_or_new(lake)
+            files = _there(lake)
+            if files is None:
+                commit(lake, files := [])
             lake.clear_up(files)
-            (folder / STAGE).mkdir(exist_ok=True)
             try:
                 yield files
             finally:
                 shutil.rmtree(folder / STAGE, ignore_errors=True)
     except FileExistsError as error:
-        raise LakeError(f"{lake}: not a lake: it is a file") from error
+        raise LakeError(f"{error.filename or lake}: not a lake: it is a file") from error
     except OSError as error:
         raise LakeError(f"{error.filename or lake}: {error.strerror or error}") from error
 
 
-def _files_or_new(lake: Lake) -> list[File]:
-    """The files of a lake, which is made if nothing is there."""
+def _lock(folder: Path) -> int:
+    """The open file that writers lock; nothing is made behind a link."""
+    path = folder / LOCK
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    return open_plain(path)
+
+
+def _there(lake: Lake) -> list[File] | None:
+    """
+    The files of a lake; None: there is none yet.
+
+    :raises LakeError: there is something else, or a part of it may be another lake's.
+    """
+    if place := lake.shared():
+        raise LakeError(
+            f"{place}: leads out of the lake; what is behind it may be another lake's, and would "
+            "be removed as unknown: all in a lake's folder must be its own"
+        )
     with contextlib.suppress(FileNotFoundError):
         return _files_in(lake, lake.description())
-    if others := lake.others():
+    others = lake.others()
+    if DESCRIPTION in others:  # which was made meanwhile
+        return _there(lake)
+    if others:
         raise LakeError(
             f"{lake}: not a lake, and not empty: it has {others[0][:80]}; choose another folder"
         )
-    commit(lake, [])
-    return []
+    return None
 
 
 def commit(lake: Lake, files: list[File]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import duckdb
 
+from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import (
     TARGET,
@@ -32,7 +33,8 @@ from mmscope.reports.bundle.database import (
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table, table_of
 from mmscope.reports.findings.findings import Question, named, query_of, words_of
-from mmscope.reports.lake.catalog import query
+from mmscope.reports.lake.catalog import DAMAGE, query
+from mmscope.reports.lake.layout import LakeError
 
 # Tables by name, each with the names and types of its columns.
 Tables = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -67,12 +69,16 @@ def shapes_of(
         {"paths": paths, "wanted": sorted(set(shapes))},
     )
     for name, description, counts in rows:
-        has = json.loads(counts)
-        tables = [
-            table_of(resource, Path())
-            for resource in json.loads(description)["resources"]
-            if resource.get("name") in has and resource.get("format") != "folded"
-        ]
+        try:
+            has = json.loads(counts)
+            tables = [
+                table_of(resource, Path())
+                for resource in json.loads(description)["resources"]
+                if resource.get("name") in has and resource.get("format") != "folded"
+            ]
+        except (*DAMAGE, LookupError) as error:
+            bundles = f"bundles of shape {visible(str(name))[:40]}"
+            raise LakeError(f"the description of {bundles} in the lake is damaged") from error
         yield name, _shape(tables, wanted)
 
 

@@ -5,6 +5,9 @@ import dataclasses
 import os
 import re
 import shutil
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,6 +242,8 @@ def test_a_trigger_of_the_same_name_takes_the_place_of_one_that_is_here(tmp_path
             "interrupted",
         ),
         ('title="{x"\nseverity="notice"\nsql="select 1"', "expected '}'"),
+        ('title="' + "x" * 400 + '"\nseverity="notice"\nsql="select 1"', "more than 300"),
+        ('title="x"\nseverity="notice"\nsql="select 1' + " " * 70_000 + '"', "query string is too"),
         ('title="x"\nseverity="notice"\nsql="select 1"\nrecord="all"', "record is one of"),
     ],
 )
@@ -264,6 +269,81 @@ def test_triggers_of_another_user_are_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     with pytest.raises(UsageError, match="belongs to user 65534; root does not use it"):
         load([tmp_path])
+
+
+def resident_mib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("select hex(zeroblob(400000000))", "too big"),
+        ("select group_concat(a.time || b.time) from gauge_series a, gauge_series b", "too big"),
+        (
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000000) "
+            "select i, randomblob(8000) as x from n order by x",
+            "takes more memory",
+        ),
+        (
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000000) "
+            "select sum(instr(replace(hex(zeroblob(3900)), '0', 'a'), hex(zeroblob(1900)) || i)) "
+            "from n",
+            "interrupted",
+        ),
+    ],
+    ids=["a text", "many texts", "a sort", "long steps"],
+)
+def test_a_query_has_bounds(sql: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "MOST_SECONDS", 0.5)
+    history = History(600.0)
+    for number in range(50):
+        history.add(sample(number))
+    before, begun = resident_mib(), time.thread_time()
+    with pytest.raises(ValueError, match=why):
+        history.ask(sql)
+    assert resident_mib() - before < 100
+    assert time.thread_time() - begun < 10
+    assert history.ask("select count(*) as n from samples") == {"n": 50}
+    history.add(sample(50))
+
+
+def test_a_query_does_not_keep_guard_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals are blocked while it runs, and seen all the same."""
+    monkeypatch.setattr(histories, "MOST_SECONDS", 60.0)
+    monkeypatch.setattr(histories, "MOST_STEPS", 1 << 62)
+    history, begun = History(60.0), time.thread_time()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, histories.ENDS)
+    try:
+        here = threading.get_ident()  # another's thread may not block them
+        threading.Timer(0.2, signal.pthread_kill, (here, signal.SIGTERM)).start()
+        with pytest.raises(ValueError, match="interrupted"):
+            history.ask(
+                "with recursive n(i) as (select 1 union all select i + 1 from n) "
+                "select max(i) from n"
+            )
+        assert signal.sigtimedwait({signal.SIGTERM}, 0) is not None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    assert time.thread_time() - begun < 30
+
+
+@pytest.mark.parametrize(
+    ("title", "row"),
+    [
+        ("{a:>999999999}", {"a": 1}),
+        ("{a:.999999999f}", {"a": 1.0}),
+        ("{a:{b}}", {"a": 1, "b": ">999999999"}),
+        ("{a:c}", {"a": 1 << 40}),
+        ("{a:d}", {"a": 0.5}),
+        ("{a:{a:{a:{a}}}}", {"a": 1}),
+    ],
+)
+def test_a_title_that_cannot_be_filled_in_is_a_line(title: str, row: dict[str, Any]) -> None:
+    begun = time.thread_time()
+    with pytest.raises(ValueError, match=r"^title: "):
+        filled_in(title, row)
+    assert time.thread_time() - begun < 5
 
 
 def test_a_title_has_no_more_than_the_row() -> None:

@@ -4,8 +4,11 @@ A lake: each finding says of each host what it says of the host's bundle alone, 
 it, and whatever is wrong with others.
 """
 
+import contextlib
+import errno
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -279,11 +282,133 @@ class TestBadInput:
         assert "\x1b" not in result.stdout
         assert "drop table" in result.stdout
 
-    def test_a_folder_of_something_else_is_left_alone(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("name", "text", "why"),
+        [
+            ("thesis.txt", "x", "not a lake, and not empty"),
+            ("lake.json", '{"lake": 2, "files": []}', "is a lake of layout 2"),
+            ("lake.json", "x", "is damaged"),
+        ],
+    )
+    def test_a_folder_of_something_else_is_left_alone(
+        self, tmp_path: Path, name: str, text: str, why: str
+    ) -> None:
         (tmp_path / "lake").mkdir()
-        (tmp_path / "lake" / "thesis.txt").write_text("x")
-        with pytest.raises(layout.LakeError, match="not a lake, and not empty"):
+        (tmp_path / "lake" / name).write_text(text)
+        with pytest.raises(layout.LakeError, match=why):
             lake_of(tmp_path, small(tmp_path / "b", "h"))
+        assert [path.name for path in (tmp_path / "lake").iterdir()] == [name]
+
+    @pytest.mark.parametrize("place", ["vm_counters", "vm_counters/day=2026-11-22", ".stage"])
+    def test_two_lakes_do_not_share_a_folder(self, tmp_path: Path, place: str) -> None:
+        """What one of them does not know the other's is not removed, and nothing is added."""
+        bundle = small(tmp_path / "b", "h", kills=1)
+        lake_of(tmp_path, bundle)
+        other = tmp_path / "other" / "lake"
+        (other / place).parent.mkdir(parents=True)
+        (tmp_path / "lake" / place).mkdir(exist_ok=True)
+        (other / place).symlink_to(tmp_path / "lake" / place)
+        (other / "lake.json").write_text('{"lake": 1, "files": []}')
+        before = sorted((tmp_path / "lake").rglob("*"))
+        with pytest.raises(layout.LakeError, match=f"other/lake/{place}: leads out of the lake"):
+            lake_of(tmp_path / "other", bundle)
+        assert sorted((tmp_path / "lake").rglob("*")) == before
+        assert not (other / ".lock").exists()
+
+    def test_what_is_mounted_in_a_lake_is_not_emptied(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A bind mount is no link; to rename out of it fails."""
+        lake_of(tmp_path, small(tmp_path / "b", "h"))
+        theirs = tmp_path / "lake/vm_counters/day=2026-11-22" / f"{'0' * 16}.parquet"
+        theirs.write_bytes(b"PAR1")
+        rename = Path.rename
+
+        def refused(path: Path, target: Path) -> Path:
+            if path == theirs:
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
+            return rename(path, target)
+
+        monkeypatch.setattr(Path, "rename", refused)
+        with pytest.raises(layout.LakeError, match="cross-device"):
+            lake_of(tmp_path, small(tmp_path / "c", "i"))
+        assert theirs.exists()
+
+    @pytest.mark.parametrize(
+        "number", ['"1"', "1.0", "1e400", "true", "null", "-1", "[]", "9" * 30]
+    )
+    @pytest.mark.parametrize("what", ["lake", "rows", "size"])
+    def test_numbers_of_a_lake_are_whole_numbers(
+        self, tmp_path: Path, number: str, what: str
+    ) -> None:
+        file = {"table": "zones", "day": "2026-11-22", "name": "0" * 16, "rows": 1, "size": 9}
+        text = json.dumps({"lake": 1, "files": [file]})
+        (tmp_path / "lake").mkdir()
+        (tmp_path / "lake/lake.json").write_text(
+            re.sub(f'"{what}": [0-9]+', f'"{what}": {number}', text)
+        )
+        with pytest.raises(layout.LakeError, match=r"lake\.json is damaged: .* is no whole number"):
+            read_catalog(tmp_path / "lake")
+
+    @pytest.mark.parametrize("name", ["lake.json", ".lock", "lake_bundles"])
+    def test_what_is_no_plain_file_is_not_waited_for(self, tmp_path: Path, name: str) -> None:
+        lake_of(tmp_path, small(tmp_path / "b", "h"))
+        path = tmp_path / "lake" / name
+        if path.is_dir():
+            (path,) = path.rglob("*.parquet")
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(layout.LakeError, match="is not a plain file"):
+            lake_of(tmp_path, small(tmp_path / "c", "i"))
+        if name != ".lock":
+            try:
+                assert any(
+                    "is not a plain file" in line for line in read_catalog(tmp_path / "lake").said
+                )
+            except layout.LakeError as error:
+                assert "is not a plain file" in str(error)
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            "select 1 as x",
+            "select * replace ('[' as counts) from {list}",
+            'select * replace (\'{{"zones": "x"}}\' as counts) from {list}',
+            "select * replace (null as captured) from {list}",
+            "select * replace ('never' as captured) from {list}",
+            "select * replace (null as lake_bundle) from {list}",
+            "select * replace (0 as lake_labels) from {list}",
+            "select * replace (null as description) from {list}",
+            "select * replace ('{{\"resources\": [1]}}' as description) from {list}",
+            "select * exclude (kind) from {list}",
+        ],
+    )
+    def test_a_list_of_bundles_that_is_something_else_is_a_line(
+        self, tmp_path: Path, rows: str
+    ) -> None:
+        lake_of(tmp_path, small(tmp_path / "b", "h", kills=2))
+        path = tmp_path / "lake"
+        (file,) = (f for f in layout.files_of(layout.Lake(path)) if f.table == "lake_bundles")
+        with contextlib.closing(duckdb.connect()) as connection:
+            source = f"read_parquet('{file.path(path)}')"
+            connection.execute(
+                f"copy ({rows.format(list=source)}) to '{tmp_path}/x' (format parquet)"
+            )
+        os.replace(tmp_path / "x", file.path(path))
+        size = file.path(path).stat().st_size
+        text = (path / "lake.json").read_text()
+        (path / "lake.json").write_text(text.replace(f'"size": {file.size}\n', f'"size": {size}\n'))
+        for words in (
+            ["findings", path],
+            ["show", path],
+            ["show", path, "zones"],
+            ["add", tmp_path / "b", path],
+        ):
+            done = run("lake", *map(str, words))
+            lines = done.stderr.splitlines()
+            assert all(line.startswith("mmscope: ") for line in lines), done.stderr
+            assert "-v shows" not in done.stderr and "Error" not in done.stderr, done.stderr
+            assert done.returncode in ((0, 1, 2) if lines else (0,))
 
 
 def test_names_are_replaced_on_the_way(tmp_path: Path) -> None:
