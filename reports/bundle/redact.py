@@ -3,21 +3,22 @@
 A bundle without the names that people chose, to be passed on.
 
 Each column says whose words it holds (``rows.HOLDS``). What the kernel says of itself stays: zones,
-settings, symbols and modules, addresses, its release. The names of processes, functions of programs
-and their binaries, commands, cgroups, hosts, files and labels become ``comm-17``: numbered by their
-first appearance, so that no dictionary leads back, and the same everywhere, in all bundles that
-are redacted together. These have the same ``redaction`` in their target; in others ``comm-17`` is
-another. Words of mmscope's own (messages, notes) may hold anything that an error
-said: of these a word stays if it is in mmscope's own sources. Text of columns that do not say what
-they hold, of another's tables or of an older mmscope, is replaced whole.
+settings, its symbols, addresses, its release. The names of processes, functions of programs and
+their binaries, commands, cgroups, hosts, files, labels, and of modules and slab caches that are not
+known to be Linux's own (``kernel_own.txt``), become ``comm-17``: numbered by their first
+appearance, so that no dictionary leads back, and the same everywhere, in all bundles that are
+redacted together. These have the same ``redaction`` in their target; in others ``comm-17`` is
+another. Words of mmscope's own (messages, notes) may hold anything that an error said: of these a
+word stays if it is in mmscope's own sources. Text of columns that do not say what they hold, of
+another's tables or of an older mmscope, is replaced whole.
 
 Values of the kernel's command line are running text, too: anybody may have written them.
 
 Names stay where they are public: the kernel's threads for memory (``kswapd0``), ``[unknown]``.
 
-Cannot know: which symbols, modules and slab caches are a module's from elsewhere; they stay. Nor
-what numbers give away, which running text keeps, too. A pid, an amount of memory, a point in time,
-the kernel's release and its modules may be familiar to those who know the machine.
+Cannot know: which symbols without a module are from elsewhere, as of a kernel that was
+changed; they stay. Nor what numbers give away, which running text keeps, too. A pid, an amount of
+memory, a point in time and the kernel's release may be familiar to those who know the machine.
 """
 
 import argparse
@@ -40,7 +41,10 @@ from mmscope.reports.bundle.leftovers import scratch
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.bundle.writer import Writer
 
-WORDS = "processes, functions of programs, commands, cgroups, hosts, files and labels are numbered"
+WORDS = (
+    "processes, functions of programs, commands, cgroups, hosts, files, labels, and modules and "
+    "slab caches that are not Linux's own are numbered"
+)
 # What each text of a bundle's target is; others are treated as words.
 TARGET = {
     "hostname": "host",
@@ -83,10 +87,27 @@ TRACEPOINT_WORDS = {
 }
 # A frame of the kernel's: a symbol, and its module.
 KERNEL_FRAME = re.compile(r"(?:\[unknown\]|[\w.$]+)(?: \[[\w-]+\])?_\[k\]")
+# A frame of a module's.
+MODULE_FRAME = re.compile(r"(\[unknown\]|[\w.$]+) \[([\w-]+)\]")
+# Slab caches of sizes and devices (mm/slab_common.c: kmalloc_info; create_unique_id() of mm/slub.c;
+# zs_create_pool() of mm/zsmalloc.c), and what tells those of one name apart.
+SIZED_CACHE = re.compile(
+    r"(?:dma-)?kmalloc(?:-rcl|-cg|-rnd-[0-9]+)*-[0-9]+[kM]?|:[\w-]*[0-9]{7}"
+    r"|zs(?:page|_handle)-zram[0-9]+"
+    r"|(?:memdup_user|msg_msg|bio|biovec|bip|sgpool|erofs_pcluster|dmaengine-unmap)-[0-9]+[kM]?"
+)
+SUFFIX = re.compile(r"(?:@?(?:0x)?[0-9a-f]{8,16}| ?\([0-9a-fx]+\)|\([0-9]+:.*\))\Z", re.DOTALL)
+# Of what the kernel says, columns that have modules' names in them, by the name that they have in
+# every table, also of older bundles; and columns about the module of their row.
+MODULES = {"cache": "cache", "module": "module", "filesystem": "module", "resource": "words"}
+OF_MODULE = {"function": "symbol", "owner": "symbol", "file": "file"}
 # Columns that bundles of mmscope 0.2 and before declare as the kernel's own.
 HELD = {("memory_options", "value"): "words", ("physical_memory_parts", "options"): "words"}
 # Kinds of text that Names has a method for; others are names that are replaced whole.
-METHODS = {"kernel", "words", "comm", "frame", "command", "profile", "label", "source"}
+METHODS = {
+    *("kernel", "words", "comm", "frame", "command", "profile", "label", "source"),
+    *("module", "symbol", "cache"),
+}
 REDACT_MAP_HELP = "write which name has which number, for yourself; by default it is not kept"
 
 
@@ -129,11 +150,35 @@ class Names:
         """Symbols, stacks and names of the kernel's own."""
         if "bpf_prog_" in text:
             text = BPF.sub(lambda found: self.of("bpf", found.group(), "{kind}_{number}"), text)
+        if " [" in text:
+            text = MODULE_FRAME.sub(self._module_frame, text)
         if text.endswith(")"):
             text = MEMCG_CACHE.sub(
                 lambda found: f"{found[1]}:{self.of('cgroup', found[2])}", text, count=1
             )
         return text
+
+    def _module_frame(self, found: re.Match[str]) -> str:
+        function, module = found.groups()
+        if is_own(module):
+            return found[0]
+        if function != "[unknown]":
+            function = self.symbol(function)
+        return f"{function} [{self.module(module)}]"
+
+    def module(self, name: str) -> str:
+        """A module, or a type of file system, which one has made."""
+        return name if is_own(name) else self.of("module", name, "{kind}_{number}")
+
+    def symbol(self, name: str) -> str:
+        """A function of a module that is not Linux's."""
+        return self.of("symbol", name, "{kind}_{number}")
+
+    def cache(self, name: str) -> str:
+        """A slab cache."""
+        plain = SUFFIX.sub("", name)
+        own = is_own(plain) or SIZED_CACHE.fullmatch(plain)
+        return self.kernel(name) if own else self.of("cache", name)
 
     def source(self, path: str) -> str:
         """A file of the kernel's source: the folder where a module was built is replaced."""
@@ -205,7 +250,7 @@ class Names:
         tail = run[len(word) :]
         if word in self._standing or _plain(word) or all(map(_plain, word.split(":", 1))):
             return run
-        for kind in ("host", "comm", "function", "cgroup", "file"):
+        for kind in ("host", "comm", "function", "cgroup", "file", "module", "symbol", "cache"):
             if (kind, word) in self.given:
                 return self.given[kind, word] + tail
         return self.of("file" if "/" in word else "name", word) + tail
@@ -215,6 +260,11 @@ def _plain(word: str) -> bool:
     """True if a word is one of mmscope's own, or a number."""
     numbers = NUMBER.fullmatch(word) or SIZES.fullmatch(word)
     return not word or word in vocabulary() or numbers is not None
+
+
+def is_own(name: str) -> bool:
+    """True if a module's or a slab cache's name is one of Linux's own."""
+    return name in vocabulary()
 
 
 @cache
@@ -273,26 +323,31 @@ class RedactingWriter:
             dataclasses.replace(c, holds=HELD.get((name, c.name), c.holds))
             for c in (row_type if isinstance(row_type, list) else columns(row_type))
         ]
+        names_in = [c.name for c in described]
+        kinds = [
+            MODULES.get(c.name, "kernel") if c.holds == "kernel" else c.holds for c in described
+        ]
+        # Of a row about a module that is not Linux's.
+        others = [OF_MODULE.get(c.name, kind) for c, kind in zip(described, kinds, strict=True)]
+        module = names_in.index("module") if "module" in names_in else None
+
+        def cells(row: Any) -> tuple[Any, ...]:
+            values = row if isinstance(row, tuple) else [getattr(row, name) for name in names_in]
+            foreign = module is not None and values[module] and not is_own(str(values[module]))
+            return tuple(map(self._cell, others if foreign else kinds, values))
+
         return self._writer.table(
             names.own(name, "table"),
             names.words(title),
             [_column(c, names) for c in described],
-            (self._cells(described, row) for row in rows),
+            map(cells, rows),
             section=names.own(section, "section"),
         )
 
-    def _cells(self, described: list[Column], row: Any) -> tuple[Any, ...]:
-        cells = row if isinstance(row, tuple) else [getattr(row, c.name) for c in described]
-        return tuple(
-            [
-                cell
-                if not isinstance(cell, str)
-                else self._files.get(cell, "")
-                if c.holds == "stacks"
-                else self._text(c.holds, cell)
-                for c, cell in zip(described, cells, strict=True)
-            ]
-        )
+    def _cell(self, kind: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return self._files.get(value, "") if kind == "stacks" else self._text(kind, value)
 
     def folded(
         self, name: str, title: str, stacks: Iterable[tuple[str, int]], *, unit: str, section: str

@@ -17,8 +17,10 @@ from report_bundle import tables, tables_of, write_bundle
 from rows_of_tables import Contents
 
 from mmscope.drgn.machine.boot_options import MemoryOption
+from mmscope.drgn.owners.alloc_tags import AllocTag
 from mmscope.drgn.tables.rows import HOLDS, column, columns
 from mmscope.perf.perf_record import Recorded
+from mmscope.reports.bundle import redact as redaction
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.redact import Names, RedactingWriter, redact, redacted, write_map
@@ -174,8 +176,10 @@ def test_no_byte_of_a_redacted_bundle_or_its_report_has_a_name(tmp_path: Path) -
     assert "Names are replaced" in html and "comm-1" in html
 
 
-def test_what_is_no_name_stays(tmp_path: Path) -> None:
-    """Every number, every word of the kernel's and of mmscope's own."""
+def test_what_is_no_name_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number, every word of the kernel's and of mmscope's own; so leaky is taken for one."""
+    own = redaction.vocabulary() | {"leaky"}
+    monkeypatch.setattr(redaction, "vocabulary", lambda: own)
     bundle = write_bundle(tmp_path / "a", tables())
     made = redact(bundle, tmp_path / "b", Names())
     assert list(made.tables) == list(bundle.tables)
@@ -293,6 +297,46 @@ def test_symbols_stay_but_for_what_users_name_in_them() -> None:
     )
     assert names.kernel("a;bpf_prog_6deef7357e7b4530_acme [bpf];b") == "a;bpf_prog_bpf_1 [bpf];b"
     assert names.kernel("dentry(12:acme.slice)") == "dentry(12:cgroup-1)"
+
+
+def test_modules_and_slab_caches_stay_where_they_are_linux_own() -> None:
+    names = Names()
+    for cache in (
+        *("dentry", "kmalloc-64", "kmalloc-rnd-07-8k", "dma-kmalloc-512", ":A-0000192", "bio-120"),
+        *("xfs_inode", "msg_msg-4k", "zspage-zram0", "ext4_inode_cache", "task_struct"),
+    ):
+        assert names.cache(cache) == cache
+    for other in ("acme_cache", "acme-64", "kmalloc-acme", "dentry acme", ":acme", "zspage-acme"):
+        assert names.cache(other).startswith("cache-"), other
+    assert names.cache("dentry(12:acme.slice)") == "dentry(12:cgroup-1)"
+    assert names.module("xfs") == "xfs"
+    assert names.module("acme_gpu") == "module_1"
+    stack = "a;xfs_read [xfs];gpu_fill [acme_gpu];[unknown] [acme_gpu]"
+    assert names.kernel(stack) == "a;xfs_read [xfs];symbol_1 [module_1];[unknown] [module_1]"
+    assert names.frame("gpu_fill [acme_gpu]_[k]") == "symbol_1 [module_1]_[k]"
+    again = Names()
+    assert again.frame("symbol_1 [module_1]_[k]") == "symbol_1 [module_1]_[k]"
+    assert names.words("gpu_fill of acme_gpu, acme_cache") == "symbol_1 of module_1, cache-1"
+
+
+def test_what_a_row_says_of_a_module_from_elsewhere_goes(tmp_path: Path) -> None:
+    """Of an allocation's line: the function, and the file, whose path may be a relative one."""
+    rows = [
+        AllocTag(module, "drivers/acme/fill.c", 7, "acme_fill", 1, 1, 1, True)
+        for module in ("acme", "xfs", "")
+    ]
+    with Writer(tmp_path / "a") as plain:
+        writer = RedactingWriter(plain, Names(), {})
+        writer.table("alloc_tags", "", AllocTag, rows, section="alloc_tags")
+        writer.finish({}, [])
+    read = [
+        (r["module"], r["file"], r["function"]) for r in Bundle(tmp_path / "a").rows("alloc_tags")
+    ]
+    assert read == [
+        ("module_1", "file-1", "symbol_1"),
+        ("xfs", "drivers/acme/fill.c", "acme_fill"),
+        ("", "drivers/acme/fill.c", "acme_fill"),
+    ]
 
 
 def test_a_programs_function_is_no_frame_of_the_kernel() -> None:
