@@ -23,6 +23,7 @@ kernel of 5.10 to 7.3 prints so, as those of unreclaimable slab and of allocatio
 the log alone.
 """
 
+import functools
 import itertools
 import re
 from collections import Counter
@@ -31,10 +32,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mmscope.drgn.log.kernel_log import beginning, log_of_files, log_of_memory, missing
+from mmscope.drgn.log.mem_info import COUNTER, PAGE_KIB, MemInfo, Request
 from mmscope.drgn.log.oom_rows import (
     EXITING,
     KILLED,
     NO_ONE,
+    NOBODY,
     OOM_CGROUP_MEMORY,
     OOM_FREE_BLOCKS,
     OOM_KILLS,
@@ -52,99 +55,100 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.rows import MOST_ORDER, MOST_PIDS
+from mmscope.drgn.tables.rows import MOST_PIDS
 from mmscope.drgn.text.kernel_log import Log, LogRecord
+from mmscope.drgn.text.log_prefix import is_comm
 
 KIB = 1024
 RECENT = 64  # calls
-LONGEST = 8 << 10  # characters; a record of the kernel has 1 KiB at most (PRINTKRB_RECORD_MAX)
-CUT = 975  # characters of a record that may be cut: LOG_LINE_MAX of 6.1 has a NUL at its end
+LONGEST = 16 << 10  # characters; a record of the kernel has 1 KiB at most (PRINTKRB_RECORD_MAX)
+CUT, LONGEST_OF_6_1 = 975, 1100  # characters of a record that may be cut: LOG_LINE_MAX of 6.1 has a NUL at its end
 # PAGE_COUNTER_MAX in KiB, with pages of 4 KiB; of larger pages it is no less than this.
 NO_LIMIT_KIB = 9_007_199_254_740_000
+# The log goes on after a call where so much of it follows.
+SECONDS_AFTER, RECORDS_AFTER = 1.0, 8
 
 N, S = r"([0-9]{1,15})", r"(-?[0-9]{1,10})"
+NODE_LIST = r"\(null\)|[0-9,-]*"
+# 3.10 has no names of flags; 4.9 to 4.18 has the nodes here.
 HEADER = re.compile(
-    r"(.*) invoked oom-killer: gfp_mask=(0x[0-9a-f]{1,8}|0)\(([A-Za-z0-9_|]*)\), "
-    rf"order=(-1|[0-9]{{1,2}}), oom_score_adj={S}",
+    r"(.*) invoked oom-killer: gfp_mask=(0x[0-9a-f]{1,8}|0)(?:\(([A-Za-z0-9_|]*)\))?,"
+    rf"(?: nodemask=({NODE_LIST}),)? +order=(-1|[0-9]{{1,2}}), oom_score_adj={S}",
     re.DOTALL,
 )
+CPUSET = re.compile(r"(.*) cpuset=(.*) mems_allowed=([0-9,-]*)")
 # dump_stack_print_info() (lib/dump_stack.c); 6.1 does not print the UID.
 CPU_LINE = re.compile(
-    rf"CPU: [0-9]+ (?:UID: [0-9]+ )?PID: {N} Comm: (.*?) (?:Not tainted|Tainted: ).*", re.DOTALL
-)
-# dump_task() of 6.12 and later has three columns more than that of 6.1.
-TASK = re.compile(
-    rf"\[ *{N}\] +{S} +{N} +{N} +{N}(?: +{N} +{N} +{N})? +(-?[0-9]{{1,15}}) +{N} {{9,13}}{S} (.*)",
+    rf"CPU: [0-9]+ (?:UID: [0-9]+ )?PID: {N} Comm: (.*?) (?:Kdump: loaded )?"
+    r"(?:Not tainted|Tainted: ).*",
     re.DOTALL,
 )
-TASK_COLUMNS = (
-    *("pid", "uid", "tgid", "total_vm_pages", "rss_pages", "anon_pages", "file_pages"),
-    *("shmem_pages", "pgtables_bytes", "swap_pages", "oom_score_adj"),
+STACK = re.compile(r" *(?:\[<[0-9a-fx]+>\] )?(?:\? )?([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+")
+OF_CGROUP = {"mem_cgroup_out_of_memory", "mem_cgroup_oom_synchronize"}
+OF_MACHINE = {"__alloc_pages_may_oom", "__alloc_pages_slowpath", "moom_callback"}
+# dump_header() prints which columns a row has: they came and went.
+TASK_HEADER = re.compile(r"\[ +pid +\] +(uid +tgid +[a-z_ ]+?) +name")
+TASK_COLUMNS = {
+    **{"total_vm": "total_vm_pages", "rss": "rss_pages", "rss_anon": "anon_pages"},
+    **{"rss_file": "file_pages", "rss_shmem": "shmem_pages", "pgtables_bytes": "pgtables_bytes"},
+    **{"swapents": "swap_pages", "oom_score_adj": "oom_score_adj", "tgid": "tgid", "uid": "uid"},
+}
+PAGE_TABLES = ("nr_ptes", "nr_pmds", "nr_puds")
+_NOW = "uid tgid total_vm rss {} swapents oom_score_adj"
+# Where the header of the table is gone: 6.12, 4.14, 4.1, 4.15, each more than the next.
+WITHOUT_HEADER = (
+    "uid tgid total_vm rss rss_anon rss_file rss_shmem pgtables_bytes swapents oom_score_adj",
+    _NOW.format("nr_ptes nr_pmds nr_puds"),
+    _NOW.format("nr_ptes nr_pmds"),
+    _NOW.format("pgtables_bytes"),
 )
 LIKE_TASK = re.compile(r"\[ *[0-9]{1,15}\] +-?[0-9]")
 TASKS = "Tasks state (memory values in pages):"
 SUMMARY = "oom-kill:constraint="
+MESSAGE = r"(Out of memory|Memory cgroup out of memory|Out of memory \(oom_kill_allocating_task\))"
+# Until 5.2 the one with the highest score is said first; a child of it may be killed.
+CHOSEN = re.compile(rf"{MESSAGE}: Kill process {N} \((.*)\) score [0-9]+ or sacrifice child")
+# From 3.10 on, as RHEL 7 has it, with the message of 5.3, and with what 5.4 has behind it. A
+# terminal or a pager may have cut it: what is behind the last whole number is the rest.
 KILL = re.compile(
-    r"(Out of memory|Memory cgroup out of memory|Out of memory \(oom_kill_allocating_task\)): "
-    rf"Killed process {N} \((.*)\) total-vm:{N}kB, anon-rss:{N}kB, file-rss:{N}kB, "
-    rf"shmem-rss:{N}kB, UID:{N} pgtables:{N}kB oom_score_adj:{S}",
+    rf"(?:{MESSAGE}: )?Killed process {N} \((.*)\)((?:,? (?:(?:total-vm|anon-rss|file-rss|shmem-rss"
+    r"|pgtables):[0-9]{1,15}kB|UID[: ][0-9]{1,10}(?=[ ,])|oom_score_adj:-?[0-9]{1,4}$))*)"
+    r"([ ,]{0,2}[A-Za-z_-]{0,14}[: ]?-?[0-9]{0,15}k?)",
     re.DOTALL,
 )
-LIKE_KILL = re.compile(r"(?:Memory cgroup out|Out) of memory[^:]{0,40}: Killed process ")
+SIZES = {
+    **{"total-vm": "total_vm_bytes", "anon-rss": "anon_bytes", "file-rss": "file_bytes"},
+    **{"shmem-rss": "shmem_bytes", "pgtables": "pgtables_bytes"},
+}
+LABELS = (*SIZES, "UID", "oom_score_adj")
+LIKE_KILL = re.compile(r"(?:(?:Memory cgroup out|Out) of memory[^:]{0,40}: )?Killed process [0-9]")
 SKIPPED = re.compile(
-    r"(Out of memory|Memory cgroup out of memory|Out of memory \(oom_kill_allocating_task\)): "
-    rf"OOM victim {N} \((.*)\) is already exiting\. Skip killing the task",
+    rf"{MESSAGE}: OOM victim {N} \((.*)\) is already exiting\. Skip killing the task",
     re.DOTALL,
 )
 NO_VICTIM = "Out of memory and no killable processes..."
 PANICKED = re.compile(
-    r"Kernel panic - not syncing: (?:Out of memory: .* panic_on_oom is enabled"
-    r"|System is deadlocked on memory)"
+    r"Kernel panic - not syncing: (?:Out of memory(?:: .* panic_on_oom is enabled"
+    r"| and no killable processes\.\.\.)|System is deadlocked on memory)"
 )
 GROUP = re.compile(r"Tasks in (.*) are going to be killed due to memory\.oom\.group set")
 REAPED = re.compile(rf"oom_reaper: reaped process {N} \(.*\), now anon-rss:.*", re.DOTALL)
 NOT_REAPED = re.compile(rf"oom_reaper: unable to reap pid:{N} \(.*\)", re.DOTALL)
+AT_LIMIT = re.compile(r"Task in (.*) killed as a result of limit of (.*)")
 CGROUP_USAGE = re.compile(rf"memory: usage {N}kB, limit {N}kB, failcnt [0-9]+")
-CGROUP_STATS = re.compile(r"Memory cgroup stats for (.*):", re.DOTALL)
-NODES = re.compile(r"\(null\)|[0-9,-]*")
-CONSTRAINT = re.compile(r"CONSTRAINT_[A-Z_]{1,30}")
-
-
-# show_mem(), and memory.stat of a cgroup.
+# Behind the colon cgroup v1 has all of it, up to 5.2.
+CGROUP_STATS = re.compile(r"Memory cgroup stats for (.*?):((?: [a-z_]+:[0-9]{1,15}KB)*)", re.DOTALL)
 CGROUP_STAT = re.compile(r"([a-z][a-z0-9_]{2,40}) ([0-9]{1,18})")
-MACHINE = re.compile(r" ?[a-z_]+:[0-9]{1,15}(?: [a-z_]+:[0-9]{1,15}){1,3}")
-MACHINE_COUNTERS = {
-    *("active_anon", "inactive_anon", "isolated_anon", "active_file", "inactive_file"),
-    *("isolated_file", "unevictable", "dirty", "writeback", "slab_reclaimable"),
-    *("slab_unreclaimable", "mapped", "shmem", "pagetables", "sec_pagetables", "bounce"),
-    *("kernel_misc_reclaimable", "free", "free_pcp", "free_cma"),
-}
-PAGES = re.compile(
-    rf"{N} (total pagecache pages|pages (?:in swap cache|RAM|HighMem/MovableOnly|reserved"
-    r"|cma reserved|hwpoisoned))"
+CONSTRAINT = r"CONSTRAINT_[A-Z_]{1,30}"
+# dump_oom_victim(), dump_oom_summary() of 6.1. A kernel without CONFIG_CPUSETS or CONFIG_MEMCG
+# leaves its part out.
+SUMMARY_LINE = re.compile(
+    rf"oom-kill:constraint=({CONSTRAINT}),nodemask=({NODE_LIST})"
+    r"(?:,cpuset=(.*?),mems_allowed=([0-9,-]*))?(?:,global_oom|,oom_memcg=(.*?))?"
+    r"(?:,task_memcg=(.*?))?,task=(.*),pid=[0-9]+,uid=[0-9]+",
+    re.DOTALL,
 )
-SWAP = re.compile(rf"(Free swap|Total swap) += {N}kB")
-NODE = re.compile(
-    r"Node ([0-9]{1,4})((?: [A-Za-z_()]{3,30}: ?[0-9]{1,15}kB| all_unreclaimable\? (?:yes|no)){5,})"
-)
-HUGEPAGES = re.compile(
-    rf"Node ([0-9]{{1,4}}) hugepages_total={N} hugepages_free={N} hugepages_surp={N} "
-    rf"hugepages_size={N}kB"
-)
-# reserved_highatomic has a "KB" of its own up to 7.2.
-ZONE = re.compile(
-    r"(?:Node ([0-9]{1,4}) )?([A-Za-z0-9]{1,12})((?: [a-z_]{3,30}:[0-9]{1,15}[kK]B){5,})"
-)
-COUNTER = re.compile(r"([A-Za-z_()]{3,30}): ?([0-9]{1,15})[kK]B")
-BLOCKS = re.compile(
-    r"(?:Node ([0-9]{1,4}) )?([A-Za-z0-9]{1,12}): "
-    rf"((?:[0-9]{{1,15}}\*[0-9]{{1,12}}kB (?:\([UMEHCI]+\) )?){{5,{MOST_ORDER}}})= {N}kB"
-)
-BLOCK = re.compile(rf"{N}\*{N}kB (?:\(([UMEHCI]+)\) )?")
-MIGRATETYPES = {
-    **{"U": "Unmovable", "M": "Movable", "E": "Reclaimable", "H": "HighAtomic", "C": "CMA"},
-    "I": "Isolate",
-}
+KEYS = (",nodemask=", ",cpuset=", ",mems_allowed=", ",oom_memcg=", ",task_memcg=", ",task=", ",pid=")
 
 
 @dataclass
@@ -156,18 +160,26 @@ class _Call:
     caller: str | None
     header: bool
     victims: dict[int, dict[str, Any]] = field(default_factory=dict)  # by pid
-    tasks: dict[int, OomTask] = field(default_factory=dict)
+    tasks: dict[int, dict[str, Any]] = field(default_factory=dict)
     ended: bool = False  # without a victim
     table: bool = False
+    columns: tuple[str, ...] = ()  # of the table
     summary: bool = False
+    chosen: bool = False  # who it is to be, or a child of it, was printed
+    after: int = 0  # records that follow the summary
+    since: int | None = None  # nanoseconds, of the summary
+    until: int | None = None  # of the last record that follows
     lost: int = 0
-    memory: dict[tuple[int, str, str], int] = field(default_factory=dict)  # bytes
-    machine: dict[str, int] = field(default_factory=dict)  # pages
-    page_kib: int | None = None
-    blocks: dict[tuple[int, str, int], tuple[int, str]] = field(default_factory=dict)
+    memory: MemInfo = field(default_factory=MemInfo)
     stats: dict[str, int] = field(default_factory=dict)
     in_stats: bool = False  # what follows is memory.stat
     damaged: Counter[str] = field(default_factory=Counter)
+
+    def goes_on(self) -> bool:
+        """True if so much of the log follows the summary that a kill would be there."""
+        if self.since is None or self.until is None:
+            return self.after >= RECORDS_AFTER
+        return (self.until - self.since) / 1e9 >= SECONDS_AFTER
 
 
 class OomRecords(NamedTuple):
@@ -231,24 +243,35 @@ class _Reader:
         self.gaps = gaps
 
     def take(self, record: LogRecord) -> None:
-        """Read a record, as a whole where a name in it has a line's end, else line by line."""
-        if self.call is not None and not self.call.victims and record.sequence is not None:
-            self.call.lost += self.gaps.get(record.sequence, 0)
-        whole = self.line(record, record.text)
-        if not whole and "\n" in record.text:
+        """
+        Read a record, as a whole where a name in it has a line's end, else line by line: text has
+        each line of a record by itself.
+        """
+        call = self.call
+        if call is not None and not call.victims and record.sequence is not None:
+            call.lost += self.gaps.get(record.sequence, 0)
+        if call is not None and call.summary:
+            call.after, call.until = call.after + 1, record.nanoseconds
+        if "\n" not in record.text:
+            self.line(record, record.text)
+        elif record.continues is None or not self.known(record, record.text, DAMAGED):
             lines = record.text.split("\n")
             # Up to 6.1 memory.stat is one record, and a longer one is cut, in a number perhaps.
-            if len(record.text) >= CUT:
+            if record.date is None and len(record.text) in range(CUT, LONGEST_OF_6_1):
                 lines.pop()
             for line in lines:
                 self.line(record, line)
 
-    def line(self, record: LogRecord, text: str) -> bool:
-        """True if a line is one of the OOM killer's."""
+    def known(self, record: LogRecord, text: str, but: re.Pattern[str] | None = None) -> bool:
+        """True if a line is one of those that end a call or begin one."""
         for pattern, read in ANYWHERE if any(map(text.__contains__, MARKS)) else ():
-            if match := pattern.fullmatch(text):
-                read(self, record, match)
-                return True
+            if pattern is not but and (match := pattern.fullmatch(text)):
+                return read(self, record, match) is not False
+        return False
+
+    def line(self, record: LogRecord, text: str) -> None:
+        if self.known(record, text):
+            return
         call = self.call
         if (
             call is None
@@ -258,22 +281,28 @@ class _Reader:
         ):
             # The beginning of the table may be gone with the log's.
             if not (_is_task(text) or text.startswith(SUMMARY)):
-                return False
+                return
             call = self.open(record, header=False)
-        return _inside(call, text)
+        if _inside(call, text) and text.startswith(SUMMARY):
+            call.since = record.nanoseconds
 
     def open(self, record: LogRecord, *, header: bool) -> _Call:
+        if (before := self.call) and before.summary:
+            before.after = RECORDS_AFTER  # oom_lock: the kill comes before the next call
+            before.until = before.since = None
         number = len(self.calls) + 1
         base: dict[str, Any] = dict.fromkeys(OomKill.__dataclass_fields__) | {
-            **{"oom": number, "victim": 0, "seconds": _seconds(record), "outcome": OPEN},
-            **{"group_kill": False, "allocating_task": False},
+            **{"oom": number, "victim": 0, "seconds": _seconds(record), "date": record.date},
+            **{"outcome": OPEN, "group_kill": False, "allocating_task": False},
         }
         self.call = _Call(number, base, record.caller, header)
         self.calls.append(self.call)
         return self.call
 
-    def header(self, record: LogRecord, match: re.Match[str]) -> None:
-        comm, mask, flags, order, adj = match.groups()
+    def header(self, record: LogRecord, match: re.Match[str]) -> bool:
+        comm, mask, flags, nodemask, order, adj = match.groups()
+        if not is_comm(comm):
+            return False
         call = self.open(record, header=True)
         task = (record.caller or "").removeprefix("T")
         pid = int(task) if task.isdecimal() else None
@@ -281,10 +310,17 @@ class _Reader:
             "invoker": comm,
             "invoker_pid": pid if pid is None or pid <= MOST_PIDS else None,
             "invoker_oom_score_adj": int(adj),
-            **{"gfp_mask": mask, "gfp_flags": flags, "order": int(order)},
+            **{"gfp_mask": mask, "gfp_flags": flags, "order": int(order), "nodemask": nodemask},
         }
+        return True
 
-    def ended(self, record: LogRecord, message: str) -> _Call:
+    def failed_allocation(self, record: LogRecord, match: re.Match[str]) -> bool:
+        """The memory that is printed next is not the call's (warn_alloc())."""
+        if self.call is not None and not self.call.victims:
+            self.call.ended = True
+        return False
+
+    def ended(self, record: LogRecord, message: str | None) -> _Call:
         """The call that kills now; a line without its header is a call of its own."""
         call = self.call
         if (
@@ -295,22 +331,38 @@ class _Reader:
             or not _fits(call.base["constraint"], message)
         ):
             call = self.open(record, header=False)
-        call.base["cgroup_limit"] = message.startswith("Memory cgroup")
-        call.base["allocating_task"] = message.endswith("task)")
+        if message is not None:
+            call.base["cgroup_limit"] = message.startswith("Memory cgroup")
+            call.base["allocating_task"] = message.endswith("task)")
         return call
 
-    def kill(self, record: LogRecord, match: re.Match[str]) -> None:
-        message, pid, comm, *sizes, uid, tables, adj = match.groups()
+    def chosen(self, record: LogRecord, match: re.Match[str]) -> bool:
+        if not is_comm(match[3]):
+            return False
+        self.ended(record, match[1]).chosen = True
+        return True
+
+    def kill(self, record: LogRecord, match: re.Match[str]) -> bool:
+        message, pid, comm, sizes, rest = match.groups()
+        label = re.split("[: ]", rest.strip(" ,"))[0]
+        of_line = any(each.startswith(label) for each in LABELS) and (sizes or not rest)
+        if not is_comm(comm) or not of_line:
+            return False
         call = self.ended(record, message)
         if int(pid) in call.victims:
-            return  # of a group, the chosen one is killed twice (oom_kill_memcg_member())
-        names = ("total_vm_bytes", "anon_bytes", "file_bytes", "shmem_bytes", "pgtables_bytes")
+            return True  # of a group, the chosen one is killed twice (oom_kill_memcg_member())
+        uid = re.search(r"UID[: ]([0-9]+)", sizes)
+        adj = re.search(r"oom_score_adj:(-?[0-9]+)", sizes)
         call.victims[int(pid)] = call.base | {
-            "seconds": _seconds(record),
-            **{"outcome": KILLED, "pid": int(pid), "comm": comm, "uid": int(uid)},
-            **{n: int(size) * KIB for n, size in zip(names, (*sizes, tables), strict=True)},
-            "oom_score_adj": int(adj),
+            **{"seconds": _seconds(record), "date": record.date},
+            **{"outcome": KILLED, "pid": int(pid), "comm": comm},
+            **{SIZES[name]: int(size) * KIB for name, size in re.findall(SIZE, sizes)},
+            "uid": int(uid[1]) if uid else None,
+            "oom_score_adj": int(adj[1]) if adj else None,
         }
+        if rest.strip():
+            call.damaged["the line of a kill"] += 1
+        return True
 
     def skipped(self, record: LogRecord, match: re.Match[str]) -> None:
         message, pid, comm = match.groups()
@@ -319,14 +371,14 @@ class _Reader:
         call.victims.setdefault(int(pid), row)
 
     def damaged_kill(self, record: LogRecord, match: re.Match[str]) -> None:
-        message = match.string.partition(": Killed")[0]
-        self.ended(record, message).damaged["the line of a kill"] += 1
+        message = match.string.partition("Killed process")[0].removesuffix(": ")
+        self.ended(record, message or None).damaged["the line of a kill"] += 1
 
     def no_victim(self, record: LogRecord, match: re.Match[str]) -> None:
-        call = self.call
-        if call is not None and not call.victims and _same(call.caller, record.caller):
-            call.base["outcome"] = NO_ONE if match[0] == NO_VICTIM else PANIC
-            call.ended = True
+        panic = match.string.startswith("Kernel panic")
+        call = self.ended(record, None)
+        call.ended = True
+        call.base["outcome"] = PANIC if panic else NO_ONE
 
     def reaper(self, record: LogRecord, match: re.Match[str]) -> None:
         # Within 3 s or so of the kill (OOM_REAPER_DELAY, MAX_OOM_REAP_RETRIES).
@@ -337,18 +389,23 @@ class _Reader:
 
 
 # One of these is in each of the following.
-MARKS = ("oom", "of memory", "on memory")
+MARKS = ("oom", "of memory", "on memory", "Killed process", "allocation failure")
+SIZE = re.compile(r"([a-z-]+):([0-9]+)kB")
+DAMAGED = re.compile(LIKE_KILL.pattern + ".*", re.DOTALL)
+FAILED = re.compile(r".*: page allocation failure: order:.*", re.DOTALL)
 ANYWHERE: tuple[
-    tuple[re.Pattern[str], Callable[[_Reader, LogRecord, re.Match[str]], None]], ...
+    tuple[re.Pattern[str], Callable[[_Reader, LogRecord, re.Match[str]], bool | None]], ...
 ] = (
     (HEADER, _Reader.header),
     (KILL, _Reader.kill),
+    (CHOSEN, _Reader.chosen),
     (SKIPPED, _Reader.skipped),
-    (re.compile(LIKE_KILL.pattern + ".*", re.DOTALL), _Reader.damaged_kill),
+    (DAMAGED, _Reader.damaged_kill),
     (re.compile(re.escape(NO_VICTIM)), _Reader.no_victim),
     (PANICKED, _Reader.no_victim),
     (REAPED, _Reader.reaper),
     (NOT_REAPED, _Reader.reaper),
+    (FAILED, _Reader.failed_allocation),
 )
 
 
@@ -356,8 +413,10 @@ def _same(one: str | None, other: str | None) -> bool:
     return one is None or other is None or one == other
 
 
-def _fits(constraint: str | None, message: str) -> bool:
+def _fits(constraint: str | None, message: str | None) -> bool:
     """True if a kill may be of a call with this constraint (out_of_memory())."""
+    if message is None:
+        return True
     of_cgroup = message.startswith("Memory cgroup")
     return constraint is None or of_cgroup == (constraint == "CONSTRAINT_MEMCG")
 
@@ -367,7 +426,7 @@ def _seconds(record: LogRecord) -> float | None:
 
 
 def _is_task(text: str) -> bool:
-    return LIKE_TASK.match(text) is not None and TASK.fullmatch(text) is not None
+    return LIKE_TASK.match(text) is not None and _row(text, ()) is not None
 
 
 def _inside(call: _Call, text: str) -> bool:
@@ -375,8 +434,12 @@ def _inside(call: _Call, text: str) -> bool:
     if LIKE_TASK.match(text):
         call.in_stats = False
         _task(call, text)
-    elif text == TASKS:
+    elif text == TASKS or (match := TASK_HEADER.fullmatch(text)):
         call.table, call.in_stats = True, False
+        if text != TASKS:
+            assert match is not None
+            columns = tuple(match[1].split())
+            call.columns = columns if {*columns} <= {*TASK_COLUMNS, *PAGE_TABLES} else ()
     elif text.startswith(SUMMARY):
         call.in_stats = False
         _summary(call, text)
@@ -384,6 +447,21 @@ def _inside(call: _Call, text: str) -> bool:
         ours = match[2] == call.base["invoker"] and call.base["invoker_pid"] is None
         if ours and int(match[1]) <= MOST_PIDS:
             call.base["invoker_pid"] = int(match[1])
+    elif match := CPUSET.fullmatch(text):
+        if match[1] == call.base["invoker"]:
+            call.base |= {"cpuset": match[2], "mems_allowed": match[3] or None}
+    elif GROUP.fullmatch(text):
+        for row in (call.base, *call.victims.values()):
+            row["group_kill"] = True
+    else:
+        return _of_cgroup(call, text) or call.memory.take(text)
+    return True
+
+
+def _of_cgroup(call: _Call, text: str) -> bool:
+    """True if a line says of which cgroup memory ran out, or what it has."""
+    if call.in_stats and (match := CGROUP_STAT.fullmatch(text)):
+        call.stats[match[1]] = int(match[2])
     elif match := CGROUP_USAGE.fullmatch(text):
         limit = int(match[2])
         call.base |= {
@@ -392,34 +470,60 @@ def _inside(call: _Call, text: str) -> bool:
             "limit_bytes": limit * KIB if limit < NO_LIMIT_KIB else None,
         }
     elif match := CGROUP_STATS.fullmatch(text):
-        call.in_stats, call.base["oom_cgroup"] = True, match[1]
-    elif GROUP.fullmatch(text):
-        for row in (call.base, *call.victims.values()):
-            row["group_kill"] = True
+        call.in_stats = not match[2]
+        if not call.stats:  # cgroup v1 has one of each cgroup below, too
+            call.stats = {name: int(kib) * KIB for name, kib in COUNTER.findall(match[2])}
+        if call.base["oom_cgroup"] is None:
+            call.base["oom_cgroup"] = match[1]
+    elif match := AT_LIMIT.fullmatch(text):
+        call.base |= {"cgroup_limit": True, "victim_cgroup": match[1], "oom_cgroup": match[2]}
+    elif (match := STACK.fullmatch(text)) and call.base["cgroup_limit"] is None:
+        if match[1] in OF_CGROUP | OF_MACHINE:
+            call.base["cgroup_limit"] = match[1] in OF_CGROUP
     else:
-        return _memory(call, text)
+        return False
     return True
+
+
+@functools.cache
+def _row_pattern(numbers: int) -> re.Pattern[str]:
+    """A row with so many numbers behind the pid; between them is no less than a blank."""
+    return re.compile(
+        rf"\[ *{N}\]" + r" +(-?[0-9]{1,15})" * numbers + " (.*)",
+        re.DOTALL,
+    )
+
+
+def _row(text: str, names: tuple[str, ...]) -> dict[str, Any] | None:
+    """A row of the table of tasks by the names of its columns; None: it is damaged, or is none."""
+    for columns in [names] if names else [each.split() for each in WITHOUT_HEADER]:
+        match = _row_pattern(len(columns)).fullmatch(text)
+        if match is None or not is_comm(match[match.re.groups]):
+            continue
+        numbers = dict(zip(columns, map(int, match.groups()[1:-1]), strict=True))
+        pid, uid = int(match[1]), numbers.pop("uid")
+        adj = numbers.get("oom_score_adj", 0)
+        swapped = numbers.get("swapents", 0)
+        if min(numbers.values()) < min(adj, 0) or abs(adj) > 1000 or swapped < 0:
+            continue
+        if max(pid, numbers["tgid"]) > MOST_PIDS:
+            continue
+        row: dict[str, Any] = dict.fromkeys(TASK_COLUMNS.values())
+        row |= {TASK_COLUMNS[name]: n for name, n in numbers.items() if name in TASK_COLUMNS}
+        tables = [numbers[name] for name in PAGE_TABLES if name in numbers]
+        # Before 4.15 a number of tables, each a page; it is not known yet how large one is.
+        row["tables"] = sum(tables) if tables else None
+        return row | {"pid": pid, "uid": uid & 0xFFFFFFFF, "comm": match[match.re.groups]}
+    return None
 
 
 def _task(call: _Call, text: str) -> None:
     """Add a row of the table of tasks."""
-    match = TASK.fullmatch(text)
-    if match is None or max(int(match[1]), int(match[3])) > MOST_PIDS or int(match[9]) < 0:
+    row = _row(text, call.columns)
+    if row is None:
         call.damaged["rows of the table of tasks"] += 1
-        return
-    numbers = {
-        name: None if number is None else int(number)
-        for name, number in zip(TASK_COLUMNS, match.groups()[:-1], strict=True)
-    }
-    pid, uid = int(match[1]), int(match[2]) & 0xFFFFFFFF  # printed with a sign
-    row: dict[str, Any] = {**numbers, "oom": call.number, "uid": uid, "comm": match[12]}
-    call.tasks[pid] = OomTask(**row, killed=False)
-
-
-# What stands before a value in the summary, in order: dump_oom_victim(), dump_oom_summary() of 6.1.
-# A kernel without CONFIG_CPUSETS or CONFIG_MEMCG leaves its part out.
-SEPARATORS = (",nodemask=", ",cpuset=", ",mems_allowed=", ",task_memcg=", ",task=", ",pid=")
-ALLOWED = re.compile(r"([0-9,-]*?)(?:,global_oom|,oom_memcg=(.*))?", re.DOTALL)
+    else:
+        call.tasks[row["pid"]] = row
 
 
 def _summary(call: _Call, text: str) -> None:
@@ -429,80 +533,33 @@ def _summary(call: _Call, text: str) -> None:
     """
     call.summary = True
     constraint = text.removeprefix(SUMMARY).partition(",")[0]
-    if CONSTRAINT.fullmatch(constraint):
+    if re.fullmatch(CONSTRAINT, constraint):
         of_cgroup = constraint == "CONSTRAINT_MEMCG"
         call.base |= {"constraint": constraint, "cgroup_limit": of_cgroup}
-    rest, values = text, dict[str, str]()
-    for separator in reversed(SEPARATORS):
-        rest, found, value = rest.partition(separator)
-        if found:
-            values[separator] = value
-    nodemask = values.get(",nodemask=", "")
-    allowed = ALLOWED.fullmatch(values.get(",mems_allowed=", ""))
-    plain = all(text.count(separator) <= 1 for separator in SEPARATORS)
-    if not (plain and NODES.fullmatch(nodemask) and allowed):
+    match = SUMMARY_LINE.fullmatch(text)
+    if match is None or any(text.count(key) > 1 for key in KEYS) or not is_comm(match[7]):
         call.damaged["the summary"] += 1
         return
-    call.base |= {
-        "nodemask": nodemask,
-        "cpuset": values.get(",cpuset="),
-        "mems_allowed": allowed[1] or None,
-        "oom_cgroup": allowed[2],
-        "victim_cgroup": values.get(",task_memcg="),
-    }
+    names = ("nodemask", "cpuset", "mems_allowed", "oom_cgroup", "victim_cgroup")
+    found = dict(zip(names, match.groups()[1:6], strict=True))
+    call.base |= found | {"mems_allowed": found["mems_allowed"] or None}
 
 
-def _memory(call: _Call, text: str) -> bool:
-    """True if a line is one of show_mem(), or of memory.stat."""
-    if call.in_stats and (match := CGROUP_STAT.fullmatch(text)):
-        call.stats[match[1]] = int(match[2])
-    elif match := ZONE.fullmatch(text):
-        for name, value in COUNTER.findall(match[3]):
-            _keep(call, int(match[1] or 0), match[2], name, int(value))
-    elif match := NODE.fullmatch(text):
-        for name, value in COUNTER.findall(match[2]):
-            _keep(call, int(match[1]), "", name, int(value))
-    elif match := BLOCKS.fullmatch(text):
-        _blocks(call, int(match[1] or 0), match[2], match[3], int(match[4]))
-    elif match := HUGEPAGES.fullmatch(text):
-        size = int(match[5])
-        for name, number in zip(("total", "free", "surp"), match.groups()[1:4], strict=True):
-            _keep(call, int(match[1]), "", f"hugepages_{name} {size}kB", int(number) * size)
-    elif match := SWAP.fullmatch(text):
-        _keep(call, -1, "", match[1], int(match[2]))
-    elif match := PAGES.fullmatch(text):
-        call.machine[match[2]] = int(match[1])
-    elif MACHINE.fullmatch(text):
-        found = re.findall(r"([a-z_]+):([0-9]+)", text)
-        if not {name for name, _ in found} <= MACHINE_COUNTERS:
-            return False
-        call.machine |= {name: int(value) for name, value in found}
-    else:
-        return False
-    return True
+def _page(call: _Call) -> int | None:
+    """The size of a page: of the memory that was printed, else what a victim had in both units."""
+    if (page := call.memory.page_bytes()) is not None:
+        return page
+    for pid, victim in call.victims.items():
+        held = [victim[name] or 0 for name in ("anon_bytes", "file_bytes", "shmem_bytes")]
+        pages = call.tasks.get(pid, {}).get("rss_pages") or 0
+        for kib in PAGE_KIB:
+            # It went on between the two.
+            if pages > 256 and abs(sum(held) / (pages * kib * KIB) - 1) < 0.1:
+                return kib * KIB
+    return None
 
 
-def _keep(call: _Call, node: int, zone: str, name: str, kib: int) -> None:
-    if call.memory.setdefault((node, zone, name), kib * KIB) != kib * KIB:
-        call.damaged["memory that is there twice"] += 1
-
-
-def _blocks(call: _Call, node: int, zone: str, text: str, total: int) -> None:
-    printed = BLOCK.findall(text)
-    sizes = [int(size) for _, size, _ in printed]
-    whole = sum(int(blocks) * int(size) for blocks, size, _ in printed)
-    if whole != total or sizes != [sizes[0] << order for order in range(len(sizes))]:
-        call.damaged["free blocks of a zone"] += 1
-        return
-    call.page_kib = sizes[0] or None
-    for order, (blocks, _, types) in enumerate(printed):
-        names = ", ".join(MIGRATETYPES[letter] for letter in types)
-        call.blocks[node, zone, order] = int(blocks), names
-
-
-def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
-    """Add the rows of a call."""
-    killed = {pid for pid, victim in call.victims.items() if victim["outcome"] == KILLED}
+def _lacks(call: _Call, killed: set[int]) -> str | None:
     lacks = []
     if not call.header:
         lacks.append("its header")
@@ -510,23 +567,43 @@ def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
         lacks.append("the table of tasks")
     elif call.tasks and not killed <= call.tasks.keys() and not call.base["group_kill"]:
         lacks.append("the victim's row of the table of tasks")
-    if call.victims and call.header and not call.summary:
+    # 4.19 has the first summary.
+    if call.victims and call.header and not (call.summary or call.chosen):
         lacks.append("the summary")
     if call.lost:
         lacks.append(f"{call.lost:,} records that are lost")
-    lacks += [f"{what}, damaged ({number:,})" for what, number in call.damaged.items()]
-    rows = list(enumerate(call.victims.values(), 1)) or [(0, call.base)]
-    for number, row in rows:
-        result.kills.append(OomKill(**row | {"victim": number, "lacks": "; ".join(lacks) or None}))
-    result.tasks.extend(replace(task, killed=pid in killed) for pid, task in call.tasks.items())
-    oom, page = call.number, page_bytes or (call.page_kib or 0) * KIB
-    result.memory.extend(
-        OomMemory(oom, -1, "", name, pages * page if page else None)
-        for name, pages in call.machine.items()
-    )
-    result.memory.extend(OomMemory(oom, *place, size) for place, size in call.memory.items())
+    damaged = call.damaged + call.memory.damaged
+    lacks += [f"{what}, damaged ({number:,})" for what, number in damaged.items()]
+    return "; ".join(lacks) or None
+
+
+def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
+    """Add the rows of a call."""
+    killed = {pid for pid, victim in call.victims.items() if victim["outcome"] == KILLED}
+    page = page_bytes or _page(call)
+    base = call.base
+    request = Request(*(base[name] for name in ("gfp_mask", "gfp_flags", "nodemask", "mems_allowed")))
+    common = {
+        "lacks": _lacks(call, killed),
+        "usable_free_bytes": call.memory.usable_bytes(request, page),
+    }
+    whole = not (call.lost or call.damaged or call.ended or call.chosen)
+    if base["outcome"] == OPEN and call.summary and whole and call.goes_on():
+        base["outcome"] = NOBODY
+    for number, row in list(enumerate(call.victims.values(), 1)) or [(0, base)]:
+        # 5.4 and 5.5 printed the bytes of page tables as KiB.
+        tables, task = row["pgtables_bytes"], call.tasks.get(row["pid"] or 0)
+        if task and tables and task["pgtables_bytes"] == tables // KIB:
+            row["pgtables_bytes"] = tables // KIB
+        result.kills.append(OomKill(**row | common | {"victim": number}))
+    oom = call.number
+    for pid, task in call.tasks.items():
+        if (tables := task.pop("tables")) is not None and page:
+            task["pgtables_bytes"] = tables * page
+        result.tasks.append(OomTask(**task, oom=oom, killed=pid in killed))
+    result.memory.extend(OomMemory(oom, *row) for row in call.memory.rows(page))
     result.free_blocks.extend(
-        OomFreeBlocks(oom, *place, *blocks) for place, blocks in call.blocks.items()
+        OomFreeBlocks(oom, *place, *blocks) for place, blocks in call.memory.blocks.items()
     )
     result.cgroup_memory.extend(OomCgroupMemory(oom, *stat) for stat in call.stats.items())
 

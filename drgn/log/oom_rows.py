@@ -10,10 +10,11 @@ theirs apart.
 from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_ORDER, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
-KILLED, EXITING, NO_ONE, PANIC, OPEN = (
+KILLED, EXITING, NO_ONE, NOBODY, PANIC, OPEN = (
     "killed",
     "was exiting already",
     "nobody could be killed",
+    "nobody was killed",
     "the kernel panicked",
     "the log does not say",
 )
@@ -32,7 +33,8 @@ class OomKill:
     seconds: float | None = column(unit="s", help="since boot, by the record's time")
     outcome: str = column(
         holds="words",
-        help=f"{KILLED}; {EXITING}; {NO_ONE}; {PANIC}; {OPEN}: its end is not in the log",
+        help=f"{KILLED}; {EXITING}; {NO_ONE}; {NOBODY}: the log goes on, without a "
+        f"kill; {PANIC}; {OPEN}: its end is not in the log",
     )
     invoker: str | None = column(holds="comm", help="task whose allocation had failed")
     invoker_pid: int | None = column(high=MOST_PIDS, help="pid of that task")
@@ -82,6 +84,20 @@ class OomKill:
     lacks: str | None = column(
         holds="words", help="what of its records the log does not have, or has damaged"
     )
+    date: str | None = column(
+        since="0.3.0",
+        default=None,
+        holds="words",
+        help="of the wall clock, as the text of a log has it: without a year where that has none",
+    )
+    usable_free_bytes: int | None = column(
+        since="0.3.0",
+        default=None,
+        unit="bytes",
+        high=MOST,
+        help="free in the zones and nodes that the request could use, without what is kept for "
+        "others: free CMA pages unless it is of movable memory, and lowmem_reserve",
+    )
 
 
 @table_row
@@ -99,7 +115,12 @@ class OomTask:
     anon_pages: int | None = column(unit="pages", high=MOST, help="rss_anon; 6.1 does not print it")
     file_pages: int | None = column(unit="pages", high=MOST, help="rss_file")
     shmem_pages: int | None = column(unit="pages", high=MOST, help="rss_shmem")
-    pgtables_bytes: int = column(unit="bytes", high=MOST, help="page tables")
+    pgtables_bytes: int | None = column(
+        unit="bytes",
+        high=MOST,
+        help="page tables; empty: before 4.15 their number is printed, and a page's size is not "
+        "known",
+    )
     swap_pages: int = column(unit="pages", high=MOST, help="swapents")
     oom_score_adj: int = column(low=-1000, high=1000, help="-1000: never to be killed")
 
@@ -140,7 +161,9 @@ class OomCgroupMemory:
     """A line of memory.stat of a memory cgroup that ran out, as the kernel printed it."""
 
     oom: int = column(key=True, low=1, help=OOM_ID)
-    counter: str = column(holds="kernel", key=True, help="as in memory.stat")
+    counter: str = column(
+        holds="kernel", key=True, help="as in memory.stat; of cgroup v1 rss is anonymous memory"
+    )
     value: int = column(help="in the unit of memory.stat: bytes, or events since the cgroup is")
 
 

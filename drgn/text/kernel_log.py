@@ -6,14 +6,18 @@ Costs a look at each line. Of a running host every record is copied out of the k
 
 Cannot know: of ``dmesg``'s text, whether a line is the kernel's or was written to /dev/kmsg by a
 program, unless the text has levels (``dmesg -r``, ``dmesg -x``), nor which lines lay between that
-are gone; of a record in several lines, where it ends.
+are gone; of a record in several lines, where it ends. Of text, the order of time where the lines
+are in another one.
 """
 
 import os
 import re
 import stat
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+
+from mmscope.drgn.text.log_lines import LogLines, Printed
 
 MOST_RECORDS = 200_000  # that are looked at: the last ones
 LONGEST_RECORD = 8 << 10  # bytes of a read of /dev/kmsg; PRINTK_MESSAGE_MAX is 2 KiB
@@ -34,6 +38,7 @@ class LogRecord:
     :ivar nanoseconds: since boot, by the kernel's local clock.
     :ivar caller: ``T12``, a task, or ``C1``, a CPU that was in no task.
     :ivar continues: it goes on where another of the same caller ended (``LOG_CONT``).
+    :ivar date: of the wall clock, as text has it.
     """
 
     sequence: int | None
@@ -43,6 +48,7 @@ class LogRecord:
     caller: str | None
     continues: bool | None
     text: str
+    date: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,12 +59,16 @@ class Log:
     :ivar overwritten: records that were there before the first; None: this source does not say.
     :ivar lost: records between these whose text is gone.
     :ivar left_out: older records that were not looked at.
+    :ivar foreign: lines of text that other programs wrote.
+    :ivar unread: lines of text that could not be read, and why.
     """
 
     records: list[LogRecord]
     overwritten: int | None = None
     lost: int = 0
     left_out: int = 0
+    foreign: int = 0
+    unread: tuple[str, ...] = ()
 
 
 def caller_name(caller_id: int) -> str:
@@ -144,51 +154,73 @@ def gather(reads: Iterable[bytes]) -> Log:
     return last_records(Log(records, records[0].sequence if records else None, lost))
 
 
-# "<6>", "kern  :info  : " or a journal's words; "[    1.234567]" or a date; "[    T1]".
-_PREFIX = re.compile(
-    r"(?:<(?P<priority>[0-9]{1,5})>"
-    r"|(?P<facility>[a-z]{3,8}) *:(?P<level>[a-z]{3,6}) *: "
-    r"|(?P<journal>[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}(?:\.[0-9]+)? \S+ kernel: ))?"
-    r"(?:\[ *(?P<seconds>[0-9]{1,12})\.(?P<micro>[0-9]{6})\]"
-    r"|\[(?P<date>[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4})\])?"
-    r"(?:\[ *(?P<caller>[TC][0-9]{1,10})\])?"
-    r"(?(seconds) |(?(date) |(?(caller) |)))"
+_PRIORITY = re.compile(r"<([0-9]{1,5})>")
+_LEVEL = re.compile(
+    rf"\b(?:({'|'.join(FACILITIES)}) *[:.] *)?({'|'.join(LEVELS)})\b(?! *\[)",
+)
+# Behind the seconds ``dmesg -d`` has those since the record before.
+_SECONDS = re.compile(r"\[ *([0-9]{1,12})\.([0-9]{3,9})(?: *<[^>]*>)?\]")
+_CALLER = re.compile(r"\[ *([TC][0-9]{1,10})\]")
+_KMSG = re.compile(r"([0-9]{1,5}),([0-9]{1,20}),([0-9]{1,17}),(.)(?:,caller=([TC][0-9]{1,10}))?")
+_ISO = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,][0-9]+)? ?"
+    r"(Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_DATE = re.compile(
+    rf"\b(?:({'|'.join(MONTHS)})|([0-9]{{1,2}})\u6708) +([0-9]{{1,2}}) ([0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}})"
+    r"(?:[.,][0-9]+)?(?: ([0-9]{4})\b)?"
 )
 
 
 def parse_dmesg(text: str) -> Log:
     """
-    The kernel's log as ``dmesg`` or syslog(2) writes it, also with ``-r``, ``-x`` or ``-T``, as
-    ``makedumpfile --dump-dmesg`` does, and lines of ``journalctl -k``.
+    The kernel's log as text: what ``dmesg`` or syslog(2) wrote, in any of its forms, lines of a
+    journal or of syslog, what a console, a container or a mail has of them (:mod:`log_lines`).
 
-    A line without a prefix belongs to the record before it, unless no line has one. With ``-T``
-    the times are not known.
+    A line without a prefix belongs to the record before it, unless no line has one.
 
     :raises ValueError: it is empty.
     """
     if not text.strip():
         raise ValueError("the kernel's log is empty")
-    lines = (text[:-1] if text.endswith("\n") else text).split("\n")
-    found: list[tuple[re.Match[str], list[str]]] = []
-    prefixed, width = False, 0
-    for line in lines:
-        match = _PREFIX.match(line)
-        assert match is not None  # everything in it is optional
-        if match.end() == 0 and prefixed:
-            _, texts = found[-1]
-            texts.append(line[width:] if not line[:width].strip() else line)
-            continue
-        prefixed, width = prefixed or match.end() > 0, match.end()
-        found.append((match, [line[match.end() :]]))
-    return last_records(Log([_printed(match, "\n".join(texts)) for match, texts in found]))
+    lines = LogLines(text)
+    records = deque(lines, MOST_RECORDS)
+    return Log(
+        [_printed(each) for each in records],
+        left_out=lines.records - len(records),
+        foreign=lines.foreign,
+        unread=lines.unread(),
+    )
 
 
-def _printed(match: re.Match[str], text: str) -> LogRecord:
-    level = facility = nanoseconds = None
-    if match["priority"]:
-        facility, level = divmod(int(match["priority"]), 8)
-    elif match["facility"] in FACILITIES and match["level"] in LEVELS:
-        facility, level = FACILITIES.index(match["facility"]), LEVELS.index(match["level"])
-    if match["seconds"]:
-        nanoseconds = int(match["seconds"]) * 10**9 + int(match["micro"]) * 1000
-    return LogRecord(None, nanoseconds, level, facility, match["caller"], None, text)
+def _printed(printed: Printed) -> LogRecord:
+    prefix, text = printed
+    level = facility = nanoseconds = sequence = caller = continues = None
+    if kmsg := _KMSG.match(prefix):
+        facility, level = divmod(int(kmsg[1]), 8)
+        sequence, nanoseconds = int(kmsg[2]), int(kmsg[3]) * 1000
+        caller, continues = kmsg[5], kmsg[4] == "c"
+    elif priority := _PRIORITY.search(prefix):
+        facility, level = divmod(int(priority[1]), 8)
+    elif words := _LEVEL.search(prefix):
+        level = LEVELS.index(words[2])
+        facility = FACILITIES.index(words[1]) if words[1] else None
+    for seconds in _SECONDS.finditer(prefix):  # a journal has its own before the kernel's
+        nanoseconds = int(seconds[1]) * 10**9 + int(seconds[2].ljust(9, "0"))
+    if (found := _CALLER.search(prefix)) and not caller:
+        caller = found[1]
+    return LogRecord(
+        sequence, nanoseconds, level, facility, caller, continues, text, date_of(prefix)
+    )
+
+
+def date_of(prefix: str) -> str | None:
+    """The date in a prefix as ISO 8601 has it, without the year where the text has none."""
+    if iso := _ISO.search(prefix):
+        return f"{iso[1]} {iso[2]}{iso[3] or ''}"
+    if found := _DATE.search(prefix):
+        month = MONTHS.index(found[1]) + 1 if found[1] else int(found[2])
+        year = f"{found[5]}-" if found[5] else ""
+        return f"{year}{month:02}-{int(found[3]):02} {found[4]}"
+    return None

@@ -237,7 +237,7 @@ class TestMixed:
 
     def test_a_name_with_a_lines_end_is_whole_in_a_record(self) -> None:
         records = [
-            replace(each, text=each.text.replace("a) b, (c", "x\nOut of memory"))
+            replace(each, continues=False, text=each.text.replace("a) b, (c", "x\nOut of memory"))
             for each in self.records()
         ]
         last = read_oom_records(records).kills[-1]

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The kernel's records in the lines of a text: without what was put before them, whole where they were
+wrapped, and without the lines of others.
+
+Takes lines of text, objects in JSON (a journal's, a container's) and a journal's fields
+(``journalctl -o export``, ``verbose``). Of these, programs' records are foreign.
+
+Costs a match for each line, of JSON its decoding.
+
+Cannot know: of a line without a prefix, whether it goes on with the record before it; whether a
+wrapped line was broken at a blank or within a word, unless other lines show it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mmscope.drgn.text.log_prefix import AFTER_A_NAME, Prefixes, name_begins, phrases_in
+
+LONGEST_LINE = 16 << 10  # characters
+MOST_CONTINUING = 100  # lines; memory.stat of a cgroup has about 60
+MOST_RANGES = 5  # that are named
+OWN_PREFIX = 60  # characters: another prefix that follows that soon is of the same line
+# Mails and terminals: a line that is longer was not wrapped.
+BLANKS = 14  # before a column: they are gone where the line was broken
+NARROWEST, WIDEST = 40, 132
+LINES_TO_LEARN_FROM = 20_000
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-B0-2]")
+_QUOTE = re.compile(r"(?:> ?)+")
+# rsyslog writes control characters out.
+_CONTROL = re.compile(r"#(0[0-3][0-7])")
+# What a line begins with that has lost its own, or that another one was written into.
+_INNER = re.compile(
+    r"(?:(?:[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\S*|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*) "
+    r"(?:(?:\S+ )?kernel: (?:\[ *\d{1,9}\.\d{3,9}\] )?|\[ *\d{1,9}\.\d{3,9}\] )"
+    r"|(?:<\d{1,3}>)?\[ *\d{1,9}\.\d{3,9}\](?:\[ *[TC]\d+\])? (?:\S+ kernel: )?"
+    r"|\[[^\W\d]{2,3} [^\W\d]{2,3} [ \d]?\d \d\d:\d\d:\d\d \d{4}\] )"
+)
+_FIELD = re.compile(r"\s*([A-Z_][A-Z0-9_]{0,63})=(.*)")
+_MESSAGES = ("MESSAGE", "message", "log", "msg", "text", "line", "textPayload", "_raw")
+_OF_KERNEL = ("kernel", "vmunix")
+
+
+class Printed(NamedTuple):
+    """A record: what stood before it, and its text."""
+
+    prefix: str
+    text: str
+
+
+@dataclass
+class _Open:
+    """A record whose lines are being read."""
+
+    prefix: str
+    text: str
+    lines: int = 1
+
+
+class LogLines:
+    """
+    Iterates over the records of a text.
+
+    :ivar records: how many there were so far.
+    :ivar foreign: lines of others.
+    """
+
+    def __init__(self, text: str) -> None:
+        text = _plain(text)
+        lines, numbers, self.foreign = _unpacked(text) or (text.split("\n"), [], 0)
+        lines, self.numbers = _apart(lines, numbers or [*range(1, len(lines) + 1)])
+        self.text = text = _unquoted("\n".join(lines))
+        self.prefixes = Prefixes(text)
+        self.phrases = dict(phrases_in(text))
+        self.wrap = _Wrap(text, self.prefixes)
+        self.records = 0
+        self._unread: dict[str, list[int]] = {}
+
+    def __iter__(self) -> Iterator[Printed]:
+        current: _Open | None = None
+        ours = False
+        before = 0  # the length of the line before
+        for number, begin, line in _lines(self.text):
+            length, before = before, len(line)
+            if len(line) > LONGEST_LINE:
+                self._note("longer than a line of the kernel's can be", number)
+                continue
+            if not line.strip() and not self.prefixes.bare:
+                continue
+            wrapped = self.wrap.known and self.wrap.goes_on(line, length)
+            if line.endswith("  ") and self.wrap.joint:
+                line = line.rstrip(" ")
+            end = self._end(line, begin, wrapped)
+            if end is None:
+                ours = self._add(current if ours else None, line, length, number, wrapped)
+                continue
+            ours = True
+            self._look_for_a_prefix(line[end:], number)
+            if current is not None:
+                yield self._made(current)
+            current = _Open(line[:end], line[end:])
+        if current is not None:
+            yield self._made(current)
+
+    def _made(self, current: _Open) -> Printed:
+        self.records += 1
+        text = current.text
+        if "#0" in text:
+            text = _CONTROL.sub(lambda found: chr(int(found[1], 8)), text)
+        return Printed(current.prefix, text)
+
+    def _end(self, line: str, begin: int, wrapped: bool) -> int | None:
+        """Where a record begins in a line; None: the line is not one's beginning."""
+        if self.prefixes.bare:
+            return None if wrapped and self.phrases.get(begin) != begin else 0
+        end = self.prefixes.end(line)
+        if end is None and self.prefixes.mixed and self.phrases.get(begin) == begin:
+            return None if wrapped else 0
+        return end
+
+    def _add(
+        self, current: _Open | None, line: str, before: int, number: int, wrapped: bool
+    ) -> bool:
+        """Add a line without a prefix to the record before it; False: it is another program's."""
+        foreign = self.prefixes.foreign(line) and not wrapped and not self.prefixes.bare
+        if current is None or foreign or current.lines > MOST_CONTINUING:
+            self.foreign += 1
+            if any(map(line.__contains__, AFTER_A_NAME)) or "Killed process " in line:
+                self._note_foreign(number)
+            return False
+        current.lines += 1
+        if wrapped:
+            current.text += (self.wrap.joint if current.text else "") + line
+            return True
+        width = len(current.prefix)
+        current.text += "\n" + (line[width:] if not line[:width].strip() else line)
+        return True
+
+    def _note_foreign(self, number: int) -> None:
+        programs = ", ".join(sorted({*self.prefixes.programs})[:3])
+        by = f" ({programs})" if programs else ""
+        self._note(f"the OOM killer's words, but not as the kernel's own lines are{by}", number)
+
+    def _look_for_a_prefix(self, message: str, number: int) -> None:
+        """A task's name that is longer than one can be has a part of an unread prefix."""
+        if any(map(message.__contains__, AFTER_A_NAME)) and name_begins(message) != 0:
+            self._note("what is before the kernel's words was not understood", number)
+
+    def _note(self, why: str, number: int) -> None:
+        self._unread.setdefault(why, []).append(self.numbers[number])
+
+    def unread(self) -> tuple[str, ...]:
+        """Which lines were not read, and why."""
+        return tuple(f"{_ranges(numbers)}: {why}" for why, numbers in self._unread.items())
+
+
+def _ranges(numbers: list[int]) -> str:
+    ranges = list[list[int]]()
+    for number in numbers:
+        if ranges and number <= ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    words = [str(a) if a == b else f"{a} to {b}" for a, b in ranges[:MOST_RANGES]]
+    more = len(ranges) - len(words)
+    one = len(numbers) == 1
+    return ("line " if one else "lines ") + ", ".join(words) + (f" and {more:,} more" if more else "")
+
+
+def _lines(text: str) -> Iterator[tuple[int, int, str]]:
+    """The number of each line from 0, where it begins, and its text."""
+    begin = number = 0
+    while begin < len(text):
+        end = text.find("\n", begin)
+        end = len(text) if end < 0 else end
+        yield number, begin, text[begin:end]
+        begin, number = end + 1, number + 1
+
+
+def _apart(lines: list[str], numbers: list[int]) -> tuple[list[str], list[int]]:
+    """Lines, with those apart that had become one; and the number of the line of each."""
+    result, places = list[str](), list[int]()
+    for line, number in zip(lines, numbers, strict=True):
+        at = begun = 0
+        for inner in _INNER.finditer(line) if 120 < len(line) else ():
+            if inner.start() - begun > (0 if begun else OWN_PREFIX):
+                result.append(line[at : inner.start()].rstrip(" "))
+                places.append(number)
+                at = inner.start()
+            begun = inner.end()
+        result.append(line[at:])
+        places.append(number)
+    return result, places
+
+
+def _plain(text: str) -> str:
+    """Text without colours, carriage returns and what else terminals and mails put in."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "")
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    for odd, plain in (("\ufeff", ""), ("\xa0", " "), ("\0", ""), ("\x1e", "")):
+        if odd in text:
+            text = text.replace(odd, plain)
+    return text
+
+
+def _unquoted(text: str) -> str:
+    """Text without the marks of a quote, where most lines of the kernel's have them."""
+    begins = [begin for begin, _ in phrases_in(text)]
+    quoted = sum(text.startswith(">", begin) for begin in begins)
+    if not begins or quoted * 2 < len(begins):
+        return text
+    return "\n".join(_QUOTE.sub("", line, count=1) if line.startswith(">") else line
+                     for line in text.split("\n"))
+
+
+class _Wrap:
+    """
+    How lines were wrapped, if they were: at blanks, so that the next word would not have fitted, or
+    at a width.
+
+    :ivar joint: what was between the two parts.
+    """
+
+    def __init__(self, text: str, prefixes: Prefixes) -> None:
+        self.width, self.joint, self.known = 0, " ", False
+        before, pairs = 0, list[tuple[int, str]]()
+        for number, _, line in _lines(text):
+            if number > LINES_TO_LEARN_FROM:
+                break
+            if " " in line.strip():  # a longer word has a line of its own
+                self.width = max(self.width, len(line))
+            if before and line.strip() and (prefixes.bare or prefixes.end(line) is None):
+                pairs.append((before, line))
+            before = len(line)
+        if not pairs or not NARROWEST <= self.width <= WIDEST:
+            return
+        exact = sum(length == self.width for length, _ in pairs)
+        full = sum(self.goes_on(line, length) for length, line in pairs)
+        if exact > 1 and exact * 2 > full:
+            self.joint, self.known = "", exact * 2 > len(pairs) or prefixes.bare
+        else:
+            self.known = full > 1 and (full * 2 > len(pairs) or prefixes.bare)
+
+    def goes_on(self, line: str, before: int) -> bool:
+        """True if a line is the rest of the one before, which has so many characters."""
+        if not self.joint:
+            return before == self.width
+        first = line.split(None, 1)[0] if line.strip() else ""
+        blanks = BLANKS if self.known else 1
+        return bool(before) and before + blanks + len(first) > self.width
+
+
+def _unpacked(text: str) -> tuple[list[str], list[int], int] | None:
+    """
+    The kernel's lines of objects in JSON or of a journal's fields, the number of the line of each,
+    and how many records are others'; None: it is plain text.
+    """
+    head = text[:4096].lstrip("\ufeff\x1e[ \n\r\t,")
+    if head.startswith(("{", "data: {")):
+        found = list(_objects(text))
+    elif re.search(r"^\s*(?:MESSAGE|__REALTIME_TIMESTAMP)=", text[:65536], re.MULTILINE):
+        found = list(_entries(text))
+    else:
+        return None
+    lines, numbers, foreign = list[str](), list[int](), 0
+    for number, entry in found:
+        if (rendered := _rendered(entry)) is None:
+            foreign += 1
+            continue
+        for line in rendered:
+            lines.append(line)
+            numbers.append(number)
+    return (lines, numbers, foreign) if lines or foreign else None
+
+
+def _objects(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """JSON objects, one after another or of an array, and the line where each begins."""
+    decoder, at, number, counted = json.JSONDecoder(), 0, 1, 0
+    while (at := text.find("{", at)) >= 0:
+        number += text.count("\n", counted, at)
+        counted = at
+        try:
+            found, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            at = text.find("\n", at) + 1
+            if not at:
+                return
+            continue
+        if isinstance(found, dict):
+            yield number, found
+
+
+def _entries(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Entries of a journal as ``export`` and ``verbose`` have them."""
+    entry, name, begin = dict[str, Any](), "", 1
+    for number, line in enumerate(text.split("\n"), 1):
+        field = _FIELD.match(line)
+        if field and (field[1] not in entry):
+            name = field[1]
+            entry[name] = field[2]
+            continue
+        heads = not line.strip() or (line[:1].isalpha() and " [s=" in line)
+        if heads or field:
+            if entry:
+                yield begin, entry
+            entry, name, begin = ({field[1]: field[2]} if field else {}), "", number
+        elif name:
+            entry[name] += "\n" + line.strip()
+    if entry:
+        yield begin, entry
+
+
+def _rendered(entry: Mapping[str, Any]) -> list[str] | None:
+    """An entry as lines of a log; None: a program's."""
+    who = entry.get("SYSLOG_IDENTIFIER", entry.get("_TRANSPORT"))
+    if who is not None and who not in _OF_KERNEL:
+        return None
+    message = next((entry[name] for name in _MESSAGES if name in entry), None)
+    if isinstance(message, list):
+        message = bytes(each for each in message if isinstance(each, int) and 0 <= each < 256)
+        message = message.decode("utf-8", "backslashreplace")
+    if not isinstance(message, str):
+        return None
+    prefix = ""
+    if str(entry.get("PRIORITY", "")).isdecimal():
+        prefix += f"<{int(entry['PRIORITY']) & 7}>"
+    time = str(entry.get("_SOURCE_MONOTONIC_TIMESTAMP", ""))
+    if time.isdecimal():
+        seconds, micro = divmod(int(time), 10**6)
+        prefix += f"[{seconds:5}.{micro:06}] "
+    elif prefix:
+        prefix += "[]"
+    return [prefix + line for line in _plain(message).rstrip("\n").split("\n")]
