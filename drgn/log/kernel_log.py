@@ -37,6 +37,12 @@ class KernelLogRecord:
         holds="kernel", help="T12: task 12; C1: CPU 1, in no task; empty: the text does not say"
     )
     text: str = column(holds="log", help="lines of one record have a line feed between")
+    date: str | None = column(
+        since="0.3.0",
+        default=None,
+        holds="words",
+        help="of the wall clock, as the text has it: without a year where that has none",
+    )
 
 
 KERNEL_LOG = Table(
@@ -60,6 +66,7 @@ def kernel_log(log: Log) -> list[KernelLogRecord]:
             record.facility,
             record.caller,
             record.text,
+            record.date,
         )
         for counted, record in enumerate(log.records[first:], before)
     ]
@@ -115,13 +122,15 @@ def _copied(files: Files) -> Log:
 
 def missing(log: Log) -> list[str]:
     """The reasons why a log is not whole, but for its beginning."""
-    return [f"{log.lost:,} records are lost or damaged"] if log.lost else []
+    lost = [f"{log.lost:,} records are lost or damaged"] if log.lost else []
+    return [*lost, *(f"text of {where}" for where in log.unread)]
 
 
 def beginning(log: Log) -> list[str]:
-    """The beginning of a log, if it is not the boot."""
+    """The beginning of a log, if it is not the boot, and what of a text is not the kernel's."""
     gone = (log.overwritten or 0) + log.left_out
-    return [f"it begins {gone:,} records after the boot"] if gone else []
+    foreign = [f"{log.foreign:,} lines of other programs are left out"] if log.foreign else []
+    return [f"it begins {gone:,} records after the boot"] * bool(gone) + foreign
 
 
 def _found(log: Log) -> Found:
