@@ -123,7 +123,7 @@ def _copied(files: Files) -> Log:
 def missing(log: Log) -> list[str]:
     """The reasons why a log is not whole, but for its beginning."""
     lost = [f"{log.lost:,} records are lost or damaged"] if log.lost else []
-    return [*lost, *(f"text of {where}" for where in log.unread)]
+    return [*lost, *log.unread]
 
 
 def beginning(log: Log) -> list[str]:

@@ -162,12 +162,14 @@ def _joined(parts: Sequence[Part]) -> Log:
         lambda one, other: join(one, other), (part.log.records for part in parts)
     )
     rings = [part.log for part in parts if part.ring]
-    first = log and rings and log[0] is rings[-1].records[0]
+    first = log and rings and log[:1] == rings[-1].records[:1]
     return Log(
         log,
         overwritten=rings[-1].overwritten if first else None,
         lost=sum(part.log.lost for part in parts),
         left_out=max(part.log.left_out for part in parts),
+        foreign=sum(part.log.foreign for part in parts),
+        unread=tuple(f"{part.place}, {each}" for part in parts for each in part.log.unread),
     )
 
 
@@ -175,7 +177,7 @@ SHORTEST = 12  # characters of a line by which two logs are laid side by side
 
 
 def _key(record: LogRecord) -> str:
-    """A line as it is in both, whoever wrote it: syslog writes tabs and blanks otherwise."""
+    """A line as it is in both: syslog writes tabs and blanks otherwise."""
     return " ".join(record.text.replace("#011", " ").split())
 
 
@@ -222,7 +224,9 @@ def _better(one: LogRecord, other: LogRecord) -> LogRecord:
         for each in (one, other)
     ]
     better, lesser = (one, other) if known[0] > known[1] else (other, one)
-    return replace(better, level=lesser.level) if better.level is None else better
+    if better.level is None:
+        better = replace(better, level=lesser.level)
+    return replace(better, date=lesser.date) if better.date is None else better
 
 
 def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Which memory there was, as ``show_mem()`` prints it to the log where an allocation failed or memory
+The memory that there was, as ``show_mem()`` prints it to the log where an allocation failed or memory
 ran out (mm/show_mem.c; 6.1: mm/page_alloc.c and lib/show_mem.c; 3.10: ``show_free_areas()``).
 
 Lines of 3.10 to 7.3: what a kernel does not print is not there. Cannot know: the size of a page,
@@ -40,7 +40,8 @@ HUGEPAGES = re.compile(
 # of scanned pages and all_unreclaimable.
 ZONE = re.compile(
     r"(?:Node ([0-9]{1,4}) )?([A-Za-z0-9]{1,12})( free:[0-9]{1,15}kB"
-    r"(?: [a-z_]{3,30}(?:\([a-z]{3,5}\))?:[0-9]{1,15}(?:[kK]B)?| all_unreclaimable\? (?:yes|no)){2,})"
+    r"(?: [a-z_]{3,30}(?:\([a-z]{3,5}\))?:[0-9]{1,15}(?:[kK]B)?"
+    r"| all_unreclaimable\? (?:yes|no)){2,})"
 )
 COUNTER = re.compile(r"([A-Za-z_()]{3,30}): ?([0-9]{1,15})[kK]B")
 RESERVE = re.compile(r"lowmem_reserve\[\]:((?: [0-9]{1,15}){1,8})")
@@ -67,7 +68,7 @@ OF_CPUSET = re.compile(r"GFP_USER|GFP_HIGHUSER|__GFP_HARDWALL")
 @dataclass
 class MemInfo:
     """
-    What was printed so far.
+    The memory that was printed so far.
 
     :ivar memory: bytes by node (-1: the machine), zone (empty: the node) and counter.
     :ivar machine: pages.
@@ -171,6 +172,8 @@ class MemInfo:
         highest = request.highest_zone()
         if not free or highest is None or request.one_node or self.damaged["memory of a zone"]:
             return None
+        if self.blocks and {(node, zone) for node, zone, _ in self.blocks} != {*free}:
+            return None  # a line is lost
         at = self._class_index(highest)
         usable = 0
         for (node, zone), size in free.items():
@@ -187,7 +190,7 @@ class MemInfo:
 
     def _class_index(self, highest: str) -> int:
         """
-        Which of the reserves is for requests whose highest zone it is: where the next zone has
+        The place of the reserve for requests whose highest zone it is: where the next zone has
         pages, its own is the first that is not 0; else all above are the same.
         """
         for (_, zone), reserve in self.reserves.items():

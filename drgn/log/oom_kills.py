@@ -3,7 +3,7 @@
 The OOM killer's work, as its records in the kernel's log tell it: who asked, for what, who was
 killed and what it held, who else was there, and which memory was free.
 
-Its records are those of mm/oom_kill.c and of mem_cgroup_print_oom_*() in mm/memcontrol.c, of 5.10,
+Its records are those of mm/oom_kill.c and of mem_cgroup_print_oom_*() in mm/memcontrol.c, of 3.10,
 6.1, 6.12, 7.2 and 7.3; the memory that there was is printed by ``show_mem()`` (mm/show_mem.c; 6.1:
 mm/page_alloc.c and lib/show_mem.c).
 
@@ -19,7 +19,7 @@ Cannot know: kills that the log does not have any more; ``oom_kill`` of /proc/vm
 why a header is missing: the kernel leaves it out where calls are frequent (oom_rs in
 oom_kill_process()), and a log loses its oldest records. Text of ``dmesg`` without levels has lines
 that programs wrote as well, and a task's name that has a line's end in it ends there. Lines that no
-kernel of 5.10 to 7.3 prints so, as those of unreclaimable slab and of allocation profiling, are in
+kernel of 3.10 to 7.3 prints so, as those of unreclaimable slab and of allocation profiling, are in
 the log alone.
 """
 
@@ -37,7 +37,7 @@ from mmscope.drgn.log.oom_rows import (
     EXITING,
     KILLED,
     NO_ONE,
-    NOBODY,
+    NO_KILL,
     OOM_CGROUP_MEMORY,
     OOM_FREE_BLOCKS,
     OOM_KILLS,
@@ -62,7 +62,10 @@ from mmscope.drgn.text.log_prefix import is_comm
 KIB = 1024
 RECENT = 64  # calls
 LONGEST = 16 << 10  # characters; a record of the kernel has 1 KiB at most (PRINTKRB_RECORD_MAX)
-CUT, LONGEST_OF_6_1 = 975, 1100  # characters of a record that may be cut: LOG_LINE_MAX of 6.1 has a NUL at its end
+CUT, LONGEST_OF_6_1 = (
+    975,
+    1100,
+)  # characters of a record that may be cut: LOG_LINE_MAX of 6.1 has a NUL at its end
 # PAGE_COUNTER_MAX in KiB, with pages of 4 KiB; of larger pages it is no less than this.
 NO_LIMIT_KIB = 9_007_199_254_740_000
 # The log goes on after a call where so much of it follows.
@@ -148,7 +151,15 @@ SUMMARY_LINE = re.compile(
     r"(?:,task_memcg=(.*?))?,task=(.*),pid=[0-9]+,uid=[0-9]+",
     re.DOTALL,
 )
-KEYS = (",nodemask=", ",cpuset=", ",mems_allowed=", ",oom_memcg=", ",task_memcg=", ",task=", ",pid=")
+KEYS = (
+    ",nodemask=",
+    ",cpuset=",
+    ",mems_allowed=",
+    ",oom_memcg=",
+    ",task_memcg=",
+    ",task=",
+    ",pid=",
+)
 
 
 @dataclass
@@ -314,6 +325,10 @@ class _Reader:
         }
         return True
 
+    def damaged_header(self, record: LogRecord, match: re.Match[str]) -> None:
+        """End the call before: what follows is another's."""
+        self.open(record, header=False).damaged["the header"] += 1
+
     def failed_allocation(self, record: LogRecord, match: re.Match[str]) -> bool:
         """The memory that is printed next is not the call's (warn_alloc())."""
         if self.call is not None and not self.call.victims:
@@ -397,6 +412,7 @@ ANYWHERE: tuple[
     tuple[re.Pattern[str], Callable[[_Reader, LogRecord, re.Match[str]], bool | None]], ...
 ] = (
     (HEADER, _Reader.header),
+    (re.compile(r".* invoked oom-killer: .*", re.DOTALL), _Reader.damaged_header),
     (KILL, _Reader.kill),
     (CHOSEN, _Reader.chosen),
     (SKIPPED, _Reader.skipped),
@@ -471,15 +487,17 @@ def _of_cgroup(call: _Call, text: str) -> bool:
         }
     elif match := CGROUP_STATS.fullmatch(text):
         call.in_stats = not match[2]
-        if not call.stats:  # cgroup v1 has one of each cgroup below, too
-            call.stats = {name: int(kib) * KIB for name, kib in COUNTER.findall(match[2])}
+        # cgroup v1 has a line of each cgroup below, too, and what is its own in each.
+        for name, kib in COUNTER.findall(match[2]):
+            call.stats[name] = call.stats.get(name, 0) + int(kib) * KIB
         if call.base["oom_cgroup"] is None:
             call.base["oom_cgroup"] = match[1]
     elif match := AT_LIMIT.fullmatch(text):
         call.base |= {"cgroup_limit": True, "victim_cgroup": match[1], "oom_cgroup": match[2]}
     elif (match := STACK.fullmatch(text)) and call.base["cgroup_limit"] is None:
-        if match[1] in OF_CGROUP | OF_MACHINE:
-            call.base["cgroup_limit"] = match[1] in OF_CGROUP
+        function = match[1].partition(".")[0]
+        if function in OF_CGROUP | OF_MACHINE:
+            call.base["cgroup_limit"] = function in OF_CGROUP
     else:
         return False
     return True
@@ -498,8 +516,10 @@ def _row(text: str, names: tuple[str, ...]) -> dict[str, Any] | None:
     """A row of the table of tasks by the names of its columns; None: it is damaged, or is none."""
     for columns in [names] if names else [each.split() for each in WITHOUT_HEADER]:
         match = _row_pattern(len(columns)).fullmatch(text)
-        if match is None or not is_comm(match[match.re.groups]):
+        if match is None or not is_comm(comm := match[match.re.groups]):
             continue
+        if not names and (comm.startswith(" ") or comm.strip(" -").isdecimal()):
+            continue  # there are more columns, or the line is cut
         numbers = dict(zip(columns, map(int, match.groups()[1:-1]), strict=True))
         pid, uid = int(match[1]), numbers.pop("uid")
         adj = numbers.get("oom_score_adj", 0)
@@ -513,7 +533,8 @@ def _row(text: str, names: tuple[str, ...]) -> dict[str, Any] | None:
         tables = [numbers[name] for name in PAGE_TABLES if name in numbers]
         # Before 4.15 a number of tables, each a page; it is not known yet how large one is.
         row["tables"] = sum(tables) if tables else None
-        return row | {"pid": pid, "uid": uid & 0xFFFFFFFF, "comm": match[match.re.groups]}
+        row["without_header"] = not names
+        return row | {"pid": pid, "uid": uid & 0xFFFFFFFF, "comm": comm}
     return None
 
 
@@ -543,6 +564,14 @@ def _summary(call: _Call, text: str) -> None:
     names = ("nodemask", "cpuset", "mems_allowed", "oom_cgroup", "victim_cgroup")
     found = dict(zip(names, match.groups()[1:6], strict=True))
     call.base |= found | {"mems_allowed": found["mems_allowed"] or None}
+
+
+def _tell_tables(tasks: Iterable[dict[str, Any]]) -> None:
+    """Tell numbers of page tables from bytes, which are whole pages, in rows without a header."""
+    unknown = [task for task in tasks if task.pop("without_header") and task["tables"] is None]
+    if any((task["pgtables_bytes"] or 0) % (4 * KIB) for task in unknown):
+        for task in unknown:
+            task["tables"] = task["pgtables_bytes"]
 
 
 def _page(call: _Call) -> int | None:
@@ -582,14 +611,16 @@ def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
     killed = {pid for pid, victim in call.victims.items() if victim["outcome"] == KILLED}
     page = page_bytes or _page(call)
     base = call.base
-    request = Request(*(base[name] for name in ("gfp_mask", "gfp_flags", "nodemask", "mems_allowed")))
+    request = Request(
+        *(base[name] for name in ("gfp_mask", "gfp_flags", "nodemask", "mems_allowed"))
+    )
     common = {
         "lacks": _lacks(call, killed),
         "usable_free_bytes": call.memory.usable_bytes(request, page),
     }
     whole = not (call.lost or call.damaged or call.ended or call.chosen)
     if base["outcome"] == OPEN and call.summary and whole and call.goes_on():
-        base["outcome"] = NOBODY
+        base["outcome"] = NO_KILL
     for number, row in list(enumerate(call.victims.values(), 1)) or [(0, base)]:
         # 5.4 and 5.5 printed the bytes of page tables as KiB.
         tables, task = row["pgtables_bytes"], call.tasks.get(row["pid"] or 0)
@@ -597,9 +628,10 @@ def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
             row["pgtables_bytes"] = tables // KIB
         result.kills.append(OomKill(**row | common | {"victim": number}))
     oom = call.number
+    _tell_tables(call.tasks.values())
     for pid, task in call.tasks.items():
-        if (tables := task.pop("tables")) is not None and page:
-            task["pgtables_bytes"] = tables * page
+        if (tables := task.pop("tables")) is not None:
+            task["pgtables_bytes"] = tables * page if page else None
         result.tasks.append(OomTask(**task, oom=oom, killed=pid in killed))
     result.memory.extend(OomMemory(oom, *row) for row in call.memory.rows(page))
     result.free_blocks.extend(

@@ -10,11 +10,11 @@ theirs apart.
 from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_ORDER, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
-KILLED, EXITING, NO_ONE, NOBODY, PANIC, OPEN = (
+KILLED, EXITING, NO_ONE, NO_KILL, PANIC, OPEN = (
     "killed",
     "was exiting already",
     "nobody could be killed",
-    "nobody was killed",
+    "no process was killed",
     "the kernel panicked",
     "the log does not say",
 )
@@ -33,7 +33,7 @@ class OomKill:
     seconds: float | None = column(unit="s", help="since boot, by the record's time")
     outcome: str = column(
         holds="words",
-        help=f"{KILLED}; {EXITING}; {NO_ONE}; {NOBODY}: the log goes on, without a "
+        help=f"{KILLED}; {EXITING}; {NO_ONE}; {NO_KILL}: the log goes on, without a "
         f"kill; {PANIC}; {OPEN}: its end is not in the log",
     )
     invoker: str | None = column(holds="comm", help="task whose allocation had failed")

@@ -168,8 +168,8 @@ _ISO = re.compile(
 )
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DATE = re.compile(
-    rf"\b(?:({'|'.join(MONTHS)})|([0-9]{{1,2}})\u6708) +([0-9]{{1,2}}) ([0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}})"
-    r"(?:[.,][0-9]+)?(?: ([0-9]{4})\b)?"
+    rf"\b(?:({'|'.join(MONTHS)})|([0-9]{{1,2}})\u6708) +([0-9]{{1,2}}) "
+    r"([0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,][0-9]+)?(?: ([0-9]{4})\b)?"
 )
 
 
@@ -180,12 +180,15 @@ def parse_dmesg(text: str) -> Log:
 
     A line without a prefix belongs to the record before it, unless no line has one.
 
-    :raises ValueError: it is empty.
+    :raises ValueError: it is empty, or has no line of the kernel's.
     """
     if not text.strip():
         raise ValueError("the kernel's log is empty")
     lines = LogLines(text)
     records = deque(lines, MOST_RECORDS)
+    if not records:
+        why = "; ".join(lines.unread()) or "they are other programs'"
+        raise ValueError(f"no line is the kernel's: {why}")
     return Log(
         [_printed(each) for each in records],
         left_out=lines.records - len(records),

@@ -114,7 +114,7 @@ class LogLines:
         return Printed(current.prefix, text)
 
     def _end(self, line: str, begin: int, wrapped: bool) -> int | None:
-        """Where a record begins in a line; None: the line is not one's beginning."""
+        """The place where a record begins in a line; None: the line is not one's beginning."""
         if self.prefixes.bare:
             return None if wrapped and self.phrases.get(begin) != begin else 0
         end = self.prefixes.end(line)
@@ -154,7 +154,7 @@ class LogLines:
         self._unread.setdefault(why, []).append(self.numbers[number])
 
     def unread(self) -> tuple[str, ...]:
-        """Which lines were not read, and why."""
+        """The lines that were not read, and why."""
         return tuple(f"{_ranges(numbers)}: {why}" for why, numbers in self._unread.items())
 
 
@@ -168,7 +168,9 @@ def _ranges(numbers: list[int]) -> str:
     words = [str(a) if a == b else f"{a} to {b}" for a, b in ranges[:MOST_RANGES]]
     more = len(ranges) - len(words)
     one = len(numbers) == 1
-    return ("line " if one else "lines ") + ", ".join(words) + (f" and {more:,} more" if more else "")
+    return (
+        ("line " if one else "lines ") + ", ".join(words) + (f" and {more:,} more" if more else "")
+    )
 
 
 def _lines(text: str) -> Iterator[tuple[int, int, str]]:
@@ -186,7 +188,7 @@ def _apart(lines: list[str], numbers: list[int]) -> tuple[list[str], list[int]]:
     result, places = list[str](), list[int]()
     for line, number in zip(lines, numbers, strict=True):
         at = begun = 0
-        for inner in _INNER.finditer(line) if 120 < len(line) else ():
+        for inner in _INNER.finditer(line) if len(line) > 120 else ():
             if inner.start() - begun > (0 if begun else OWN_PREFIX):
                 result.append(line[at : inner.start()].rstrip(" "))
                 places.append(number)
@@ -215,13 +217,14 @@ def _unquoted(text: str) -> str:
     quoted = sum(text.startswith(">", begin) for begin in begins)
     if not begins or quoted * 2 < len(begins):
         return text
-    return "\n".join(_QUOTE.sub("", line, count=1) if line.startswith(">") else line
-                     for line in text.split("\n"))
+    return "\n".join(
+        _QUOTE.sub("", line, count=1) if line.startswith(">") else line for line in text.split("\n")
+    )
 
 
 class _Wrap:
     """
-    How lines were wrapped, if they were: at blanks, so that the next word would not have fitted, or
+    The way that lines were wrapped, if they were: at blanks, so that the next word would not have fitted, or
     at a width.
 
     :ivar joint: what was between the two parts.
@@ -334,6 +337,4 @@ def _rendered(entry: Mapping[str, Any]) -> list[str] | None:
     if time.isdecimal():
         seconds, micro = divmod(int(time), 10**6)
         prefix += f"[{seconds:5}.{micro:06}] "
-    elif prefix:
-        prefix += "[]"
     return [prefix + line for line in _plain(message).rstrip("\n").split("\n")]

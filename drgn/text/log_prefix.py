@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What stands before the kernel's words in the lines of a log: learnt from the text itself.
+Prefixes of a log's lines, that which stands before the kernel's words: learnt from the text.
 
 A line that has a phrase with which the kernel begins one shows what was put before it: a date of
 any form and language, a host, a level, a quote. The shape of these beginnings is then what all of
@@ -26,7 +26,7 @@ MOST_SHAPES = 24
 # With these the kernel begins a line: a literal, and what the line must be like from there on.
 PHRASES = {
     "Mem-Info:": "",
-    "Node ": r"Node \d+ (?:(?:DMA|DMA32|Normal|HighMem|Movable)(?: free)?:|active_anon:|hugepages_)",
+    "Node ": r"Node \d+ (?:(?:DMA|DMA32|Normal|HighMem|Movable)(?: free)?:|active_anon:|hugep)",
     "active_anon:": r"active_anon:\d+ inactive_anon:\d+ ",
     "lowmem_reserve[]:": "",
     "Free swap ": r"Free swap += ",
@@ -89,17 +89,18 @@ _KERNEL = re.compile(r"\b(?:kernel|vmunix)\b")
 _COMMON = re.compile(
     r"(?:<[0-9]{1,5}>|[a-z]{3,8} *:[a-z]{3,6} *: |\d{1,5},\d+,\d+,[^;\n]{1,60};"
     r"|\S[^\[\n]{3,80}?\bkernel(?:\[\d+\])?: )?"
-    r"(?:\[ *\+?[0-9]{1,12}[.,][0-9]{3,9}(?: *<[^>\n]{1,20}>)?\]|\[[^\[\]\n]{4,60}\d\d:\d\d[^\[\]\n]{0,30}\])?"
+    r"(?:\[ *\+?[0-9]{1,12}[.,][0-9]{3,9}(?: *<[^>\n]{1,20}>)?\]"
+    r"|\[[^\[\]\n]{4,60}\d\d:\d\d[^\[\]\n]{0,30}\])?"
     r"(?:\[ *[TC][0-9]{1,10}\])?(?:(?<=\]) )?"
 )
-# A line of a log, whoever wrote it.
+# A line of a log, of any program.
 _STAMPED = re.compile(
     r"\W{0,3}(?:\d{4}-\d\d-\d\d[T ]\d\d:|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\d{9,10}\.\d{3,9} )"
 )
 
 
 class Shape(NamedTuple):
-    """What stands before a message."""
+    """A form of what stands before a message."""
 
     sample: str
     pattern: str
@@ -127,7 +128,7 @@ class Prefixes:
         self._head = re.compile("|".join(f"(?:{each})" for each in heads)) if heads else None
 
     def end(self, line: str) -> int | None:
-        """Where the message begins; None: the line has no prefix of the kernel's lines."""
+        """The place where the message begins; None: the line has no prefix of the kernel's lines."""
         if self.bare:
             return 0
         match = self._match.match(line)
@@ -148,7 +149,7 @@ def _common(text: str) -> bool:
 
 
 def phrases_in(text: str) -> Iterator[tuple[int, int]]:
-    """Where a line begins that has one of the kernel's phrases, and where the phrase does."""
+    """The places where a line begins that has one of the kernel's phrases, and where the phrase does."""
     for words, pattern in _PHRASES.items():
         at = text.find(words)
         for _ in range(MOST_HITS):
@@ -163,7 +164,7 @@ def phrases_in(text: str) -> Iterator[tuple[int, int]]:
 
 def name_begins(line: str) -> int | None:
     """
-    Where the task's name begins in a line that has one before the kernel's phrase; None: there is
+    The place where the task's name begins in a line that has one before the kernel's phrase; None: there is
     no such phrase, -1: the name is longer than one can be, and no prefix was seen before it.
     """
     ends = [line.find(words) for words in AFTER_A_NAME]
@@ -185,7 +186,7 @@ def _bytes(name: str) -> int:
 
 
 def _learn(text: str) -> list[tuple[Shape, int]]:
-    """The shapes of what stands before the kernel's phrases, and how often, the most frequent first."""
+    """Shapes of what stands before the kernel's phrases, and how often; the most frequent first."""
     found: dict[int, int] = {}
     for begin, at in phrases_in(text):
         found[begin] = min(at, found.get(begin, at))
@@ -220,7 +221,7 @@ def _count(
 
 
 def _kind(token: str, before: str) -> str:
-    """What of a token all lines have in common."""
+    """Tell what of a token all lines have in common."""
     if token.isspace():
         return "" if before in "[<(" and before else " "
     if token.isdecimal():
@@ -235,7 +236,7 @@ def _kind(token: str, before: str) -> str:
 def _made(
     groups: dict[tuple[str, ...], list[list[str]]], counts: Counter[tuple[str, ...]]
 ) -> list[tuple[Shape, int]]:
-    """Patterns of the shapes; one that only goes on where a more frequent one ended is a message's."""
+    """Patterns of the shapes; what only goes on where a more frequent one ended is a message's."""
     made: list[tuple[Shape, int]] = []
     merged: dict[tuple[str, ...], tuple[list[list[str]], int]] = {}
     for kinds, count in counts.items():
@@ -257,13 +258,13 @@ def _made(
 def _shape(kinds: tuple[str, ...], rows: Sequence[Sequence[str]]) -> Shape:
     sample = "".join(rows[0])
     parts, until, length = list[str](), None, 0
-    date = _date_of(sample)
+    begin, end, time = _date_of(sample) or (0, 0, None)
     for at, kind in enumerate(kinds):
         values = {row[at] for row in rows}
         length += len(rows[0][at])
-        in_date = date is not None and date[0] < length <= date[1]
+        in_date = begin < length <= end
         parts.append(_part(kind, values, in_date, last=at == len(kinds) - 1))
-        if date is not None and until is None and length >= date[2]:
+        if time is not None and until is None and length >= time:
             until = "".join(parts)
     return Shape(sample, "".join(parts), until)
 
@@ -288,7 +289,7 @@ def _part(kind: str, values: set[str], in_date: bool, last: bool) -> str:
 
 
 def _date_of(sample: str) -> tuple[int, int, int] | None:
-    """Where a date begins and ends in a prefix, and where its time of day ends."""
+    """The places where a date begins and ends in a prefix, and where its time of day ends."""
     time = _TIME.search(sample)
     if not time:
         return None
@@ -305,8 +306,8 @@ def _kernels_own(learnt: list[tuple[Shape, int]]) -> tuple[list[Shape], list[str
     own, programs = list[Shape](), list[str]()
     for shape in shapes:
         program = None if _KERNEL.search(shape.sample) else _PROGRAM.search(shape.sample)
-        of_program = program and (named or (program[1] and not _TIME.search(shape.sample, program.end())))
-        if program and of_program:
+        relayed = program and _TIME.search(shape.sample, program.end())
+        if program and (named or (program[1] and not relayed)):
             programs.append(program[1] or program[2])
         else:
             own.append(shape)

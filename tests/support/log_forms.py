@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-A kernel's log in the forms in which people have it: what journals, syslogs, containers and terminals
-put before its lines, and what mails and tickets do to them.
+A kernel's log in the forms in which people have it: what journals, syslogs, containers and
+terminals put before its lines, and what mails and tickets do to them.
 
 A form makes lines of records; a mangling makes a text of lines. ``LOSSY`` manglings may cost
 records, which must be said; the others cost nothing.
@@ -79,9 +79,7 @@ PREFIXES: dict[str, Prefix] = {
     "syslog of busybox": lambda r: (
         f"{r.wall:%b %e %H:%M:%S} {HOST} kern.{LEVELS[r.level]} kernel: {r.stamp} "
     ),
-    "OpenWrt": lambda r: (
-        f"{r.wall:%a %b %e %H:%M:%S %Y} kern.{LEVELS[r.level]} kernel: {r.stamp} "
-    ),
+    "OpenWrt": lambda r: f"{r.wall:%a %b %e %H:%M:%S %Y} kern.{LEVELS[r.level]} kernel: {r.stamp} ",
     "RFC 5424": lambda r: f"<{r.level}>1 {r.wall:%Y-%m-%dT%H:%M:%S.%fZ} {HOST} kernel - - - ",
     "journal, short": lambda r: f"{r.wall:%b %d %H:%M:%S} {HOST} kernel: ",
     "journal, precise": lambda r: f"{r.wall:%b %d %H:%M:%S.%f} {HOST} kernel: ",
@@ -99,14 +97,17 @@ PREFIXES: dict[str, Prefix] = {
     "CRI": lambda r: f"{r.wall:%Y-%m-%dT%H:%M:%S.%f}789+00:00 stdout F {r.stamp} ",
     "logcat": lambda r: f"{r.wall:%m-%d %H:%M:%S}.{r.micro // 1000 % 1000:03}     0     0 W : ",
     "logcat of the kernel": lambda r: (
-        f"{r.wall:%m-%d %H:%M:%S}.{r.micro // 1000 % 1000:03}  root     0     0 I kernel  : {r.stamp} "
+        f"{r.wall:%m-%d %H:%M:%S}.{r.micro // 1000 % 1000:03}  root     0     0 I kernel  : "
+        f"{r.stamp} "
     ),
     "klog": lambda r: f"W{r.wall:%m%d %H:%M:%S.%f}       1 kmsg.go:62] {r.stamp} ",
     "a console's own times": lambda r: f"[{r.wall:%Y-%m-%d %H:%M:%S}] {r.stamp} ",
     "a console of many": lambda r: f"{HOST}: {r.stamp} ",
     "kmsg": lambda r: f"{r.level},{r.number},{r.micro},-;",
     "grep -n": lambda r: f"{1000 + r.micro % 997}:{r.stamp} ",
-    "grep of files": lambda r: f"var/log/kern.log:{r.wall:%b %e %H:%M:%S} {HOST} kernel: {r.stamp} ",
+    "grep of files": lambda r: (
+        f"var/log/kern.log:{r.wall:%b %e %H:%M:%S} {HOST} kernel: {r.stamp} "
+    ),
     "indented": lambda r: f"    {r.stamp} ",
     "tabs": lambda r: f"\t{r.stamp} ",
     "ISO in brackets, a level": lambda r: f"[{r.wall:%Y-%m-%d %H:%M:%S}] [WARN ] ",
@@ -125,7 +126,8 @@ def as_json(records: Sequence[Record], **fields: str) -> list[str]:
     return [
         json.dumps(
             {"_TRANSPORT": "kernel", "SYSLOG_IDENTIFIER": "kernel", "PRIORITY": str(r.level)}
-            | {"_SOURCE_MONOTONIC_TIMESTAMP": str(r.micro), "MESSAGE": r.text} | fields
+            | {"_SOURCE_MONOTONIC_TIMESTAMP": str(r.micro), "MESSAGE": r.text}
+            | fields
         )
         for r in records
     ]
@@ -234,8 +236,6 @@ LOSSY: dict[str, Mangling] = {
     ),
     "cut at the end": lambda lines, chance: "\n".join(lines)[: -chance.randrange(1, 900)],
     "begins later": lambda lines, chance: "\n".join(lines[chance.randrange(len(lines)) :]),
-    "lines lost": lambda lines, chance: "\n".join(
-        line for line in lines if chance.random() < 0.9
-    ),
+    "lines lost": lambda lines, chance: "\n".join(line for line in lines if chance.random() < 0.9),
     "blanks at ends": lambda lines, _: "\n".join(f"{line}  " for line in lines),
 }

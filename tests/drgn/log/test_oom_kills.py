@@ -11,9 +11,10 @@ import pytest
 from checkout import TESTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_made import CGROUP_V1, FAILURE, GLOBAL_3_10
 
 from mmscope.drgn.log.oom_kills import OomRecords, read_oom_records, whole_records
-from mmscope.drgn.log.oom_rows import EXITING, KILLED, NO_ONE, OPEN, PANIC
+from mmscope.drgn.log.oom_rows import EXITING, KILLED, NO_ONE, NO_KILL, OPEN, PANIC
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.text.kernel_log import LogRecord, parse_dmesg
@@ -338,6 +339,189 @@ class TestEnds:
         """``%5d`` of a uid_t."""
         text = re.sub(r"(\[ +[0-9]+\]) +0( .*-900 protected)", r"\1    -2\2", printed("7.3"))
         assert read(text).tasks[0].uid == (1 << 32) - 2
+
+
+class TestForms:
+    """Kernels from 3.10 on."""
+
+    def test_3_10(self) -> None:
+        found = read(GLOBAL_3_10)
+        (row,) = found.kills
+        assert (row.invoker, row.invoker_pid, row.gfp_mask, row.gfp_flags) == (
+            "java", 4321, "0x280da", None,
+        )  # fmt: skip
+        assert (row.comm, row.uid, row.anon_bytes, row.pgtables_bytes, row.lacks) == (
+            "java", None, 3_597_240 << 10, None, None,
+        )  # fmt: skip
+        # nr_ptes are numbers of tables, of a page each.
+        assert [task.pgtables_bytes for task in found.tasks] == [13 * 4096, 1902 * 4096]
+        assert [task.swap_pages for task in found.tasks] == [13, 501_123]
+        values = {(each.node, each.zone, each.counter): each.bytes for each in found.memory}
+        assert values[-1, "", "unstable"] == 0
+        assert values[-1, "", "shmem"] == 4471 * 4096
+        assert values[0, "Normal", "managed"] == 985_328 << 10
+        assert row.usable_free_bytes == (15_892 - 4 * 3773 + 54_308 - 4 * 962 + 16_900) << 10
+        assert {each.migratetypes for each in found.free_blocks} >= {"Reserve", "Movable"}
+
+    def test_cgroup_v1(self) -> None:
+        found = read(CGROUP_V1)
+        (row,) = found.kills
+        assert (row.cgroup_limit, row.oom_cgroup, row.victim_cgroup, row.cpuset) == (
+            True, "/kubepods/pod1", "/kubepods/pod1/c1", "pod1",
+        )  # fmt: skip
+        assert (row.comm, row.invoker_pid, row.nodemask, row.lacks) == (
+            "node", 19_388, "(null)", None,
+        )  # fmt: skip
+        stats = {each.counter: each.value for each in found.cgroup_memory}
+        assert (stats["rss"], stats["cache"]) == (613_460 << 10, 8 << 10)
+
+    @pytest.mark.parametrize(
+        ("line", "size", "uid"),
+        [
+            ("Killed process 7 (x) total-vm:8kB, anon-rss:4kB, file-rss:0kB", None, None),
+            ("Killed process 7 (x), UID 33, total-vm:8kB, anon-rss:4kB, file-rss:0kB, "
+             "shmem-rss:0kB", None, 33),
+            ("Out of memory: Killed process 7 (x) total-vm:8kB, anon-rss:4kB, file-rss:0kB, "
+             "shmem-rss:0kB", None, None),
+            ("Out of memory: Killed process 7 (x) total-vm:8kB, anon-rss:4kB, file-rss:0kB, "
+             "shmem-rss:0kB, UID:33 pgtables:44kB oom_score_adj:-5", 44 << 10, 33),
+        ],
+    )  # fmt: skip
+    def test_lines_of_a_kill(self, line: str, size: int | None, uid: int | None) -> None:
+        (row,) = read(f"[    1.000000] {line}\n").kills
+        assert (row.pid, row.comm, row.anon_bytes, row.pgtables_bytes, row.uid) == (
+            7, "x", 4096, size, uid,
+        )  # fmt: skip
+        assert (row.outcome, row.lacks) == (KILLED, "its header")
+
+    def test_page_tables_that_5_4_printed_in_another_unit(self) -> None:
+        text = re.sub(
+            r"pgtables:(\d+)kB", lambda m: f"pgtables:{int(m[1]) << 10}kB", printed("6.1")
+        )
+        assert read(text).kills == read(printed("6.1")).kills
+
+    @pytest.mark.parametrize("end", ["anon-rss:71658", "anon-rss:7165", "anon-", "a"])
+    def test_a_kill_that_was_cut_says_so(self, end: str) -> None:
+        line = f"Out of memory: Killed process 7 (x) total-vm:8kB, {end}"
+        (row,) = read(f"[    1.000000] {line}\n").kills
+        assert (row.pid, row.comm, row.total_vm_bytes, row.anon_bytes) == (7, "x", 8192, None)
+        assert row.lacks == "its header; the line of a kill, damaged (1)"
+
+    def test_a_header_that_is_damaged_begins_another_call(self) -> None:
+        text = printed("7.3").replace(
+            "group hog invoked oom-killer: gfp_mask", "group hog invoked oom-killer: gfp"
+        )
+        last = read(text).kills
+        assert [(row.oom, row.comm) for row in last] == [
+            (row.oom, row.comm) for row in read(printed("7.3")).kills
+        ]
+        assert last[1].invoker is None and "the header, damaged (1)" in (last[1].lacks or "")
+
+    def test_a_kernel_without_cpusets(self) -> None:
+        text = re.sub(r",cpuset=.*?,mems_allowed=0-1", "", printed("7.3"))
+        first, *_, last = read(text).kills
+        assert (first.oom_cgroup, first.victim_cgroup, first.cpuset, first.lacks) == (
+            "/small, one", "/small, one", None, None,
+        )  # fmt: skip
+        assert (last.constraint, last.victim_cgroup, last.nodemask, last.lacks) == (
+            "CONSTRAINT_NONE", "/", "(null)", None,
+        )  # fmt: skip
+
+    def test_kdump_and_taints_stand_behind_a_name(self) -> None:
+        text = printed("7.3").replace("Not tainted", "Kdump: loaded Tainted: G  O")
+        assert read(text).kills[0].invoker_pid == 108
+
+    def test_a_failed_allocation_has_a_memory_of_its_own(self) -> None:
+        found = read(TestWhoseMemory.HEADER + FAILURE)
+        assert (len(found.kills), found.memory, found.free_blocks) == (1, [], [])
+
+
+class TestWhoseMemory:
+    HEADER = (
+        "[    1.000000] x invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, "
+        "oom_score_adj=0\n"
+    )
+
+    @pytest.mark.parametrize(
+        ("frame", "cgroup"),
+        [
+            (" mem_cgroup_out_of_memory+0xec/0x100", True),
+            (" [<ffffffff811e5f1d>] mem_cgroup_oom_synchronize+0x54f/0x580", True),
+            (" __alloc_pages_slowpath.constprop.0+0xd69/0xde0", False),
+            (" ? __alloc_pages_may_oom+0x1/0x2", False),
+            (" do_page_fault+0x1/0x2", None),
+        ],
+    )
+    def test_the_stack_says_it_where_the_rest_is_lost(
+        self, frame: str, cgroup: bool | None
+    ) -> None:
+        (row,) = read(f"{self.HEADER}[    1.000001] {frame}\n").kills
+        assert (row.cgroup_limit, row.outcome) == (cgroup, OPEN)
+
+
+class TestGoesOn:
+    """That nobody was killed is known only where so much follows that a kill would be there."""
+
+    TEXT = without(without(printed("7.3"), "Killed process"), "Tasks in")
+
+    def test_the_log_ends_there(self) -> None:
+        first, second, last = read(self.TEXT).kills
+        assert (first.outcome, second.outcome) == (NO_KILL, NO_KILL)  # another call follows
+        assert (last.outcome, last.pid) == (OPEN, None)
+
+    @pytest.mark.parametrize(("seconds", "outcome"), [(23.5, OPEN), (24.5, NO_KILL)])
+    def test_the_log_goes_on(self, seconds: float, outcome: str) -> None:
+        assert read(f"{self.TEXT}<6>[{seconds:12.6f}] eth0: up\n").kills[-1].outcome == outcome
+
+    def test_a_log_without_times(self) -> None:
+        bare = re.sub(r"(?m)^<\d>\[.*?\] ", "", self.TEXT)
+        assert read(f"{bare}eth0: up\n").kills[-1].outcome == OPEN
+        assert read(bare + "eth0: up\n" * 8).kills[-1].outcome == NO_KILL
+
+
+class TestUsable:
+    """Free memory that the request could use (``__zone_watermark_ok()``)."""
+
+    def usable(self, mask: str, zones: str, more: str = "") -> int | None:
+        header = f"x invoked oom-killer: gfp_mask={mask}, order=0, oom_score_adj=0\n"
+        return read(f"{header}Mem-Info:\n{zones}{more}").kills[0].usable_free_bytes
+
+    ZONES = (
+        "Node 0 DMA free:13312kB boost:0kB min:64kB low:80kB high:96kB\n"
+        "lowmem_reserve[]: 0 3191 15659 15659 15659\n"
+        "Node 0 DMA32 free:63304kB boost:0kB min:13760kB low:17200kB high:20640kB\n"
+        "lowmem_reserve[]: 0 0 12468 12468 12468\n"
+        "Node 0 Normal free:61900kB boost:8192kB min:61948kB low:75384kB free_cma:4kB\n"
+        "lowmem_reserve[]: 0 0 0 0 0\n"
+    )
+
+    def test_what_is_kept_for_lower_zones(self) -> None:
+        usable = self.usable("0x140dca(GFP_HIGHUSER_MOVABLE|__GFP_COMP|__GFP_ZERO)", self.ZONES)
+        assert usable == (63_304 - 4 * 12_468 + 61_900) << 10
+
+    def test_cma_is_of_movable_memory(self) -> None:
+        usable = self.usable("0xcc0(GFP_KERNEL)", self.ZONES)
+        assert usable == (63_304 - 4 * 12_468 + 61_896) << 10
+
+    def test_a_request_of_a_lower_zone(self) -> None:
+        # Its own zones' reserves for it are smaller.
+        assert (
+            self.usable("0xcc4(GFP_KERNEL|GFP_DMA32)", self.ZONES)
+            == (max(13_312 - 4 * 3191, 0) + 63_304) << 10
+        )
+        assert self.usable("0xcc1(GFP_KERNEL|GFP_DMA)", self.ZONES) == 13_312 << 10
+
+    def test_nodes_that_were_allowed(self) -> None:
+        zones = self.ZONES + self.ZONES.replace("Node 0", "Node 1")
+        one = self.usable("0x140dca(GFP_HIGHUSER_MOVABLE), nodemask=1", zones)
+        assert one == (63_304 - 4 * 12_468 + 61_900) << 10
+        assert self.usable("0x140dca(GFP_HIGHUSER_MOVABLE), nodemask=(null)", zones) == 2 * one
+
+    def test_what_is_not_known(self) -> None:
+        assert self.usable("0xcc0(GFP_KERNEL|__GFP_THISNODE)", self.ZONES) is None
+        assert self.usable("0xcc0(GFP_KERNEL)", self.ZONES.partition("lowmem")[0]) is None
+        blocks = "Node 0 Movable: 1*4kB (M) 0*8kB 0*16kB 0*32kB 0*64kB = 4kB\n"
+        assert self.usable("0xcc0(GFP_KERNEL)", self.ZONES, blocks) is None
 
 
 WORDS = [

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The kernel's records in texts of any form: one log of each kind, in each prefix and each mangling
+(``support/log_forms.py``), has the same records of the OOM killer, or says what it lacks.
+
+Some of the pairs are tried here, by chance; ``make bench`` tries all (``bench/bench_logs.py``).
+"""
+
+import random
+
+import pytest
+from log_forms import LOSSY, PLAIN, PREFIXES, STRUCTURED, Record, records_of, with_prefix
+from log_made import CGROUP_V1, GLOBAL_3_10, raw
+from log_truth import KINDS, differs, read
+
+from mmscope.drgn.text.kernel_log import Log, parse_dmesg
+
+HEADER = "bash invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0"
+KILL = "Out of memory: Killed process 7 (bash) total-vm:8kB, anon-rss:4kB, file-rss:0kB"
+CHANCE = random.Random(45)
+
+
+def texts(log: Log) -> list[str]:
+    return [record.text for record in log.records]
+
+
+@pytest.mark.parametrize("form", PREFIXES)
+def test_a_prefix_is_learnt_from_the_text(form: str) -> None:
+    kind = CHANCE.choice([*KINDS])
+    mangling = CHANCE.choice([*PLAIN])
+    text = PLAIN[mangling](with_prefix(form, KINDS[kind]), CHANCE)
+    assert differs(kind, text) is None, (kind, mangling)
+
+
+@pytest.mark.parametrize("form", STRUCTURED)
+def test_records_of_journals_and_containers(form: str) -> None:
+    for kind in KINDS:
+        text = "\n".join(STRUCTURED[form](KINDS[kind]))
+        assert differs(kind, text) is None, kind
+
+
+@pytest.mark.parametrize("mangling", LOSSY)
+def test_what_a_text_lost_is_said(mangling: str) -> None:
+    for kind in KINDS:
+        form = CHANCE.choice([*PREFIXES])
+        lines = with_prefix(form, KINDS[kind])
+        assert differs(kind, LOSSY[mangling](lines, CHANCE), lossy=True) is None, (kind, form)
+
+
+@pytest.mark.parametrize("form", ["dmesg", "syslog", "journal, short", "dmesg -T", "quoted"])
+def test_wrapped_lines_are_whole_again(form: str) -> None:
+    lines = with_prefix("dmesg" if form == "quoted" else form, KINDS["cgroup and machine, 7.3"])
+    text = LOSSY["wrapped"](lines, random.Random(45))
+    if form == "quoted":
+        text = "".join(f"> {line}\n" for line in text.splitlines())
+    assert differs("cgroup and machine, 7.3", text) is None
+
+
+def test_times_levels_dates_and_callers() -> None:
+    def first(text: str) -> tuple[float | None, int | None, str | None]:
+        record = parse_dmesg(f"{text}{HEADER}\n{text}Mem-Info:\n").records[0]
+        seconds = None if record.nanoseconds is None else record.nanoseconds / 1e9
+        assert record.text == HEADER
+        return seconds, record.level, record.date
+
+    assert first("2024-05-09T14:52:38,123456+02:00 ") == (None, None, "2024-05-09 14:52:38+02:00")
+    assert first("May  9 14:52:38 n1 kernel: [    1.500000] ") == (1.5, None, "05-09 14:52:38")
+    assert first("[四 5月  9 14:52:38 2024] ") == (None, None, "2024-05-09 14:52:38")
+    assert first("<3>[    1.250] ") == (1.25, 3, None)
+    assert first("kern  :err   : [    1.250000 <    0.000002>] ") == (1.25, 3, None)
+    assert first("Thu May  9 14:52:38 2024 kern.warn kernel: [1.000001] ") == (
+        1.000001, 4, "2024-05-09 14:52:38",
+    )  # fmt: skip
+
+
+class TestForeign:
+    STAMP = "May 19 18:14:43 n1"
+
+    def test_a_programs_line_is_no_part_of_a_record(self) -> None:
+        log = parse_dmesg(
+            f"{self.STAMP} kernel: {HEADER}\n{self.STAMP} systemd[1]: a.scope: killed\n"
+            f"{self.STAMP} kernel: Mem-Info:\n{self.STAMP} a[2]: x\n        more of a's\n"
+        )
+        assert texts(log) == [HEADER, "Mem-Info:"]
+        assert (log.foreign, log.unread) == (3, ())
+
+    def test_a_program_that_copies_the_kernels_words_is_named(self) -> None:
+        log = parse_dmesg(
+            f"{self.STAMP} kernel: Mem-Info:\n{self.STAMP} app[77]: {HEADER}\n"
+            f"{self.STAMP} app[77]: Call Trace:\n"
+        )
+        assert texts(log) == ["Mem-Info:"]
+        assert log.unread == (
+            "line 2: the OOM killer's words, but not as the kernel's own lines are (app)",
+        )
+
+    def test_a_text_without_a_line_of_the_kernels_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"no line is the kernel's: line 1: the OOM"):
+            parse_dmesg(f"{self.STAMP} app[77]: {HEADER}\n{self.STAMP} app[77]: Mem-Info:\n")
+        with pytest.raises(ValueError, match="other programs'"):
+            parse_dmesg('{"MESSAGE": "x", "SYSLOG_IDENTIFIER": "app"}\n')
+
+    def test_a_prefix_that_is_not_understood_is_said(self) -> None:
+        """A name has 15 bytes: what is longer has more in it."""
+        log = parse_dmesg(f"alpha beta gamma {HEADER}\nMem-Info:\n")
+        assert log.unread == ("line 1: what is before the kernel's words was not understood",)
+
+    def test_a_name_of_15_bytes_is_one(self) -> None:
+        name = "ä" + "x" * 13
+        log = parse_dmesg(f"{HEADER.replace('bash', name)}\nMem-Info:\n")
+        assert log.unread == ()
+
+
+class TestMended:
+    def test_control_characters_that_rsyslog_wrote_out(self) -> None:
+        log = parse_dmesg("May 19 18:14:43 n1 kernel: active_anon:1#012 free:2#011x\n")
+        assert texts(log) == ["active_anon:1\n free:2\tx"]
+
+    def test_two_records_on_a_line_are_apart(self) -> None:
+        line = "x" * 120
+        log = parse_dmesg(f"[    1.000000] Mem-Info:\n[    2.000000] {line}[    2.500000] next\n")
+        assert texts(log) == ["Mem-Info:", line, "next"]
+
+    def test_a_line_that_is_too_long_is_said(self) -> None:
+        log = parse_dmesg(f"[    1.000000] Mem-Info:\n[    2.000000] {'x' * 20_000}\n")
+        assert texts(log) == ["Mem-Info:"]
+        assert log.unread == ("line 2: longer than a line of the kernel's can be",)
+
+    def test_lines_of_a_mail_below_belong_to_nothing(self) -> None:
+        text = f"[    1.000000] {HEADER}\n[    1.000001] {KILL}\n\nHow can that be?\n"
+        (row,) = read(text).kills
+        assert (row.comm, row.anon_bytes) == ("bash", 4096)
+
+    def test_a_journals_array_of_bytes(self) -> None:
+        log = parse_dmesg('{"MESSAGE": [77, 101, 109], "_TRANSPORT": "kernel", "PRIORITY": "4"}\n')
+        assert [(each.text, each.level) for each in log.records] == [("Mem", 4)]
+
+
+def test_records_of_old_kernels_have_the_same_forms() -> None:
+    for text in (CGROUP_V1, GLOBAL_3_10):
+        lines = with_prefix("journal, iso", records_of(text))
+        assert [row.comm for row in read("\n".join(lines)).kills] == [
+            row.comm for row in read(text).kills
+        ]
+
+
+def test_a_record_keeps_its_place() -> None:
+    assert records_of(raw("a\nb"))[1] == Record(100_001_000, 4, "b", 1)
