@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The memory that there was, as ``show_mem()`` prints it to the log where an allocation failed or memory
-ran out (mm/show_mem.c; 6.1: mm/page_alloc.c and lib/show_mem.c; 3.10: ``show_free_areas()``).
+The memory that there was, as ``show_mem()`` prints it to the log where an allocation failed or
+memory ran out (mm/show_mem.c; 6.1: mm/page_alloc.c and lib/show_mem.c; 3.10:
+``show_free_areas()``).
 
 Lines of 3.10 to 7.3: what a kernel does not print is not there. Cannot know: the size of a page,
 where neither free blocks nor some amounts are printed.

@@ -36,8 +36,8 @@ from mmscope.drgn.log.mem_info import COUNTER, PAGE_KIB, MemInfo, Request
 from mmscope.drgn.log.oom_rows import (
     EXITING,
     KILLED,
-    NO_ONE,
     NO_KILL,
+    NO_ONE,
     OOM_CGROUP_MEMORY,
     OOM_FREE_BLOCKS,
     OOM_KILLS,

@@ -224,8 +224,8 @@ def _unquoted(text: str) -> str:
 
 class _Wrap:
     """
-    The way that lines were wrapped, if they were: at blanks, so that the next word would not have fitted, or
-    at a width.
+    The way that lines were wrapped, if they were: at a width, or at blanks, so that the next word
+    would not have fitted.
 
     :ivar joint: what was between the two parts.
     """

@@ -128,7 +128,7 @@ class Prefixes:
         self._head = re.compile("|".join(f"(?:{each})" for each in heads)) if heads else None
 
     def end(self, line: str) -> int | None:
-        """The place where the message begins; None: the line has no prefix of the kernel's lines."""
+        """The place where the message begins; None: the line has no prefix of the kernel's."""
         if self.bare:
             return 0
         match = self._match.match(line)
@@ -149,7 +149,7 @@ def _common(text: str) -> bool:
 
 
 def phrases_in(text: str) -> Iterator[tuple[int, int]]:
-    """The places where a line begins that has one of the kernel's phrases, and where the phrase does."""
+    """The places where lines with a phrase of the kernel's begin, and where the phrases do."""
     for words, pattern in _PHRASES.items():
         at = text.find(words)
         for _ in range(MOST_HITS):
@@ -164,8 +164,8 @@ def phrases_in(text: str) -> Iterator[tuple[int, int]]:
 
 def name_begins(line: str) -> int | None:
     """
-    The place where the task's name begins in a line that has one before the kernel's phrase; None: there is
-    no such phrase, -1: the name is longer than one can be, and no prefix was seen before it.
+    The place where the task's name begins in a line that has one before the kernel's phrase; None:
+    there is no such phrase, -1: the name is longer than one can be, and no prefix was seen.
     """
     ends = [line.find(words) for words in AFTER_A_NAME]
     end = min((each for each in ends if each >= 0), default=None)
