@@ -84,6 +84,18 @@ def _found(
     return found
 
 
+def cgroup_folders(files: Files) -> Iterator[tuple[str, str]]:
+    """Path of each cgroup of version 2, as rows have it, and its folder in the tree."""
+    for root in ROOTS[2]:
+        folders = itertools.islice(_folders(files, root, CURRENT[2]), MAX_CGROUPS)
+        for folder, _ in folders:
+            yield _path(folder), f"{root}/{folder}"
+
+
+def _path(folder: str) -> str:
+    return "/" + os.fsencode(folder).decode("utf-8", "backslashreplace")
+
+
 def _folders(files: Files, root: str, current: str) -> Iterator[tuple[str, int]]:
     """(folder below the root, its depth) of those that have the file, level by level."""
     waiting = deque([("", 0)])
@@ -110,7 +122,7 @@ def _read(
         except OSError:
             return ""
 
-    path = "/" + os.fsencode(folder).decode("utf-8", "backslashreplace")
+    path = _path(folder)
     cells |= {"cgroup": path, "state": ONLINE, "depth": depth}
     for name, (_, *of_versions) in AMOUNTS.items():
         if file := of_versions[2 - version]:

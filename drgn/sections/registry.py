@@ -27,6 +27,7 @@ ORDER = (
     "memory_ledger",
     "process_memory",
     "memory_cgroups",
+    "memory_pressure",
     "process_shares",
     "free/",
     "page_owner",

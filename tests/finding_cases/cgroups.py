@@ -6,10 +6,11 @@ from typing import Any
 
 from finding_cases.case import Case
 from finding_cases.oom import oom_at_limit
-from finding_cases.rows import MIB
+from finding_cases.rows import GIB, MIB, zone
 
-from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup
+from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup, MemoryCgroupCounter
 from mmscope.drgn.cgroups.dying_pins import DyingPin
+from mmscope.drgn.cgroups.pressure import Pressure
 
 CGROUP = MemoryCgroup(**{name: None for name in MemoryCgroup.__dataclass_fields__} | {
     "cgroup": "/pod", "cgroup_id": 7, "state": "online", "depth": 1, "usage_bytes": 63 * MIB,
@@ -36,6 +37,20 @@ def pin(words: str, cgroups: int, pages: int, file: str | None = None) -> DyingP
     return DyingPin(words, *of_file, cgroups, cgroups, pages, pages * 4096)
 
 
+def pressure(full: float, path: str | None) -> list[Pressure]:
+    """Tasks that wait, some of them twice as long as all."""
+    return [
+        Pressure(path, kind, share, share, share, int(share * 5e6))
+        for kind, share in (("full", float(full)), ("some", min(100.0, 2.0 * full)))
+    ]
+
+
+def came_back(pages: int, soon: int, path: str = "/pod") -> list[MemoryCgroupCounter]:
+    counts = {"workingset_refault_file": pages, "workingset_activate_file": soon,
+              "pgsteal": 2 * pages}  # fmt: skip
+    return [MemoryCgroupCounter(path, 7, name, value) for name, value in counts.items()]
+
+
 FOUND: dict[str, Case] = {
     "a cgroup full of what cannot be given back": Case(
         "cgroup-at-limit",
@@ -45,7 +60,82 @@ FOUND: dict[str, Case] = {
          "cgroup of this name.",
          "60 MiB anonymous memory, 2 MiB shmem, 1 MiB of the kernel's, and 1 MiB page cache",
          "It may not swap."],
+        "notice",
+    ),
+    "one whose tasks wait": Case(
+        "cgroup-at-limit", [cgroup(), *pressure(6.0, "/pod")],
+        ["waited 6.0 % of the last minute"], "warning",
+    ),
+    "one that meets its limit all the time": Case(
+        "cgroup-at-limit", [cgroup(max_own_events=7200)], ["7,200 times"], "warning",
+    ),
+    "one that met it often, and waits no more": Case(
+        "cgroup-at-limit", [cgroup(max_own_events=7200), *pressure(0.2, "/pod")], ["0.2 %"],
+        "notice",
+    ),
+    "a machine that waits": Case(
+        "memory-pressure", pressure(6.0, None),
+        ["Tasks wait for memory: PSI full 6.0 %, some 12.0 % of the last minute",
+         "Of the last 10 s, full 6.0 %, some 12.0 %; of the last 5 minutes, full 6.0 %. Since boot "
+         "30 s of full."],
         "warning",
+    ),
+    "a machine that only waits": Case(
+        "memory-pressure", pressure(30.0, None), ["PSI full 30.0 %"], "critical"
+    ),
+    "a cgroup that waits, and those above it": Case(
+        "cgroup-pressure",
+        [*pressure(1.0, None), *pressure(24.0, "/"), *pressure(24.0, "/kube"),
+         *pressure(25.0, "/kube/pod"), *pressure(3.0, "/kube/calm"),
+         cgroup(cgroup="/kube/pod", high_bytes=60 * MIB, high_events=9, max_own_events=4)],
+        ["Tasks of memory cgroup /kube/pod wait for memory: PSI full 25.0 % of the last minute",
+         "It uses 63 MiB; memory.max is 64 MiB, reached 4 times; memory.high is 60 MiB, passed 9"],
+        "warning",
+    ),
+    "a cgroup that waits half of the time": Case(
+        "cgroup-pressure", pressure(50.0, "/pod"), ["PSI full 50.0 %"], "critical",
+        unlike=["It uses"],
+    ),
+    "a cgroup that is throttled": Case(
+        "cgroup-throttled", [cgroup(high_bytes=63 * MIB, high_events=4_000_000, swap_max_bytes=0)],
+        ["Memory cgroup /pod is held at memory.high: 63 MiB of 63 MiB, 4,000,000 times throttled",
+         "60 MiB anonymous memory", "It may not swap."], "warning", unlike=["PSI"],
+    ),
+    "a cgroup that was throttled, and hardly waits": Case(
+        "cgroup-throttled",
+        [cgroup(high_bytes=63 * MIB, high_events=4_000_000), *pressure(0.1, "/pod")],
+        ["waited 0.1 %"], "notice",
+    ),
+    "a cgroup that waits above memory.high": Case(
+        "cgroup-throttled", [cgroup(high_bytes=63 * MIB, high_events=2000), *pressure(9, "/pod")],
+        ["waited 9.0 %"], "warning",
+    ),
+    "page cache that comes back": Case(
+        "cgroup-thrash",
+        [cgroup(file_bytes=22 * MIB, max_own_events=9_000_000), *came_back(2_000_000, 1_500_000)],
+        ["Memory cgroup /pod is too small for what it uses: 7.629 GiB were reclaimed and needed "
+         "again, 122 times its limit", "its own memory.max was reached 9,000,000 times",
+         "2,000,000 pages came back, 2,000,000 of them of files; 1,500,000 came back soon; "
+         "4,000,000 were reclaimed."],
+        "warning",
+    ),
+    "page cache that came back, and no task waits": Case(
+        "cgroup-thrash", [cgroup(), *came_back(2_000_000, 1_500_000), *pressure(0.0, "/pod")],
+        ["waited 0.0 %"], "notice",
+    ),
+    "protection of half of memory": Case(
+        "protection-forbids-reclaim",
+        [cgroup(min_bytes=2 * GIB, low_bytes=0, usage_bytes=3 * GIB), cgroup(
+            cgroup="/low", min_bytes=0, low_bytes=GIB, usage_bytes=GIB // 2),
+         cgroup(cgroup="/pod/below", depth=2, min_bytes=2 * GIB, usage_bytes=2 * GIB)],
+        ["memory.min and memory.low keep 2.5 GiB, 62.5 % of memory", "2 cgroups below the root",
+         "2 GiB of it is memory.min. The largest is /pod."], "notice", unlike=["watermarks"],
+    ),
+    "protection, and kswapd gave up": Case(
+        "protection-forbids-reclaim",
+        [cgroup(min_bytes=3 * GIB // 2, low_bytes=0, usage_bytes=3 * GIB),
+         zone(node_unreclaimable=True)],
+        ["kswapd has given a node up"], "warning",
     ),
     "one with some page cache": Case(
         "cgroup-at-limit", [cgroup(file_bytes=12 * MIB, max_own_events=1, swap_bytes=MIB)],
@@ -79,6 +169,27 @@ CLEAR: dict[str, Case] = {
     "a cgroup full of page cache": Case("cgroup-at-limit", [cgroup(file_bytes=30 * MIB)]),
     "one that never met its limit": Case("cgroup-at-limit", [cgroup(max_own_events=0)]),
     "one without a limit": Case("cgroup-at-limit", [cgroup(max_bytes=None)]),
+    "pressure of a busy machine": Case(
+        "memory-pressure", [*pressure(2.0, None), *pressure(50.0, "/pod")]
+    ),
+    "cgroups of a busy machine": Case(
+        "cgroup-pressure", [*pressure(50.0, None), *pressure(4.0, "/pod")]
+    ),
+    "a cgroup with room below memory.high": Case(
+        "cgroup-throttled", [cgroup(high_bytes=100 * MIB, high_events=4_000_000)]
+    ),
+    "a cgroup that met memory.high at a peak": Case(
+        "cgroup-throttled", [cgroup(high_bytes=63 * MIB, high_events=30)]
+    ),
+    "page cache that was read once": Case(
+        "cgroup-thrash", [cgroup(), *came_back(2_000_000, 1_000)]
+    ),
+    "page cache that came back, of a cgroup with room": Case(
+        "cgroup-thrash", [cgroup(usage_bytes=MIB), *came_back(2_000_000, 1_500_000)]
+    ),
+    "protection of a tenth": Case(
+        "protection-forbids-reclaim", [cgroup(min_bytes=GIB // 2, low_bytes=0, usage_bytes=GIB)]
+    ),
     "some hundreds of removed cgroups": Case(
         "dying-cgroups", [*removed(900, 4096), pin("file", 900, 900, "/journal")]
     ),
@@ -89,5 +200,13 @@ NOT_CHECKED: dict[str, Case] = {
     f"{name} without cgroups": Case(
         name, [], why_not="no table memory_cgroups in this bundle"
     )
-    for name in ("cgroup-at-limit", "dying-cgroups")
+    for name in ("cgroup-at-limit", "dying-cgroups", "cgroup-throttled",
+                 "protection-forbids-reclaim")
+} | {
+    f"{name} without it": Case(name, [cgroup()], why_not="no table memory_pressure in this bundle")
+    for name in ("memory-pressure", "cgroup-pressure")
+} | {
+    "what came back of cgroups is not known": Case(
+        "cgroup-thrash", [cgroup()], why_not="no table memory_cgroup_counters in this bundle"
+    ),
 }  # fmt: skip

@@ -29,6 +29,9 @@ RESERVED = zone(
 )
 HIGHATOMIC = Pageblocks(0, "Normal", "HighAtomic", 20)
 
+# Faults that found no huge page, most of them.
+FALLEN = [event("thp_fault_alloc", 21), event("thp_fault_fallback", 340)]
+
 FOUND: dict[str, Case] = {
     "below min": Case(
         "below-watermarks", [zone(free_pages=9_999)],
@@ -83,12 +86,29 @@ FOUND: dict[str, Case] = {
     ),
     "free memory in pieces, and what is not is in the reserve": Case(
         "external-fragmentation",
-        [*all_orders(o0=100_000, o1=20_000, o3=5_000), free(9, 10, "HighAtomic"), zone()],
-        ["97.2 %", "hold 10 blocks of order 9, 0 of them outside the HighAtomic reserve"],
+        [*all_orders(o0=100_000, o1=20_000, o3=5_000), free(9, 10, "HighAtomic"), zone(), *FALLEN],
+        ["97.2 %", "hold 10 blocks of order 9, 0 of them outside the HighAtomic reserve",
+         "THP faults got a huge page in 5.8 % of attempts since boot."],
         "warning",
     ),
+    "free memory in pieces, that nothing asked for": Case(
+        "external-fragmentation", [*all_orders(o0=100_000), zone()], ["100 % of it"], "notice",
+        unlike=["THP is off", "got a huge page"],
+    ),
+    "free memory in pieces, and huge pages are to be had": Case(
+        "external-fragmentation",
+        [*all_orders(o0=100_000), zone(), event("thp_fault_alloc", 770),
+         event("thp_fault_fallback", 230)],
+        ["in 77.0 % of attempts"], "notice",
+    ),
+    "free memory in pieces, with THP off": Case(
+        "external-fragmentation",
+        [*all_orders(o0=100_000), zone(), *FALLEN,
+         Setting("transparent_hugepage.enabled", "never")],
+        ["THP is off"], "notice",
+    ),
     "1.4 % free, and no block of THP size": Case(
-        "external-fragmentation", [*all_orders(o0=14_000 << 2), zone(**of(4_000_000))],
+        "external-fragmentation", [*all_orders(o0=14_000 << 2), zone(**of(4_000_000)), *FALLEN],
         ["218.8 MiB free, 100 % of it unusable", "(1.4 % of the zone)", "hold 0 blocks"], "warning",
         target=LARGE,
     ),
@@ -105,7 +125,7 @@ FOUND: dict[str, Case] = {
         ["hold 0 blocks of order 9", "below 0.5 up to order 0"], unlike=["tried above"],
     ),
     "free memory in pieces, with pages of 16 KiB": Case(
-        "external-fragmentation", [*all_orders(o0=64 << 11), free(11, 0), zone()],
+        "external-fragmentation", [*all_orders(o0=64 << 11), free(11, 0), zone(), *FALLEN],
         ["Node 0 zone Normal: 2 GiB free, 100 % of it unusable", "hold 0 blocks of order 11"],
         "warning", target=TARGET | {"page_size": 16384},
     ),

@@ -15,6 +15,7 @@ from finding_cases.rows import (
 )
 
 from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup
+from mmscope.drgn.cgroups.pressure import Pressure
 from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, UnexplainedRow
 from mmscope.drgn.ledger.percpu_chunks import PercpuChunk, PercpuSize
 from mmscope.drgn.ledger.swap_areas import SwapArea
@@ -113,6 +114,58 @@ FOUND: dict[str, Case] = {
     "swap that is full": Case(
         "swap-full", [swap(1_000)], ["100 % full"], "warning", ["Processes with the most"]
     ),
+    "swap that is full, and page cache to be had": Case(
+        "swap-full", [swap(1_000), pages_of("nr_inactive_file", 300_000)], ["100 % full"], "notice"
+    ),
+    "zram that is full, and no task waits": Case(
+        "swap-full",
+        [dataclasses.replace(swap(1_000), path="/dev/zram0"), Pressure(None, "full", 0, 0.3, 0, 9)],
+        ["100 % full"], "notice",
+    ),
+    "zram that is full, and tasks wait": Case(
+        "swap-full",
+        [dataclasses.replace(swap(1_000), path="/dev/zram0"), Pressure(None, "full", 9, 9, 9, 9)],
+        ["100 % full"], "warning",
+    ),
+    "a balloon of a third": Case(
+        "kernel-memory-large",
+        [pages_of("nr_balloon_pages", 340_000), VmCounter("nr_kernel_stack", "node", 4_000, 0)],
+        ["nr_balloon_pages: "], "notice",
+    ),
+    "kernel stacks, and whose they are": Case(
+        "kernel-memory-large",
+        [VmCounter("nr_kernel_stack", "node", 240_000, 0),
+         dataclasses.replace(swapped(7, "java", 0), threads=9_000)],
+        ["5.7 % of memory", "Processes with the most threads: java (pid 7): 9000."], "warning",
+    ),
+    "half of memory locked, and little else": Case(
+        "memory-locked",
+        [pages_of("nr_mlock", 500_000), pages_of("nr_free_pages", 30_000),
+         pages_of("nr_inactive_file", 20_000),
+         dataclasses.replace(swapped(7, "qemu", 0), locked_bytes=2 << 30)],
+        ["1.907 GiB, 47.7 % of memory, are locked or pinned", "nr_mlock 500,000 pages; 0 pages",
+         "reclaimable slab are 195.3 MiB together", "qemu (pid 7): 2048 MiB"],
+        "warning",
+    ),
+    "a third pinned, on a machine with room": Case(
+        "memory-locked",
+        [pages_of("nr_mlock", 0), event("nr_foll_pin_acquired", 900_000),
+         event("nr_foll_pin_released", 550_000), pages_of("nr_free_pages", 400_000)],
+        ["33.4 % of memory", "350,000 pages are pinned"], "notice",
+    ),
+    "writeback that does not end": Case(
+        "writeback-stuck",
+        [pages_of("nr_dirty", 30_000), pages_of("nr_writeback", 150_000),
+         VmCounter("nr_dirty_threshold", "vm_stat", 180_000, 0)],
+        ["703.1 MiB wait to be written, 100 % of the dirty limit; 585.9 MiB of it are with",
+         "nr_dirty_threshold is 180,000."], "warning",
+    ),
+    "a server that writes": Case(
+        "writeback-stuck",
+        [pages_of("nr_dirty", 150_000), pages_of("nr_writeback", 9_000),
+         pages_of("nr_inactive_file", 900_000)],
+        ["88.3 % of the dirty limit", "180,000 is a fifth"], "notice",
+    ),
     "percpu memory of a tenth": Case(
         "percpu-large",
         [percpu("variables", 9, 9), percpu("further", 400, 100),
@@ -155,6 +208,17 @@ CLEAR: dict[str, Case] = {
     "swap, and there are rates": Case(
         "swapped-since-boot", [event("pswpin", 9_000_000), event("pswpout", 9_000_000), RATE]
     ),
+    "little that is locked": Case("memory-locked", [pages_of("nr_mlock", 90_000)]),
+    "dirty memory as it is": Case(
+        "writeback-stuck",
+        [pages_of("nr_dirty", 90_000), pages_of("nr_writeback", 9_000),
+         VmCounter("nr_dirty_threshold", "vm_stat", 180_000, 0)],
+    ),
+    "a small limit": Case(
+        "writeback-stuck",
+        [pages_of("nr_dirty", 900), pages_of("nr_writeback", 100),
+         VmCounter("nr_dirty_threshold", "vm_stat", 1_000, 0)],
+    ),
     "kernel memory as it is": Case(
         "kernel-memory-large",
         [pages_of("nr_vmalloc", 50_000), VmCounter("nr_kernel_stack", "node", 80_000, 0)],
@@ -186,6 +250,14 @@ NOT_CHECKED: dict[str, Case] = {
     ),
     "vmalloc that was not read": Case(
         "vmalloc-large", [], why_not="no table vmalloc_callers in this bundle"
+    ),
+    "what is locked is not known": Case(
+        "memory-locked", [event("pgpgin", 1)],
+        why_not="vm_counters has no row where name = 'nr_mlock'",
+    ),
+    "what is dirty is not known": Case(
+        "writeback-stuck", [event("pgpgin", 1)],
+        why_not="vm_counters has no row where name = 'nr_dirty'",
     ),
     "swap of an older bundle": Case(
         "swap-full", [], why_not="no table swap_areas in this bundle"

@@ -54,6 +54,32 @@ def oom_zone(free: int, high: int, blocks: dict[int, str], zone: str = "Normal")
     ]  # fmt: skip
 
 
+def machine(
+    managed: int = 64 * GIB,
+    free: int = 100 * MIB,
+    swap: tuple[int, int] | None = None,
+    **parts: int,
+) -> list[Any]:
+    """The machine's memory when it ran out, bytes; what is not named is anonymous memory."""
+    rest = {"slab_unreclaimable": GIB, "active_file": MIB, "shmem": MIB} | parts
+    hugetlb, lost = rest.pop("hugetlb", 0), rest.pop("lost", 0)
+    anon = managed - free - hugetlb - lost - sum(rest.values()) + rest["shmem"]
+    rest["active_anon"] = anon
+    if swap:
+        rest |= {"Total swap": swap[0], "Free swap": swap[1]}
+    return [
+        *(OomMemory(1, -1, "", name, size) for name, size in rest.items()),
+        OomMemory(1, 0, "", "hugepages_total 2048kB", hugetlb),
+        OomMemory(1, 0, "Normal", "managed", managed), OomMemory(1, 0, "Normal", "free", free),
+        OomMemory(1, 0, "Normal", "min", 90 * MIB),
+    ]  # fmt: skip
+
+
+def place(words: str, *rows: Any, unlike: list[str] | None = None) -> Case:
+    """A kill that is told by where the memory was."""
+    return Case("oom-kills-told", [oom(), *rows], [words], "warning", unlike or [])
+
+
 SPARED = [oom(), oom_task(7, "java", 1000, 500, True), oom_task(9, "mysqld", 9000, -500)]
 NOW = TARGET | {"uptime_seconds": 1010.5}
 
@@ -64,14 +90,18 @@ FOUND: dict[str, Case] = {
          "says nothing of now"],
         "notice",
     ),
+    "OOM kills of which the log has some": Case(
+        "oom-kills-since-boot", [event("oom_kill", 9), oom()],
+        ["took 9 processes", "The log has 1 of them."],
+    ),
     "an OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 1)], ["took 1 process since"]),
     "a process that was killed for another's request": Case(
         "oom-kills-told", [oom(), *oom_zone(30 * MIB, 80 * MIB, {0: "Movable"})],
         ["Memory ran out, and the kernel killed java, which held 2.001 GiB",
          "nginx (pid 80) asked for a page (GFP_KERNEL) and got none.",
+         "had 30 MiB free; their min watermarks are 40 MiB.",
          "Killed at 1000.5 s after boot: pid 7 of uid 1000, anonymous 2 GiB, file 1 MiB, "
          "shmem 0 B, page tables 5 MiB, oom_score_adj 0.",
-         "had 30 MiB free; their min watermarks are 40 MiB.",
          "need not be who asked"],
         "warning", unlike=["allows nodes", "allocating_task", "lacks", "processes"],
     ),
@@ -94,6 +124,35 @@ FOUND: dict[str, Case] = {
                                nodemask="1")],
         ["Its memory policy allows nodes 1 only.", "It was the one that asked"], "warning",
     ),
+    "unreclaimable slab": place(
+        "Memory ran out: 20 GiB of 64 GiB were unreclaimable slab; the kernel killed java, which "
+        "held 2.001 GiB", *machine(slab_unreclaimable=20 * GIB),
+        oom_task(7, "java", 524_288, 0, True),
+    ),
+    "page tables": place("9 GiB of 64 GiB were page tables;", *machine(pagetables=9 * GIB),
+                         oom_task(7, "java", 524_288, 0, True)),
+    "shmem": place("were shmem and tmpfs;", *machine(shmem=50 * GIB)),
+    "a hugetlb pool": place("50 GiB of 64 GiB were hugetlb pages;", *machine(hugetlb=50 * GIB)),
+    "memory that is in no counter": place(
+        "45 GiB of 64 GiB were in no counter; the kernel killed java", *machine(lost=45 * GIB),
+    ),
+    "locked memory": place("were locked or unevictable;", *machine(unevictable=50 * GIB)),
+    "one process, and full swap": place(
+        "were of java (pid 7), and swap was full; the kernel killed java",
+        *machine(swap=(8 * GIB, MIB)), oom_task(7, "java", 10_000_000, 0, True),
+    ),
+    "many processes": place("were anonymous memory of many processes; the", *machine(),
+                            *(oom_task(pid, "php", 100_000, 0) for pid in range(50, 60)),
+                            unlike=["Its end cannot free"]),
+    "a victim that has not what is missing": Case(
+        "oom-kills-told",
+        [oom(anon_bytes=20 * MIB), *machine(slab_unreclaimable=40 * GIB, swap=(0, 0)),
+         oom_task(7, "java", 5_120, 0, True), oom_task(9, "mysqld", 900_000, -999)],
+        ["40 GiB of 64 GiB were unreclaimable slab", "There is no swap.",
+         "mysqld (pid 9) held more: 3.433 GiB, swapped out included.",
+         "Its end cannot free what memory was short of: it held 21 MiB, beside 40 GiB"],
+        "warning",
+    ),
     "a kernel that panicked instead": Case(
         "oom-kills-told",
         [oom(victim=0, outcome=PANIC, pid=None, comm=None, anon_bytes=None)],
@@ -113,7 +172,21 @@ FOUND: dict[str, Case] = {
          "Killed last, at 1000.5 s after boot: perl, pid 8 of uid 1000, which held 33 MiB",
          "The cgroup used 64 MiB: anonymous 60 MiB, file 3 MiB (shmem 2 MiB), the kernel's for it "
          "1 MiB.", "When this was read, the machine had 3.906 MiB free."],
-        "warning", unlike=["memory.oom.group", "lacks"],
+        "notice", unlike=["memory.oom.group", "lacks"],
+    ),
+    "a cgroup that ran out again and again": Case(
+        "oom-cgroup-limit",
+        [*(oom_at_limit(number, pid=number) for number in range(1, 4)), zone()],
+        ["3 processes killed"], "warning",
+    ),
+    "a cgroup that runs out all the time": Case(
+        "oom-cgroup-limit", [*(oom_at_limit(number) for number in range(1, 11)), zone()],
+        ["10 processes killed"], "critical", target=NOW,
+    ),
+    "a group kill of many, which is one": Case(
+        "oom-cgroup-limit",
+        [*(oom_at_limit(1, victim=number, pid=number) for number in range(1, 9)), zone()],
+        ["8 processes killed"], "notice", target=NOW,
     ),
     "a cgroup of which the log has little": Case(
         "oom-cgroup-limit",
@@ -121,7 +194,7 @@ FOUND: dict[str, Case] = {
                       group_kill=True, lacks="its header")],
         ["A memory cgroup was at its limit: 1 process killed", "memory.oom.group is set",
          "The log lacks its header."],
-        "critical", unlike=["asked for memory", "The cgroup used"], target=NOW,
+        "warning", unlike=["asked for memory", "The cgroup used"], target=NOW,
     ),
     "a larger task that was spared": Case(
         "oom-spared-larger", SPARED,
@@ -149,6 +222,9 @@ FOUND: dict[str, Case] = {
 
 CLEAR: dict[str, Case] = {
     "no OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 0)]),
+    "OOM kills that the log has": Case(
+        "oom-kills-since-boot", [event("oom_kill", 2), oom(), oom_at_limit(2)]
+    ),
     "OOM kills, and there are rates": Case("oom-kills-since-boot", [event("oom_kill", 9), RATE]),
     "a log without a kill": Case("oom-kills-told", [], empty=(OomKill,)),
     "a kill that somebody asked for": Case("oom-kills-told", [oom(order=-1)]),

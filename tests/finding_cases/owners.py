@@ -9,6 +9,7 @@ from finding_cases.rows import ledger, of_line, owned, slab
 from mmscope.drgn.owners.alloc_tags import AllocTag
 from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerSnapshot
 from mmscope.drgn.owners.slab_caches import SlabCache
+from mmscope.drgn.owners.slab_owner import SlabOwnerStack
 
 
 def grown(handle: int, first: int, last: int, steadiness: float, rises: int) -> PageOwnerGrowth:
@@ -25,7 +26,31 @@ SNAPSHOTS = [
 ]
 CACHE = SlabCache("dentry", 9_000_000, 192, 192, 9_100_000, 433_334, 433_334, False)
 
+# A cache that no reclaim gives back, of a tenth of a million pages.
+LEAK = SlabCache("kmalloc-1k", 400_000, 1024, 1024, 400_000, 12_500, 140_000, False)
+
+
+def track(stack: str, objects: int) -> SlabOwnerStack:
+    return SlabOwnerStack("kmalloc-1k", None, stack, objects, None, None)
+
+
 FOUND: dict[str, Case] = {
+    "one cache that takes an eighth": Case(
+        "slab-cache-large", [LEAK, CACHE],
+        ["Slab cache kmalloc-1k takes 546.9 MiB, 13.4 % of memory", "400,000 objects of 1,024"],
+        "warning", unlike=["Functions"],
+    ),
+    "one cache, and who allocated its objects": Case(
+        "slab-cache-large",
+        [LEAK, *slab(0, 150_000), track("main;do_it;gpu_alloc;__kmalloc_noprof", 9_000),
+         track("kthread;gpu_alloc;kmalloc_trace", 500), track("x;other", 4)],
+        ["Functions that allocated the most: gpu_alloc: 9500 objects, other: 4 objects."],
+    ),
+    "31 GiB in one cache of 512 GiB": Case(
+        "slab-cache-large",
+        [dataclasses.replace(LEAK, pages=31 << 18)], ["31 GiB, 6.1 % of memory"], "warning",
+        target=TARGET | {"total_pages": 512 << 18},
+    ),
     "a stack that only grows": Case(
         "page-owner-stack-grows",
         [owned(7, 1100), grown(7, 100, 1100, 1.0, 4), *SNAPSHOTS],
@@ -100,6 +125,13 @@ FOUND: dict[str, Case] = {
 }  # fmt: skip
 
 CLEAR: dict[str, Case] = {
+    "a small cache, and one of dentries": Case(
+        "slab-cache-large", [CACHE, dataclasses.replace(LEAK, pages=20_000)]
+    ),
+    "a cache that all slab has": Case("slab-cache-large", [LEAK, *slab(0, 150_000)]),
+    "a cache that has more than all unreclaimable slab": Case(
+        "slab-cache-large", [LEAK, *slab(200_000, 10_000)]
+    ),
     "a stack that fell once": Case(
         "page-owner-stack-grows", [owned(7, 1100), grown(7, 100, 1100, 0.75, 3), *SNAPSHOTS]
     ),
@@ -137,6 +169,9 @@ CLEAR: dict[str, Case] = {
 }  # fmt: skip
 
 NOT_CHECKED: dict[str, Case] = {
+    "caches that were not read": Case(
+        "slab-cache-large", [], why_not="no table slab_caches in this bundle"
+    ),
     "one snapshot": Case(
         "page-owner-stack-grows", [owned(7, 1)],
         why_not="no table page_owner_growth in this bundle",

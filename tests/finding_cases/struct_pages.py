@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Findings about physical memory, struct pages and hugetlb pools."""
 
+import dataclasses
 from typing import Any
 
 from finding_cases.case import TARGET, Case
@@ -8,6 +9,7 @@ from finding_cases.rows import GIB, MIB, huge_size, zone
 
 from mmscope.drgn.machine.physical_memory import PhysicalPart
 from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
+from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, what_if
@@ -136,6 +138,17 @@ FOUND: dict[str, Case] = {
          "117.2 MiB are free for everyone else."],
         "warning",
     ),
+    "a pool that nobody uses, and page cache": Case(
+        "hugetlb-idle",
+        [pool(1_000, 900, 100), zone(free_pages=30_000),
+         VmCounter("nr_inactive_file", "node", 200_000, 0)],
+        ["and 781.2 MiB are page cache and slab that can be reclaimed."], "notice",
+    ),
+    "pages beyond the pool": Case(
+        "hugetlb-surplus", [dataclasses.replace(pool(1_000, 0), surplus_pages=200)],
+        ["200 hugetlb pages of 2 MiB are surplus: 400 MiB, 9.8 % of memory", "Of 1,000 pages"],
+        "notice",
+    ),
     "a pool that nobody uses": Case(
         "hugetlb-idle", [pool(1_000, 900)], ["keep 1.758 GiB"], "notice", ["everyone else"]
     ),
@@ -161,6 +174,7 @@ CLEAR: dict[str, Case] = {
         "memory-kept", physical(GIB, marked_as_reserved=4096)
     ),
     "no bad page": Case("poisoned-pages", [bad(0)]),
+    "no surplus": Case("hugetlb-surplus", [pool(1_000, 300, 150)]),
     "a pool that is used": Case("hugetlb-idle", [pool(1_000, 300, 150), zone()]),
 }  # fmt: skip
 
@@ -184,6 +198,9 @@ NOT_CHECKED: dict[str, Case] = {
     ),
     "no devices": Case(
         "device-memmap-in-ram", [], why_not="no table device_pagemaps in this bundle",
+    ),
+    "no pools, and no surplus": Case(
+        "hugetlb-surplus", [], why_not="no table hugetlb_sizes in this bundle"
     ),
     "no pools": Case("hugetlb-idle", [], why_not="no table hugetlb_sizes in this bundle"),
 }  # fmt: skip

@@ -79,7 +79,7 @@ def free(number: int, pages: int, **blocks: int) -> list[Any]:
 
 def test_an_oom_kill(tmp_path: Path) -> None:
     rows = [*moved(2, oom_kill=1), *moved(4, oom_kill=2), level(1, "MemAvailable", 12),
-            level(2, "MemAvailable", 900)]  # fmt: skip
+            level(1, "MemTotal", 1000), level(2, "MemAvailable", 900)]  # fmt: skip
     finding = found(asked(tmp_path, rows), "watch-oom-kill")
     assert finding is not None and finding.severity == "critical"
     assert finding.title == "The OOM killer took 3 processes in 60 s"
@@ -88,6 +88,19 @@ def test_an_oom_kill(tmp_path: Path) -> None:
         "MemAvailable in the sample before: 12 MiB."
     )
     assert finding.since == "the 10 s before 2026-11-20 03:00:20 UTC"
+
+
+@pytest.mark.parametrize(
+    ("kills", "available", "severity"),
+    [(1, 400, "notice"), (5, 400, "warning"), (1, 40, "critical")],
+)
+def test_an_oom_kill_where_memory_was_to_be_had_is_one_of_a_limit(
+    tmp_path: Path, kills: int, available: int, severity: str
+) -> None:
+    rows = [*moved(2, oom_kill=kills), level(1, "MemAvailable", available),
+            level(1, "MemTotal", 1000)]  # fmt: skip
+    finding = found(asked(tmp_path, rows), "watch-oom-kill")
+    assert finding is not None and finding.severity == severity
 
 
 def test_no_oom_kill(tmp_path: Path) -> None:

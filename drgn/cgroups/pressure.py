@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Pressure stall information of memory: ``psi_system`` and the ``psi_group`` of each cgroup that has a
+memory controller (kernel/sched/psi.c), or /proc/pressure/memory and ``memory.pressure``.
+
+``struct cgroup`` has its ``psi_group`` inside (5.10), or behind a pointer (6.1 and later).
+
+Averages are brought up to date every two seconds while a task of the group runs or waits
+(``psi_avgs_work()``), and when the file is read. Those of a group that fell asleep stand still:
+they are brought to the time of the machine's own group as the kernel does when the next period
+comes (``calc_load_n()``), that is with no stall since.
+
+Costs a read of some 300 bytes for each cgroup. Cannot know: stalls of the last two seconds.
+"""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from drgn import Object, ObjectNotFoundError, Program, TypeKind
+
+from mmscope.drgn.cgroups.cgroup_files import MAX_CGROUPS, cgroup_folders
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.cgroups.memcgs import memcgs_once
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.rows import MOST, column, table_row
+from mmscope.drgn.tables.table import Table
+
+FIXED = 1 << 11  # FIXED_1 of include/linux/sched/loadavg.h: 1 is so much
+# EXP_10s, EXP_60s and EXP_300s of kernel/sched/psi.c: what a period leaves of an average.
+LEFT = (1677, 1981, 2034)
+PERIOD_NS = 2 * 10**9 + 10**6  # PSI_FREQ, 2 * HZ + 1 jiffies; one of 1 ms
+KINDS = {"some": "PSI_MEM_SOME", "full": "PSI_MEM_FULL"}
+LINE = re.compile(
+    r"(some|full) avg10=(\d{1,3}\.\d\d) avg60=(\d{1,3}\.\d\d) avg300=(\d{1,3}\.\d\d) "
+    r"total=(\d{1,20})"
+)
+
+
+@table_row
+class Pressure:
+    """How long tasks waited for memory."""
+
+    cgroup: str | None = column(holds="cgroup", key=True, help="its path; empty: the whole machine")
+    kind: str = column(
+        holds="words",
+        key=True,
+        help="some: at least one task waited; full: all that were not idle, by CPU",
+    )
+    avg10: float = column(unit="%", high=100, help="of the last 10 s, as the file shows it")
+    avg60: float = column(unit="%", high=100, help="of the last 60 s")
+    avg300: float = column(unit="%", high=100, help="of the last 300 s")
+    total_us: int = column(unit="us", high=MOST, help="since boot, or since the cgroup is there")
+
+
+PRESSURE = Table("memory_pressure", "Tasks that wait for memory", Pressure)
+
+
+def psi_group(prog: Program) -> Object:
+    """
+    The machine's ``struct psi_group``.
+
+    :raises Absent: the kernel has none, or does not count.
+    """
+    try:
+        group = prog["psi_system"]
+    except ObjectNotFoundError:
+        raise Absent("the kernel is built without CONFIG_PSI") from None
+    if prog["psi_disabled"].key.enabled.counter.value_() > 0:
+        raise Absent("pressure is not counted: boot with psi=1 (CONFIG_PSI_DEFAULT_DISABLED)")
+    return group
+
+
+def rows_of(group: Object, cgroup: str | None, now: int) -> Iterator[Pressure]:
+    """
+    Rows of a ``struct psi_group``, as ``psi_show()`` prints them.
+
+    :param now: to which its averages are brought, ns.
+    """
+    missed = max(0, now - int(group.avg_last_update)) // PERIOD_NS
+    for kind, name in KINDS.items():
+        state = int(group.prog_.constant(name))
+        shares = []
+        for average, left in zip(group.avg[state], LEFT, strict=True):
+            value = int(average) * (left / FIXED) ** missed
+            shares.append(min(100.0, round(value / FIXED, 2)))
+        total = int(group.total[0][state]) // 1000  # PSI_AVGS
+        yield Pressure(cgroup, kind, *shares, total)
+
+
+def from_memory(memory: Memory) -> Found:
+    prog = memory.prog
+    machine = psi_group(prog)
+    now = int(machine.avg_last_update)
+    found, rows = Found(), list(rows_of(machine, None, now))
+    memcgs = memcgs_once(memory)
+    gaps = Gaps()
+    pointers = memcgs.columns["cgroup"]
+    live = np.flatnonzero(~memcgs.dying & (memcgs.depth > 0))[:MAX_CGROUPS]
+    paths = cgroup_paths(prog, pointers[live], gaps)
+    member = prog.type("struct cgroup").member("psi")
+    behind = member.type.kind is TypeKind.POINTER
+    for at, (path, _) in zip(live, paths, strict=True):
+        cgroup = Object(prog, "struct cgroup *", int(pointers[at]))
+        group = cgroup.psi if behind else cgroup.psi.address_of_()
+        if path is not None and group and getattr(group, "enabled", True):
+            rows += rows_of(group[0].read_(), path, now)
+    found.unreadable_bytes = gaps.bytes
+    if int((~memcgs.dying).sum()) - 1 > MAX_CGROUPS:
+        found.unlisted.append(f"of cgroups the first {MAX_CGROUPS:,}")
+    return found.add(PRESSURE, _worst_first(rows))
+
+
+def read_pressure(text: str, cgroup: str | None) -> list[Pressure]:
+    """
+    The same rows from /proc/pressure/memory or ``memory.pressure``, ``psi_show()``.
+
+    :raises ValueError: the text is not that of such a file.
+    """
+    rows = []
+    for line in text.splitlines():
+        match = LINE.fullmatch(line)
+        if not match:
+            raise ValueError(f"{line[:40]!r} is no line of pressure")
+        kind, *shares, total = match.groups()
+        rows.append(Pressure(cgroup, kind, *map(float, shares), int(total)))
+    if not rows:
+        raise ValueError("it has no line of pressure")
+    return rows
+
+
+def from_files(files: Files) -> Found:
+    found = Found()
+    rows = read_pressure(files.read("proc/pressure/memory"), None)
+    unread = 0
+    for path, here in cgroup_folders(files):
+        if path == "/":  # the machine
+            continue
+        try:
+            rows += read_pressure(files.open(f"{here}/memory.pressure"), path)
+        except (OSError, ValueError):
+            unread += 1
+    if unread:
+        found.remarks.append(f"memory.pressure of {unread:,} cgroups is not there")
+    return found.add(PRESSURE, _worst_first(rows))
+
+
+def _worst_first(rows: list[Pressure]) -> list[Pressure]:
+    """The machine, then cgroups by what they wait."""
+    return sorted(rows, key=lambda row: (row.cgroup is not None, -row.avg60, -row.total_us))
+
+
+PRESSURE_SECTION = Section(
+    name="memory_pressure",
+    title="Pressure",
+    since="0.3.0",
+    tables=(PRESSURE,),
+    intro="""
+For what share of the last seconds tasks waited for memory, of the machine and of each memory cgroup
+([pressure stall information](https://docs.kernel.org/accounting/psi.html)): in reclaim, for pages
+that were reclaimed and are read again, throttled at a limit. It is harm that was measured.
+""",
+    command=Command("how long tasks wait for memory", top=TOP),
+    from_memory=from_memory,
+    from_files=from_files,
+    reads=(prices.PRESSURE, prices.CGROUPS),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("memory_pressure")
