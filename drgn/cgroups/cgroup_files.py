@@ -86,8 +86,9 @@ def _found(
 
 def cgroup_folders(files: Files) -> Iterator[tuple[str, str]]:
     """Path of each cgroup of version 2, as rows have it, and its folder in the tree."""
-    for root in ROOTS[2]:
-        folders = itertools.islice(_folders(files, root, CURRENT[2]), MAX_CGROUPS)
+    version = 2
+    for root in ROOTS[version]:
+        folders = itertools.islice(_folders(files, root, CURRENT[version]), MAX_CGROUPS)
         for folder, _ in folders:
             yield _path(folder), f"{root}/{folder}"
 

@@ -89,7 +89,8 @@ def rows_of(group: Object, cgroup: str | None, now: int) -> Iterator[Pressure]:
             value = int(average) * (left / FIXED) ** missed
             shares.append(min(100.0, round(value / FIXED, 2)))
         total = int(group.total[0][state]) // 1000  # PSI_AVGS
-        yield Pressure(cgroup, kind, *shares, total)
+        ten, sixty, three_hundred = shares
+        yield Pressure(cgroup, kind, ten, sixty, three_hundred, total)
 
 
 def from_memory(memory: Memory) -> Found:
@@ -126,8 +127,9 @@ def read_pressure(text: str, cgroup: str | None) -> list[Pressure]:
         match = LINE.fullmatch(line)
         if not match:
             raise ValueError(f"{line[:40]!r} is no line of pressure")
-        kind, *shares, total = match.groups()
-        rows.append(Pressure(cgroup, kind, *map(float, shares), int(total)))
+        kind, ten, sixty, three_hundred, total = match.groups()
+        shares = float(ten), float(sixty), float(three_hundred)
+        rows.append(Pressure(cgroup, kind, *shares, int(total)))
     if not rows:
         raise ValueError("it has no line of pressure")
     return rows

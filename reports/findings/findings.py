@@ -46,8 +46,8 @@ OWNERS = {"cgroup": "memory cgroup ", "cache": "slab cache ", "caller": "", "own
 TROUBLE, NO_TROUBLE, CANNOT_TELL = "trouble", "no trouble found", "cannot tell"
 # A twentieth of memory, or a GiB if that is less.
 HOLE = """
-select pages, share, page_size from memory_in_no_counter, target
-where bytes > least(0.05 * total_pages * page_size, 1 << 30)
+select pages, share, page_size from memory_in_no_counter as m, target
+where bytes > least(0.05 * m.total_pages * page_size, 1 << 30)
 """
 # What a check that could not be made would need.
 RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time", "root or a vmcore"
@@ -374,12 +374,15 @@ def holes(database: Database) -> Iterator[str]:
     if "memory_in_no_counter" not in database.columns:
         return
     known_owners = {"page_owner_stacks", "ledger_tags"} & database.columns.keys()
-    with contextlib.suppress(duckdb.Error):
+    try:
         if any(database.rows(f"select 1 from {table} limit 1") for table in known_owners):
             return
         for row in database.rows(HOLE):
             size = display.pages(row["pages"], row["page_size"])
             yield f"what {size} are, {display.percent(row['share'])} of memory, nothing shows"
+    except duckdb.Error as error:
+        why = failed(database, error, ["memory_ledger", "ledger_checks"])
+        yield f"whether all memory is explained cannot be computed: {why}"
 
 
 def unseen(questions: list[Question], database: Database) -> Iterator[str]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The verdict: one word, and never *no trouble found* where a part was out of sight."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from finding_cases.case import TARGET, bundle
-from finding_cases.rows import zone
+from finding_cases.rows import GIB, ledger, owned, zone
 
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.findings.findings import (
@@ -92,6 +93,45 @@ def test_a_section_that_checks_stand_on_must_be_whole(
 def test_a_section_that_no_check_stands_on_may_be_partial(tmp_path: Path) -> None:
     fared = [SectionResult("direct_map", "partial", 0.1, 1, 0, "x")]
     assert verdict_of(bundle(tmp_path / "b", [zone()], sections=fared)).word == NO_TROUBLE
+
+
+# A million pages: a twentieth of them is 195 MiB, less than a GiB.
+@pytest.mark.parametrize(("pages", "word"), [(49_000, NO_TROUBLE), (51_000, TROUBLE)])
+def test_pages_without_an_owner(tmp_path: Path, pages: int, word: str) -> None:
+    assert verdict_of(bundle(tmp_path / "b", ledger(pages))).word == word
+
+
+LARGE = TARGET | {"total_pages": 100 * GIB // 4096}
+
+
+@pytest.mark.parametrize(("gib", "word"), [(0.9, NO_TROUBLE), (1.1, CANNOT_TELL), (6, TROUBLE)])
+def test_a_gib_without_an_owner_is_a_hole_on_a_machine_of_100(
+    tmp_path: Path, gib: float, word: str
+) -> None:
+    pages = int(gib * GIB) // 4096
+    rest, free, check = ledger(pages)
+    free = dataclasses.replace(free, pages=100 * GIB // 4096 - pages)  # type: ignore[type-var]
+    judged = verdict_of(bundle(tmp_path / "b", [rest, free, check], target=LARGE))
+    assert judged.word == word
+    if word == CANNOT_TELL:
+        assert "what 1.1 GiB are, 1.1 % of memory, nothing shows" in judged.sentence
+
+
+@pytest.mark.parametrize(
+    ("pages", "word"), [(49_000, NO_TROUBLE), (51_000, CANNOT_TELL), (130_000, TROUBLE)]
+)
+def test_what_all_counters_of_a_text_leave(tmp_path: Path, pages: int, word: str) -> None:
+    part = "remainder of MemTotal, by subtraction"
+    rest, free, _ = ledger(pages)
+    rows = [dataclasses.replace(rest, part=part, node=-1, zone=""), free]  # type: ignore[type-var]
+    assert verdict_of(bundle(tmp_path / "b", rows)).word == word
+
+
+def test_memory_whose_stacks_are_known_is_no_hole(tmp_path: Path) -> None:
+    rest, free, check = ledger(2 * GIB // 4096)
+    free = dataclasses.replace(free, pages=98 * GIB // 4096)  # type: ignore[type-var]
+    rows = [rest, free, check, owned(7, 500_000)]
+    assert verdict_of(bundle(tmp_path / "b", rows, target=LARGE)).word != CANNOT_TELL
 
 
 def test_what_other_checks_would_take(tmp_path: Path) -> None:
