@@ -17,6 +17,11 @@ from typing import Any, NamedTuple
 
 # Of what is set: as much again, and so on.
 TIMES = (1, 2, 4, 8, 16)
+# A hundredth of memory is advised at most: "Setting this too high will OOM your machine instantly"
+# (vm.rst). The kernel sets 256 MiB at most (calculate_min_free_kbytes(), mm/page_alloc.c), for THP
+# some pageblocks of each zone, never a twentieth (set_recommended_min_free_kbytes(),
+# mm/khugepaged.c).
+MOST_SHARE = 100
 # What a zone needs, without the boost: min, low, high.
 Wmarks = tuple[int, int, int]
 
@@ -63,11 +68,17 @@ class ZoneRaised(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """All zones with another min_free_kbytes. ``held`` is the sum of min, in pages."""
+    """
+    All zones with another min_free_kbytes. ``held`` is the sum of min, in pages; MemAvailable, and
+    what the dirty limits are a share of, fall by ``taken`` at once: by as much as the high marks
+    rise (``calculate_totalreserve_pages()``, mm/page_alloc.c; ``si_mem_available()``,
+    mm/show_mem.c; ``global_dirtyable_memory()``, mm/page-writeback.c).
+    """
 
     kbytes: int
     held: int
     zones: list[ZoneRaised]
+    taken: int = 0
 
     @property
     def worst(self) -> ZoneRaised:
@@ -83,9 +94,11 @@ class MinFree(NamedTuple):
 
     unknown: str = ""
     kbytes: int = 0
+    bound: int = 0  # beyond which it is not advised
     quiet: int = 0  # up to which every main zone stays above low: kswapd is not even woken
     direct: int = 0  # up to which every main zone stays above min: no request reclaims directly
     raised: tuple[Raised, ...] = ()
+    at_most: Raised | None = None  # with as much as bound and quiet allow, where that is more
 
 
 def wmarks_of(
@@ -155,7 +168,8 @@ def min_free(
             )
             for row, marks in zip(rows, wmarks, strict=True)
         ]
-        return Raised(wanted, sum(least for least, *_ in wmarks), raised)
+        taken = sum(high for _, _, high in wmarks) - sum(high for _, _, high in read)
+        return Raised(wanted, sum(least for least, *_ in wmarks), raised, taken)
 
     def short(wanted: int, mark: int) -> bool:
         # __zone_watermark_ok(): a request needs more than the mark.
@@ -170,7 +184,9 @@ def min_free(
         return choices[enough - 1] if enough else 0
 
     raised = tuple(at(kbytes * times) for times in TIMES if kbytes * times < managed)
-    return MinFree("", kbytes, most(1), most(0), raised)
+    bound, quiet = max(managed // MOST_SHARE, kbytes), most(1)
+    at_most = at(min(quiet, bound)) if min(quiet, bound) > kbytes else None
+    return MinFree("", kbytes, bound, quiet, most(0), raised, at_most)
 
 
 def thp_order(page_size: int | None) -> int | None:

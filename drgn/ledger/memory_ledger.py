@@ -587,7 +587,7 @@ def memory_ledger_from_files(files: Files) -> Found:
 
 
 def _meminfo_and_zones(files: Files) -> tuple[str, list[ZoneText], str]:
-    """What there is of the two, and that the first is missing, in words."""
+    """Read the two as far as they are there; and that the first is missing, in words."""
     meminfo, words, zones = "", "", []
     try:
         meminfo = files.read("proc/meminfo")

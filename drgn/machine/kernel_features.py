@@ -224,6 +224,30 @@ FEATURES = {
         "zap_details.reclaim_pt",
         has_member("reclaim_pt", "struct zap_details"),
     ),
+    # lru_reparent_memcg(), of the series by which LRU folios lead to an obj_cgroup (in v7.2, not in
+    # v6.12)
+    "pages_reparented": Feature(
+        "the pages of a removed memory cgroup pass to its parent (in v7.2, not in v6.12)",
+        "the function lru_reparent_memcg()",
+        has_symbol("lru_reparent_memcg", beside="mem_cgroup_css_offline"),
+    ),
+    # print_page_owner_memcg(), mm/page_owner.c: Debian's 6.12.117 takes memcg_data of any page for
+    # an obj_cgroup, which it is since the series above; v6.12 does not.
+    "page_owner_file_safe": Feature(
+        "debugfs's page_owner can be read: one stable kernel (6.12.117) ends in an oops there, as "
+        "it takes the memory cgroup of a page for something else",
+        "the function lru_reparent_memcg(), with which that is right; of others nothing shows",
+        lambda prog: (
+            has_symbol("lru_reparent_memcg", beside="mem_cgroup_css_offline")(prog) or None
+        ),
+    ),
+    # fs.dentry-negative (in v7.2, not in v6.12)
+    "dentry_negative": Feature(
+        "fs.dentry-negative exists (in v7.2, not in v6.12)",
+        "the variable dentry_negative_policy; /proc/sys/fs/dentry-negative",
+        has_symbol("dentry_negative_policy", beside="watermark_boost_factor"),
+        file_says("proc/sys/fs/dentry-negative"),
+    ),
 }
 
 

@@ -103,7 +103,7 @@ class ReclaimNode:
         holds="kernel", help="highest zone that it was asked for; empty: it was not asked"
     )
     refaults_anon: int | None = column(
-        low=None, help="workingset_refault_anon: pages read again soon after reclaim, since boot"
+        low=None, help="workingset_refault_anon: evicted pages read again, however late, since boot"
     )
     refaults_file: int | None = column(low=None, help="workingset_refault_file, since boot")
     restored_anon: int | None = column(
@@ -330,7 +330,7 @@ What reclaim goes through: every memory cgroup has LRU lists on each node, here 
 beside what the zone counts. With the
 [multi-gen LRU](https://docs.kernel.org/admin-guide/mm/multigen_lru.html) they are generations, of
 which the two youngest count as active. An old generation that holds much is memory that no process
-touched since. Refaults are pages that were reclaimed and soon read again.
+touched since. Refaults are pages that were reclaimed and read again, however late.
 """,
     command=Command("LRU lists, generations of the multi-gen LRU, and how kswapd fares", top=TOP),
     from_memory=lru_lists_from_memory,

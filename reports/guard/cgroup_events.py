@@ -1,25 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 memory.events of cgroups (cgroup v2): ``oom``, a cgroup at its limit in which an allocation was
-about to fail, and ``oom_kill``.
+about to fail, ``oom_kill``, and ``high``, reclaim above memory.high; and who waits, by
+memory.pressure.
 
 memory.events counts what is below as well (memory_events_show(), mm/memcontrol.c), so that the
 cgroups below the root are enough, a few files. Only when one of them has moved are those below it
 read, to name the one that it was. Where cgroup2 is mounted with ``memory_localevents`` only
-the cgroups below the root are seen.
+the cgroups below the root are seen. memory.pressure is read of those that were above memory.high,
+and, while the machine waits for memory, down to the cgroup that has most of it.
 """
 
 import contextlib
 import os
 import re
+from collections.abc import Mapping, Sequence
 
 from mmscope.drgn.text.plain_file import read_plain
+from mmscope.reports.watch.samples import parse_pressure
 
-NAMES = ("oom", "oom_kill", "oom_group_kill")
+HIGH = "high"
+NAMES = (HIGH, "oom", "oom_kill", "oom_group_kill")
+# Of the last ten seconds, in per cent: where the machine waits more, cgroups are asked who does.
+SOME, FULL = 10.0, 2.0
 MOST_CGROUPS, MOST_DEPTH = 2000, 32
 
 Counts = dict[str, int]
 Event = tuple[str, str, int]  # cgroup, name, by how much
+Pressure = tuple[str, float, float]  # cgroup, avg10 of some and full
 
 
 class CgroupEvents:
@@ -27,10 +35,12 @@ class CgroupEvents:
     Follows memory.events. All cgroups are read once, to begin with.
 
     :param root: where cgroup2 is mounted.
+    :ivar above_high: events of ``high`` since the last call of :meth:`new`, which are many.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
+        self.above_high: list[Event] = []
         self._seen: dict[str, Counts] = {}
         self._all_known = self._learn("")
 
@@ -48,7 +58,41 @@ class CgroupEvents:
 
     def new(self) -> list[Event]:
         """Events counted since the last call, each in the deepest cgroup that counted it."""
-        return self._look("")
+        found = self._look("")
+        self.above_high = [event for event in found if event[1] == HIGH]
+        return [event for event in found if event[1] != HIGH]
+
+    def pressed(self, machine: Mapping[str, Sequence[float]]) -> list[Pressure]:
+        """
+        Read who waits for memory, after :meth:`new`.
+
+        :param machine: of ``parse_pressure()``, what the machine itself says; empty: unknown.
+        """
+        found: dict[str, tuple[float, float]] = {}
+        for cgroup in dict.fromkeys(cgroup for cgroup, _, _ in self.above_high[:MOST_CGROUPS]):
+            if (own := self._pressure(cgroup)) is not None:
+                found[cgroup] = own
+        full = machine.get("full", (0.0,))[0]
+        if machine and (machine["some"][0] >= SOME or full >= FULL):
+            folder, least = "", full / 2
+            for _ in range(MOST_DEPTH):
+                below = [f"{folder}/{name}" for name in self._folders(folder)]
+                said = {c: p for c in below[:MOST_CGROUPS] if (p := self._pressure(c)) is not None}
+                worst = max(said, key=lambda cgroup: said[cgroup][1], default="")
+                if not worst or said[worst][1] < least:
+                    break
+                found[worst] = said[worst]
+                folder, least = worst, said[worst][1] / 2
+        return [(cgroup, *said) for cgroup, said in found.items()]
+
+    def _pressure(self, cgroup: str) -> tuple[float, float] | None:
+        """Both averages; None: it is gone, or the kernel keeps none."""
+        try:
+            text = read_plain(f"{self.root}{cgroup}/memory.pressure").decode("ascii", "replace")
+            said = parse_pressure(text)
+        except (OSError, ValueError):
+            return None
+        return said["some"][0], said.get("full", said["some"])[0]
 
     def _look(self, folder: str, depth: int = 0) -> list[Event]:
         """Events that the cgroups of a folder counted since they were last read."""
@@ -67,7 +111,9 @@ class CgroupEvents:
             moved = {key: now[key] - before[key] for key in NAMES if now[key] > before[key]}
             if moved:
                 below = self._look(cgroup, depth + 1) if depth < MOST_DEPTH else []
-                found += below or [(cgroup, *item) for item in moved.items()]
+                deeper = {name for _, name, _ in below}
+                found += below
+                found += [(cgroup, *item) for item in moved.items() if item[0] not in deeper]
         self._forget(folder, there)
         return found
 

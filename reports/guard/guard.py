@@ -261,7 +261,9 @@ class Guard:
             sample["unread"]["buddyinfo"] = str(error)
         self.number += 1
         sample |= {"number": self.number, "cpu_total": round(time.process_time(), 6)}
-        self.history.add(sample, self.cgroups.new(), self.messages.new())
+        moved = self.cgroups.new()
+        pressed = self.cgroups.pressed(sample.get("psi", {}))
+        self.history.add(sample, [*moved, *self.cgroups.above_high], self.messages.new(), pressed)
         for trigger in self.triggers.values():
             if trigger is not BY_HAND and (title := trigger.fires(self.history)):
                 self._want(trigger, title)

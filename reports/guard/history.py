@@ -5,7 +5,8 @@ The last minutes of a host, in memory, as tables that triggers are asked of.
 The tables are those of ``mmscope watch`` by name and column, in SQLite, which is part of Python:
 ``counter_rates``, ``psi_series``, ``gauge_series``, ``zone_series`` and ``thp_free_blocks_series``.
 Beside them are ``samples``, ``free_huge_blocks`` (of any migratetype, in every sample),
-``cgroup_events`` (what memory.events counted in a period) and ``kernel_messages``. ``time`` is of
+``cgroup_events`` (what memory.events counted in a period), ``cgroup_pressure`` (averages of ten
+seconds, in per cent, of those that wait most) and ``kernel_messages``. ``time`` is of
 the monotonic clock, in seconds. Levels of /proc/meminfo and ``free_huge_blocks`` are kept for a day
 as well, one reading every ten minutes: a leak is slower than some minutes, and so is fragmentation.
 
@@ -52,6 +53,7 @@ OTHERS = {
     "marks": ("time",),
     "free_huge_blocks": ("time", "node", "zone", "blocks"),
     "cgroup_events": ("time", "cgroup", "name", "delta"),
+    "cgroup_pressure": ("time", "cgroup", "some", "full"),
     "kernel_messages": ("time", "kind", "text"),
 }
 READ_ONLY = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}  # RECURSIVE
@@ -90,12 +92,14 @@ class History:
         sample: Sample,
         events: Iterable[tuple[str, str, int]] = (),
         messages: Iterable[tuple[str, str]] = (),
+        pressure: Iterable[tuple[str, float, float]] = (),
     ) -> None:
         """
         Add a sample.
 
         :param events: what cgroups counted since the one before it: cgroup, name, difference.
         :param messages: what the kernel logged since: kind, text.
+        :param pressure: cgroups that wait for memory: cgroup, some, full.
         """
         now = round(float(sample["mono"]), 3)
         self._forget(now)
@@ -103,6 +107,7 @@ class History:
         rows["samples"] = [(now, sample["wall"], json.dumps(sample, separators=(",", ":")))]
         rows["free_huge_blocks"] = [(now, *row) for row in sample.get("thp_any", ())]
         rows["cgroup_events"] = [(now, *event) for event in events]
+        rows["cgroup_pressure"] = [(now, *who) for who in pressure]
         rows["kernel_messages"] = [(now, *message) for message in messages]
         if now - self._marked >= MARK_SECONDS:
             self._marked = now

@@ -128,7 +128,9 @@ class PsiStall:
 
     time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
     kind: str = column(
-        holds="words", key=True, help="some: at least one task waited; full: all that could run"
+        holds="words",
+        key=True,
+        help="some: at least one task waited; full: all that a CPU had to do, the mean of CPUs",
     )
     avg10: float = column(unit="%", help="the kernel's own average of the last ten seconds")
     stall_seconds: float | None = column(unit="s", help="stalled in the period")
@@ -210,8 +212,8 @@ WATCH_HEADING = Heading(
 What `mmscope watch` sampled on the running host. Rates are what a counter grew by between two
 samples, over the time between them; levels are as they were at that moment; nothing here is
 counted since boot. Pressure is the share of time that tasks lost waiting for memory: *some*, at
-least one of them; *full*, all that could have run ([kernel documentation:
-PSI](https://docs.kernel.org/accounting/psi.html), [THP
+least one of them; *full*, all tasks of a CPU that had any, averaged over such CPUs ([kernel
+documentation: PSI](https://docs.kernel.org/accounting/psi.html), [THP
 counters](https://docs.kernel.org/admin-guide/mm/transhuge.html#monitoring-usage)).
 """,
 )

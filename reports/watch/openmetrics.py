@@ -35,7 +35,7 @@ DECLARED = {
     "vm_events": ("counter", "", "Counters of /proc/vmstat, in their own units."),
     "pressure_stall_seconds": (
         *("counter", "seconds"),
-        "Time that tasks waited for memory (PSI): some of them, or all that could run (full).",
+        "Time that tasks waited for memory (PSI): some of them, or all that busy CPUs had (full).",
     ),
     "memory_bytes": ("gauge", "bytes", "Levels of /proc/meminfo."),
     "thp_free_blocks": (

@@ -12,7 +12,8 @@ PERIOD, MIB = 5.0, 1 << 20
 EVENTS = (
     *("oom_kill", "allocstall_normal", "allocstall_movable", "compact_stall", "compact_fail"),
     *("compact_success", "thp_fault_fallback", "thp_file_fallback", "pgfault"),
-    *("thp_fault_alloc", "thp_file_alloc", "thp_fault_fallback_charge"),
+    *("thp_fault_alloc", "thp_file_alloc", "thp_fault_fallback_charge", "pswpin", "pswpout"),
+    *("workingset_refault_file", "workingset_activate_file", "pgmajfault"),
 )
 Change = Callable[[int, dict[str, Any]], None]
 
@@ -76,6 +77,23 @@ def stalled(share: float, first: int = 20, last: int = 10_000) -> Change:
     return change
 
 
+def taken(rate: float, **parts: float) -> Change:
+    """
+    So many MiB a second of free memory go to lines of /proc/meminfo, or of what is beside it.
+
+    :param parts: shares of that; of a name that /proc/meminfo does not have, beside it.
+    """
+
+    def change(number: int, made: dict[str, Any]) -> None:
+        grown = int(number * PERIOD * rate * MIB)
+        made["meminfo"]["MemFree"] -= int(grown * sum(parts.values()))
+        for name, share in parts.items():
+            place = made["meminfo"] if name[0].isupper() else made.setdefault("beside", {})
+            place[name] = place.get(name, 0) + int(grown * share)
+
+    return change
+
+
 def no_huge_blocks(number: int, made: dict[str, Any]) -> None:
     """Only the reserve has any, from the 20th sample on."""
     if number >= 20:
@@ -90,6 +108,7 @@ def played(
     samples: int = 60,
     events: dict[int, list[tuple[str, str, int]]] | None = None,
     messages: dict[int, list[tuple[str, str]]] | None = None,
+    pressure: dict[int, list[tuple[str, float, float]]] | None = None,
 ) -> list[tuple[int, str]]:
     """The number of each sample at which a trigger fires, and the title."""
     history, fresh = History(900.0), [dataclasses.replace(trigger) for trigger in triggers]
@@ -98,7 +117,8 @@ def played(
         made = sample(number)
         for change in changes:
             change(number, made)
-        history.add(made, (events or {}).get(number, ()), (messages or {}).get(number, ()))
+        said: list[Any] = [(of or {}).get(number, ()) for of in (events, messages, pressure)]
+        history.add(made, *said)
         for trigger in fresh:
             if title := trigger.fires(history):
                 fired.append((number, title))

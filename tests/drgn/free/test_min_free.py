@@ -77,3 +77,32 @@ def test_where_no_zone_has_half_of_its_node_the_largest_is_the_main_one() -> Non
     found = min_free(set_by_kernel, SET, 4096)
     assert found.unknown == "" and found.raised
     assert {each.worst.name for each in found.raised} == {f"node {row['node']} Normal"}
+
+
+def large_and_idle() -> list[dict[str, Any]]:
+    """A node of a tebibyte, of which nearly all is free; the marks are as the kernel sets them."""
+    (row, *_) = (row for row in zones() if row["zone"] == "Normal")
+    pages = 1 << 28
+    wide = row | {"managed_pages": pages, "free_pages": pages * 9 // 10, "wmark_boost": 0}
+    marks = wmarks_of([wide], 67584 // 4, 10, movable=False)[0]
+    return [wide | dict(zip(("wmark_min", "wmark_low", "wmark_high"), marks, strict=True))]
+
+
+def test_more_than_a_hundredth_of_memory_is_not_advised() -> None:
+    found = min_free(large_and_idle(), SET, 4096)
+    assert found.at_most is not None
+    assert found.at_most.kbytes == found.bound == (1 << 30) // 100 < found.quiet
+
+
+def test_memavailable_falls_by_what_the_high_marks_rise() -> None:
+    found = min_free(large_and_idle(), SET, 4096)
+    now, most = found.raised[0], found.at_most
+    assert most is not None and now.taken == 0
+    (was,), (then,) = ([zone.wmarks[2] for zone in raised.zones] for raised in (now, most))
+    assert most.taken == then - was > 0
+
+
+def test_where_memory_is_low_nothing_is_advised() -> None:
+    low = [row | {"free_pages": row["wmark_low"] + 9} for row in large_and_idle()]
+    found = min_free(low, SET, 4096)
+    assert found.at_most is None or found.at_most.kbytes < 2 * found.kbytes

@@ -42,7 +42,7 @@ CHANGES = {
 # And what changes something wherever it stands.
 COMMANDS = re.compile(r"\becho \d|\bndctl |\bsysctl -w|\bboot (?:a|the|with)\b|\breboot$")
 SOURCE = re.compile(
-    r"(?:arch|block|Documentation|drivers|fs|include|kernel|lib|mm|net)/[\w./-]+\.(?:c|h|S|rst)"
+    r"(?:arch|block|Documentation|drivers|fs|include|ipc|kernel|lib|mm|net)/[\w./-]+\.(?:c|h|S|rst)"
     r": [\w()]+(?:, [\w()]+)* \((?:\d+\.\d+|[0-9a-f]{12})(?:, (?:\d+\.\d+|[0-9a-f]{12}))*\)"
 )
 # A release as a condition: stable trees take changes back, and distributions take more.

@@ -216,7 +216,8 @@ def test_pressure_of_all_tasks(tmp_path: Path) -> None:
     finding = found(asked(tmp_path, rows), "watch-memory-pressure")
     assert finding is not None and finding.severity == "warning"
     assert finding.title == (
-        "Every task that could have run waited for memory 4.2 % of the time, up to 25.0 % of 10 s"
+        "Memory pressure: all that CPUs had to do waited for memory 4.2 % of the time, up to 25.0 "
+        "% of 10 s"
     )
     assert "2.5 s of 60 s (4.2 %); worst in the 10 s before 2026-11-20 03:00:40 UTC" in finding.saw
     assert "Some task waited 30.0 % of the time." in finding.saw

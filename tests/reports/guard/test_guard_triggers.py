@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guard_made import PERIOD, counted, leaked, no_huge_blocks, played, sample, stalled
+from guard_made import PERIOD, counted, leaked, no_huge_blocks, played, sample, stalled, taken
 
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.guard import history as histories
@@ -33,7 +33,29 @@ FAILED = "kworker/0:1: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL
 CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
     "memory-pressure": (
         {}, (stalled(0.4),),
-        "Every task that could have run waited for memory 41% of the last 30 s",
+        "All that CPUs had to do waited for memory 41% of the last 30 s",
+    ),
+    "memory-stalls": (
+        {}, (stalled(0.15), counted(allocstall_normal=60)),
+        "All that CPUs had to do waited for memory 16% of the last half minute; 60 allocations a "
+        "second had to reclaim memory themselves",
+    ),
+    "swap-storm": (
+        {"pressure": {n: [("/a", 40.0, 20.0), ("/a/b", 50.0, 20.0)] for n in range(60)}},
+        (stalled(0.1), counted(pswpin=900, pswpout=800)),
+        "900 pages a second came in from swap and 800 went out in the last half minute, while all "
+        "that CPUs had to do waited for memory 11.0 % of the time, most in memory cgroup /a/b",
+    ),
+    "refaults": (
+        {}, (stalled(0.1), counted(workingset_refault_file=40_000, workingset_activate_file=9_000)),
+        "40,000 pages of files a second were read again that had been evicted, 9,000 of them soon, "
+        "while all that CPUs had to do waited for memory 11.0 % of the time",
+    ),
+    "memory-high": (
+        {"events": {n: [("/web", "high", 900)] for n in range(20, 60)},
+         "pressure": {n: [("/web", 70.0, 35.0)] for n in range(20, 60)}}, (),
+        "Memory cgroup /web is throttled: its tasks were above memory.high 5,400 times in 30 s, "
+        "and all of them waited for memory 35 % of the time",
     ),
     "oom-kill": (
         {"messages": {21: [("oom_kill", KILLED)]}}, (counted(oom_kill=0.2),),
@@ -78,6 +100,77 @@ def test_it_fires(name: str) -> None:
 
 def test_a_healthy_host_is_left_alone() -> None:
     assert played(TRIGGERS, samples=200) == []
+
+
+HEALTHY: dict[str, tuple[Any, ...]] = {
+    "550 pages a second to zram and back, and no one waits": (
+        counted(pswpin=550, pswpout=550, allocstall_normal=5), taken(0.05, nr_zspages=1),
+    ),
+    "a gigabyte of pages a second to zram, and no one waits": (
+        counted(pswpin=250_000, pswpout=250_000),
+    ),
+    "zram fills": (taken(1, nr_zspages=0.9, SUnreclaim=0.001),),
+    "zswap fills": (taken(1, nr_zspages=1, Zswap=1e-9),),
+    "a TDX guest accepts its memory": (
+        lambda number, made: made["meminfo"].__setitem__("Unaccepted", (2000 - 5 * number) << 20),
+    ),
+    "a balloon is inflated": (taken(1, Balloon=1),),
+    "a balloon is inflated, and MemTotal goes down": (
+        lambda number, made: made["meminfo"].update(
+            {name: made["meminfo"][name] - (5 * number << 20) for name in ("MemTotal", "MemFree")},
+            Balloon=5 * number << 20,
+        ),
+        lambda number, made: made.update(beside={"present": 8320 << 20}),
+    ),
+    "ZFS's ARC fills": (taken(1, arc=1),),
+    "a GPU takes memory": (taken(1, GPUActive=1),),
+    "per-CPU lists fill": (taken(0.5, pcp_count=1),),
+    "hugetlb pages are reserved": (taken(1, Hugetlb=1),),
+    "page cache fills": (taken(1, Cached=1),),
+    "files are read once, fast": (counted(workingset_refault_file=9_000, pgmajfault=90),),
+    "some tasks reclaim by themselves, and lose no time": (
+        counted(allocstall_normal=900), lambda number, made: made["psi"]["full"].__setitem__(3, 9),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", HEALTHY.values(), ids=HEALTHY.keys())
+def test_a_healthy_host_that_does_something_is_left_alone(changes: tuple[Any, ...]) -> None:
+    assert played(TRIGGERS, *changes, samples=130) == []
+
+
+def test_page_cache_at_memory_high_is_left_alone() -> None:
+    """It counts all the time, and its tasks hardly wait."""
+    events = {n: [("/web", "high", 900)] for n in range(60)}
+    pressure = {n: [("/web", 9.0, 3.0)] for n in range(60)}
+    assert played(TRIGGERS, events=events, pressure=pressure) == []
+
+
+def test_without_psi_stalls_say_it() -> None:
+    def no_psi(number: int, made: dict[str, Any]) -> None:
+        del made["psi"]
+
+    storm = [t for t in TRIGGERS if t.name == "swap-storm"]
+    assert played(storm, no_psi, counted(pswpin=550, pswpout=550)) == []
+    stalls = counted(pswpin=5500, pswpout=5500, allocstall_normal=90)
+    (_, fired), *_ = played(storm, no_psi, stalls)
+    assert fired.endswith("waited for memory for a time that is unknown")
+
+
+def test_a_kill_in_a_cgroup_names_both() -> None:
+    killed = KILLED.replace("Out of memory", "Memory cgroup out of memory")
+    cause = (
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
+        "oom_memcg=/a/b,task_memcg=/a/b/c,task=java,pid=812,uid=0"
+    )
+    messages = {30: [("oom_cause", cause), ("oom_kill", killed)]}
+    events = {30: [("/a/b", "oom", 1), ("/a/b", "oom_kill", 1)]}
+    fired = played(TRIGGERS, counted(oom_kill=0.02), messages=messages, events=events)
+    titles = [title for _, title in fired]
+    of_cgroup = "Memory cgroup /a/b was out of memory, 1 killed in it: Memory cgroup out of memory"
+    assert any(title.startswith(of_cgroup) for title in titles), titles
+    by_killer = "The OOM killer took 1 process(es) of memory cgroup /a/b: Memory cgroup out of"
+    assert any(title.startswith(by_killer) for title in titles), titles
 
 
 @pytest.mark.parametrize("name", ["memory-pressure", "reclaim-stalls", "compaction-stalls"])
@@ -377,6 +470,27 @@ def test_a_sample_that_has_no_room_takes_that_of_older_ones(
     assert history.now == 1000 + 999 * 5
     (pages,) = history._db.execute("pragma page_count").fetchone()
     assert pages * 4096 <= 1 << 20
+
+
+def test_who_waits_is_found_downwards_and_only_while_the_machine_waits(tmp_path: Path) -> None:
+    def waits(name: str, full: float, **counts: int) -> None:
+        cgroup(tmp_path, name, **counts)
+        (tmp_path / name / "memory.pressure").write_text(
+            f"some avg10=90.00 avg60=0.00 avg300=0.00 total=1\n"
+            f"full avg10={full:.2f} avg60=0.00 avg300=0.00 total=1\n"
+        )
+
+    waits("a", 30.0, high=0)
+    waits("a/quiet", 1.0, high=0)
+    waits("a/busy", 29.0, high=0)
+    waits("b", 5.0, high=0)
+    events = CgroupEvents(str(tmp_path))
+    assert events.new() == [] and events.pressed({"some": [1.0], "full": [0.0]}) == []
+    found = events.pressed({"some": [60.0], "full": [25.0]})
+    assert found == [("/a", 90.0, 30.0), ("/a/busy", 90.0, 29.0)]
+    waits("b", 5.0, high=70)
+    assert events.new() == [] and events.above_high == [("/b", "high", 70)]
+    assert events.pressed({}) == [("/b", 90.0, 5.0)]
 
 
 def test_what_one_host_says_is_taken(tmp_path: Path) -> None:
