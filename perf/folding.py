@@ -26,8 +26,16 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mmscope.perf import perf_probes, perf_script
-from mmscope.perf.perf_script import KERNEL, Sample
-from mmscope.perf.recipe import Event, Pair, Recipe, event_name
+from mmscope.perf.perf_script import KERNEL, UNKNOWN, Sample
+from mmscope.perf.recipe import (
+    Event,
+    Pair,
+    Recipe,
+    counted_event,
+    event_name,
+    is_tracepoint,
+    printed_event,
+)
 from mmscope.perf.stack_parts import KnownFrames, Split, plain
 
 # Distinct stacks of an event; a stack is a few hundred bytes.
@@ -45,6 +53,7 @@ MAX_REGIONS = 1 << 20
 MAX_NAME = 256
 MAX_NESTED = 8  # reservations of a task whose allocation is still to come
 NO_STACK = "(no stack)"
+NO_EVENT = "(event not printed)"
 MARK = "_[k]"  # of the kernel's frames
 INTERRUPT = "(interrupt)"  # in the place of a comm
 # The name of a pair whose waiting is known, beside its whole time.
@@ -59,6 +68,16 @@ IDLE, PROFILER, OTHERS, NOT_KEPT = "idle", "profiler", "other tasks", "not asked
 # Where libtraceevent does not understand what a tracepoint prints it prints the fields, and flags
 # without names. On arm64 these are all that print a struct page: its address needs memstart_addr.
 UNNAMED = "flags as numbers"
+# DSOs as perf names them (tools/perf/util/dso.c, thread-stack and map, 3.10 to 7.2): of user code,
+# though in brackets; and of the kernel, though its addresses are those of the file.
+_USERS = (
+    *("[unknown", "[vdso", "[vvar", "[vsyscall", "[vectors", "[sigpage", "[heap", "[stack"),
+    *("[anon", "[uprobes"),
+)
+_OF_KERNEL = re.compile(
+    r"(?:\A|/)(?:vmlinux(?:[-.][^/]*)?|kcore|kallsyms|[^/]+\.ko(?:\.[a-z]\w*)*)\Z|/\[kernel\."
+)
+_NO_MODULE = ("vmlinux", "bpf_prog", "bpf_trampoline", "bpf_dispatcher", "kcore", "kallsyms")
 _UNNAMED = re.compile(r"flags=0x[0-9a-f]+(?!\S)")
 
 
@@ -207,6 +226,7 @@ class Fold:
     :ivar allocations: order to samples by the recipe's ``tally``; None: of a reservation whose
         allocation was not met.
     :ivar timeline: (ns, event, pid, comm, text) of what happened and is rare.
+    :ivar without_address: faults in whose text is none.
     """
 
     def __init__(
@@ -226,6 +246,7 @@ class Fold:
         self.events: dict[str, Folded] = {}
         self.timeline: list[tuple[int, str, int, str, str]] = []
         self.more_moments = 0
+        self.without_address = 0
         self.tasks: dict[tuple[str, int, str], Task] = {}
         self.growths: dict[tuple[int, str], Growth] = {}
         self.durations: dict[str, array[int]] = {}
@@ -326,7 +347,7 @@ class Fold:
     def _values(self, event: Folded, comm: bytes, group: str, found: Known) -> list[int]:
         """Counts of a stack of a comm: [samples, period]."""
         name, folded = self._comm(comm), found.folded
-        if ":" in event.event:
+        if is_tracepoint(event.event):
             folded = found.traced
             if found.interrupt:
                 # The task in whose time it happens has no part in it.
@@ -348,11 +369,11 @@ class Fold:
     def _event(self, printed: bytes) -> Folded:
         """The event of that name; perf may print the terms that it was asked for with."""
         name = plain_name(printed.decode("utf-8", "backslashreplace"))
-        name = perf_probes.plain(name.partition("/")[0])
+        name = perf_probes.plain(printed_event(name)) or NO_EVENT
         if name not in self.events:
             declared = None
             for event in self.recipe.events if self.recipe else ():
-                if name in map(event_name, event.first_of):
+                if {name, counted_event(name)} & {*map(event_name, event.first_of)}:
                     declared = event
             self.events[name] = Folded(name, declared)
         self._names[printed] = self.events[name]
@@ -362,8 +383,13 @@ class Fold:
         """The meaning of a stack as it is printed."""
         names: list[str] = []
         symbols: list[str] = []
+        around = 0, ""
         for line in reversed(stack.split(b"\n\t")):
-            name, symbol = _line(line)
+            name, symbol, at = _line(line)
+            if not at[1] and around[1] and at[0] == around[0]:
+                # What is inlined is in the DSO of the function around it.
+                name, symbol, at = _line(line, around[1])
+            around = at
             # Without frame pointers a user's stack is noise; once says it.
             if name and not (name == "[unknown]" and names and names[-1] == name):
                 names.append(name)
@@ -438,7 +464,7 @@ class Fold:
             if event == again["end"]:
                 self._begun.discard(pid)
                 self._ended.add(pid)
-        if len(self.timeline) >= MAX_TIMELINE:
+        if len(self.timeline) >= MAX_TIMELINE or not sample.time:
             self.more_moments += 1
             return
         self._begin = self._begin or sample.time
@@ -446,10 +472,12 @@ class Fold:
         self.timeline.append((nanoseconds(sample.time), event, sample.pid, comm, text))
 
     def _fault(self, event: str, sample: Sample) -> None:
-        word = sample.rest.split(None, 1)
+        # Without the address of data, that of the instruction stands alone.
+        words = sample.rest.split(None, 1) if sample.rest != sample.stack else []
         try:
-            address = int(word[0], 16) if word else 0
-        except ValueError:
+            address = int(words[0], 16)
+        except (IndexError, ValueError):
+            self.without_address += 1
             return
         key = event, sample.pid, self._comm(sample.comm)
         if key not in self.tasks and len(self.tasks) >= MAX_TASKS:
@@ -464,9 +492,12 @@ class Fold:
         growth = self.growths.get(key[1:])
         if growth is None:
             growth = self.growths[key[1:]] = Growth(self._index_bits)
-        growth.fault(region, sample.time)
+        if sample.time:
+            growth.fault(region, sample.time)
 
     def _pair(self, event: str, sample: Sample, removed: str, stack: str) -> None:
+        if sample.tid == UNKNOWN or not sample.time:
+            return  # whose it is, or when it was, is not printed
         if (pair := self._begins.get(event)) is not None and not removed:
             about, caller = None, ""
             if pair.about and (found := re.search(pair.about.encode(), sample.rest)):
@@ -552,13 +583,18 @@ class Fold:
 
 
 @lru_cache(_MAX_LINES)
-def _line(line: bytes) -> tuple[str, str]:
-    """(name in a folded stack, plain symbol of the kernel) of a frame; empty if it has none."""
+def _line(line: bytes, inlined_in: str = "") -> tuple[str, str, tuple[int, str]]:
+    """
+    (name in a folded stack, plain symbol of the kernel, (address, DSO)) of a frame; empty if it has
+    none.
+    """
     frame = perf_script.frame(line)
     if frame is None:
-        return "", ""
+        return "", "", (0, "")
     address, symbol, dso = frame
-    return frame_name(*frame), plain(symbol) if is_kernel(address, dso) else ""
+    dso = dso or inlined_in
+    symbol_of_kernel = plain(symbol) if is_kernel(address, dso) else ""
+    return frame_name(address, symbol, dso), symbol_of_kernel, (address, dso)
 
 
 def _selected(event: Event, text: bytes, *, filtered: bool) -> tuple[str, str]:
@@ -591,8 +627,11 @@ def _returns_to(pair: Pair, text: bytes, caller: str) -> str:
 
 
 def is_kernel(address: int, dso: str) -> bool:
-    """True if a frame is the kernel's: by its address, or by where perf found the symbol."""
-    return address >= KERNEL or dso.startswith(("[kernel", "[guest.kernel"))
+    """True if a frame is the kernel's: by where perf found the symbol, or by its address."""
+    if dso.startswith("["):
+        # Others in brackets are modules.
+        return not dso.startswith(_USERS) or (address >= KERNEL and dso == "[unknown]")
+    return address >= KERNEL or _OF_KERNEL.search(dso) is not None
 
 
 def frame_name(address: int, symbol: str, dso: str) -> str:
@@ -604,6 +643,6 @@ def frame_name(address: int, symbol: str, dso: str) -> str:
         return name[: -len(MARK)] + "_\\x5bk]" if name.endswith(MARK) else name
     module = ""
     if dso and not dso.startswith(("[kernel", "[guest.kernel", "[unknown")):
-        base = re.sub(r"\.ko(\.\w+)?\Z", "", base).replace("-", "_")
-        module = "" if base.startswith(("vmlinux", "bpf_prog")) else f" [{base}]"
+        base = re.sub(r"\.ko(\.\w+)*\Z", "", base).replace("-", "_")
+        module = "" if base.startswith(_NO_MODULE) else f" [{base}]"
     return plain_name((symbol or "[unknown]") + module) + MARK

@@ -22,6 +22,39 @@ def event_name(choice: str) -> str:
     return given[1] if given else name
 
 
+# Terms that say how an event is sampled (parse_events__term_type_str() in
+# tools/perf/util/parse-events.c, 6.12); others choose one of a PMU's events.
+_SAMPLING = {
+    *("aux-action", "aux-output", "aux-sample-size", "branch_type", "call-graph", "freq"),
+    *("inherit", "max-stack", "metric-id", "name", "no-inherit", "no-overwrite", "nr"),
+    *("overwrite", "percore", "period", "stack-size", "time"),
+}
+_MODIFIERS = re.compile(r":[ukhGHpPSDWeIbR]{1,9}\Z")
+
+
+def printed_event(printed: str) -> str:
+    """
+    An event as perf prints it, without the terms that it was sampled with; the PMU stays, which is
+    part of the event: ``cpu_core/cycles/`` and ``cpu_atom/cycles/`` are two.
+    """
+    name, slash, behind = printed.partition("/")
+    terms = {term.partition("=")[0] for term in behind.rpartition("/")[0].split(",")}
+    return name if not slash or ":" in name or terms <= _SAMPLING else printed
+
+
+def counted_event(event: str) -> str:
+    """What an event counts, on whatever PMU and in whatever mode: ``cycles`` of ``cycles:u``."""
+    name, slash, behind = event.partition("/")
+    if slash and ":" not in name:
+        return re.split("[,/]", behind)[0]
+    return _MODIFIERS.sub("", event)
+
+
+def is_tracepoint(event: str) -> bool:
+    """True for ``group:name``; what follows the colon of ``cycles:u`` are modes."""
+    return ":" in event and "/" not in event and _MODIFIERS.search(event) is None
+
+
 @dataclass(frozen=True)
 class Event:
     """

@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmscope.perf.recipe import counted_event
+
 HERE = Path(__file__).resolve().parent
 UNCLASSIFIED = "unclassified"
 _MAX_PLACES = 20_000
@@ -146,7 +148,7 @@ class KnownFrames:
         Tell if a sampler reaches code that runs with interrupts off: ``yes``, ``no``, or
         ``unknown``; empty for what is not a sampler.
         """
-        name = re.split(r"[/:]", event)[0]
+        name = counted_event(event)
         if name in self.no_nmi:
             return "no"
         if name in self.counters:

@@ -12,6 +12,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +20,7 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.perf.folding import UNNAMED, Fold, Folded, nanoseconds
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
-from mmscope.perf.recipe import event_name
+from mmscope.perf.recipe import event_name, is_tracepoint, printed_event
 from mmscope.reports.profiles.making import Making
 from mmscope.reports.rows.profile_rows import (
     ADDRESSES,
@@ -71,6 +72,9 @@ def profiled(
     stacks: Stacks = []
     for event in fold.events.values():
         row = _event(name, event, fold, reading, recorded, making)
+        if row.file in {other.file for other in rows["profiles"]} - {None}:
+            # Names of events may differ in their signs alone: cycles:p and cycles:P.
+            row = replace(row, file=f"{row.file}_{len(rows['profiles']) + 1}")
         rows["profiles"].append(row)
         if row.file is not None:
             by_period = making.by_period and event.period != event.samples
@@ -170,6 +174,9 @@ def _notes_of_losses(
             yield "partial", f"{probed}: {met}"
     if fold.more_moments:
         yield "partial", f"{fold.more_moments:,} more events are not in profile_moments"
+    if fold.without_address:
+        what = "faults have no address in perf's text, and are not in profile_faults"
+        yield "partial", f"{fold.without_address:,} {what}"
     if fold.more_durations:
         yield "remark", f"the last {fold.more_durations:,} durations are not counted"
     if fold.more_about:
@@ -205,9 +212,9 @@ def _event(
         unit = "ns" if nmi == "no" else event.event
     elif event.event in SOFTWARE_FAULTS:
         unit = "faults"
-    elif ":" in event.event:
+    elif is_tracepoint(event.event):
         unit = "events"
-    file = re.sub(r"[^a-z0-9]+", "_", f"{name}_{event.event}".lower())
+    file = re.sub(r"[^a-z0-9]+", "_", f"{name}_{event.event}".lower()).strip("_")
     return Profile(
         profile=name,
         event=event.event,
@@ -229,7 +236,7 @@ def _event(
 
 def _of_event(counts: dict[str, int], event: str) -> int | None:
     """perf may name an event with the terms that it was asked for with."""
-    same = (value for name, value in counts.items() if event in (name, name.split("/")[0]))
+    same = (value for name, value in counts.items() if event in (name, printed_event(name)))
     return next(same, None)
 
 

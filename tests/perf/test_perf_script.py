@@ -23,9 +23,10 @@ def frames(stack: bytes) -> list[tuple[int, str, str]]:
     return [found for line in stack.split(b"\n\t") if (found := frame(line)) is not None]
 
 
-def read(text: bytes) -> tuple[list[Sample], Reading]:
+def read(text: bytes, *, own: bool = True) -> tuple[list[Sample], Reading]:
+    """Samples of a text; by default of one that is straight out of perf."""
     reading = Reading()
-    return list(read_samples(io.BytesIO(text), reading)), reading
+    return list(read_samples(io.BytesIO(text), reading, own=own)), reading
 
 
 def test_a_sample_is_a_header_and_its_frames() -> None:
@@ -110,7 +111,7 @@ def test_lost_samples_and_forks_are_told() -> None:
     comm = b"sh     0/0     [000]     0.000000000: PERF_RECORD_COMM: sh:1/1\n"
     reading = Reading(on_fork=lambda pid, parent: forks.append((pid, parent)))
     text = fork + comm + lost + header() + STACK + b"\n" + lost + header() + STACK + b"\n"
-    assert [s.comm for s in read_samples(io.BytesIO(text), reading)] == [b"cat", b"cat"]
+    assert [s.comm for s in read_samples(io.BytesIO(text), reading, own=True)] == [b"cat", b"cat"]
     assert reading.lost == 22 and forks == [(31081, 31079)]
     assert not reading.unread_bytes
 

@@ -45,7 +45,7 @@ def fold(
     folder = Fold(loaded, split, KNOWN, wanted=pids, **options)
     folder.set_recording((), filtered)
     reading = Reading(on_fork=folder.fork)
-    for sample in read_samples(io.BytesIO(text), reading):
+    for sample in read_samples(io.BytesIO(text), reading, own=True):
         folder.add(sample)
     assert not reading.unread_bytes
     assert sum(e.recorded for e in folder.events.values()) == reading.samples
