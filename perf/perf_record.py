@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 from mmscope.perf import perf_probes, perf_stat
 from mmscope.perf.command import (
@@ -351,16 +351,12 @@ class Recorded:
 
 def recorded(perf: str, files: Sequence[Path]) -> Recorded:
     """
-    Count records without resolving anything.
-
-    :raises RecordError: perf cannot read a file.
+    Count records without resolving anything. Of a damaged file perf may count none; what is wrong
+    with it is said where it is read (:func:`script`).
     """
     found = Recorded()
     for file in files:
         done = run([perf, "report", "--stats", "-f", "-i", str(file)])
-        if done.returncode:
-            words = done.stderr.strip().splitlines() or ["no words"]
-            raise RecordError(f"{file}: perf cannot read it: {words[-1]}")
         event = ""
         for line in done.stdout.splitlines():
             if match := re.fullmatch(r"(\S.*) stats:", line):
@@ -376,6 +372,39 @@ def recorded(perf: str, files: Sequence[Path]) -> Recorded:
     return found
 
 
+# "PERFILE2" as a number, of either byte order, and of perf before 2.6.37.
+PERF_DATA = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")
+
+
+def cut_short(file: Path) -> str:
+    """
+    How a recording ends before its end; nothing if it does not, or does not say where that is, as
+    what was written to a pipe. perf itself says nothing where all samples are there.
+
+    By ``struct perf_file_header`` (tools/perf/util/header.h, the same since 3.2): the sections for
+    attributes and data, and behind these one for each feature.
+    """
+    with open(file, "rb") as stream:
+        size, head = os.fstat(stream.fileno()).st_size, stream.read(104)
+        if len(head) < 104 or head[:8] not in PERF_DATA[:2]:
+            return ""
+        order: Literal["little", "big"] = "little" if head.startswith(PERF_DATA[0]) else "big"
+        numbers = [int.from_bytes(head[at : at + 8], order) for at in range(8, 104, 8)]
+        if numbers[0] != len(head):
+            return ""
+        (attributes, of_them, data, of_data), features = numbers[2:6], numbers[8:]
+        table = data + of_data
+        length = 16 * sum(number.bit_count() for number in features)
+        ends = [attributes + of_them, table + length]
+        if ends[1] <= size:
+            stream.seek(table)
+            sections = stream.read(length)
+            for at in range(0, length, 16):
+                offset, taken = (int.from_bytes(sections[n : n + 8], order) for n in (at, at + 8))
+                ends.append(offset + taken)
+    return f"it ends at {size:,} bytes, and has {max(ends):,} by its header" * (max(ends) > size)
+
+
 def script_arguments(perf: str, file: Path, fields: Sequence[str]) -> list[str]:
     """The command line that prints these fields of every sample."""
     words = [perf, "script", "-f", "--ns", "--no-inline", "--show-lost-events"]
@@ -383,14 +412,17 @@ def script_arguments(perf: str, file: Path, fields: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def script(perf: str, file: Path, *, addresses: bool = True) -> Iterator[IO[bytes]]:
+def script(
+    perf: str, file: Path, *, addresses: bool = True, lacks: list[str] | None = None
+) -> Iterator[IO[bytes]]:
     """
     The text of ``perf script``, as it is written.
 
     Fields that the recording does not have are left out, one after the other, as perf names them.
 
     :param addresses: whether those of data are wanted, which perf looks up one by one.
-
+    :param lacks: where the text was read to its end and is not all of the recording, perf's words
+        are put there.
     :raises RecordError: perf cannot read the file.
     """
     fields = [field for field in FIELDS if addresses or field != "addr"]
@@ -406,23 +438,56 @@ def script(perf: str, file: Path, *, addresses: bool = True) -> Iterator[IO[byte
                 pipesize=1 << 20,
             )
             assert isinstance(process.stdout, io.BufferedReader)
+            some = ended = False
             try:
                 # What makes perf give up comes before any text.
-                if process.stdout.peek(1):
+                if some := bool(process.stdout.peek(1)):
                     yield process.stdout
-                    return
-                process.wait()
+                if ended := not process.stdout.peek(1):
+                    process.wait()
             finally:
                 process.stdout.close()
                 process.terminate()
                 process.wait()
             errors.seek(0)
             said = errors.read(1 << 16).decode("utf-8", "replace")
+        if some:
+            if lacks is not None and ended:
+                why = _trouble(said, process.returncode), cut_short(file)
+                lacks += [f"{file.name}: {words}" for words in why if words]
+            return
         match = re.search(r"Cannot print '(\w+)' field", said)
         if not match or match[1] not in fields:
             break
         fields.remove(match[1])
-    words = [line for line in said.splitlines() if "Ignoring" not in line]
     if process.returncode:
-        raise RecordError(f"{file}: perf cannot read it: {words[-1] if words else 'no words'}")
+        raise RecordError(f"{file}: perf cannot read it: {_in_words(said, process.returncode)}")
     yield io.BytesIO()
+
+
+# What perf says of symbols, which costs names and no samples.
+_OF_SYMBOLS = re.compile(
+    r"Ignoring|kallsyms|vmlinux|build.?id|symbol|addr2line|debug|map file|restricted", re.I
+)
+# What it says of a file that is not whole, and goes on (perf_session__warn_about_errors() in
+# tools/perf/util/session.c, 6.1 to 7.2, and header.c).
+_OF_DAMAGE = re.compile(
+    r"fail|unknown|newer|unexpected|invalid|corrupt|truncat|damaged|lost|order|too (small|big)"
+    r"|unprocessable|not supported|cannot|can't|error",
+    re.I,
+)
+
+
+def _trouble(said: str, code: int) -> str:
+    """What perf says of a recording that is not whole; nothing if it is."""
+    kept = [line for line in said.splitlines() if not _OF_SYMBOLS.search(line)]
+    if code or any(map(_OF_DAMAGE.search, kept)):
+        return f"perf did not read all of it: {_in_words(chr(10).join(kept), code)}"
+    return ""
+
+
+def _in_words(said: str, code: int) -> str:
+    """perf's words, in one line."""
+    lines = [line.strip() for line in said.splitlines() if "Ignoring" not in line]
+    ended = f"it was ended by {signal.Signals(-code).name}" if code < 0 else "it gave no reason"
+    return " ".join(filter(None, lines))[:400] or ended

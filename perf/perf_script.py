@@ -167,6 +167,7 @@ class Form(NamedTuple):
     :ivar mark: what each header has in it: a look for it is quicker.
     :ivar sure: nothing else looks like them; else a header is what has a stack.
     :ivar named: they have comms.
+    :ivar chains: frames have lines of their own.
     """
 
     header: re.Pattern[bytes] | None
@@ -174,6 +175,7 @@ class Form(NamedTuple):
     mark: bytes
     sure: bool
     named: bool
+    chains: bool
 
 
 def _expression(name: bytes, tasks: str, fields: dict[str, str], rest: bytes) -> re.Pattern[bytes]:
@@ -205,8 +207,9 @@ _SURE = [
     _expression(_NAME, "two", _MAYBE, _REST),
 ]
 _UNSURE = [
-    _expression(_NAME, "either?", {"period": "?", "event": ""}, _ONLY_STACK),
+    _expression(_NAME, "either?", {"period": "?", "event": ""}, _REST),
     _expression(_NAME, "one", {"period": "?"}, _ONLY_STACK),
+    _expression(_NAME, "", {"period": ""}, _ONLY_STACK),
     _expression(_NAME, "", {}, _ONLY_STACK),
 ]
 
@@ -219,31 +222,49 @@ def learn(head: bytes, *, own: bool = False) -> Form | None:
     """
     headers: list[re.Match[bytes]] = []
     before: list[bytes] = []  # the first frame of a stack
-    others: list[bytes] = []
-    stacks, last = False, b""
+    lines: list[bytes] = []
+    last, known = b"", False
     for line in head.split(b"\n"):
         if not line.strip() or line.startswith(b"#") or b"PERF_RECORD_" in line:
             continue
-        sure = None if line.startswith(b"\t") else _first(_SURE, line)
+        tabbed = line.startswith(b"\t")
+        if _SOURCE.match(line) or (tabbed and not last):
+            continue
+        sure = None if tabbed else _first(_SURE, line)
         headers += [sure] if sure else []
         if not sure and _FRAME.match(line):
-            stacks = True
             before += [last] if last else []
             last = b""
-        elif len(others) < _LOOK:
-            last = line
-            others.append(line)
+            known = known or tabbed or _is_known(line)
         else:
+            last = line
+        if not tabbed:
+            lines.append(line)
+        if len(lines) >= _LOOK:
             break
     if headers:
         return _form(headers, own=own)
-    found = [match for line in before or others if (match := _first(_UNSURE, line))]
-    if not before:
-        # Each its stack, or these are anybody's lines.
-        found = [match for match in found if match[8].strip()]
-        if len(found) <= len(others) // 2:
-            return Form(None, None, b"", False, False) if stacks and not others else None
-    return _form(found, own=own) if found else None
+    found = [match for line in lines if (match := _first(_UNSURE, line))]
+    alone = [match for match in found if match[0][: match.start(8)].strip() and _stack_of(match)]
+    if 2 * len(alone) > len(lines) and any(_is_known(_stack_of(match)) for match in alone):
+        return _form(alone, own=own)._replace(chains=False)
+    found = [match for line in before if (match := _first(_UNSURE, line))]
+    if found and known:
+        return _form(found, own=own)
+    first = head.lstrip(b"\n").partition(b"\n")[0]
+    if _FRAME.match(first) and (first.startswith(b"\t") or _is_known(first, headed=False)):
+        return Form(None, None, b"", False, False, True)
+    return None
+
+
+def _is_known(line: bytes, *, headed: bool = True) -> bool:
+    """True if a frame says what it is in, or is the kernel's; lists of symbols have no headers."""
+    address, _, dso = frame(line) or (0, "", "")
+    return dso.startswith("[") or "/" in dso or (headed and address >= KERNEL)
+
+
+def _stack_of(header: re.Match[bytes]) -> bytes:
+    return _single(header[8], own=False)
 
 
 def _first(expressions: list[re.Pattern[bytes]], line: bytes) -> re.Match[bytes] | None:
@@ -260,25 +281,27 @@ def _form(headers: list[re.Match[bytes]], *, own: bool) -> Form:
     some = _SOME if max(share["time"], share["cpu"], share["two"]) >= _EACH else _EACH
     fields = {name: "" for name in _FIELDS if share[name] >= _EACH}
     fields |= {name: "?" for name in _FIELDS if some <= share[name] < _EACH}
-    tasks = next((name for name in ("two", "one") if share[name] >= _EACH), "")
-    if not tasks and share["two"] + share["one"] >= some:
-        tasks = "either" if share["two"] + share["one"] >= _EACH else "either?"
+    # Kinds of events differ in other fields; but a comm may end in a number.
+    tasks = max(("one", "two"), key=lambda name: share[name])
+    if share[tasks] < 0.5:
+        tasks = ""
     sure = tasks == "two" or "" in (fields.get("time"), fields.get("cpu"))
     if not sure and max(share["time"], share["cpu"], share["two"]) > 0:
         # Of several kinds of events, each in its own form: the most.
         best = max(("time", "cpu", "two"), key=lambda name: share[name])
-        tasks, sure = "two" if best == "two" else tasks or "either?", True
+        tasks, sure = "two" if best == "two" else tasks, True
         fields |= {} if best == "two" else {best: ""}
     mark = b"/" if tasks == "two" else b"[" if fields.get("cpu") == "" else b""
     if not mark and "" in (fields.get("time"), fields.get("event")):
         mark = b":"
-    rest = _REST if sure else _ONLY_STACK
+    rest = _REST if sure or fields.get("event") == "" else _ONLY_STACK
     return Form(
         _expression(_OWN_NAME if own else _NAME, tasks, fields, rest),
         _expression(_PLAIN_NAME, tasks, fields, rest + rb"\n\t"),
         mark,
         sure,
         own or share["comm"] >= 0.5,
+        True,
     )
 
 
@@ -291,9 +314,10 @@ def _present(header: re.Match[bytes], *, narrow: bool) -> Iterator[str]:
     comm, pid, tid, cpu, time, period, event, _ = header.groups()
     if pid and not tid and not cpu and not time and not narrow:
         # Of two numbers one may be a comm's, and one alone a period: it has more room.
+        begin = header.end(1) + 1 if comm else 0
         if period and header.end(6) - header.end(2) <= _PERIOD_WIDTH:
             period = b""
-        elif not period and header.end(2) - max(header.end(1), 0) > _PERIOD_WIDTH:
+        elif not period and header.end(2) - begin >= _PERIOD_WIDTH:
             pid, period = b"", pid
     if comm and comm.strip():
         yield "comm"
@@ -306,19 +330,19 @@ def _present(header: re.Match[bytes], *, narrow: bool) -> Iterator[str]:
 
 def is_perf_text(head: bytes) -> bool:
     """
-    True if a text that begins like this is ``perf script``'s: a header and a frame of its stack,
-    or as many headers with an event, a time and a task as other lines.
+    True if a text that begins like this is ``perf script``'s: with stacks of addresses and what
+    they are in, or with headers that have a task, a time and an event each.
     """
-    head = head.replace(b"\r\n", b"\n")
-    form = learn(head)
-    if form is None:
-        return False
-    reading = Reading()
-    samples = list(read_samples(io.BytesIO(head[:_HEAD]), reading))
-    whole = [s for s in samples if s.event and s.time and s.tid != UNKNOWN]
-    lines = head[:_HEAD].count(b"\n") + 1
-    stacks = sum(s.stack.endswith(b")") for s in samples)
-    return bool(stacks) or 2 * len(whole) > lines
+    head = head[:_HEAD]
+    samples = list(read_samples(io.BytesIO(head), Reading()))
+    stacks = sum(map(_has_stack, samples))
+    whole = sum(bool(s.event and s.time) and s.tid != UNKNOWN for s in samples)
+    return stacks > len(samples) // 4 or 2 * whole > head.count(b"\n") + 1
+
+
+def _has_stack(sample: Sample) -> bool:
+    headed = bool(sample.event or sample.time)
+    return any(_is_known(line, headed=headed) for line in sample.stack.split(b"\n\t"))
 
 
 # Samples
@@ -492,6 +516,8 @@ class _Blocks:
             at = end + 1
 
     def _is_frame(self, line: bytes) -> bool:
+        if self.form is not None and not self.form.chains:
+            return False
         return bool(_FRAME.match(line) or (self._open and _TRIMMED.match(line)))
 
     def _header_at(self, block: bytes, at: int, line: bytes) -> re.Match[bytes] | None:
@@ -527,7 +553,7 @@ class _Blocks:
         else:
             for line in loose:
                 self._unread(line + b"\n")
-            stack = _single(rest)
+            stack = _single(rest, own=self._own)
         if header is not None and not (stack or self.form.sure):
             self._unread(header[0] + b"\n")
             return
@@ -547,14 +573,16 @@ def _whole(plain: re.Pattern[bytes] | None, block: bytes) -> re.Match[bytes] | N
     return match if frames == block.count(b"\n\t", match.end()) else None
 
 
-def _single(rest: bytes) -> bytes:
+def _single(rest: bytes, *, own: bool) -> bytes:
     """The stack of one frame that follows an event in its line."""
     match = _SINGLE.match(rest)
     # An instruction's address is behind one more space than that of data.
     if match and match.start(1) == 1 and match[1].startswith(b" "):
         return b""
     match = match or _SINGLE_UNPADDED.match(rest)
-    return match[1].strip() if match else b""
+    stack = match[1].strip() if match else b""
+    # perf pads what it prints: this is no instruction's.
+    return b"" if own and stack == rest.strip() and not rest.startswith(b"  ") else stack
 
 
 def _sample(header: re.Match[bytes], rest: bytes, stack: bytes, form: Form) -> Sample:

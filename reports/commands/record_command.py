@@ -28,7 +28,7 @@ from mmscope.perf import perf_events, perf_record
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Fold
 from mmscope.perf.perf_events import RecordError
-from mmscope.perf.perf_record import Recorded
+from mmscope.perf.perf_record import PERF_DATA, Recorded
 from mmscope.perf.perf_script import FIELDS, NotPerfText, Reading
 from mmscope.perf.recipe import Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split
@@ -59,7 +59,6 @@ from mmscope.reports.profiles.making import (
 )
 from mmscope.reports.profiles.recorded_rows import profiled
 
-PERF_DATA = b"PERFILE2"
 GZIP = b"\x1f\x8b"
 # In the folder of --keep: the text, with a first line about the recording.
 KEPT = "perf-script.txt.gz"
@@ -270,7 +269,7 @@ def _finish(
     known = load_known_frames()
     fold = Fold(recipe, split, known, idle=args.keep_idle, profiler=args.keep_profiler)
     reading = Reading()
-    data = [file for file in files if begins(file) == PERF_DATA]
+    data = [file for file in files if begins(file) in PERF_DATA]
     counted = perf_record.recorded(perf_for(data[0]), data) if data else Recorded()
     with ExitStack() as stack:
         kept: IO[bytes] | None = None
@@ -278,13 +277,16 @@ def _finish(
             kept = stack.enter_context(_kept(args.keep / KEPT, mode_of_file(args.mode)))
             kept.write(f"{MADE_BY}{json.dumps(making.as_json(counted))}\n".encode())
         for file in files:
-            with opened(file, counted, making, addresses=recipe.addresses) as stream:
+            with opened(file, counted, making, addresses=recipe.addresses) as (stream, own):
                 fold.set_recording(making.left_out, making.filtered, making.page_bytes)
                 if recipe.follow and making.scope == "system":
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
-                profiles.fold_stream(fold, reading, source, progress_line(profiles.in_words))
+                progress = progress_line(profiles.in_words)
+                profiles.fold_stream(fold, reading, source, progress, own=own)
     if not reading.samples:
+        if args.input and making.partial:
+            raise RecordError(f"no sample could be read: {'; '.join(making.partial)}")
         if args.input:
             raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
         making.remarks.append("nothing was sampled")
@@ -333,7 +335,7 @@ def begins(file: Path) -> bytes:
     :raises OSError: it cannot be read, or is not a plain file.
     """
     with open(open_plain(file), "rb") as stream:
-        return stream.read(len(PERF_DATA))
+        return stream.read(len(PERF_DATA[0]))
 
 
 def perf_for(file: Path) -> str:
@@ -355,18 +357,20 @@ def perf_for(file: Path) -> str:
 @contextmanager
 def opened(
     file: Path, counted: Recorded, making: Making, *, addresses: bool
-) -> Iterator[IO[bytes]]:
+) -> Iterator[tuple[IO[bytes], bool]]:
     """
-    The text of ``perf script`` of a recording.
+    The text of ``perf script`` of a recording, and whether it is straight out of perf.
 
-    :param counted, making: what a text that was kept says of its recording is put there.
+    :param counted, making: what a text that was kept says of its recording is put there, and what
+        perf says that a recording lacks.
     :raises UsageError: of the block, too: the text is damaged, or another's.
     """
     begin = begins(file)
     try:
-        if begin == PERF_DATA:
-            with perf_record.script(perf_for(file), file, addresses=addresses) as text:
-                yield text
+        if begin in PERF_DATA:
+            perf, lacks = perf_for(file), making.partial
+            with perf_record.script(perf, file, addresses=addresses, lacks=lacks) as text:
+                yield text, True
         else:
             with open(open_plain(file), "rb") as plain:
                 packed = begin[: len(GZIP)] == GZIP
@@ -386,16 +390,19 @@ class _Unpacked(gzip.GzipFile):
         return data
 
 
-def _text(stream: io.BufferedReader, counted: Recorded, making: Making) -> io.BufferedReader:
-    """A text that was kept begins with a line about its recording."""
-    if stream.peek(len(MADE_BY))[: len(MADE_BY)] == MADE_BY.encode():
+def _text(
+    stream: io.BufferedReader, counted: Recorded, making: Making
+) -> tuple[io.BufferedReader, bool]:
+    """A text, and whether it was kept: such a one begins with a line about its recording."""
+    kept = stream.peek(len(MADE_BY))[: len(MADE_BY)] == MADE_BY.encode()
+    if kept:
         line = stream.readline(1 << 20)
         try:
             counted.add(making.from_json(json.loads(line[len(MADE_BY) :])))
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise UsageError(f"the line about the recording is damaged: {why}") from error
-    return stream
+    return stream, kept
 
 
 def list_recipes() -> int:

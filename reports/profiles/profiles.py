@@ -45,11 +45,22 @@ def profile_name(wanted: str, taken: Iterable[str]) -> str:
     return name
 
 
-def fold_stream(fold: Fold, reading: Reading, stream: IO[bytes], progress: Progress | None) -> None:
-    """Fold the text of ``perf script``."""
+def fold_stream(
+    fold: Fold,
+    reading: Reading,
+    stream: IO[bytes],
+    progress: Progress | None = None,
+    *,
+    own: bool = False,
+) -> None:
+    """
+    Fold the text of ``perf script``.
+
+    :param own: as of :func:`read_samples`.
+    """
     reading.on_fork = fold.fork
     add = fold.add
-    for sample in read_samples(stream, reading, progress):
+    for sample in read_samples(stream, reading, progress, own=own):
         add(sample)
 
 

@@ -61,7 +61,7 @@ from mmscope.drgn.text.text_source import MAGIC, Source
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Fold
 from mmscope.perf.perf_record import Recorded
-from mmscope.perf.perf_script import _PLAIN, Reading, read_samples
+from mmscope.perf.perf_script import Reading, read_samples
 from mmscope.perf.stack_parts import KnownFrames, Split, load_known_frames, load_split
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.cells import value_of as _value
@@ -226,21 +226,18 @@ def perf(data: bytes) -> None:
     read = []
     for stream in (io.BytesIO(text), Trickle(text)):
         reading = Reading()
-        samples = [sample[:-1] for sample in read_samples(stream, reading)]
+        samples = list(read_samples(stream, reading))
         read.append((samples, reading.lost))
-    # Text that fits nowhere may be a frame's, a comm's begin, or nobody's.
-    blocks = filter(None, (block.strip(b"\n") for block in text.split(b"\n\n")))
-    if all(_PLAIN.match(block) for block in blocks):
-        assert read[0] == read[1]
+    assert read[0] == read[1]
     recipe, split, known = loaded(name)
     fold, reading = Fold(recipe, split, known), Reading()
     making = Making()
     try:
-        stream = record_command._text(io.BufferedReader(io.BytesIO(text)), Recorded(), making)
+        stream, own = record_command._text(io.BufferedReader(io.BytesIO(text)), Recorded(), making)
     except UsageError as error:
         in_one_line(error)
         return
-    profiles.fold_stream(fold, reading, stream, None)
+    profiles.fold_stream(fold, reading, stream, own=own)
     assert sum(event.recorded for event in fold.events.values()) == reading.samples
     by_table, folded = profiled("fuzz", fold, reading, None, making)
     for rows in by_table.values():

@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ from perf_text import TEXT, header, sampled
 from mmscope.perf import perf_events
 from mmscope.perf import recipe as recipes
 from mmscope.perf.perf_events import Machine, RecordError, plan
-from mmscope.perf.perf_record import Recorded, arguments, without
+from mmscope.perf.perf_record import Recorded, arguments, cut_short, without
 from mmscope.perf.speedscope import speedscope
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands import record_command
@@ -245,6 +246,73 @@ def test_fewer_samples_than_perf_counted_are_told(text: Path, tmp_path: Path) ->
     notes = [row["note"] for row in Bundle(tmp_path / "b").rows("profile_notes")]
     assert any("perf recorded 500 samples, 11 could be read" in note for note in notes)
     assert any("throttled" in note for note in notes)
+
+
+SCRIPT = """#!/bin/sh
+[ $1 = report ] && exit 0
+cat {text}
+echo '{words}' >&2
+exit {code}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("", 0, None),
+        ("[kernel.kallsyms] with build id 12 not found, continuing without symbols", 0, None),
+        ("0x71ad8 [0]: failed to process type: 0 [Invalid argument]", 234, "0x71ad8 [0]: failed"),
+        ("Found 3 unknown events! Is this an older tool?", 0, "Found 3 unknown events!"),
+        ("Processed 9 events and lost 2 chunks!", 0, "lost 2 chunks!"),
+        ("", 1, "it gave no reason"),
+    ],
+)
+def test_a_recording_that_perf_does_not_read_whole_is_partial_in_its_words(
+    words: str,
+    code: int,
+    said: str | None,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program, data = tmp_path / "bin/perf", tmp_path / "perf.data"
+    program.parent.mkdir()
+    program.write_text(SCRIPT.format(text=text, words=words, code=code))
+    program.chmod(0o755)
+    data.write_bytes(b"PERFILE2")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    out = tmp_path / "b"
+    assert record("exit-path", "--input", data, "-o", out) == (1 if said else 0)
+    notes = [row["note"] for row in Bundle(out).rows("profile_notes") if row["kind"] == "partial"]
+    assert len(notes) == bool(said)
+    assert all(said and said in note and "perf did not read all of it" in note for note in notes)
+
+
+def test_of_a_recording_without_a_sample_it_says_perfs_words(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text.write_bytes(b"sh     7/7     [000]     1.000000000: PERF_RECORD_FORK(8:8):(7:7)\n")
+    (tmp_path / "perf").write_text(SCRIPT.format(text=text, words="failed to process", code=1))
+    (tmp_path / "perf").chmod(0o755)
+    (tmp_path / "x.data").write_bytes(b"PERFILE2")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert record("exit-path", "--input", tmp_path / "x.data", "-o", tmp_path / "b") == 3
+    assert "x.data: perf did not read all of it: failed to process" in capsys.readouterr().err
+
+
+def test_a_file_that_ends_before_its_end_is_cut_even_where_perf_says_nothing(
+    tmp_path: Path,
+) -> None:
+    """A header, 100 bytes of data, and a section of 50 for the feature that is bit 3."""
+    numbers = [104, 144, 104, 0, 104, 100, 0, 0, 1 << 3, 0, 0, 0]
+    for magic, order in ((b"PERFILE2", "<"), (b"2ELIFREP", ">")):
+        whole = magic + struct.pack(f"{order}12Q", *numbers) + bytes(100)
+        whole += struct.pack(f"{order}2Q", 220, 50) + bytes(50)
+        for size in range(0, len(whole) + 1, 6):
+            (tmp_path / "perf.data").write_bytes(whole[:size])
+            cut = cut_short(tmp_path / "perf.data")
+            assert bool(cut) == (104 <= size < len(whole)), size
+        assert not cut
 
 
 def test_widths_may_be_periods(text: Path, tmp_path: Path) -> None:
