@@ -378,8 +378,8 @@ PERF_DATA = (b"PERFILE2", b"2ELIFREP", b"PERFFILE")
 
 def cut_short(file: Path) -> str:
     """
-    How a recording ends before its end; nothing if it does not, or does not say where that is, as
-    what was written to a pipe. perf itself says nothing where all samples are there.
+    The way in which a recording ends before its end; nothing if it does not, or does not say where
+    that is, as what was written to a pipe. perf itself says nothing where all samples are there.
 
     By ``struct perf_file_header`` (tools/perf/util/header.h, the same since 3.2): the sections for
     attributes and data, and behind these one for each feature.
@@ -479,7 +479,7 @@ _OF_DAMAGE = re.compile(
 
 
 def _trouble(said: str, code: int) -> str:
-    """What perf says of a recording that is not whole; nothing if it is."""
+    """Words of perf about a recording that is not whole; nothing if it is."""
     kept = [line for line in said.splitlines() if not _OF_SYMBOLS.search(line)]
     if code or any(map(_OF_DAMAGE.search, kept)):
         return f"perf did not read all of it: {_in_words(chr(10).join(kept), code)}"

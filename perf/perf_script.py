@@ -12,8 +12,8 @@ event without call chain is its header line alone, and no empty line follows::
     COMM PID/TID [CPU] TIME: PERIOD EVENT: TRACE ADDRESS
     <tab>ADDRESS SYMBOL+OFFSET (DSO)
 
-Which of these fields a header has is whoever's choice who ran ``perf script`` (its defaults differ
-by version and by event), and is the same through a text: it is learnt from the first lines
+Which of these fields a header has was chosen when ``perf script`` ran (its defaults differ by
+version and by event), and is the same through a text: it is learnt from the first lines
 (:func:`learn`), and what all headers have a header must have. The order is perf's
 (``perf_sample__fprintf_start()`` and ``process_event()`` of tools/perf/builtin-script.c, 3.10 to
 7.2). A number alone before CPU or time is perf's TID, its default, or a PID: it is taken for both.
@@ -160,7 +160,7 @@ class Reading:
 
 class Form(NamedTuple):
     """
-    What the headers of a text have.
+    The fields that the headers of a text have.
 
     :ivar header: with groups comm, pid, tid, CPU, time, period, event, rest; None: there are none.
     :ivar plain: the same where a comm is one plain word, up to the frames.
@@ -360,8 +360,7 @@ def read_samples(
 
     :param reading: is kept up to date; what it counts is final when the samples are through.
     :param progress: called with (bytes read, samples read) after every chunk.
-    :param own: it is straight out of perf: comms may have newlines, and nobody else's lines are
-        in it.
+    :param own: it is straight out of perf: comms may have newlines, and no other lines are in it.
     :raises NotPerfText: most of it is something else.
     """
     rest, continued = b"", False

@@ -43,7 +43,7 @@ def printed_event(printed: str) -> str:
 
 
 def counted_event(event: str) -> str:
-    """What an event counts, on whatever PMU and in whatever mode: ``cycles`` of ``cycles:u``."""
+    """The event that is counted, on any PMU and in any mode: ``cycles`` of ``cycles:u``."""
     name, slash, behind = event.partition("/")
     if slash and ":" not in name:
         return re.split("[,/]", behind)[0]

@@ -11,10 +11,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/perf"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT)]
 
-from perf_forms import expected, random_form, render, samples  # noqa: E402
-from test_perf_forms import stacks  # noqa: E402
+from perf_forms import expected, random_form, render, samples, stacks  # noqa: E402
 
 
 def main() -> int:

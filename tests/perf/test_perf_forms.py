@@ -5,31 +5,14 @@ import io
 import random
 
 import pytest
-from perf_forms import expected, random_form, render, samples
+from perf_forms import expected, folded, random_form, render, samples, stacks
 from perf_text import KNOWN
 
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Fold
 from mmscope.perf.perf_script import Reading, is_perf_text, read_samples
-from mmscope.perf.stack_parts import load_split
 
 FORMS = 50  # 500 of tests/bench/bench_perf_forms.py
-
-
-def folded(text: bytes, **options: bool) -> tuple[Fold, Reading]:
-    fold = Fold(recipes.load("exit-path"), load_split("exit-path"), KNOWN, **options)
-    reading = Reading()
-    for sample in read_samples(io.BytesIO(text), reading):
-        fold.add(sample)
-    return fold, reading
-
-
-def stacks(text: bytes) -> dict[str, dict[str, int]]:
-    fold, _ = folded(text, idle=True, profiler=True)
-    return {
-        name: {stack: values[0] for stack, values in event.stacks.items()}
-        for name, event in fold.events.items()
-    }
 
 
 @pytest.mark.parametrize("seed", range(FORMS))

@@ -6,10 +6,18 @@ Widths and order are perf's: ``perf_sample__fprintf_start()`` and ``process_even
 tools/perf/builtin-script.c and ``sample__fprintf_callchain()`` of evsel_fprintf.c, 3.10 to 7.2.
 """
 
+import io
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from perf_text import KNOWN
+
+from mmscope.perf import recipe as recipes
+from mmscope.perf.folding import Fold
+from mmscope.perf.perf_script import Reading, read_samples
+from mmscope.perf.stack_parts import load_split
 
 KERNEL, USER = "[kernel.kallsyms]", "/usr/bin/a program (deleted)"
 COMMS = ("worker", "dd", "cafe", "Chrome IO", "kworker/0:1-events", "pool 12", "a.b/c:d", "x" * 15)
@@ -184,3 +192,19 @@ def expected(taken: list[Taken], form: Form) -> dict[str, Counter[str]]:
         event = sample.event if "event" in form.fields else "(event not printed)"
         found.setdefault(event, Counter())[";".join((comm, *names))] += 1
     return found
+
+
+def folded(text: bytes, **options: bool) -> tuple[Fold, Reading]:
+    fold = Fold(recipes.load("exit-path"), load_split("exit-path"), KNOWN, **options)
+    reading = Reading()
+    for sample in read_samples(io.BytesIO(text), reading):
+        fold.add(sample)
+    return fold, reading
+
+
+def stacks(text: bytes) -> dict[str, dict[str, int]]:
+    fold, _ = folded(text, idle=True, profiler=True)
+    return {
+        name: {stack: values[0] for stack, values in event.stacks.items()}
+        for name, event in fold.events.items()
+    }
