@@ -100,7 +100,8 @@ class FreeMemory:
             )
             for isolated in (True, False)
         )
-        return free_accounting(self.counters, others, isolate, on_pcp_lists)
+        whole = not self.scan.gaps.bytes
+        return free_accounting(self.counters, others, isolate, on_pcp_lists, whole=whole)
 
     @cached_property
     def pcp_lists(self) -> PcpLists:

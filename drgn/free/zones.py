@@ -106,10 +106,11 @@ class FreeAccounting:
     unaccepted_pages: int = column(
         unit="pages", help="memory the hypervisor has not handed over yet (NR_UNACCEPTED)"
     )
-    remainder_pages: int = column(
+    remainder_pages: int | None = column(
         unit="pages",
         low=None,
-        help="NR_FREE_PAGES minus the free lists and unaccepted memory; 0 at rest",
+        help="NR_FREE_PAGES minus the free lists and unaccepted memory; 0 at rest; empty: struct "
+        "pages are missing, whatever they are",
     )
     isolate_pages: int = column(
         unit="pages", help="on the Isolate lists, which do not count as free"
@@ -391,6 +392,8 @@ def free_accounting(
     free_list_pages: dict[tuple[int, str], int],
     isolate_pages: dict[tuple[int, str], int],
     pcp_pages: dict[tuple[int, str], int] | None,
+    *,
+    whole: bool = True,
 ) -> list[FreeAccounting]:
     """
     Hold NR_FREE_PAGES against its parts, zone by zone.
@@ -398,7 +401,13 @@ def free_accounting(
     :param free_list_pages: (node, zone) to pages on its free lists without Isolate.
     :param isolate_pages: (node, zone) to pages on its Isolate lists.
     :param pcp_pages: (node, zone) to pages on its per-CPU lists, None if these were not read.
+    :param whole: whether all struct pages were read: else nothing tells what the remainder is.
     """
+
+    def remainder(key: tuple[int, str], said: FreeCounters) -> int | None:
+        parts = free_list_pages.get(key, 0) + said.unaccepted
+        return said.nr_free_pages - parts if whole else None
+
     return [
         FreeAccounting(
             *key,
@@ -406,7 +415,7 @@ def free_accounting(
             unfolded_pages=said.unfolded,
             free_list_pages=free_list_pages.get(key, 0),
             unaccepted_pages=said.unaccepted,
-            remainder_pages=said.nr_free_pages - free_list_pages.get(key, 0) - said.unaccepted,
+            remainder_pages=remainder(key, said),
             isolate_pages=isolate_pages.get(key, 0),
             pcp_pages=None if pcp_pages is None else pcp_pages.get(key, 0),
             trylock_pages=said.trylock,

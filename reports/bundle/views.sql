@@ -3,6 +3,16 @@
 -- that is its title. A view whose tables a bundle does not have is left out, but for those named
 -- `Optional`, which are empty then.
 
+-- Zones of which free blocks are missing
+-- Their struct pages were not there, and a block of THP size and more may be among them: nothing can be
+-- said of what is free in a zone by the others.
+-- Optional: free_accounting (node bigint, zone varchar, nr_free_pages bigint, free_list_pages bigint, unaccepted_pages bigint, remainder_pages bigint)
+create view zones_in_part as
+select node, zone, nr_free_pages - free_list_pages - unaccepted_pages as pages
+from free_accounting, target
+where remainder_pages is null and nr_free_pages - free_list_pages - unaccepted_pages >= 1::bigint << thp_order
+order by node, zone;
+
 -- External fragmentation by order
 -- As unusable_free_index() and fragmentation_index() of mm/vmstat.c compute it, which the kernel shows
 -- in /sys/kernel/debug/extfrag. The fragmentation index is -1 where a block of the order is free, so
@@ -11,8 +21,9 @@ create view fragmentation as
 with
     blocks as (
         select node, zone, "order", sum(blocks)::bigint as blocks
-        from free_blocks
+        from free_blocks as f
         where node >= 0
+            and not exists (select 1 from zones_in_part as p where p.node = f.node and p.zone = f.zone)
         group by node, zone, "order"
     ),
     wanted as (
@@ -50,8 +61,9 @@ select
         (migratetype = 'Movable'), 0)::bigint as movable_blocks,
     coalesce(sum(blocks << greatest("order" - thp_order, 0)) filter
         (migratetype = 'HighAtomic'), 0)::bigint as highatomic_blocks
-from free_blocks, target
+from free_blocks as f, target
 where "order" >= thp_order and migratetype is not null
+    and not exists (select 1 from zones_in_part as p where p.node = f.node and p.zone = f.zone)
 group by node, zone
 order by node, zone;
 
@@ -215,15 +227,24 @@ left join profile_boots as b using (profile);
 -- Of kernel memory, pages that neither they themselves nor their place explain, without as many as some
 -- counter has more than pages with its mark were found: large kmalloc() of older kernels, page tables of
 -- KVM and IOMMUs, pages of GPUs. Of text, what all counters leave of MemTotal (drgn/text/meminfo.py).
--- Pages whose struct page is not there are nothing that is known.
+-- Pages whose struct page is not there are nothing that is known; nor are, then, those without a
+-- reference, which may belong to a block or a compound page that begins in one of them.
 -- Optional: ledger_checks (counter varchar, difference_pages bigint)
 create view memory_in_no_counter as
 with
     counted as (
         select
             sum(pages) filter (owner = 'unexplained' and part <> 'struct page not readable')::bigint as pages,
+            coalesce(sum(pages) filter (part in (
+                'no reference, on no list', 'tail without a head', 'tail of a block that is no compound page'
+            )), 0)::bigint as loose,
+            count(*) filter (part = 'struct page not readable') > 0 as unread,
             sum(pages) filter (owner <> 'not the kernel''s')::bigint as total_pages
         from memory_ledger
+    ),
+    known as (
+        select case when unread then pages - loose else pages end as pages, total_pages
+        from counted
     ),
     marked as (
         select
@@ -239,5 +260,5 @@ select
     case when m.here then 'pages' else 'counters' end as way, greatest(c.pages - m.pages, 0) as pages,
     greatest(c.pages - m.pages, 0) * t.page_size as bytes, greatest(c.pages - m.pages, 0) / c.total_pages as share,
     least(m.pages, c.pages) as counter_pages, c.total_pages
-from counted as c, marked as m, target as t
+from known as c, marked as m, target as t
 where c.total_pages > 0 and c.pages is not null;

@@ -269,6 +269,17 @@ FOUND: dict[str, Case] = {
 }  # fmt: skip
 
 CLEAR: dict[str, Case] = {
+    "free memory in pieces, of which struct pages are missing": Case(
+        "external-fragmentation",
+        [*all_orders(o0=100_000), zone(),
+         dataclasses.replace(ACCOUNTING, free_list_pages=100_000, remainder_pages=None)],
+    ),
+    "a reserve with all blocks of THP size, where struct pages are missing": Case(
+        "highatomic-starves-thp",
+        [*STARVED, RESERVED, HIGHATOMIC,
+         dataclasses.replace(ACCOUNTING, free_list_pages=199_000, remainder_pages=None)],
+        empty=(Pageblocks,),
+    ),
     "in kswapd's band": Case("below-watermarks", [zone(free_pages=10_000)]),
     "below a mark that is boosted": Case(
         "below-watermarks",

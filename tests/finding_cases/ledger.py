@@ -231,6 +231,12 @@ CLEAR: dict[str, Case] = {
         "unexplained-pages",
         [*ledger(0), LedgerRow("unexplained", UNREAD_PAGES, -1, "", 900_000, 0, 0, "")],
     ),
+    "pages without a reference beside struct pages that a dump lacks": Case(
+        "unexplained-pages",
+        [*ledger(0), LedgerRow("unexplained", UNREAD_PAGES, -1, "", 400_000, 0, 0, ""),
+         LedgerRow("unexplained", "no reference, on no list", 0, "Normal", 300_000, 0, 0, ""),
+         LedgerRow("unexplained", "tail without a head", 0, "Normal", 200_000, 0, 0, "")],
+    ),
     "few pages without an owner": Case("unexplained-pages", ledger(49_000)),
     "swap that has room": Case("swap-full", [swap(900)]),
     "little swap that is full": Case("swap-full", [swap(30, 30)]),

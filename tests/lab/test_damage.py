@@ -15,7 +15,7 @@ from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, WITHOUT_BTF, Lab
 from drgn import Program
 from forked import in_a_fork
-from named_damage import DAMAGE
+from named_damage import DAMAGE, lack_struct_pages
 
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.sections.memory import Memory
@@ -59,6 +59,7 @@ class Read:
     """What came of a vmcore."""
 
     sections: dict[str, SectionResult]
+    found: set[str]
     not_checked: dict[str, str]
     marks: list[str]
 
@@ -75,11 +76,18 @@ def opened(taken: Capture) -> Program:
 
 
 @functools.cache
-def read(taken: Capture, damage: Together = (), *, ask: bool = False) -> Read:
+def read(
+    taken: Capture,
+    damage: Together = (),
+    *,
+    ask: bool = False,
+    lacks: tuple[int, int] | None = None,
+) -> Read:
     """
     Read a vmcore, with damage that has names, or none.
 
     :param ask: whether to look for findings.
+    :param lacks: of the struct pages, so many KiB of so many.
     """
     prog = opened(taken)
     with tempfile.TemporaryDirectory() as folder:
@@ -88,14 +96,18 @@ def read(taken: Capture, damage: Together = (), *, ask: bool = False) -> Read:
         def collected() -> list[SectionResult]:
             for name in damage:
                 DAMAGE[name](prog)
+            if lacks:
+                lack_struct_pages(prog, *lacks)
             with Writer(path) as writer:
                 return collect(Memory(prog), describe(prog, "vmcore"), writer)
 
         sections = in_a_fork(collected)
         bundle = Bundle(path)
+        verdict = evaluate(bundle) if ask else None
         return Read(
             {section.section: section for section in sections},
-            {found.id: found.reason for found in evaluate(bundle).not_checked} if ask else {},
+            {f"{found.id}: {found.severity}" for found in verdict.found} if verdict else set(),
+            {found.id: found.reason for found in verdict.not_checked} if verdict else {},
             [str(mark) for name in bundle.tables for mark in bundle.impossible(name)],
         )
 
@@ -251,6 +263,19 @@ def test_no_finding_is_made_of_a_column_with_a_value_that_cannot_be(lab: Lab) ->
     # What asks for other columns of that row, or for other rows of a table of counters, is made.
     assert "external-fragmentation" not in why
     assert "compaction-fails" not in why
+
+
+@pytest.mark.any_kernel
+@pytest.mark.parametrize("lacks", [(4, 8), (512, 1024), (4, 200), (64 << 10, 64 << 10)])
+def test_no_finding_is_made_of_struct_pages_that_a_dump_lacks(
+    lab: Lab, lacks: tuple[int, int]
+) -> None:
+    whole, found = read(lab.capture, ask=True), read(lab.capture, ask=True, lacks=lacks)
+    assert found.found <= whole.found
+    assert found.sections["memory_ledger"].unreadable_bytes > 0
+    for finding in ("free-lists-damaged", "free-pages-unaccounted"):
+        assert finding not in whole.not_checked
+        assert finding in found.not_checked
 
 
 def test_a_whole_kernel_says_nothing_that_cannot_be(lab: Lab) -> None:

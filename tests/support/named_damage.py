@@ -9,12 +9,14 @@ of each against what was done.
 
 from collections.abc import Callable, Iterator
 
-from drgn import Object, Program, sizeof
+from drgn import FaultError, Object, Program, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.pid import find_task, for_each_task
+
+from mmscope.drgn.reading.mem_sections import valid_page_ranges
 
 HUGE, ONES = 1 << 60, -1
 # A hole in x86-64's map (Documentation/arch/x86/x86_64/mm.rst). In arm64's it is behind the struct
@@ -126,6 +128,21 @@ def _no_cpu(prog: Program) -> None:
     mask = prog["__cpu_online_mask"]
     assert mask.address_ is not None
     put(prog, mask.address_, bytes(sizeof(mask)))
+
+
+def lack_struct_pages(prog: Program, missing: int, of: int) -> None:
+    """
+    Have *missing* KiB of *of* KiB of the struct pages not be there, as in a dump that was filtered.
+    """
+
+    def lacks(at: int, count: int, offset: int, physical: bool) -> bytes:
+        raise FaultError("not in the dump", at)
+
+    size = sizeof(prog.type("struct page"))
+    for first, last, address in valid_page_ranges(prog):
+        end = address + (last - first) * size
+        for at in range(address & -4096, end, of << 10):
+            prog.add_memory_segment(at, missing << 10, lacks, False)
 
 
 DAMAGE: dict[str, Callable[[Program], None]] = {
