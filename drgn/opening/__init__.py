@@ -8,5 +8,9 @@ class NoDebugInfoError(ValueError):
     """The kernel cannot be read by what it says of itself; one line that says why."""
 
 
+class UndeclaredError(Exception):
+    """A global that the kernel has, but nothing says of what type; or of which of its files."""
+
+
 class TargetError(Exception):
     """The target cannot be opened. One line, for the user, that says what to do."""

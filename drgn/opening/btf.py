@@ -5,6 +5,9 @@ BTF: the kernel's own description of its types, as types of a :class:`drgn.Progr
 A kernel with CONFIG_DEBUG_INFO_BTF carries it in its memory, between ``__start_BTF`` and
 ``__stop_BTF`` (scripts/link-vmlinux.sh, include/asm-generic/vmlinux.lds.h), and shows it as
 /sys/kernel/btf/vmlinux. The format is include/uapi/linux/btf.h and Documentation/bpf/btf.rst.
+A record of a kind that is not known here is passed over where the blob's layout section says how
+long it is ("btf: Add kind layout encoding to UAPI", 222edc843c15); types that are made of it are
+unknown, the others stay.
 
 Costs, for the 4 MB and 118,000 types of a distribution's kernel: some 30 ms for the index; a type
 is built when it is asked for, and the types of its members when those are.
@@ -55,6 +58,9 @@ BY_KIND = {
     TypeKind.ENUM: (ENUM, ENUM64),
     TypeKind.TYPEDEF: (TYPEDEF,),
 }
+# "bpf: Extend BTF UAPI vlen, kinds to use unused bits" (f7a6b9eaff3e); these bits were 0 before.
+KIND, VLEN = np.uint32(0x7F), np.uint32(0xFF_FFFF)
+UNKNOWN = np.uint32(1 << 31)  # words: beyond the end of any blob
 INT_SIGNED, INT_BOOL = 1, 4
 QUALIFIERS = {
     CONST: Qualifiers.CONST,
@@ -91,19 +97,20 @@ class Btf:
 
     def __init__(self, prog: Program, blob: bytes, module: bytes = b"") -> None:
         self.prog = prog
-        order, types, self._names = _parts(blob)
+        order, types, self._names, layout = _parts(blob)
         if not self._names.startswith(b"\0"):
             raise _damaged("its strings begin with none")
         if module:
-            _, more, names = _parts(module)
+            _, more, names, more_layout = _parts(module)
             types, self._names = types + more, self._names + names
+            layout = max(layout, more_layout, key=len)
         self._words = np.frombuffer(types, dtype=f"{order}u4")
         # Type 0 is void, which has no record.
-        self._starts = np.append(np.uint32(0), _starts(self._words))
+        self._starts = np.append(np.uint32(0), _starts(self._words, layout))
         self._name_offsets = self._words[self._starts]
         self._info = self._words[self._starts + 1]
         self._size_or_type = self._words[self._starts + 2]
-        self._kinds = (self._info >> 24 & 0x1F).astype(np.uint8)
+        self._kinds = (self._info >> 24 & KIND).astype(np.uint8)
         for column in (self._name_offsets, self._info, self._size_or_type, self._kinds):
             column[0] = 0
         self._built: dict[int, Type] = {}
@@ -186,7 +193,7 @@ class Btf:
         offsets, owners = [], []
         for kind, words in ((ENUM, 2), (ENUM64, 3)):
             numbers = np.flatnonzero(self._kinds == kind)
-            lengths = (self._info[numbers] & 0xFFFF).astype(np.int64)
+            lengths = (self._info[numbers] & VLEN).astype(np.int64)
             owner = np.repeat(numbers, lengths)
             within = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             offsets.append(self._words[self._starts[owner] + 3 + within * words])
@@ -251,9 +258,14 @@ class Btf:
         if number >= len(self._kinds):
             raise _damaged(f"there is no type {number:,}")
         kind = int(self._kinds[number])
+        if kind > ENUM64:
+            raise NoDebugInfoError(f"BTF type {number} is of kind {kind}, which is not known here")
         if kind not in _BUILDERS:
             raise _damaged(f"type {number} of kind {kind} is no type of an object")
         return _BUILDERS[kind](self, number)
+
+    def _vlen(self, number: int) -> int:
+        return int(self._info[number] & VLEN)
 
     def _named(self, number: int) -> tuple[str | None, int]:
         """The name of a type, and its size or the type that it is made of."""
@@ -316,7 +328,7 @@ class Btf:
 
     def _function_type(self, number: int) -> Type:
         at = int(self._starts[number]) + 3
-        count = int(self._info[number]) & 0xFFFF
+        count = self._vlen(number)
         pairs = self._words[at : at + 2 * count].reshape(-1, 2).tolist()
         variadic = bool(pairs) and pairs[-1] == [0, 0]
         parameters = [
@@ -327,7 +339,7 @@ class Btf:
 
     def _enum(self, number: int) -> Type:
         wide = self._kinds[number] == ENUM64
-        count, at = int(self._info[number]) & 0xFFFF, int(self._starts[number]) + 3
+        count, at = self._vlen(number), int(self._starts[number]) + 3
         name = self._name(int(self._name_offsets[number]))
         size = int(self._size_or_type[number])
         if size not in (1, 2, 4, 8):
@@ -370,7 +382,7 @@ class Btf:
 
     def _members(self, number: int) -> Iterator[tuple[str | None, int, int, int]]:
         """(name, number of its type, offset in bits, bits of a bit field or 0) of each member."""
-        at, count = int(self._starts[number]) + 3, int(self._info[number]) & 0xFFFF
+        at, count = int(self._starts[number]) + 3, self._vlen(number)
         fields = bool(self._info[number] >> 31)
         for name, type_number, offset in self._words[at : at + 3 * count].reshape(-1, 3).tolist():
             bits = offset >> 24 if fields else 0
@@ -427,8 +439,8 @@ _BUILDERS: dict[int, Callable[[Btf, int], Type]] = {
 }
 
 
-def _parts(blob: bytes) -> tuple[str, bytes, bytes]:
-    """(byte order, types, strings) of a blob."""
+def _parts(blob: bytes) -> tuple[str, bytes, bytes, list[tuple[int, int]]]:
+    """(byte order, types, strings, bytes of each kind as in :data:`TAIL`) of a blob."""
     if len(blob) < 24 or len(blob) > LIMITS["bytes"]:
         raise NoDebugInfoError(f"{len(blob):,} bytes are no BTF")
     magic, version = struct.unpack_from("2sB", blob)
@@ -444,35 +456,56 @@ def _parts(blob: bytes) -> tuple[str, bytes, bytes]:
         raise _damaged("its parts lie beyond its end")
     if not names.endswith(b"\0"):
         raise _damaged("its strings have no end")
-    return order, types, names
+    return order, types, names, _layout(blob, order, length)
 
 
-def _starts(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _layout(blob: bytes, order: str, length: int) -> list[tuple[int, int]]:
+    """Bytes of each kind by the layout section, if the header is long enough to have one."""
+    if length < 32:
+        return []
+    begin, size = np.frombuffer(blob, dtype=f"{order}u4", count=2, offset=24).tolist()
+    layout = blob[length + begin : length + begin + size]
+    if size % 4 or len(layout) != size:
+        raise _damaged("its layout lies beyond its end")
+    # struct btf_layout: info_sz, elem_sz, flags
+    return [(layout[at], layout[at + 1]) for at in range(0, size, 4)][: KIND + 1]
+
+
+def _starts(words: NDArray[np.uint32], layout: list[tuple[int, int]]) -> NDArray[np.uint32]:
     """
     Positions of the types, in words.
 
     A record's length is in its second word. For every word it is worked out where the next record
     would begin, if one began there; then there is only a chain to follow.
 
-    :raises NoDebugInfoError: the last one does not end with the blob.
+    :param layout: of the kinds, for those that are not known here.
+    :raises NoDebugInfoError: the last one does not end with the blob, or nothing says where one
+        ends.
     """
     if len(words) < 3:
         raise _damaged("it has no types")
-    fixed = np.full(32, 3, dtype=np.uint32)
-    each = np.zeros(32, dtype=np.uint32)
-    for kind, (more, per) in TAIL.items():
-        fixed[kind] += more // 4
-        each[kind] = per // 4
+    fixed = np.full(KIND + 1, UNKNOWN, dtype=np.uint32)
+    each = np.zeros(KIND + 1, dtype=np.uint32)
+    known = {kind: TAIL.get(kind, (0, 0)) for kind in range(1, ENUM64 + 1)}
+    for kind, (more, per) in (dict(enumerate(layout)) | known).items():
+        if kind and not more % 4 and not per % 4:
+            fixed[kind] = 3 + more // 4
+            each[kind] = per // 4
     info = words[1:]
-    kinds = (info >> 24).astype(np.uint8) & 0x1F
+    kinds = (info >> 24 & KIND).astype(np.uint8)
     # Whose items are Python's numbers, and take the room of numpy's.
-    lengths = (fixed[kinds] + each[kinds] * (info & 0xFFFF)).data
+    lengths = (fixed[kinds] + each[kinds] * (info & VLEN)).data
     starts, at, end = array("I"), 0, len(words)
     while at < end - 1:
         starts.append(at)
         at += lengths[at]
     if len(starts) > LIMITS["types"]:
         raise _damaged(f"more than {LIMITS['types']:,} types")
+    if starts and lengths[starts[-1]] >= UNKNOWN:
+        raise NoDebugInfoError(
+            f"BTF has a type of kind {kinds[starts[-1]]}, which is not known here, and does not "
+            "say how long such a record is: a newer mmscope may read it"
+        )
     if at != end:
         raise _damaged("its last type has no end")
     return np.frombuffer(starts, np.uint32)

@@ -127,6 +127,13 @@ class KernelSymbols:
         at = self.indexes(name)
         return self.in_order[at[0]] if len(at) == 1 else None
 
+    def is_global(self, index: int) -> bool:
+        """
+        True if other files may use it by its name. Not known of per-CPU variables of x86 before
+        6.15: kallsyms makes them absolute (scripts/kallsyms.c: make_percpus_absolute()).
+        """
+        return chr(self._index.whole(index)[0]) in "BDGRST"
+
     def room(self, index: int) -> int:
         """
         Bytes to the next symbol, or to what no symbol names: no more can belong to this one. None

@@ -17,7 +17,7 @@ Costs 0.1 to 0.2 s of CPU and 30 MiB, a quarter of the time and a tenth of the m
 Types and symbols come out of the dump, so they are compared with its VMCOREINFO before they are
 used.
 
-Cannot know: globals that ``declared_globals.py`` does not declare, macros,
+Cannot know: globals that nobody declared (``kernel_globals``), macros,
 line numbers, inlined functions; types of modules have ``btf.module_types()``.
 """
 
@@ -25,19 +25,14 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from drgn import (
     FaultError,
-    FindObjectFlags,
-    Object,
-    ObjectNotFoundError,
     Program,
     ProgramFlags,
     RelocatableModule,
     Symbol,
-    Type,
     offsetof,
     sizeof,
 )
@@ -45,14 +40,7 @@ from drgn import (
 from mmscope.drgn.dumps.bulk_reads import read_bytes
 from mmscope.drgn.opening import NoDebugInfoError as NoDebugInfoError
 from mmscope.drgn.opening.btf import Btf
-from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER, FUNCTIONS
-from mmscope.drgn.opening.kasan import (
-    EARLY_PAGE,
-    SCALE_SHIFT,
-    has_known_place,
-    shadow_address,
-    without_redzone,
-)
+from mmscope.drgn.opening.kernel_globals import KernelGlobals
 from mmscope.drgn.opening.kernel_symbols import (
     KernelSymbols,
     SymbolsHidden,
@@ -94,7 +82,11 @@ def attach(prog: Program, btf: Path | None = None) -> tuple[Btf, KernelSymbols, 
         raise NoDebugInfoError(f"{error.filename}: {error.strerror}") from error
     # First: the debug info of a module has the kernel's types as declarations.
     prog.register_type_finder(OWN, types.find_type, enable_index=0)
-    prog.register_object_finder(OWN, _Globals(types, symbols).find, enable_index=-1)
+    globals_ = KernelGlobals(types, symbols)
+    # Behind drgn's own, of VMCOREINFO; before the statics of modules.
+    before = len([name for name in prog.enabled_object_finders() if name == "linux"])
+    prog.register_object_finder(OWN, globals_.find, enable_index=before)
+    prog.register_object_finder(f"{OWN} undeclared", globals_.complain, enable_index=-1)
     prog.register_symbol_finder(OWN, symbols.find, enable_index=-1)
     prog.register_symbol_finder(f"{OWN} modules", _module_finder(), enable_index=-1)
     prog.cache[KERNEL_TABLE] = SymbolTable(symbols.in_order, symbols.room, symbols.symbol)
@@ -266,106 +258,3 @@ def _value(types: Btf, kind: str, name: str, member: str | None) -> int | None:
     if type_ is None:
         return None
     return int(sizeof(type_) if member is None else offsetof(type_, member))
-
-
-@dataclass
-class _Globals:
-    """An object finder: constants, functions, per-CPU variables, and declared globals."""
-
-    types: Btf
-    symbols: KernelSymbols
-
-    def __post_init__(self) -> None:
-        self._found: dict[tuple[str, FindObjectFlags], Object | None] = {}
-
-    def find(
-        self, prog: Program, name: str, flags: FindObjectFlags, filename: str | None
-    ) -> Object | None:
-        """
-        For :meth:`drgn.Program.register_object_finder`.
-
-        Nothing says from which file a static is: a name that several have is not found at all.
-        """
-        key = name, flags
-        if key not in self._found:
-            self._found[key] = self._find(prog, name, flags)
-        return self._found[key]
-
-    def _find(self, prog: Program, name: str, flags: FindObjectFlags) -> Object | None:
-        constant = self.types.enumerator(name) if flags & FindObjectFlags.CONSTANT else None
-        if constant is not None:
-            return constant
-        address = self.symbols.address(name)
-        if address is None:
-            return None
-        if flags & FindObjectFlags.FUNCTION and (type_ := self.types.function(name)):
-            return Object(prog, type_, address=address)
-        if flags & FindObjectFlags.FUNCTION and name in FUNCTIONS:
-            return Object(prog, prog.function_type(prog.type("int"), ()), address=address)
-        if flags & FindObjectFlags.VARIABLE and (type_ := self._type(prog, name)):
-            room = self.symbols.room(self.symbols.indexes(name)[0])
-            if sizeof(type_) > room > 0:
-                raise ObjectNotFoundError(
-                    f"{name} is declared {type_.type_name()}, and has room for {room:,} bytes "
-                    "only: declared_globals.py does not fit this kernel",
-                    name=name,
-                )
-            return Object(prog, type_, address=address)
-        if flags & FindObjectFlags.VARIABLE and not self.symbols.is_text(address):
-            raise ObjectNotFoundError(
-                f"{name}: this kernel has it, at {address:#x}, but BTF has no types of globals; "
-                "declare it in declared_globals.py",
-                name=name,
-            )
-        return None
-
-    def _type(self, prog: Program, name: str) -> Type | None:
-        if name in ANONYMOUS:
-            return self.types.anonymous_struct(ANONYMOUS[name])
-        declared = DECLARED.get(name)
-        for other, sign in DIFFER.get(name, ()):
-            struct = sign.startswith("struct ") and self.types.struct(sign.removeprefix("struct "))
-            if not sign or struct or self.symbols.indexes(sign):
-                declared = other
-                break
-        if declared is None:
-            return self.types.variable(name)
-        match = re.fullmatch(r"(.+?) ?\[(\w+)\]", declared)
-        if match is None:
-            return prog.type(declared)
-        element = prog.type(match[1])
-        if match[2] in ("room", "names"):
-            length = self._room(prog, name) // sizeof(element)
-            if match[2] == "names":
-                names = prog.read(self.symbols.address(name) or 0, length * sizeof(element))
-                length = -(-len(names.rstrip(b"\0")) // sizeof(element))
-            return prog.array_type(element, length)
-        if match[2].isdigit():
-            return prog.array_type(element, int(match[2]))
-        constant = self.types.enumerator(match[2])
-        return None if constant is None else prog.array_type(element, int(constant.value_()))
-
-    def _room(self, prog: Program, name: str) -> int:
-        """
-        The bytes from a global to the next symbol, without what KASAN leaves free between them.
-
-        :raises ObjectNotFoundError: that cannot be told.
-        """
-        index = self.symbols.indexes(name)[0]
-        address, room = self.symbols.in_order[index], self.symbols.room(index)
-        if not self.symbols.indexes(EARLY_PAGE):
-            return room
-        if not has_known_place(prog):
-            raise ObjectNotFoundError(
-                f"{name}: how long it is cannot be told, as KASAN leaves room behind globals, and "
-                "where its shadow is on this architecture is not known",
-                name=name,
-            )
-        try:
-            return without_redzone(prog.read(shadow_address(address), room >> SCALE_SHIFT), room)
-        except FaultError as error:
-            raise ObjectNotFoundError(
-                f"{name}: how long it is cannot be told, as the shadow of KASAN is not there: "
-                f"{error}",
-                name=name,
-            ) from None

@@ -45,6 +45,7 @@ from mmscope.drgn.dumps.core_file import (
 )
 from mmscope.drgn.dumps.wrapped import FLATTENED, head_of, unpacked_by
 from mmscope.drgn.opening import TargetError as TargetError
+from mmscope.drgn.opening.kernel_globals import declare_from
 from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.mem_sections import memory_pages
@@ -344,6 +345,12 @@ def _check_core(path: Path) -> None:
 
 def _attach_or_load(prog: Program, symbols: Sequence[Path]) -> None:
     """Types and symbols: those that were given, else the kernel's own, else debug info."""
+    for path in (path for path in symbols if path.suffix == ".toml"):
+        try:
+            declare_from(path)
+        except NoDebugInfoError as error:
+            raise TargetError(str(error)) from error
+    symbols = [path for path in symbols if path.suffix != ".toml"]
     btf = [path for path in symbols if _is_btf(path)]
     if symbols and not btf:
         _load_symbols(prog, symbols)

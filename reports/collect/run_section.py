@@ -19,6 +19,7 @@ from types import FrameType
 from drgn import FaultError
 
 from mmscope.drgn.machine.file_tree import describe_files
+from mmscope.drgn.opening import UndeclaredError
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
@@ -126,7 +127,7 @@ def explain(error: BaseException) -> str:
         # A KeyError's words are quoted.
         said = re.sub("^'(.*)'$", r"\1", text)
         return f"this kernel's layout is not known here: {said}"
-    if isinstance(error, (DeadlineExceeded, ValueError, NotImplementedError)):
+    if isinstance(error, (DeadlineExceeded, UndeclaredError, ValueError, NotImplementedError)):
         return text
     return f"{type(error).__name__}: {text}"
 

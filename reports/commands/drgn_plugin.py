@@ -250,13 +250,13 @@ def one_line(error: Exception) -> str:
         return f"{error.path or 'import'}: {error}"
     from drgn.commands import CommandError
 
-    from mmscope.drgn.opening import TargetError
+    from mmscope.drgn.opening import TargetError, UndeclaredError
     from mmscope.drgn.opening.no_debug_info import NoDebugInfoError
     from mmscope.drgn.tables.hostile_text import visible
     from mmscope.reports.bundle.description import BundleError
     from mmscope.reports.collect.run_section import explain
 
-    known = (CommandError, BundleError, NoDebugInfoError, TargetError)
+    known = (CommandError, BundleError, NoDebugInfoError, TargetError, UndeclaredError)
     return visible(str(error) if isinstance(error, known) else explain(error))
 
 

@@ -35,7 +35,7 @@ from drgn import (
 )
 from dump_formats import makedumpfile, plain_elf
 
-from mmscope.drgn.opening import no_debug_info
+from mmscope.drgn.opening import UndeclaredError, no_debug_info
 from mmscope.drgn.opening.btf import STRUCT, TYPEDEF, Btf
 from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER
 from mmscope.drgn.opening.kernel_symbols import (
@@ -227,7 +227,7 @@ class TestTypes:
         assert prog.type("struct only_here").size is None
 
     def test_a_global_that_is_not_declared_is_named(self, lab: Lab) -> None:
-        with pytest.raises(LookupError, match=r"panic_timeout.*declared_globals\.py"):
+        with pytest.raises(UndeclaredError, match=r"declare\('panic_timeout', 'TYPE'\)"):
             own(lab.capture.vmcore)["panic_timeout"]
         with pytest.raises(LookupError, match="could not find"):
             own(lab.capture.vmcore)["no_such_variable"]
