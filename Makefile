@@ -84,7 +84,7 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 
 # Files of tests that take minutes: they run the command, make reports, or ask every finding of every bundle.
 LONG := report|lake|fleet|finding|redact|guard|watch|picture|hostile|page_owner|comparison|host_groups|click|command|bundle
-LONG := $(LONG)|lights|few_rows|crash|openmetrics|browser|asked|corpus|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
+LONG := $(LONG)|lights|few_rows|crash|openmetrics|browser|asked|corpus|attack|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
 QUICK = $(shell find tests -name 'test_*.py' -not -path 'tests/lab/*' -not -path 'tests/s*/*' | grep -vE '/test_[a-z_0-9]*($(LONG))' | sort)
 .PHONY: quick
 quick: $(READY) ## lint, types, and the unit tests that need neither kernel nor browser nor minutes: two minutes
@@ -152,12 +152,15 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake
+NIGHTLY := test-spark test-s3 guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack
 .PHONY: nightly
 nightly: export HOSTS ?= 100,1000
-nightly: ## all that takes too long for each change, one after the other, and what failed of it (hours; as root)
-	@failed=; for target in $(NIGHTLY); do \
-	  echo "$$target:"; $(MAKE) --no-print-directory "$$target" || failed="$$failed $$target"; \
+nightly: export ATTACKS ?= 10000
+nightly: ## all that takes too long for each change, one after the other, and what failed of it (a night and a day; as root; some 110 GB of disk)
+	@failed=; trap 'trap "" TERM; kill $$child 2> /dev/null; wait; exit 143' TERM INT HUP; \
+	for target in $(NIGHTLY); do \
+	  echo "$$target:"; $(MAKE) --no-print-directory "$$target" & child=$$!; \
+	  wait $$child || failed="$$failed $$target"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
@@ -213,6 +216,10 @@ fuzz: $(VENV)/.fuzz ## what readers of other people's files make of anything: SE
 $(VENV)/.fuzz: $(READY) requirements-fuzz.lock
 	$(BIN)/pip install --quiet --require-hashes -r requirements-fuzz.lock
 	@touch $@
+
+.PHONY: attack
+attack: $(READY) ## what strangers may send, made by chance, and what the commands make of it: ATTACKS=300, SEED=… (ten minutes)
+	@$(BIN)/python tests/support/attack.py $(if $(ATTACKS),--attacks $(ATTACKS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: lint
 lint: $(READY) ## ruff and mypy
@@ -271,17 +278,17 @@ deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debia
 	@$(BIN)/python tools/make_deb.py try dist/deb
 
 .PHONY: systemd-try
-systemd-try: $(READY) dist/deb ## the packages under systemd in a guest: dumps become reports, guard captures (20 minutes; nightly)
+systemd-try: $(READY) ## the packages under systemd in a guest: dumps become reports, guard captures (20 minutes; nightly)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(DEB_PACKAGES)
+	@[ "$$(cat dist/deb/.commit 2> /dev/null)" = "$$(git rev-parse HEAD)" ] || $(MAKE) --no-print-directory deb
 	@$(BIN)/python tests/lab/systemd_try.py
 
-dist/deb:
-	@$(MAKE) --no-print-directory deb
-
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock, and those of fuzz, spark, s3 and containers, from pyproject.toml
+lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, s3 and containers, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
 	@# The same versions of what both need.
+	$(BIN)/pip-compile $(LOCK) --extra report --build-deps-for wheel --constraint requirements.lock \
+	  --output-file requirements-image.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra fuzz --constraint requirements.lock \
 	  --output-file requirements-fuzz.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra report --extra spark --constraint requirements.lock \

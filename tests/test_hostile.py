@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Ran:
     stderr: str
     stdout: int
     kib: int
+    head: str = field(repr=False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,6 +4,7 @@
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE)
 # Tests that nobody need wait for: by hand, or of what has been built and installed.
 BY_HAND = {"test", "deb-try"}
+ATTACKS = "10000"
 
 
 def test_it_has_every_target_that_tests_and_that_make_test_leaves_out() -> None:
@@ -26,7 +28,7 @@ def test_it_has_every_target_that_tests_and_that_make_test_leaves_out() -> None:
 def test_what_fails_keeps_nothing_from_being_run_and_is_named(tmp_path: Path, failing: str) -> None:
     make = tmp_path / "make"
     make.write_text(f"""#!/bin/sh
-echo "$2 $HOSTS" >> {tmp_path}/run
+echo "$2 $HOSTS $ATTACKS" >> {tmp_path}/run
 for name in {failing}; do [ "$name" != "$2" ] || exit 2; done
 """)
     make.chmod(0o755)
@@ -38,7 +40,33 @@ for name in {failing}; do [ "$name" != "$2" ] || exit 2; done
         text=True,
     )
     run = (tmp_path / "run").read_text().splitlines()
-    assert run == [f"{name} 100,1000" for name in NIGHTLY.split()]
+    assert run == [f"{name} 100,1000 {ATTACKS}" for name in NIGHTLY.split()]
     failed = [name for name in NIGHTLY.split() if name in failing.split()]
     assert (done.returncode != 0) == bool(failed)
     assert (f"failed: {' '.join(failed)}\n" in done.stdout) == bool(failed)
+
+
+def test_what_it_runs_ends_with_it(tmp_path: Path) -> None:
+    make = tmp_path / "make"
+    make.write_text(f"""#!/bin/sh
+echo $$ >> {tmp_path}/pids
+exec sleep 600
+""")
+    make.chmod(0o755)
+    nightly = subprocess.Popen(
+        ["make", "nightly", f"MAKE={make}"],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"]},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    pids = tmp_path / "pids"
+    while not (pids.exists() and pids.read_text().endswith("\n")):
+        time.sleep(0.05)
+    nightly.terminate()
+    assert nightly.wait(60) != 0
+    (pid,) = pids.read_text().split()  # nothing came after it
+    until = time.monotonic() + 60
+    while Path("/proc", pid).exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path("/proc", pid).exists()

@@ -116,7 +116,7 @@ def in_a_root(
 
 
 def build(output: Path) -> None:
-    """The packages and their source, into a folder."""
+    """The packages and their source, into a folder; of which commit they are is written last."""
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     source(output)
@@ -131,6 +131,8 @@ def build(output: Path) -> None:
         )
     finally:
         (output / "build.sh").unlink()
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT)
+    (output / ".commit").write_bytes(commit)
 
 
 def try_out(output: Path) -> None:

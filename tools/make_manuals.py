@@ -20,6 +20,8 @@ from argparse_manpage.manpage import Manpage
 from mmscope import __version__
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.perf import recipe
+from mmscope.reports.bundle.database import views
+from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.commands import command
 
 # What an argument names, by its metavar.
@@ -33,7 +35,7 @@ NAMED = {
 # Words that an argument takes, where the parser does not list them.
 WORDS = {
     "SECTION,…": list(SECTIONS),
-    "TABLE|SECTION": ["tables", *SECTIONS],
+    "TABLE|SECTION": sorted({"tables", *SECTIONS, *TABLES, *(name for name, _, _ in views())}),
     "RECIPE": recipe.names(),
 }
 

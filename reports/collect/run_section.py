@@ -30,6 +30,8 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 
+RUN_AS_ROOT = re.compile("[;:] run as root$")
+
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
@@ -108,6 +110,7 @@ def _run(
         status, message = "absent", str(reason)
         if os.geteuid() == 0:
             message = message.replace(" (as root)", "")
+            message = RUN_AS_ROOT.sub("; this root lacks a capability for it", message)
     except (Exception, DeadlineExceeded) as error:
         if verbose:
             echo(*traceback.format_exc().splitlines(), sep="\n", file=sys.stderr)

@@ -84,6 +84,7 @@ TEXT_SOURCES = (
 NEEDS = {
     "/proc/pressure/memory": "a kernel with CONFIG_PSI=y; boot with psi=1 where it is off",
     "/proc/slabinfo": "a kernel with CONFIG_SLUB_DEBUG=y",
+    "/dev/kmsg": "the host itself: a container has none",
     "/sys/kernel/mm/ksm/run": "a kernel with CONFIG_KSM=y",
     "/sys/kernel/mm/transparent_hugepage/enabled": "a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y",
 }
@@ -371,8 +372,13 @@ def _text(path: str, gives: str) -> Check:
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP and path in NEEDS:  # PSI that is off
             return _check(path, gives, "it is off", NEEDS[path])
-        more = ", with CAP_SYS_PTRACE" if path.endswith("/maps") else ""
-        return _check(path, gives, error.strerror or "cannot be read", f"run as root{more}")
+        # ptrace_may_access() (kernel/ptrace.c), check_syslog_permissions() (kernel/printk/printk.c)
+        more = {"/proc/1/maps": "CAP_SYS_PTRACE", "/dev/kmsg": "CAP_SYSLOG"}.get(path)
+        if os.geteuid():
+            change = f"run as root, with {more}" if more else "run as root"
+        else:
+            change = f"root needs {more or 'all its capabilities'} for it: run on the host"
+        return _check(path, gives, error.strerror or "cannot be read", change)
     if why := prices.why_left_out("/", path[1:]):
         return Check(path, "if asked", gives, _reason(why), "collect --all, watch --all")
     return _check(path, gives, None, None)

@@ -138,8 +138,11 @@ def measure(folder: Path, hosts: int, real: list[Path], spark: bool) -> dict[str
     if spark:
         here = [*asked, "--by", "host", "--engine", "spark", "--master", "local[2]"]
         costs["findings of each host on Spark"] = by_spark = cost(*here)
-        same = by_spark.printed == each.printed
-        print(f"{hosts:,} hosts: Spark prints {'the same' if same else 'SOMETHING ELSE'}")
+        if by_spark.printed != each.printed:
+            (folder / "duckdb.csv").write_text(each.printed)
+            (folder / "spark.csv").write_text(by_spark.printed)
+            sys.exit(f"{hosts:,} hosts: Spark prints something else than DuckDB; --keep keeps both")
+        print(f"{hosts:,} hosts: Spark prints the same")
     found = len(costs["findings"].printed.splitlines()) - 1
     rows = len(each.printed.splitlines()) - 1
     print(f"{hosts:,} hosts: {found} findings, {rows:,} of hosts")

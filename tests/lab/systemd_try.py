@@ -32,7 +32,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests/support")]
 
 import children  # noqa: E402
 import kernels  # noqa: E402
@@ -42,6 +42,7 @@ from archive import LabError  # noqa: E402
 from crashed import crashed  # noqa: E402
 from make_deb import MMDEBSTRAP, SUITE  # noqa: E402
 from roles import resolve  # noqa: E402
+from unit_figures import documented, exposure  # noqa: E402
 
 PROGRAMS = HERE / "programs"
 PACKAGES = ("systemd", "systemd-sysv", "linux-perf")
@@ -253,6 +254,9 @@ def wrong_guard(said: dict[str, Any], profiles: list[dict[str, str]]) -> Iterato
     if "python3" not in str([one.get("title"), one.get("also")]):
         yield f"guard did not read the kernel's log: {one.get('title')}, {one.get('also')}"
     recorded = sum(int(row["recorded"]) for row in profiles)
+    for unit, figure in documented(said["systemd"]).items():
+        if exposure(printed := said["security"].get(unit, "")) != figure:
+            yield f"docs/guard.md has {figure} of {unit}: {printed}"
     if said["profile_service"]["Result"] != "success" or not recorded:
         yield f"perf recorded nothing in guard's unit: {said['profile_service']}: {said['profile']}"
     if said["guard_status"]["VmLck"].split()[0] == "0":

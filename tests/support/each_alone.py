@@ -4,8 +4,8 @@
 
 Reads the commands from stdin, each a line of JSON: [folder, [word, …]]. Prints a line of JSON for
 each when it has ended: code (below 0: by that signal), what it wrote on stderr, how many bytes on
-stdout, and the most memory that it had, in KiB. A command that hangs is ended after
-:data:`SECONDS`.
+stdout and how they begin, and the most memory that it had, in KiB. A command that hangs is ended
+after so many seconds as the first argument says, or 900.
 """
 
 import json
@@ -19,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-SECONDS = 900
+SECONDS = int(sys.argv[1]) if sys.argv[1:] else 900
+HEAD = 1 << 20
 # Beyond it a command fails, and the machine is not taken down with it.
 MOST_ADDRESSES = 6 << 30
 
@@ -78,9 +79,11 @@ def main() -> None:
                 run(folder, words, out.fileno(), err.fileno(), parent)
             _, status, usage = os.wait4(child, 0)
             err.seek(0)
+            out.seek(0)
             result = {
                 "code": os.waitstatus_to_exitcode(status),
                 "stderr": err.read().decode("utf-8", "backslashreplace"),
+                "head": out.read(HEAD).decode("utf-8", "backslashreplace"),
                 "stdout": out.seek(0, os.SEEK_END),
                 "kib": usage.ru_maxrss,
             }

@@ -18,6 +18,7 @@ from command_line import ROOT
 from mmscope import __version__
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.perf import recipe
+from mmscope.reports.bundle.database import views
 
 COMMANDS = dict(make_manuals.parsers()[1].choices)
 PAGES = make_manuals.manual_pages()
@@ -78,6 +79,11 @@ def test_bash_completes_commands_options_sections_and_recipes() -> None:
         assert completed(f"mmscope {name} -") >= options(parser), name
     assert completed("mmscope collect --only ") >= SECTIONS.keys()
     assert completed("mmscope record ") >= set(recipe.names())
+
+
+def test_show_completes_tables_and_views_as_well() -> None:
+    assert {"slab_caches", "anon_vma_checks"} <= completed("mmscope show ")
+    assert {name for name, _, _ in views()} <= completed("mmscope show ")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -69,7 +69,33 @@ def test_a_source_for_others(tmp_path: Path) -> None:
         [*POWERLESS, sys.executable, "-c", script, str(path)],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert result.stdout == "no; Permission denied; run as root\n"
+    root = "root needs all its capabilities for it: run on the host"
+    change = "run as root" if os.geteuid() else root
+    assert result.stdout == f"no; Permission denied; {change}\n"
+
+
+def test_root_is_not_told_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", path)
+
+    monkeypatch.setattr(doctor, "_try", refuse)
+    for user, log, other in (
+        (0, "root needs CAP_SYSLOG for it: run on the host",
+         "root needs all its capabilities for it: run on the host"),
+        (7, "run as root, with CAP_SYSLOG", "run as root"),
+    ):  # fmt: skip
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert doctor._text("/dev/kmsg", "x").change == log
+        assert doctor._text("/proc/zoneinfo", "x").change == other
+
+
+def test_a_container_has_no_log_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(path: str) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    monkeypatch.setattr(doctor, "_try", absent)
+    check = doctor._text("/dev/kmsg", "x")
+    assert (check.reason, check.change) == ("not there", "the host itself: a container has none")
 
 
 def test_every_row_says_what_it_is_for_and_what_would_help() -> None:
@@ -231,7 +257,8 @@ def test_what_changes_a_recipe_is_a_command(reasons: list[str], told: tuple[str,
 def test_a_file_that_its_kernel_lacks(tmp_path: Path) -> None:
     path = "/sys/kernel/mm/ksm/of-no-kernel"
     assert doctor._text(path, "x").change == "mount -t proc proc /proc"
-    assert all("CONFIG_" in needs for needs in doctor.NEEDS.values())
+    kernel = {path: needs for path, needs in doctor.NEEDS.items() if path != "/dev/kmsg"}
+    assert all("CONFIG_" in needs for needs in kernel.values())
     assert doctor.NEEDS.keys() <= {path for path, _ in doctor.TEXT_SOURCES}
 
 

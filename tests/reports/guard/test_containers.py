@@ -8,7 +8,6 @@ YAML is read here as far as the manifests use it: a list of words stands on a li
 import json
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from command_line import ROOT
@@ -81,11 +80,20 @@ def test_manifests_name_the_image_of_this_version() -> None:
         assert images == [f"registry.example.org/mmscope:{__version__}"], name
 
 
-def test_the_image_is_made_of_the_extra_that_makes_reports_and_of_what_is_locked() -> None:
-    assert "'.[report]'" in CONTAINERFILE
-    # As the recipe takes pins from the lock.
-    (pattern,) = re.findall(r"sed -n '(s/.*/p)' requirements\.lock", CONTAINERFILE)
-    expression = pattern[2:].partition("/")[0].replace(r"\(", "(").replace(r"\)", ")")
-    lock = Path(ROOT / "requirements.lock").read_text()
-    pins = [m[1] for line in lock.splitlines() if (m := re.match(expression, line))]
-    assert {"drgn", "duckdb", "jinja2", "numpy", "rich"} <= {pin.partition("==")[0] for pin in pins}
+def locked(name: str) -> dict[str, str]:
+    """Distributions of a lock, each with its version and hashes."""
+    parts = re.split(r"\n(?=\S)", (ROOT / name).read_text().strip())
+    return {part.partition("==")[0]: part.strip() for part in parts if part[0] != "#"}
+
+
+def test_nothing_gets_into_the_image_but_by_its_hash() -> None:
+    """No step of pip's resolves anything; what it builds with is locked as well."""
+    steps = re.findall(r"pip install (.*?) \\$", CONTAINERFILE, re.MULTILINE)
+    assert len(steps) == 2
+    assert "--require-hashes -r requirements-image.lock" in steps[0]
+    assert "--no-deps --no-build-isolation ." in steps[1]
+    image = locked("requirements-image.lock")
+    assert {"drgn", "duckdb", "jinja2", "numpy", "rich", "setuptools"} <= image.keys()
+    assert all("--hash=sha256:" in part for part in image.values())
+    assert image.items() <= locked("requirements.lock").items()
+    assert not {"pytest", "ruff", "mypy"} & image.keys()
