@@ -17,6 +17,7 @@ that is not among these, or what a command does as another user.
 """
 
 import argparse
+import atexit
 import collections
 import concurrent.futures
 import contextlib
@@ -71,6 +72,7 @@ CONTROLS = {*map(chr, range(32)), *map(chr, range(127, 160)), *"\u200e\u200f\u06
 CONTROLS -= {"\n", "\t"}
 # Made once; attacks spoil copies.
 GOOD = Path(tempfile.mkdtemp(prefix="mmscope-attack."))
+atexit.register(shutil.rmtree, GOOD, ignore_errors=True)
 
 
 class Scene:
@@ -517,22 +519,19 @@ def main() -> int:
     begin, counts, run = time.monotonic(), collections.Counter[str](), Runner()
     kinds = " ".join(kind.__name__ for kind in KINDS)
     print(f"seed {args.seed}, {args.attacks:,} attacks: {kinds}", flush=True)
-    try:
-        make_good()
-        if args.only is not None:
-            return 1 if attack(args.seed, args.only, run, keep=True) else 0
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            made = pool.map(lambda n: attack(args.seed, n, run), range(args.attacks))
-            for number, found in enumerate(made):
-                for what, where in found.items():
-                    counts[what] += 1
-                    kind = KINDS[number % len(KINDS)].__name__
-                    print(
-                        f"{kind}, --seed {args.seed} --only {number}: {what}: {where[0]}",
-                        flush=True,
-                    )
-    finally:
-        shutil.rmtree(GOOD, ignore_errors=True)
+    make_good()
+    if args.only is not None:
+        return 1 if attack(args.seed, args.only, run, keep=True) else 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = pool.map(lambda n: attack(args.seed, n, run), range(args.attacks))
+        for number, found in enumerate(made):
+            for what, where in found.items():
+                counts[what] += 1
+                kind = KINDS[number % len(KINDS)].__name__
+                print(
+                    f"{kind}, --seed {args.seed} --only {number}: {what}: {where[0]}",
+                    flush=True,
+                )
     seconds = time.monotonic() - begin
     print(f"{args.attacks:,} attacks in {seconds:,.0f} s: "
           + ", ".join(f"{counts[what]} {what}" for what in FAILURES))  # fmt: skip
