@@ -189,6 +189,20 @@ class MemInfo:
             usable += max(size, 0)
         return usable
 
+    def suitable_blocks(self, request: "Request", order: int | None) -> int | None:
+        """Free blocks of an order or more in zones that a request could use; None: not known."""
+        highest = request.highest_zone()
+        if order is None or highest is None or request.one_node or not self.blocks:
+            return None
+        return sum(
+            blocks
+            for (node, zone, of), (blocks, _) in self.blocks.items()
+            if of >= order
+            and zone in ZONES
+            and ZONES.index(zone) <= ZONES.index(highest)
+            and request.may_use(node)
+        )
+
     def _class_index(self, highest: str) -> int:
         """
         The place of the reserve for requests whose highest zone it is: where the next zone has

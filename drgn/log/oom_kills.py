@@ -27,8 +27,8 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mmscope.drgn.log.kernel_log import beginning, log_of_files, log_of_memory, missing
@@ -51,6 +51,14 @@ from mmscope.drgn.log.oom_rows import (
     OomMemory,
     OomTask,
 )
+from mmscope.drgn.log.records import (
+    CPU_LINE,
+    LONGEST,
+    STACK,
+    same_caller,
+    seconds_of,
+    whole_records,
+)
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -61,7 +69,6 @@ from mmscope.drgn.text.log_prefix import is_comm
 
 KIB = 1024
 RECENT = 64  # calls
-LONGEST = 16 << 10  # characters; a record of the kernel has 1 KiB at most (PRINTKRB_RECORD_MAX)
 CUT, LONGEST_OF_6_1 = (
     975,
     1100,
@@ -80,13 +87,6 @@ HEADER = re.compile(
     re.DOTALL,
 )
 CPUSET = re.compile(r"(.*) cpuset=(.*) mems_allowed=([0-9,-]*)")
-# dump_stack_print_info() (lib/dump_stack.c); 6.1 does not print the UID.
-CPU_LINE = re.compile(
-    rf"CPU: [0-9]+ (?:UID: [0-9]+ )?PID: {N} Comm: (.*?) (?:Kdump: loaded )?"
-    r"(?:Not tainted|Tainted: ).*",
-    re.DOTALL,
-)
-STACK = re.compile(r" *(?:\[<[0-9a-fx]+>\] )?(?:\? )?([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+")
 OF_CGROUP = {"mem_cgroup_out_of_memory", "mem_cgroup_oom_synchronize"}
 OF_MACHINE = {"__alloc_pages_may_oom", "__alloc_pages_slowpath", "moom_callback"}
 # dump_header() prints which columns a row has: they came and went.
@@ -228,25 +228,6 @@ def _gaps(records: Sequence[LogRecord]) -> dict[int, int]:
     }
 
 
-def whole_records(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
-    """
-    Records with what continues them: another CPU's record may lie between (``LOG_CONT``,
-    ``vprintk_store()``).
-    """
-    waiting: list[LogRecord] = []
-    for record in records:
-        for number, earlier in enumerate(waiting):
-            joined = len(earlier.text) + len(record.text) <= LONGEST
-            if record.continues and record.caller == earlier.caller and joined:
-                waiting[number] = replace(earlier, text=earlier.text + record.text)
-                break
-        else:
-            waiting.append(record)
-            if len(waiting) > 8:  # what would continue it follows soon
-                yield waiting.pop(0)
-    yield from waiting
-
-
 class _Reader:
     def __init__(self, gaps: Mapping[int, int]) -> None:
         self.calls: list[_Call] = []
@@ -286,7 +267,7 @@ class _Reader:
         call = self.call
         if (
             call is None
-            or not _same(call.caller, record.caller)
+            or not same_caller(call.caller, record.caller)
             or call.ended
             or (call.victims and not text.startswith("Tasks in "))
         ):
@@ -303,7 +284,7 @@ class _Reader:
             before.until = before.since = None
         number = len(self.calls) + 1
         base: dict[str, Any] = dict.fromkeys(OomKill.__dataclass_fields__) | {
-            **{"oom": number, "victim": 0, "seconds": _seconds(record), "date": record.date},
+            **{"oom": number, "victim": 0, "seconds": seconds_of(record), "date": record.date},
             **{"outcome": OPEN, "group_kill": False, "allocating_task": False},
         }
         self.call = _Call(number, base, record.caller, header)
@@ -340,7 +321,7 @@ class _Reader:
         call = self.call
         if (
             call is None
-            or not _same(call.caller, record.caller)
+            or not same_caller(call.caller, record.caller)
             or call.ended
             or (call.victims and not call.base["group_kill"])
             or not _fits(call.base["constraint"], message)
@@ -369,7 +350,7 @@ class _Reader:
         uid = re.search(r"UID[: ]([0-9]+)", sizes)
         adj = re.search(r"oom_score_adj:(-?[0-9]+)", sizes)
         call.victims[int(pid)] = call.base | {
-            **{"seconds": _seconds(record), "date": record.date},
+            **{"seconds": seconds_of(record), "date": record.date},
             **{"outcome": KILLED, "pid": int(pid), "comm": comm},
             **{SIZES[name]: int(size) * KIB for name, size in re.findall(SIZE, sizes)},
             "uid": int(uid[1]) if uid else None,
@@ -425,20 +406,12 @@ ANYWHERE: tuple[
 )
 
 
-def _same(one: str | None, other: str | None) -> bool:
-    return one is None or other is None or one == other
-
-
 def _fits(constraint: str | None, message: str | None) -> bool:
     """True if a kill may be of a call with this constraint (out_of_memory())."""
     if message is None:
         return True
     of_cgroup = message.startswith("Memory cgroup")
     return constraint is None or of_cgroup == (constraint == "CONSTRAINT_MEMCG")
-
-
-def _seconds(record: LogRecord) -> float | None:
-    return None if record.nanoseconds is None else record.nanoseconds // 1000 / 1e6
 
 
 def _is_task(text: str) -> bool:
@@ -495,7 +468,7 @@ def _of_cgroup(call: _Call, text: str) -> bool:
     elif match := AT_LIMIT.fullmatch(text):
         call.base |= {"cgroup_limit": True, "victim_cgroup": match[1], "oom_cgroup": match[2]}
     elif (match := STACK.fullmatch(text)) and call.base["cgroup_limit"] is None:
-        function = match[1].partition(".")[0]
+        function = match[2].partition(".")[0]
         if function in OF_CGROUP | OF_MACHINE:
             call.base["cgroup_limit"] = function in OF_CGROUP
     else:

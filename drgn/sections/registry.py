@@ -46,6 +46,8 @@ ORDER = (
     "struct_pages/",
     "rmap/",
     "oom_kills",
+    "allocation_failures",
+    "kernel_complaints",
     "vm_counters",
     "machine/",
     "log/",

@@ -64,7 +64,6 @@ PHRASES = {
     "NET: Registered": "",
     "kmemleak: ": "",
     "hv_balloon: ": "",
-    "swiotlb": "",
     "software IO TLB: ": "",
 }
 _PHRASES = {words: re.compile(pattern) for words, pattern in PHRASES.items()}

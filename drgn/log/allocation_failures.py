@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Allocations that failed and said so: ``warn_alloc()`` (mm/page_alloc.c), which prints who asked for
+what, the stack, and the memory that there was; of pages, and of ``vmalloc()``.
+
+Lines of 3.10 to 7.3. Costs a look at each record of the log, which section ``kernel_log`` reads,
+too.
+
+Cannot know: failures whose caller asked for silence (``__GFP_NOWARN``), and those that came too
+soon after another: one in 10 s is printed, older kernels print ten in 5 s (``nopage_rs``); nor what
+became of the caller: most have another way.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from mmscope.drgn.log.kernel_log import beginning, log_of_files, log_of_memory, missing
+from mmscope.drgn.log.mem_info import MemInfo, Request
+from mmscope.drgn.log.records import CPU_LINE, STACK, same_caller, seconds_of, whole_records
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.rows import MOST, MOST_ORDER, MOST_PIDS, column, table_row
+from mmscope.drgn.tables.table import Table
+from mmscope.drgn.text.kernel_log import Log, LogRecord
+from mmscope.drgn.text.log_prefix import is_comm
+
+MOST_FAILURES = 2_000
+MOST_LINES = 400  # of one
+PAGES, STALL, VMALLOC = "page allocation failure", "page allocation stall", "vmalloc failure"
+# 4.10 to 4.14 also said when an allocation took long. Before 4.12 there are no nodes, before 4.6 no
+# names of flags.
+FAILED = re.compile(
+    r"(.*?): (?:page allocation failure: order:(?P<order>[0-9]{1,2})"
+    r"|page allocation stalls for (?P<ms>[0-9]{1,9})ms, order:(?P<stalled>[0-9]{1,2})"
+    r"|vmalloc(?: error: size |: allocation failure: )(?P<size>[0-9]{1,18})[^:]*?)"
+    r", ?mode:(?P<mask>0x[0-9a-f]{1,8}|0)(?:\((?P<flags>[A-Za-z0-9_|]*)\))?"
+    r"(?:, ?nodemask=(?P<nodemask>\(null\)|[0-9,-]*))?"
+    r"(?:,cpuset=(?P<cpuset>.*?),mems_allowed=(?P<mems>[0-9,-]*))?"
+)
+WORKQUEUE = re.compile(r"Workqueue: (\S{1,64}) (\S{1,128})")
+# Functions that allocate for others, up to the one that wanted it.
+ALLOCATORS = re.compile(
+    r"_*(?:dump_stack|show_stack|show_trace|warn_alloc|alloc_pages?|get_page_from_freelist"
+    r"|get_free_pages?|get_zeroed_page|kmalloc|kzalloc|kcalloc|kvmalloc|krealloc|kmem_cache_alloc"
+    r"|kmem_getpages|new_slab|allocate_slab|alloc_slab|slab_alloc|cache_grow|cache_alloc"
+    r"|fallback_alloc"
+    r"|vmalloc|vzalloc|vmap|page_frag|folio_alloc|alloc_folio|alloc_frozen|alloc_skb|netdev_alloc"
+    r"|napi_alloc|dma_alloc|dma_direct_alloc|dma_generic_alloc|x86_swiotlb|swiotlb_alloc)"
+)
+FAILURE_ID = "failed allocation, numbered in the order of the log from 1"
+NOT_COMPARED = "it is of the kernel's log, whose events are numbered as they come"
+
+
+@table_row
+class AllocationFailure:
+    """An allocation that failed, as ``warn_alloc()`` printed it."""
+
+    failure: int = column(key=True, low=1, help=FAILURE_ID)
+    seconds: float | None = column(unit="s", help="since boot, by the record's time")
+    date: str | None = column(holds="words", help="of the wall clock, as the text of a log has it")
+    what: str = column(holds="words", help=f"{PAGES}; {STALL}: it took long; {VMALLOC}")
+    comm: str | None = column(holds="comm", help="task that asked; empty: it cannot be a name")
+    pid: int | None = column(high=MOST_PIDS, help="of that task")
+    order: int | None = column(high=MOST_ORDER, help="it asked for 2^order pages in a row")
+    size_bytes: int | None = column(unit="bytes", high=MOST, help="that vmalloc() was asked for")
+    stalled_ms: int | None = column(unit="ms", help="that the allocation took so far")
+    gfp_mask: str = column(holds="kernel", help="of the allocation, hexadecimal")
+    gfp_flags: str | None = column(holds="kernel", help="its names, as printed")
+    nodemask: str | None = column(holds="kernel", help="nodes of the memory policy, as printed")
+    cpuset: str | None = column(holds="cgroup", help="the task's cpuset, its last name")
+    mems_allowed: str | None = column(holds="kernel", help="nodes that the task's cpuset has")
+    work: str | None = column(holds="kernel", help="workqueue and function, of a worker")
+    caller: str | None = column(
+        holds="kernel", help="function that wanted the memory: the first that allocates for none"
+    )
+    stack: str | None = column(holds="kernel", help="root;…;leaf")
+    usable_free_bytes: int | None = column(
+        unit="bytes",
+        high=MOST,
+        help="free in the zones and nodes that the request could use, without what is kept for "
+        "others: free CMA pages unless it is of movable memory, and lowmem_reserve",
+    )
+    suitable_blocks: int | None = column(
+        high=MOST, help="free blocks of that order or more in these zones; empty: not printed"
+    )
+    lacks: str | None = column(
+        holds="words", help="what of its records the log does not have, or has damaged"
+    )
+
+
+@table_row
+class AllocationFailureMemory:
+    """A number that the kernel printed of the machine's memory when an allocation failed."""
+
+    failure: int = column(key=True, low=1, help=FAILURE_ID)
+    node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
+    zone: str = column(holds="kernel", key=True, help="zone; empty: the whole node or machine")
+    counter: str = column(holds="kernel", key=True, help="as printed")
+    bytes: int | None = column(
+        unit="bytes", high=MOST, help="as of oom_memory; empty: the size of a page is not known"
+    )
+
+
+@table_row
+class AllocationFailureBlocks:
+    """Free blocks of an order of a zone when an allocation failed."""
+
+    failure: int = column(key=True, low=1, help=FAILURE_ID)
+    node: int = column(key=True, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone")
+    order: int = column(key=True, high=MOST_ORDER, help="of the blocks")
+    blocks: int = column(high=MOST, help="free ones")
+    migratetypes: str = column(holds="kernel", help="which lists have any, as of oom_free_blocks")
+
+
+ALLOCATION_FAILURES = Table(
+    "allocation_failures",
+    "Allocations that failed",
+    AllocationFailure,
+    empty="the log has no allocation that failed",
+    not_compared=NOT_COMPARED,
+)
+ALLOCATION_FAILURE_MEMORY = Table(
+    "allocation_failure_memory",
+    "Memory when an allocation failed",
+    AllocationFailureMemory,
+    not_compared=NOT_COMPARED,
+)
+ALLOCATION_FAILURE_BLOCKS = Table(
+    "allocation_failure_blocks",
+    "Free blocks when an allocation failed",
+    AllocationFailureBlocks,
+    not_compared=NOT_COMPARED,
+)
+
+
+class Failures(NamedTuple):
+    """All of a log."""
+
+    failures: list[AllocationFailure]
+    memory: list[AllocationFailureMemory]
+    blocks: list[AllocationFailureBlocks]
+    left_out: int  # later ones
+
+
+@dataclass
+class _Failure:
+    """One whose lines are being read."""
+
+    base: dict[str, Any]
+    record: LogRecord
+    lines: int = 0
+    frames: list[str] = field(default_factory=list)  # leaf first
+    memory: MemInfo = field(default_factory=MemInfo)
+
+
+def read_allocation_failures(
+    records: Iterable[LogRecord], page_bytes: int | None = None
+) -> Failures:
+    """
+    Find the allocations that failed in a log.
+
+    :param page_bytes: of the machine; else it is taken from what each of them prints.
+    """
+    found: list[_Failure] = []
+    left_out = 0
+    current: _Failure | None = None
+    for record in whole_records(records):
+        if record.facility not in (None, 0):
+            continue
+        if ", mode:" in record.text and (match := FAILED.fullmatch(record.text)):
+            current = _begin(record, match)
+            if len(found) < MOST_FAILURES:
+                found.append(current)
+            else:
+                left_out += 1
+        elif " invoked oom-killer: " in record.text:
+            current = None  # it prints its own memory
+        elif current is not None and same_caller(current.record.caller, record.caller):
+            for line in record.text.split("\n"):
+                _take(current, line)
+            if current.lines > MOST_LINES:
+                current = None
+    result = Failures([], [], [], left_out)
+    for number, failure in enumerate(found, 1):
+        _add(number, failure, page_bytes, result)
+    return result
+
+
+def _begin(record: LogRecord, match: re.Match[str]) -> _Failure:
+    order = match["order"] or match["stalled"]
+    kind = STALL if match["ms"] else VMALLOC if match["size"] else PAGES
+    numbers = {"order": order, "size_bytes": match["size"], "stalled_ms": match["ms"]}
+    base: dict[str, Any] = dict.fromkeys(AllocationFailure.__dataclass_fields__) | {
+        **{"seconds": seconds_of(record), "date": record.date, "what": kind},
+        **{"comm": match[1] if is_comm(match[1]) else None},
+        **{name: None if text is None else int(text) for name, text in numbers.items()},
+        **{"gfp_mask": match["mask"], "gfp_flags": match["flags"], "nodemask": match["nodemask"]},
+        **{"cpuset": match["cpuset"], "mems_allowed": match["mems"] or None},
+    }
+    return _Failure(base, record)
+
+
+def _take(failure: _Failure, line: str) -> None:
+    """Read a line that may be of it."""
+    failure.lines += 1
+    base = failure.base
+    if match := STACK.fullmatch(line):
+        if not match[1] and not failure.memory.memory:
+            failure.frames.append(match[2] + (f" [{match[3]}]" if match[3] else ""))
+    elif match := CPU_LINE.fullmatch(line):
+        if base["pid"] is None and match[2] == base["comm"] and int(match[1]) <= MOST_PIDS:
+            base["pid"] = int(match[1])
+    elif match := WORKQUEUE.fullmatch(line):
+        base["work"] = f"{match[1]} {match[2]}"
+    else:
+        failure.memory.take(line)
+
+
+def _caller(frames: Iterable[str]) -> str | None:
+    return next((frame for frame in frames if not ALLOCATORS.match(frame)), None)
+
+
+def _add(number: int, failure: _Failure, page_bytes: int | None, result: Failures) -> None:
+    base, memory = failure.base, failure.memory
+    page = page_bytes or memory.page_bytes()
+    request = Request(base["gfp_mask"], base["gfp_flags"], base["nodemask"], base["mems_allowed"])
+    lacks = [f"{what}, damaged ({times:,})" for what, times in memory.damaged.items()]
+    if not memory.memory:
+        lacks.insert(0, "the memory that there was")
+    base |= {
+        "failure": number,
+        "caller": _caller(failure.frames),
+        "stack": ";".join(reversed(failure.frames)) or None,
+        "usable_free_bytes": memory.usable_bytes(request, page),
+        "suitable_blocks": memory.suitable_blocks(request, base["order"]),
+        "lacks": "; ".join(lacks) or None,
+    }
+    result.failures.append(AllocationFailure(**base))
+    result.memory.extend(AllocationFailureMemory(number, *row) for row in memory.rows(page))
+    result.blocks.extend(
+        AllocationFailureBlocks(number, *place, *blocks) for place, blocks in memory.blocks.items()
+    )
+
+
+def _found(log: Log, page_bytes: int | None) -> Found:
+    failures = read_allocation_failures(log.records, page_bytes)
+    found = Found(notes=missing(log), remarks=beginning(log))
+    if failures.left_out:
+        found.unlisted.append(f"{failures.left_out:,} later failures")
+    found.add(ALLOCATION_FAILURES, failures.failures)
+    found.add(ALLOCATION_FAILURE_MEMORY, failures.memory)
+    return found.add(ALLOCATION_FAILURE_BLOCKS, failures.blocks)
+
+
+def allocation_failures_from_memory(memory: Memory) -> Found:
+    return _found(log_of_memory(memory), memory.prog["PAGE_SIZE"].value_())
+
+
+def allocation_failures_from_files(files: Files) -> Found:
+    return _found(log_of_files(files), None)
+
+
+ALLOCATION_FAILURES_SECTION = Section(
+    name="allocation_failures",
+    title="Allocations that failed",
+    since="0.3.0",
+    tables=(ALLOCATION_FAILURES, ALLOCATION_FAILURE_MEMORY, ALLOCATION_FAILURE_BLOCKS),
+    intro="""
+Allocations that failed without a kill: of pages in a row, where none of that length was free and
+[reclaim and compaction](https://docs.kernel.org/admin-guide/mm/concepts.html) were not allowed or
+not enough; in interrupts (GFP_ATOMIC), which may not wait; and of vmalloc(). The kernel prints one
+in 10 s, older ones ten in 5 s, and none where the caller asked for silence. What became of the
+caller, the log does not say: many try again with less.
+""",
+    command=Command("allocations that failed, out of the kernel's log", top=TOP),
+    from_memory=allocation_failures_from_memory,
+    from_files=allocation_failures_from_files,
+    reads=(prices.KMSG,),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("allocation_failures")

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Everything else that the kernel's log says about memory: what failed, what is damaged, who hung in
+it, and where memory went at boot; each kind with how often, the first and the last, and what it
+means.
+
+Costs a look at each record of the log, which section ``kernel_log`` reads, too: the words of a kind
+are looked for first.
+
+Cannot know: what the log does not have any more, nor what the kernel printed less of because it was
+frequent (``printk_ratelimited()``). That there is no complaint does not mean that all is well.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mmscope.drgn.log.kernel_log import beginning, log_of_files, log_of_memory, missing
+from mmscope.drgn.log.records import STACK, same_caller, seconds_of, whole_records
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.rows import column, table_row
+from mmscope.drgn.tables.table import Table
+from mmscope.drgn.text.kernel_log import Log, LogRecord
+
+MOST_ROWS = 1_000
+LONGEST_WHAT, LONGEST_RECORD = 100, 400  # characters
+STACK_LINES = 80  # behind a task that hung
+
+DAMAGE, HARDWARE, FAILURE, STALL, LEAK = "damage", "hardware", "failure", "stall", "leak"
+TAKEN, CHANGED = "taken at boot", "changed"
+
+
+class Kind(NamedTuple):
+    """
+    A kind of complaint.
+
+    :ivar words: one of these is in the record.
+    :ivar pattern: with a group ``what``: of whom or of which it is.
+    """
+
+    name: str
+    group: str
+    words: str
+    pattern: re.Pattern[str]
+    means: str
+    of_mm: bool = False  # only where the stack behind it is in memory management
+
+
+def _kind(name: str, group: str, words: str, pattern: str, means: str, of_mm: bool = False) -> Kind:
+    return Kind(name, group, words, re.compile(pattern), means, of_mm)
+
+
+KINDS = (
+    # mm/page_alloc.c: warn_alloc()
+    _kind("page allocation failure", FAILURE, "page allocation failure: ",
+          r"(?P<what>.*?: page allocation failure: order:\d+)",
+          "an allocation got no memory; table allocation_failures has it"),
+    _kind("page allocation stall", STALL, "page allocation stalls for ",
+          r"(?P<what>.*?): page allocation stalls for \d+ms",
+          "an allocation waits for reclaim or compaction for more than 10 s"),
+    _kind("out of memory", FAILURE, "invoked oom-killer: ", r"(?P<what>.*) invoked oom-killer: ",
+          "memory of the machine, of some nodes or of a cgroup ran out; table oom_kills has it"),
+    _kind("OOM reaper failed", STALL, "oom_reaper: unable to reap",
+          r"oom_reaper: unable to reap pid:\d+ \((?P<what>.*)\)",
+          "memory of a killed process was not taken from it: its lock was held"),
+    _kind("vmalloc failure", FAILURE, "vm", r"(?:.*?: )?(?P<what>vmalloc(?: error: size |"
+          r": allocation failure: )\d+|vmap allocation for size \d+ failed)",
+          "an allocation of the kernel's virtual addresses failed: no pages, or no addresses"),
+    # mm/slub.c: slab_out_of_memory()
+    _kind("slab allocation failure", FAILURE, "SLUB: Unable to allocate memory",
+          r"SLUB: Unable to allocate memory on (?:CPU \d+ \(of )?node -?\d+\)?,? +(?P<what>.*)",
+          "an object of a slab cache could not be had, and no page for a new slab"),
+    _kind("percpu allocation failure", FAILURE, "percpu: allocation failed",
+          r"percpu: allocation failed, (?P<what>size=\d+)", "memory for each CPU could not be had"),
+    # kernel/dma/swiotlb.c
+    _kind("swiotlb full", FAILURE, "swiotlb buffer is full",
+          r"(?P<what>.*?): swiotlb buffer is full", "a device's transfer failed: the bounce "
+          "buffers for DMA are used up; swiotlb= of the command line sets how many there are"),
+    _kind("swiotlb failure", FAILURE, "software IO TLB: ", r"software IO TLB: (?P<what>[Cc]annot "
+          r"allocate.*|[Nn]o low mem|.*failed.*)", "there are no bounce buffers for DMA"),
+    # mm/hugetlb.c
+    _kind("huge pages failed", FAILURE, "HugeTLB: allocating ",
+          r"HugeTLB: allocating (?P<what>\d+ of page size .*?) failed",
+          "fewer huge pages than asked for could be had"),
+    _kind("swap failure", FAILURE, "rite-error on swap-device|Read-error on swap-device",
+          r"(?P<what>(?:Read|Write)-error on swap-device)",
+          "the disk of a swap area failed: what was there is lost"),
+    # mm/memory.c, mm/page_alloc.c, kernel/fork.c: the kernel's own checks
+    _kind("bad page state", DAMAGE, "BUG: Bad page state",
+          r"BUG: Bad page state in process (?P<what>.*?) +pfn:",
+          "the struct page of a page that was freed or allocated is not as it must be: memory is "
+          "damaged, or a driver uses a page that it has freed; the page is not used any more"),
+    _kind("bad page table", DAMAGE, "BUG: Bad p", r"BUG: Bad (?:page map|pagecache|page cache)"
+          r" in process (?P<what>.*?) +(?:pte|pfn|pmd):",
+          "an entry of a page table leads where it must not: memory is damaged"),
+    _kind("bad page directory", DAMAGE, "bad p", r".*?: bad (?P<what>p[a-z4]?d) ",
+          "an entry of an upper page table is damaged; it was cleared"),
+    _kind("bad counter", DAMAGE, "BUG: Bad rss-counter|non-zero pgtables_bytes",
+          r"BUG: (?P<what>Bad rss-counter state|non-zero pgtables_bytes on freeing)",
+          "a process ended, and its counters of memory were not 0: pages are lost or counted wrongly"),
+    _kind("swap entry damaged", DAMAGE, "Bad swap", r"(?:.*?: )?(?P<what>Bad swap (?:file|offset) "
+          r"entry)", "a swap entry leads where no swap is: page tables or shmem are damaged"),
+    # mm/slub.c: slab_bug(); lib/list_debug.c
+    _kind("slab damaged", DAMAGE, "BUG ", r"BUG (?P<what>\S+ ?\(.*?\): .*)",
+          "an object of a slab cache was written to after it was freed, beyond its end, or freed "
+          "twice"),
+    _kind("list damaged", DAMAGE, "list_", r"(?P<what>list_(?:add|del) corruption)",
+          "a list of the kernel is damaged"),
+    _kind("KASAN report", DAMAGE, "BUG: K", r"BUG: (?P<what>K(?:ASAN|FENCE): .*)",
+          "the kernel used memory that was freed, or beyond its end"),
+    _kind("kernel BUG in mm", DAMAGE, "kernel BUG at ", r"kernel BUG at (?P<what>(?:.*/)?mm/\S+?)!",
+          "a condition of memory management that must hold did not; the task was ended"),
+    _kind("warning in mm", DAMAGE, "WARNING: ", r"WARNING: (?:CPU: \d+ PID: \d+ )?at "
+          r"(?P<what>(?:.*/)?mm/\S+)", "memory management found something that it does not expect"),
+    # mm/memory-failure.c
+    _kind("memory failure", HARDWARE, "Memory failure: ",
+          r"Memory failure: 0x[0-9a-f]+: recovery action for (?P<what>.*)",
+          "hardware found an uncorrected error in a page; the page is not used any more"),
+    _kind("killed for memory failure", HARDWARE, "due to hardware memory corruption",
+          r"(?:.*: )?(?:Killing|Sending SIGBUS to) (?P<what>.*?):\d+ due to hardware memory corruption",
+          "a process had a page that hardware found damaged, and was killed or got SIGBUS"),
+    _kind("page taken offline", HARDWARE, "oft offline|soft_offline",
+          r"(?:[Ss]oft[ _]offline|Soft offlining)[^:]*: (?P<what>.*)",
+          "a page with corrected errors was, or was not, taken out of use"),
+    _kind("memory error", HARDWARE, "EDAC ", r"EDAC \S+: (?P<what>\d+ [CU]E .*)",
+          "the memory controller counted errors: CE were corrected, UE were not"),
+    _kind("machine check", HARDWARE, "[Hardware Error]", r".*\[Hardware Error\]: +(?P<what>.*memory.*)",
+          "firmware or a CPU reported an error of memory"),
+    # kernel/hung_task.c, kernel/watchdog.c
+    _kind("hung task", STALL, "blocked for more than", r"INFO: task (?P<what>.*?):\d+ .*blocked for "
+          r"more than \d+ seconds", "a task waits in memory management, where its stack says", True),
+    _kind("soft lockup", STALL, "soft lockup", r".*BUG: soft lockup - CPU#\d+ stuck for \d+s! "
+          r"\[(?P<what>.*?):\d+\]", "a CPU was in memory management all the time", True),
+    # mm/kmemleak.c
+    _kind("memory leaks", LEAK, "kmemleak: ", r"kmemleak: (?P<what>\d+ new suspected memory leaks)",
+          "objects of the kernel to which no pointer was found; /sys/kernel/debug/kmemleak has them"),
+    _kind("kmemleak stopped", LEAK, "kmemleak: ", r"kmemleak: (?P<what>Cannot allocate.*|.*disabled.*|"
+          r"Memory pool empty.*)", "leaks are not looked for any more"),
+    # drivers/hv/hv_balloon.c, drivers/virtio, drivers/xen
+    _kind("balloon failed", FAILURE, "Out of puffs", r"(?P<what>.*?): Out of puffs",
+          "the host asked for more memory than could be given"),
+    _kind("balloon", CHANGED, "alloon", r"(?P<what>.*?[Bb]alloon.*)",
+          "the host can take memory from this machine, or has: what it took is in no process"),
+    # mm/memory_hotplug.c
+    _kind("memory offlined", CHANGED, "Offlined Pages ", r"(?P<what>Offlined Pages \d+)",
+          "memory was taken out of use"),
+    _kind("memory not offlined", FAILURE, "memory offlining [mem", r"(?P<what>memory offlining .*)",
+          "memory was to be taken out of use, and has pages that cannot be moved"),
+    _kind("memory not added", FAILURE, "add_memory failed", r"(?P<what>.*add_memory failed.*)",
+          "memory was plugged in, and is not used"),
+    # At boot
+    _kind("memory at boot", TAKEN, "Memory: ", r"Memory: (?P<what>\d+[Kk]B?/\d+[Kk]B? available.*)",
+          "what was free at boot of what the machine has, and what the kernel itself takes"),
+    _kind("crash kernel", TAKEN, "crash", r"(?P<what>(?:Reserving \d+MB of (?:low )?memory at .* for "
+          r"crashkernel|crashkernel (?:low memory )?reserved: ).*)",
+          "memory that is kept for a crash kernel, and that no allocation gets"),
+    _kind("no crash kernel", FAILURE, "crashkernel", r"(?P<what>.*crashkernel reservation failed.*|"
+          r"cannot allocate crashkernel.*)", "there is no memory for a crash kernel: no dump"),
+    _kind("CMA area", TAKEN, "cma: Reserved ", r"cma: (?P<what>Reserved .*)",
+          "memory that is kept for a device, and that only movable pages use meanwhile"),
+    _kind("bounce buffers", TAKEN, "software IO TLB: ", r"software IO TLB: (?P<what>mapped .*)",
+          "memory that is kept for devices that cannot reach all of it"),
+    _kind("firmware hides memory", TAKEN, "losing ", r"(?P<what>WARNING: BIOS bug: CPU MTRRs don't "
+          r"cover all of memory, losing \d+MB of RAM)", "the firmware's settings hide memory"),
+    _kind("limited by command line", TAKEN, "user-defined physical RAM map|emory limited to",
+          r"(?P<what>.*user-defined physical RAM map.*|[Mm]emory limited to .*)",
+          "mem= or memmap= of the command line hides memory"),
+)  # fmt: skip
+WORDS = re.compile(
+    "|".join(sorted({re.escape(word) for kind in KINDS for word in kind.words.split("|")}))
+)
+OF_MM = re.compile(
+    r"shrink_|do_try_to_free|try_to_free_|reclaim_throttle|throttle_direct_reclaim|congestion_wait"
+    r"|balance_dirty_pages|__?alloc_pages|alloc_pages|get_page_from_freelist|compact_zone|isolate_mig"
+    r"|migrate_pages|folio_wait|wait_on_page|__?folio_lock|__lock_page|filemap_fault|do_swap_page"
+    r"|swap_read|handle_mm_fault|mmap_read_lock|mmap_write_lock|khugepaged|ksm_|try_to_unmap|rmap_walk"
+    r"|mem_cgroup|try_charge|lru_add_drain|drain_all_pages|offline_pages|hugetlb_|exit_mmap|unmap_"
+    r"|zap_|oom_|vm_munmap|do_mmap|do_madvise|vmalloc|alloc_vmap|pcpu_alloc|kswapd|balance_pgdat"
+)
+
+
+@table_row
+class KernelComplaint:
+    """What the kernel said about memory, of one kind and one subject, however often."""
+
+    kind: str = column(holds="words", key=True, help="what happened")
+    what: str = column(holds="log", key=True, help="to whom or to which, in the kernel's words")
+    group: str = column(
+        holds="words",
+        help=f"{DAMAGE}: memory or the kernel's data is damaged; {HARDWARE}: of memory; {FAILURE}; "
+        f"{STALL}; {LEAK}; {TAKEN}: where memory is; {CHANGED}: memory came or went",
+    )
+    times: int = column(help="records of the log; the kernel leaves out what is too frequent")
+    first_seconds: float | None = column(unit="s", help="since boot, of the first")
+    last_seconds: float | None = column(unit="s", help="since boot, of the last")
+    first_date: str | None = column(holds="words", help="of the wall clock, as the text has it")
+    last_date: str | None = column(holds="words", help="of the last")
+    means: str = column(holds="words", help="what that means")
+    record: str = column(holds="log", help="the first record, its beginning")
+
+
+KERNEL_COMPLAINTS = Table(
+    "kernel_complaints",
+    "What the log says about memory",
+    KernelComplaint,
+    empty="the log has no complaint about memory that is known here",
+    not_compared="it is of the kernel's log, whose events are numbered as they come",
+)
+
+
+@dataclass
+class _Waiting:
+    """A task that hung, whose stack follows."""
+
+    kind: Kind
+    what: str
+    record: LogRecord
+    lines: int = 0
+
+
+def read_kernel_complaints(records: Iterable[LogRecord]) -> list[KernelComplaint]:
+    """Gather what a log says about memory, the first of its kind and subject first."""
+    found: dict[tuple[str, str], KernelComplaint] = {}
+    waiting: _Waiting | None = None
+    for record in whole_records(records):
+        if record.facility not in (None, 0):
+            continue
+        if waiting is not None and same_caller(waiting.record.caller, record.caller):
+            waiting = _look(waiting, record, found)
+        if not WORDS.search(record.text):
+            continue
+        for line in record.text.split("\n"):
+            if (match := _match(line)) is None:
+                continue
+            kind, what = match
+            if kind.of_mm:
+                waiting = _Waiting(kind, what, record)
+            else:
+                _count(found, kind, what, record)
+    return list(found.values())
+
+
+def _match(line: str) -> tuple[Kind, str] | None:
+    for kind in KINDS:
+        if any(word in line for word in kind.words.split("|")) and (
+            match := kind.pattern.match(line)
+        ):
+            return kind, match["what"].strip()[:LONGEST_WHAT]
+    return None
+
+
+def _look(
+    waiting: _Waiting, record: LogRecord, found: dict[tuple[str, str], KernelComplaint]
+) -> _Waiting | None:
+    """Look for memory management in the stack of a task that hung; None: that is over."""
+    for line in record.text.split("\n"):
+        waiting.lines += 1
+        match = STACK.fullmatch(line)
+        if match and not match[1] and OF_MM.match(match[2].lstrip("_")):
+            what = f"{waiting.what}, in {match[2]}"
+            _count(found, waiting.kind, what[:LONGEST_WHAT], waiting.record)
+            return None
+        if "blocked for more than" in line or waiting.lines > STACK_LINES:
+            return None
+    return waiting
+
+
+def _count(
+    found: dict[tuple[str, str], KernelComplaint], kind: Kind, what: str, record: LogRecord
+) -> None:
+    seconds = seconds_of(record)
+    if (before := found.get((kind.name, what))) is not None:
+        found[kind.name, what] = replace(
+            before,
+            times=before.times + 1,
+            last_seconds=before.last_seconds if seconds is None else seconds,
+            last_date=record.date or before.last_date,
+        )
+        return
+    found[kind.name, what] = KernelComplaint(
+        kind.name, what, kind.group, 1, seconds, seconds, record.date, record.date, kind.means,
+        record.text[:LONGEST_RECORD],
+    )  # fmt: skip
+
+
+def _found(log: Log) -> Found:
+    rows: Sequence[KernelComplaint] = read_kernel_complaints(log.records)
+    found = Found(notes=missing(log), remarks=beginning(log))
+    if len(rows) > MOST_ROWS:
+        found.unlisted.append(f"{len(rows) - MOST_ROWS:,} later ones")
+    return found.add(KERNEL_COMPLAINTS, list(rows[:MOST_ROWS]))
+
+
+def kernel_complaints_from_memory(memory: Memory) -> Found:
+    return _found(log_of_memory(memory))
+
+
+def kernel_complaints_from_files(files: Files) -> Found:
+    return _found(log_of_files(files))
+
+
+KERNEL_COMPLAINTS_SECTION = Section(
+    name="kernel_complaints",
+    title="What the log says about memory",
+    since="0.3.0",
+    tables=(KERNEL_COMPLAINTS,),
+    intro="""
+What the kernel complained about, as far as it is of memory, each kind with its meaning: allocations
+that failed, damage that its own checks or [hardware](https://docs.kernel.org/mm/hwpoison.html)
+found, tasks that hung in memory management, [leaks](https://docs.kernel.org/dev-tools/kmemleak.html),
+balloons and memory hotplug, and where memory went at boot. The kernel prints less of what is frequent,
+and a ring loses its oldest records: that there is nothing here does not mean that nothing happened.
+""",
+    command=Command("what the kernel's log says about memory", top=TOP),
+    from_memory=kernel_complaints_from_memory,
+    from_files=kernel_complaints_from_files,
+    reads=(prices.KMSG,),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("kernel_complaints")

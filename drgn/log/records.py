@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Lines that the kernel prints with many of its complaints: who was running, and the stack; and
+records that were continued.
+
+Cannot know: where several CPUs print at once and the log has no callers, whose line is whose.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from mmscope.drgn.text.kernel_log import LogRecord
+
+LONGEST = 16 << 10  # characters; a record of the kernel has 1 KiB at most (PRINTKRB_RECORD_MAX)
+# dump_stack_print_info() (lib/dump_stack.c); 6.1 does not print the UID.
+CPU_LINE = re.compile(
+    r"CPU: [0-9]+ (?:UID: [0-9]+ )?PID: ([0-9]{1,15}) Comm: (.*?) (?:Kdump: loaded )?"
+    r"(?:Not tainted|Tainted: ).*",
+    re.DOTALL,
+)
+# "? " before a function that may be left from another call; 3.10 has the address in front.
+STACK = re.compile(
+    r" *(?:\[<[0-9a-fx]+>\] )?(\? )?([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+"
+    r"(?: \[([\w-]+)[^\]]*\])?"
+)
+
+
+def same_caller(one: str | None, other: str | None) -> bool:
+    """True if two records may be of one task."""
+    return one is None or other is None or one == other
+
+
+def seconds_of(record: LogRecord) -> float | None:
+    return None if record.nanoseconds is None else record.nanoseconds // 1000 / 1e6
+
+
+def whole_records(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
+    """
+    Records with what continues them: another CPU's record may lie between (``LOG_CONT``,
+    ``vprintk_store()``).
+    """
+    waiting: list[LogRecord] = []
+    for record in records:
+        for number, earlier in enumerate(waiting):
+            joined = len(earlier.text) + len(record.text) <= LONGEST
+            if record.continues and record.caller == earlier.caller and joined:
+                waiting[number] = replace(earlier, text=earlier.text + record.text)
+                break
+        else:
+            waiting.append(record)
+            if len(waiting) > 8:  # what would continue it follows soon
+                yield waiting.pop(0)
+    yield from waiting

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Allocations that failed, as kernels from 3.10 on say so (``support/log_made.py``)."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from log_made import FAILURE, GLOBAL_3_10, raw
+from log_truth import TEXTS
+
+from mmscope.drgn.log import allocation_failures
+from mmscope.drgn.log.allocation_failures import (
+    PAGES,
+    STALL,
+    VMALLOC,
+    Failures,
+    read_allocation_failures,
+)
+from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be
+from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.text.kernel_log import parse_dmesg
+
+
+def read(text: str) -> Failures:
+    return read_allocation_failures(parse_dmesg(text).records)
+
+
+def test_who_asked_for_what_and_where() -> None:
+    (row,) = read(FAILURE).failures
+    assert (row.what, row.comm, row.pid, row.order) == (PAGES, "kworker/u32:45", 19_318, 4)
+    assert (row.gfp_mask, row.gfp_flags) == ("0x40c00", "GFP_NOIO|__GFP_COMP")
+    assert (row.nodemask, row.cpuset, row.mems_allowed) == ("(null)", "/", "0")
+    assert (row.work, row.caller) == (
+        "events_unbound async_run_entry_fn", "sd_revalidate_disk.isra.0 [sd_mod]",
+    )  # fmt: skip
+    assert row.stack and row.stack.startswith("ret_from_fork_asm;process_one_work;")
+    assert "srso_return_thunk" not in row.stack  # left from another call
+    assert (row.seconds, row.lacks) == (100.0, None)
+
+
+def test_the_memory_that_there_was() -> None:
+    found = read(FAILURE)
+    (row,) = found.failures
+    assert (row.usable_free_bytes, row.suitable_blocks) == (59_200 << 10, 0)
+    values = {(each.node, each.zone, each.counter): each.bytes for each in found.memory}
+    assert values[0, "Normal", "min"] == 44_088 << 10
+    assert values[-1, "", "slab_unreclaimable"] == 22_110 * 4096
+    assert sum(each.blocks << each.order for each in found.blocks) * 4096 == 59_200 << 10
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("swapper/0: page allocation failure: order:1, mode:0x20",
+         (PAGES, "swapper/0", 1, None, "0x20", None, None)),
+        ("a b: page allocation failure: order:0, mode:0x2080020(GFP_ATOMIC)",
+         (PAGES, "a b", 0, None, "0x2080020", None, None)),
+        ("x: page allocation stalls for 10040ms, order:1, mode:0x14000c0(GFP_KERNEL), "
+         "nodemask=(null)", (STALL, "x", 1, None, "0x14000c0", 10_040, "(null)")),
+        ("x: vmalloc error: size 4096, failed to allocate pages, mode:0xcc0(GFP_KERNEL), "
+         "nodemask=(null),cpuset=/,mems_allowed=0-1",
+         (VMALLOC, "x", None, 4096, "0xcc0", None, "(null)")),
+        ("x: vmalloc: allocation failure: 8192 bytes, mode:0x14000c0(GFP_KERNEL), nodemask=0",
+         (VMALLOC, "x", None, 8192, "0x14000c0", None, "0")),
+    ],
+)  # fmt: skip
+def test_lines_of_other_kernels(line: str, expected: tuple[object, ...]) -> None:
+    (row,) = read(raw(line)).failures
+    assert expected == (
+        row.what, row.comm, row.order, row.size_bytes, row.gfp_mask, row.stalled_ms, row.nodemask,
+    )  # fmt: skip
+    assert row.lacks == "the memory that there was"
+
+
+def test_a_name_that_cannot_be_one_is_not_shown() -> None:
+    (row,) = read("alpha beta gamma x: page allocation failure: order:1, mode:0x20\n").failures
+    assert row.comm is None
+
+
+def test_the_memory_of_the_oom_killer_is_not_the_failures() -> None:
+    short = raw(FAILURE.splitlines()[0].partition("] ")[2])
+    found = read(short + GLOBAL_3_10)
+    assert (len(found.failures), found.memory) == (1, [])
+
+
+def test_two_failures_have_each_their_own_memory() -> None:
+    twice = read(FAILURE + FAILURE.replace("free:59200kB", "free:59196kB"))
+    assert [row.failure for row in twice.failures] == [1, 2]
+    free = [row.bytes for row in twice.memory if (row.zone, row.counter) == ("Normal", "free")]
+    assert free == [59_200 << 10, 59_196 << 10]
+
+
+def test_lines_of_other_tasks_are_not_its() -> None:
+    records = [replace(each, caller="T7") for each in parse_dmesg(FAILURE).records]
+    other = [replace(each, caller="T8") for each in parse_dmesg(GLOBAL_3_10).records]
+    mixed = [each for pair in zip(records, other, strict=False) for each in pair]
+    mixed += records[len(other) :]
+    # Another CPU's call of the OOM killer ends nothing of this task's.
+    same = [each for each in mixed if "invoked oom-killer" not in each.text]
+    assert read_allocation_failures(same) == read_allocation_failures(records)
+
+
+def test_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation_failures, "MOST_FAILURES", 2)
+    found = read(FAILURE * 5)
+    assert (len(found.failures), found.left_out) == (2, 3)
+
+
+@given(st.lists(st.sampled_from([line for text in TEXTS.values() for line in text.split("\n")])))
+def test_any_log_gives_rows_that_can_be(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    if not text.strip():
+        return
+    for rows in read(text)[:3]:
+        if rows:
+            assert not rows_that_cannot_be("x", columns(type(rows[0])), rows, Machine())

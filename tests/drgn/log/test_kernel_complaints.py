@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the kernel's log says about memory, each kind by lines as kernels print them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from log_made import FAILURE, GLOBAL_3_10, raw
+
+from mmscope.drgn.log.kernel_complaints import (
+    KINDS,
+    MOST_ROWS,
+    KernelComplaint,
+    read_kernel_complaints,
+)
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.registry import SECTIONS
+from mmscope.drgn.text.kernel_log import Log, parse_dmesg
+from mmscope.reports.collect.run_section import run_section
+
+HUNG = """INFO: task java:4321 blocked for more than 120 seconds.
+      Not tainted 6.1.0-18-amd64 #1 Debian 6.1.76-1
+task:java            state:D stack:    0 pid: 4321 ppid:     1 flags:0x00000002
+Call Trace:
+ <TASK>
+ __schedule+0x34d/0x9e0
+ ? folio_wait_bit+0x1/0x2
+ schedule+0x5a/0xd0
+"""
+LINES = {
+    "x: page allocation failure: order:3, mode:0x20":
+        ("page allocation failure", "x: page allocation failure: order:3"),
+    "SLUB: Unable to allocate memory on node -1, gfp=0x820(GFP_ATOMIC)":
+        ("slab allocation failure", "gfp=0x820(GFP_ATOMIC)"),
+    "vmap allocation for size 20480 failed: use vmalloc=<size> to increase size":
+        ("vmalloc failure", "vmap allocation for size 20480 failed"),
+    "percpu: allocation failed, size=2048 align=8 atomic=0, alloc from reserved chunk failed":
+        ("percpu allocation failure", "size=2048"),
+    "ahci 0000:00:1f.2: swiotlb buffer is full (sz: 65536 bytes), total 32768 (slots), used 7":
+        ("swiotlb full", "ahci 0000:00:1f.2"),
+    "HugeTLB: allocating 512 of page size 2.00 MiB failed.  Only allocated 98 hugepages.":
+        ("huge pages failed", "512 of page size 2.00 MiB"),
+    "Write-error on swap-device (8:16:2048)": ("swap failure", "Write-error on swap-device"),
+    "BUG: Bad page state in process kworker/0:1  pfn:12345":
+        ("bad page state", "kworker/0:1"),
+    "BUG: Bad page map in process java  pte:800000012345 pmd:1234": ("bad page table", "java"),
+    "BUG: Bad rss-counter state mm:00000000abcd type:MM_ANONPAGES val:5":
+        ("bad counter", "Bad rss-counter state"),
+    "get_swap_device: Bad swap file entry 3ffffffffffff": ("swap entry damaged", "Bad swap file entry"),
+    "BUG kmalloc-64 (Tainted: G    B): Poison overwritten":
+        ("slab damaged", "kmalloc-64 (Tainted: G    B): Poison overwritten"),
+    "list_del corruption. prev->next should be ffff, but was 0": ("list damaged", "list_del corruption"),
+    "BUG: KASAN: use-after-free in f+0x1/0x2": ("KASAN report", "KASAN: use-after-free in f+0x1/0x2"),
+    "kernel BUG at mm/slub.c:4023!": ("kernel BUG in mm", "mm/slub.c:4023"),
+    "WARNING: CPU: 3 PID: 77 at mm/page_counter.c:62 f+0x1/0x2":
+        ("warning in mm", "mm/page_counter.c:62"),
+    "Memory failure: 0x3710b3: recovery action for dirty LRU page: Recovered":
+        ("memory failure", "dirty LRU page: Recovered"),
+    "Memory failure: 0x3710b3: Sending SIGBUS to app:361438 due to hardware memory corruption":
+        ("killed for memory failure", "app"),
+    "EDAC MC0: 1 CE memory read error on CPU_SrcID#0 (channel:1 slot:0)":
+        ("memory error", "1 CE memory read error on CPU_SrcID#0 (channel:1 slot:0)"),
+    "kmemleak: 7 new suspected memory leaks (see /sys/kernel/debug/kmemleak)":
+        ("memory leaks", "7 new suspected memory leaks"),
+    "hv_balloon: Max. dynamic memory size: 12288 MB":
+        ("balloon", "hv_balloon: Max. dynamic memory size: 12288 MB"),
+    "virtio_balloon virtio3: Out of puffs! Can't get 256 pages": ("balloon failed", "virtio_balloon virtio3"),
+    "memory offlining [mem 0x100000000-0x107ffffff] failed due to failure to isolate range":
+        ("memory not offlined",
+         "memory offlining [mem 0x100000000-0x107ffffff] failed due to failure to isolate range"),
+    "Memory: 1435856K/1572344K available (14336K kernel code, 136488K reserved, 0K cma-reserved)":
+        ("memory at boot",
+         "1435856K/1572344K available (14336K kernel code, 136488K reserved, 0K cma-reserved)"),
+    "Reserving 786MB of memory at 654158MB for crashkernel (System RAM: 130816MB)":
+        ("crash kernel",
+         "Reserving 786MB of memory at 654158MB for crashkernel (System RAM: 130816MB)"),
+    "crashkernel reserved: 0x000000005f000000 - 0x000000006f000000 (256 MB)":
+        ("crash kernel", "crashkernel reserved: 0x000000005f000000 - 0x000000006f000000 (256 MB)"),
+    "cma: Reserved 64 MiB at 0x00000000fc000000": ("CMA area", "Reserved 64 MiB at 0x00000000fc000000"),
+    "WARNING: BIOS bug: CPU MTRRs don't cover all of memory, losing 2048MB of RAM.":
+        ("firmware hides memory",
+         "WARNING: BIOS bug: CPU MTRRs don't cover all of memory, losing 2048MB of RAM"),
+}  # fmt: skip
+
+
+def read(text: str) -> list[KernelComplaint]:
+    return read_kernel_complaints(parse_dmesg(text).records)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_kinds(line: str) -> None:
+    (row,) = read(raw(line))
+    assert (row.kind, row.what) == LINES[line]
+    assert (row.times, row.first_seconds, row.last_seconds, row.record) == (1, 100.0, 100.0, line)
+
+
+def test_how_often_the_first_and_the_last() -> None:
+    line = "swiotlb buffer is full (sz: 65536 bytes), total 32768 (slots), used 7 (slots)"
+    text = "".join(raw(f"nvme: {line}", since) for since in (1.0, 2.0, 9.0))
+    nvme, ahci = read(text + raw(f"ahci: {line}"))
+    assert (nvme.what, nvme.times, nvme.first_seconds, nvme.last_seconds) == ("nvme", 3, 1.0, 9.0)
+    assert (ahci.what, ahci.times) == ("ahci", 1)
+
+
+def test_a_date_where_there_is_no_time() -> None:
+    line = "[Thu May  9 14:52:3{} 2024] kmemleak: 7 new suspected memory leaks\n"
+    (row,) = read(line.format(1) + line.format(8))
+    assert (row.first_date, row.last_date) == ("2024-05-09 14:52:31", "2024-05-09 14:52:38")
+
+
+@pytest.mark.parametrize(
+    ("frame", "what"),
+    [
+        (" shrink_lruvec+0x1/0x2", "java, in shrink_lruvec"),
+        (" [<ffffffff811b>] __alloc_pages_nodemask+0x1/0x2", "java, in __alloc_pages_nodemask"),
+        (" nfs_wait_bit_killable+0x1/0x2 [nfs]", None),
+    ],
+)
+def test_a_hung_task_counts_where_its_stack_is_in_memory_management(
+    frame: str, what: str | None
+) -> None:
+    rows = read(raw(HUNG + frame))
+    assert [row.what for row in rows] == ([what] if what else [])
+    assert all(row.kind == "hung task" for row in rows)
+
+
+def test_a_stack_of_another_task_is_not_its() -> None:
+    hung = [replace(each, caller="T1") for each in parse_dmesg(raw(HUNG)).records]
+    other = [
+        replace(each, caller="T2") for each in parse_dmesg(raw(" shrink_node+0x1/0x2")).records
+    ]
+    assert read_kernel_complaints([*hung, *other]) == []
+
+
+def test_what_programs_wrote_does_not_count() -> None:
+    records = [replace(each, facility=3) for each in parse_dmesg(FAILURE + GLOBAL_3_10).records]
+    assert read_kernel_complaints(records) == []
+
+
+def test_oom_kills_and_failures_are_led_to() -> None:
+    rows = {row.kind: row for row in read(FAILURE + GLOBAL_3_10)}
+    assert "oom_kills" in rows["out of memory"].means
+    assert "allocation_failures" in rows["page allocation failure"].means
+
+
+def test_each_kind_is_once_and_means_something() -> None:
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
+    assert all(kind.means for kind in KINDS)
+
+
+def test_so_many_are_listed() -> None:
+    files = Files(Path("/nowhere"))
+    text = "".join(raw(f"d{n}: swiotlb buffer is full (sz: 1 bytes)") for n in range(MOST_ROWS + 2))
+    files.kept["kernel_log"] = Log(parse_dmesg(text).records)
+    section, found = run_section(SECTIONS["kernel_complaints"], files)
+    assert len(found.by_name["kernel_complaints"]) == MOST_ROWS
+    assert "2 later ones" in (section.message or "")
