@@ -101,7 +101,7 @@ KINDS = (
           "an entry of an upper page table is damaged; it was cleared"),
     _kind("bad counter", DAMAGE, "BUG: Bad rss-counter|non-zero pgtables_bytes",
           r"BUG: (?P<what>Bad rss-counter state|non-zero pgtables_bytes on freeing)",
-          "a process ended, and its counters of memory were not 0: pages are lost or counted wrongly"),
+          "a process ended with counters of memory that are not 0: pages are lost or miscounted"),
     _kind("swap entry damaged", DAMAGE, "Bad swap", r"(?:.*?: )?(?P<what>Bad swap (?:file|offset) "
           r"entry)", "a swap entry leads where no swap is: page tables or shmem are damaged"),
     # mm/slub.c: slab_bug(); lib/list_debug.c
@@ -121,25 +121,29 @@ KINDS = (
           r"Memory failure: 0x[0-9a-f]+: recovery action for (?P<what>.*)",
           "hardware found an uncorrected error in a page; the page is not used any more"),
     _kind("killed for memory failure", HARDWARE, "due to hardware memory corruption",
-          r"(?:.*: )?(?:Killing|Sending SIGBUS to) (?P<what>.*?):\d+ due to hardware memory corruption",
+          r"(?:.*: )?(?:Killing|Sending SIGBUS to) (?P<what>.*?):\d+ due to hardware memory",
           "a process had a page that hardware found damaged, and was killed or got SIGBUS"),
     _kind("page taken offline", HARDWARE, "oft offline|soft_offline",
           r"(?:[Ss]oft[ _]offline|Soft offlining)[^:]*: (?P<what>.*)",
           "a page with corrected errors was, or was not, taken out of use"),
     _kind("memory error", HARDWARE, "EDAC ", r"EDAC \S+: (?P<what>\d+ [CU]E .*)",
           "the memory controller counted errors: CE were corrected, UE were not"),
-    _kind("machine check", HARDWARE, "[Hardware Error]", r".*\[Hardware Error\]: +(?P<what>.*memory.*)",
+    _kind("machine check", HARDWARE, "[Hardware Error]",
+          r".*\[Hardware Error\]: +(?P<what>.*memory.*)",
           "firmware or a CPU reported an error of memory"),
     # kernel/hung_task.c, kernel/watchdog.c
-    _kind("hung task", STALL, "blocked for more than", r"INFO: task (?P<what>.*?):\d+ .*blocked for "
-          r"more than \d+ seconds", "a task waits in memory management, where its stack says", True),
+    _kind("hung task", STALL, "blocked for more than",
+          r"INFO: task (?P<what>.*?):\d+ .*blocked for more than \d+ seconds",
+          "a task waits in memory management, where its stack says", True),
     _kind("soft lockup", STALL, "soft lockup", r".*BUG: soft lockup - CPU#\d+ stuck for \d+s! "
           r"\[(?P<what>.*?):\d+\]", "a CPU was in memory management all the time", True),
     # mm/kmemleak.c
-    _kind("memory leaks", LEAK, "kmemleak: ", r"kmemleak: (?P<what>\d+ new suspected memory leaks)",
-          "objects of the kernel to which no pointer was found; /sys/kernel/debug/kmemleak has them"),
-    _kind("kmemleak stopped", LEAK, "kmemleak: ", r"kmemleak: (?P<what>Cannot allocate.*|.*disabled.*|"
-          r"Memory pool empty.*)", "leaks are not looked for any more"),
+    _kind("memory leaks", LEAK, "kmemleak: ",
+          r"kmemleak: (?P<what>\d+ new suspected memory leaks)",
+          "no pointer to objects of the kernel was found; /sys/kernel/debug/kmemleak has them"),
+    _kind("kmemleak stopped", LEAK, "kmemleak: ",
+          r"kmemleak: (?P<what>Cannot allocate.*|.*disabled.*|Memory pool empty.*)",
+          "leaks are not looked for any more"),
     # drivers/hv/hv_balloon.c, drivers/virtio, drivers/xen
     _kind("balloon failed", FAILURE, "Out of puffs", r"(?P<what>.*?): Out of puffs",
           "the host asked for more memory than could be given"),
@@ -155,8 +159,9 @@ KINDS = (
     # At boot
     _kind("memory at boot", TAKEN, "Memory: ", r"Memory: (?P<what>\d+[Kk]B?/\d+[Kk]B? available.*)",
           "what was free at boot of what the machine has, and what the kernel itself takes"),
-    _kind("crash kernel", TAKEN, "crash", r"(?P<what>(?:Reserving \d+MB of (?:low )?memory at .* for "
-          r"crashkernel|crashkernel (?:low memory )?reserved: ).*)",
+    _kind("crash kernel", TAKEN, "crash",
+          r"(?P<what>(?:Reserving \d+MB of (?:low )?memory at .* for crashkernel"
+          r"|crashkernel (?:low memory )?reserved: ).*)",
           "memory that is kept for a crash kernel, and that no allocation gets"),
     _kind("no crash kernel", FAILURE, "crashkernel", r"(?P<what>.*crashkernel reservation failed.*|"
           r"cannot allocate crashkernel.*)", "there is no memory for a crash kernel: no dump"),
@@ -311,9 +316,10 @@ KERNEL_COMPLAINTS_SECTION = Section(
     intro="""
 What the kernel complained about, as far as it is of memory, each kind with its meaning: allocations
 that failed, damage that its own checks or [hardware](https://docs.kernel.org/mm/hwpoison.html)
-found, tasks that hung in memory management, [leaks](https://docs.kernel.org/dev-tools/kmemleak.html),
-balloons and memory hotplug, and where memory went at boot. The kernel prints less of what is frequent,
-and a ring loses its oldest records: that there is nothing here does not mean that nothing happened.
+found, tasks that hung in memory management,
+[leaks](https://docs.kernel.org/dev-tools/kmemleak.html), balloons and memory hotplug, and where
+memory went at boot. The kernel prints less of what is frequent, and a ring loses its oldest
+records: that there is nothing here does not mean that nothing happened.
 """,
     command=Command("what the kernel's log says about memory", top=TOP),
     from_memory=kernel_complaints_from_memory,

@@ -7,8 +7,10 @@ from typing import Any
 from finding_cases.case import TARGET, Case
 from finding_cases.rows import GIB, MIB, RATE, event, zone
 
+from mmscope.drgn.log.allocation_failures import STALL, VMALLOC, AllocationFailure
 from mmscope.drgn.log.oom_rows import (
     KILLED,
+    NO_KILL,
     OPEN,
     PANIC,
     OomCgroupMemory,
@@ -38,6 +40,18 @@ def oom_at_limit(number: int = 1, **changes: Any) -> OomKill:
     limit = {"constraint": "CONSTRAINT_MEMCG", "cgroup_limit": True, "oom_cgroup": "/pod",
              "usage_bytes": 64 * MIB, "limit_bytes": 64 * MIB, "anon_bytes": 32 * MIB}  # fmt: skip
     return oom(number, **(limit | changes))
+
+
+def failure(number: int = 1, **changes: Any) -> AllocationFailure:
+    """An allocation of 16 pages in a row that failed, at 1000 s."""
+    nothing = dict.fromkeys(f.name for f in dataclasses.fields(AllocationFailure))
+    known = {
+        "failure": number, "seconds": 999.0 + number, "what": "page allocation failure",
+        "comm": "kworker/0:1", "pid": 7, "order": 4, "gfp_mask": "0xcc0", "gfp_flags": "GFP_KERNEL",
+        "work": "events scan", "caller": "sd_probe [sd_mod]", "usable_free_bytes": 50 * MIB,
+        "suitable_blocks": 0,
+    }  # fmt: skip
+    return AllocationFailure(**(nothing | known | changes))
 
 
 def oom_task(pid: int, comm: str, pages: int, adj: int, killed: bool = False) -> OomTask:
@@ -84,6 +98,68 @@ SPARED = [oom(), oom_task(7, "java", 1000, 500, True), oom_task(9, "mysqld", 900
 NOW = TARGET | {"uptime_seconds": 1010.5}
 
 FOUND: dict[str, Case] = {
+    "an allocation in a row that failed": Case(
+        "allocation-failures", [failure(1), failure(2)],
+        ["An allocation of 16 pages in a row failed, in sd_probe [sd_mod]: 2 times",
+         "kworker/0:1 (pid 7) asked with GFP_KERNEL, in the workqueue's events scan, last",
+         "had 50 MiB free for it, and no block of that many pages in a row.",
+         "Of more than 8 pages in a row the kernel does not kill for one"], "notice",
+    ),
+    "an allocation in an interrupt that failed": Case(
+        "allocation-failures", [failure(order=0, gfp_flags="GFP_ATOMIC", caller=None, work=None)],
+        ["An allocation of a page failed, in kworker/0:1", "may not wait for reclaim"], "notice",
+        unlike=["in a row"],
+    ),
+    "an allocation that hardly ever fails": Case(
+        "allocation-failures", [failure(order=1)],
+        ["An allocation of 2 pages in a row failed", "It may wait, and reclaim made no progress"],
+        "warning",
+    ),
+    "an allocation of an old kernel that failed": Case(
+        "allocation-failures", [failure(order=1, gfp_flags=None, gfp_mask="0x20", seconds=None,
+                                        date="2017-12-07 00:05:15", lacks="the memory")],
+        ["asked with 0x20", "last at 2017-12-07 00:05:15.", "The log lacks the memory.",
+         "flags of the allocation allow"], "notice",
+    ),
+    "an allocation that was waited for": Case(
+        "allocation-failures", [failure(what=STALL, stalled_ms=10_040)],
+        ["An allocation waited for 10.0 s"], "notice",
+    ),
+    "an allocation of addresses that failed": Case(
+        "allocation-failures", [failure(what=VMALLOC, order=None, size_bytes=8 * MIB)],
+        ["An allocation of 8 MiB with vmalloc() failed", "they ran out, or pages did"], "notice",
+    ),
+    "a kill of an old kernel": Case(
+        "oom-kills-told",
+        [oom(gfp_flags=None, uid=None, shmem_bytes=None, pgtables_bytes=None, oom_score_adj=None)],
+        ["the kernel killed java, which held 2.001 GiB", "asked for a page (0xcc0) and got none.",
+         "pid 7, anonymous 2 GiB, file 1 MiB."], "warning", unlike=["None"],
+    ),
+    "a call of which it is not known whose memory it was": Case(
+        "oom-kills-told", [oom(victim=0, outcome=OPEN, cgroup_limit=None, pid=None, comm=None)],
+        ["Memory of the machine or of a cgroup ran out 1 time"], "warning",
+    ),
+    "a call without a kill": Case(
+        "oom-kills-told", [oom(victim=0, outcome=NO_KILL, pid=None, comm=None)],
+        ["Memory ran out, and no process was killed"], "warning",
+    ),
+    "a cgroup of which the log does not have the end": Case(
+        "oom-cgroup-limit", [oom_at_limit(victim=0, outcome=OPEN, pid=None, comm=None)],
+        ["at its limit of 64 MiB: the log does not have the end"], "warning",
+        unlike=["no process was killed"],
+    ),
+    "a cgroup without a kill": Case(
+        "oom-cgroup-limit", [oom_at_limit(victim=0, outcome=NO_KILL, pid=None, comm=None)],
+        ["at its limit of 64 MiB: no process was killed"], "warning",
+    ),
+    "a cgroup of version 1": Case(
+        "oom-cgroup-limit",
+        [oom_at_limit(group_kill=True), oom_at_limit(victim=2, pid=8, comm="perl", uid=None,
+                                                     oom_score_adj=None, shmem_bytes=None),
+         *(OomCgroupMemory(1, name, size * MIB) for name, size in {"rss": 60, "cache": 3}.items())],
+        ["2 processes killed", "Killed last", "perl, pid 8, which held 33 MiB.",
+         "anonymous 60 MiB, file 3 MiB."], "warning", unlike=["None"],
+    ),
     "25 OOM kills": Case(
         "oom-kills-since-boot", [event("oom_kill", 25)],
         ["The OOM killer took 25 processes since boot", "oom_kill 25 in 2.0 h since boot",
@@ -221,6 +297,7 @@ FOUND: dict[str, Case] = {
 }  # fmt: skip
 
 CLEAR: dict[str, Case] = {
+    "no allocation that failed": Case("allocation-failures", [], empty=(AllocationFailure,)),
     "no OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 0)]),
     "OOM kills that the log has": Case(
         "oom-kills-since-boot", [event("oom_kill", 2), oom(), oom_at_limit(2)]
@@ -256,6 +333,7 @@ NOT_CHECKED: dict[str, Case] = {
     f"{name} without a log": Case(name, [], why_not=f"no table {table} in this bundle")
     for name, table in {
         "oom-kills-told": "oom_kills", "oom-cgroup-limit": "oom_kills",
+        "allocation-failures": "allocation_failures",
         "oom-spared-larger": "oom_tasks", "oom-fragmented": "oom_free_blocks",
     }.items()
 }  # fmt: skip

@@ -46,11 +46,14 @@ LINES = {
     "BUG: Bad page map in process java  pte:800000012345 pmd:1234": ("bad page table", "java"),
     "BUG: Bad rss-counter state mm:00000000abcd type:MM_ANONPAGES val:5":
         ("bad counter", "Bad rss-counter state"),
-    "get_swap_device: Bad swap file entry 3ffffffffffff": ("swap entry damaged", "Bad swap file entry"),
+    "get_swap_device: Bad swap file entry 3ffffffffffff":
+        ("swap entry damaged", "Bad swap file entry"),
     "BUG kmalloc-64 (Tainted: G    B): Poison overwritten":
         ("slab damaged", "kmalloc-64 (Tainted: G    B): Poison overwritten"),
-    "list_del corruption. prev->next should be ffff, but was 0": ("list damaged", "list_del corruption"),
-    "BUG: KASAN: use-after-free in f+0x1/0x2": ("KASAN report", "KASAN: use-after-free in f+0x1/0x2"),
+    "list_del corruption. prev->next should be ffff, but was 0":
+        ("list damaged", "list_del corruption"),
+    "BUG: KASAN: use-after-free in f+0x1/0x2":
+        ("KASAN report", "KASAN: use-after-free in f+0x1/0x2"),
     "kernel BUG at mm/slub.c:4023!": ("kernel BUG in mm", "mm/slub.c:4023"),
     "WARNING: CPU: 3 PID: 77 at mm/page_counter.c:62 f+0x1/0x2":
         ("warning in mm", "mm/page_counter.c:62"),
@@ -64,7 +67,8 @@ LINES = {
         ("memory leaks", "7 new suspected memory leaks"),
     "hv_balloon: Max. dynamic memory size: 12288 MB":
         ("balloon", "hv_balloon: Max. dynamic memory size: 12288 MB"),
-    "virtio_balloon virtio3: Out of puffs! Can't get 256 pages": ("balloon failed", "virtio_balloon virtio3"),
+    "virtio_balloon virtio3: Out of puffs! Can't get 256 pages":
+        ("balloon failed", "virtio_balloon virtio3"),
     "memory offlining [mem 0x100000000-0x107ffffff] failed due to failure to isolate range":
         ("memory not offlined",
          "memory offlining [mem 0x100000000-0x107ffffff] failed due to failure to isolate range"),
@@ -76,7 +80,8 @@ LINES = {
          "Reserving 786MB of memory at 654158MB for crashkernel (System RAM: 130816MB)"),
     "crashkernel reserved: 0x000000005f000000 - 0x000000006f000000 (256 MB)":
         ("crash kernel", "crashkernel reserved: 0x000000005f000000 - 0x000000006f000000 (256 MB)"),
-    "cma: Reserved 64 MiB at 0x00000000fc000000": ("CMA area", "Reserved 64 MiB at 0x00000000fc000000"),
+    "cma: Reserved 64 MiB at 0x00000000fc000000":
+        ("CMA area", "Reserved 64 MiB at 0x00000000fc000000"),
     "WARNING: BIOS bug: CPU MTRRs don't cover all of memory, losing 2048MB of RAM.":
         ("firmware hides memory",
          "WARNING: BIOS bug: CPU MTRRs don't cover all of memory, losing 2048MB of RAM"),
