@@ -124,7 +124,7 @@ class Files:
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def taken(self) -> float | None:
-        """When they were copied: seconds since 1970; None where nothing tells."""
+        """Time at which they were copied: seconds since 1970; None where nothing tells."""
         for path in MOMENTS:
             with contextlib.suppress(OSError):
                 return (self.root / path).stat().st_mtime

@@ -91,7 +91,7 @@ def hugetlb_from_files(files: Files) -> Found:
 
 
 def _default_size(files: Files) -> Found:
-    """What /proc/meminfo has of hugetlb where /sys was not copied."""
+    """Give what /proc/meminfo has of hugetlb where /sys was not copied."""
     rows, every = read_default_size(files.read("proc/meminfo"))
     why = f"{files.root / 'sys/kernel/mm/hugepages'} has no page sizes"
     if not rows:

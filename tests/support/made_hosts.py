@@ -689,7 +689,8 @@ def watched(
         "SReclaimable": counters["nr_slab_reclaimable"],
         "SUnreclaim": counters["nr_slab_unreclaimable"],
         "PageTables": counters["nr_page_table_pages"], "KernelStack": pages // 1000,
-        "VmallocUsed": counters["nr_vmalloc"], "Percpu": pages // 1000,
+        "VmallocUsed": counters["nr_vmalloc"], "Percpu": pages // 1000, "Hugetlb": 0,
+        "Unaccepted": 0,
     }  # fmt: skip
     moved = {
         "pgfault": 90_000.0, "pgmajfault": 3.0, "thp_fault_alloc": 9.0, "thp_fault_fallback": 1.0,
@@ -741,6 +742,11 @@ def grows(of: str, share: float) -> Callable[[str, int, int], int]:
     return level
 
 
+def accepts(name: str, pages: int, number: int) -> int:
+    """What is not accepted yet is free, and becomes less."""
+    return (SAMPLES - number) * GIB // 4 if name == "Unaccepted" else pages
+
+
 SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
     "HighAtomic reserve starves THP": (
         lambda: watched(
@@ -765,6 +771,11 @@ SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
     "swap thrash": (
         lambda: watched(64, rates={"pswpin": 9_000.0, "pswpout": 9_500.0}, full=0.15),
         "watch-swap-thrash",
+    ),
+    "page cache thrash": (
+        lambda: watched(64, rates={"workingset_refault_file": 40_000.0, "pgmajfault": 900.0},
+                        full=0.012),
+        "watch-refaults",
     ),
     "kswapd does not keep up": (
         lambda: watched(64, free=lambda zone, number: zone.wmark_min + number),
@@ -791,6 +802,12 @@ HEALTHY: dict[str, Callable[[], Host]] = {
     "2 GiB, watched": lambda: watched(2),
     "64 GiB, watched": lambda: watched(64),
     "512 GiB, watched": lambda: watched(512),
+    "zram takes 550 pages a second, watched": lambda: watched(
+        8, rates={"pswpin": 550.0, "pswpout": 550.0}, full=0.003
+    ),
+    "a TDX guest accepts its memory, watched": lambda: watched(64, level=accepts),
+    "the page cache fills, watched": lambda: watched(64, level=grows("Cached", 0.05)),
+    "hugetlb pages are reserved, watched": lambda: watched(64, level=grows("Hugetlb", 0.05)),
 }
 SICK |= {f"{name}, watched": case for name, case in SICK_WATCHED.items()}
 EVERY = HEALTHY | {name: make for name, (make, _) in SICK.items()}

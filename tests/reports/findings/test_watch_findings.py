@@ -310,6 +310,37 @@ def test_growth_that_is_little_for_the_machine(tmp_path: Path) -> None:
     assert found(asked(tmp_path, rows, 12), "watch-kernel-memory-grows") is None
 
 
+def refaulted(rate: float, full: float | None) -> list[Any]:
+    """A minute of so many refaults of files a second, a fifth of them soon."""
+    rows = [row for n in range(1, 7)
+            for row in moved(n, workingset_refault_file=int(rate * PERIOD),
+                             workingset_activate_file=int(rate * PERIOD / 5))]  # fmt: skip
+    return rows + [row for n in range(1, 7) if full is not None for row in stalled(n, full, full)]
+
+
+@pytest.mark.parametrize(
+    ("rate", "full", "severity"),
+    [(40_000, 0.15, "warning"), (40_000, 0.3, "critical"), (600, 0.02, "warning"),
+     (40_000, 0.001, "notice"), (40_000, None, "notice")],
+)  # fmt: skip
+def test_files_that_are_read_again(
+    tmp_path: Path, rate: float, full: float | None, severity: str
+) -> None:
+    finding = found(asked(tmp_path, refaulted(rate, full)), "watch-refaults")
+    assert finding is not None and finding.severity == severity
+    assert finding.title == (
+        f"{rate:,} pages of files a second were read again that had been evicted, for 60 s"
+    )
+    assert f"workingset_activate_file by {rate * 12:,}: these came back soon" in finding.saw
+
+
+@pytest.mark.parametrize(("rate", "full"), [(400, 0.3), (4_000, 0.001), (4_000, None)])
+def test_files_that_are_read_again_now_and_then(
+    tmp_path: Path, rate: float, full: float | None
+) -> None:
+    assert found(asked(tmp_path, refaulted(rate, full)), "watch-refaults") is None
+
+
 def test_swap_both_ways(tmp_path: Path) -> None:
     rows = [*moved(1, pswpin=2000, pswpout=9000), *moved(4, pswpin=1000, workingset_refault_anon=7)]
     finding = found(asked(tmp_path, rows), "watch-swap-thrash")

@@ -28,6 +28,7 @@ from page_owner_inputs import series, show_handles, show_stacks_handles
 from watched_host import DATA, PRESSURE, ROOT, RUN, STACKS, debugfs, in_log, start, wait_for, watch
 
 from mmscope.drgn.free.zones import read_zoneinfo
+from mmscope.drgn.text.meminfo import NO_COUNTER
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.watch import watch_tables
@@ -76,6 +77,30 @@ def test_a_sample_holds_what_the_files_say(host: Path) -> None:
     assert row["ksm"]["general_profit"] == -4096 and row["ksm"]["pages_sharing"] == 40
     dma32 = next(zone for zone in row["zones"] if zone[1] == "DMA32")
     assert list(dma32[8:]) == [512, 28]  # reserved_highatomic, free_highatomic
+
+
+def test_what_has_no_line_in_meminfo_is_not_memory_in_no_counter(host: Path) -> None:
+    """zram, per-CPU lists and ZFS's ARC, by the files that have them."""
+
+    def left() -> int:
+        (level,) = (
+            row for row in watch_tables.gauges([(0.0, Sampler(str(host), 9).take())])
+            if row.name == NO_COUNTER
+        )  # fmt: skip
+        assert (level.source, level.unit) == ("computed", "bytes")
+        return level.value
+
+    page = os.sysconf("SC_PAGE_SIZE")
+    at_first = left()
+    bump(host, nr_zspages=7)
+    assert left() == at_first - 7 * page
+    kstats = host / "proc/spl/kstat/zfs"
+    kstats.mkdir(parents=True)
+    (kstats / "abdstats").write_text("name type data\nscatter_data_size    4    8192\n")
+    assert left() == at_first - 7 * page - 8192
+    zones = host / "proc/zoneinfo"
+    zones.write_text(re.sub(r"( +count: +)\d+", r"\g<1>0", zones.read_text()))
+    assert left() > at_first - 7 * page - 8192
 
 
 @pytest.mark.parametrize("release", ["7.2/proc", "6.1"])
