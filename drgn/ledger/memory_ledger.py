@@ -553,10 +553,10 @@ def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
 
 def memory_ledger_from_files(files: Files) -> Found:
     page = files.page_size()
-    meminfo, zones, missing = _meminfo_and_zones(files)
+    meminfo, zones, missing, no_lists = _meminfo_and_zones(files)
     if page is None:
         raise Absent(missing or NO_PAGE_SIZE)
-    found = Found()
+    found = Found(notes=[no_lists] if no_lists else [])
     vmstat, kstats = {}, ["", ""]
     try:
         vmstat = {name: value for name, _, value in parse_vmstat(files.read("proc/vmstat"))}
@@ -586,17 +586,18 @@ def memory_ledger_from_files(files: Files) -> Found:
     return found
 
 
-def _meminfo_and_zones(files: Files) -> tuple[str, list[ZoneText], str]:
-    """Read the two as far as they are there; and that the first is missing, in words."""
-    meminfo, words, zones = "", "", []
+def _meminfo_and_zones(files: Files) -> tuple[str, list[ZoneText], str, str]:
+    """The text of the first and the zones of the second, and what they lack, in words."""
+    meminfo, zones, words, lists = "", list[ZoneText](), "", ""
     try:
         meminfo = files.read("proc/meminfo")
     except Absent as reason:
         words = str(reason)
-    # The section about zones says what is wrong with them.
-    with contextlib.suppress(Absent, ValueError):
+    try:
         zones = parse_zoneinfo(files.read("proc/zoneinfo"))
-    return meminfo, zones, words
+    except (Absent, ValueError) as reason:
+        lists = f"per-CPU lists are in the remainder: {reason}"
+    return meminfo, zones, words, lists
 
 
 def other_machine(meminfo: str, managed: int, *, lxcfs: bool) -> str:

@@ -8,7 +8,12 @@ Costs reading it once: 128 KiB on most machines, some MiB on large ones.
 Cannot know: what it had when its end met its beginning.
 """
 
-from mmscope.drgn.log.log_places import log_of_tree
+import contextlib
+from dataclasses import replace
+
+from drgn import FaultError
+
+from mmscope.drgn.log.log_places import join, log_of_tree
 from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -16,7 +21,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
-from mmscope.drgn.text.kernel_log import LEVELS, Log, read_kmsg
+from mmscope.drgn.text.kernel_log import LEVELS, Log, last_records, read_kmsg
 
 MOST_ROWS = 10_000
 
@@ -85,6 +90,17 @@ def log_of_memory(memory: Memory) -> Log:
     except LookupError as error:
         why = "the kernel's log is of another form (CONFIG_PRINTK=n, or before 5.10)"
         raise Absent(f"{why}: {error}") from None
+
+
+def join_logs(memory: Memory, files: Files) -> None:
+    """Have the log of a dump joined with one that was given beside it, for all sections."""
+    with contextlib.suppress(Absent, ValueError):
+        given = log_of_files(files)
+        with contextlib.suppress(Absent, FaultError, LookupError, ValueError):
+            own = log_records(memory.prog)
+            joined = join(given.records, own.records)
+            given = replace(given, records=joined, lost=own.lost + given.lost, overwritten=None)
+        memory.once("kernel_log", lambda: last_records(given))
 
 
 def log_of_files(files: Files) -> Log:

@@ -20,7 +20,7 @@ import re
 
 from mmscope.drgn.page_tables.mapped_pages import KINDS, PSS_SHIFT
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_of, words_of_lost
-from mmscope.drgn.processes.process_status import parse_status
+from mmscope.drgn.processes.process_status import Status, parse_status
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.files import Absent, Files
@@ -195,16 +195,27 @@ def read_smaps_rollup(text: str, pid: int, comm: str) -> ProcessShare:
 NAMED = 5  # of the processes that something is wrong with
 
 
+def _status(files: Files, pid: int) -> Status | None:
+    """Status of a process; None of one whose smaps alone was copied."""
+    try:
+        return parse_status(files.open(f"proc/{pid}/status"))
+    except FileNotFoundError:
+        if "smaps_rollup" not in files.names(f"proc/{pid}"):
+            raise
+        return None
+
+
 def from_files(files: Files) -> Found:
     rows, missing = [], dict[str, list[int]]()
     with ReaderApart() as reader:
         for pid in files.numbers("proc", r"(\d+)"):
             try:
-                status = parse_status(files.open(f"proc/{pid}/status"))
-                if "VmRSS" not in status.lines:
+                status = _status(files, pid)
+                if status and "VmRSS" not in status.lines:
                     continue  # a kernel thread
                 text = files.open_apart(f"proc/{pid}/smaps_rollup", reader)
-                rows.append(read_smaps_rollup(text, status.pid, status.comm))
+                its = (status.pid, status.comm) if status else (pid, "")
+                rows.append(read_smaps_rollup(text, *its))
             except ProcessLookupError:
                 continue  # it has ended
             except FileNotFoundError:

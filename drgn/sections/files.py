@@ -51,6 +51,7 @@ class Files:
     everything: bool = False
     kept: dict[str, Any] = field(default_factory=dict)  # what several sections need
     logs: tuple[str, ...] = ()  # paths of logs, beside those in the places where trees have them
+    at: str = ""  # where a whole tree would have the folder: "proc", "var/log"
     _left_out: dict[str, str | None] = field(default_factory=dict)
 
     @functools.cached_property
@@ -111,23 +112,23 @@ class Files:
     def names(self, folder: str) -> list[str]:
         """The names in a folder, in their order; none if it is not there."""
         try:
-            return sorted(path.name for path in (self.root / folder).iterdir())
+            return sorted(path.name for path in self._place(folder).iterdir())
         except OSError:
             return []
 
     def folders(self, folder: str) -> list[str]:
         """The names of the folders in a folder, in their order, without links."""
         try:
-            entries = sorted(os.scandir(self.root / folder), key=lambda each: each.name)
+            entries = sorted(os.scandir(self._place(folder)), key=lambda each: each.name)
         except OSError:
             return []
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def taken(self) -> float | None:
-        """Time at which they were copied: seconds since 1970; None where nothing tells."""
+        """Time of the copy: seconds since 1970; None where nothing tells."""
         for path in MOMENTS:
             with contextlib.suppress(OSError):
-                return (self.root / path).stat().st_mtime
+                return self._place(path).stat().st_mtime
         return None
 
     def numbers(self, folder: str, pattern: str) -> list[int]:
@@ -178,8 +179,20 @@ class Files:
             return self.open(path)
         return reader.read(self._plain(path)).decode("utf-8", "backslashreplace")
 
+    def _place(self, path: str) -> Path:
+        """
+        The path on this machine.
+
+        :raises OSError: the folder is a part of a tree that does not have it.
+        """
+        if not self.at:
+            return self.root / path
+        if path != self.at and not path.startswith(f"{self.at}/"):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self.root / path.removeprefix(self.at).lstrip("/")
+
     def _plain(self, path: str) -> Path:
-        file = Path(os.path.realpath(self.root / path, strict=True))
+        file = Path(os.path.realpath(self._place(path), strict=True))
         if not file.is_relative_to(self.root.resolve()) or not file.is_file():
             raise OSError(errno.EINVAL, "is not a plain file of this tree", str(self.root / path))
         # What this user may not read is not left out for its price.

@@ -91,15 +91,16 @@ def hugetlb_from_files(files: Files) -> Found:
 
 
 def _default_size(files: Files) -> Found:
-    """Give what /proc/meminfo has of hugetlb where /sys was not copied."""
+    """Sizes as /proc/meminfo has them, where /sys was not copied."""
     rows, every = read_default_size(files.read("proc/meminfo"))
     why = f"{files.root / 'sys/kernel/mm/hugepages'} has no page sizes"
     if not rows:
         raise Absent(f"{why}, and /proc/meminfo has no huge pages")
-    found = Found(notes=[f"{why}: by /proc/meminfo, of the default size alone"])
+    found = Found(remarks=[f"{why}: by /proc/meminfo, of the default size alone"])
     others = (every or 0) - sum(row.pages * row.page_bytes for row in rows)
-    if others > 0:
-        found.notes.append(f"pages of other sizes have {size(others)}")
+    if others > 0 or every is None:
+        amount = "may be there" if every is None else f"have {size(others)}"
+        found.notes.append(f"pages of other sizes {amount}")
     return found.add(HUGETLB_SIZES, rows)
 
 

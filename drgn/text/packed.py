@@ -131,7 +131,7 @@ def _feed(raw: IO[bytes], pipe: IO[bytes] | None) -> None:
 
 
 class _Ended(io.RawIOBase):
-    """Pass on what a decompressor writes; an error of it is one of the reader."""
+    """Output of a decompressor; an error of it is one of the reader."""
 
     def __init__(self, program: "subprocess.Popen[bytes]") -> None:
         self._program = program

@@ -7,8 +7,9 @@ go on.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
+from mmscope.drgn.log.kernel_log import join_logs
 from mmscope.drgn.opening.target import Target
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -23,6 +24,22 @@ from mmscope.reports.collect.run_section import run_section
 Progress = Callable[[str, str, int, int], None]
 
 
+@dataclass
+class Beside:
+    """
+    Inputs beside a source.
+
+    :ivar files: text beside a kernel's memory: a log, which is joined with its own, and sections
+        that memory has nothing of.
+    :ivar write: writes more tables; it says which sections these are.
+    :ivar instead: sections that it writes, and the source does not.
+    """
+
+    files: Files | None = None
+    write: Callable[[Writer | RedactingWriter], list[SectionResult]] | None = None
+    instead: tuple[str, ...] = ()
+
+
 def collect(
     source: Memory | Files,
     target: Target,
@@ -32,12 +49,14 @@ def collect(
     notes: dict[str, str] | None = None,
     progress: Progress | None = None,
     verbose: bool = False,
+    more: Beside | None = None,
 ) -> list[SectionResult]:
     """
     Run the sections and write the bundle; returns how they fared.
 
     :param only: names of sections; all of them if empty.
     :param notes: more to say about the target, for ``datapackage.json``.
+    :param more: what was given beside the source.
     """
     # Imports every probe, which one that is run by itself need not.
     from mmscope.drgn.sections.registry import SECTIONS, consumers
@@ -46,13 +65,20 @@ def collect(
     marks: list[Impossible] = []
     machine = Machine.of(asdict(target))
     specs = [spec for spec in SECTIONS.values() if not only or spec.name in only]
+    more = more or Beside()
+    specs = [spec for spec in specs if spec.name not in more.instead]
     if isinstance(source, Memory):
         source.consumers = consumers
+        if more.files:
+            join_logs(source, more.files)
 
     for spec in specs:
         if progress is not None:
             _announce(spec, source, progress)
         section, found = run_section(spec, source, machine, verbose=verbose)
+        if section.status in ("absent", "failed") and more.files:
+            other = run_section(spec, more.files, machine, verbose=verbose)
+            section, found = other if other[0].status in ("ok", "partial") else (section, found)
         for filled in found.tables:
             table = filled.table
             writer.table(table.name, table.title, table.row, filled.rows, section=spec.name)
@@ -60,6 +86,8 @@ def collect(
             writer.folded(name, title, stacks, unit=unit, section=spec.name)
         sections.append(section)
         marks += found.impossible
+    if more.write:
+        sections += more.write(writer)
     if marks:
         values = IMPOSSIBLE_VALUES
         writer.table(values.name, values.title, values.row, marks, section="sections")

@@ -42,6 +42,7 @@ HERE = "mmscope.reports.commands"
 # imported: on the box `collect` and `show` must work with drgn, numpy and rich alone, `page-owner`,
 # `watch` and `guard` with the standard library.
 DECLARED = {
+    "why": f"{HERE}.why_command:add_command",
     "collect": f"{HERE}.collect_command:add_command",
     "show": f"{HERE}.show_command:add_command",
     "findings": f"{HERE}.command:add_findings",
@@ -56,7 +57,7 @@ DECLARED = {
     "lake": "mmscope.reports.fleet.options:add_command",
 }
 # Commands that read a kernel, for which the installed drgn must be recent enough.
-READ_KERNELS = ("collect", "show", "doctor")
+READ_KERNELS = ("why", "collect", "show", "doctor")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

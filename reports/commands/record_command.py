@@ -306,6 +306,33 @@ def _finish(
     return INCOMPLETE if partial else DONE
 
 
+# What is known of a recording that was given: nothing but what it has.
+GIVEN = Recipe(
+    "given",
+    "Samples that were given",
+    answers="where the time goes",
+    read="",
+    needs="nothing",
+    overhead="none",
+    events=(),
+)
+
+
+def add_given(output: Path, file: Path, name: str, mode: int | None) -> int:
+    """
+    Add a recording that was given to a bundle that is there, by no recipe; returns the exit code.
+
+    :param name: of the file, for messages and for its profile.
+    :raises UsageError: it is no recording. :raises RecordError: perf is not there to read it.
+    """
+    options = {"output": output, "input": [name], "keep": None, "mode": mode}
+    switches = dict.fromkeys(("keep_idle", "keep_profiler", "by_period"), False)
+    bundle = profiles.existing(output)
+    profile = profiles.profile_name(Path(name).stem, profiles.names_in(bundle))
+    args = argparse.Namespace(**options, **switches)
+    return _finish(args, GIVEN, profile, Making(), [file], bundle)
+
+
 @contextmanager
 def _kept(path: Path, mode: int) -> Iterator[IO[bytes]]:
     """A gzip file to write, its owner's alone until it has its mode."""

@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.display import aligned, percent, share, size
@@ -22,6 +22,9 @@ from mmscope.reports.bundle.description import Cell, SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings_said import print_findings
+
+if TYPE_CHECKING:
+    from mmscope.reports.bundle.redact import RedactingWriter
 
 SECTION = "page_owner"
 TOP = 20
@@ -171,7 +174,7 @@ def write_bundle(args: argparse.Namespace, read: Callable[[], Series], page_size
 
 
 def write_tables(
-    writer: Writer, series: Series, page_size: int | None, *, seconds: float
+    writer: "Writer | RedactingWriter", series: Series, page_size: int | None, *, seconds: float
 ) -> tuple[SectionResult, list[tuple[int, int]], list[Growth]]:
     """Write everything about page_owner; returns the section, the stacks and their growth."""
     # The probe's file, which has drgn: taking samples does without.

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Kinds of files, by what they begin with, and never by their name.
+
+Cannot know: what a text is that has none of the marks below in its first 64 KiB; it is said what it
+looks like.
+"""
+
+import re
+from dataclasses import dataclass
+
+from mmscope.drgn.dumps.core_file import KDUMP
+from mmscope.drgn.dumps.wrapped import COMPRESSED, FLATTENED
+from mmscope.drgn.log.log_places import KERNEL_LINE
+from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.text.packed import BZIP2, GZIP, XZ, ZSTD
+from mmscope.drgn.text.text_source import recognise as recognise_page_owner
+
+HEAD_BYTES = 64 << 10
+PACKED = (GZIP, ZSTD, XZ, BZIP2)
+TAR, ZIP = "tar", "zip"
+# Kinds: each is read by another part of mmscope.
+VMCORE, LOG, PERF_DATA, PERF_TEXT, PAGE_OWNER, TREE, UNKNOWN = (
+    *("vmcore", "log", "perf.data", "perf text", "page_owner", "tree", ""),
+)
+PERF_MAGIC = b"PERFILE2"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """
+    Kind of a file.
+
+    :ivar name: one of those above, ``tar`` or ``zip``; empty: it is not recognised.
+    :ivar words: what it was taken for, or looks like.
+    :ivar place: of what a tree of /proc and /sys has: where.
+    """
+
+    name: str
+    words: str
+    place: str = ""
+
+
+_MAPPING = rb"\A[0-9a-f]{4,16}-[0-9a-f]{4,16} [r-][w-][x-][sp-] [0-9a-f]{8,16} \S+ \d+"
+# What a tree has: a pattern of its beginning, and its path. PID stands for an unknown process.
+TEXTS = (
+    (rb"\Aallocinfo - version: ", "proc/allocinfo"),
+    (rb"\Aslabinfo - version: ", "proc/slabinfo"),
+    (rb"\AMemTotal: +\d+ kB\r?$", "proc/meminfo"),
+    (rb"\APage block order: ", "proc/pagetypeinfo"),
+    (rb"\ANode +\d+, zone +\S+(?: +\d+){4,} *\r?$", "proc/buddyinfo"),
+    (rb"\ANode +\d+, zone +\S+ *\r?\n(?:.*\n){0,80} +pages free", "proc/zoneinfo"),
+    (rb"\Anr_free_pages \d+\r?$", "proc/vmstat"),
+    (rb"\AFilename\s+Type\s+Size", "proc/swaps"),
+    (rb"\A0x[0-9a-f]+-0x[0-9a-f]+ +\d+ ", "proc/vmallocinfo"),
+    (rb"\A *[0-9a-f]{8,16}-[0-9a-f]{8,16} : \w", "proc/iomem"),
+    (rb"\AName:\t.*\n(?:Umask|State):\t", "proc/PID/status"),
+    (_MAPPING + rb" +\[rollup\]", "proc/PID/smaps_rollup"),
+    (_MAPPING + rb".*\nSize: ", "proc/PID/smaps"),
+    (_MAPPING, "proc/PID/maps"),
+    (
+        rb"\A(?:anon \d+\nfile|cache \d+\nrss|file \d+\nanon) \d+$",
+        "sys/fs/cgroup/given/memory.stat",
+    ),
+)
+# What is met often, and not read: in words that say what to do.
+LOOKS = (
+    (rb"\x7fELF", "an ELF file, but no dump of a kernel: a vmlinux is for --symbols"),
+    (rb"LPKSHHRH", "a journal's own file: journalctl --file FILE -k -o short-monotonic > log"),
+    (rb"%PDF-", "a PDF: bring the text"),
+    (rb"\x89PNG|\xff\xd8\xff|GIF8|BM.{4}\0\0\0\0", "a picture: bring the text"),
+    (rb"7z\xbc\xaf|Rar!|0707|\xed\xab\xee\xdb", "an archive that is not read: unpack it before"),
+    (rb"\x04\x22\x4d\x18", "compressed with lz4: unpack it before: lz4 -d FILE"),
+    (rb"(?i)\s*<(?:!doctype|html)", "a web page: bring the text itself"),
+    (rb"\s+total +used +free", "the output of free: bring /proc/meminfo"),
+    (rb"procs -+memory", "the output of vmstat: bring /proc/vmstat"),
+    (rb"top - \d\d:", "the output of top: bring /proc/meminfo"),
+    (rb"# tracer: ", "text of ftrace: record it with perf, and bring perf script's"),
+    (rb"(?:[^;\s][^;\n]*;)+[^;\n]* \d+\n", "folded stacks: bring the text of perf script"),
+    (rb"USER +PID +%CPU", "the output of ps: bring /proc/meminfo"),
+)
+# A frame, or a sample's line: perf's, in any selection of its fields.
+PERF_FRAME = re.compile(rb"^[ \t]+[0-9a-f]{4,16} .+ \(.*\)[ \t]*\r?$", re.MULTILINE)
+PERF_HEADER = re.compile(
+    rb"^ *\S.{0,80}? +-?\d{1,10}(?:/-?\d{1,10})? +(?:\[-?\d+\] +)?(?:\d+\.\d{6,9}: +)?"
+    rb"(?:\d+ +)?[\w/=,.:-]{3,80}: ",
+    re.MULTILINE,
+)
+MOST_LINES = 0.5
+LOG_LINE = re.compile(
+    rb"^(?:<\d{1,3}>|\[)?(?:[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
+    rb"|\[? *\d{1,8}\.\d{3,6}\])",
+    re.MULTILINE,
+)
+# Lines of the kernel about memory, behind any prefix.
+ABOUT_MEMORY = re.compile(
+    rb"oom-killer|Killed process \d+|page allocation failure|total-vm:\d+kB|Mem-[Ii]nfo:"
+    rb"|active_anon:\d|oom_reaper|Call [Tt]race:|Kernel panic - not syncing|BUG: "
+)
+
+
+def recognise(head: bytes) -> Kind:
+    """
+    Tell the kind of a file.
+
+    :param head: its first bytes, at most :data:`HEAD_BYTES`, of one that is packed unpacked.
+    """
+    if not head.strip(b"\0 \t\r\n"):
+        return Kind(UNKNOWN, "nothing: it is empty")
+    if kind := _binary(head):
+        return kind
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    if kind := _text(text):
+        return kind
+    for pattern, words in LOOKS:
+        if re.match(pattern, text):
+            return Kind(UNKNOWN, words)
+    if b"\0" in text[:4096]:
+        return Kind(UNKNOWN, f"something binary, which begins with {head[:8].hex(' ')}")
+    first = visible(" ".join(text[:200].decode("utf-8", "replace").split()))[:50]
+    return Kind(UNKNOWN, f"a text that mmscope does not know: {first!r}")
+
+
+def _binary(head: bytes) -> Kind | None:
+    if head.startswith((KDUMP, FLATTENED)):
+        return Kind(VMCORE, "a vmcore")
+    if head.startswith(b"\x7fELF") and head[16:18] in (b"\x04\0", b"\0\x04"):  # ET_CORE
+        return Kind(VMCORE, "a vmcore")
+    if head.startswith(PERF_MAGIC) or head.startswith(PERF_MAGIC[::-1]):
+        return Kind(PERF_DATA, "a recording of perf")
+    if head.startswith(b"PK\3\4"):
+        return Kind(ZIP, "an archive")
+    if head[257:262] == b"ustar":
+        return Kind(TAR, "an archive")
+    return None
+
+
+def _text(text: bytes) -> Kind | None:
+    if page_owner := recognise_page_owner(text):
+        return Kind(PAGE_OWNER, f"page_owner's {page_owner}".replace("'s page_owner", "'s text"))
+    for pattern, place in TEXTS:
+        if re.match(pattern, text, re.MULTILINE):
+            said = place.replace("PID/", "").replace("sys/fs/cgroup/given/", "a cgroup's ")
+            return Kind(TREE, f"/{said}" if said.startswith("proc") else said, place)
+    if text.startswith(b"{") and b'"MESSAGE"' in text:
+        return Kind(LOG, "a journal's export")
+    if b"__REALTIME_TIMESTAMP=" in text[:400]:
+        return Kind(LOG, "a journal's export")
+    if PERF_FRAME.search(text) or _most(PERF_HEADER, text):
+        return Kind(PERF_TEXT, "text of perf script")
+    if ABOUT_MEMORY.search(text) or KERNEL_LINE.search(text.decode("utf-8", "replace")):
+        return Kind(LOG, "a log with lines of the kernel")
+    if _most(LOG_LINE, text):
+        return Kind(LOG, "a log")
+    return None
+
+
+def _most(pattern: re.Pattern[bytes], text: bytes) -> bool:
+    """True if most lines begin so."""
+    lines = sum(1 for line in text[:8192].split(b"\n") if line.strip() and line[:1] != b"#")
+    return len(pattern.findall(text[:8192])) > MOST_LINES * lines
+
+
+def unpacks(head: bytes) -> str:
+    """The command that unpacks what begins so."""
+    return next(how for magic, how in COMPRESSED.items() if head.startswith(magic))

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``collect PATH…`` and ``why PATH…``: whatever is given is read, said, and made one bundle."""
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands.command import main
+
+DATA = Path(__file__).parents[2] / "data"
+TREE = DATA / "7.2"
+LOG = """\
+[  100.000001] java invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), \
+order=0, oom_score_adj=0
+[  100.000002] CPU: 1 PID: 7 Comm: java Not tainted 6.1.0 #1
+[  100.000003] Mem-Info:
+[  100.000004] Tasks state (memory values in pages):
+[  100.000005] [  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name
+[  100.000006] [      7]     0     7   100000    50000   800000        0             0 java
+[  100.000007] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,\
+global_oom,task_memcg=/,task=java,pid=7,uid=0
+[  100.000008] Out of memory: Killed process 7 (java) total-vm:400000kB, anon-rss:200000kB, \
+file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:782kB oom_score_adj:0
+[  101.000009] usb 1-1: new device
+"""
+PERF = "java 7/7 [001] 1.000000: 1 cycles: \n\tffffffff81000001 clear_page ([kernel.kallsyms])\n\n"
+OWNER = """\
+Page allocated via order 0, mask 0x0(), pid 7, tgid 7 (java), ts 1 ns
+PFN 0x1 type Movable Block 0 type Movable Flags 0x0()
+ alloc_pages+0x1/0x2
+ some_driver+0x1/0x2
+
+"""
+
+
+def put(folder: Path, name: str, content: str | bytes) -> str:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def collect(
+    tmp_path: Path, *paths: str | Path, code: int = 0, options: tuple[str, ...] = ()
+) -> Bundle:
+    made = tmp_path / "case"
+    words = ["collect", *map(str, paths), "-o", str(made), "--no-findings", *options]
+    assert main(words) == code
+    return Bundle(made)
+
+
+def victims(bundle: Bundle) -> list[str]:
+    return [row["comm"] for row in bundle.rows("oom_kills")]
+
+
+def test_a_log_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = collect(tmp_path, put(tmp_path, "ticket-4711.txt", LOG))
+    assert victims(bundle) == ["java"]
+    said = capsys.readouterr().err
+    assert "ticket-4711.txt: a log with lines of the kernel" in said
+    # What a log cannot have is not listed.
+    assert "absent" not in said and "have nothing in what was given" in said
+
+
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, lambda data: b"\xff\xfe" + data.decode().encode("utf-16-le")]
+)
+def test_a_log_however_it_was_saved(tmp_path: Path, pack: object) -> None:
+    assert victims(collect(tmp_path, put(tmp_path, "x", pack(LOG.encode())))) == ["java"]  # type: ignore[operator]
+
+
+def test_a_log_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.write(write, LOG.encode())
+    os.close(write)
+    before = os.dup(0)
+    os.dup2(read, 0)
+    try:
+        assert victims(collect(tmp_path, "-")) == ["java"]
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(read)
+
+
+@pytest.mark.parametrize("part", ["", "proc"])
+def test_a_tree_and_a_part_of_one(tmp_path: Path, part: str) -> None:
+    bundle = collect(tmp_path, TREE / part)
+    assert len(list(bundle.rows("zones"))) == len(list(collect_proc(tmp_path / "p").rows("zones")))
+    assert bundle.target["page_size"] == 4096
+
+
+def collect_proc(folder: Path) -> Bundle:
+    folder.mkdir()
+    main(["collect", "--proc-root", str(TREE), "-o", str(folder / "b"), "--no-findings"])
+    return Bundle(folder / "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("meminfo", "memory_ledger"), ("vmstat", "vm_counters"), ("zoneinfo", "zones"),
+        ("buddyinfo", "free_blocks"), ("pagetypeinfo", "pageblocks"), ("slabinfo", "slab_caches"),
+    ],
+)  # fmt: skip
+def test_a_file_of_proc_alone_has_its_table(tmp_path: Path, name: str, table: str) -> None:
+    path = put(tmp_path, f"pasted-{name}.txt", (TREE / "proc" / name).read_bytes())
+    made = tmp_path / "case"
+    assert main(["collect", path, "-o", str(made), "--no-findings"]) in (0, 1)
+    assert list(Bundle(made).rows(table))
+
+
+def test_smaps_alone_has_its_shares(tmp_path: Path) -> None:
+    lines = ("Size", "Rss", "Pss", "Pss_Anon", "Pss_File", "Pss_Shmem", "Shared_Clean",
+             "Shared_Dirty", "Private_Clean", "Private_Dirty", "SwapPss", "Locked")  # fmt: skip
+    mapping = "55d0c5a4f000-55d0c5a51000 r--p 00000000 fe:00 1048      /usr/bin/cat\n"
+    text = (mapping + "".join(f"{line}:        4 kB\n" for line in lines)) * 3
+    bundle = collect(tmp_path, put(tmp_path, "4711/smaps", text))
+    rows = [(row["pid"], row["pss_bytes"]) for row in bundle.rows("process_shares")]
+    assert rows == [(4711, 12 << 10)]
+    assert [row["vmas"] for row in bundle.rows("process_vmas")] == [3]
+
+
+def test_several_things_are_one_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = collect(
+        tmp_path, TREE, put(tmp_path, "dmesg.txt", LOG), put(tmp_path, "cpu.perf", PERF),
+        put(tmp_path, "owners", OWNER),
+    )  # fmt: skip
+    assert victims(bundle) == ["java"]
+    assert list(bundle.rows("zones"))
+    assert [row["samples"] for row in bundle.rows("profiles")] == [1]
+    assert [row["pages"] for row in bundle.rows("page_owner_stacks")] == [1]
+    assert capsys.readouterr().err.count(": text of perf script") == 1
+
+
+def test_an_archive_with_a_tree_a_log_and_a_profile(tmp_path: Path) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as archive:
+        for name, text in (
+            ("case/a/dmesg.log", LOG), ("case/b/script.out", PERF), ("case/b/po", OWNER),
+            ("case/c", (TREE / "proc/vmstat").read_text()),
+        ):  # fmt: skip
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    bundle = collect(tmp_path, put(tmp_path, "from-customer", made.getvalue()))
+    assert victims(bundle) == ["java"]
+    assert list(bundle.rows("profiles")) and list(bundle.rows("page_owner_stacks"))
+    assert list(bundle.rows("vm_counters"))
+
+
+def test_a_folder_of_files_is_read_one_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path, "in/a.txt", LOG)
+    put(tmp_path, "in/b.txt", "Dear all, it is slow.\n")
+    put(tmp_path, "in/c.txt", PERF)
+    os.mkfifo(tmp_path / "in/pipe")
+    bundle = collect(tmp_path, tmp_path / "in", code=1)
+    assert victims(bundle) == ["java"] and list(bundle.rows("profiles"))
+    said = capsys.readouterr().err
+    assert "b.txt: not recognised: it looks like a text that mmscope does not know" in said
+
+
+def test_what_is_not_recognised_costs_itself_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    bundle = collect(
+        tmp_path, put(tmp_path, "log", LOG), put(tmp_path, "shot.png", b"\x89PNG\r\n\x1a\n"),
+        tmp_path / "pipe", tmp_path / "missing", "/dev/zero", code=1,
+    )  # fmt: skip
+    assert victims(bundle) == ["java"]
+    said = capsys.readouterr().err
+    assert "shot.png: not recognised: it looks like a picture: bring the text" in said
+    assert "pipe: is not a plain file" in said
+    assert "missing: No such file or directory" in said
+    assert "/dev/zero: is not a plain file" in said
+
+
+def test_nothing_to_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["collect", put(tmp_path, "x", "\0\0\0"), "-o", str(tmp_path / "case")]
+    assert main(words) == 3
+    assert "nothing that was given can be read" in capsys.readouterr().err
+    assert not (tmp_path / "case").exists()
+
+
+def test_a_dump_in_an_archive_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = put(tmp_path, "vmcore.gz", gzip.compress(b"KDUMP   " + bytes(600)))
+    assert main(["collect", path, "-o", str(tmp_path / "case")]) == 3
+    assert f"a vmcore, compressed: unpack it before: gunzip -k {path}" in capsys.readouterr().err
+
+
+def test_two_dumps_are_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [put(tmp_path, name, b"KDUMP   " + bytes(600)) for name in "ab"]
+    assert main(["collect", *paths, "-o", str(tmp_path / "case")]) == 3
+    assert "a second vmcore" in capsys.readouterr().err
+
+
+# why
+
+
+def why(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 0) -> list[str]:
+    capsys.readouterr()
+    assert main(["why", *map(str, words)]) == code
+    return capsys.readouterr().out.splitlines()
+
+
+def test_why_is_ten_lines_of_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = why(capsys, put(tmp_path, "dmesg.txt", LOG))
+    labels = ["read", "verdict", "cause", "owner", "harm", "since", "unknown", "next", "run"]
+    assert [line.split()[0] for line in lines] == [*labels, "bundle"]
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == f"{'read':9}a log with lines of the kernel (dmesg.txt)"
+    assert lines[1].startswith(f"{'verdict':9}Trouble (")
+    assert "killed java" in lines[2]
+    # It leaves its bundle, and says where.
+    bundle = Path(lines[-1].split()[1])
+    assert victims(Bundle(bundle)) == ["java"]
+    # Of which it says the same again.
+    assert why(capsys, bundle)[1:8] == lines[1:8]
+
+
+def test_why_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "made"
+    lines = why(capsys, put(tmp_path, "dmesg.txt", LOG), "--json", "-o", made)
+    answer = json.loads("\n".join(lines))
+    assert answer["verdict"] == "trouble" and answer["bundle"] == str(made)
+    assert answer["read"] == ["a log with lines of the kernel (dmesg.txt)"]
+    assert answer["unknown"] and answer["command"]
+
+
+def test_why_of_what_says_little_cannot_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = put(tmp_path, "swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
+    lines = why(capsys, path, "-o", tmp_path / "made", code=0)
+    assert lines[1].startswith(f"{'verdict':9}")
+    assert "No trouble found by" in lines[1] or "Cannot tell" in lines[1]
+
+
+def test_why_shows_names_of_strangers_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = put(tmp_path, "a\x1b[2Jb\n.txt", LOG)
+    lines = why(capsys, path, "-o", tmp_path / "made")
+    assert len(lines) == 10 and all(line.isprintable() for line in lines)

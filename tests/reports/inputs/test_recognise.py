@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Files are what their beginning shows, whatever they are called."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmscope.reports.inputs.recognise import HEAD_BYTES, recognise
+
+DATA = Path(__file__).parents[2] / "data"
+MAPS = b"55d0c5a4f000-55d0c5a51000 r--p 00000000 fe:00 1048 /usr/bin/cat\n"
+
+KNOWN = {
+    "ELF core": (b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<H", 4), "vmcore"),
+    "kdump": (b"KDUMP   " + bytes(600), "vmcore"),
+    "flattened": (b"makedumpfile\0\0\0\0" + bytes(600), "vmcore"),
+    "perf.data": (b"PERFILE2" + bytes(100), "perf.data"),
+    "zip": (b"PK\3\4" + bytes(100), "zip"),
+    "tar": (bytes(257).replace(b"\0", b"x") + b"ustar\0" + bytes(300), "tar"),
+    "dmesg": (b"[    0.000000] Linux version 6.1.0\n", "log"),
+    "dmesg -T": (b"[Sat Nov 28 00:00:01 2026] x invoked oom-killer: gfp_mask=0x0\n", "log"),
+    "syslog": (b"Nov 28 00:00:01 host kernel: Linux version 6.1.0\n", "log"),
+    "syslog without a kernel": (b"Nov 28 00:00:01 host sshd[7]: x\n" * 9, "log"),
+    "a journal's ISO times": (b"2026-11-28T00:00:01+0100 host systemd[1]: x\n" * 3, "log"),
+    "a journal as JSON": (b'{"__CURSOR":"s","MESSAGE":"x"}\n', "log"),
+    "a journal's export": (b"__CURSOR=s\n__REALTIME_TIMESTAMP=1\nMESSAGE=x\n\n", "log"),
+    "a pasted kill": (b"> Out of memory: Killed process 7 (x) total-vm:4kB\n", "log"),
+    "perf script": (b"x 7/7 [001] 1.000000: 1 cycles: \n\tffffffff81 f ([kernel])\n", "perf text"),
+    "perf script without pid": (b"x 7 1.000000: cycles: \n\t    7f12 main (/bin/x)\n", "perf text"),
+    "page_owner": (b"Page allocated via order 0, mask 0x0(), pid 1\n", "page_owner"),
+    "smaps": (MAPS + b"Size:                  8 kB\nRss: 4 kB\n", "tree"),
+    "memory.stat": (b"anon 4096\nfile 0\nkernel 7\n", "tree"),
+    "memory.stat of v1": (b"cache 4096\nrss 0\nrss_huge 7\n", "tree"),
+    "allocinfo": (b"allocinfo - version: 1.0\n#     <size>\n", "tree"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("head", "name"), KNOWN.values(), ids=KNOWN)
+def test_it_is_known(head: bytes, name: str) -> None:
+    assert recognise(head).name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["meminfo", "vmstat", "zoneinfo", "buddyinfo", "pagetypeinfo", "slabinfo", "iomem"],
+)
+def test_a_file_of_proc_has_its_place(name: str) -> None:
+    kind = recognise((DATA / "7.2/proc" / name).read_bytes()[:HEAD_BYTES])
+    assert (kind.words, kind.place) == (f"/proc/{name}", f"proc/{name}")
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"", "empty"),
+        (b"\x89PNG\r\n", "a picture: bring the text"),
+        (b"\x7fELF\2\1\1" + bytes(9) + b"\2\0", "no dump of a kernel"),
+        (b"LPKSHHRH", "journalctl --file"),
+        (b"               total        used        free\n", "bring /proc/meminfo"),
+        (b"swapper;start;idle 7\n", "folded stacks"),
+        (b"7z\xbc\xaf\x27", "unpack it before"),
+        (b"<!DOCTYPE html><p>x", "a web page"),
+        (b"\1\2\3\0\0\0\0\0", "something binary, which begins with 01 02 03"),
+        (b"Dear all,\nour machine is slow.\n", "does not know: 'Dear all, our machine is slow.'"),
+        (b"\x1b[2Jx\n", r"\x1b"),
+    ],
+)
+def test_what_is_not_known_is_said_to_look_like_something(head: bytes, words: str) -> None:
+    kind = recognise(head)
+    assert kind.name == ""
+    assert words in kind.words
+    assert kind.words.isprintable()
+
+
+@given(st.binary(max_size=4000))
+def test_any_bytes_are_something(head: bytes) -> None:
+    assert recognise(head).words
