@@ -81,14 +81,17 @@ def rows_of(group: Object, cgroup: str | None, now: int) -> Iterator[Pressure]:
 
     :param now: to which its averages are brought, ns.
     """
+    # BTF has an array of arrays as one (Documentation/bpf/btf.rst).
+    averages = np.ravel(group.avg.value_()).reshape(-1, len(LEFT))
+    totals = np.ravel(group.total.value_())  # those of PSI_AVGS first
     missed = max(0, now - int(group.avg_last_update)) // PERIOD_NS
     for kind, name in KINDS.items():
         state = int(group.prog_.constant(name))
         shares = []
-        for average, left in zip(group.avg[state], LEFT, strict=True):
-            value = int(average) * (left / FIXED) ** missed
+        for average, left in zip(averages[state].tolist(), LEFT, strict=True):
+            value = average * (left / FIXED) ** missed
             shares.append(min(100.0, round(value / FIXED, 2)))
-        total = int(group.total[0][state]) // 1000  # PSI_AVGS
+        total = int(totals[state]) // 1000
         ten, sixty, three_hundred = shares
         yield Pressure(cgroup, kind, ten, sixty, three_hundred, total)
 

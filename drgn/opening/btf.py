@@ -14,7 +14,7 @@ is built when it is asked for, and the types of its members when those are.
 
 The blob comes out of a dump, so that every number in it may be anything. What is built is bounded:
 :data:`LIMITS`. Cannot know: macros, and globals other than per-CPU variables and functions; a
-trailing ``[0]`` from ``[]``.
+trailing ``[0]`` from ``[]``; ``a[5][6]`` from ``a[30]`` (Documentation/bpf/btf.rst).
 """
 
 import struct

@@ -16,6 +16,7 @@ LookupError: helpers take that for a kernel that does not have it, and go on wit
 """
 
 import dis
+import math
 import re
 import sys
 import tomllib
@@ -166,9 +167,11 @@ class KernelGlobals:
         declared = ADDED.get(name)
         if declared is None and name in ANONYMOUS:
             return self.types.anonymous_struct(ANONYMOUS[name])
+        if declared is None and (type_ := self.types.variable(name)):
+            return type_
         declared = declared or self._by_sign(name) or DECLARED.get(name)
         if declared is None:
-            return self.types.variable(name)
+            return None
         try:
             return self._parsed(prog, declared, at)
         except (LookupError, SyntaxError, TypeError) as error:
@@ -179,8 +182,10 @@ class KernelGlobals:
     def _by_sign(self, name: str) -> str | None:
         """The type of a global that kernels differ about."""
         for other, sign in DIFFER.get(name, ()):
-            struct = sign.startswith("struct ") and self.types.struct(sign.removeprefix("struct "))
-            if not sign or struct or self.symbols.indexes(sign):
+            tag, _, member = sign.removeprefix("struct ").partition(".")
+            struct = self.types.struct(tag) if sign.startswith("struct ") else None
+            there = struct is not None and (not member or struct.has_member(member))
+            if not sign or there or self.symbols.indexes(sign):
                 return other
         return None
 
@@ -189,13 +194,16 @@ class KernelGlobals:
         if match is None:
             return prog.type(declared)
         type_ = prog.type(match[1])
-        for length in reversed(re.findall(r"\w+", match[2])):  # C has the outermost first
-            type_ = prog.array_type(type_, self._length(prog, length, type_, at))
+        lengths = re.findall(r"\w+", match[2])
+        while lengths:  # C has the outermost first
+            said = lengths.pop()
+            times = math.prod(int(length) for length in lengths if length.isdigit())
+            type_ = prog.array_type(type_, self._length(prog, said, type_, at, times))
         return type_
 
-    def _length(self, prog: Program, said: str, element: Type, at: int) -> int:
+    def _length(self, prog: Program, said: str, element: Type, at: int, times: int) -> int:
         if said in ("room", "names"):
-            length: int = self._room(prog, at) // sizeof(element)
+            length: int = self._room(prog, at) // (sizeof(element) * times)
             if said == "names":
                 names = prog.read(self.symbols.in_order[at], length * sizeof(element))
                 length = -(-len(names.rstrip(b"\0")) // sizeof(element))

@@ -182,9 +182,13 @@ class TestTypes:
             # On arm64 KVM's hypervisor has variables of its own under names of the kernel's.
             if lab.capture.architecture.name == "arm64" and not ours.symbols(name):
                 continue
+            if len(ours.symbols(name)) > 1:  # debug info has the first of them, whichever that is
+                with contextlib.suppress(UndeclaredError):
+                    assert spelled(ours.variable(name).type_) == spelled(theirs.type_)
+                continue
             held.append(name)
             assert same(ours.variable(name), theirs), name
-        assert len(held) > 90
+        assert len(held) > 220
 
     def test_structs_without_a_name_are_found_by_their_members(self, lab: Lab) -> None:
         for name in ANONYMOUS:
@@ -253,16 +257,22 @@ def same(ours: Object, theirs: Object) -> bool:
         return False
     if theirs.type_.kind == TypeKind.ARRAY:
         mine, other = ours.type_, theirs.type_
-        # Room is up to the next symbol, which alignment may move away.
+        # Room is up to the next symbol, which alignment may move away. Where other files declare it
+        # without a length, debug info has none.
+        short = mine.length - (other.length or mine.length)
         return spelled(mine.type) == spelled(other.type) and (
-            other.length <= mine.length <= other.length + 8
+            0 <= short <= 8 or 0 <= short * sizeof(mine.type) < 64
         )
     return spelled(ours.type_) == spelled(theirs.type_)
 
 
 def spelled(type_: Type) -> str:
-    """The name of a type; one of two where kernels differ (arch/x86/include/asm/mmzone_64.h)."""
-    return re.sub(r"\bpg_data_t\b", "struct pglist_data", str(type_.type_name()))
+    """
+    The name of a type; one of two where kernels differ (arch/x86/include/asm/mmzone_64.h), and
+    without what is constant in some.
+    """
+    name = str(type_.unqualified().type_name())
+    return re.sub(r"\bpg_data_t\b", "struct pglist_data", name)
 
 
 class TestSymbols:
