@@ -16,7 +16,8 @@ order (include/linux/page-flags.h, mm_types.h):
   whose they are is behind that bit;
 - ``pp_magic``: the page pool of the network stack, since "mm: add a signature in struct page"
   (c07aea3ef4d4, in v5.14); before, its pages have no mark;
-- a reference, or none.
+- a reference, or none;
+- of what is left, ``private``: the pages of ZFS's ARC have a number of its own there.
 
 Cannot know: who allocated what has none of these marks, which a page_owner stack or an alloc_tag
 tells; and large allocations of kmalloc() of a kernel without ``PGTY_large_kmalloc`` (6.12), which
@@ -65,6 +66,7 @@ class Kind(enum.IntEnum):
     FILE = "page cache", "files"
     SHMEM = "page cache", "shmem"
     SWAP_CACHE = "page cache", "swapped in, of nobody yet"
+    ARC = "page cache", "ZFS's ARC, which reclaim shrinks"
     HUGETLB = "hugetlb", "in use"
     HUGETLB_FREE = "hugetlb", "free in the pool"
     RECLAIMABLE = "slab", "reclaimable"
@@ -133,6 +135,8 @@ NO_TYPE_FROM = -128
 # PP_SIGNATURE (include/linux/poison.h) with POISON_POINTER_DELTA of x86-64 and arm64. Bits 0 and 1
 # are others', and those from 7 to 47 may be an index (PP_DMA_INDEX_MASK, in 7.2).
 PP_MASK, PP_SIGNATURE = np.uint64(0xFFFF_0000_0000_007C), np.uint64(0xDEAD_0000_0000_0040)
+# ABD_FILE_CACHE_PAGE (module/os/linux/zfs/abd_os.c): scattered buffers, which is most of the ARC.
+ZFS_PAGE = np.uint64(0x2F5ABDF11ECAC4E)
 OF_MAPPING = (Kind.FILE, Kind.ANON, Kind.MOVABLE_OPS, Kind.KSM)
 MOST_POOLS = 1 << 10  # of zsmalloc, a zram device or zswap has one
 # PG_swapcache is PG_owner_priv_1, and counts with PG_swapbacked only.
@@ -207,6 +211,8 @@ class PageKinds:
         pool = np.flatnonzero((words & PP_MASK) == PP_SIGNATURE)
         if len(pool):
             kinds[pool[(marks[pool] & (REFERENCED | RESERVED)) == REFERENCED]] = Kind.PAGE_POOL
+        arc = np.flatnonzero(chunk["private"] == ZFS_PAGE)
+        kinds[arc[(kinds[arc] == Kind.IN_USE) | (kinds[arc] == Kind.COMPOUND)]] = Kind.ARC
         typed = np.flatnonzero(chunk["mapcount"] < NO_TYPE_FROM)
         if len(typed):
             types = chunk["mapcount"][typed].view(np.uint32)
