@@ -269,7 +269,7 @@ PCP_LISTS_SECTION = Section(
     tables=(PCP_PAGES, PCP_CHECKS),
     intro="""
 Pages that each CPU keeps for itself. They are free for that CPU and not counted in
-NR_FREE_PAGES; no other CPU gets them until they are drained. Large amounts here while other
+NR_FREE_PAGES; no other CPU gets them until they go back to the zone. Large amounts here while other
 CPUs reclaim are memory in the wrong place
 ([vm.percpu_pagelist_high_fraction](https://docs.kernel.org/admin-guide/sysctl/vm.html#percpu-pagelist-high-fraction)).
 """,
