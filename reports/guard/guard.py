@@ -194,8 +194,8 @@ class Guard:
             raise UsageError(f"{self.args.output}: another guard is at work there") from None
         except OSError as error:
             if error.errno not in PASSING:
-                why = f"{error.filename or self.args.output}: {error.strerror}"
-                raise UsageError(why) from None
+                words = "is a file, no folder" if error.errno == errno.EEXIST else error.strerror
+                raise UsageError(f"{error.filename or self.args.output}: {words}") from None
 
     def _hold(self) -> None:
         """

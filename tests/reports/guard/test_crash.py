@@ -2,6 +2,7 @@
 """After a crash: which dumps ``mmscope guard crash`` takes, what it waits for, what it says."""
 
 import gzip
+import json
 import os
 import shutil
 import struct
@@ -57,6 +58,19 @@ def test_a_dump_that_cannot_be_read_is_said_once(place: Path) -> None:
     again = crash(place)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert len(found(place)) == 1
+
+
+def test_others_are_given_paths_that_hold_wherever_they_are(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "dump.202611230300").write_bytes(b"not a dump")
+    monkeypatch.chdir(tmp_path)
+    tell = f"sh -c 'printenv MMSCOPE_CAPTURE MMSCOPE_ALERT >> {tmp_path}/told'"
+    run("guard", "crash", "crash", "-o", "captures", "--settled", "0", "--exec", tell)
+    ((path, _),) = found(place)
+    (alert,) = json.loads((path / "alert.json").read_text())
+    assert alert["annotations"]["capture"] == str(path)
+    assert {*(tmp_path / "told").read_text().split()} == {str(path), f"{path}/alert.json"}
 
 
 def test_one_whose_capture_made_room_for_another_is_not_read_again(place: Path) -> None:

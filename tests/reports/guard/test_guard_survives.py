@@ -290,3 +290,10 @@ def test_options_are_checked_at_the_start(folder: Path, words: list[str], why: s
     refused = run("guard", "run", "-o", folder, *words)
     assert refused.returncode == 2 and why in refused.stderr.splitlines()[-1]
     assert not folder.exists()
+
+
+def test_a_file_is_no_folder_of_captures(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = run("guard", "run", "--text", "-o", tmp_path / "file")
+    said = f"mmscope: {tmp_path}/file: is a file, no folder\n"
+    assert (refused.returncode, refused.stderr) == (2, said)
