@@ -7,8 +7,12 @@ page_owner's files: ``/sys/kernel/debug/page_owner``, and ``page_owner_stacks/sh
     A record an allocation: two lines about it, its stack, lines about migration and memcg, a blank
     line (``print_page_owner()``). 5.13 to 6.6 have free_ts on line 1, up to 6.1 the PFN is decimal,
     7.3 can print ``handle: N`` after the stack or instead of it. Before 5.18 line 1 has no process
-    and no name of a task, before 5.11 neither a thread nor a time. Counted by stack, task, order,
-    gfp mask, migratetypes and memcg.
+    and no name of a task, before 5.11 neither a thread nor a time, before 4.6 no names of flags and
+    of migratetypes; before 5.2 a line of a stack begins with its address (``snprint_stack_trace()``
+    of kernel/stacktrace.c). Counted by stack, task, order, gfp mask, migratetypes and memcg.
+    Records without their second line are what tools/mm/page_owner_sort.c makes of these; and so is
+    a text of ``N times, M pages`` before each (since 3.19, with pages since 4.13, culled by fields
+    since 5.18).
 ``show_stacks`` (6.9)
     A stack and ``nr_base_pages: N``, a blank line (``stack_print()``).
 ``show_handles`` (6.19)
@@ -82,14 +86,29 @@ PLACE = (
 )
 # Linux kernel commits 865ed6a32786 ("mm/page_owner: record task command name") and bf215eab785a
 # ("mm/page_owner.c: record tgid") (in v5.18) added the process.
+# Linux kernel commit 60f30350fd69 ("mm, page_owner: print migratetype of page and pageblock,
+# symbolic flags") (in v4.6) gave these and the flags names; before, there is a number of one.
+OLD_ASKED = rb"([0-9]{1,2}), mask (0x[0-9a-f]+)()"
+OLD_PLACE = rb"()()\nPFN [0-9]+ Block [0-9]+ type [0-9]+ [^\n]*(?s:(.*))"
+# page_owner_sort has left it out.
+NO_PLACE = rb"()()((?:\n(?s:.*))?)"
 PROCESS = rb"(?:, tgid (-?[0-9]{1,10}) \(((?s:.){0,15})\))?"
-HEAD = ASKED + THREAD + PROCESS + rb", ts %b ns(?:, free_ts [0-9]+ ns)?" + PLACE
+HEAD = ASKED + THREAD + PROCESS + rb", ts %b ns(?:, free_ts [0-9]* ns)?"
 # Linux kernel commit 9cc7e96aa846 ("mm/page_owner: record timestamp and pid") (in v5.11) did so.
 # A cgroup's name is long enough to forge a record without them: such records count only in a file
 # that begins with one. Kernels that print them print no names.
-BARE = ASKED + rb"(?:(?!)()()()())?" + PLACE  # with groups of what is not printed
+NOTHING = rb"(?:(?!)()()()())?"  # groups of what is not printed
 # The stack, or its handle, or both, and the lines after it.
 REST = re.compile(rb"((?:\n [^\n]*)*)(?:\nhandle: ([^\n]*))?((?s:.*))")
+ADDRESS = re.compile(rb"^ \[<[0-9a-f]+>\] ", re.MULTILINE)
+NO_MORE = b" 0xffffffffffffffff\n"  # what ended a stack, when it had no length
+# Of page_owner_sort; a task's name is too short to forge one.
+SORTED = rb"[0-9]{1,18} times, [0-9]{1,18} pages|[0-9]{1,18} times:\n"
+TIMES = re.compile(
+    rb"([0-9]{1,18}) times(?:, ([0-9]{1,18}) pages)?(?:, PID (-?[0-9]{1,10}))?"
+    rb"(?:, TGID (-?[0-9]{1,10}))?(?:, task_comm_name: ((?s:.{0,15})))?"
+    rb"(?:, (?:allocated by )?[A-Za-z_ ]{0,40})? ?(?:\n*\Z|:\n((?s:.*))\Z)"
+)
 MIGRATED = b"Page has been migrated, last migrate reason: "
 CHARGED = re.compile(rb"\nCharged (\(via objcg\) )?to (offline )?memcg (.*)", re.DOTALL)
 # Records of show_*. Handles and counts are 32 bits.
@@ -100,7 +119,7 @@ COUNTED = {
 }
 
 # (order, mask, names of its flags, thread, process, its name); None is not printed.
-Task = tuple[int, bytes, bytes, int | None, int | None, bytes | None]
+Task = tuple[int | None, bytes, bytes, int | None, int | None, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -166,14 +185,19 @@ def read_page_owner(
     :raises TextError: it cannot be decompressed, or does not have what is to be selected by.
     """
     # What a kernel prints at all is the same for all its records.
-    members = members_of(source.peek())
+    head = source.peek()
+    culled = re.match(SORTED, head.lstrip()) is not None
+    members = members_of(head) - ({"ts_nsec"} if culled else set())
     if lacking := selection.members - members:
         what = " and no ".join(sorted(lacking)).replace("ts_nsec", "ts")
         raise TextError(f"{source.name}: its kernel prints no {what} of an allocation to select by")
     tally = new_tally()
-    records = page_owner_records(_shown(source, progress), tally, source.name)
-    tally_page_owner(records, tally, selection, bare="ts_nsec" not in members)
     tally["members"] = members
+    if culled:
+        tally_sorted(_shown(source, progress), tally, selection)
+        return tally
+    records = page_owner_records(_shown(source, progress), tally, source.name)
+    tally_page_owner(records, tally, selection, form=form_of(head))
     return tally
 
 
@@ -231,23 +255,56 @@ def page_owner_records(
         if at_end and records:
             # The blank line is the last record's only mark of being whole; the next may have begun.
             record, blank, following = records[0].rpartition(b"\n\n")
+            if not blank and _is_last(records[0]):
+                blank, record, following = b"\n", records[0].rstrip(b"\n"), b""
             records = [record] if blank and BEGIN.startswith(following) else []
             tally["truncated"] += not records or bool(following)
         yield records
 
 
+def _is_last(record: bytes) -> bool:
+    """True if nothing can follow in a record of before 5.11, which has no line about a cgroup."""
+    last = record[record.rfind(b"\n", 0, -1) + 1 :]
+    bare = b", ts " not in record.partition(b"\n")[0]
+    return bare and (last.endswith(NO_MORE) or (last.startswith(MIGRATED) and last.endswith(b"\n")))
+
+
+def form_of(data: bytes) -> str:
+    """
+    The first lines of the first record of a file, which *data* begins with, as an expression;
+    ``%b`` is for a time.
+    """
+    record = data.partition(BEGIN)[2]
+    if re.match(ASKED + THREAD, record):
+        asked = HEAD
+    else:
+        asked = (ASKED if re.match(ASKED, record) else OLD_ASKED) + NOTHING
+    if b"\nPFN " not in data:
+        return (asked + NO_PLACE).decode()
+    return (asked + (OLD_PLACE if asked.startswith(OLD_ASKED) else PLACE)).decode()
+
+
 def members_of(data: bytes) -> frozenset[str]:
     """Return which of :data:`MEMBERS` the first record of a file has, which *data* begins with."""
-    _, _, record = data.partition(BEGIN)
-    if re.match(BARE, record):
+    before, begin, record = data.partition(BEGIN)
+    first = re.split(rb"\n(?=%b)" % SORTED, before.lstrip(), maxsplit=1)[0]
+    if not begin and (culled := TIMES.match(first)):
+        values = zip(("pid", "tgid", "comm"), culled.groups()[2:5], strict=True)
+        return frozenset(name for name, value in values if value is not None)
+    if not re.match(ASKED + THREAD, record):
         return frozenset()
-    return frozenset({"ts_nsec", "pid"}) if re.match(ASKED + THREAD + b", ts ", record) else MEMBERS
+    match = re.match(HEAD % b"([0-9]*)", record)
+    thread = re.match(ASKED + THREAD + b", ts ", record)
+    has = frozenset({"ts_nsec", "pid"}) if thread else MEMBERS
+    return has if match is None or match[7] else has - {"ts_nsec"}
 
 
 def not_kept(members: frozenset[str]) -> list[str]:
     """Words about what page_owner of a kernel that has only these members does not keep."""
     lacks = []
-    if "ts_nsec" not in members:
+    if "ts_nsec" not in members and "tgid" in members:
+        lacks.append("no time of an allocation: the age of pages is unknown")
+    elif "ts_nsec" not in members:
         lacks.append("no time of an allocation (before v5.11): the age of pages is unknown")
     if "pid" not in members:
         lacks.append("no task (before v5.11): who allocated is known by stack alone")
@@ -275,17 +332,17 @@ def new_tally() -> Tally:
 
 
 def tally_page_owner(
-    texts: Iterable[list[bytes]], tally: Tally, selection: Selection, *, bare: bool = False
+    texts: Iterable[list[bytes]], tally: Tally, selection: Selection, *, form: str
 ) -> None:
     """
     Add the records of ``page_owner`` to a tally.
 
     :param texts: as of :func:`page_owner_records`.
-    :param bare: the records are :data:`BARE`: the selection cannot be by what they do not have.
+    :param form: as of :func:`form_of`: the selection cannot be by what records do not have.
     """
-    match = re.compile(BARE if bare else HEAD % b"([0-9]{1,20})").match
-    if not selection.timed:
-        match = re.compile(BARE if bare else HEAD % b"()[0-9]+").match
+    bare = "%b" not in form
+    time = b"([0-9]{0,20})" if selection.timed else b"()[0-9]*"
+    match = re.compile(form.encode() if bare else form.encode() % time).match
     counts, spans, longest = Counter[Any](), dict[Any, tuple[int, int]](), 0
     for printed in texts:
         records = [found.groups() for found in map(match, printed) if found]
@@ -305,6 +362,8 @@ def _in_time(
 ) -> Any:
     """A record without its time, or with OTHER_TIME; the time is added to the first and last."""
     *task, time, page_type, block_type, rest = record
+    if not time:
+        return (*task, None, page_type, block_type, rest)
     ts = int(time)
     kept = None if selection.moment(ts) else OTHER_TIME
     timeless = (*task, kept, page_type, block_type, rest)
@@ -325,32 +384,99 @@ def _fold(
             tally["skipped"] += number
             continue
         pid, tgid = (None if printed is None else int(printed) for printed in pids)
-        handle, stack, memcg, migrated, unknown_lines = parsed
-        if time is OTHER_TIME or not selection.wants((order, mask, flags, pid, tgid, comm), stack):
+        if time is OTHER_TIME:
             continue
-        row = number << order, number
-        tally["records"] += number
-        tally["unknown_lines"] += unknown_lines * number
-        _add(tally["tasks"], (pid, tgid, comm), row)
+        task = order, mask, flags, pid, tgid, comm
+        types = (page_type, block_type) if page_type else None
+        _count(tally, selection, (number << order, number), task, parsed, types, spans.get(record))
+
+
+def _count(
+    tally: Tally,
+    selection: Selection,
+    row: tuple[int, int],
+    task: Task,
+    parsed: tuple[int | None, bytes, tuple[bytes | None, bool, bool, bool], bytes, int],
+    types: tuple[bytes, bytes] | None = None,
+    span: tuple[int, int] | None = None,
+) -> None:
+    """
+    Add allocations that are alike.
+
+    :param task: with an order of None, what was asked for is not known.
+    :param parsed: as of :func:`parse_rest`. :param types: migratetypes, if they are printed.
+    """
+    order, mask, flags, pid, tgid, comm = task
+    handle, stack, memcg, migrated, unknown_lines = parsed
+    if not selection.wants(task, stack):
+        return
+    tally["records"] += row[1]
+    tally["unknown_lines"] += unknown_lines * row[1]
+    _add(tally["tasks"], (pid, tgid, comm), row)
+    if order is not None:
         _add(tally["orders"], order, row)
         _add(tally["gfp"], (mask, flags), row)
-        _add(tally["stacks"], (handle, stack), row, MAX_STACKS)
-        _add(tally["memcgs"], memcg, row)
-        if migrated:
-            _add(tally["migrated"], migrated, row)
-        _add(tally["migratetypes"], (page_type, block_type), row)
-        if selection.cull:
-            name, *_, slab = memcg
-            values = {
-                **{"pid": pid, "tgid": tgid, "comm": comm, "order": order},
-                **{"gfp": flags or mask, "stack": stack or handle, "memcg": name},
-                "allocator": allocator(stack, slab=slab),
-            }
-            counted = _add(tally["culled"], tuple(values[name] for name in selection.cull), row)
-            low, high = spans.get(record, (None, None))
-            if low is not None and high is not None:
-                low, high = min((low, *counted[2:3])), max((high, *counted[3:]))
-            counted[2:] = low, high
+    _add(tally["stacks"], (handle, stack), row, MAX_STACKS)
+    _add(tally["memcgs"], memcg, row)
+    if migrated:
+        _add(tally["migrated"], migrated, row)
+    if types is not None:
+        _add(tally["migratetypes"], types, row)
+    if selection.cull:
+        name, *_, slab = memcg
+        values = {
+            **{"pid": pid, "tgid": tgid, "comm": comm, "order": order},
+            **{"gfp": flags or mask, "stack": stack or handle, "memcg": name},
+            "allocator": allocator(stack, slab=slab),
+        }
+        counted = _add(tally["culled"], tuple(values[name] for name in selection.cull), row)
+        low, high = span if span is not None else (None, None)
+        if low is not None and high is not None and counted[2:3] != [None]:
+            low, high = min((low, *counted[2:3])), max((high, *counted[3:]))
+        counted[2:] = low, high
+
+
+def tally_sorted(chunks: Iterable[bytes], tally: Tally, selection: Selection) -> None:
+    """Add the counts of a text of page_owner_sort: of whole records, or of what it culled by."""
+    split = re.compile(rb"(?:\A|\n)(?=%b)" % SORTED).split
+    rest = b""
+    for chunk in chunks:
+        *records, rest = split(rest + chunk)
+        for record in records:
+            _sorted_record(record, tally, selection)
+        if len(rest) > MAX_RECORD_BYTES:
+            tally["skipped"] += 1
+            rest = b"?"
+    tally["truncated"] += not rest.endswith(b"\n")
+    _sorted_record(rest.removesuffix(b"\n"), tally, selection)
+
+
+def _sorted_record(record: bytes, tally: Tally, selection: Selection) -> None:
+    match = TIMES.match(record)
+    if match is None:
+        tally["skipped"] += bool(record.strip())
+        return
+    times, pages, pid, tgid, comm, text = match.groups()
+    number = int(times)
+    task: Any = (None, b"", b"", *(int(n) if n else None for n in (pid, tgid)), comm)
+    text = (text or b"").rstrip(b"\n")
+    if text.startswith(BEGIN):
+        form = form_of(text + b"\n\n").encode()
+        found = re.fullmatch(form % b"()[0-9]*" if b"%b" in form else form, text[len(BEGIN) :])
+        if found is None or int(found[1]) > MAX_ORDER:
+            tally["skipped"] += 1
+            return
+        order, mask, flags, *pids, comm, _, _, _, text = found.groups()
+        task = (int(order), mask, flags, *(None if n is None else int(n) for n in pids), comm)
+    elif text:
+        # Its second line is among what it calls a stack, where it did not leave that out.
+        text = b"\n" + re.sub(rb"\APFN [^\n]*\n", b"", text)
+    parsed = parse_rest(text)
+    if parsed is None or (pages is None and task[0] is None):
+        tally["skipped"] += 1
+        return
+    counted = int(pages) if pages is not None else number << task[0]
+    _count(tally, selection, (counted, number), task, parsed)
 
 
 def _add(rows: Tally, key: Any, row: tuple[int, int], limit: int | None = None) -> list[Any]:
@@ -374,6 +500,9 @@ def parse_rest(
     match = REST.fullmatch(text)
     assert match is not None  # everything in it is optional
     stack, handle, tail = match[1][1:] + b"\n" if match[1] else b"", match[2], match[3]
+    if stack.startswith(b" [<"):
+        stack = ADDRESS.sub(b" ", stack)
+    stack = stack.removesuffix(NO_MORE)
     if stack and not is_stack(stack):
         return None
     if handle is not None and not re.fullmatch(rb"[0-9]{1,10}", handle):

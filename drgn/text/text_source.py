@@ -24,7 +24,8 @@ TOO_LARGE = f"unpacked it has more than {MAX_UNPACKED_BYTES >> 30} GiB; unpack i
 SUBSTITUTED = re.compile(r"-|/dev/(?:fd/([0-9]{1,7})|stdin)")
 # A line that shows which file it is in.
 KIND = re.compile(
-    rb"^(?:(?P<page_owner>Page allocated via order )|(?P<show_stacks>nr_base_pages: )"
+    rb"^(?:(?P<page_owner>Page allocated via order |[0-9]{1,18} times, [0-9]{1,18} pages)"
+    rb"|(?P<show_stacks>nr_base_pages: )"
     rb"|handle: -?[0-9]+\n(?:(?P<show_handles>n)|(?P<show_stacks_handles>)))",
     re.MULTILINE,
 )

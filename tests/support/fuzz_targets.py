@@ -49,15 +49,20 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.tables.rows import columns, csv_line
 from mmscope.drgn.text import page_owner_text
 from mmscope.drgn.text.page_owner_text import (
+    ASKED,
     EVERYTHING,
+    NOTHING,
+    PLACE,
     Selection,
+    form_of,
     new_tally,
     page_owner_records,
     read_counts,
     read_show_stacks_handles,
     tally_page_owner,
+    tally_sorted,
 )
-from mmscope.drgn.text.text_source import MAGIC, Source
+from mmscope.drgn.text.text_source import MAGIC, PEEK_BYTES, Source
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Fold
 from mmscope.perf.perf_record import Recorded
@@ -155,12 +160,19 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 def page_owner(data: bytes) -> None:
     """At once, in small pieces, and culled: the same counts."""
+    form = form_of(data[:PEEK_BYTES])
+    bare = (ASKED + NOTHING + PLACE).decode()
 
     def counted(
-        chunks: Iterable[bytes], selection: Selection = EVERYTHING, *, bare: bool = False
+        chunks: Iterable[bytes], selection: Selection = EVERYTHING, form: str = form
     ) -> dict[str, Any]:
         tally = new_tally()
-        tally_page_owner(page_owner_records(chunks, tally), tally, selection, bare=bare)
+        tally_page_owner(page_owner_records(chunks, tally), tally, selection, form=form)
+        return tally
+
+    def culled_text(chunks: Iterable[bytes]) -> dict[str, Any]:
+        tally = new_tally()
+        tally_sorted(chunks, tally, EVERYTHING)
         return tally
 
     whole = counted([data])
@@ -169,10 +181,10 @@ def page_owner(data: bytes) -> None:
     for (order,), (pages, allocations, *_) in culled["culled"].items():
         most = whole["orders"][order]
         assert pages <= most[0] and allocations <= most[1]
-    bare = counted([data], bare=True)
-    assert all(task == (None, None, None) for task in bare["tasks"])
+    assert all(task == (None, None, None) for task in counted([data], form=bare)["tasks"])
     for size in (7, 61):
         assert counted(pieces(data, size)) == whole
+        assert culled_text(pieces(data, size)) == culled_text([data])
 
 
 def counts(data: bytes) -> None:

@@ -214,6 +214,134 @@ def test_unknown_lines_are_counted_and_the_record_kept(tmp_path: Path) -> None:
     assert tally["memcgs"] == {(b"x", False, False, False): [5, 5]}
 
 
+# Older kernels, and what page_owner_sort makes of a file
+
+
+def of_4_14(data: bytes) -> bytes:
+    """A 5.10's text as 4.6 to 5.1 print it: addresses, and one that ends a stack."""
+    data = re.sub(rb"^ (?=\S)", b" [<ffffffff81100010>] ", data, flags=re.MULTILINE)
+    return re.sub(
+        rb"((?:^ \[<.*\n)+)", rb"\1 [<ffffffffffffffff>] 0xffffffffffffffff\n", data, flags=re.M
+    )
+
+
+def of_3_19(data: bytes) -> bytes:
+    """The same as 3.19 to 4.5 print it."""
+    data = re.sub(rb"(, mask 0x[0-9a-f]+)\([^)\n]*\)", rb"\1", of_4_14(data))
+    place = rb"\nPFN (\d+) type \w+ Block (\d+) type \w+ [^\n]*"
+    return re.sub(place, rb"\nPFN \1 Block \2 type 2 Fallback Flags    U  LA    ", data)
+
+
+@pytest.mark.parametrize("form", [of_4_14, of_3_19])
+def test_what_kernels_before_5_2_print_is_counted(
+    tmp_path: Path, form: Callable[[bytes], bytes]
+) -> None:
+    plain = b"".join(record(form="5.10", order=order) for order in (0, 1, 2, 0))
+    moved = b"Page has been migrated, last migrate reason: compaction\n"
+    plain += record(form="5.10", order=3, stack=LEAF_FIRST + " root+0x1/0x2\n", tail=moved)
+    tally, expected = read(tmp_path, form(plain)), read(tmp_path, plain)
+    for table in ("stacks", "tasks", "orders", "migrated", "records", "skipped", "truncated"):
+        assert tally[table] == expected[table], table
+    assert tally["members"] == frozenset() and not tally["unknown_lines"]
+
+
+@pytest.mark.parametrize("form", [of_4_14, of_3_19])
+def test_before_5_11_the_last_record_is_whole_where_nothing_can_follow(
+    tmp_path: Path, form: Callable[[bytes], bytes]
+) -> None:
+    """What is pasted lacks the blank line at its end."""
+    moved = b"Page has been migrated, last migrate reason: compaction\n"
+    for tail in (b"", moved):
+        data = form(record(form="5.10") + record(form="5.10", order=1, tail=tail))
+        assert read(tmp_path, data[:-1])["orders"] == {0: [1, 1], 1: [2, 1]}
+        assert read(tmp_path, data[:-1])["truncated"] == 0
+        tally = read(tmp_path, data[:-2])
+        assert (tally["orders"], tally["truncated"]) == ({0: [1, 1]}, 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_without_their_second_line_are_counted(tmp_path: Path, form: str) -> None:
+    data = b"".join(page_owner_records(STACKS, 500, form=form))
+    tally, expected = read(tmp_path, re.sub(rb"\nPFN [^\n]*", b"", data)), read(tmp_path, data)
+    for table, counts in expected.items():
+        assert tally[table] == ({} if table == "migratetypes" else counts), table
+
+
+def sorted_text(data: bytes, culled: set[str], *, pages: bool = True) -> bytes:
+    """What page_owner_sort prints (its main()), in the order of the text."""
+    found: dict[Any, list[int]] = {}
+    for printed in data.split(b"\n\n")[:-1]:
+        text = re.sub(rb"ts \d+ ns", b"ts  ns", re.sub(rb"\nPFN [^\n]*", b"", printed))
+        first, _, stack = text.partition(b"\n")
+        pid, tgid, comm = re.search(rb", pid (\d+), tgid (\d+) \((.*)\), ts", first).groups()
+        fields = {"pid": b", PID " + pid, "tgid": b", TGID " + tgid}
+        fields |= {"name": b", task_comm_name: " + comm, "allocator": b", allocated by OTHERS "}
+        key = b"".join(text for name, text in fields.items() if name in culled)
+        key += b":\n" + stack + b"\n" if "stacktrace" in culled else b""
+        key = (
+            key
+            if culled
+            else b", allocated by OTHERS :\n" * pages + b":\n" * (not pages) + text + b"\n"
+        )
+        row = found.setdefault(key, [0, 0])
+        row[0] += 1
+        row[1] += 1 << int(re.search(rb"order (\d+)", first)[1])
+    return b"".join(
+        b"%d times%b%b\n" % (times, b", %d pages" % number * pages, key)
+        for key, (times, number) in found.items()
+    )
+
+
+@pytest.mark.parametrize("pages_too", [True, False])
+def test_what_page_owner_sort_prints_is_counted(tmp_path: Path, pages_too: bool) -> None:
+    data = b"".join(page_owner_records(STACKS, 500))
+    text = sorted_text(data, set(), pages=pages_too)
+    tally, expected = read(tmp_path, text), read(tmp_path, data)
+    assert recognise(text) == "page_owner"
+    for table, counts in expected.items():
+        if table not in ("migratetypes", "members"):
+            assert tally[table] == counts, table
+    assert tally["members"] == {"pid", "tgid", "comm"}
+
+
+CULLS = ("pid", "tgid", "name", "stacktrace", "allocator")
+
+
+@pytest.mark.parametrize("number", range(1, 1 << len(CULLS)))
+def test_what_page_owner_sort_culled_is_counted(tmp_path: Path, number: int) -> None:
+    culled = {name for n, name in enumerate(CULLS) if number >> n & 1}
+    data = b"".join(page_owner_records(STACKS, 300))
+    text = sorted_text(data, culled)
+    tally, expected = read(tmp_path, text), read(tmp_path, data)
+    assert recognise(text) == "page_owner"
+    total = [sum(row[n] for row in expected["stacks"].values()) for n in (0, 1)]
+    assert [sum(row[n] for row in tally["stacks"].values()) for n in (0, 1)] == total
+    if "stacktrace" in culled:
+        assert tally["stacks"] == expected["stacks"]
+    if {"pid", "tgid", "name"} <= culled:
+        assert tally["tasks"] == expected["tasks"]
+    assert (tally["skipped"], tally["truncated"], tally["unknown_lines"]) == (0, 0, 0)
+    assert tally["members"] == {"comm" if n == "name" else n for n in culled} & po.MEMBERS
+
+
+@pytest.mark.parametrize("comm", [b"\n1 times, 1 page", b", TGID 5", b":\n a+0x1/0x2", b"\n\n"])
+def test_a_tasks_name_forges_nothing_in_what_was_culled(tmp_path: Path, comm: bytes) -> None:
+    text = b"".join(
+        b"%d times, %d pages, PID 7, task_comm_name: %b, allocated by OTHERS \n"
+        % (n, 2 * n, comm[:15])
+        for n in (3, 2)
+    )
+    tally = read(tmp_path, text)
+    assert tally["tasks"] == {(7, None, comm[:15]): [10, 5]} and tally["skipped"] == 0
+
+
+def test_what_was_culled_is_selected_by_what_it_has(tmp_path: Path) -> None:
+    text = b"3 times, 12 pages, PID 5\n2 times, 2 pages, PID 6\n"
+    assert read(tmp_path, text, Selection(pid=[5]))["tasks"] == {(5, None, None): [12, 3]}
+    with pytest.raises(TextError, match="prints no ts of an allocation"):
+        read(tmp_path, text, Selection(since=1))
+
+
 # Task and cgroup names
 
 HOSTILE = [
@@ -431,7 +559,8 @@ def test_chunks_of_any_size(size: int) -> None:
     data = record(b"\n\n") + record(order=1) + record(tail=b"Slab cache page\n")
     tally = po.new_tally()
     chunks = (data[at : at + size] for at in range(0, len(data), size))
-    po.tally_page_owner(po.page_owner_records(chunks, tally), tally, EVERYTHING)
+    records = po.page_owner_records(chunks, tally)
+    po.tally_page_owner(records, tally, EVERYTHING, form=po.form_of(record()))
     assert (tally["records"], pages(tally, "stacks"), tally["truncated"]) == (3, 4, 0)
 
 
