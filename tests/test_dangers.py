@@ -106,6 +106,12 @@ def test_no_step_is_advised_for_what_it_does_not_do() -> None:
         assert not re.search(r"(?is)raise vm\.min_free_kbytes.*compact", step.do), name
 
 
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
+def test_files_of_a_cgroup_are_called_as_the_version_calls_them(step: Step) -> None:
+    if re.search(r"\bmemory\.(?!(?:c|h|rst)\b)\w+", step.do):
+        assert re.search(r"cgroup v[12]", step.text), step.text
+
+
 def texts() -> Iterator[tuple[str, str]]:
     """(place, words) of what else is said: a paragraph of docs, a page's picture, a recipe."""
     docs = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").iterdir()]
