@@ -40,6 +40,7 @@ ORDER = (
     "ledger/",
     "owners/",
     "processes/",
+    "waits/",
     "page_tables/",
     "physical_memory",
     "poisoned_pages",

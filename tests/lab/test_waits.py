@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Who waits for whom: on a running kernel, where a page that nobody fills in keeps a writer in its
+file's lock and another in its pipe's, and others queue behind them; and in a vmcore, on an
+anon_vma's lock.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import LIVES_ON, RmapLab
+from shared_guest import InGuest
+
+from mmscope.drgn.rmap import anon_vmas
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, from_memory
+from mmscope.reports.bundle.bundle import Bundle
+
+# Every task's stack is read behind the command, as a task in D state does not move.
+PROGRAM = """
+import ctypes, fcntl, json, mmap, os, struct, time
+from pathlib import Path
+from mmscope.reports.commands.command import main
+
+libc = ctypes.CDLL(None, use_errno=True)
+USERFAULTFD = {"x86_64": 323, "aarch64": 282}[os.uname().machine]
+UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.write.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+
+
+def never_filled():
+    fd = libc.syscall(USERFAULTFD, os.O_CLOEXEC)
+    assert fd >= 0, os.strerror(ctypes.get_errno())
+    fcntl.ioctl(fd, UFFDIO_API, bytearray(struct.pack("QQQ", 0xAA, 0, 0)))
+    at = libc.mmap(None, 65536, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    fcntl.ioctl(fd, UFFDIO_REGISTER, bytearray(struct.pack("QQQQ", at, 65536, 1, 0)))
+    return at
+
+
+def child(name, work):
+    pid = os.fork()
+    if not pid:
+        Path("/proc/self/comm").write_text(name)
+        try:
+            work()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def writes(fd, filled):
+    at = ctypes.addressof(ctypes.create_string_buffer(4096)) if filled else never_filled()
+    assert libc.write(fd, at, 4096) > 0
+
+
+_, pipe = os.pipe()
+known = {"file": [], "pipe": []}
+for name in known:
+    for number in range(4):
+        # An open file each: who shares one waits for its position.
+        fd = os.open("/tmp/wanted", os.O_RDWR | os.O_CREAT) if name == "file" else pipe
+        known[name].append(child(f"{name}{number}", lambda: writes(fd, number)))
+        time.sleep(1)
+Path("/out/waits/known.json").write_text(json.dumps(known))
+code = main(["collect", "--only", "task_waits", "-o", "/out/waits/bundle"])
+Path("/out/waits/code").write_text(str(code))
+stacks = {}
+for path in Path("/proc").glob("[0-9]*/task/[0-9]*/stack"):
+    try:
+        stacks[path.parent.name] = path.read_text()
+    except OSError:
+        pass
+Path("/out/waits/stacks.json").write_text(json.dumps(stacks))
+"""
+
+IN_GUEST = InGuest("waits", LIVES_ON, 8, PROGRAM)
+# What /proc/PID/stack leaves out: functions of the scheduler's section (__sched), locks' included.
+SCHEDULER = re.compile(r"^(__|preempt_|io_)?schedule(_\w+)?$|^__mutex_lock|^rwsem_down|^down_")
+
+
+@pytest.fixture(scope="module")
+def out(in_guest: Callable[[InGuest], Path]) -> Path:
+    """What the guest wrote."""
+    return in_guest(IN_GUEST)
+
+
+@pytest.fixture(scope="module")
+def waits(out: Path) -> dict[int, TaskWait]:
+    """The rows by pid."""
+    assert (out / "code").read_text() == "0", Bundle(out / "bundle").sections
+    rows = Bundle(out / "bundle").rows("task_waits")
+    return {row["pid"]: TaskWait(**row) for row in rows}
+
+
+def test_those_that_queue_have_the_one_that_holds(out: Path, waits: dict[int, TaskWait]) -> None:
+    known = json.loads((out / "known.json").read_text())
+    for name, kind, does in (
+        ("file", "rwsem, to write", None),
+        ("pipe", "mutex", None),
+    ):
+        first, *others = known[name]
+        for place, pid in enumerate(others, 1):
+            row = waits[pid]
+            assert (row.comm, row.state, row.kind) == (f"{name}{place}", "D", kind)
+            assert (row.holder_pid, row.holder_comm) == (first, f"{name}0")
+            assert row.doing is does
+        # They began a second apart, the first of these when the one that holds it had waited.
+        times = [waits[pid].seconds or 0 for pid in others]
+        assert times == sorted(times, reverse=True) and min(times) > 0.5
+
+
+def test_what_is_waited_for_has_its_name(out: Path, waits: dict[int, TaskWait]) -> None:
+    known = json.loads((out / "known.json").read_text())
+    targets = {waits[pid].target for pid in known["file"][1:]}
+    (target,) = targets
+    assert re.fullmatch(r"i_rwsem of inode [0-9]+", target or "")
+    assert len({waits[pid].target for pid in known["pipe"][1:]}) == 1
+
+
+def test_the_chains_end_at_those_that_hold(out: Path) -> None:
+    known = json.loads((out / "known.json").read_text())
+    roots = {row["pid"]: WaitRoot(**row) for row in Bundle(out / "bundle").rows("wait_roots")}
+    for name in ("file", "pipe"):
+        root = roots[known[name][0]]
+        assert root.root == f"{name}0 ({root.pid})"
+        assert (root.waiters, root.circle, root.doing) == (3, False, "faults")
+        assert "handle_userfault" in (root.stack or "")
+
+
+def test_stacks_are_those_of_proc(out: Path, waits: dict[int, TaskWait]) -> None:
+    printed = json.loads((out / "stacks.json").read_text())
+    compared = 0
+    for pid, row in waits.items():
+        if row.state != "D" or str(pid) not in printed or row.stack is None:
+            continue
+        names = re.findall(r"\] ([\w.]+)\+0x", printed[str(pid)])
+        own = row.stack.split(";")[::-1]
+        behind = len(own) - len(names)
+        assert own[behind:] == names, (row.comm, printed[str(pid)])
+        assert all(map(SCHEDULER.match, own[:behind])), row
+        compared += 1
+    assert compared >= 6
+
+
+def test_no_healthy_task_is_a_root(out: Path) -> None:
+    known = json.loads((out / "known.json").read_text())
+    holders = {known[name][0] for name in ("file", "pipe")}
+    for row in Bundle(out / "bundle").rows("wait_roots"):
+        assert row["pid"] in holders or not row["circle"]
+
+
+def test_who_is_queued_in_a_vmcore(stalled_lab: RmapLab) -> None:
+    """As the lock's own list has it."""
+    found = from_memory(Memory(stalled_lab.prog))
+    assert found.notes == []
+    rows = {row.pid: row for row in found.by_name["task_waits"]}
+    locks, queued, _ = anon_vmas.anon_vma_locks(stalled_lab.prog, stalled_lab.maps)
+    asleep = [waiter for waiter in queued if waiter.pid in rows and rows[waiter.pid].state == "D"]
+    assert asleep
+    for waiter in asleep:
+        row = rows[waiter.pid]
+        (lock,) = (each for each in locks if each.root == waiter.root)
+        assert row.kind == f"rwsem, to {waiter.wants}" and row.doing == "changes mappings"
+        assert row.target == f"anon_vma {waiter.root}"
+        assert (row.holder_pid, row.holder_is) == (lock.owner_pid, lock.owner_is)
+        assert row.stack == waiter.stack
+    walker = next(row for row in rows.values() if row.comm == "walker")
+    assert walker.doing == "migrates pages"
