@@ -70,27 +70,23 @@ DOING = (
     ("kills for lack of memory", ("out_of_memory", "oom_kill_process")),
     ("is held back at memory.high", ("mem_cgroup_handle_over_high",)),
     ("is held back by dirty pages", ("balance_dirty_pages",)),
-    (
-        "is held back in reclaim",
-        ("reclaim_throttle", "throttle_direct_reclaim", "wait_iff_congest"),
-    ),
+    ("is held back in reclaim", ("reclaim_throttle", "throttle_direct_reclaim", "wait_iff_cong")),
     ("reclaims from its cgroup", ("try_to_free_mem_cgroup_pages",)),
     ("reclaims", ("try_to_free_pages", "node_reclaim", "shrink_node", "shrink_slab")),
     ("compacts", ("compact_zone", "try_to_compact_pages")),
     ("drains per-CPU lists", ("drain_all_pages", "lru_add_drain_all")),
     ("migrates pages", ("migrate_pages",)),
-    ("reads from swap", ("do_swap_page", "swapin_readahead")),
+    ("reads from swap", ("swap_page", "swapin_readahead")),
     ("exits", ("exit_mmap", "mmput")),
-    ("faults", ("handle_mm_fault", "do_user_addr_fault", "do_page_fault", "exc_page_fault")),
-    (
-        "changes mappings",
-        ("do_mprotect_pkey", "mmap_region", "do_munmap", "__vm_munmap", "vm_mmap"),
-    ),
-    ("changes mappings", ("madvise", "mremap", "do_brk", "dup_mmap", "vm_munmap", "do_vmi_")),
-    ("writes back", ("writeback_sb_inodes", "wb_workfn", "do_writepages")),
-    ("waits for a page", ("folio_wait_bit", "wait_on_page_bit", "__folio_lock", "__lock_page")),
-    ("allocates", ("__alloc_pages", "__alloc_frozen_pages", "alloc_pages")),
+    ("faults", ("handle_mm_fault", "user_addr_fault", "page_fault", "exc_page_fault")),
+    ("changes mappings", ("mprotect", "mmap_region", "munmap", "vm_mmap", "vm_munmap")),
+    ("changes mappings", ("madvise", "mremap", "brk", "dup_mmap", "vmi_munmap")),
+    ("writes back", ("writeback_sb_inodes", "wb_workfn", "writepages")),
+    ("waits for a page", ("folio_wait_bit", "wait_on_page_bit", "folio_lock", "lock_page")),
+    ("allocates", ("alloc_pages", "alloc_frozen_pages")),
 )
+# What a function's name begins with that a system call, or an inner part of it, is given.
+BEFORE = re.compile(r"^_*(?:(?:x64|arm64|se)_sys_|do_sys_|sys_)?(?:do_)?_*")
 # Locks of a struct inode; of its mapping since "mm: Add an inode lock to protect page cache
 # invalidation" (730633f0b7f9, in v5.15) also the last.
 INODE_LOCKS = ("i_rwsem", "i_data.i_mmap_rwsem", "i_data.invalidate_lock")
@@ -213,17 +209,11 @@ def _list(prog: Program, head: int, link: int) -> tuple[list[int], bool]:
 
 def doing(frames: Sequence[str]) -> str | None:
     """What of memory management a task is in, by the functions of its stack."""
+    names = [BEFORE.sub("", frame) for frame in frames]
     for words, functions in DOING:
-        if any(frame.startswith(functions) or _inner(frame) in functions for frame in frames):
+        if any(name.startswith(functions) for name in names):
             return words
     return None
-
-
-def _inner(frame: str) -> str:
-    """A function's name without what a system call or a compiler adds to it."""
-    return re.sub(
-        r"^__(?:x64|arm64)_sys_|^(?:do|__do)_|\.(?:constprop|isra|part|cold)\..*", "", frame
-    )
 
 
 class Waits:
@@ -446,7 +436,7 @@ def sleeping(status: str) -> TaskWait | None:
     parsed = parse_status(status)
     if not parsed.lines.get("State", "").startswith("D"):
         return None
-    return TaskWait(parsed.pid, parsed.comm, None, "D", *[None] * 7)
+    return TaskWait(parsed.pid, parsed.comm, None, "D", *[None] * 8)
 
 
 def from_files(files: Files) -> Found:

@@ -235,7 +235,8 @@ def _entries(prog: Program, stack: Stack, functions: Sequence[str]) -> Iterator[
 
 def _word(prog: Program, address: int) -> int:
     """Read the word at what may be no address at all."""
-    return prog.read_u64(address & (1 << 64) - 1)
+    word: int = prog.read_u64(address & (1 << 64) - 1)
+    return word
 
 
 def _ring(prog: Program, link: int) -> Iterator[int]:

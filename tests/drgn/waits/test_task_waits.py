@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tasks that wait: what they do by their stacks, and the text's row. Kernels: tests/lab."""
+
+import pytest
+
+from mmscope.drgn.waits.task_waits import doing, sleeping
+
+STATUS = "Name:\tcat\nUmask:\t0022\nState:\tD (disk sleep)\nTgid:\t7\nPid:\t7\nPPid:\t1\n"
+
+
+@pytest.mark.parametrize(
+    ("stack", "words"),
+    [
+        ("handle_userfault handle_mm_fault exc_page_fault", "faults"),
+        ("shrink_lruvec try_to_free_pages __alloc_pages_slowpath handle_mm_fault", "reclaims"),
+        ("try_to_free_mem_cgroup_pages try_charge handle_mm_fault", "reclaims from its cgroup"),
+        ("io_schedule balance_dirty_pages generic_perform_write", "is held back by dirty pages"),
+        ("__mem_cgroup_handle_over_high exit_to_user", "is held back at memory.high"),
+        ("down_write __do_sys_madvise", "changes mappings"),
+        ("migrate_pages_batch.constprop.0 migrate_pages", "migrates pages"),
+        ("rwsem_down_write_slowpath vfs_write", None),
+        ("", None),
+    ],
+)
+def test_what_a_task_does_is_told_by_its_stack(stack: str, words: str | None) -> None:
+    assert doing(stack.split()) == words
+
+
+def test_the_text_has_tasks_in_d_state_alone() -> None:
+    row = sleeping(STATUS)
+    assert row and (row.pid, row.comm, row.state, row.stack) == (7, "cat", "D", None)
+    assert sleeping(STATUS.replace("D (disk sleep)", "S (sleeping)")) is None
+    with pytest.raises(ValueError, match="no Name"):
+        sleeping("State:\tD (disk sleep)\n")
