@@ -152,7 +152,11 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack
+NIGHTLY := test-spark test-s3 guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines
+.PHONY: machines
+machines: $(READY) ## the verdict on every made machine, sick and innocent, of which `make test` asks some (a minute)
+	MMSCOPE_ALL=1 $(BIN)/python -m pytest -q tests/reports/findings/test_review_machines.py
+
 .PHONY: nightly
 nightly: export HOSTS ?= 100,1000
 nightly: export ATTACKS ?= 10000

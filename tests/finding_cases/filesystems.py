@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 from finding_cases.case import Case
+from finding_cases.rows import pages_of
 
 from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem
 from mmscope.drgn.filesystems.dentry_cache import DentryCount, FilesystemDentries
@@ -44,11 +45,18 @@ FOUND: dict[str, Case] = {
     "a deleted file of tmpfs": Case(
         "deleted-file-in-memory",
         [cached("/run/x (deleted)", 12.0, kind="tmpfs", deleted=True, dirty_pages=None),
-         cached("/y (deleted)", 1.0, deleted=True), cached("/z", 30.0)],
+         cached("/y (deleted)", 1.0, deleted=True), cached("/z", 30.0),
+         pages_of("nr_free_pages", 90_000)],
         ["A deleted file has 468.8 MiB in memory, 12.0 % of it: /run/x (deleted)",
          "inode 77 on device fd:00, kind tmpfs: 120,000 pages in memory; no directory has it. "
          "1 other deleted file of table cached_files: 39.06 MiB.", "A file of tmpfs is memory"],
         "warning", ["df counts"],
+    ),
+    "shared memory that was unlinked when it was made": Case(
+        "deleted-file-in-memory",
+        [cached("/dev/shm/torch_7 (deleted)", 30.0, kind="tmpfs", deleted=True),
+         pages_of("nr_inactive_file", 300_000)],
+        ["30.0 % of it: /dev/shm/torch_7"], "notice",
     ),
     "a deleted log": Case(
         "deleted-file-in-memory", [cached("/var/log/a (deleted)", 6.0, deleted=True)],

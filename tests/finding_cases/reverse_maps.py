@@ -162,8 +162,8 @@ FOUND: dict[str, Case] = {
     ),
     "a wide hierarchy of a process that is gone": Case(
         "deep-fork-hierarchy",
-        [rmap.anon_vma(vmas=300, processes=100, comm=None, pid=None)],
-        ["A process that is gone and its children: up to 0 forks deep, 100 processes"],
+        [rmap.anon_vma(vmas=3000, processes=1000, comm=None, pid=None)],
+        ["A process that is gone and its children: up to 0 forks deep, 1,000 processes"],
     ),
     "a queue on a lock": Case(
         "anon-vma-lock-queue", [dataclasses.replace(rmap.LOCK, waiters=4), *rmap.WAITERS],
@@ -228,6 +228,9 @@ CLEAR: dict[str, Case] = {
         "deep-fork-hierarchy",
         [rmap.anon_vma(rmap.ROOT, vmas=5, processes=5),
          rmap.anon_vma(depth=4, root=rmap.ROOT, vmas=1)],
+    ),
+    "a server and its 300 workers": Case(
+        "deep-fork-hierarchy", [rmap.anon_vma(vmas=300, processes=300, comm="postgres", pid=9)]
     ),
     "a lock that a few wait for at this moment": Case("anon-vma-lock-queue", [rmap.LOCK]),
 }  # fmt: skip

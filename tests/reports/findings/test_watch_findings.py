@@ -356,6 +356,13 @@ def test_swap_both_ways_without_end_is_critical(tmp_path: Path) -> None:
     assert finding is not None and finding.severity == "critical"
 
 
+def test_swap_both_ways_for_which_no_task_waits_is_a_notice(tmp_path: Path) -> None:
+    rows = [*moved(1, pswpin=30_000, pswpout=90_000), *stalled(1, 0.003, 0.02)]
+    finding = found(asked(tmp_path, rows), "watch-swap-thrash")
+    assert finding is not None and finding.severity == "notice"
+    assert "All tasks waited 0.3 % of the time" in finding.saw
+
+
 @pytest.mark.parametrize(
     ("into", "out", "total"),
     [(2_999, 90_000, None), (90_000, 2_999, None), (5_000, 5_000, 64 << 18)],
