@@ -26,7 +26,7 @@ from drgn import Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.memcgs import Memcgs
-from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.opening.constants import flag, kernel_byte
 from mmscope.drgn.reading.kernel_arrays import Gaps, member_path, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_scattered
@@ -39,10 +39,8 @@ MOST_ORDER = 30
 # enum page_memcg_data_flags (include/linux/memcontrol.h): MEMCG_DATA_OBJCGS or _OBJEXTS, _KMEM, and
 # flags of a vector up to __NR_OBJEXTS_FLAGS. The structures are aligned to more than that.
 VECTOR, KMEM, FLAGS = np.uint64(1), np.uint64(2), np.uint64(7)
-# The upper byte of a kernel address is all ones, with five levels of page tables too: room for the
-# kind of a page.
+# The upper byte of a kernel address is the same in all: room for the kind of a page.
 KIND_AT, ADDRESS = np.uint64(56), np.uint64((1 << 56) - 1)
-OF_KERNEL = np.uint64(0xFF << 56)
 
 
 # PG_kmemcg, a macro as all page types were (include/linux/page-flags.h, 5.10): clear in pages that
@@ -179,7 +177,8 @@ def charges(
     """
     keys = np.fromiter(counted.pages, np.uint64, len(counted.pages))
     found = np.empty(len(keys), CHARGES)
-    found["memcg"] = memcgs_named(prog, ((keys & ADDRESS) | OF_KERNEL) & ~FLAGS, memcgs, gaps)
+    addresses = (keys & ADDRESS) | np.uint64(kernel_byte(prog) << 56)
+    found["memcg"] = memcgs_named(prog, addresses & ~FLAGS, memcgs, gaps)
     found["kind"], found["kernel"] = keys >> KIND_AT, (keys & KMEM) != 0
     found["pages"] = list(counted.pages.values())
     known = found["memcg"] >= 0

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.free.block_heads import BlockFinder, BlockHeads, ascending
 from mmscope.drgn.free.zones import for_each_zone, zone_name
+from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import Followed, follow_lists
@@ -34,7 +35,6 @@ from mmscope.drgn.text.proc_text import parse_zoneinfo
 from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
 MAX_CANDIDATES = 8 << 20
-KERNEL_ADDRESSES = np.uint64(0xFF << 56)
 MANY = 64  # candidates in a chunk: worth a closer look
 PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro
 
@@ -88,6 +88,7 @@ class PcpFinder(SharedColumns):
         page_type = prog.type("struct page")
         self.page_size = np.uint64(sizeof(page_type))
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
+        self.lowest = np.uint64(kernel_byte(prog) << 56)
         self._free_blocks = BlockFinder(prog)
         self.candidates = 0
         self._kept = self.room()
@@ -101,7 +102,7 @@ class PcpFinder(SharedColumns):
         # ones. list_del() leaves one that has not (LIST_POISON1).
         found = np.flatnonzero((chunk["refcount"] == 0) & (chunk.packed("mapcount") == -1))
         following = chunk["next"][found]
-        likely = ((following & np.uint64(7)) == 0) & (following >= KERNEL_ADDRESSES)
+        likely = ((following & np.uint64(7)) == 0) & (following >= self.lowest)
         found, following = found[likely], following[likely]
         addresses = np.uint64(chunk.address) + found.astype(np.uint64) * self.page_size
         addresses += self.link_offset

@@ -3,7 +3,7 @@
 
 import re
 
-from drgn import Program
+from drgn import Architecture, Program
 
 from mmscope.drgn.opening.no_debug_info import vmcoreinfo
 from mmscope.drgn.tables.hostile_text import cut
@@ -21,6 +21,15 @@ def flag(prog: Program, name: str, otherwise: int = 0) -> int:
     """The bit whose number an enumerator is, or what stands for it; 0 is in no flags."""
     bit = constant(prog, name, -1)
     return otherwise if bit < 0 else 1 << bit
+
+
+def kernel_byte(prog: Program) -> int:
+    """
+    The upper byte of the kernel's addresses: all ones, with five levels of page tables too, but on
+    ppc64 (PAGE_OFFSET, arch/powerpc/Kconfig and include/asm/page.h, 5.10 to 7.3).
+    """
+    power = prog.platform is not None and prog.platform.arch == Architecture.PPC64
+    return 0xC0 if power else 0xFF
 
 
 def vmcoreinfo_number(prog: Program, key: str, *, base: int = 10) -> int | None:

@@ -45,8 +45,11 @@ from mmscope.drgn.dumps.core_file import (
 )
 from mmscope.drgn.dumps.wrapped import FLATTENED, head_of, unpacked_by
 from mmscope.drgn.opening import TargetError as TargetError
+from mmscope.drgn.opening import UndeclaredError
 from mmscope.drgn.opening.kernel_globals import declare_from
+from mmscope.drgn.opening.machines import unreadable_machine
 from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError, attach, vmcoreinfo
+from mmscope.drgn.opening.vmcoreinfo_file import read_vmcoreinfo
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.mem_sections import memory_pages
 
@@ -97,7 +100,10 @@ T = TypeVar("T")
 
 
 def open_target(
-    core: Path | None = None, symbols: Sequence[Path] = (), qemu: str | None = None
+    core: Path | None = None,
+    symbols: Sequence[Path] = (),
+    qemu: str | None = None,
+    vmcoreinfo_file: Path | None = None,
 ) -> Program:
     """
     Open a vmcore, a QEMU guest by its QMP address, or, with neither, the live kernel.
@@ -105,14 +111,18 @@ def open_target(
     :param symbols: vmlinux and modules, or a file with the kernel's BTF; without, the kernel's own
         BTF and symbol table are used where it has them, and else what the distribution has
         installed.
+    :param vmcoreinfo_file: the VMCOREINFO of a vmcore that has none.
     :raises TargetError: it cannot be read.
     """
     for path in symbols:
         _check_readable(path, "symbols")
-    prog = Program()
+    if vmcoreinfo_file is not None and core is None:
+        raise TargetError("--vmcoreinfo is of a vmcore: give --core as well")
+    info = None if vmcoreinfo_file is None else read_vmcoreinfo(vmcoreinfo_file)
+    prog = Program(vmcoreinfo=info)
     if core is not None:
         _check_core(core)
-        _open(prog, core)
+        _open(prog, core, info)
     elif qemu is not None:
         try:
             prog.set_qemu_qmp(qemu)
@@ -173,7 +183,7 @@ def _check_kernel(prog: Program, core: Path) -> None:
                     f"the kernel's version {vmcoreinfo(prog).get('OSRELEASE', '')!r}; write the "
                     "dump as ELF (makedumpfile -E)"
                 ) from error
-        except LookupError:
+        except (LookupError, UndeclaredError):
             continue  # sections report damaged symbols
         except BadDataError as error:  # arm64: VA_BITS, asked for when memory is first read
             raise _damaged_note(core, error) from error
@@ -195,20 +205,23 @@ def other_release(prog: Program) -> str | None:
     return f"VMCOREINFO is damaged: it says that the release is {said!r}, the kernel says {own!r}"
 
 
-def _open(prog: Program, core: Path) -> None:
+def _open(prog: Program, core: Path, info: bytes | None) -> None:
     missing = missing_frames(core)
-    if why := first_opening.why_not(lambda: _read_first(core, missing)):
+    if why := first_opening.why_not(lambda: _read_first(core, missing, info)):
         raise TargetError(f"{core}: cannot be opened: {why}: it is damaged; {COPY}")
     try:
         prog.set_core_dump(core)
     except (OSError, ValueError, NotImplementedError, FaultError) as error:
-        raise TargetError(f"{core}: drgn cannot open it: {_reason(error)}") from error
+        said = f"{core}: drgn cannot open it: {_reason(error)}"
+        if "QEMU memory dump" in said:
+            said += "; --vmcoreinfo FILE gives it the VMCOREINFO of that boot"
+        raise TargetError(said) from error
     except Exception as error:  # drgn's own, where a library gives no reason that it knows
         raise _damaged_note(core, error) from error
     if not prog.flags & ProgramFlags.IS_LINUX_KERNEL:
         raise TargetError(
             f"{core}: a core dump, but not a Linux kernel's: it has no VMCOREINFO note"
-            " (QEMU: give the guest '-device vmcoreinfo')"
+            " (QEMU: give the guest '-device vmcoreinfo'); --vmcoreinfo gives that of this boot"
         )
     packed = head_of(core).startswith(KDUMP)
     prog.cache[CUT] = read_what_is_there(prog, core, missing) if packed else missing_bytes(core) > 0
@@ -218,10 +231,10 @@ def _open(prog: Program, core: Path) -> None:
             bulk_reads.attach(prog, core, sample)
 
 
-def _read_first(core: Path, missing: NDArray[np.uint8] | None) -> None:
+def _read_first(core: Path, missing: NDArray[np.uint8] | None, info: bytes | None) -> None:
     """Open a dump and read a page, for which libkdumpfile sets up its translation."""
     os.environ["DRGN_DISABLE_PLUGINS"] = "*"  # the child has no use for them
-    prog = Program()
+    prog = Program(vmcoreinfo=info)
     prog.set_core_dump(core)
     read_what_is_there(prog, core, missing)
     prog.read(int(vmcoreinfo(prog).get("SYMBOL(init_uts_ns)", "0"), 16), 8)
@@ -324,6 +337,8 @@ def _check_core(path: Path) -> None:
             f"{path}: is in makedumpfile's flattened format; rebuild it first: "
             f"makedumpfile -R {path}.rebuilt < {path}"
         )
+    if why := unreadable_machine(path):
+        raise TargetError(f"{path}: {why}; its text can be read: --proc-root COPY_OF_PROC")
     if head.startswith(KDUMP):
         if part := split_part(path):
             raise TargetError(f"{path}: is {part}")

@@ -21,6 +21,7 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from numpy.typing import NDArray
 
+from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.reading.kernel_arrays import member_path
 
 MAX_LOCKS = 100
@@ -219,9 +220,10 @@ def _stack(prog: Program, task: Object) -> str | None:
     """
     try:
         trace = list(prog.stack_trace(task))
-        if trace and trace[0].pc >> 56 != 0xFF:
+        upper = kernel_byte(prog)
+        if trace and trace[0].pc >> 56 != upper:
             return None  # what the unwinder finds above a user's frame is no code
-        frames = [frame for frame in trace if frame.pc >> 56 == 0xFF]
+        frames = [frame for frame in trace if frame.pc >> 56 == upper]
         if frames and not on_its_stack(prog, task, frames[-1].sp):
             return None
         names = [frame.name or hex(frame.pc) for frame in frames]

@@ -53,7 +53,15 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="vmlinux (and modules) with debug info; may be given more than once",
+        help="vmlinux (and modules) with debug info, the kernel's BTF, or FILE.toml with types of "
+        "globals; may be given more than once",
+    )
+    group.add_argument(
+        "--vmcoreinfo",
+        type=Path,
+        metavar="FILE|NOTE",
+        help="VMCOREINFO of the boot that --core is of, as text or as ELF note, where the dump has "
+        "none",
     )
     group.add_argument(
         "--pageblock-order",
@@ -151,7 +159,7 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
     name = args.core.name if args.core is not None else args.qemu or ""
 
     def opened() -> Program:
-        prog = open_target(args.core, args.symbols, args.qemu)
+        prog = open_target(args.core, args.symbols, args.qemu, args.vmcoreinfo)
         if args.pageblock_order is not None:
             set_pageblock_order(prog, args.pageblock_order)
         return prog

@@ -386,6 +386,26 @@ class TestOpening:
         assert done.returncode == 0, done.stderr
         assert '"types": "debug info"' in (tmp_path / "b" / "datapackage.json").read_text()
 
+    def test_vmcoreinfo_may_be_a_file_where_a_dump_has_none(self, lab: Lab, tmp_path: Path) -> None:
+        core, said = lab.capture.vmcore, bare(lab.capture.vmcore)["VMCOREINFO"].string_()
+        without = tmp_path / "without"
+        subprocess.run(["cp", "--sparse=always", str(core), str(without)], check=True)
+        without.chmod(0o600)
+        with without.open("r+b") as file:
+            head = file.read(1 << 20)
+            at = head.index(b"VMCOREINFO\0")
+            file.seek(at)
+            file.write(b"X")
+        with pytest.raises(TargetError, match="--vmcoreinfo FILE gives it"):
+            open_target(without)
+        text, as_note = tmp_path / "text", tmp_path / "note"
+        text.write_bytes(said)
+        as_note.write_bytes(head[at - 12 : at + 12 + len(said)])
+        for file_ in (text, as_note):
+            prog = open_target(without, vmcoreinfo_file=file_)
+            assert prog["init_task"].comm.string_().startswith(b"swapper")
+        without.unlink()
+
     def test_btf_may_be_a_file(self, lab: Lab, tmp_path: Path) -> None:
         file = tmp_path / "this.btf"
         file.write_bytes(blob(lab.capture))
