@@ -491,7 +491,7 @@ def _row(text: str, names: tuple[str, ...]) -> dict[str, Any] | None:
         match = _row_pattern(len(columns)).fullmatch(text)
         if match is None or not is_comm(comm := match[match.re.groups]):
             continue
-        if not names and (comm.startswith(" ") or comm.strip(" -").isdecimal()):
+        if not names and (not comm.strip() or comm.startswith(" ") or comm.strip(" -").isdecimal()):
             continue  # there are more columns, or the line is cut
         numbers = dict(zip(columns, map(int, match.groups()[1:-1]), strict=True))
         pid, uid = int(match[1]), numbers.pop("uid")

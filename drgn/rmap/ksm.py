@@ -107,7 +107,9 @@ class KsmChain:
     chain: str = column(
         holds="kernel", key=True, help="address of the stable node that heads the chain"
     )
-    nid: int = column(help="stable tree: NUMA node, 0 where KSM merges across nodes")
+    nid: int = column(
+        help="stable tree: NUMA node of its pages, 0 where KSM merges across nodes or it has none"
+    )
     dups: int = column(unit="pages", help="KSM pages with this content")
     mappings: int = column(help="mappings of them all")
 
@@ -414,6 +416,9 @@ def read_ksm(prog: Program, nodes: Objects, items: Objects) -> Ksm:
     nid = np.zeros(len(nodes), np.int64)
     if "nid" in nodes.columns:
         nid = nodes["nid"].astype(np.int64)
+    # The kernel sets a chain's own with CONFIG_DEBUG_VM alone (alloc_stable_node_chain()).
+    chain_nid = np.zeros(len(chains), np.int64)
+    chain_nid[node_chain[node_chain >= 0]] = nid[node_chain >= 0]
     return Ksm(
         node=pages.address,
         node_kpfn=pages["kpfn"].astype(np.int64),
@@ -421,7 +426,7 @@ def read_ksm(prog: Program, nodes: Objects, items: Objects) -> Ksm:
         node_place=place[found],
         node_chain=node_chain[found],
         chain=chains.address,
-        chain_nid=nid[is_chain],
+        chain_nid=chain_nid,
         item_node=item_node[order],
         item_anon_vma=stable["anon_vma"][order],
         item_mm=stable["mm"][order],

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mmscope.drgn.text.log_lines import LogLines, Printed
@@ -160,6 +160,8 @@ _LEVEL = re.compile(
 )
 # Behind the seconds ``dmesg -d`` has those since the record before.
 _SECONDS = re.compile(r"\[ *([0-9]{1,12})\.([0-9]{3,9})(?: *<[^>]*>)?\]")
+# Before the name is known it is localhost.
+_HOST = re.compile(r"[0-9:]{8}\S* ([A-Za-z][\w.-]*) (?:kern\.\w+ )?kernel(?:\[[0-9]+\])?: ")
 _CALLER = re.compile(r"\[ *([TC][0-9]{1,10})\]")
 _KMSG = re.compile(r"([0-9]{1,5}),([0-9]{1,20}),([0-9]{1,17}),(.)(?:,caller=([TC][0-9]{1,10}))?")
 _ISO = re.compile(
@@ -185,7 +187,7 @@ def parse_dmesg(text: str) -> Log:
     if not text.strip():
         raise ValueError("the kernel's log is empty")
     lines = LogLines(text)
-    records = deque(lines, MOST_RECORDS)
+    records = _by_host(deque(lines, MOST_RECORDS))
     if not records:
         why = "; ".join(lines.unread()) or "they are other programs'"
         raise ValueError(f"no line is the kernel's: {why}")
@@ -195,6 +197,17 @@ def parse_dmesg(text: str) -> Log:
         foreign=lines.foreign,
         unread=lines.unread(),
     )
+
+
+def _by_host(records: Sequence[Printed]) -> list[Printed]:
+    """Records of a syslog of several hosts, each host's by themselves; they have a call each."""
+    hosts: dict[str, list[Printed]] = {}
+    host = ""
+    for record in records:
+        if (found := _HOST.search(record.prefix)) and found[1] != "localhost":
+            host = found[1]
+        hosts.setdefault(host, []).append(record)
+    return [record for of_host in hosts.values() for record in of_host]
 
 
 def _printed(printed: Printed) -> LogRecord:

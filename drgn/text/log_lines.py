@@ -29,7 +29,12 @@ BLANKS = 14  # before a column: they are gone where the line was broken
 NARROWEST, WIDEST = 40, 132
 LINES_TO_LEARN_FROM = 20_000
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-B0-2]")
+# Also as a pager writes them, and where the escape itself is gone.
+_ESCAPES = re.compile(r"(?:\x1b|\^\[)\[[0-9;?]*[A-Za-z]|\x1b[()][A-B0-2]|\[[0-9;]{1,8}m")
+# Lines of which it is known where they end.
+_ENDS = re.compile(
+    r"(?:Mem-Info|Call Trace|Tasks state \(memory values in pages\)):([^\w\n]{0,6})$", re.MULTILINE
+)
 _QUOTE = re.compile(r"(?:> ?)+")
 # rsyslog writes control characters out.
 _CONTROL = re.compile(r"#(0[0-3][0-7])")
@@ -41,7 +46,18 @@ _INNER = re.compile(
     r"|\[[^\W\d]{2,3} [^\W\d]{2,3} [ \d]?\d \d\d:\d\d:\d\d \d{4}\] )"
 )
 _FIELD = re.compile(r"\s*([A-Z_][A-Z0-9_]{0,63})=(.*)")
-_MESSAGES = ("MESSAGE", "message", "log", "msg", "text", "line", "textPayload", "_raw")
+_MESSAGES = (
+    "MESSAGE",
+    "message",
+    "short_message",
+    "log",
+    "msg",
+    "text",
+    "line",
+    "textPayload",
+    "_raw",
+)
+_AROUND = ("_source", "jsonPayload", "fields", "result", "event")
 _OF_KERNEL = ("kernel", "vmunix")
 
 
@@ -72,6 +88,7 @@ class LogLines:
     def __init__(self, text: str) -> None:
         text = _plain(text)
         lines, numbers, self.foreign = _unpacked(text) or (text.split("\n"), [], 0)
+        lines = _without_ends(lines)
         lines, self.numbers = _apart(lines, numbers or [*range(1, len(lines) + 1)])
         self.text = text = _unquoted("\n".join(lines))
         self.prefixes = Prefixes(text)
@@ -203,12 +220,20 @@ def _plain(text: str) -> str:
     """Text without colours, carriage returns and what else terminals and mails put in."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "")
-    if "\x1b" in text:
+    if "\x1b" in text or "[0m" in text or "^[[" in text:
         text = _ESCAPES.sub("", text)
     for odd, plain in (("\ufeff", ""), ("\xa0", " "), ("\0", ""), ("\x1e", "")):
         if odd in text:
             text = text.replace(odd, plain)
     return text
+
+
+def _without_ends(lines: list[str]) -> list[str]:
+    """Lines without what was put behind each: a quotation mark, a column's border."""
+    ends = {found[1] for found in _ENDS.finditer("\n".join(lines[:LINES_TO_LEARN_FROM]))}
+    if len(ends) != 1 or not (end := ends.pop().strip()):
+        return lines
+    return [line.rstrip().removesuffix(end).rstrip() for line in lines]
 
 
 def _unquoted(text: str) -> str:
@@ -321,6 +346,9 @@ def _entries(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _rendered(entry: Mapping[str, Any]) -> list[str] | None:
     """An entry as lines of a log; None: a program's."""
+    for name in _AROUND:
+        if isinstance(entry.get(name), dict):
+            entry = entry[name]
     who = entry.get("SYSLOG_IDENTIFIER", entry.get("_TRANSPORT"))
     if who is not None and who not in _OF_KERNEL:
         return None

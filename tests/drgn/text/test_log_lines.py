@@ -6,7 +6,9 @@ The kernel's records in texts of any form: one log of each kind, in each prefix 
 Some of the pairs are tried here, by chance; ``make bench`` tries all (``bench/bench_logs.py``).
 """
 
+import json
 import random
+from collections.abc import Callable
 
 import pytest
 from log_forms import LOSSY, PLAIN, PREFIXES, STRUCTURED, Record, records_of, with_prefix
@@ -54,6 +56,46 @@ def test_wrapped_lines_are_whole_again(form: str) -> None:
     if form == "quoted":
         text = "".join(f"> {line}\n" for line in text.splitlines())
     assert differs("cgroup and machine, 7.3", text) is None
+
+
+ODD: dict[str, Callable[[Record], str]] = {
+    "a table's row": lambda r: f"| 2024-05-09 | {r.text} |",
+    "CSV": lambda r: f'"2024-05-09 14:52:38","node7","kernel","{r.text}"',
+    "key and value": lambda r: f'ts=2024-05-09T14:52:38Z host=n level=warn msg="{r.text}"',
+    "JSON in JSON": lambda r: json.dumps({"_source": {"message": f"{r.stamp} {r.text}"}}),
+    "GELF": lambda r: json.dumps({"host": "n", "short_message": r.text, "facility": "kern"}),
+    "colours whose escapes are gone": lambda r: f"[32m{r.stamp}[0m {r.text}",
+    "colours as a pager writes them": lambda r: f"^[[32m{r.stamp}^[[0m {r.text}",
+    "a list": lambda r: f"  * {r.stamp} {r.text}",
+    "numbered": lambda r: f"{r.number:6}\t{r.stamp} {r.text}",
+    "netconsole": lambda r: f"10.0.0.7:6666 {r.stamp} {r.text}",
+    "another language": lambda r: f"[\u0421\u0440 \u0441\u0435\u043d 10 20:08:49 2025] {r.text}",
+    "absolute and relative": lambda r: (
+        f"[May 9 14:52] {r.text}" if "invoked" in r.text else f"[  +0.000003] {r.text}"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ODD)
+def test_odd_forms(form: str) -> None:
+    for kind in KINDS:
+        assert differs(kind, "\n".join(map(ODD[form], KINDS[kind]))) is None, kind
+
+
+def test_hosts_of_one_syslog_are_apart() -> None:
+    kind = "cgroup and machine, 7.3"
+    lines = with_prefix("syslog", KINDS[kind])
+    other = [line.replace("node-7", "node-8") for line in lines]
+    found = read("\n".join(line for pair in zip(lines, other, strict=True) for line in pair))
+    one = read("\n".join(lines))
+    assert [row.comm for row in found.kills] == [row.comm for row in one.kills] * 2
+    assert len(found.tasks) == 2 * len(one.tasks)
+
+
+def test_a_host_that_gets_its_name_while_it_boots_is_one() -> None:
+    lines = with_prefix("syslog", KINDS["machine, 3.10"])
+    first = [line.replace("node-7", "localhost") for line in lines[:5]]
+    assert differs("machine, 3.10", "\n".join(first + lines[5:])) is None
 
 
 def test_times_levels_dates_and_callers() -> None:
