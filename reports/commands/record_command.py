@@ -13,15 +13,16 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import textwrap
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from mmscope.drgn.tables.hostile_text import echo, visible
+from mmscope.drgn.text.packed import BZIP2, GZIP, PIECE, XZ, ZSTD, PackedError, unpacked
 from mmscope.drgn.text.plain_file import check_output, make_folder, open_plain
 from mmscope.drgn.text.text_source import MAX_UNPACKED_BYTES, TOO_LARGE
 from mmscope.perf import perf_events, perf_record
@@ -59,7 +60,7 @@ from mmscope.reports.profiles.making import (
 )
 from mmscope.reports.profiles.recorded_rows import profiled
 
-GZIP = b"\x1f\x8b"
+PEEK_BYTES = 6  # that show how a file is packed
 # In the folder of --keep: the text, with a first line about the recording.
 KEPT = "perf-script.txt.gz"
 MADE_BY = "# mmscope "
@@ -108,7 +109,8 @@ def add_command(command: Command) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="read perf.data, or text of 'perf script', instead of recording; gzip is fine",
+        help="read perf.data, or text of 'perf script', instead of recording; packed by gzip, "
+        "bzip2, xz or zstd is fine, and - is standard input",
     )
     parser.add_argument(
         "--keep",
@@ -139,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     name = profiles.profile_name(f"{recipe.name} {args.label or ''}", taken)
     making = Making(label=args.label, against=args.against, by_period=args.by_period)
     with scratch() as folder:
-        files = [Path(file) for file in args.input]
+        files = [_by_name(Path(file), folder) for file in args.input]
         if not files:
             making.captured_at, making.booted_at = now(), booted()
             files = _record(args, recipe, making, folder)
@@ -330,7 +332,8 @@ def add_given(output: Path, file: Path, name: str, mode: int | None) -> int:
     bundle = profiles.existing(output)
     profile = profiles.profile_name(Path(name).stem, profiles.names_in(bundle))
     args = argparse.Namespace(**options, **switches)
-    return _finish(args, GIVEN, profile, Making(), [file], bundle)
+    with scratch() as folder:
+        return _finish(args, GIVEN, profile, Making(), [_by_name(file, folder)], bundle)
 
 
 @contextmanager
@@ -355,14 +358,83 @@ class _Tee:
         return data
 
 
-def begins(file: Path) -> bytes:
+@contextmanager
+def _unpacked(file: Path) -> Iterator[io.BufferedReader]:
     """
-    The first bytes of a file, which show what it is.
+    The bytes of a file, unpacked, as far as their bound.
 
     :raises OSError: it cannot be read, or is not a plain file.
+    :raises UsageError: of the block, too: it is damaged, or another's.
     """
-    with open(open_plain(file), "rb") as stream:
+    with open(open_plain(file), "rb") as raw:
+        try:
+            with unpacked(raw, raw.peek(PEEK_BYTES)) as stream:
+                yield raw if stream is raw else io.BufferedReader(_Unpacked(stream), PIECE)
+        except (NotPerfText, PackedError) as error:
+            raise UsageError(f"{file}: {error}") from error
+
+
+class _Unpacked(io.RawIOBase):
+    """Unpacked bytes, as far as their bound."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._left = stream, MAX_UNPACKED_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise NotPerfText(TOO_LARGE)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def begins(file: Path) -> bytes:
+    """
+    The first bytes of a file, unpacked, which show what it is.
+
+    :raises OSError: it cannot be read, or is not a plain file. :raises UsageError: it is damaged.
+    """
+    with _unpacked(file) as stream:
         return stream.read(len(PERF_DATA[0]))
+
+
+def _by_name(file: Path, folder: Path) -> Path:
+    """
+    A file that others can open: what is piped, or a recording that is packed, is copied.
+
+    :raises UsageError: it is damaged, or there is no room for it.
+    """
+    if str(file) == "-":
+        with open(os.dup(0), "rb") as pipe:
+            file = _copied(pipe, folder / "standard input")
+    piped = Path("/proc/self/fd") == file.parent
+    with open(open_plain(file), "rb") as raw:
+        packed = raw.read(PEEK_BYTES).startswith((GZIP, ZSTD, XZ, BZIP2))
+    if begins(file) not in PERF_DATA or not (piped or packed):
+        return file
+    folder = Path(tempfile.mkdtemp(dir=folder))
+    with _unpacked(file) as stream:
+        return _copied(stream, folder / (file.stem if packed else file.name))
+
+
+def _copied(stream: IO[bytes], file: Path) -> Path:
+    """
+    Write a stream to a file of our own.
+
+    :raises UsageError: it takes more than half of what is free.
+    """
+    room = min(shutil.disk_usage(file.parent).free // 2, MAX_UNPACKED_BYTES)
+    with open(file, "xb") as copy:
+        while piece := stream.read(PIECE):
+            room -= len(piece)
+            if room < 0:
+                raise UsageError(f"{file.name}: has no room in {file.parent}: give it as a file")
+            copy.write(piece)
+    return file
 
 
 def perf_for(file: Path) -> str:
@@ -399,22 +471,10 @@ def opened(
             with perf_record.script(perf, file, addresses=addresses, lacks=lacks) as text:
                 yield text, True
         else:
-            with open(open_plain(file), "rb") as plain:
-                packed = begin[: len(GZIP)] == GZIP
-                unpacked = cast(io.BufferedReader, _Unpacked(fileobj=plain)) if packed else plain
-                yield _text(unpacked, counted, making)
-    except (NotPerfText, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            with _unpacked(file) as stream:
+                yield _text(stream, counted, making)
+    except NotPerfText as error:
         raise UsageError(f"{file}: {error}") from error
-
-
-class _Unpacked(gzip.GzipFile):
-    """A compressed text, as far as its bound."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        data = super().read(size)
-        if self.tell() > MAX_UNPACKED_BYTES:
-            raise NotPerfText(TOO_LARGE)
-        return data
 
 
 def _text(

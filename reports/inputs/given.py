@@ -298,8 +298,6 @@ def _other(given: Given, kind: Kind, again: str, name: str) -> None:
             )
         given.core = Path(again)
         given.took(name, kind.words)
-    elif kind.name == PERF_DATA and again != name:
-        given.refused.append(f"{name}: a recording of perf, which is read from a file alone")
     elif kind.name in (PERF_DATA, PERF_TEXT):
         given.profiles.append((again, name))
         given.took(name, kind.words)

@@ -74,6 +74,38 @@ def test_gzip_is_fine(text: Path, tmp_path: Path) -> None:
     assert record("exit-path", "--input", packed, "-o", tmp_path / "b") == 0
 
 
+PACKERS = {"gz": "gzip", "xz": "xz", "bz2": "bzip2", "zst": "zstd"}
+
+
+@pytest.mark.parametrize("ending", [e for e, program in PACKERS.items() if shutil.which(program)])
+def test_what_is_packed_or_piped_is_as_the_plain_file(
+    ending: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text, and a recording, which perf reads under a name that it has here alone."""
+    program = tmp_path / "bin/perf"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nfor file; do :; done\ncmp -s "$file" {tmp_path}/x.data && '
+                       f"[ $1 = script ] && cat {text}\n")  # fmt: skip
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    (tmp_path / "x.data").write_bytes(b"PERFILE2" + bytes(200_000))
+    record("exit-path", "--input", text, "-o", tmp_path / "plain")
+    expected = [*Bundle(tmp_path / "plain").rows("profiles")]
+    for file in (text, tmp_path / "x.data"):
+        packed = children.run([PACKERS[ending], "-c", file], stdout=subprocess.PIPE).stdout
+        (tmp_path / f"{file.name}.{ending}").write_bytes(packed)
+        for source, name in ((f"{file.name}.{ending}", "named"), ("-", "piped")):
+            if name == "piped":
+                descriptor = os.open(tmp_path / f"{file.name}.{ending}", os.O_RDONLY)
+                monkeypatch.setattr(record_command.os, "dup", lambda _, made=descriptor: made)
+            out = tmp_path / f"{file.stem} {name}"
+            monkeypatch.chdir(tmp_path)
+            assert record("exit-path", "--input", source, "-o", out) == 0
+            assert [*Bundle(out).rows("profiles")] == expected
+            monkeypatch.undo()
+            monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
 def test_gzip_that_unpacks_without_end_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
