@@ -75,7 +75,7 @@ SETTINGS = (
 )
 NAMES = (
     "/proc/version /proc/uptime /proc/cmdline /proc/kallsyms /proc/mounts /proc/self/mount* "
-    "/hostname"
+    "/proc/modules /sys/class/dmi/id/* /hostname"
 )
 
 PRICES = {

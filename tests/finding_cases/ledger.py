@@ -20,6 +20,7 @@ from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, Unexplaine
 from mmscope.drgn.ledger.percpu_chunks import PercpuChunk, PercpuSize
 from mmscope.drgn.ledger.swap_areas import SwapArea
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
+from mmscope.drgn.machine.hypervisor import HypervisorSign
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.processes.process_memory import ProcessMemory
 
@@ -83,6 +84,18 @@ FOUND: dict[str, Case] = {
          "MemTotal is 3.815 GiB. By counters, in pages: anonymous 200000; free 200000; hugetlb "
          "130000. 470,000 pages are left over"],
         "warning",
+    ),
+    "memory that a balloon may have": Case(
+        "memory-unaccounted",
+        [*text_ledger(470_000), HypervisorSign("balloon", "hv_balloon", "modules"),
+         HypervisorSign("hypervisor", "Hyper-V", "log")],
+        ["A balloon is likely: this machine has hv_balloon (modules), a guest of Hyper-V (log)"],
+        "warning",
+    ),
+    "memory that a guest lacks": Case(
+        "memory-unaccounted",
+        [*text_ledger(470_000), HypervisorSign("hypervisor", "KVM", "dmi")],
+        ["It is a guest: KVM (dmi)."], "warning", ["balloon is likely"],
     ),
     "pages that a counter has, and others": Case(
         "unexplained-pages",
