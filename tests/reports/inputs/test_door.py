@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from odd_trees import OLD, ZONE, meminfo
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
@@ -254,3 +255,29 @@ def test_why_shows_names_of_strangers_as_text(
     path = put(tmp_path, "a\x1b[2Jb\n.txt", LOG)
     lines = why(capsys, path, "-o", tmp_path / "made")
     assert len(lines) == 10 and all(line.isprintable() for line in lines)
+
+
+def test_why_of_an_old_tree_says_what_is_in_no_counter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 3.10, without /sys: hugetlb is that of meminfo; the balloon is that of the log."""
+    texts = {"meminfo": meminfo(), "vmstat": OLD, "zoneinfo": ZONE}
+    for name, text in texts.items():
+        put(tmp_path, f"tree/proc/{name}", text)
+    log = put(tmp_path, "log", "[    1.000000] Hypervisor detected: VMware\n")
+    lines = why(capsys, tmp_path / "tree", log, "-o", tmp_path / "made")
+    assert lines[1].startswith(f"{'verdict':9}Trouble (warning)")
+    assert "67.3 % of memory, are in no counter of the kernel" in lines[2]
+    rows = Bundle(tmp_path / "made").rows("hypervisor_signs")
+    assert [(row["name"], row["seen_in"]) for row in rows] == [("VMware", "log")]
+
+
+def test_why_of_a_container_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {"meminfo": meminfo(MemFree=7_080_000), "vmstat": OLD, "zoneinfo": ZONE,
+             "self/mounts": "lxcfs /proc/meminfo fuse.lxcfs rw 0 0\n"}  # fmt: skip
+    for name, text in texts.items():
+        put(tmp_path, f"tree/proc/{name}", text)
+    answer = json.loads("".join(why(capsys, tmp_path / "tree", "--json", "-o", tmp_path / "made")))
+    assert any("a container's (lxcfs)" in words for words in answer["unknown"])
+    free = {r["part"]: r["pages"] for r in Bundle(tmp_path / "made").rows("memory_ledger")}
+    assert free["free lists"] == 210_000
