@@ -17,6 +17,7 @@ The blob comes out of a dump, so that every number in it may be anything. What i
 trailing ``[0]`` from ``[]``; ``a[5][6]`` from ``a[30]`` (Documentation/bpf/btf.rst).
 """
 
+import contextlib
 import struct
 from array import array
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from drgn import (
+    FaultError,
     Object,
     Program,
     Qualifiers,
@@ -532,12 +534,63 @@ def module_types(prog: Program, module: str) -> Btf:
     :raises FaultError: it cannot be read.
     :raises NoDebugInfoError: it is damaged.
     """
-    head = prog["btf_modules"].address_of_()
-    for entry in islice(list_for_each_entry("struct btf_module", head, "list"), LIMITS["modules"]):
-        btf = entry.btf.read_()
+    for btf in _of_modules(prog):
         if btf.name.string_() == module.encode():
             return Btf(prog, _blob(btf.base_btf), _blob(btf))
     raise LookupError(f"the kernel keeps no BTF of a module {module}")
+
+
+def _of_modules(prog: Program) -> Iterator[Object]:
+    """The ``struct btf *`` of each module that is loaded."""
+    head = prog["btf_modules"].address_of_()
+    for entry in islice(list_for_each_entry("struct btf_module", head, "list"), LIMITS["modules"]):
+        yield entry.btf.read_()
+
+
+class ModuleTypes:
+    """
+    A type finder for the types of modules: those that were loaded when the first was asked for.
+
+    It is asked last, for what the kernel itself does not have. The names of all modules are read
+    once, some 30 ms for a hundred of them; a module's types are those of :func:`module_types`.
+    Where several have a type of one name, that which was loaded last is taken.
+    """
+
+    def __init__(self, base: bytes) -> None:
+        self._base = base
+        *_, self._names, _ = _parts(base)
+        self._modules: list[tuple[NDArray[np.uint32], bytes, bytes]] | None = None
+        self._types: dict[int, Btf] = {}
+
+    def find_type(
+        self, prog: Program, kinds: TypeKindSet, name: str, filename: str | None
+    ) -> Type | None:
+        """For :meth:`drgn.Program.register_type_finder`."""
+        if self._modules is None:
+            self._modules = []  # what is looked up meanwhile is no module's
+            self._modules = list(self._read(prog))
+        wanted = b"\0%b\0" % name.encode("utf-8", "surrogateescape")
+        common = self._names.find(wanted) + 1
+        for at, (names, strings, blob) in enumerate(self._modules):
+            own = strings.find(wanted) + 1
+            offsets = [common] * (common > 0) + [len(self._names) + own] * (own > 0)
+            if not np.isin(names, np.array(offsets, np.uint32)).any():
+                continue
+            if at not in self._types:
+                self._types[at] = Btf(prog, self._base, blob)
+            if found := self._types[at].find_type(prog, kinds, name, filename):
+                return found
+        return None
+
+    def _read(self, prog: Program) -> Iterator[tuple[NDArray[np.uint32], bytes, bytes]]:
+        """(offsets of the names of its types, its strings, all) of each module, the last first."""
+        with contextlib.suppress(LookupError, FaultError):
+            for btf in _of_modules(prog):
+                with contextlib.suppress(FaultError, NoDebugInfoError):
+                    blob = _blob(btf)
+                    order, types, strings, layout = _parts(blob)
+                    words = np.frombuffer(types, dtype=f"{order}u4")
+                    yield words[_starts(words, layout)], strings, blob
 
 
 def _blob(btf: Object) -> bytes:

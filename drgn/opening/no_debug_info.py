@@ -17,8 +17,8 @@ Costs 0.1 to 0.2 s of CPU and 30 MiB, a quarter of the time and a tenth of the m
 Types and symbols come out of the dump, so they are compared with its VMCOREINFO before they are
 used.
 
-Cannot know: globals that nobody declared (``kernel_globals``), macros,
-line numbers, inlined functions; types of modules have ``btf.module_types()``.
+Cannot know: globals that are not declared (``kernel_globals``), macros,
+line numbers, inlined functions.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from drgn import (
 
 from mmscope.drgn.dumps.bulk_reads import read_bytes
 from mmscope.drgn.opening import NoDebugInfoError as NoDebugInfoError
-from mmscope.drgn.opening.btf import Btf
+from mmscope.drgn.opening.btf import Btf, ModuleTypes
 from mmscope.drgn.opening.kernel_globals import KernelGlobals
 from mmscope.drgn.opening.kernel_symbols import (
     KernelSymbols,
@@ -75,13 +75,15 @@ def attach(prog: Program, btf: Path | None = None) -> tuple[Btf, KernelSymbols, 
     info = vmcoreinfo(prog)
     try:
         symbols = _symbols(prog, info)
-        types = Btf(prog, read_plain(btf, MAX_BTF_BYTES) if btf else _blob(prog, symbols))
+        blob = read_plain(btf, MAX_BTF_BYTES) if btf else _blob(prog, symbols)
+        types = Btf(prog, blob)
         checked = _hold_against(types, info)
         _hold_names_against(types, symbols)
     except OSError as error:
         raise NoDebugInfoError(f"{error.filename}: {error.strerror}") from error
     # First: the debug info of a module has the kernel's types as declarations.
     prog.register_type_finder(OWN, types.find_type, enable_index=0)
+    prog.register_type_finder(f"{OWN} modules", ModuleTypes(blob).find_type, enable_index=-1)
     globals_ = KernelGlobals(types, symbols)
     # Behind drgn's own, of VMCOREINFO; before the statics of modules.
     before = len([name for name in prog.enabled_object_finders() if name == "linux"])

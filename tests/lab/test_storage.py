@@ -264,6 +264,18 @@ class TestAModulesTypes:
         with pytest.raises(LookupError, match="no BTF of a module nowhere"):
             module_types(storage_lab.prog, "nowhere")
 
+    @pytest.mark.btf
+    def test_are_found_by_name_where_the_kernel_has_none(self, storage_lab: StorageLab) -> None:
+        prog = Program()
+        prog.set_core_dump(storage_lab.prog.core_dump_path)
+        attach(prog)
+        with pytest.raises(LookupError, match="could not find 'struct nowhere'"):
+            prog.type("struct nowhere")
+        if storage_lab.knows_modules:
+            assert prog.type("struct zram").has_member("stats")
+            # What the kernel has is the kernel's.
+            assert prog.type("struct gendisk").size == storage_lab.prog.type("struct gendisk").size
+
     def test_are_not_believed_of_what_is_no_such_device(
         self, storage_lab: StorageLab, monkeypatch: pytest.MonkeyPatch
     ) -> None:
