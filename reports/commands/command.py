@@ -30,6 +30,7 @@ from mmscope.reports.bundle.outcome import (
     Command,
     UsageError,
     declaring,
+    discard_output,
     run_and_explain,
     say,
 )
@@ -76,6 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # outside of the command's own work
         say("interrupted")
         return 130
+    except OSError as error:  # of help: of a command, ``run_and_explain`` knows
+        discard_output()
+        if isinstance(error, BrokenPipeError):
+            return DONE
+        say(f"output: {error.strerror}")
+        return BAD_USAGE
 
 
 def _run(words: list[str]) -> int:
@@ -96,7 +103,7 @@ class Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         lines = message.replace(VERSUS, "--").removesuffix("\n").split("\n")
-        echo(*lines, sep="\n", file=file or sys.stderr)
+        echo(*lines, sep="\n", file=file or sys.stderr, flush=True)
 
 
 def explained(error: BaseException) -> str:

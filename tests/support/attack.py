@@ -208,6 +208,7 @@ class Scene:
             ["show", "tables", bundle],
             ["show", table, bundle, "--format", form],
             ["findings", bundle, "-a"],
+            ["why", bundle],
             ["report", bundle, "-o", "report.html"],
             ["redact", bundle, "-o", "redacted"],
         ]
@@ -235,6 +236,7 @@ def trees(scene: Scene) -> None:
         ["collect", "--proc-root", tree, "-o", "c"],
         ["watch", "--count", "2", "--interval", "0.01", "--proc-root", tree, "-o", "w"],
         ["report", "c", "-o", "report.html"],
+        ["why", tree],
     ]
 
 
@@ -243,7 +245,11 @@ def texts(scene: Scene) -> None:
     path = scene.folder / "text"
     shutil.copy(corpus(scene, "page_owner", "counts"), path)
     scene.other(path) if scene.dice.random() < 0.1 else scene.bytes(path)
-    scene.commands = [["page-owner", path, "-o", "b"], ["show", "page_owner", path]]
+    scene.commands = [
+        ["page-owner", path, "-o", "b"],
+        ["show", "page_owner", path],
+        ["why", path],
+    ]
 
 
 def recordings(scene: Scene) -> None:
@@ -277,6 +283,7 @@ def lakes(scene: Scene) -> None:
         ["lake", "report", lake, "-o", "report.html"],
         ["lake", "add", good("small"), lake],
         ["lake", "show", lake, "bundles"],
+        ["why", lake],
     ]
 
 
@@ -348,7 +355,11 @@ def dumps(scene: Scene) -> None:
         value = (1 << scene.dice.randrange(64)) - scene.dice.randrange(2)
         data[at : at + 8] = value.to_bytes(8, "little")
     path.write_bytes(data)
-    scene.commands = [["collect", "--core", path, "-o", "c"], ["show", "zones", "--core", path]]
+    scene.commands = [
+        ["collect", "--core", path, "-o", "c"],
+        ["show", "zones", "--core", path],
+        ["why", path],
+    ]
 
 
 def redactions(scene: Scene) -> None:

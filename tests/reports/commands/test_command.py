@@ -441,8 +441,8 @@ def test_a_section_that_is_absent_is_1(form: str) -> None:
     [["show", "vm_counters", "--proc-root", str(TREE)],
      ["show", "vm_counters", "--proc-root", str(TREE), "--format", "csv"],
      ["show", "vm_counters", "--proc-root", str(TREE), "--format", "json"],
-     ["doctor"]],
-    ids=["table", "csv", "json", "doctor"],
+     ["doctor"], ["--help"], ["why", "--help"], ["--version"]],
+    ids=["table", "csv", "json", "doctor", "help", "help of a command", "version"],
 )  # fmt: skip
 def test_a_reader_that_leaves_early_is_no_failure(arguments: list[str]) -> None:
     read, write_end = os.pipe()
@@ -458,6 +458,14 @@ def test_findings_into_a_reader_that_leaves_early(of_the_tree: Path) -> None:
     with os.fdopen(write_end, "w") as gone:
         result = run("findings", of_the_tree, stdout=gone, stderr=subprocess.PIPE)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_help_onto_a_full_disk_is_said(word: str) -> None:
+    with open("/dev/full", "w") as full:
+        result = run(word, stdout=full, stderr=subprocess.PIPE)
+    assert result.returncode == 2
+    assert result.stderr == "mmscope: output: No space left on device\n"
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
