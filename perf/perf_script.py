@@ -63,6 +63,7 @@ _HEAD, _LOOK = 64 << 10, 600
 _EACH, _SOME = 0.9, 0.02
 _MAX_COMM = 80  # perf names kworkers after /proc/PID/status, with their work
 _MAX_ODD = 16  # of a comm with newlines in it, with what perf pads it with
+_MARK = b"\xef\xbb\xbf"  # of UTF-8, as editors write it
 _NEAR = 512  # bytes from where a comm with newlines begins
 _PERIOD_WIDTH = 10  # what perf pads periods to; numbers of tasks, to 5 or 7
 
@@ -367,6 +368,8 @@ def read_samples(
     blocks = _Blocks(reading, own=own)
     for size, chunk in _chunks(stream, reading):
         text = rest + chunk
+        if blocks.form is None:
+            text = text.removeprefix(_MARK)
         if blocks.form is None and len(text) < _HEAD:
             rest = text
             continue

@@ -15,6 +15,7 @@ from mmscope.drgn.log.log_places import KERNEL_LINE
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.packed import BZIP2, GZIP, XZ, ZSTD
 from mmscope.drgn.text.text_source import recognise as recognise_page_owner
+from mmscope.perf.perf_script import is_perf_text
 
 HEAD_BYTES = 64 << 10
 PACKED = (GZIP, ZSTD, XZ, BZIP2)
@@ -79,13 +80,6 @@ LOOKS = (
     (rb"(?:[^;\s][^;\n]*;)+[^;\n]* \d+\n", "folded stacks: bring the text of perf script"),
     (rb"USER +PID +%CPU", "the output of ps: bring /proc/meminfo"),
 )
-# A frame, or a sample's line: perf's, in any selection of its fields.
-PERF_FRAME = re.compile(rb"^[ \t]+[0-9a-f]{4,16} .+ \(.*\)[ \t]*\r?$", re.MULTILINE)
-PERF_HEADER = re.compile(
-    rb"^ *\S.{0,80}? +-?\d{1,10}(?:/-?\d{1,10})? +(?:\[-?\d+\] +)?(?:\d+\.\d{6,9}: +)?"
-    rb"(?:\d+ +)?[\w/=,.:-]{3,80}: ",
-    re.MULTILINE,
-)
 MOST_LINES = 0.5
 LOG_LINE = re.compile(
     rb"^(?:<\d{1,3}>|\[)?(?:[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
@@ -146,7 +140,7 @@ def _text(text: bytes) -> Kind | None:
         return Kind(LOG, "a journal's export")
     if b"__REALTIME_TIMESTAMP=" in text[:400]:
         return Kind(LOG, "a journal's export")
-    if PERF_FRAME.search(text) or _most(PERF_HEADER, text):
+    if is_perf_text(text):
         return Kind(PERF_TEXT, "text of perf script")
     if ABOUT_MEMORY.search(text) or KERNEL_LINE.search(text.decode("utf-8", "replace")):
         return Kind(LOG, "a log with lines of the kernel")

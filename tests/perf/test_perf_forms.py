@@ -126,6 +126,10 @@ def test_lost_tabs_and_ends_of_lines_cost_nothing(between: str, end: str, empty:
     assert stacks(text.replace(b"\n", end.encode())) == {"cycles": {f"worker;{ZAPPED}": 20}}
 
 
+def test_a_mark_of_utf_8_is_no_name() -> None:
+    assert stacks(b"\xef\xbb\xbf" + block() * 3) == {"cycles": {f"worker;{ZAPPED}": 3}}
+
+
 def test_an_empty_line_behind_a_header_does_not_cost_its_stack() -> None:
     text = (block() * 20).replace(b"cycles: \n", b"cycles: \n\n")
     assert stacks(text) == {"cycles": {f"worker;{ZAPPED}": 20}}
