@@ -83,6 +83,8 @@ def run_why(args: argparse.Namespace) -> int:
     """Read, judge, say."""
     given = gather(args.paths, everything=args.all)
     code = INCOMPLETE if given.refused else DONE
+    for words in given.refused:
+        say(words)
     with given.open_files:
         if given.bundles:
             if len(args.paths) > 1:
@@ -103,8 +105,6 @@ def run_why(args: argparse.Namespace) -> int:
         echo(*json.dumps(vars(answer), indent=1).splitlines(), sep="\n")
         return code
     echo(*lines_of(answer), sep="\n")
-    for words in given.refused:
-        say(words)
     return code
 
 

@@ -178,11 +178,11 @@ def _opened(given: Given, path: str) -> Iterator[tuple[IO[bytes], str]]:
     assert descriptor is not None
     number = os.dup(int(descriptor[1] or 0))
     with open(number, "rb") as pipe:
-        if stat.S_ISREG(os.fstat(number).st_mode):
-            raise OSError(22, "is a file: give its name")
+        if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
+            raise OSError(22, "is a device")
         nameless = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         kept = given.open_files.enter_context(os.fdopen(nameless, "w+b"))
-        left = MOST_PIPED
+        left = min(MOST_PIPED, shutil.disk_usage(tempfile.gettempdir()).free // 2)
         while left and (piece := pipe.read(min(1 << 20, left))):
             left -= len(piece)
             kept.write(piece)

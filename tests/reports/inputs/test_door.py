@@ -6,6 +6,7 @@ import io
 import json
 import os
 import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -76,18 +77,41 @@ def test_a_log_however_it_was_saved(tmp_path: Path, pack: object) -> None:
     assert victims(collect(tmp_path, put(tmp_path, "x", pack(LOG.encode())))) == ["java"]  # type: ignore[operator]
 
 
-def test_a_log_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def standard_input() -> Iterator[Callable[[int], None]]:
+    """Sets what standard input is."""
+
+    def become(descriptor: int) -> None:
+        os.dup2(descriptor, 0)
+
+    before = os.dup(0)
+    yield become
+    os.dup2(before, 0)
+    os.close(before)
+
+
+def test_a_log_from_a_pipe(tmp_path: Path, standard_input: Callable[[int], None]) -> None:
     read, write = os.pipe()
     os.write(write, LOG.encode())
     os.close(write)
-    before = os.dup(0)
-    os.dup2(read, 0)
-    try:
+    standard_input(read)
+    os.close(read)
+    assert victims(collect(tmp_path, "-")) == ["java"]
+
+
+def test_a_log_that_the_shell_opened(tmp_path: Path, standard_input: Callable[[int], None]) -> None:
+    with open(put(tmp_path, "log", LOG), "rb") as log:
+        standard_input(log.fileno())
         assert victims(collect(tmp_path, "-")) == ["java"]
-    finally:
-        os.dup2(before, 0)
-        os.close(before)
-        os.close(read)
+
+
+def test_a_device_is_not_read_to_its_end(
+    tmp_path: Path, standard_input: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/zero", "rb") as zero:
+        standard_input(zero.fileno())
+        assert main(["why", "-", "-o", str(tmp_path / "case")]) == 3
+    assert "standard input: is a device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("part", ["", "proc"])
