@@ -142,13 +142,13 @@ CGROUP_USAGE = re.compile(rf"memory: usage {N}kB, limit {N}kB, failcnt [0-9]+")
 # Behind the colon cgroup v1 has all of it, up to 5.2.
 CGROUP_STATS = re.compile(r"Memory cgroup stats for (.*?):((?: [a-z_]+:[0-9]{1,15}KB)*)", re.DOTALL)
 CGROUP_STAT = re.compile(r"([a-z][a-z0-9_]{2,40}) ([0-9]{1,18})")
-CONSTRAINT = r"CONSTRAINT_[A-Z_]{1,30}"
+CONSTRAINT = r"CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY|MEMCG)"
 # dump_oom_victim(), dump_oom_summary() of 6.1. A kernel without CONFIG_CPUSETS or CONFIG_MEMCG
 # leaves its part out.
 SUMMARY_LINE = re.compile(
     rf"oom-kill:constraint=({CONSTRAINT}),nodemask=({NODE_LIST})"
     r"(?:,cpuset=(.*?),mems_allowed=([0-9,-]*))?(?:,global_oom|,oom_memcg=(.*?))?"
-    r"(?:,task_memcg=(.*?))?,task=(.*),pid=[0-9]+,uid=[0-9]+",
+    r"(?:,task_memcg=(.*?))?,task=(.*),pid=([0-9]{1,10}),uid=[0-9]+",
     re.DOTALL,
 )
 KEYS = (
@@ -176,6 +176,7 @@ class _Call:
     table: bool = False
     columns: tuple[str, ...] = ()  # of the table
     summary: bool = False
+    victim: int | None = None  # by the summary
     chosen: bool = False  # who it is to be, or a child of it, was printed
     after: int = 0  # records that follow the summary
     since: int | None = None  # nanoseconds, of the summary
@@ -275,6 +276,8 @@ class _Reader:
             if not (_is_task(text) or text.startswith(SUMMARY)):
                 return
             call = self.open(record, header=False)
+        if _begins_again(call, text):  # the header of another is lost
+            call = self.open(record, header=False)
         if _inside(call, text) and text.startswith(SUMMARY):
             call.since = record.nanoseconds
 
@@ -345,6 +348,12 @@ class _Reader:
         if not is_comm(comm) or not of_line:
             return False
         call = self.ended(record, message)
+        # Whom the kernel chose is in the summary; before 5.3 a child of it may be killed, and of a
+        # process whose first thread has ended another thread is named, which the table has.
+        told = call.victim is not None and not call.chosen and not call.base["group_kill"]
+        if told and int(pid) not in {call.victim, *call.tasks}:
+            call.ended = True
+            call = self.ended(record, message)
         if int(pid) in call.victims:
             return True  # of a group, the chosen one is killed twice (oom_kill_memcg_member())
         uid = re.search(r"UID[: ]([0-9]+)", sizes)
@@ -368,7 +377,9 @@ class _Reader:
 
     def damaged_kill(self, record: LogRecord, match: re.Match[str]) -> None:
         message = match.string.partition("Killed process")[0].removesuffix(": ")
-        self.ended(record, message or None).damaged["the line of a kill"] += 1
+        call = self.ended(record, message or None)
+        call.damaged["the line of a kill"] += 1
+        call.ended = not call.base["group_kill"]
 
     def no_victim(self, record: LogRecord, match: re.Match[str]) -> None:
         panic = match.string.startswith("Kernel panic")
@@ -445,6 +456,15 @@ def _inside(call: _Call, text: str) -> bool:
     else:
         return _of_cgroup(call, text) or call.memory.take(text)
     return True
+
+
+def _begins_again(call: _Call, text: str) -> bool:
+    """True if a line is one of which a call has one only, and had it."""
+    if text == TASKS or TASK_HEADER.fullmatch(text):
+        return bool(call.tasks) or call.summary
+    if text.startswith(SUMMARY):
+        return call.summary
+    return call.base["usage_bytes"] is not None and CGROUP_USAGE.fullmatch(text) is not None
 
 
 def _of_cgroup(call: _Call, text: str) -> bool:
@@ -536,6 +556,7 @@ def _summary(call: _Call, text: str) -> None:
         return
     names = ("nodemask", "cpuset", "mems_allowed", "oom_cgroup", "victim_cgroup")
     found = dict(zip(names, match.groups()[1:6], strict=True))
+    call.victim = int(match[8])
     call.base |= found | {"mems_allowed": found["mems_allowed"] or None}
 
 

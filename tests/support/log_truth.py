@@ -58,6 +58,9 @@ def differs(kind: str, text: str, *, lossy: bool = False) -> str | None:
 # The last of a line: where that was cut, nothing shows it.
 LAST = {"oom_score_adj", "invoker_oom_score_adj", "comm", "usable_free_bytes", "mems_allowed"}
 LAST |= {"oom_cgroup", "victim_cgroup"}
+# Of a call: where its lines are lost, another's may be taken for them, and the row says so.
+OF_CALL = {"invoker", "invoker_pid", "gfp_mask", "gfp_flags", "order", "constraint", "nodemask"}
+OF_CALL |= {"cpuset", "oom_cgroup", "victim_cgroup", "usage_bytes", "limit_bytes", "group_kill"}
 COUNTED = {"oom", "victim", "seconds", "date", "lacks", "killed", "outcome"}
 
 
@@ -70,9 +73,9 @@ def _wrong(kind: str, found: OomRecords) -> str | None:
                 continue
             values = {name: getattr(row, name) for name in row.__slots__}
             values = {name: value for name, value in values.items() if value not in (None, False)}
+            loose = COUNTED | LAST | (OF_CALL if values.get("lacks") else set())
             if not any(
-                all(name in COUNTED | LAST or each[name] == values[name] for name in values)
-                for each in true
+                all(name in loose or each[name] == values[name] for name in values) for each in true
             ):
                 return f"another value: {row}"
     return None
