@@ -213,6 +213,11 @@ soak: $(READY) ## a vmcore damaged in a thousand ways: nothing may crash, hang o
 	@tools/apt-install $(LAB_PACKAGES)
 	$(BIN)/python tests/support/soak.py $(if $(SEEDS),--seeds $(SEEDS))
 
+.PHONY: silent-lies
+silent-lies: $(READY) ## single damaged fields of three vmcores: how often nothing is said (TIMES=1000, an hour)
+	@tools/apt-install $(LAB_PACKAGES) $(ARM64_PACKAGES)
+	$(BIN)/python tests/support/silent_lies.py $(if $(TIMES),--times $(TIMES))
+
 .PHONY: fuzz
 fuzz: $(VENV)/.fuzz ## what readers of other people's files make of anything: SECONDS=60 each
 	$(BIN)/python tests/support/fuzz.py $(if $(SECONDS),--seconds $(SECONDS))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.cgroups.cgroup_paths import CgroupPath
 from mmscope.drgn.cgroups.memcgs import EVENTS, Memcgs
 from mmscope.drgn.reading.kernel_arrays import distinct
-from mmscope.drgn.tables.rows import MOST, column, table_row
+from mmscope.drgn.tables.rows import MOST, column, event_column, table_row
 from mmscope.drgn.tables.table import Table
 
 V1 = "the memory controller is in a hierarchy of cgroup v1"
@@ -58,16 +58,18 @@ class MemoryCgroup:
     swap_max_bytes: int | None = column(
         unit="bytes", high=MOST, help=f"memory.swap.max; {NO_LIMIT}"
     )
-    low_events: int | None = column(help=f"low of memory.events: reclaimed below low; {BELOW}")
-    high_events: int | None = column(help="high: throttled above memory.high")
-    max_events: int | None = column(help="max: was about to exceed memory.max")
-    oom_events: int | None = column(
+    low_events: int | None = event_column(
+        help=f"low of memory.events: reclaimed below low; {BELOW}"
+    )
+    high_events: int | None = event_column(help="high: throttled above memory.high")
+    max_events: int | None = event_column(help="max: was about to exceed memory.max")
+    oom_events: int | None = event_column(
         help="oom: the limit was reached and an allocation about to fail"
     )
-    oom_kill_events: int | None = column(help="oom_kill: processes that any OOM killer took")
-    max_own_events: int | None = column(help="max of memory.events.local: of its own limit")
-    oom_own_events: int | None = column(help="oom of memory.events.local")
-    oom_kill_own_events: int | None = column(help="oom_kill of memory.events.local")
+    oom_kill_events: int | None = event_column(help="oom_kill: processes that any OOM killer took")
+    max_own_events: int | None = event_column(help="max of memory.events.local: of its own limit")
+    oom_own_events: int | None = event_column(help="oom of memory.events.local")
+    oom_kill_own_events: int | None = event_column(help="oom_kill of memory.events.local")
     dying_below: int | None = column(help="dying cgroups below it")
     memsw_bytes: int | None = column(
         unit="bytes", high=MOST, help="cgroup v1: memory and swap together"
@@ -100,7 +102,7 @@ class MemoryCgroupCounter:
     cgroup: str | None = column(holds="cgroup", key=True, help=PATH)
     cgroup_id: int | None = column(key=True, help=ID)
     counter: str = column(holds="kernel", key=True, help="as in memory.stat")
-    value: int = column(
+    value: int = event_column(
         help=f"in the unit of memory.stat: bytes, or events since the cgroup is; {BELOW}"
     )
 
@@ -145,6 +147,7 @@ AMOUNTS: dict[str, tuple[str, str, str]] = {
     "kmem_bytes": ("kmem.usage.counter", "", "memory.kmem.usage_in_bytes"),
     "tcpmem_bytes": ("tcpmem.usage.counter", "", "memory.kmem.tcp.usage_in_bytes"),
 }
+LIMITS = ("max_bytes", "high_bytes", "low_bytes", "min_bytes", "swap_max_bytes")
 # Those that a kernel keeps in one of both: swap and memsw are one.
 OF_VERSION = {"swap": 2, "memsw": 1, "kmem": 1, "tcpmem": 1}
 # … of memory.stat, added up.
@@ -180,7 +183,8 @@ def cgroup_rows(
         counter, _, _ = member.partition(".")
         values = memcgs.column(member)
         if values is not None and OF_VERSION.get(counter, version) == version:
-            cells[name] = [None if v >= no_limit else v * page for v in values.tolist()]
+            limit = name in LIMITS
+            cells[name] = [None if limit and v >= no_limit else v * page for v in values.tolist()]
     cells |= {name: memcgs.columns[name].tolist() for name in EVENTS}
     for name, parts in STATS.items():
         if all(part in memcgs.stats for part in parts):

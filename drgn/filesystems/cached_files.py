@@ -359,11 +359,19 @@ def path_of_file(files: CachedFiles, at: int) -> str | None:
     return None
 
 
+def nameless(files: CachedFiles, rows: list[CachedFile]) -> int:
+    """Number of the files with the most pages whose name could not be read."""
+    order = np.argsort(-files.pages, kind="stable")[: len(rows)]
+    named = files.known & ((files.inode["dentry"] != 0) | (files.kind == BLOCK_DEVICE))
+    return int((named[order] & [row.path is None for row in rows]).sum())
+
+
 def disk_name(prog: Program, inode: int) -> str:
     """
     The name of a block device, ``bdevname()`` (block/genhd.c).
 
     :raises FaultError: it cannot be read.
+    :raises ValueError: it is none.
     """
     found = Object(prog, "struct inode", address=inode).address_of_()
     device = container_of(found, "struct bdev_inode", "vfs_inode").bdev
@@ -371,6 +379,8 @@ def disk_name(prog: Program, inode: int) -> str:
     disk = device.bd_disk.disk_name.address_of_()
     raw: bytes = prog.read_c_string(disk.value_(), max_size=32)
     name = raw.decode("utf-8", "backslashreplace")
+    if not raw or not raw.isascii() or not name.isprintable():
+        raise ValueError(f"the name of a block device is {name!r}")
     number = _partition(device)
     if not number:
         return name

@@ -10,10 +10,12 @@ from mmscope.drgn.filesystems.cached_files import (
     CACHED_FILE_CHECKS,
     CACHED_FILES,
     CACHED_FILESYSTEMS,
+    CachedFileCheck,
     CachedFiles,
     checks,
     file_rows,
     filesystem_rows,
+    nameless,
     read_cached_files,
 )
 from mmscope.drgn.filesystems.dentry_cache import (
@@ -29,12 +31,22 @@ from mmscope.drgn.filesystems.dentry_cache import (
 )
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
-from mmscope.drgn.machine.vm_counters import vm_counters
+from mmscope.drgn.machine.vm_counters import drift, vm_counters
 from mmscope.drgn.owners.slab_caches import SlabFinder
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    TOP,
+    Against,
+    Command,
+    Found,
+    Section,
+    disagreement,
+    hold_against,
+)
+from mmscope.drgn.tables.display import plural
 
 
 def super_blocks_once(memory: Memory) -> SuperBlocks:
@@ -52,6 +64,10 @@ def cached_files_from_memory(memory: Memory) -> Found:
     _say_unknown(memory, files, found)
     present = int(pages.pages.sum())
     rows = file_rows(files, present)
+    if "shm_mnt" in memory.prog and not supers.shm:
+        disagreement(memory, found, "shm_mnt leads nowhere: kinds of shared memory are not told")
+    if lost := nameless(files, rows):
+        disagreement(memory, found, f"the names of {plural(lost, 'file')} cannot be read")
     if more := len(files.mapping) + files.other_rows - len(rows):
         found.unlisted.append(f"{more:,} files with fewer pages, which cached_filesystems counts")
     vmstat: dict[str, int] = {}
@@ -61,7 +77,30 @@ def cached_files_from_memory(memory: Memory) -> Found:
         found.notes.append(f"counters of /proc/vmstat are missing: {error}")
     found.add(CACHED_FILESYSTEMS, filesystem_rows(files, present))
     found.add(CACHED_FILES, rows)
-    return found.add(CACHED_FILE_CHECKS, checks(files, vmstat))
+    _say_mounts(memory, supers, found)
+    counted = checks(files, vmstat)
+    if not memory.live and not gaps.bytes:
+        _hold_against_counters(memory, counted, present, found)
+    return found.add(CACHED_FILE_CHECKS, counted)
+
+
+def _say_mounts(memory: Memory, supers: SuperBlocks, found: Found) -> None:
+    if supers.mounts_lost:
+        words = plural(supers.mounts_lost, "file system")
+        disagreement(memory, found, f"mounts of {words} cannot be followed to their root")
+
+
+def _hold_against_counters(
+    memory: Memory, counted: list[CachedFileCheck], present: int, found: Found
+) -> None:
+    """Mark what a dump's counters cannot say: fewer pages than there are, or more than all."""
+
+    def pages_of(row: CachedFileCheck) -> Against:
+        return min(max(row.kernel_pages, row.pages), present), drift(memory.prog)
+
+    hold_against(
+        *(found, CACHED_FILE_CHECKS, counted, "kernel_pages"), pages_of, "the pages of that kind"
+    )
 
 
 def _say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
@@ -154,6 +193,7 @@ def dentries_from_memory(memory: Memory) -> Found:
             ),
         )
     found.add(FILESYSTEM_DENTRIES, filesystem_dentry_rows(supers, sums))
+    _say_mounts(memory, supers, found)
     return found.add(DENTRY_COUNTS, counts)
 
 

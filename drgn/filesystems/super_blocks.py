@@ -48,6 +48,7 @@ class SuperBlocks:
     writes_back: NDArray[np.bool_]  # dirty pages of its files are written somewhere
     broken_off: str = ""  # why there may be more
     gaps: Gaps = field(default_factory=Gaps)
+    mounts_lost: int = 0  # super blocks of which a mount could not be followed to its root
     _mounts: dict[int, tuple[Mounted, dict[int, str]]] = field(default_factory=dict)
 
     def device(self, at: int) -> str:
@@ -96,12 +97,13 @@ class SuperBlocks:
                     continue
                 root = mnt.mnt.mnt_root
                 path = mounted_path(root, mnt)
-                if path is not None:
-                    whole = root.value_() == int(self.columns["root"][at])
-                    elsewhere = namespace != self.init_namespace
-                    found.append((elsewhere, not whole, len(path), path, root.value_()))
+                if path is None or not path.startswith("/"):
+                    raise ValueError("a mount in a namespace leads to no root")
+                whole = root.value_() == int(self.columns["root"][at])
+                elsewhere = namespace != self.init_namespace
+                found.append((elsewhere, not whole, len(path), path, root.value_()))
         except TORN:
-            pass
+            self.mounts_lost += 1
         found.sort()
         roots: dict[int, str] = {}
         for _, _, _, path, root_address in found:

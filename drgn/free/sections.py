@@ -16,6 +16,7 @@ from mmscope.drgn.free.free_memory import FreeMemory, free_memory, pages_by_zone
 from mmscope.drgn.free.pageblocks import (
     PAGEBLOCK_MAP,
     PAGEBLOCKS,
+    pageblock_order,
     pageblock_runs,
     pageblocks,
     read_pagetypeinfo_blocks,
@@ -28,6 +29,8 @@ from mmscope.drgn.free.zones import (
     Zone,
     for_each_zone,
     read_zoneinfo,
+    reserve_beyond,
+    totals_apart,
     zone_name,
     zones,
     zones_beyond_nodes,
@@ -37,13 +40,26 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
+from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
 
 def zones_from_memory(memory: Memory) -> Found:
-    found = Found().add(ZONES, zones(memory.prog))
-    for words in zones_beyond_nodes(memory.prog):
+    rows = zones(memory.prog)
+    found = Found().add(ZONES, rows)
+    for words in (*zones_beyond_nodes(memory.prog), *totals_apart(memory.prog, rows)):
         disagreement(memory, found, words)
+    # What is more than the machine has is marked as that.
+    block, total = 1 << pageblock_order(memory.prog), sum(row.present_pages for row in rows)
+    found.impossible += [
+        Impossible(
+            *(ZONES.name, number, "highatomic_reserved_pages", None),
+            str(row.highatomic_reserved_pages),
+            f"{row.highatomic_reserved_pages:,} is more than a hundredth of the zone",
+        )
+        for number, row in enumerate(rows, 1)
+        if reserve_beyond(row, block) and (row.highatomic_reserved_pages or 0) <= total
+    ]
     return found
 
 

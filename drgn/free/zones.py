@@ -11,7 +11,7 @@ rule, such as v6.7 (see :func:`caps_by_hundredth`).
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from drgn import Object, Program
@@ -323,6 +323,26 @@ def zones_beyond_nodes(prog: Program) -> list[str]:
                     f"{start:#x} to {end:#x}, beyond its node's {first:#x} to {behind:#x}"
                 )
     return words
+
+
+def reserve_beyond(row: Zone, pageblock_pages: int) -> bool:
+    """
+    True if the HighAtomic reserve is larger than any kernel lets it become: a hundredth of the zone
+    (:func:`highatomic_cap_pages`), of which a balloon may have taken pages since.
+    """
+    most = row.present_pages // 100 + 2 * pageblock_pages
+    return (row.highatomic_reserved_pages or 0) > most
+
+
+def totals_apart(prog: Program, rows: Iterable[Zone]) -> Iterator[str]:
+    """
+    Words where zones do not add up to what the kernel has of all of them:
+    ``adjust_managed_page_count()`` (mm/page_alloc.c) changes both.
+    """
+    said = prog["_totalram_pages"].counter.value_()
+    managed = sum(row.managed_pages for row in rows)
+    if said != managed:
+        yield f"the zones have {managed:,} managed pages, _totalram_pages is {said:,}"
 
 
 def lock_held(zone: Object) -> bool | None:

@@ -4,6 +4,8 @@ The section of memory cgroups: the tree of them, what they use and may use, thei
 ledger's classes, and what keeps those that were removed.
 """
 
+import numpy as np
+
 from mmscope.drgn.cgroups.cgroup_files import memory_cgroups_from_files
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import (
@@ -12,8 +14,10 @@ from mmscope.drgn.cgroups.cgroup_rows import (
     MEMORY_CGROUP_PAGES,
     MEMORY_CGROUPS,
     V1,
+    MemoryCgroup,
     cgroup_rows,
     counter_rows,
+    largest_first,
     page_rows,
 )
 from mmscope.drgn.cgroups.charged_pages import charges
@@ -21,10 +25,19 @@ from mmscope.drgn.cgroups.dying_pins import DYING_CGROUP_PINS, dying_pins
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS
+from mmscope.drgn.machine.vm_counters import drift
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    TOP,
+    Against,
+    Command,
+    Found,
+    Section,
+    hold_against,
+)
 
 
 def memory_cgroups_from_memory(memory: Memory) -> Found:
@@ -45,8 +58,36 @@ def memory_cgroups_from_memory(memory: Memory) -> Found:
         found.add(DYING_CGROUP_PINS, pins)
     found.add(MEMORY_CGROUP_COUNTERS, counter_rows(memcgs, paths))
     found.unreadable_bytes = gaps.bytes + more.bytes
+    if not memory.live:
+        _hold_against_each_other(memcgs, rows, found)
     _say(found, memory, memcgs, sum(path is None for path, _ in paths), unknown_pages)
     return found
+
+
+def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Found) -> None:
+    """
+    Mark what a cgroup of a dump uses, if those below it use more, and a peak that is no peak:
+    ``page_counter_try_charge()`` (mm/page_counter.c) charges all on the way up.
+
+    A CPU may have been on that way.
+    """
+    page = int(memcgs.prog["PAGE_SIZE"].value_())
+    usage = memcgs.columns["memory.usage.counter"].astype(np.int64)
+    below = np.zeros(len(usage), np.int64)
+    child = memcgs.parent >= 0
+    np.add.at(below, memcgs.parent[child], usage[child])
+    order = largest_first(memcgs)
+    sums = dict(zip(map(id, rows), (below[order] * page).tolist(), strict=True))
+    most = drift(memcgs.prog) * page
+
+    def of_children(row: MemoryCgroup) -> Against | None:
+        return None if memcgs.flat else (max(row.usage_bytes or 0, sums[id(row)]), most)
+
+    def highest(row: MemoryCgroup) -> Against:
+        return max(row.peak_bytes or 0, row.usage_bytes or 0), most
+
+    hold_against(found, MEMORY_CGROUPS, rows, "usage_bytes", of_children, "what those below use")
+    hold_against(found, MEMORY_CGROUPS, rows, "peak_bytes", highest, "what it uses now")
 
 
 def _say(

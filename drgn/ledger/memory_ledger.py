@@ -33,7 +33,7 @@ from mmscope.drgn.ledger.ledger_pages import (
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart, physical_memory_once
-from mmscope.drgn.machine.vm_counters import vm_counters
+from mmscope.drgn.machine.vm_counters import VM_COUNTERS, VmCounter, drift, vm_counters
 from mmscope.drgn.owners.alloc_tags import Tag, tags_once
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, page_tags
 from mmscope.drgn.owners.slab_caches import caches_once
@@ -42,7 +42,15 @@ from mmscope.drgn.reading.struct_pages import scan_struct_pages
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import NO_PAGE_SIZE, Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    Against,
+    Command,
+    Found,
+    Section,
+    disagreement,
+    hold_against,
+)
 from mmscope.drgn.tables.display import size
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
@@ -57,6 +65,7 @@ from mmscope.drgn.text.meminfo import (
 )
 from mmscope.drgn.text.proc_text import ZoneText, parse_vmstat, parse_zoneinfo
 
+COUNTED = "the pages of that kind"
 NO_TAG, STRANGE, UNREAD = "(no tag)", "(of no module)", "(unreadable)"
 
 
@@ -197,10 +206,10 @@ def _percpu(prog: Program, vmstat: dict[str, int]) -> int:
 
 def _hugetlb(prog: Program, vmstat: dict[str, int]) -> int:
     """``hugetlb_total_pages()`` (mm/hugetlb.c)."""
-    return sum(
-        int(hstate.nr_huge_pages.value_()) << int(hstate.order.value_())
-        for hstate in for_each_hstate(prog)
-    )
+    sizes = [(int(h.nr_huge_pages.value_()), int(h.order.value_())) for h in for_each_hstate(prog)]
+    if any(order > MOST_ORDER for _, order in sizes):
+        raise LookupError("the hstates of hugetlb are damaged")
+    return sum(pages << order for pages, order in sizes)
 
 
 # Counters that are no line of /proc/vmstat, or not on all kernels.
@@ -259,6 +268,15 @@ COUNTERS = {
 }
 
 
+# How a dump's counters may differ from the pages that were counted, beyond what each CPU may have
+# been about to change (vm_counters.drift()): fewer are counted at most by those that have no other
+# mark, more by those that are in no counter. Others do not differ.
+FEWER = ("nr_slab_unreclaimable", "nr_sec_page_table_pages", "hugetlb_total_pages")
+# VM_MAP_PUT_PAGES (mm/vmalloc.c) has pages that are in no counter.
+MORE = ("nr_free_pages", "nr_anon_pages", "nr_kernel_stack", "nr_vmalloc", "nr_balloon_pages")
+NO_OTHER_MARK = tuple(kind for kind in KINDS if kind.owner in ("unexplained", "bad"))
+
+
 def counters_of(kind: Kind) -> str:
     """The counters that pages of a kind are in."""
     return " ".join(name for name, (kinds, _) in COUNTERS.items() if kind in kinds)
@@ -302,6 +320,33 @@ def ledger_checks(prog: Program, pages: LedgerPages) -> tuple[list[LedgerCheck],
             says = READ[name](prog, vmstat) if name in READ else vmstat[name]
             check(name, int(counted[list(kinds)].sum()), says, why)
     return rows, missing
+
+
+def _hold_against_counters(
+    prog: Program, pages: LedgerPages, checks: list[LedgerCheck], found: Found
+) -> None:
+    """Mark the counters of a dump that differ from the pages in a way that nothing explains."""
+    counted = pages.pages.reshape(len(KINDS), pages.zones)
+    unmarked, most = int(counted[list(NO_OTHER_MARK)].sum()), drift(prog)
+
+    def pages_of(row: LedgerCheck | VmCounter) -> Against | None:
+        check = by_name.get(row.name if isinstance(row, VmCounter) else row.counter)
+        # Of what is in other units in /proc/vmstat, only the check is in pages.
+        if check is None or check.counter not in COUNTERS:
+            return None
+        if isinstance(row, VmCounter) and row.name in READ:
+            return None
+        fewer = unmarked if check.counter in FEWER else 0
+        more = check.pages if check.counter in MORE else 0
+        # What is counted, or the nearest that may be.
+        nearest = min(max(check.kernel_pages, check.pages - more), check.pages + fewer)
+        return nearest, most
+
+    by_name = {row.counter: row for row in checks}
+    hold_against(found, LEDGER_CHECKS, checks, "kernel_pages", pages_of, COUNTED)
+    with contextlib.suppress(FaultError, LookupError, ValueError):
+        rows = vm_counters(prog)
+        hold_against(found, VM_COUNTERS, rows, "value", pages_of, COUNTED)
 
 
 NO_ZONE = (-1, "")
@@ -519,6 +564,9 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
                 for row in wrong
             ),
         )
+    # Not where pages are missing, or could not be told apart.
+    if not memory.live and not unread and not places.missing:
+        _hold_against_counters(prog, pages, checks, found)
     for (said, place), count in sorted(pages.disputed.items()):
         found.remarks.append(
             f"{count:,} pages are {KINDS[said].owner} by their struct page and "

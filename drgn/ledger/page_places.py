@@ -33,6 +33,7 @@ from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.struct_pages.kasan_shadow import find_shadow
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
+from mmscope.drgn.tables.rows import MOST_PAGES
 
 RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
 STACK_TASKS = 64  # of so many tasks the stacks' caller is learnt
@@ -165,6 +166,17 @@ def _add(ranges: PageRanges, kind: int, first: int, behind: int) -> None:
     ranges.add(kind, np.array([first], np.int64), max(behind - first, 0))
 
 
+def _own(places: PagePlaces, kind: Kind, first: int, behind: int) -> None:
+    """
+    Add pages that have an owner.
+
+    :raises ValueError: no machine has them.
+    """
+    if not 0 <= first <= behind <= MOST_PAGES:
+        raise ValueError(f"page frames {first:#x} to {behind:#x} are damaged")
+    _add(places.owned, kind, first, behind)
+
+
 def _in_ram(resources: list[Resource], row: Resource) -> bool:
     return row.parent >= 0 and resources[row.parent].name.startswith(RAM)
 
@@ -234,9 +246,7 @@ def _add_page_ext(memory: Memory, places: PagePlaces) -> None:
     for row in page_ext_ranges(prog):
         end = row.address + size * (row.end_pfn - row.start_pfn)
         if base <= row.address < end <= top:
-            _add(
-                places.owned, Kind.PAGE_EXT, (row.address - base) // page, -(-(end - base) // page)
-            )
+            _own(places, Kind.PAGE_EXT, (row.address - base) // page, -(-(end - base) // page))
 
 
 def _add_first_chunk(memory: Memory, places: PagePlaces) -> None:
@@ -253,7 +263,7 @@ def _add_first_chunk(memory: Memory, places: PagePlaces) -> None:
     size = chunk.base_addr.value_() + chunk.nr_pages.value_() * page - start
     for cpu in possible_cpus(prog):
         first = start + int(prog["pcpu_unit_offsets"][cpu].value_()) - base
-        _add(places.owned, Kind.BOOT_PERCPU, first // page, -(-(first + size) // page))
+        _own(places, Kind.BOOT_PERCPU, first // page, -(-(first + size) // page))
 
 
 def _add_roots(memory: Memory, places: PagePlaces) -> None:
@@ -290,7 +300,7 @@ def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
         for chunk in itertools.islice(chunks, MAX_CHUNKS):
             start = chunk.phys_addr.value_()
             size = chunk.end_addr.value_() + 1 - chunk.start_addr.value_()
-            _add(places.owned, Kind.DMA_POOL, start >> shift, start + size >> shift)
+            _own(places, Kind.DMA_POOL, start >> shift, start + size >> shift)
     if "io_tlb_default_mem" in prog:
         bounce = prog["io_tlb_default_mem"]
         # "swiotlb: separate memory pool data from other allocator data" (158dbe9c9a3d, in v6.6)
@@ -298,7 +308,7 @@ def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
             bounce = bounce.defpool
         if bounce.nslabs:
             start, end = bounce.start.value_(), bounce.end.value_()
-            _add(places.owned, Kind.DMA_POOL, start >> shift, end >> shift)
+            _own(places, Kind.DMA_POOL, start >> shift, end >> shift)
 
 
 # mempool_t of pages that are globals of the kernel; those of drivers are not known.
@@ -318,7 +328,7 @@ def _add_mempools(memory: Memory, places: PagePlaces) -> None:
         for at in range(min(pool.curr_nr.value_(), MAX_CHUNKS)):
             page = cast("struct page *", pool.elements[at])
             first = page_to_pfn(page).value_()
-            _add(places.owned, Kind.MEMPOOL, first, first + (1 << order))
+            _own(places, Kind.MEMPOOL, first, first + (1 << order))
 
 
 def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
@@ -328,7 +338,7 @@ def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
         first = int(prog["huge_zero_pfn"].value_())
         if first < 1 << 52:
             order = int(prog["PAGE_SHIFT"].value_()) - 3
-            _add(places.owned, Kind.HUGE_ZERO, first, first + (1 << order))
+            _own(places, Kind.HUGE_ZERO, first, first + (1 << order))
 
 
 # What is found where, in this order: where places overlap, the later one holds.

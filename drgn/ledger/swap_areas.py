@@ -33,6 +33,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
@@ -321,6 +322,8 @@ def from_memory(memory: Memory) -> Found:
     except LookupError as error:
         raise Absent(f"the kernel has no swap: {error}") from None
     rows = [_with_zram(info, found) for info in infos]
+    if nameless := sum(row.path is None for row in rows):
+        disagreement(memory, found, f"the names of {plural(nameless, 'area')} cannot be read")
     # The one that is filled first comes first.
     found.add(SWAP_AREAS, sorted(rows, key=lambda row: -row.priority))
     try:

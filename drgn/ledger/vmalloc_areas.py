@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, offsetof
+from drgn import FaultError, Object, Program, ProgramFlags, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
@@ -68,24 +68,38 @@ def _read_trees(prog: Program, roots: list[int], gaps: Gaps) -> tuple[NDArray[An
     """
     The ``struct vmap_area`` of some trees, all nodes of a level together, in no order; and whether
     that is all of them. Each is read once, whatever is in the trees.
+
+    Every way down a red-black tree has as many black nodes (lib/rbtree.c): where one of a dump has
+    not, a part of it is missing.
     """
     type_ = prog.type("struct vmap_area")
-    columns = {"start": "va_start", "end": "va_end", "vm": "vm"}
+    columns = {"start": "va_start", "end": "va_end", "vm": "vm", "up": "rb_node.__rb_parent_color"}
     dtype = struct_dtype(type_, columns | {"left": "rb_node.rb_left", "right": "rb_node.rb_right"})
     offset = np.uint64(offsetof(type_, "rb_node"))
     level = distinct(np.array([root for root in roots if root], np.uint64))
+    tree, blacks = np.arange(len(level)), np.zeros(len(level), np.int64)
+    ways: dict[int, set[int]] = {}  # of each tree, the black nodes on ways to its ends
     seen = np.empty(0, np.uint64)
     found = [np.empty(0, dtype)]
     for _ in range(MAX_DEPTH):
         if not len(level):
-            return np.concatenate(found), True
+            balanced = all(len(each) == 1 for each in ways.values())
+            return np.concatenate(found), balanced or bool(prog.flags & ProgramFlags.IS_LIVE)
         if len(seen) + len(level) > MAX_AREAS:
             break
         seen = np.concatenate([seen, level])
         entries, read = read_scattered(prog, level - offset, dtype, gaps)
         found.append(entries[read])
+        blacks = blacks + (entries["up"] & np.uint64(1) != 0)
         below = np.concatenate([entries["left"][read], entries["right"][read]])
-        level = np.setdiff1d(distinct(below[below != 0]), seen, assume_unique=True)
+        tree, blacks = np.tile(tree[read], 2), np.tile(blacks[read], 2)
+        for of, number in {
+            *zip(tree[below == 0].tolist(), blacks[below == 0].tolist(), strict=True)
+        }:
+            ways.setdefault(of, set()).add(number)
+        level, first = np.unique(below, return_index=True)
+        new = (level != 0) & ~np.isin(level, seen)
+        level, tree, blacks = level[new], tree[first[new]], blacks[first[new]]
     return np.concatenate(found), False
 
 

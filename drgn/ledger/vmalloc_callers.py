@@ -21,7 +21,8 @@ from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
@@ -59,6 +60,11 @@ VMALLOC_CALLERS = Table(
     measure="pages",
     inside=tuple(Inside(use, "pages", ("use", (use,))) for use in ("vmalloc", "kernel stacks")),
 )
+
+
+# Text of the kernel and of modules is in the upper half of all addresses, without a gap below it.
+# The last addresses are errors, not pointers (include/linux/err.h).
+LOWEST, ERRORS = np.uint64(0xFF00_0000_0000_0000), np.uint64((1 << 64) - 4096)
 
 
 def vmalloc_callers(prog: Program, places: PagePlaces) -> list[VmallocCaller]:
@@ -140,6 +146,12 @@ def from_memory(memory: Memory) -> Found:
     found = Found()
     found.notes += [words for words in places.missing if words.startswith("vmalloc areas")]
     found.unreadable_bytes = places.area_gaps.bytes
+    if not places.missing and places.areas is not None:
+        callers = places.areas["caller"]
+        strange = int(np.count_nonzero((callers < LOWEST) | (callers >= ERRORS)))
+        if strange:
+            words = f"{plural(strange, 'area')} of vmalloc memory have a caller that is no code"
+            disagreement(memory, found, words)
     return found.add(VMALLOC_CALLERS, vmalloc_callers(memory.prog, places))
 
 

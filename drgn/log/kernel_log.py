@@ -9,6 +9,7 @@ Cannot know: what it had when its end met its beginning.
 """
 
 import contextlib
+import itertools
 from dataclasses import replace
 
 from drgn import FaultError
@@ -19,6 +20,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_log import LEVELS, Log, last_records, read_kmsg
@@ -136,6 +138,21 @@ def _copied(files: Files) -> Log:
     return joined.log
 
 
+# Clocks of CPUs differ (local_clock(), kernel/sched/clock.c); by so much none of them does.
+BACKWARDS = 10 * 10**9
+
+
+def times_apart(log: Log) -> list[str]:
+    """Records of one boot that are far older than one before, or newer than one behind."""
+    times = [record.nanoseconds for record in log.records if record.nanoseconds is not None]
+    before = itertools.accumulate(times, max)
+    behind = list(itertools.accumulate(reversed(times), min))[::-1]
+    older = sum(time < most - BACKWARDS for time, most in zip(times, before, strict=True))
+    newer = sum(time > least + BACKWARDS for time, least in zip(times, behind, strict=True))
+    wrong = min(older, newer)
+    return [f"times of {plural(wrong, 'record')} run backwards, or are damaged"] if wrong else []
+
+
 def missing(log: Log) -> list[str]:
     """The reasons why a log is not whole, but for its beginning."""
     lost = [f"{log.lost:,} records are lost or damaged"] if log.lost else []
@@ -158,7 +175,10 @@ def _found(log: Log) -> Found:
 
 
 def kernel_log_from_memory(memory: Memory) -> Found:
-    return _found(log_of_memory(memory))
+    log = log_of_memory(memory)
+    found = _found(log)
+    found.notes += times_apart(log)
+    return found
 
 
 def kernel_log_from_files(files: Files) -> Found:

@@ -200,6 +200,8 @@ def e820_map(prog: Program, name: str) -> list[MappedRange] | None:
     entries = read_whole(
         prog, address, count, struct_dtype(entry, {n: n for n in ("addr", "size", "type")})
     )
+    if any(start + size > MAX_ADDRESS for start, size in entries[["addr", "size"]].tolist()):
+        raise ValueError(f"{name} is damaged: it has addresses that no machine has")
     return [
         MappedRange(start, min(start + size, 1 << 64), kinds.get(kind, "Unknown E820 type"))
         for start, size, kind in zip(

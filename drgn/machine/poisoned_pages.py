@@ -36,7 +36,7 @@ from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section,
 from mmscope.drgn.struct_pages.hugetlb import HugePages, optimized_pages
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
 from mmscope.drgn.tables.display import size_name
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
+from mmscope.drgn.tables.rows import MOST_BYTES, column, event_column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
 from mmscope.drgn.workers.shares import Shared, added, merges, none_of
@@ -92,7 +92,7 @@ class PoisonCounter:
         "the sum of recovered, delayed, failed and ignored",
     )
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
-    events: int | None = column(help="pages that were handled so since boot")
+    events: int | None = event_column(help="pages that were handled so since boot")
     bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="marked as bad now")
 
 

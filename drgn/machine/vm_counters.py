@@ -6,10 +6,13 @@ Names are the kernel's own (``vmstat_text[]``, mm/vmstat.c), so a counter that a
 there without a change here. The values are exact: each CPU's difference that is not folded in yet
 is added, and shown beside it, since /proc/vmstat lags by it. Costs a few reads a CPU and zone.
 
+In a dump each is held against its parts: what zones and nodes have of it themselves, and what a CPU
+may hold back.
+
 These are counters since boot, or states, and not rates. A rate takes two readings.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,8 +28,8 @@ from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Command, Found, Section
-from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, table_row
+from mmscope.drgn.sections.section import Against, Command, Found, Section, hold_against
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, event_column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import SINCE_BOOT, parse_vmstat
 
@@ -60,7 +63,7 @@ class VmCounter:
         "nr_dirtied, nr_written, nr_throttled_written and nr_foll_pin_* are counted since boot. "
         "Before 4.8 zones had what nodes have now, and it is of kind node here, too",
     )
-    value: int = column(
+    value: int = event_column(
         ranges=RANGES, help="in the unit of /proc/vmstat; per-CPU differences included"
     )
     unfolded: int | None = column(
@@ -81,6 +84,11 @@ IN_THP = {
     "nr_file_pmdmapped",
     "nr_shmem_pmdmapped",
 }
+# Of the threshold, and of that in the background: bytes, or else a hundredth.
+DIRTY = (
+    ("vm_dirty_bytes", "vm_dirty_ratio"),
+    ("dirty_background_bytes", "dirty_background_ratio"),
+)
 # vmstat_start(): kept in sectors, printed in KiB.
 IN_SECTORS = {"pgpgin", "pgpgout"}
 
@@ -103,6 +111,16 @@ def _differences(structures: Iterable[Object], member: str, count: int) -> NDArr
     return total
 
 
+def _per_cpu(prog: Program) -> tuple[list[Object], list[Object]]:
+    """Counts of zones, and of nodes, that CPUs have not folded in yet."""
+    cpus, nodes = online_cpus(prog), list(for_each_online_pgdat(prog))
+    zones = [zone for node in nodes for zone in node.node_zones if zone.present_pages.value_()]
+    return (
+        [per_cpu_zone_stats(zone, cpu) for zone in zones for cpu in cpus],
+        [per_cpu_ptr(node.per_cpu_nodestats, cpu) for node in nodes for cpu in cpus],
+    )
+
+
 def vm_counters(prog: Program) -> list[VmCounter]:
     """
     All of /proc/vmstat, in its order.
@@ -111,18 +129,7 @@ def vm_counters(prog: Program) -> list[VmCounter]:
     :raises LookupError: the kernel is built without CONFIG_VM_EVENT_COUNTERS.
     """
     cpus = online_cpus(prog)
-    zones = [
-        zone
-        for pgdat in for_each_online_pgdat(prog)
-        for zone in pgdat.node_zones
-        if zone.present_pages.value_()
-    ]
-    zonestats = [per_cpu_zone_stats(zone, cpu) for zone in zones for cpu in cpus]
-    nodestats = [
-        per_cpu_ptr(pgdat.per_cpu_nodestats, cpu)
-        for pgdat in for_each_online_pgdat(prog)
-        for cpu in cpus
-    ]
+    zonestats, nodestats = _per_cpu(prog)
     values: list[tuple[str, NDArray[np.int64], NDArray[np.int64]]] = []
 
     def state(kind: str, array: Object, structures: Iterable[Object], member: str) -> None:
@@ -214,8 +221,7 @@ def dirty_thresholds(
             return int(-(-size // page))
         return int(prog[ratio_name].value_() * page // 100 * available // page)
 
-    limit = threshold("vm_dirty_bytes", "vm_dirty_ratio")
-    background = threshold("dirty_background_bytes", "dirty_background_ratio")
+    limit, background = (threshold(*names) for names in DIRTY)
     return limit, (limit // 2 if background >= limit else background)
 
 
@@ -233,9 +239,159 @@ def counter(rows: Iterable[VmCounter], name: str) -> Any:
     return next((row.value for row in rows if row.name == name), None)
 
 
+# MAX_THRESHOLD of calculate_normal_threshold() (mm/vmstat.c).
+MOST_HELD_BACK = 125
+
+
+def normal_threshold(cpus: int, pages: int, page_shift: int) -> int:
+    """
+    ``calculate_normal_threshold()`` (mm/vmstat.c): so many pages a CPU holds back of a counter of a
+    zone at most.
+
+    :param pages: the zone's, managed.
+    """
+    memory = max(pages, 0) >> (27 - page_shift)
+    return min(2 * cpus.bit_length() * (1 + memory.bit_length()), MOST_HELD_BACK)
+
+
+def drift(prog: Program) -> int:
+    """
+    By how many pages a counter of a dump may differ from what it counts: each CPU may have been
+    stopped between the two, with as much as it may hold back.
+    """
+    try:
+        cpus = len(online_cpus(prog))
+    except ValueError:  # the mask is damaged, which sections say that need it
+        return MOST_HELD_BACK
+    shift = int(prog["PAGE_SHIFT"].value_())
+    pages = [
+        int(zone.managed_pages.counter.value_())
+        for pgdat in for_each_online_pgdat(prog)
+        for zone in pgdat.node_zones
+    ]
+    return cpus * normal_threshold(cpus, max(pages, default=0), shift)
+
+
+def _held_back(prog: Program) -> Iterator[str]:
+    """Words where a CPU holds back more of a counter than it may."""
+    most = drift(prog) // max(len(online_cpus(prog)), 1) + 1  # of which it is about to fold in
+    zones, nodes = _per_cpu(prog)
+    for structures, member, what in (
+        (zones, "vm_stat_diff", "zone"),
+        (nodes, "vm_node_stat_diff", "node"),
+    ):
+        for structure in structures:
+            array = structure.member_(member)
+            held = _differences([structure], member, array.type_.length or 0)
+            if (largest := int(abs(held).max(initial=0))) > most:
+                yield (
+                    f"a CPU holds back {largest:,} of a counter of a {what}, but folds it in above "
+                    f"{most - 1:,}"
+                )
+
+
+def _nodes(prog: Program) -> list[Object]:
+    """Every ``struct pglist_data``, also of nodes that are offline: they keep their counters."""
+    try:
+        nodes = prog["node_data"]
+    except LookupError:  # !CONFIG_NUMA
+        return list(for_each_online_pgdat(prog))
+    return [node[0] for node in nodes if node]
+
+
+def parts_of_counters(prog: Program) -> dict[str, int]:
+    """
+    Difference of each counter to what zones and nodes have of it: ``zone_page_state_add()`` and its
+    like (include/linux/vmstat.h) add to both.
+    """
+    nodes = _nodes(prog)
+    zones = [zone for node in nodes for zone in node.node_zones]
+    names, at = _names(prog), 0
+    found: dict[str, int] = {}
+    for name, structures, member in (
+        ("vm_zone_stat", zones, "vm_stat"),
+        ("vm_numa_event", zones, "vm_numa_event"),
+        ("vm_numa_stat", zones, "vm_numa_stat"),
+        ("vm_node_stat", nodes, "vm_stat"),
+    ):
+        if name not in prog or not (count := prog[name].type_.length):
+            continue
+        parts = sum(
+            (_counters(prog, s.member_(member)) for s in structures), np.zeros(count, "<i8")
+        )
+        apart = (_counters(prog, prog[name]) - parts).tolist()
+        found |= dict(zip(names[at : at + count], apart, strict=True))
+        at += count
+    return found
+
+
+def _hold_against_parts(prog: Program, rows: list[VmCounter], found: Found) -> None:
+    """Mark counters that are not the sum of their parts."""
+    apart, most = parts_of_counters(prog), drift(prog)
+    thp = 1 << (prog["PAGE_SHIFT"].value_() - 3) if thp_in_pages(prog) else 1
+
+    def parts(row: VmCounter) -> Against | None:
+        if row.name not in apart or row.kind not in ("zone", "node", "numa"):
+            return None
+        return row.value - apart[row.name] // (thp if row.name in IN_THP else 1), most
+
+    hold_against(found, VM_COUNTERS, rows, "value", parts, "what zones and nodes have of it")
+
+
+def _thresholds_apart(prog: Program) -> Iterator[str]:
+    """Parts of the thresholds of dirty pages that cannot be, in words."""
+    # dirty_bytes_handler(), dirty_ratio_handler() and their like (mm/page-writeback.c): to set the
+    # one is to clear the other.
+    for bytes_name, ratio_name in DIRTY:
+        if prog[bytes_name].value_() and prog[ratio_name].value_():
+            yield f"{bytes_name} and {ratio_name} are both set, of which the kernel clears one"
+    # calculate_totalreserve_pages() (mm/page_alloc.c)
+    said = prog["totalreserve_pages"].value_()
+    parts = sum(node.totalreserve_pages.value_() for node in for_each_online_pgdat(prog))
+    if said != parts:
+        yield f"totalreserve_pages is {said:,}, but {parts:,} by the nodes"
+
+
+def _hold_against_processes(memory: Memory, rows: list[VmCounter], found: Found) -> None:
+    """
+    Hold counters of mapped pages against what all processes of a dump share, if all of that was
+    read.
+
+    The counters also have the pages of an exit that is under way, whose process is in no list, and
+    those of a device, which have no struct page.
+    """
+    shares = memory.kept("process_shares")
+    if shares is None:
+        return
+    page, most = int(memory.prog["PAGE_SIZE"].value_()), drift(memory.prog)
+    mapped = {
+        "nr_anon_pages": sum(row.pss_anon_bytes for row in shares),
+        "nr_mapped": sum(row.pss_file_bytes + row.pss_shmem_bytes for row in shares),
+    }
+
+    def pages(row: VmCounter) -> Against | None:
+        if row.name not in mapped:
+            return None
+        return max(row.value, -(-mapped[row.name] // page)), most
+
+    hold_against(found, VM_COUNTERS, rows, "value", pages, "what processes map")
+    for name, size in mapped.items():
+        if (more := (counter(rows, name) or 0) + size // -page) > most:
+            found.remarks.append(
+                f"{name} has {more:,} pages that no process in the list maps: an exit was under "
+                "way, a device is mapped, or damage"
+            )
+
+
 def vm_counters_from_memory(memory: Memory) -> Found:
-    rows = vm_counters(memory.prog)
-    return Found().add(VM_COUNTERS, rows)
+    prog = memory.prog
+    rows = vm_counters(prog)
+    found = Found().add(VM_COUNTERS, rows)
+    if not memory.live:
+        _hold_against_parts(prog, rows, found)
+        _hold_against_processes(memory, rows, found)
+        found.notes += [*_thresholds_apart(prog), *_held_back(prog)]
+    return found
 
 
 def vm_counters_from_files(files: Files) -> Found:

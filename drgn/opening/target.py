@@ -71,6 +71,8 @@ ARCHITECTURES = {
     ),
 }
 
+# Kernels that have the upper half of all addresses, and processes the lower.
+UPPER_HALF = tuple(ARCHITECTURES)
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 # drgn says there which symbols are missing; those that open a target have words of their own.
 logging.getLogger("drgn").addHandler(logging.NullHandler())
@@ -225,10 +227,27 @@ def _open(prog: Program, core: Path, info: bytes | None) -> None:
         )
     packed = head_of(core).startswith(KDUMP)
     prog.cache[CUT] = read_what_is_there(prog, core, missing) if packed else missing_bytes(core) > 0
+    if not packed:
+        _refuse_low_addresses(prog)
     if packed and not prog.cache[CUT]:
         with contextlib.suppress(ValueError):  # a damaged note
             sample = int(vmcoreinfo(prog).get("SYMBOL(init_uts_ns)", ""), 16)
             bulk_reads.attach(prog, core, sample)
+
+
+def _refuse_low_addresses(prog: Program) -> None:
+    """
+    Have what is in no kernel's part of the addresses be unreadable, as it is in a running one.
+
+    QEMU writes the physical address of its segments in the place of the virtual one too
+    (dump/dump.c): what a NULL in the kernel leads to would be the first page of memory.
+    """
+
+    def refuse(address: int, count: int, offset: int, physical: bool) -> bytes:
+        raise FaultError("no address of the kernel", address)
+
+    if prog.platform is not None and prog.platform.arch in UPPER_HALF:
+        prog.add_memory_segment(0, 1 << 63, refuse, False)
 
 
 def _read_first(core: Path, missing: NDArray[np.uint8] | None, info: bytes | None) -> None:

@@ -51,7 +51,9 @@ class MappedPages:
     Takes mapped pages, of any walk.
 
     :ivar sums: by SUMS, a number for each process.
-    :ivar numbers: "uncounted": mappings of pages whose mappings the kernel does not count.
+    :ivar numbers: "uncounted": mappings of pages whose mappings the kernel does not count;
+        "absurd": pages with more mappings than there are entries.
+    :ivar entries: that all page tables together have at most.
     :ivar swap: who shares what is swapped out, or why that is unknown.
     :raises LookupError: the kernel's layout is unknown.
     """
@@ -65,6 +67,7 @@ class MappedPages:
     ) -> None:
         self.prog, self.sums, self.numbers, self.gaps = prog, sums, numbers, Gaps()
         self.swap: SwapCounts | str
+        self.entries: int | None = None
         page = prog.type("struct page")
         sums.update({name: np.zeros(processes, np.int64) for name in SUMS})
         self.page, self.size = int(prog["PAGE_SIZE"].value_()), sizeof(page)
@@ -112,6 +115,11 @@ class MappedPages:
         times, uncounted = self._mapcounts(pages, heads, addresses, known)
         times, kinds, known = times[back], self._kinds(heads)[back], known[back]
         self.numbers["uncounted"] += int(uncounted[back].sum())
+        if self.entries is not None:
+            # Page types, in the same place, are the last 1 << 28 numbers (include/linux/
+            # page-flags.h).
+            absurd = (times > self.entries) | (pages["mapcount"][back] < -(1 << 28))
+            self.numbers["absurd"] += int((absurd & known).sum())
         self._add("unread", owners[~known])
         self._count(owners[known], times[known], kinds[known], locked[known], 1)
 

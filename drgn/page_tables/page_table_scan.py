@@ -59,6 +59,7 @@ from mmscope.drgn.processes.vm_areas import VmAreas, read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, member_path, struct_dtype
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.symbols import has_symbol
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.workers.workers import KILLED, SHARES_A_JOB, NotSharedError, in_workers
@@ -82,7 +83,7 @@ REGION_OF_KIND = {PAGE: "small", ZERO: "zero", SWAP: "swap", HUGETLB: "hugetlb"}
 SUMS = (
     *("deposited", "shared_pmds", "empty", "vmas", "mapped", "exit_slots", "reaped_slots", "bad"),
     *("huge", "huge_bytes", "huge_puds", "huge_zero", "other_huge", "hugetlb_bytes"),
-    *("migration_pmds", "poisoned_pmds"),
+    *("migration_pmds", "poisoned_pmds", "swap_pmds"),
 )
 # What a worker counted: by process, of all together, numbers, and unreadable bytes.
 Counted = tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]], Counter[str], list[int]]
@@ -265,6 +266,8 @@ def _walk_all(
     roots = process_roots(prog, spaces.columns["pgd"])
     charged, limits = _charged(prog, scan)
     total, done = int(charged.sum()), 0
+    if scan.mapped is not None:
+        scan.mapped.entries = total * form.slots
     reader = _Reader(prog, scan, lookup)
 
     def report(tables: int) -> None:
@@ -384,6 +387,9 @@ class _Reader:
     def __init__(self, prog: Program, scan: PageTableScan, lookup: VmaLookup) -> None:
         self.prog, self.scan, self.form, self.lookup = prog, scan, scan.form, lookup
         self.kinds = swap_kinds(prog)
+        # No kernel up to 7.3 leaves a huge page whole when it swaps it out; the function is that of
+        # the patches that do (mm/huge_memory.c).
+        self.swaps_pmds = has_symbol(prog, "do_huge_pmd_swap_page")
         self.zero, self.huge_zero = _zero_pages(prog, scan.form)
         base, size, self.descriptors, self.shared_from, self.links = table_descriptors(prog)
         self.base, self.size = np.uint64(base), np.uint64(size)
@@ -515,14 +521,14 @@ class _Reader:
         owner = owners[rows]
         area = self.lookup.find(self.lookup.key(owner, addresses))
         hugetlb = (area >= 0) & self.lookup.hugetlb[area]
+        self._add("bad", owner[area < 0])  # of no mapping
         physical = form.physical(entries, level)
         zero = ~hugetlb & np.isin(physical, self.huge_zero)
-        uncounted = ~hugetlb & ~zero
-        uncounted &= form.is_special(entries) | (area < 0) | self.lookup.uncounted[area]
-        device = self.devices.has(physical)
         # No transparent huge page is larger than a PMD maps.
         larger = level != form.last - 1
-        uncounted |= ~hugetlb & ~zero & np.where(device, not self.devices.counted, larger)
+        uncounted = np.where(self.devices.has(physical), not self.devices.counted, larger)
+        uncounted |= form.is_special(entries) | (area < 0) | self.lookup.uncounted[area]
+        uncounted &= ~hugetlb & ~zero
         huge = ~hugetlb & ~zero & ~uncounted
         self._add("huge_bytes", owner[huge], 1 << shift)
         self._add("huge_puds" if larger else "huge", owner[huge])
@@ -555,7 +561,9 @@ class _Reader:
         kinds = absent_kinds(self.form, self.kinds, entries)
         self._add("migration_pmds", owners[kinds == MIGRATION])
         self._add("poisoned_pmds", owners[kinds == POISONED])
-        self._add("bad", owners[(kinds == OTHER) | (kinds == SWAP)])
+        swapped = (kinds == SWAP) & self.swaps_pmds
+        self._add("swap_pmds", owners[swapped])
+        self._add("bad", owners[((kinds == OTHER) | (kinds == SWAP)) & ~swapped])
 
     def _add(self, name: str, owners: NDArray[np.int64], each: NDArray[np.int64] | int = 1) -> None:
         np.add.at(self.scan.sums[name], owners, each)

@@ -104,7 +104,7 @@ class PageTableDetails:
     )
     comm: str = column(holds="comm", help="name of the process")
     processes: int = column(help="processes that share this address space (vfork)")
-    threads: int = column(help="threads that share this address space")
+    threads: int = column(low=1, help="threads that share this address space")
     vmas: int = column(help="mappings")
     mapped_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="addresses that are mapped to something"

@@ -146,6 +146,14 @@ def from_memory(memory: Memory) -> Found:
     ):
         if count:
             disagreement(memory, found, f"{count:,} {what} are damaged: not counted here")
+    if absurd := mapped.numbers["absurd"]:
+        words = (
+            f"mappings of {plural(absurd, 'page')} are more than there are entries, or no number"
+        )
+        disagreement(memory, found, words)
+    whole = not (found.notes or found.unreadable_bytes or mapped.numbers["uncounted"])
+    if whole and not memory.live:
+        memory.once("process_shares", lambda: rows)  # for section vm_counters
     if uncounted := mapped.numbers["uncounted"]:
         found.notes.append(
             f"{plural(uncounted, 'mapped page')} of large folios have no count of their "

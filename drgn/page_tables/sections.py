@@ -1,25 +1,128 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The section about the page tables of processes."""
+"""
+The section about the page tables of processes.
+
+Of a dump, what was walked is held against what the kernel counts of the same: VMAs, the pages that
+are mapped, and those in swap.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from drgn import FaultError, Program
+from drgn.helpers.linux.sched import cpu_curr
 
 from mmscope.drgn.page_tables.exit_cost import EXIT_COSTS, dontneed_frees_tables, exit_costs
-from mmscope.drgn.page_tables.page_table_scan import scan_of, words_of_lost
+from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_of, words_of_lost
 from mmscope.drgn.page_tables.page_tables import (
     PAGE_TABLE_DETAILS,
     PAGE_TABLE_OCCUPANCY,
     PAGE_TABLE_REGIONS,
     PAGE_TABLES,
+    PageTableDetails,
+    PageTables,
     page_table_details,
     page_table_occupancy,
     page_table_regions,
     page_tables,
     read_status,
 )
+from mmscope.drgn.page_tables.swap_types import DEVICE, MIGRATION, OTHER
+from mmscope.drgn.processes.process_memory import (
+    PROCESS_MEMORY,
+    ProcessMemory,
+    counted_by_cpus,
+    process_memory,
+)
 from mmscope.drgn.processes.process_status import rows_of_processes
+from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    TOP,
+    Against,
+    Command,
+    Found,
+    Section,
+    disagreement,
+    hold_against,
+)
 from mmscope.drgn.tables.display import plural
+
+# Before v6.2 each thread holds back what it has counted in so many faults, and a fault maps up to
+# 16 pages around it: check_sync_rss_stat(), do_fault_around() (mm/memory.c).
+HELD_BACK = 65 * 16
+
+
+def _on_cpus(prog: Program) -> Iterator[int]:
+    """The ``mm_struct`` of what each CPU was at when the dump was taken."""
+    for cpu in online_cpus(prog):
+        try:
+            yield cpu_curr(prog, cpu).mm.value_()
+        except (FaultError, LookupError):
+            continue
+
+
+def _hold_against_counts(prog: Program, scan: PageTableScan, found: Found) -> None:
+    """
+    Mark what a dump's page tables and VMAs have and the process's counters do not.
+
+    They differ by what a CPU was about to change, a table's entries at most (``zap_pte_range()``).
+    A page that is being moved, and a device's, stay in the counter, and are no resident entry.
+    """
+    page, cpus = 1 << scan.form.page_shift, len(online_cpus(prog))
+    rows, details = (found.by_name[table.name] for table in (PAGE_TABLES, PAGE_TABLE_DETAILS))
+    memory = process_memory(prog, scan.spaces, Gaps())
+    counted = {row.pid: row for row in memory}
+    busy, exact = set(_on_cpus(prog)), counted_by_cpus(prog)
+    # Of each process: by how many bytes it may differ, the bytes that are no resident entries, and
+    # its map_count.
+    slack, absent, huge_swapped, map_count = {}, {}, {}, {}
+    kinds, shift = scan.sums["kinds"], scan.form.above_ptes.shift
+    for at, (process, mm) in enumerate(
+        zip(scan.spaces.processes, scan.spaces.addresses.tolist(), strict=True)
+    ):
+        about = scan.form.slots * cpus if mm in busy else 0
+        slack[process.pid] = (about + (0 if exact else HELD_BACK * process.threads)) * page
+        moved = int(scan.sums["migration_pmds"][at]) << shift
+        absent[process.pid] = int(kinds[at, [MIGRATION, DEVICE]].sum()) * page + moved
+        huge_swapped[process.pid] = int(scan.sums["swap_pmds"][at]) << shift
+        map_count[process.pid] = int(scan.spaces.columns["vmas"][at])
+
+    def entries(row: ProcessMemory) -> Against | None:
+        if (walked := tables.get(row.pid)) is None or walked.resident_bytes is None:
+            return None
+        there = walked.resident_bytes
+        nearest = min(max(row.resident_bytes, there), there + absent[row.pid])
+        return nearest, slack[row.pid]
+
+    def swapped(row: ProcessMemory) -> Against | None:
+        if (walked := tables.get(row.pid)) is None:
+            return None
+        return (walked.swap_ptes or 0) * page + huge_swapped[row.pid], slack[row.pid]
+
+    def counter(row: PageTables) -> Against | None:
+        if (mine := counted.get(row.pid)) is None:
+            return None
+        there = mine.resident_bytes
+        return min(max(row.resident_bytes or 0, there - absent[row.pid]), there), slack[row.pid]
+
+    def vmas(row: PageTableDetails) -> Against:
+        return map_count[row.pid], cpus if slack[row.pid] else 0
+
+    def mapped(row: PageTableDetails) -> Against | None:
+        mine = counted.get(row.pid)
+        return None if mine is None or slack[row.pid] else (mine.mapped_bytes, 0)
+
+    tables = {row.pid: row for row in rows}
+    hold_against(found, PROCESS_MEMORY, memory, "resident_bytes", entries, "what its tables map")
+    hold_against(found, PROCESS_MEMORY, memory, "swap_bytes", swapped, "what its tables have")
+    hold_against(found, PAGE_TABLES, rows, "resident_bytes", counter, "what the kernel counts")
+    hold_against(found, PAGE_TABLE_DETAILS, details, "vmas", vmas, "its map_count")
+    hold_against(found, PAGE_TABLE_DETAILS, details, "mapped_bytes", mapped, "its total_vm")
 
 
 def page_tables_from_memory(memory: Memory) -> Found:
@@ -68,13 +171,24 @@ def page_tables_from_memory(memory: Memory) -> Found:
             f"pgtables_bytes of {plural(wrong, 'process', 'processes')} is not what was found "
             "(unaccounted)",
         )
+    if bad := int(scan.sums["bad"].sum() + scan.sums["kinds"][:, OTHER].sum()):
+        disagreement(
+            memory,
+            found,
+            f"{plural(bad, 'entry', 'entries')} of page tables that cannot be (bad_entries)",
+        )
     details = page_table_details(scan)
     given_back = dontneed_frees_tables(memory.prog)
     found.add(PAGE_TABLES, rows)
     found.add(PAGE_TABLE_DETAILS, details)
     found.add(EXIT_COSTS, exit_costs(rows, details, dontneed_frees_tables=given_back))
     found.add(PAGE_TABLE_OCCUPANCY, page_table_occupancy(scan))
-    return found.add(PAGE_TABLE_REGIONS, page_table_regions(scan))
+    found.add(PAGE_TABLE_REGIONS, page_table_regions(scan))
+    if not memory.live:
+        # Section process_memory says why its counters cannot be read.
+        with contextlib.suppress(FaultError, LookupError, ValueError):
+            _hold_against_counts(memory.prog, scan, found)
+    return found
 
 
 def page_tables_from_files(files: Files) -> Found:

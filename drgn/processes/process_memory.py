@@ -56,7 +56,7 @@ class ProcessMemory:
     )
     mapped_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all of its mappings")
     processes: int | None = column(help="thread groups that share the address space")
-    threads: int | None = column(help="of all of them")
+    threads: int | None = column(low=1, help="of all of them")
 
 
 PROCESS_MEMORY = Table(
@@ -84,6 +84,12 @@ COLUMNS: Columns = {
 }
 
 
+def counted_by_cpus(prog: Program) -> bool:
+    """True if each CPU has a part of the counters: not before v6.2, nor with !CONFIG_SMP."""
+    counter = prog.type("struct mm_struct").member("rss_stat").type.unaliased()
+    return counter.kind is TypeKind.ARRAY and counter.type.has_member("counters")
+
+
 def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[ProcessMemory]:
     """
     All address spaces, the largest first.
@@ -92,9 +98,7 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
     """
     page = int(prog["PAGE_SIZE"].value_())
     mm = prog.type("struct mm_struct")
-    # Each CPU has a part of the counters: not before v6.2, nor with !CONFIG_SMP.
-    counter = mm.member("rss_stat").type.unaliased()
-    percpu = counter.kind is TypeKind.ARRAY and counter.type.has_member("counters")
+    percpu = counted_by_cpus(prog)
     members = dict(COLUMNS)
     for name, constant in KINDS.items():
         number = int(prog.constant(constant).value_())

@@ -22,6 +22,17 @@ def dentry_name(dentry: Object) -> str:
     return name_at(dentry.d_name.name).replace("\n", "\\012")
 
 
+def _component(dentry: Object) -> str:
+    """
+    The name of a dentry that is in a directory.
+
+    :raises ValueError: it is empty, which none is.
+    """
+    if not (name := dentry_name(dentry)):
+        raise ValueError("a name in a directory is empty")
+    return name
+
+
 def is_unhashed(dentry: Object) -> bool:
     """``d_unlinked()``: hashed nowhere, and not a root."""
     return bool(not dentry.d_hash.pprev and dentry != dentry.d_parent)
@@ -41,6 +52,7 @@ def mounted_path(dentry: Object, mnt: Object) -> str | None:
 
     :param dentry: ``struct dentry *``; *mnt*: the ``struct mount *`` that it is seen through.
     :raises FaultError: a part of it cannot be read.
+    :raises ValueError: a name is empty.
     """
     dentry, mnt = dentry.read_(), mnt.read_()
     parts: list[str] = []
@@ -53,7 +65,7 @@ def mounted_path(dentry: Object, mnt: Object) -> str | None:
             continue
         if dentry == dentry.d_parent:  # unmounted lazily
             return "/".join(reversed(parts))
-        parts.append(dentry_name(dentry))
+        parts.append(_component(dentry))
         dentry = dentry.d_parent.read_()
     return None
 
@@ -96,7 +108,7 @@ def path_below(
             parent = dentry.d_parent.read_()
             if parent == dentry:
                 return "/" + "/".join(reversed(parts)), False
-            parts.append(dentry_name(dentry))
+            parts.append(_component(dentry))
             dentry = parent
     except TORN:
         return None, None

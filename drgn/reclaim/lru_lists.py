@@ -96,7 +96,8 @@ class ReclaimNode:
     node: int = column(key=True, help="NUMA node")
     multi_gen: bool | None = column(help="whether the multi-gen LRU is in use (lru_gen/enabled)")
     kswapd_failures: int = column(
-        low=None, help="runs of kswapd in a row that reclaimed nothing; it gives up at 16"
+        high=1 << 10,  # it is not woken then (wakeup_kswapd(), mm/vmscan.c)
+        help="runs of kswapd in a row that reclaimed nothing; it gives up at 16",
     )
     kswapd_order: int = column(low=None, help="order that kswapd was last asked for")
     kswapd_highest_zone: str = column(

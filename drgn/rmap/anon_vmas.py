@@ -132,11 +132,11 @@ class AnonVmaLock:
 
     root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
     state: str = column(holds="words", help=STATES)
-    readers: int = column(help="readers that hold it")
+    readers: int = column(high=MOST_PIDS, help="readers that hold it")
     owner_pid: int | None = column(high=MOST_PIDS, help=OWNER)
     owner_comm: str | None = column(holds="comm", help="its name")
     owner_is: str | None = column(holds="words", help=OWNER_IS)
-    waiters: int = column(help="tasks that are queued on it")
+    waiters: int = column(high=MOST_PIDS, help="tasks that are queued on it")
     anon_vmas: int = column(help="anon_vmas that share it")
     vmas: int = column(unit="VMAs", help="nodes of all their trees")
     stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")

@@ -201,11 +201,11 @@ class FileMappingLock:
 
     address_space: str = column(holds="kernel", key=True, help="the one it is in")
     state: str = column(holds="words", help=STATES)
-    readers: int = column(help="readers that hold it")
+    readers: int = column(high=MOST_PIDS, help="readers that hold it")
     owner_pid: int | None = column(high=MOST_PIDS, help=OWNER)
     owner_comm: str | None = column(holds="comm", help="its name")
     owner_is: str | None = column(holds="words", help=OWNER_IS)
-    waiters: int = column(help="tasks that are queued on it")
+    waiters: int = column(high=MOST_PIDS, help="tasks that are queued on it")
     vmas: int = column(unit="VMAs", help="nodes of its tree")
     stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
 
@@ -597,6 +597,8 @@ def file_maps_from_memory(memory: Memory) -> Found:
         words = f"{plural(len(checks), 'count')} of mapped files that do not fit together"
         disagreement(memory, found, f"{words} (file_mapping_checks)")
     rows = file_mapping_rows(memory.prog, maps)
+    if nameless := sum(row.file is None for row in rows):
+        disagreement(memory, found, f"the names of {plural(nameless, 'file')} cannot be read")
     _note_unlisted(found, rows, len(maps.addresses))
     found.add(FILE_MAPPING_FANOUT, file_fanout(maps)).add(FILE_MAPPINGS, rows)
     locks, queued, problems = file_mapping_locks(memory.prog, maps)

@@ -131,7 +131,8 @@ class KsmProcess:
         unit="pages", high=MOST_PAGES, help="mm.ksm_merging_pages; older kernels copy it on fork"
     )
     counted: int = column(unit="pages", high=MOST_PAGES, help="its mappings found on stable nodes")
-    rmap_items: int | None = column(help="pages that KSM looks at")
+    # Each takes memory of its own.
+    rmap_items: int | None = column(high="total_bytes", help="pages that KSM looks at")
     zero_pages: int | None = column(
         unit="pages", low=None, high=MOST_PAGES, help="pages merged into the zero page"
     )

@@ -94,6 +94,11 @@ class Memory:
             raise kept
         return cast(Kept, kept)
 
+    def kept(self, name: str) -> Any:
+        """Result of another section's work; None if it did none, or that failed."""
+        found = self._kept.get(name)
+        return None if isinstance(found, BaseException) else found
+
     def make_consumers(self) -> list[Any]:
         """The consumers of other sections, for the first pass."""
         made = []

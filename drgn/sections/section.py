@@ -8,6 +8,7 @@ from typing import Any
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import MakeConsumer, Memory
 from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Heading, Table
 
 PASS_SECONDS = 600.0  # the first section that needs the struct pages waits for the pass
@@ -77,6 +78,35 @@ def disagreement(memory: Memory, found: Found, what: str) -> None:
         found.remarks.append(f"{what}: the kernel was running while it was read")
     else:
         found.notes.append(what)
+
+
+Against = tuple[int, int]  # another number, and by how much one may differ from it
+
+
+def hold_against(
+    found: Found,
+    table: Table,
+    rows: Sequence[Any],
+    column: str,
+    other: Callable[[Any], Against | None],
+    what: str,
+) -> None:
+    """
+    Mark the numbers of a column that are not what was read elsewhere. Of a dump only: in a running
+    kernel they move between two readings.
+
+    :param other: of a row, what it is held against; None: nothing.
+    :param what: that is, in words.
+    """
+    ranges = next(c for c in columns(table.row) if c.name == column).ranges
+    key = next(c.name for c in columns(table.row) if c.key)
+    for number, row in enumerate(rows, 1):
+        value, against = getattr(row, column), other(row)
+        if value is None or against is None or abs(value - against[0]) <= against[1]:
+            continue
+        named = getattr(row, key) if ranges else None
+        words = f"{value:,} is not {against[0]:,}, {what}"
+        found.impossible.append(Impossible(table.name, number, column, named, str(value), words))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ MOST_MARKS = 500
 # pages lags by up to 125 pages a CPU (calculate_normal_threshold(), mm/vmstat.c), and a pool or a
 # zone may have been grown between the two.
 SLACK_SHARE, SLACK = 8, 1 << 16
+# Of an event, by a CPU: counters of pages go up by a block of 1,024 at most (MAX_ORDER), for which
+# a CPU needs 100 ns and more.
+MOST_A_SECOND = 10**10
 
 Wrong = Callable[[Any, Any], bool]
 
@@ -43,12 +46,20 @@ class Machine:
     total_pages: int | None = None
     page_size: int | None = None
     frozen: bool = False  # a dump: all its numbers are of one instant
+    most_events: int | None = None  # that all its CPUs can have counted since boot
 
     @classmethod
     def of(cls, target: Mapping[str, Any]) -> "Machine":
         """The machine that a bundle's ``target`` describes."""
         pages, size = target.get("total_pages") or None, target.get("page_size") or None
-        return cls(pages, size, target.get("kind") == "vmcore")
+        up, cpus = target.get("uptime_seconds"), target.get("online_cpus")
+        # A state may be among them.
+        events = (
+            max(int((up + 1) * cpus * MOST_A_SECOND), (pages or 0) * (size or 1))
+            if up and cpus
+            else None
+        )
+        return cls(pages, size, target.get("kind") == "vmcore", events)
 
     def most(self, bound: str) -> int | None:
         """The value of a bound on this machine; None if it does not depend on the machine."""
@@ -116,6 +127,7 @@ def impossible(
                 outside |= _outside(c, [cell], cell, high, operator.gt, {}, machine)
                 marks.update((at, words) for words in outside.values())
         cells = columns[c.name]
+        marks |= _beyond_a_column(c, cells, known, machine)
         found += [
             Impossible(
                 table,
@@ -128,6 +140,26 @@ def impossible(
             for at in sorted(marks)[:MOST_MARKS]
         ]
     return found + (_twice(table, described, columns) if machine.frozen and whole else [])
+
+
+def _beyond_a_column(
+    column: Column, cells: Sequence[Any], known: Sequence[Any], machine: Machine
+) -> dict[int, str]:
+    """More events than a machine has time for; names of the kernel's that it does not write."""
+    most = machine.most_events
+    if column.events and most and known and max(known) > most:
+        return {
+            at: f"{value:,} is more than this machine can have counted since boot"
+            for at, value in enumerate(cells)
+            if value is not None and value > most
+        }
+    if column.holds != "kernel" or column.type != "string":
+        return {}
+    return {
+        at: "a name with what is no text"
+        for at, text in enumerate(cells)
+        if text and not (text.isascii() and text.isprintable() and "\\x" not in text)
+    }
 
 
 def _range(column: Column, name: str | None) -> tuple[Bound, Bound] | None:

@@ -96,7 +96,16 @@ def column(
     return dataclasses.field(default=default, metadata=declared)
 
 
-@typing.dataclass_transform(frozen_default=True, field_specifiers=(column,))
+def event_column(**declared: Any) -> Any:
+    """
+    Declare a column of a row that counts what happened, states perhaps among that: no more than
+    the machine had time for.
+    """
+    plain = column(**declared)
+    return dataclasses.field(default=plain.default, metadata={**plain.metadata, "events": True})
+
+
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(column, event_column))
 def table_row(declared: type[Row]) -> type[Row]:
     """Declare a row."""
     return dataclasses.dataclass(frozen=True, slots=True)(declared)
@@ -118,6 +127,7 @@ class Column:
     ranges: Mapping[str, tuple[Bound, Bound]] = dataclasses.field(default_factory=dict)
     # Of a declaration; a bundle does not have it.
     since: str = dataclasses.field(default="", compare=False)
+    events: bool = dataclasses.field(default=False, compare=False)
 
 
 @functools.cache

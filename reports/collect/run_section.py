@@ -96,11 +96,19 @@ def _run(
                 found = spec.from_memory(source)
             else:
                 found = spec.from_files(source)
-            for filled in found.tables:
-                table = filled.table
-                found.impossible += rows_that_cannot_be(
-                    table.name, columns(table.row), filled.rows, machine or Machine()
+            marks = [
+                mark
+                for table, rows in ((filled.table, filled.rows) for filled in found.tables)
+                for mark in rows_that_cannot_be(
+                    table.name, columns(table.row), rows, machine or Machine()
                 )
+            ]
+            here = {(mark.table_name, mark.row_number, mark.column_name) for mark in marks}
+            found.impossible = marks + [
+                mark
+                for mark in found.impossible
+                if (mark.table_name, mark.row_number, mark.column_name) not in here
+            ]
         found.notes += told(found.impossible)
         if found.notes:
             status = "partial"

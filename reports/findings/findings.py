@@ -249,6 +249,21 @@ def known(words: Callable[..., str]) -> Callable[..., str]:
     return lambda value, *rest: "unknown" if None in (value, *rest) else words(value, *rest)
 
 
+# Of two counters that were not read at once, a part may be that much more than the whole.
+ABOVE = 0.01
+
+
+def part_of_a_whole(share: float) -> str:
+    """
+    A share in per cent.
+
+    :raises ValueError: it is more than the whole: one of the two numbers is damaged.
+    """
+    if share > 1 + ABOVE:
+        raise ValueError(f"a part is {display.percent(share)} of its whole")
+    return display.percent(min(share, 1))
+
+
 def period(seconds: Any) -> str:
     """Uptime of the machine: the period of every counter since boot."""
     if not seconds:
@@ -279,7 +294,7 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "thousands": known(display.count),
-        "percent": known(display.percent),
+        "percent": known(part_of_a_whole),
         "size": known(display.pages),
         "period": period,
         "duration": known(display.duration),

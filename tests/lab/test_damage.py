@@ -173,7 +173,20 @@ SAID: dict[str, dict[str, str]] = {
         "slab_caches": r"slot_bytes: 2,147,483,648 is beyond 1,073,741,824",
         "dentries": "cache of dentries is not found",
     },
-    "map_count -1": {"anon_vmas": r"process_vmas\.vmas: -1 is below 0"},
+    "nr_zspages 2^17": {
+        "memory_ledger": r"ledger_checks\.kernel_pages: 131,072 is not 0, the pages of that kind",
+        "vm_counters": r"value, nr_zspages: 131,072 is not 0, what zones and nodes have of it",
+    },
+    "map_count + 1": {"page_tables": r"page_table_details\.vmas: \d+ is not \d+, its map_count"},
+    "total_vm + 1": {"page_tables": r"mapped_bytes: [0-9,]+ is not [0-9,]+, its total_vm"},
+    "vm_dirty_bytes beside vm_dirty_ratio": {
+        "vm_counters": "vm_dirty_bytes and vm_dirty_ratio are both set"
+    },
+    "totalreserve_pages 1": {"vm_counters": r"totalreserve_pages is 1, but [0-9,]+ by the nodes"},
+    "map_count -1": {
+        "anon_vmas": r"process_vmas\.vmas: -1 is below 0",
+        "page_tables": r"page_table_details\.vmas: \d+ is not [0-9,-]+, its map_count",
+    },
     "pid -1": {
         "page_tables": r"page_tables\.pid: -1 is below 0",
         "process_memory": r"process_memory\.pid: -1 is below 0",
@@ -216,6 +229,9 @@ ON_ONE: tuple[Together, ...] = (
     ("present_pages -1", "kmem_cache.size 2^31"),
     ("spanned_pages -1", "pid twice"),
     ("managed_pages 2^60",),
+    ("nr_zspages 2^17", "total_vm + 1"),
+    ("map_count + 1", "vm_dirty_bytes beside vm_dirty_ratio"),
+    ("totalreserve_pages 1",),
     ("managed_pages -1",),
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60"),
     ("_watermark 2^60", "all caches of one name"),

@@ -124,6 +124,18 @@ def _pid(value: Callable[[Program], int]) -> Callable[[Program], None]:
     return damage
 
 
+def _counter(name: str, value: int) -> Callable[[Program], None]:
+    return lambda prog: say(prog["vm_zone_stat"][prog.constant(name)].counter, value)
+
+
+def _one_more(name: str) -> Callable[[Program], None]:
+    def damage(prog: Program) -> None:
+        field = processes(prog)[0].mm.member_(name)
+        say(field, field.value_() + 1)
+
+    return damage
+
+
 def _no_cpu(prog: Program) -> None:
     mask = prog["__cpu_online_mask"]
     assert mask.address_ is not None
@@ -162,6 +174,11 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "kmem_cache.size 0": _slot(0),
     "kmem_cache.size 1": _slot(1),
     "kmem_cache.size 2^31": _slot(1 << 31),
+    "nr_zspages 2^17": _counter("NR_ZSPAGES", 1 << 17),
+    "map_count + 1": _one_more("map_count"),
+    "total_vm + 1": _one_more("total_vm"),
+    "vm_dirty_bytes beside vm_dirty_ratio": lambda prog: say(prog["vm_dirty_bytes"], 1 << 30),
+    "totalreserve_pages 1": lambda prog: say(prog["totalreserve_pages"], 1),
     "map_count -1": lambda prog: say(processes(prog)[0].mm.map_count, ONES),
     "pid -1": _pid(lambda prog: ONES),
     "pid twice": _pid(lambda prog: find_task(prog, 1).pid.value_()),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.log.kernel_log import MOST_ROWS, kernel_log
+from mmscope.drgn.log.kernel_log import MOST_ROWS, kernel_log, times_apart
 from mmscope.drgn.reading.printk_ring import ID_MASK, _text
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.registry import SECTIONS
@@ -200,3 +200,20 @@ class TestRing:
 
 def test_callers_are_tasks_and_cpus() -> None:
     assert (caller_name(12), caller_name(1 << 31 | 3)) == ("T12", "C3")
+
+
+def at(seconds: float) -> LogRecord:
+    return LogRecord(None, int(seconds * 10**9), 6, 0, None, False, "x")
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([0, 0, 1, 2, 1.1, 3], []),  # clocks of two CPUs
+        ([0, 1, 18446744073, 2, 3], ["times of 1 record run backwards, or are damaged"]),
+        ([500, 501, 0, 502], ["times of 1 record run backwards, or are damaged"]),
+        ([0, 40, 41, 20, 21, 42], ["times of 2 records run backwards, or are damaged"]),
+    ],
+)
+def test_times_that_run_backwards_are_said(times: list[float], said: list[str]) -> None:
+    assert times_apart(Log([at(seconds) for seconds in times])) == said

@@ -422,3 +422,21 @@ def test_a_bound_is_declared_for_every_number(tmp_path: Path) -> None:
     assert (found["name"].low, found["name"].high) == ((), (LONGEST_NAME,))
     assert found["share"].high == ("pages", MOST)
     assert impossible("t", list(found.values()), [[1], [1], [1], ["a"], [0.5]], DUMP) == []
+
+
+def test_no_machine_counts_more_than_it_had_time_for() -> None:
+    up = replace(DUMP, most_events=Machine.of({"uptime_seconds": 9, "online_cpus": 2}).most_events)
+    rows = [VmCounter("pgalloc", "event", 5, 0), VmCounter("pgfault", "event", 1 << 40, 0)]
+    assert [str(mark) for mark in rows_that_cannot_be("t", columns(VmCounter), rows, up)] == [
+        "t.value, pgfault: 1,099,511,627,776 is more than this machine can have counted since boot"
+    ]
+    assert not rows_that_cannot_be("t", columns(VmCounter), rows[:1], up)
+    # Where nobody knows how long it was up, anything may have been counted.
+    assert Machine.of({"online_cpus": 2}).most_events is None
+    assert not rows_that_cannot_be("t", columns(VmCounter), rows, DUMP)
+
+
+@pytest.mark.parametrize("name", ["pgscan_kh\\xffgepaged", "nr_\x07free", "größe"])
+def test_the_kernels_own_names_are_text(name: str) -> None:
+    (mark,) = rows_that_cannot_be("t", columns(VmCounter), [VmCounter(name, "event", 1, 0)], DUMP)
+    assert (mark.column_name, mark.bound) == ("name", "a name with what is no text")

@@ -56,9 +56,9 @@ def on_lists(size: int) -> dict[str, list[Any]]:
 
 
 def device(size: int) -> dict[str, list[Any]]:
-    """A device of two tebibytes with its struct pages in RAM."""
-    memmap = 64 * (2 << 40) // size
-    row = DevicePagemap("0x100000000", "0x500000000", "namespace0.0", "FS_DAX", 2 << 40, 0, False,
+    """A device of 128 GiB with its struct pages in RAM."""
+    memmap = 64 * (128 << 30) // size
+    row = DevicePagemap("0x100000000", "0x500000000", "namespace0.0", "FS_DAX", 128 << 30, 0, False,
                         memmap, memmap, 0, 0, memmap // 4 * 3, 4 << 20, 33.6, 49.9, None,
                         "a pmem disk (fsdax) is used in base pages")  # fmt: skip
     return {"device_pagemaps": [row]}
@@ -87,9 +87,10 @@ def huge(size: int, hvo: str) -> dict[str, list[Any]]:
 
 def idle(size: int) -> dict[str, list[Any]]:
     """Pools of huge pages of two sizes that nobody uses."""
+    tenth = PAGES * size // (640 * KIB)
     return {
         "hugetlb_sizes": [
-            HugetlbSize(64 * KIB, 160_000, 160_000, 0, 0, 0, None, None),
+            HugetlbSize(64 * KIB, tenth, tenth, 0, 0, 0, None, None),
             HugetlbSize(size // 8 * size, 2, 2, 0, 0, 0, None, None),
         ]
     }
