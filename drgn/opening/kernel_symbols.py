@@ -260,7 +260,7 @@ def tables_of(prog: Program, vmcoreinfo: Mapping[str, str]) -> dict[str, int]:
 
 def bounded(found: KernelSymbols, prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbols:
     """The symbols, held off what no symbol names, where that can be told."""
-    with contextlib.suppress(NoDebugInfoError):
+    with contextlib.suppress(FaultError, NoDebugInfoError):
         found.nameless = _ends_of_tables(tables_of(prog, vmcoreinfo), found)
     return found
 

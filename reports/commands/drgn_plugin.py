@@ -196,6 +196,11 @@ def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
     """Attach the kernel's own types and symbols."""
     from mmscope.drgn.opening.no_debug_info import attach
 
+    if args.btf is not None and args.btf.suffix == ".toml":
+        from mmscope.drgn.opening.kernel_globals import declare_from
+
+        echo(f"{declare_from(args.btf)} globals declared")
+        return
     types, symbols, checked = attach(prog, args.btf)
     echo(
         f"{types.count:,} types (BTF), {symbols.count:,} symbols (kallsyms); "
@@ -326,7 +331,13 @@ def register() -> None:
         long_description="Attach the kernel's BTF as types and its kallsyms as symbols.",
         arguments=(
             show_help,
-            argument("btf", nargs="?", type=Path, metavar="FILE.btf", help="BTF of this kernel"),
+            argument(
+                "btf",
+                nargs="?",
+                type=Path,
+                metavar="FILE",
+                help="BTF of this kernel; or FILE.toml, whose [globals] are declared",
+            ),
         ),
     )(functools.partial(run, run_no_debug_info_command))
     # drgn has no %help yet. Once it has one, its own takes the name, whichever comes first.

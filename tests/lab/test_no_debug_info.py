@@ -35,7 +35,7 @@ from drgn import (
 )
 from dump_formats import makedumpfile, plain_elf
 
-from mmscope.drgn.opening import UndeclaredError, no_debug_info
+from mmscope.drgn.opening import UndeclaredError, kernel_globals, no_debug_info
 from mmscope.drgn.opening.btf import STRUCT, TYPEDEF, Btf
 from mmscope.drgn.opening.declared_globals import ANONYMOUS, DECLARED, DIFFER
 from mmscope.drgn.opening.kernel_symbols import (
@@ -249,6 +249,22 @@ def frames(prog: Program, task: Object) -> dict[int, str | None]:
             symbols = prog.symbols(frame.pc)
             found[frame.pc] = symbols[0].name if symbols else None
     return found
+
+
+def test_a_session_declares_what_a_file_has(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from drgn.commands import run_command
+
+    monkeypatch.setattr(kernel_globals, "ADDED", {})
+    more = tmp_path / "more.toml"
+    more.write_text('[globals]\npanic_timeout = "int"\n')
+    prog = bare(lab.capture.vmcore)
+    run_command(prog, "no_debug_info")
+    with pytest.raises(UndeclaredError):
+        prog["panic_timeout"]
+    run_command(prog, f"no_debug_info {more}")
+    assert prog["panic_timeout"].value_() == lab.prog["panic_timeout"].value_()
 
 
 def same(ours: Object, theirs: Object) -> bool:
