@@ -79,6 +79,10 @@ NUMBER = re.compile(
 )
 # A size and an address of the command line: 64M$0x108000000.
 SIZES = re.compile(r"(?:[-+@$!%#]?(?:0x[0-9a-fA-F]+|[0-9]+)[kKMGTPE]?)+")
+# A device of PCI's, a range of buses, an ACPI device.
+HARDWARE = re.compile(
+    r"[0-9]{4}:[0-9a-f]{2}(?::[0-9a-f]{2}\.[0-7])?|[0-9][0-9a-f]-[0-9a-f]{2}|PNP[0-9A-F]{4}:[0-9a-f]{2}"
+)
 # What the kernel says in tracepoints that recipes keep as text (oom.h, mmap.h and sched.h in
 # include/trace/events).
 TRACEPOINT_WORDS = {
@@ -258,7 +262,7 @@ class Names:
 
 def _plain(word: str) -> bool:
     """True if a word is one of mmscope's own, or a number."""
-    numbers = NUMBER.fullmatch(word) or SIZES.fullmatch(word)
+    numbers = NUMBER.fullmatch(word) or SIZES.fullmatch(word) or HARDWARE.fullmatch(word)
     return not word or word in vocabulary() or numbers is not None
 
 

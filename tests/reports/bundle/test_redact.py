@@ -319,6 +319,14 @@ def test_modules_and_slab_caches_stay_where_they_are_linux_own() -> None:
     assert names.words("gpu_fill of acme_gpu, acme_cache") == "symbol_1 of module_1, cache-1"
 
 
+def test_of_resources_drivers_names_go() -> None:
+    names = Names()
+    for own in ("System RAM / Kernel code", "PCI Bus 0000:00", "PCI ECAM 0000 [bus 00-ff]",
+                "PNP0C01:00", "0000:00:1f.2", "ACPI Non-volatile Storage"):  # fmt: skip
+        assert names.words(own) == own
+    assert names.words("0000:00:1f.2 acme_drv db-fe") == "0000:00:1f.2 name-1 name-2"
+
+
 def test_what_a_row_says_of_a_module_from_elsewhere_goes(tmp_path: Path) -> None:
     """Of an allocation's line: the function, and the file, whose path may be a relative one."""
     rows = [
