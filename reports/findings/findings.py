@@ -49,6 +49,13 @@ HOLE = """
 select pages, share, page_size from memory_in_no_counter as m, target
 where bytes > least(0.05 * m.total_pages * page_size, 1 << 30)
 """
+# Of a dump that lacks a part of the array of struct pages.
+MISSING = """
+select sum(pages)::bigint as pages, any_value(page_size) as page_size
+from memory_ledger, target
+where part = 'struct page not readable' and pages > 0
+having count(*) > 0
+"""
 # What a check that could not be made would need.
 RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time", "root or a vmcore"
 OTHERWISE = "what this kernel or this reading does not have"
@@ -390,6 +397,9 @@ def holes(database: Database) -> Iterator[str]:
         return
     known_owners = {"page_owner_stacks", "ledger_tags"} & database.columns.keys()
     try:
+        for row in database.rows(MISSING):
+            size = display.pages(row["pages"], row["page_size"])
+            yield f"the struct pages of {size} cannot be read"
         if any(database.rows(f"select 1 from {table} limit 1") for table in known_owners):
             return
         for row in database.rows(HOLE):

@@ -127,6 +127,14 @@ def test_what_all_counters_of_a_text_leave(tmp_path: Path, pages: int, word: str
     assert verdict_of(bundle(tmp_path / "b", rows)).word == word
 
 
+def test_a_dump_without_some_struct_pages(tmp_path: Path) -> None:
+    rest, free, check = ledger(20_000)
+    rest = dataclasses.replace(rest, part="struct page not readable")  # type: ignore[type-var]
+    judged = verdict_of(bundle(tmp_path / "b", [rest, free, check]))
+    assert judged.word == CANNOT_TELL
+    assert "the struct pages of 78.12 MiB cannot be read" in judged.sentence
+
+
 def test_memory_whose_stacks_are_known_is_no_hole(tmp_path: Path) -> None:
     rest, free, check = ledger(2 * GIB // 4096)
     free = dataclasses.replace(free, pages=98 * GIB // 4096)  # type: ignore[type-var]
