@@ -103,7 +103,7 @@ FOUND: dict[str, Case] = {
         ["An allocation of 16 pages in a row failed, in sd_probe [sd_mod]: 2 times",
          "kworker/0:1 (pid 7) asked with GFP_KERNEL, in the workqueue's events scan, last",
          "had 50 MiB free for it, and no block of that many pages in a row.",
-         "Of more than 8 pages in a row the kernel does not kill for one"], "notice",
+         "Of more than 8 pages in a row the kernel does not kill for one"], "warning",
     ),
     "an allocation in an interrupt that failed": Case(
         "allocation-failures", [failure(order=0, gfp_flags="GFP_ATOMIC", caller=None, work=None)],
@@ -123,11 +123,11 @@ FOUND: dict[str, Case] = {
     ),
     "an allocation that was waited for": Case(
         "allocation-failures", [failure(what=STALL, stalled_ms=10_040)],
-        ["An allocation waited for 10.0 s"], "notice",
+        ["An allocation waited for 10.0 s"], "warning",
     ),
     "an allocation of addresses that failed": Case(
         "allocation-failures", [failure(what=VMALLOC, order=None, size_bytes=8 * MIB)],
-        ["An allocation of 8 MiB with vmalloc() failed", "they ran out, or pages did"], "notice",
+        ["An allocation of 8 MiB with vmalloc() failed", "they ran out, or pages did"], "warning",
     ),
     "a kill of an old kernel": Case(
         "oom-kills-told",
