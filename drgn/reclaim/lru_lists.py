@@ -32,6 +32,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -302,7 +303,12 @@ def lru_lists_from_memory(memory: Memory) -> Found:
     rows = list_rows(prog, lruvecs)
     found.add(LRU_LISTS, rows)
     found.add(RECLAIM_NODES, node_rows(prog, multi_gen_enabled(prog, memcgs)))
-    found.add(LRU_GENERATIONS, generation_rows(prog, memcgs, lruvecs, gaps))
+    generations = generation_rows(prog, memcgs, lruvecs, gaps)
+    found.add(LRU_GENERATIONS, generations)
+    # Where the ages of others are known, an unknown one is of a time to come.
+    ahead = sum(row.age_seconds is None for row in generations)
+    if ahead and any(row.age_seconds is not None for row in generations):
+        disagreement(memory, found, f"{plural(ahead, 'generation')} began after now")
     found.unreadable_bytes = gaps.bytes + memcgs.gaps.bytes
     if wrong := [row for row in rows if row.kernel_pages not in (None, row.pages)]:
         words = (
