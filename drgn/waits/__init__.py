@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who waits for whom in memory management."""
+"""Tasks that wait: on which lock or page, and which task holds it."""

@@ -5,8 +5,8 @@ Tasks that wait in memory management, what for, and who is at the end of the cha
 Every task (``struct task_struct``, threads too) in D state, and those that could run and are inside
 of reclaim, compaction, or another part of memory management that takes long; each with its stack,
 what it is queued on (:mod:`~mmscope.drgn.waits.waiters`) and who holds that. Followed from holder
-to holder, a chain ends at a task that waits for nobody, at a lock of which nobody is known to be
-the holder, or in a circle.
+to holder, a chain ends at a task that waits for no other, at a lock of which no holder is known, or
+in a circle.
 
 Costs a few reads for each task, and for those with a row a millisecond for the stack, of which
 there are :data:`MAX_STACKS` at most. On a live host nothing is stopped: a task may go on while its
@@ -134,7 +134,7 @@ TASK_WAITS = Table(
 class WaitRoot:
     """What is at the end of chains of tasks that wait for each other."""
 
-    root: str = column(holds="file", key=True, help="the task that waits for nobody, or the lock")
+    root: str = column(holds="file", key=True, help="the task that waits for no other, or the lock")
     pid: int | None = column(high=MOST_PIDS, help="of the task; empty: no holder is noted")
     comm: str | None = column(holds="comm", help="its name")
     circle: bool = column(help="it waits for one of those that wait for it")

@@ -9,7 +9,7 @@ the task's own address is tried as that member of each; it is taken where the ri
 what the ring hangs on is the answer. Costs the words from the stack pointer up, a few KiB, and a
 read for each task of the same queue.
 
-Cannot know: who holds a folio's lock (the kernel notes nobody), nor of a read lock more than the
+Cannot know: who holds a folio's lock (the kernel notes no task), nor of a read lock more than the
 reader that took it last; what a task waits for that polls, or that sleeps in a driver's own way.
 """
 
@@ -44,7 +44,7 @@ class Awaited:
     What a task is queued on.
 
     :ivar kind: in words; :ivar address: of the lock, folio, completion or head of the queue.
-    :ivar holder: ``struct task_struct *``, None where the kernel notes nobody.
+    :ivar holder: ``struct task_struct *``, None where the kernel notes no task.
     """
 
     kind: str
