@@ -190,9 +190,10 @@ def read_page_owner(
     members = members_of(head) - ({"ts_nsec"} if culled else set())
     if lacking := selection.members - members:
         what = " and no ".join(sorted(lacking)).replace("ts_nsec", "ts")
-        raise TextError(f"{source.name}: its kernel prints no {what} of an allocation to select by")
+        says = "it has" if culled else "its kernel prints"
+        raise TextError(f"{source.name}: {says} no {what} of an allocation to select by")
     tally = new_tally()
-    tally["members"] = members
+    tally["members"], tally["sorted"] = members, culled
     if culled:
         tally_sorted(_shown(source, progress), tally, selection)
         return tally
@@ -302,9 +303,7 @@ def members_of(data: bytes) -> frozenset[str]:
 def not_kept(members: frozenset[str]) -> list[str]:
     """Words about what page_owner of a kernel that has only these members does not keep."""
     lacks = []
-    if "ts_nsec" not in members and "tgid" in members:
-        lacks.append("no time of an allocation: the age of pages is unknown")
-    elif "ts_nsec" not in members:
+    if "ts_nsec" not in members:
         lacks.append("no time of an allocation (before v5.11): the age of pages is unknown")
     if "pid" not in members:
         lacks.append("no task (before v5.11): who allocated is known by stack alone")
@@ -328,6 +327,7 @@ def new_tally() -> Tally:
         "skipped": 0,
         "unknown_lines": 0,
         "truncated": 0,
+        "sorted": False,  # it is of page_owner_sort
     }
 
 

@@ -83,7 +83,10 @@ def notes_of(series: Series) -> tuple[list[str], list[str]]:
     else:
         remarks.append(f"times: {series.time_source}")
     if series.tally is not None:
-        remarks += [f"this kernel prints {what}" for what in not_kept(series.tally["members"])]
+        if series.tally["sorted"]:
+            remarks += ["page_owner_sort keeps no times, and of tasks only what it culled by"]
+        else:
+            remarks += [f"this kernel prints {what}" for what in not_kept(series.tally["members"])]
         if unknown := series.tally["unknown_lines"]:
             remarks.append(f"{unknown:,} unknown lines in records were skipped")
     if any(handle >> 48 for handle in series.stacks):
