@@ -208,7 +208,7 @@ def _list(prog: Program, head: int, link: int) -> tuple[list[int], bool]:
 
 
 def doing(frames: Sequence[str]) -> str | None:
-    """What of memory management a task is in, by the functions of its stack."""
+    """Part of memory management that a task is in, by the functions of its stack."""
     names = [BEFORE.sub("", frame) for frame in frames]
     for words, functions in DOING:
         if any(name.startswith(functions) for name in names):
@@ -217,7 +217,7 @@ def doing(frames: Sequence[str]) -> str | None:
 
 
 class Waits:
-    """What tasks of one kernel wait for."""
+    """Waiting tasks of one kernel, and the chains that they form."""
 
     def __init__(self, prog: Program, gaps: Gaps) -> None:
         self.prog = prog
@@ -325,7 +325,7 @@ class Waits:
         return rows
 
     def _name(self, found: Awaited) -> str:
-        """What is waited for, by the object or variable that it is in."""
+        """Name of a lock, by the object or variable that it is in."""
         address = found.address
         with contextlib.suppress(LookupError, FaultError, ValueError):
             if (info := slab_object_info(self.prog, address)) is not None:
@@ -364,7 +364,7 @@ class Waits:
         return sorted(roots, key=lambda root: (-root.waiters, -(root.longest_seconds or 0)))
 
     def _end(self, address: int, queued: dict[int, Awaited]) -> tuple[int, bool]:
-        """Address of the task, or of what nobody is known to hold, that a chain ends at."""
+        """Address of the task, or of the lock without a known holder, that a chain ends at."""
         seen: list[int] = []
         while (found := queued.get(address)) is not None:
             if address in seen:

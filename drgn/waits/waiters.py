@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What a sleeping task is queued on: found on its own stack, without debug info.
+Queues that sleeping tasks are in, found on their own stacks, without debug info.
 
 A task that waits keeps its place in the queue on its stack: ``struct rwsem_waiter``,
 ``mutex_waiter``, ``wait_page_queue``, ``swait_queue`` and ``wait_queue_entry`` all have a pointer
@@ -41,7 +41,7 @@ PAGE_BITS = {"PG_locked": "folio lock", "PG_writeback": "writeback"}
 @dataclass(frozen=True, slots=True)
 class Awaited:
     """
-    What a task is queued on.
+    Object that a task is queued on.
 
     :ivar kind: in words; :ivar address: of the lock, folio, completion or head of the queue.
     :ivar holder: ``struct task_struct *``, None where the kernel notes no task.
