@@ -96,7 +96,7 @@ MODULE_FRAME = re.compile(r"(\[unknown\]|[\w.$]+) \[([\w-]+)\]")
 # Slab caches of sizes and devices (mm/slab_common.c: kmalloc_info; create_unique_id() of mm/slub.c;
 # zs_create_pool() of mm/zsmalloc.c), and what tells those of one name apart.
 SIZED_CACHE = re.compile(
-    r"(?:dma-)?kmalloc(?:-rcl|-cg|-rnd-[0-9]+)*-[0-9]+[kM]?|:[\w-]*[0-9]{7}"
+    r"(?:dma-)?kmalloc(?:-rcl|-cg|-no-objext|-(?:rnd|part)-[0-9]+)*-[0-9]+[kM]?|:[\w-]*[0-9]{7}"
     r"|zs(?:page|_handle)-zram[0-9]+"
     r"|(?:memdup_user|msg_msg|bio|biovec|bip|sgpool|erofs_pcluster|dmaengine-unmap)-[0-9]+[kM]?"
 )
