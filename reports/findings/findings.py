@@ -376,9 +376,11 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             silent.append((question.id, question.about))
         found += findings
     found.sort(key=_place)
-    return Verdict(
-        found, silent, not_checked, under, [*holes(database), *unseen(questions, database)]
-    )
+    blind = [*holes(database), *unseen(questions, database)]
+    left_out = {check.id for check in not_checked}
+    if {each.section for each in questions if each.id not in left_out} == {"profiles"}:
+        blind.append("nothing but a recording was read")
+    return Verdict(found, silent, not_checked, under, blind)
 
 
 def wanting(question: Question, database: Database) -> str:
