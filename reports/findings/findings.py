@@ -407,8 +407,9 @@ def holes(database: Database) -> Iterator[str]:
         for row in database.rows(HOLE):
             size = display.pages(row["pages"], row["page_size"])
             yield f"what {size} are, {display.percent(row['share'])} of memory, nothing shows"
-    except duckdb.Error as error:
-        why = failed(database, error, ["memory_ledger", "ledger_checks"])
+    except (duckdb.Error, ArithmeticError, TypeError, ValueError) as error:
+        tables = ["memory_ledger", "ledger_checks"]
+        why = failed(database, error, tables) if isinstance(error, duckdb.Error) else str(error)
         yield f"whether all memory is explained cannot be computed: {why}"
 
 
