@@ -9,8 +9,9 @@
 -- Optional: free_accounting (node bigint, zone varchar, nr_free_pages bigint, free_list_pages bigint, unaccepted_pages bigint, remainder_pages bigint)
 create view zones_in_part as
 select node, zone, nr_free_pages - free_list_pages - unaccepted_pages as pages
-from free_accounting, target
+from free_accounting as a, target
 where remainder_pages is null and nr_free_pages - free_list_pages - unaccepted_pages >= 1::bigint << thp_order
+    and exists (select 1 from free_blocks as f where f.node = a.node and f.zone = a.zone)
 order by node, zone;
 
 -- External fragmentation by order

@@ -37,7 +37,7 @@ HARM_WORDS = dict(
             "work waits",
             "memory is taken that others could use",
             "it costs more than it has to",
-            "a recording is not what it seems to be",
+            "what was read is not what it seems to be",
         ),
         strict=True,
     )

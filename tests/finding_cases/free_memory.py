@@ -201,7 +201,8 @@ FOUND: dict[str, Case] = {
     ),
     "a reserve on a machine with 64 KiB pages": Case(
         "highatomic-starves-thp",
-        [free(9, 100), free(13, 2, "HighAtomic"), RESERVED, HIGHATOMIC],
+        [free(9, 100), free(13, 2, "HighAtomic"), HIGHATOMIC,
+         dataclasses.replace(RESERVED, highatomic_reserved_pages=2 << 13)],
         ["2 of 2 free blocks of THP size", "2 blocks of 512 MiB are free in it"], "critical",
         target=TARGET | {"page_size": 65536},
     ),

@@ -11,7 +11,7 @@ from finding_cases.rows import owned
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 
-EVIL = "<img src=x>\x1b[31m=evil_alloc"  # a function's name, by whoever wrote the bundle
+EVIL = "<img src=x>[31m=evil_alloc"  # a function's name, by whoever wrote the bundle
 
 
 def host(folder: Path, name: str, rows: Sequence[Any], at: int = 0, **more: Any) -> Path:

@@ -56,7 +56,7 @@ def test_those_of_most_hosts_come_first_and_those_of_one_are_listed(lake: Path) 
     assert [(row["owner"][-19:], row["hosts"]) for row in rows] == [
         ("xfs_buf_alloc [xfs]", "6"),
         ("bpf_map_alloc", "2"),
-        (f"{EVIL} [xfs]".replace("\x1b", "\\x1b")[-19:], "2"),
+        (f"{EVIL} [xfs]"[-19:], "2"),
         ("bio_alloc [xfs]", "1"),
     ]
     assert (rows[1]["grew"], rows[1]["bytes"], rows[1]["seconds"]) == (
