@@ -155,14 +155,14 @@ def times_apart(log: Log) -> list[str]:
 
 def missing(log: Log) -> list[str]:
     """The reasons why a log is not whole, but for its beginning."""
-    lost = [f"{log.lost:,} records are lost or damaged"] if log.lost else []
+    lost = [f"lost or damaged: {plural(log.lost, 'record')}"] if log.lost else []
     return [*lost, *log.unread]
 
 
 def beginning(log: Log) -> list[str]:
     """The beginning of a log, if it is not the boot, and what of a text is not the kernel's."""
     gone = (log.overwritten or 0) + log.left_out
-    foreign = [f"{log.foreign:,} lines of other programs are left out"] if log.foreign else []
+    foreign = [f"left out: {plural(log.foreign, 'line')} of other programs"] if log.foreign else []
     return [f"it begins {gone:,} records after the boot"] * bool(gone) + foreign
 
 

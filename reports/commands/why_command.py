@@ -11,7 +11,9 @@ import datetime
 import io
 import json
 import os
+import shlex
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +32,9 @@ from mmscope.reports.inputs.given import Given, gather
 if TYPE_CHECKING:
     from mmscope.reports.findings.verdict import Judgement
 
-WIDTH, LABEL = 80, 9
+WIDTH, LABEL, LINES = 80, 9, 10
+# What takes more than a line first, where there is room.
+ROOM_FIRST = ("cause", "verdict", "next", "unknown", "owner", "harm", "since", "read")
 
 
 def add_command(command: Command) -> None:
@@ -118,7 +122,11 @@ def _free_name() -> Path:
 
 def answer_of(given: Given, path: Path, judged: "Judgement") -> Answer:
     """All that is said of a bundle."""
-    step = judged.step
+    step, looked = judged.step, f"mmscope findings {shlex.quote(str(path))}"
+    # A command for a host that runs is none for a dump or a log.
+    command = judged.command if given.kinds == [] else ""
+    if "BUNDLE" in judged.command.split():
+        command = judged.command.replace("BUNDLE", shlex.quote(str(path)))
     return Answer(
         read=given.kinds or ["this host: the running kernel"],
         refused=given.refused,
@@ -132,40 +140,49 @@ def answer_of(given: Given, path: Path, judged: "Judgement") -> Answer:
         since=judged.since,
         unknown=list(judged.unknowns),
         next=step.do if step else "",
-        command=judged.command or f"mmscope findings {path}",
+        command=command or looked,
         bundle=str(path),
     )
 
 
 def lines_of(answer: Answer) -> Iterator[str]:
-    """Ten lines, each as long as a terminal is wide; a command is never cut."""
+    """
+    Ten lines at most, each as long as a terminal is wide; a command is never cut.
+
+    What is not known has no line; what has more to say than a line takes the room that is left, the
+    cause first.
+    """
     read = "; ".join(answer.read)
     if len(answer.read) > 1:
         read = f"{plural(len(answer.read), 'thing')}: {read}"
-    trouble = answer.cause != ""
     # That there is trouble, and what it is, are two lines.
-    judged = answer.sentence
-    if trouble:
-        judged = f"{answer.verdict} ({answer.severity}). {answer.rests_on}"
-    for label, words in (
-        ("read", read),
-        ("verdict", f"{judged[:1].upper()}{judged[1:]}"),
-        ("cause", answer.cause or "none was found"),
-        (
-            "owner",
-            answer.owner or ("none" if answer.verdict == "no trouble found" else "not known"),
-        ),
-        ("harm", answer.harm or "none was seen"),
-        ("since", answer.since or "not known: one reading does not say"),
-        ("unknown", "; ".join(answer.unknown) or "nothing that a check asks for"),
-        ("next", answer.next or "see what was checked, and what was not"),
-    ):
-        yield _line(label, words)
+    judged = f"{answer.verdict} ({answer.severity}). {answer.rests_on.split('. ')[0]}."
+    if not answer.cause:
+        judged = answer.sentence
+    said = {
+        "read": read,
+        "verdict": f"{judged[:1].upper()}{judged[1:]}",
+        "cause": answer.cause,
+        "owner": answer.owner,
+        "harm": answer.harm,
+        "since": answer.since,
+        "unknown": "; ".join(answer.unknown) if answer.cause else "",  # the sentence has it
+        "next": answer.next,
+    }
+    wrapped = {
+        label: textwrap.wrap(" ".join(visible(words).split()), WIDTH - LABEL)
+        for label, words in said.items()
+        if words
+    }
+    left = LINES - len(wrapped) - len(("run", "bundle"))
+    for label in sorted(wrapped, key=ROOM_FIRST.index):
+        lines = wrapped[label]
+        wrapped[label] = kept = lines[: 1 + left]
+        left -= len(kept) - 1
+        if len(kept) < len(lines):
+            kept[-1] = f"{kept[-1][: WIDTH - LABEL - 1]}…"
+    for label, lines in wrapped.items():
+        for at, line in enumerate(lines):
+            yield f"{'' if at else label:{LABEL}}{line}"
     yield f"{'run':{LABEL}}{visible(answer.command)}"
     yield f"{'bundle':{LABEL}}{visible(answer.bundle)}"
-
-
-def _line(label: str, words: str) -> str:
-    text = " ".join(visible(words).split())
-    room = WIDTH - LABEL
-    return f"{label:{LABEL}}{text if len(text) <= room else text[: room - 1].rstrip() + '…'}"

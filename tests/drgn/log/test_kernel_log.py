@@ -142,7 +142,7 @@ class TestLength:
         files.kept["kernel_log"] = Log([record(7), record(9)], overwritten=7, lost=1)
         section, _ = run_section(SECTIONS["kernel_log"], files)
         assert section.status == "partial"
-        assert "1 records are lost or damaged" in (section.message or "")
+        assert "lost or damaged: 1 record" in (section.message or "")
         assert "it begins 7 records after the boot" in (section.message or "")
 
 
