@@ -363,7 +363,8 @@ def nameless(files: CachedFiles, rows: list[CachedFile]) -> int:
     """Number of the files with the most pages whose name could not be read."""
     order = np.argsort(-files.pages, kind="stable")[: len(rows)]
     named = files.known & ((files.inode["dentry"] != 0) | (files.kind == BLOCK_DEVICE))
-    return int((named[order] & [row.path is None for row in rows]).sum())
+    lost = np.array([row.path is None for row in rows], np.bool_)
+    return int((named[order] & lost).sum())
 
 
 def disk_name(prog: Program, inode: int) -> str:

@@ -245,7 +245,8 @@ class _Reader:
             call.lost += self.gaps.get(record.sequence, 0)
         if call is not None and call.summary:
             call.after, call.until = call.after + 1, record.nanoseconds
-        if "\n" not in record.text:
+        first, *more = record.text.split("\n")
+        if not more or (LIKE_TASK.match(first) and not any(map(LIKE_TASK.match, more))):
             self.line(record, record.text)
         elif record.continues is None or not self.known(record, record.text, DAMAGED):
             lines = record.text.split("\n")

@@ -49,7 +49,7 @@ from mmscope.drgn.waits.waiters import Awaited, awaited, bounds_of
 
 MAX_STACKS = 1000
 MAX_TASKS = MOST_PIDS
-MAX_CHAIN = 100
+ADDRESSES = (1 << 64) - 1
 # include/linux/sched.h
 RUNNING, UNINTERRUPTIBLE, NOLOAD = 0, 2, 0x400
 NANOSECONDS = 1_000_000_000
@@ -203,8 +203,8 @@ def _list(prog: Program, head: int, link: int) -> tuple[list[int], bool]:
         while node != head and node not in found and len(found) < MAX_TASKS:
             found[node] = None
             node = prog.read_u64(node)
-        return [node - link for node in found], node == head
-    return [node - link for node in found], False
+        return [node - link & ADDRESSES for node in found], node == head
+    return [node - link & ADDRESSES for node in found], False
 
 
 def doing(frames: Sequence[str]) -> str | None:
@@ -403,7 +403,7 @@ class Waits:
 
 def _now(prog: Program) -> int | None:
     """The latest ``rq.clock`` of all CPUs: an idle CPU's stands still (CONFIG_NO_HZ)."""
-    with contextlib.suppress(LookupError, FaultError):
+    with contextlib.suppress(LookupError, FaultError, ValueError):
         return int(max(per_cpu(prog["runqueues"], cpu).clock.value_() for cpu in online_cpus(prog)))
     return None
 

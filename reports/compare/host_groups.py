@@ -47,7 +47,7 @@ from mmscope.reports.compare.recorded_allocations import COSTLY, Recorded, recor
 from mmscope.reports.compare.relation import elapsed, same_boot
 
 TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
-ASKED = TABLES | {"thp_blocks"}  # and a view over them
+ASKED = TABLES | {"thp_blocks", "zones_in_part"}  # and views over them
 # Said once, of all rates.
 ONE_READING = "rates need two readings of one boot of every host, some minutes apart"
 NO_ATTEMPT = "there was no attempt"

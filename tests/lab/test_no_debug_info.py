@@ -238,7 +238,10 @@ class TestTypes:
 
 
 def frames(prog: Program, task: Object) -> dict[int, str | None]:
-    """The functions of a task's stack by address, without those that were inlined."""
+    """
+    The functions of a task's stack by address, without those that were inlined. What an unwinder
+    finds above a user's frame is no code: it has no name, and is left out.
+    """
     found: dict[int, str | None] = {}
     try:
         trace = prog.stack_trace(task)
@@ -247,6 +250,9 @@ def frames(prog: Program, task: Object) -> dict[int, str | None]:
     for frame in trace:
         if not frame.is_inline:
             symbols = prog.symbols(frame.pc)
+            if frame.pc >> 56 != 0xFF:
+                assert not symbols, hex(frame.pc)
+                continue
             found[frame.pc] = symbols[0].name if symbols else None
     return found
 

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-SECONDS = int(sys.argv[1]) if sys.argv[1:] else 900
+SECONDS = int(sys.argv[1]) if __name__ == "__main__" and sys.argv[1:] else 900
 HEAD = 1 << 20
 # Beyond it a command fails, and the machine is not taken down with it.
 MOST_ADDRESSES = 6 << 30

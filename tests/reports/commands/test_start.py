@@ -61,7 +61,7 @@ def afterwards(code: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", ["doctor", "watch", "record"])
+@pytest.mark.parametrize("name", ["watch", "record"])
 def test_ctrl_c_while_modules_are_loaded(name: str) -> None:
     modules = int(run(0, name).stdout)
     assert modules > 5
