@@ -199,7 +199,7 @@ def test_the_oom_kill_has_its_times(bundle: Bundle) -> None:
 def test_with_huge_pages_the_second_walk_finds_nothing(bundle: Bundle) -> None:
     """The reaper has cleared the PMDs, and with them has given back the tables behind them."""
     (without,), (with_thp,) = (rows(bundle, "profile_reaping", n) for n in ("oom", "oom_thp"))
-    assert with_thp["reaper_samples"] + with_thp["again_samples"] < without["again_samples"]
+    assert with_thp["again_samples"] * 4 < without["again_samples"]
     (victim,) = rows(bundle, "profile_victims", "oom_thp")
     assert victim["pgtables_bytes"] > 100 << 20 and victim["anon_bytes"] < 1 << 20
 
@@ -256,8 +256,9 @@ def test_the_huge_zero_page_is_among_the_counters(bundle: Bundle) -> None:
         assert counted["thp_zero_page_alloc_failed"] == 0
     made = {r["profile"]: r["gained"] for r in bundle.rows("profile_counters")
             if r["name"] == "thp_zero_page_alloc"}  # fmt: skip
-    # Made for the first that maps it, and kept until memory is reclaimed.
-    assert made["exit_path_always"] == 1 and made["page_fault_sparse"] == 0
+    # Made for the first that maps it, who may have been there before, and kept until memory is
+    # reclaimed.
+    assert made["exit_path_always"] <= 1 and made["page_fault_sparse"] == 0
 
 
 def test_a_hostile_name_stays_a_name(out: Path, bundle: Bundle) -> None:
