@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import ReaderApart
-from mmscope.drgn.text.packed import BZIP2, GZIP, XZ, ZSTD, tail, unpacked
+from mmscope.drgn.text.packed import PACKED, tail, unpacked
 from mmscope.drgn.text.plain_file import open_plain, read_plain
 
 LXCFS = re.compile(r"(?:^| )/proc/meminfo .*\bfuse\.lxcfs\b", re.MULTILINE)
@@ -221,7 +221,7 @@ def log_of(raw: IO[bytes]) -> tuple[bytes, int]:
     :raises PackedError: it cannot be unpacked, or has no end.
     """
     head = raw.read(6)
-    packed = head.startswith((GZIP, BZIP2, XZ, ZSTD))
+    packed = head.startswith(PACKED)
     size = raw.seek(0, os.SEEK_END)
     raw.seek(0 if packed else max(size - MOST_OF_LOG, 0))
     if packed:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import IO, cast
 
 GZIP, ZSTD, XZ, BZIP2 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh"
+PACKED = (GZIP, ZSTD, XZ, BZIP2)
 PIECE = 1 << 18
 # Of a decompressor of xz, which takes what the file asks for: xz -9 needs 65 MiB.
 MOST_WINDOW = 256 << 20

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from mmscope.drgn.tables.hostile_text import echo, visible
-from mmscope.drgn.text.packed import BZIP2, GZIP, PIECE, XZ, ZSTD, PackedError, unpacked
+from mmscope.drgn.text.packed import PACKED, PIECE, PackedError, unpacked
 from mmscope.drgn.text.plain_file import check_output, make_folder, open_plain
 from mmscope.drgn.text.text_source import MAX_UNPACKED_BYTES, TOO_LARGE
 from mmscope.perf import perf_events, perf_record
@@ -413,7 +413,7 @@ def _by_name(file: Path, folder: Path) -> Path:
             file = _copied(pipe, folder / "standard input")
     piped = Path("/proc/self/fd") == file.parent
     with open(open_plain(file), "rb") as raw:
-        packed = raw.read(PEEK_BYTES).startswith((GZIP, ZSTD, XZ, BZIP2))
+        packed = raw.read(PEEK_BYTES).startswith(PACKED)
     if begins(file) not in PERF_DATA or not (piped or packed):
         return file
     folder = Path(tempfile.mkdtemp(dir=folder))

@@ -30,11 +30,10 @@ from typing import IO, cast
 
 from mmscope.drgn.sections.files import MOST_OF_LOG
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.text.packed import PackedError, tail, unpacked
+from mmscope.drgn.text.packed import PACKED, PackedError, tail, unpacked
 from mmscope.drgn.text.plain_file import MAX_TEXT_BYTES
 from mmscope.reports.inputs.recognise import (
     HEAD_BYTES,
-    PACKED,
     TAR,
     UNKNOWN,
     ZIP,
@@ -475,11 +474,5 @@ def _zip_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]
                         yield member, None
                     else:
                         yield member, content
-    except (
-        zipfile.BadZipFile,
-        NotImplementedError,
-        ValueError,
-        OverflowError,
-        zlib.error,
-    ) as error:
+    except ZIP_DAMAGE as error:
         raise PackedError(f"is damaged: {error}") from error

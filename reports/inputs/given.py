@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from mmscope.drgn.dumps.wrapped import unpacked_by
 from mmscope.drgn.opening import TargetError
 from mmscope.drgn.sections.files import MOST_OF_LOG, Files
 from mmscope.drgn.sections.given_files import GivenFiles
 from mmscope.drgn.tables.display import plural, size
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.packed import PackedError, tail, unpacked
+from mmscope.drgn.text.packed import PACKED, PackedError, tail, unpacked
 from mmscope.drgn.text.plain_file import open_plain
 from mmscope.drgn.text.text_source import SUBSTITUTED
 from mmscope.reports.bundle.description import DESCRIPTION
@@ -34,7 +35,6 @@ from mmscope.reports.inputs.archives import Unpacked, read_archive
 from mmscope.reports.inputs.recognise import (
     HEAD_BYTES,
     LOG,
-    PACKED,
     PAGE_OWNER,
     PERF_DATA,
     PERF_TEXT,
@@ -44,8 +44,8 @@ from mmscope.reports.inputs.recognise import (
     VMCORE,
     ZIP,
     Kind,
+    as_utf8,
     recognise,
-    unpacks,
 )
 
 MOST_FILES = 500  # of a folder that is no tree
@@ -198,7 +198,7 @@ def _file(given: Given, path: str, name: str) -> None:
         if head.startswith(PACKED):
             _packed(given, raw, head, again, name)
             return
-        kind = recognise(_utf8(head))
+        kind = recognise(head)
         if kind.name in (TAR, ZIP):
             _archive(given, read_archive(raw, head), name)
         elif kind.name == VMCORE and again != path:
@@ -215,25 +215,18 @@ def _packed(given: Given, raw: IO[bytes], head: bytes, again: str, name: str) ->
     """A packed file, by what is in it."""
     with unpacked(raw, head) as stream:
         first = stream.read(HEAD_BYTES)
-        kind = recognise(_utf8(first))
+        kind = recognise(first)
     raw.seek(0)
     packed = f"{kind.words}, compressed"
     if kind.name == TAR:
         _archive(given, read_archive(raw, head), name)
     elif kind.name == VMCORE:
-        given.refused.append(f"{name}: {packed}: unpack it before: {unpacks(head)} {name}")
+        given.refused.append(f"{name}: {packed}: unpack it before: {unpacked_by(head)} {name}")
     elif kind.name in (LOG, TREE):
         with unpacked(raw, head) as stream:
             _text(given, Kind(kind.name, packed, kind.place), stream, name)
     else:
         _other(given, Kind(kind.name, packed), again, name)
-
-
-def _utf8(data: bytes) -> bytes:
-    """A text as UTF-8, also of a program that writes UTF-16 with its mark."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return data.decode("utf-16", "replace").encode()
-    return data.removeprefix(b"\xef\xbb\xbf")
 
 
 def _text(given: Given, kind: Kind, stream: IO[bytes], name: str) -> None:
@@ -243,7 +236,7 @@ def _text(given: Given, kind: Kind, stream: IO[bytes], name: str) -> None:
         given.refused.append(f"{name}: {kind.words} of more than {size(MOST_OF_TEXT)}")
         return
     last = f", of which the last {size(len(data))} are read" if before else ""
-    _put(given, kind, name, _utf8(data), last)
+    _put(given, kind, name, as_utf8(data), last)
 
 
 def _put(given: Given, kind: Kind, name: str, data: bytes, more: str = "") -> None:
@@ -324,7 +317,7 @@ def _archive(given: Given, found: Unpacked, name: str) -> None:
     for member, kind, data in found.lone:
         called = f"{name}: {member}"
         if kind.name in (LOG, TREE):
-            _put(given, kind, called, _utf8(data))
+            _put(given, kind, called, as_utf8(data))
         elif kind.name in (VMCORE, PERF_DATA):
             given.refused.append(f"{called}: {kind.words}: unpack it, and give it by its name")
         else:

@@ -10,15 +10,13 @@ import re
 from dataclasses import dataclass
 
 from mmscope.drgn.dumps.core_file import KDUMP
-from mmscope.drgn.dumps.wrapped import COMPRESSED, FLATTENED
+from mmscope.drgn.dumps.wrapped import FLATTENED
 from mmscope.drgn.log.log_places import KERNEL_LINE
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.packed import BZIP2, GZIP, XZ, ZSTD
 from mmscope.drgn.text.text_source import recognise as recognise_page_owner
 from mmscope.perf.perf_script import is_perf_text
 
 HEAD_BYTES = 64 << 10
-PACKED = (GZIP, ZSTD, XZ, BZIP2)
 TAR, ZIP = "tar", "zip"
 # Kinds: each is read by another part of mmscope.
 VMCORE, LOG, PERF_DATA, PERF_TEXT, PAGE_OWNER, TREE, UNKNOWN = (
@@ -99,20 +97,27 @@ def recognise(head: bytes) -> Kind:
 
     :param head: its first bytes, at most :data:`HEAD_BYTES`, of one that is packed unpacked.
     """
+    head = as_utf8(head)
     if not head.strip(b"\0 \t\r\n"):
         return Kind(UNKNOWN, "nothing: it is empty")
     if kind := _binary(head):
         return kind
-    text = head.removeprefix(b"\xef\xbb\xbf")
-    if kind := _text(text):
+    if kind := _text(head):
         return kind
     for pattern, words in LOOKS:
-        if re.match(pattern, text):
+        if re.match(pattern, head):
             return Kind(UNKNOWN, words)
-    if b"\0" in text[:4096]:
+    if b"\0" in head[:4096]:
         return Kind(UNKNOWN, f"something binary, which begins with {head[:8].hex(' ')}")
-    first = visible(" ".join(text[:200].decode("utf-8", "replace").split()))[:50]
+    first = visible(" ".join(head[:200].decode("utf-8", "replace").split()))[:50]
     return Kind(UNKNOWN, f"a text that mmscope does not know: {first!r}")
+
+
+def as_utf8(data: bytes) -> bytes:
+    """A text as UTF-8, also of a program that writes UTF-16 with its mark."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace").encode()
+    return data.removeprefix(b"\xef\xbb\xbf")
 
 
 def _binary(head: bytes) -> Kind | None:
@@ -153,8 +158,3 @@ def _most(pattern: re.Pattern[bytes], text: bytes) -> bool:
     """True if most lines begin so."""
     lines = sum(1 for line in text[:8192].split(b"\n") if line.strip() and line[:1] != b"#")
     return len(pattern.findall(text[:8192])) > MOST_LINES * lines
-
-
-def unpacks(head: bytes) -> str:
-    """The command that unpacks what begins so."""
-    return next(how for magic, how in COMPRESSED.items() if head.startswith(magic))

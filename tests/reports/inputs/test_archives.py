@@ -93,6 +93,12 @@ def test_what_is_no_tree_is_known_by_its_content() -> None:
     assert {name: kind.name for name, kind, _ in found.lone} == {"a.txt": "log", "b.bin": "tree"}
 
 
+@pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
+def test_a_log_in_it_is_known_however_it_was_saved(order: str) -> None:
+    log = "\ufeff".encode(order) + LOG.decode().encode(order)
+    assert [kind.name for _, kind, _ in read(zipped({"a.txt": log})).lone] == ["log"]
+
+
 def test_an_archive_in_an_archive_is_read_to_a_depth() -> None:
     inner = gzip.compress(tar(TREE))
     assert read(zipped({"deep/sos.tar.gz": inner})).tree == READ
