@@ -29,13 +29,16 @@ from dataclasses import dataclass, field
 from typing import IO, cast
 
 from mmscope.drgn.sections.files import MOST_OF_LOG
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import plural, size
 from mmscope.drgn.text.packed import PACKED, PackedError, tail, unpacked
 from mmscope.drgn.text.plain_file import MAX_TEXT_BYTES
 from mmscope.reports.inputs.recognise import (
     HEAD_BYTES,
+    LOG,
+    PERF_DATA,
     TAR,
     UNKNOWN,
+    VMCORE,
     ZIP,
     Kind,
     recognise,
@@ -70,6 +73,7 @@ IN_TREE = re.compile(
 )
 NOT_KEPT = re.compile(r"proc/(?:kcore|kallsyms|kmsg|kpage\w+)\Z|.*\.journal~?\Z")
 LOGS = re.compile(r"(?:var/|sos_commands/|dmesg|vmcore-dmesg)")
+PAX_LENGTH = re.compile(rb"(\d{1,6}) ")
 
 
 @dataclass
@@ -77,7 +81,6 @@ class Member:
     """A regular file of an archive, or a link (then it has a target)."""
 
     name: str
-    size: int
     moment: float
     target: str | None = None
     hard: bool = False
@@ -136,7 +139,8 @@ class _Reader:
         self.lone: list[tuple[str, Kind, bytes]] = []
         self.notes: list[str] = []
         self.moments: dict[str, float] = {}
-        self.bytes_passed = self.bytes_kept = self.members = self.refused = self.others = 0
+        self.beyond: list[str] = []  # names that are recognised, beyond MOST_LONE
+        self.bytes_passed = self.bytes_kept = self.members = self.refused = 0
         self.until = time.monotonic() + MOST_SECONDS
 
     def passed(self, size: int) -> None:
@@ -186,35 +190,45 @@ class _Reader:
             if before and not is_log:
                 self.notes.append(f"{name}: has more than {MAX_TEXT_BYTES >> 20} MiB, not read")
             else:
-                self.keep(name, data)
-                self.moments[name] = member.moment
+                self.kept[name] = data
+                self.count(name, member, data, before)
             return
         head = content.read(HEAD_BYTES)
-        if head.startswith(PACKED) or head.startswith(b"PK\3\4") or head[257:262] == b"ustar":
-            self.nested(name, head, content, depth)
-            return
         kind = recognise(head)
-        if kind.name == UNKNOWN or len(self.lone) >= MOST_LONE:
-            self.others += 1
+        if head.startswith(PACKED) or kind.name in (TAR, ZIP):
+            self.nested(name, member, head, content, depth)
+        else:
+            self.alone(name, member, kind, cast(IO[bytes], _Joined(head, content)))
+
+    def alone(self, name: str, member: Member, kind: Kind, content: IO[bytes]) -> None:
+        """Keep a file that is no part of a tree, if it is recognised."""
+        if kind.name == UNKNOWN:
             return
-        data, _ = tail(content, MOST_OF_LOG)
-        if len(head) + len(data) <= MOST_OF_LOG:
-            data = head + data
-        self.bytes_kept += len(data)
+        if len(self.lone) >= MOST_LONE:
+            self.beyond.append(name)
+            return
+        # These are read by their names, which an archive has not.
+        by_name = kind.name in (VMCORE, PERF_DATA)
+        data, before = (b"", 0) if by_name else tail(content, MOST_OF_LOG)
+        if before and kind.name != LOG:
+            words = f"{kind.words} of more than {size(MOST_OF_LOG)} is not read out of an archive"
+            self.notes.append(f"{name}: {words}")
+            return
         self.lone.append((name, kind, data))
+        self.count(name, member, data, before)
+
+    def count(self, name: str, member: Member, data: bytes, before: int) -> None:
+        """Count what was kept of a file, which is the last of a log."""
+        if before:
+            self.notes.append(f"{name}, of which the last {size(len(data))} are read")
         self.moments[name] = member.moment
-        self.check_kept()
-
-    def keep(self, name: str, data: bytes) -> None:
-        self.kept[name] = data
         self.bytes_kept += len(data)
-        self.check_kept()
-
-    def check_kept(self) -> None:
         if self.bytes_kept > MOST_KEPT:
             raise _Full(f"what is of use in it has more than {MOST_KEPT >> 20} MiB")
 
-    def nested(self, name: str, head: bytes, content: IO[bytes], depth: int) -> None:
+    def nested(
+        self, name: str, member: Member, head: bytes, content: IO[bytes], depth: int
+    ) -> None:
         """Read an archive, or a packed file, in the archive."""
         if depth >= MOST_NESTED:
             self.notes.append(f"{name}: an archive in {depth} others, not read")
@@ -233,11 +247,8 @@ class _Reader:
                     if before:
                         raise _Full(f"{name} has more than {MOST_KEPT >> 20} MiB")
                     self.archive(io.BytesIO(data), ZIP, depth + 1, f"{name}/")
-                elif kind.name != UNKNOWN and not head.startswith(first[:8]):
-                    data, _ = tail(whole, MOST_OF_LOG)
-                    self.lone.append((name, kind, data))
-                    self.bytes_kept += len(data)
-                    self.check_kept()
+                else:
+                    self.alone(name, member, kind, whole)
         except PackedError as error:
             self.notes.append(f"{name}: {error}")
 
@@ -255,11 +266,18 @@ class _Reader:
             }
             others = [each for each in roots if f"{each}proc/meminfo" in self.kept and each != root]
             if others:
-                called = plural(len(others), "other machine's tree", "other machines' trees")
-                made.notes.append(f"{called} in it were not read: give each by itself")
+                called = plural(
+                    len(others),
+                    "other machine's tree in it was",
+                    "other machines' trees in it were",
+                )
+                made.notes.append(f"{called} not read: give each by itself")
         # Of a tree, copies of its files elsewhere in it are no inputs of their own.
         whole = any(path.startswith(("proc/", "sys/")) for path in made.tree)
         made.lone = [each for each in self.lone if not (whole and each[0].startswith(root or ""))]
+        if beyond := [name for name in self.beyond if not (whole and name.startswith(root or ""))]:
+            called = plural(len(beyond), "more file in it was", "more files in it were")
+            made.notes.append(f"{called} not read: unpack it before")
         if self.refused:
             names = plural(self.refused, "name")
             made.notes.append(f"{names} in it would lead out of it, and nothing of that was read")
@@ -325,7 +343,7 @@ def read_archive(raw: IO[bytes], head: bytes) -> Unpacked:
     except (_Full, PackedError) as error:
         if not reader.members:
             raise PackedError(str(error)) from error
-        reader.notes.append(f"{error}: read up to there, {reader.members:,} members")
+        reader.notes.append(f"{error}: read up to there, {plural(reader.members, 'member')}")
     return reader.result()
 
 
@@ -385,7 +403,7 @@ def _pax(records: bytes) -> dict[bytes, bytes]:
     """``length key=value`` lines; what is damaged ends them."""
     found = {}
     at = 0
-    while match := re.compile(rb"(\d{1,6}) ").match(records, at):
+    while match := PAX_LENGTH.match(records, at):
         end = at + int(match[1])
         key, equals, value = records[match.end() : end - 1].partition(b"=")
         if not equals or end <= match.end() or end > len(records):
@@ -427,7 +445,6 @@ def _tar_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]
         target = more.get(b"linkpath", block[157:257].split(b"\0")[0])
         member = Member(
             more.get(b"path", name).decode("utf-8", "backslashreplace"),
-            size,
             float(min(_number(block[136:148]), 1 << 33)) if kind != b"S" else 0.0,
         )
         more = {}
@@ -465,7 +482,7 @@ def _zip_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]
         with zipfile.ZipFile(stream) as archive:
             for info in archive.infolist():
                 moment = time.mktime((*info.date_time, 0, 0, -1)) if info.date_time[0] else 0.0
-                member = Member(info.filename, info.file_size, moment)
+                member = Member(info.filename, moment)
                 if info.is_dir() or info.flag_bits & 1:  # or encrypted
                     continue
                 with archive.open(info) as content:

@@ -206,6 +206,42 @@ def test_a_file_of_proc_is_no_larger_than_one_is(monkeypatch: pytest.MonkeyPatch
     assert "proc/vmstat: has more than" in found.notes[0]
 
 
+PERF = b"java 7/7 [001] 1.000000: 1 cycles: \n\tffffffff81000001 clear_page ([kernel])\n\n"
+OWNER = b"Page allocated via order 0, mask 0x0(), pid 7\nPFN 1 type Movable\n f+0x1/0x2\n\n"
+
+
+def test_a_text_is_read_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_OF_LOG", 1 << 10)
+    found = read(tar({"cpu.txt": PERF * 100, "owners": OWNER * 100, "log": LOG * 100, "a": PERF}))
+    assert {name: kind.name for name, kind, _ in found.lone} == {"log": "log", "a": "perf text"}
+    assert found.notes == [
+        "cpu.txt: text of perf script of more than 1 KiB is not read out of an archive",
+        "owners: page_owner's text of more than 1 KiB is not read out of an archive",
+        "log, of which the last 1015 B are read",
+    ]
+
+
+def test_of_a_log_in_a_tree_that_is_cut_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_OF_LOG", 1 << 10)
+    found = read(tar({**TREE, "sosreport-x/var/log/messages": LOG * 100}))
+    assert found.notes == ["sosreport-x/var/log/messages, of which the last 1015 B are read"]
+
+
+def test_dumps_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_KEPT", 4 << 10)
+    dumps: dict[str, bytes | str] = {f"core.{n}": b"KDUMP   " + bytes(2000) for n in range(9)}
+    found = read(tar({**dumps, "log": LOG}))
+    assert [kind.name for _, kind, _ in found.lone] == ["vmcore"] * 9 + ["log"]
+    assert found.notes == []
+
+
+def test_files_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_LONE", 2)
+    found = read(tar({name: LOG for name in "abc"} | {"x": b"something else"}))
+    assert [name for name, _, _ in found.lone] == ["a", "b"]
+    assert found.notes == ["1 more file in it was not read: unpack it before"]
+
+
 def test_a_header_has_a_bound() -> None:
     data = bytearray(tar({"x" * 200: b""}))
     data[124:136] = b"77777777777\0"  # the length of the long name
@@ -257,4 +293,4 @@ def test_another_machines_tree_beside_it_is_said() -> None:
     other = {"b/proc/meminfo": MEMINFO}
     found = read(tar({**TREE, **other}))
     assert found.tree == READ
-    assert found.notes == ["1 other machine's tree in it were not read: give each by itself"]
+    assert found.notes == ["1 other machine's tree in it was not read: give each by itself"]
