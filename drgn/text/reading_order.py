@@ -34,7 +34,7 @@ MINUTE = DAY + r"(?:T(\d\d)[:.-]?|[_ -]?(\d\d):)(\d\d)(?!\d)"
 LEAST_DIGITS = 10  # of a time; names with fewer need none of the above
 # Between two files, on average. Reading show_handles takes 15 ms, and is then worth a pause.
 COPY_MICROSECONDS = 50_000
-COMPRESSED = (".gz", ".xz", ".zst")
+COMPRESSED = (".bz2", ".gz", ".xz", ".zst")
 UNKNOWN = "the order of the snapshots is unknown, and nothing is called growth: "
 NUMBER_THEM = "number their names (show_handles.1, show_handles.2)"
 TIME_THEM = "put the time of each into its name (show_handles.1763600000)"

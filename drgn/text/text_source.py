@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any
 
+from mmscope.drgn.text.packed import BZIP2, GZIP, XZ, ZSTD
 from mmscope.drgn.text.plain_file import open_plain
 
 # Stays in a CPU's cache.
@@ -29,7 +30,7 @@ KIND = re.compile(
     rb"|handle: -?[0-9]+\n(?:(?P<show_handles>n)|(?P<show_stacks_handles>)))",
     re.MULTILINE,
 )
-MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz"}
+MAGIC = {GZIP: "gzip", ZSTD: "zstd", XZ: "xz", BZIP2: "bzip2"}
 
 
 class TextError(ValueError):

@@ -218,7 +218,10 @@ def _owners(
             series = read_series([again for again, _ in given.owners])
         except (TextError, OSError) as error:
             seconds = round(time.monotonic() - begin, 3)
-            return [SectionResult(page_owner.SECTION, "failed", seconds, 0, 0, str(error))]
+            why = str(error)
+            for again, name in given.owners:
+                why = why.replace(again, name)
+            return [SectionResult(page_owner.SECTION, "failed", seconds, 0, 0, why)]
         seconds = time.monotonic() - begin
         return [page_owner.write_tables(writer, series, page_size, seconds=seconds)[0]]
 

@@ -36,8 +36,8 @@ def add_commands(command: Command) -> None:
         run_page_owner,
         "who owns the memory: page_owner's debugfs files, one or a series",
         "Read files of /sys/kernel/debug: page_owner, page_owner_stacks/show_stacks or "
-        "show_handles; one, or any number taken over time. gzip, xz or zstd are fine, and - is "
-        "standard input.",
+        "show_handles; one, or any number taken over time. gzip, bzip2, xz or zstd are fine, and "
+        "- is standard input.",
     )
     sub.set_defaults(unopened=(TextError, OSError), explain=unexpected)
     sub.add_argument("files", nargs="+", metavar="FILE", help="snapshots, in any order")

@@ -23,8 +23,9 @@ from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, say
+from mmscope.reports.bundle.outcome import DONE, Command, UsageError, say
 from mmscope.reports.bundle.redact import add_redact_options
+from mmscope.reports.collect.run_section import missing_sections
 from mmscope.reports.commands.collect_command import write_case
 from mmscope.reports.commands.target_options import add_target_options
 from mmscope.reports.inputs.given import Given, gather
@@ -86,7 +87,7 @@ class Answer:
 def run_why(args: argparse.Namespace) -> int:
     """Read, judge, say."""
     given = gather(args.paths, everything=args.all)
-    code = INCOMPLETE if given.refused else DONE
+    code = DONE
     for words in given.refused:
         say(words)
     with given.open_files:
@@ -99,8 +100,8 @@ def run_why(args: argparse.Namespace) -> int:
             # What a recording has is in the findings; on a terminal it is not what was asked for.
             with contextlib.redirect_stdout(io.StringIO()):
                 made = write_case(args, given)
-            if made.incomplete or any(s.status == "failed" for s in made.sections):
-                code = INCOMPLETE
+            failed = [section for section in made.sections if section.status == "failed"]
+            code = missing_sections(failed, bool(given.refused) or made.incomplete)
     # With DuckDB, which the box may lack: what was read is there then.
     from mmscope.reports.findings.verdict import verdict_of
 
@@ -124,7 +125,7 @@ def answer_of(given: Given, path: Path, judged: "Judgement") -> Answer:
     """All that is said of a bundle."""
     step, looked = judged.step, f"mmscope findings {shlex.quote(str(path))}"
     # A command for a host that runs is none for a dump or a log.
-    command = judged.command if given.kinds == [] else ""
+    command = judged.command if not given.kinds else ""
     if "BUNDLE" in judged.command.split():
         command = judged.command.replace("BUNDLE", shlex.quote(str(path)))
     return Answer(

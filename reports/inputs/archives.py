@@ -207,7 +207,7 @@ class _Reader:
         if len(self.lone) >= MOST_LONE:
             self.beyond.append(name)
             return
-        # These are read by their names, which an archive has not.
+        # These are opened by their names, which nothing in an archive has.
         by_name = kind.name in (VMCORE, PERF_DATA)
         data, before = (b"", 0) if by_name else tail(content, MOST_OF_LOG)
         if before and kind.name != LOG:

@@ -570,7 +570,7 @@ def compressed(data: bytes, program: str) -> bytes:
     return children.run([program, "-c"], input=data, stdout=subprocess.PIPE, check=True).stdout
 
 
-@pytest.mark.parametrize("program", [p for p in ("gzip", "zstd", "xz") if shutil.which(p)])
+@pytest.mark.parametrize("program", [p for p in ("gzip", "zstd", "xz", "bzip2") if shutil.which(p)])
 def test_compressed(tmp_path: Path, program: str) -> None:
     data = b"".join(page_owner_records(STACKS, 500))
     assert read(tmp_path, compressed(data, program)) == read(tmp_path, data)

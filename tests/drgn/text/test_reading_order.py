@@ -81,7 +81,7 @@ def test_numbers_in_names_are_compared_as_numbers(made: Made) -> None:
     "names",
     [
         ["h.8", "h.09", "h.0010"],
-        ["h.1.gz", "h.2", "h.10.xz", "h.11.zst"],
+        ["h.1.gz", "h.2", "h.3.bz2", "h.10.xz", "h.11.zst"],
         ["run2.9", "run2.10", "run10.1"],
         ["t2/show_handles", "t9/show_handles", "t10/show_handles"],
         ["t2/h.9", "t2/h.10", "t10/h.11"],

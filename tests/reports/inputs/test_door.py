@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``collect PATH…`` and ``why PATH…``: whatever is given is read, said, and made one bundle."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import tarfile
 from collections.abc import Callable, Iterator
@@ -229,6 +231,26 @@ def test_two_dumps_are_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 # why
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+def test_owners_of_pages_however_they_are_packed(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    bundle = collect(tmp_path, put(tmp_path, "owners", pack(OWNER.encode())))
+    assert [row["pages"] for row in bundle.rows("page_owner_stacks")] == [1]
+
+
+def test_why_says_what_was_recognised_and_not_read(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    standard_input: Callable[[int], None],
+) -> None:
+    packed = gzip.compress(OWNER.encode() * 5000)[:-8]
+    with open(put(tmp_path, "owners", packed), "rb") as owners:
+        standard_input(owners.fileno())
+        assert main(["why", "-", "-o", str(tmp_path / "made")]) == 1
+    assert "page_owner: failed: standard input: damaged: gzip" in capsys.readouterr().err
 
 
 def why(capsys: pytest.CaptureFixture[str], *words: str | Path, code: int = 0) -> list[str]:
