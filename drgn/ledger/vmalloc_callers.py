@@ -16,6 +16,7 @@ from drgn import Program
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import PagePlaces, find_places
 from mmscope.drgn.ledger.vmalloc_areas import VM_IOREMAP, VM_MAP
+from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.owners.alloc_tags import known_sum
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections import prices
@@ -62,9 +63,8 @@ VMALLOC_CALLERS = Table(
 )
 
 
-# Text of the kernel and of modules is in the upper half of all addresses, without a gap below it.
 # The last addresses are errors, not pointers (include/linux/err.h).
-LOWEST, ERRORS = np.uint64(0xFF00_0000_0000_0000), np.uint64((1 << 64) - 4096)
+ERRORS = np.uint64((1 << 64) - 4096)
 
 
 def vmalloc_callers(prog: Program, places: PagePlaces) -> list[VmallocCaller]:
@@ -148,9 +148,10 @@ def from_memory(memory: Memory) -> Found:
     found.unreadable_bytes = places.area_gaps.bytes
     if not places.missing and places.areas is not None:
         callers = places.areas["caller"]
-        strange = int(np.count_nonzero((callers < LOWEST) | (callers >= ERRORS)))
+        upper = np.uint64(kernel_byte(memory.prog))
+        strange = int(np.count_nonzero((callers >> np.uint64(56) != upper) | (callers >= ERRORS)))
         if strange:
-            words = f"{plural(strange, 'area')} of vmalloc memory have a caller that is no code"
+            words = f"the caller of {plural(strange, 'area')} of vmalloc memory is no code"
             disagreement(memory, found, words)
     return found.add(VMALLOC_CALLERS, vmalloc_callers(memory.prog, places))
 
