@@ -120,7 +120,8 @@ def hypervisor_from_files(files: Files) -> Found:
     for path in ("proc/modules", *([f"{lsmod}/lsmod"] if "lsmod" in files.names(lsmod) else [])):
         with contextlib.suppress(OSError):
             text = files.open(path)
-            rows = signs_of_modules(line.split(maxsplit=1)[0] for line in text.split("\n") if line)
+            lines = filter(str.strip, text.split("\n"))
+            rows = signs_of_modules(line.split(maxsplit=1)[0] for line in lines)
             looked = True
             break
     with contextlib.suppress(Absent, ValueError):

@@ -74,6 +74,14 @@ def test_each_file_of_a_tree_says_what_it_has(tmp_path: Path) -> None:
     assert rows == [("hv_balloon", "modules"), ("Hyper-V", "log"), ("Hyper-V", "dmi")]
 
 
+def test_a_blank_line_among_the_modules_is_none(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/modules").write_text("ext4 1 0 - Live 0x0\n \nhv_balloon 1 0 - Live 0x0\n")
+    section, found = run_section(SECTIONS["hypervisor"], Files(tmp_path))
+    assert section.status == "ok"
+    assert [row.name for row in found.by_name["hypervisor_signs"]] == ["hv_balloon"]
+
+
 def test_a_tree_without_any_of_them_is_absent(tmp_path: Path) -> None:
     section, _ = run_section(SECTIONS["hypervisor"], Files(tmp_path))
     assert section.status == "absent"
