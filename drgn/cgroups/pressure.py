@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-from drgn import Object, ObjectNotFoundError, Program, TypeKind
+from drgn import FaultError, Object, ObjectNotFoundError, Program, TypeKind
 
 from mmscope.drgn.cgroups.cgroup_files import MAX_CGROUPS, cgroup_folders
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
@@ -27,6 +27,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -108,11 +109,17 @@ def from_memory(memory: Memory) -> Found:
     paths = cgroup_paths(prog, pointers[live], gaps)
     member = prog.type("struct cgroup").member("psi")
     behind = member.type.kind is TypeKind.POINTER
+    lost = 0
     for at, (path, _) in zip(live, paths, strict=True):
         cgroup = Object(prog, "struct cgroup *", int(pointers[at]))
-        group = cgroup.psi if behind else cgroup.psi.address_of_()
-        if path is not None and group and getattr(group, "enabled", True):
-            rows += rows_of(group[0].read_(), path, now)
+        try:
+            group = cgroup.psi if behind else cgroup.psi.address_of_()
+            if path is not None and group and getattr(group, "enabled", True):
+                rows += rows_of(group[0].read_(), path, now)
+        except FaultError:
+            lost += 1
+    if lost:
+        found.notes.append(f"the pressure of {plural(lost, 'cgroup')} could not be read")
     found.unreadable_bytes = gaps.bytes
     if int((~memcgs.dying).sum()) - 1 > MAX_CGROUPS:
         found.unlisted.append(f"of cgroups the first {MAX_CGROUPS:,}")
@@ -150,7 +157,7 @@ def from_files(files: Files) -> Found:
         except (OSError, ValueError):
             unread += 1
     if unread:
-        found.remarks.append(f"memory.pressure of {unread:,} cgroups is not there")
+        found.remarks.append(f"memory.pressure of {plural(unread, 'cgroup')} is not there")
     return found.add(PRESSURE, _worst_first(rows))
 
 

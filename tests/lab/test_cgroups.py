@@ -13,7 +13,7 @@ import pytest
 from capture import capture
 from cgroups_lab import CgroupsLab, read_cgroups
 from conftest import KERNELS
-from drgn import sizeof
+from drgn import FaultError, Object, TypeKind, sizeof
 
 from mmscope.drgn.cgroups.cgroup_files import numbers
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
@@ -26,6 +26,7 @@ from mmscope.drgn.cgroups.charged_pages import ChargedPages, charges
 from mmscope.drgn.cgroups.dying_pins import ANONYMOUS, FILE, NOTHING
 from mmscope.drgn.cgroups.memcgs import memcgs_once, read_memcgs
 from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup
+from mmscope.drgn.cgroups.pressure import from_memory as pressure_from_memory
 from mmscope.drgn.ledger.ledger_pages import OF_OBJECTS, LedgerPages
 from mmscope.drgn.ledger.memory_cgroups import (
     memory_cgroups_from_files,
@@ -278,6 +279,26 @@ def test_no_debug_info_is_needed(cgroups_lab: CgroupsLab) -> None:
     found = memory_cgroups_from_memory(Memory(prog))
     assert found.by_name == cgroups_lab.found.by_name
     assert found.notes == cgroups_lab.found.notes
+
+
+@pytest.mark.btf
+def test_a_cgroup_whose_pressure_is_missing_costs_its_rows_alone(cgroups_lab: CgroupsLab) -> None:
+    def refuse(address: int, count: int, offset: int, physical: bool) -> bytes:
+        raise FaultError("missing", address)
+
+    prog = open_target(cgroups_lab.capture.vmcore, [])
+    whole = pressure_from_memory(Memory(prog))
+    memcgs = read_memcgs(prog)
+    paths = [path for path, _ in cgroup_paths(prog, memcgs.columns["cgroup"], Gaps())]
+    address = int(memcgs.columns["cgroup"][paths.index("/limit")])
+    group = Object(prog, "struct cgroup *", address).psi
+    if group.type_.kind is TypeKind.POINTER:
+        group = group[0]
+    prog.add_memory_segment(group.address_, sizeof(group), refuse, False)
+    found = pressure_from_memory(Memory(prog))
+    rows = whole.by_name["memory_pressure"]
+    assert found.by_name["memory_pressure"] == [row for row in rows if row.cgroup != "/limit"]
+    assert found.notes == ["the pressure of 1 cgroup could not be read"] and not whole.notes
 
 
 def test_a_tree_without_cgroups_says_so(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_cgroups_stand_after_the_machine_the_worst_first(tmp_path: Path) -> None
     rows = found.by_name["memory_pressure"]
     assert [row.cgroup for row in rows] == [None, None, "/b", "/b", "/a", "/a"]
     assert rows[2].avg60 == 40.42
-    assert found.remarks == ["memory.pressure of 1 cgroups is not there"]
+    assert found.remarks == ["memory.pressure of 1 cgroup is not there"]
 
 
 def test_a_kernel_without_it(tmp_path: Path) -> None:
