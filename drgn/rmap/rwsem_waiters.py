@@ -21,13 +21,14 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from numpy.typing import NDArray
 
-from mmscope.drgn.opening.constants import kernel_byte
+from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
 from mmscope.drgn.reading.kernel_arrays import member_path
 
 MAX_LOCKS = 100
 MAX_WAITERS = 1000  # of one lock
 MAX_STACKS = 100  # in all
 READER_OWNED = 1
+LAST_READER = "last reader"
 OWNER_FLAGS = 7
 RT_OWNER_FLAGS = 1  # RT_MUTEX_HAS_WAITERS
 # include/linux/rwbase_rt.h: a lock that a writer wants has no bias, nor has one that it holds.
@@ -187,6 +188,21 @@ def _bounded(waiters: Iterator[Object]) -> Iterator[Object]:
     raise ValueError(f"more than {MAX_WAITERS} waiters: damaged, or the queue moves")
 
 
+def holder(prog: Program, word: int, count: int) -> tuple[Object | None, str | None]:
+    """
+    The task that holds a lock, which may not be readable, and what it is: writer, or last reader.
+
+    :param word: ``rw_semaphore.owner``; :param count: ``rw_semaphore.count``.
+    """
+    address = word & 0xFFFFFFFFFFFFFFFF & ~OWNER_FLAGS
+    state, by_reader = lock_state(count), word & READER_OWNED
+    # A writer that has just taken it notes itself after that: rwsem_write_trylock().
+    if not address or state not in ("read", "write") or (state == "write" and by_reader):
+        return None, None
+    task = Object(prog, "struct task_struct", address=address).address_of_()
+    return task, LAST_READER if by_reader else "writer"
+
+
 def owner(
     prog: Program, word: int, count: int
 ) -> tuple[int | None, str | None, str | None, str | None]:
@@ -195,11 +211,9 @@ def owner(
 
     :param word: ``rw_semaphore.owner``; :param count: ``rw_semaphore.count``.
     """
-    address = word & 0xFFFFFFFFFFFFFFFF & ~OWNER_FLAGS
-    if not address or lock_state(count) not in ("read", "write"):
+    task, kind = holder(prog, word, count)
+    if task is None:
         return None, None, None, None
-    kind = "last reader" if word & READER_OWNED else "writer"
-    task = Object(prog, "struct task_struct", address=address).address_of_()
     try:
         pid, comm = task.pid.value_(), _comm(task)
     except FaultError:
@@ -214,38 +228,4 @@ def _comm(task: Object) -> str:
 
 
 def _stack(prog: Program, task: Object) -> str | None:
-    """
-    The kernel's part of a task's stack, folded; None where it cannot be unwound (it runs on a live
-    kernel), was in user space, or is another task's.
-    """
-    try:
-        trace = list(prog.stack_trace(task))
-        upper = kernel_byte(prog)
-        if trace and trace[0].pc >> 56 != upper:
-            return None  # what the unwinder finds above a user's frame is no code
-        frames = [frame for frame in trace if frame.pc >> 56 == upper]
-        if frames and not on_its_stack(prog, task, frames[-1].sp):
-            return None
-        names = [frame.name or hex(frame.pc) for frame in frames]
-    except (FaultError, LookupError, ValueError, RuntimeError):
-        return None
-    return ";".join(name.replace(";", ":") for name in reversed(names)) or None
-
-
-def on_its_stack(prog: Program, task: Object, pointer: int) -> bool:
-    """
-    True if a stack pointer is in the stack of a ``struct task_struct *``, as far as can be told.
-
-    A CPU that changes over to a task says that it runs it while its registers are still those of
-    the task before (kernel/sched/core.c, __schedule(): rq->curr, then context_switch()).
-
-    :raises FaultError: the task cannot be read.
-    """
-    # CONFIG_VMAP_STACK: "fork: Add generic vmalloced stack support" (ba14a194a434, in v4.9); not of
-    # the first task.
-    area = getattr(task, "stack_vm_area", None)
-    if not area:
-        return True
-    begin = task.stack.value_()
-    size = area.nr_pages.value_() * prog["PAGE_SIZE"].value_()
-    return bool(begin <= pointer <= begin + size)
+    return folded(function_names(kernel_frames(prog, task)))

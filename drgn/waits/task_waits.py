@@ -10,7 +10,7 @@ in a circle.
 
 Costs a few reads for each task, and for those with a row a millisecond for the stack, of which
 there are :data:`MAX_STACKS` at most. On a live host nothing is stopped: a task may go on while its
-stack is read, and a lock change hands.
+stack is read, and a lock change hands; chains are made of tasks that slept all the while.
 
 Cannot know: since when a task sleeps. ``seconds`` are since it was last put on a CPU
 (``sched_info.last_arrival``, as crash's ``ps -l``), so the time that it ran then is among them. The
@@ -23,7 +23,7 @@ The text is /proc/PID/status, which has the state of each process's first thread
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,11 +33,13 @@ from drgn.helpers.linux.slab import slab_object_info
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
 from mmscope.drgn.reading.kernel_names import name_at, name_in
 from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.rmap.rwsem_waiters import LAST_READER
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -45,7 +47,7 @@ from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
-from mmscope.drgn.waits.waiters import Awaited, awaited, bounds_of
+from mmscope.drgn.waits.waiters import Awaited, awaited
 
 MAX_STACKS = 1000
 MAX_TASKS = MOST_PIDS
@@ -61,9 +63,8 @@ TASK: Columns = {
     "state": ("__state", "state"),
     "pid": "pid",
     "comm": "comm",
-    "on_cpu": "on_cpu",
-    "signal": "signal",
     "cgroups": "cgroups",
+    "switches": "nvcsw",
 }
 # What a task does, by a function on its stack: the first that fits, from 5.10 to 7.3.
 DOING = (
@@ -87,8 +88,8 @@ DOING = (
 )
 # What a function's name begins with that a system call, or an inner part of it, is given.
 BEFORE = re.compile(r"^_*(?:(?:x64|arm64|se)_sys_|do_sys_|sys_)?(?:do_)?_*")
-# Locks of a struct inode; of its mapping since "mm: Add an inode lock to protect page cache
-# invalidation" (730633f0b7f9, in v5.15) also the last.
+# Locks of a struct inode; of its mapping since "mm: Protect operations adding pages to page cache
+# with invalidate_lock" (730633f0b7f9, in v5.15) also the last.
 INODE_LOCKS = ("i_rwsem", "i_data.i_mmap_rwsem", "i_data.invalidate_lock")
 # Of one that could run: only what takes long.
 LONG = {words for words, _ in DOING[:9]}
@@ -101,7 +102,10 @@ class TaskWait:
     pid: int = column(key=True, high=MOST_PIDS, help="task, each thread for itself")
     comm: str = column(holds="comm", help="its name")
     cgroup: str | None = column(holds="cgroup", help="its memory cgroup")
-    state: str = column(holds="words", help="D: sleeps and takes no signal; R: could run, or runs")
+    state: str = column(
+        holds="words",
+        help="D: sleeps, and takes no signal or only one that kills; R: could run, or runs",
+    )
     seconds: float | None = column(
         unit="seconds",
         high=MOST_SECONDS,
@@ -138,6 +142,10 @@ class WaitRoot:
     pid: int | None = column(high=MOST_PIDS, help="of the task; empty: no holder is noted")
     comm: str | None = column(holds="comm", help="its name")
     circle: bool = column(help="it waits for one of those that wait for it")
+    by_last_reader: bool = column(
+        help="a task on the way, or in the circle, is the last reader of a lock, and may have let "
+        "it go: others may hold it"
+    )
     waiters: int = column(unit="tasks", help="that wait for it, directly or by way of others")
     longest_seconds: float | None = column(
         unit="seconds", high=MOST_SECONDS, help="of the one that waits longest"
@@ -216,6 +224,31 @@ def doing(frames: Sequence[str]) -> str | None:
     return None
 
 
+def end_of_chain(
+    address: int, queued: Mapping[int, Awaited], tasks: Container[int]
+) -> tuple[int, bool, bool]:
+    """
+    Address of the task, or of the lock without a known holder, that a chain ends at; whether it is
+    a circle; and whether a last reader is among those that it leads over.
+
+    :param queued: by the address of the task, as *tasks* are.
+    """
+    over: list[int] = []
+
+    def by_last_reader(those: list[int]) -> bool:
+        return any(queued[each].holder_is == LAST_READER for each in those)
+
+    while (found := queued.get(address)) is not None:
+        if address in over:
+            circle = over[over.index(address) :]
+            return min(circle), True, by_last_reader(circle)
+        if found.holder is None or found.holder.value_() not in tasks:
+            return found.address, False, by_last_reader(over)
+        over.append(address)
+        address = found.holder.value_()
+    return address, False, by_last_reader(over)
+
+
 class Waits:
     """Waiting tasks of one kernel, and the chains that they form."""
 
@@ -226,6 +259,7 @@ class Waits:
         self.left_out = 0
         self.frames: dict[int, list[str]] = {}  # by the task's address
         self.pointers: dict[int, int] = {}
+        self.bounds: dict[int, range] = {}
         self.places: dict[int, int] = {
             address: at for at, address in enumerate(self.tasks.addresses.tolist())
         }
@@ -248,27 +282,34 @@ class Waits:
             found = None
             if sleeps[at] and address in self.pointers:
                 with contextlib.suppress(FaultError):
-                    found = awaited(self.prog, task, self.pointers[address], frames)
+                    found = awaited(task, self.pointers[address], frames, self.bounds)
             if found is not None:
                 queued[address] = found
             rows[address] = self._row(at, "D" if sleeps[at] else "R", does, found)
         named = self._with_cgroups(rows)
         order = sorted(named.values(), key=lambda row: (-(row.seconds or 0), row.pid))
-        return order, self._roots(named, queued)
+        return order, self._roots(named, self._still(queued))
+
+    def _still(self, queued: dict[int, Awaited]) -> dict[int, Awaited]:
+        """
+        The tasks that have slept all the while, as ``check_hung_task()`` (kernel/hung_task.c) tells
+        it. On a live host others have gone on, and what was read of them at different moments may
+        look like a circle.
+        """
+        addresses = np.fromiter(queued, np.uint64, len(queued))
+        type_ = self.prog.type("struct task_struct")
+        now, read = read_members(self.prog, addresses, type_, {"switches": "nvcsw"}, Gaps())
+        at_first = self.tasks.columns["switches"][[self.places[address] for address in queued]]
+        asleep = read & (now["switches"] == at_first)
+        return {address: queued[address] for address in addresses[asleep].tolist()}
 
     def stack_of(self, address: int) -> list[str]:
         """The functions of a task's stack in the kernel, leaf first; none where it is not known."""
         if address not in self.frames:
-            names: list[str] = []
-            with contextlib.suppress(FaultError, LookupError, ValueError, RuntimeError):
-                task = Object(self.prog, "struct task_struct", address=address).address_of_()
-                base, end = bounds_of(task)
-                for frame in self.prog.stack_trace(task):
-                    if frame.pc >> 56 != 0xFF or not base <= frame.sp <= end:
-                        break
-                    self.pointers.setdefault(address, frame.sp)
-                    names.append((frame.name or hex(frame.pc)).replace(";", ":"))
-            self.frames[address] = names
+            task = Object(self.prog, "struct task_struct", address=address).address_of_()
+            if frames := kernel_frames(self.prog, task):
+                self.pointers[address] = frames[0].sp
+            self.frames[address] = function_names(frames)
         return self.frames[address]
 
     def _row(self, at: int, state: str, does: str | None, found: Awaited | None) -> TaskWait:
@@ -288,7 +329,7 @@ class Waits:
             pid,
             comm,
             found.holder_is if found and pid is not None else None,
-            ";".join(reversed(self.stack_of(address))) or None,
+            folded(self.stack_of(address)),
         )
 
     def _who(self, address: int) -> tuple[int | None, str | None]:
@@ -313,16 +354,20 @@ class Waits:
             number = self.prog.constant("memory_cgrp_id").value_()
             sets = self.tasks.columns["cgroups"][[self.places[address] for address in rows]]
             wanted, back = np.unique(sets, return_inverse=True)
-            cgroups = [
-                Object(self.prog, "struct css_set", address=each).subsys[number].cgroup.value_()
-                for each in wanted.tolist()
-            ]
-            paths = cgroup_paths(self.prog, np.array(cgroups, np.uint64), Gaps())
+            css = self._pointers("struct css_set", wanted, f"subsys[{number}]")
+            cgroups = self._pointers("struct cgroup_subsys_state", css, "cgroup")
+            paths = cgroup_paths(self.prog, cgroups, Gaps())
             return {
                 address: replace(row, cgroup=paths[back[at]][0])
                 for at, (address, row) in enumerate(rows.items())
             }
         return rows
+
+    def _pointers(self, type_: str, of: NDArray[np.uint64], member: str) -> NDArray[np.uint64]:
+        """A member of structures; 0 of those that cannot be read."""
+        struct = self.prog.type(type_)
+        found, read = read_members(self.prog, of, struct, {"pointer": member}, Gaps())
+        return np.where(read, found["pointer"], np.uint64(0))
 
     def _name(self, found: Awaited) -> str:
         """Name of a lock, by the object or variable that it is in."""
@@ -355,30 +400,23 @@ class Waits:
     def _roots(self, rows: dict[int, TaskWait], queued: dict[int, Awaited]) -> list[WaitRoot]:
         """Follow each queued task to the end of its chain."""
         ends: dict[tuple[int, bool], list[int]] = {}
+        doubtful: set[int] = set()
         for address in queued:
-            end, circle = self._end(address, queued)
+            end, circle, by_last_reader = end_of_chain(address, queued, self.places)
             ends.setdefault((end, circle), []).append(address)
+            if by_last_reader:
+                doubtful.add(end)
         roots = [
-            self._root(end, circle, tasks, rows, queued) for (end, circle), tasks in ends.items()
+            self._root(end, circle, end in doubtful, tasks, rows, queued)
+            for (end, circle), tasks in ends.items()
         ]
         return sorted(roots, key=lambda root: (-root.waiters, -(root.longest_seconds or 0)))
-
-    def _end(self, address: int, queued: dict[int, Awaited]) -> tuple[int, bool]:
-        """Address of the task, or of the lock without a known holder, that a chain ends at."""
-        seen: list[int] = []
-        while (found := queued.get(address)) is not None:
-            if address in seen:
-                return min(seen[seen.index(address) :]), True
-            seen.append(address)
-            if found.holder is None or found.holder.value_() not in self.places:
-                return found.address, False
-            address = found.holder.value_()
-        return address, False
 
     def _root(
         self,
         end: int,
         circle: bool,
+        by_last_reader: bool,
         tasks: list[int],
         rows: dict[int, TaskWait],
         queued: dict[int, Awaited],
@@ -394,10 +432,11 @@ class Waits:
             pid,
             comm,
             circle,
+            by_last_reader,
             len(tasks),
             max(times, default=None),
             doing(frames),
-            ";".join(reversed(frames)) or None,
+            folded(frames),
         )
 
 
@@ -455,9 +494,10 @@ TASK_WAITS_SECTION = Section(
     since="0.3.0",
     tables=(WAIT_ROOTS, TASK_WAITS),
     intro="""
-Tasks that sleep in the kernel and take no signal (D state), and those that reclaim, compact or are
-held back: what each is queued on, who holds that, and what stands at the end of the chain. A task
-in D state for a moment is nothing unusual; many behind one, for seconds, are a stall.
+Tasks that sleep in the kernel and take no signal, or only one that kills (D state), and those that
+reclaim, compact or are held back: what each is queued on, who holds that, and what stands at the
+end of the chain. A task in D state for a moment is nothing unusual; many behind one, for seconds,
+are a stall.
 """,
     command=Command("who waits for whom", top=TOP),
     from_memory=from_memory,

@@ -21,14 +21,20 @@ import numpy as np
 from drgn import FaultError, Object, Program, offsetof
 from numpy.typing import NDArray
 
+from mmscope.drgn.opening.constants import kernel_byte
+from mmscope.drgn.processes.kernel_stacks import stack_bounds
 from mmscope.drgn.rmap.rwsem_waiters import (
     MAX_WAITERS,
     OWNER_FLAGS,
     count_and_owner,
-    owner,
+    holder,
 )
 
-THREAD_SIZE = 16 << 10  # x86-64 and arm64 without KASAN
+# At least, of a stack that is no vmalloc memory (x86-64, arm64, ppc64); twice that with KASAN.
+THREAD_SIZE = 16 << 10
+# Bytes of a stack that are looked at: none has more, but what is damaged may say so.
+MOST_STACK = 128 << 10
+PICKUP = 4  # MUTEX_FLAG_PICKUP (kernel/locking/mutex.h): handed to one that has not woken up yet
 # What wakes a task that waits in a queue by itself (kernel/sched/wait.c, wait_bit.c, core.c).
 WAKES = (
     *("autoremove_wake_function", "default_wake_function", "woken_wake_function"),
@@ -55,98 +61,118 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The words of a task's stack, from its stack pointer up."""
+    """
+    The words of a task's stack, from its stack pointer up.
 
-    task: int
+    :ivar bounds: of the stacks that were asked for, by the task's address.
+    """
+
+    task: Object
     start: int
     words: NDArray[np.uint64]
+    bounds: dict[int, range]
+
+    @property
+    def prog(self) -> Program:
+        return self.task.prog_
 
     @property
     def end(self) -> int:
         return self.start + self.words.nbytes
 
-    def places(self, word: int) -> list[int]:
-        """The addresses at which it has a word."""
-        return [self.start + 8 * at for at in np.flatnonzero(self.words == word).tolist()]
+    def places(self) -> list[int]:
+        """The addresses at which it has the task's own."""
+        own = np.flatnonzero(self.words == self.task.value_())
+        return [self.start + 8 * at for at in own.tolist()]
 
 
-def awaited(prog: Program, task: Object, pointer: int, frames: Sequence[str]) -> Awaited | None:
+def awaited(
+    task: Object, pointer: int, frames: Sequence[str], bounds: dict[int, range]
+) -> Awaited | None:
     """
     Find what a task that sleeps is queued on; None where it is on no queue that is known.
 
     :param pointer: its stack pointer; :param frames: its functions, by which the form is known.
+    :param bounds: of the stacks that were asked for, by the task's address: one for all tasks.
     :raises FaultError: its stack cannot be read.
     """
-    base, end = bounds_of(task)
-    if not base <= pointer < end:
+    own = _bounds(task)
+    if pointer not in own:
         return None
-    raw = prog.read(pointer & ~7, (end - pointer) & ~7)
-    stack = Stack(task.value_(), pointer & ~7, np.frombuffer(raw, "<u8"))
+    raw = task.prog_.read(pointer & ~7, min(own.stop - pointer, MOST_STACK) & ~7)
+    stack = Stack(task, pointer & ~7, np.frombuffer(raw, "<u8"), bounds)
     for inside, find in FORMS.items():
         if any(inside in frame for frame in frames):
             try:
-                if (found := find(prog, task, stack)) is not None:
+                if (found := find(stack)) is not None:
                     return found
             except (FaultError, LookupError):
                 continue  # of another form, or it changes while it is read
     return None
 
 
-def _rwsem(prog: Program, task: Object, stack: Stack) -> Awaited | None:
-    for waiter, address in _locks(prog, "struct rwsem_waiter", "struct rw_semaphore", stack):
-        count, word = count_and_owner(Object(prog, "struct rw_semaphore", address=address))
-        *_, kind, _ = owner(prog, word, count)
+def _rwsem(stack: Stack) -> Awaited | None:
+    for waiter, address in _locks("struct rwsem_waiter", "struct rw_semaphore", stack):
+        lock = Object(stack.prog, "struct rw_semaphore", address=address)
+        count, word = count_and_owner(lock)
         wants = "read" if waiter.type.value_() else "write"
-        holder = _task(prog, word) if kind else None
-        return Awaited(f"rwsem, to {wants}", address, holder, kind)
+        return Awaited(f"rwsem, to {wants}", address, *holder(stack.prog, word, count))
     return None
 
 
-def _mutex(prog: Program, task: Object, stack: Stack) -> Awaited | None:
-    for _, address in _locks(prog, "struct mutex_waiter", "struct mutex", stack):
-        word = Object(prog, "struct mutex", address=address).owner.counter.value_()
-        return Awaited("mutex", address, _task(prog, word), "owner")
+def _mutex(stack: Stack) -> Awaited | None:
+    for _, address in _locks("struct mutex_waiter", "struct mutex", stack):
+        word = Object(stack.prog, "struct mutex", address=address).owner.counter.value_()
+        return _owned("mutex", address, 0 if word & PICKUP else word, stack)
     return None
 
 
-def _rt_mutex(prog: Program, task: Object, stack: Stack) -> Awaited | None:
-    if not (waiter := task.pi_blocked_on):
+def _rt_mutex(stack: Stack) -> Awaited | None:
+    if not (waiter := stack.task.pi_blocked_on):
         return None
-    holder = _task(prog, waiter.lock.owner.value_())
-    return Awaited("rt_mutex", waiter.lock.value_(), holder, "owner")
+    return _owned("rt_mutex", waiter.lock.value_(), waiter.lock.owner.value_(), stack)
 
 
-def _page(prog: Program, task: Object, stack: Stack) -> Awaited | None:
+def _owned(kind: str, address: int, word: int, stack: Stack) -> Awaited:
+    """A lock with the word of its owner, which may be negative (``atomic_long_t``)."""
+    owner = word & (1 << 64) - 1 & ~OWNER_FLAGS
+    task = Object(stack.prog, "struct task_struct", address=owner).address_of_() if owner else None
+    return Awaited(kind, address, task, "owner")
+
+
+def _page(stack: Stack) -> Awaited | None:
     """``folio_wait_bit_common()`` (mm/filemap.c)."""
+    prog = stack.prog
     type_ = prog.type("struct wait_page_queue")
-    # "mm/filemap: Add folio_wait_bit()" (101c0bf67afd, in v5.16)
+    # "mm/filemap: Add folio_wait_bit()" (101c0bf67f50, in v5.16)
     page = "folio" if type_.has_member("folio") else "page"
     bits = {prog.constant(name).value_(): words for name, words in PAGE_BITS.items()}
-    for entry in _entries(prog, stack, ("wake_page_function",)):
+    for entry in _entries(stack, ("wake_page_function",)):
         queue = Object(prog, type_, address=entry - offsetof(type_, "wait"))
         kind = bits.get(queue.bit_nr.value_(), "a bit of a folio")
         return Awaited(kind, queue.member_(page).value_())
     return None
 
 
-def _queue(prog: Program, task: Object, stack: Stack) -> Awaited | None:
-    type_ = prog.type("struct wait_queue_entry")
+def _queue(stack: Stack) -> Awaited | None:
+    type_ = stack.prog.type("struct wait_queue_entry")
     member, link = offsetof(type_, "private"), offsetof(type_, "entry")
-    for entry in _entries(prog, stack, WAKES):
-        head = _head(prog, entry + link, member - link)
+    for entry in _entries(stack, WAKES):
+        head = _head(stack, entry + link, member - link)
         if head is not None:
-            return Awaited("queue", head - offsetof(prog.type("struct wait_queue_head"), "head"))
+            of = stack.prog.type("struct wait_queue_head")
+            return Awaited("queue", head - offsetof(of, "head"))
     return None
 
 
-def _completion(prog: Program, task: Object, stack: Stack) -> Awaited | None:
+def _completion(stack: Stack) -> Awaited | None:
     """``struct swait_queue`` of a ``struct completion`` (kernel/sched/completion.c)."""
-    type_ = prog.type("struct swait_queue")
+    type_ = stack.prog.type("struct swait_queue")
     member, link = offsetof(type_, "task"), offsetof(type_, "task_list")
-    for place in stack.places(stack.task):
-        head = _head(prog, place - member + link, member - link)
+    for place in stack.places():
+        head = _head(stack, place - member + link, member - link)
         if head is not None:
-            completion = prog.type("struct completion")
+            completion = stack.prog.type("struct completion")
             return Awaited("completion", head - offsetof(completion, "wait.task_list"))
     return None
 
@@ -167,69 +193,71 @@ FORMS = {
 }
 
 
-def _locks(prog: Program, waiter: str, lock: str, stack: Stack) -> Iterator[tuple[Object, int]]:
+def _locks(waiter: str, lock: str, stack: Stack) -> Iterator[tuple[Object, int]]:
     """Waiters of a type on a stack, and the lock in whose queue each is."""
-    waits, locks = prog.type(waiter), prog.type(lock)
+    waits, locks = stack.prog.type(waiter), stack.prog.type(lock)
     member, link = offsetof(waits, "task"), offsetof(waits, "list")
-    for place in stack.places(stack.task):
+    for place in stack.places():
         at = place - member
         if locks.has_member("wait_list"):
-            head = _head(prog, at + link, member - link)
+            head = _head(stack, at + link, member - link)
             address = None if head is None else head - offsetof(locks, "wait_list")
         else:
-            address = _lock_of_ring(prog, at, offsetof(locks, "first_waiter"), link, stack)
+            address = _lock_of_ring(stack, at, offsetof(locks, "first_waiter"), link)
         if address is not None:
-            yield Object(prog, waits, address=at), address
+            yield Object(stack.prog, waits, address=at), address
 
 
-def _head(prog: Program, link: int, to_task: int) -> int | None:
+def _head(stack: Stack, link: int, to_task: int) -> int | None:
     """
     The head of the list that an entry on a task's stack is linked into: what no task's stack has.
 
     :param link: address of the entry's ``list_head``; :param to_task: from there to its member
         that is the task.
     """
+    prog = stack.prog
     try:
         heads = [
             node
             for node in _ring(prog, link)
-            if not _on_stack(prog, _word(prog, node + to_task), node)
+            if not _on_stack(stack, _word(prog, node + to_task), node)
         ]
     except (FaultError, LookupError):
         return None
     return heads[0] if len(heads) == 1 else None
 
 
-def _lock_of_ring(prog: Program, at: int, first: int, link: int, stack: Stack) -> int | None:
+def _lock_of_ring(stack: Stack, at: int, first: int, link: int) -> int | None:
     """
     The lock whose queue is a ring of waiters alone, and which points to the first of them.
 
     Its address is on the waiter's stack, which has been using it: "locking/rwsem: Remove the
     list_head from struct rw_semaphore" (1ea4b473504b, in v7.1).
     """
+    prog, upper = stack.prog, kernel_byte(stack.prog)
     try:
         waiters = {at, *(node - link for node in _ring(prog, at + link))}
     except (FaultError, LookupError):
         return None
     for word in dict.fromkeys(stack.words.tolist()):
-        if not word & 7 and word >> 56 == 0xFF and not stack.start <= word < stack.end:
+        if not word & 7 and word >> 56 == upper and not stack.start <= word < stack.end:
             with contextlib.suppress(FaultError):
                 if _word(prog, word + first) in waiters:
                     return int(word)
     return None
 
 
-def _entries(prog: Program, stack: Stack, functions: Sequence[str]) -> Iterator[int]:
+def _entries(stack: Stack, functions: Sequence[str]) -> Iterator[int]:
     """Addresses of what on a stack is a ``struct wait_queue_entry`` with one of these functions."""
-    type_ = prog.type("struct wait_queue_entry")
+    type_ = stack.prog.type("struct wait_queue_entry")
     member, func = offsetof(type_, "private"), offsetof(type_, "func")
     wakes = set()
     for name in functions:
         with contextlib.suppress(LookupError):
-            wakes.add(prog.symbol(name).address)
-    for place in stack.places(stack.task):
+            wakes.add(stack.prog.symbol(name).address)
+    for place in stack.places():
         with contextlib.suppress(FaultError):
-            if _word(prog, place - member + func) in wakes:
+            if _word(stack.prog, place - member + func) in wakes:
                 yield place - member
 
 
@@ -256,30 +284,22 @@ def _ring(prog: Program, link: int) -> Iterator[int]:
     raise LookupError("not a ring")
 
 
-def _on_stack(prog: Program, task: int, address: int) -> bool:
+def _on_stack(stack: Stack, task: int, address: int) -> bool:
     """True if an address is on the stack of what may be a ``struct task_struct *``."""
-    try:
-        base, end = bounds_of(Object(prog, "struct task_struct", address=task).address_of_())
-    except FaultError:
-        return False
-    return base <= address < end
+    if task not in stack.bounds:
+        of = Object(stack.prog, "struct task_struct", address=task).address_of_()
+        try:
+            stack.bounds[task] = _bounds(of)
+        except FaultError:
+            return False
+    return address in stack.bounds[task]
 
 
-def bounds_of(task: Object) -> tuple[int, int]:
+def _bounds(task: Object) -> range:
     """
-    Begin and end of a task's stack.
+    The addresses of a task's stack: at least, where nothing says its end.
 
     :raises FaultError: the task cannot be read.
     """
-    base, size = task.stack.value_(), THREAD_SIZE
-    # CONFIG_VMAP_STACK: "fork: Add generic vmalloced stack support" (ba14a194a434, in v4.9); not of
-    # the first task.
-    if area := getattr(task, "stack_vm_area", None):
-        size = area.nr_pages.value_() * task.prog_["PAGE_SIZE"].value_()
-    return base, base + size
-
-
-def _task(prog: Program, word: int) -> Object | None:
-    """The task of a lock's word of its owner, which may be negative (``atomic_long_t``)."""
-    address = word & (1 << 64) - 1 & ~OWNER_FLAGS
-    return Object(prog, "struct task_struct", address=address).address_of_() if address else None
+    begin = task.stack.value_()
+    return range(*(stack_bounds(task) or (begin, begin + THREAD_SIZE)))

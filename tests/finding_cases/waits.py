@@ -14,6 +14,7 @@ def _root(seconds: float | None, **other: object) -> WaitRoot:
         "pid": 321,
         "comm": "writer",
         "circle": False,
+        "by_last_reader": False,
         "waiters": 214,
         "longest_seconds": seconds,
         "doing": "faults",
@@ -37,6 +38,18 @@ FOUND = {
         [_root(30.0, root="anon_vma 0xffff88", pid=None, comm=None, waiters=1, doing=None)],
         ["1 task waits for anon_vma 0xffff88", "notes no task that holds"],
     ),
+    "a last reader, which may have gone": Case(
+        "tasks-wait-behind-one",
+        [_root(48.2, by_last_reader=True)],
+        ["214 tasks wait for writer (321) or another reader", "may have let it go"],
+        severity="warning",
+    ),
+    "what is a circle if the last reader is still there": Case(
+        "tasks-wait-behind-one",
+        [_root(12.0, circle=True, by_last_reader=True, waiters=2)],
+        ["if the last reader of one of the locks still has it"],
+        severity="warning",
+    ),
     "a circle": Case(
         "tasks-wait-behind-one",
         [_root(2.0, circle=True, waiters=2)],
@@ -45,6 +58,9 @@ FOUND = {
     ),
 }
 CLEAR = {
+    "a moment's circle over a last reader": Case(
+        "tasks-wait-behind-one", [_root(2.0, circle=True, by_last_reader=True, waiters=2)]
+    ),
     "locks that are waited for a moment": Case("tasks-wait-behind-one", [_root(0.4)]),
 }
 NOT_CHECKED = {

@@ -40,6 +40,7 @@ from rmap_truth import (
 
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.owners import slab_objects
+from mmscope.drgn.processes.kernel_stacks import on_its_stack
 from mmscope.drgn.processes.processes import process_maps
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.linked_lists import find
@@ -65,7 +66,6 @@ from mmscope.drgn.rmap.reverse_maps import (
     reverse_maps,
 )
 from mmscope.drgn.rmap.rmap_cost import FolioPlaces, scan_folios
-from mmscope.drgn.rmap.rwsem_waiters import on_its_stack
 from mmscope.drgn.rmap.rwsem_waiters import owner as rwsem_owner
 from mmscope.drgn.rmap.vma_splits import vma_splits
 from mmscope.drgn.sections.files import Files
@@ -622,8 +622,8 @@ def test_a_stack_is_its_tasks_own(stalled_lab: RmapLab) -> None:
     )
     for task, its_own in ((one, True), (other, False)):
         begin = task.stack.value_()
-        assert on_its_stack(prog, one, begin + 4096) is its_own
-    assert on_its_stack(prog, prog["init_task"].address_of_(), 1)
+        assert on_its_stack(one, begin + 4096) is its_own
+    assert on_its_stack(prog["init_task"].address_of_(), 1)
 
 
 def test_a_machine_frozen_in_the_midst_of_splitting(stalled_lab: RmapLab) -> None:

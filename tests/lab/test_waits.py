@@ -8,15 +8,17 @@ anon_vma's lock.
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import LIVES_ON, RmapLab
 from shared_guest import InGuest
 
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.rmap import anon_vmas
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, from_memory
+from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, Waits, from_memory
 from mmscope.reports.bundle.bundle import Bundle
 
 # Every task's stack is read behind the command, as a task in D state does not move.
@@ -171,3 +173,14 @@ def test_who_is_queued_in_a_vmcore(stalled_lab: RmapLab) -> None:
         assert row.stack == waiter.stack
     walker = next(row for row in rows.values() if row.comm == "walker")
     assert walker.doing == "migrates pages"
+
+
+def test_a_damaged_css_set_costs_a_name_and_no_row(stalled_lab: RmapLab) -> None:
+    whole, _ = Waits(stalled_lab.prog, Gaps()).rows()
+    damaged = Waits(stalled_lab.prog, Gaps())
+    lost = whole[0].pid
+    assert whole[0].cgroup
+    damaged.tasks.columns["cgroups"][damaged.tasks.columns["pid"] == lost] = 0xDEAD << 48
+    rows, _ = damaged.rows()
+    assert [replace(row, cgroup=None) for row in rows] == [replace(r, cgroup=None) for r in whole]
+    assert [row.pid for row in rows if row.cgroup is None] == [lost]

@@ -2,8 +2,12 @@
 """Tasks that wait: what they do by their stacks, and the text's row. Kernels: tests/lab."""
 
 import pytest
+from drgn import Object
+from made_programs import empty
 
-from mmscope.drgn.waits.task_waits import doing, sleeping
+from mmscope.drgn.rmap.rwsem_waiters import LAST_READER
+from mmscope.drgn.waits.task_waits import doing, end_of_chain, sleeping
+from mmscope.drgn.waits.waiters import Awaited
 
 STATUS = "Name:\tcat\nUmask:\t0022\nState:\tD (disk sleep)\nTgid:\t7\nPid:\t7\nPPid:\t1\n"
 
@@ -32,3 +36,25 @@ def test_the_text_has_tasks_in_d_state_alone() -> None:
     assert sleeping(STATUS.replace("D (disk sleep)", "S (sleeping)")) is None
     with pytest.raises(ValueError, match="no Name"):
         sleeping("State:\tD (disk sleep)\n")
+
+
+def test_a_chain_is_followed_from_holder_to_holder() -> None:
+    prog = empty()
+    number = prog.int_type("unsigned long", 8, False)
+
+    def waits(lock: int, holder: int | None, holder_is: str = "owner") -> Awaited:
+        task = None if holder is None else Object(prog, number, holder)
+        return Awaited("mutex", lock, task, holder_is)
+
+    tasks = {1, 2, 3}
+    end = end_of_chain(1, {1: waits(10, 2), 2: waits(20, 3)}, tasks)
+    assert end == (3, False, False)
+    assert end_of_chain(1, {1: waits(10, 2), 2: waits(20, None)}, tasks) == (20, False, False)
+    # Its reader has ended.
+    assert end_of_chain(1, {1: waits(10, 9, LAST_READER)}, tasks) == (10, False, False)
+    assert end_of_chain(1, {1: waits(10, 2, LAST_READER)}, tasks) == (2, False, True)
+    circle = {1: waits(10, 2), 2: waits(20, 1)}
+    assert end_of_chain(2, circle, tasks) == (1, True, False)
+    # Who holds a lock of the circle is not known; how one comes into a circle says nothing of it.
+    assert end_of_chain(2, circle | {2: waits(20, 1, LAST_READER)}, tasks) == (1, True, True)
+    assert end_of_chain(3, circle | {3: waits(30, 1, LAST_READER)}, tasks) == (1, True, False)
