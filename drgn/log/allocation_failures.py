@@ -16,13 +16,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mmscope.drgn.log.kernel_log import beginning, log_of_files, log_of_memory, missing
+from mmscope.drgn.log.kernel_log import (
+    NOT_COMPARED,
+    beginning,
+    log_of_files,
+    log_of_memory,
+    missing,
+)
 from mmscope.drgn.log.mem_info import MemInfo, Request
 from mmscope.drgn.log.records import CPU_LINE, STACK, same_caller, seconds_of, whole_records
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST, MOST_ORDER, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_log import Log, LogRecord
@@ -51,8 +58,9 @@ ALLOCATORS = re.compile(
     r"|vmalloc|vzalloc|vmap|page_frag|folio_alloc|alloc_folio|alloc_frozen|alloc_skb|netdev_alloc"
     r"|napi_alloc|dma_alloc|dma_direct_alloc|dma_generic_alloc|x86_swiotlb|swiotlb_alloc)"
 )
+# As 3.10 and later kernels begin what SysRq prints (__handle_sysrq(), drivers/tty/sysrq.c).
+OTHERS = re.compile(r" invoked oom-killer: |^(?:sysrq|SysRq ?): ")
 FAILURE_ID = "failed allocation, numbered in the order of the log from 1"
-NOT_COMPARED = "it is of the kernel's log, whose events are numbered as they come"
 
 
 @table_row
@@ -178,7 +186,7 @@ def read_allocation_failures(
                 found.append(current)
             else:
                 left_out += 1
-        elif " invoked oom-killer: " in record.text:
+        elif OTHERS.search(record.text):
             current = None  # it prints its own memory
         elif current is not None and same_caller(current.record.caller, record.caller):
             for line in record.text.split("\n"):
@@ -251,7 +259,7 @@ def _found(log: Log, page_bytes: int | None) -> Found:
     failures = read_allocation_failures(log.records, page_bytes)
     found = Found(notes=missing(log), remarks=beginning(log))
     if failures.left_out:
-        found.unlisted.append(f"{failures.left_out:,} later failures")
+        found.unlisted.append(plural(failures.left_out, "later failure"))
     found.add(ALLOCATION_FAILURES, failures.failures)
     found.add(ALLOCATION_FAILURE_MEMORY, failures.memory)
     return found.add(ALLOCATION_FAILURE_BLOCKS, failures.blocks)

@@ -12,16 +12,23 @@ frequent (``printk_ratelimited()``). That there is no complaint does not mean th
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mmscope.drgn.log.kernel_log import beginning, log_of_files, log_of_memory, missing
+from mmscope.drgn.log.kernel_log import (
+    NOT_COMPARED,
+    beginning,
+    log_of_files,
+    log_of_memory,
+    missing,
+)
 from mmscope.drgn.log.records import STACK, same_caller, seconds_of, whole_records
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_log import Log, LogRecord
@@ -121,7 +128,7 @@ KINDS = (
           r"Memory failure: 0x[0-9a-f]+: recovery action for (?P<what>.*)",
           "hardware found an uncorrected error in a page; the page is not used any more"),
     _kind("killed for memory failure", HARDWARE, "due to hardware memory corruption",
-          r"(?:.*: )?(?:Killing|Sending SIGBUS to) (?P<what>.*?):\d+ due to hardware memory",
+          r"(?:.*: )?(?:Killing|Sending SIGBUS to) (?P<what>.{1,64}?):\d+ due to hardware memory",
           "a process had a page that hardware found damaged, and was killed or got SIGBUS"),
     _kind("page taken offline", HARDWARE, "oft offline|soft_offline",
           r"(?:[Ss]oft[ _]offline|Soft offlining)[^:]*: (?P<what>.*)",
@@ -132,11 +139,12 @@ KINDS = (
           r".*\[Hardware Error\]: +(?P<what>.*memory.*)",
           "firmware or a CPU reported an error of memory"),
     # kernel/hung_task.c, kernel/watchdog.c
-    _kind("hung task", STALL, "blocked for more than",
-          r"INFO: task (?P<what>.*?):\d+ .*blocked for more than \d+ seconds",
+    # "hung_task: explicitly report I/O wait state in log output" (in v7.1)
+    _kind("hung task", STALL, "blocked for more than|blocked in I/O wait for more than",
+          r"INFO: task (?P<what>.*?):\d+ .*blocked (?:in I/O wait )?for more than \d+ seconds",
           "a task waits in memory management, where its stack says", True),
     _kind("soft lockup", STALL, "soft lockup", r".*BUG: soft lockup - CPU#\d+ stuck for \d+s! "
-          r"\[(?P<what>.*?):\d+\]", "a CPU was in memory management all the time", True),
+          r"\[(?P<what>.{1,64}?):\d+\]", "a CPU was in memory management all the time", True),
     # mm/kmemleak.c
     _kind("memory leaks", LEAK, "kmemleak: ",
           r"kmemleak: (?P<what>\d+ new suspected memory leaks)",
@@ -147,7 +155,7 @@ KINDS = (
     # drivers/hv/hv_balloon.c, drivers/virtio, drivers/xen
     _kind("balloon failed", FAILURE, "Out of puffs", r"(?P<what>.*?): Out of puffs",
           "the host asked for more memory than could be given"),
-    _kind("balloon", CHANGED, "alloon", r"(?P<what>.*?[Bb]alloon.*)",
+    _kind("balloon", CHANGED, "alloon", r"(?!Modules linked in:)(?P<what>.*?[Bb]alloon.*)",
           "the host can take memory from this machine, or has: what it took is in no process"),
     # mm/memory_hotplug.c
     _kind("memory offlined", CHANGED, "Offlined Pages ", r"(?P<what>Offlined Pages \d+)",
@@ -213,7 +221,7 @@ KERNEL_COMPLAINTS = Table(
     "What the log says about memory",
     KernelComplaint,
     empty="the log has no complaint about memory that is known here",
-    not_compared="it is of the kernel's log, whose events are numbered as they come",
+    not_compared=NOT_COMPARED,
 )
 
 
@@ -269,7 +277,7 @@ def _look(
             what = f"{waiting.what}, in {match[2]}"
             _count(found, waiting.kind, what[:LONGEST_WHAT], waiting.record)
             return None
-        if "blocked for more than" in line or waiting.lines > STACK_LINES:
+        if line.startswith("INFO: task ") or waiting.lines > STACK_LINES:
             return None
     return waiting
 
@@ -293,11 +301,11 @@ def _count(
 
 
 def _found(log: Log) -> Found:
-    rows: Sequence[KernelComplaint] = read_kernel_complaints(log.records)
+    rows = read_kernel_complaints(log.records)
     found = Found(notes=missing(log), remarks=beginning(log))
     if len(rows) > MOST_ROWS:
-        found.unlisted.append(f"{len(rows) - MOST_ROWS:,} later ones")
-    return found.add(KERNEL_COMPLAINTS, list(rows[:MOST_ROWS]))
+        found.unlisted.append(plural(len(rows) - MOST_ROWS, "later one"))
+    return found.add(KERNEL_COMPLAINTS, rows[:MOST_ROWS])
 
 
 def kernel_complaints_from_memory(memory: Memory) -> Found:

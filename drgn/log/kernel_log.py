@@ -15,6 +15,7 @@ from dataclasses import replace
 from drgn import FaultError
 
 from mmscope.drgn.log.log_places import join, log_of_tree
+from mmscope.drgn.log.records import seconds_of
 from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -26,6 +27,8 @@ from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_log import LEVELS, Log, last_records, read_kmsg
 
 MOST_ROWS = 10_000
+# Of the tables of what is in the log.
+NOT_COMPARED = "it is of the kernel's log, whose events are numbered as they come"
 
 
 @table_row
@@ -68,7 +71,7 @@ def kernel_log(log: Log) -> list[KernelLogRecord]:
     return [
         KernelLogRecord(
             counted if record.sequence is None else record.sequence,
-            None if record.nanoseconds is None else record.nanoseconds // 1000 / 1e6,
+            seconds_of(record),
             None if record.level is None else LEVELS[record.level & 7],
             record.facility,
             record.caller,
@@ -163,14 +166,15 @@ def beginning(log: Log) -> list[str]:
     """The beginning of a log, if it is not the boot, and what of a text is not the kernel's."""
     gone = (log.overwritten or 0) + log.left_out
     foreign = [f"left out: {plural(log.foreign, 'line')} of other programs"] if log.foreign else []
-    return [f"it begins {gone:,} records after the boot"] * bool(gone) + foreign
+    return [f"it begins {plural(gone, 'record')} after the boot"] * bool(gone) + foreign
 
 
 def _found(log: Log) -> Found:
     rows = kernel_log(log)
     found = Found(notes=missing(log), remarks=beginning(log))
     if len(rows) < len(log.records) + log.left_out:
-        found.unlisted.append(f"{len(log.records) + log.left_out - len(rows):,} older records")
+        older = len(log.records) + log.left_out - len(rows)
+        found.unlisted.append(plural(older, "older record"))
     return found.add(KERNEL_LOG, rows)
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.tables.display import size
 from mmscope.drgn.text.kernel_log import Log, LogRecord, last_records, parse_dmesg
 from mmscope.drgn.text.packed import PackedError
 
@@ -146,7 +147,7 @@ def _read(files: Files, place: str, unread: list[str], *, ring: bool) -> Log:
         first = " ".join(text[:60].split())
         raise ValueError(f"has no line of the kernel: {first!r}" if first else "is empty")
     if before:
-        unread.append(f"{place}: the first {before >> 20:,} MiB were not read")
+        unread.append(f"{place}: not read: its first {size(before)}")
     return parse_dmesg(text)
 
 

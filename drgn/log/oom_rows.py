@@ -7,6 +7,7 @@ All are numbered by ``oom``: a call of the OOM killer, in the order of the log. 
 theirs apart.
 """
 
+from mmscope.drgn.log.kernel_log import NOT_COMPARED
 from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_ORDER, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -18,7 +19,6 @@ KILLED, EXITING, NO_ONE, NO_KILL, PANIC, OPEN = (
     "the kernel panicked",
     "the log does not say",
 )
-NOT_COMPARED = "it is of the kernel's log, whose events are numbered as they come"
 MOST_UID = (1 << 32) - 1
 OOM_ID = "call of the OOM killer, numbered in the order of the log from 1"
 # high=MOST: a log may be another machine's, and a process may map a page more than once.

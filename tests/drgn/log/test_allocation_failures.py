@@ -115,3 +115,12 @@ def test_any_log_gives_rows_that_can_be(lines: list[str]) -> None:
     for rows in read(text)[:3]:
         if rows:
             assert not rows_that_cannot_be("x", columns(type(rows[0])), rows, Machine())
+
+
+def test_memory_that_sysrq_printed_later_is_not_its() -> None:
+    head, _, memory = FAILURE.partition("Mem-Info:")
+    for words in ("sysrq: Show Memory", "SysRq : Show Memory"):
+        (row,) = read_allocation_failures(
+            parse_dmesg(f"{head}\n<6>[  900.000000] {words}\n<4>[  900.000001] {memory}").records
+        ).failures
+        assert (row.usable_free_bytes, row.lacks) == (None, "the memory that there was")

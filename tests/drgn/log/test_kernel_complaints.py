@@ -129,6 +129,22 @@ def test_a_hung_task_counts_where_its_stack_is_in_memory_management(
     assert all(row.kind == "hung task" for row in rows)
 
 
+def test_a_hung_task_of_7_1_says_that_it_waits_for_io() -> None:
+    hung = HUNG.replace("blocked for", "blocked in I/O wait for")
+    assert [row.what for row in read(raw(f"{hung} shrink_node+0x1/0x2"))] == [
+        "java, in shrink_node"
+    ]
+
+
+def test_the_stack_of_who_has_the_lock_is_not_its() -> None:
+    owner = "INFO: task java:4321 is blocked on a mutex likely owned by task x:1.\n"
+    assert read(raw(f"{HUNG}{owner} shrink_node+0x1/0x2")) == []
+
+
+def test_a_balloons_module_is_no_balloons_message() -> None:
+    assert read(raw("Modules linked in: tcp_diag vmw_balloon virtio_balloon")) == []
+
+
 def test_a_stack_of_another_task_is_not_its() -> None:
     hung = [replace(each, caller="T1") for each in parse_dmesg(raw(HUNG)).records]
     other = [
