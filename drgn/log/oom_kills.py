@@ -63,6 +63,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS
 from mmscope.drgn.text.kernel_log import Log, LogRecord
 from mmscope.drgn.text.log_prefix import is_comm
@@ -187,6 +188,18 @@ class _Call:
     in_stats: bool = False  # what follows is memory.stat
     damaged: Counter[str] = field(default_factory=Counter)
 
+    def no_kill(self) -> bool:
+        """
+        True if all is there that a call prints, and no kill follows.
+
+        A summary stands behind a header and memory (dump_header()); a log without these was
+        filtered, as by grep, and may lack the kill, too.
+        """
+        memory = self.memory.machine or self.memory.memory or self.base["usage_bytes"] is not None
+        damaged = self.damaged or self.memory.damaged
+        broken = damaged or self.lost or self.ended or self.chosen or self.victims
+        return bool(self.summary and self.header and memory) and not broken and self.goes_on()
+
     def goes_on(self) -> bool:
         """True if so much of the log follows the summary that a kill would be there."""
         if self.since is None or self.until is None:
@@ -204,11 +217,14 @@ class OomRecords(NamedTuple):
     cgroup_memory: list[OomCgroupMemory]
 
 
-def read_oom_records(records: Iterable[LogRecord], page_bytes: int | None = None) -> OomRecords:
+def read_oom_records(
+    records: Iterable[LogRecord], page_bytes: int | None = None, *, whole: bool = True
+) -> OomRecords:
     """
     Find the calls of the OOM killer in a log.
 
     :param page_bytes: of the machine; else it is taken from the blocks that a call prints.
+    :param whole: all lines of the log were understood: else a kill may be among the others.
     """
     records = list(records)
     reader = _Reader(_gaps(records))
@@ -217,6 +233,8 @@ def read_oom_records(records: Iterable[LogRecord], page_bytes: int | None = None
             reader.take(record)
     result = OomRecords([], [], [], [], [])
     for call in reader.calls:
+        if whole and call.no_kill():
+            call.base["outcome"] = NO_KILL
         _add(call, page_bytes, result)
     return result
 
@@ -394,13 +412,24 @@ class _Reader:
             if victim := call.victims.get(int(match[1])):
                 victim["reaped"] = match.re is REAPED
                 return
+        for call in reversed(self.calls[-RECENT:]):
+            if call.victim == int(match[1]) and not call.victims:
+                call.lost += 1  # the kill
+                return
+
+    def dropped(self, record: LogRecord, match: re.Match[str]) -> None:
+        """Count what a console could not print of the log."""
+        if self.call is not None and not self.call.victims:
+            self.call.lost += int(match[1])
 
 
 # One of these is in each of the following.
-MARKS = ("oom", "of memory", "on memory", "Killed process", "allocation failure")
+MARKS = ("oom", "of memory", "on memory", "Killed process", "allocation failure", "dropped **")
 SIZE = re.compile(r"([a-z-]+):([0-9]+)kB")
 DAMAGED = re.compile(LIKE_KILL.pattern + ".*", re.DOTALL)
 FAILED = re.compile(r".*: page allocation failure: order:.*", re.DOTALL)
+# console_prepend_dropped() (kernel/printk/printk.c)
+DROPPED = re.compile(r"\*\* ([0-9]{1,10}) printk messages dropped \*\* ?")
 ANYWHERE: tuple[
     tuple[re.Pattern[str], Callable[[_Reader, LogRecord, re.Match[str]], bool | None]], ...
 ] = (
@@ -415,6 +444,7 @@ ANYWHERE: tuple[
     (REAPED, _Reader.reaper),
     (NOT_REAPED, _Reader.reaper),
     (FAILED, _Reader.failed_allocation),
+    (DROPPED, _Reader.dropped),
 )
 
 
@@ -551,8 +581,9 @@ def _summary(call: _Call, text: str) -> None:
     if re.fullmatch(CONSTRAINT, constraint):
         of_cgroup = constraint == "CONSTRAINT_MEMCG"
         call.base |= {"constraint": constraint, "cgroup_limit": of_cgroup}
-    match = SUMMARY_LINE.fullmatch(text)
-    if match is None or any(text.count(key) > 1 for key in KEYS) or not is_comm(match[7]):
+    once = all(text.count(key) <= 1 for key in KEYS)  # else a match could take for ever, too
+    match = SUMMARY_LINE.fullmatch(text) if once else None
+    if match is None or not is_comm(match[7]):
         call.damaged["the summary"] += 1
         return
     names = ("nodemask", "cpuset", "mems_allowed", "oom_cgroup", "victim_cgroup")
@@ -595,7 +626,7 @@ def _lacks(call: _Call, killed: set[int]) -> str | None:
     if call.victims and call.header and not (call.summary or call.chosen):
         lacks.append("the summary")
     if call.lost:
-        lacks.append(f"{call.lost:,} records that are lost")
+        lacks.append(f"{plural(call.lost, 'record')} that {'is' if call.lost == 1 else 'are'} lost")
     damaged = call.damaged + call.memory.damaged
     lacks += [f"{what}, damaged ({number:,})" for what, number in damaged.items()]
     return "; ".join(lacks) or None
@@ -613,9 +644,6 @@ def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
         "lacks": _lacks(call, killed),
         "usable_free_bytes": call.memory.usable_bytes(request, page),
     }
-    whole = not (call.lost or call.damaged or call.ended or call.chosen)
-    if base["outcome"] == OPEN and call.summary and whole and call.goes_on():
-        base["outcome"] = NO_KILL
     for number, row in list(enumerate(call.victims.values(), 1)) or [(0, base)]:
         # 5.4 and 5.5 printed the bytes of page tables as KiB.
         tables, task = row["pgtables_bytes"], call.tasks.get(row["pid"] or 0)
@@ -636,10 +664,10 @@ def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
 
 
 def _found(log: Log, page_bytes: int | None) -> Found:
-    oom = read_oom_records(log.records, page_bytes)
+    oom = read_oom_records(log.records, page_bytes, whole=not log.unread)
     found = Found(notes=missing(log), remarks=beginning(log))
     if damaged := sum("damaged" in (row.lacks or "") for row in oom.kills):
-        found.notes.append(f"records of {damaged:,} kills are damaged: column lacks has which")
+        found.notes.append(f"damaged records of {plural(damaged, 'kill')}: column lacks has which")
     found.add(OOM_KILLS, oom.kills)
     found.add(OOM_TASKS, oom.tasks)
     found.add(OOM_MEMORY, oom.memory)

@@ -42,7 +42,7 @@ def whole_records(records: Iterable[LogRecord]) -> Iterator[LogRecord]:
     """
     waiting: list[LogRecord] = []
     for record in records:
-        for number, earlier in enumerate(waiting):
+        for number, earlier in reversed([*enumerate(waiting)]):  # the last of its caller
             joined = len(earlier.text) + len(record.text) <= LONGEST
             if record.continues and record.caller == earlier.caller and joined:
                 waiting[number] = replace(earlier, text=earlier.text + record.text)

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT)]
 
-from log_forms import LOSSY, PLAIN, PREFIXES, STRUCTURED, with_prefix  # noqa: E402
+from log_forms import LOSSY, PLAIN, PREFIXES, SILENT, STRUCTURED, with_prefix  # noqa: E402
 from log_truth import KINDS, TEXTS, differs  # noqa: E402
 
 RENDERINGS = int(os.environ.get("RENDERINGS", "2000"))
@@ -41,7 +41,8 @@ def rendered() -> list[str]:
             form, mangling = chance.choice([*PREFIXES]), chance.choice([*PLAIN, *LOSSY])
             lossy = mangling in LOSSY
             text = (PLAIN | LOSSY)[mangling](with_prefix(form, KINDS[kind]), chance)
-        if (why := differs(kind, text, lossy=lossy)) is not None:
+        shown = mangling not in SILENT
+        if (why := differs(kind, text, lossy=lossy, shown=shown)) is not None:
             wrong.append(f"{number}: {kind}, {form}, {mangling}: {why[:400]}")
     return wrong
 

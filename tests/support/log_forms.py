@@ -239,3 +239,5 @@ LOSSY: dict[str, Mangling] = {
     "lines lost": lambda lines, chance: "\n".join(line for line in lines if chance.random() < 0.9),
     "blanks at ends": lambda lines, _: "\n".join(f"{line}  " for line in lines),
 }
+# Of these nothing shows that a line is missing here and there.
+SILENT = {"lines lost"}

@@ -9,6 +9,7 @@ from log_forms import records_of
 from log_made import CGROUP_V1, FAILURE, GLOBAL_3_10
 
 from mmscope.drgn.log.oom_kills import OomRecords, read_oom_records
+from mmscope.drgn.log.oom_rows import NO_KILL
 from mmscope.drgn.text.kernel_log import parse_dmesg
 
 TEXTS = {
@@ -34,21 +35,26 @@ TRUTH = {name: read(text) for name, text in TEXTS.items()}
 _PLAIN = {name: _timeless(found) for name, found in TRUTH.items()}
 
 
-def differs(kind: str, text: str, *, lossy: bool = False) -> str | None:
+def differs(kind: str, text: str, *, lossy: bool = False, shown: bool = True) -> str | None:
     """
     How the records of a text are others than those of its kind; None: they are not.
 
     :param lossy: what is missing is no difference where that is said.
+    :param shown: the text shows that lines are missing, so that no call can have killed no one.
     """
     try:
         log = parse_dmesg(text)
     except ValueError as error:
         return None if lossy and "no line is the kernel's" in str(error) else str(error)
-    found = read_oom_records(log.records)
+    found = read_oom_records(log.records, whole=not log.unread)
     killed = {(row.pid, row.comm) for row in found.kills if row.pid is not None}
     known = {(row.pid, row.comm) for row in TRUTH[kind].kills}
     if not killed <= known:
         return f"killed {sorted(killed - known)}"
+    if not {row.pid for row in found.tasks if row.killed} <= {pid for pid, _ in known}:
+        return f"killed of {found.tasks}"
+    if shown and any(row.outcome == NO_KILL for row in found.kills):
+        return f"no kill in {found.kills}"
     same = _timeless(found) == _PLAIN[kind]
     if not lossy or same:
         return None if same else f"{found.kills}\n{log.unread}\n{found.tasks}"

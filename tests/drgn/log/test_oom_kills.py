@@ -198,7 +198,7 @@ class TestLost:
         numbered = [replace(each, sequence=number) for number, each in enumerate(records)]
         cut = [each for each in numbered if "Memory cgroup stats" not in each.text]
         assert read_oom_records(numbered).kills[0].lacks is None
-        assert read_oom_records(cut).kills[0].lacks == "1 records that are lost"
+        assert read_oom_records(cut).kills[0].lacks == "1 record that is lost"
 
 
 class TestMixed:
@@ -229,6 +229,8 @@ class TestMixed:
 
         parts = [part("oom-kill:"), part("other", caller="T2"), part("constraint=X", True)]
         assert [each.text for each in whole_records(parts)] == ["oom-kill:constraint=X", "other"]
+        two = [part("eth0: up"), part("oom-kill:"), part("constraint=X", True)]
+        assert [each.text for each in whole_records(two)] == ["eth0: up", "oom-kill:constraint=X"]
         alone = [part("a", True), part("b")]
         assert [each.text for each in whole_records(alone)] == ["a", "b"]
 
@@ -265,6 +267,14 @@ class TestSummary:
         assert first.lacks == "the summary, damaged (1)"
         assert (first.cpuset, first.victim_cgroup) == (None, None)
         assert (first.constraint, first.comm) == ("CONSTRAINT_MEMCG", "cgroup hog")
+
+    def test_a_line_of_nothing_but_keys_takes_no_time(self) -> None:
+        keys = ",mems_allowed=0,oom_memcg=,task_memcg=,task=,pid=1" * 300
+        (line,) = lines(text := printed("7.3"), "oom-kill:constraint=CONSTRAINT_NONE")
+        damaged = f"{line[:16]}oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset={keys}\n"
+        assert "the summary, damaged (1)" in (
+            read(text.replace(line, damaged)).kills[-1].lacks or ""
+        )
 
     def test_nodes_with_commas(self) -> None:
         text = printed("7.3").replace("mems_allowed=0-1,global", "mems_allowed=0,2-3,global")
@@ -473,6 +483,28 @@ class TestGoesOn:
     @pytest.mark.parametrize(("seconds", "outcome"), [(23.5, OPEN), (24.5, NO_KILL)])
     def test_the_log_goes_on(self, seconds: float, outcome: str) -> None:
         assert read(f"{self.TEXT}<6>[{seconds:12.6f}] eth0: up\n").kills[-1].outcome == outcome
+
+    LATER = "<6>[   99.000000] eth0: up\n"
+
+    def test_lines_that_a_console_dropped(self) -> None:
+        text = f"{self.TEXT}** 2 printk messages dropped **\n{self.LATER}"
+        last = read(text).kills[-1]
+        assert (last.outcome, last.lacks) == (OPEN, "2 records that are lost")
+
+    def test_a_log_of_grep_may_lack_the_kill(self) -> None:
+        """Kernels before 5.4 have no such word in the line of a kill."""
+        kept = [line for line in f"{self.TEXT}{self.LATER}".splitlines() if "oom" in line]
+        assert {row.outcome for row in read("\n".join([*kept, self.LATER])).kills} == {OPEN}
+
+    def test_the_reaper_shows_that_a_kill_is_lost(self) -> None:
+        line = "oom_reaper: reaped process 116 (x), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB"
+        last = read(f"{self.TEXT}<6>[   99.000000] {line}\n").kills[-1]
+        assert (last.outcome, last.pid, last.lacks) == (OPEN, None, "1 record that is lost")
+
+    def test_a_log_with_lines_that_were_not_understood(self) -> None:
+        records = parse_dmesg(f"{self.TEXT}{self.LATER}").records
+        assert read_oom_records(records).kills[-1].outcome == NO_KILL
+        assert read_oom_records(records, whole=False).kills[-1].outcome == OPEN
 
     def test_a_log_without_times(self) -> None:
         bare = re.sub(r"(?m)^<\d>\[.*?\] ", "", self.TEXT)
