@@ -19,11 +19,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mmscope.drgn.text.log_prefix import AFTER_A_NAME, Prefixes, name_begins, phrases_in
+from mmscope.drgn.text.log_prefix import AFTER_A_NAME, Prefixes, is_comm, name_ends, phrases_in
 
 LONGEST_LINE = 16 << 10  # characters
 MOST_CONTINUING = 100  # lines; memory.stat of a cgroup has about 60
 MOST_RANGES = 5  # that are named
+MOST_TRIED = 4  # times the text: objects without an end in each other
 OWN_PREFIX = 60  # characters: another prefix that follows that soon is of the same line
 # Mails and terminals: a line that is longer was not wrapped.
 BLANKS = 14  # before a column: they are gone where the line was broken
@@ -88,15 +89,15 @@ class LogLines:
 
     def __init__(self, text: str) -> None:
         text = _plain(text)
-        lines, numbers, self.foreign = _unpacked(text) or (text.split("\n"), [], 0)
+        damaged = list[int]()
+        lines, numbers, self.foreign = _unpacked(text, damaged) or (text.split("\n"), [], 0)
         lines = _without_ends(lines)
         lines, self.numbers = _apart(lines, numbers or [*range(1, len(lines) + 1)])
-        self.text = text = _unquoted("\n".join(lines))
-        self.prefixes = Prefixes(text)
-        self.phrases = dict(phrases_in(text))
-        self.wrap = _Wrap(text, self.prefixes)
+        self.text, self.phrases = _unquoted("\n".join(lines))
+        self.prefixes = Prefixes(self.text, self.phrases)
+        self.wrap = _Wrap(self.text, self.prefixes)
         self.records = 0
-        self._unread: dict[str, list[int]] = {}
+        self._unread = {"no whole object in JSON": damaged} if damaged else {}
 
     def __iter__(self) -> Iterator[Printed]:
         current: _Open | None = None
@@ -165,7 +166,7 @@ class LogLines:
 
     def _look_for_a_prefix(self, message: str, number: int) -> None:
         """A task's name that is longer than one can be has a part of an unread prefix."""
-        if any(map(message.__contains__, AFTER_A_NAME)) and name_begins(message) != 0:
+        if (end := name_ends(message)) is not None and not is_comm(message[:end]):
             self._note("what is before the kernel's words was not understood", number)
 
     def _note(self, why: str, number: int) -> None:
@@ -237,15 +238,19 @@ def _without_ends(lines: list[str]) -> list[str]:
     return [line.rstrip().removesuffix(end).rstrip() for line in lines]
 
 
-def _unquoted(text: str) -> str:
-    """Text without the marks of a quote, where most lines of the kernel's have them."""
-    begins = [begin for begin, _ in phrases_in(text)]
-    quoted = sum(text.startswith(">", begin) for begin in begins)
-    if not begins or quoted * 2 < len(begins):
-        return text
-    return "\n".join(
+def _unquoted(text: str) -> tuple[str, dict[int, int]]:
+    """
+    Text without the marks of a quote, where most lines of the kernel's have them; and the kernel's
+    phrases in it.
+    """
+    phrases = phrases_in(text)
+    quoted = sum(text.startswith(">", begin) for begin in phrases)
+    if not phrases or quoted * 2 < len(phrases):
+        return text, phrases
+    text = "\n".join(
         _QUOTE.sub("", line, count=1) if line.startswith(">") else line for line in text.split("\n")
     )
+    return text, phrases_in(text)
 
 
 class _Wrap:
@@ -285,14 +290,16 @@ class _Wrap:
         return bool(before) and before + blanks + len(first) > self.width
 
 
-def _unpacked(text: str) -> tuple[list[str], list[int], int] | None:
+def _unpacked(text: str, damaged: list[int]) -> tuple[list[str], list[int], int] | None:
     """
     The kernel's lines of objects in JSON or of a journal's fields, the number of the line of each,
     and how many records are others'; None: it is plain text.
+
+    :param damaged: gets the numbers of lines whose objects could not be read.
     """
     head = text[:4096].lstrip("\ufeff\x1e[ \n\r\t,")
     if head.startswith(("{", "data: {")):
-        found = list(_objects(text))
+        found = list(_objects(text, damaged))
     elif re.search(r"^\s*(?:MESSAGE|__REALTIME_TIMESTAMP)=", text[:65536], re.MULTILINE):
         found = list(_entries(text))
     else:
@@ -308,17 +315,20 @@ def _unpacked(text: str) -> tuple[list[str], list[int], int] | None:
     return (lines, numbers, foreign) if lines or foreign else None
 
 
-def _objects(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _objects(text: str, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """JSON objects, one after another or of an array, and the line where each begins."""
     decoder, at, number, counted = json.JSONDecoder(), 0, 1, 0
+    tried = 0  # characters of what was none
     while (at := text.find("{", at)) >= 0:
         number += text.count("\n", counted, at)
         counted = at
         try:
             found, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            damaged.append(number)
+            tried += getattr(error, "pos", len(text)) - at
             at = text.find("\n", at) + 1
-            if not at:
+            if not at or tried > MOST_TRIED * len(text):
                 return
             continue
         if isinstance(found, dict):
@@ -327,22 +337,26 @@ def _objects(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _entries(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Entries of a journal as ``export`` and ``verbose`` have them."""
-    entry, name, begin = dict[str, Any](), "", 1
+    entry, name, begin = dict[str, list[str]](), "", 1
+
+    def whole() -> dict[str, Any]:
+        return {name: "\n".join(lines) for name, lines in entry.items()}
+
     for number, line in enumerate(text.split("\n"), 1):
         field = _FIELD.match(line)
         if field and (field[1] not in entry):
             name = field[1]
-            entry[name] = field[2]
+            entry[name] = [field[2]]
             continue
         heads = not line.strip() or (line[:1].isalpha() and " [s=" in line)
         if heads or field:
             if entry:
-                yield begin, entry
-            entry, name, begin = ({field[1]: field[2]} if field else {}), "", number
+                yield begin, whole()
+            entry, name, begin = ({field[1]: [field[2]]} if field else {}), "", number
         elif name:
-            entry[name] += "\n" + line.strip()
+            entry[name].append(line.strip())
     if entry:
-        yield begin, entry
+        yield begin, whole()
 
 
 def _rendered(entry: Mapping[str, Any]) -> list[str] | None:

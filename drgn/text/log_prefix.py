@@ -15,12 +15,13 @@ a program copied the kernel's words, where its name does not stand before them.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 COMM_BYTES = 15  # TASK_COMM_LEN (include/linux/sched.h), without the NUL
 MOST_HITS = 5_000  # of a phrase that are looked at
 LONGEST_PREFIX = 200  # characters
+LONGEST_BEGINNING = LONGEST_PREFIX + 4 * COMM_BYTES  # with a name behind it, which is written out
 MOST_SHAPES = 24
 
 # With these the kernel begins a line: a literal, and what the line must be like from there on.
@@ -52,7 +53,7 @@ PHRASES = {
     "BIOS-e820: ": "",
     "Kernel panic - not syncing": "",
     "BUG: ": r"BUG: (?:Bad |KASAN|KFENCE|soft lockup|kernel NULL|unable to handle|workqueue)",
-    "INFO: task ": r"INFO: task .{1,60} blocked for more than",
+    "INFO: task ": r"INFO: task .{1,60} blocked (?:in I/O wait )?for more than",
     "SLUB: Unable to allocate": "",
     "Memory failure: 0x": "",
     "audit: type=": "",
@@ -110,12 +111,13 @@ class Prefixes:
     """
     The prefixes of a text.
 
+    :param phrases: as of :func:`phrases_in`.
     :ivar bare: lines have none.
     :ivar programs: who wrote what looks like the kernel's.
     """
 
-    def __init__(self, text: str) -> None:
-        shapes, self.programs = _kernels_own(_learn(text))
+    def __init__(self, text: str, phrases: Mapping[int, int]) -> None:
+        shapes, self.programs = _kernels_own(_learn(text, phrases))
         self.bare = not shapes and not self.programs and not _common(text)
         whole = [shape.pattern for shape in shapes if shape.pattern]
         self.mixed = any(not shape.pattern for shape in shapes) and bool(whole)
@@ -147,8 +149,9 @@ def _common(text: str) -> bool:
     )
 
 
-def phrases_in(text: str) -> Iterator[tuple[int, int]]:
-    """The places where lines with a phrase of the kernel's begin, and where the phrases do."""
+def phrases_in(text: str) -> dict[int, int]:
+    """The places where lines with phrases of the kernel's begin, and where their first one does."""
+    found: dict[int, int] = {}
     for words, pattern in _PHRASES.items():
         at = text.find(words)
         for _ in range(MOST_HITS):
@@ -157,19 +160,29 @@ def phrases_in(text: str) -> Iterator[tuple[int, int]]:
             begin = text.rfind("\n", max(at - LONGEST_PREFIX, 0), at) + 1
             near = begin > 0 or at <= LONGEST_PREFIX
             if near and pattern.match(text, at):
-                yield begin, at
+                found[begin] = min(at, found.get(begin, at))
             at = text.find(words, at + 1)
+    return found
+
+
+def name_ends(line: str) -> int | None:
+    """The place where the task's name ends that stands before a phrase of the kernel's, if any."""
+    ends = [line.find(words) for words in AFTER_A_NAME]
+    return min((each for each in ends if each >= 0), default=None)
 
 
 def name_begins(line: str) -> int | None:
     """
     The place where the task's name begins in a line that has one before the kernel's phrase; None:
     there is no such phrase, -1: the name is longer than one can be, and no prefix was seen.
+
+    Names have colons, too (``tmux: server``): a common prefix is known by itself.
     """
-    ends = [line.find(words) for words in AFTER_A_NAME]
-    end = min((each for each in ends if each >= 0), default=None)
-    if end is None:
+    if (end := name_ends(line)) is None:
         return None
+    common = _COMMON.match(line, 0, end)
+    if common and common.end() and is_comm(line[common.end() : end]):
+        return common.end()
     begins = [0, *(found.end() for found in re.finditer(r"[\]:] |\t|> (?=\S)|;", line[:end]))]
     return max((at for at in begins if at < end and is_comm(line[at:end])), default=-1)
 
@@ -184,26 +197,25 @@ def _bytes(name: str) -> int:
     return len(re.sub(r"\\x[0-9a-f]{2}|\\[0-7]{3}", "?", name).encode("utf-8", "replace"))
 
 
-def _learn(text: str) -> list[tuple[Shape, int]]:
+def _learn(text: str, phrases: Mapping[int, int]) -> list[tuple[Shape, int]]:
     """Shapes of what stands before the kernel's phrases, and how often; the most frequent first."""
-    found: dict[int, int] = {}
-    for begin, at in phrases_in(text):
-        found[begin] = min(at, found.get(begin, at))
     groups: dict[tuple[str, ...], list[list[str]]] = {}
     counts: Counter[tuple[str, ...]] = Counter()
-    for begin, at in found.items():
+    for begin, at in phrases.items():
         _count(text[begin:at], groups, counts)
     shapes = _made(groups, counts)
     known = [re.compile(shape.pattern) for shape, _ in shapes if shape.pattern]
+    bare = any(not shape.pattern for shape, _ in shapes)
     for words in AFTER_A_NAME:
         at = text.find(words)
         for _ in range(MOST_HITS):
             if at < 0:
                 break
-            begin = text.rfind("\n", 0, at) + 1
+            begin = text.rfind("\n", max(at - LONGEST_BEGINNING, 0), at) + 1
             line = text[begin : at + len(words)]
+            learnt = (bare and is_comm(text[begin:at])) or any(each.match(line) for each in known)
             name = name_begins(line)
-            if name is not None and name >= 0 and not any(each.match(line) for each in known):
+            if (begin or at <= LONGEST_BEGINNING) and name is not None and name >= 0 and not learnt:
                 _count(line[:name], groups, counts)
             at = text.find(words, at + 1)
     return _made(groups, counts)
@@ -277,7 +289,7 @@ def _part(kind: str, values: set[str], in_date: bool, last: bool) -> str:
     if kind == "T0":
         return "[A-Z][0-9]+"
     if kind == "0a":
-        return r"[^\W_]*[0-9][^\W_]*"
+        return r"(?=[^\W_]*[0-9])[^\W_]++"
     if kind != "a":
         return re.escape(kind) + (r"\s*" if kind in "[<(" else "")
     (word, *more) = values
