@@ -8,6 +8,7 @@ and the rest goes on.
 """
 
 import contextlib
+import errno
 import io
 import itertools
 import os
@@ -126,9 +127,13 @@ def gather(paths: list[str], *, everything: bool = False) -> Given:
             else:
                 _file(given, path, name)
         except (OSError, PackedError) as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else error
-            given.refused.append(f"{name}: {why}")
+            given.refused.append(f"{name}: {_why(error)}")
     return given
+
+
+def _why(error: OSError | PackedError) -> str:
+    """The reason why something could not be read."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _folder(given: Given, path: Path, *, everything: bool) -> None:
@@ -138,7 +143,7 @@ def _folder(given: Given, path: Path, *, everything: bool) -> None:
         given.bundles.append(path)
         given.took(str(path), "a bundle")
         return
-    if names & WHOLE and not ("proc" not in names and names & PARTS[0][1]):
+    if names & WHOLE and ("proc" in names or not names & PARTS[0][1]):
         what = "a sosreport" if "sos_commands" in names else "a tree of /proc and /sys"
         here = path.resolve() == Path("/")
         given.took(str(path), "this host, by /proc and /sys" if here else what)
@@ -154,45 +159,47 @@ def _folder(given: Given, path: Path, *, everything: bool) -> None:
     files = sorted(name for name in names if (path / name).is_file())
     given.took(str(path), f"a folder of {plural(len(files), 'file')}")
     for name in files[:MOST_FILES]:
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                _file(given, str(path / name), str(path / name))
-            except (OSError, PackedError) as error:
-                given.refused.append(f"{path / name}: {error}")
+        try:
+            _file(given, str(path / name), str(path / name))
+        except FileNotFoundError:
+            pass  # removed meanwhile
+        except (OSError, PackedError) as error:
+            given.refused.append(f"{path / name}: {_why(error)}")
     if len(files) > MOST_FILES:
         given.refused.append(f"{path}: {len(files) - MOST_FILES:,} more files were not looked at")
 
 
 @contextlib.contextmanager
-def _opened(given: Given, path: str) -> Iterator[tuple[IO[bytes], str]]:
+def _opened(given: Given, path: str, name: str) -> Iterator[tuple[IO[bytes], str]]:
     """
     A file, and a path by which others open it again. What is piped is put into one without a name.
 
     :raises OSError: it cannot be opened, or is a pipe or a device.
     """
-    if not SUBSTITUTED.fullmatch(path):
+    descriptor = SUBSTITUTED.fullmatch(path)
+    if descriptor is None:
         with open(open_plain(path), "rb") as raw:
             yield raw, path
         return
-    descriptor = SUBSTITUTED.fullmatch(path)
-    assert descriptor is not None
     number = os.dup(int(descriptor[1] or 0))
     with open(number, "rb") as pipe:
         if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
-            raise OSError(22, "is a device")
+            raise OSError(errno.EINVAL, "is a device")
         nameless = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         kept = given.open_files.enter_context(os.fdopen(nameless, "w+b"))
         left = min(MOST_PIPED, shutil.disk_usage(tempfile.gettempdir()).free // 2)
         while left and (piece := pipe.read(min(1 << 20, left))):
             left -= len(piece)
             kept.write(piece)
+        if not left and pipe.read(1):
+            given.refused.append(f"{name}: its first {size(kept.tell())} are read, and no more")
     kept.seek(0)
     yield kept, f"/proc/self/fd/{kept.fileno()}"
 
 
 def _file(given: Given, path: str, name: str) -> None:
     """One file."""
-    with _opened(given, path) as (raw, again):
+    with _opened(given, path, name) as (raw, again):
         head = raw.read(HEAD_BYTES)
         raw.seek(0)
         if head.startswith(PACKED):
@@ -220,7 +227,7 @@ def _packed(given: Given, raw: IO[bytes], head: bytes, again: str, name: str) ->
     packed = f"{kind.words}, compressed"
     if kind.name == TAR:
         _archive(given, read_archive(raw, head), name)
-    elif kind.name == VMCORE:
+    elif kind.name in (VMCORE, ZIP):
         given.refused.append(f"{name}: {packed}: unpack it before: {unpacked_by(head)} {name}")
     elif kind.name in (LOG, TREE):
         with unpacked(raw, head) as stream:

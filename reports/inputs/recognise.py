@@ -99,7 +99,7 @@ def recognise(head: bytes) -> Kind:
     """
     head = as_utf8(head)
     if not head.strip(b"\0 \t\r\n"):
-        return Kind(UNKNOWN, "nothing: it is empty")
+        return Kind(UNKNOWN, "nothing but zeros and spaces" if head else "an empty file")
     if kind := _binary(head):
         return kind
     if kind := _text(head):

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from odd_trees import OLD, ZONE, meminfo
 
+from mmscope.drgn.tables.display import size
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
+from mmscope.reports.inputs import given
 
 DATA = Path(__file__).parents[2] / "data"
 TREE = DATA / "7.2"
@@ -99,6 +101,20 @@ def test_a_log_from_a_pipe(tmp_path: Path, standard_input: Callable[[int], None]
     standard_input(read)
     os.close(read)
     assert victims(collect(tmp_path, "-")) == ["java"]
+
+
+def test_of_a_pipe_that_goes_on_it_is_said_what_was_read(
+    tmp_path: Path,
+    standard_input: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(given, "MOST_PIPED", len(LOG))
+    with open(put(tmp_path, "log", LOG + LOG), "rb") as log:
+        standard_input(log.fileno())
+        assert victims(collect(tmp_path, "-", code=1)) == ["java"]
+    words = f"standard input: its first {size(len(LOG))} are read, and no more"
+    assert words in capsys.readouterr().err
 
 
 def test_a_log_that_the_shell_opened(tmp_path: Path, standard_input: Callable[[int], None]) -> None:
@@ -222,6 +238,14 @@ def test_a_dump_in_an_archive_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     path = put(tmp_path, "vmcore.gz", gzip.compress(b"KDUMP   " + bytes(600)))
     assert main(["collect", path, "-o", str(tmp_path / "case")]) == 3
     assert f"a vmcore, compressed: unpack it before: gunzip -k {path}" in capsys.readouterr().err
+
+
+def test_a_zip_that_is_packed_once_more_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = put(tmp_path, "logs.zip.gz", gzip.compress(b"PK\3\4" + bytes(600)))
+    assert main(["collect", path, "-o", str(tmp_path / "case")]) == 3
+    assert f"an archive, compressed: unpack it before: gunzip -k {path}" in capsys.readouterr().err
 
 
 def test_two_dumps_are_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,8 @@ def test_a_file_of_proc_has_its_place(name: str) -> None:
 @pytest.mark.parametrize(
     ("head", "words"),
     [
-        (b"", "empty"),
+        (b"", "an empty file"),
+        (bytes(99) + b"\n", "nothing but zeros and spaces"),
         (b"\x89PNG\r\n", "a picture: bring the text"),
         (b"\x7fELF\2\1\1" + bytes(9) + b"\2\0", "no dump of a kernel"),
         (b"LPKSHHRH", "journalctl --file"),
