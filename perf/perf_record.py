@@ -402,7 +402,9 @@ def cut_short(file: Path) -> str:
             for at in range(0, length, 16):
                 offset, taken = (int.from_bytes(sections[n : n + 8], order) for n in (at, at + 8))
                 ends.append(offset + taken)
-    return f"it ends at {size:,} bytes, and has {max(ends):,} by its header" * (max(ends) > size)
+    if max(ends) <= size:
+        return ""
+    return f"it ends at {size:,} bytes, and has {max(ends):,} by its header"
 
 
 def script_arguments(perf: str, file: Path, fields: Sequence[str]) -> list[str]:

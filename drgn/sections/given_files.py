@@ -8,10 +8,13 @@ import errno
 import functools
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from mmscope.drgn.sections.files import MOMENTS, Files, log_of
+
+Content = TypeVar("Content")
 
 
 @dataclass
@@ -51,7 +54,7 @@ class GivenFiles(Files):
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, in their order; none if it is not there."""
-        mine = self._entries.get(folder.strip("/"), {})
+        mine = self._entries.get(folder, {})
         return sorted({*mine, *(name for files in self.under for name in files.names(folder))})
 
     def folders(self, folder: str) -> list[str]:
@@ -74,13 +77,7 @@ class GivenFiles(Files):
         """
         if path in self.texts:
             return self.texts[path]
-        error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        for files in self.under:
-            try:
-                return files.raw(path)
-            except FileNotFoundError as its:
-                error = its
-        raise error
+        return self._first(path, lambda files: files.raw(path))
 
     def log(self, path: str) -> tuple[bytes, int]:
         """
@@ -90,10 +87,14 @@ class GivenFiles(Files):
         """
         if path in self.texts:
             return log_of(io.BytesIO(self.texts[path]))
+        return self._first(path, lambda files: files.log(path))
+
+    def _first(self, path: str, read: Callable[[Files], Content]) -> Content:
+        """The file of the first tree that has it."""
         error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         for files in self.under:
             try:
-                return files.log(path)
+                return read(files)
             except FileNotFoundError as its:
                 error = its
         raise error

@@ -16,6 +16,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import columns
 from mmscope.perf.folding import UNNAMED, Fold, Folded, nanoseconds
 from mmscope.perf.perf_record import Recorded
@@ -175,8 +176,8 @@ def _notes_of_losses(
     if fold.more_moments:
         yield "partial", f"{fold.more_moments:,} more events are not in profile_moments"
     if fold.without_address:
-        what = "faults have no address in perf's text, and are not in profile_faults"
-        yield "partial", f"{fold.without_address:,} {what}"
+        told = plural(fold.without_address, "fault has", "faults have")
+        yield "partial", f"{told} no address in perf's text, and no row in profile_faults"
     if fold.more_durations:
         yield "remark", f"the last {fold.more_durations:,} durations are not counted"
     if fold.more_about:
