@@ -20,7 +20,6 @@ from mmscope.drgn.sections.prices import TO_READ_IT
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.text_source import TextError
-from mmscope.perf.perf_events import RecordError
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import DONE, Command, UsageError, say
@@ -34,7 +33,6 @@ from mmscope.reports.bundle.redact import (
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import Beside, Progress, collect
 from mmscope.reports.collect.run_section import missing_sections
-from mmscope.reports.commands.record_command import add_given
 from mmscope.reports.commands.target_options import (
     SECTION_HELP,
     add_target_options,
@@ -145,14 +143,26 @@ def write_case(args: argparse.Namespace, given: Given) -> Made:
     names = wanted_names(args)
     with Writer(args.output, replace=args.force, mode=args.mode) as writer:
         made = read(args, writer, names, given)
-    for again, name in given.profiles:
-        try:
-            made.incomplete |= add_given(args.output, Path(again), name, args.mode) != DONE
-        except (UsageError, RecordError) as error:
-            say(str(error).replace(again, name))
-            made.incomplete = True
+    if given.profiles:
+        made.incomplete = _add_profiles(args, given)
     write_map(names, args.redact_map)
     return made
+
+
+def _add_profiles(args: argparse.Namespace, given: Given) -> bool:
+    """Add the recordings that were given; true if one of them is not whole."""
+    # A tenth of a start, which most do not need.
+    from mmscope.perf.perf_events import RecordError
+    from mmscope.reports.commands.record_command import add_given
+
+    incomplete = False
+    for again, name in given.profiles:
+        try:
+            incomplete |= add_given(args.output, Path(again), name, args.mode) != DONE
+        except (UsageError, RecordError) as error:
+            say(str(error).replace(again, name))
+            incomplete = True
+    return incomplete
 
 
 def _check(args: argparse.Namespace, given: Given) -> None:
