@@ -29,7 +29,8 @@ _SAMPLING = {
     *("inherit", "max-stack", "metric-id", "name", "no-inherit", "no-overwrite", "nr"),
     *("overwrite", "percore", "period", "stack-size", "time"),
 }
-_MODIFIERS = re.compile(r":[ukhGHpPSDWeIbR]{1,9}\Z")
+# Modes of an event: modifier_event in tools/perf/util/parse-events.l, 6.17; later ones have X.
+_MODIFIERS = re.compile(r":[ukhpPGHSDIWebRX]{1,17}\Z")
 
 
 def printed_event(printed: str) -> str:

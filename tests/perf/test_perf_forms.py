@@ -11,6 +11,7 @@ from perf_text import KNOWN
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import Fold
 from mmscope.perf.perf_script import Reading, is_perf_text, read_samples
+from mmscope.perf.recipe import counted_event, is_tracepoint
 
 FORMS = 50  # 500 of tests/bench/bench_perf_forms.py
 
@@ -78,6 +79,12 @@ def test_pmus_are_parts_of_events_and_terms_of_sampling_are_not() -> None:
     )
     text = b"".join(block(f"worker 4242 [004] 100.000001: 250000 {name}: ") for name in heads)
     assert set(stacks(text)) == {*heads[:3], "kmem:mm_page_alloc", "cycles"}
+
+
+@pytest.mark.parametrize("modes", ["u", "ppp", "ukhpPGHSDIWebRX"])
+def test_modes_make_no_tracepoint_of_an_event(modes: str) -> None:
+    assert not is_tracepoint(f"cycles:{modes}")
+    assert counted_event(f"cycles:{modes}") == "cycles"
 
 
 @pytest.mark.parametrize(
