@@ -33,6 +33,9 @@ KIND = re.compile(
 MAGIC = {GZIP: "gzip", ZSTD: "zstd", XZ: "xz", BZIP2: "bzip2"}
 
 
+MARK = b"\xef\xbb\xbf"  # of UTF-8, as editors write it
+
+
 class TextError(ValueError):
     """The file cannot be read as page_owner's text. One line, for the user."""
 
@@ -103,6 +106,7 @@ class Source:
             and (more := self._stream.read(PEEK_BYTES))
         ):
             self.head += more
+        self.head = self.head.removeprefix(MARK)
         return self.head
 
     def position(self) -> int:

@@ -73,6 +73,7 @@ IN_TREE = re.compile(
 )
 NOT_KEPT = re.compile(r"proc/(?:kcore|kallsyms|kmsg|kpage\w+)\Z|.*\.journal~?\Z")
 LOGS = re.compile(r"(?:var/|sos_commands/|dmesg|vmcore-dmesg)")
+ENCRYPTED = 1  # of a zip's flags
 PAX_LENGTH = re.compile(rb"(\d{1,6}) ")
 
 
@@ -140,7 +141,7 @@ class _Reader:
         self.notes: list[str] = []
         self.moments: dict[str, float] = {}
         self.beyond: list[str] = []  # names that are recognised, beyond MOST_LONE
-        self.bytes_passed = self.bytes_kept = self.members = self.refused = 0
+        self.bytes_passed = self.bytes_kept = self.members = self.refused = self.encrypted = 0
         self.until = time.monotonic() + MOST_SECONDS
 
     def passed(self, size: int) -> None:
@@ -163,12 +164,14 @@ class _Reader:
             elif member.target is not None:
                 folder = "" if member.hard else posixpath.dirname(name)
                 self.link(name, f"{folder}/{before if member.hard else ''}{member.target}", member)
-            elif content is not None and kind == ZIP:
+            elif content is None:
+                self.encrypted += 1
+            elif kind == ZIP:
                 try:
                     self.file(name, member, cast(IO[bytes], _Counted(content, self)), depth)
                 except ZIP_DAMAGE as error:
                     self.notes.append(f"{name}: is damaged: {error}")
-            elif content is not None:
+            else:
                 self.file(name, member, content, depth)
 
     def link(self, name: str, target: str, member: Member) -> None:
@@ -281,6 +284,9 @@ class _Reader:
         if self.refused:
             names = plural(self.refused, "name")
             made.notes.append(f"{names} in it would lead out of it, and nothing of that was read")
+        if self.encrypted:
+            called = plural(self.encrypted, "file in it is", "files in it are")
+            made.notes.append(f"{called} encrypted: unpack it before")
         moments = [*self.moments.values()]
         made.moment = max(moments) if moments else None
         return made
@@ -466,7 +472,7 @@ def _tar_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]
 
 def _zip_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]:
     """
-    The members of a zip.
+    The members of a zip; one that is encrypted has no content.
 
     :raises PackedError: it is damaged, or has more members than an archive of logs has.
     """
@@ -483,7 +489,10 @@ def _zip_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]
             for info in archive.infolist():
                 moment = time.mktime((*info.date_time, 0, 0, -1)) if info.date_time[0] else 0.0
                 member = Member(info.filename, moment)
-                if info.is_dir() or info.flag_bits & 1:  # or encrypted
+                if info.is_dir():
+                    continue
+                if info.flag_bits & ENCRYPTED:
+                    yield member, None
                     continue
                 with archive.open(info) as content:
                     if stat.S_ISLNK(info.external_attr >> 16):

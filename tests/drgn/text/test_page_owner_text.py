@@ -576,6 +576,14 @@ def test_compressed(tmp_path: Path, program: str) -> None:
     assert read(tmp_path, compressed(data, program)) == read(tmp_path, data)
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_mark_of_utf_8_is_no_part_of_a_record(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    data = b"".join(page_owner_records(STACKS, 5))
+    assert read(tmp_path, pack(b"\xef\xbb\xbf" + data)) == read(tmp_path, data)
+
+
 def test_compressed_and_cut_short(tmp_path: Path) -> None:
     data = gzip.compress(b"".join(page_owner_records(STACKS, 5000)))
     with pytest.raises(TextError, match=r"page_owner: damaged: .*unexpected end"):

@@ -88,6 +88,15 @@ def test_a_zip_is_read() -> None:
     assert read(zipped(TREE)).tree == READ
 
 
+def test_what_is_encrypted_in_a_zip_is_said() -> None:
+    data = bytearray(zipped({"a.txt": LOG, "b.txt": LOG}))
+    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        data[data.find(signature) + flags] |= 1
+    found = read(bytes(data))
+    assert [name for name, _, _ in found.lone] == ["b.txt"]
+    assert found.notes == ["1 file in it is encrypted: unpack it before"]
+
+
 def test_what_is_no_tree_is_known_by_its_content() -> None:
     found = read(tar({"a.txt": LOG, "b.bin": MEMINFO, "c": b"nothing of interest"}))
     assert {name: kind.name for name, kind, _ in found.lone} == {"a.txt": "log", "b.bin": "tree"}
