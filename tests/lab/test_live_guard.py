@@ -56,7 +56,7 @@ def test_what_names_the_cause_is_there(out: Path, said: Any) -> None:
 def test_an_oom_kill_is_captured_with_who_was_killed(out: Path, said: Any) -> None:
     path, incident = captured(out, "oom-kill")
     assert incident["state"] == "done" and incident["source"] == "live"
-    assert "The OOM killer took 1 process(es): Out of memory: Killed process" in incident["title"]
+    assert "The OOM killer took 1 process: Out of memory: Killed process" in incident["title"]
     bundle = Bundle(path / "bundle")
     found = {finding.id for finding in evaluate(bundle).found}
     assert {"watch-oom-kill", "oom-kills-told"} <= found

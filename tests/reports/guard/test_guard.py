@@ -258,7 +258,7 @@ def test_a_trigger_fires_over_a_tree_of_files(tmp_path: Path) -> None:
     wait_for(lambda: state_of(folder) == [captures.DONE])
     ((path, told),) = captures.captures(folder)
     assert told["trigger"] == "oom-kill" and path.name.endswith("-oom-kill")
-    assert told["title"] == "The OOM killer took 2 process(es)"
+    assert told["title"] == "The OOM killer took 2 processes"
     found = (path / "findings.txt").read_text()
     assert "The OOM killer took 2 processes" in found
     guard.send_signal(signal.SIGTERM)
@@ -280,7 +280,7 @@ def test_what_has_to_wait_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     rise(tmp_path / "root/proc/vmstat", "oom_kill", 2)
     guard.step(0.0)
     guard.end()
-    words = r"oom-kill: The OOM killer took 2 process\(es\): waits \d+ s, for --distance"
+    words = r"oom-kill: The OOM killer took 2 processes: waits \d+ s, for --distance"
     assert re.search(words, capsys.readouterr().err) and not state_of(tmp_path)
 
 

@@ -44,12 +44,12 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
         {"pressure": {n: [("/a", 40.0, 20.0), ("/a/b", 50.0, 20.0)] for n in range(60)}},
         (stalled(0.1), counted(pswpin=900, pswpout=800)),
         "900 pages a second came in from swap and 800 went out in the last half minute, while all "
-        "that CPUs had to do waited for memory 11.0 % of the time, most in memory cgroup /a/b",
+        "that CPUs had to do waited for memory 11 % of the time, most in memory cgroup /a/b",
     ),
     "refaults": (
         {}, (stalled(0.1), counted(workingset_refault_file=40_000, workingset_activate_file=9_000)),
         "40,000 pages of files a second were read again that had been evicted, 9,000 of them soon, "
-        "while all that CPUs had to do waited for memory 11.0 % of the time",
+        "while all that CPUs had to do waited for memory 11 % of the time",
     ),
     "memory-high": (
         {"events": {n: [("/web", "high", 900)] for n in range(20, 60)},
@@ -59,7 +59,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
     ),
     "oom-kill": (
         {"messages": {21: [("oom_kill", KILLED)]}}, (counted(oom_kill=0.2),),
-        r"The OOM killer took 1 process(es): Out of memory: Killed process 812 (\x1b[31mjava)",
+        r"The OOM killer took 1 process: Out of memory: Killed process 812 (\x1b[31mjava)",
     ),
     "cgroup-out-of-memory": (
         {"events": {30: [("/a/b", "oom", 2), ("/a/b", "oom_kill", 1)]}}, (),
@@ -169,7 +169,7 @@ def test_a_kill_in_a_cgroup_names_both() -> None:
     titles = [title for _, title in fired]
     of_cgroup = "Memory cgroup /a/b was out of memory, 1 killed in it: Memory cgroup out of memory"
     assert any(title.startswith(of_cgroup) for title in titles), titles
-    by_killer = "The OOM killer took 1 process(es) of memory cgroup /a/b: Memory cgroup out of"
+    by_killer = "The OOM killer took 1 process of memory cgroup /a/b: Memory cgroup out of"
     assert any(title.startswith(by_killer) for title in titles), titles
 
 
