@@ -34,10 +34,13 @@ from mmscope.reports.findings.proof import Declared, Proof, proofs
 FINDINGS = Path(__file__).resolve().parent
 SEVERITIES = ("critical", "warning", "notice")
 # What a finding does to the machine, the worst first: the order of those of one severity.
-# The last one is nothing that the machine suffers: a recording is not what it seems to be.
+# The last one is nothing that the machine suffers: a recording or a counter is not what it seems to
+# be.
 HIDES = "hides"
 HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
 OTHER_BOOT = " Recorded during another boot than the rest of this bundle."
+# The section that says nothing of the machine by itself.
+RECORDINGS = "profiles"
 # Of a stack, in a sentence.
 MAX_FRAMES = 8
 # Columns of a subject that name an owner, and what goes before the name.
@@ -377,16 +380,13 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
         found += findings
     found.sort(key=_place)
     blind = [*holes(database), *unseen(questions, database)]
-    left_out = {check.id for check in not_checked}
-    if {each.section for each in questions if each.id not in left_out} == {"profiles"}:
-        blind.append("nothing but a recording was read")
     return Verdict(found, silent, not_checked, under, blind)
 
 
 def wanting(question: Question, database: Database) -> str:
     """Name what a check that could not be made would take."""
-    if question.section in ("profiles", "watch"):
-        return RECORDING if question.section == "profiles" else WATCH
+    if question.section in (RECORDINGS, "watch"):
+        return RECORDING if question.section == RECORDINGS else WATCH
     fared = database.fared.get(question.section)
     if database.kind == "files" and (fared is None or fared.status == "absent"):
         return MEMORY
@@ -414,15 +414,18 @@ def holes(database: Database) -> Iterator[str]:
 
 
 def unseen(questions: list[Question], database: Database) -> Iterator[str]:
-    """Sections that questions stand on, and of which a part could not be read."""
+    """Sections that questions stand on, and that were not read, or in part alone."""
     needed = {question.section for question in questions}
     tables = {parts_of(need)[0] for question in questions for need in question.needs}
     needed |= {database.section_of[table] for table in tables & database.section_of.keys()}
-    for name, section in database.fared.items():
-        if name in needed and section.status in ("failed", "partial"):
+    fared = {name: section for name, section in database.fared.items() if name in needed}
+    for name, section in fared.items():
+        if section.status in ("failed", "partial"):
             how = "could not be read" if section.status == "failed" else "was read in part"
             said = f"section {name} {how}"
             yield f"{said}: {section.message}" if section.message else said
+    if {name for name, section in fared.items() if section.status != "absent"} == {RECORDINGS}:
+        yield "nothing but a recording was read"
 
 
 def _place(finding: Finding) -> tuple[int, bool, int]:

@@ -15,7 +15,14 @@ import re
 from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
-from mmscope.reports.findings.findings import HARMS, HIDES, Finding, Step, severity_rank
+from mmscope.reports.findings.findings import (
+    HARMS,
+    HIDES,
+    RECORDINGS,
+    Finding,
+    Step,
+    severity_rank,
+)
 
 # Words with a command in them have it in quotes; quotes within it are double.
 COMMAND = re.compile(
@@ -52,7 +59,17 @@ class Incident:
     @property
     def of_recording(self) -> bool:
         """True if it says something of a recording, and nothing of the machine."""
-        return all(worst.harm == HIDES for worst, *_ in self.all)
+        return all((worst.harm, worst.section) == (HIDES, RECORDINGS) for worst, *_ in self.all)
+
+    @property
+    def owner(self) -> str:
+        """Whose it is; empty if that is not known."""
+        return next((finding.owner for alike in self.all for finding in alike if finding.owner), "")
+
+    @property
+    def since(self) -> str:
+        """When it began; empty if that is not known."""
+        return next((finding.since for alike in self.all for finding in alike if finding.since), "")
 
     @property
     def sentence(self) -> str:

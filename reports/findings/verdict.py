@@ -11,14 +11,12 @@ Cannot know: whether all is well. What no check looks for is not found.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.findings import (
-    CANNOT_TELL,
     HARMS,
-    NO_TROUBLE,
     SEVERITIES,
     TROUBLE,
     Finding,
@@ -50,7 +48,7 @@ class Judgement:
     Sum of all findings of a bundle. Words are plain text, with values from the bundle in
     them; what is not known is empty.
 
-    :ivar word: :data:`TROUBLE`, :data:`NO_TROUBLE` or :data:`CANNOT_TELL`.
+    :ivar word: of ``Verdict``: ``TROUBLE``, ``NO_TROUBLE`` or ``CANNOT_TELL``.
     :ivar sentence: what is wrong; where nothing was found, what that rests on.
     :ivar rests_on: how many checks, and what the others would take.
     :ivar harm: what it does to the machine. :ivar owner: whose it is.
@@ -83,21 +81,17 @@ def judge(verdict: Verdict) -> Judgement:
     if verdict.word != TROUBLE:
         return judged
     first = first_incident(verdict)
-    causes = [finding for alike in first.causes for finding in alike]
-    every = [finding for alike in first.all for finding in alike]
+    worst, *_ = first.causes[0]
     step, command = first.first_step or (None, "")
-    return Judgement(
-        judged.word,
-        judged.sentence,
-        judged.rests_on,
-        first.severity,
-        said(causes[0]),
-        next((finding.owner for finding in every if finding.owner), ""),
-        said(first.effects[0][0]) if first.effects else HARM_WORDS[causes[0].harm],
-        next((finding.since for finding in every if finding.since), ""),
-        unknowns,
-        step,
-        command,
+    return replace(
+        judged,
+        severity=first.severity,
+        cause=said(worst),
+        owner=first.owner,
+        harm=said(first.effects[0][0]) if first.effects else HARM_WORDS[worst.harm],
+        since=first.since,
+        step=step,
+        command=command,
     )
 
 
@@ -131,8 +125,7 @@ def headline(verdict: Verdict) -> str:
 def rests_on(verdict: Verdict) -> str:
     """Basis of the word: how many checks, and what the others would take."""
     if verdict.word == TROUBLE:
-        wants = f" {lacking_words(verdict)}." if verdict.not_checked else ""
-        return f"{how_many(verdict)}.{wants}"
+        return f"{how_many(verdict)}.{others_want(verdict)}"
     return nothing_found(verdict)
 
 
@@ -144,7 +137,7 @@ def nothing_found(verdict: Verdict) -> str:
         made = f"none of {display.plural(verdict.checks, 'check')} could be made"
         return f"Cannot tell: {made}. {lacking_words(verdict)}."
     made = f"No trouble found by {display.plural(verdict.made, 'check')}"
-    wants = f" {lacking_words(verdict)}." if verdict.not_checked else ""
+    wants = others_want(verdict)
     if not verdict.blind:
         return f"{made}.{wants}"
     first, *others = (display.prose(words).rstrip(".") for words in verdict.blind)
@@ -183,6 +176,11 @@ def lacking_words(verdict: Verdict) -> str:
     return ", ".join((first, *(f"{number:,} {what}" for what, number in others)))
 
 
+def others_want(verdict: Verdict) -> str:
+    """The same as a sentence, with a space before; empty where all checks could be made."""
+    return f" {lacking_words(verdict)}." if verdict.not_checked else ""
+
+
 def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
     """
     List what could not be checked, by where its data would be: most first.
@@ -191,6 +189,3 @@ def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
     """
     sections = Counter(item.section for item in verdict.not_checked).most_common()
     return ", ".join(f"{title(name) or 'others'} {number:,}" for name, number in sections)
-
-
-__all__ = ["CANNOT_TELL", "NO_TROUBLE", "TROUBLE", "Judgement", "judge", "verdict_of"]

@@ -21,14 +21,10 @@ from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.drawing.row_names import DESCRIBES, name_of
-from mmscope.reports.findings.findings import (
-    SEVERITIES,
-    Finding,
-    Verdict,
-)
+from mmscope.reports.findings.findings import SEVERITIES, TROUBLE, Finding, Verdict
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.findings.proof import Proof
-from mmscope.reports.findings.verdict import TROUBLE, first_incident, sentence
+from mmscope.reports.findings.verdict import first_incident, sentence
 from mmscope.reports.page.missing import why_missing
 from mmscope.reports.pictures.memory_bar import memory_bar, segments
 from mmscope.reports.pictures.picture import Row
@@ -63,12 +59,11 @@ def card(
             memory = segments(list(bundle.rows(table.name)))
     if not grouped:
         said = {"sentence": f"{host}: {sentence(verdict)}", "counted": "", "severity": ""}
-        return said | {"seen": None} | {"memory": memory, "marked": set()}
+        return said | {"seen": None, "memory": memory, "marked": set()}
     first = first_incident(verdict)
     whose = "" if verdict.word == TROUBLE else f"{host}: "
     cause, *_ = first.causes[0]
     step, command = first.first_step or (None, "")
-    sinces = (finding.since for each in first.all for finding in each if finding.since)
     page_size = display.plain_int(bundle.target.get("page_size"))
     return {
         "sentence": whose + sentence(verdict),
@@ -76,7 +71,7 @@ def card(
         "severity": first.severity,
         "seen": cause,  # the likely one
         "harm": [worst for worst, *_ in first.effects[:MAX_HARM]],
-        "since": next(sinces, ""),
+        "since": first.since,
         "step": step,
         "command": command,
         "memory": memory,

@@ -89,11 +89,16 @@ def test_what_was_measured_stands_before_what_was_computed_then_what_does_most_h
 
 
 def test_what_is_of_a_recording_is_known_and_last() -> None:
-    note, finding = found("note", harm=HIDES), found("finding")
-    told = incidents([note, finding])
+    note = dataclasses.replace(found("note", harm=HIDES), section="profiles")
+    told = incidents([note, found("finding")])
     assert [(each.causes[0][0].id, each.of_recording) for each in told] == [
         ("finding", False), ("note", True),
     ]  # fmt: skip
+
+
+def test_a_counter_that_disagrees_is_not_of_a_recording() -> None:
+    (one,) = incidents([dataclasses.replace(found("counter", harm=HIDES), section="memory_ledger")])
+    assert not one.of_recording
 
 
 def test_what_takes_memory_is_a_likelier_cause_than_what_makes_it_hard_to_get() -> None:

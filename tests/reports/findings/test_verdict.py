@@ -72,7 +72,7 @@ def test_what_is_wrong_whose_it_is_and_since_when() -> None:
 
 
 def test_what_a_recording_hides_does_not_stand_before_the_machine() -> None:
-    hides = found("r", "critical", title="Samples were lost", harm="hides")
+    hides = found("r", "critical", title="Samples were lost", harm="hides", section="profiles")
     assert judge(Verdict([hides, found()], [], [])).cause == "It hurts"
 
 
@@ -150,3 +150,15 @@ def test_what_other_checks_would_take(tmp_path: Path) -> None:
     assert wants["profile-samples-lost"] == RECORDING
     assert wants["watch-oom-kill"] == WATCH
     assert judge(evaluate(text)).rests_on.startswith("No trouble found by ")
+
+
+@pytest.mark.parametrize(("zones", "cannot"), [("absent", True), ("ok", False)])
+def test_a_recording_alone_says_nothing_of_the_machine(
+    tmp_path: Path, zones: str, cannot: bool
+) -> None:
+    fared = [
+        SectionResult(name, status, 0.1, 0, 0, None)
+        for name, status in (("profiles", "ok"), ("zones", zones))
+    ]
+    opened = bundle(tmp_path / "b", [zone()] if zones == "ok" else [], sections=fared)
+    assert ("nothing but a recording was read" in evaluate(opened).blind) == cannot
