@@ -63,12 +63,12 @@ class Incident:
 
     @property
     def owner(self) -> str:
-        """Whose it is; empty if that is not known."""
+        """Name of the owner; empty if that is not known."""
         return next((finding.owner for alike in self.all for finding in alike if finding.owner), "")
 
     @property
     def since(self) -> str:
-        """When it began; empty if that is not known."""
+        """Begin of it; empty if that is not known."""
         return next((finding.since for alike in self.all for finding in alike if finding.since), "")
 
     @property

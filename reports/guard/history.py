@@ -6,7 +6,9 @@ The tables are those of ``mmscope watch`` by name and column, in SQLite, which i
 ``counter_rates``, ``psi_series``, ``gauge_series``, ``zone_series`` and ``thp_free_blocks_series``.
 Beside them are ``samples``, ``free_huge_blocks`` (of any migratetype, in every sample),
 ``cgroup_events`` (what memory.events counted in a period), ``cgroup_pressure`` (averages of ten
-seconds, in per cent, of those that wait most) and ``kernel_messages``. ``time`` is of
+seconds, in per cent, of those that wait most) and ``kernel_messages``; and view ``lost_time``, with
+one row: the share of the last half minute that was lost (PSI full), and in which cgroup most, as
+words to end a title with. ``time`` is of
 the monotonic clock, in seconds. Levels of /proc/meminfo and ``free_huge_blocks`` are kept for a day
 as well, one reading every ten minutes: a leak is slower than some minutes, and so is fragmentation.
 
@@ -56,6 +58,17 @@ OTHERS = {
     "cgroup_pressure": ("time", "cgroup", "some", "full"),
     "kernel_messages": ("time", "kind", "text"),
 }
+# Of cgroups that wait as long as each other it is the one below the others.
+LOST_TIME = """
+create view lost_time as
+with last as (select max(time) as now from samples)
+select
+    (select sum(stall_seconds) / sum(period_seconds) from psi_series, last
+        where kind = 'full' and time > now - 30) as full,
+    coalesce((select ', most in memory cgroup ' || cgroup from cgroup_pressure, last
+        where time = now and full > 0
+        order by full desc, length(cgroup) desc limit 1), '') as cgroup
+"""
 READ_ONLY = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, 33}  # RECURSIVE
 
 
@@ -79,6 +92,7 @@ class History:
             self._db.execute(f"create table {name} ({', '.join(fields)})")
             self._db.execute(f"create index {name}_time on {name} (time)")
             self._inserts[name] = f"insert into {name} values ({', '.join('?' * len(fields))})"
+        self._db.execute(LOST_TIME)
         self._cells = {name: attrgetter(*fields) for name, fields in names.items()}
 
     def reserve(self, size: int) -> None:

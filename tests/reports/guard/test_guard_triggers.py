@@ -55,7 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
         {"events": {n: [("/web", "high", 900)] for n in range(20, 60)},
          "pressure": {n: [("/web", 70.0, 35.0)] for n in range(20, 60)}}, (),
         "Memory cgroup /web is throttled: its tasks were above memory.high 5,400 times in 30 s, "
-        "and all of them waited for memory 35 % of the time",
+        "and all that CPUs had to do for it waited for memory 35 % of the time",
     ),
     "oom-kill": (
         {"messages": {21: [("oom_kill", KILLED)]}}, (counted(oom_kill=0.2),),
@@ -96,6 +96,23 @@ def test_it_fires(name: str) -> None:
     fired = played([t for t in TRIGGERS if t.name == name], *changes, **more)
     assert fired and fired[0][1].startswith(title), fired[:1]
     assert fired[0][0] >= 20
+
+
+@pytest.mark.parametrize(
+    ("pressure", "said"),
+    [
+        ([("/a", 40.0, 20.0), ("/a-long-name-that-waits-less", 9.0, 1.0)], "/a"),
+        ([("/a", 40.0, 20.0), ("/a/b", 50.0, 20.0)], "/a/b"),
+        ([("/a", 20.0, 0.0)], ""),
+    ],
+    ids=["one above memory.high beside it", "one below it", "none of which all waits"],
+)
+def test_the_cgroup_that_is_named_is_the_one_that_waits_most(
+    pressure: list[tuple[str, float, float]], said: str
+) -> None:
+    of = [t for t in TRIGGERS if t.name == "memory-pressure"]
+    ((_, title), *_) = played(of, stalled(0.4), pressure=dict.fromkeys(range(60), pressure))
+    assert title.partition(" s")[2] == (f", most in memory cgroup {said}" if said else "")
 
 
 def test_a_healthy_host_is_left_alone() -> None:
