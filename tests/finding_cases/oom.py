@@ -103,7 +103,7 @@ FOUND: dict[str, Case] = {
         ["An allocation of 16 pages in a row failed, in sd_probe [sd_mod]: 2 times",
          "kworker/0:1 (pid 7) asked with GFP_KERNEL, in the workqueue's events scan, last",
          "had 50 MiB free for it, and no block of that many pages in a row.",
-         "Of more than 8 pages in a row the kernel does not kill for one"], "warning",
+         "For more than 8 pages in a row the kernel kills nobody"], "warning",
     ),
     "an allocation in an interrupt that failed": Case(
         "allocation-failures", [failure(order=0, gfp_flags="GFP_ATOMIC", caller=None, work=None)],
@@ -127,7 +127,8 @@ FOUND: dict[str, Case] = {
     ),
     "an allocation of addresses that failed": Case(
         "allocation-failures", [failure(what=VMALLOC, order=None, size_bytes=8 * MIB)],
-        ["An allocation of 8 MiB with vmalloc() failed", "they ran out, or pages did"], "warning",
+        ["An allocation of 8 MiB with vmalloc() failed",
+         "its virtual addresses ran out, or single pages did"], "warning",
     ),
     "a kill of an old kernel": Case(
         "oom-kills-told",

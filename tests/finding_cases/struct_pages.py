@@ -149,6 +149,11 @@ FOUND: dict[str, Case] = {
         ["200 hugetlb pages of 2 MiB are surplus: 400 MiB, 9.8 % of memory", "Of 1,000 pages"],
         "notice",
     ),
+    "a page beyond the pool": Case(
+        "hugetlb-surplus",
+        [dataclasses.replace(pool(1, 0), page_bytes=1 << 30, surplus_pages=1)],
+        ["1 hugetlb page of 1 GiB is surplus: 1 GiB", "Of 1 page of this size 1 is beyond"],
+    ),
     "a pool that nobody uses": Case(
         "hugetlb-idle", [pool(1_000, 900)], ["keep 1.758 GiB"], "notice", ["everyone else"]
     ),

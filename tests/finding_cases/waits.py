@@ -36,7 +36,7 @@ FOUND = {
     "a lock of which no holder is noted": Case(
         "tasks-wait-behind-one",
         [_root(30.0, root="anon_vma 0xffff88", pid=None, comm=None, waiters=1, doing=None)],
-        ["1 task waits for anon_vma 0xffff88", "notes no task that holds"],
+        ["1 task waits for anon_vma 0xffff88, for 30 s", "notes no task that holds"],
     ),
     "a last reader, which may have gone": Case(
         "tasks-wait-behind-one",

@@ -5,6 +5,7 @@ The words of findings, glossary and intros: every step has its price, every stat
 What holds for some kernels only is said by features of ``kernel_features``, never by the release.
 """
 
+import dataclasses
 import re
 import shlex
 import tomllib
@@ -12,13 +13,15 @@ from pathlib import Path
 
 import jinja2
 import pytest
+from finding_cases.case import bundle
+from finding_cases.owners import LEAK
 
 from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.commands.command import build_parser
-from mmscope.reports.findings.findings import FINDINGS, Question, Step, load_questions
-from mmscope.reports.findings.incidents import COMMAND
+from mmscope.reports.findings.findings import FINDINGS, Question, Step, evaluate, load_questions
+from mmscope.reports.findings.incidents import COMMAND, incidents
 from mmscope.reports.findings.kernel_said import Kernel, read_kernel
 
 ROOT = FINDINGS.parents[1]
@@ -330,3 +333,16 @@ def test_words_go_by_the_kernel(text: str, feature: str) -> None:
     assert has != has_not
     assert unknown.strip()
     assert unknown != has_not or "this kernel" not in has_not.lower()
+
+
+@pytest.mark.parametrize("name", ["kmalloc-1k", "kmalloc-1k;reboot", "kmalloc-1k`id`", '";id;"'])
+def test_a_command_has_no_more_of_a_name_than_a_shell_takes_for_a_word(
+    tmp_path: Path, name: str
+) -> None:
+    opened = bundle(tmp_path / "b", [dataclasses.replace(LEAK, cache=name)])
+    found = [finding for finding in evaluate(opened).found if finding.id == "slab-cache-large"]
+    (incident,) = incidents(found)
+    assert incident.first_step is not None
+    _, command = incident.first_step
+    word = "kmalloc-1k" if name.startswith("k") else ""
+    assert shlex.split(command) == ["sudo", "grep", "-e", f"^{word}", "/proc/slabinfo"]

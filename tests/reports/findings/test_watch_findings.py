@@ -360,7 +360,17 @@ def test_swap_both_ways_for_which_no_task_waits_is_a_notice(tmp_path: Path) -> N
     rows = [*moved(1, pswpin=30_000, pswpout=90_000), *stalled(1, 0.003, 0.02)]
     finding = found(asked(tmp_path, rows), "watch-swap-thrash")
     assert finding is not None and finding.severity == "notice"
-    assert "All tasks waited 0.3 % of the time" in finding.saw
+    assert "All that CPUs had to do waited for memory 0.3 % of the time" in finding.saw
+
+
+def test_time_that_was_lost_to_swap_is_a_part_of_all_time(tmp_path: Path) -> None:
+    """Periods are not equally long: a bad second among minutes is not half of the time."""
+    bad = PsiStall(1.0, "full", 0.0, 0.5, 0.5, 1.0)
+    quiet = PsiStall(200.0, "full", 0.0, 0, 0, 199.0)
+    rows = [*moved(1, pswpin=30_000, pswpout=90_000), bad, quiet]
+    finding = found(asked(tmp_path, rows), "watch-swap-thrash")
+    assert finding is not None and finding.severity == "notice"
+    assert "waited for memory 0.2 % of the time" in finding.saw
 
 
 @pytest.mark.parametrize(
