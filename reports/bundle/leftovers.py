@@ -48,12 +48,16 @@ def unfinished(path: Path, *, folder: bool = True) -> tuple[Path, int]:
         os.close(lock)
 
 
+def is_unfinished(name: str, path: Path) -> bool:
+    """Whether a name is what this path has until it is whole."""
+    return name.startswith(PREFIX.format(path.name)) and name.endswith(SUFFIX)
+
+
 def clear_up(path: Path) -> None:
     """Remove what was left by those who wrote this name and were killed."""
-    begin = PREFIX.format(path.name)
     with contextlib.suppress(OSError):
         for entry in os.scandir(path.parent):
-            if entry.name.startswith(begin) and entry.name.endswith(SUFFIX):
+            if is_unfinished(entry.name, path):
                 with contextlib.suppress(OSError):
                     remove_if_left(Path(entry.path))
 
@@ -86,10 +90,9 @@ def scratch() -> Iterator[Path]:
     :raises OSError: it cannot be made.
     """
     where = Path(tempfile.gettempdir(), SCRATCH)
-    begin = PREFIX.format(SCRATCH)
     for entry in os.scandir(where.parent):
         # In a sticky folder no other user can put another in the place of what is this user's.
-        if entry.name.startswith(begin) and entry.name.endswith(SUFFIX):
+        if is_unfinished(entry.name, where):
             with contextlib.suppress(OSError):
                 seen = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid():

@@ -33,7 +33,7 @@ from typing import Any
 from mmscope import __version__
 from mmscope.drgn.text.plain_file import check_folder, open_plain
 from mmscope.reports.bundle.description import IDENTIFIER
-from mmscope.reports.bundle.leftovers import clear_up, replaced
+from mmscope.reports.bundle.leftovers import clear_up, is_unfinished, replaced
 from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder
 from mmscope.reports.bundle.outcome import UsageError, say
 
@@ -138,8 +138,14 @@ class Lake:
 
     def others(self) -> list[str]:
         """List what is there where no lake is."""
-        clear_up(self.folder / DESCRIPTION)
-        return sorted(name for name in os.listdir(self.folder) if name not in (LOCK, STAGE))
+        described = self.folder / DESCRIPTION
+        clear_up(described)
+        return sorted(
+            name
+            for name in os.listdir(self.folder)
+            # Another process may be making a lake here.
+            if name not in (LOCK, STAGE) and not is_unfinished(name, described)
+        )
 
 
 def in_words(error: object) -> str:
@@ -282,13 +288,13 @@ def _there(lake: Lake) -> list[File] | None:
     with contextlib.suppress(FileNotFoundError):
         return _files_in(lake, lake.description())
     others = lake.others()
-    if DESCRIPTION in others:  # which was made meanwhile
-        return _there(lake)
-    if others:
-        raise LakeError(
-            f"{lake}: not a lake, and not empty: it has {others[0][:80]}; choose another folder"
-        )
-    return None
+    if not others:
+        return None
+    with contextlib.suppress(FileNotFoundError):  # it may have been made meanwhile
+        return _files_in(lake, lake.description())
+    raise LakeError(
+        f"{lake}: not a lake, and not empty: it has {others[0][:80]}; choose another folder"
+    )
 
 
 def commit(lake: Lake, files: list[File]) -> None:

@@ -25,6 +25,7 @@ from made_fleet import of_each_finding
 from made_lake import host, lake_of, small
 
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.leftovers import replaced
 from mmscope.reports.findings.findings import evaluate, named
 from mmscope.reports.fleet.fleet import Share, ask_fleet, at_least_by_chance, regressions
 from mmscope.reports.lake import adding, layout, staging
@@ -165,6 +166,16 @@ def test_several_may_add_at_once(tmp_path: Path) -> None:
     ]
     assert [writer.wait(300) for writer in writers] == [0, 0]
     assert sorted(taken.host for taken in read_catalog(lake).bundles) == ["h0", "h1", "h2", "h3"]
+
+
+def test_a_lake_that_another_process_is_making_is_no_foreign_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    with replaced(folder / layout.DESCRIPTION, 0o600) as file:  # as the other one does
+        assert layout.Lake(folder).others() == []
+        file.write(b"{}")
+    (folder / ".lake.json.old").touch()
+    assert ".lake.json.old" in layout.Lake(folder).others()
 
 
 def test_who_is_killed_leaves_nothing_half_added(
