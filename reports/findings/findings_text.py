@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.findings.findings import Verdict
+from mmscope.reports.findings.findings import TROUBLE, Verdict
 from mmscope.reports.findings.incidents import Alike, incidents
-from mmscope.reports.findings.verdict import headline, lacking, sentence
+from mmscope.reports.findings.verdict import counted, headline, how_many, lacking, sentence
 
 # Of a label, in characters.
 LABEL = 8
@@ -43,7 +43,8 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
     several = sum(len(incident.all) for incident in told) > 1
     if several:
         console.print(Text(visible(sentence(verdict)), "bold"))
-        console.print(Text(headline(verdict), "dim"))
+        if verdict.word == TROUBLE:  # otherwise the sentence has the numbers
+            console.print(Text(f"{counted(verdict)}. {how_many(verdict)}.", "dim"))
     else:
         console.print(Text(visible(headline(verdict)), "bold"))
     for words in verdict.blind:

@@ -160,7 +160,8 @@ def _notes_of_losses(
         kept = sum(row.recorded for row in profiles)
         yield (
             "partial",
-            f"{lost:,} samples were lost, {kept:,} are here: larger buffers or fewer events",
+            f"{plural(lost, 'sample was', 'samples were')} lost, {kept:,} are here: "
+            "larger buffers or fewer events",
         )
     for event in fold.events.values():
         if number := event.removed.get(UNNAMED):
