@@ -49,7 +49,7 @@ def unfinished(path: Path, *, folder: bool = True) -> tuple[Path, int]:
 
 
 def is_unfinished(name: str, path: Path) -> bool:
-    """Whether a name is what this path has until it is whole."""
+    """True if this is a name that the path has until it is whole."""
     return name.startswith(PREFIX.format(path.name)) and name.endswith(SUFFIX)
 
 
