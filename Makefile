@@ -103,7 +103,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	code=0; ended='kill $$!; wait; exit 1'; run() { "$$@" & wait $$! || code=1; }; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m 'not live' tests/lab; \
-	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark --ignore tests/s3; \
+	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/mcp; \
 	  exit $$code ) > build/lab.log & lab=$$!; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m live tests/lab; \
@@ -113,7 +113,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	stop() { kill $$live $$lab $$kernels 2> /dev/null; wait $$live $$lab $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \
 	{ $(LINT); } || stop; \
-	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 || rest=$$?; \
+	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/mcp || rest=$$?; \
 	wait $$live; live=$$?; wait $$lab; lab=$$?; wait $$kernels; \
 	cat build/kernels.log build/live.log build/lab.log; \
 	[ $$rest -eq 0 ] && [ $$live -eq 0 ] && [ $$lab -eq 0 ]
@@ -132,6 +132,14 @@ configurations: $(READY) ## a kernel without SWAP, NUMA, MODULES, with SLUB_TINY
 test-spark: $(VENV)/.spark ## each finding on Spark, row for row as DuckDB has it (fetches 450 MB once)
 	@tools/apt-install $(SPARK_PACKAGES)
 	$(BIN)/pytest tests/spark
+
+.PHONY: test-mcp
+test-mcp: $(VENV)/.mcp ## `mmscope mcp` asked by the protocol's own client (fetches 70 MB once)
+	$(BIN)/pytest tests/mcp
+
+$(VENV)/.mcp: $(READY) requirements-mcp.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements-mcp.lock
+	@touch $@
 
 .PHONY: test-s3
 test-s3: $(VENV)/.s3 ## a lake in object storage, on a server that speaks as S3 does (builds it once: 4 minutes of CPU)
@@ -152,7 +160,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines
+NIGHTLY := test-spark test-s3 test-mcp guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines
 .PHONY: machines
 machines: $(READY) ## the verdict on every made machine, sick and innocent, of which `make test` asks some (a minute)
 	MMSCOPE_ALL=1 $(BIN)/python -m pytest -q tests/reports/findings/test_review_machines.py
@@ -294,7 +302,7 @@ systemd-try: $(READY) ## the packages under systemd in a guest: dumps become rep
 	@$(BIN)/python tests/lab/systemd_try.py
 
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, s3 and containers, from pyproject.toml
+lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, s3, mcp and containers, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
 	@# The same versions of what both need.
 	$(BIN)/pip-compile $(LOCK) --extra report --build-deps-for wheel --constraint requirements.lock \
@@ -305,6 +313,8 @@ lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, 
 	  --output-file requirements-spark.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra report --extra s3 --extra test-s3 --constraint requirements.lock \
 	  --output-file requirements-s3.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra report --extra mcp --constraint requirements.lock \
+	  --output-file requirements-mcp.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra test-containers --constraint requirements.lock \
 	  --output-file requirements-containers.lock pyproject.toml
 

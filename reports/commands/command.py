@@ -56,6 +56,7 @@ DECLARED = {
     "watch": f"{HERE}.page_owner_command:add_commands",
     "guard": "mmscope.reports.guard.options:add_command",
     "lake": "mmscope.reports.fleet.options:add_command",
+    "mcp": f"{HERE}.mcp_command:add_command",
 }
 # Commands that read a kernel, for which the installed drgn must be recent enough.
 READ_KERNELS = ("why", "collect", "show", "doctor")

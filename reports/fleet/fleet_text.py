@@ -370,6 +370,26 @@ def _table(catalog: Catalog, table: str) -> tuple[list[str], list[Column], Itera
     A table's rows of all bundles that are wanted, with the host's name before them; and what is
     wrong with its files.
     """
+    said, query, given = rows_query(catalog, table)
+    kinds = {"BIGINT": "integer", "BOOLEAN": "boolean", "DOUBLE": "number"}
+    try:
+        result = duckdb.connect(":memory:").execute(query, given)
+    except duckdb.Error as error:
+        raise UsageError(f"{catalog.lake}: table {table}: {in_a_line(error)}") from error
+    described = [
+        Column(name, kinds.get(str(kind), "string"), True, "", "", name == "host")
+        for name, kind, *_ in result.description or ()
+    ]
+    return said, described, iter(result.fetchone, None)
+
+
+def rows_query(catalog: Catalog, table: str) -> tuple[list[str], str, dict[str, Any]]:
+    """
+    Damage of a table's files, the query for its rows of all bundles, with the host's name and the
+    time before them, and the values that the query is given.
+
+    :raises UsageError: there is no such table.
+    """
     files = [file for file in catalog.files if file.table == table]
     if not files or table.startswith(OURS):
         raise UsageError(
@@ -378,25 +398,17 @@ def _table(catalog: Catalog, table: str) -> tuple[list[str], list[Column], Itera
         )
     catalog.lake.fetch(files)
     whole, faults = whole_of(catalog.lake, files)
-    kinds = {"BIGINT": "integer", "BOOLEAN": "boolean", "DOUBLE": "number"}
-    try:
-        result = duckdb.connect(":memory:").execute(
-            "select b.host, b.taken, l.* exclude (lake_bundle, lake_host, lake_kernel, lake_boot, "
-            "lake_labels) from read_parquet($paths, union_by_name = true, hive_partitioning = "
-            "false) as l join (select unnest($ids::varchar[]) as lake_bundle, "
-            "unnest($hosts::varchar[]) as host, unnest($taken::varchar[]) as taken) as b "
-            "using (lake_bundle)",
-            {
-                "paths": whole,
-                "ids": [bundle.id for bundle in catalog.bundles],
-                "hosts": [bundle.host for bundle in catalog.bundles],
-                "taken": [when(bundle.at) for bundle in catalog.bundles],
-            },
-        )
-    except duckdb.Error as error:
-        raise UsageError(f"{catalog.lake}: table {table}: {in_a_line(error)}") from error
-    described = [
-        Column(name, kinds.get(str(kind), "string"), True, "", "", name == "host")
-        for name, kind, *_ in result.description or ()
-    ]
-    return list(faults.values()), described, iter(result.fetchone, None)
+    query = (
+        "select b.host, b.taken, l.* exclude (lake_bundle, lake_host, lake_kernel, lake_boot, "
+        "lake_labels) from read_parquet($paths, union_by_name = true, hive_partitioning = "
+        "false) as l join (select unnest($ids::varchar[]) as lake_bundle, "
+        "unnest($hosts::varchar[]) as host, unnest($taken::varchar[]) as taken) as b "
+        "using (lake_bundle)"
+    )
+    given = {
+        "paths": whole,
+        "ids": [bundle.id for bundle in catalog.bundles],
+        "hosts": [bundle.host for bundle in catalog.bundles],
+        "taken": [when(bundle.at) for bundle in catalog.bundles],
+    }
+    return list(faults.values()), query, given

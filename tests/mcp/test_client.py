@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mmscope mcp`` as the protocol's own client sees it, over standard input and output."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="mmscope[mcp] is not installed: make test-mcp")
+
+import anyio
+import report_bundle as made
+from command_line import ROOT, run
+from made_lake import lake_of, small
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from mmscope.reports.bundle.bundle import Bundle
+
+Asked = Callable[..., list[Any]]
+MINUTES = 5 * 60  # for a machine that is busy
+
+
+def ask(cases: list[Path | str], *questions: tuple[str, dict[str, Any]]) -> list[Any]:
+    """The answers to questions; a refusal is its words."""
+
+    async def asked() -> list[Any]:
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "mmscope", "mcp", *map(str, cases)],
+            env={"PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
+        )
+        answers = []
+        with anyio.fail_after(MINUTES):
+            async with Client(stdio_client(server)) as client:
+                for tool, given in questions:
+                    result = await client.call_tool(tool, given)
+                    (text,) = (part.text for part in result.content)
+                    answers.append(text if result.is_error else json.loads(text))
+        return answers
+
+    return anyio.run(asked)
+
+
+def test_ten_questions_are_answered_as_on_the_command_line(tmp_path: Path) -> None:
+    one, two = (small(tmp_path / f"b{n}", "web-1", kills=n) for n in (3, 9))
+    cases, why, found, evidence, tables, rows, kills, refused, file, compared = ask(
+        [one, two],
+        ("cases", {}),
+        ("why", {"case": "b3"}),
+        ("findings", {"case": "b3"}),
+        ("evidence", {"case": "b3", "finding": "oom-kills-since-boot"}),
+        ("tables", {"case": "b3"}),
+        ("show", {"case": "b3", "table": "vm_counters"}),
+        ("query", {"case": "b9", "sql": "select sum(value) as kills from vm_counters"}),
+        ("query", {"case": "b9", "sql": "drop table vm_counters"}),
+        ("query", {"case": "b9", "sql": "select * from read_text('/etc/hostname')"}),
+        ("compare", {"before": "b3", "after": "b9"}),
+    )
+    assert [case["case"] for case in cases["cases"]] == ["b3", "b9"]
+    said = json.loads(run("why", "--json", one).stdout)
+    assert (why["word"], why["sentence"]) == (said["verdict"], said["sentence"])
+    assert [one["id"] for one in found["findings"]] == ["oom-kills-since-boot"]
+    assert evidence["stands_on"][0]["rows"][0]["value"] == 3
+    assert {table["table"] for table in tables["tables"]} == set(Bundle(one).tables)
+    assert rows["rows"] == json.loads(run("show", "vm_counters", one, "--format", "json").stdout)
+    assert kills["rows"] == [{"kills": 9}]
+    assert "one SELECT, and nothing else" in refused
+    assert "file system operations are disabled" in file
+    assert compared["most_changed"][0]["before"] == "3"
+
+
+def test_the_tools_say_that_they_only_read(tmp_path: Path) -> None:
+    place = small(tmp_path / "b", "web-1")
+
+    async def listed() -> Any:
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "mmscope", "mcp", str(place)],
+            env={"PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
+        )
+        with anyio.fail_after(MINUTES):
+            async with Client(stdio_client(server)) as client:
+                return (await client.list_tools()).tools
+
+    tools = anyio.run(listed)
+    assert {tool.name for tool in tools} == {
+        "cases", "why", "findings", "evidence", "tables", "show", "query", "compare",
+    }  # fmt: skip
+    assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
+
+
+def test_a_lake_is_asked_beside_a_bundle(tmp_path: Path) -> None:
+    bundles = [small(tmp_path / f"b{n}", f"web-{n}", kills=n) for n in range(3)]
+    lake_of(tmp_path, *bundles)
+    found, kills, why = ask(
+        [tmp_path / "lake", bundles[0]],
+        ("findings", {"case": "lake"}),
+        ("query", {"case": "lake", "sql": "select host, value from vm_counters order by all"}),
+        ("why", {"case": "lake"}),
+    )
+    assert found["rows"][0]["hosts"] == 2
+    assert [row["host"] for row in kills["rows"]] == ["web-0", "web-1", "web-2"]
+    assert "is a lake" in why
+
+
+def test_a_hostile_bundle_gives_text_alone(tmp_path: Path) -> None:
+    made.write_bundle(
+        tmp_path / "b",
+        made.hostile_tables(),
+        sections=made.hostile_sections(),
+        target=made.hostile_target(),
+    )
+    answers = ask([tmp_path / "b"], ("cases", {}), ("findings", {}), ("show", {"table": "zones"}))
+    assert json.dumps(answers, ensure_ascii=False).isprintable()
+
+
+def test_names_are_replaced_if_asked_for(tmp_path: Path) -> None:
+    place = small(tmp_path / "secret-host", "secret-host")
+    answers = ask(["--redact", place], ("cases", {}), ("why", {}), ("tables", {}))
+    assert "secret-host" not in json.dumps(answers)
+
+
+def test_what_is_no_case_is_one_line(tmp_path: Path) -> None:
+    done = run("mcp", tmp_path)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
