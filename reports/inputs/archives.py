@@ -26,6 +26,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import IO, cast
 
 from mmscope.drgn.sections.files import MOST_OF_LOG
@@ -53,7 +54,9 @@ MOST_SECONDS = 600.0
 LONGEST_HEADER = 64 << 10  # of a long name, or of pax records
 LARGEST_DIRECTORY = 8 << 20  # of a zip: 100,000 members
 LONGEST_NAME = 4096
+MOST_NOTES = 20
 BLOCK, PIECE = 512, 1 << 18
+LOCAL, END, END64 = 30, 22, 76  # least bytes of a zip's records: before a member, and at its end
 # What the standard library raises of a zip that is damaged, or packed otherwise.
 ZIP_DAMAGE = (
     *(zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, RuntimeError),
@@ -257,7 +260,10 @@ class _Reader:
 
     def result(self) -> Unpacked:
         """The tree with the most files, and the lone files beside it."""
-        made, root = Unpacked(notes=self.notes), None
+        made, root = Unpacked(notes=self.notes[:MOST_NOTES]), None
+        if more := len(self.notes[MOST_NOTES:]):
+            called = plural(more, "more file was", "more files were")
+            made.notes.append(f"{called} not read, or not whole")
         roots = Counter(map(_root, self.kept))
         if roots:
             root = max(sorted(roots), key=lambda each: (roots[each], -len(each)))
@@ -338,7 +344,7 @@ def read_archive(raw: IO[bytes], head: bytes) -> Unpacked:
     :param head: its first bytes.
     :raises PackedError: nothing of it can be read.
     """
-    reader = _Reader()
+    reader, ended = _Reader(), None
     try:
         with unpacked(raw, head) as stream:
             counted = cast(IO[bytes], _Counted(stream, reader))
@@ -349,8 +355,11 @@ def read_archive(raw: IO[bytes], head: bytes) -> Unpacked:
     except (_Full, PackedError) as error:
         if not reader.members:
             raise PackedError(str(error)) from error
-        reader.notes.append(f"{error}: read up to there, {plural(reader.members, 'member')}")
-    return reader.result()
+        ended = f"{error}: read up to there, {plural(reader.members, 'member')}"
+    made = reader.result()
+    if ended:
+        made.notes.append(ended)
+    return made
 
 
 # tar
@@ -470,26 +479,42 @@ def _tar_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]
 # zip
 
 
+def _directory(stream: IO[bytes]) -> int:
+    """
+    Bytes of a zip's directory, as its end says; a zip64's says so in a record of its own, which
+    ``zipfile`` believes.
+
+    :raises PackedError: it has no end.
+    """
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(max(size - (1 << 16) - END - END64, 0))
+    data = stream.read()
+    at = data.rfind(b"PK\5\6")
+    if at < 0 or len(data) - at < END:
+        raise PackedError("is cut short: a zip's directory is at its end")
+    (directory,) = struct.unpack_from("<L", data, at + 12)
+    if data[max(at - 20, 0) : at].startswith(b"PK\6\7") and at >= END64:
+        directory = max(directory, *struct.unpack_from("<Q", data, at - END64 + 40))
+    return int(directory)
+
+
 def _zip_members(stream: IO[bytes]) -> Iterator[tuple[Member, IO[bytes] | None]]:
     """
     The members of a zip; one that is encrypted has no content.
 
     :raises PackedError: it is damaged, or has more members than an archive of logs has.
     """
-    size = stream.seek(0, io.SEEK_END)
-    stream.seek(max(size - (1 << 16) - 22, 0))
-    end = stream.read().rpartition(b"PK\5\6")[2]
-    if len(end) < 18:
-        raise PackedError("is cut short: a zip's directory is at its end")
-    (directory,) = struct.unpack_from("<L", end, 8)
-    if directory > LARGEST_DIRECTORY:
+    if _directory(stream) > LARGEST_DIRECTORY:
         raise PackedError("is a zip with too many members")
     try:
         with zipfile.ZipFile(stream) as archive:
-            for info in archive.infolist():
+            places = sorted((at.header_offset, at.compress_size) for at in archive.filelist)
+            if any(at + LOCAL + size > behind for (at, size), (behind, _) in pairwise(places)):
+                raise zipfile.BadZipFile("its members overlap")
+            for info in archive.filelist:
                 moment = time.mktime((*info.date_time, 0, 0, -1)) if info.date_time[0] else 0.0
                 member = Member(info.filename, moment)
-                if info.is_dir():
+                if info.filename.endswith("/"):
                     continue
                 if info.flag_bits & ENCRYPTED:
                     yield member, None

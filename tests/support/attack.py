@@ -4,8 +4,9 @@
 
 Each attack is a number of its own: it chooses one of :data:`KINDS` (bundles, trees of /proc, texts
 of page_owner and of perf, lakes, guard's folders and triggers, headers of dumps, names that are to
-be replaced, text for the terminal), spoils a good input, and runs the commands that read it, each
-in a process of its own. Counted is what no command may do: :data:`FAILURES`.
+be replaced, text for the terminal, archives, any text as it comes), spoils a good input, and runs
+the commands that read it, each in a process of its own. Counted is what no command may do:
+:data:`FAILURES`.
 
 Ends with 1 where there is any. The seed is printed; the same seed gives the same attacks:
 
@@ -22,6 +23,7 @@ import collections
 import concurrent.futures
 import contextlib
 import csv
+import gzip
 import html.parser
 import json
 import os
@@ -40,8 +42,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("tests/support", "tests/lab", "tests", ".")]
 
+import archive_files  # noqa: E402
 import children  # noqa: E402
 import hostile  # noqa: E402
+import log_forms  # noqa: E402
+import log_made  # noqa: E402
+import perf_forms  # noqa: E402
 from elf_files import vmcore  # noqa: E402
 from kdump_files import kdump  # noqa: E402
 from made_lake import small  # noqa: E402
@@ -51,8 +57,8 @@ from mmscope.perf import recipe  # noqa: E402
 from mmscope.reports.lake.adding import add  # noqa: E402
 
 FAILURES = ("traceback", "signal", "hang", "over 1 GiB", "escape", "live markup", "followed link",
-            "name left")  # fmt: skip
-SECONDS, MOST_KIB, MOST_READ = 120, 1 << 20, 64 << 20
+            "name left", "flood")  # fmt: skip
+SECONDS, MOST_KIB, MOST_READ, MOST_SAID = 120, 1 << 20, 64 << 20, 1 << 16
 CORPUS = ROOT / "tests/corpus"
 TAG = "zqattack"
 SECRET = "zqsecret"
@@ -408,7 +414,72 @@ def terminals(scene: Scene) -> None:
     ]
 
 
-KINDS = (bundles, trees, texts, recordings, lakes, guards, dumps, redactions, terminals)
+def archives(scene: Scene) -> None:
+    """An archive: its names, links, devices, bombs, and how many of them."""
+    path = scene.folder / "archive"
+    tree = {f"x/{name}": content for name, content in archive_files.tree().items()}
+    made = archive_files.archive(scene.dice, tree, scene.text, str(scene.folder / "canary/file"))
+    path.write_bytes(made)
+    if scene.dice.random() < 0.3:
+        scene.bytes(path)
+    scene.commands = [
+        ["collect", path, "-o", "c"],
+        ["report", "c", "-o", "report.html"],
+        ["why", path],
+    ]
+
+
+def any_text(dice: random.Random) -> bytes:
+    """A text that ``why`` recognises: of /proc, of page_owner, of perf, a log or a journal."""
+    how = dice.randrange(4)
+    if how == 0:
+        return dice.choice(sorted(archive_files.tree().items()))[1]
+    if how == 1:
+        name = dice.choice(sorted(each.name for each in CORPUS.iterdir() if each.name != "core"))
+        data = dice.choice(sorted((CORPUS / name).iterdir())).read_bytes()
+        return data[name == "perf" :]
+    if how == 2:
+        return perf_forms.render(perf_forms.samples(dice, 60), perf_forms.random_form(dice, 60))
+    made = [log_made.CGROUP_V1, log_made.GLOBAL_3_10, log_made.FAILURE]
+    records = log_forms.records_of("".join(dice.sample(made, 2)))
+    if dice.random() < 0.5:
+        lines = log_forms.with_prefix(dice.choice(sorted(log_forms.PREFIXES)), records)
+    else:
+        lines = log_forms.STRUCTURED[dice.choice(sorted(log_forms.STRUCTURED))](records)
+    mangle = dice.choice([*log_forms.PLAIN.values(), *log_forms.LOSSY.values()])
+    return mangle(lines, dice).encode()
+
+
+def doors(scene: Scene) -> None:
+    """Texts as they come, one or some, whatever they are called, packed or in a folder."""
+    given = []
+    for number in range(scene.dice.choice((1, 1, 2, 5))):
+        name = scene.dice.choice(("meminfo", "dmesg", "vmcore", "smaps", "x.json", "text"))
+        path = scene.folder / scene.dice.choice(("", "in", "in/proc")) / f"{name}{number or ''}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(any_text(scene.dice))
+        for _ in range(scene.dice.randrange(3)):
+            scene.bytes(path)
+        if scene.dice.random() < 0.2:
+            path.write_bytes(gzip.compress(path.read_bytes()))
+            if scene.dice.random() < 0.5:
+                scene.bytes(path)
+        if scene.dice.random() < 0.1:
+            scene.other(path)
+        given.append(path if path.parent == scene.folder else scene.folder / "in")
+    given = [*dict.fromkeys(given)]
+    scene.commands = [
+        ["collect", *given, "-o", "c"],
+        ["report", "c", "-o", "report.html"],
+        ["why", *given],
+        ["why", "--json", *given],
+    ]
+
+
+KINDS = (
+    *(bundles, trees, texts, recordings, lakes, guards, dumps, redactions, terminals),
+    *(archives, doors),
+)
 
 
 def corpus(scene: Scene, *names: str) -> Path:
@@ -470,6 +541,8 @@ def wrong_with(ran: dict[str, Any]) -> Iterator[str]:
         yield "over 1 GiB"
     if CONTROLS & {*ran["stderr"], *ran["head"]}:
         yield "escape"
+    if len(ran["stderr"]) > MOST_SAID:
+        yield "flood"
 
 
 def written(folder: Path) -> Iterator[Path]:

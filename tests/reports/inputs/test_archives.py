@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 
+import archive_files
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -264,6 +265,36 @@ def test_a_zip_with_too_many_members_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(archives, "LARGEST_DIRECTORY", 100)
     with pytest.raises(PackedError, match="too many members"):
         read(zipped(TREE))
+
+
+def test_a_zip_that_says_two_sizes_of_its_directory_is_no_shorter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of a zip64 has the number that counts in another record."""
+    monkeypatch.setattr(archives, "LARGEST_DIRECTORY", 1000)
+    with pytest.raises(PackedError, match="too many members"):
+        read(archive_files.many_entries(100))
+
+
+def test_a_file_without_a_name_is_counted_and_not_read() -> None:
+    found = read(zipped({**TREE, "": LOG}))
+    assert found.tree == READ
+    assert found.notes == ["1 name in it would lead out of it, and nothing of that was read"]
+
+
+def test_a_zip_whose_directory_names_one_file_often_is_refused() -> None:
+    with pytest.raises(PackedError, match="is damaged: its members overlap"):
+        read(archive_files.overlapping(1 << 20, 2))
+    assert archive_files.overlapping(1 << 20, 1)[:4] == b"PK\3\4"
+
+
+def test_what_is_said_of_an_archive_has_a_bound() -> None:
+    cut = {f"{n}.gz": b"\x1f\x8b\x08" for n in range(archives.MOST_NOTES + 7)}
+    whole = tar({**TREE, **cut, "last": b"x" * 512})
+    found = read(whole[: whole.rindex(b"xx")])
+    assert len(found.notes) == archives.MOST_NOTES + 2
+    assert found.notes[-2] == "7 more files were not read, or not whole"
+    assert "read up to there" in found.notes[-1] and found.tree == READ
 
 
 # Damage
