@@ -37,7 +37,7 @@ from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.rows import owner_matrix
 
 # Of folded stacks, which are no table.
-STACK_FORMATS = ("folded", "speedscope")
+STACK_FORMATS = ("folded", "speedscope", "pprof")
 # Of a matrix that is looked at.
 MAX_CELLS = 2_000_000
 # On a terminal, in characters.
@@ -63,12 +63,13 @@ def add_command(command: Command) -> None:
         "--format",
         choices=(*display.FORMATS, *STACK_FORMATS),
         default="table",
-        help="default: table; folded and speedscope: the stacks of profiles (all: 'profiles')",
+        help="default: table; folded, speedscope, pprof: the stacks of profiles (all: 'profiles'), "
+        "or of a table that has them (page_owner_stacks)",
     )
     sub.add_argument(
         "--reattribute",
         action="store_true",
-        help="give samples where interrupts come back on to the caller (folded, speedscope)",
+        help="give samples where interrupts come back on to the caller (folded, speedscope, pprof)",
     )
     add_target_options(sub)
     page_owner_command.add_cull_options(sub)
@@ -153,31 +154,30 @@ def first_of(title: str, top: int | None, total: int) -> str:
 
 
 def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> int:
-    """Print folded stacks: those of one name, of a recording, or of all profiles."""
-    from mmscope.perf.speedscope import speedscope
-    from mmscope.perf.stack_parts import load_known_frames
-    from mmscope.reports.profiles import profiles
+    """Print stacks of recordings, or of a table that has them, for other tools."""
+    from mmscope.reports.profiles.exported_stacks import stack_sets
 
-    files = [what] if what in bundle.folded else profiles.files_of(bundle, what)
-    if not files:
-        raise UsageError(
-            f"{what}: the bundle has no such stacks; it has {', '.join(bundle.folded) or 'none'}"
-        )
-    known = load_known_frames()
+    sets = stack_sets(bundle, what, reattribute=reattribute)
+    if form == "pprof":
+        from mmscope.perf.pprof import pprof
+        from mmscope.reports.bundle.boots import captured
 
-    def stacks(name: str) -> Iterable[tuple[str, int]]:
-        found = bundle.stacks(name)
-        return profiles.reattributed(found, known) if reattribute else found
-
+        if sys.stdout.isatty():
+            raise UsageError("pprof's files are binary: write it to one, > FILE")
+        sys.stdout.buffer.write(pprof(sets, f"mmscope: {what}", captured(bundle)))
+        return DONE
     if form == "speedscope":
-        every = ((name, bundle.folded[name].unit, stacks(name)) for name in files)
-        json.dump(speedscope(every, f"mmscope: {what}"), sys.stdout)
+        from mmscope.perf.speedscope import speedscope
+
+        json.dump(speedscope(sets, f"mmscope: {what}"), sys.stdout)
         echo()
         return DONE
-    for name in files:
-        for stack, value in stacks(name):
+    if what in bundle.tables and what != "profiles":
+        sets = sets[:1]  # several amounts of the same stacks do not add up
+    for name, _, stacks in sets:
+        for stack, value in stacks:
             # A root frame distinguishes several.
-            echo(visible(f"{name};{stack}" if len(files) > 1 else stack), value)
+            echo(visible(f"{name};{stack}" if len(sets) > 1 else stack), value)
     return DONE
 
 
