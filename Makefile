@@ -176,6 +176,12 @@ nightly: ## all that takes too long for each change, one after the other, and wh
 	done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
+.PHONY: exam
+exam: $(READY) ## score on planted and innocent machines, in guests: SEED=1 KINDS=… WAYS=vmcore,text,watch,log CASES=folder KEEP=1 (1.5 minutes a kind)
+	@tools/apt-install $(LAB_PACKAGES)
+	@$(BIN)/python tests/lab/exam.py $(if $(SEED),--seeds $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
+	  $(if $(WAYS),--ways $(WAYS)) $(if $(CASES),--cases '$(CASES)') $(if $(KEEP),--keep)
+
 .PHONY: guard-incidents
 guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)
 	@tools/apt-install $(LAB_PACKAGES)

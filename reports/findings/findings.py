@@ -41,6 +41,8 @@ HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
 OTHER_BOOT = " Recorded during another boot than the rest of this bundle."
 # The section that says nothing of the machine by itself.
 RECORDINGS = "profiles"
+# Those that a log is enough for: what it does not have may still be so.
+OF_A_LOG = {"oom_kills", "allocation_failures", "kernel_complaints", "kernel_log", "hypervisor"}
 # Of a stack, in a sentence.
 MAX_FRAMES = 8
 # Columns of a subject that name an owner, and what goes before the name.
@@ -424,8 +426,11 @@ def unseen(questions: list[Question], database: Database) -> Iterator[str]:
             how = "could not be read" if section.status == "failed" else "was read in part"
             said = f"section {name} {how}"
             yield f"{said}: {section.message}" if section.message else said
-    if {name for name, section in fared.items() if section.status != "absent"} == {RECORDINGS}:
+    here = {name for name, section in fared.items() if section.status != "absent"}
+    if here == {RECORDINGS}:
         yield "nothing but a recording was read"
+    elif here and here <= OF_A_LOG:
+        yield "nothing but a log was read"
 
 
 def _place(finding: Finding) -> tuple[int, bool, int]:

@@ -162,3 +162,13 @@ def test_a_recording_alone_says_nothing_of_the_machine(
     ]
     opened = bundle(tmp_path / "b", [zone()] if zones == "ok" else [], sections=fared)
     assert ("nothing but a recording was read" in evaluate(opened).blind) == cannot
+
+
+@pytest.mark.parametrize(("zones", "cannot"), [("absent", True), ("ok", False)])
+def test_a_log_alone_says_nothing_is_well(tmp_path: Path, zones: str, cannot: bool) -> None:
+    fared = [
+        SectionResult(name, status, 0.1, 0, 0, None)
+        for name, status in (("oom_kills", "ok"), ("kernel_complaints", "ok"), ("zones", zones))
+    ]
+    opened = bundle(tmp_path / "b", [zone()] if zones == "ok" else [], sections=fared)
+    assert ("nothing but a log was read" in evaluate(opened).blind) == cannot
