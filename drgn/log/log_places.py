@@ -7,22 +7,27 @@ What two of them have is there once: they are laid side by side by lines that ar
 between these by what follows. So it needs no clock, which one of them often lacks. Where they have
 nothing in common, the one that was rotated, or that is of syslog, is taken for the older.
 
-Costs reading the last 64 MiB of each, and a look at each line.
+Costs reading the last 64 MiB of each, the newest first, as far as :data:`MOST_TOGETHER` lines go;
+and a look at each line as often as halves of the logs are joined, eight times of 200 logs.
 
 Cannot know: whether logs without a common line are of one boot.
 """
 
 import bisect
-import functools
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mmscope.drgn.sections.files import Absent, Files
-from mmscope.drgn.tables.display import size
-from mmscope.drgn.text.kernel_log import Log, LogRecord, last_records, parse_dmesg
+from mmscope.drgn.tables.display import plural, size
+from mmscope.drgn.text.kernel_log import (
+    MOST_RECORDS,
+    Log,
+    LogRecord,
+    last_records,
+    parse_dmesg,
+)
 from mmscope.drgn.text.packed import PackedError
 
 # Folders, and names in them. The ring as it was printed, kdump's copy of it, a journal's text.
@@ -38,6 +43,7 @@ CRASHES = ("var/crash", r"vmcore-dmesg\.txt(\..*)?|dmesg\..*")
 # What syslog writes, and rotates.
 SYSLOG = ("var/log", r"(messages|syslog|kern\.log|kernel(?:\.log)?|kern|boot\.msg)([.-].*)?")
 MOST_LOGS = 200
+MOST_TOGETHER = 3 * MOST_RECORDS  # of all of them, before older ones are left out
 # What shows that a text is the kernel's log: its own stamps, syslog's and the journal's name for
 # it, lines that it alone prints.
 KERNEL_LINE = re.compile(
@@ -80,9 +86,13 @@ def log_of_tree(files: Files) -> Joined:
     """
     parts: list[Part] = []
     unread: list[str] = []
-    for place, ring in itertools.islice(places(files), MOST_LOGS):
+    found = list(places(files))
+    for number, (place, ring) in enumerate(reversed(found)):
+        if number >= MOST_LOGS or sum(len(part.log.records) for part in parts) > MOST_TOGETHER:
+            unread.append(f"not read: {plural(len(found) - number, 'older log')}")
+            break
         try:
-            parts.append(Part(place, _read(files, place, unread, ring=ring), ring))
+            parts.insert(0, Part(place, _read(files, place, unread, ring=ring), ring))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             unread.append(f"{place}: {why}")
@@ -159,9 +169,7 @@ def _worth(part: Part) -> tuple[int, int]:
 
 def _joined(parts: Sequence[Part]) -> Log:
     """All of them as one, the best of its lines where several have it."""
-    log = functools.reduce(
-        lambda one, other: join(one, other), (part.log.records for part in parts)
-    )
+    log = _whole([part.log.records for part in parts])
     rings = [part.log for part in parts if part.ring]
     first = log and rings and log[:1] == rings[-1].records[:1]
     return Log(
@@ -172,6 +180,14 @@ def _joined(parts: Sequence[Part]) -> Log:
         foreign=sum(part.log.foreign for part in parts),
         unread=tuple(f"{part.place}, {each}" for part in parts for each in part.log.unread),
     )
+
+
+def _whole(parts: Sequence[list[LogRecord]]) -> list[LogRecord]:
+    """Join halves of the parts, so that no line is looked at as often as there are parts."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return join(_whole(parts[:middle]), _whole(parts[middle:]))
 
 
 SHORTEST = 12  # characters of a line by which two logs are laid side by side

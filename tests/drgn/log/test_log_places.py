@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmscope.drgn.log import log_places
 from mmscope.drgn.log.log_places import join, log_of_tree
 from mmscope.drgn.sections import files as files_module
 from mmscope.drgn.sections.files import Absent, Files
@@ -147,3 +148,26 @@ def test_two_parts_of_one_log_make_it_again(data: st.DataObject) -> None:
     older, newer = made(whole[:end]), made(whole[begin:])
     assert [record.text for record in join(older, newer)] == whole
     assert [record.text for record in join(newer, older)] == whole
+
+
+def test_a_line_is_not_looked_at_as_often_as_there_are_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 65):
+        put(tmp_path, f"var/log/messages.{number}", syslog(640 - 10 * number, 650 - 10 * number))
+    looked = []
+    key = log_places._key
+    monkeypatch.setattr(log_places, "_key", lambda record: looked.append(record) or key(record))
+    assert texts(tmp_path) == lines(0, 640)
+    assert len(looked) == 640 * 6  # log2(64)
+
+
+def test_older_logs_are_left_out_where_newer_ones_have_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_places, "MOST_TOGETHER", 25)
+    for number in range(1, 9):
+        put(tmp_path, f"var/log/messages.{number}", syslog(80 - 10 * number, 90 - 10 * number))
+    joined = log_of_tree(Files(tmp_path))
+    assert [record.text for record in joined.log.records] == lines(50, 80)
+    assert "not read: 5 older logs" in joined.words
