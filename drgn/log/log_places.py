@@ -39,6 +39,7 @@ RINGS = (
     ("sos_commands/systemd", r"journalctl.*"),
     ("var/log", r"dmesg([._-].*)?|vmcore-dmesg\.txt|journal.*\.(txt|log)"),
 )
+JOURNALS = ("var/log/journal", r"system.*\.journal~?")
 CRASHES = ("var/crash", r"vmcore-dmesg\.txt(\..*)?|dmesg\..*")
 # What syslog writes, and rotates.
 SYSLOG = ("var/log", r"(messages|syslog|kern\.log|kernel(?:\.log)?|kern|boot\.msg)([.-].*)?")
@@ -120,10 +121,10 @@ def places(files: Files) -> Iterator[tuple[str, bool]]:
     yield from ((place, False) for place in _rotated(files, *SYSLOG))
     for folder, names in RINGS:
         yield from ((place, True) for place in _rotated(files, folder, names))
-    folder, names = CRASHES
-    for crash in ("", *files.folders(folder)):
-        here = f"{folder}/{crash}".rstrip("/")
-        yield from ((place, True) for place in _rotated(files, here, names))
+    for folder, names in (JOURNALS, CRASHES):
+        for inner in ("", *files.folders(folder)):
+            here = f"{folder}/{inner}".rstrip("/")
+            yield from ((place, True) for place in _rotated(files, here, names))
     yield from ((place, True) for place in files.logs)
 
 

@@ -220,7 +220,7 @@ def log_of(raw: IO[bytes]) -> tuple[bytes, int]:
     :param raw: can be sought in, and is at its beginning.
     :raises PackedError: it cannot be unpacked, or has no end.
     """
-    head = raw.read(6)
+    head = raw.read(8)
     packed = head.startswith(PACKED)
     size = raw.seek(0, os.SEEK_END)
     raw.seek(0 if packed else max(size - MOST_OF_LOG, 0))

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Compressed bytes read as they are unpacked, in memory, by the standard library: gzip, bzip2, xz; by
-the program ``zstd`` where it is installed.
+the program ``zstd`` where it is installed. Texts in UTF-16 are UTF-8 then, and a journal's own file
+is what ``journalctl`` has in it of the kernel.
 
 Costs what unpacking costs, and memory for a piece and the decompressor's window. What is taken of
 it has a bound, so that what was made to have no end takes no more time than that.
 """
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
 import lzma
+import os
 import shutil
 import subprocess
+import tempfile
 import threading
 import zlib
 from collections import deque
@@ -21,10 +25,15 @@ from collections.abc import Iterator
 from typing import IO, cast
 
 GZIP, ZSTD, XZ, BZIP2 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh"
-PACKED = (GZIP, ZSTD, XZ, BZIP2)
+JOURNAL = b"LPKSHHRH"  # HEADER_SIGNATURE (src/libsystemd/sd-journal/journal-def.h of systemd)
+UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+PACKED = (GZIP, ZSTD, XZ, BZIP2, JOURNAL, *UTF_16)
 PIECE = 1 << 18
 # Of a decompressor of xz, which takes what the file asks for: xz -9 needs 65 MiB.
 MOST_WINDOW = 256 << 20
+MOST_OF_JOURNAL = 512 << 20  # that comes in a stream; journald ends a file at 128 MiB
+JOURNAL_SECONDS = 300.0
+TO_READ_JOURNAL = ("-q", "--no-pager", "-o", "short-monotonic", "_TRANSPORT=kernel")
 # What unpacking raises of a damaged file.
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
@@ -54,6 +63,11 @@ def unpacked(raw: IO[bytes], head: bytes) -> Iterator[IO[bytes]]:
         elif head.startswith(ZSTD):
             with _zstd(raw) as stream:
                 yield stream
+        elif head.startswith(JOURNAL):
+            with _journal(raw) as stream:
+                yield stream
+        elif head.startswith(tuple(UTF_16)):
+            yield as_utf8(raw)
         else:
             yield raw
     except OSError as error:  # bz2 knows no other
@@ -95,6 +109,70 @@ class _Xz(io.RawIOBase):
         return 0
 
 
+def as_utf8(raw: IO[bytes]) -> IO[bytes]:
+    """A text in UTF-16, from its mark on, as UTF-8."""
+    return cast(IO[bytes], io.BufferedReader(_Utf8(raw), PIECE))
+
+
+class _Utf8(io.RawIOBase):
+    def __init__(self, raw: IO[bytes]) -> None:
+        decode = codecs.getincrementaldecoder(UTF_16[raw.read(2)])
+        self._raw, self._decoder, self._left, self._ended = raw, decode("replace"), b"", False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        room = memoryview(buffer)  # type: ignore[arg-type]
+        while not self._left and not self._ended:
+            data = self._raw.read(PIECE)
+            self._ended = not data
+            self._left = self._decoder.decode(data, final=self._ended).encode()
+        made, self._left = self._left[: len(room)], self._left[len(room) :]
+        room[: len(made)] = made
+        return len(made)
+
+
+def _has_a_name(raw: IO[bytes]) -> bool:
+    """True for a file on a disk: sd-journal takes no other (journal_file_fstat())."""
+    with contextlib.suppress(OSError):
+        return os.fstat(raw.fileno()).st_nlink > 0
+    return False
+
+
+@contextlib.contextmanager
+def _journal(raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    """The kernel's records of a journal's own file, of all boots in it."""
+    words = " ".join(TO_READ_JOURNAL)
+    if shutil.which("journalctl") is None:
+        raise PackedError(
+            f"a journal's own file, and journalctl is not installed: journalctl --file FILE {words}"
+        )
+    with contextlib.ExitStack() as stack:
+        if not _has_a_name(raw):
+            kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="mmscope-"))
+            while piece := raw.read(PIECE):
+                if kept.tell() > MOST_OF_JOURNAL:
+                    raise PackedError("a journal's own file that is too large: unpack it before")
+                kept.write(piece)
+            kept.flush()
+            raw = cast(IO[bytes], kept)
+        program = subprocess.Popen(
+            ["journalctl", "--file", "/dev/stdin", *TO_READ_JOURNAL],
+            stdin=raw.fileno(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
+        )
+        until = threading.Timer(JOURNAL_SECONDS, program.kill)
+        until.start()
+        try:
+            yield cast(IO[bytes], _Ended(program))
+        finally:
+            until.cancel()
+            _end(program)
+
+
 @contextlib.contextmanager
 def _zstd(raw: IO[bytes]) -> Iterator[IO[bytes]]:
     if shutil.which("zstd") is None:
@@ -115,11 +193,17 @@ def _zstd(raw: IO[bytes]) -> Iterator[IO[bytes]]:
         yield cast(IO[bytes], _Ended(program))
     finally:
         program.kill()
-        program.wait()
         feeder.join()
-        for pipe in (program.stdout, program.stderr):
-            if pipe is not None:
-                pipe.close()
+        _end(program)
+
+
+def _end(program: "subprocess.Popen[bytes]") -> None:
+    """End a program of which no more is wanted."""
+    program.kill()
+    program.wait()
+    for pipe in (program.stdout, program.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 def _feed(raw: IO[bytes], pipe: IO[bytes] | None) -> None:
@@ -145,7 +229,7 @@ class _Ended(io.RawIOBase):
         made: bytes = self._program.stdout.read(size)
         if not made and size and self._program.wait():
             words = self._program.stderr.read(200).decode("utf-8", "replace").strip()
-            raise EOFError(words or "zstd failed")
+            raise EOFError(words or "it could not be unpacked")
         return made
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any
 
-from mmscope.drgn.text.packed import BZIP2, GZIP, XZ, ZSTD
+from mmscope.drgn.text.packed import BZIP2, GZIP, UTF_16, XZ, ZSTD, as_utf8
 from mmscope.drgn.text.plain_file import open_plain
 
 # Stays in a CPU's cache.
@@ -65,6 +65,9 @@ class Source:
         regular = path != "-" and self.size > 0
         self.plain = regular
         self._stream: IO[bytes] = raw
+        if regular and self.head.startswith(tuple(UTF_16)):
+            raw.seek(0)
+            self.plain, self.head, self._stream = False, b"", as_utf8(raw)
         for magic, program in MAGIC.items():
             if self.head.startswith(magic):
                 self.plain, self.head = False, b""

@@ -27,12 +27,12 @@ from mmscope.drgn.text.plain_file import check_output, make_folder, open_plain
 from mmscope.drgn.text.text_source import MAX_UNPACKED_BYTES, TOO_LARGE
 from mmscope.perf import perf_events, perf_record
 from mmscope.perf import recipe as recipes
-from mmscope.perf.folding import Fold
+from mmscope.perf.folding import MARK, Fold
 from mmscope.perf.perf_events import RecordError
 from mmscope.perf.perf_record import PERF_DATA, Recorded
 from mmscope.perf.perf_script import FIELDS, NotPerfText, Reading
 from mmscope.perf.recipe import Event, Recipe, event_name
-from mmscope.perf.stack_parts import load_known_frames, load_split
+from mmscope.perf.stack_parts import load_known_frames, load_split, plain
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import Cell
 from mmscope.reports.bundle.leftovers import scratch
@@ -60,6 +60,7 @@ from mmscope.reports.profiles.making import (
 )
 from mmscope.reports.profiles.recorded_rows import profiled
 
+MUCH = 0.1  # of all samples
 PEEK_BYTES = 6  # that show how a file is packed
 # In the folder of --keep: the text, with a first line about the recording.
 KEPT = "perf-script.txt.gz"
@@ -292,6 +293,11 @@ def _finish(
         if args.input:
             raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
         making.remarks.append("nothing was sampled")
+    if recipe is GIVEN:
+        fitting = recipe_that_fits(fold)
+        making.remarks += fitting
+        for words in fitting:
+            say(f"{name}: {words}")
     making.remarks += making.other_boot(bundle)
     made = profiled(name, fold, reading, counted if counted.samples else None, making)
     target: dict[str, Cell] = {"kind": "files", "release": None, "page_size": None}
@@ -334,6 +340,44 @@ def add_given(output: Path, file: Path, name: str, mode: int | None) -> int:
     args = argparse.Namespace(**options, **switches)
     with scratch() as folder:
         return _finish(args, GIVEN, profile, Making(), [_by_name(file, folder)], bundle)
+
+
+def recipe_that_fits(fold: Fold) -> list[str]:
+    """
+    A sentence for samples that were folded without a recipe, if one would show more of them: one
+    that has the most of their events but samplers, else one in whose parts most of the time is.
+    """
+    known = load_known_frames()
+    events = {event for event in fold.events if not known.nmi(event, "")}
+    loaded = [recipes.load(name) for name in recipes.names()]
+    has = {
+        each.name: events & {event_name(text) for one in each.events for text in one.first_of}
+        for each in loaded
+    }
+    most = max(map(len, has.values()))
+    if best := [name for name, found in has.items() if found and len(found) == most]:
+        return [_more(best, ", ".join(sorted(set.union(*(has[name] for name in best)))))]
+    # A split is called as the recipe that it is for; others use it, too.
+    share, name = max((_share(fold, each), each) for each in {one.split for one in loaded} - {""})
+    return [_more([name], f"{share:.0%} of its samples")] if share >= MUCH else []
+
+
+def _more(names: Sequence[str], what: str) -> str:
+    return (
+        f"folded without a recipe; {' or '.join(names)} is about {what}: "
+        f"'mmscope record {names[0]} --input FILE -o BUNDLE' shows more"
+    )
+
+
+def _share(fold: Fold, name: str) -> float:
+    """The share of all samples whose stacks are in a split."""
+    split, within, samples = load_split(name), 0, 0
+    for event in fold.events.values():
+        for stack, (count, _) in event.stacks.items():
+            frames = [plain(each.removesuffix(MARK)) for each in stack.split(";")[1:]]
+            within += count * (split.classify(frames) is not None)
+            samples += count
+    return within / samples if samples else 0.0
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Archives read from their beginning to their end, in memory: nothing of them is written to disk.
+Archives read from their beginning to their end, in memory: nothing of them is written to disk, but
+a journal's own file, for the program that reads it.
 
 An archive is a stranger's. Its headers are read here, each in bounded memory. No path of it is
 followed on this machine: names are keys, those that lead out of it (``..``) are left out, and links
@@ -31,7 +32,7 @@ from typing import IO, cast
 
 from mmscope.drgn.sections.files import MOST_OF_LOG
 from mmscope.drgn.tables.display import plural, size
-from mmscope.drgn.text.packed import PACKED, PackedError, tail, unpacked
+from mmscope.drgn.text.packed import JOURNAL, PACKED, PackedError, tail, unpacked
 from mmscope.drgn.text.plain_file import MAX_TEXT_BYTES
 from mmscope.reports.inputs.recognise import (
     HEAD_BYTES,
@@ -47,6 +48,7 @@ from mmscope.reports.inputs.recognise import (
 
 MOST_UNPACKED = 16 << 30  # bytes that pass by
 MOST_KEPT = 512 << 20
+MOST_OF_RECORDING = 256 << 20  # of perf
 MOST_MEMBERS = 200_000
 MOST_LONE = 200  # files that are no part of a tree
 MOST_NESTED = 3  # archives in archives
@@ -70,11 +72,11 @@ IN_TREE = re.compile(
     r"|sys/(?:kernel/mm/.+|fs/cgroup/(?:.+/)?memory\.[\w.]+|devices/system/node/.+"
     r"|kernel/slab/[^/]+/object_size|kernel/debug/slab/[^/]+/alloc_traces|firmware/memmap/.+"
     r"|block/[^/]+/mm_stat|module/zswap/parameters/\w+|class/dmi/id/\w+|hypervisor/\w+)"
-    r"|var/log/[^/]+|var/crash/(?:[^/]+/)?[^/]+"
+    r"|var/log/[^/]+|var/log/journal/[^/]+/system[^/]*\.journal~?|var/crash/(?:[^/]+/)?[^/]+"
     r"|sos_commands/(?:kernel|general|logs|systemd)/(?:dmesg|journalctl|lsmod)[^/]*"
     r"|dmesg[^/]*|vmcore-dmesg\.txt|hostname)\Z"
 )
-NOT_KEPT = re.compile(r"proc/(?:kcore|kallsyms|kmsg|kpage\w+)\Z|.*\.journal~?\Z")
+NOT_KEPT = re.compile(r"proc/(?:kcore|kallsyms|kmsg|kpage\w+)\Z")
 LOGS = re.compile(r"(?:var/|sos_commands/|dmesg|vmcore-dmesg)")
 ENCRYPTED = 1  # of a zip's flags
 PAX_LENGTH = re.compile(rb"(\d{1,6}) ")
@@ -98,12 +100,16 @@ class Unpacked:
     :ivar tree: files of the tree in it, by their path there.
     :ivar lone: (name, kind, bytes) of what is no part of a tree, and is recognised.
     :ivar notes: what was left out, and why.
+    :ivar kind: ``tar`` or ``zip``.
+    :ivar inner: what the names in an archive in it begin with.
     :ivar moment: the latest time of what was kept.
     """
 
     tree: dict[str, bytes] = field(default_factory=dict)
     lone: list[tuple[str, Kind, bytes]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    inner: list[str] = field(default_factory=list)
+    kind: str = TAR
     moment: float | None = None
 
 
@@ -143,6 +149,7 @@ class _Reader:
         self.lone: list[tuple[str, Kind, bytes]] = []
         self.notes: list[str] = []
         self.moments: dict[str, float] = {}
+        self.inner: list[str] = []
         self.beyond: list[str] = []  # names that are recognised, beyond MOST_LONE
         self.bytes_passed = self.bytes_kept = self.members = self.refused = self.encrypted = 0
         self.until = time.monotonic() + MOST_SECONDS
@@ -192,7 +199,11 @@ class _Reader:
         match = IN_TREE.search(name)
         if match and not NOT_KEPT.match(match["path"]):
             is_log = LOGS.match(match["path"]) is not None
-            data, before = tail(content, MOST_OF_LOG if is_log else MAX_TEXT_BYTES)
+            try:
+                data, before = self.text(content, is_log=is_log)
+            except PackedError as error:
+                self.notes.append(f"{name}: {error}")
+                return
             if before and not is_log:
                 self.notes.append(f"{name}: has more than {MAX_TEXT_BYTES >> 20} MiB, not read")
             else:
@@ -206,6 +217,17 @@ class _Reader:
         else:
             self.alone(name, member, kind, cast(IO[bytes], _Joined(head, content)))
 
+    def text(self, content: IO[bytes], *, is_log: bool) -> tuple[bytes, int]:
+        """A file of a tree, of a journal what it has of the kernel; and what comes before it."""
+        if not is_log:
+            return tail(content, MAX_TEXT_BYTES)
+        head = content.read(len(JOURNAL))
+        whole = cast(IO[bytes], _Joined(head, content))
+        if head != JOURNAL:
+            return tail(whole, MOST_OF_LOG)
+        with unpacked(whole, head) as stream:
+            return tail(cast(IO[bytes], _Counted(stream, self)), MOST_OF_LOG)
+
     def alone(self, name: str, member: Member, kind: Kind, content: IO[bytes]) -> None:
         """Keep a file that is no part of a tree, if it is recognised."""
         if kind.name == UNKNOWN:
@@ -213,11 +235,11 @@ class _Reader:
         if len(self.lone) >= MOST_LONE:
             self.beyond.append(name)
             return
-        # These are opened by their names, which nothing in an archive has.
-        by_name = kind.name in (VMCORE, PERF_DATA)
-        data, before = (b"", 0) if by_name else tail(content, MOST_OF_LOG)
+        # A dump is opened by its name, which nothing in an archive has.
+        most = MOST_OF_RECORDING if kind.name == PERF_DATA else MOST_OF_LOG
+        data, before = (b"", 0) if kind.name == VMCORE else tail(content, most)
         if before and kind.name != LOG:
-            words = f"{kind.words} of more than {size(MOST_OF_LOG)} is not read out of an archive"
+            words = f"{kind.words} of more than {size(most)} is not read out of an archive"
             self.notes.append(f"{name}: {words}")
             return
         self.lone.append((name, kind, data))
@@ -246,6 +268,8 @@ class _Reader:
                 first = counted.read(HEAD_BYTES)
                 whole = cast(IO[bytes], _Joined(first, counted))
                 kind = recognise(first)
+                if kind.name in (TAR, ZIP) and len(self.inner) < MOST_LONE:
+                    self.inner.append(f"{name}/")
                 if kind.name == TAR:
                     self.archive(whole, TAR, depth + 1, f"{name}/")
                 elif kind.name == ZIP:
@@ -260,7 +284,7 @@ class _Reader:
 
     def result(self) -> Unpacked:
         """The tree with the most files, and the lone files beside it."""
-        made, root = Unpacked(notes=self.notes[:MOST_NOTES]), None
+        made, root = Unpacked(notes=self.notes[:MOST_NOTES], inner=self.inner), None
         if more := len(self.notes[MOST_NOTES:]):
             called = plural(more, "more file was", "more files were")
             made.notes.append(f"{called} not read, or not whole")
@@ -359,6 +383,7 @@ def read_archive(raw: IO[bytes], head: bytes) -> Unpacked:
     made = reader.result()
     if ended:
         made.notes.append(ended)
+    made.kind = ZIP if head.startswith(b"PK\3\4") else TAR
     return made
 
 

@@ -13,6 +13,7 @@ import io
 import itertools
 import os
 import re
+import shlex
 import shutil
 import stat
 import tempfile
@@ -28,7 +29,7 @@ from mmscope.drgn.sections.files import MOST_OF_LOG, Files
 from mmscope.drgn.sections.given_files import GivenFiles
 from mmscope.drgn.tables.display import plural, size
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.drgn.text.packed import PACKED, PackedError, tail, unpacked
+from mmscope.drgn.text.packed import JOURNAL, PACKED, UTF_16, PackedError, tail, unpacked
 from mmscope.drgn.text.plain_file import open_plain
 from mmscope.drgn.text.text_source import SUBSTITUTED
 from mmscope.reports.bundle.description import DESCRIPTION
@@ -224,7 +225,9 @@ def _packed(given: Given, raw: IO[bytes], head: bytes, again: str, name: str) ->
         first = stream.read(HEAD_BYTES)
         kind = recognise(first)
     raw.seek(0)
-    packed = f"{kind.words}, compressed"
+    packed = f"{kind.words}, {_how(head)}"
+    if head.startswith(JOURNAL) and kind.name != LOG:
+        raise PackedError("a journal's own file, without records of the kernel")
     if kind.name == TAR:
         _archive(given, read_archive(raw, head), name)
     elif kind.name in (VMCORE, ZIP):
@@ -234,6 +237,13 @@ def _packed(given: Given, raw: IO[bytes], head: bytes, again: str, name: str) ->
             _text(given, Kind(kind.name, packed, kind.place), stream, name)
     else:
         _other(given, Kind(kind.name, packed), again, name)
+
+
+def _how(head: bytes) -> str:
+    """The way that a file is packed."""
+    if head.startswith(JOURNAL):
+        return "out of a journal's own file"
+    return "in UTF-16" if head.startswith(tuple(UTF_16)) else "compressed"
 
 
 def _text(given: Given, kind: Kind, stream: IO[bytes], name: str) -> None:
@@ -325,8 +335,11 @@ def _archive(given: Given, found: Unpacked, name: str) -> None:
         called = f"{name}: {member}"
         if kind.name in (LOG, TREE):
             _put(given, kind, called, as_utf8(data))
-        elif kind.name in (VMCORE, PERF_DATA):
-            given.refused.append(f"{called}: {kind.words}: unpack it, and give it by its name")
+        elif kind.name == VMCORE:
+            inner = next((each.rstrip("/") for each in found.inner if member.startswith(each)), "")
+            unpack = "unzip" if found.kind == ZIP else "tar --no-anchored -xf"
+            words = shlex.join([*unpack.split(), name, inner or member])
+            given.refused.append(f"{called}: {kind.words}: unpack it before: {words}")
         else:
             kept = given.open_files.enter_context(_in_memory(data))
             _other(given, kind, f"/proc/self/fd/{kept.fileno()}", called)

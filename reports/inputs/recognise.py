@@ -13,6 +13,7 @@ from mmscope.drgn.dumps.core_file import KDUMP
 from mmscope.drgn.dumps.wrapped import FLATTENED
 from mmscope.drgn.log.log_places import KERNEL_LINE
 from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.text.packed import JOURNAL, UTF_16
 from mmscope.drgn.text.text_source import recognise as recognise_page_owner
 from mmscope.perf.perf_script import is_perf_text
 
@@ -65,7 +66,7 @@ TEXTS = (
 # What is met often, and not read: in words that say what to do.
 LOOKS = (
     (rb"\x7fELF", "an ELF file, but no dump of a kernel: a vmlinux is for --symbols"),
-    (rb"LPKSHHRH", "a journal's own file: journalctl --file FILE -k -o short-monotonic > log"),
+    (JOURNAL, "a journal's own file that is packed: unpack it before"),
     (rb"%PDF-", "a PDF: bring the text"),
     (rb"\x89PNG|\xff\xd8\xff|GIF8|BM.{4}\0\0\0\0", "a picture: bring the text"),
     (rb"7z\xbc\xaf|Rar!|0707|\xed\xab\xee\xdb", "an archive that is not read: unpack it before"),
@@ -115,7 +116,7 @@ def recognise(head: bytes) -> Kind:
 
 def as_utf8(data: bytes) -> bytes:
     """A text as UTF-8, also of a program that writes UTF-16 with its mark."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if data.startswith(tuple(UTF_16)):
         return data.decode("utf-16", "replace").encode()
     return data.removeprefix(b"\xef\xbb\xbf")
 

@@ -7,6 +7,8 @@ import io
 import json
 import lzma
 import os
+import shlex
+import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,6 +81,104 @@ def test_a_log_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 )
 def test_a_log_however_it_was_saved(tmp_path: Path, pack: object) -> None:
     assert victims(collect(tmp_path, put(tmp_path, "x", pack(LOG.encode())))) == ["java"]  # type: ignore[operator]
+
+
+UTF_16 = {
+    "little": b"\xff\xfe" + PERF.encode("utf-16-le"),
+    "big": b"\xfe\xff" + PERF.encode("utf-16-be"),
+}
+
+
+@pytest.mark.parametrize("text", UTF_16.values(), ids=UTF_16)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_profile_in_utf_16(tmp_path: Path, text: bytes, pack: Callable[[bytes], bytes]) -> None:
+    if pack is gzip.compress:
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w:gz") as archive:
+            member = tarfile.TarInfo("script.txt")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+        text = made.getvalue()
+    bundle = collect(tmp_path, put(tmp_path, "x", text))
+    assert [row["samples"] for row in bundle.rows("profiles")] == [1]
+
+
+def test_owners_of_pages_in_utf_16(tmp_path: Path) -> None:
+    bundle = collect(tmp_path, put(tmp_path, "x", OWNER.encode("utf-16")))
+    assert [row["pages"] for row in bundle.rows("page_owner_stacks")] == [1]
+
+
+@pytest.fixture
+def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that prints what is behind the first line of a journal, as journalctl reads it."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/journalctl"
+    program.write_text('#!/bin/sh\n[ "$1 $2" = "--file /dev/stdin" ] && tail -n +2 /dev/stdin\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return program
+
+
+JOURNAL = b"LPKSHHRH\0\0\n" + LOG.replace("] ", "] kernel: ").encode()
+
+
+@pytest.mark.usefixtures("journalctl")
+@pytest.mark.parametrize("way", ["a file", "a pipe", "an archive", "a tree", "a tree's archive"])
+def test_a_journals_own_file(
+    tmp_path: Path, way: str, standard_input: Callable[[int], None]
+) -> None:
+    path = put(tmp_path, "in/var/log/journal/1/system.journal", JOURNAL)
+    put(tmp_path, "in/proc/vmstat", (TREE / "proc/vmstat").read_bytes())
+    if way == "a pipe":
+        read, write = os.pipe()
+        os.write(write, JOURNAL)
+        os.close(write)
+        standard_input(read)
+        os.close(read)
+        path = "-"
+    elif way == "a tree":
+        path = str(tmp_path / "in")
+    elif way != "a file":
+        inside = "in" if way == "a tree's archive" else "in/var/log/journal/1/system.journal"
+        with tarfile.open(tmp_path / "x.tar", mode="w") as archive:
+            archive.add(tmp_path / inside, "in" if way == "a tree's archive" else "x.journal")
+        path = str(tmp_path / "x.tar")
+    made = tmp_path / "case"
+    assert main(["collect", path, "-o", str(made), "--no-findings"]) in (0, 1)
+    assert victims(Bundle(made)) == ["java"]
+
+
+def test_a_journals_own_file_without_journalctl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ["collect", put(tmp_path, "x", JOURNAL), "-o", str(tmp_path / "case")]
+    assert main(words) == 3
+    how = "journalctl --file FILE -q --no-pager -o short-monotonic _TRANSPORT=kernel"
+    assert f"journalctl is not installed: {how}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("journalctl")
+def test_a_journal_without_the_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["collect", put(tmp_path, "x", b"LPKSHHRH\0\n"), "-o", str(tmp_path / "case")]
+    assert main(words) == 3
+    assert "x: a journal's own file, without records of the kernel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ending", "mode"), [("tar", "w"), ("tgz", "w:gz")])
+def test_a_dump_in_an_archive_is_said_with_the_command_that_unpacks_it(
+    tmp_path: Path, ending: str, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path, "in/crash 1/vmcore", b"KDUMP   " + bytes(600))
+    path = tmp_path / f"x y.{ending}"
+    with tarfile.open(path, mode=mode) as archive:  # type: ignore[call-overload]
+        archive.add(tmp_path / "in", ".")
+    assert main(["collect", str(path), "-o", str(tmp_path / "case")]) == 3
+    words = capsys.readouterr().err.partition("unpack it before: ")[2].splitlines()[0]
+    assert words == f"tar --no-anchored -xf '{path}' 'crash 1/vmcore'"
+    (tmp_path / "out").mkdir()
+    subprocess.run(shlex.split(words), cwd=tmp_path / "out", check=True)
+    assert (tmp_path / "out/crash 1/vmcore").stat().st_size == 608
 
 
 @pytest.fixture
@@ -354,3 +454,41 @@ def test_why_of_a_container_cannot_tell(tmp_path: Path, capsys: pytest.CaptureFi
     assert any("a container's (lxcfs)" in words for words in answer["unknown"])
     free = {r["part"]: r["pages"] for r in Bundle(tmp_path / "made").rows("memory_ledger")}
     assert free["free lists"] == 210_000
+
+
+# Profiles
+
+
+SAMPLER = "cycles:"
+FAULT = (
+    "\t7f12 handle_mm_fault ([kernel.kallsyms])\n\t7f13 do_user_addr_fault ([kernel.kallsyms])\n"
+)
+FITTING = [
+    (
+        "page-fault is about 67% of its samples",
+        [(SAMPLER, FAULT)] * 2 + [(SAMPLER, "\t7f main (/x)\n")],
+    ),
+    ("", [(SAMPLER, "\t7f main (/x)\n")] * 20 + [(SAMPLER, FAULT)]),
+    (
+        "rmap is about mmscope:rmap_walk_anon",
+        [(SAMPLER, FAULT), ("mmscope:rmap_walk_anon:", FAULT)],
+    ),
+    ("atomic-alloc or thp is about kmem:mm_page_alloc", [("kmem:mm_page_alloc:", FAULT)]),
+]
+
+
+@pytest.mark.parametrize(("words", "samples"), FITTING)
+def test_a_profile_that_a_recipe_shows_more_of(
+    tmp_path: Path,
+    words: str,
+    samples: list[tuple[str, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "".join(f"x 7/7 [001] 1.000000: 1 {event} \n{stack}\n" for event, stack in samples)
+    bundle = collect(tmp_path, put(tmp_path, "script.txt", text))
+    notes = [row["note"] for row in bundle.rows("profile_notes") if "recipe" in row["note"]]
+    recipe = words.split()[0] if words else ""
+    more = f": 'mmscope record {recipe} --input FILE -o BUNDLE' shows more"
+    assert notes == ([f"folded without a recipe; {words}{more}"] if words else [])
+    assert ("without a recipe" in capsys.readouterr().err) == bool(words)
+    assert sum(row["samples"] for row in bundle.rows("profiles")) == len(samples)

@@ -59,7 +59,7 @@ def test_a_file_of_proc_has_its_place(name: str) -> None:
         (bytes(99) + b"\n", "nothing but zeros and spaces"),
         (b"\x89PNG\r\n", "a picture: bring the text"),
         (b"\x7fELF\2\1\1" + bytes(9) + b"\2\0", "no dump of a kernel"),
-        (b"LPKSHHRH", "journalctl --file"),
+        (b"LPKSHHRH", "unpack it before"),
         (b"               total        used        free\n", "bring /proc/meminfo"),
         (b"swapper;start;idle 7\n", "folded stacks"),
         (b"7z\xbc\xaf\x27", "unpack it before"),
