@@ -408,7 +408,8 @@ def holes(database: Database) -> Iterator[str]:
             return
         for row in database.rows(HOLE):
             size = display.pages(row["pages"], row["page_size"])
-            yield f"what {size} are, {display.percent(row['share'])} of memory, nothing shows"
+            share = display.percent(row["share"])
+            yield f"{size}, {share} of memory, have no owner that can be seen"
     except (duckdb.Error, ArithmeticError, TypeError, ValueError) as error:
         tables = ["memory_ledger", "ledger_checks"]
         why = failed(database, error, tables) if isinstance(error, duckdb.Error) else str(error)

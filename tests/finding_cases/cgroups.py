@@ -115,9 +115,13 @@ FOUND: dict[str, Case] = {
         [cgroup(file_bytes=22 * MIB, max_own_events=9_000_000), *came_back(2_000_000, 1_500_000)],
         ["Memory cgroup /pod is too small for what it uses: 7.629 GiB were reclaimed and needed "
          "again, 122 times its limit", "its own memory.max was reached 9,000,000 times",
-         "2,000,000 pages came back, 2,000,000 of them of files; 1,500,000 came back soon; "
-         "4,000,000 were reclaimed."],
+         "2,000,000 pages came back, 2,000,000 of them of files; at least 1,500,000 came back "
+         "soon; 4,000,000 were reclaimed."],
         "warning",
+    ),
+    "page cache that comes back, of a multi-gen LRU that counts few as soon": Case(
+        "cgroup-thrash", [cgroup(), *came_back(2_000_000, 1_000), *pressure(9.0, "/pod")],
+        ["2,000,000 pages came back", "at least 1,000 came back soon", "waited 9.0 %"], "warning",
     ),
     "page cache that came back, and no task waits": Case(
         "cgroup-thrash", [cgroup(), *came_back(2_000_000, 1_500_000), *pressure(0.0, "/pod")],

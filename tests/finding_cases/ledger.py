@@ -82,6 +82,11 @@ FOUND: dict[str, Case] = {
         ["nr_vmalloc: 429.7 MiB, 10.5 % of memory", "110,000 pages of 1,048,576",
          "vmalloc has modules"], "warning", ["Every thread"],
     ),
+    "page tables that no list of processes has": Case(
+        "kernel-memory-large",
+        [pages_of("nr_page_table_pages", 110_000), VmCounter("nr_kernel_stack", "node", 4_000, 0)],
+        ["nr_page_table_pages: 429.7 MiB, 10.5 % of memory", "only unmapping does"], "warning",
+    ),
     "kernel stacks, which are counted in KiB": Case(
         "kernel-memory-large", [VmCounter("nr_kernel_stack", "node", 84_000, 0)],
         ["nr_kernel_stack: 82.03 MiB, 2.0 % of memory", "Every thread"], "notice",
@@ -97,13 +102,13 @@ FOUND: dict[str, Case] = {
         "memory-unaccounted",
         [*text_ledger(470_000), HypervisorSign("balloon", "hv_balloon", "modules"),
          HypervisorSign("hypervisor", "Hyper-V", "log")],
-        ["A balloon is likely: this machine has hv_balloon (modules), a guest of Hyper-V (log)"],
+        ["This machine has a balloon: hv_balloon (modules), a guest of Hyper-V (log)"],
         "warning",
     ),
     "memory that a guest lacks": Case(
         "memory-unaccounted",
         [*text_ledger(470_000), HypervisorSign("hypervisor", "KVM", "dmi")],
-        ["It is a guest: KVM (dmi)."], "warning", ["balloon is likely"],
+        ["It is a guest: KVM (dmi)."], "warning", ["has a balloon"],
     ),
     "pages that a counter has, and others": Case(
         "unexplained-pages",

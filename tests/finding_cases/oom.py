@@ -110,6 +110,16 @@ FOUND: dict[str, Case] = {
         ["An allocation of a page failed, in kworker/0:1", "may not wait for reclaim"], "notice",
         unlike=["in a row"],
     ),
+    "allocations in interrupts that fail all the time": Case(
+        "allocation-failures",
+        [failure(n, order=3, gfp_flags="GFP_ATOMIC", seconds=10.0 * n) for n in range(1, 12)],
+        ["An allocation of 8 pages in a row failed, in sd_probe [sd_mod]: 11 times"], "warning",
+    ),
+    "allocations in interrupts that fail now and then": Case(
+        "allocation-failures",
+        [failure(n, order=3, gfp_flags="GFP_ATOMIC", seconds=100.0 * n) for n in range(1, 12)],
+        ["11 times"], "notice",
+    ),
     "an allocation that hardly ever fails": Case(
         "allocation-failures", [failure(order=1)],
         ["An allocation of 2 pages in a row failed", "It may wait, and reclaim made no progress"],

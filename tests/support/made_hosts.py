@@ -708,7 +708,7 @@ def watched(
         "SUnreclaim": counters["nr_slab_unreclaimable"],
         "PageTables": counters["nr_page_table_pages"], "KernelStack": pages // 1000,
         "VmallocUsed": counters["nr_vmalloc"], "Percpu": pages // 1000, "Hugetlb": 0,
-        "Unaccepted": 0,
+        "Unaccepted": 0, "Balloon": 0,
     }  # fmt: skip
     moved = {
         "pgfault": 90_000.0, "pgmajfault": 3.0, "thp_fault_alloc": 9.0, "thp_fault_fallback": 1.0,
@@ -734,7 +734,7 @@ def watched(
         rows[ThpFreeBlocks] += [
             ThpFreeBlocks(time, 0, "Normal", name, count, False) for name, count in lists.items()
         ]
-        for kind, share in (("some", 4 * full), ("full", full)):
+        for kind, share in (("some", min(1.0, 4 * full)), ("full", full)):
             stall = share * PERIOD if number else None
             rows[PsiStall].append(
                 PsiStall(time, kind, 100 * share, stall, share if number else None, period)

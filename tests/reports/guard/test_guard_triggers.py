@@ -48,7 +48,8 @@ CASES: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
     ),
     "refaults": (
         {}, (stalled(0.1), counted(workingset_refault_file=40_000, workingset_activate_file=9_000)),
-        "40,000 pages of files a second were read again that had been evicted, 9,000 of them soon, "
+        "40,000 pages of files a second were read again that had been evicted, at least 9,000 of "
+        "them soon, "
         "while all that CPUs had to do waited for memory 11 % of the time",
     ),
     "memory-high": (
