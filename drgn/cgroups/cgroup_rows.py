@@ -184,7 +184,7 @@ def cgroup_rows(
         values = memcgs.column(member)
         if values is not None and OF_VERSION.get(counter, version) == version:
             limit = name in LIMITS
-            cells[name] = [None if limit and v >= no_limit else v * page for v in values.tolist()]
+            cells[name] = [None if limit and v == no_limit else v * page for v in values.tolist()]
     cells |= {name: memcgs.columns[name].tolist() for name in EVENTS}
     for name, parts in STATS.items():
         if all(part in memcgs.stats for part in parts):

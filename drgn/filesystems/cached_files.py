@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Object, Program, Type, container_of
+from drgn import Object, Program, Type, TypeKind, container_of
 from numpy.typing import NDArray
 
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks
@@ -383,6 +383,10 @@ def disk_name(prog: Program, inode: int) -> str:
     if not raw or not raw.isascii() or not name.isprintable():
         raise ValueError(f"the name of a block device is {name!r}")
     number = _partition(device)
+    whole = device.bd_disk.part0  # in 5.10 no pointer, and to no block_device
+    is_pointer = whole.type_.kind is TypeKind.POINTER
+    if is_pointer and (number == 0) != (whole == device.address_of_()):
+        raise ValueError(f"the number of a partition of {name} is damaged: {number}")
     if not number:
         return name
     return f"{name}p{number}" if name[-1:].isdigit() else f"{name}{number}"

@@ -28,6 +28,7 @@ from mmscope.drgn.free.zones import (
     ZONES,
     Zone,
     for_each_zone,
+    locks_damaged,
     read_zoneinfo,
     reserve_beyond,
     totals_apart,
@@ -47,7 +48,8 @@ from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 def zones_from_memory(memory: Memory) -> Found:
     rows = zones(memory.prog)
     found = Found().add(ZONES, rows)
-    for words in (*zones_beyond_nodes(memory.prog), *totals_apart(memory.prog, rows)):
+    prog = memory.prog
+    for words in (*zones_beyond_nodes(prog), *totals_apart(prog, rows), *locks_damaged(prog)):
         disagreement(memory, found, words)
     # What is more than the machine has is marked as that.
     block, total = 1 << pageblock_order(memory.prog), sum(row.present_pages for row in rows)

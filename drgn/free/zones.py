@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from drgn import Object, Program
 from drgn.helpers.linux.llist import llist_for_each_entry
 from drgn.helpers.linux.mmzone import (
-    for_each_online_pgdat,
     high_wmark_pages,
     low_wmark_pages,
     min_wmark_pages,
@@ -27,6 +26,7 @@ from drgn.helpers.linux.percpu import per_cpu_ptr
 from mmscope.drgn.free.pageblocks import pageblock_order
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
@@ -138,7 +138,7 @@ def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:
 
     :return: Iterator of (node, index in ``node_zones``, ``struct zone``) in the kernel's order.
     """
-    for pgdat in for_each_online_pgdat(prog):
+    for pgdat in online_nodes(prog):
         for index in range(pgdat.node_zones.type_.length or 0):
             zone = pgdat.node_zones[index]
             if zone.spanned_pages.value_():
@@ -311,7 +311,7 @@ def zones_beyond_nodes(prog: Program) -> list[str]:
     (mm/mm_init.c; mm/page_alloc.c before v6.4).
     """
     words = []
-    for pgdat in for_each_online_pgdat(prog):
+    for pgdat in online_nodes(prog):
         first = pgdat.node_start_pfn.value_()
         behind = first + pgdat.node_spanned_pages.value_()
         for zone in pgdat.node_zones:
@@ -355,6 +355,18 @@ def lock_held(zone: Object) -> bool | None:
         with contextlib.suppress(AttributeError):
             return bool(functools.reduce(getattr, member.split("."), zone.lock).value_())
     return None
+
+
+def locks_damaged(prog: Program) -> Iterator[str]:
+    """
+    In words, whose lock has a word that none has: a queued spinlock's lowest byte is 0, 1 or, of a
+    paravirtual one, 3 (include/asm-generic/qspinlock_types.h, kernel/locking/qspinlock_paravirt.h).
+    """
+    for node, _, zone in for_each_zone(prog):
+        with contextlib.suppress(AttributeError):
+            word = zone.lock.rlock.raw_lock.val.counter.value_()
+            if word & 0xFF not in (0, 1, 3):
+                yield f"the lock of zone {zone_name(zone)} of node {node} is {word:#x}, as none is"
 
 
 def trylock_free_pages(zone: Object) -> int | None:

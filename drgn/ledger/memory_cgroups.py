@@ -26,6 +26,7 @@ from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.machine.vm_counters import drift
+from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.memory import Memory
@@ -86,6 +87,22 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
     def highest(row: MemoryCgroup) -> Against:
         return max(row.peak_bytes or 0, row.usage_bytes or 0), most
 
+    def of_root(row: MemoryCgroup) -> Against | None:
+        return (0, 0) if row.depth == 0 else None
+
+    cpus = len(online_cpus(memcgs.prog))
+    for name in ("max", "oom", "oom_kill"):
+
+        def own(row: MemoryCgroup, name: str = name) -> Against | None:
+            """Nothing from below gets to the root, nor anywhere with version 1."""
+            mine, all_of = getattr(row, f"{name}_own_events"), getattr(row, f"{name}_events")
+            if mine is None or all_of is None or row.depth is None:
+                return None
+            return (max(all_of, mine) if row.depth and memcgs.unified else mine), cpus
+
+        hold_against(found, MEMORY_CGROUPS, rows, f"{name}_events", own, "memory.events.local")
+    for name in ("low_bytes", "min_bytes"):
+        hold_against(found, MEMORY_CGROUPS, rows, name, of_root, "as the root protects nothing")
     hold_against(found, MEMORY_CGROUPS, rows, "usage_bytes", of_children, "what those below use")
     hold_against(found, MEMORY_CGROUPS, rows, "peak_bytes", highest, "what it uses now")
 

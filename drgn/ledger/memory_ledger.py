@@ -51,7 +51,7 @@ from mmscope.drgn.sections.section import (
     disagreement,
     hold_against,
 )
-from mmscope.drgn.tables.display import size
+from mmscope.drgn.tables.display import plural, size
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.meminfo import (
@@ -564,6 +564,8 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
                 for row in wrong
             ),
         )
+    if headless := int(pages.pages.reshape(len(KINDS), pages.zones)[Kind.NO_HEAD].sum()):
+        disagreement(memory, found, f"{plural(headless, 'tail')} without a head")
     # Not where pages are missing, or could not be told apart.
     if not memory.live and not unread and not places.missing:
         _hold_against_counters(prog, pages, checks, found)

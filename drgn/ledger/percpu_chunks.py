@@ -136,7 +136,7 @@ def percpu(
         pages, free = int(chunk.nr_pages), int(chunk.free_bytes)
         unit = pages * page
         usable = unit - int(chunk.start_offset) - int(chunk.end_offset)
-        if not 0 <= free <= usable <= MAX_UNIT:
+        if address % page or not 0 <= free <= usable <= MAX_UNIT:
             notes.append(f"chunk {address:#x} is damaged: {free:,} of {usable:,} bytes are free")
             continue
         found = None
@@ -175,6 +175,22 @@ def percpu(
     by_size = [PercpuSize(size, number, size * number * units) for size, number in sizes.items()]
     rows.sort(key=lambda row: (-row.bytes, row.address))
     return rows, sorted(by_size, key=lambda row: (-row.bytes, row.size_bytes)), notes
+
+
+def empty_pages_apart(prog: Program) -> Iterator[str]:
+    """
+    Words where chunks do not have as many pages without an allocation as the kernel counts of all
+    that it gives pages out of: not the reserved one, nor one that it isolated
+    (``pcpu_update_empty_pages()``, ``pcpu_isolate_chunk()``, mm/percpu.c). Nothing before v5.14.
+    """
+    if not prog.type("struct pcpu_chunk").has_member("isolated"):
+        return
+    number = prog["pcpu_nr_empty_pop_pages"]
+    counted = int(getattr(number, "counter", number).value_())
+    given = (chunk for kind, chunk in chunks(prog) if kind != RESERVED and not chunk.isolated)
+    empty = sum(int(chunk.nr_empty_pop_pages.value_()) for chunk in given)
+    if empty != counted:
+        yield f"chunks have {empty:,} empty pages, pcpu_nr_empty_pop_pages says {counted:,}"
 
 
 def shared_with_first(prog: Program, end: int) -> int:
@@ -239,6 +255,9 @@ def from_memory(memory: Memory) -> Found:
     if not notes and size != (has := sum(row.bytes for row in rows)):
         words = f"chunks have {has:,} bytes, pcpu_nr_populated says {size:,}"
         disagreement(memory, found, words)
+    if not notes:
+        for words in empty_pages_apart(prog):
+            disagreement(memory, found, words)
     found.add(PERCPU_CHUNKS, rows).add(PERCPU_SIZES, sizes)
     with contextlib.suppress(Absent):
         if owners is not None:

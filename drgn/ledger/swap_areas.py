@@ -324,6 +324,11 @@ def from_memory(memory: Memory) -> Found:
     rows = [_with_zram(info, found) for info in infos]
     if nameless := sum(row.path is None for row in rows):
         disagreement(memory, found, f"the names of {plural(nameless, 'area')} cannot be read")
+    for row, info in zip(rows, infos, strict=True):
+        # setup_swap_info(), mm/swapfile.c
+        if (said := -int(info.list.prio.value_())) != row.priority:
+            words = f"{row.path}: its priority is {row.priority}, in the list of areas {said}"
+            disagreement(memory, found, words)
     # The one that is filled first comes first.
     found.add(SWAP_AREAS, sorted(rows, key=lambda row: -row.priority))
     try:

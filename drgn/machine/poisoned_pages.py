@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, sizeof
-from drgn.helpers.linux.mmzone import for_each_online_pgdat
 
 from mmscope.drgn.free.free_memory import free_memory
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.reading.struct_pages import PageChunk, flag_fields, scan_struct_pages
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -220,7 +220,7 @@ def poison_counters(prog: Program) -> list[PoisonCounter]:
     size = row_number(pages * page, "num_poisoned_pages")
     rows = [PoisonCounter("HardwareCorrupted", -1, None, size)]
     if prog.type("struct pglist_data").has_member("mf_stats"):
-        for pgdat in for_each_online_pgdat(prog):
+        for pgdat in online_nodes(prog):
             rows += [
                 PoisonCounter(
                     f"memory_failure/{name}",

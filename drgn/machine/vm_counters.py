@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, ObjectNotFoundError, Program, ProgramFlags, sizeof
-from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
 from numpy.typing import NDArray
 
@@ -25,6 +24,7 @@ from mmscope.drgn.free.zones import per_cpu_zone_stats, thp_in_pages
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.kernel_names import names_at
+from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -113,7 +113,7 @@ def _differences(structures: Iterable[Object], member: str, count: int) -> NDArr
 
 def _per_cpu(prog: Program) -> tuple[list[Object], list[Object]]:
     """Counts of zones, and of nodes, that CPUs have not folded in yet."""
-    cpus, nodes = online_cpus(prog), list(for_each_online_pgdat(prog))
+    cpus, nodes = online_cpus(prog), online_nodes(prog)
     zones = [zone for node in nodes for zone in node.node_zones if zone.present_pages.value_()]
     return (
         [per_cpu_zone_stats(zone, cpu) for zone in zones for cpu in cpus],
@@ -266,7 +266,7 @@ def drift(prog: Program) -> int:
     shift = int(prog["PAGE_SHIFT"].value_())
     pages = [
         int(zone.managed_pages.counter.value_())
-        for pgdat in for_each_online_pgdat(prog)
+        for pgdat in online_nodes(prog)
         for zone in pgdat.node_zones
     ]
     return cpus * normal_threshold(cpus, max(pages, default=0), shift)
@@ -295,7 +295,7 @@ def _nodes(prog: Program) -> list[Object]:
     try:
         nodes = prog["node_data"]
     except LookupError:  # !CONFIG_NUMA
-        return list(for_each_online_pgdat(prog))
+        return online_nodes(prog)
     return [node[0] for node in nodes if node]
 
 
@@ -347,7 +347,7 @@ def _thresholds_apart(prog: Program) -> Iterator[str]:
             yield f"{bytes_name} and {ratio_name} are both set, of which the kernel clears one"
     # calculate_totalreserve_pages() (mm/page_alloc.c)
     said = prog["totalreserve_pages"].value_()
-    parts = sum(node.totalreserve_pages.value_() for node in for_each_online_pgdat(prog))
+    parts = sum(node.totalreserve_pages.value_() for node in online_nodes(prog))
     if said != parts:
         yield f"totalreserve_pages is {said:,}, but {parts:,} by the nodes"
 

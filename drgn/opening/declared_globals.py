@@ -212,6 +212,9 @@ DIFFER = {
         ("struct cpuinfo_arm64", "struct cpuinfo_arm64"),
         ("struct cpuinfo_x86", ""),
     ),
+    # "percpu: make pcpu_nr_empty_pop_pages per chunk type" (0760fa3d8f7f, in v5.12, and in 5.10's
+    # later releases) until "percpu: rework memcg accounting" (faf65dde844a, in v5.14).
+    "pcpu_nr_empty_pop_pages": (("int", "struct pcpu_chunk.isolated"), ("int [2]", "")),
     "file_systems": (
         ("struct hlist_head", "struct file_system_type.list"),
         ("struct file_system_type *", ""),

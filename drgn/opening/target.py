@@ -27,7 +27,6 @@ from drgn import (
     Program,
     ProgramFlags,
 )
-from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 from numpy.typing import NDArray
 
@@ -52,6 +51,7 @@ from mmscope.drgn.opening.no_debug_info import BTF_MAGICS, OWN, NoDebugInfoError
 from mmscope.drgn.opening.vmcoreinfo_file import read_vmcoreinfo
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.mem_sections import memory_pages
+from mmscope.drgn.reading.nodes import online_nodes
 
 # A class of its own since drgn 0.3.0; before, drgn raised Exception itself.
 BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
@@ -499,7 +499,7 @@ def describe(prog: Program, source: str) -> Target:
 
 
 def _zones(prog: Program) -> Iterator[Object]:
-    for pgdat in for_each_online_pgdat(prog):
+    for pgdat in online_nodes(prog):
         yield from pgdat.node_zones
 
 

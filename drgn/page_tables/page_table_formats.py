@@ -9,12 +9,13 @@ Cannot know: an architecture that is not here, and a kernel whose entries are no
 there have been.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from drgn import Architecture, Program
+from drgn import Architecture, FaultError, Program
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant, vmcoreinfo_number
@@ -59,6 +60,7 @@ class PageTableFormat:
     swap_offset: tuple[int, int]
     swap_offset_inverted: bool
     root_slots: int  # entries in the root table
+    reserved: int = 0  # bits of the address that this CPU has not
 
     @property
     def last(self) -> int:
@@ -273,7 +275,14 @@ def _x86_format(prog: Program) -> PageTableFormat:
     # AMD's memory encryption marks encrypted pages with one of the address bits.
     encrypted = (vmcoreinfo_number(prog, "NUMBER(sme_mask)") or 0) & MAX
     chosen = X86_64_5_LEVELS if five else X86_64
-    return replace(chosen, address=chosen.address & ~encrypted)
+    address = chosen.address & ~encrypted
+    with contextlib.suppress(FaultError, LookupError, AttributeError):
+        # Where a part of the bits encrypts memory, the kernel has taken them off
+        # (early_detect_mem_encrypt(), arch/x86/kernel/cpu/amd.c).
+        bits = int(prog["boot_cpu_data"].x86_phys_bits.value_())
+        if 32 <= bits <= 52:
+            return replace(chosen, address=address, reserved=address & ~((1 << bits) - 1))
+    return replace(chosen, address=address)
 
 
 def _arm64_format(prog: Program) -> PageTableFormat:

@@ -119,6 +119,10 @@ def entry_kinds(
     special = np.flatnonzero(present & form.is_special(entries))
     found[special] = SPECIAL
     found[special[np.isin(form.physical(entries[special], form.last), zero)]] = ZERO
+    if form.reserved:
+        here = np.flatnonzero(present)
+        beyond = form.physical(entries[here], form.last) & np.uint64(form.reserved)
+        found[here[beyond != 0]] = OTHER
     rest = np.flatnonzero(~present & ~form.is_none(entries))
     if len(rest):
         found[rest] = absent_kinds(form, kinds, entries[rest])

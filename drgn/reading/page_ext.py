@@ -11,7 +11,9 @@ The arrays may be vmalloc memory, so they are read by virtual address; typically
 from dataclasses import dataclass
 
 from drgn import Program, sizeof
-from drgn.helpers.linux.mmzone import for_each_online_pgdat, for_each_present_section
+from drgn.helpers.linux.mmzone import for_each_present_section
+
+from mmscope.drgn.reading.nodes import online_nodes
 
 PAGE_EXT_INVALID = 1  # mm/page_ext.c: the section is going offline
 
@@ -50,7 +52,7 @@ def page_ext_ranges(prog: Program) -> list[PageExtRange]:
     ranges = []
     if "mem_section" not in prog:
         max_order = prog.type("struct zone").member("free_area").type.length or 1
-        for pgdat in for_each_online_pgdat(prog):
+        for pgdat in online_nodes(prog):
             address = pgdat.node_page_ext.value_()
             first = pgdat.node_start_pfn.value_()
             if address:

@@ -14,12 +14,13 @@ themselves, of which table ``vm_counters`` has the sum.
 """
 
 import contextlib
+import itertools
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, Type, offsetof, sizeof
-from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.timekeeping import uptime
 from numpy.typing import NDArray
 
@@ -28,6 +29,7 @@ from mmscope.drgn.cgroups.cgroup_rows import ID, PATH
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
 from mmscope.drgn.free.zones import for_each_zone, node_page_state, zone_name, zone_page_state
 from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out
+from mmscope.drgn.reading.nodes import check_node_ids, online_nodes
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -150,12 +152,7 @@ def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> NDArray[Any]:
         ``nr_pages`` by generation, type and zone.
     :raises LookupError: the kernel's layout is unknown.
     """
-    try:
-        nodes = int(prog["nr_node_ids"].value_())
-    except LookupError:
-        nodes = 1
-    if not 0 < nodes <= 1024:
-        raise ValueError(f"{nodes:,} nodes cannot be: nr_node_ids is damaged")
+    nodes = check_node_ids(prog, "nr_node_ids")
     at = np.uint64(offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
     pointers, read = read_scattered(prog, memcgs.address + at, np.dtype(("<u8", (nodes,))), gaps)
     there = (pointers != 0) & read[:, None]
@@ -223,6 +220,7 @@ def generation_rows(
     largest = largest[total[largest] > 0]
     paths = cgroup_paths(prog, memcgs.columns["cgroup"][largest], gaps)
     now, hertz = int(prog["jiffies_64"].value_()), jiffies_a_second(prog)
+    since_boot = now - first_jiffy(hertz or 0)
     count = held.shape[2]
     rows = []
     for at, path in zip(largest.tolist(), paths, strict=True):
@@ -233,10 +231,27 @@ def generation_rows(
             for sequence in range(first, last + 1):
                 anon, file = held[at, node, sequence % count].tolist()
                 age = now - int(lruvec["timestamps"][sequence % count])
-                seconds = age / hertz if hertz and age >= 0 else None
+                seconds = age / hertz if hertz and 0 <= age <= since_boot else None
                 youngest = sequence > last - MIN_NR_GENS
                 rows.append(LruGeneration(*path, node, sequence, seconds, anon, file, youngest))
     return rows
+
+
+def ages_that_cannot_be(rows: Sequence[LruGeneration]) -> Iterator[str]:
+    """
+    In words, what of the generations' times cannot be: each began after the one before
+    (``inc_max_seq()``, mm/vmscan.c), none before boot or after now.
+    """
+    unknown = sum(row.age_seconds is None for row in rows)
+    if unknown < len(rows) and unknown:
+        yield f"{plural(unknown, 'generation')} began after now, or before boot"
+    older = sum(
+        after.generation == row.generation + 1 and (after.age_seconds or 0) > (row.age_seconds or 0)
+        for row, after in itertools.pairwise(rows)
+        if row.age_seconds is not None
+    )
+    if older:
+        yield f"{plural(older, 'generation')} began before the one that is older"
 
 
 def jiffies_a_second(prog: Program) -> int | None:
@@ -249,15 +264,20 @@ def jiffies_a_second(prog: Program) -> int | None:
     except (FaultError, LookupError):
         return None
     for hertz in HERTZ:
-        if abs((jiffies - (1 << 32)) / hertz + 300 - seconds) < 1 + seconds / 100:
+        if abs((jiffies - first_jiffy(hertz)) / hertz - seconds) < 1 + seconds / 100:
             return hertz
     return None
+
+
+def first_jiffy(hertz: int) -> int:
+    """``INITIAL_JIFFIES``."""
+    return (1 << 32) - 300 * hertz
 
 
 def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
     """A row for each node."""
     rows = []
-    for pgdat in for_each_online_pgdat(prog):
+    for pgdat in online_nodes(prog):
         # An int in 6.12, an atomic_t in 7.2.
         failures = pgdat.kswapd_failures
         highest = pgdat.kswapd_highest_zoneidx.value_()
@@ -289,7 +309,7 @@ def multi_gen_enabled(prog: Program, memcgs: Memcgs) -> dict[int, bool]:
     found: dict[int, bool] = {}
     for address in roots[:1]:
         root = Object(prog, "struct mem_cgroup", address=address)
-        for pgdat in for_each_online_pgdat(prog):
+        for pgdat in online_nodes(prog):
             node = pgdat.node_id.value_()
             with contextlib.suppress(FaultError, AttributeError):
                 found[node] = bool(root.nodeinfo[node].lruvec.lrugen.enabled.value_())
@@ -305,10 +325,11 @@ def lru_lists_from_memory(memory: Memory) -> Found:
     found.add(RECLAIM_NODES, node_rows(prog, multi_gen_enabled(prog, memcgs)))
     generations = generation_rows(prog, memcgs, lruvecs, gaps)
     found.add(LRU_GENERATIONS, generations)
-    # Where the ages of others are known, an unknown one is of a time to come.
-    ahead = sum(row.age_seconds is None for row in generations)
-    if ahead and any(row.age_seconds is not None for row in generations):
-        disagreement(memory, found, f"{plural(ahead, 'generation')} began after now")
+    for wrong_ages in ages_that_cannot_be(generations):
+        disagreement(memory, found, wrong_ages)
+    # As after the machine slept.
+    if generations and all(row.age_seconds is None for row in generations):
+        found.remarks.append("jiffies do not fit the uptime: ages of generations are unknown")
     found.unreadable_bytes = gaps.bytes + memcgs.gaps.bytes
     if wrong := [row for row in rows if row.kernel_pages not in (None, row.pages)]:
         words = (

@@ -42,7 +42,7 @@ The text that says the same of the totals is /sys/kernel/mm/ksm.
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,7 @@ from numpy.typing import NDArray
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.linked_lists import find, follow_lists
+from mmscope.drgn.reading.nodes import check_node_ids
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.rmap.reverse_maps import (
     KSM_ITEM,
@@ -68,6 +69,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -341,7 +343,7 @@ def _in_trees(prog: Program, nodes: Objects, node_type: Type) -> NDArray[Any]:
         # root_stable_tree never points elsewhere: the compiler has left it out.
         roots = list(prog["one_stable_tree"])
     else:
-        number = prog["ksm_nr_node_ids"].value_()
+        number = check_node_ids(prog, "ksm_nr_node_ids")
         roots = [prog["root_stable_tree"][nid] for nid in range(number)]
     trees = [(root.address_of_().value_(), root.rb_node.value_()) for root in roots]
     trees = [(address, node) for address, node in trees if node]
@@ -628,6 +630,19 @@ def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess
     return sorted(rows, key=lambda row: (-row.counted, row.pid or 0))
 
 
+def counts_that_cannot_be(counts: Mapping[str, NDArray[np.int64]]) -> int:
+    """
+    Processes with more KSM pages than any memory has, or with more that are merged than KSM looks
+    at (``stable_tree_append()``: a page is merged by its ``rmap_item``).
+    """
+    merging = counts.get("ksm_merging_pages", np.zeros(0, np.int64))
+    items = counts.get("ksm_rmap_items")
+    wrong = (merging < 0) | (merging >= MAX_COUNT)
+    if items is not None:
+        wrong |= (items < 0) | (items >= MAX_COUNT) | (merging > items)
+    return int(np.count_nonzero(wrong))
+
+
 def _mapcounts(
     prog: Program, pfns: NDArray[np.int64], nodes: NDArray[np.uint64]
 ) -> list[int | None]:
@@ -712,6 +727,9 @@ def ksm_from_memory(memory: Memory) -> Found:
     totals, words = ksm_totals(prog, ksm), [*ksm.problems]
     if wrong := [row.name for row in totals if row.counted not in (None, row.value)]:
         words.append(f"{', '.join(wrong)} differ from what the stable trees have (ksm_totals)")
+    processes = ksm_processes(prog, ksm, maps)
+    if wrong_of := counts_that_cannot_be(maps.tasks.counts):
+        words.append(f"{plural(wrong_of, 'process', 'processes')} cannot have as many KSM pages")
     if words:
         disagreement(memory, found, "; ".join(words))
     found.add(KSM_TOTALS, totals)
@@ -720,7 +738,7 @@ def ksm_from_memory(memory: Memory) -> Found:
         found.unlisted.append(
             f"{len(pages):,} of {len(ksm.node):,} KSM pages are listed, the most expensive"
         )
-    found.add(KSM_CHAINS, ksm_chains(ksm)).add(KSM_PROCESSES, ksm_processes(prog, ksm, maps))
+    found.add(KSM_CHAINS, ksm_chains(ksm)).add(KSM_PROCESSES, processes)
     return found.add(KSM_PAGES, pages)
 
 

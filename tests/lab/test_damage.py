@@ -210,6 +210,22 @@ SAID: dict[str, dict[str, str]] = {
         ),
         "no CPU is online",
     ),
+    "a zone's lock 0x80": {"zones": r"the lock of zone \w+ of node 1 is 0x80, as none is"},
+    "a tail without a head": {"memory_ledger": "1 tail without a head"},
+    "nr_node_ids 2^31": dict.fromkeys(
+        (
+            *("memory_ledger", "memory_cgroups", "zones", "free_lists", "accounting", "pcp_lists"),
+            *("pageblocks", "lru_lists", "cached_files", "physical_memory", "poisoned_pages"),
+            *("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata", "vm_counters"),
+        ),
+        r"nr_node_ids is 2147483648, but masks of nodes have \d+ bits: damaged",
+    ),
+    "memory.low of the root -1": {
+        "memory_cgroups": r"memory_cgroups\.low_bytes: [0-9,]+ is beyond"
+    },
+    "oom_kill of the root 7": {
+        "memory_cgroups": r"oom_kill_events: 7 is not 0, memory\.events\.local"
+    },
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -237,6 +253,9 @@ ON_ONE: tuple[Together, ...] = (
     ("_watermark 2^60", "all caches of one name"),
     ("_watermark -1", "a name without end"),
     ("zone_start_pfn a section down",),
+    ("a zone's lock 0x80", "memory.low of the root -1"),
+    ("oom_kill of the root 7", "a tail without a head"),
+    ("nr_node_ids 2^31",),
 )
 
 

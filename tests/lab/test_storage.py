@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import pytest
 from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS
-from drgn import FaultError, Object, Program
+from drgn import FaultError, Object, Program, container_of
+from forked import in_a_fork
 from ledger_lab import meminfo
+from named_damage import say as put
 
-from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem
+from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem, disk_name
 from mmscope.drgn.filesystems.sections import cached_files_from_memory
 from mmscope.drgn.ledger import swap_areas
 from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, memory_ledger_from_memory
@@ -22,6 +24,7 @@ from mmscope.drgn.ledger.swap_areas import (
     SwapArea,
     Zswap,
     read_swaps,
+    swap_area,
     swap_infos,
     zram_memory,
 )
@@ -111,6 +114,36 @@ def test_swap_areas_are_what_the_kernel_prints(storage_lab: StorageLab, known_by
     else:
         assert zram.memory_bytes is None
         assert [words.partition(": ")[0] for words in found.notes] == ["/dev/zram0"]
+
+
+def test_a_priority_that_is_damaged_is_not_that_of_the_list(storage_lab: StorageLab) -> None:
+    prog = storage_lab.prog
+
+    def damaged() -> list[str]:
+        put(next(swap_infos(prog)).prio, 19873)
+        return swap_areas.from_memory(Memory(prog)).notes
+
+    notes = in_a_fork(damaged)
+    assert any(" its priority is 19873, in the list of areas " in words for words in notes)
+
+
+def test_a_whole_disk_is_no_partition(storage_lab: StorageLab) -> None:
+    prog = storage_lab.prog
+    disk = next(info.bdev for info in swap_infos(prog) if "zram" in str(swap_area(info).path))
+    inode = container_of(disk, "struct bdev_inode", "bdev").vfs_inode.address_
+    assert inode is not None and disk_name(prog, inode) == "zram0"
+
+    def damaged() -> str:
+        try:
+            number = disk.bd_partno
+        except AttributeError:
+            number = disk.member_("__bd_flags").counter
+        put(number, 3)
+        with pytest.raises(ValueError, match="the number of a partition of zram0 is damaged: 3"):
+            disk_name(prog, inode)
+        return "damaged"
+
+    assert in_a_fork(damaged)
 
 
 @pytest.mark.parametrize("known_by", KNOWN_BY)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from drgn import FaultError, Object, Program, sizeof
 from drgn.helpers.linux.hugetlb import for_each_hstate
 from drgn.helpers.linux.list import list_for_each_entry
-from drgn.helpers.linux.mm import follow_phys
+from drgn.helpers.linux.mm import compound_head, follow_phys, virt_to_page
 from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.pid import find_task, for_each_task
 
@@ -136,6 +136,24 @@ def _one_more(name: str) -> Callable[[Program], None]:
     return damage
 
 
+def _of_root_cgroup(member: str, value: int) -> Callable[[Program], None]:
+    def damage(prog: Program) -> None:
+        field = prog["root_mem_cgroup"]
+        for name in member.split("."):
+            field = field[prog.constant(name)] if name.isupper() else field.member_(name)
+        say(field, value)
+
+    return damage
+
+
+def _no_head(prog: Program) -> None:
+    """The second page of the slab of init's task leads to the third, which is none's head."""
+    head = compound_head(virt_to_page(find_task(prog, 1)))
+    page = prog.type("struct page")
+    link = next(name for name in ("compound_head", "compound_info") if page.has_member(name))
+    say((head + 1).member_(link), (head + 2).value_() | 1)
+
+
 def _no_cpu(prog: Program) -> None:
     mask = prog["__cpu_online_mask"]
     assert mask.address_ is not None
@@ -179,6 +197,11 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "total_vm + 1": _one_more("total_vm"),
     "vm_dirty_bytes beside vm_dirty_ratio": lambda prog: say(prog["vm_dirty_bytes"], 1 << 30),
     "totalreserve_pages 1": lambda prog: say(prog["totalreserve_pages"], 1),
+    "a zone's lock 0x80": lambda prog: put(prog, largest_zone(prog).lock.address_, b"\x80"),
+    "a tail without a head": _no_head,
+    "nr_node_ids 2^31": lambda prog: say(prog["nr_node_ids"], 1 << 31),
+    "memory.low of the root -1": _of_root_cgroup("memory.low", ONES),
+    "oom_kill of the root 7": _of_root_cgroup("memory_events.MEMCG_OOM_KILL.counter", 7),
     "map_count -1": lambda prog: say(processes(prog)[0].mm.map_count, ONES),
     "pid -1": _pid(lambda prog: ONES),
     "pid twice": _pid(lambda prog: find_task(prog, 1).pid.value_()),

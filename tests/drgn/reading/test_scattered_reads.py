@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """scattered_reads: every structure is its own bytes, or counted; swap_types: what an entry is."""
 
+from dataclasses import replace
+
 import numpy as np
 from drgn import Architecture, FaultError, Platform, PlatformFlags, Program, TypeMember
 from hypothesis import given
@@ -12,6 +14,7 @@ from mmscope.drgn.page_tables.swap_types import (
     MARKER,
     MIGRATION,
     NONE,
+    OTHER,
     PAGE,
     POISONED,
     SPECIAL,
@@ -94,6 +97,13 @@ def test_entries_are_what_their_bits_say() -> None:
     }  # fmt: skip
     found = entry_kinds(X86_64, kinds, zero, np.array(list(expected), np.uint64))
     assert dict(zip(expected, found.tolist(), strict=True)) == expected
+
+
+def test_an_address_of_more_bits_than_the_cpu_has_cannot_be() -> None:
+    form = replace(X86_64, reserved=X86_64.address & ~((1 << 40) - 1))
+    entries = np.array([0xFF_FFFF_F067, 1 << 40 | 0x67, (1 << 64) - 1, 0], np.uint64)
+    kinds, zero = np.full(32, SWAP, np.uint8), np.zeros(0, np.uint64)
+    assert entry_kinds(form, kinds, zero, entries).tolist() == [PAGE, OTHER, OTHER, NONE]
 
 
 @given(st.lists(st.integers(0, PAGES * 4096 - 64), max_size=200))

@@ -21,7 +21,7 @@ from mmscope.drgn.processes.processes import (
 from mmscope.drgn.reading.linked_lists import LOST, follow_lists
 from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, fanout, tree_map
 from mmscope.drgn.rmap.file_maps import _moved, mapped_files
-from mmscope.drgn.rmap.ksm import NodeCost, hlist_links, read_ksm_totals
+from mmscope.drgn.rmap.ksm import NodeCost, counts_that_cannot_be, hlist_links, read_ksm_totals
 from mmscope.drgn.rmap.reverse_maps import ReverseMaps, _possible
 from mmscope.drgn.rmap.rwsem_waiters import lock_counts, lock_state
 from mmscope.drgn.rmap.vma_splits import _compare, protection
@@ -70,6 +70,15 @@ def reverse_maps(trees: Trees) -> ReverseMaps:
         start=np.searchsorted([tree for tree, *_ in chains], np.arange(number + 1)),
         tasks=Processes(array(1, 2), np.array([10, 20]), ["ten", "twenty"]),
     )  # fmt: skip
+
+
+def test_a_process_has_no_more_merged_pages_than_ksm_looks_at() -> None:
+    counts = {"ksm_merging_pages": [3, 4, 0, 1 << 40], "ksm_rmap_items": [3, 3, 1 << 62, 1 << 41]}
+    arrays = {name: np.array(values) for name, values in counts.items()}
+    assert counts_that_cannot_be(arrays) == 2
+    del arrays["ksm_rmap_items"]  # before 6.1
+    assert counts_that_cannot_be(arrays) == 0
+    assert counts_that_cannot_be({}) == 0
 
 
 @given(TREES, st.lists(st.tuples(st.integers(-1, 5), OFFSETS, st.integers(1, 70)), max_size=20))
