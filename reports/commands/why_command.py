@@ -123,7 +123,7 @@ def _free_name() -> Path:
 
 def answer_of(given: Given, path: Path, judged: "Judgement") -> Answer:
     """All that is said of a bundle."""
-    step, looked = judged.step, f"mmscope findings {shlex.quote(str(path))}"
+    step, looked = judged.step, f"mmscope {_shows(given, judged.cause)} {shlex.quote(str(path))}"
     # A command for a host that runs is none for a dump or a log.
     command = judged.command if not given.kinds else ""
     if "BUNDLE" in judged.command.split():
@@ -144,6 +144,13 @@ def answer_of(given: Given, path: Path, judged: "Judgement") -> Answer:
         command=command or looked,
         bundle=str(path),
     )
+
+
+def _shows(given: Given, cause: str) -> str:
+    """The command that shows what was read: of a recording or page_owner alone its table."""
+    if cause or given.files or given.core or not given.kinds or given.bundles:
+        return "findings"
+    return "show page_owner_stacks" if given.owners else "show profile_frames"
 
 
 def lines_of(answer: Answer) -> Iterator[str]:

@@ -140,8 +140,9 @@ def _text(text: bytes) -> Kind | None:
         return Kind(PAGE_OWNER, f"page_owner's {page_owner}".replace("'s page_owner", "'s text"))
     for pattern, place in TEXTS:
         if re.match(pattern, text, re.MULTILINE):
-            said = place.replace("PID/", "").replace("sys/fs/cgroup/given/", "a cgroup's ")
-            return Kind(TREE, f"/{said}" if said.startswith("proc") else said, place)
+            name = place.rpartition("/")[2]
+            of = {"proc/PID": "a process's ", "sys/fs/cgroup/given": "a cgroup's "}
+            return Kind(TREE, of.get(place[: -len(name) - 1], "/proc/") + name, place)
     if text.startswith(b"{") and b'"MESSAGE"' in text:
         return Kind(LOG, "a journal's export")
     if b"__REALTIME_TIMESTAMP=" in text[:400]:
