@@ -61,6 +61,7 @@ from mmscope.drgn.text.meminfo import (
     by_class,
     in_no_counter,
     meminfo_of_vmstat,
+    not_whole,
     read_sizes,
 )
 from mmscope.drgn.text.proc_text import ZoneText, parse_vmstat, parse_zoneinfo
@@ -469,7 +470,9 @@ def pageflag_names(prog: Program) -> dict[int, str]:
 REMAINDER = "remainder of MemTotal, by subtraction"
 
 
-def read_meminfo_ledger(meminfo: str, page: int, beside: Mapping[str, int]) -> list[LedgerRow]:
+def read_meminfo_ledger(
+    meminfo: str, page: int, beside: Mapping[str, int], *, whole: bool = True
+) -> list[LedgerRow]:
     """
     Rows of the whole machine from /proc/meminfo; node -1, no zone.
 
@@ -478,11 +481,13 @@ def read_meminfo_ledger(meminfo: str, page: int, beside: Mapping[str, int]) -> l
 
     :param page: bytes of a page.
     :param beside: of ``beside_meminfo()``.
+    :param whole: no line is missing: else what is left over says nothing.
     :raises ValueError: the text is not /proc/meminfo's.
     """
     said = dict(beside) | read_sizes(meminfo)
     found = by_class(said)
-    found.append(("unexplained", REMAINDER, max(in_no_counter(said), 0), "MemTotal"))
+    if whole:
+        found.append(("unexplained", REMAINDER, max(in_no_counter(said), 0), "MemTotal"))
     total = said["MemTotal"]
     return largest_first(
         [
@@ -605,7 +610,7 @@ def memory_ledger_from_files(files: Files) -> Found:
     page = files.page_size()
     meminfo, zones, missing, no_lists = _meminfo_and_zones(files)
     if page is None:
-        raise Absent(missing or NO_PAGE_SIZE)
+        raise missing or Absent(NO_PAGE_SIZE)
     found = Found(notes=[no_lists] if no_lists else [])
     vmstat, kstats = {}, ["", ""]
     try:
@@ -614,21 +619,23 @@ def memory_ledger_from_files(files: Files) -> Found:
         found.notes.append(f"zram and balloons may be in the remainder: {error}")
     managed = sum(zone.fields["managed"] for zone in zones) * page
     other = other_machine(meminfo, managed, lxcfs=files.lxcfs)
-    if (other or missing) and vmstat and managed:
+    lacks = "" if missing else not_whole(meminfo)
+    if (other or missing or lacks) and vmstat and managed:
         meminfo = meminfo_of_vmstat(vmstat, managed, page)
         whose = "these rows are the host's, by /proc/vmstat: without hugetlb and percpu memory"
-        found.notes.append("; ".join(filter(None, (other, missing, whose))))
+        found.notes.append("; ".join(filter(None, (other, str(missing or ""), lacks, whose))))
+        lacks = ""
     elif missing:
-        raise Absent(missing)
-    elif other:
-        found.notes.append(other)
+        raise missing
+    else:
+        found.notes += [words for words in (other, lacks) if words]
     for number, path in enumerate(KSTATS):
         with contextlib.suppress(Absent):  # no ZFS
             kstats[number] = files.read(path)
     listed = sum(said["count"] for zone in zones for said in zone.pagesets.values())
     present = sum(zone.fields["present"] for zone in zones)
     beside = beside_meminfo(vmstat, listed, present, arc_bytes(*kstats), page)
-    found.add(MEMORY_LEDGER, read_meminfo_ledger(meminfo, page, beside))
+    found.add(MEMORY_LEDGER, read_meminfo_ledger(meminfo, page, beside, whole=not lacks))
     found.remarks.append(
         "by the kernel's counters, not page by page: the remainder is what they leave of MemTotal; "
         "read the kernel's memory (as root) to know what it is"
@@ -636,18 +643,21 @@ def memory_ledger_from_files(files: Files) -> Found:
     return found
 
 
-def _meminfo_and_zones(files: Files) -> tuple[str, list[ZoneText], str, str]:
-    """The text of the first and the zones of the second, and what they lack, in words."""
-    meminfo, zones, words, lists = "", list[ZoneText](), "", ""
+def _meminfo_and_zones(
+    files: Files,
+) -> tuple[str, list[ZoneText], Absent | ValueError | None, str]:
+    """The text of the first and the zones of the second; why the one is not there, the other."""
+    meminfo, zones, missing, lists = "", list[ZoneText](), None, ""
     try:
         meminfo = files.read("proc/meminfo")
-    except Absent as reason:
-        words = str(reason)
+        read_sizes(meminfo)
+    except (Absent, ValueError) as reason:
+        meminfo, missing = "", reason
     try:
         zones = parse_zoneinfo(files.read("proc/zoneinfo"))
     except (Absent, ValueError) as reason:
         lists = f"per-CPU lists are in the remainder: {reason}"
-    return meminfo, zones, words, lists
+    return meminfo, zones, missing, lists
 
 
 def other_machine(meminfo: str, managed: int, *, lxcfs: bool) -> str:

@@ -39,6 +39,7 @@ from mmscope.drgn.tables.display import size_name
 from mmscope.drgn.tables.rows import MOST_BYTES, column, event_column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
+from mmscope.drgn.text.meminfo import not_whole
 from mmscope.drgn.workers.shares import Shared, added, merges, none_of
 
 MAX_MARKED = 1 << 20  # pages; beyond, the memory map is damaged
@@ -308,9 +309,10 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
 
 def poisoned_pages_from_files(files: Files) -> Found:
     nodes = files.numbers("sys/devices/system/node", r"node(\d+)")
-    rows = read_poison_counters(files.read("proc/meminfo"), files.open, nodes)
+    meminfo = files.read("proc/meminfo")
+    rows = read_poison_counters(meminfo, files.open, nodes)
     if not rows:
-        raise Absent(BUILT_WITHOUT)
+        raise Absent(not_whole(meminfo) or BUILT_WITHOUT)
     found = Found(remarks=["which pages are bad is not in /proc; read the kernel's memory"])
     return found.add(POISON_COUNTERS, rows)
 

@@ -147,6 +147,8 @@ class Files:
         if path in self.kept:
             return str(self.kept[path])
         text = self.raw(path).decode("utf-8", "backslashreplace")
+        if text[: text.find("\n")].endswith("\r"):  # it was copied by a machine that writes CRLF
+            text = text.replace("\r\n", "\n")
         if path in KEPT:
             self.kept[path] = text
         return text

@@ -30,6 +30,7 @@ from mmscope.drgn.struct_pages.struct_page_cost import StructPageCost, struct_pa
 from mmscope.drgn.struct_pages.vmemmap import VMEMMAP_MAPPINGS, VMEMMAP_SECTIONS, VMEMMAP_ZONES
 from mmscope.drgn.struct_pages.vmemmap_examples import VMEMMAP_EXAMPLES
 from mmscope.drgn.tables.display import size, size_name
+from mmscope.drgn.text.meminfo import not_whole
 
 
 def vmemmap_from_memory(memory: Memory) -> Found:
@@ -92,10 +93,11 @@ def hugetlb_from_files(files: Files) -> Found:
 
 def _default_size(files: Files) -> Found:
     """Sizes as /proc/meminfo has them, where /sys was not copied."""
-    rows, every = read_default_size(files.read("proc/meminfo"))
+    meminfo = files.read("proc/meminfo")
+    rows, every = read_default_size(meminfo)
     why = f"{files.root / 'sys/kernel/mm/hugepages'} has no page sizes"
     if not rows:
-        raise Absent(f"{why}, and /proc/meminfo has no huge pages")
+        raise Absent(f"{why}, and {not_whole(meminfo) or '/proc/meminfo has no huge pages'}")
     found = Found(remarks=[f"{why}: by /proc/meminfo, of the default size alone"])
     others = (every or 0) - sum(row.pages * row.page_bytes for row in rows)
     if others > 0 or every is None:

@@ -72,6 +72,20 @@ def read_sizes(text: str) -> dict[str, int]:
     return said
 
 
+# Of the last lines that any kernel prints, the first (meminfo_proc_show(), fs/proc/meminfo.c, 3.10
+# to 7.3): what is pasted, or cut, often lacks them.
+NEAR_THE_END = "VmallocUsed:"
+_LINE = re.compile(r"\S{1,40}: +[0-9]{1,18}(?: kB)?\n|\S{1,40}: +[0-9]{1,18} kB\Z")
+
+
+def not_whole(text: str) -> str:
+    """The way in which a text is not all of /proc/meminfo, in words; empty if it is."""
+    *_, last = text.splitlines(keepends=True) or [""]
+    if NEAR_THE_END in text and _LINE.fullmatch(last):
+        return ""
+    return f"/proc/meminfo is not whole: it ends with {last.strip()[:60]!r}"
+
+
 # Lines of /proc/vmstat, in pages, that are lines of /proc/meminfo (meminfo_proc_show(),
 # fs/proc/meminfo.c). The pages of files have those of block devices, which are Buffers there.
 OF_VMSTAT = {

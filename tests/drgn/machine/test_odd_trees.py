@@ -103,3 +103,42 @@ def test_of_huge_pages_only_the_default_size_is_in_meminfo(tmp_path: Path) -> No
     status, tables, message = read(tree(tmp_path, meminfo=meminfo(Hugetlb=1 << 20)), "hugetlb")
     assert (status, len(tables["hugetlb_sizes"])) == ("partial", 1)
     assert "pages of other sizes have 1 GiB" in message
+
+
+TREE = Path(__file__).parents[2] / "data/7.2/proc"
+
+
+def of_7_2(*names: str) -> dict[str, str]:
+    return {name: (TREE / name).read_text() for name in names}
+
+
+@pytest.mark.parametrize("lines", [3, 10, 20, 33])
+def test_a_part_of_meminfo_says_nothing_of_what_it_lacks(tmp_path: Path, lines: int) -> None:
+    """Neither memory in no counter, nor that the kernel is built without something."""
+    texts = of_7_2("meminfo", "zoneinfo")
+    texts["meminfo"] = "".join(texts["meminfo"].splitlines(keepends=True)[:lines])
+    files = tree(tmp_path, **texts)
+    status, tables, message = read(files, "memory_ledger")
+    assert status == "partial" and "/proc/meminfo is not whole: it ends with" in message
+    assert "unexplained" not in {row.owner for row in tables["memory_ledger"]}
+    for section in ("poisoned_pages", "hugetlb"):
+        status, _, message = read(files, section)
+        assert status == "absent" and "/proc/meminfo is not whole" in message
+
+
+@pytest.mark.parametrize("text", ["cat: /proc/meminfo: Permission denied\n", ""])
+def test_what_a_command_said_instead_is_as_a_file_that_is_missing(
+    tmp_path: Path, text: str
+) -> None:
+    texts = {**of_7_2("zoneinfo", "vmstat"), "version": "Linux version 7.2.0-1.x86_64 (x@y)\n"}
+    without = read(tree(tmp_path / "without", **texts), "memory_ledger")[1]
+    assert read(tree(tmp_path / "with", **texts, meminfo=text), "memory_ledger")[1] == without
+    assert without["memory_ledger"]
+
+
+def test_files_that_were_copied_with_crlf(tmp_path: Path) -> None:
+    texts = of_7_2("meminfo", "zoneinfo", "vmstat", "buddyinfo", "pagetypeinfo", "slabinfo")
+    as_dos = {name: text.replace("\n", "\r\n") for name, text in texts.items()}
+    unix, dos = tree(tmp_path / "unix", **texts), tree(tmp_path / "dos", **as_dos)
+    for section in ("memory_ledger", "zones", "vm_counters", "free_lists", "slab_caches"):
+        assert read(dos, section)[:2] == read(unix, section)[:2] != ("absent", {})
