@@ -66,7 +66,7 @@ class Share(NamedTuple):
 
 
 @dataclass
-class Told:
+class FleetFinding:
     """
     A finding over all hosts. Readings are numbered, the newest last.
 
@@ -152,7 +152,7 @@ class Fleet:
     """
     All that was found.
 
-    :ivar told: what at least one host has, the worst first.
+    :ivar found: what at least one host has, the worst first.
     :ivar silent: what no host has of those that could tell, which is one at least.
     :ivar unasked: what no host could tell.
     :ivar unchecked: finding and reason, and how many hosts could not tell for it.
@@ -163,7 +163,7 @@ class Fleet:
     hosts: dict[str, Taken]
     bundles: int
     said: list[str]
-    told: list[Told] = field(default_factory=list)
+    found: list[FleetFinding] = field(default_factory=list)
     silent: list[Question] = field(default_factory=list)
     unasked: list[Question] = field(default_factory=list)
     unchecked: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -184,7 +184,7 @@ def ask_fleet(
     """
     hosts = {bundle.host: bundle for bundle in catalog.bundles}
     fleet = Fleet(hosts, len(catalog.bundles), list(catalog.said))
-    asked = {question.id: Told(question) for question in questions}
+    asked = {question.id: FleetFinding(question) for question in questions}
     pairs = ledger_pairs(catalog.bundles) if ledgers else []
     wanted = {number for pair in pairs for number in pair}
     classes: dict[int, Counter[str]] = {}
@@ -212,10 +212,10 @@ def ask_fleet(
         for host in hosts.keys() - one.checked.keys():
             fleet.unchecked[one.question.id, one.refused.get(host, "no bundle was asked")] += 1
         if one.cases:
-            fleet.told.append(one)
+            fleet.found.append(one)
         else:
             (fleet.silent if one.checked else fleet.unasked).append(one.question)
-    fleet.told.sort(key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases),
+    fleet.found.sort(key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases),
                                      HARMS.index(one.question.harm), one.question.id))  # fmt: skip
     return fleet
 
@@ -229,7 +229,7 @@ def _worst_first(case: Case) -> tuple[int, float, str]:
     return SEVERITIES.index(case.severity), -case.badness, case.bundle.host
 
 
-def words(one: Told, case: Case) -> list[Finding]:
+def words(one: FleetFinding, case: Case) -> list[Finding]:
     """Write a finding as a host's report does, but of rows that its words do not fit."""
     said = []
     for row in case.rows:
@@ -240,7 +240,7 @@ def words(one: Told, case: Case) -> list[Finding]:
     return said
 
 
-def regressions(fleet: Fleet) -> list[tuple[Told, str, Share, Share, float]]:
+def regressions(fleet: Fleet) -> list[tuple[FleetFinding, str, Share, Share, float]]:
     """
     Findings that hosts of one kernel release have more often than the others, the least likely
     first: the finding, the release, its hosts, those of all others, and how often that would be so
@@ -250,7 +250,7 @@ def regressions(fleet: Fleet) -> list[tuple[Told, str, Share, Share, float]]:
     that of a thousand that make no difference one is said in a thousand runs (Bonferroni).
     """
     likely = []
-    for one in fleet.told:
+    for one in fleet.found:
         for kernel, here in one.by_kernel.items():
             others = [share for name, share in one.by_kernel.items() if name != kernel]
             elsewhere = Share(sum(s.hosts for s in others), sum(s.checked for s in others))

@@ -17,7 +17,15 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import echo
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import SEVERITIES, load_questions
-from mmscope.reports.fleet.fleet import Case, Fleet, Share, Told, ask_fleet, regressions, words
+from mmscope.reports.fleet.fleet import (
+    Case,
+    Fleet,
+    FleetFinding,
+    Share,
+    ask_fleet,
+    regressions,
+    words,
+)
 from mmscope.reports.fleet.fleet_text import catalog_of, headline, labels_of, say_some, when
 from mmscope.reports.fleet.owners import owners, several
 from mmscope.reports.lake.catalog import Taken
@@ -50,7 +58,7 @@ def write_fleet(args: argparse.Namespace) -> int:
         sentence=headline(fleet),
         facts=_facts(fleet, catalog.bundles),
         owners=several(owners(fleet)),
-        about={one.question.id: one.question.about for one in fleet.told},
+        about={one.question.id: one.question.about for one in fleet.found},
         regressions=regressions(fleet),
         reasons=_reasons(fleet),
         lacking=_lacking(fleet),
@@ -81,7 +89,7 @@ def _facts(fleet: Fleet, bundles: Iterable[Taken]) -> dict[str, str]:
     }
 
 
-def _title(one: Told, case: Case) -> str:
+def _title(one: FleetFinding, case: Case) -> str:
     said = words(one, case)
     return display.prose(said[0].title) if said else ""
 
@@ -119,7 +127,7 @@ def _reasons(fleet: Fleet) -> list[tuple[int, str, str]]:
 def _hosts(fleet: Fleet) -> list[tuple[Taken, dict[str, int]]]:
     """Newest bundles of all hosts, those with the most and the most severe findings first."""
     counts = {host: dict.fromkeys(SEVERITIES, 0) for host in fleet.hosts}
-    for one in fleet.told:
+    for one in fleet.found:
         for case in one.cases:
             counts[case.bundle.host][case.severity] += 1
     found = [(bundle, counts[host]) for host, bundle in fleet.hosts.items()]

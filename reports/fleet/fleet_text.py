@@ -3,7 +3,6 @@
 
 import argparse
 import contextlib
-import dataclasses
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -12,12 +11,12 @@ import duckdb
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import echo, visible
-from mmscope.drgn.tables.rows import Column, column, columns, table_row
+from mmscope.drgn.tables.rows import Column
 from mmscope.drgn.tables.terminal import print_rows
 from mmscope.reports.bundle.database import in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import HIDES, load_questions
-from mmscope.reports.fleet.fleet import Fleet, Share, Told, ask_fleet, regressions, words
+from mmscope.reports.fleet.fleet import Fleet, FleetFinding, Share, ask_fleet, regressions, words
 from mmscope.reports.fleet.owners import owners, sentence, several
 from mmscope.reports.lake.asking import Engine
 from mmscope.reports.lake.batch import Batch
@@ -28,95 +27,13 @@ MOST_SAID = 20
 MOST_OWNERS = 5
 
 
-@table_row
-class FleetFinding:
-    """A finding over all hosts."""
-
-    severity: str = column(holds="words", help="that of the worst host")
-    finding: str = column(holds="words", key=True, help="the finding")
-    hosts: int = column(help="hosts that have it")
-    checked: int = column(help="hosts that could tell")
-    since: str = column(holds="words", help="when the first of them had it, of their readings")
-    worst_host: str = column(holds="host", help="the host that has it worst")
-    title: str = column(holds="words", help="what is said of that host")
-
-
-@table_row
-class FindingByGroup:
-    """How many hosts of a group have a finding."""
-
-    finding: str = column(holds="words", key=True, help="the finding")
-    group: str = column(holds="words", key=True, help="kernel release, or label")
-    hosts: int = column(help="hosts of the group that have it")
-    checked: int = column(help="hosts of the group that could tell")
-
-
-@table_row
-class FindingOfHost:
-    """A finding of a host."""
-
-    host: str = column(holds="host", key=True, help="the host")
-    kernel: str = column(holds="kernel", help="its release")
-    severity: str = column(holds="words", help="how severe it is")
-    finding: str = column(holds="words", key=True, help="the finding")
-    since: str = column(holds="words", help="the reading since which all that could tell had it")
-    taken: str = column(holds="words", help="when the reading was taken that says so")
-    title: str = column(holds="words", help="what is said of it")
-
-
-@table_row
-class FindingByOwner:
-    """Whose memory it is on how many hosts."""
-
-    what: str = column(holds="words", key=True, help="what the owner is")
-    owner: str = column(holds="kernel", key=True, help="whose memory it is")
-    grew: bool = column(key=True, help="bytes are what it gained, not what it has")
-    hosts: int = column(help="hosts on which it grew, or is large")
-    fell: int | None = column(help="hosts on which it fell; empty: not looked at")
-    checked: int = column(help="hosts that could tell")
-    bytes: int | None = column(unit="bytes", help="on all of them")
-    worst_host: str = column(holds="host", help="where it is most")
-    worst_bytes: int | None = column(unit="bytes", help="what it is there")
-    seconds: float | None = column(unit="s", help="in which it grew there")
-    finding: str = column(holds="words", key=True, help="which says so; empty: the memory ledger")
-
-
-@table_row
-class HostSummary:
-    """A host of a lake."""
-
-    host: str = column(holds="host", key=True, help="the host")
-    kernel: str = column(holds="kernel", help="release, in its newest bundle")
-    labels: str = column(holds="label", help="of its newest bundle")
-    bundles: int = column(help="bundles of it")
-    first: str = column(holds="words", help="when the oldest was taken")
-    last: str = column(holds="words", help="when the newest was taken")
-    rows: int = column(help="rows of all of them")
-
-
-@table_row
-class BundleSummary:
-    """A bundle of a lake."""
-
-    bundle: str = column(holds="words", key=True, help="its id")
-    host: str = column(holds="host", help="whose it is")
-    kernel: str = column(holds="kernel", help="release")
-    taken: str = column(holds="words", help="when it was taken")
-    version: str = column(holds="words", help="the mmscope that wrote it")
-    labels: str = column(holds="label", help="given when it was added")
-    tables: int = column(help="tables")
-    rows: int = column(help="rows of all of them")
-    note: str = column(holds="words", help="what was odd when it was added")
-
-
-@table_row
-class TableSummary:
-    """A table of a lake."""
-
-    table: str = column(holds="words", key=True, help="its name")
-    files: int = column(help="Parquet files")
-    rows: int = column(help="rows of all hosts")
-    bytes: int = column(unit="bytes", help="size of the files")
+# Columns that are numbers, with their unit; the others are text.
+NUMBERS = {
+    **dict.fromkeys(("hosts", "fell", "checked", "bundles", "tables", "files", "rows"), ""),
+    **{"bytes": "bytes", "worst_bytes": "bytes", "seconds": "s"},
+}
+# Rows as tuples, and the names of their columns.
+Listing = tuple[str, Callable[[Any], Iterable[tuple[Any, ...]]]]
 
 
 def catalog_of(args: argparse.Namespace, empty: bool = False) -> Catalog:
@@ -157,12 +74,11 @@ def print_fleet(args: argparse.Namespace) -> int:
     catalog = catalog_of(args)
     with _engine(args, catalog) as engine:
         # What grew between bundles is said where all is asked.
-        told = args.by == "owner" or (args.by, args.format) == ("finding", "table")
-        fleet = ask_fleet(catalog, questions, engine, ledgers=told and not args.only)
-    row_type, rows = BY[args.by]
+        all_asked = args.by == "owner" or (args.by, args.format) == ("finding", "table")
+        fleet = ask_fleet(catalog, questions, engine, ledgers=all_asked and not args.only)
     as_table = args.format == "table"
     title = headline(fleet) if as_table else ""
-    _print(row_type, rows(fleet), args.format, title)
+    _print(BY[args.by], fleet, args.format, title)
     if as_table:
         shared = () if args.by == "owner" else _shared(fleet)
         for line in (*_regressed(fleet), *shared, *_unchecked(fleet)):
@@ -170,8 +86,14 @@ def print_fleet(args: argparse.Namespace) -> int:
     return _end(fleet.said)
 
 
-def _print(row_type: type, rows: Iterable[Any], form: str, title: str = "") -> None:
-    print_rows(columns(row_type), map(dataclasses.astuple, rows), form=form, title=title)
+def _print(listing: Listing, of: Any, form: str, title: str = "") -> None:
+    names, rows = listing
+    described = []
+    for name in names.split():
+        unit = NUMBERS.get(name)
+        kind = "string" if unit is None else "number" if unit == "s" else "integer"
+        described.append(Column(name, kind, True, unit or "", "", False))
+    print_rows(described, rows(of), form=form, title=title)
 
 
 def _end(said: Sequence[str]) -> int:
@@ -205,13 +127,13 @@ def headline(fleet: Fleet) -> str:
     """
     asked = display.plural(len(fleet.hosts), "host")
     of = display.plural(fleet.bundles, "bundle")
-    worse = [case for one in fleet.told if one.question.harm != HIDES for case in one.cases]
+    worse = [case for one in fleet.found if one.question.harm != HIDES for case in one.cases]
     ill = len({case.bundle.host for case in worse if case.severity != "notice"})
     found = f"trouble on {ill:,}" if ill else "nothing above a notice found"
-    if fleet.told:
-        one = fleet.told[0]
+    if fleet.found:
+        one = fleet.found[0]
         hosts = f"{len(one.cases):,} of {display.plural(len(one.checked), 'host')}"
-        found += f"; {display.plural(len(fleet.told), 'finding')}, worst: "
+        found += f"; {display.plural(len(fleet.found), 'finding')}, worst: "
         found += f"{display.prose(one.question.about)} ({one.severity}, on {hosts})"
     return f"{asked} by {of}: {found}; {_silent(fleet)}"
 
@@ -229,61 +151,52 @@ def _silent(fleet: Fleet) -> str:
     return said
 
 
-def _findings(fleet: Fleet) -> Iterator[FleetFinding]:
-    for one in fleet.told:
+def _findings(fleet: Fleet) -> Iterator[tuple[Any, ...]]:
+    for one in fleet.found:
         worst = one.cases[0]
         said = words(one, worst)
-        yield FleetFinding(
-            one.severity,
-            one.question.id,
-            len(one.cases),
-            len(one.checked),
-            when(one.since),
-            worst.bundle.host,
-            said[0].title if said else one.question.about,
-        )
+        title = said[0].title if said else one.question.about
+        counts = len(one.cases), len(one.checked)
+        yield one.severity, one.question.id, *counts, when(one.since), worst.bundle.host, title
 
 
-def _by_group(fleet: Fleet, shares_of: Callable[[Told], dict[str, Share]]) -> Iterator[Any]:
-    for one in fleet.told:
+def _by_group(
+    fleet: Fleet, shares_of: Callable[[FleetFinding], dict[str, Share]]
+) -> Iterator[tuple[Any, ...]]:
+    for one in fleet.found:
         groups = sorted(shares_of(one).items(), key=lambda item: (-item[1].hosts, item[0]))
         for name, share in groups:
-            yield FindingByGroup(one.question.id, name, *share)
+            yield one.question.id, name, *share
 
 
-def _by_host(fleet: Fleet) -> Iterator[FindingOfHost]:
-    cases = [(case.bundle.host, one, case) for one in fleet.told for case in one.cases]
+def _by_host(fleet: Fleet) -> Iterator[tuple[Any, ...]]:
+    cases = [(case.bundle.host, one, case) for one in fleet.found for case in one.cases]
     for host, one, case in sorted(cases, key=lambda each: each[0]):
         since, taken = when(case.since), when(case.bundle.at)
         for said in words(one, case):
-            yield FindingOfHost(
-                host, case.bundle.kernel, said.severity, said.id, since, taken, said.title
-            )
+            yield host, case.bundle.kernel, said.severity, said.id, since, taken, said.title
 
 
-def _by_owner(fleet: Fleet) -> Iterator[FindingByOwner]:
+def _by_owner(fleet: Fleet) -> Iterator[tuple[Any, ...]]:
     for one in owners(fleet):
-        yield FindingByOwner(
-            one.what,
-            one.name,
-            one.grew,
-            len(one.hosts),
-            one.fell,
-            one.checked,
-            one.bytes,
-            one.worst,
-            one.worst_bytes,
-            one.seconds[one.worst],
-            one.finding,
-        )
+        hosts = len(one.hosts), one.fell, one.checked
+        worst = one.worst, one.worst_bytes, one.seconds[one.worst]
+        yield one.what, one.name, one.grew, *hosts, one.bytes, *worst, one.finding
 
 
-BY: dict[str, tuple[type, Callable[[Fleet], Iterable[Any]]]] = {
-    "finding": (FleetFinding, _findings),
-    "kernel": (FindingByGroup, lambda fleet: _by_group(fleet, lambda one: one.by_kernel)),
-    "label": (FindingByGroup, lambda fleet: _by_group(fleet, lambda one: one.by_label)),
-    "host": (FindingOfHost, _by_host),
-    "owner": (FindingByOwner, _by_owner),
+# Of hosts, those that have the finding, and those that could tell.
+OF_GROUP = "finding group hosts checked"
+BY: dict[str, Listing] = {
+    "finding": ("severity finding hosts checked since worst_host title", _findings),
+    "kernel": (OF_GROUP, lambda fleet: _by_group(fleet, lambda one: one.by_kernel)),
+    "label": (OF_GROUP, lambda fleet: _by_group(fleet, lambda one: one.by_label)),
+    # When all readings since had it, and when the one was taken that says so.
+    "host": ("host kernel severity finding since taken title", _by_host),
+    # Bytes are what the owner gained where it grew, and what it has elsewhere.
+    "owner": (
+        "what owner grew hosts fell checked bytes worst_host worst_bytes seconds finding",
+        _by_owner,
+    ),
 }
 
 
@@ -318,8 +231,7 @@ def print_table(args: argparse.Namespace) -> int:
     """``mmscope lake show``."""
     catalog = catalog_of(args, empty=True)
     if args.table in LISTS:
-        row_type, rows = LISTS[args.table]
-        _print(row_type, rows(catalog), args.format)
+        _print(LISTS[args.table], catalog, args.format)
         return _end(catalog.said)
     said, described, rows_of_table = _table(catalog, args.table)
     print_rows(described, rows_of_table, form=args.format)
@@ -331,37 +243,37 @@ def labels_of(bundle: Taken) -> str:
     return " ".join(f"{name}={value}" for name, value in sorted(bundle.labels.items()))
 
 
-def _hosts(catalog: Catalog) -> Iterator[HostSummary]:
+def _hosts(catalog: Catalog) -> Iterator[tuple[Any, ...]]:
     by_host: dict[str, list[Taken]] = {}
     for bundle in catalog.bundles:
         by_host.setdefault(bundle.host, []).append(bundle)
     for host, bundles in sorted(by_host.items()):
-        last = bundles[-1]
+        first, last = bundles[0], bundles[-1]
         rows = sum(bundle.rows for bundle in bundles)
-        yield HostSummary(host, last.kernel, labels_of(last), len(bundles), when(bundles[0].at),
-                          when(last.at), rows)  # fmt: skip
+        times = when(first.at), when(last.at)
+        yield host, last.kernel, labels_of(last), len(bundles), *times, rows
 
 
-def _bundles(catalog: Catalog) -> Iterator[BundleSummary]:
+def _bundles(catalog: Catalog) -> Iterator[tuple[Any, ...]]:
     for one in catalog.bundles:
-        yield BundleSummary(one.id, one.host, one.kernel, when(one.at), one.version, labels_of(one),
-                            len(one.counts), one.rows, one.note)  # fmt: skip
+        whose = one.id, one.host, one.kernel, when(one.at), one.version, labels_of(one)
+        yield *whose, len(one.counts), one.rows, one.note
 
 
-def _tables(catalog: Catalog) -> Iterator[TableSummary]:
+def _tables(catalog: Catalog) -> Iterator[tuple[Any, ...]]:
     by_table: dict[str, list[File]] = {}
     for file in catalog.files:
         if not file.table.startswith(OURS):
             by_table.setdefault(file.table, []).append(file)
     for table, files in sorted(by_table.items()):
-        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
-        yield TableSummary(table, len(files), rows, size)
+        yield table, len(files), sum(file.rows for file in files), sum(file.size for file in files)
 
 
-LISTS: dict[str, tuple[type, Callable[[Catalog], Iterable[Any]]]] = {
-    "hosts": (HostSummary, _hosts),
-    "bundles": (BundleSummary, _bundles),
-    "tables": (TableSummary, _tables),
+LISTS: dict[str, Listing] = {
+    # Kernel and labels of the newest bundle, when the oldest and the newest were taken.
+    "hosts": ("host kernel labels bundles first last rows", _hosts),
+    "bundles": ("bundle host kernel taken version labels tables rows note", _bundles),
+    "tables": ("table files rows bytes", _tables),
 }
 
 

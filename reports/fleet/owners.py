@@ -116,7 +116,7 @@ def several(found: Iterable[Owner]) -> list[Owner]:
 
 
 def _of_findings(fleet: Fleet) -> Iterator[Owner]:
-    for one in fleet.told:
+    for one in fleet.found:
         id, checked = one.question.id, len(one.checked)
         if id not in KINDS:
             continue

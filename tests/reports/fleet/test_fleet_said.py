@@ -13,7 +13,7 @@ from command_line import run
 from made_lake import host, lake_of, small
 
 from mmscope.reports.findings.findings import load_questions
-from mmscope.reports.fleet.fleet import Fleet, Share, Told
+from mmscope.reports.fleet.fleet import Fleet, FleetFinding, Share
 from mmscope.reports.fleet.fleet_text import _regressed
 
 FIRST = re.compile(
@@ -86,6 +86,6 @@ def test_which_bundles_these_are_can_be_listed(lake: Path) -> None:
 
 def test_a_kernel_that_calls_itself_a_command_is_written_out() -> None:
     shares = {"\x1b[31m7.3\u202e": Share(12, 12), "7.2": Share(0, 12)}
-    told = Told(load_questions()[0], by_kernel=shares)
+    told = FleetFinding(load_questions()[0], by_kernel=shares)
     (line,) = _regressed(Fleet({}, 24, [], [told]))
     assert r"12 of 12 hosts with \x1b[31m7.3\u202e have it" in line

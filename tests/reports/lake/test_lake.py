@@ -62,7 +62,7 @@ def test_what_a_lake_says_of_hosts(tmp_path: Path) -> None:
     ]
     lake_of(tmp_path, *bundles)
     catalog = read_catalog(tmp_path / "lake")
-    told = {one.question.id: one for one in ask_fleet(catalog, KILLS).told}
+    told = {one.question.id: one for one in ask_fleet(catalog, KILLS).found}
     one = told["oom-kills-since-boot"]
     assert (len(one.cases), len(one.checked)) == (2, 3)
     assert [(c.bundle.host, c.badness, c.always) for c in one.cases] == [
@@ -140,7 +140,7 @@ def test_what_duckdb_refuses_costs_its_own_bundle_a_table(
     )
     assert [many for name, many in asked if name == "vm_counters"] == [3, 1, 1, 1]
     fleet = ask_fleet(read_catalog(tmp_path / "lake"), KILLS)
-    (one,) = fleet.told
+    (one,) = fleet.found
     assert (len(one.cases), len(one.checked)) == (2, 2)
 
 
@@ -217,7 +217,7 @@ class TestBadInput:
                 path.write_bytes(path.read_bytes()[:-9])
         fleet = ask_fleet(read_catalog(tmp_path / "lake"), KILLS)
         assert [line for line in fleet.said if "torn" in line] == fleet.said
-        (one,) = (one for one in fleet.told if one.question.id == "oom-kills-since-boot")
+        (one,) = (one for one in fleet.found if one.question.id == "oom-kills-since-boot")
         assert [case.bundle.host for case in one.cases] == ["new"]
         assert any("torn" in why for id, why in fleet.unchecked if id == one.question.id)
 
@@ -231,7 +231,7 @@ class TestBadInput:
                 path.write_bytes(data)
         fleet = ask_fleet(read_catalog(tmp_path / "lake"), KILLS)
         assert any("damaged" in line for line in fleet.said)
-        assert not fleet.told
+        assert not fleet.found
 
     def test_two_hosts_with_one_name_are_told_apart(self, tmp_path: Path) -> None:
         lake_of(
@@ -255,7 +255,7 @@ class TestBadInput:
         assert "the clock of its host was wrong" in said
         catalog = read_catalog(tmp_path / "lake")
         assert catalog.said
-        assert ask_fleet(catalog, KILLS).told
+        assert ask_fleet(catalog, KILLS).found
 
     def test_a_number_too_large_to_compute_with_costs_its_host_alone(self, tmp_path: Path) -> None:
         bundles = []
@@ -438,7 +438,7 @@ def test_what_is_merged_while_it_is_read_is_read(tmp_path: Path) -> None:
     lake_of(tmp_path, small(tmp_path / "b", "b", kills=1))
     assert not all(file.path(tmp_path / "lake").exists() for file in catalog.files)
     fleet = ask_fleet(catalog, KILLS)
-    assert [case.bundle.host for one in fleet.told for case in one.cases] == ["a"]
+    assert [case.bundle.host for one in fleet.found for case in one.cases] == ["a"]
     assert not fleet.said
 
 
