@@ -7,19 +7,33 @@ those that are drawn lie in ``<file>.folded``. Every sample is in one place: ``r
 ``samples`` plus ``removed``.
 """
 
+from typing import Any
+
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import LENGTH, Heading, Table
 
-PROFILE = "name of the recording"
 # How page tables over faults are known (``profile_table_growth.made_by``).
 ADDRESSES, VMPTE = "addresses", "VmPTE"
 
 
 @table_row
-class Profile:
+class OfRecording:
+    """First column of every table."""
+
+    profile: str = column(holds="profile", key=True, help="name of the recording")
+
+
+@table_row
+class OfEvent(OfRecording):
+    """First columns of tables about single events."""
+
+    event: str = column(holds="words", key=True, help="what was sampled")
+
+
+@table_row
+class Profile(OfRecording):
     """One event of a recording."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     event: str = column(holds="words", key=True, help="what was sampled, as perf calls it")
     recipe: str | None = column(holds="words", help="recipe that it was recorded by")
     unit: str = column(
@@ -44,10 +58,9 @@ class Profile:
 
 
 @table_row
-class ProfileRecording:
+class ProfileRecording(OfRecording):
     """How a recording was made; of a text that was brought in, what it says."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     label: str | None = column(holds="label", help="what the user calls the state of the machine")
     against: str | None = column(holds="profile", help="recording that it is compared with")
     seconds: float | None = column(unit="s", help="duration of the recording")
@@ -63,11 +76,9 @@ class ProfileRecording:
 
 
 @table_row
-class ProfilePart:
+class ProfilePart(OfEvent):
     """Samples of one part of the kernel's work."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
-    event: str = column(holds="words", key=True, help="what was sampled")
     split: str = column(
         holds="words", key=True, help="table of function names, perf/parts/<split>.toml"
     )
@@ -81,22 +92,18 @@ class ProfilePart:
 
 
 @table_row
-class ProfileFrame:
+class ProfileFrame(OfEvent):
     """A function in a profile; the first fifty by each measure."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
-    event: str = column(holds="words", key=True, help="what was sampled")
     frame: str = column(holds="frame", key=True, help="function; _[k] marks the kernel's")
     self_samples: int = column(help="samples that end in it")
     total_samples: int = column(help="samples that end in it or pass through it")
 
 
 @table_row
-class ProfileSite:
+class ProfileSite(OfEvent):
     """A leaf where interrupts come back on, under a sampler that cannot see what was before."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
-    event: str = column(holds="words", key=True, help="what was sampled")
     leaf: str = column(holds="kernel", key=True, help="function where interrupts come back on")
     caller: str = column(holds="kernel", key=True, help="its caller")
     samples: int = column(help="samples on it")
@@ -104,10 +111,9 @@ class ProfileSite:
 
 
 @table_row
-class ProfileMoment:
+class ProfileMoment(OfRecording):
     """When something rare happened."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     seconds: float = column(unit="s", key=True, low=None, help="since the first sample")
     event: str = column(holds="words", key=True, help="tracepoint")
     pid: int = column(key=True, low=-1, help="process that met it")
@@ -116,23 +122,21 @@ class ProfileMoment:
 
 
 @table_row
-class ProfileGroup:
+class ProfileGroup(OfRecording):
     """Samples of a tracepoint by what it said, such as an order or a result."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     event: str = column(holds="words", key=True, help="tracepoint")
     found: str = column(holds="words", key=True, help="what it said")
     samples: int = column(help="samples")
 
 
 @table_row
-class ProfileAllocation:
+class ProfileAllocation(OfRecording):
     """
     Atomic allocations of an order > 0: those that may not wait, that may use the last reserves, and
     that may therefore turn a pageblock into HighAtomic reserve.
     """
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     order: int | None = column(
         key=True, help="order; empty: of reservations whose allocation is not in the recording"
     )
@@ -149,10 +153,9 @@ class ProfileAllocation:
 
 
 @table_row
-class ProfileVictim:
+class ProfileVictim(OfRecording):
     """What an OOM victim held when it was chosen, as oom:mark_victim says it."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     seconds: float = column(unit="s", key=True, help="since the first sample")
     pid: int = column(key=True, help="the victim")
     comm: str | None = column(
@@ -174,13 +177,12 @@ class ProfileVictim:
 
 
 @table_row
-class ProfilePageTables:
+class ProfilePageTables(OfRecording):
     """
     Page tables against page faults, of the whole machine, from the begin of the recording to when
     there were most page tables; looked at ten times a second.
     """
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     seconds: float = column(unit="s", help="since the begin of the recording")
     faults: int = column(help="page faults until then (pgfault)")
     table_bytes: int = column(
@@ -198,7 +200,7 @@ class ProfilePageTables:
 
 
 @table_row
-class ProfileTableGrowth:
+class ProfileTableGrowth(OfRecording):
     """
     Page tables of a process over its faults. By ``addresses``: those that the addresses of its
     faults need, one of entries for each region that such a table maps, and so on up; exact but for
@@ -206,7 +208,6 @@ class ProfileTableGrowth:
     and what is given back. By ``VmPTE``: as the kernel says it, looked at now and then.
     """
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     pid: int = column(key=True, help="process")
     comm: str = column(holds="comm", key=True, help="its name")
     made_by: str = column(holds="words", key=True, help="addresses, or VmPTE")
@@ -239,13 +240,12 @@ def new_tables(faults: int, pte: int, pmd: int, pud: int) -> list[tuple[int, int
 
 
 @table_row
-class ProfileCommand:
+class ProfileCommand(OfRecording):
     """
     What the command that was recorded used, as ``time`` would say: its threads, and the children
     that it waited for.
     """
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     command: str | None = column(holds="command", help="what was run")
     real_seconds: float | None = column(
         unit="s",
@@ -258,10 +258,9 @@ class ProfileCommand:
 
 
 @table_row
-class ProfileCount:
+class ProfileCount(OfRecording):
     """An event that perf stat counted beside the recording: by counting, and not by samples."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     event: str = column(holds="words", key=True, help="as perf calls it")
     counted: int | None = column(
         help="from begin to end; scaled to that where counters took turns; empty: was not counted"
@@ -274,10 +273,9 @@ class ProfileCount:
 
 
 @table_row
-class ProfileDuration:
+class ProfileDuration(OfRecording):
     """How long something took, from one event to another of the same task."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     name: str = column(
         holds="words",
         key=True,
@@ -291,10 +289,9 @@ class ProfileDuration:
 
 
 @table_row
-class ProfileKsmWalk:
+class ProfileKsmWalk(OfRecording):
     """Walks of the mappings of a KSM page that went to their end: two passes over them."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     stable_node: str = column(
         holds="kernel", key=True, help="address of its stable node, which a migration leaves it"
     )
@@ -307,10 +304,9 @@ class ProfileKsmWalk:
 
 
 @table_row
-class ProfileFaults:
+class ProfileFaults(OfRecording):
     """Page faults of a process, counted without sampling."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     event: str = column(holds="words", key=True, help="minor-faults or major-faults")
     pid: int = column(
         key=True, low=-1, help="process; -1: others, beyond the limit of what is kept"
@@ -329,10 +325,9 @@ class ProfileFaults:
 
 
 @table_row
-class ProfileCounter:
+class ProfileCounter(OfRecording):
     """A counter of /proc/vmstat: what it gained during the recording, of the whole machine."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     name: str = column(holds="words", key=True, help="as in /proc/vmstat")
     gained: int = column(low=None, help="after the recording, less before it")
     per_minute: float | None = column(
@@ -341,11 +336,9 @@ class ProfileCounter:
 
 
 @table_row
-class ProfileReaping:
+class ProfileReaping(OfEvent):
     """Clearing entries of OOM victims: by whom, and what was done twice."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
-    event: str = column(holds="words", key=True, help="what was sampled")
     reaper_samples: int = column(help="by the reaper")
     beside_samples: int = column(help="by the victim itself, while the reaper was at work")
     again_samples: int = column(
@@ -354,102 +347,80 @@ class ProfileReaping:
 
 
 @table_row
-class ProfileNote:
+class ProfileNote(OfRecording):
     """What to know of a recording."""
 
-    profile: str = column(holds="profile", key=True, help=PROFILE)
     kind: str = column(holds="words", help="partial: numbers are missing; remark: to be known")
     note: str = column(holds="words", key=True, help="in words")
+
+
+def _table(name: str, title: str, row: type, **more: Any) -> Table:
+    """A table that is not compared, unless *more* says what is."""
+    if "measure" not in more:
+        more.setdefault("not_compared", LENGTH)
+    return Table(name, title, row, **more)
 
 
 PROFILES_HEADING = Heading(
     name="profiles",
     title="Profiles",
     tables=(
-        Table("profiles", "Profiles", Profile, not_compared=LENGTH),
-        Table(
-            "profile_recordings", "How they were recorded", ProfileRecording, not_compared=LENGTH
-        ),
-        Table("profile_parts", "Parts of the kernel's work", ProfilePart, measure="share_of_all"),
-        Table("profile_frames", "Top functions", ProfileFrame, not_compared=LENGTH),
-        Table(
+        _table("profiles", "Profiles", Profile),
+        _table("profile_recordings", "How they were recorded", ProfileRecording),
+        _table("profile_parts", "Parts of the kernel's work", ProfilePart, measure="share_of_all"),
+        _table("profile_frames", "Top functions", ProfileFrame),
+        _table(
             "profile_sites",
             "Where interrupts come back on",
             ProfileSite,
             empty="No sample ends where interrupts come back on.",
-            not_compared=LENGTH,
         ),
-        Table("profile_moments", "When it happened", ProfileMoment, not_compared=LENGTH),
-        Table(
-            "profile_groups",
-            "By what the tracepoint says",
-            ProfileGroup,
-            not_compared=LENGTH,
-            since="0.2.0",
-        ),
-        Table(
+        _table("profile_moments", "When it happened", ProfileMoment),
+        _table("profile_groups", "By what the tracepoint says", ProfileGroup, since="0.2.0"),
+        _table(
             "profile_allocations",
             "Atomic allocations and the HighAtomic reserve",
             ProfileAllocation,
-            not_compared=LENGTH,
             since="0.2.0",
         ),
-        Table(
+        _table(
             "profile_victims",
             "What OOM victims held",
             ProfileVictim,
             not_compared="it is about single kills",
             since="0.2.0",
         ),
-        Table(
-            "profile_page_tables",
-            "Page tables against faults",
-            ProfilePageTables,
-            not_compared=LENGTH,
-            since="0.2.0",
+        _table(
+            "profile_page_tables", "Page tables against faults", ProfilePageTables, since="0.2.0"
         ),
-        Table(
+        _table(
             "profile_table_growth",
             "Page tables a fault, over the run",
             ProfileTableGrowth,
-            not_compared=LENGTH,
             since="0.3.0",
         ),
-        Table(
-            "profile_commands",
-            "Real, user and system time",
-            ProfileCommand,
-            not_compared=LENGTH,
-            since="0.3.0",
-        ),
-        Table(
-            "profile_counts", "Counted by the CPU", ProfileCount, not_compared=LENGTH, since="0.3.0"
-        ),
-        Table("profile_durations", "How long it took", ProfileDuration, measure="max_ns"),
-        Table(
+        _table("profile_commands", "Real, user and system time", ProfileCommand, since="0.3.0"),
+        _table("profile_counts", "Counted by the CPU", ProfileCount, since="0.3.0"),
+        _table("profile_durations", "How long it took", ProfileDuration, measure="max_ns"),
+        _table(
             "profile_ksm_walks",
             "Walks of KSM pages that went to their end",
             ProfileKsmWalk,
             since="0.3.0",
-            not_compared=LENGTH,
         ),
-        Table("profile_faults", "Page faults by process", ProfileFaults, not_compared=LENGTH),
-        Table(
-            "profile_counters", "Counters during the recording", ProfileCounter, not_compared=LENGTH
-        ),
-        Table(
+        _table("profile_faults", "Page faults by process", ProfileFaults),
+        _table("profile_counters", "Counters during the recording", ProfileCounter),
+        _table(
             "profile_reaping",
             "Unmapped by the reaper, and again",
             ProfileReaping,
             empty="The OOM reaper did not run.",
-            not_compared=LENGTH,
         ),
-        Table(
+        _table(
             "profile_notes",
             "To know of the recordings",
             ProfileNote,
             empty="Nothing is missing.",
-            not_compared=LENGTH,
         ),
     ),
     intro="""
