@@ -11,7 +11,7 @@ DuckDB gets the typed values that :class:`~bundle.Bundle` has read, and no file.
 import contextlib
 import functools
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,6 @@ from mmscope.reports.bundle.description import BundleError, Cell, SectionResult,
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
 DTYPES = {"BIGINT": np.int64, "DOUBLE": np.float64, "BOOLEAN": np.bool_}
-# The name under which DuckDB sees the rows that are inserted.
-PIECE = "mmscope_piece"
 # The columns of ``target``.
 TARGET = {
     "kind": "VARCHAR",
@@ -225,39 +223,19 @@ def _load(connection: duckdb.DuckDBPyConnection, bundle: Bundle, table: Table, n
     connection.execute(f"create table {name} ({kinds})")
     try:
         for piece in filter(len, bundle.pieces(table.name)):
-            insert(connection, name, table.columns, list(piece.columns.values()))
+            cells = piece.columns.values()
+            arrays = {c.name: array_of(c, of) for c, of in zip(table.columns, cells, strict=True)}
+            execute_with(connection, f"insert into {name} select * from arrays", arrays)
     except BundleError:  # the file was changed meanwhile
         connection.execute(f"drop table {name}")
         raise
 
 
-def insert(
-    connection: duckdb.DuckDBPyConnection,
-    name: str,
-    described: Sequence[Column],
-    values: Sequence[Sequence[Any]],
+def execute_with(
+    connection: duckdb.DuckDBPyConnection, sql: str, arrays: dict[str, np.ndarray[Any, Any]]
 ) -> None:
-    """
-    Insert rows into a table that has these columns.
-
-    :param name: the table's, for SQL.
-    :param values: of each column, by row.
-    """
-    arrays = {c.name: array_of(c, cells) for c, cells in zip(described, values, strict=True)}
-    with registered(connection, arrays) as piece:
-        connection.execute(f"insert into {name} select * from {piece}")
-
-
-@contextlib.contextmanager
-def registered(
-    connection: duckdb.DuckDBPyConnection, arrays: dict[str, np.ndarray[Any, Any]]
-) -> Iterator[str]:
-    """Have arrays seen as a table by DuckDB; gives its name."""
-    connection.register(PIECE, arrays)
-    try:
-        yield PIECE
-    finally:
-        connection.unregister(PIECE)
+    """Run SQL that reads the table ``arrays``: DuckDB finds a variable of that name."""
+    connection.execute(sql)
 
 
 def array_of(column: Column, cells: Sequence[Any]) -> np.ndarray[Any, Any]:

@@ -38,8 +38,8 @@ from mmscope.reports.bundle.database import (
     TARGET,
     array_of,
     beyond_bigint,
+    execute_with,
     load_tables,
-    registered,
     sql_type,
     target_row,
     views,
@@ -232,7 +232,8 @@ class Stage:
             record.counts[name] = bundle.count(name)
             record.marks += bundle.impossible(name)
             if record.counts[name] and name not in quick:
-                self._insert((name, day), kinds, str(number), f'read."{name}"')
+                insert = self._insertion((name, day), kinds, str(number), f'read."{name}"')
+                self._connection.execute(insert)
         for name, why in reasons(bundle).items():
             missing.setdefault(name, why)
         for name in bundle.folded:
@@ -280,8 +281,8 @@ class Stage:
         for c in table.columns:
             cells = itertools.chain.from_iterable(rows.columns[c.name] for _, rows in theirs)
             arrays[c.name] = array_of(c, list(cells))
-        with registered(self._connection, arrays) as piece:
-            self._insert((table.name, day), kinds, OF, piece)
+        insert = self._insertion((table.name, day), kinds, OF, "arrays")
+        execute_with(self._connection, insert, arrays)
 
     def _describe(self) -> None:
         """Take in what is known of the bundles, and keep the lines of what is odd with them."""
@@ -297,13 +298,13 @@ class Stage:
                 self.staged.left_out.append(f"{record.path}: table {name} is left out: {why}")
         self._records = []
 
-    def _insert(self, where: tuple[str, str], kinds: dict[str, str], of: str, source: str) -> None:
-        """Insert the rows of a table, for SQL, into the one of that name and day."""
+    def _insertion(
+        self, where: tuple[str, str], kinds: dict[str, str], of: str, source: str
+    ) -> str:
+        """SQL that inserts the rows of a table into the one of that name and day."""
         values = ", ".join(f'"{name}"::{kind}' for name, kind in kinds.items())
-        self._connection.execute(
-            f"insert into {self._table(where, kinds)} ({_quoted([OF, *kinds])}) "
-            f"select {of}, {values} from {source}"
-        )
+        into = f"{self._table(where, kinds)} ({_quoted([OF, *kinds])})"
+        return f"insert into {into} select {of}, {values} from {source}"
 
     def _fill(self, where: tuple[str, str], rows: Sequence[Sequence[Any]]) -> None:
         """Insert rows, each with its bundle's number first, into a table of the lake's own."""
