@@ -31,7 +31,7 @@ from mmscope.perf.perf_script import WAITING
 MOST_PROCESSES = 8
 MOST_POINTS = 256
 _VMPTE = re.compile(r"^VmPTE:\s+(\d{1,15}) kB$", re.MULTILINE)
-# Behind the comm: state, then numbers.
+# After the comm: state, then numbers.
 _STAT = re.compile(r"\d+ \((.*)\) \w ([-\d ]+)", re.DOTALL)
 
 

@@ -382,7 +382,7 @@ def cut_short(file: Path) -> str:
     that is, as what was written to a pipe. perf itself says nothing where all samples are there.
 
     By ``struct perf_file_header`` (tools/perf/util/header.h, the same since 3.2): the sections for
-    attributes and data, and behind these one for each feature.
+    attributes and data, and after these one for each feature.
     """
     with open(file, "rb") as stream:
         size, head = os.fstat(stream.fileno()).st_size, stream.read(104)

@@ -92,7 +92,7 @@ _NAME = rb"(?:|([^\n]{0,%d}?)%b)" % (_MAX_COMM, _END)
 _OWN_NAME = rb"(?:|([^\n]{0,%d}?|(?s:.{0,%d}?))%b)" % (_MAX_COMM, _MAX_ODD, _END)
 _PLAIN_NAME = rb" {0,200}+(?:|(\S{1,15})%b)" % _END
 _REST = rb"([^\n]*)"
-# Behind a header that has nothing to know it by: nothing, or a stack of one frame.
+# After a header that has no mark: nothing, or a stack of one frame.
 _ONLY_STACK = rb"[^\n\S]*(?=\n|\Z|(?<=\s)[0-9a-f]{4,16} \S)([^\n]*)"
 
 _RECORD = re.compile(rb"([^\n]{0,200}?)PERF_RECORD_([A-Z_0-9]+)([^\n]*)")
@@ -111,7 +111,7 @@ _ADDRESS = re.compile(rb"\s*+([0-9a-f]+)(?:\s++|\Z)")
 _OFFSET = re.compile(rb"\+0x[0-9a-f]{1,16}\Z")
 _PARENTHESES = re.compile(rb"[()]")
 # The last address in a line, which is the instruction's: perf pads it to 16 digits; where that is
-# lost it is behind two spaces, or behind another, of data.
+# lost it follows two spaces, or another, of data.
 _SINGLE = re.compile(
     rb"(?:.*\s|\A)(?= {0,15}[0-9a-f]{1,16}(?:\s|\Z))([ 0-9a-f]{16}(?:\s.*)?)\Z", re.DOTALL
 )
@@ -538,7 +538,7 @@ class _Blocks:
         return self._record.match(block, at)
 
     def _frame(self, line: bytes) -> None:
-        # -F phys_addr prints a number behind the frames.
+        # -F phys_addr prints a number after the frames.
         if not (self._frames and _BARE.match(line) and b" " in self._frames[0]):
             self._frames.append(line.strip())
 
@@ -567,7 +567,7 @@ class _Blocks:
 
 
 def _whole(plain: re.Pattern[bytes] | None, block: bytes) -> re.Match[bytes] | None:
-    """The header of a block that is a sample, and has nothing but frames behind it."""
+    """The header of a block that is a sample, and is followed by frames alone."""
     match = plain.match(block) if plain is not None else None
     if match is None or not _FRAME.match(block, match.end() - 1):
         return None
@@ -578,7 +578,7 @@ def _whole(plain: re.Pattern[bytes] | None, block: bytes) -> re.Match[bytes] | N
 def _single(rest: bytes, *, own: bool) -> bytes:
     """The stack of one frame that follows an event in its line."""
     match = _SINGLE.match(rest)
-    # An instruction's address is behind one more space than that of data.
+    # An instruction's address follows one more space than that of data.
     if match and match.start(1) == 1 and match[1].startswith(b" "):
         return b""
     match = match or _SINGLE_UNPADDED.match(rest)

@@ -38,16 +38,16 @@ def printed_event(printed: str) -> str:
     An event as perf prints it, without the terms that it was sampled with; the PMU stays, which is
     part of the event: ``cpu_core/cycles/`` and ``cpu_atom/cycles/`` are two.
     """
-    name, slash, behind = printed.partition("/")
-    terms = {term.partition("=")[0] for term in behind.rpartition("/")[0].split(",")}
+    name, slash, rest = printed.partition("/")
+    terms = {term.partition("=")[0] for term in rest.rpartition("/")[0].split(",")}
     return name if not slash or ":" in name or terms <= _SAMPLING else printed
 
 
 def counted_event(event: str) -> str:
     """The event that is counted, on any PMU and in any mode: ``cycles`` of ``cycles:u``."""
-    name, slash, behind = event.partition("/")
+    name, slash, rest = event.partition("/")
     if slash and ":" not in name:
-        return re.split("[,/]", behind)[0]
+        return re.split("[,/]", rest)[0]
     return _MODIFIERS.sub("", event)
 
 

@@ -42,6 +42,7 @@ from mmscope.reports.bundle.description import (
     Table,
     check_plain,
     checked_target,
+    moment,
     plain_texts,
     short_text,
     table_of,
@@ -203,6 +204,19 @@ class Bundle:
                 )
             found.append((stack, value))
         return found
+
+    @property
+    def captured(self) -> float | None:
+        """Time of the reading, in seconds since 1970."""
+        return moment(str(self.target.get("captured_at")))
+
+    @property
+    def booted(self) -> float | None:
+        """Time of the machine's boot, in seconds since 1970; None if the bundle does not say."""
+        uptime, taken = self.target.get("uptime_seconds"), self.captured
+        if taken is None or isinstance(uptime, (bool, str)) or not uptime:
+            return None
+        return taken - uptime
 
     def table(self, name: str) -> Table:
         """

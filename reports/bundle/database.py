@@ -21,7 +21,6 @@ import numpy as np
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import Column
-from mmscope.reports.bundle.boots import boot_time
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
 from mmscope.reports.bundle.description import BundleError, Cell, SectionResult, Table
@@ -318,7 +317,7 @@ def target_row(bundle: Bundle) -> dict[str, Cell]:
         "thp_order": (int(page_size) // 8).bit_length() - 1 if page_size else None,
         "total_pages": target.get("total_pages") or None,
         "uptime_seconds": target.get("uptime_seconds") or None,
-        "booted_at": boot_time(bundle),
+        "booted_at": bundle.booted,
     }
 
 

@@ -10,6 +10,7 @@ Costs nothing to speak of: a description has a few hundred bytes a column.
 Cannot know: whether the tables hold what it declares.
 """
 
+import datetime
 import re
 from collections.abc import Container
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*\Z")
 # A description is small (a few hundred bytes a column); anything far larger is not ours.
 MAX_DESCRIPTION_BYTES = 4 << 20
 MAX_RESOURCES, MAX_COLUMNS, MAX_SECTIONS = 1000, 500, 1000
+# Readings whose boots are no farther apart are of one boot: captured_at and the uptime are rounded,
+# or read one after the other; NTP slews both clocks alike. A clock that was set in between makes
+# one boot look like two.
+SAME_BOOT_SECONDS = 3.0
 
 Cell = int | float | str | bool | None
 
@@ -173,6 +178,15 @@ def version_number(version: str) -> tuple[int, ...] | None:
     """A version as numbers that compare; None if it is not a version."""
     found = re.match(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})", version, re.ASCII)
     return tuple(map(int, found.groups())) if found else None
+
+
+def moment(text: str) -> float | None:
+    """A date as bundles have it, UTC where it does not say, in seconds since 1970."""
+    try:
+        at = datetime.datetime.fromisoformat(text)
+        return at.replace(tzinfo=at.tzinfo or datetime.UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def check_plain(path: Path) -> None:

@@ -286,5 +286,5 @@ def run_show(args: argparse.Namespace) -> int:
     skipped = tally["skipped"]
     if skipped or tally["truncated"]:
         cut = "; the last record was cut short" if tally["truncated"] else ""
-        say(f"{skipped:,} records were not understood and are not counted{cut}")
+        say(f"{page_owner.not_understood(skipped)}{cut}")
     return INCOMPLETE if skipped or tally["truncated"] else DONE

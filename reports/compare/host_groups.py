@@ -24,7 +24,6 @@ import duckdb
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column, columns
-from mmscope.reports.bundle.boots import captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
 from mmscope.reports.bundle.declared import HEADINGS
@@ -70,7 +69,7 @@ def hosts_of(sides: Sequence[tuple[str, Sequence[Bundle]]]) -> list[Measured]:
 def _by_boot(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
     """The bundles of one boot of one host each, in the order of time."""
     found: list[list[Bundle]] = []
-    for bundle in sorted(bundles, key=lambda bundle: captured(bundle) or 0.0):
+    for bundle in sorted(bundles, key=lambda bundle: bundle.captured or 0.0):
         mine = next((group for group in found if same_boot(group[0], bundle)), None)
         if mine is None:
             found.append([bundle])

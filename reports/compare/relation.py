@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mmscope.drgn.tables import display
-from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import lacking, not_written
+from mmscope.reports.bundle.description import SAME_BOOT_SECONDS
 
 # What names a thing during one boot only.
 BOOT_NAMES = frozenset(
@@ -85,7 +85,7 @@ def same_boot(before: Bundle, after: Bundle) -> bool | None:
         here, there = before.target.get(name), after.target.get(name)
         if here and there and here != there:
             return False
-    old, new = boot_time(before), boot_time(after)
+    old, new = before.booted, after.booted
     named = before.target.get("hostname") and after.target.get("hostname")
     if old is None or new is None or not named:
         return None
@@ -119,7 +119,7 @@ def relation(before: Bundle, after: Bundle) -> Relation:
     named = same_names((before, after))
     same_host = None if "unknown" in hosts or not named else hosts[0] == hosts[1]
     sides = ("before", "after") if same_host else ("baseline", "this")
-    taken = captured(before), captured(after)
+    taken = before.captured, after.captured
     one = same_boot(before, after)
     if one:
         seconds = elapsed(before, after)

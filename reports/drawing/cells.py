@@ -10,7 +10,7 @@ from mmscope.drgn.tables.rows import Column
 
 # Units that a value is shown with, and its column need not say.
 OWN_UNITS = {"bytes", "ns"}
-# What a name has for its column's unit, so that the unit need not stand behind it.
+# What a name has for its column's unit, so that the unit need not follow it.
 UNIT_WORDS = {
     "s": ("seconds",),
     "%": ("percent",),
@@ -18,7 +18,7 @@ UNIT_WORDS = {
     "1/s": ("per", "second"),
     "VMAs": ("vmas",),
 }
-# Abbreviations: they stand behind the words and not among them.
+# Abbreviations: they follow the words.
 UNIT_SIGNS = {"ns", "ms"}
 # Words for what is short in a name; of a whole name first.
 NAME_WORDS = {
@@ -121,7 +121,7 @@ def minus_one(column: Column) -> str:
 
 
 def heading(column: Column) -> str:
-    """A column's name as words, without the unit that stands behind them or in its values."""
+    """A column's name as words, without the unit that follows them or is in its values."""
     if column.name in NAME_WORDS:
         return NAME_WORDS[column.name]
     parts = column.name.split("_")
@@ -140,7 +140,7 @@ def heading(column: Column) -> str:
 
 
 def unit_shown(column: Column) -> str:
-    """The unit that stands behind a heading: neither its words nor its values have it."""
+    """The unit that follows a heading: neither its words nor its values have it."""
     unit, parts = column.unit, column.name.split("_")
     if not unit or (unit in OWN_UNITS and column.type == "integer"):
         return ""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
-# More lines than this cannot be told apart; the table beside the chart has them all.
+# More lines than this cannot be distinguished; the table beside the chart has them all.
 MAX_LINES = 12
 WIDTH = 720
 # Beside the guides: labels of the vertical axis at the left, labels and title of the other below.

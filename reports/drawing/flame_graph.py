@@ -41,7 +41,7 @@ MAX_SVG_BYTES = 120_000
 MAX_FRAMES = 360
 # What is drawn is held in memory: half as much again as 50,000 stacks have.
 MAX_FRAMES_HELD = 1_500_000
-# The kernel saves 64 frames of a stack at most, perf 127 unless told otherwise.
+# The kernel saves 64 frames of a stack at most, perf 127 by default.
 MAX_DEPTH = 128
 MAX_NAME = 200
 ROW = 17  # pixels
@@ -52,8 +52,8 @@ KERNEL = "_[k]"
 # Frames of a process's own code that follow each other, as one.
 USER_CODE = "(user code)"
 ROOT = "all"
-# The character behind the one that stands between frames.
-BEHIND = "<"
+# The character after the separator of frames.
+AFTER_SEPARATOR = "<"
 # Differences that as many samples as there are show by chance, once in twenty: nearly two standard
 # deviations of the difference of two shares.
 CHANCE = 1.96
@@ -266,8 +266,8 @@ def _widest(stacks: dict[str, int], others: dict[str, int], frames: int) -> list
     The root and the widest frames that can be seen, the widest first. One is never wider than its
     caller, so that any number of the first ones is a tree; a narrow branch costs nothing.
     """
-    # In the order of their text, a semicolon behind each: those with the same first frames follow
-    # each other, and what they hold is the difference of two sums.
+    # In the order of their text, each with a semicolon at its end: those with the same first frames
+    # follow each other, and what they hold is the difference of two sums.
     mine, theirs = ({f"{stack};": value for stack, value in s.items()} for s in (stacks, others))
     order = sorted(mine | theirs)
     values, elsewhere = ([side.get(stack, 0) for stack in order] for side in (mine, theirs))
@@ -282,10 +282,10 @@ def _widest(stacks: dict[str, int], others: dict[str, int], frames: int) -> list
         ends = first + (first < last and len(order[first]) == at)
         sums = (value, first), (other, first), (number, first), (value, ends), (number, ends)
         nodes.append(_Node(path, *(each[last] - each[begin] for each, begin in sums)))
-        for name, low, high, behind in _called(order, first, last, at):
+        for name, low, high, next_at in _called(order, first, last, at):
             width = value[high] - value[low]
             if width and width >= total * MIN_SHARE and len(path) < MAX_DEPTH:
-                heapq.heappush(todo, (-width, (*path, name), low, high, behind))
+                heapq.heappush(todo, (-width, (*path, name), low, high, next_at))
     return nodes
 
 
@@ -299,7 +299,7 @@ def _called(
         if end < 0:  # it ends there
             first += 1
             continue
-        following = bisect_left(order, f"{stack[:end]}{BEHIND}", first + 1, last)
+        following = bisect_left(order, f"{stack[:end]}{AFTER_SEPARATOR}", first + 1, last)
         yield stack[at:end], first, following, end + 1
         first = following
 
@@ -339,7 +339,7 @@ def _svg(
     free: dict[tuple[str, ...], int] = {
         (): 0
     }  # where the next callee of a frame begins, as a value
-    pending: list[tuple[str, ...]] = []  # boxes that come behind all that is drawn on a frame
+    pending: list[tuple[str, ...]] = []  # boxes to the right of all that is drawn on a frame
 
     def hidden_above(depth: int) -> None:
         while pending and len(pending[-1]) >= depth:

@@ -21,7 +21,7 @@ from mmscope.drgn.tables import display
 Points = list[tuple[float, float]]
 Row = dict[str, Any]
 
-MAX_LINES = 12  # of a lane; more cannot be told apart
+MAX_LINES = 12  # of a lane; more cannot be distinguished
 MAX_POINTS = 120  # of a line
 WIDTH, HEIGHT = 1000, 100
 SAME_MOMENT = 0.1  # seconds between two readings that were made together

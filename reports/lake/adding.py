@@ -120,7 +120,7 @@ def _ids(lake: Lake, files: list[File]) -> set[str]:
     """
     The bundles that are there.
 
-    :raises LakeError: that cannot be told.
+    :raises LakeError: they are not known.
     """
     lists = [file for file in files if file.table == BUNDLES]
     lake.fetch(lists)

@@ -3,7 +3,7 @@
 The bundles of a lake: whose they are, when they were taken, what they lack.
 
 A host is a name. Two readings of one name that were of two boots at one time are of two machines
-with that name, or of one whose clock was set: they are told apart by when they were booted.
+with that name, or of one whose clock was set: they are distinguished by their boots.
 
 Cannot know: two machines of one name whose readings do not overlap; they are one host here.
 """
@@ -23,7 +23,7 @@ import duckdb
 
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.hostile_text import cut
-from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS
+from mmscope.reports.bundle.description import SAME_BOOT_SECONDS
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.lake.layout import (
     BUNDLES,
@@ -157,14 +157,14 @@ def read_catalog(
                 continue  # merged into another in between
             found, inside = _bundles_of_each(lake, [f for f in lists if f not in faults])
             faults |= inside
-        told, twice = _told_apart(found)
+        known, twice = _distinguished(found)
         said = [
-            f"{why}; {file.rows:,} bundles of {file.day} cannot be asked"
+            f"{why}; {plural(file.rows, 'bundle')} of {file.day} cannot be asked"
             for file, why in faults.items()
         ]
         kept = [
             bundle
-            for bundle in told
+            for bundle in known
             if (not hosts or bundle.host in hosts)
             and (not kernels or bundle.kernel in kernels)
             and all(bundle.labels.get(name) == value for name, value in labels)
@@ -263,7 +263,7 @@ def _reasons(text: str) -> dict[str, str]:
     return {str(name): str(why) for name, why in json.loads(text).items()}
 
 
-def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]]]:
+def _distinguished(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]]]:
     """Name machines of one name by their boots too; and say which they are."""
     by_host: dict[str, list[Taken]] = {}
     for bundle in bundles:
@@ -285,8 +285,7 @@ def _told_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]
             names.update((bundle.id, new[-1]) for bundle in of_boot)
         line = f"{host}: {len(new)} machines have this name, or a clock was set: they are asked as "
         said.append((new[0], line + ", ".join(new)))
-    told = [dataclasses.replace(b, host=names[b.id]) if b.id in names else b for b in bundles]
-    return told, said
+    return [dataclasses.replace(b, host=names.get(b.id, b.host)) for b in bundles], said
 
 
 def boots_of(readings: Iterable[Taken]) -> list[tuple[float, list[Taken]]]:

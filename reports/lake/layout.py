@@ -121,7 +121,7 @@ class Lake:
         file.path(self.folder).unlink(missing_ok=True)
 
     def shared(self) -> Path | None:
-        """A link or mount in it, behind which another lake may be."""
+        """A link or mount in it, which may lead to another lake."""
         places = itertools.chain(self.folder.glob("*"), self.folder.glob("*/day=*"))
         return next((path for path in places if path.is_symlink() or path.is_mount()), None)
 
@@ -267,7 +267,7 @@ def writing(lake: Lake) -> Iterator[list[File]]:
 
 
 def _lock(folder: Path) -> int:
-    """The open file that writers lock; nothing is made behind a link."""
+    """The open file that writers lock; no link is followed."""
     path = folder / LOCK
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))

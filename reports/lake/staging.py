@@ -29,7 +29,6 @@ import numpy as np
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.boots import boot_time, captured
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
 from mmscope.reports.bundle.cells import Rows
@@ -60,7 +59,7 @@ KEYS = {
     "lake_kernel": "VARCHAR",
     "lake_boot": "TIMESTAMP",
 }
-# Given by the user: a column more, behind these.
+# Given by the user: a further column.
 LABELS = "MAP(VARCHAR, VARCHAR)"
 # Numbers of more than 64 bits: Parquet has no HUGEINT.
 WIDE = "DECIMAL(38,0)"
@@ -95,7 +94,7 @@ MEMORY = "768MiB"
 # Larger tables are read by themselves.
 MAX_TOGETHER = 4 << 20
 NAMED_AS_VIEWS = {"target", *(name for name, _, _ in views())}
-# Files are told from each other by their bytes up to here.
+# Files are distinguished by their bytes up to here.
 MAX_READ = 1 << 30
 # Before Linux nothing was read, and after tomorrow nothing was yet.
 EARLIEST = 662688000
@@ -213,7 +212,7 @@ class Stage:
             "lake_bundle": id,
             "lake_host": self.host or host_name(bundle),
             "lake_kernel": _text(bundle.target.get("release")),
-            "lake_boot": _timestamp(boot_time(bundle)),
+            "lake_boot": _timestamp(bundle.booted),
             **_about(bundle),
             "added": _timestamp(added),
             "note": note,
@@ -424,7 +423,7 @@ def host_name(bundle: Bundle) -> str:
 
 def _day(bundle: Bundle, added: float) -> tuple[str, str]:
     """The day that it is filed under, and what is odd with its clock."""
-    taken, note = captured(bundle), ""
+    taken, note = bundle.captured, ""
     if taken is None:
         note = "does not say when it was taken; it is filed under today"
     elif not EARLIEST <= taken <= added + AHEAD:
@@ -448,7 +447,7 @@ def _about(bundle: Bundle) -> dict[str, Any]:
     """Columns of its row of the lake's bundles that it says itself."""
     text = (bundle.path / DESCRIPTION).read_text("utf-8", "surrogateescape")
     return {
-        "captured": _timestamp(captured(bundle)),
+        "captured": _timestamp(bundle.captured),
         **{
             name: _text(value) if TARGET[name] == "VARCHAR" else value
             for name, value in target_row(bundle).items()

@@ -35,7 +35,7 @@ FREE_BLOCKS = "free_blocks"
 MAX_BARS = 5
 MAX_ORDERS = 16  # what there is room for; no kernel has more
 # Memory without an owner, that is there anyway, or all of it: a bar of these blames no one.
-NOBODYS = {"free", "mapped", "all"}
+BLAMELESS = {"free", "mapped", "all"}
 
 
 def card(
@@ -165,7 +165,7 @@ def _orders(bundle: Bundle, proof: Proof, page_size: int | None) -> Row | None:
 def _owners(bundle: Bundle, proof: Proof, page_size: int | None) -> Row | None:
     """The rows of a table that have most, with those of the proof marked."""
     declared, table = TABLES.get(proof.table), bundle.tables[proof.table]
-    if declared is None or declared.memory in NOBODYS:
+    if declared is None or declared.memory in BLAMELESS:
         return None
     sizes = [c for c in table.columns if c.unit in ("pages", "bytes")]
     measure = next((c for c in sizes if declared.measure in ("", c.name)), None)

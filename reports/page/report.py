@@ -246,7 +246,7 @@ def write(html: str, path: Path, mode: int | None = None) -> None:
 
     :param mode: as asked for (``modes``).
     :raises OSError: it cannot be written, is a symbolic link, or others could misdirect it
-        (``plain_file``); nothing is left behind.
+        (``plain_file``); nothing is left of it.
     """
     if path.parent not in DEVICES:
         check_output(path)

@@ -244,7 +244,7 @@ def table_view(bundle: Bundle, table: Table, page_size: int | None, stood_on: St
         "error": error,
         "download": downloads.table(bundle, table) if cut else None,
         "proven": bool(taken),
-        "further": further,  # behind the first ones, shown since findings stand on them
+        "further": further,  # after the first ones: findings stand on them
         "zeros": zeros,  # at the end, where findings stand on others
     }
 

@@ -61,7 +61,7 @@ def _first_step(page_size: int | None) -> int:
 
 
 def rank(migratetype: str | None) -> tuple[int, str]:
-    """A key that sorts migratetypes as the kernel has them, and what it has not behind these."""
+    """A key that sorts migratetypes as the kernel has them, then the others."""
     if migratetype in KERNEL_ORDER:
         return KERNEL_ORDER.index(migratetype), ""
     return len(KERNEL_ORDER), migratetype or ""

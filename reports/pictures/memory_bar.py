@@ -28,7 +28,7 @@ ORDER = (
 )
 # Those that make an id as they are, which a link from elsewhere may know.
 ANCHORED = {name for name in ORDER if "'" not in name}
-LOOKS = 6  # colours that are told apart; neighbours never have the same
+LOOKS = 6  # colours that can be distinguished; neighbours never have the same
 OWN_LOOK = {"unexplained": "mem-odd", "free": "mem-free", "not the kernel's": "mem-gone"}
 MAX_OWNERS = 4  # of each class
 # Of each class the tables that have its owners; the first that is in a bundle is shown.

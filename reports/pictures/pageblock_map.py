@@ -325,7 +325,7 @@ def _rank(migratetype: str) -> int:
 
 def _path(positions: list[Place]) -> str:
     """Strokes over cells (row, column), which must be sorted; neighbours are one stroke."""
-    segments: list[tuple[int, int, int]] = []  # row, first column, the one behind
+    segments: list[tuple[int, int, int]] = []  # row, first column, the one after the last
     for row, column in positions:
         if segments:
             last, start, end = segments[-1]

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.perf.perf_record import Recorded, Recording
-from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS, boot_time, moment
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.description import Cell
+from mmscope.reports.bundle.description import SAME_BOOT_SECONDS, Cell, moment
 
 PAGE_BYTES = (4 << 10, 16 << 10, 64 << 10)  # that kernels have
 PAGE_TABLES, FAULTS = "nr_page_table_pages", "pgfault"  # of /proc/vmstat
@@ -102,7 +101,7 @@ class Making:
 
     def other_boot(self, bundle: Bundle | None) -> list[str]:
         """Notes for a recording of another boot than a bundle's."""
-        here, there = moment(self.booted_at or ""), boot_time(bundle) if bundle else None
+        here, there = moment(self.booted_at or ""), bundle.booted if bundle else None
         if here is None or there is None or abs(here - there) <= SAME_BOOT_SECONDS:
             return []
         of_bundle = datetime.datetime.fromtimestamp(round(there), datetime.UTC).isoformat()

@@ -177,8 +177,8 @@ def _notes_of_losses(
     if fold.more_moments:
         yield "partial", f"{fold.more_moments:,} more events are not in profile_moments"
     if fold.without_address:
-        told = plural(fold.without_address, "fault has", "faults have")
-        yield "partial", f"{told} no address in perf's text, and no row in profile_faults"
+        faults = plural(fold.without_address, "fault has", "faults have")
+        yield "partial", f"{faults} no address in perf's text, and no row in profile_faults"
     if fold.more_durations:
         yield "remark", f"the last {fold.more_durations:,} durations are not counted"
     if fold.more_about:

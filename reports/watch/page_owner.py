@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mmscope.drgn.owners.owner_frames import owner_frame
-from mmscope.drgn.tables.display import aligned, percent, share, size
+from mmscope.drgn.tables.display import aligned, percent, plural, share, size
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
 from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept
@@ -59,12 +59,18 @@ def growth_of(series: Series) -> list[Growth]:
     return sorted(growth_rows(series), key=lambda row: (-row.gained, row.handle))
 
 
+def not_understood(records: int) -> str:
+    """Records of a text that are no page_owner's, in words."""
+    one, many = "record was not understood and is", "records were not understood and are"
+    return f"{plural(records, one, many)} not counted"
+
+
 def notes_of(series: Series) -> tuple[list[str], list[str]]:
     """(what keeps the section from being whole, what is to be known of it)."""
     notes = []
     skipped = sum(snapshot.skipped for snapshot in series.snapshots)
     if skipped:
-        notes.append(f"{skipped:,} records were not understood and are not counted")
+        notes.append(not_understood(skipped))
     if cut := [snapshot.source for snapshot in series.snapshots if snapshot.truncated]:
         more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
         notes.append(f"{cut[0]}{more}: the last record was cut short and is not counted")

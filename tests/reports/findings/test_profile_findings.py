@@ -9,10 +9,10 @@ import pytest
 import report_bundle as made
 from profile_cases import BESIDE_MEMORY, PROFILES, booted
 
-from mmscope.reports.bundle.boots import SAME_BOOT_SECONDS
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database, views
 from mmscope.reports.bundle.declared import TABLES
+from mmscope.reports.bundle.description import SAME_BOOT_SECONDS
 from mmscope.reports.findings.findings import (
     HIDES,
     Finding,
