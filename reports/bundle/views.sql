@@ -141,7 +141,7 @@ where p.split = 'exit-path'
 order by p.profile, p.samples desc, p.who, p.part;
 
 -- Recordings, and whether they are of the boot that the rest of the bundle was read in
--- Within SAME_BOOT_SECONDS (reports/bundle/boots.py). A text may say less of its kernel's release. What
+-- Within SAME_BOOT_SECONDS (reports/bundle/description.py). A text may say less of its kernel's release. What
 -- is unknown stays so. Whatever joins profile_* with what memory holds asks for it here.
 create view profile_boots as
 select

@@ -96,6 +96,12 @@ def _print(listing: Listing, of: Any, form: str, title: str = "") -> None:
     print_rows(described, rows(of), form=form, title=title)
 
 
+def by_name(listing: Listing, of: Any) -> Iterator[dict[str, Any]]:
+    """Rows as dictionaries."""
+    names, rows = listing
+    return (dict(zip(names.split(), row, strict=True)) for row in rows(of))
+
+
 def _end(said: Sequence[str]) -> int:
     say_some(said)
     return INCOMPLETE if said else DONE

@@ -2,8 +2,6 @@
 """Answers about a lake as plain data: hosts, findings by how many have them, rows of all hosts."""
 
 import contextlib
-import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import duckdb
@@ -12,7 +10,7 @@ from mmscope.reports.bundle.database import in_a_line, lock
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.findings.findings import OURS
 from mmscope.reports.fleet.fleet import ask_fleet
-from mmscope.reports.fleet.fleet_text import BY, LISTS, headline, rows_query
+from mmscope.reports.fleet.fleet_text import BY, LISTS, by_name, headline, rows_query
 from mmscope.reports.lake.catalog import read_catalog
 from mmscope.reports.serving.answers import MOST_ROWS, ROWS, Row, asked, bounded, plain, tables_of
 
@@ -48,8 +46,7 @@ class LakeCase:
         if by not in BY:
             raise UsageError(f"by {by[:80]!r}: there are {', '.join(BY)}")
         fleet = ask_fleet(read_catalog(self.where), OURS(), ledgers=by == "owner")
-        _, rows = BY[by]
-        listed = bounded(dataclasses.asdict(row) for row in rows(fleet))
+        listed = bounded(by_name(BY[by], fleet))
         cannot = [
             {"finding": id, "reason": plain(reason), "hosts": hosts}
             for (id, reason), hosts in fleet.unchecked.most_common(MOST_ROWS)
@@ -84,6 +81,5 @@ class LakeCase:
 
     def _listed(self, what: str) -> Row:
         catalog = read_catalog(self.where)
-        _, rows = LISTS[what]
-        listed: Iterable[Row] = (dataclasses.asdict(row) for row in rows(catalog))
-        return {"case": self.name, **bounded(listed), "damage": plain(catalog.said)}
+        listed = bounded(by_name(LISTS[what], catalog))
+        return {"case": self.name, **listed, "damage": plain(catalog.said)}
