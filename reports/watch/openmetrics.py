@@ -30,54 +30,42 @@ ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 SELDOM_READ = ("thp_free", "reserve")
 PLACE = ("node", "zone")
 ZONE = [c.name for c in columns(ZoneLevel)][1:]  # as a sample has it
-# Kind, unit, help; in the order in which they are written.
+# Kind and unit, help; in the order in which they are written.
 DECLARED = {
-    "vm_events": ("counter", "", "Counters of /proc/vmstat, in their own units."),
+    "vm_events": ("counter", "Counters of /proc/vmstat, in their own units."),
     "pressure_stall_seconds": (
-        *("counter", "seconds"),
+        "counter seconds",
         "Time that tasks waited for memory (PSI): some of them, or all that busy CPUs had (full).",
     ),
-    "memory_bytes": ("gauge", "bytes", "Levels of /proc/meminfo."),
+    "memory_bytes": ("gauge bytes", "Levels of /proc/meminfo."),
     "thp_free_blocks": (
-        *("gauge", ""),
+        "gauge",
         "Free memory in blocks of THP size and larger, in THP sizes, by migratetype; "
         "as of the last reading.",
     ),
-    "zone_free_bytes": (
-        *("gauge", "bytes"),
-        "Free memory of the zone, the HighAtomic reserve included.",
-    ),
-    "zone_managed_bytes": (
-        *("gauge", "bytes"),
-        "Memory that the page allocator has in the zone.",
-    ),
-    "zone_watermark_bytes": ("gauge", "bytes", "Watermarks of the zone, without the boost."),
+    "zone_free_bytes": ("gauge bytes", "Free memory of the zone, the HighAtomic reserve included."),
+    "zone_managed_bytes": ("gauge bytes", "Memory that the page allocator has in the zone."),
+    "zone_watermark_bytes": ("gauge bytes", "Watermarks of the zone, without the boost."),
     "zone_highatomic_reserved_bytes": (
-        *("gauge", "bytes"),
+        "gauge bytes",
         "Memory in HighAtomic pageblocks of the zone.",
     ),
-    "ksm_events": ("counter", "", "Counters of /sys/kernel/mm/ksm."),
-    "ksm_pages": ("gauge", "", "Levels of /sys/kernel/mm/ksm."),
-    "ksm_stable_nodes": ("gauge", "", "Levels of /sys/kernel/mm/ksm."),
-    "ksm_profit_bytes": (
-        *("gauge", "bytes"),
-        "Memory that KSM saves, less its own (general_profit).",
-    ),
-    "watch_sample_timestamp_seconds": ("gauge", "seconds", "When this sample was taken."),
-    "watch_samples": ("counter", "", "Samples taken."),
-    "watch_cpu_seconds": ("counter", "seconds", "CPU time that taking samples took."),
-    "watch_unread_sources": ("gauge", "", "Sources that could not be read."),
+    "ksm_events": ("counter", "Counters of /sys/kernel/mm/ksm."),
+    "ksm_pages": ("gauge", "Levels of /sys/kernel/mm/ksm."),
+    "ksm_stable_nodes": ("gauge", "Levels of /sys/kernel/mm/ksm."),
+    "ksm_profit_bytes": ("gauge bytes", "Memory that KSM saves, less its own (general_profit)."),
+    "watch_sample_timestamp_seconds": ("gauge seconds", "When this sample was taken."),
+    "watch_samples": ("counter", "Samples taken."),
+    "watch_cpu_seconds": ("counter seconds", "CPU time that taking samples took."),
+    "watch_unread_sources": ("gauge", "Sources that could not be read."),
     # Of mmscope guard itself.
-    "guard_fired": (
-        *("counter", ""),
-        "Samples in which a trigger's time had come, captured or not.",
-    ),
-    "guard_captures": ("counter", "", "Captures that were begun and have ended."),
-    "guard_captures_cut_short": ("counter", "", "Captures that ended before they were whole."),
-    "guard_last_capture_timestamp_seconds": ("gauge", "seconds", "When the last capture ended."),
-    "guard_failed_triggers": ("gauge", "", "Triggers whose query fails."),
-    "guard_resident_bytes": ("gauge", "bytes", "Memory of the resident."),
-    "guard_capture_cpu_seconds": ("counter", "seconds", "CPU time of captures that have ended."),
+    "guard_fired": ("counter", "Samples in which a trigger's time had come, captured or not."),
+    "guard_captures": ("counter", "Captures that were begun and have ended."),
+    "guard_captures_cut_short": ("counter", "Captures that ended before they were whole."),
+    "guard_last_capture_timestamp_seconds": ("gauge seconds", "When the last capture ended."),
+    "guard_failed_triggers": ("gauge", "Triggers whose query fails."),
+    "guard_resident_bytes": ("gauge bytes", "Memory of the resident."),
+    "guard_capture_cpu_seconds": ("counter seconds", "CPU time of captures that have ended."),
 }
 
 
@@ -91,9 +79,10 @@ def text(sample: Sample, page_size: int, *, prometheus: bool, more: Metrics | No
     """
     lines = []
     metrics = {**_metrics(sample, page_size), **(more or {})}
-    for name, (kind, unit, help) in DECLARED.items():
+    for name, (what, help) in DECLARED.items():
         if not (points := metrics.get(name)):
             continue
+        kind, _, unit = what.partition(" ")
         name = f"mmscope_{name}"
         of_samples = f"{name}_total" if kind == "counter" else name
         declared = of_samples if prometheus else name

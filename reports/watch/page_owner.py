@@ -257,49 +257,32 @@ def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, list[tuple[Any, .
     """(name, title, row type, rows) of what only ``page_owner`` has."""
     from mmscope.drgn.owners import page_owner as rows
 
-    def task(key: tuple[int, int, bytes]) -> tuple[Any, ...]:
-        pid, tgid, comm = key
-        return pid, tgid, text(comm)
+    def cells(key: Any) -> Iterator[Any]:
+        for part in key if isinstance(key, tuple) else (key,):
+            yield text(part) if isinstance(part, bytes) else part
 
-    def texts(key: tuple[bytes, ...]) -> tuple[Any, ...]:
-        return tuple(map(text, key))
-
-    # Name and title, row type, what was counted, its key as cells, and the cells of all others.
-    tables: tuple[tuple[str, str, type, Any, Callable[[Any], tuple[Any, ...]], Any], ...] = (
+    # Name, title, row type, what is counted, and the cells of what is beyond the limit.
+    tables: tuple[tuple[str, str, type, dict[Any, Any], tuple[Any, ...]], ...] = (
         (
             *("page_owner_tasks", "Pages by task", rows.PageOwnerTask, tally["tasks"]),
-            task,
             (None, None, OTHER_TASKS),
         ),
-        (
-            *("page_owner_orders", "Pages by order", rows.PageOwnerOrder, tally["orders"]),
-            lambda order: (order,),
-            (),
-        ),
-        (
-            *("page_owner_gfp", "Pages by gfp mask", rows.PageOwnerGfp, tally["gfp"]),
-            texts,
-            (OTHERS, ""),
-        ),
+        ("page_owner_orders", "Pages by order", rows.PageOwnerOrder, tally["orders"], ()),
+        ("page_owner_gfp", "Pages by gfp mask", rows.PageOwnerGfp, tally["gfp"], (OTHERS, "")),
         (
             *("page_owner_migratetypes", "Pages by migratetype, and their pageblock's"),
-            *(rows.PageOwnerMigratetype, tally["migratetypes"]),
-            texts,
-            (OTHERS, OTHERS),
+            *(rows.PageOwnerMigratetype, tally["migratetypes"], (OTHERS, OTHERS)),
         ),
         (
             *("page_owner_memcgs", "Pages by memory cgroup", rows.PageOwnerMemcg, tally["memcgs"]),
-            lambda key: (text(key[0]), *key[1:]),
             (OTHERS, False, False, False),
         ),
         (
             *("page_owner_migrations", "Pages migrated since"),
-            *(rows.PageOwnerMigration, tally["migrated"]),
-            lambda key: (text(key),),
-            (OTHERS,),
+            *(rows.PageOwnerMigration, tally["migrated"], (OTHERS,)),
         ),
     )
-    for name, title, row_type, counted, cells, others in tables:
+    for name, title, row_type, counted, others in tables:
         if name == "page_owner_tasks" and "pid" not in tally["members"]:
             continue
         by_order = name == "page_owner_orders"
