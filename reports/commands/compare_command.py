@@ -86,7 +86,7 @@ def run(
             tables += changes
     else:
         drawn = groups_view.view(hosts, groups, words, parts)
-        words.insert(0, drawn.sentence)
+        words.insert(0, drawn["sentence"])
         if output is not None:
             write(page("groups.html", view=drawn), output, mode)
             words.append(f"{output}: {output.stat().st_size:,} bytes")

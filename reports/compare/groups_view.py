@@ -7,7 +7,7 @@ range and a mark at the median.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column, columns
@@ -24,6 +24,7 @@ from mmscope.reports.compare.host_measures import (
 from mmscope.reports.compare.rank_test import LEVEL, least_chance, least_hosts
 from mmscope.reports.drawing.cells import heading
 
+Row = dict[str, Any]
 SIDES = ("A", "B")
 # One side of a measure: which, in words, (place, host and value) of dots, the places of the lowest,
 # the median, the highest. Places are per cent of the scale.
@@ -43,60 +44,29 @@ SAME_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureView:
-    """One measure of both groups."""
-
-    name: str
-    words: str
-    help: str
-    cells: list[str]  # of A, of B
-    difference: str
-    apart: bool | None
-    chance: str
-    differs: bool
-    strips: list[Strip]
-    scale: tuple[str, str]  # where it begins and ends
-    equal: str  # what every host of both sides has, if it is the same
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Both groups."""
-
-    sentence: str
-    words: list[str]
-    measures: list[MeasureView]  # those that are equal on every host are last
-    parts: list[MeasureView]  # what was recorded, by order and by caller
-    lacks: list[str]  # what has no number, and why
-    heads: list[Column]
-    head_words: dict[str, str]  # of measures; their cells have the unit
-    hosts: list[list[tuple[str, int | float | None]]]  # text, and what it sorts by
-    same: list[tuple[str, str]]  # what is the same on every host, besides measures, in words
-    more: int  # hosts that are not listed
-
-
 def view(
     hosts: Sequence[Measured],
     groups: Sequence[Group],
     words: Sequence[str],
     parts: Sequence[Group] = (),
-) -> View:
-    """Everything that the page shows."""
+) -> Row:
+    """Everything that the page shows; of measures, those that are equal on every host are last."""
     known = with_numbers(groups)
     heads, same = heads_of(hosts)
-    return View(
-        sentence(hosts, known),
-        list(words),
-        sorted((_measure(group, hosts) for group in known), key=lambda row: bool(row.equal)),
-        [_part(group, hosts) for group in parts],
-        lacks(groups, hosts),
-        heads,
-        WORDS,
-        [[_cell(getattr(host, c.name), c) for c in heads] for host in hosts[:MAX_HOSTS]],
-        same,
-        max(0, len(hosts) - MAX_HOSTS),
-    )
+    return {
+        "sentence": sentence(hosts, known),
+        "words": list(words),
+        "measures": sorted(
+            (_measure(group, hosts) for group in known), key=lambda row: bool(row["equal"])
+        ),
+        "parts": [_part(group, hosts) for group in parts],
+        "lacks": lacks(groups, hosts),
+        "heads": heads,
+        "head_words": WORDS,  # of measures; their cells have the unit
+        "hosts": [[_cell(getattr(host, c.name), c) for c in heads] for host in hosts[:MAX_HOSTS]],
+        "same": same,
+        "more": max(0, len(hosts) - MAX_HOSTS),
+    }
 
 
 def with_numbers(groups: Sequence[Group]) -> list[Group]:
@@ -193,13 +163,11 @@ def signed(group: Group) -> str:
     return ("+" if difference > 0 else "") + (amount(difference, group.unit) or "")
 
 
-def _spread(
-    row: Group, name: str
-) -> tuple[int, float | None, float | None, float | None, float | None]:
+def _spread(row: Group, name: str) -> list[Any]:
     """Hosts of one side, their median, lowest, highest, and all together."""
-    if name == "A":
-        return row.a_hosts, row.a_median, row.a_low, row.a_high, row.a_all
-    return row.b_hosts, row.b_median, row.b_low, row.b_high, row.b_all
+    return [
+        getattr(row, f"{name.lower()}_{what}") for what in ("hosts", "median", "low", "high", "all")
+    ]
 
 
 def side(row: Group, name: str) -> str | None:
@@ -259,20 +227,20 @@ def _cell(value: int | float | str | None, column: Column) -> tuple[str, int | f
     return amount(value, unit_of(column)) or "", number
 
 
-def _measure(group: Group, hosts: Sequence[Host]) -> MeasureView:
+def _measure(group: Group, hosts: Sequence[Host]) -> Row:
     described = next(c for c in MEASURES if c.name == group.measure)
     values = [(host, getattr(host, group.measure)) for host in hosts]
     return _drawn(group, WORDS[group.measure], described.help, values)
 
 
-def _part(group: Group, hosts: Sequence[Measured]) -> MeasureView:
+def _part(group: Group, hosts: Sequence[Measured]) -> Row:
     """Recorded events of one order or caller."""
     return _drawn(group, group.measure, "", [(host, host.part(group.measure)) for host in hosts])
 
 
 def _drawn(
     group: Group, words: str, help: str, values: Sequence[tuple[Host, int | float | None]]
-) -> MeasureView:
+) -> Row:
     """A measure with the hosts' values on a strip."""
     # Zero belongs to the scale: the length of a difference must not depend on what is left out.
     ends = [0.0, group.a_low, group.b_low, group.a_high, group.b_high]
@@ -293,16 +261,17 @@ def _drawn(
             if host.side == name and value is not None
         ]
         strips.append((name, text or "", dots[:MAX_DOTS], place(low), place(median), place(high)))
-    return MeasureView(
-        name=group.measure,
-        words=words,
-        help=help,
-        cells=[text or "no number" for text in sides(group)],
-        difference="" if group.difference is None else signed(group),
-        apart=group.apart,
-        chance="" if group.chance is None else display.percent(group.chance),
-        differs=bool(group.differs),
-        strips=strips,
-        scale=(amount(start, group.unit) or "", amount(end, group.unit) or ""),
-        equal=(amount(group.a_median, group.unit) or "") if equal(group, len(values)) else "",
-    )
+    return {
+        "name": group.measure,
+        "words": words,
+        "help": help,
+        "cells": [text or "no number" for text in sides(group)],
+        "difference": "" if group.difference is None else signed(group),
+        "apart": group.apart,
+        "chance": "" if group.chance is None else display.percent(group.chance),
+        "differs": bool(group.differs),
+        "strips": strips,
+        "scale": (amount(start, group.unit) or "", amount(end, group.unit) or ""),
+        # What every host of both sides has, if it is the same.
+        "equal": (amount(group.a_median, group.unit) or "") if equal(group, len(values)) else "",
+    }

@@ -21,7 +21,7 @@ from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.commands.command import main
-from mmscope.reports.compare.groups_view import View, lacks, view
+from mmscope.reports.compare.groups_view import lacks, view
 from mmscope.reports.compare.host_groups import groups_of, hosts_of, parts_of, unlike
 from mmscope.reports.compare.host_measures import MEASURES, WORDS, Group, Measured
 from mmscope.reports.page.report import page
@@ -457,7 +457,7 @@ class TestGroups:
 
 
 class TestChance:
-    def trial(self, tmp_path: Path, a: list[int], b: list[int]) -> View:
+    def trial(self, tmp_path: Path, a: list[int], b: list[int]) -> dict[str, Any]:
         hosts = hosts_of(
             [
                 (side, [host(tmp_path / side / str(n), f"{side}{n}", reserved=reserved)
@@ -470,26 +470,26 @@ class TestChance:
     @pytest.mark.parametrize("number", [2, 3])
     def test_few_hosts_cannot_pass_however_far_apart(self, tmp_path: Path, number: int) -> None:
         shown = self.trial(tmp_path, [1] * number, [400] * number)
-        assert not any(row.differs for row in shown.measures)
-        assert "too few to tell" in shown.sentence
-        assert "4 hosts a side are the least" in shown.sentence
+        assert not any(row["differs"] for row in shown["measures"])
+        assert "too few to tell" in shown["sentence"]
+        assert "4 hosts a side are the least" in shown["sentence"]
 
     def test_enough_can_and_what_differs_is_first(self, tmp_path: Path) -> None:
         shown = self.trial(tmp_path, [1, 2, 3, 4, 5], [300, 301, 302, 303, 304])
-        differ = [row.name for row in shown.measures if row.differs]
-        assert differ == [row.name for row in shown.measures][: len(differ)]
+        differ = [row["name"] for row in shown["measures"] if row["differs"]]
+        assert differ == [row["name"] for row in shown["measures"]][: len(differ)]
         assert "highatomic_pageblocks" in differ and "page_table_bytes" not in differ
-        assert f"they differ in {len(differ)} of" in shown.sentence
-        assert shown.measures[0].chance == "0.8 %"
+        assert f"they differ in {len(differ)} of" in shown["sentence"]
+        assert shown["measures"][0]["chance"] == "0.8 %"
 
     def test_of_what_is_as_rare_the_farthest_apart_is_first(self, tmp_path: Path) -> None:
         shown = self.trial(tmp_path, [1, 2], [399, 400])
-        assert {row.chance for row in shown.measures[:2]} == {"33.3 %"}
-        assert shown.measures[0].name.startswith("highatomic")
+        assert {row["chance"] for row in shown["measures"][:2]} == {"33.3 %"}
+        assert shown["measures"][0]["name"].startswith("highatomic")
 
     def test_hosts_that_are_equal_are_said_to_be(self, tmp_path: Path) -> None:
         shown = self.trial(tmp_path, [4] * 5, [8, 8, 8, 8, 9])
-        cells = {row.name: row.cells for row in shown.measures}
+        cells = {row["name"]: row["cells"] for row in shown["measures"]}
         a, b = cells["highatomic_pageblocks"]
         assert a == "4 on each of 5 hosts, together 20"
         assert b == "8 (8 to 9), together 41"
@@ -497,21 +497,24 @@ class TestChance:
 
     def test_what_no_host_differs_in_is_behind_the_others_and_folded(self, tmp_path: Path) -> None:
         shown = self.trial(tmp_path, [4] * 2, [8] * 2)
-        equal = [bool(row.equal) for row in shown.measures]
+        equal = [bool(row["equal"]) for row in shown["measures"]]
         assert equal == sorted(equal) and not equal[0] and equal[-1]
         tree = parse(page("groups.html", view=shown))
         fold = by_id(tree, "measures-equal")
         assert texts(fold).startswith(f"{sum(equal)} measures are the same on every host")
-        assert [row[0] for row in cells(fold)] == [r.words for r in shown.measures if r.equal]
+        assert [row[0] for row in cells(fold)] == [
+            r["words"] for r in shown["measures"] if r["equal"]
+        ]
         rows = cells(by_id(tree, "measures"))
-        assert [row[0] for row in rows] == [r.words for r in shown.measures if not r.equal]
+        others = [row["words"] for row in shown["measures"] if not row["equal"]]
+        assert [row[0] for row in rows] == others
 
     def test_every_measure_has_words(self) -> None:
         assert WORDS.keys() == {measure.name for measure in MEASURES}
 
     def test_what_is_mixed_does_not(self, tmp_path: Path) -> None:
         shown = self.trial(tmp_path, [1, 3, 5, 7, 9], [2, 4, 6, 8, 10])
-        assert not any(row.differs for row in shown.measures)
+        assert not any(row["differs"] for row in shown["measures"])
 
 
 class TestCommand:
@@ -686,38 +689,38 @@ class TestStrips:
     """What the page's strips show, worked out by hand."""
 
     @pytest.fixture
-    def shown(self, tmp_path: Path) -> View:
+    def shown(self, tmp_path: Path) -> dict[str, Any]:
         a = [host(tmp_path, f"a{n}", reserved=n) for n in (2, 6, 8)]
         b = [host(tmp_path, "b", reserved=4)]
         hosts = hosts_of([("A", a), ("B", b)])
         return view(hosts, groups_of(hosts), unlike(hosts))
 
-    def test_both_sides_are_on_one_scale_from_zero(self, shown: View) -> None:
-        row = next(row for row in shown.measures if row.name == "highatomic_pageblocks")
-        (_, _, a, *a_places), (_, _, b, *b_places) = row.strips
-        assert row.scale == ("0", "8")
+    def test_both_sides_are_on_one_scale_from_zero(self, shown: dict[str, Any]) -> None:
+        row = next(row for row in shown["measures"] if row["name"] == "highatomic_pageblocks")
+        (_, _, a, *a_places), (_, _, b, *b_places) = row["strips"]
+        assert row["scale"] == ("0", "8")
         assert a_places == [25, 75, 100]
         assert sorted(a) == [(25, "a2: 2"), (75, "a6: 6"), (100, "a8: 8")]
         assert (b_places, b) == ([50, 50, 50], [(50, "b: 4")])
-        assert (row.difference, row.apart) == ("-2", None)
+        assert (row["difference"], row["apart"]) == ("-2", None)
 
-    def test_what_no_host_tells_is_left_out(self, shown: View) -> None:
-        assert "slab_bytes" not in {row.name for row in shown.measures}
-        assert "slab_bytes" not in {head.name for head in shown.heads}
+    def test_what_no_host_tells_is_left_out(self, shown: dict[str, Any]) -> None:
+        assert "slab_bytes" not in {row["name"] for row in shown["measures"]}
+        assert "slab_bytes" not in {head.name for head in shown["heads"]}
 
-    def test_what_no_host_differs_in_is_no_column_and_is_said(self, shown: View) -> None:
-        assert [head.name for head in shown.heads] == [
+    def test_what_no_host_differs_in_is_no_column_and_is_said(self, shown: dict[str, Any]) -> None:
+        assert [head.name for head in shown["heads"]] == [
             *("side", "host", "bundle", "highatomic_pageblocks", "thp_blocks_highatomic"),
         ]
-        assert ("readings", "1") in shown.same
-        assert "free_share" not in {name for name, _ in shown.same}
+        assert ("readings", "1") in shown["same"]
+        assert "free_share" not in {name for name, _ in shown["same"]}
 
     def test_what_a_reader_must_know_first_is_on_the_page_as_it_was_said(
         self, tmp_path: Path
     ) -> None:
         hosts = hosts_of([("A", [host(tmp_path, "a")]), ("B", [host(tmp_path, "b")])])
         shown = view(hosts, groups_of(hosts), ["kernels differ", "names may differ"])
-        assert shown.same and shown.words == ["kernels differ", "names may differ"]
+        assert shown["same"] and shown["words"] == ["kernels differ", "names may differ"]
 
-    def test_single_hosts_have_no_range(self, shown: View) -> None:
-        assert shown.sentence == "A: 3 hosts, B: 1 host; a side with one host has no range."
+    def test_single_hosts_have_no_range(self, shown: dict[str, Any]) -> None:
+        assert shown["sentence"] == "A: 3 hosts, B: 1 host; a side with one host has no range."
