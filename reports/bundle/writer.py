@@ -18,7 +18,7 @@ import operator
 import os
 import re
 import shutil
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -143,19 +143,8 @@ class Writer:
         schema: dict[str, Any] = {"fields": fields, "missingValues": [""]}
         if keys := [c.name for c in described if c.key]:
             schema["primaryKey"] = keys
-        self._tables.append(
-            {
-                "name": name,
-                "title": title,
-                "path": f"{name}.csv",
-                "type": "table",
-                "format": "csv",
-                "mediatype": "text/csv",
-                "encoding": "utf-8",
-                "section": section,
-                "schema": schema,
-            }
-        )
+        kind = {"path": f"{name}.csv", "type": "table", "format": "csv", "mediatype": "text/csv"}
+        self._describe(name, title, kind, {"section": section, "schema": schema})
         return count
 
     def folded(
@@ -172,19 +161,15 @@ class Writer:
             for stack, value in stacks:
                 file.write(f"{LINE_BREAK.sub(' ', stack)} {value}\n")
                 count += 1
-        self._tables.append(
-            {
-                "name": f"{name}_folded",
-                "title": title,
-                "path": f"{name}.folded",
-                "format": "folded",
-                "mediatype": "text/plain",
-                "encoding": "utf-8",
-                "section": section,
-                "unit": unit,
-            }
-        )
+        kind = {"path": f"{name}.folded", "format": "folded", "mediatype": "text/plain"}
+        self._describe(f"{name}_folded", title, kind, {"section": section, "unit": unit})
         return count
+
+    def _describe(
+        self, name: str, title: str, kind: Mapping[str, str], of: Mapping[str, Any]
+    ) -> None:
+        resource = {"name": name, "title": title, **kind, "encoding": "utf-8", **of}
+        self._tables.append(resource)
 
     def made_of(self, bundle: Bundle) -> None:
         """Mark what is written as no newer than a bundle that it is made of."""

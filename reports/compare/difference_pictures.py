@@ -7,6 +7,7 @@ Cannot know: what happened between the two readings. A pageblock that was anothe
 and is the old one again has not changed.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -165,9 +166,9 @@ def _aligned(
 ) -> Iterator[tuple[int, int, dict[str, Any] | None, dict[str, Any] | None]]:
     """(first PFN, pageblocks, row before, row after), by address, of what either has."""
     ends = sorted({pfn for row in (*before, *after) for pfn in _span(row, size)})
-    old, new = _by_start(before, size), _by_start(after, size)
+    sides = [sorted(rows, key=lambda row: row["start_pfn"]) for rows in (before, after)]
     for start, end in pairwise(ends):
-        was, now = old(start), new(start)
+        was, now = (_run_at(runs, start, size) for runs in sides)
         if was is not None or now is not None:
             yield start, (end - start) // size, was, now
 
@@ -177,34 +178,19 @@ def _span(row: dict[str, Any], size: int) -> tuple[int, int]:
     return start, start + row["blocks"] * size
 
 
-def _by_start(rows: Rows, size: int) -> Callable[[int], dict[str, Any] | None]:
-    """The run that has a page frame, asked in ascending order."""
-    todo = iter(sorted(rows, key=lambda row: row["start_pfn"]))
-    current = next(todo, None)
-
-    def run(pfn: int) -> dict[str, Any] | None:
-        nonlocal current
-        while current is not None and _span(current, size)[1] <= pfn:
-            current = next(todo, None)
-        return current if current is not None and _span(current, size)[0] <= pfn else None
-
-    return run
+def _run_at(runs: Rows, pfn: int, size: int) -> dict[str, Any] | None:
+    """The run that has a page frame, of runs in the order of their addresses."""
+    at = bisect_right(runs, pfn, key=lambda row: _span(row, size)[0]) - 1
+    return runs[at] if at >= 0 and pfn < _span(runs[at], size)[1] else None
 
 
 # Name of its template (difference_<name>.html), table, columns, how it is drawn; and True if only
 # of machines with equally many pages.
-DIFFERENCES: tuple[
-    tuple[str, str, set[str], Callable[[Rows, Rows, int | None], Any], bool], ...
-] = (
+DIFFERENCES: tuple[tuple[str, str, str, Callable[[Rows, Rows, int | None], Any], bool], ...] = (
+    ("free_lists", "free_blocks", "node zone order migratetype blocks", free_lists, False),
+    ("unusable", "free_blocks", "node zone order blocks", unusable, False),
     (
-        *("free_lists", "free_blocks"),
-        {"node", "zone", "order", "migratetype", "blocks"},
-        *(free_lists, False),
-    ),
-    ("unusable", "free_blocks", {"node", "zone", "order", "blocks"}, unusable, False),
-    (
-        *("pageblocks", "pageblock_map"),
-        {"start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"},
+        *("pageblocks", "pageblock_map", "start_pfn blocks node zone migratetype free_eighths"),
         *(pageblocks, True),
     ),
 )

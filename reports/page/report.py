@@ -86,30 +86,26 @@ CAVEATS = {
 GREW = "What grew?"
 # A question; findings that answer it, of those in the page the first, which is the worst cause; ids
 # of pictures and tables that answer it where no such finding was made, the best first.
-ASKED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("Who has the memory?", (), ("picture-memory_bar", "table-page_owner_stacks")),
+ASKED = (
+    ("Who has the memory?", "", "picture-memory_bar table-page_owner_stacks"),
     (
         "Why do huge pages fail?",
-        (
-            *("highatomic-starves-thp", "external-fragmentation", "compaction-fails"),
-            *("watch-thp-blocks-ran-out", "watch-thp-falls-back", "thp-falls-back"),
-        ),
-        ("picture-fragmentation",),
+        "highatomic-starves-thp external-fragmentation compaction-fails watch-thp-blocks-ran-out "
+        "watch-thp-falls-back thp-falls-back",
+        "picture-fragmentation",
     ),
     (
         "Why does exit take long?",
-        (
-            *("page-table-bloat", "sparse-page-tables", "huge-zero-deposits", "slow-exit"),
-            *("profile-unmapped-twice", "profile-exit-share"),
-        ),
-        ("table-exit_costs",),
+        "page-table-bloat sparse-page-tables huge-zero-deposits slow-exit profile-unmapped-twice "
+        "profile-exit-share",
+        "table-exit_costs",
     ),
     (
         GREW,
-        ("page-owner-took-growth", "page-owner-stack-grows", "watch-kernel-memory-grows"),
-        ("picture-page_owner_growth", "picture-watch"),
+        "page-owner-took-growth page-owner-stack-grows watch-kernel-memory-grows",
+        "picture-page_owner_growth picture-watch",
     ),
-    ("May vm.min_free_kbytes be raised?", (), ("picture-min_free",)),
+    ("May vm.min_free_kbytes be raised?", "", "picture-min_free"),
 )
 
 
@@ -192,9 +188,9 @@ def questions(
         )
     }
     for question, answered_by, pictured in ASKED:
-        answers = [view for view in findings if view.finding.id in answered_by]
+        answers = [view for view in findings if view.finding.id in answered_by.split()]
         goals = [view.anchor for view in answers if not view.finding.other_boot]
-        goals += [place for place in pictured if place in places]
+        goals += [place for place in pictured.split() if place in places]
         if question == GREW:
             goals = [*compared, *goals]
         if goals:

@@ -159,7 +159,7 @@ def differences(comparison: Comparison, context: dict[str, Any]) -> Iterator[Pic
     for name, table, columns, compare, same_size in DIFFERENCES:
         if same_size and not one_size:
             continue
-        rows = [_whole(bundle, table, columns) for bundle in comparison.bundles]
+        rows = [_whole(bundle, table, set(columns.split())) for bundle in comparison.bundles]
         if not rows[0] or not rows[1]:
             continue
         # As of a section's picture: whatever comes of it costs it alone.

@@ -30,48 +30,38 @@ MAX_EVENTS = 40
 NOT_FOR_THP = ("HighAtomic", "Isolate")
 ALLOCSTALL = "allocstall"
 # Title, what a point is per second of, counters. Those of all zones together go by their beginning.
-RATES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("Page faults for transparent huge pages", "faults", ("thp_fault_alloc", "thp_fault_fallback")),
+RATES = (
+    ("Page faults for transparent huge pages", "faults", "thp_fault_alloc thp_fault_fallback"),
+    ("Direct compaction", "attempts", "compact_stall compact_success compact_fail"),
+    ("Allocations that had to reclaim themselves", "allocations", ALLOCSTALL),
     (
-        "Direct compaction",
-        "attempts",
-        ("compact_stall", "compact_success", "compact_fail"),
-    ),
-    ("Allocations that had to reclaim themselves", "allocations", (ALLOCSTALL,)),
-    (
-        "Pages scanned and reclaimed",
-        "pages",
-        ("pgscan_kswapd", "pgscan_direct", "pgsteal_kswapd", "pgsteal_direct"),
+        *("Pages scanned and reclaimed", "pages"),
+        "pgscan_kswapd pgscan_direct pgsteal_kswapd pgsteal_direct",
     ),
     (
-        "Swap, and pages read again after they were reclaimed",
-        "pages",
-        ("pswpin", "pswpout", "workingset_refault_anon", "workingset_refault_file"),
+        *("Swap, and pages read again after they were reclaimed", "pages"),
+        "pswpin pswpout workingset_refault_anon workingset_refault_file",
     ),
 )
 # Title, unit, which of several samples a point is; names in /proc/meminfo, and of KSM.
-LEVELS: tuple[tuple[str, str, Callable[[Iterable[float]], float], tuple[str, ...]], ...] = (
-    ("Free memory", "", min, ("MemFree", "MemAvailable")),
-    ("What processes and files hold", "", max, ("AnonPages", "Cached", "Shmem", "Hugetlb")),
+LEVELS: tuple[tuple[str, str, Callable[[Iterable[float]], float], str], ...] = (
+    ("Free memory", "", min, "MemFree MemAvailable"),
+    ("What processes and files hold", "", max, "AnonPages Cached Shmem Hugetlb"),
     (
-        "What the kernel holds itself",
-        "",
-        max,
-        ("SUnreclaim", "SReclaimable", "PageTables", "SecPageTables", "KernelStack", "Percpu"),
+        *("What the kernel holds itself", "", max),
+        "SUnreclaim SReclaimable PageTables SecPageTables KernelStack Percpu",
     ),
     (
-        "KSM",
-        "pages",
-        max,
-        ("pages_sharing", "pages_shared", "pages_unshared", "pages_volatile", "ksm_zero_pages"),
+        *("KSM", "pages", max),
+        "pages_sharing pages_shared pages_unshared pages_volatile ksm_zero_pages",
     ),
 )
 # FOR_ALL_ZONES(ALLOCSTALL), include/linux/vm_event_item.h: of all zones together.
 ZONES = ("dma", "dma32", "normal", "high", "movable", "device")
-COUNTERS = {name: name for *_, names in RATES for name in names} | {
+COUNTERS = {name: name for *_, names in RATES for name in names.split()} | {
     f"{ALLOCSTALL}_{zone}": ALLOCSTALL for zone in ZONES
 }
-GAUGES = {name for *_, names in LEVELS for name in names}
+GAUGES = {name for *_, names in LEVELS for name in names.split()}
 # What is marked in every chart: counter, label, whether it is worth a line from top to bottom.
 MARKED = {"oom_kill": ("OOM kill", True), "compact_fail": ("failed compaction", False)}
 
@@ -145,13 +135,13 @@ def _charts(tables: Tables, samples: Rows, page_size: int | None) -> Iterator[Ch
     yield "Memory pressure", "% of the time", lines, {"rate": True, "top": top}
     rates = _rates(tables.get("counter_rates", []), samples)
     for title, what, names in RATES:
-        lines = [(name, rates[name]) for name in names if name in rates]
+        lines = [(name, rates[name]) for name in names.split() if name in rates]
         yield title, f"{what} per second", lines, {"rate": True}
     gauges: dict[str, Points] = {}
     for row in tables.get("gauge_series", []):
         gauges.setdefault(row["name"], []).append((row["time"], row["value"]))
     for title, unit, how, names in LEVELS:
-        lines = [(name, sorted(gauges[name])) for name in names if name in gauges]
+        lines = [(name, sorted(gauges[name])) for name in names.split() if name in gauges]
         yield title, unit, lines, {"how": (how,) * len(lines)}
     lines = owner_pictures.lines_in_watch(tables, page_size)
     yield "Allocation stacks that grew most", unit_of_pages, lines, {}
