@@ -160,11 +160,10 @@ def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> i
     sets = stack_sets(bundle, what, reattribute=reattribute)
     if form == "pprof":
         from mmscope.perf.pprof import pprof
-        from mmscope.reports.bundle.boots import captured
 
         if sys.stdout.isatty():
             raise UsageError("pprof's files are binary: write it to one, > FILE")
-        sys.stdout.buffer.write(pprof(sets, f"mmscope: {what}", captured(bundle)))
+        sys.stdout.buffer.write(pprof(sets, f"mmscope: {what}", bundle.captured))
         return DONE
     if form == "speedscope":
         from mmscope.perf.speedscope import speedscope
