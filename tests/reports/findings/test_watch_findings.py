@@ -422,8 +422,10 @@ def test_a_zone_that_stays_below_min_is_critical(tmp_path: Path) -> None:
         [zone_at(n, 1_300, wmark_low=1_750, wmark_boost=500) for n in range(6)],
         [row for n in range(6)
          for row in (zone_at(n, 1_100, zone="DMA32", managed_pages=9_000), zone_at(n, 9_000))],
+        [row for n in range(6)
+         for row in (zone_at(n, 9_000, zone="DMA32", managed_pages=600_000), zone_at(n, 1_100))],
     ],
-    ids=["now and then", "too few readings", "the boost", "a lesser zone"],
+    ids=["now and then", "too few readings", "the boost", "a lesser zone", "filled first"],
 )  # fmt: skip
 def test_a_zone_that_kswapd_keeps(tmp_path: Path, rows: list[Any]) -> None:
     assert found(asked(tmp_path, rows), "watch-below-low") is None
