@@ -12,6 +12,7 @@ from finding_cases.rows import (
     owned,
     pages_of,
     text_ledger,
+    zone,
 )
 
 from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup
@@ -173,6 +174,15 @@ FOUND: dict[str, Case] = {
          "reclaimable slab are 195.3 MiB together", "qemu (pid 7): 2048 MiB"],
         "warning",
     ),
+    "a process has nearly all": Case(
+        "memory-nearly-gone",
+        [zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000),
+         pages_of("nr_slab_reclaimable", 3_000), swap(95, 100),
+         dataclasses.replace(swapped(7, "java", 0), anon_bytes=3 << 30)],
+        ["103.5 MiB, 2.5 % of memory, can still be had", "26,500 pages", "5 MiB of swap are free",
+         "java (pid 7), has 3 GiB"],
+        "warning",
+    ),
     "a third pinned, on a machine with room": Case(
         "memory-locked",
         [pages_of("nr_mlock", 0), event("nr_foll_pin_acquired", 900_000),
@@ -245,6 +255,15 @@ CLEAR: dict[str, Case] = {
     "swap, and there are rates": Case(
         "swapped-since-boot", [event("pswpin", 9_000_000), event("pswpout", 9_000_000), RATE]
     ),
+    "swap that is free": Case(
+        "memory-nearly-gone",
+        [zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000), swap(100, 1_000)],
+    ),
+    "little, of a large machine": Case(
+        "memory-nearly-gone",
+        [zone(free_pages=600_000, present_pages=64 << 18, managed_pages=64 << 18),
+         pages_of("nr_inactive_file", 0)],
+    ),
     "little that is locked": Case("memory-locked", [pages_of("nr_mlock", 90_000)]),
     "dirty memory as it is": Case(
         "writeback-stuck",
@@ -296,6 +315,10 @@ NOT_CHECKED: dict[str, Case] = {
     ),
     "vmalloc that was not read": Case(
         "vmalloc-large", [], why_not="no table vmalloc_callers in this bundle"
+    ),
+    "what can be had is not known": Case(
+        "memory-nearly-gone", [pages_of("nr_inactive_file", 1)],
+        why_not="no table zones in this bundle",
     ),
     "what is locked is not known": Case(
         "memory-locked", [event("pgpgin", 1)],

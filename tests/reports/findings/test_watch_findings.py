@@ -397,6 +397,29 @@ def zone_at(number: int, pages: int, **changes: Any) -> ZoneLevel:
     return dataclasses.replace(zone, **changes)
 
 
+def falls_to(mebibytes: float, swap: float = 0.0, total: float = 1_000.0) -> list[Level]:
+    return [
+        row for n in range(6)
+        for row in (level(n, "MemTotal", total), level(n, "SwapFree", swap),
+                    level(n, "MemAvailable", total - (total - mebibytes) * n / 5))
+    ]  # fmt: skip
+
+
+def test_memory_that_runs_out(tmp_path: Path) -> None:
+    finding = found(asked(tmp_path, falls_to(40, swap=5)), "watch-memory-runs-out")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "40 MiB, 4.0 % of memory, can still be had at the end"
+    assert finding.saw.startswith("MemAvailable went from 1000 MiB to 40 MiB in ")
+
+
+@pytest.mark.parametrize(
+    "rows", [falls_to(60), falls_to(40, swap=20), falls_to(4_000, total=100_000)],
+    ids=["more than a twentieth", "with swap", "a large machine"],
+)  # fmt: skip
+def test_memory_that_does_not(tmp_path: Path, rows: list[Any]) -> None:
+    assert found(asked(tmp_path, rows), "watch-memory-runs-out") is None
+
+
 def test_a_zone_that_stays_below_low(tmp_path: Path) -> None:
     rows = [zone_at(n, 1_100 if n % 2 else 1_300) for n in range(6)]
     finding = found(asked(tmp_path, rows), "watch-below-low")
