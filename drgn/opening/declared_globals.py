@@ -128,6 +128,7 @@ _BY_TYPE = {
     "const struct memory_stat [room]": "memory_stats",
     "struct mempolicy [room]": "preferred_node_policy",
     "struct mm_struct": "init_mm",
+    "struct mthp_stat": "mthp_stats",
     "struct mod_tree_root": "mod_tree",
     "struct neigh_table": "arp_tbl",
     "struct net": "init_net",

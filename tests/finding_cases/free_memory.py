@@ -10,6 +10,7 @@ from mmscope.drgn.free.free_lists import FreeListCheck, MisplacedBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.zones import FreeAccounting
 from mmscope.drgn.machine.settings import Setting
+from mmscope.drgn.machine.thp_sizes import ThpSize
 
 ACCOUNTING = FreeAccounting(0, "Normal", 200_000, 0, 200_000, 0, 0, 0, 0, None)
 
@@ -29,7 +30,12 @@ RESERVED = zone(
 )
 HIGHATOMIC = Pageblocks(0, "Normal", "HighAtomic", 20)
 
+
 # Faults that found no huge page, most of them.
+def of_size(kib: int, **counters: int) -> list[ThpSize]:
+    return [ThpSize(kib << 10, name, value) for name, value in counters.items()]
+
+
 FALLEN = [event("thp_fault_alloc", 21), event("thp_fault_fallback", 340)]
 
 FOUND: dict[str, Case] = {
@@ -222,6 +228,21 @@ FOUND: dict[str, Case] = {
         ["in 0 of 120 attempts (0 %)", "in 2.0 h since boot."],
         unlike=["transparent_hugepage/enabled"],
     ),
+    "a size that falls back": Case(
+        "thp-sizes-fall-back",
+        [*of_size(64, anon_fault_alloc=100, anon_fault_fallback=900, anon_fault_fallback_charge=7,
+                  swpout=3, swpout_fallback=40, split=50),
+         *of_size(2048, anon_fault_alloc=1, anon_fault_fallback=9_000)],
+        ["Faults got a huge page of 64 KiB in 100 of 1,000 attempts (10.0 %) since boot",
+         "anon_fault_fallback 900, of which a memory cgroup at its limit refused 7 in 2.0 h",
+         "3 went to swap whole, 40 were split for it. 50 were split in all."],
+        "notice", unlike=["2,048"],
+    ),
+    "a size that was never to be had": Case(
+        "thp-sizes-fall-back", of_size(16, anon_fault_fallback=900),
+        ["Faults got a huge page of 16 KiB in 0 of 900 attempts (0 %)"], "notice",
+        unlike=["swap", "refused"],
+    ),
     "blocks on another list": Case(
         "misplaced-blocks",
         [MisplacedBlocks(0, "Normal", 0, "HighAtomic", "Movable", 5, 5),
@@ -371,6 +392,11 @@ CLEAR: dict[str, Case] = {
     "THP that falls back, and there are rates": Case(
         "thp-falls-back", [event("thp_fault_alloc", 0), event("thp_fault_fallback", 9_999), RATE]
     ),
+    "sizes that succeed, or were hardly tried": Case(
+        "thp-sizes-fall-back",
+        [*of_size(64, anon_fault_alloc=900, anon_fault_fallback=100),
+         *of_size(16, anon_fault_fallback=40)],
+    ),
     "no block on another list": Case("misplaced-blocks", [], empty=(MisplacedBlocks,)),
     "lists beside more that is free": Case("pcp-lists-hold-free", [*on_lists(40_000), zone()]),
     "little on lists, and less free": Case(
@@ -389,6 +415,9 @@ NOT_CHECKED: dict[str, Case] = {
     "a kernel without compaction": Case(
         "compaction-fails", [event("pgpgin", 1)],
         why_not="vm_counters has no row where name = 'compact_success'",
+    ),
+    "a kernel that does not count by size": Case(
+        "thp-sizes-fall-back", [zone()], why_not="no table thp_sizes in this bundle"
     ),
     "a kernel without THP": Case(
         "thp-falls-back", [event("compact_success", 1)],

@@ -59,6 +59,7 @@ def root(tmp_path: Path) -> Path:
     for pool in ("kernel/mm", "devices/system/node/node0"):
         for name in ("nr", "free", "surplus", "resv"):
             put(root, f"sys/{pool}/hugepages/hugepages-2048kB/{name}_hugepages", "4\n")
+    put(root, "sys/kernel/mm/transparent_hugepage/hugepages-64kB/stats/split", "4\n")
     for name, text in (("start", "0x0"), ("end", "0x3fffffff"), ("type", "System RAM")):
         put(root, f"sys/firmware/memmap/0/{name}", f"{text}\n")
     put(root, "sys/devices/system/node/node0/memory_failure/total", "0\n")
