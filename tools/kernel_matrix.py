@@ -16,7 +16,7 @@ Seen = dict[str, dict[str, Any]]
 
 
 def document() -> str:
-    """``docs/kernels.md`` with its tables made anew."""
+    """``docs/kernels.md`` with its tables renewed."""
     text = (DOCS / "kernels.md").read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, behind = rest.partition(END)
@@ -52,27 +52,31 @@ def machines(seen: Seen) -> str:
 
 
 def sections(seen: Seen) -> str:
-    """A row for each section, a column for each kernel, and why what is not ok is not."""
-    reasons: list[str] = []
-    names = dict.fromkeys(name for of in seen.values() for name in of["sections"])
-    lines = [f"| section | {' | '.join(seen)} |", "|---|" + "---|" * len(seen)]
-    for name in names:
-        found = [of["sections"].get(name) for of in seen.values()]
-        cells = [cell(status, reasons) for status in found]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    said = [f"{number}. {plain(why)}" for number, why in enumerate(reasons, 1)]
-    return "\n".join([*lines, "", *said]) + "\n"
+    """Every section that is not ``ok`` on every kernel, why, and on which."""
+    kernels: dict[tuple[str, str, str], list[str]] = {}
+    for name, of in seen.items():
+        for section, (status, *why) in of["sections"].items():
+            if status != "ok":
+                kernels.setdefault((section, status, why[0]), []).append(name)
+    lines = ["Every section is `ok` on every kernel, but for these:\n"]
+    lines += ["| section | status | kernels | why |", "|---|---|---|---|"]
+    for (section, status, why), names in sorted(kernels.items()):
+        lines.append(f"| {section} | {status} | {which(names, seen)} | {plain(why)} |")
+    unread = [
+        f"{section} on {name}"
+        for section in dict.fromkeys(name for of in seen.values() for name in of["sections"])
+        for name, of in seen.items()
+        if section not in of["sections"]
+    ]
+    return "\n".join([*lines, *([f"\nNot read: {', '.join(unread)}."] if unread else [])]) + "\n"
 
 
-def cell(status: list[str] | None, reasons: list[str]) -> str:
-    """A status, with the number of its reason."""
-    if status is None:
-        return "not read"
-    if status[0] == "ok":
-        return "ok"
-    if status[1] not in reasons:
-        reasons.append(status[1])
-    return f"{status[0]} ({reasons.index(status[1]) + 1})"
+def which(names: list[str], seen: Seen) -> str:
+    """Some of the kernels, or which they are not where that is shorter."""
+    others = [name for name in seen if name not in names]
+    if len(others) >= len(names):
+        return ", ".join(names)
+    return f"all but {', '.join(others)}" if others else "all"
 
 
 def without_debug_info(seen: Seen) -> str:

@@ -5,17 +5,20 @@ list of sections that are commands of drgn, for who may not import every probe t
 ``docs/kernels.md`` what the lab's kernels have shown.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import kernel_matrix
 
 from mmscope.drgn.sections.registry import SECTIONS, modules
 from mmscope.drgn.sections.section import Section
-from mmscope.drgn.tables.rows import columns, csv_line
+from mmscope.drgn.tables.rows import Column, columns, csv_line
 from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.declared import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
+# Tables that have a column with the same meaning, for it to be explained once.
+COMMON = 5
 
 
 def drgn_commands() -> str:
@@ -39,16 +42,20 @@ def place(section: Section) -> str:
     return found
 
 
-def described(table: Table) -> str:
+def described(table: Table, common: dict[tuple[str, str], int]) -> str:
     """A table's part of ``docs/tables.md``."""
-    lines = [f"### {table.name}\n", f"{table.title}. {first_line(table.row)}\n"]
-    lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
+    lines = [f"### {table.name}\n", f"{first_line(table.row)}\n", "column | meaning", "---|---"]
     for column in columns(table.row):
-        kind = column.type + (" or empty" if column.nullable else "")
-        name = f"**{column.name}**" if column.key else column.name
-        meaning = column.help.replace("|", "\\|")
-        lines.append(f"| {name} | {kind} | {column.unit} | {meaning} |")
+        meaning = "" if (column.name, column.help) in common else column.help
+        lines.append(f"{title(column)} | {meaning.replace('|', chr(92) + '|')}".rstrip())
     return "\n".join([*lines, ""])
+
+
+def title(column: Column) -> str:
+    """The name of a column, its type, and its unit where the name does not end in it."""
+    name = f"**{column.name}**" if column.key else column.name
+    unit = "" if column.name.endswith(column.unit) else f", {column.unit}"
+    return f"{name} {column.type}{'?' if column.nullable else ''}{unit}"
 
 
 def first_line(row: type) -> str:
@@ -58,12 +65,17 @@ def first_line(row: type) -> str:
 
 def tables() -> str:
     """``docs/tables.md``."""
+    rows = Counter((at.name, at.help) for table in TABLES.values() for at in columns(table.row))
+    common = {column: times for column, times in rows.items() if times >= COMMON}
     head = (
         "# Tables\n\nNames and meanings are a public interface: see [the bundle's format]"
         "(bundle-format.md). Columns in bold name a row, so that two bundles can be joined on "
-        "them. Made by `make docs` from the declarations.\n"
+        "them. A question mark: the cell may be empty. Made by `make docs` from the declarations."
+        "\n\nA column that has no meaning beside it has this one:\n\ncolumn | meaning\n---|---"
     )
-    return "\n".join([head, *(described(table) for _, table in sorted(TABLES.items()))])
+    shared = [f"{name} | {meaning}" for name, meaning in common]
+    parts = (described(table, common) for _, table in sorted(TABLES.items()))
+    return "\n".join([head, *shared, "", *parts])
 
 
 MADE = {

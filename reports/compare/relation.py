@@ -19,10 +19,12 @@ from mmscope.reports.bundle.bundle_format import lacking, not_written
 from mmscope.reports.bundle.description import SAME_BOOT_SECONDS
 
 # What names a thing during one boot only.
-BOOT_NAMES = {
-    *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "address_space", "chain"),
-    *("pfn", "content"),
-}
+BOOT_NAMES = frozenset(
+    {
+        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "address_space", "chain"),
+        *("pfn", "content"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,4 +179,6 @@ def _of_boots(one: bool | None, host: str, seconds: float | None, old: str, new:
 
 
 def _uptime(bundle: Bundle) -> str:
-    return display.duration(bundle.uptime) if bundle.uptime else "unknown"
+    uptime = bundle.target.get("uptime_seconds")
+    known = isinstance(uptime, (int, float)) and not isinstance(uptime, bool) and uptime > 0
+    return display.duration(float(uptime or 0)) if known else "unknown"

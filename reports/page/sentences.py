@@ -120,7 +120,10 @@ def facts_of(bundle: Bundle, page_size: int | None) -> list[tuple[str, str, str]
 
 
 def uptime_of(bundle: Bundle) -> str:
-    return display.duration(bundle.uptime) if bundle.uptime else ""
+    seconds = bundle.target.get("uptime_seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+        return ""
+    return display.duration(seconds)
 
 
 def section_title(name: str) -> str:
