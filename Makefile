@@ -84,7 +84,7 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 
 # Files of tests that take minutes: they run the command, make reports, or ask every finding of every bundle.
 LONG := report|lake|fleet|finding|redact|guard|watch|picture|hostile|page_owner|comparison|host_groups|click|command|bundle
-LONG := $(LONG)|lights|few_rows|crash|openmetrics|browser|asked|corpus|attack|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
+LONG := $(LONG)|exam|lights|few_rows|crash|openmetrics|browser|asked|corpus|attack|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
 QUICK = $(shell find tests -name 'test_*.py' -not -path 'tests/lab/*' -not -path 'tests/s*/*' | grep -vE '/test_[a-z_0-9]*($(LONG))' | sort)
 .PHONY: quick
 quick: $(READY) ## lint, types, and the unit tests that need neither kernel nor browser nor minutes: two minutes
@@ -160,7 +160,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines
+NIGHTLY := test-spark test-s3 test-mcp guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines exam-kept
 .PHONY: machines
 machines: $(READY) ## the verdict on every made machine, sick and innocent, of which `make test` asks some (a minute)
 	MMSCOPE_ALL=1 $(BIN)/python -m pytest -q tests/reports/findings/test_review_machines.py
@@ -181,6 +181,10 @@ exam: $(READY) ## score on planted and innocent machines, in guests: SEED=1 KIND
 	@tools/apt-install $(LAB_PACKAGES)
 	@$(BIN)/python tests/lab/exam.py $(if $(SEED),--seeds $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
 	  $(if $(WAYS),--ways $(WAYS)) $(if $(CASES),--cases '$(CASES)') $(if $(KEEP),--keep)
+
+.PHONY: exam-kept
+exam-kept: $(READY) ## the score of all kept cases of the exam, of which `make test` asks some (a minute)
+	MMSCOPE_ALL=1 $(BIN)/python -m pytest -q tests/exam
 
 .PHONY: guard-incidents
 guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)

@@ -159,6 +159,7 @@ def slab_leak_of_module(rng: random.Random) -> dict[str, Any]:
 
 @sick("vmalloc")
 def vmalloc_leak_of_module(rng: random.Random) -> dict[str, Any]:
+    """A module never frees what it took with vmalloc()."""
     size = share(rng, 0.25, 0.45)
     leak("vmalloc", size, rng)
     held = module_says()["vmalloc"]
@@ -168,6 +169,7 @@ def vmalloc_leak_of_module(rng: random.Random) -> dict[str, Any]:
 
 @sick("percpu")
 def percpu_leak_of_module(rng: random.Random) -> dict[str, Any]:
+    """A module never frees its percpu memory."""
     size = share(rng, 0.12, 0.25)
     leak("percpu", size, rng)
     held = module_says()["percpu"]
@@ -549,6 +551,7 @@ def node_exhausted(rng: random.Random) -> dict[str, Any]:
 
 @innocent("process")
 def idle(rng: random.Random) -> dict[str, Any]:
+    """Nothing but the neighbours."""
     time.sleep(5)
     return {}
 

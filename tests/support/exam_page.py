@@ -9,8 +9,12 @@ from typing import Any
 from exam_kinds import KINDS
 from exam_score import WAYS, Marked, all_sums, sums
 
-# What findings were changed after.
-TUNED = "No finding was changed after its cases were seen."
+# What was changed after which seed was seen.
+TUNED = (
+    "Seed 1 was used for tuning: `memory-nearly-gone`, `watch-memory-runs-out`, `watch-below-low` "
+    "and that a log alone clears nothing were made or changed after it was seen. No fresh seed has "
+    "been scored yet."
+)
 
 _HEAD = """\
 # The exam

@@ -25,7 +25,7 @@ WAYS = ("vmcore", "text", "watch", "log")
 
 # What means each cause, whatever it was seen with.
 _SHORT = {"memory-pressure", "watch-memory-pressure", "below-watermarks", "watch-below-low",
-          "watch-reclaim-in-vain"}  # fmt: skip
+          "watch-reclaim-in-vain", "memory-nearly-gone", "watch-memory-runs-out"}  # fmt: skip
 _GROWS = {"watch-kernel-memory-grows"}
 CAUSES: dict[str, set[str]] = {
     "process": _SHORT,
