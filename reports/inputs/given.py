@@ -38,6 +38,7 @@ from mmscope.reports.inputs.recognise import (
     HEAD_BYTES,
     LOG,
     PAGE_OWNER,
+    PASTED,
     PERF_DATA,
     PERF_TEXT,
     TAR,
@@ -47,6 +48,7 @@ from mmscope.reports.inputs.recognise import (
     ZIP,
     Kind,
     as_utf8,
+    pasted,
     recognise,
 )
 
@@ -211,9 +213,9 @@ def _file(given: Given, path: str, name: str) -> None:
             _archive(given, read_archive(raw, head), name)
         elif kind.name == VMCORE and again != path:
             given.refused.append(f"{name}: a vmcore, which cannot be read from a pipe")
-        elif kind.name in (LOG, TREE):
+        elif kind.name in (LOG, TREE, PASTED):
             _text(given, kind, raw, name)
-            if path == again and kind.name == TREE:
+            if path == again and kind.name != LOG:
                 given.moment = max(given.moment or 0, os.stat(path).st_mtime)
         else:
             _other(given, kind, again, name)
@@ -232,7 +234,7 @@ def _packed(given: Given, raw: IO[bytes], head: bytes, again: str, name: str) ->
         _archive(given, read_archive(raw, head), name)
     elif kind.name in (VMCORE, ZIP):
         given.refused.append(f"{name}: {packed}: unpack it before: {unpacked_by(head)} {name}")
-    elif kind.name in (LOG, TREE):
+    elif kind.name in (LOG, TREE, PASTED):
         with unpacked(raw, head) as stream:
             _text(given, Kind(kind.name, packed, kind.place), stream, name)
     else:
@@ -249,7 +251,7 @@ def _how(head: bytes) -> str:
 def _text(given: Given, kind: Kind, stream: IO[bytes], name: str) -> None:
     """Take a log, or a file of /proc, as a text of the tree."""
     data, before = tail(stream, MOST_OF_LOG if kind.name == LOG else MOST_OF_TEXT)
-    if before and kind.name == TREE:
+    if before and kind.name != LOG:
         given.refused.append(f"{name}: {kind.words} of more than {size(MOST_OF_TEXT)}")
         return
     last = f", of which the last {size(len(data))} are read" if before else ""
@@ -257,6 +259,10 @@ def _text(given: Given, kind: Kind, stream: IO[bytes], name: str) -> None:
 
 
 def _put(given: Given, kind: Kind, name: str, data: bytes, more: str = "") -> None:
+    if kind.name == PASTED:
+        for place, text in pasted(data):
+            _put(given, Kind(TREE, f"/{place}", place), name, text)
+        return
     place = kind.place
     if kind.name == LOG:
         place = _free(given, f"given/{visible(name.rpartition('/')[2])}")
@@ -269,6 +275,8 @@ def _put(given: Given, kind: Kind, name: str, data: bytes, more: str = "") -> No
         return
     given.took(name, kind.words + more)
     given.texts[place] = data
+    if kind.name == LOG:  # with what else is in the same file
+        _put(given, Kind(PASTED, ""), name, data)
     if place.endswith("/smaps"):
         given.texts |= _of_smaps(place, data)
 
@@ -333,7 +341,7 @@ def _archive(given: Given, found: Unpacked, name: str) -> None:
         given.refused.append(f"{name}: {words}")
     for member, kind, data in found.lone:
         called = f"{name}: {member}"
-        if kind.name in (LOG, TREE):
+        if kind.name in (LOG, TREE, PASTED):
             _put(given, kind, called, as_utf8(data))
         elif kind.name == VMCORE:
             inner = next((each.rstrip("/") for each in found.inner if member.startswith(each)), "")

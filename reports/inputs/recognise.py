@@ -20,8 +20,8 @@ from mmscope.perf.perf_script import is_perf_text
 HEAD_BYTES = 64 << 10
 TAR, ZIP = "tar", "zip"
 # Kinds: each is read by another part of mmscope.
-VMCORE, LOG, PERF_DATA, PERF_TEXT, PAGE_OWNER, TREE, UNKNOWN = (
-    *("vmcore", "log", "perf.data", "perf text", "page_owner", "tree", ""),
+VMCORE, LOG, PERF_DATA, PERF_TEXT, PAGE_OWNER, TREE, PASTED, UNKNOWN = (
+    *("vmcore", "log", "perf.data", "perf text", "page_owner", "tree", "pasted", ""),
 )
 PERF_MAGIC = b"PERFILE2"
 
@@ -63,6 +63,32 @@ TEXTS = (
         "sys/fs/cgroup/given/memory.stat",
     ),
 )
+# The same among other words, quoted or indented: how such a text begins, and how it goes on.
+_PASTED = {
+    "proc/meminfo": (rb"MemTotal: +\d+ kB", rb"[A-Za-z]\S{0,39}: +\d+(?: kB)?", 1),
+    "proc/vmstat": (rb"nr_free_pages \d+", rb"[a-z]\w{0,60} \d+", 4),
+    "proc/buddyinfo": (
+        *(rb"Node +\d+, zone +\w+(?: +\d+){4,}", rb"Node +\d+, zone +\w+(?: +\d+){4,}", 0),
+    ),
+    "proc/zoneinfo": (rb"Node +\d+, zone +\w+", rb"(?: +\S[^\n]*|Node +\d+, zone +\w+)", 4),
+    "proc/slabinfo": (rb"slabinfo - version: [^\n]*", rb"(?:#[^\n]*|\S+(?: +\d+){3,}[^\n]*)", 2),
+}
+PASTED_TEXTS = {
+    place: re.compile(
+        rb"^(?P<before>(?:> ?){0,4}[ \t]{0,16})%b *\r?$(?:\n(?P=before)%b *\r?$){%d,}"
+        % (first, more, least),
+        re.MULTILINE,
+    )
+    for place, (first, more, least) in _PASTED.items()
+}
+MARKS = {
+    **{
+        "proc/meminfo": b"MemTotal:",
+        "proc/vmstat": b"nr_free_pages ",
+        "proc/slabinfo": b"slabinfo",
+    },
+    **{"proc/buddyinfo": b", zone ", "proc/zoneinfo": b", zone "},
+}
 # What is met often, and not read: in words that say what to do.
 LOOKS = (
     (rb"\x7fELF", "an ELF file, but no dump of a kernel: a vmlinux is for --symbols"),
@@ -105,6 +131,9 @@ def recognise(head: bytes) -> Kind:
         return kind
     if kind := _text(head):
         return kind
+    if several := pasted(head):
+        names = ", ".join(dict.fromkeys(f"/{place}" for place, _ in several))
+        return Kind(PASTED, f"a text with {names} in it")
     for pattern, words in LOOKS:
         if re.match(pattern, head):
             return Kind(UNKNOWN, words)
@@ -112,6 +141,21 @@ def recognise(head: bytes) -> Kind:
         return Kind(UNKNOWN, f"something binary, which begins with {head[:8].hex(' ')}")
     first = visible(" ".join(head[:200].decode("utf-8", "replace").split()))[:50]
     return Kind(UNKNOWN, f"a text that mmscope does not know: {first!r}")
+
+
+def pasted(text: bytes) -> list[tuple[str, bytes]]:
+    """Files of /proc among other words, without what is before each line, by their path."""
+    found = [
+        (match, place) for place, each in PASTED_TEXTS.items() for match in each.finditer(text)
+    ]
+    texts, end = [], 0
+    for match, place in sorted(found, key=lambda each: each[0].start()):
+        if match.start() < end:
+            continue  # zoneinfo has lines of vmstat
+        width, end = len(match["before"]), match.end()
+        lines = [line[width:].rstrip() for line in match[0].splitlines()]
+        texts.append((place, b"\n".join(lines) + b"\n"))
+    return texts
 
 
 def as_utf8(data: bytes) -> bytes:
@@ -140,6 +184,8 @@ def _text(text: bytes) -> Kind | None:
         return Kind(PAGE_OWNER, f"page_owner's {page_owner}".replace("'s page_owner", "'s text"))
     for pattern, place in TEXTS:
         if re.match(pattern, text, re.MULTILINE):
+            if place in PASTED_TEXTS and len({other for other, _ in pasted(text)}) > 1:
+                return None  # one behind the other
             name = place.rpartition("/")[2]
             of = {"proc/PID": "a process's ", "sys/fs/cgroup/given": "a cgroup's "}
             return Kind(TREE, of.get(place[: -len(name) - 1], "/proc/") + name, place)

@@ -14,44 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from given_inputs import LOG, OWNER, PERF, TREE, put
 from odd_trees import OLD, ZONE, meminfo
 
 from mmscope.drgn.tables.display import size
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
 from mmscope.reports.inputs import given
-
-DATA = Path(__file__).parents[2] / "data"
-TREE = DATA / "7.2"
-LOG = """\
-[  100.000001] java invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), \
-order=0, oom_score_adj=0
-[  100.000002] CPU: 1 PID: 7 Comm: java Not tainted 6.1.0 #1
-[  100.000003] Mem-Info:
-[  100.000004] Tasks state (memory values in pages):
-[  100.000005] [  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name
-[  100.000006] [      7]     0     7   100000    50000   800000        0             0 java
-[  100.000007] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,\
-global_oom,task_memcg=/,task=java,pid=7,uid=0
-[  100.000008] Out of memory: Killed process 7 (java) total-vm:400000kB, anon-rss:200000kB, \
-file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:782kB oom_score_adj:0
-[  101.000009] usb 1-1: new device
-"""
-PERF = "java 7/7 [001] 1.000000: 1 cycles: \n\tffffffff81000001 clear_page ([kernel.kallsyms])\n\n"
-OWNER = """\
-Page allocated via order 0, mask 0x0(), pid 7, tgid 7 (java), ts 1 ns
-PFN 0x1 type Movable Block 0 type Movable Flags 0x0()
- alloc_pages+0x1/0x2
- some_driver+0x1/0x2
-
-"""
-
-
-def put(folder: Path, name: str, content: str | bytes) -> str:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return str(path)
 
 
 def collect(
@@ -257,6 +226,58 @@ def test_a_file_of_proc_alone_has_its_table(tmp_path: Path, name: str, table: st
     made = tmp_path / "case"
     assert main(["collect", path, "-o", str(made), "--no-findings"]) in (0, 1)
     assert list(Bundle(made).rows(table))
+
+
+AROUND = {
+    "a prompt": ("$ cat /proc/{name}\n", "{line}\n", "$ exit\n"),
+    "words": ("Dear all, my {name}:\n\n", "{line}\n", "\nWhat is wrong?\n"),
+    "a quote": ("On Monday you wrote:\n", "> {line}\n", "I see.\n"),
+    "markdown": ("```\n", "{line}\n", "```\n"),
+    "indented": ("", "    {line}\n", ""),
+    "CRLF": ("{name}\r\n", "{line}\r\n", "\r\n"),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("meminfo", "memory_ledger"), ("vmstat", "vm_counters"), ("zoneinfo", "zones"),
+        ("buddyinfo", "free_blocks"), ("slabinfo", "slab_caches"),
+    ],
+)  # fmt: skip
+def test_a_file_of_proc_among_other_words(
+    tmp_path: Path, name: str, table: str, around: str
+) -> None:
+    text = (TREE / "proc" / name).read_text()
+    head, line, end = AROUND[around]
+    lines = "".join(line.format(line=each) for each in text.splitlines())
+    alone, among = put(tmp_path, "alone", text), head.format(name=name) + lines + end
+    rows = []
+    for number, path in enumerate((alone, put(tmp_path, "among", among))):
+        made = tmp_path / f"case-{number}"
+        assert main(["collect", path, "-o", str(made), "--no-findings"]) in (0, 1)
+        rows.append(list(Bundle(made).rows(table)))
+    assert rows[0] == rows[1] != []
+
+
+def test_files_of_proc_one_behind_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("meminfo", "zoneinfo", "buddyinfo", "vmstat", "slabinfo")
+    text = "".join((TREE / "proc" / name).read_text() for name in (*names, "meminfo"))
+    made = tmp_path / "case"
+    assert main(["collect", put(tmp_path, "x", text), "-o", str(made), "--no-findings"]) == 1
+    tables = ("memory_ledger", "zones", "free_blocks", "vm_counters", "slab_caches")
+    assert all(list(Bundle(made).rows(table)) for table in tables)
+    assert "x: /proc/meminfo was given before, and one is read" in capsys.readouterr().err
+
+
+def test_a_log_and_files_of_proc_in_one_text(tmp_path: Path) -> None:
+    vmstat = (TREE / "proc/vmstat").read_text()
+    bundle = collect(tmp_path, put(tmp_path, "x", f"# dmesg\n{LOG}# cat /proc/vmstat\n{vmstat}"))
+    assert victims(bundle) == ["java"]
+    assert list(bundle.rows("vm_counters"))
 
 
 def test_smaps_alone_has_its_shares(tmp_path: Path) -> None:

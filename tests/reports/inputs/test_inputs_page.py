@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_door import LOG, OWNER, PERF, TREE, put
+from given_inputs import LOG, OWNER, PERF, TREE, put
 
 from mmscope.reports.commands.command import main
 
