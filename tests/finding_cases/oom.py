@@ -120,6 +120,20 @@ FOUND: dict[str, Case] = {
         [failure(n, order=3, gfp_flags="GFP_ATOMIC", seconds=100.0 * n) for n in range(1, 12)],
         ["11 times"], "notice",
     ),
+    "a kill while other zones had memory": Case(
+        "oom-kills-told",
+        [oom(usable_free_bytes=9 * MIB), *machine(free=30 * GIB, slab_unreclaimable=12 * GIB)],
+        ["Memory ran out that the request could use: of 30 GiB that were free it could have 9 MiB; "
+         "the kernel killed java", "12 GiB were: unreclaimable slab"],
+        "warning", unlike=["cannot free"],
+    ),
+    "a cgroup full of what is not written": Case(
+        "oom-cgroup-limit",
+        [oom_at_limit(), OomCgroupMemory(1, "dirty", 40 * MIB),
+         OomCgroupMemory(1, "writeback", 10 * MIB)],
+        ["at its limit of 64 MiB: 50 MiB of it wait to be written; 1 process killed",
+         "memory that cannot be reclaimed before"], "warning",
+    ),
     "an allocation that hardly ever fails": Case(
         "allocation-failures", [failure(order=1)],
         ["An allocation of 2 pages in a row failed", "It may wait, and reclaim made no progress"],
