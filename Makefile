@@ -103,7 +103,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	code=0; ended='kill $$!; wait; exit 1'; run() { "$$@" & wait $$! || code=1; }; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m 'not live' tests/lab; \
-	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/mcp; \
+	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol; \
 	  exit $$code ) > build/lab.log & lab=$$!; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m live tests/lab; \
@@ -113,7 +113,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	stop() { kill $$live $$lab $$kernels 2> /dev/null; wait $$live $$lab $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \
 	{ $(LINT); } || stop; \
-	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/mcp || rest=$$?; \
+	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol || rest=$$?; \
 	wait $$live; live=$$?; wait $$lab; lab=$$?; wait $$kernels; \
 	cat build/kernels.log build/live.log build/lab.log; \
 	[ $$rest -eq 0 ] && [ $$live -eq 0 ] && [ $$lab -eq 0 ]
@@ -135,7 +135,7 @@ test-spark: $(VENV)/.spark ## each finding on Spark, row for row as DuckDB has i
 
 .PHONY: test-mcp
 test-mcp: $(VENV)/.mcp ## `mmscope mcp` asked by the protocol's own client (fetches 70 MB once)
-	$(BIN)/pytest tests/mcp
+	$(BIN)/pytest tests/protocol
 
 $(VENV)/.mcp: $(READY) requirements-mcp.lock
 	$(BIN)/pip install --quiet --require-hashes -r requirements-mcp.lock

@@ -28,6 +28,7 @@ ORDER = (
     "process_memory",
     "memory_cgroups",
     "memory_pressure",
+    "containers",
     "process_shares",
     "free/",
     "page_owner",

@@ -521,7 +521,7 @@ def unanswerable(
 def named(questions: Iterable[Question]) -> set[str]:
     """The words of their queries, and of the views that these name: all tables are among them."""
     words = (words_of("\n".join((question.sql, *question.needs))) for question in questions)
-    return {"kernel_features"}.union(*(found for found, _ in words))
+    return {"kernel_features", "containers"}.union(*(found for found, _ in words))
 
 
 @functools.cache
@@ -568,9 +568,20 @@ def query_of(columns: Mapping[str, set[str]], question: Question) -> str:
 
 
 def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Finding:
-    def words(text: str) -> str:
+    # Where a person reads of it, a cgroup is a container, if that is known.
+    cgroups = {n: v for n, v in row.items() if n.endswith("cgroup") and isinstance(v, str)}
+    names = {name: kernel.cgroup(path) for name, path in cgroups.items()}
+    paths = {cgroups[name] for name, called in names.items() if called != cgroups[name]}
+
+    def words(text: str, row: Mapping[str, Any] = row) -> str:
         said = _words(text).render(row, kernel=kernel) if "{" in text else text
         return " ".join(said.split())
+
+    def said(text: str) -> str:
+        return words(text, row | names)
+
+    def saw() -> str:
+        return " ".join((said(question.saw), *(f"Its cgroup is {path}." for path in sorted(paths))))
 
     def why() -> str:
         said = words(question.why)
@@ -596,8 +607,8 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
     return Finding(
         id=question.id,
         severity=severity_of(question, row),
-        title=words(question.title),
-        saw=words(question.saw) + OTHER_BOOT * other_boot,
+        title=said(question.title),
+        saw=saw() + OTHER_BOOT * other_boot,
         why=why(),
         next=tuple(steps()),
         links=question.links,
@@ -613,8 +624,8 @@ def finding_of(question: Question, row: dict[str, Any], kernel: Kernel) -> Findi
         since=words(question.since),
         classes=tuple(words(name) for name in question.classes),
         proofs=tuple(proofs(question.proof, question.needs, question.subject, row)),
-        plain=words(question.plain),
-        owner=words(question.owner) or owner_of({name: row[name] for name in question.subject}),
+        plain=said(question.plain),
+        owner=said(question.owner) or owner_of({n: (row | names)[n] for n in question.subject}),
         other_boot=other_boot,
     )
 

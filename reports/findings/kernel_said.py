@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-The kernel that was read, as findings speak of it: which steps are for it, and words that differ.
+The kernel that was read, as findings speak of it: which steps are for it, and words that differ;
+and the containers on it.
 Among these are sizes: what a page table has and maps depends on the size of a page, and so does
 what part of memory goes to what the kernel keeps for each page.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
 
+from mmscope.drgn.cgroups.containers import Container, called, container_of
 from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.tables.display import short_size, size_name
 from mmscope.reports.bundle.database import Database
@@ -31,10 +35,17 @@ class Kernel:
 
     :param features: of table ``kernel_features``, and whether they are present.
     :param size: of a page, in bytes.
+    :param containers: on it, by the path of their cgroup.
     :ivar assumed: where the bundle does not say how large a page is, what these sizes are then of.
     """
 
-    def __init__(self, features: Mapping[str, Any], size: Any) -> None:
+    def __init__(
+        self,
+        features: Mapping[str, Any],
+        size: Any,
+        containers: Mapping[str, Container] = MappingProxyType({}),
+    ) -> None:
+        self._containers = containers
         self._present = {
             feature: present for feature, present in features.items() if isinstance(present, bool)
         }
@@ -54,6 +65,11 @@ class Kernel:
         """Share of memory that so many bytes for each page are: ``1.6 %``, ``0.15 to 0.49 %``."""
         said = (f"{100 * each / self._size:.2g}" for each in (least, most) if each is not None)
         return f"{' to '.join(said)} %"
+
+    def cgroup(self, path: str) -> str:
+        """A cgroup as a sentence has it: a container by its name."""
+        found = container_of(path)
+        return called(path, self._containers.get(found.cgroup)) if found else path
 
     def __getattr__(self, feature: str) -> bool | None:
         if feature not in FEATURES:
@@ -88,4 +104,9 @@ def read_kernel(database: Database) -> Kernel:
         (size,) = (row["page_size"] for row in database.rows("select page_size from target"))
     except (duckdb.Error, ValueError):
         size = None
-    return Kernel({row["feature"]: row["present"] for row in rows}, size)
+    containers = {}
+    with contextlib.suppress(duckdb.Error):
+        for row in database.rows("select * from containers"):
+            known: dict[str, Any] = {n: row.get(n) for n in Container.__dataclass_fields__}
+            containers[str(row["cgroup"])] = Container(**known)
+    return Kernel({row["feature"]: row["present"] for row in rows}, size, containers)

@@ -9,6 +9,7 @@ from finding_cases.oom import oom_at_limit
 from finding_cases.rows import GIB, MIB, zone
 
 from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup, MemoryCgroupCounter
+from mmscope.drgn.cgroups.containers import Container
 from mmscope.drgn.cgroups.dying_pins import DyingPin
 from mmscope.drgn.cgroups.pressure import Pressure
 
@@ -35,6 +36,9 @@ def removed(count: int, held: int, **changes: Any) -> list[MemoryCgroup]:
 def pin(words: str, cgroups: int, pages: int, file: str | None = None) -> DyingPin:
     of_file = ("tmpfs", "00:18", "203", file, False) if file else (None,) * 5
     return DyingPin(words, *of_file, cgroups, cgroups, pages, pages * 4096)
+
+
+ID, UID = "0123456789ab" + "c" * 52, "3f2a8c1e-93d4-4b7a-8a11-0c5d9e7f1a2b"
 
 
 def pressure(full: float, path: str | None) -> list[Pressure]:
@@ -91,6 +95,18 @@ FOUND: dict[str, Case] = {
         ["Tasks of memory cgroup /kube/pod wait for memory: PSI full 25.0 % of the last minute",
          "It uses 63 MiB; memory.max is 64 MiB, reached 4 times; memory.high is 60 MiB, passed 9"],
         "warning",
+    ),
+    "a container that waits": Case(
+        "cgroup-pressure",
+        [*pressure(25.0, f"/kubepods/pod{UID}/{ID}/init"),
+         Container(f"/kubepods/pod{UID}/{ID}", None, UID, ID, "shop", "web-7d9f", "nginx")],
+        ["Tasks of memory cgroup …/0123456789ab/init (container nginx of pod shop/web-7d9f) wait",
+         f"Its cgroup is /kubepods/pod{UID}/{ID}/init."],
+        "warning",
+    ),
+    "a container whose names are not known waits": Case(
+        "cgroup-pressure", pressure(25.0, f"/kubepods/pod{UID}/{ID}"),
+        [f"Tasks of memory cgroup …/0123456789ab (a container of pod {UID}) wait"], "warning",
     ),
     "a cgroup that waits half of the time": Case(
         "cgroup-pressure", pressure(50.0, "/pod"), ["PSI full 50.0 %"], "critical",

@@ -42,8 +42,13 @@ SHAPES = (
 )  # fmt: skip
 
 
-# Of mmscope[spark] and mmscope[s3], which need not be installed here. They declare no rows.
-OPTIONAL = ("reports/lake/bucket.py", "reports/fleet/spark.py", "reports/fleet/spark_sql.py")
+# Of mmscope[mcp], [s3] and [spark], which need not be installed here. They declare no rows.
+OPTIONAL = (
+    "reports/serving/mcp_server.py",
+    "reports/lake/bucket.py",
+    "reports/fleet/spark.py",
+    "reports/fleet/spark_sql.py",
+)
 
 
 def row_types() -> Iterator[type]:
