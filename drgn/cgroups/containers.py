@@ -220,7 +220,7 @@ alone; names come from the node's files, where these can be read.
     command=Command("which cgroup is which container", top=TOP),
     from_memory=from_memory,
     from_files=from_files,
-    reads=(prices.CGROUPS,),
+    reads=(prices.CONTAINER_NAMES,),
 )
 
 

@@ -63,6 +63,7 @@ ALLOCINFO = "/proc/allocinfo"
 VMALLOCINFO = "/proc/vmallocinfo"
 IOMEM = "/proc/iomem"
 CGROUPS = "/sys/fs/cgroup/*/memory.*"
+CONTAINER_NAMES = "/var/lib/docker/containers/* /var/lib/containers/storage/*"
 SWAPS = "/proc/swaps"
 ZRAM = "/sys/block/zram*/mm_stat"
 ZSWAP = "/sys/module/zswap/parameters/*"
@@ -247,6 +248,8 @@ PRICES = {
             "cgroups, CPUs",
             "1,000 cgroups at most",
         ),
+        # Files of a disk, and no more than their names of /var/log.
+        Price(CONTAINER_NAMES, "reads a small file, from the disk", None, None, "containers"),
         # proc_nr_dentry(), fs/dcache.c; proc_nr_inodes(), fs/inode.c
         Price(DENTRY_STATE, "adds up the counters of every CPU", None, None, "CPUs"),
         Price(SETTINGS, "prints a number or a word", None, None, "files"),
