@@ -31,7 +31,7 @@ from mmscope.drgn.filesystems.dentry_cache import (
 )
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
-from mmscope.drgn.machine.vm_counters import drift, vm_counters
+from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
 from mmscope.drgn.owners.slab_caches import SlabFinder
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -72,7 +72,7 @@ def cached_files_from_memory(memory: Memory) -> Found:
         found.unlisted.append(f"{more:,} files with fewer pages, which cached_filesystems counts")
     vmstat: dict[str, int] = {}
     try:
-        vmstat = {row.name: row.value for row in vm_counters(memory.prog)}
+        vmstat = {row.name: row.value for row in vm_counters_once(memory)}
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"counters of /proc/vmstat are missing: {error}")
     found.add(CACHED_FILESYSTEMS, filesystem_rows(files, present))

@@ -33,7 +33,7 @@ from mmscope.drgn.ledger.ledger_pages import (
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart, physical_memory_once
-from mmscope.drgn.machine.vm_counters import VM_COUNTERS, VmCounter, drift, vm_counters
+from mmscope.drgn.machine.vm_counters import VM_COUNTERS, VmCounter, drift, vm_counters_once
 from mmscope.drgn.owners.alloc_tags import Tag, tags_once
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, page_tags
 from mmscope.drgn.owners.slab_caches import caches_once
@@ -283,13 +283,13 @@ def counters_of(kind: Kind) -> str:
     return " ".join(name for name, (kinds, _) in COUNTERS.items() if kind in kinds)
 
 
-def ledger_checks(prog: Program, pages: LedgerPages) -> tuple[list[LedgerCheck], str]:
+def ledger_checks(memory: Memory, pages: LedgerPages) -> tuple[list[LedgerCheck], str]:
     """
     Every counter that this kernel has, and the present pages of each zone.
 
     :return: (the rows, why those of /proc/vmstat are missing, if they are).
     """
-    rows = []
+    prog, rows = memory.prog, []
 
     def check(name: str, ours: int, says: int, why: str, node: int = -1, zone: str = "") -> None:
         rows.append(LedgerCheck(name, node, zone, ours, says, ours - says, why))
@@ -313,7 +313,7 @@ def ledger_checks(prog: Program, pages: LedgerPages) -> tuple[list[LedgerCheck],
     )
     vmstat, missing = {}, ""
     try:
-        vmstat = {row.name: row.value for row in vm_counters(prog)}
+        vmstat = {row.name: row.value for row in vm_counters_once(memory)}
     except (FaultError, LookupError, ValueError) as error:
         missing = str(error)
     for name, (kinds, why) in COUNTERS.items():
@@ -324,11 +324,11 @@ def ledger_checks(prog: Program, pages: LedgerPages) -> tuple[list[LedgerCheck],
 
 
 def _hold_against_counters(
-    prog: Program, pages: LedgerPages, checks: list[LedgerCheck], found: Found
+    memory: Memory, pages: LedgerPages, checks: list[LedgerCheck], found: Found
 ) -> None:
     """Mark the counters of a dump that differ from the pages in a way that nothing explains."""
     counted = pages.pages.reshape(len(KINDS), pages.zones)
-    unmarked, most = int(counted[list(NO_OTHER_MARK)].sum()), drift(prog)
+    unmarked, most = int(counted[list(NO_OTHER_MARK)].sum()), drift(memory.prog)
 
     def pages_of(row: LedgerCheck | VmCounter) -> Against | None:
         check = by_name.get(row.name if isinstance(row, VmCounter) else row.counter)
@@ -346,7 +346,7 @@ def _hold_against_counters(
     by_name = {row.counter: row for row in checks}
     hold_against(found, LEDGER_CHECKS, checks, "kernel_pages", pages_of, COUNTED)
     with contextlib.suppress(FaultError, LookupError, ValueError):
-        rows = vm_counters(prog)
+        rows = vm_counters_once(memory)
         hold_against(found, VM_COUNTERS, rows, "value", pages_of, COUNTED)
 
 
@@ -556,7 +556,7 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
     unread = gaps.bytes // sizeof(prog.type("struct page"))
     if unread:
         found.notes.append(f"{unread:,} struct pages could not be read{gaps.why}")
-    checks, no_counters = ledger_checks(prog, pages)
+    checks, no_counters = ledger_checks(memory, pages)
     if no_counters:
         found.notes.append(f"counters of /proc/vmstat are missing: {no_counters}")
     if wrong := [r for r in checks if r.counter == "present_pages" and r.difference_pages]:
@@ -573,7 +573,7 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
         disagreement(memory, found, f"{plural(headless, 'tail')} without a head")
     # Not where pages are missing, or could not be told apart.
     if not memory.live and not unread and not places.missing:
-        _hold_against_counters(prog, pages, checks, found)
+        _hold_against_counters(memory, pages, checks, found)
     for (said, place), count in sorted(pages.disputed.items()):
         found.remarks.append(
             f"{count:,} pages are {KINDS[said].owner} by their struct page and "

@@ -172,8 +172,15 @@ def vm_counters(prog: Program) -> list[VmCounter]:
     return rows
 
 
+def vm_counters_once(memory: Memory) -> list[VmCounter]:
+    """All of /proc/vmstat: of a dump once for all sections; a live kernel is asked each time."""
+    if memory.live:
+        return vm_counters(memory.prog)
+    return memory.once("vm_counters", lambda: vm_counters(memory.prog))
+
+
 def _names(prog: Program) -> list[str]:
-    """``vmstat_text[]``, read at once: three sections want it."""
+    """``vmstat_text[]``, read at once."""
     texts = prog["vmstat_text"]
     assert texts.address_ is not None
     where = read_whole(prog, texts.address_, texts.type_.length or 0, np.dtype("<u8"))
@@ -385,7 +392,7 @@ def _hold_against_processes(memory: Memory, rows: list[VmCounter], found: Found)
 
 def vm_counters_from_memory(memory: Memory) -> Found:
     prog = memory.prog
-    rows = vm_counters(prog)
+    rows = vm_counters_once(memory)
     found = Found().add(VM_COUNTERS, rows)
     if not memory.live:
         _hold_against_parts(prog, rows, found)

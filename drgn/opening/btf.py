@@ -18,9 +18,11 @@ trailing ``[0]`` from ``[]``; ``a[5][6]`` from ``a[30]`` (Documentation/bpf/btf.
 """
 
 import contextlib
+import re
 import struct
 from array import array
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -51,6 +53,7 @@ TAIL = {
     **{INT: (4, 0), ARRAY: (12, 0), STRUCT: (0, 12), UNION: (0, 12), ENUM: (0, 8)},
     **{FUNC_PROTO: (0, 8), VAR: (4, 0), DATASEC: (0, 12), DECL_TAG: (4, 0), ENUM64: (0, 12)},
 }
+NAME = re.compile(rb"[^\0]+(?=\0)")
 BY_KIND = {
     TypeKind.INT: (INT,),
     TypeKind.BOOL: (INT,),
@@ -127,6 +130,14 @@ class Btf:
         return len(self._kinds) - 1
 
     # Finding
+
+    @cached_property
+    def _offsets(self) -> dict[bytes, int]:
+        """Offset of each name in the strings; pahole writes each once, a module perhaps again."""
+        found: dict[bytes, int] = {}
+        for name in NAME.finditer(self._names):
+            found.setdefault(name[0], name.start())
+        return found
 
     def find_type(
         self, prog: Program, kinds: TypeKindSet, name: str, filename: str | None
@@ -221,9 +232,8 @@ class Btf:
         return self._found[key]
 
     def _name_offset(self, name: str) -> int | None:
-        """Offset of a name in the strings; pahole writes each once."""
-        found = self._names.find(b"\0%b\0" % name.encode("utf-8", "surrogateescape"))
-        return found + 1 if name and found >= 0 else None
+        """Offset of a name in the strings."""
+        return self._offsets.get(name.encode("utf-8", "surrogateescape"))
 
     def _name(self, offset: int) -> str | None:
         """The string at an offset; None for the empty one: anonymous."""

@@ -32,11 +32,10 @@ from mmscope.drgn.processes.process_memory import (
     PROCESS_MEMORY,
     ProcessMemory,
     counted_by_cpus,
-    process_memory,
+    process_memory_once,
 )
 from mmscope.drgn.processes.process_status import rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -66,17 +65,18 @@ def _on_cpus(prog: Program) -> Iterator[int]:
             continue
 
 
-def _hold_against_counts(prog: Program, scan: PageTableScan, found: Found) -> None:
+def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> None:
     """
     Mark what a dump's page tables and VMAs have and the process's counters do not.
 
     They differ by what a CPU was about to change, a table's entries at most (``zap_pte_range()``).
     A page that is being moved, and a device's, stay in the counter, and are no resident entry.
     """
+    prog = memory.prog
     page, cpus = 1 << scan.form.page_shift, len(online_cpus(prog))
     rows, details = (found.by_name[table.name] for table in (PAGE_TABLES, PAGE_TABLE_DETAILS))
-    memory = process_memory(prog, scan.spaces, Gaps())
-    counted = {row.pid: row for row in memory}
+    processes, _, _ = process_memory_once(memory)
+    counted = {row.pid: row for row in processes}
     busy, exact = set(_on_cpus(prog)), counted_by_cpus(prog)
     # Of each process: by how many bytes it may differ, the bytes that are no resident entries, and
     # its map_count.
@@ -118,8 +118,8 @@ def _hold_against_counts(prog: Program, scan: PageTableScan, found: Found) -> No
         return None if mine is None or slack[row.pid] else (mine.mapped_bytes, 0)
 
     tables = {row.pid: row for row in rows}
-    hold_against(found, PROCESS_MEMORY, memory, "resident_bytes", entries, "what its tables map")
-    hold_against(found, PROCESS_MEMORY, memory, "swap_bytes", swapped, "what its tables have")
+    hold_against(found, PROCESS_MEMORY, processes, "resident_bytes", entries, "what its tables map")
+    hold_against(found, PROCESS_MEMORY, processes, "swap_bytes", swapped, "what its tables have")
     hold_against(found, PAGE_TABLES, rows, "resident_bytes", counter, "what the kernel counts")
     hold_against(found, PAGE_TABLE_DETAILS, details, "vmas", vmas, "its map_count")
     hold_against(found, PAGE_TABLE_DETAILS, details, "mapped_bytes", mapped, "its total_vm")
@@ -187,7 +187,7 @@ def page_tables_from_memory(memory: Memory) -> Found:
     if not memory.live:
         # Section process_memory says why its counters cannot be read.
         with contextlib.suppress(FaultError, LookupError, ValueError):
-            _hold_against_counts(memory.prog, scan, found)
+            _hold_against_counts(memory, scan, found)
     return found
 
 

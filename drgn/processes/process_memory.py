@@ -129,6 +129,19 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
     return sorted(rows, key=_by_memory)
 
 
+def process_memory_once(
+    memory: Memory,
+) -> tuple[list[ProcessMemory], AddressSpaces, Gaps]:
+    """The same of a section's memory, of a dump once for all; what it is of, and the gaps."""
+
+    def read() -> tuple[list[ProcessMemory], AddressSpaces, Gaps]:
+        gaps = Gaps()
+        spaces = kept_address_spaces(memory, gaps)
+        return process_memory(memory.prog, spaces, gaps), spaces, gaps
+
+    return read() if memory.live else memory.once("process_memory", read)
+
+
 def _by_memory(row: ProcessMemory) -> tuple[int, int]:
     return -row.resident_bytes - row.swap_bytes, row.pid
 
@@ -185,9 +198,7 @@ def read_status_memory(text: str) -> ProcessMemory | None:
 
 
 def from_memory(memory: Memory) -> Found:
-    gaps = Gaps()
-    spaces = kept_address_spaces(memory, gaps)
-    rows = process_memory(memory.prog, spaces, gaps)
+    rows, spaces, gaps = process_memory_once(memory)
     found = Found(unreadable_bytes=gaps.bytes)
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of address spaces could not be read")
