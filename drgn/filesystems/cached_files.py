@@ -21,20 +21,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import Object, Program, Type, TypeKind, container_of
+from drgn import FaultError, Object, Program, Type, TypeKind, container_of
 from numpy.typing import NDArray
 
-from mmscope.drgn.filesystems.super_blocks import SuperBlocks
+from mmscope.drgn.filesystems.super_blocks import SuperBlocks, note_mounts, super_blocks_once
 from mmscope.drgn.ledger.file_pages import COLUMNS, KIND_COLUMNS, FilePages
-from mmscope.drgn.reading.dentry_paths import (
-    alias_offset,
-    dentry_name,
-    is_unhashed,
-    path_below,
-)
+from mmscope.drgn.ledger.memory_ledger import ledger_pages
+from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
+from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, is_unhashed, path_below
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    TOP,
+    Against,
+    Command,
+    Found,
+    Section,
+    disagreement,
+    hold_against,
+)
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 
@@ -543,6 +553,101 @@ def checks(files: CachedFiles, vmstat: dict[str, int]) -> list[CachedFileCheck]:
         )
     )
     return rows
+
+
+def cached_files_from_memory(memory: Memory) -> Found:
+    pages, gaps = ledger_pages(memory)
+    supers = super_blocks_once(memory)
+    files = read_cached_files(memory.prog, pages.files, supers)
+    found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
+    if supers.broken_off:
+        disagreement(memory, found, supers.broken_off)
+    _say_unknown(memory, files, found)
+    present = int(pages.pages.sum())
+    rows = file_rows(files, present)
+    if "shm_mnt" in memory.prog and not supers.shm:
+        disagreement(memory, found, "shm_mnt leads nowhere: kinds of shared memory are not told")
+    if lost := nameless(files, rows):
+        disagreement(memory, found, f"the names of {plural(lost, 'file')} cannot be read")
+    if more := len(files.mapping) + files.other_rows - len(rows):
+        found.unlisted.append(f"{more:,} files with fewer pages, which cached_filesystems counts")
+    vmstat: dict[str, int] = {}
+    try:
+        vmstat = {row.name: row.value for row in vm_counters_once(memory)}
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"counters of /proc/vmstat are missing: {error}")
+    found.add(CACHED_FILESYSTEMS, filesystem_rows(files, present))
+    found.add(CACHED_FILES, rows)
+    note_mounts(memory, supers, found)
+    counted = checks(files, vmstat)
+    if not memory.live and not gaps.bytes:
+        _hold_against_counters(memory, counted, present, found)
+    return found.add(CACHED_FILE_CHECKS, counted)
+
+
+def _hold_against_counters(
+    memory: Memory, counted: list[CachedFileCheck], present: int, found: Found
+) -> None:
+    """Mark what a dump's counters cannot say: fewer pages than there are, or more than all."""
+
+    def pages_of(row: CachedFileCheck) -> Against:
+        return min(max(row.kernel_pages, row.pages), present), drift(memory.prog)
+
+    hold_against(
+        *(found, CACHED_FILE_CHECKS, counted, "kernel_pages"), pages_of, "the pages of that kind"
+    )
+
+
+def _say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
+    """Say whose pages' file could not be found, and which files have an unknown holder."""
+    if lost := int((~files.known).sum()):
+        pages = int(files.pages[~files.known].sum())
+        disagreement(
+            memory,
+            found,
+            f"{pages:,} pages are of {lost:,} address_spaces whose inode or file system cannot be "
+            "read",
+        )
+    if files.dentries_lost:
+        disagreement(
+            memory,
+            found,
+            f"{files.dentries_lost:,} dentries of files of shared memory cannot be read: "
+            "whether these are open or mapped is unknown, and they are in no count of "
+            "unused files",
+        )
+    if files.other_rows:
+        found.notes.append(
+            f"files with few pages were too many to keep: they are in {files.other_rows:,} parts, "
+            "and a file may be in several"
+        )
+
+
+def cached_files_from_files(files: Files) -> Found:
+    raise Absent(
+        "files are read from the kernel's memory (as root); /proc/meminfo has the sums Buffers, "
+        "Cached, Shmem, Dirty"
+    )
+
+
+CACHED_FILES_SECTION = Section(
+    name="cached_files",
+    title="Files in memory",
+    intro="""
+Whose pages the page cache has: files, block devices, and shared memory, which is in the page cache
+too: tmpfs, memfd, SysV. All files are in the table by file system, which adds up to the ledger's
+*page cache* and to the huge pages that files have; those with the most pages are named. A file that
+no directory has any more keeps its memory until the last process closes it. What is in tmpfs keeps
+it until it is removed, and a SysV segment until
+[`shmctl(IPC_RMID)`](https://man7.org/linux/man-pages/man2/shmctl.2.html): no process need have it.
+""",
+    command=Command("the files with the most pages in memory", top=TOP),
+    since="0.2.0",
+    tables=(CACHED_FILESYSTEMS, CACHED_FILES, CACHED_FILE_CHECKS),
+    from_memory=cached_files_from_memory,
+    from_files=cached_files_from_files,
+    deadline=PASS_SECONDS,
+)
 
 
 if __name__ == "__main__":

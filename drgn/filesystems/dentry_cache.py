@@ -30,7 +30,7 @@ from drgn.helpers.linux.mm import page_to_virt, virt_to_page
 from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
 
-from mmscope.drgn.filesystems.super_blocks import SuperBlocks
+from mmscope.drgn.filesystems.super_blocks import SuperBlocks, note_mounts, super_blocks_once
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.slab_caches import Cache, SlabFinder, SlabScan
 from mmscope.drgn.owners.slab_objects import slot_columns, slots_of
@@ -38,6 +38,10 @@ from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import head_page, slab_type
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
@@ -404,6 +408,83 @@ def _numbers(text: str, count: int, name: str) -> list[int]:
     if len(whole_lines(text, name)) != 1 or len(words) != count or sound != words:
         raise ValueError(f"{name} is damaged: {text[:60]!r}")
     return [printed_number(word, name) for word in words]
+
+
+def dentries_from_memory(memory: Memory) -> Found:
+    prog, supers = memory.prog, super_blocks_once(memory)
+    try:
+        sums, unknown_types, odd_slabs, gaps = read_dentry_cache(
+            prog, supers, found=memory.kept_consumer(SlabFinder), progress=memory.progress
+        )
+    except (FaultError, LookupError) as error:
+        if isinstance(error, LookupError) and not supers.broken_off:
+            raise
+        found = Found(unreadable_bytes=supers.gaps.bytes)
+        why = supers.broken_off or error
+        found.notes.append(f"of all file systems together, as dentries cannot be read: {why}")
+        return found.add(DENTRY_COUNTS, dentry_count_rows(kernel_counts(prog)))
+    found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
+    if supers.broken_off:
+        disagreement(memory, found, supers.broken_off)
+    if unknown_types:
+        names = ", ".join(sorted(set(unknown_types)))
+        found.remarks.append(f"inodes of {names} are not counted: none of them could be read")
+    if odd_slabs:
+        found.remarks.append(
+            f"{odd_slabs:,} slabs with another number of objects than their cache's are left "
+            "out: KFENCE's, or damaged"
+        )
+    counts = dentry_count_rows(kernel_counts(prog), sums)
+    if missing := set(STATISTICS) - {row.counter for row in counts}:
+        found.notes.append(f"counts of the kernel are missing: {', '.join(sorted(missing))}")
+    different = [row for row in counts if row.difference]
+    # What was left out for a reason is what differs.
+    if different and not unknown_types and not odd_slabs:
+        disagreement(
+            memory,
+            found,
+            "; ".join(
+                f"{r.counter} is {r.kernel_says:,}, {r.found:,} were found" for r in different
+            ),
+        )
+    found.add(FILESYSTEM_DENTRIES, filesystem_dentry_rows(supers, sums))
+    note_mounts(memory, supers, found)
+    return found.add(DENTRY_COUNTS, counts)
+
+
+def dentries_from_files(files: Files) -> Found:
+    says = read_dentry_state(files.read("proc/sys/fs/dentry-state"))
+    found = Found()
+    try:
+        says |= read_inode_nr(files.read("proc/sys/fs/inode-nr"))
+    except (Absent, ValueError) as error:
+        found.notes.append(str(error))
+    found.remarks.append(
+        "of all file systems together: read the kernel's memory (as root) to know which has them"
+    )
+    return found.add(DENTRY_COUNTS, dentry_count_rows(says))
+
+
+DENTRIES_SECTION = Section(
+    name="dentries",
+    title="Dentries and inodes",
+    intro="""
+The names and the inodes of files that the kernel keeps in memory, by file system: all objects in
+the slab caches of dentries and inodes. A *negative* dentry remembers that a name is not there; each
+new name that is looked up and not found makes one, and nothing but reclaim limits them.
+
+The kernel's own counts, in
+[/proc/sys/fs/dentry-state](https://docs.kernel.org/admin-guide/sysctl/fs.html#dentry-state), are
+beside what was found.
+""",
+    command=Command("dentries and inodes by file system", top=TOP),
+    since="0.2.0",
+    tables=(FILESYSTEM_DENTRIES, DENTRY_COUNTS),
+    from_memory=dentries_from_memory,
+    from_files=dentries_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.DENTRY_STATE,),
+)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ from mmscope.drgn.reading.dentry_paths import mounted_path
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at, name_in
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found, disagreement
+from mmscope.drgn.tables.display import plural
 
 MAX_SUPER_BLOCKS = 1 << 18
 MAX_MOUNTS = 256  # of one file system that are looked at
@@ -182,3 +185,15 @@ def _writes_back(prog: Program, bdis: NDArray[np.uint64]) -> NDArray[np.bool_]:
     found, read = read_scattered(prog, bdis, dtype, Gaps())
     able = (found["capabilities"] & BDI_CAP_WRITEBACK) != 0
     return np.asarray(able & read)
+
+
+def super_blocks_once(memory: Memory) -> SuperBlocks:
+    """All super blocks, once for all sections."""
+    return memory.once("super_blocks", lambda: read_super_blocks(memory.prog))
+
+
+def note_mounts(memory: Memory, supers: SuperBlocks, found: Found) -> None:
+    """Say of how many file systems the mounts are unknown."""
+    if supers.mounts_lost:
+        words = plural(supers.mounts_lost, "file system")
+        disagreement(memory, found, f"mounts of {words} cannot be followed to their root")

@@ -8,25 +8,69 @@ the others have their rows.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TypeVar
 
 from drgn import FaultError, Program
 
-from mmscope.drgn.free.free_lists import FreeBlockFinder, FreeBlocks, FreeLists, free_lists
-from mmscope.drgn.free.pageblocks import PageblockPages, pageblock_types
-from mmscope.drgn.free.pcp_lists import PcpFinder, PcpLists, PcpPages, pcp_pages
+from mmscope.drgn.free.free_lists import (
+    FREE_BLOCKS,
+    FREE_LIST_CHECKS,
+    MISPLACED_BLOCKS,
+    FreeBlockFinder,
+    FreeBlocks,
+    FreeLists,
+    free_lists,
+    read_buddyinfo,
+    read_pagetypeinfo,
+)
+from mmscope.drgn.free.pageblocks import (
+    PAGEBLOCK_MAP,
+    PAGEBLOCKS,
+    PageblockPages,
+    pageblock_order,
+    pageblock_runs,
+    pageblock_types,
+    pageblocks,
+    read_pagetypeinfo_blocks,
+    short_zones,
+)
+from mmscope.drgn.free.pcp_lists import (
+    PCP_CHECKS,
+    PCP_PAGES,
+    PcpFinder,
+    PcpLists,
+    PcpPages,
+    pcp_pages,
+    read_zoneinfo_pcp,
+)
 from mmscope.drgn.free.zones import (
+    FREE_ACCOUNTING,
+    ZONES,
     FreeAccounting,
     FreeCounters,
+    Zone,
     for_each_zone,
     free_accounting,
     free_counters,
+    locks_damaged,
+    read_zoneinfo,
+    reserve_beyond,
+    totals_apart,
     zone_name,
+    zones,
+    zones_beyond_nodes,
 )
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.struct_pages import Consumer, flag_fields, scan_struct_pages
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
+from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
 _Finder = TypeVar("_Finder", bound=Consumer)
 
@@ -144,7 +188,280 @@ def free_memory(memory: Memory) -> FreeMemory:
     return memory.once("free", scan)
 
 
-if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
+def zones_from_memory(memory: Memory) -> Found:
+    rows = zones(memory.prog)
+    found = Found().add(ZONES, rows)
+    prog = memory.prog
+    for words in (*zones_beyond_nodes(prog), *totals_apart(prog, rows), *locks_damaged(prog)):
+        disagreement(memory, found, words)
+    # What is more than the machine has is marked as that.
+    block, total = 1 << pageblock_order(memory.prog), sum(row.present_pages for row in rows)
+    found.impossible += [
+        Impossible(
+            *(ZONES.name, number, "highatomic_reserved_pages", None),
+            str(row.highatomic_reserved_pages),
+            f"{row.highatomic_reserved_pages:,} is more than a hundredth of the zone",
+        )
+        for number, row in enumerate(rows, 1)
+        if reserve_beyond(row, block) and (row.highatomic_reserved_pages or 0) <= total
+    ]
+    return found
 
-    print_section("free_lists")
+
+def zones_from_files(files: Files) -> Found:
+    rows = read_zoneinfo(files.read("proc/zoneinfo"))
+    found = Found()
+    try:
+        if any(row.highatomic_reserved_pages is None for row in rows):
+            rows = with_reserve(rows, files.read("proc/pagetypeinfo"))
+    except (Absent, ValueError) as reason:
+        found.notes.append(f"HighAtomic reserve unknown: {reason}")
+    return found.add(ZONES, rows)
+
+
+def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
+    """
+    Zones with their HighAtomic reserve, which is counted in whole pageblocks.
+
+    How much of it the kernel takes for free stays unknown: the text does not say whether this one
+    keeps such a count.
+
+    :raises ValueError: the text is not /proc/pagetypeinfo's.
+    """
+    block = 1 << parse_pagetypeinfo(pagetypeinfo).block_order
+    reserved = {
+        (row.node, row.zone): row.blocks * block
+        for row in read_pagetypeinfo_blocks(pagetypeinfo)
+        if row.migratetype == "HighAtomic"
+    }
+    return [
+        dataclasses.replace(row, highatomic_reserved_pages=reserved.get((row.node, row.zone)))
+        for row in rows
+    ]
+
+
+def free_lists_from_memory(memory: Memory) -> Found:
+    free = free_memory(memory)
+    lists = free.lists
+    found = Found(unreadable_bytes=free.scan.gaps.bytes + free.types.gaps.bytes)
+    found.notes += _gap_note(free)
+    if lists.followed:
+        what = "free blocks in them are not held against their pageblock's type"
+    else:
+        what = "free blocks in them are of unknown migratetype"
+    found.notes += pageblock_note(free.types.unreadable, free.types.gaps, what)
+    # Lists lead through struct pages that are missing: what is known of the others says nothing.
+    whole = not free.scan.gaps.bytes
+    if not whole:
+        found.notes.append("so free lists are not held against struct pages (free_list_checks)")
+    elif lists.checks:
+        disagreement(
+            memory,
+            found,
+            f"{len(lists.checks)} free lists and their struct pages disagree (free_list_checks)",
+        )
+    if not lists.followed:
+        found.notes.append(
+            "too many free blocks to follow the lists, or some beyond 16 TiB: counted by pageblock"
+        )
+    found.add(FREE_BLOCKS, lists.blocks)
+    found.add(MISPLACED_BLOCKS, lists.misplaced)
+    return found.add(FREE_LIST_CHECKS, lists.checks) if whole else found
+
+
+def accounting_from_memory(memory: Memory) -> Found:
+    free = free_memory(memory)
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    pcp: dict[tuple[int, str], int] | None = None
+    try:
+        pcp = pages_by_zone(free.pcp_lists.rows)
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"pages on per-CPU lists unknown: {error}")
+    rows = free.accounting(pcp)
+    if any(row.remainder_pages for row in rows):
+        disagreement(
+            memory, found, "the free lists and NR_FREE_PAGES differ by the remainder shown"
+        )
+    return found.add(FREE_ACCOUNTING, rows)
+
+
+def accounting_from_files(files: Files) -> Found:
+    raise Absent("the parts of NR_FREE_PAGES are not in /proc; read the kernel's memory (as root)")
+
+
+def free_lists_from_files(files: Files) -> Found:
+    found = Found()
+    try:
+        rows = read_pagetypeinfo(files.read("proc/pagetypeinfo"))
+    except (Absent, ValueError) as reason:
+        rows = read_buddyinfo(files.read("proc/buddyinfo"))
+        found.notes.append(f"{reason}; /proc/buddyinfo has orders, but no migratetypes")
+    return found.add(FREE_BLOCKS, rows)
+
+
+def pcp_lists_from_memory(memory: Memory) -> Found:
+    free = free_memory(memory)
+    rows, checks = free.pcp_lists.rows, free.pcp_lists.checks
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes)
+    if checks:
+        disagreement(
+            memory, found, f"{len(checks)} per-CPU lists differ from their count (pcp_checks)"
+        )
+    found.add(PCP_PAGES, rows)
+    return found.add(PCP_CHECKS, checks)
+
+
+def pcp_lists_from_files(files: Files) -> Found:
+    rows = read_zoneinfo_pcp(files.read("proc/zoneinfo"))
+    return Found().add(PCP_PAGES, rows)
+
+
+def pageblocks_from_memory(memory: Memory) -> Found:
+    free = free_memory(memory)
+    gaps = free.types.gaps
+    found = Found(notes=_gap_note(free), unreadable_bytes=free.scan.gaps.bytes + gaps.bytes)
+    found.notes += pageblock_note(free.types.unreadable, gaps, "they are not counted")
+    try:
+        free_pages = free.blocks.pageblock_free
+    except Exception as error:
+        free_pages = None
+        found.notes.append(f"free share of pageblocks unknown: {error}")
+    rows = pageblocks(free.pageblocks, free.zone_names)
+    # What could not be read is missing, and was said to be.
+    if not free.types.unreadable and not free.scan.gaps.bytes:
+        present = {
+            (node, zone_name(zone)): zone.present_pages.value_()
+            for node, _, zone in for_each_zone(memory.prog)
+        }
+        for words in short_zones(rows, present, free.types.order):
+            disagreement(memory, found, words)
+    found.add(PAGEBLOCKS, rows)
+    runs = pageblock_runs(free.pageblocks, free_pages, free.zone_names)
+    return found.add(PAGEBLOCK_MAP, runs)
+
+
+def pageblocks_from_files(files: Files) -> Found:
+    rows = read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo"))
+    return Found().add(PAGEBLOCKS, rows)
+
+
+def pageblock_note(blocks: int, gaps: Gaps, what: str) -> list[str]:
+    """
+    A note if ``mem_section.usage`` could not be read.
+
+    :param blocks: pageblocks in such sections.
+    :param what: comes of it.
+    """
+    if not blocks:
+        return []
+    return [
+        f"the migratetypes of up to {blocks:,} pageblocks ({gaps.bytes:,} bytes of "
+        f"mem_section.usage) could not be read: {what}"
+    ]
+
+
+def _gap_note(free: FreeMemory) -> list[str]:
+    gaps = free.scan.gaps
+    if not gaps.bytes:
+        return []
+    return [
+        f"{gaps.bytes:,} bytes of struct pages could not be read{gaps.why}: their pages are "
+        "not counted"
+    ]
+
+
+ZONES_SECTION = Section(
+    name="zones",
+    title="Zones and watermarks",
+    tables=(ZONES,),
+    intro="""
+Each zone's free memory against its watermarks: kswapd wakes below *low* and works until *high*;
+below *min* allocations reclaim for themselves, or fail if they may not wait and may not use
+reserves. What is held back for HighAtomic requests is hatched, since to an ordinary request it
+is not free ([kernel documentation:
+zones](https://docs.kernel.org/mm/physical_memory.html#zones)).
+""",
+    command=Command("zones, watermarks and the HighAtomic reserve"),
+    from_memory=zones_from_memory,
+    from_files=zones_from_files,
+    reads=(prices.ZONEINFO, prices.PAGETYPEINFO),
+)
+
+
+FREE_LISTS_SECTION = Section(
+    name="free_lists",
+    title="Free lists",
+    tables=(FREE_BLOCKS, MISPLACED_BLOCKS, FREE_LIST_CHECKS),
+    intro="""
+The buddy allocator's free blocks, by zone, order and migratetype: a shade is an amount of
+memory, the figure in a cell the number of blocks. Look for memory that lies in orders too small
+for the request that fails, or on the list of a migratetype that may not be used for it
+([compaction](https://docs.kernel.org/admin-guide/mm/concepts.html#compaction), [/proc/buddyinfo
+and /proc/pagetypeinfo](https://docs.kernel.org/filesystems/proc.html)).
+""",
+    command=Command("free blocks by zone, order and free list"),
+    from_memory=free_lists_from_memory,
+    from_files=free_lists_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.PAGETYPEINFO, prices.BUDDYINFO),
+)
+
+
+ACCOUNTING_SECTION = Section(
+    name="accounting",
+    title="Free pages, accounted for",
+    tables=(FREE_ACCOUNTING,),
+    intro="""
+What each zone's NR_FREE_PAGES is made of. A remainder other than zero is memory that is counted
+as free and lies on no free list, or the reverse: corruption on a dump, a few pages in motion on
+a live kernel ([/proc/zoneinfo and
+/proc/pagetypeinfo](https://docs.kernel.org/filesystems/proc.html)).
+""",
+    command=Command("what NR_FREE_PAGES is made of", name="free_accounting"),
+    from_memory=accounting_from_memory,
+    from_files=accounting_from_files,
+    deadline=PASS_SECONDS,
+)
+
+
+PCP_LISTS_SECTION = Section(
+    name="pcp_lists",
+    title="Per-CPU lists",
+    tables=(PCP_PAGES, PCP_CHECKS),
+    intro="""
+Pages that each CPU keeps for itself. They are free for that CPU and not counted in
+NR_FREE_PAGES; no other CPU gets them until they go back to the zone. Large amounts here while other
+CPUs reclaim are memory in the wrong place
+([vm.percpu_pagelist_high_fraction](https://docs.kernel.org/admin-guide/sysctl/vm.html#percpu-pagelist-high-fraction)).
+""",
+    command=Command("free pages on per-CPU lists"),
+    from_memory=pcp_lists_from_memory,
+    from_files=pcp_lists_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.ZONEINFO,),
+)
+
+
+PAGEBLOCKS_SECTION = Section(
+    name="pageblocks",
+    title="Pageblocks",
+    tables=(PAGEBLOCKS, PAGEBLOCK_MAP),
+    intro="""
+Every pageblock belongs to one migratetype, and the allocator tries to keep unlike allocations
+out of it, so that whole blocks can become free again. The map shows where that failed:
+unmovable blocks strewn over a zone, blocks that are nearly empty and still not free, a
+HighAtomic reserve that holds what others need ([struct zone,
+pageblock_flags](https://docs.kernel.org/mm/physical_memory.html#zones)).
+""",
+    command=Command("pageblocks by migratetype, and their map"),
+    from_memory=pageblocks_from_memory,
+    from_files=pageblocks_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.PAGETYPEINFO,),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_sections
+
+    print_sections("zones", "free_lists", "accounting", "pcp_lists", "pageblocks")

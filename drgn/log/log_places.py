@@ -21,13 +21,7 @@ from dataclasses import dataclass, replace
 
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.tables.display import plural, size
-from mmscope.drgn.text.kernel_log import (
-    MOST_RECORDS,
-    Log,
-    LogRecord,
-    last_records,
-    parse_dmesg,
-)
+from mmscope.drgn.text.kernel_log import MOST_RECORDS, Log, LogRecord, last_records, parse_dmesg
 from mmscope.drgn.text.packed import PackedError
 
 # Folders, and names in them. The ring as it was printed, kdump's copy of it, a journal's text.

@@ -27,15 +27,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from drgn import (
-    FaultError,
-    Program,
-    ProgramFlags,
-    RelocatableModule,
-    Symbol,
-    offsetof,
-    sizeof,
-)
+from drgn import FaultError, Program, ProgramFlags, RelocatableModule, Symbol, offsetof, sizeof
 
 from mmscope.drgn.dumps.bulk_reads import read_bytes
 from mmscope.drgn.opening import NoDebugInfoError as NoDebugInfoError

@@ -19,14 +19,7 @@ from typing import TypeVar
 
 import drgn
 import numpy as np
-from drgn import (
-    Architecture,
-    FaultError,
-    MissingDebugInfoError,
-    Object,
-    Program,
-    ProgramFlags,
-)
+from drgn import Architecture, FaultError, MissingDebugInfoError, Object, Program, ProgramFlags
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 from numpy.typing import NDArray
 

@@ -34,8 +34,8 @@ from drgn.helpers.linux.timekeeping import ktime_get_coarse_ns
 from numpy.typing import NDArray
 
 from mmscope.drgn.free.block_heads import buddy_mapcount, max_order
+from mmscope.drgn.free.free_memory import pageblock_note
 from mmscope.drgn.free.pageblocks import pageblock_types
-from mmscope.drgn.free.sections import pageblock_note
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.owner_frames import owner_frame

@@ -50,11 +50,7 @@ from mmscope.drgn.page_tables.swap_types import (
     swap_kinds,
 )
 from mmscope.drgn.page_tables.vma_lookup import VmaLookup
-from mmscope.drgn.processes.address_spaces import (
-    AddressSpaces,
-    address_spaces,
-    kept_address_spaces,
-)
+from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces, kept_address_spaces
 from mmscope.drgn.processes.vm_areas import VmAreas, read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, member_path, struct_dtype
 from mmscope.drgn.reading.mem_sections import memory_pages

@@ -33,13 +33,7 @@ from mmscope.drgn.reading.kernel_arrays import (
 )
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.workers.shares import Shared
-from mmscope.drgn.workers.workers import (
-    KILLED,
-    SHARES_A_JOB,
-    NotSharedError,
-    in_workers,
-    picklable,
-)
+from mmscope.drgn.workers.workers import KILLED, SHARES_A_JOB, NotSharedError, in_workers, picklable
 
 # struct page (include/linux/mm_types.h), the newest layout first.
 COLUMNS: dict[str, tuple[str, ...]] = {

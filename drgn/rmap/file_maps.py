@@ -38,12 +38,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
-from mmscope.drgn.processes.processes import (
-    FilesMapped,
-    Processes,
-    note_missing,
-    process_maps,
-)
+from mmscope.drgn.processes.processes import FilesMapped, Processes, note_missing, process_maps
 from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at

@@ -22,7 +22,7 @@ FOLDER = mmscope.FOLDER / "drgn"
 STANDS_ON = {"opening", "reading", "sections", "tables", "text"}
 
 # In which order sections are read and shown. A folder stands for those of its sections that have no
-# entry of their own: first those of its sections.py, then those of its other files by name.
+# entry of their own, by the name of their file.
 ORDER = (
     "memory_ledger",
     "process_memory",
@@ -75,8 +75,7 @@ def modules() -> Iterator[ModuleType]:
 
 def sections_of(folder: str) -> list[Section]:
     """The sections of a folder, in their order."""
-    files = sorted(modules_of(folder), key=lambda file: not file.__name__.endswith(".sections"))
-    return declared(files, Section)
+    return declared(modules_of(folder), Section)
 
 
 def in_order() -> list[Section]:

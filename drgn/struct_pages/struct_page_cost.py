@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from mmscope.drgn.free.device_ranges import PagemapRange, pagemap_ranges
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.printk_ring import log_records
-from mmscope.drgn.sections.files import Absent
+from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
 from mmscope.drgn.struct_pages.device_pagemaps import (
+    DEVICE_PAGEMAPS,
     DevicePagemap,
     device_pagemaps,
     memmap_amounts,
@@ -28,37 +31,50 @@ from mmscope.drgn.struct_pages.device_pagemaps import (
 )
 from mmscope.drgn.struct_pages.hugetlb import (
     HUGE_PAGE,
+    HUGETLB_CHECKS,
+    HUGETLB_POOLS,
+    HUGETLB_SIZES,
     HugePages,
     HugetlbCheck,
     HugetlbPool,
     add_page_tables,
     find_huge_pages,
     hugetlb_pools,
+    hugetlb_sizes,
+    read_default_size,
+    read_pools,
+    read_sizes,
 )
-from mmscope.drgn.struct_pages.memmap import (
-    NO_FRAMES,
-    Frames,
-    Leaves,
-    Memmap,
-    logged_times,
-    memmap,
-)
+from mmscope.drgn.struct_pages.kasan_shadow import find_shadow
+from mmscope.drgn.struct_pages.memmap import NO_FRAMES, Frames, Leaves, Memmap, logged_times, memmap
 from mmscope.drgn.struct_pages.memory_metadata import (
+    MEMMAP_WHAT_IF,
+    MEMORY_ABOUT_MEMORY,
     MetadataPart,
     WhatIf,
     frame_origins,
     memory_about_memory,
     present_bytes,
+    shadow_parts,
     shared_tails,
     skips_tails,
     what_if,
 )
-from mmscope.drgn.struct_pages.vmemmap import VmemmapScan, scan_vmemmap
+from mmscope.drgn.struct_pages.vmemmap import (
+    VMEMMAP_MAPPINGS,
+    VMEMMAP_SECTIONS,
+    VMEMMAP_ZONES,
+    VmemmapScan,
+    scan_vmemmap,
+)
 from mmscope.drgn.struct_pages.vmemmap_examples import (
+    VMEMMAP_EXAMPLES,
     VmemmapExample,
     vmemmap_examples,
     wanted_examples,
 )
+from mmscope.drgn.tables.display import size, size_name
+from mmscope.drgn.text.meminfo import not_whole
 
 
 @dataclass
@@ -188,7 +204,229 @@ def struct_page_cost(memory: Memory) -> StructPageCost:
     return memory.once("struct_pages", scan)
 
 
-if __name__ == "__main__":
-    from mmscope.drgn.sections.script import print_section
+def vmemmap_from_memory(memory: Memory) -> Found:
+    cost, found = _begin(memory)
+    scan = cost.scan
+    if scan.unmapped_sections:
+        disagreement(
+            memory,
+            found,
+            f"{scan.unmapped_sections:,} sections have struct pages that nothing maps",
+        )
+    if scan.stray:
+        disagreement(
+            memory,
+            found,
+            f"{scan.stray:,} entries map struct pages of sections that are not there",
+        )
+    found.add(VMEMMAP_MAPPINGS, scan.mappings)
+    found.add(VMEMMAP_ZONES, scan.zones)
+    found.add(VMEMMAP_SECTIONS, scan.runs)
+    return found.add(VMEMMAP_EXAMPLES, cost.examples)
 
-    print_section("vmemmap")
+
+def vmemmap_from_files(files: Files) -> Found:
+    raise Absent("page tables are not in /proc; read the kernel's memory (as root)")
+
+
+def hugetlb_from_memory(memory: Memory) -> Found:
+    sizes = hugetlb_sizes(memory.prog)
+    if not sizes:
+        raise Absent("the kernel has no hugetlb pools (CONFIG_HUGETLB_PAGE)")
+    cost, found = _begin(memory)
+    rows, checks = cost.pools()
+    if gaps := cost.huge_gaps.bytes:
+        found.unreadable_bytes += gaps
+        found.notes.append(
+            f"{gaps:,} bytes of struct pages could not be read: huge pages are missing"
+        )
+    if checks:
+        disagreement(
+            memory,
+            found,
+            f"{sum(check.pages for check in checks):,} huge pages differ (hugetlb_checks)",
+        )
+    found.add(HUGETLB_POOLS, rows)
+    found.add(HUGETLB_SIZES, sizes)
+    return found.add(HUGETLB_CHECKS, checks)
+
+
+def hugetlb_from_files(files: Files) -> Found:
+    sizes = files.numbers("sys/kernel/mm/hugepages", r"hugepages-(\d+)kB")
+    if not sizes:
+        return _default_size(files)
+    nodes = files.numbers("sys/devices/system/node", r"node(\d+)")
+    in_bytes = [size << 10 for size in sizes]
+    found = Found(remarks=["which pages HVO optimised is not in /sys; read the kernel's memory"])
+    found.add(HUGETLB_POOLS, read_pools(files.open, nodes, in_bytes))
+    return found.add(HUGETLB_SIZES, read_sizes(files.open, in_bytes))
+
+
+def _default_size(files: Files) -> Found:
+    """Sizes as /proc/meminfo has them, where /sys was not copied."""
+    meminfo = files.read("proc/meminfo")
+    rows, every = read_default_size(meminfo)
+    why = f"{files.root / 'sys/kernel/mm/hugepages'} has no page sizes"
+    if not rows:
+        raise Absent(f"{why}, and {not_whole(meminfo) or '/proc/meminfo has no huge pages'}")
+    found = Found(remarks=[f"{why}: by /proc/meminfo, of the default size alone"])
+    others = (every or 0) - sum(row.pages * row.page_bytes for row in rows)
+    if others > 0 or every is None:
+        amount = "may be there" if every is None else f"have {size(others)}"
+        found.notes.append(f"pages of other sizes {amount}")
+    return found.add(HUGETLB_SIZES, rows)
+
+
+def device_pagemaps_from_memory(memory: Memory) -> Found:
+    cost, found = _begin(memory)
+    if cost.more_pagemaps:
+        found.notes.append(cost.more_pagemaps)
+    return found.add(DEVICE_PAGEMAPS, cost.pagemaps())
+
+
+def device_pagemaps_from_files(files: Files) -> Found:
+    raise Absent("device pagemaps are not in /proc; read the kernel's memory (as root)")
+
+
+def memory_metadata_from_memory(memory: Memory) -> Found:
+    cost, found = _begin(memory)
+    found.unreadable_bytes += cost.origin_gaps.bytes
+    rows = cost.metadata() + _shadow_parts(memory, found)
+    remainders = [row for row in rows if row.part.startswith("remainder")]
+    shared = sum(row.vmemmap_saved_bytes for row in cost.pagemaps())
+    for row in remainders:
+        if not row.bytes:
+            continue
+        if row.bytes == shared and row.counted_in == "nr_memmap_pages":
+            found.remarks.append(
+                f"{row.counted_in} also has {size_name(row.bytes)} that sharing saved: this kernel "
+                "counts a device's struct pages as if they shared nothing"
+            )
+        else:
+            disagreement(
+                memory, found, f"{row.counted_in} has {size_name(row.bytes)} beyond its parts"
+            )
+    if not remainders:
+        found.remarks.append("this kernel does not count what struct pages take (6.12 and later)")
+    _, nodes = cost.logged
+    if nodes:
+        times = ", ".join(f"node {node} {ms:,} ms" for node, ms in sorted(nodes.items()))
+        found.remarks.append(
+            f"by the kernel's log, struct pages left for later while it booted took: {times}, by "
+            "all CPUs of the node together"
+        )
+    found.add(MEMORY_ABOUT_MEMORY, rows)
+    return found.add(MEMMAP_WHAT_IF, cost.what_if())
+
+
+def _shadow_parts(memory: Memory, found: Found) -> list[MetadataPart]:
+    try:
+        shadow = find_shadow(memory)
+    except (FaultError, LookupError, NotImplementedError) as error:
+        found.notes.append(f"what the KASAN shadow takes is not among the parts: {error}")
+        return []
+    if shadow.unreadable_bytes:
+        found.notes.append(
+            f"{shadow.unreadable_bytes:,} bytes of the KASAN shadow's tables could not be read"
+        )
+        found.unreadable_bytes += shadow.unreadable_bytes
+    return shadow_parts(memory.prog, shadow)
+
+
+def memory_metadata_from_files(files: Files) -> Found:
+    raise Absent("the parts are not in /proc; nr_memmap_pages and its like are in vm_counters")
+
+
+def _begin(memory: Memory) -> tuple[StructPageCost, Found]:
+    """The walk over the vmemmap, and what is missing from it."""
+    cost = struct_page_cost(memory)
+    found = Found(unreadable_bytes=cost.scan.gaps.bytes)
+    if cost.scan.gaps.bytes:
+        found.notes.append(
+            f"{cost.scan.gaps.bytes:,} bytes of page tables and sections could not be read: what "
+            "they map is not counted"
+        )
+    if cost.scan.repeated_tables:
+        found.notes.append(f"{cost.scan.repeated_tables:,} page tables are pointed to twice")
+    return cost, found
+
+
+VMEMMAP_SECTION = Section(
+    name="vmemmap",
+    title="Struct pages",
+    tables=(VMEMMAP_MAPPINGS, VMEMMAP_ZONES, VMEMMAP_SECTIONS, VMEMMAP_EXAMPLES),
+    intro="""
+Every page frame has a `struct page`: of 64 bytes, as on most kernels, they take 1.6 % of all memory
+with pages of 4 KiB, 0.4 % with 16 KiB, 0.1 % with 64 KiB. They are one array of addresses, the
+vmemmap. Its page tables, which were walked, say on which frames it really lies.
+The struct pages of a huge page's tails are all alike: HVO (hugetlb) and device-dax let them lie
+on one frame ([kernel documentation: vmemmap
+deduplication](https://docs.kernel.org/mm/vmemmap_dedup.html)).
+""",
+    command=Command("how struct pages are mapped"),
+    from_memory=vmemmap_from_memory,
+    from_files=vmemmap_from_files,
+    deadline=PASS_SECONDS,
+    optional=True,
+)
+
+
+HUGETLB_SECTION = Section(
+    name="hugetlb",
+    title="hugetlb pools and HVO",
+    tables=(HUGETLB_POOLS, HUGETLB_SIZES, HUGETLB_CHECKS),
+    intro="""
+HVO frees the pages that a huge page's struct pages lie on, except for the first: with base pages
+of 4 KiB 7 of 8 with 2 MiB, 4,095 of 4,096 with 1 GiB. It does so when a page is taken into the
+pool, if `vm.hugetlb_optimize_vmemmap` is on then ([kernel documentation: HugeTLB
+pages](https://docs.kernel.org/admin-guide/mm/hugetlbpage.html)). Whether it did was read from
+the page's flag and from the page tables, which are held against each other.
+""",
+    command=Command("hugetlb pools and what HVO saves"),
+    from_memory=hugetlb_from_memory,
+    from_files=hugetlb_from_files,
+    deadline=PASS_SECONDS,
+    reads=(prices.SETTINGS, prices.MEMINFO),
+    optional=True,
+)
+
+
+DEVICE_PAGEMAPS_SECTION = Section(
+    name="device_pagemaps",
+    title="Device memory",
+    tables=(DEVICE_PAGEMAPS,),
+    intro="""
+Memory of devices that has struct pages (`struct dev_pagemap`): where these lie, and what
+sharing saves of them. An altmap puts them on the device itself ([kernel documentation:
+ZONE_DEVICE](https://docs.kernel.org/mm/memory-model.html#zone-device)).
+""",
+    command=Command("device memory with struct pages"),
+    from_memory=device_pagemaps_from_memory,
+    from_files=device_pagemaps_from_files,
+    deadline=PASS_SECONDS,
+    optional=True,
+)
+
+
+MEMORY_METADATA_SECTION = Section(
+    name="memory_metadata",
+    title="Memory about memory",
+    tables=(MEMORY_ABOUT_MEMORY, MEMMAP_WHAT_IF),
+    intro="""
+What the kernel keeps about memory, part by part, held against its own counters ([kernel
+documentation: physical memory model](https://docs.kernel.org/mm/memory-model.html)): a
+remainder is what the counters have and no part explains. Beside it stands what struct pages of
+a machine of this size would take if all of it were used in one way.
+""",
+    command=Command("memory about memory"),
+    from_memory=memory_metadata_from_memory,
+    from_files=memory_metadata_from_files,
+    deadline=PASS_SECONDS,
+    optional=True,
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_sections
+
+    print_sections("vmemmap", "hugetlb", "device_pagemaps", "memory_metadata")

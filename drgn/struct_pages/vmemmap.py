@@ -29,14 +29,7 @@ from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, w
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat, page_table_format
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
 from mmscope.drgn.reading.struct_pages import flag_fields
-from mmscope.drgn.struct_pages.memmap import (
-    LEAF,
-    Leaves,
-    Memmap,
-    memmap,
-    page_flags,
-    self_hosted,
-)
+from mmscope.drgn.struct_pages.memmap import LEAF, Leaves, Memmap, memmap, page_flags, self_hosted
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import RUNS, Table
 

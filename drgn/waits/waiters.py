@@ -23,12 +23,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.processes.kernel_stacks import stack_bounds
-from mmscope.drgn.rmap.rwsem_waiters import (
-    MAX_WAITERS,
-    OWNER_FLAGS,
-    count_and_owner,
-    holder,
-)
+from mmscope.drgn.rmap.rwsem_waiters import MAX_WAITERS, OWNER_FLAGS, count_and_owner, holder
 
 # At least, of a stack that is no vmalloc memory (x86-64, arm64, ppc64); twice that with KASAN.
 THREAD_SIZE = 16 << 10

@@ -6,8 +6,7 @@ from typing import Any
 
 from finding_cases.case import TARGET, Case
 
-from mmscope.drgn.page_tables.exit_cost import ExitCost
-from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.drgn.page_tables.page_tables import ExitCost, PageTables
 
 
 def tables(pte_tables: int | None = 0, **changes: Any) -> PageTables:

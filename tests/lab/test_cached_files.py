@@ -18,8 +18,13 @@ from ledger_lab import meminfo
 from plain_walks import inode_pages
 
 from mmscope.drgn.filesystems import cached_files
-from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem, read_cached_files
-from mmscope.drgn.filesystems.sections import CACHED_FILES_SECTION, cached_files_from_memory
+from mmscope.drgn.filesystems.cached_files import (
+    CACHED_FILES_SECTION,
+    CachedFile,
+    CachedFilesystem,
+    cached_files_from_memory,
+    read_cached_files,
+)
 from mmscope.drgn.filesystems.super_blocks import read_super_blocks
 from mmscope.drgn.ledger import file_pages
 from mmscope.drgn.ledger.ledger_pages import LedgerPages

@@ -14,8 +14,12 @@ from drgn import Program
 from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.filesystems import dentry_cache
-from mmscope.drgn.filesystems.dentry_cache import DentryCount, FilesystemDentries
-from mmscope.drgn.filesystems.sections import dentries_from_files, dentries_from_memory
+from mmscope.drgn.filesystems.dentry_cache import (
+    DentryCount,
+    FilesystemDentries,
+    dentries_from_files,
+    dentries_from_memory,
+)
 from mmscope.drgn.opening.no_debug_info import attach
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.files import Files

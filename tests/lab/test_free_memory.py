@@ -265,5 +265,5 @@ def test_a_file_with_nothing_to_print_says_which_have(lab: Lab) -> None:
     assert result.returncode == 0 and not result.stdout
     assert result.stderr.endswith(
         "free/block_heads.py: prints nothing; in its folder these do: free_lists.py, "
-        "free_memory.py, pageblocks.py, pcp_lists.py, sections.py, zones.py\n"
+        "free_memory.py, pageblocks.py, pcp_lists.py, zones.py\n"
     )

@@ -23,7 +23,6 @@ from drgn.helpers.linux.pid import find_task, for_each_task
 from mmscope.drgn.free.zones import zones
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.page_tables import page_table_scan
-from mmscope.drgn.page_tables.exit_cost import dontneed_frees_tables, exit_costs
 from mmscope.drgn.page_tables.page_table_entries import (
     REMEMBERED,
     new_walk,
@@ -33,6 +32,8 @@ from mmscope.drgn.page_tables.page_table_entries import (
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
 from mmscope.drgn.page_tables.page_table_scan import DETAILED, PageTableScan, scan_page_tables
 from mmscope.drgn.page_tables.page_tables import (
+    dontneed_frees_tables,
+    exit_costs,
     page_table_details,
     page_table_occupancy,
     page_table_regions,

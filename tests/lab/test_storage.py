@@ -16,8 +16,12 @@ from forked import in_a_fork
 from ledger_lab import meminfo
 from named_damage import say as put
 
-from mmscope.drgn.filesystems.cached_files import CachedFile, CachedFilesystem, disk_name
-from mmscope.drgn.filesystems.sections import cached_files_from_memory
+from mmscope.drgn.filesystems.cached_files import (
+    CachedFile,
+    CachedFilesystem,
+    cached_files_from_memory,
+    disk_name,
+)
 from mmscope.drgn.ledger import swap_areas
 from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, memory_ledger_from_memory
 from mmscope.drgn.ledger.swap_areas import (

@@ -42,8 +42,11 @@ from mmscope.drgn.owners.page_owner import (  # noqa: E402
     PageOwnerTask,
 )
 from mmscope.drgn.owners.slab_owner import SlabOwnerStack  # noqa: E402
-from mmscope.drgn.page_tables.exit_cost import exit_costs  # noqa: E402
-from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables  # noqa: E402
+from mmscope.drgn.page_tables.page_tables import (  # noqa: E402
+    PageTableDetails,
+    PageTables,
+    exit_costs,
+)
 from mmscope.drgn.processes.processes import ProcessVmas  # noqa: E402
 from mmscope.drgn.reading.io_resources import Resource  # noqa: E402
 from mmscope.drgn.rmap.ksm import KsmProcess  # noqa: E402

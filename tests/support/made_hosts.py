@@ -45,8 +45,7 @@ from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter, read_vmstat
 from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from mmscope.drgn.owners.slab_caches import SlabCache, read_slabinfo
-from mmscope.drgn.page_tables.exit_cost import ExitCost
-from mmscope.drgn.page_tables.page_tables import PageTables
+from mmscope.drgn.page_tables.page_tables import ExitCost, PageTables
 from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, WhatIf, what_if

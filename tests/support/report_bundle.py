@@ -33,12 +33,12 @@ from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.owners.slab_owner import SlabOwnerStack
-from mmscope.drgn.page_tables.exit_cost import exit_costs
 from mmscope.drgn.page_tables.page_tables import (
     PageTableDetails,
     PageTableOccupancy,
     PageTableRegion,
     PageTables,
+    exit_costs,
 )
 from mmscope.drgn.reading.io_resources import Resource
 from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap

@@ -8,8 +8,13 @@ from checkout import TESTS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.page_tables.exit_cost import PRICES, exit_costs
-from mmscope.drgn.page_tables.page_tables import PageTableDetails, PageTables, read_status
+from mmscope.drgn.page_tables.page_tables import (
+    PRICES,
+    PageTableDetails,
+    PageTables,
+    exit_costs,
+    read_status,
+)
 
 PROC = TESTS / "data" / "7.2" / "proc"
 BREADTH = (PROC / "115/status").read_text()
