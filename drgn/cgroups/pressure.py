@@ -108,12 +108,12 @@ def from_memory(memory: Memory) -> Found:
     live = np.flatnonzero(~memcgs.dying & (memcgs.depth > 0))[:MAX_CGROUPS]
     paths = cgroup_paths(prog, pointers[live], gaps)
     member = prog.type("struct cgroup").member("psi")
-    behind = member.type.kind is TypeKind.POINTER
+    is_pointer = member.type.kind is TypeKind.POINTER
     lost = 0
     for at, (path, _) in zip(live, paths, strict=True):
         cgroup = Object(prog, "struct cgroup *", int(pointers[at]))
         try:
-            group = cgroup.psi if behind else cgroup.psi.address_of_()
+            group = cgroup.psi if is_pointer else cgroup.psi.address_of_()
             if path is not None and group and getattr(group, "enabled", True):
                 rows += rows_of(group[0].read_(), path, now)
         except FaultError:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 EI_DATA, EI_NIDENT, ELF64_SIZE = 5, 16, 64
-E_PHOFF, E_PHENTSIZE = 32, 54  # of an Elf64_Ehdr; e_phnum is behind the latter
+E_PHOFF, E_PHENTSIZE = 32, 54  # of an Elf64_Ehdr; e_phnum is after the latter
 ELF64_SEGMENT = "IIQQQQQQ"
 ET_CORE, PT_LOAD, PT_NOTE, NT_GNU_BUILD_ID = 4, 1, 4, 3
 
@@ -36,7 +36,7 @@ KDUMP_HEADER, KDUMP_HEADER_OFFSET = "<IIII", 428
 KDUMP_LEVEL, KDUMP_LEVEL_OFFSET = "<II", 8
 KDUMP_RANGE, KDUMP_RANGE_OFFSET = "<QQQ", 80
 # And (offset, size) of what it leads to, each with the header_version that has it first. What was
-# erased is written behind the pages, so that it may be missing.
+# erased is written after the pages, so that it may be missing.
 KDUMP_PLACE = "<QQ"
 KDUMP_PLACES = (
     ("VMCOREINFO", 3, 32, False),
@@ -78,7 +78,7 @@ class Kdump:
 
     @property
     def descriptors(self) -> int:
-        """Offset of the page descriptors, behind the bitmaps."""
+        """Offset of the page descriptors, after the bitmaps."""
         return self.bitmaps + 2 * self.bitmap_bytes
 
 
@@ -175,7 +175,7 @@ def _bits(path: Path, kdump: Kdump, number: int) -> int:
 
 def _missing(path: Path, kdump: Kdump) -> Iterator[tuple[int, NDArray[np.bool_]]]:
     """
-    Page frames that are in a dump by its bitmap, but have their descriptor or data behind the end
+    Page frames that are in a dump by its bitmap, but have their descriptor or data past the end
     of the file, or a descriptor that no page has: the first PFN of a stretch, and of each in it
     whether. From the last stretch on.
 
@@ -210,7 +210,7 @@ def _missing(path: Path, kdump: Kdump) -> Iterator[tuple[int, NDArray[np.bool_]]
 
 def missing_frames(path: Path) -> NDArray[np.uint8] | None:
     """
-    The page frames of a kdump-compressed file whose data lies behind the end of the file, or whose
+    The page frames of a kdump-compressed file whose data lies past the end of the file, or whose
     descriptor no page has, as a bitmap up to the last of them, that of PFN 0 the lowest bit of the
     first byte: 32 MiB a TiB, however many pages of zeros, which share a place, are among them. None
     if all are there.

@@ -4,7 +4,7 @@ Reading a kdump-compressed file that was cut short, or has descriptors that no p
 there, and an error for the rest.
 
 libkdumpfile maps a file and looks only at where a page's data begins (``fcache_get_mmap()``,
-fcache.c, 0.5.0 to 0.5.6). Data across the end kills the process by SIGBUS. Data behind the end is
+fcache.c, 0.5.0 to 0.5.6). Data across the end kills the process by SIGBUS. Data past the end is
 read instead, and what cannot be read is zeros (``fcache_get_read()``): a page that is not
 compressed reads as a page of zeros.
 
@@ -23,9 +23,9 @@ pread(2): forked processes do not move each other's place.
 Costs: one bit of memory a page frame; some 20 µs more a page the first time that it is read, and
 2 µs a read.
 
-Cannot know: a page table that lies behind the end. The library reads its entries as zeros, not
+Cannot know: a page table that lies past the end. The library reads its entries as zeros, not
 present, or cannot unpack it; either is an error for all that it maps. Nor a page that a damaged
-descriptor takes for one behind the end of a file that is whole.
+descriptor takes for one past the end of a file that is whole.
 """
 
 import ctypes
@@ -96,7 +96,7 @@ class Reader:
             begin = address + done
             place = self._place(begin, physical)
             length = self._page_size - begin % self._page_size
-            # As far as each page is behind the one before it in the machine as well.
+            # As far as each page is after the one before it in the machine as well.
             while done + length < size and self._place(begin + length, physical) == place + length:
                 length += self._page_size
             length = min(length, size - done)

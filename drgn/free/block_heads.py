@@ -23,7 +23,7 @@ class BlockHeads:
     The free blocks that begin in a chunk.
 
     :ivar places: of their first pages in the chunk, ascending.
-    :ivar ends: the place behind each, which may be behind the chunk.
+    :ivar ends: the place after each, which may be after the chunk.
     :ivar implausible: page frames of those whose order cannot be, or that are not aligned to it.
     """
 

@@ -262,7 +262,7 @@ class PageblockPages(Shared):
     zone's first page, at one page a pageblock, and counts the block if that page is online and in
     the zone. This looks at the same pages.
 
-    :param zones: (zone index, first PFN, PFN behind the last) of every zone.
+    :param zones: (zone index, first PFN, PFN after the last) of every zone.
     """
 
     columns = ("flags", "mapcount", "private")

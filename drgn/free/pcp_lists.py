@@ -275,7 +275,7 @@ def _page_frames(prog: Program, pages: NDArray[np.uint64]) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     first = page_to_pfn(Object(prog, "struct page *", int(pages[0]))).value_()
     size = sizeof(prog.type("struct page"))
-    # Neighbours in the array are neighbours in memory; the first may be behind the others.
+    # Neighbours in the array are neighbours in memory; the first may be after the others.
     return np.asarray(first + (pages - pages[0]).astype(np.int64) // size)
 
 

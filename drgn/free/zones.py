@@ -313,14 +313,14 @@ def zones_beyond_nodes(prog: Program) -> list[str]:
     words = []
     for pgdat in online_nodes(prog):
         first = pgdat.node_start_pfn.value_()
-        behind = first + pgdat.node_spanned_pages.value_()
+        stop = first + pgdat.node_spanned_pages.value_()
         for zone in pgdat.node_zones:
             start = zone.zone_start_pfn.value_()
             end = start + zone.spanned_pages.value_()
-            if start < end and not first <= start < end <= behind:
+            if start < end and not first <= start < end <= stop:
                 words.append(
                     f"zone {zone_name(zone)} of node {pgdat.node_id.value_()} reaches from PFN "
-                    f"{start:#x} to {end:#x}, beyond its node's {first:#x} to {behind:#x}"
+                    f"{start:#x} to {end:#x}, beyond its node's {first:#x} to {stop:#x}"
                 )
     return words
 

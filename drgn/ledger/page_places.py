@@ -149,32 +149,32 @@ def _add_resources(prog: Program, places: PagePlaces, resources: list[Resource])
     """
     shift = int(prog["PAGE_SHIFT"].value_())
     for row in resources:
-        first, behind = -(-row.start >> shift), row.end >> shift
+        first, stop = -(-row.start >> shift), row.end >> shift
         if row.name.startswith(RAM):
-            _add(places.ram, IS_RAM, first, behind)
+            _add(places.ram, IS_RAM, first, stop)
         elif row.name.startswith(KERNEL) and _in_ram(resources, row):
             _add(places.owned, Kind.IMAGE, row.start >> shift, -(-row.end >> shift))
         elif row.name == CRASH_KERNEL:
-            _add(places.owned, Kind.CRASH, first, behind)
+            _add(places.owned, Kind.CRASH, first, stop)
     if "mem_section" in prog:
         sections = valid_sections(prog)
         offline = sections.numbers[~sections.online] * sections.pages
         places.ram.add(NOT_RAM, offline, sections.pages)
 
 
-def _add(ranges: PageRanges, kind: int, first: int, behind: int) -> None:
-    ranges.add(kind, np.array([first], np.int64), max(behind - first, 0))
+def _add(ranges: PageRanges, kind: int, first: int, stop: int) -> None:
+    ranges.add(kind, np.array([first], np.int64), max(stop - first, 0))
 
 
-def _own(places: PagePlaces, kind: Kind, first: int, behind: int) -> None:
+def _own(places: PagePlaces, kind: Kind, first: int, stop: int) -> None:
     """
     Add pages that have an owner.
 
     :raises ValueError: no machine has them.
     """
-    if not 0 <= first <= behind <= MOST_PAGES:
-        raise ValueError(f"page frames {first:#x} to {behind:#x} are damaged")
-    _add(places.owned, kind, first, behind)
+    if not 0 <= first <= stop <= MOST_PAGES:
+        raise ValueError(f"page frames {first:#x} to {stop:#x} are damaged")
+    _add(places.owned, kind, first, stop)
 
 
 def _in_ram(resources: list[Resource], row: Resource) -> bool:

@@ -224,7 +224,7 @@ def _allocations(
     """
     The first bit of each allocation in the maps, and its bytes.
 
-    What lies before the region that is given out, and behind it, is marked as allocated
+    What lies before the region that is given out, and after it, is marked as allocated
     (``pcpu_alloc_first_chunk()``).
     """
     bits = unit // BIT_BYTES

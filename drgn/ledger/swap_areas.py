@@ -337,12 +337,12 @@ def from_memory(memory: Memory) -> Found:
         found.notes.append(f"what zswap stores is unknown: {error}")
     try:
         usable = sum(row.bytes for row in rows if not row.leaving)
-        told = int(prog["total_swap_pages"].value_()) * int(prog["PAGE_SIZE"].value_())
+        total = int(prog["total_swap_pages"].value_()) * int(prog["PAGE_SIZE"].value_())
     except (FaultError, LookupError) as error:
         found.notes.append(f"total_swap_pages cannot be read: {error}")
     else:
-        if usable != told:
-            words = f"areas have {usable:,} bytes, total_swap_pages says {told:,}"
+        if usable != total:
+            words = f"areas have {usable:,} bytes, total_swap_pages says {total:,}"
             disagreement(memory, found, words)
     return found
 

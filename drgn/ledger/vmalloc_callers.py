@@ -111,7 +111,7 @@ LINE = re.compile(
     r"(?: (vm_map_ram|unpurged vm_area)| (\S+)\+0x[0-9a-f]+/0x[0-9a-f]+( \[\S+\])?)?(.*)",
     re.ASCII,
 )
-# What an area is for, by the words behind its pages; the first counts.
+# What an area is for, by the words after its pages; the first counts.
 USES = ("ioremap", "vmalloc", "vmap")
 PERCPU_CALLER = "pcpu_get_vm_areas"  # whose pages are not told
 

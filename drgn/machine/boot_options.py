@@ -109,7 +109,7 @@ def memory_options(line: str) -> list[MemoryOption]:
 
 
 def _words(line: str) -> list[str]:
-    """The words of the kernel: what is behind ``--`` is init's."""
+    """The words of the kernel: what comes after ``--`` is init's."""
     words = re.findall(r'(?:[^\s"]|"[^"]*"?)+', line[:MAX_LINE])[:MAX_WORDS]
     return words[: words.index("--")] if "--" in words else words
 

@@ -149,7 +149,7 @@ def _image(prog: Program) -> tuple[int, int]:
     """
     Begin and end of the kernel image.
 
-    drgn (0.3.0) leaves a symbol behind the last section of an ELF file where it was linked: then
+    drgn (0.3.0) leaves a symbol after the last section of an ELF file where it was linked: then
     _end lies before __bss_stop, as a kernel is moved by more than what is between them (.brk).
     """
     start, stop, end = (prog.symbol(name).address for name in ("_text", "__bss_stop", "_end"))

@@ -48,7 +48,7 @@ MAGIC = 0xEB9F
 # enum of BTF_KIND_*, include/uapi/linux/btf.h
 INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC = range(1, 13)
 FUNC_PROTO, VAR, DATASEC, FLOAT, DECL_TAG, TYPE_TAG, ENUM64 = range(13, 20)
-# Bytes behind the 12 of struct btf_type: so many, and so many for each of its vlen.
+# Bytes after the 12 of struct btf_type: so many, and so many for each of its vlen.
 TAIL = {
     **{INT: (4, 0), ARRAY: (12, 0), STRUCT: (0, 12), UNION: (0, 12), ENUM: (0, 8)},
     **{FUNC_PROTO: (0, 8), VAR: (4, 0), DATASEC: (0, 12), DECL_TAG: (4, 0), ENUM64: (0, 12)},

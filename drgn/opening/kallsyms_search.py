@@ -3,7 +3,7 @@
 Search for the parts of the kernel's symbol table, in a dump that does not say where they lie.
 
 VMCOREINFO names them since v6.0 (f09bddbd8661). Before, scripts/kallsyms.c (write_src(), v5.10)
-writes them one behind the other into .rodata, each at a multiple of 8: kallsyms_offsets,
+writes them one after the other into .rodata, each at a multiple of 8: kallsyms_offsets,
 kallsyms_relative_base, kallsyms_num_syms, kallsyms_names, kallsyms_markers, (where 60443c88f3a8,
 v6.2, was taken back, kallsyms_seqs_of_names,) kallsyms_token_table, kallsyms_token_index. In the
 token table each character that occurs in names stands for itself, so that the ten digits stand

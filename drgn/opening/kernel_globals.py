@@ -83,7 +83,7 @@ def declare_from(file: Path) -> int:
 
 @dataclass
 class KernelGlobals:
-    """Two object finders: what is known, and, behind all others, what is not."""
+    """Two object finders: what is known, and, after all others, what is not."""
 
     types: Btf
     symbols: KernelSymbols

@@ -34,7 +34,7 @@ from mmscope.drgn.tables.hostile_text import cut
 MAX_SYMBOLS = 4_000_000
 MAX_NAME_BYTES = 64 << 20
 TOKENS = 256
-MOST_BEHIND = 256 << 20  # bytes that are looked at behind an address, at most
+MOST_BEHIND = 256 << 20  # bytes that are looked at after an address, at most
 CHUNK = 1 << 20
 KSYM_NAME_LEN = 512  # include/linux/kallsyms.h, since 6.1; 128 before
 PARTS = (
@@ -71,7 +71,7 @@ class KernelSymbols:
     Symbols by name and by address. Their names stay packed, since few of them are asked for.
 
     :ivar addresses: ascending.
-    :ivar packed: all names, in the order of the addresses, each behind nm's letter for it.
+    :ivar packed: all names, in the order of the addresses, each after nm's letter for it.
     :ivar starts, ends: where in ``packed`` each name, with its letter, is.
     :ivar tokens: what each byte of ``packed`` stands for.
     :ivar nameless: addresses at which something begins that no symbol names, ascending.
@@ -150,7 +150,7 @@ class KernelSymbols:
     def _extent(self, index: int) -> int:
         """
         The bytes in which an address is said to be in a symbol. Where a constant has more room than
-        any has bytes, string literals, which nothing names, are behind it somewhere.
+        any has bytes, string literals, which nothing names, are after it somewhere.
         """
         room = self.room(index)
         constant = self.in_order[index] in self.constants and room > LARGEST_CONSTANT
@@ -268,7 +268,7 @@ def bounded(found: KernelSymbols, prog: Program, vmcoreinfo: Mapping[str, str]) 
 def _ends_of_tables(where: Mapping[str, int], found: KernelSymbols) -> list[int]:
     """
     Begin and end of the symbol table itself. Kernels before 6.2 have no symbols for its parts,
-    and behind the last are the string literals, which nothing names.
+    and after the last are the string literals, which nothing names.
     """
     sizes = {
         "kallsyms_num_syms": 4,

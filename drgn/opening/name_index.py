@@ -23,7 +23,7 @@ class NameIndex:
     """
     The names of a text, found by their bytes.
 
-    :param text: in which the names lie, each behind a letter that is not part of it.
+    :param text: in which the names lie, each after a letter that is not part of it.
     :param starts: where each letter is, ascending.
     :param ends: where each name ends.
     :param tokens: what each byte of the text stands for; by default for itself.

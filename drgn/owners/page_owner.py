@@ -565,8 +565,8 @@ def _read(
     :param ranges: first page frame, the end, and the address of the first one's element.
     """
     elements, known = np.zeros(end - start, dtype), np.zeros(end - start, np.bool_)
-    for first, behind, address in ranges:
-        low, high = max(first, start), min(behind, end)
+    for first, stop, address in ranges:
+        low, high = max(first, start), min(stop, end)
         if low >= high:
             continue
         at = address + (low - first) * dtype.itemsize

@@ -89,7 +89,7 @@ class SlabCgroups:
         except LookupError:
             self._entry, self._owner = POINTER, 0
         with contextlib.suppress(LookupError):
-            # 7.2: entries may lie behind their objects, a slot apart.
+            # 7.2: entries may lie after their objects, a slot apart.
             self._slab = struct_dtype(slab, {"vector": vector, "stride": "stride"})
         self._in_object, self._of_cgroup = np.uint64(0), np.uint64(0)
         if slab.has_member("obj_exts_in_object"):

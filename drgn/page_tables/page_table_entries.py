@@ -189,15 +189,15 @@ def _read_tables(
     entries = buffer[: len(frames)]
     entries[:, slots:] = 0
     read = np.zeros(len(frames), np.bool_)
-    first, behind = _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN)
-    lengths = frames[behind - 1] - frames[first] + np.uint64(table.itemsize)
+    first, stop = _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN)
+    lengths = frames[stop - 1] - frames[first] + np.uint64(table.itemsize)
     raw, shifts, whole = read_stretches(prog, frames[first], lengths, physical=True)
     for at in np.flatnonzero(~whole).tolist():
         # Where pages are left out of a dump, those beside a table may be.
-        part = slice(first[at], behind[at])
+        part = slice(first[at], stop[at])
         walk.near |= (part.stop - part.start) * table.itemsize < lengths[at]
         _read_runs(prog, frames, part, entries[:, :slots], read, walk.gaps)
-    counts = behind - first
+    counts = stop - first
     known = np.repeat(whole, counts)
     read |= known
     places = (frames + np.repeat(shifts, counts)) // np.uint64(table.itemsize)
@@ -244,8 +244,8 @@ def _read_runs(
 ) -> None:
     """Read what can be read of some tables, and nothing between them."""
     table = np.dtype(("<u8", (entries.shape[1],)))
-    for first, behind in zip(*_stretches(frames[part], table.itemsize, 0), strict=True):
-        begin, count = int(part.start + first), int(behind - first)
+    for first, stop in zip(*_stretches(frames[part], table.itemsize, 0), strict=True):
+        begin, count = int(part.start + first), int(stop - first)
         for at, data in read_array(prog, int(frames[begin]), count, table, gaps, physical=True):
             entries[begin + at : begin + at + len(data)] = data
             read[begin + at : begin + at + len(data)] = True

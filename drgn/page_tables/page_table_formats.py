@@ -43,7 +43,7 @@ class PageTableFormat:
 
     levels: tuple[Level, ...]  # from the root down
     page_shift: int
-    user_end: int  # first address behind those of a process
+    user_end: int  # first address after those of a process
     ignored: int  # bits that a none entry may have
     present: int  # any of these in a last-level entry: it maps a page, if only for the kernel
     present_leaf: int  # the same in the entries of upper levels

@@ -92,7 +92,7 @@ class PageTableScan:
 
     :ivar largest: the processes with the most tables.
     :ivar sums: by process: SUMS, "tables" [process, level] and "kinds" [process, kind of PTE].
-    :ivar totals: "filled" [one of largest, or all others together; level or, behind them,
+    :ivar totals: "filled" [one of largest, or all others together; level or, after them,
         deposited; bin], the entries in use in them, and bytes and PTE tables of each region.
     :ivar numbers: unreadable_tables, repeated_tables, dropped_tables, broken_deposits.
     :ivar absurd_charges: processes with more page tables than there is memory, by their count.

@@ -5,7 +5,7 @@ Number of page table entries that share a swap slot: ``swp_swapcount()`` (mm/swa
 Since "mm, swap: use the swap table to track the swap count" (0d6af9bcf383, by v7.2) the count is in
 the upper bits of the slot's word in ``swap_cluster_info.table``, and what is too large for them in
 ``extend_table``. Before, it is the slot's byte in ``swap_info_struct.swap_map``, and the rest of a
-large one in the continuation pages behind that ("swap_info: swap count continuations",
+large one in the continuation pages after that ("swap_info: swap count continuations",
 570a335b8e22, in v2.6.33).
 
 Costs one bulk read for each chunk of slots, and the pages of ``swap_map`` that have large counts.

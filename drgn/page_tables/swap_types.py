@@ -2,7 +2,7 @@
 """
 Meaning of page table entries that map no page: ``swp_entry_t``.
 
-Their type is a number of five bits. The first are swap files; behind these come, as far as the
+Their type is a number of five bits. The first are swap files; after these come, as far as the
 kernel was built with them, poisoned pages, migration entries, device memory, and markers
 (include/linux/swap.h). None of these numbers is in debug info: they are counted from where
 the swap files end, which is the length of ``swap_info[]``. A kernel without CONFIG_SWAP has the
@@ -40,9 +40,9 @@ KINDS = 11
 
 SWP_TYPES = 32
 # Read, exclusive read, write: since "mm: remember exclusively mapped anonymous pages with
-# PG_anon_exclusive" (6c287605fd56, in v5.19). Before, read and write, and no markers behind.
+# PG_anon_exclusive" (6c287605fd56, in v5.19). Before, read and write, and no markers after.
 MIGRATION_TYPES, MIGRATION_TYPES_BEFORE = 3, 2
-# What lies behind poison and migration: how many types of device memory, and how many of markers.
+# What lies after poison and migration: how many types of device memory, and how many of markers.
 # Two for markers were one for markers and one for pages that could not be swapped in, until
 # "mm: use pte markers for swap errors" (15520a3f0469, in v6.2), and in v6.1 without PTE_MARKER only
 # the latter; "mm: use single SWP_DEVICE_EXCLUSIVE entry type" (c25465eb7630, in v6.15) left three

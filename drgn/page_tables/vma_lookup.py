@@ -69,10 +69,10 @@ class VmaLookup:
         return result
 
     def pages_between(
-        self, first: NDArray[np.uint64], behind: NDArray[np.uint64]
+        self, first: NDArray[np.uint64], stop: NDArray[np.uint64]
     ) -> NDArray[np.int64]:
         """Mapped pages from each address to another one, and those that are reaped."""
-        return self._pages_below(behind) - self._pages_below(first)
+        return self._pages_below(stop) - self._pages_below(first)
 
     def _pages_below(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Pages below each address, in its own process and in all before that."""

@@ -25,7 +25,7 @@ class Resource:
     """A range of physical addresses, and whose it is."""
 
     start: int
-    end: int  # behind the last byte
+    end: int  # after the last byte
     name: str
     depth: int
     parent: int  # index in the list, which has parents first; -1 for none
@@ -33,7 +33,7 @@ class Resource:
 
 def io_resources(prog: Program) -> tuple[list[Resource], str]:
     """
-    All resources, each behind its parent, and why there may be more, if so.
+    All resources, each after its parent, and why there may be more, if so.
 
     :raises LookupError: the kernel's layout is unknown.
     """

@@ -177,7 +177,7 @@ def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
     Of a section whose ``subsection_map`` cannot be read all pages are among them: those that have
     no struct page fault, and are counted, where they are read.
 
-    :return: (first PFN, PFN behind the last, address of the first ``struct page``), ascending.
+    :return: (first PFN, PFN after the last, address of the first ``struct page``), ascending.
     :raises FaultError: a ``struct mem_section`` cannot be read.
     """
     size = sizeof(prog.type("struct page"))

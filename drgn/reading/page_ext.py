@@ -20,7 +20,7 @@ PAGE_EXT_INVALID = 1  # mm/page_ext.c: the section is going offline
 
 @dataclass(frozen=True, slots=True)
 class PageExtRange:
-    """Page frames whose page_exts lie one behind the other."""
+    """Page frames whose page_exts lie one after the other."""
 
     start_pfn: int
     end_pfn: int

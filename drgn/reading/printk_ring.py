@@ -113,7 +113,7 @@ def _text(data: bytes, begin: int, end: int, number: int, length: int) -> bytes 
     size = len(data)
     last = (end - 1) & POSITION_MASK
     # is_blk_wrapped() of 7.2 and 7.3: a block may end where the ring does. In kernels before, such
-    # a block wrapped, and had its end behind the ring's beginning.
+    # a block wrapped, and had its end after the ring's beginning.
     if begin // size == last // size:
         at, stop = begin % size, last % size + 1
     elif ((begin + size) & POSITION_MASK) // size == last // size:

@@ -38,18 +38,16 @@ def read_scattered(
     unique, back = np.unique(addresses, return_inverse=True)
     data = np.zeros(len(unique), f"V{size}")
     read = np.zeros(len(unique), np.bool_)
-    first, behind = stretches(unique, size, BETWEEN, MAX_STRETCH)
-    lengths = unique[behind - 1] - unique[first] + np.uint64(size)
+    first, stop = stretches(unique, size, BETWEEN, MAX_STRETCH)
+    lengths = unique[stop - 1] - unique[first] + np.uint64(size)
     edges = np.flatnonzero(np.diff(np.cumsum(lengths) // np.uint64(AT_ONCE))) + 1
     for part in map(slice, [0, *edges.tolist()], [*edges.tolist(), len(first)]):
-        here = slice(first[part.start], behind[part.stop - 1]) if len(first) else slice(0)
+        here = slice(first[part.start], stop[part.stop - 1]) if len(first) else slice(0)
         raw, shifts, whole = read_stretches(prog, unique[first[part]], lengths[part])
         if not whole.all():
             for at in np.flatnonzero(~whole).tolist():
-                _read_singly(
-                    prog, unique, slice(first[part][at], behind[part][at]), data, read, gaps
-                )
-        counts = behind[part] - first[part]
+                _read_singly(prog, unique, slice(first[part][at], stop[part][at]), data, read, gaps)
+        counts = stop[part] - first[part]
         known = np.repeat(whole, counts)
         read[here] |= known
         # A structure at each byte, of which those at the offsets are copied.
@@ -88,7 +86,7 @@ def read_stretches(
     """
     Read pieces of memory.
 
-    :return: (what could be read, one piece behind the other; for each piece, what is to be added
+    :return: (what could be read, one piece after the other; for each piece, what is to be added
         to an address for its place there; which pieces could be read).
     """
     pieces: list[bytes | memoryview] = []
@@ -131,7 +129,7 @@ def stretches(
     addresses: NDArray[np.uint64], size: int, between: int, most: int, step: int = 1
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """
-    (index of the first, index behind the last) of structures that one read fetches.
+    (index of the first, index after the last) of structures that one read fetches.
 
     :param addresses: ascending.
     :param between: so many bytes may lie between two of them.

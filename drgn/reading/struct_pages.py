@@ -205,7 +205,7 @@ def scan_struct_pages(
     :param jobs: how many processes may share the pass over a large machine.
     :param progress: called with (pages done, pages in all) after each chunk.
     :param wanted: by (first PFN, pages) of a chunk, which of its pages are to be read, from the
-        first to one behind the last; chunks that it does not have are read whole.
+        first to one after the last; chunks that it does not have are read whole.
     """
     dtype = page_dtype(prog, sorted({name for each in consumers for name in each.columns}))
     ranges = valid_page_ranges(prog)
@@ -217,7 +217,7 @@ def scan_struct_pages(
         pages = sum(count for _, _, count in pieces)
     scan = Scan(total - pages)
 
-    def tell(steps: int) -> None:
+    def report(steps: int) -> None:
         nonlocal pages
         pages -= steps
         if progress is not None:
@@ -229,10 +229,10 @@ def scan_struct_pages(
         pieces = list(pieces)
         shares = min(-(-pages // LEAST_SHARE), SHARES_A_JOB * jobs)
         edges = itertools.pairwise(_edges(pieces, shares, not wanted))
-        if _scan_shares(prog, consumers, pieces, list(edges), dtype, jobs, scan, tell):
+        if _scan_shares(prog, consumers, pieces, list(edges), dtype, jobs, scan, report):
             return scan
         pages = total - scan.pages
-    _look(prog, consumers, pieces, dtype, scan, tell)
+    _look(prog, consumers, pieces, dtype, scan, report)
     return scan
 
 
@@ -242,7 +242,7 @@ def _look(
     pieces: Iterable[Piece],
     dtype: np.dtype[Any],
     scan: Scan,
-    tell: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> None:
     """Show some pieces to the consumers that have not failed yet."""
     going = [each for each in consumers if scan.failure_of(each) is None]
@@ -255,7 +255,7 @@ def _look(
                     scan.failures.append((consumer, error))
                     going = [each for each in going if each is not consumer]
             scan.pages += len(chunk)
-            tell(len(chunk))
+            report(len(chunk))
 
 
 def _chunks(prog: Program, piece: Piece, dtype: np.dtype[Any], gaps: Gaps) -> Iterator[PageChunk]:
@@ -273,13 +273,13 @@ def _scan_shares(
     dtype: np.dtype[Any],
     jobs: int,
     scan: Scan,
-    tell: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> bool:
     """
     Look at shares of the pieces in several processes; False, and nothing is done, where one process
     would have counted otherwise, or there is no other.
 
-    :param shares: the first piece of each, and one behind its last.
+    :param shares: the first piece of each, and one after its last.
     """
     blank = [pickle.dumps(each.share()) for each in consumers]
     before = scan.pages
@@ -302,7 +302,7 @@ def _scan_shares(
                 scan.gaps.died.append(f"the process that read {count:,} of them was killed")
             else:
                 _add(scan, consumers, *result)
-            tell(count)
+            report(count)
     except NotSharedError:
         scan.pages, scan.gaps = before, Gaps()
         scan.failures = _begin_at(consumers, blank, tuple)

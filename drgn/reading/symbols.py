@@ -172,7 +172,7 @@ def _fill(
     suffix: str,
 ) -> None:
     """Write the names that a table has for the wanted addresses."""
-    # The call is before its return address, which is behind the function's end where the callee
+    # The call is before its return address, which is after the function's end where the callee
     # does not return. The interrupted instruction, though, may be a function's first.
     for at, address in zip(wanted.tolist(), addresses[wanted].tolist(), strict=True):
         if name := table.function(address - 1) or table.function(address):

@@ -22,7 +22,7 @@ looks for processes that were forked since KSM merged them. How far a walk goes,
 
 - ``try_to_migrate()`` and ``try_to_unmap()`` have a ``.done`` (``folio_not_mapped()``), and
   ``folio_referenced()`` ends when it has met as many mappings as the page has: one pass, less what
-  lies behind the last mapping in its tree; two if forked processes map the page as well.
+  lies after the last mapping in its tree; two if forked processes map the page as well.
 - ``remove_migration_ptes()``, page_idle and DAMON's mkold have neither: always both passes.
 
 So a migration is an unmapping of one pass and a mapping of two; the page is locked for all three.

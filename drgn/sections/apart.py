@@ -29,7 +29,7 @@ SHORT = 0.1
 STARTS_WITHIN = 20.0
 ENDS_WITHIN = 1.0  # after SIGKILL
 
-# Says that it is there. For each line, a path: the file in pieces, each behind its length, and 0;
+# Says that it is there. For each line, a path: the file in pieces, each after its length, and 0;
 # or minus the errno.
 READER = """
 import os, sys

@@ -245,7 +245,7 @@ def find_huge_pages(
                 (first + at).astype(np.uint64) * np.uint64(size * step)
             )
             # Up to 7.0, tails that HVO mapped to the head's frame look like the head. The page
-            # behind the real one names it as its head.
+            # after the real one names it as its head.
             info = array["tail"][at]
             heads = (addresses + np.uint64(size)) & info if masked else info - np.uint64(1)
             at = at[((info & np.uint64(1)) != 0) & (heads == addresses)]
@@ -309,7 +309,7 @@ def add_page_tables(prog: Program, where: Memmap, pages: HugePages, leaves: Leav
     if not len(here):
         return
     first = np.searchsorted(offsets, starts[here], "right") - 1
-    behind = np.searchsorted(offsets, (starts + lengths)[here], "left")
+    stop = np.searchsorted(offsets, (starts + lengths)[here], "left")
     # An entry of 2 MiB maps struct pages of several huge pages: none of them shares anything.
     # Nor does one whose struct pages fill no page (2 MiB with pages of 16 KiB).
     plain = (leaves["size"][first] > page) | (lengths[here] < page)
@@ -317,7 +317,7 @@ def add_page_tables(prog: Program, where: Memmap, pages: HugePages, leaves: Leav
     pages["entries"][here] = entries
     # Otherwise: the first entry's frame, and those that are writable or not reused, are own.
     own = np.concatenate([[0], np.cumsum(leaves["writable"] & ~leaves["reused"])])
-    counted = np.where(behind - first == entries, own[behind] - own[first], -1)
+    counted = np.where(stop - first == entries, own[stop] - own[first], -1)
     pages["own"][here] = np.where(plain, entries, counted)
     within = np.where(plain, (starts[here] - offsets[first]) // page, 0)
     pages["hosted"][here] = self_hosted(prog, where, leaves["frame"][first] + within)

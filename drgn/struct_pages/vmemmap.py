@@ -363,20 +363,20 @@ class VmemmapScan:
         firsts = np.flatnonzero(changed)
         rows = []
         # Without sections there are no runs, but there is an end.
-        for first, behind in zip(firsts, [*firsts[1:], len(keys)], strict=False):
+        for first, stop in zip(firsts, [*firsts[1:], len(keys)], strict=False):
             node, zone = self._zone_name(int(main[first]))
             rows.append(
                 VmemmapSections(
                     start_pfn=int(sections.numbers[first]) * sections.pages,
-                    sections=int(behind - first),
+                    sections=int(stop - first),
                     node=node,
                     zone=zone + ("*" if mixed[first] else ""),
                     origin=ORIGINS[int(origins[first])],
                     mapping=MAPPINGS[int(mapping[first])],
                     reused_eighths=int(reused[first]),
                     read_only_eighths=int(unwritable[first]),
-                    memmap_bytes=int(self.mapped[first:behind].sum()),
-                    reused_bytes=int(self.reused[first:behind].sum()),
+                    memmap_bytes=int(self.mapped[first:stop].sum()),
+                    reused_bytes=int(self.reused[first:stop].sum()),
                 )
             )
         return rows

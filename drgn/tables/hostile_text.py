@@ -48,7 +48,7 @@ def echo(
     """
     Print as ``print()`` does, every word through :func:`visible`: the one way out for text.
 
-    :param begin, sep, end: before, between and behind the words, as they are; of several lines,
+    :param begin, sep, end: before, between and after the words, as they are; of several lines,
         each is a word.
     """
     text = sep.join(visible(str(word)) for word in words)

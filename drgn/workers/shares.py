@@ -20,21 +20,21 @@ Merge = Callable[[Any, Any], Any]
 
 
 class Shared:
-    """Something that collects, and whose shares can be added up."""
+    """An accumulator whose partial results can be merged."""
 
     MERGES: ClassVar[Mapping[str, Merge]]
 
     def share(self) -> dict[str, Any]:
         """The partial result, to be pickled."""
-        return {name: _told(getattr(self, name)) for name in self.MERGES}
+        return {name: _partial(getattr(self, name)) for name in self.MERGES}
 
     def add_share(self, share: Mapping[str, Any]) -> None:
-        """Add what another one collected, of what comes behind."""
+        """Merge the partial result of the share that comes next."""
         for name, merge in self.MERGES.items():
             setattr(self, name, merge(getattr(self, name), share[name]))
 
     def restore(self, share: Mapping[str, Any]) -> None:
-        """Forget what was collected for this, which is not shared."""
+        """Go back to an earlier partial result."""
         for name in self.MERGES:
             value = getattr(self, name)
             if isinstance(value, Shared):
@@ -44,7 +44,7 @@ class Shared:
 
 
 class SharedColumns(Shared):
-    """One that keeps rows as columns with room for so many, and none of them if there are more."""
+    """An accumulator of rows as columns: up to MOST of them, none if there are more."""
 
     ROWS: ClassVar[str]  # the attribute that counts them
     MOST: ClassVar[int]
@@ -79,7 +79,7 @@ def merges(**names: Merge) -> Mapping[str, Merge]:
     return names
 
 
-def _told(value: Any) -> Any:
+def _partial(value: Any) -> Any:
     return value.share() if isinstance(value, Shared) else value
 
 
