@@ -283,6 +283,14 @@ bench-lake: $(VENV)/.spark ## a lake of 100, 1,000 and 10,000 hosts: adding, fin
 docs: $(READY) ## docs/tables.md, docs/kernels.md and the commands of drgn, from declarations and data
 	@$(BIN)/python tools/make_docs.py
 
+.PHONY: site
+site: $(VENV)/.site ## build/site: docs/ as pages, with the reference of commands and probes; a dead link fails
+	@$(BIN)/python tools/make_site.py
+
+$(VENV)/.site: $(READY) requirements-site.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements-site.lock
+	@touch $@
+
 .PHONY: release-check
 release-check: $(READY) ## whether this commit can be released (docs/RELEASING.md): versions, changelogs, docs, tag
 	@$(BIN)/python tools/release_check.py
@@ -312,7 +320,7 @@ systemd-try: $(READY) ## the packages under systemd in a guest: dumps become rep
 	@$(BIN)/python tests/lab/systemd_try.py
 
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, s3, mcp and containers, from pyproject.toml
+lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, s3, mcp, site and containers, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
 	@# The same versions of what both need.
 	$(BIN)/pip-compile $(LOCK) --extra report --build-deps-for wheel --constraint requirements.lock \
@@ -325,6 +333,8 @@ lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, 
 	  --output-file requirements-s3.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra report --extra mcp --constraint requirements.lock \
 	  --output-file requirements-mcp.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra site --constraint requirements.lock \
+	  --output-file requirements-site.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra test-containers --constraint requirements.lock \
 	  --output-file requirements-containers.lock pyproject.toml
 

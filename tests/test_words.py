@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Words that the code does without, in docstrings, comments, messages and the text of options.
+Words that the code does without, in docstrings, comments, messages and the text of options, and
+the docs in their own words.
 
 The text of findings and triggers (TOML) has tests of its own.
 """
@@ -81,6 +82,18 @@ def test_has_none_of_the_words(top: str) -> None:
     assert files
     found = [f"{path}:{line}: {word}" for path in files for line, word in avoided(path.read_text())]
     assert not found, f"better is {AVOIDED}"
+
+
+def test_docs_have_none_of_the_words() -> None:
+    # docs/tables.md is made of declarations, and what a command printed is the command's.
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    found = [
+        f"{page.name}: {word}"
+        for page in pages
+        if page.name != "tables.md"
+        for _, word in avoided(re.sub(r"(?ms)^```.*?^```$", "", page.read_text()))
+    ]
+    assert len(pages) > 10 and not found, f"better is {AVOIDED}"
 
 
 @pytest.mark.parametrize(

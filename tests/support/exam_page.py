@@ -33,7 +33,7 @@ truth.
 - **recall**: sick machines that were called *trouble*; *cannot tell* does not count.
 - **precision**: of the machines that were called *trouble*, those that are sick.
 - **cause**: sick machines of which the first finding means what was planted.
-- **owner**: where somebody's name is true, sick machines at which it was said.
+- **owner**: where a process's name is true, sick machines at which it was said.
 - **false clear**: sick machines of which was said *no trouble found*.
 
 Behind each share are its numbers and its interval of 95 % (Wilson). Many a trouble leaves no
