@@ -300,7 +300,7 @@ dist: $(READY) ## dist/mmscope.pyz, one file for a box without pip; DIST_PYTHON=
 	@$(BIN)/python tools/make_dist.py $(addprefix --python ,$(DIST_PYTHON))
 
 .PHONY: manuals
-manuals: $(READY) ## build/manuals: manual pages, completion for bash and zsh
+manuals: $(READY) ## build/manuals: manual pages, completion for bash, zsh and fish
 	@$(BIN)/python tools/make_manuals.py build/manuals
 
 .PHONY: deb

@@ -4,8 +4,9 @@ Manual pages and shell completion, from the parsers of the commands.
 
     python tools/make_manuals.py build/manuals
 
-writes ``man/mmscope.1``, a page for each command (``man/mmscope-collect.1``), ``bash/mmscope`` and
-``zsh/_mmscope``. The Debian packages carry them. The date of the pages is SOURCE_DATE_EPOCH.
+writes ``man/mmscope.1``, a page for each command (``man/mmscope-collect.1``), ``bash/mmscope``,
+``zsh/_mmscope`` and ``fish/mmscope.fish``. The Debian packages carry them. The date of the pages is
+SOURCE_DATE_EPOCH.
 """
 
 import argparse
@@ -104,7 +105,7 @@ def roff(text: str) -> str:
 
 
 def completion(shell: str) -> str:
-    """What completes the command in bash or zsh."""
+    """What completes the command in bash, zsh or fish."""
     parser, _ = parsers()
     for each in with_actions(parser):
         for action in each._actions:
@@ -121,6 +122,7 @@ def main(folder: Path) -> None:
     """Write all files."""
     files = {f"man/{name}": text for name, text in manual_pages().items()}
     files |= {"bash/mmscope": completion("bash"), "zsh/_mmscope": completion("zsh")}
+    files["fish/mmscope.fish"] = completion("fish")
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

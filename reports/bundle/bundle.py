@@ -47,6 +47,7 @@ from mmscope.reports.bundle.description import (
     short_text,
     table_of,
 )
+from mmscope.reports.bundle.outcome import did_you_mean
 
 # Of a stack; perf records 127 frames by default.
 MAX_FRAMES = 2048
@@ -225,7 +226,8 @@ class Bundle:
         :raises BundleError: the bundle has no such table.
         """
         if name not in self.tables:
-            raise BundleError(f"{self.path}: has no table {name}; it has {', '.join(self.tables)}")
+            near = did_you_mean(name, self.tables) or f"; it has {', '.join(self.tables)}"
+            raise BundleError(f"{self.path}: has no table {name}{near}")
         return self.tables[name]
 
     def plain_path(self, table: Table) -> Path:

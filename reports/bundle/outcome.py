@@ -7,10 +7,11 @@ Imports no drgn, numpy or rich.
 
 import argparse
 import contextlib
+import difflib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mmscope.drgn.opening.oldest_drgn import too_old
 from mmscope.drgn.tables.hostile_text import echo
@@ -39,6 +40,19 @@ def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         return sub
 
     return command
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--json``, beside ``--format``."""
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", help="same as --format json"
+    )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a word that nothing is called: the nearest that there is."""
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def say(text: str) -> None:

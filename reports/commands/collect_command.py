@@ -4,6 +4,7 @@
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Container, Iterator
@@ -18,6 +19,7 @@ from mmscope.drgn.sections.given_files import GivenFiles
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.prices import TO_READ_IT
 from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.page_owner_series import read_series
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
@@ -105,6 +107,10 @@ def run_collect(args: argparse.Namespace) -> int:
         made = write_case(args, given)
     if not args.no_findings:
         print_findings(args.output)
+    # A pipe's reader wants the findings alone.
+    if sys.stdout.isatty():
+        case = shlex.quote(str(args.output))
+        echo("", f"Written to {visible(case)}. Next: mmscope why {visible(case)}", sep="\n")
     # What was left out of a dump on purpose does not make the reading incomplete.
     missing = (
         bool(made.notes.keys() - {"left_out", "assumed"}) or bool(given.refused) or made.incomplete

@@ -9,12 +9,15 @@ that says what to do; ``-v`` adds the traceback.
 
 import argparse
 import io
+import json
 import os
 import pkgutil
+import re
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mmscope import __version__
 from mmscope.drgn.opening import TargetError
@@ -29,7 +32,9 @@ from mmscope.reports.bundle.outcome import (
     DONE,
     Command,
     UsageError,
+    add_json,
     declaring,
+    did_you_mean,
     discard_output,
     run_and_explain,
     say,
@@ -58,6 +63,43 @@ DECLARED = {
     "lake": "mmscope.reports.fleet.options:add_command",
     "mcp": f"{HERE}.mcp_command:add_command",
 }
+# What --help lists: the commands by what one wants, and how each is typed.
+GROUPS = {
+    "Start here": ("why", "doctor"),
+    "Read a machine": ("collect", "record", "watch", "guard", "page-owner"),
+    "Look at what was read": ("findings", "report", "show", "compare", "redact"),
+    "Many hosts, other programs": ("lake", "mcp"),
+}
+EXAMPLES = {
+    "why": ("why", "why /var/crash/vmcore", "why sosreport.tar.xz", "why dmesg.txt --json"),
+    "doctor": ("doctor", "doctor --all"),
+    "collect": (
+        "collect -o CASE",
+        "collect /var/crash/vmcore --symbols vmlinux -o CASE",
+        "collect sosreport.tar.xz dmesg.txt -o CASE",
+        "collect --only zones,pageblocks -o CASE",
+    ),
+    "record": ("record --list", "record rmap -a -o CASE", "record rmap -p 1234 -o CASE"),
+    "watch": ("watch -o CASE", "watch --count 60 -o CASE"),
+    "guard": ("guard run", "guard trigger"),
+    "page-owner": ("page-owner /sys/kernel/debug/page_owner -o CASE",),
+    "findings": ("findings CASE", "findings CASE --all", "findings CASE --json"),
+    "report": ("report CASE -o report.html", "report AFTER --baseline BEFORE -o report.html"),
+    "show": (
+        "show tables CASE",
+        "show zones CASE",
+        "show slab_caches CASE --top 20",
+        "show zones --core vmcore --json",
+    ),
+    "compare": ("compare BEFORE -- AFTER", "compare A1 A2 -- B1 B2 -o compare.html"),
+    "redact": ("redact CASE -o CASE-to-pass-on",),
+    "lake": ("lake add CASE LAKE", "lake findings LAKE", "lake show LAKE zones"),
+    "mcp": ("mcp CASE",),
+}
+EXIT_CODES = (
+    "0 done; 1 done with sections or pictures missing; 2 bad usage; "
+    "3 the target could not be opened."
+)
 # Commands that read a kernel, for which the installed drgn must be recent enough.
 READ_KERNELS = ("why", "collect", "show", "doctor")
 
@@ -71,6 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # numpy's linear algebra is not used; its threads, one for each CPU, would only be started.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
+        if words in ([], ["help"], ["-h"], ["--help"]):
+            echo(*overview(), sep="\n")
+            return DONE
+        if words[:1] == ["help"]:
+            words = [*words[1:], "--help"]
         if words[:1] and words[0] in READ_KERNELS and (why := too_old()):
             say(why)
             return BAD_USAGE
@@ -100,11 +147,70 @@ def _run(words: list[str]) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that quotes words of the command line, which may be names of files, legibly."""
+    """
+    A parser that quotes words of the command line, which may be names of files, legibly.
+
+    :ivar examples: command lines for the end of its help.
+    """
+
+    examples: Sequence[str] = ()
+
+    def format_help(self) -> str:
+        """The help, with examples."""
+        lines = "".join(f"  mmscope {line}\n" for line in self.examples)
+        return super().format_help() + (f"\nexamples:\n{lines}" if lines else "")
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and the nearest word that there is."""
+        known: list[str] = []
+        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            known = re.findall(r"'([^']*)'", found[2])
+        elif found := re.search(r"unrecognized arguments: (--[^\s=]+)", message):
+            known = list(_options(self))
+        near = did_you_mean(found[1], known) if found else ""
+        super().error(f"{found[1]}: no such word{near}" if found and near else message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         lines = message.replace(VERSUS, "--").removesuffix("\n").split("\n")
         echo(*lines, sep="\n", file=file or sys.stderr, flush=True)
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Options of a parser and of its commands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                yield from _options(sub)
+
+
+def overview() -> Iterator[str]:
+    """Lines of help: commands to type first, and all of them by what one wants."""
+    helps: dict[str, str] = {}
+    declared = declaring(argparse.ArgumentParser().add_subparsers())
+
+    def command(
+        name: str, run: Callable[..., int], help: str, text: str = ""
+    ) -> argparse.ArgumentParser:
+        helps[name] = help
+        return declared(name, run, help, text)
+
+    for place in dict.fromkeys(DECLARED.values()):
+        pkgutil.resolve_name(place)(command)
+    yield f"mmscope {__version__}: what Linux memory management was doing, and why it hurts."
+    yield ""
+    yield "  mmscope why                this machine, in ten lines"
+    yield "  mmscope why PATH           a vmcore, sosreport, log or bundle, in ten lines"
+    yield "  mmscope report CASE        all of what was read, as one HTML file"
+    for title, names in GROUPS.items():
+        yield from ("", f"{title}:")
+        for name in names:
+            lines = textwrap.wrap(helps[name], 80 - 14)
+            yield f"  {name:12}{lines[0]}"
+            yield from (" " * 14 + line for line in lines[1:])
+    yield ""
+    yield "'mmscope help COMMAND' shows its options and examples."
+    yield from textwrap.wrap(f"Exit codes: {EXIT_CODES}", 80)
 
 
 def explained(error: BaseException) -> str:
@@ -120,14 +226,20 @@ def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
         prog="mmscope",
         description="What Linux memory management was doing, and why it hurts: "
         "from a live kernel, a vmcore or /proc, as tables, findings and one HTML report.",
-        epilog="Exit codes: 0 done; 1 done with sections or pictures missing; 2 bad usage; "
-        "3 the target could not be opened.",
+        epilog=f"Exit codes: {EXIT_CODES}",
     )
     parser.add_argument("--version", action="version", version=f"mmscope {__version__}")
     parser.set_defaults(unopened=(TargetError, Absent, TextError), explain=explained)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = declaring(commands)
+    declared = declaring(commands)
+
+    def command(name: str, *rest: Any, **more: Any) -> argparse.ArgumentParser:
+        sub = declared(name, *rest, **more)
+        if isinstance(sub, Parser):
+            sub.examples = EXAMPLES[name]
+        return sub
+
     names = [name for name in asked_for if name in DECLARED] or list(DECLARED)
     for place in dict.fromkeys(DECLARED[name] for name in names):
         pkgutil.resolve_name(place)(command)
@@ -144,6 +256,7 @@ def add_findings(command: Command) -> None:
     )
     sub.add_argument("bundle", type=Path, metavar="BUNDLE")
     sub.add_argument("-a", "--all", action="store_true", help="also what was checked and is not so")
+    sub.add_argument("--json", action="store_true", help="as JSON, for programs")
 
 
 def add_report(command: Command) -> None:
@@ -188,6 +301,7 @@ def add_compare(command: Command) -> None:
     )
     sub.add_argument("bundles", nargs="+", metavar="BUNDLE", help="A's bundles, --, B's bundles")
     sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    add_json(sub)
     sub.add_argument(
         "-o",
         "--output",
@@ -222,6 +336,11 @@ def run_findings(args: argparse.Namespace) -> int:
     from mmscope.reports.findings.findings import evaluate
 
     bundle = Bundle(args.bundle)
+    if args.json:
+        from mmscope.reports.serving.answers import Case
+
+        echo(*json.dumps(Case(str(args.bundle), bundle).findings(), indent=1).split("\n"), sep="\n")
+        return DONE
     findings_text.print_findings(evaluate(bundle), everything=args.all)
     if words := not_written(bundle):
         say(f"{args.bundle}: {words}")

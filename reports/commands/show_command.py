@@ -24,7 +24,15 @@ from mmscope.drgn.tables.terminal import MAX_ROWS, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
 from mmscope.reports.bundle.description import BundleError
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, say
+from mmscope.reports.bundle.outcome import (
+    DONE,
+    INCOMPLETE,
+    Command,
+    UsageError,
+    add_json,
+    did_you_mean,
+    say,
+)
 from mmscope.reports.collect.run_section import machine_of, missing_sections, run_section
 from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.target_options import (
@@ -66,6 +74,7 @@ def add_command(command: Command) -> None:
         help="default: table; folded, speedscope, pprof: the stacks of profiles (all: 'profiles'), "
         "or of a table that has them (page_owner_stacks)",
     )
+    add_json(sub)
     sub.add_argument(
         "--reattribute",
         action="store_true",
@@ -328,9 +337,9 @@ def section_of(table: str) -> str:
     for name, section in SECTIONS.items():
         if any(each.name == table for each in section.tables):
             return name
-    raise UsageError(
-        f"{table}: no such section or table, and no bundle given to show one of; {SECTION_HELP}"
-    )
+    known = {*SECTIONS, *(each.name for section in SECTIONS.values() for each in section.tables)}
+    near = did_you_mean(table, sorted(known)) or f"; {SECTION_HELP}"
+    raise UsageError(f"{table}: no such section or table, and no bundle given to show one of{near}")
 
 
 def print_tables(tables: Sequence[Filled], form: str, machine: Machine) -> None:

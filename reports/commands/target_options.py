@@ -18,7 +18,7 @@ from mmscope.drgn.opening.target import TargetError, open_target, other_release
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.workers.priority import keep_to, last_in_line
-from mmscope.reports.bundle.outcome import UsageError, say
+from mmscope.reports.bundle.outcome import UsageError, did_you_mean, say
 from mmscope.reports.commands import page_owner_command
 from mmscope.reports.commands.drgn_commands import COMMANDS
 
@@ -33,7 +33,8 @@ def section_names(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in PLACES:
-            raise argparse.ArgumentTypeError(f"no section {name!r}; {SECTION_HELP}")
+            near = did_you_mean(name, PLACES) or f"; {SECTION_HELP}"
+            raise argparse.ArgumentTypeError(f"no section {name!r}{near}")
     return names
 
 

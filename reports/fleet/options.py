@@ -11,7 +11,15 @@ from pathlib import Path
 from mmscope.drgn.tables.display import FORMATS
 from mmscope.drgn.tables.hostile_text import echo
 from mmscope.reports.bundle import modes
-from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, Command, UsageError, declaring, say
+from mmscope.reports.bundle.outcome import (
+    DONE,
+    INCOMPLETE,
+    Command,
+    UsageError,
+    add_json,
+    declaring,
+    say,
+)
 
 # What findings are counted by.
 BY = ("finding", "kernel", "label", "host", "owner")
@@ -67,6 +75,7 @@ def add_command(command: Command) -> None:
     show.add_argument("table", nargs="?", default="hosts", metavar="TABLE")
     _add_wanted(show)
     show.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    add_json(show)
 
 
 def _add_add(sub: argparse.ArgumentParser) -> None:
@@ -115,6 +124,7 @@ def _add_findings(sub: argparse.ArgumentParser) -> None:
         "local[*]",
     )
     sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    add_json(sub)
 
 
 def _add_report(sub: argparse.ArgumentParser) -> None:

@@ -31,6 +31,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
+from mmscope.reports.commands import command
 from mmscope.reports.commands.command import main
 
 TREE = TESTS / "data" / "7.2"
@@ -105,8 +106,12 @@ def test_v_shows_the_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "usage: mmscope"),
         (["dance"], "invalid choice: 'dance'"),
+        (["collct"], "collct: no such word; did you mean collect?"),
+        (["findings", "x", "--jsn"], "--jsn: no such word; did you mean --json?"),
+        (["lake", "fidings", "x"], "fidings: no such word; did you mean findings?"),
+        (["show", "free_block"], "did you mean free_blocks?"),
+        (["collect", "-o", "x", "--only", "pageblock"], "did you mean pageblocks?"),
         (["collect"], "required: -o/--output"),
         (
             ["collect", "-o", "x", "--only", "zones,moods"],
@@ -123,6 +128,46 @@ def test_bad_usage_is_2(arguments: list[str], words: str) -> None:
     assert result.returncode == 2
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+# What to type.
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["-h"], ["--help"]])
+def test_without_a_command_it_says_what_to_type_first(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert "  mmscope why " in lines[2]
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if re.match(r"  [a-z-]+  +[a-zA-Z]", line)] == [
+        name for names in command.GROUPS.values() for name in names
+    ]
+
+
+def test_every_command_is_in_a_group_and_its_help_ends_with_examples_that_can_be_typed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    grouped = [name for names in command.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(command.DECLARED) == sorted(command.EXAMPLES)
+    for name, lines in command.EXAMPLES.items():
+        assert run("help", name).stdout.endswith(f"  mmscope {lines[-1]}\n")
+        for line in lines:
+            words = [command.VERSUS if word == "--" else word for word in line.split()]
+            assert words[0] == name
+            command.build_parser([name]).parse_args(words)
+
+
+def test_json_is_what_format_json_is(bundle: Path) -> None:
+    assert run("show", "plain", bundle, "--json").stdout == (
+        run("show", "plain", bundle, "--format", "json").stdout
+    )
+
+
+def test_findings_as_json_have_the_verdict_and_what_was_not_checked(of_the_tree: Path) -> None:
+    found = json.loads(run("findings", of_the_tree, "--json").stdout)
+    assert found["verdict"] in ("trouble", "cannot tell", "no trouble found")
+    assert found["not_checked"]
 
 
 def test_options_that_do_not_fit_together_are_2(bundle: Path) -> None:
