@@ -105,7 +105,9 @@ def run_why(args: argparse.Namespace) -> int:
     # With DuckDB, which the box may lack: what was read is there then.
     from mmscope.reports.findings.verdict import verdict_of
 
-    answer = answer_of(given, path, verdict_of(Bundle(path)))
+    bundle = Bundle(path)
+    elsewhere = bool(given.kinds) and bundle.target.get("kind") != "live"
+    answer = answer_of(given, path, verdict_of(bundle), elsewhere=elsewhere)
     if args.json:
         echo(*json.dumps(vars(answer), indent=1).splitlines(), sep="\n")
         return code
@@ -121,8 +123,12 @@ def _free_name() -> Path:
     return next(folder / each for each in numbers if not os.path.lexists(folder / each))
 
 
-def answer_of(given: Given, path: Path, judged: "Judgement") -> Answer:
-    """All that is said of a bundle."""
+def answer_of(given: Given, path: Path, judged: "Judgement", *, elsewhere: bool) -> Answer:
+    """
+    All that is said of a bundle.
+
+    :param elsewhere: it is a dump's, or of files: what is to be done on a host is done there.
+    """
     step, looked = judged.step, f"mmscope {_shows(given, judged.cause)} {shlex.quote(str(path))}"
     # A command for a host that runs is none for a dump or a log.
     command = judged.command if not given.kinds else ""
@@ -140,7 +146,7 @@ def answer_of(given: Given, path: Path, judged: "Judgement") -> Answer:
         harm=judged.harm,
         since=judged.since,
         unknown=list(judged.unknowns),
-        next=step.do if step else "",
+        next=("On the host: " if elsewhere and not step.looks else "") + step.do if step else "",
         command=command or looked,
         bundle=str(path),
     )
