@@ -84,9 +84,8 @@ def _found(
     return found
 
 
-def cgroup_folders(files: Files) -> Iterator[tuple[str, str]]:
-    """Path of each cgroup of version 2, as rows have it, and its folder in the tree."""
-    version = 2
+def cgroup_folders(files: Files, version: int = 2) -> Iterator[tuple[str, str]]:
+    """Path of each memory cgroup of a version, as rows have it, and its folder in the tree."""
     for root in ROOTS[version]:
         folders = itertools.islice(_folders(files, root, CURRENT[version]), MAX_CGROUPS)
         for folder, _ in folders:

@@ -14,14 +14,14 @@ Cannot know: names of a dump's containers; those of a runtime that is none of th
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mmscope.drgn.cgroups.cgroup_files import cgroup_folders
+from mmscope.drgn.cgroups.cgroup_files import ROOTS, cgroup_folders
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.reading.kernel_arrays import Gaps
@@ -191,13 +191,14 @@ def from_memory(memory: Memory) -> Found:
 
 
 def from_files(files: Files) -> Found:
-    return _found(Found(), [path for path, _ in cgroup_folders(files)], names_of(files))
+    paths = [path for version in ROOTS for path, _ in cgroup_folders(files, version)]
+    if not paths:
+        raise Absent(f"{files.root / 'sys/fs/cgroup'}: it has no memory cgroups")
+    return _found(Found(), paths, names_of(files))
 
 
-def _found(found: Found, paths: list[str | None], names: Names) -> Found:
+def _found(found: Found, paths: Sequence[str | None], names: Names) -> Found:
     rows = sorted(containers_of(paths, names), key=lambda row: row.cgroup)
-    if not rows:
-        raise Absent("no memory cgroup is a container's, by its path")
     unnamed = sum(row.pod is None and row.container is None for row in rows)
     if unnamed:
         found.remarks.append(

@@ -90,7 +90,15 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
     def of_root(row: MemoryCgroup) -> Against | None:
         return (0, 0) if row.depth == 0 else None
 
-    cpus = len(online_cpus(memcgs.prog))
+    for name in ("low_bytes", "min_bytes"):
+        hold_against(found, MEMORY_CGROUPS, rows, name, of_root, "as the root protects nothing")
+    hold_against(found, MEMORY_CGROUPS, rows, "usage_bytes", of_children, "what those below use")
+    hold_against(found, MEMORY_CGROUPS, rows, "peak_bytes", highest, "what it uses now")
+    try:
+        cpus = len(online_cpus(memcgs.prog))
+    except ValueError as error:  # what CPUs have not counted yet has no bound
+        found.notes.append(str(error))
+        return
     for name in ("max", "oom", "oom_kill"):
 
         def own(row: MemoryCgroup, name: str = name) -> Against | None:
@@ -101,10 +109,6 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
             return (max(all_of, mine) if row.depth and memcgs.unified else mine), cpus
 
         hold_against(found, MEMORY_CGROUPS, rows, f"{name}_events", own, "memory.events.local")
-    for name in ("low_bytes", "min_bytes"):
-        hold_against(found, MEMORY_CGROUPS, rows, name, of_root, "as the root protects nothing")
-    hold_against(found, MEMORY_CGROUPS, rows, "usage_bytes", of_children, "what those below use")
-    hold_against(found, MEMORY_CGROUPS, rows, "peak_bytes", highest, "what it uses now")
 
 
 def _say(

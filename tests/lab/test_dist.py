@@ -84,7 +84,7 @@ def unpacked(cache: Path) -> list[Path]:
 def test_help_and_doctor_run(pyz: Path, cache: Path) -> None:
     said = run(pyz, cache, "--help")
     assert (said.returncode, said.stderr) == (0, "")
-    assert said.stdout.startswith("usage: mmscope ")
+    assert said.stdout.startswith("mmscope ") and "Start here:" in said.stdout
     assert "/proc/zoneinfo" in run(pyz, cache, "doctor").stdout
 
 

@@ -759,6 +759,11 @@ def grows(of: str, share: float) -> Callable[[str, int, int], int]:
     return level
 
 
+def runs_out(name: str, pages: int, number: int) -> int:
+    """Nearly all of what can be had is taken in the end."""
+    return pages - pages * 95 // 100 * number // (SAMPLES - 1) if name == "MemAvailable" else pages
+
+
 def accepts(name: str, pages: int, number: int) -> int:
     """What is not accepted yet is free, and becomes less."""
     return (SAMPLES - number) * GIB // 4 if name == "Unaccepted" else pages
@@ -785,6 +790,7 @@ SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
         lambda: watched(64, level=grows("none", 0.05)), "watch-kernel-memory-grows"
     ),
     "OOM kills": (lambda: watched(64, rates={"oom_kill": 0.02}), "watch-oom-kill"),
+    "memory runs out": (lambda: watched(16, level=runs_out), "watch-memory-runs-out"),
     "swap thrash": (
         lambda: watched(64, rates={"pswpin": 9_000.0, "pswpout": 9_500.0}, full=0.15),
         "watch-swap-thrash",

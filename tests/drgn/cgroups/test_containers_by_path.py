@@ -136,9 +136,21 @@ def test_names_that_are_not_known_are_said(tmp_path: Path) -> None:
     ]
 
 
-def test_a_machine_without_containers(tmp_path: Path) -> None:
-    with pytest.raises(Absent, match="no memory cgroup is a container's"):
-        from_files(tree(tmp_path, "/system.slice"))
+def test_a_machine_without_containers_has_none(tmp_path: Path) -> None:
+    assert from_files(tree(tmp_path, "/system.slice")).by_name["containers"] == []
+
+
+def test_without_cgroups_nothing_is_known(tmp_path: Path) -> None:
+    with pytest.raises(Absent, match="no memory cgroups"):
+        from_files(Files(tmp_path))
+
+
+def test_cgroups_of_version_1(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/fs/cgroup/memory/docker" / ID
+    folder.mkdir(parents=True)
+    (folder / "memory.usage_in_bytes").write_text("4096\n")
+    (row,) = from_files(Files(tmp_path)).by_name["containers"]
+    assert row.cgroup == f"/docker/{ID}"
 
 
 def test_how_a_sentence_has_it(tmp_path: Path) -> None:
