@@ -12,6 +12,7 @@ Cannot know: names of a dump's containers; those of a runtime that is none of th
 """
 
 import contextlib
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -166,16 +167,13 @@ def containers_of(paths: Iterable[str | None], names: Names) -> Iterator[Contain
             continue
         seen.add(found.cgroup)
         of_pod = names.pods.get(found.pod_uid or "", (None, None))
-        of_id = names.containers.get(found.container_id or "", (*of_pod, None))
+        of_id = names.containers.get(found.container_id or "", (None, None, None))
         namespace, pod, container = of_id
-        yield Container(
-            found.cgroup,
-            found.runtime,
-            found.pod_uid,
-            found.container_id,
-            namespace or of_pod[0],
-            pod or of_pod[1],
-            container or found.container,
+        yield dataclasses.replace(
+            found,
+            namespace=namespace or of_pod[0],
+            pod=pod or of_pod[1],
+            container=container or found.container,
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Stacks of a bundle for other tools: those of recordings, and of tables with a ``stack``."""
+"""Stacks of a bundle for other tools: those of recordings, and of tables by allocation stack."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -12,6 +12,8 @@ from mmscope.reports.profiles import profiles
 
 # Name, unit, folded stacks.
 StackSet = tuple[str, str, Iterable[tuple[str, int]]]
+# Columns of a table whose rows are what stacks hold. Others have a stack beside a pid or an order.
+BY_STACK = {"stack", "handle"}
 
 
 def stack_sets(bundle: Bundle, what: str, *, reattribute: bool = False) -> list[StackSet]:
@@ -34,7 +36,7 @@ def stack_sets(bundle: Bundle, what: str, *, reattribute: bool = False) -> list[
     with_stacks = {
         table.name: table
         for table in bundle.tables.values()
-        if any(column.name == "stack" for column in table.columns)
+        if {column.name for column in table.columns} >= BY_STACK
     }
     if (table := with_stacks.get(what)) is None:
         has = ", ".join([*bundle.folded, *with_stacks]) or "none"

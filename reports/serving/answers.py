@@ -270,12 +270,15 @@ def asked(
         raise UsageError(in_a_line(error)) from error
 
 
-def unique(names: Sequence[str]) -> list[str]:
+def unique(names: Iterable[str]) -> list[str]:
     """Names of columns, each of which is there once: a join may have the same name twice."""
-    return [
-        f"{name}_{before}" if (before := names[:at].count(name)) else name
-        for at, name in enumerate(names)
-    ]
+    kept: list[str] = []
+    for name in names:
+        free, number = name, 0
+        while free in kept:
+            free = f"{name}_{(number := number + 1)}"
+        kept.append(free)
+    return kept
 
 
 def _words(finding: Finding) -> Row:

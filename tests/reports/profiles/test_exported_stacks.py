@@ -7,7 +7,11 @@ import subprocess
 import pytest
 import report_bundle as made
 from command_line import ROOT, RUN
+from finding_cases.case import bundle as empty_bundle
 
+from mmscope.drgn.log.allocation_failures import AllocationFailure
+from mmscope.drgn.rmap.file_maps import FileMappingLock
+from mmscope.drgn.waits.task_waits import TaskWait
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.commands.command import main
@@ -39,6 +43,15 @@ def test_what_else_names_a_row_is_the_root(bundle: Bundle) -> None:
 def test_what_has_no_stacks_is_said_with_what_has(bundle: Bundle) -> None:
     with pytest.raises(UsageError, match=r"zones: the bundle has no .* has .*page_owner"):
         stack_sets(bundle, "zones")
+
+
+@pytest.mark.parametrize("row", [TaskWait, AllocationFailure, FileMappingLock])
+def test_a_stack_beside_a_pid_or_an_order_is_no_amount(tmp_path: Path, row: type) -> None:
+    bundle = empty_bundle(tmp_path / "b", [], empty=(row,))
+    ((table, described),) = bundle.tables.items()
+    assert "stack" in {column.name for column in described.columns}
+    with pytest.raises(UsageError, match=f"{table}: the bundle has no such stacks; it has none"):
+        stack_sets(bundle, table)
 
 
 def test_formats_on_the_command_line(

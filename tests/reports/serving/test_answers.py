@@ -166,6 +166,7 @@ def test_values_are_json_that_any_reader_takes(value: Any, said: Any) -> None:
 
 def test_columns_of_one_name_stay_apart() -> None:
     assert unique(["a", "b", "a", "a"]) == ["a", "b", "a_1", "a_2"]
+    assert unique(["a", "a", "a_1"]) == ["a", "a_1", "a_1_1"]
 
 
 def test_a_hostile_bundle_is_answered_as_text(tmp_path: Path) -> None:
