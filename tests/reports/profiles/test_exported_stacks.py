@@ -3,6 +3,7 @@
 
 import gzip
 import subprocess
+from pathlib import Path
 
 import pytest
 import report_bundle as made
