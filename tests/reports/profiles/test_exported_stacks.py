@@ -9,6 +9,7 @@ import pytest
 import report_bundle as made
 from command_line import ROOT, RUN
 from finding_cases.case import bundle as empty_bundle
+from rows_of_tables import TABLE_OF
 
 from mmscope.drgn.log.allocation_failures import AllocationFailure
 from mmscope.drgn.rmap.file_maps import FileMappingLock
@@ -49,8 +50,8 @@ def test_what_has_no_stacks_is_said_with_what_has(bundle: Bundle) -> None:
 @pytest.mark.parametrize("row", [TaskWait, AllocationFailure, FileMappingLock])
 def test_a_stack_beside_a_pid_or_an_order_is_no_amount(tmp_path: Path, row: type) -> None:
     bundle = empty_bundle(tmp_path / "b", [], empty=(row,))
-    ((table, described),) = bundle.tables.items()
-    assert "stack" in {column.name for column in described.columns}
+    table = TABLE_OF[row].name
+    assert "stack" in {column.name for column in bundle.tables[table].columns}
     with pytest.raises(UsageError, match=f"{table}: the bundle has no such stacks; it has none"):
         stack_sets(bundle, table)
 
