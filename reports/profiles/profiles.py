@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from mmscope.drgn.tables.display import percent
+from mmscope.drgn.tables.display import percent, plural
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.perf import stack_parts
@@ -198,8 +198,8 @@ def summary(made: Rows) -> None:
         of_order = "of unknown order" if row.order is None else f"of order {row.order}"
         echo(
             f"atomic allocations {of_order}: {row.attempts:,}, {row.failures:,} failed; "
-            f"{_or_not_seen(row.reservations)} pageblocks reserved, "
-            f"{_or_not_seen(row.from_reserve)} blocks out of the reserve",
+            f"{_or_not_seen(row.reservations, 'pageblock')} reserved, "
+            f"{_or_not_seen(row.from_reserve, 'block')} out of the reserve",
             begin="\n",
         )
     for took in made["profile_durations"]:
@@ -245,8 +245,8 @@ def _used_and_grown(made: Rows) -> None:
         echo(f"{visible(row.event)}: {said}")
 
 
-def _or_not_seen(number: int | None) -> str:
-    return "not seen:" if number is None else f"{number:,}"
+def _or_not_seen(number: int | None, what: str) -> str:
+    return f"not seen: {what}s" if number is None else plural(number, what)
 
 
 def counted(number: int, unit: str) -> str:
