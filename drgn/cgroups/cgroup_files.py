@@ -30,6 +30,7 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.section import Found
 
 MAX_CGROUPS = 1000
+THE_FIRST = f"of cgroups the first {MAX_CGROUPS:,}"
 ROOTS = {2: ("sys/fs/cgroup", "sys/fs/cgroup/unified"), 1: ("sys/fs/cgroup/memory",)}
 CURRENT = {2: "memory.current", 1: "memory.usage_in_bytes"}
 # PAGE_COUNTER_MAX in bytes, as v1 prints that there is no limit: less than a page below 1 << 63.
@@ -84,12 +85,18 @@ def _found(
     return found
 
 
-def cgroup_folders(files: Files, version: int = 2) -> Iterator[tuple[str, str]]:
-    """Path of each memory cgroup of a version, as rows have it, and its folder in the tree."""
+def cgroup_folders(files: Files, found: Found, version: int = 2) -> Iterator[tuple[str, str]]:
+    """
+    Path of each memory cgroup of a version, as rows have it, and its folder in the tree.
+
+    :param found: gets a word where there are more.
+    """
     for root in ROOTS[version]:
-        folders = itertools.islice(_folders(files, root, CURRENT[version]), MAX_CGROUPS)
-        for folder, _ in folders:
+        folders = _folders(files, root, CURRENT[version])
+        for folder, _ in itertools.islice(folders, MAX_CGROUPS):
             yield _path(folder), f"{root}/{folder}"
+        if next(folders, None) is not None:
+            found.unlisted.append(THE_FIRST)
 
 
 def _path(folder: str) -> str:

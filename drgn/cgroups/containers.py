@@ -55,7 +55,9 @@ CONTAINER = (
     # cgroupfs' driver: /kubepods/burstable/podUID/ID, of whatever runtime.
     re.compile(rf"/pod[0-9a-f-]{{32,36}}/(?P<runtime>crio-)?{ID}(?=$|/)"),
 )
-LXC = re.compile(r"/(?:lxc(?:\.payload)?[./]|machine\.slice/lxc-)(?P<name>[\w.-]{1,64}?)(?=$|/)")
+# Not lxc.monitor.NAME, which has the process that watches it (cgfsng_monitor_create() of LXC 4.0
+# and later), nor lxc.service.
+LXC = re.compile(r"/(?:lxc/|lxc\.payload[./]|machine\.slice/lxc-)(?P<name>[\w.-]{1,64}?)(?=$|/)")
 # /var/log/containers: POD_NAMESPACE_CONTAINER-ID.log (kubelet's legacyLogSymlink()).
 LOG_LINK = re.compile(rf"(?P<pod>[^_/]+)_(?P<namespace>[^_/]+)_(?P<container>.+)-{ID}\.log")
 # /var/log/pods: NAMESPACE_POD_UID (kubelet's BuildPodLogsDirectory()).
@@ -94,13 +96,13 @@ class Names:
 
 def container_of(path: str) -> Container | None:
     """The container that a cgroup is, or is in; None for others."""
-    pod = POD.search(path)
-    uid = pod["uid"].replace("_", "-") if pod else None
     for pattern in CONTAINER:
         if match := pattern.search(path):
             runtime = (match["runtime"] or "").rpartition("/")[2].rstrip("-")
-            end = match.end()
-            return Container(path[:end], RUNTIMES.get(runtime), uid, match["id"], None, None, None)
+            own = path[: match.end()]
+            pod = POD.search(own)  # what runs in a container may have pods of its own
+            uid = pod["uid"].replace("_", "-") if pod else None
+            return Container(own, RUNTIMES.get(runtime), uid, match["id"], None, None, None)
     if match := LXC.search(path):
         return Container(path[: match.end()], "LXC", None, None, None, None, match["name"])
     return None
@@ -189,10 +191,11 @@ def from_memory(memory: Memory) -> Found:
 
 
 def from_files(files: Files) -> Found:
-    paths = [path for version in ROOTS for path, _ in cgroup_folders(files, version)]
+    found = Found()
+    paths = [path for version in ROOTS for path, _ in cgroup_folders(files, found, version)]
     if not paths:
         raise Absent(f"{files.root / 'sys/fs/cgroup'}: it has no memory cgroups")
-    return _found(Found(), paths, names_of(files))
+    return _found(found, paths, names_of(files))
 
 
 def _found(found: Found, paths: Sequence[str | None], names: Names) -> Found:

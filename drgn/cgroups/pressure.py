@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 from drgn import FaultError, Object, ObjectNotFoundError, Program, TypeKind
 
-from mmscope.drgn.cgroups.cgroup_files import MAX_CGROUPS, cgroup_folders
+from mmscope.drgn.cgroups.cgroup_files import MAX_CGROUPS, THE_FIRST, cgroup_folders
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.reading.kernel_arrays import Gaps
@@ -122,7 +122,7 @@ def from_memory(memory: Memory) -> Found:
         found.notes.append(f"the pressure of {plural(lost, 'cgroup')} could not be read")
     found.unreadable_bytes = gaps.bytes
     if int((~memcgs.dying).sum()) - 1 > MAX_CGROUPS:
-        found.unlisted.append(f"of cgroups the first {MAX_CGROUPS:,}")
+        found.unlisted.append(THE_FIRST)
     return found.add(PRESSURE, _worst_first(rows))
 
 
@@ -149,7 +149,7 @@ def from_files(files: Files) -> Found:
     found = Found()
     rows = read_pressure(files.read("proc/pressure/memory"), None)
     unread = 0
-    for path, here in cgroup_folders(files):
+    for path, here in cgroup_folders(files, found):
         if path == "/":  # the machine
             continue
         try:

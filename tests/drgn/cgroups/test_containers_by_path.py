@@ -46,6 +46,8 @@ PATHS = [
     (f"/libpod_parent/libpod-{ID}", "Podman", None, ID, ""),
     ("/lxc/db1", "LXC", None, None, "/ns/system.slice"),
     ("/lxc.payload.db1", "LXC", None, None, ""),
+    ("/lxc.payload/db1", "LXC", None, None, "/init.scope"),
+    (f"/docker/{ID}", "Docker", None, ID, f"/kubelet/kubepods/burstable/pod{UID}/{OTHER}"),
 ]  # fmt: skip
 
 
@@ -70,6 +72,9 @@ def test_each_runtimes_form_is_known(
         f"/kubepods.slice/kubepods-pod{LOW}.slice/crio-conmon-{ID}.scope",
         f"/system.slice/docker-{ID[:12]}.scope",
         "/user.slice/podman-123.scope",
+        "/lxc.monitor.db1",
+        "/lxc.monitor/101",
+        "/system.slice/lxc.service",
     ],
 )
 def test_what_is_no_container(path: str) -> None:
@@ -143,6 +148,15 @@ def test_a_machine_without_containers_has_none(tmp_path: Path) -> None:
 def test_without_cgroups_nothing_is_known(tmp_path: Path) -> None:
     with pytest.raises(Absent, match="no memory cgroups"):
         from_files(Files(tmp_path))
+
+
+def test_more_cgroups_than_are_looked_at_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tree(tmp_path, f"/docker/{ID}", f"/docker/{OTHER}")
+    assert not from_files(files).unlisted
+    monkeypatch.setattr("mmscope.drgn.cgroups.cgroup_files.MAX_CGROUPS", 2)
+    assert from_files(files).unlisted == ["of cgroups the first 1,000"]
 
 
 def test_cgroups_of_version_1(tmp_path: Path) -> None:
