@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
-from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import slab_total_usage
 from numpy.typing import NDArray
 
@@ -33,6 +32,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, bit_field, read_array
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
+from mmscope.drgn.reading.nodes import check_node_ids
 from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, slab_type
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
@@ -188,14 +188,14 @@ def _nr_slabs(prog: Program, cache: Object) -> int | None:
     """The slabs of all nodes, as the cache counts them; None if it does not, or unreadable."""
     total = 0
     try:
-        for node in range(nr_node_ids(prog)):
+        for node in range(check_node_ids(prog, "nr_node_ids")):
             # "slab: decouple pointer to barn from kmem_cache_node" (5ba6bc27b1f9, in v7.1)
             moved = hasattr(cache, "per_node")
             per_node = cache.per_node[node].node if moved else cache.node[node]
             # A NULL pointer does not fault in every core (QEMU's give p_vaddr = p_paddr).
             if per_node:
                 total += per_node.nr_slabs.counter.value_()
-    except (AttributeError, FaultError):
+    except (AttributeError, FaultError, ValueError):
         return None
     return total
 
