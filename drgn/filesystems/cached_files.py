@@ -393,7 +393,7 @@ def disk_name(prog: Program, inode: int) -> str:
     if not raw or not raw.isascii() or not name.isprintable():
         raise ValueError(f"the name of a block device is {name!r}")
     number = _partition(device)
-    whole = device.bd_disk.part0  # in 5.10 no pointer, and to no block_device
+    whole = device.bd_disk.part0  # of 5.10 a struct hd_struct, no pointer
     is_pointer = whole.type_.kind is TypeKind.POINTER
     if is_pointer and (number == 0) != (whole == device.address_of_()):
         raise ValueError(f"the number of a partition of {name} is damaged: {number}")

@@ -50,7 +50,7 @@ from mmscope.drgn.page_tables.swap_types import (
     SWAP,
     ZERO,
 )
-from mmscope.drgn.processes.address_spaces import Process
+from mmscope.drgn.processes.address_spaces import BROKEN_OFF, Process
 from mmscope.drgn.processes.process_memory import (
     PROCESS_MEMORY,
     ProcessMemory,
@@ -565,10 +565,7 @@ def page_tables_from_memory(memory: Memory) -> Found:
         )
     found.notes += words_of_lost(scan)
     if scan.spaces.broken_off:
-        found.notes.append(
-            "the list of processes breaks off or runs in a circle (damaged, or left out of the "
-            "dump): those behind that are missing"
-        )
+        found.notes.append(BROKEN_OFF)
     if scan.spaces.damaged:
         damaged = plural(scan.spaces.damaged, "process", "processes")
         disagreement(memory, found, f"{damaged} could not be read: missing here")

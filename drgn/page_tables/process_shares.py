@@ -20,6 +20,7 @@ import re
 
 from mmscope.drgn.page_tables.mapped_pages import KINDS, PSS_SHIFT
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_of, words_of_lost
+from mmscope.drgn.processes.address_spaces import BROKEN_OFF
 from mmscope.drgn.processes.process_status import Status, parse_status
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import ReaderApart
@@ -136,9 +137,7 @@ def from_memory(memory: Memory) -> Found:
         )
     found.notes += words_of_lost(scan)
     if scan.spaces.broken_off:
-        found.notes.append(
-            "the list of processes breaks off or runs in a circle: those behind that are missing"
-        )
+        found.notes.append(BROKEN_OFF)
     for count, what in (
         (scan.spaces.damaged, "processes"),
         (scan.numbers["repeated_tables"] + scan.numbers["dropped_tables"], "page tables"),

@@ -64,6 +64,12 @@ class Process:
     threads: int  # of all of them
 
 
+BROKEN_OFF = (
+    "the list of processes breaks off or runs in a circle (damaged, or left out of the dump): "
+    "those after that are missing"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class AddressSpaces:
     """All address spaces of processes, in the order of the process list."""

@@ -19,7 +19,7 @@ import numpy as np
 from drgn import Program, TypeKind
 from numpy.typing import NDArray
 
-from mmscope.drgn.processes.address_spaces import AddressSpaces, kept_address_spaces
+from mmscope.drgn.processes.address_spaces import BROKEN_OFF, AddressSpaces, kept_address_spaces
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
@@ -203,9 +203,7 @@ def from_memory(memory: Memory) -> Found:
     if gaps.bytes:
         found.notes.append(f"{gaps.bytes:,} bytes of address spaces could not be read")
     if spaces.broken_off:
-        found.notes.append(
-            "the list of processes breaks off or runs in a circle: those behind that are missing"
-        )
+        found.notes.append(BROKEN_OFF)
     if spaces.damaged:
         disagreement(memory, found, f"{spaces.damaged:,} processes could not be read")
     return found.add(PROCESS_MEMORY, rows)
