@@ -13,7 +13,6 @@ Costs a read of some hundred bytes for each CPU. Cannot know: when it was.
 
 import numpy as np
 from drgn import ObjectNotFoundError, Program, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.reading.cpus import percpu_offsets
 from mmscope.drgn.reading.kernel_arrays import read_whole
@@ -28,7 +27,10 @@ from mmscope.drgn.text.kernel_text import printed_number
 
 FOLDER = "sys/kernel/mm/transparent_hugepage"
 PREFIX, LAST = "MTHP_STAT_", "__MTHP_STAT_COUNT"
-NO_COUNTERS = "the kernel does not count huge pages by size (v6.10)"
+NO_COUNTERS = (
+    "the kernel does not count huge pages by size: it is older than v6.10, or built without "
+    "CONFIG_TRANSPARENT_HUGEPAGE"
+)
 # Files that are not called as their items are (DEFINE_MTHP_STAT_ATTR() of mm/huge_memory.c, 7.2).
 CALLED = {
     f"collapse_exceed_{what}": f"collapse_exceed_{what}_pte" for what in ("swap", "none", "shared")
@@ -63,6 +65,7 @@ def thp_sizes(prog: Program) -> list[ThpSize]:
 
     :raises Absent: the kernel has none.
     :raises drgn.FaultError: a CPU's cannot be read.
+    :raises ValueError: as :func:`percpu_offsets`.
     """
     try:
         stats = prog["mthp_stats"]
@@ -78,8 +81,8 @@ def thp_sizes(prog: Program) -> list[ThpSize]:
     words = sizeof(stats.type_) // 8
     total = sum(
         (
-            read_whole(prog, address, words, np.dtype("<i8"))
-            for address in _addresses(prog, stats.address_)
+            read_whole(prog, int(address), words, np.dtype("<i8"))
+            for address in percpu_offsets(prog) + np.uint64(stats.address_)
         ),
         np.zeros(words, np.int64),
     )
@@ -93,12 +96,6 @@ def thp_sizes(prog: Program) -> list[ThpSize]:
     return sorted(rows, key=lambda row: (row.page_bytes, row.counter))
 
 
-def _addresses(prog: Program, base: int) -> list[int]:
-    """Address of each possible CPU's copy."""
-    offsets: NDArray[np.uint64] = percpu_offsets(prog)
-    return [(base + int(offset)) % (1 << 64) for offset in offsets]
-
-
 def thp_sizes_from_memory(memory: Memory) -> Found:
     return Found().add(THP_SIZES, thp_sizes(memory.prog))
 
@@ -107,12 +104,12 @@ def thp_sizes_from_files(files: Files) -> Found:
     """
     The same rows from /sys.
 
-    :raises Absent: there is no such folder.
+    :raises Absent: no size has a folder stats/.
     """
     rows, found, counters, unread = list[ThpSize](), Found(), 0, 0
     for kib in files.numbers(FOLDER, r"hugepages-(\d+)kB"):
         here = f"{FOLDER}/hugepages-{kib}kB/stats"
-        for name in sorted(files.names(here)):
+        for name in files.names(here):
             counters += 1
             try:
                 value = printed_number(files.open(f"{here}/{name}").strip(), here)
@@ -122,7 +119,10 @@ def thp_sizes_from_files(files: Files) -> Found:
             if value:
                 rows.append(ThpSize(kib << 10, name, value))
     if not counters:
-        raise Absent(NO_COUNTERS)
+        raise Absent(
+            f"{files.root / FOLDER} has no hugepages-*kB/stats: {NO_COUNTERS}, or the tree lacks "
+            "its files"
+        )
     if unread:
         found.notes.append(f"{plural(unread, 'counter')} could not be read")
     return found.add(THP_SIZES, rows)
