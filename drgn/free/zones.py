@@ -359,8 +359,9 @@ def lock_held(zone: Object) -> bool | None:
 
 def locks_damaged(prog: Program) -> Iterator[str]:
     """
-    In words, whose lock has a word that none has: a queued spinlock's lowest byte is 0, 1 or, of a
-    paravirtual one, 3 (include/asm-generic/qspinlock_types.h, kernel/locking/qspinlock_paravirt.h).
+    Words for each zone whose lock has a value that no queued spinlock has: the lowest byte is 0, 1
+    or, of a paravirtual one, 3 (include/asm-generic/qspinlock_types.h,
+    kernel/locking/qspinlock_paravirt.h).
     """
     for node, _, zone in for_each_zone(prog):
         with contextlib.suppress(AttributeError):

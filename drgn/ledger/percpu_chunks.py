@@ -179,9 +179,9 @@ def percpu(
 
 def empty_pages_apart(prog: Program) -> Iterator[str]:
     """
-    Words where chunks do not have as many pages without an allocation as the kernel counts of all
-    that it gives pages out of: not the reserved one, nor one that it isolated
-    (``pcpu_update_empty_pages()``, ``pcpu_isolate_chunk()``, mm/percpu.c). Nothing before v5.14.
+    Words where ``pcpu_nr_empty_pop_pages`` is not the sum of what chunks have. The kernel leaves
+    out the reserved chunk and isolated ones (``pcpu_update_empty_pages()``,
+    ``pcpu_isolate_chunk()``, mm/percpu.c). Nothing before v5.14.
     """
     if not prog.type("struct pcpu_chunk").has_member("isolated"):
         return

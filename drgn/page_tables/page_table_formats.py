@@ -60,7 +60,7 @@ class PageTableFormat:
     swap_offset: tuple[int, int]
     swap_offset_inverted: bool
     root_slots: int  # entries in the root table
-    reserved: int = 0  # bits of the address that this CPU has not
+    reserved: int = 0  # bits of the address that this CPU does not have
 
     @property
     def last(self) -> int:

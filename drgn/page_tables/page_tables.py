@@ -485,7 +485,7 @@ HELD_BACK = 65 * 16
 
 
 def _on_cpus(prog: Program) -> Iterator[int]:
-    """The ``mm_struct`` of what each CPU was at when the dump was taken."""
+    """The ``mm_struct`` of the task that each CPU ran when the dump was taken."""
     for cpu in online_cpus(prog):
         try:
             yield cpu_curr(prog, cpu).mm.value_()

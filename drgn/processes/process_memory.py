@@ -132,7 +132,9 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
 def process_memory_once(
     memory: Memory,
 ) -> tuple[list[ProcessMemory], AddressSpaces, Gaps]:
-    """The same of a section's memory, of a dump once for all; what it is of, and the gaps."""
+    """
+    Rows of all address spaces, these, and what could not be read: of a dump once for all sections.
+    """
 
     def read() -> tuple[list[ProcessMemory], AddressSpaces, Gaps]:
         gaps = Gaps()

@@ -632,8 +632,8 @@ def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess
 
 def counts_that_cannot_be(counts: Mapping[str, NDArray[np.int64]]) -> int:
     """
-    Processes with more KSM pages than any memory has, or with more that are merged than KSM looks
-    at (``stable_tree_append()``: a page is merged by its ``rmap_item``).
+    Number of processes with more KSM pages than any memory has, or with more that are merged than
+    KSM looks at (``stable_tree_append()``: a page is merged by its ``rmap_item``).
     """
     merging = counts.get("ksm_merging_pages", np.zeros(0, np.int64))
     items = counts.get("ksm_rmap_items")
@@ -729,7 +729,8 @@ def ksm_from_memory(memory: Memory) -> Found:
         words.append(f"{', '.join(wrong)} differ from what the stable trees have (ksm_totals)")
     processes = ksm_processes(prog, ksm, maps)
     if wrong_of := counts_that_cannot_be(maps.tasks.counts):
-        words.append(f"{plural(wrong_of, 'process', 'processes')} cannot have as many KSM pages")
+        whose = plural(wrong_of, "process", "processes")
+        words.append(f"KSM pages of {whose} are more than can be")
     if words:
         disagreement(memory, found, "; ".join(words))
     found.add(KSM_TOTALS, totals)
