@@ -232,6 +232,12 @@ def test_probes_and_recordings_know_nothing_of_reports_nor_of_each_other(
         assert not {name.split("/")[0] for name in imported(path)} & others, path
 
 
+def test_every_database_is_opened_in_one_place() -> None:
+    """Which bounds its memory, and keeps progress bars out of what programs read."""
+    opening = [path for path in CODE if "duckdb.connect(" in path.read_text()]
+    assert opening == [ROOT / "reports/bundle/database.py"]
+
+
 def test_no_file_of_the_tests_imports_one_that_pytest_collects() -> None:
     """What several need is in a helper module: a test may be moved, renamed, and run by itself."""
     assert {path.parent.name for path in TESTS} >= {"tests", "finding_cases", "lab", "s3", "spark"}

@@ -130,18 +130,19 @@ def create_view(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
     connection.execute(statement)
 
 
-def connect() -> duckdb.DuckDBPyConnection:
-    """An empty database in memory, and in no more of it than it may have."""
-    connection = duckdb.connect(
-        ":memory:",
-        config={
-            "memory_limit": MEMORY,
-            "temp_directory": "",
-            # Its time goes to many small tables and queries, which more threads only slow down.
-            "threads": 1,
-        },
-    )
-    # It would draw one between our own lines, where a query takes two seconds.
+def connect(memory: str = MEMORY, threads: int | None = 1) -> duckdb.DuckDBPyConnection:
+    """
+    An empty database in memory, and in no more of it than it may have.
+
+    :param threads: None: as many as there are CPUs. The time of a bundle goes to many small tables
+        and queries, which more threads only slow down.
+    """
+    config: dict[str, str | bool | int | float | list[str]]
+    config = {"memory_limit": memory, "temp_directory": ""}
+    if threads is not None:
+        config["threads"] = threads
+    connection = duckdb.connect(":memory:", config=config)
+    # It is drawn on standard output, also where that is a pipe, if a query takes two seconds.
     connection.execute("set enable_progress_bar = false")
     # Text is text, whatever it looks like.
     connection.execute("set pandas_analyze_sample = 0")

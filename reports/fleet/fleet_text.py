@@ -13,13 +13,13 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.rows import Column
 from mmscope.drgn.tables.terminal import print_rows
-from mmscope.reports.bundle.database import in_a_line
+from mmscope.reports.bundle.database import connect, in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import HIDES, load_questions
 from mmscope.reports.fleet.fleet import Fleet, FleetFinding, Share, ask_fleet, regressions, words
 from mmscope.reports.fleet.owners import owners, sentence, several
 from mmscope.reports.lake.asking import Engine
-from mmscope.reports.lake.batch import Batch
+from mmscope.reports.lake.batch import MEMORY, Batch
 from mmscope.reports.lake.catalog import Catalog, Taken, read_catalog
 from mmscope.reports.lake.layout import OURS, File, whole_of
 
@@ -291,7 +291,7 @@ def _table(catalog: Catalog, table: str) -> tuple[list[str], list[Column], Itera
     said, query, given = rows_query(catalog, table)
     kinds = {"BIGINT": "integer", "BOOLEAN": "boolean", "DOUBLE": "number"}
     try:
-        result = duckdb.connect(":memory:").execute(query, given)
+        result = connect(MEMORY, threads=None).execute(query, given)
     except duckdb.Error as error:
         raise UsageError(f"{catalog.lake}: table {table}: {in_a_line(error)}") from error
     described = [

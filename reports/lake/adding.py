@@ -21,6 +21,7 @@ from pathlib import Path
 
 import duckdb
 
+from mmscope.reports.bundle.database import connect
 from mmscope.reports.bundle.leftovers import to_disk
 from mmscope.reports.bundle.redact import Names
 from mmscope.reports.lake.catalog import open_lake, query
@@ -46,11 +47,7 @@ TRIES = 20
 WORTH_A_PROCESS = 12
 # A file that is not merged any more.
 LARGE = 128 << 20
-MERGING: dict[str, str | bool | int | float | list[str]] = {
-    "memory_limit": "512MiB",
-    "temp_directory": "",
-    "threads": 1,
-}
+MERGING = "512MiB"
 
 
 def add(
@@ -189,7 +186,7 @@ def _merge(lake: Lake, table: str, day: str, parts: list[tuple[Path, int]]) -> F
     if len(parts) == 1:
         ((made, _),) = parts
     else:
-        with contextlib.closing(duckdb.connect(":memory:", config=MERGING)) as connection:
+        with contextlib.closing(connect(MERGING)) as connection:
             connection.execute(
                 "copy (select * from read_parquet($parts, union_by_name = true, "
                 "hive_partitioning = false)) to $path (format parquet, compression zstd)",

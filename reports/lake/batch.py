@@ -16,7 +16,7 @@ import duckdb
 
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.database import TARGET, in_a_line, lock, sql_type
+from mmscope.reports.bundle.database import TARGET, connect, in_a_line, lock, sql_type
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.lake.catalog import Catalog, Taken
 from mmscope.reports.lake.keyed import NUMBER
@@ -91,10 +91,7 @@ def load(catalog: Catalog, bundles: Sequence[Taken], names: Iterable[str]) -> Ba
 
 
 def _load_all(catalog: Catalog, bundles: Sequence[Taken], wanted: set[str]) -> Batch:
-    connection = duckdb.connect(
-        ":memory:",
-        config={"memory_limit": MEMORY, "temp_directory": "", "preserve_insertion_order": True},
-    )
+    connection = connect(MEMORY, threads=None)
     connection.execute("create schema lake")
     connection.execute(
         f"create table lake.lake_batch as select unnest($numbers::bigint[]) as {NUMBER}, "

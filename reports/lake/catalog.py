@@ -23,6 +23,7 @@ import duckdb
 
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.hostile_text import cut
+from mmscope.reports.bundle.database import connect
 from mmscope.reports.bundle.description import SAME_BOOT_SECONDS
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.lake.layout import (
@@ -45,10 +46,7 @@ DAMAGE = (
     TypeError,
     ValueError,
 )
-QUERIES: dict[str, str | bool | int | float | list[str]] = {
-    "memory_limit": "1GiB",
-    "temp_directory": "",
-}
+MEMORY = "1GiB"
 # A reading of one boot may end after the next boot's began where the clock was set a little.
 OVERLAP_SECONDS = 60.0
 
@@ -107,7 +105,7 @@ def query(text: str, given: dict[str, Any]) -> list[tuple[Any, ...]]:
 
     :raises duckdb.Error: they cannot be read.
     """
-    with contextlib.closing(duckdb.connect(":memory:", config=QUERIES)) as connection:
+    with contextlib.closing(connect(MEMORY, threads=None)) as connection:
         return connection.execute(text, given).fetchall()
 
 

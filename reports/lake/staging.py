@@ -37,6 +37,7 @@ from mmscope.reports.bundle.database import (
     TARGET,
     array_of,
     beyond_bigint,
+    connect,
     execute_with,
     load_tables,
     sql_type,
@@ -170,9 +171,7 @@ class Stage:
         self.folder, self.begin = folder, begin
         self.labels, self.host = dict(labels), host
         self.staged = Staged()
-        self._connection = duckdb.connect(
-            ":memory:", config={"memory_limit": MEMORY, "temp_directory": "", "threads": 1}
-        )
+        self._connection = connect(MEMORY)
         # By table and day.
         self._columns: dict[tuple[str, str], dict[str, str]] = {}
         self._bytes = self._flushes = 0

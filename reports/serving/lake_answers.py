@@ -2,11 +2,10 @@
 """Answers about a lake as plain data: hosts, findings by how many have them, rows of all hosts."""
 
 import contextlib
-from typing import Any
 
 import duckdb
 
-from mmscope.reports.bundle.database import in_a_line, lock
+from mmscope.reports.bundle.database import connect, in_a_line, lock
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.findings.findings import OURS
 from mmscope.reports.fleet.fleet import ask_fleet
@@ -64,8 +63,7 @@ class LakeCase:
         limit = min(max(limit, 1), MOST_ROWS)
         tables, catalog = tables_of(sql), read_catalog(self.where)
         damage = list(catalog.said)
-        config: dict[str, Any] = {"memory_limit": MEMORY, "temp_directory": ""}
-        with contextlib.closing(duckdb.connect(":memory:", config=config)) as connection:
+        with contextlib.closing(connect(MEMORY, threads=None)) as connection:
             for table in sorted(tables):
                 said, query, given = rows_query(catalog, table)
                 damage += said
