@@ -7,6 +7,7 @@ from finding_cases.case import TARGET, Case
 from finding_cases.rows import (
     RATE,
     event,
+    huge_size,
     ledger,
     of_line,
     owned,
@@ -34,6 +35,10 @@ def looks(part: str, pages: int, order: int | None, charged: str = "no") -> Unex
 
 def check(counter: str, pages: int, says: int) -> LedgerCheck:
     return LedgerCheck(counter, -1, "", pages, says, pages - says, "")
+
+
+def arc(pages: int) -> LedgerRow:
+    return LedgerRow("page cache", "ZFS's ARC, which reclaim shrinks", 0, "Normal", pages, 0, 1, "")
 
 
 def swap(used: int, size: int = 1_000) -> SwapArea:
@@ -183,6 +188,15 @@ FOUND: dict[str, Case] = {
          "java (pid 7), has 3 GiB"],
         "warning",
     ),
+    "little, beside hugetlb pages in use and an ARC": Case(
+        "memory-nearly-gone",
+        [zone(free_pages=20_000), pages_of("nr_inactive_file", 20_000), huge_size("off", pages=700),
+         arc(4_000)],
+        ["66.41 MiB, 2.5 % of memory beside hugetlb pages in use, can still be had",
+         "of the page cache, of ZFS's ARC and of reclaimable slab: 17,000 pages",
+         "but for lowmem_reserve and the ARC", "1.367 GiB are hugetlb pages in use."],
+        "warning",
+    ),
     "a third pinned, on a machine with room": Case(
         "memory-locked",
         [pages_of("nr_mlock", 0), event("nr_foll_pin_acquired", 900_000),
@@ -258,6 +272,16 @@ CLEAR: dict[str, Case] = {
     "swap that is free": Case(
         "memory-nearly-gone",
         [zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000), swap(100, 1_000)],
+    ),
+    "little beside hugetlb pages in use, and enough for the rest": Case(
+        "memory-nearly-gone",
+        [zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000),
+         huge_size("off", pages=1_700)],
+    ),
+    "little beside ZFS's ARC, which shrinks": Case(
+        "memory-nearly-gone",
+        [zone(free_pages=30_000), pages_of("nr_inactive_file", 1_000),
+         arc(400_000)],
     ),
     "little, of a large machine": Case(
         "memory-nearly-gone",

@@ -412,9 +412,19 @@ def test_memory_that_runs_out(tmp_path: Path) -> None:
     assert finding.saw.startswith("MemAvailable went from 1000 MiB to 40 MiB in ")
 
 
+def test_memory_that_runs_out_into_a_pool(tmp_path: Path) -> None:
+    """A pool that was made in the watch is where memory went; what was there before is not."""
+    rows = [*falls_to(40), *(level(n, "Hugetlb", 100 if n < 3 else 800) for n in range(6))]
+    finding = found(asked(tmp_path, rows), "watch-memory-runs-out")
+    assert finding is not None
+    assert finding.title.startswith("40 MiB, 4.4 % of memory beside the hugetlb pool, can still")
+
+
 @pytest.mark.parametrize(
-    "rows", [falls_to(60), falls_to(40, swap=20), falls_to(4_000, total=100_000)],
-    ids=["more than a twentieth", "with swap", "a large machine"],
+    "rows",
+    [falls_to(60), falls_to(40, swap=20), falls_to(4_000, total=100_000),
+     [*falls_to(40), *(level(n, "Hugetlb", 800) for n in range(6))]],
+    ids=["more than a twentieth", "with swap", "a large machine", "beside a pool of hugetlb pages"],
 )  # fmt: skip
 def test_memory_that_does_not(tmp_path: Path, rows: list[Any]) -> None:
     assert found(asked(tmp_path, rows), "watch-memory-runs-out") is None
