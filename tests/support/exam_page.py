@@ -3,18 +3,26 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from exam_kinds import KINDS
 from exam_score import WAYS, Marked, all_sums, sums
 
-# What was changed after which seed was seen.
-TUNED = (
-    "Seed 1 was used for tuning: `memory-nearly-gone`, `watch-memory-runs-out`, `watch-below-low` "
-    "and that a log alone clears nothing were made or changed after it was seen. No fresh seed has "
-    "been scored yet."
-)
+# What was made or changed after which seed was seen.
+TUNED = """\
+Seed 1 was used for tuning: its shares are likely higher than those of an unseen seed.
+After it was seen,
+
+- `memory-nearly-gone` and `watch-memory-runs-out` were made, and count as right for a process that
+  takes what there is (cause `process`);
+- `watch-below-low` was changed, and a log alone clears nothing any more;
+- a case of `slab-leak-of-module` that had been played was taken out.
+
+A cause has several right answers, and some are wide: `cgroup-thrash` is right for a cgroup that is
+throttled, any finding of short memory for a process that takes it. No fresh seed has been scored
+yet."""
 
 _HEAD = """\
 # The exam
@@ -33,7 +41,8 @@ truth.
 - **recall**: sick machines that were called *trouble*; *cannot tell* does not count.
 - **precision**: of the machines that were called *trouble*, those that are sick.
 - **cause**: sick machines of which the first finding means what was planted.
-- **owner**: where a process's name is true, sick machines at which it was said.
+- **owner**: where it is known who it was (a process, cgroup, file or module), sick machines at
+  which that was said.
 - **false clear**: sick machines of which was said *no trouble found*.
 
 Behind each share are its numbers and its interval of 95 % (Wilson). Many a trouble leaves no
@@ -45,7 +54,11 @@ said to be well that is not.
 _FOOT = """
 ## Seeds
 
-{seeds} {tuned}
+The kept cases are of {seeds}.
+
+{tuned}
+
+{without}
 
 ## Again, or other cases
 
@@ -98,8 +111,20 @@ def _lines(marks: list[Marked]) -> Iterator[str]:
     yield from _by_kind("Sick", [one for one in marks if one.sick])
     yield from _by_kind("Innocent", [one for one in marks if not one.sick])
     seeds = sorted({one.seed for one in marks})
-    those = f"Seed {seeds[0]}." if len(seeds) == 1 else f"Seeds {', '.join(map(str, seeds))}."
-    yield _FOOT.format(seeds=those, tuned=TUNED, cases=total["cases"]).strip("\n")
+    those = f"seed{'s' if len(seeds) != 1 else ''} {', '.join(map(str, seeds))}"
+    foot = _FOOT.format(seeds=those, tuned=TUNED, without=_without(marks), cases=total["cases"])
+    yield foot.strip("\n")
+
+
+def _without(marks: list[Marked]) -> str:
+    """Kinds of which no case is kept: nothing here speaks of them."""
+    missing = sorted(KINDS.keys() - {one.kind for one in marks})
+    if not missing:
+        return "Of every kind a case is kept."
+    names = ", ".join(f"`{name}`" for name in missing)
+    some = f"{len(missing)} of {len(KINDS)} kinds have no kept case"
+    words = f"{some}, and no share speaks of them: {names}."
+    return textwrap.fill(words, 100, break_on_hyphens=False, break_long_words=False)
 
 
 def _by_kind(title: str, marks: list[Marked]) -> Iterator[str]:
