@@ -20,6 +20,10 @@ def of(pages: int) -> dict[str, int]:
     return {"present_pages": pages, "spanned_pages": pages, "managed_pages": pages}
 
 
+def of_size(kib: int, **counters: int) -> list[ThpSize]:
+    return [ThpSize(kib << 10, name, value) for name, value in counters.items()]
+
+
 STARVED = [
     *[free(order, 0) for order in range(11)],
     free(0, 50_000), free(9, 12, "HighAtomic"), free(10, 2, "HighAtomic"),
@@ -30,12 +34,7 @@ RESERVED = zone(
 )
 HIGHATOMIC = Pageblocks(0, "Normal", "HighAtomic", 20)
 
-
 # Faults that found no huge page, most of them.
-def of_size(kib: int, **counters: int) -> list[ThpSize]:
-    return [ThpSize(kib << 10, name, value) for name, value in counters.items()]
-
-
 FALLEN = [event("thp_fault_alloc", 21), event("thp_fault_fallback", 340)]
 
 FOUND: dict[str, Case] = {

@@ -40,7 +40,6 @@ SAMPLES = OUT / "watch.samples"
 LEAST_SAMPLES = 26
 _libc = ctypes.CDLL(None, use_errno=True)
 
-
 NEIGHBOURS = ("nginx", "sshd", "cron", "agent", "redis", "consul", "fluentd", "rsyslogd")
 Plant = Callable[[random.Random], dict[str, Any]]
 
@@ -202,13 +201,12 @@ def sparse(path: str | Path, size: int) -> Path:
     return Path(path)
 
 
-def read_through(path: str | Path, times: int = 1, pause: float = 0.0) -> None:
+def read_through(path: str | Path, pause: float = 0.0) -> None:
     buffer = bytearray(MIB)
-    for _ in range(times):
-        with open(path, "rb", buffering=0) as file:
-            while file.readinto(buffer):
-                if pause:
-                    time.sleep(pause)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(buffer):
+            if pause:
+                time.sleep(pause)
 
 
 def for_ever(work: Callable[[], Any]) -> Callable[[], Any]:

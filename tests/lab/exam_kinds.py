@@ -31,6 +31,7 @@ from exam_guest import (
     DATA,
     MIB,
     PAGE,
+    Plant,
     anonymous,
     cgroup,
     check,
@@ -58,7 +59,6 @@ from exam_guest import (
     write_bytes,
 )
 
-Plant = Callable[[random.Random], dict[str, Any]]
 SERVICES = ("ingestd", "reporter", "billing", "indexer", "java", "node", "worker", "postgres")
 
 
@@ -122,13 +122,22 @@ def left() -> float:
     return said["MemAvailable"] / said["MemTotal"]
 
 
-def leak(what: str, size: int, rng: random.Random) -> None:
-    """A module takes more and more, and goes on while the watch does."""
+def leak(what: str, low: float, high: float, rng: random.Random) -> int:
+    """A module takes more and more, and goes on while the watch does; returns what it holds."""
+    size = share(rng, low, high)
     steps = rng.randrange(20, 28)
     for step in range(steps):
         begin = time.monotonic()
         module(what, size * (step + 1) // steps // MIB - size * step // steps // MIB)
         time.sleep(max(0.0, 1 + begin - time.monotonic()))
+    return module_says()[what]
+
+
+def locked(size: int) -> mmap.mmap:
+    memory = populated(size)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc("mlock", ctypes.c_void_p(address), ctypes.c_size_t(size))
+    return memory
 
 
 # ---- sick
@@ -150,9 +159,7 @@ def process_leak(rng: random.Random) -> dict[str, Any]:
 @sick("slab")
 def slab_leak_of_module(rng: random.Random) -> dict[str, Any]:
     """A module never frees its objects."""
-    size = share(rng, 0.3, 0.5)
-    leak("slab", size, rng)
-    held = module_says()["slab"]
+    held = leak("slab", 0.3, 0.5, rng)
     check(meminfo()["SUnreclaim"] > held > 0.25 * total(), "slab did not grow")
     return {"owner": ["exam_request", "mmscope_exam"], "bytes": held}
 
@@ -160,9 +167,7 @@ def slab_leak_of_module(rng: random.Random) -> dict[str, Any]:
 @sick("vmalloc")
 def vmalloc_leak_of_module(rng: random.Random) -> dict[str, Any]:
     """A module never frees what it took with vmalloc()."""
-    size = share(rng, 0.25, 0.45)
-    leak("vmalloc", size, rng)
-    held = module_says()["vmalloc"]
+    held = leak("vmalloc", 0.25, 0.45, rng)
     check(meminfo()["VmallocUsed"] > held > 0.2 * total(), "vmalloc did not grow")
     return {"owner": ["exam_leak_vmalloc", "mmscope_exam"], "bytes": held}
 
@@ -170,9 +175,7 @@ def vmalloc_leak_of_module(rng: random.Random) -> dict[str, Any]:
 @sick("percpu")
 def percpu_leak_of_module(rng: random.Random) -> dict[str, Any]:
     """A module never frees its percpu memory."""
-    size = share(rng, 0.12, 0.25)
-    leak("percpu", size, rng)
-    held = module_says()["percpu"]
+    held = leak("percpu", 0.12, 0.25, rng)
     check(meminfo()["Percpu"] > held > 0.1 * total(), "percpu did not grow")
     return {"owner": [], "bytes": held}
 
@@ -180,9 +183,7 @@ def percpu_leak_of_module(rng: random.Random) -> dict[str, Any]:
 @sick("unaccounted")
 def page_leak_of_module(rng: random.Random) -> dict[str, Any]:
     """Pages that no counter has."""
-    size = share(rng, 0.25, 0.45)
-    leak("pages", size, rng)
-    held = module_says()["pages"]
+    held = leak("pages", 0.25, 0.45, rng)
     check(held > 0.2 * total(), "no leak")
     return {"owner": [], "bytes": held}
 
@@ -467,13 +468,7 @@ def memory_locked(rng: random.Random) -> dict[str, Any]:
     name = service(rng)
     size = all_but(rng.uniform(0.03, 0.06))
 
-    def work() -> mmap.mmap:
-        memory = populated(size)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        libc("mlock", ctypes.c_void_p(address), ctypes.c_size_t(size))
-        return memory
-
-    pid = spawn(name, work)
+    pid = spawn(name, lambda: locked(size))
     check(meminfo()["Mlocked"] > 0.5 * total(), "not locked")
     return {"owner": [name], "pid": pid, "bytes": size}
 
@@ -832,12 +827,6 @@ def locked_with_room(rng: random.Random) -> dict[str, Any]:
     """A virtual machine's memory is locked, and there is room."""
     size = share(rng, 0.25, 0.35)
 
-    def work() -> mmap.mmap:
-        memory = populated(size)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        libc("mlock", ctypes.c_void_p(address), ctypes.c_size_t(size))
-        return memory
-
-    spawn("qemu", work)
+    spawn("qemu", lambda: locked(size))
     check(meminfo()["Mlocked"] > 0.2 * total() and left() > 0.3, "not so")
     return {}

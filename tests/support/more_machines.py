@@ -33,7 +33,6 @@ from review_machines import (
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.drgn.ledger.swap_areas import SwapArea
-from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
 
 
@@ -95,8 +94,6 @@ def exhausted() -> Host:
     other = next(row for row in host.rows[made.Zone] if row.node == 1)
     made.add_zone(host, 1, other.zone, other.managed_pages, other.managed_pages * 7 // 10)
     made._wmarks(host)
-    counters = {row.name: row.value for row in host.rows[VmCounter]}
-    host.counter("nr_anon_pages", counters["nr_anon_pages"])
     return host
 
 
