@@ -27,6 +27,8 @@ from mmscope.reports.bundle.description import BundleError, Cell, SectionResult,
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
 DTYPES = {"BIGINT": np.int64, "DOUBLE": np.float64, "BOOLEAN": np.bool_}
+# What SQL calls the rows that are inserted. No bundle has a table of that name (IDENTIFIER).
+ARRAYS = "_arrays"
 # The columns of ``target``.
 TARGET = {
     "kind": "VARCHAR",
@@ -225,16 +227,16 @@ def _load(connection: duckdb.DuckDBPyConnection, bundle: Bundle, table: Table, n
         for piece in filter(len, bundle.pieces(table.name)):
             cells = piece.columns.values()
             arrays = {c.name: array_of(c, of) for c, of in zip(table.columns, cells, strict=True)}
-            execute_with(connection, f"insert into {name} select * from arrays", arrays)
+            execute_with(connection, f"insert into {name} select * from {ARRAYS}", arrays)
     except BundleError:  # the file was changed meanwhile
         connection.execute(f"drop table {name}")
         raise
 
 
 def execute_with(
-    connection: duckdb.DuckDBPyConnection, sql: str, arrays: dict[str, np.ndarray[Any, Any]]
+    connection: duckdb.DuckDBPyConnection, sql: str, _arrays: dict[str, np.ndarray[Any, Any]]
 ) -> None:
-    """Run SQL that reads the table ``arrays``: DuckDB finds a variable of that name."""
+    """Run SQL that reads the table :data:`ARRAYS`: DuckDB finds the variable of that name."""
     connection.execute(sql)
 
 

@@ -33,6 +33,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
 from mmscope.reports.bundle.cells import Rows
 from mmscope.reports.bundle.database import (
+    ARRAYS,
     SQL_TYPES,
     TARGET,
     array_of,
@@ -279,7 +280,7 @@ class Stage:
         for c in table.columns:
             cells = itertools.chain.from_iterable(rows.columns[c.name] for _, rows in theirs)
             arrays[c.name] = array_of(c, list(cells))
-        insert = self._insertion((table.name, day), kinds, OF, "arrays")
+        insert = self._insertion((table.name, day), kinds, OF, ARRAYS)
         execute_with(self._connection, insert, arrays)
 
     def _describe(self) -> None:

@@ -182,6 +182,18 @@ def test_sql_sees_the_same_rows(rows: list[Plain]) -> None:
         assert database.rows("from plain") == [as_read(row, Plain) for row in rows]
 
 
+@pytest.mark.parametrize("name", ["arrays", "connection", "sql"])
+def test_no_table_of_a_bundle_stands_for_rows_of_another(tmp_path: Path, name: str) -> None:
+    rows = [Plain("x", 1, None, None, None)]
+    with Writer(tmp_path / "b") as writer:
+        writer.table(name, "Named as a variable", Plain, rows, section="zones")
+        writer.table("plain", "Plain rows", Plain, rows * 2, section="zones")
+        writer.finish(TARGET, [OK])
+    database = open_database(Bundle(tmp_path / "b"))
+    counts = database.rows(f"select (select count(*) from {name}) as a, count(*) as b from plain")
+    assert counts == [{"a": 1, "b": 2}]
+
+
 def test_unknown_empty_and_zero_are_three_things(tmp_path: Path) -> None:
     write(tmp_path / "b", [Plain("", 0, None, None, None), Plain("x", 0, 0.0, "0", False)])
     empty, zero = Bundle(tmp_path / "b").rows("plain")
