@@ -34,6 +34,11 @@ RINGS = (
     ("var/log", r"dmesg([._-].*)?|vmcore-dmesg\.txt|journal.*\.(txt|log)"),
 )
 JOURNALS = ("var/log/journal", r"system.*\.journal~?")
+# One that is archived has the time of its first record in its name, one that was damaged the time
+# at which it was put aside (journal_file_archive(), journal_file_dispose() of systemd).
+ARCHIVED = re.compile(
+    r"system@(?:[0-9a-f]{32}-[0-9a-f]{16}-)?([0-9a-f]{16})(?:-[0-9a-f]{16})?\.journal~?"
+)
 CRASHES = ("var/crash", r"vmcore-dmesg\.txt(\..*)?|dmesg\..*")
 # What syslog writes, and rotates.
 SYSLOG = ("var/log", r"(messages|syslog|kern\.log|kernel(?:\.log)?|kern|boot\.msg)([.-].*)?")
@@ -128,6 +133,8 @@ def _rotated(files: Files, folder: str, names: str) -> list[str]:
 
     def age(name: str) -> tuple[str, int, int, str]:
         name = re.sub(r"\.(gz|xz|bz2|zst)\Z", "", name)
+        if match := ARCHIVED.fullmatch(name):
+            return "system.journal", 1, 0, match[1]
         if match := re.fullmatch(r"(.*)[.-]([0-9]{1,3})", name):
             return match[1], 1, -int(match[2]), ""
         if match := re.fullmatch(r"(.*?)[.-]([0-9]{8}.*)", name):

@@ -90,6 +90,19 @@ def test_what_is_rotated_is_older(tmp_path: Path) -> None:
     assert texts(tmp_path) == lines(0, 9)
 
 
+def test_archived_journals_are_older_by_the_time_in_their_names(tmp_path: Path) -> None:
+    """No line is in two of them."""
+    folder, series = "var/log/journal/1", ("a" * 32, "b" * 32)
+    for name, (first, end) in {
+        "system.journal": (9, 12),
+        f"system@{series[0]}-00000000000003e8-0006100000000002.journal": (6, 9),
+        "system@0006100000000001-0123456789abcdef.journal~": (3, 6),
+        f"system@{series[1]}-0000000000000001-0006100000000000.journal": (0, 3),
+    }.items():
+        put(tmp_path, f"{folder}/{name}", syslog(first, end))
+    assert texts(tmp_path) == lines(0, 12)
+
+
 @pytest.mark.parametrize(
     "wrong", ["", "dmesg: read kernel buffer failed: Operation not permitted\n", "\n\n"]
 )
