@@ -89,8 +89,7 @@ class LogLines:
 
     def __init__(self, text: str) -> None:
         text = _plain(text)
-        damaged = list[int]()
-        lines, numbers, self.foreign = _unpacked(text, damaged) or (text.split("\n"), [], 0)
+        lines, numbers, self.foreign, damaged = _unpacked(text) or (text.split("\n"), [], 0, [])
         lines = _without_ends(lines)
         lines, self.numbers = _apart(lines, numbers or [*range(1, len(lines) + 1)])
         self.text, self.phrases = _unquoted("\n".join(lines))
@@ -290,13 +289,13 @@ class _Wrap:
         return bool(before) and before + blanks + len(first) > self.width
 
 
-def _unpacked(text: str, damaged: list[int]) -> tuple[list[str], list[int], int] | None:
+def _unpacked(text: str) -> tuple[list[str], list[int], int, list[int]] | None:
     """
     The kernel's lines of objects in JSON or of a journal's fields, the number of the line of each,
-    and how many records are others'; None: it is plain text.
-
-    :param damaged: gets the numbers of lines whose objects could not be read.
+    how many records are others', and the lines whose objects could not be read; None: it is plain
+    text.
     """
+    damaged = list[int]()
     head = text[:4096].lstrip("\ufeff\x1e[ \n\r\t,")
     if head.startswith(("{", "data: {")):
         found = list(_objects(text, damaged))
@@ -312,11 +311,15 @@ def _unpacked(text: str, damaged: list[int]) -> tuple[list[str], list[int], int]
         for line in rendered:
             lines.append(line)
             numbers.append(number)
-    return (lines, numbers, foreign) if lines or foreign else None
+    return (lines, numbers, foreign, damaged) if lines or foreign else None
 
 
 def _objects(text: str, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """JSON objects, one after another or of an array, and the line where each begins."""
+    """
+    JSON objects, one after another or of an array, and the line where each begins.
+
+    :param damaged: gets the numbers of lines whose objects could not be read.
+    """
     decoder, at, number, counted = json.JSONDecoder(), 0, 1, 0
     tried = 0  # characters of what was none
     while (at := text.find("{", at)) >= 0:

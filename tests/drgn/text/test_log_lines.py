@@ -196,6 +196,11 @@ class TestMended:
         log = parse_dmesg(f"{line}{line[:20]}\n{line}")
         assert (texts(log), log.unread) == (["Mem-Info:"] * 2, ("line 2: no whole object in JSON",))
 
+    def test_a_plain_log_in_braces_lacks_no_object(self) -> None:
+        """As trackers mark what is pasted."""
+        log = parse_dmesg("{noformat}\n[    1.000000] Mem-Info:\n[    1.000001] x: y\n{noformat}\n")
+        assert (texts(log)[0], log.unread) == ("Mem-Info:", ())
+
     @pytest.mark.parametrize(
         "text",
         [
