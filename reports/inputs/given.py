@@ -224,8 +224,8 @@ def _file(given: Given, path: str, name: str) -> None:
 def _packed(given: Given, raw: IO[bytes], head: bytes, again: str, name: str) -> None:
     """A packed file, by what is in it."""
     with unpacked(raw, head) as stream:
-        first = stream.read(HEAD_BYTES)
-        kind = recognise(first)
+        # Of a text in UTF-16 none of it is binary.
+        kind = recognise(head if head.startswith(tuple(UTF_16)) else stream.read(HEAD_BYTES))
     raw.seek(0)
     packed = f"{kind.words}, {_how(head)}"
     if head.startswith(JOURNAL) and kind.name != LOG:

@@ -75,19 +75,19 @@ _PASTED = {
 }
 PASTED_TEXTS = {
     place: re.compile(
-        rb"^(?P<before>(?:> ?){0,4}[ \t]{0,16})%b *\r?$(?:\n(?P=before)%b *\r?$){%d,}"
+        rb"^(?P<before>(?:> ?){0,4}[ \t]{0,16})(?>%b *\r?)$(?:\n(?P=before)(?>%b *\r?)$){%d,}"
         % (first, more, least),
         re.MULTILINE,
     )
     for place, (first, more, least) in _PASTED.items()
 }
+# What each of them has, which is found sooner in a long log.
 MARKS = {
-    **{
-        "proc/meminfo": b"MemTotal:",
-        "proc/vmstat": b"nr_free_pages ",
-        "proc/slabinfo": b"slabinfo",
-    },
-    **{"proc/buddyinfo": b", zone ", "proc/zoneinfo": b", zone "},
+    "proc/meminfo": b"MemTotal:",
+    "proc/vmstat": b"nr_free_pages ",
+    "proc/buddyinfo": b", zone ",
+    "proc/zoneinfo": b", zone ",
+    "proc/slabinfo": b"slabinfo - ",
 }
 # What is met often, and not read: in words that say what to do.
 LOOKS = (
@@ -124,11 +124,11 @@ def recognise(head: bytes) -> Kind:
 
     :param head: its first bytes, at most :data:`HEAD_BYTES`, of one that is packed unpacked.
     """
+    if kind := _binary(head):
+        return kind
     head = as_utf8(head)
     if not head.strip(b"\0 \t\r\n"):
         return Kind(UNKNOWN, "nothing but zeros and spaces" if head else "an empty file")
-    if kind := _binary(head):
-        return kind
     if kind := _text(head):
         return kind
     if several := pasted(head):
@@ -146,7 +146,10 @@ def recognise(head: bytes) -> Kind:
 def pasted(text: bytes) -> list[tuple[str, bytes]]:
     """Files of /proc among other words, without what is before each line, by their path."""
     found = [
-        (match, place) for place, each in PASTED_TEXTS.items() for match in each.finditer(text)
+        (match, place)
+        for place, each in PASTED_TEXTS.items()
+        if MARKS[place] in text
+        for match in each.finditer(text)
     ]
     texts, end = [], 0
     for match, place in sorted(found, key=lambda each: each[0].start()):

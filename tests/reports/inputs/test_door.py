@@ -77,6 +77,15 @@ def test_owners_of_pages_in_utf_16(tmp_path: Path) -> None:
     assert [row["pages"] for row in bundle.rows("page_owner_stacks")] == [1]
 
 
+@pytest.mark.parametrize("text", ["KDUMP   ", "PK\3\4"])
+def test_a_text_in_utf_16_is_nothing_to_unpack(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = put(tmp_path, "x", (text * 99).encode("utf-16"))
+    assert main(["collect", path, "-o", str(tmp_path / "case")]) == 3
+    assert "x: not recognised: it looks like a text" in capsys.readouterr().err
+
+
 @pytest.fixture
 def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program that prints what is behind the first line of a journal, as journalctl reads it."""

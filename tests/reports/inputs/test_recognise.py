@@ -76,6 +76,21 @@ def test_what_is_not_known_is_said_to_look_like_something(head: bytes, words: st
     assert kind.words.isprintable()
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"Node 0, zone Normal", *[b" a" + b" " * 20_000] * 3],
+        [b"slabinfo - version: " + b" " * 30_000, b"#" + b" " * 30_000],
+    ],
+)
+def test_blanks_behind_the_lines_of_a_pasted_file_take_no_time(lines: list[bytes]) -> None:
+    assert recognise(b"\n".join([b"Dear all", *lines, b"Bye"])).name == ""
+
+
+def test_a_text_in_utf_16_is_nothing_binary() -> None:
+    assert recognise("KDUMP   ".encode("utf-16")).name == ""
+
+
 @given(st.binary(max_size=4000))
 def test_any_bytes_are_something(head: bytes) -> None:
     assert recognise(head).words
