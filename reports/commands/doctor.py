@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         echo()
         print_dataclasses(PriceHere, costs, title="What it costs this host to be read")
     else:
-        echo(summary(rows, costs))
+        echo(*summary(rows, costs).splitlines(), sep="\n")
     return DONE
 
 

@@ -21,6 +21,7 @@ from mmscope.perf import perf_events
 from mmscope.perf.perf_events import os_release, where_to_get_perf
 from mmscope.reports.collect.debug_symbols import where_to_get_symbols
 from mmscope.reports.commands import doctor
+from mmscope.reports.commands.command import main
 from mmscope.reports.commands.doctor import Check, PriceHere, checks, summary
 from mmscope.reports.watch import samples
 
@@ -564,3 +565,10 @@ def test_what_doctor_opens_on_this_machine() -> None:
 def test_watch_on_this_machine() -> None:
     (check,) = [row for row in checks() if row.source == "watch"]
     assert check.usable in ("yes", "in part")
+
+
+def test_the_summary_is_lines_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 5 and max(map(len, lines)) <= doctor.WIDTH
+    assert not any("\\n" in line for line in lines)
