@@ -280,7 +280,11 @@ class Fold:
         self._region_shift = page_bytes.bit_length() - 1 + self._index_bits
 
     def set_recording(
-        self, left_out: Iterable[str], filtered: Iterable[str], page_bytes: int = 4096
+        self,
+        left_out: Iterable[str],
+        filtered: Iterable[str],
+        page_bytes: int = 4096,
+        command: str = "",
     ) -> None:
         """
         Set what is known of the recording.
@@ -288,8 +292,13 @@ class Fold:
         :param left_out: events that it does not have: what only they would show is left out.
         :param filtered: events of which it has only what is asked for.
         :param page_bytes: of that machine.
+        :param command: comm of the command, if the recording is of it alone. perf begins such a one
+            when the command is executed (``enable_on_exec``), so that samples under the name that a
+            command has before are its own: the record of its name was lost.
         """
         self._shape(page_bytes)
+        if command:
+            self._called[perf_script.WAITING.decode()] = plain_name(command)
         left = set(left_out)
         self.filtered = frozenset(filtered)
         if self.recipe is None or not left:
@@ -427,7 +436,9 @@ class Fold:
         return self._called.get(name, name)
 
     def _is_profiler(self, sample: Sample) -> bool:
-        return not self.keep_profiler and sample.comm in self.known.profiler
+        if self.keep_profiler or sample.comm not in self.known.profiler:
+            return False
+        return sample.comm != perf_script.WAITING or sample.comm.decode() not in self._called
 
     def _wanted(self, sample: Sample, found: Known) -> bool:
         if sample.pid in self.tree or sample.tid in self.tree:

@@ -281,7 +281,9 @@ def _finish(
             kept.write(f"{MADE_BY}{json.dumps(making.as_json(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making, addresses=recipe.addresses) as (stream, own):
-                fold.set_recording(making.left_out, making.filtered, making.page_bytes)
+                fold.set_recording(
+                    making.left_out, making.filtered, making.page_bytes, making.of_command
+                )
                 if recipe.follow and making.scope == "system":
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))

@@ -67,6 +67,14 @@ class Making:
     # By perf stat: (event, count or None, share of the time or None, why not).
     counted: list[tuple[str, int | None, float | None, str]] = field(default_factory=list)
 
+    @property
+    def of_command(self) -> str:
+        """The comm of the command, if the recording is of it alone; else nothing."""
+        words = (self.command or "").split()
+        if self.scope != "task" or not words or words[0] == "pid":
+            return ""
+        return words[0].rpartition("/")[2].encode()[:15].decode("utf-8", "replace")
+
     def take(self, recording: Recording) -> None:
         """Take what the recording itself has."""
         self.seconds, self.ended = recording.seconds, recording.ended

@@ -219,8 +219,11 @@ def test_what_the_command_used_is_as_time_would_say(bundle: Bundle) -> None:
 
 
 def growth(bundle: Bundle, profile: str, made_by: str) -> list[dict[str, Any]]:
-    found = rows(bundle, "profile_table_growth", profile)
-    return [row for row in found if row["comm"] == "faults" and row["made_by"] == made_by]
+    every = rows(bundle, "profile_table_growth", profile)
+    found = [row for row in every if row["comm"] == "faults" and row["made_by"] == made_by]
+    told = [rows(bundle, table, profile) for table in ("profiles", "profile_notes")]
+    assert found, (every, told)
+    return found
 
 
 def test_tables_by_addresses_are_those_that_the_kernel_counts(bundle: Bundle) -> None:

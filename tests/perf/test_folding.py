@@ -110,6 +110,13 @@ def test_idle_and_the_profiler_are_left_out_and_counted() -> None:
     assert clock(fold(text, idle=True, profiler=True)).samples == 3
 
 
+def test_a_command_whose_name_was_lost_is_no_profiler() -> None:
+    """A full buffer loses the record of a name, too: what was executed keeps the name before."""
+    text = sampled("do_exit", comm=b"perf-exec")
+    assert clock(fold(text)).removed == {"profiler": 1}
+    assert list(clock(fold(text, command="faults")).stacks) == ["faults;do_exit_[k]"]
+
+
 def test_a_command_is_followed_to_its_children_and_to_who_reaps_it() -> None:
     fork = b"sh     7/7     [000]     1.000000000: PERF_RECORD_FORK(8:8):(7:7)\n"
     text = (

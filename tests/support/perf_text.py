@@ -38,12 +38,13 @@ def fold(
     *,
     pids: tuple[int, ...] = (),
     filtered: Iterable[str] = (),
+    command: str = "",
     **options: Any,
 ) -> Fold:
     loaded = recipes.load(recipe) if recipe else None
     split = load_split(loaded.split) if loaded and loaded.split else None
     folder = Fold(loaded, split, KNOWN, wanted=pids, **options)
-    folder.set_recording((), filtered)
+    folder.set_recording((), filtered, command=command)
     reading = Reading(on_fork=folder.fork)
     for sample in read_samples(io.BytesIO(text), reading, own=True):
         folder.add(sample)
