@@ -8,9 +8,13 @@ CPU's own, before v7.0), and a damaged list costs nothing. It takes a pass over 
 which ``struct slab`` overlays, shared with others (:class:`SlabFinder`) or its own; for each cache
 the slabs found are held against ``nr_slabs``.
 
-Cannot know: which objects of a slab in use a CPU or a node keeps for the next allocation (sheaves,
-per-CPU freelists): they count as in use, as they do in /proc/slabinfo. Kmalloc beyond the largest
-cache (8 KiB on x86) has no slab and is in no cache; NR_SLAB_UNRECLAIMABLE_B counts it all the same.
+Sheaves, since "slab: add opt-in caching layer of percpu sheaves" (2d517aa09bbc, in v6.18), are
+arrays of free objects that CPUs and nodes keep; ``inuse`` of a slab counts those as used, and so
+does /proc/slabinfo. What waits in one for RCU is not free yet.
+
+Cannot know: which objects of its slab a CPU keeps for itself before v7.0 (per-CPU freelists): they
+count as in use, as they do in /proc/slabinfo. Kmalloc beyond the largest cache
+(8 KiB on x86) has no slab and is in no cache; NR_SLAB_UNRECLAIMABLE_B counts it all the same.
 
 The text that says the same is /proc/slabinfo (root only).
 """
@@ -28,11 +32,19 @@ from drgn.helpers.linux.slab import slab_total_usage
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag, vmcoreinfo_number
-from mmscope.drgn.reading.kernel_arrays import Gaps, bit_field, read_array
+from mmscope.drgn.reading.cpus import percpu_offsets
+from mmscope.drgn.reading.kernel_arrays import (
+    Columns,
+    Gaps,
+    bit_field,
+    read_array,
+    struct_dtype,
+)
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.nodes import check_node_ids
+from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, slab_type
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
@@ -65,7 +77,8 @@ class SlabCache:
         help="name; with its address where another cache has the same",
     )
     objects: int = column(
-        high="slots", help="objects in use, those that a CPU keeps for itself included"
+        high="slots",
+        help="objects in use; where it is read as text or before 7.0, with free ones of CPUs",
     )
     object_bytes: int | None = column(
         unit="bytes", low=1, high="slot_bytes", help="size of an object as its user sees it"
@@ -77,6 +90,12 @@ class SlabCache:
     slabs: int = column(unit="slabs", high="pages", help="slabs found")
     pages: int = column(unit="pages", help="pages of the slabs")
     store_user: bool | None = column(help="each object remembers who allocated it (slab_debug=U)")
+    sheaf_objects: int | None = column(
+        high="slots",
+        since="0.3.0",
+        default=None,
+        help="free objects in sheaves of CPUs and nodes; empty before 6.18 and as text",
+    )
 
 
 SLAB_CACHES = Table(
@@ -120,6 +139,10 @@ class Cache:
     random: int | None  # CONFIG_SLAB_FREELIST_HARDENED
     orders: dict[int, int]  # objects of a slab to its order
     nr_slabs: int | None  # None without CONFIG_SLUB_DEBUG
+
+
+# A node keeps 10 full sheaves at most (MAX_FULL_SHEAVES, mm/slub.c, 7.2).
+MOST_SHEAVES = 1000
 
 
 # A slab: its cache by its position in the list of caches.
@@ -289,7 +312,7 @@ class SlabScan:
         found: tuple[SlabFinder, Gaps] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self._prog, self._progress, self.gaps = prog, progress, Gaps()
+        self.prog, self.progress, self.gaps = prog, progress, Gaps()
         self._found = found is not None and found[0].whole
         if found is not None and self._found:
             self._finder, self.gaps = found[0], Gaps(found[1].bytes, found[1].died)
@@ -322,14 +345,14 @@ class SlabScan:
 
     def _pass(self) -> Iterator[NDArray[Any]]:
         """A pass over every struct page."""
-        dtype, ranges = self._finder.dtype, valid_page_ranges(self._prog)
+        dtype, ranges = self._finder.dtype, valid_page_ranges(self.prog)
         total, done = sum(end - start for start, end, _ in ranges), 0
         for start_pfn, end_pfn, address in ranges:
             pages = end_pfn - start_pfn
-            for first, array in read_array(self._prog, address, pages, dtype, self.gaps):
+            for first, array in read_array(self.prog, address, pages, dtype, self.gaps):
                 done += len(array)
-                if self._progress is not None:
-                    self._progress(done, total)
+                if self.progress is not None:
+                    self.progress(done, total)
                 slabs = self._finder.find(start_pfn + first, array)
                 if len(slabs):
                     yield slabs
@@ -352,6 +375,78 @@ def misnamed(prog: Program) -> list[str]:
     return words[:1]
 
 
+def has_sheaves(prog: Program) -> bool:
+    """True of a kernel whose caches may have sheaves."""
+    return bool(prog.type("struct kmem_cache").has_member("cpu_sheaves"))
+
+
+def objects_in_sheaves(prog: Program, caches: list[Cache]) -> list[int | None]:
+    """
+    Free objects that each cache keeps in sheaves: of a CPU its ``main`` and ``spare``, of a node
+    the full ones of its barn. None: there are none in this kernel, or they could not be read.
+    """
+    found: list[int | None] = [None] * len(caches)
+    if not has_sheaves(prog):
+        return found
+    with contextlib.suppress(FaultError, ValueError):
+        addresses = np.array([cache.address for cache in caches], np.uint64)
+        cache_type = prog.type("struct kmem_cache")
+        columns: Columns = {"sheaves": "cpu_sheaves", "capacity": "sheaf_capacity"}
+        declared, known = read_scattered(
+            prog, addresses, struct_dtype(cache_type, columns), gaps := Gaps()
+        )
+        owner, sheaf, read = _sheaves_of_cpus(prog, declared["sheaves"], gaps)
+        np.logical_and.at(known, owner, read)
+        full: list[tuple[int, int]] = []
+        for at, address in enumerate(addresses.tolist()):
+            try:
+                full += [(at, each) for each in _full_sheaves(prog, address)]
+            except (FaultError, ValueError):
+                known[at] = False
+        of_nodes = np.array(full, np.uint64).reshape(-1, 2)
+        owner = np.concatenate([owner[sheaf != 0], of_nodes[:, 0].astype(np.int64)])
+        sheaf = np.concatenate([sheaf[sheaf != 0], of_nodes[:, 1]])
+        dtype = struct_dtype(prog.type("struct slab_sheaf"), {"size": "size"})
+        sizes, read = read_scattered(prog, sheaf, dtype, gaps)
+        sound = read & (sizes["size"] <= declared["capacity"][owner])
+        np.logical_and.at(known, owner, sound)
+        free = np.bincount(owner[sound], sizes["size"][sound], len(caches)).astype(int).tolist()
+        found = [n if is_known else None for n, is_known in zip(free, known, strict=True)]
+    return found
+
+
+def _sheaves_of_cpus(
+    prog: Program, percpu: NDArray[np.uint64], gaps: Gaps
+) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.bool_]]:
+    """
+    The caches' positions, the sheaves of each CPU (0: it has none) and whether both were read.
+
+    :param percpu: of each cache, its ``cpu_sheaves``; 0: it has none.
+    """
+    at, offsets = np.flatnonzero(percpu), percpu_offsets(prog)
+    columns: Columns = {"main": "main", "spare": "spare"}
+    dtype = struct_dtype(prog.type("struct slub_percpu_sheaves"), columns)
+    here = (percpu[at][:, None] + offsets).ravel()
+    kept, read = read_scattered(prog, here, dtype, gaps)
+    owner = np.tile(np.repeat(at, len(offsets)), 2)
+    return owner, np.concatenate([kept["main"], kept["spare"]]), np.tile(read, 2)
+
+
+def _full_sheaves(prog: Program, address: int) -> list[int]:
+    """The full sheaves that the nodes keep for a cache, unlocked: on a live kernel they move."""
+    cache = Object(prog, "struct kmem_cache", address=address)
+    moved, found = hasattr(cache, "per_node"), list[int]()  # 5ba6bc27b1f9, in v7.1
+    for number in range(check_node_ids(prog, "nr_node_ids")):
+        node = cache.per_node[number] if moved else cache.node[number]
+        if (moved or node) and node.barn:
+            full = node.barn.sheaves_full.address_of_()
+            for sheaf in list_for_each_entry("struct slab_sheaf", full, "barn_list"):
+                found.append(sheaf.value_())
+                if len(found) > MOST_SHEAVES * (number + 1):
+                    raise ValueError("the list of full sheaves runs in a circle")
+    return found
+
+
 def pages_in_no_cache(prog: Program, scan: SlabScan) -> int:
     """
     Pages that the kernel counts as slab (NR_SLAB_RECLAIMABLE_B, NR_SLAB_UNRECLAIMABLE_B) beyond
@@ -363,10 +458,14 @@ def pages_in_no_cache(prog: Program, scan: SlabScan) -> int:
 def slab_caches(scan: SlabScan) -> tuple[list[SlabCache], list[SlabCheck]]:
     """All caches, those with most memory first, and those whose slabs do not add up."""
     rows, checks = [], []
-    for cache, counted in zip(scan.caches, scan.totals.tolist(), strict=True):
+    kept = objects_in_sheaves(scan.prog, scan.caches)
+    for cache, counted, free in zip(scan.caches, scan.totals.tolist(), kept, strict=True):
         slabs, slots, objects, pages, odd = counted
         size, tracks = cache.object_size, cache.store_user
-        rows.append(SlabCache(cache.name, objects, size, cache.size, slots, slabs, pages, tracks))
+        used = max(objects - (free or 0), 0)
+        rows.append(
+            SlabCache(cache.name, used, size, cache.size, slots, slabs, pages, tracks, free)
+        )
         if cache.nr_slabs is not None and cache.nr_slabs != slabs:
             problem = f"nr_slabs is {cache.nr_slabs}, but {slabs} slabs were found"
             checks.append(SlabCheck(cache.name, problem, abs(cache.nr_slabs - slabs), None))

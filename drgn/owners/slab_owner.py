@@ -37,6 +37,7 @@ from mmscope.drgn.owners.slab_caches import (
     SlabCheck,
     SlabFinder,
     SlabScan,
+    has_sheaves,
     misnamed,
     pages_in_no_cache,
     read_slabinfo,
@@ -404,6 +405,11 @@ def slab_caches_from_memory(memory: Memory) -> Found:
         found.notes.append(
             f"{scan.gaps.bytes:,} bytes of struct pages could not be read{scan.gaps.why}: slabs "
             "among them are not counted"
+        )
+    if blind := sum(row.sheaf_objects is None for row in rows if has_sheaves(memory.prog)):
+        found.notes.append(
+            f"the sheaves of {plural(blind, 'cache')} could not be read: free objects in them "
+            "count as in use"
         )
     if nameless := sum(cache.name == f"({cache.address:#x})" for cache in scan.caches):
         found.notes.append(f"the names of {nameless} caches could not be read; they go by address")
