@@ -169,8 +169,15 @@ def notify(capture: Path, incident: Incident, settings: Settings) -> None:
     _try("incident", lambda: captures.write_incident(capture, incident))
     alert = json.dumps(events.alert(incident, capture), indent=1)
     _try("alert", lambda: captures.write(capture / "alert.json", alert + "\n"))
+    if incident["state"] != captures.RUNNING:  # an Event is not changed later
+        _try("event", lambda: write_event(capture, incident))
     _try("index", lambda: index_page.renew(Path(settings.folder), os.uname().nodename))
     events.tell_journal(incident, capture)
+
+
+def write_event(capture: Path, incident: Incident) -> None:
+    event = json.dumps(events.kubernetes_event(incident, capture), indent=1)
+    captures.write(capture / "event.json", event + "\n")
 
 
 def run_command(settings: Settings, incident: Incident, capture: Path) -> None:

@@ -8,6 +8,7 @@ The folder of captures: a folder for each, ``<time>-<trigger>/``.
     findings.txt    what they mean; where the libraries for that are installed
     report.html
     alert.json      for others, as Alertmanager takes it
+    event.json      for others, as Kubernetes takes it
     log.txt         what the commands said
 
 A capture takes its name when its samples and its first bundle are on disk. What is added then is

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-An incident as an event for others: in the journal with fields, as an alert of Alertmanager's, as a
-command with an environment.
+An incident as an event for others: in the journal with fields, as an alert of Alertmanager's, as an
+Event of Kubernetes, as a command with an environment.
 
 Nothing here reaches the network: a command of the user's may.
 """
 
 import contextlib
+import datetime
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -16,12 +18,17 @@ from pathlib import Path
 from shlex import split
 from typing import Any
 
+from mmscope.drgn.tables.hostile_text import cut
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.guard.captures import Incident
 
 JOURNAL = "/run/systemd/journal/socket"
 MESSAGE_ID = "4bd4b6dc0f624e0b9c8f0ab2d9b5f7a1"
 PRIORITIES = {"critical": 2, "warning": 4, "notice": 5}
 COMMAND_SECONDS = 120.0
+# What an Event may have (pkg/apis/core/validation/events.go of Kubernetes 1.34).
+MOST_NOTE, MOST_NAME = 1024, 128
 
 
 def journal_fields(fields: dict[str, str]) -> bytes:
@@ -75,6 +82,54 @@ def alert(incident: Incident, capture: Path) -> list[dict[str, Any]]:
             "startsAt": incident["at"],
         }
     ]
+
+
+def kubernetes_event(incident: Incident, capture: Path) -> dict[str, Any]:
+    """
+    An Event of Kubernetes (events.k8s.io/v1): ``kubectl create -f event.json``.
+
+    It regards the pod whose container's cgroup the incident names, where the node's files have the
+    names of both, else the node. As kubelet does, a node's name stands for its UID.
+    """
+    node = os.environ.get("NODE_NAME") or str(incident.get("host") or os.uname().nodename).lower()
+    at = datetime.datetime.fromisoformat(incident["at"]).astimezone(datetime.UTC)
+    regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+    if pod := _pod(incident["title"], capture):
+        regarding = {"apiVersion": "v1", "kind": "Pod", "name": pod["pod"]} | {
+            "namespace": pod["namespace"],
+            "uid": pod["pod_uid"],
+            "fieldPath": f"spec.containers{{{pod['container']}}}",
+        }
+    note = f"{incident['title']} (captured on {node}: {capture})"
+    name = re.sub("[^a-z0-9]+", "-", f"mmscope-{capture.name}-{node}".lower())
+    words = re.findall("[A-Za-z0-9]+", incident["trigger"])
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "name": name[:250].strip("-"),
+            "namespace": regarding.get("namespace", "default"),
+        },
+        "eventTime": f"{at:%Y-%m-%dT%H:%M:%S.%fZ}",
+        "reportingController": "mmscope.guard",
+        "reportingInstance": cut(node, MOST_NAME),
+        "action": "Captured",
+        "reason": "".join(word.capitalize() for word in words)[:MOST_NAME] or "Captured",
+        "regarding": regarding,
+        "type": "Normal" if incident["severity"] == "notice" else "Warning",
+        "note": note.encode("utf-8", "backslashreplace")[:MOST_NOTE].decode(errors="ignore"),
+    }
+
+
+def _pod(title: str, capture: Path) -> dict[str, Any] | None:
+    """The only container whose cgroup a title has, where all names of it and its pod are known."""
+    needed = ("namespace", "pod", "pod_uid", "container")
+    with contextlib.suppress(OSError, UsageError, LookupError, ValueError):
+        rows = Bundle(capture / "bundle").rows("containers")
+        named = [row for row in rows if str(row["cgroup"]) in title]
+        if len(named) == 1 and all(named[0][name] for name in needed):
+            return named[0]
+    return None
 
 
 def run_command(command: str, incident: Incident, capture: Path) -> str | None:

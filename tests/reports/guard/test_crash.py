@@ -116,7 +116,8 @@ def test_a_flattened_dump_is_rebuilt_and_nothing_of_that_is_left(place: Path) ->
     assert "was in makedumpfile's flattened format; rebuilt" in log
     # Of the file that was rebuilt, under the name that the dump has.
     assert "dump.202611230300: not a vmcore" in log
-    assert sorted(one.name for one in path.iterdir()) == ["alert.json", "incident.json", "log.txt"]
+    left = sorted(one.name for one in path.iterdir())
+    assert left == ["alert.json", "event.json", "incident.json", "log.txt"]
 
 
 def test_one_that_cannot_be_rebuilt_now_may_be_at_the_next_boot(place: Path) -> None:

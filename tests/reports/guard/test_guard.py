@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from command_line import ROOT, RUN, run
 from guard_made import sample
 from watched_host import make_host, wait_for
 
+from mmscope.drgn.cgroups.containers import CONTAINERS, Container
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import build_parser
 from mmscope.reports.guard import capture, captures, events, index_page
 from mmscope.reports.guard.capture import LOCK, Settings, process
@@ -115,7 +118,8 @@ def test_a_capture_has_what_was_before_and_what_is(made: Path) -> None:
     tables = Bundle(path / "bundle").tables
     assert {"zones", "vm_counters", "counter_rates", "psi_series", "watch_samples"} <= tables.keys()
     names = {entry.name for entry in path.iterdir()}
-    assert {"findings.txt", "report.html", "alert.json", "incident.json", "samples.jsonl"} <= names
+    assert {"findings.txt", "report.html", "alert.json", "event.json", "incident.json"} <= names
+    assert "samples.jsonl" in names
     assert not list(path.glob(".*")) and not list(made.glob(".2*"))
 
 
@@ -153,6 +157,52 @@ def test_an_alert_is_what_alertmanager_takes(made: Path) -> None:
     for words in (*alert["labels"].values(), *alert["annotations"].values()):
         assert isinstance(words, str) and words
     assert Path(alert["annotations"]["report"]).is_file()
+
+
+def event_of(path: Path, **more: Any) -> dict[str, Any]:
+    return events.kubernetes_event(incident(path.name, **more), path)
+
+
+def test_an_event_is_what_kubernetes_takes(made: Path) -> None:
+    """As ValidateEventCreate() has it, pkg/apis/core/validation/events.go of 1.34."""
+    ((path, _),) = captures.captures(made)
+    for event in (
+        json.loads((path / "event.json").read_text()),
+        event_of(path, title="\U0001f600" * 900, trigger="x" * 200, host="Ho_st"),
+        event_of(path, trigger="..."),
+    ):
+        assert (event["apiVersion"], event["kind"]) == ("events.k8s.io/v1", "Event")
+        assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", event["metadata"]["name"])
+        assert re.fullmatch(r"2026-11-23T02:46:58\.000000Z", event["eventTime"])
+        assert len(event["note"].encode()) <= 1024 and event["type"] == "Warning"
+        assert all(
+            0 < len(event[name]) <= 128 for name in ("reason", "action", "reportingInstance")
+        )
+        assert event["metadata"]["namespace"] == "default" and event["regarding"]["kind"] == "Node"
+    assert event_of(path)["reason"] == "OomKill"
+    assert event_of(path, severity="notice")["type"] == "Normal"
+
+
+def test_an_event_regards_the_pod_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODE_NAME", "node-7")
+    path = tmp_path / "2026-11-23T02-46-58Z-cgroup-out-of-memory"
+    uid, other = "0" * 7 + "1-1111-2222-3333-444444444444", "/kubepods/burstable/other"
+    cgroup = f"/kubepods/burstable/pod{uid}/{'ab' * 32}"
+    row = Container(cgroup, None, uid, "ab" * 32, "shop", "cart-0", "java")
+    with Writer(path / "bundle") as writer:
+        rows = [row, replace(row, cgroup=other, pod=None)]
+        writer.table("containers", CONTAINERS.title, Container, rows, section="containers")
+        writer.finish({"kind": "files"}, [])
+    event = event_of(path, title=f"Memory cgroup {cgroup} was out of memory")
+    assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == "shop"
+    assert event["regarding"]["name"] == "cart-0" and event["regarding"]["uid"] == uid
+    assert event["regarding"]["fieldPath"] == "spec.containers{java}"
+    assert event["reportingInstance"] == "node-7"
+    # Without names, of two, or of none it is the node's.
+    for title in (f"{other} was", f"{cgroup} and {other}", "The OOM killer took 1 process"):
+        assert event_of(path, title=title)["regarding"]["name"] == "node-7"
 
 
 # Killed.
