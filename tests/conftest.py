@@ -34,6 +34,7 @@ hypothesis.settings.load_profile("same")
 
 
 children.as_in_the_foreground()
+os.environ["MMSCOPE_CONFIG"] = ""  # not what this host has set
 # What a test of a helper module compares is shown, too.
 pytest.register_assert_rewrite("lake_truth", "ledger_lab", "printed_memory")
 

@@ -461,7 +461,9 @@ def redacted(bundles: Iterable[Bundle], names: Names | None) -> Iterator[list[Bu
 def add_redact_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of commands that replace names on the way."""
     parser.add_argument(
-        "--redact", action="store_true", help="replace names, as 'mmscope redact' does"
+        "--redact",
+        action=argparse.BooleanOptionalAction,
+        help="replace names, as 'mmscope redact' does",
     )
     parser.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 

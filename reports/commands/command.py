@@ -39,6 +39,7 @@ from mmscope.reports.bundle.outcome import (
     run_and_explain,
     say,
 )
+from mmscope.reports.commands.host_settings import apply, parsers
 
 if TYPE_CHECKING:
     from mmscope.reports.drawing.refusals import Fault
@@ -141,7 +142,13 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["compare"]:
         # argparse would swallow it. No argument can hold a NUL.
         words = [VERSUS if word == "--" else word for word in words]
-    args = build_parser(words[:1]).parse_args(words)
+    parser = build_parser(words[:1])
+    try:
+        apply(parser, *words[:1])
+    except UsageError as error:
+        say(str(error))
+        return BAD_USAGE
+    args = parser.parse_args(words)
     args.command = command
     return run_and_explain(args)
 
@@ -177,11 +184,9 @@ class Parser(argparse.ArgumentParser):
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Options of a parser and of its commands."""
-    for action in parser._actions:
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for sub in action.choices.values():
-                yield from _options(sub)
+    for each in parsers(parser):
+        for action in each._actions:
+            yield from action.option_strings
 
 
 def overview() -> Iterator[str]:

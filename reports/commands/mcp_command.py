@@ -23,7 +23,9 @@ def add_command(command: Command) -> None:
     )
     sub.add_argument("cases", nargs="+", metavar="CASE", help="a bundle or a lake")
     sub.add_argument(
-        "--redact", action="store_true", help="replace names in bundles, as 'mmscope redact' does"
+        "--redact",
+        action=argparse.BooleanOptionalAction,
+        help="replace names in bundles, as 'mmscope redact' does",
     )
 
 

@@ -112,9 +112,14 @@ def idle_cpus(*, live: bool) -> int:
 def jobs_of(args: argparse.Namespace) -> int:
     """Number of processes that share the work, as the options have it."""
     # A QEMU guest's one socket is for one process.
-    if args.cpu_budget is not None or args.qemu is not None:
+    if budget_of(args) is not None or args.qemu is not None:
         return 1
     return args.jobs or idle_cpus(live=args.core is None)
+
+
+def budget_of(args: argparse.Namespace) -> float | None:
+    """Share of a CPU to keep to; what is typed goes before what the host's file says."""
+    return args.cpu_budget if args.jobs is None else None
 
 
 def percent(text: str) -> float:
@@ -148,9 +153,9 @@ def open_source(args: argparse.Namespace) -> tuple[Memory | Files, str, dict[str
             "--symbols, --pageblock-order and --rmap-node-ns go with a kernel's memory, not with "
             "--proc-root"
         )
-    if args.cpu_budget is not None:
+    if (budget := budget_of(args)) is not None:
         last_in_line()
-        keep_to(args.cpu_budget)
+        keep_to(budget)
     if args.proc_root is not None:
         if not (args.proc_root / "proc").is_dir():
             raise TargetError(
