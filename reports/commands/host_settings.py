@@ -59,7 +59,7 @@ def apply(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def _settings(path: Path, command: str) -> dict[str, Any]:
-    """What a file says to all commands, and to this one."""
+    """Values of a file for all commands, and for this one."""
     import tomllib  # most hosts have no such file
 
     check_folder(path.parent)
