@@ -84,7 +84,8 @@ NODE_LIST = r"\(null\)|[0-9,-]*"
 # 3.10 has no names of flags; 4.9 to 4.18 has the nodes here.
 HEADER = re.compile(
     r"(.*) invoked oom-killer: gfp_mask=(0x[0-9a-f]{1,8}|0)(?:\(([A-Za-z0-9_|]*)\))?,"
-    rf"(?: nodemask=({NODE_LIST}),)? +order=(-1|[0-9]{{1,2}}), oom_score_adj={S}",
+    rf"(?: nodemask=({NODE_LIST}),)? +order=(-1|[0-9]{{1,2}}),"
+    rf"(?: oom_adj=-?[0-9]{{1,2}},)? oom_score_adj={S}",
     re.DOTALL,
 )
 CPUSET = re.compile(r"(.*) cpuset=(.*) mems_allowed=([0-9,-]*)")
@@ -112,11 +113,13 @@ SUMMARY = "oom-kill:constraint="
 MESSAGE = r"(Out of memory|Memory cgroup out of memory|Out of memory \(oom_kill_allocating_task\))"
 # Until 5.2 the one with the highest score is said first; a child of it may be killed.
 CHOSEN = re.compile(rf"{MESSAGE}: Kill process {N} \((.*)\) score [0-9]+ or sacrifice child")
-# From 3.10 on, as RHEL 7 has it, with the message of 5.3, and with what 5.4 has behind it. A
-# terminal or a pager may have cut it: what is behind the last whole number is the rest.
+# From 3.10 on, as RHEL 7 has it (RHEL 6 has the UID before the name), with the message of 5.3, and
+# with what 5.4 has behind it. A terminal or a pager may have cut it: what is behind the last whole
+# number is the rest.
 KILL = re.compile(
-    rf"(?:{MESSAGE}: )?Killed process {N} \((.*)\)((?:,? (?:(?:total-vm|anon-rss|file-rss|shmem-rss"
-    r"|pgtables):[0-9]{1,15}kB|UID[: ][0-9]{1,10}(?=[ ,])|oom_score_adj:-?[0-9]{1,4}$))*)"
+    rf"(?:{MESSAGE}: )?Killed process {N}(?:, UID [0-9]{{1,10}},)? \((.*)\)"
+    r"((?:,? (?:(?:total-vm|anon-rss|file-rss|shmem-rss|pgtables):[0-9]{1,15}kB"
+    r"|UID[: ][0-9]{1,10}(?=[ ,])|oom_score_adj:-?[0-9]{1,4}$))*)"
     r"([ ,]{0,2}[A-Za-z_-]{0,14}[: ]?-?[0-9]{0,15}k?)",
     re.DOTALL,
 )

@@ -10,6 +10,7 @@ are gone; of a record in several lines, where it ends. Of text, the order of tim
 are in another one.
 """
 
+import itertools
 import os
 import re
 import stat
@@ -22,6 +23,8 @@ from mmscope.drgn.text.log_lines import LogLines, Printed
 MOST_RECORDS = 200_000  # that are looked at: the last ones
 LONGEST_RECORD = 8 << 10  # bytes of a read of /dev/kmsg; PRINTK_MESSAGE_MAX is 2 KiB
 CPU = 1 << 31  # of caller_id: a CPU, not a task
+
+TURNED = 4  # times as many steps back in time as forward
 
 FACILITIES = (
     *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron"),
@@ -192,11 +195,22 @@ def parse_dmesg(text: str) -> Log:
         why = "; ".join(lines.unread()) or "they are other programs'"
         raise ValueError(f"no line is the kernel's: {why}")
     return Log(
-        [_printed(each) for each in records],
+        _in_order([_printed(each) for each in records]),
         left_out=lines.records - len(records),
         foreign=lines.foreign,
         unread=lines.unread(),
     )
+
+
+def _in_order(records: list[LogRecord]) -> list[LogRecord]:
+    """Records, the oldest first: where the newest is the first, as of ``journalctl -r``, turned."""
+    times = [each.nanoseconds for each in records if each.nanoseconds is not None]
+    dates = [each.date for each in records if each.date is not None]
+    earlier = later = 0
+    for one, other in itertools.pairwise(times or dates):
+        earlier += other < one  # type: ignore[operator]
+        later += other > one  # type: ignore[operator]
+    return records[::-1] if earlier > TURNED * (later + 1) else records
 
 
 def _by_host(records: Sequence[Printed]) -> list[Printed]:

@@ -3,7 +3,8 @@
 The kernel's records in the lines of a text: without what was put before them, whole where they were
 wrapped, and without the lines of others.
 
-Takes lines of text, objects in JSON (a journal's, a container's) and a journal's fields
+Takes lines of text, objects in JSON (a journal's, a container's, those of a query in each other),
+comma-separated values with a column of messages, mails as they are sent, and a journal's fields
 (``journalctl -o export``, ``verbose``). Of these, programs' records are foreign.
 
 Costs a match for each line, of JSON its decoding: a log of 100 MB that has nothing but OOM records
@@ -13,7 +14,9 @@ Cannot know: of a line without a prefix, whether it goes on with the record befo
 wrapped line was broken at a blank or within a word, unless other lines show it.
 """
 
+import csv
 import json
+import quopri
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -59,6 +62,12 @@ _MESSAGES = (
     "textPayload",
     "_raw",
 )
+_CSV_MESSAGES = frozenset(name.lower() for name in _MESSAGES)
+_BREAK = re.compile(r"<br */?>\n?", re.IGNORECASE)
+# A mail as it was sent: "=" is a sign of its own there, and lines of 76 end in one.
+_OF_MAIL = re.compile(
+    r"^Content-Transfer-Encoding: quoted-printable|gfp_mask=3D|\+0x[0-9a-f]*=$", re.M
+)
 _AROUND = ("_source", "jsonPayload", "fields", "result", "event")
 _OF_KERNEL = ("kernel", "vmunix")
 
@@ -96,7 +105,7 @@ class LogLines:
         self.prefixes = Prefixes(self.text, self.phrases)
         self.wrap = _Wrap(self.text, self.prefixes)
         self.records = 0
-        self._unread = {"no whole object in JSON": damaged} if damaged else {}
+        self._unread = {"no whole record": damaged} if damaged else {}
 
     def __iter__(self) -> Iterator[Printed]:
         current: _Open | None = None
@@ -221,6 +230,10 @@ def _plain(text: str) -> str:
     """Text without colours, carriage returns and what else terminals and mails put in."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "")
+    if "=3D" in text and _OF_MAIL.search(text):
+        text = quopri.decodestring(text.encode("utf-8", "replace")).decode("utf-8", "replace")
+    if "<br" in text or "<BR" in text:
+        text = _BREAK.sub("\n", text)
     if "\x1b" in text or "[0m" in text or "^[[" in text:
         text = _ESCAPES.sub("", text)
     for odd, plain in (("\ufeff", ""), ("\xa0", " "), ("\0", ""), ("\x1e", "")):
@@ -299,6 +312,8 @@ def _unpacked(text: str) -> tuple[list[str], list[int], int, list[int]] | None:
     head = text[:4096].lstrip("\ufeff\x1e[ \n\r\t,")
     if head.startswith(("{", "data: {")):
         found = list(_objects(text, damaged))
+    elif (column := _columns(text)) is not None:
+        found = list(_rows(text, column, damaged))
     elif re.search(r"^\s*(?:MESSAGE|__REALTIME_TIMESTAMP)=", text[:65536], re.MULTILINE):
         found = list(_entries(text))
     else:
@@ -326,7 +341,8 @@ def _objects(text: str, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, 
         number += text.count("\n", counted, at)
         counted = at
         try:
-            found, at = decoder.raw_decode(text, at)
+            found, end = decoder.raw_decode(text, at)
+            entries = list(_with_messages(found))
         except (ValueError, RecursionError) as error:
             damaged.append(number)
             tried += getattr(error, "pos", len(text)) - at
@@ -334,8 +350,53 @@ def _objects(text: str, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, 
             if not at or tried > MOST_TRIED * len(text):
                 return
             continue
-        if isinstance(found, dict):
-            yield number, found
+        at = end
+        yield from ((number, each) for each in entries)
+
+
+def _with_messages(found: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects in an object that have a message each, in their order, or it itself."""
+    if isinstance(found, dict) and (_has_message(found) or not any(map(_holds, found.values()))):
+        yield found
+        return
+    if isinstance(found, list) and len(found) == 2 and all(isinstance(one, str) for one in found):
+        yield {"message": found[1]}  # a time, and a line
+        return
+    for inner in found.values() if isinstance(found, dict) else found:
+        if isinstance(inner, dict | list):
+            yield from _with_messages(inner)
+
+
+def _has_message(found: Mapping[str, Any]) -> bool:
+    inner = (found, *(found[name] for name in _AROUND if isinstance(found.get(name), dict)))
+    return any(isinstance(each.get(name), str | list) for each in inner for name in _MESSAGES)
+
+
+def _holds(inner: Any) -> bool:
+    """True for what may have objects in it."""
+    return isinstance(inner, dict) or (isinstance(inner, list) and any(map(_nested, inner)))
+
+
+def _nested(inner: Any) -> bool:
+    return isinstance(inner, dict | list)
+
+
+def _rows(text: str, column: int, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The messages of comma-separated values, and the line where each ends."""
+    rows = csv.reader(text.split("\n")[1:])
+    try:
+        for row in rows:
+            if len(row) > column:
+                yield rows.line_num + 1, {"message": row[column]}
+    except csv.Error:
+        damaged.append(rows.line_num + 1)
+
+
+def _columns(text: str) -> int | None:
+    """The column of messages in comma-separated values whose first line has names; or None."""
+    names = text[:4096].partition("\n")[0].replace('"', "").strip("\ufeff\r ").split(",")
+    known = [at for at, name in enumerate(names) if name.lower() in _CSV_MESSAGES]
+    return known[0] if len(names) > 1 and known else None
 
 
 def _entries(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

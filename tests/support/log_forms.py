@@ -7,7 +7,10 @@ A form makes lines of records; a mangling makes a text of lines. ``LOSSY`` mangl
 records, which must be said; the others cost nothing.
 """
 
+import csv
+import io
 import json
+import quopri
 import random
 import re
 import textwrap
@@ -160,6 +163,40 @@ def as_pretty(records: Sequence[Record]) -> list[str]:
     return [json.dumps(json.loads(line), indent="\t") for line in as_json(records)]
 
 
+def with_syslog(records: Sequence[Record]) -> list[str]:
+    return with_prefix("syslog", records)
+
+
+def as_cloudwatch(records: Sequence[Record]) -> list[str]:
+    events = [{"timestamp": 7, "message": line} for line in with_syslog(records)]
+    return [json.dumps({"events": events, "nextToken": "f/7"})]
+
+
+def as_loki(records: Sequence[Record]) -> list[str]:
+    values = [[f"17153521{at:011}", line] for at, line in enumerate(with_syslog(records))]
+    result = [{"stream": {"job": "varlogs"}, "values": values}]
+    return [json.dumps({"status": "success", "data": {"resultType": "streams", "result": result}})]
+
+
+def as_elastic(records: Sequence[Record]) -> list[str]:
+    hits = [{"_source": {"message": line, "host": {"name": "h"}}} for line in with_syslog(records)]
+    return [json.dumps({"took": 7, "hits": {"total": {"value": 7}, "hits": hits}}, indent=1)]
+
+
+def as_csv(records: Sequence[Record]) -> list[str]:
+    made = io.StringIO()
+    rows = [("2026-05-09 14:52:38", "node-7", line) for line in with_syslog(records)]
+    csv.writer(made, lineterminator="\n").writerows([("_time", "host", "_raw"), *rows])
+    return made.getvalue().splitlines()
+
+
+def as_mail(records: Sequence[Record]) -> list[str]:
+    """Quoted-printable, as a mail is sent and as archives keep it."""
+    text = "\n".join(with_prefix("dmesg", records))
+    head = "Subject: oom\nContent-Transfer-Encoding: quoted-printable\n\n"
+    return (head + quopri.encodestring(text.encode()).decode()).splitlines()
+
+
 STRUCTURED: dict[str, Callable[[Sequence[Record]], list[str]]] = {
     "journal, json": as_json,
     "journal, json-pretty": as_pretty,
@@ -168,6 +205,13 @@ STRUCTURED: dict[str, Callable[[Sequence[Record]], list[str]]] = {
     "docker's json": as_docker,
     "journal, export": as_export,
     "journal, verbose": as_verbose,
+    "CloudWatch's json": as_cloudwatch,
+    "Loki's json": as_loki,
+    "Elasticsearch's json": as_elastic,
+    "comma-separated values": as_csv,
+    "quoted-printable": as_mail,
+    "HTML's breaks": lambda records: [f"{line}<br/>" for line in with_prefix("dmesg", records)],
+    "the newest first": lambda records: with_syslog(records)[::-1],
 }
 
 Mangling = Callable[[list[str], random.Random], str]

@@ -512,6 +512,16 @@ class TestGoesOn:
         assert read(bare + "eth0: up\n" * 8).kills[-1].outcome == NO_KILL
 
 
+def test_a_kill_as_rhel_6_has_it() -> None:
+    text = """\
+node invoked oom-killer: gfp_mask=0xd0, order=0, oom_adj=0, oom_score_adj=0
+Memory cgroup out of memory: Kill process 15947 (init) score 1 or sacrifice child
+Killed process 16944, UID 0, (mingetty) total-vm:4064kB, anon-rss:4kB, file-rss:56kB
+"""
+    (row,) = read(text).kills
+    assert (row.outcome, row.pid, row.comm, row.anon_bytes) == (KILLED, 16944, "mingetty", 4096)
+
+
 class TestUsable:
     """Free memory that the request could use (``__zone_watermark_ok()``)."""
 

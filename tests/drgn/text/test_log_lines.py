@@ -194,7 +194,7 @@ class TestMended:
     def test_an_object_in_json_that_was_cut_is_said(self) -> None:
         line = '{"MESSAGE": "Mem-Info:", "_TRANSPORT": "kernel"}\n'
         log = parse_dmesg(f"{line}{line[:20]}\n{line}")
-        assert (texts(log), log.unread) == (["Mem-Info:"] * 2, ("line 2: no whole object in JSON",))
+        assert (texts(log), log.unread) == (["Mem-Info:"] * 2, ("line 2: no whole record",))
 
     def test_a_plain_log_in_braces_lacks_no_object(self) -> None:
         """As trackers mark what is pasted."""
