@@ -10,7 +10,6 @@ are gone; of a record in several lines, where it ends. Of text, the order of tim
 are in another one.
 """
 
-import itertools
 import os
 import re
 import stat
@@ -18,13 +17,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mmscope.drgn.text.log_lines import LogLines, Printed
+from mmscope.drgn.text.log_lines import LogLines, Printed, newest_first
 
 MOST_RECORDS = 200_000  # that are looked at: the last ones
 LONGEST_RECORD = 8 << 10  # bytes of a read of /dev/kmsg; PRINTK_MESSAGE_MAX is 2 KiB
 CPU = 1 << 31  # of caller_id: a CPU, not a task
 
-TURNED = 4  # times as many steps back in time as forward
 
 FACILITIES = (
     *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron"),
@@ -206,11 +204,7 @@ def _in_order(records: list[LogRecord]) -> list[LogRecord]:
     """Records, the oldest first: where the newest is the first, as of ``journalctl -r``, turned."""
     times = [each.nanoseconds for each in records if each.nanoseconds is not None]
     dates = [each.date for each in records if each.date is not None]
-    earlier = later = 0
-    for one, other in itertools.pairwise(times or dates):
-        earlier += other < one  # type: ignore[operator]
-        later += other > one  # type: ignore[operator]
-    return records[::-1] if earlier > TURNED * (later + 1) else records
+    return records[::-1] if newest_first(times or dates) else records
 
 
 def _by_host(records: Sequence[Printed]) -> list[Printed]:

@@ -15,10 +15,11 @@ wrapped line was broken at a blank or within a word, unless other lines show it.
 """
 
 import csv
+import itertools
 import json
 import quopri
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,6 +51,10 @@ _INNER = re.compile(
     r"|(?:<\d{1,3}>)?\[ *\d{1,9}\.\d{3,9}\](?:\[ *[TC]\d+\])? (?:\S+ kernel: )?"
     r"|\[[^\W\d]{2,3} [^\W\d]{2,3} [ \d]?\d \d\d:\d\d:\d\d \d{4}\] )"
 )
+_STAMP = re.compile(r"\d{10,19}\Z|\d{4}-\d\d-\d\d[T ]")
+# Where an object in JSON begins, or a list of lines.
+_BEGINS = re.compile(r'\{|\[\s*"')
+_STRINGS = re.compile(r'\s*\[\s*"')
 _FIELD = re.compile(r"\s*([A-Z_][A-Z0-9_]{0,63})=(.*)")
 _MESSAGES = (
     "MESSAGE",
@@ -61,6 +66,8 @@ _MESSAGES = (
     "line",
     "textPayload",
     "_raw",
+    "@message",
+    "body",
 )
 _CSV_MESSAGES = frozenset(name.lower() for name in _MESSAGES)
 _BREAK = re.compile(r"<br */?>\n?", re.IGNORECASE)
@@ -69,7 +76,11 @@ _OF_MAIL = re.compile(
     r"^Content-Transfer-Encoding: quoted-printable|gfp_mask=3D|\+0x[0-9a-f]*=$", re.M
 )
 _AROUND = ("_source", "jsonPayload", "fields", "result", "event")
+_TIMES = ("timeUnixNano", "@timestamp", "_time", "timestamp", "time", "lastTimestamp")
+# An object as a list of what each of its members is called and has.
+_NAMED = ({"field", "value"}, {"key", "value"})
 _OF_KERNEL = ("kernel", "vmunix")
+TURNED = 4  # times as many steps back in time as forward
 
 
 class Printed(NamedTuple):
@@ -182,7 +193,7 @@ class LogLines:
 
     def unread(self) -> tuple[str, ...]:
         """The lines that were not read, and why."""
-        return tuple(f"{_ranges(numbers)}: {why}" for why, numbers in self._unread.items())
+        return tuple(f"{_ranges(sorted(numbers))}: {why}" for why, numbers in self._unread.items())
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -310,8 +321,13 @@ def _unpacked(text: str) -> tuple[list[str], list[int], int, list[int]] | None:
     """
     damaged = list[int]()
     head = text[:4096].lstrip("\ufeff\x1e[ \n\r\t,")
-    if head.startswith(("{", "data: {")):
+    if head.startswith(("{", "data: {")) or _STRINGS.match(text):
         found = list(_objects(text, damaged))
+        times = [
+            next((str(each[name]) for name in _TIMES if name in each), "") for _, each in found
+        ]
+        if newest_first(times):
+            found.reverse()
     elif (column := _columns(text)) is not None:
         found = list(_rows(text, column, damaged))
     elif re.search(r"^\s*(?:MESSAGE|__REALTIME_TIMESTAMP)=", text[:65536], re.MULTILINE):
@@ -337,12 +353,13 @@ def _objects(text: str, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, 
     """
     decoder, at, number, counted = json.JSONDecoder(), 0, 1, 0
     tried = 0  # characters of what was none
-    while (at := text.find("{", at)) >= 0:
+    while begins := _BEGINS.search(text, at):
+        at = begins.start()
         number += text.count("\n", counted, at)
         counted = at
         try:
             found, end = decoder.raw_decode(text, at)
-            entries = list(_with_messages(found))
+            entries = list(_with_messages(found)) or [*map(_line, _texts(found))]
         except (ValueError, RecursionError) as error:
             damaged.append(number)
             tried += getattr(error, "pos", len(text)) - at
@@ -355,30 +372,73 @@ def _objects(text: str, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, 
 
 
 def _with_messages(found: Any) -> Iterator[Mapping[str, Any]]:
-    """The objects in an object that have a message each, in their order, or it itself."""
-    if isinstance(found, dict) and (_has_message(found) or not any(map(_holds, found.values()))):
-        yield found
+    """The objects in an object that have a message each, in their order."""
+    if isinstance(found, list) and all(isinstance(one, dict) and {*one} in _NAMED for one in found):
+        found = {str(one.get("field", one.get("key"))): _unwrapped(one["value"]) for one in found}
+    if isinstance(found, dict):
+        inner = _innermost(found)
+        if _message(inner) is not None or {"_TRANSPORT", "SYSLOG_IDENTIFIER"} & {*inner}:
+            yield {**{name: found[name] for name in _TIMES if name in found}, **inner}
+            return
+    elif len(found) == 2 and all(isinstance(one, str) for one in found) and _STAMP.match(found[0]):
+        yield {"time": found[0], "message": found[1]}
         return
-    if isinstance(found, list) and len(found) == 2 and all(isinstance(one, str) for one in found):
-        yield {"message": found[1]}  # a time, and a line
-        return
-    for inner in found.values() if isinstance(found, dict) else found:
-        if isinstance(inner, dict | list):
-            yield from _with_messages(inner)
+    for each in found.values() if isinstance(found, dict) else found:
+        if isinstance(each, dict | list):
+            yield from _with_messages(each)
 
 
-def _has_message(found: Mapping[str, Any]) -> bool:
-    inner = (found, *(found[name] for name in _AROUND if isinstance(found.get(name), dict)))
-    return any(isinstance(each.get(name), str | list) for each in inner for name in _MESSAGES)
+def _innermost(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in _AROUND:
+        if isinstance(entry.get(name), dict):
+            entry = entry[name]
+    return entry
 
 
-def _holds(inner: Any) -> bool:
-    """True for what may have objects in it."""
-    return isinstance(inner, dict) or (isinstance(inner, list) and any(map(_nested, inner)))
+def _message(entry: Mapping[str, Any]) -> str | list[Any] | None:
+    """The message of an entry: a text, or a journal's array of bytes."""
+    for name in _MESSAGES:
+        value = _unwrapped(entry.get(name))
+        if isinstance(value, str | list):
+            return value
+    return None
 
 
-def _nested(inner: Any) -> bool:
-    return isinstance(inner, dict | list)
+def _unwrapped(value: Any) -> Any:
+    """A value, also of one that is named by its type."""
+    return next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
+
+
+def _time(entry: Mapping[str, Any]) -> str:
+    return next((str(entry[name]) for name in _TIMES if name in entry), "")
+
+
+def _line(text: str) -> Mapping[str, Any]:
+    return {"message": text}
+
+
+def _texts(found: Any) -> Iterator[str]:
+    """The texts in an object without messages that have the kernel's words, or lie beside one."""
+    inner = [*found.values()] if isinstance(found, dict) else found
+    texts = [each for each in inner if isinstance(each, str)]
+    if any(map(_of_kernel, texts)):
+        yield from texts if isinstance(found, list) else filter(_of_kernel, texts)
+    for each in inner:
+        if isinstance(each, dict | list):
+            yield from _texts(each)
+
+
+def _of_kernel(text: str) -> bool:
+    return bool(phrases_in(text)) or any(map(text.__contains__, AFTER_A_NAME))
+
+
+def newest_first(times: Sequence[Any]) -> bool:
+    """True if times go backward, as of ``journalctl -r`` and of most queries."""
+    earlier = later = 0
+    for one, other in itertools.pairwise(times):
+        earlier += other < one
+        later += other > one
+    return earlier > TURNED * (later + 1)
 
 
 def _rows(text: str, column: int, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -425,16 +485,13 @@ def _entries(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _rendered(entry: Mapping[str, Any]) -> list[str] | None:
     """An entry as lines of a log; None: a program's."""
-    for name in _AROUND:
-        if isinstance(entry.get(name), dict):
-            entry = entry[name]
     who = entry.get("SYSLOG_IDENTIFIER", entry.get("_TRANSPORT"))
     if who is not None and who not in _OF_KERNEL:
         return None
-    message = next((entry[name] for name in _MESSAGES if name in entry), None)
+    message = _message(entry)
     if isinstance(message, list):
-        message = bytes(each for each in message if isinstance(each, int) and 0 <= each < 256)
-        message = message.decode("utf-8", "backslashreplace")
+        plain = bytes(each for each in message if isinstance(each, int) and 0 <= each < 256)
+        message = plain.decode("utf-8", "backslashreplace")
     if not isinstance(message, str):
         return None
     prefix = ""

@@ -34,6 +34,7 @@ from mmscope.drgn.text.plain_file import open_plain
 from mmscope.drgn.text.text_source import SUBSTITUTED
 from mmscope.reports.bundle.description import DESCRIPTION
 from mmscope.reports.inputs.archives import Unpacked, read_archive
+from mmscope.reports.inputs.mails import is_mail, parts_of
 from mmscope.reports.inputs.recognise import (
     HEAD_BYTES,
     LOG,
@@ -54,6 +55,7 @@ from mmscope.reports.inputs.recognise import (
 
 MOST_FILES = 500  # of a folder that is no tree
 MOST_PIPED = 16 << 30  # of standard input, which is kept in a file without a name
+MOST_UNPACKED = 4 << 30  # of what is packed and must be read from its beginning, kept likewise
 MOST_OF_TEXT = 64 << 20  # of a file of /proc that was given
 # Names in a folder that show that it is a whole tree; and parts of one, and where they belong.
 WHOLE = {"proc", "sys", "sos_commands", "sos_reports", "var"}
@@ -188,45 +190,85 @@ def _opened(given: Given, path: str, name: str) -> Iterator[tuple[IO[bytes], str
     with open(number, "rb") as pipe:
         if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
             raise OSError(errno.EINVAL, "is a device")
-        nameless = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        kept = given.open_files.enter_context(os.fdopen(nameless, "w+b"))
-        left = min(MOST_PIPED, shutil.disk_usage(tempfile.gettempdir()).free // 2)
-        while left and (piece := pipe.read(min(1 << 20, left))):
-            left -= len(piece)
-            kept.write(piece)
-        if not left and pipe.read(1):
-            given.refused.append(f"{name}: its first {size(kept.tell())} are read, and no more")
+        yield _kept(given, pipe, name, MOST_PIPED)
+
+
+def _kept(given: Given, stream: IO[bytes], name: str, most: int) -> tuple[IO[bytes], str]:
+    """A stream as a file without a name, and the path by which others open it."""
+    nameless = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    kept = given.open_files.enter_context(os.fdopen(nameless, "w+b"))
+    left = min(most, shutil.disk_usage(tempfile.gettempdir()).free // 2)
+    while left and (piece := stream.read(min(1 << 20, left))):
+        left -= len(piece)
+        kept.write(piece)
+    if not left and stream.read(1):
+        given.refused.append(f"{name}: its first {size(kept.tell())} are read, and no more")
     kept.seek(0)
-    yield kept, f"/proc/self/fd/{kept.fileno()}"
+    return kept, f"/proc/self/fd/{kept.fileno()}"
 
 
 def _file(given: Given, path: str, name: str) -> None:
     """One file."""
     with _opened(given, path, name) as (raw, again):
-        head = raw.read(HEAD_BYTES)
-        raw.seek(0)
-        if head.startswith(PACKED):
-            _packed(given, raw, head, again, name)
-            return
-        kind = recognise(head)
-        if kind.name in (TAR, ZIP):
-            _archive(given, read_archive(raw, head), name)
-        elif kind.name == VMCORE and again != path:
-            given.refused.append(f"{name}: a vmcore, which cannot be read from a pipe")
-        elif kind.name in (LOG, TREE, PASTED):
-            _text(given, kind, raw, name)
-            if path == again and kind.name != LOG:
-                given.moment = max(given.moment or 0, os.stat(path).st_mtime)
-        else:
-            _other(given, kind, again, name)
+        _read(given, raw, again, name, itself=path == again)
+
+
+def _read(given: Given, raw: IO[bytes], again: str, name: str, *, itself: bool) -> None:
+    """
+    Take what is in a file.
+
+    :param itself: it is the one that was given, with its name and time.
+    """
+    head = raw.read(HEAD_BYTES)
+    raw.seek(0)
+    if head.startswith(PACKED):
+        _packed(given, raw, head, again, name)
+        return
+    if is_mail(head):
+        _mails(given, raw, name)
+        return
+    kind = recognise(head)
+    if kind.name in (TAR, ZIP):
+        _archive(given, read_archive(raw, head), name)
+    elif kind.name == VMCORE and not itself:
+        given.refused.append(f"{name}: a vmcore, which cannot be read from a pipe")
+    elif kind.name in (LOG, TREE, PASTED):
+        _text(given, kind, raw, name)
+        if itself and kind.name != LOG:
+            given.moment = max(given.moment or 0, os.stat(again).st_mtime)
+    else:
+        _other(given, kind, again, name)
+
+
+def _mails(given: Given, stream: IO[bytes], name: str) -> None:
+    """Take what is in mails, each part for itself; prose is nothing to speak of."""
+    data = stream.read(MOST_OF_TEXT + 1)
+    if len(data) > MOST_OF_TEXT:
+        raise PackedError(f"mails of more than {size(MOST_OF_TEXT)}")
+    taken = len(given.said)
+    for called, content in parts_of(data):
+        kept = given.open_files.enter_context(_in_memory(content))
+        refused = len(given.refused)
+        _read(given, kept, f"/proc/self/fd/{kept.fileno()}", f"{name}: {called}", itself=False)
+        given.refused[refused:] = [
+            each for each in given.refused[refused:] if ": not recognised: " not in each
+        ]
+    if len(given.said) == taken:
+        given.refused.append(f"{name}: a mail without anything that mmscope reads")
 
 
 def _packed(given: Given, raw: IO[bytes], head: bytes, again: str, name: str) -> None:
     """A packed file, by what is in it."""
     with unpacked(raw, head) as stream:
-        # Of a text in UTF-16 none of it is binary.
-        kind = recognise(head if head.startswith(tuple(UTF_16)) else stream.read(HEAD_BYTES))
+        inner = stream.read(HEAD_BYTES)
     raw.seek(0)
+    if is_mail(inner) or inner.startswith(tuple(UTF_16)):
+        with unpacked(raw, head) as stream:
+            kept, again = _kept(given, stream, name, MOST_UNPACKED)
+        _read(given, kept, again, name, itself=False)
+        return
+    # Of a text in UTF-16 none of it is binary.
+    kind = recognise(head if head.startswith(tuple(UTF_16)) else inner)
     packed = f"{kind.words}, {_how(head)}"
     if head.startswith(JOURNAL) and kind.name != LOG:
         raise PackedError("a journal's own file, without records of the kernel")

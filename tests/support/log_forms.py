@@ -183,6 +183,77 @@ def as_elastic(records: Sequence[Record]) -> list[str]:
     return [json.dumps({"took": 7, "hits": {"total": {"value": 7}, "hits": hits}}, indent=1)]
 
 
+def _nanoseconds(record: Record) -> str:
+    return f"1715259158{record.micro:09}"
+
+
+def as_loki_backward(records: Sequence[Record]) -> list[str]:
+    """As Loki answers a query, unless it is asked otherwise; the lines have no times."""
+    values = [[_nanoseconds(record), record.text] for record in records[::-1]]
+    return [json.dumps({"data": {"result": [{"stream": {"host": "n"}, "values": values}]}})]
+
+
+def as_otlp(records: Sequence[Record]) -> list[str]:
+    found = [
+        {"timeUnixNano": _nanoseconds(r), "body": {"stringValue": r.text},
+         "attributes": [{"key": "log.iostream", "value": {"stringValue": "stdout"}}]}
+        for r in records
+    ]  # fmt: skip
+    host = {"attributes": [{"key": "host.name", "value": {"stringValue": "n"}}]}
+    scope = {"scope": {"name": "journald"}, "logRecords": found}
+    return [json.dumps({"resourceLogs": [{"resource": host, "scopeLogs": [scope]}]})]
+
+
+def as_otlp_of_a_journal(records: Sequence[Record]) -> list[str]:
+    """Of the collector's journald receiver, whose bodies are maps."""
+
+    def body(**fields: str) -> dict[str, object]:
+        values = [{"key": key, "value": {"stringValue": text}} for key, text in fields.items()]
+        return {"kvlistValue": {"values": values}}
+
+    entries = [{"body": body(MESSAGE=r.text, _TRANSPORT="kernel")} for r in records]
+    entries.append({"body": body(MESSAGE="started", SYSLOG_IDENTIFIER="systemd")})
+    return [json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": entries}]}]}, indent=1)]
+
+
+def as_insights(records: Sequence[Record]) -> list[str]:
+    """Of CloudWatch Logs Insights: a row is a list of names and values."""
+    rows = [
+        [{"field": "@timestamp", "value": "2024-05-09"}, {"field": "@message", "value": r.text}]
+        for r in records
+    ]
+    return [json.dumps({"results": rows, "status": "Complete"})]
+
+
+def as_datadog(records: Sequence[Record]) -> list[str]:
+    data = [{"id": "A", "attributes": {"message": r.text, "tags": ["a:b"]}} for r in records]
+    return [json.dumps({"data": data, "meta": {"status": "done"}})]
+
+
+def as_table(records: Sequence[Record]) -> list[str]:
+    """Of Azure's Log Analytics: rows of a time and a line."""
+    columns = [{"name": "TimeGenerated", "type": "datetime"}, {"name": "SyslogMessage"}]
+    rows = [[f"{r.wall:%FT%T.%f}Z", r.text] for r in records]
+    return [json.dumps({"tables": [{"columns": columns, "rows": rows}]})]
+
+
+def as_events(records: Sequence[Record]) -> list[str]:
+    """``kubectl get events -o json``, of what watches the kernel's log."""
+    node = {"kind": "Node", "name": "n"}
+    items = [{"kind": "Event", "involvedObject": node, "message": r.text} for r in records]
+    return [json.dumps({"kind": "List", "apiVersion": "v1", "items": items}, indent=4)]
+
+
+def as_console_output(records: Sequence[Record]) -> list[str]:
+    """``aws ec2 get-console-output``: all of it is one string."""
+    text = "".join(f"{r.stamp} {r.text}\r\n" for r in records)
+    return [json.dumps({"InstanceId": "i-0", "Output": text, "Timestamp": "2024"}, indent=4)]
+
+
+def as_strings(records: Sequence[Record]) -> list[str]:
+    return [json.dumps([f"{r.stamp} {r.text}" for r in records], indent=1)]
+
+
 def as_csv(records: Sequence[Record]) -> list[str]:
     made = io.StringIO()
     rows = [("2026-05-09 14:52:38", "node-7", line) for line in with_syslog(records)]
@@ -208,6 +279,15 @@ STRUCTURED: dict[str, Callable[[Sequence[Record]], list[str]]] = {
     "CloudWatch's json": as_cloudwatch,
     "Loki's json": as_loki,
     "Elasticsearch's json": as_elastic,
+    "Loki's json, the newest first": as_loki_backward,
+    "OTLP": as_otlp,
+    "OTLP of a journal": as_otlp_of_a_journal,
+    "Insights": as_insights,
+    "Datadog's json": as_datadog,
+    "a table of a log store": as_table,
+    "events of Kubernetes": as_events,
+    "a console's output in json": as_console_output,
+    "a list of lines in json": as_strings,
     "comma-separated values": as_csv,
     "quoted-printable": as_mail,
     "HTML's breaks": lambda records: [f"{line}<br/>" for line in with_prefix("dmesg", records)],

@@ -77,6 +77,12 @@ def test_owners_of_pages_in_utf_16(tmp_path: Path) -> None:
     assert [row["pages"] for row in bundle.rows("page_owner_stacks")] == [1]
 
 
+@pytest.mark.parametrize("text", UTF_16.values(), ids=UTF_16)
+def test_a_profile_in_utf_16_that_is_packed(tmp_path: Path, text: bytes) -> None:
+    bundle = collect(tmp_path, put(tmp_path, "x", gzip.compress(text)))
+    assert [row["samples"] for row in bundle.rows("profiles")] == [1]
+
+
 @pytest.mark.parametrize("text", ["KDUMP   ", "PK\3\4"])
 def test_a_text_in_utf_16_is_nothing_to_unpack(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
