@@ -49,7 +49,7 @@ FOUND: dict[str, Case] = {
          pages_of("nr_free_pages", 90_000)],
         ["A deleted file has 468.8 MiB in memory, 12.0 % of it: /run/x (deleted)",
          "inode 77 on device fd:00, kind tmpfs: 120,000 pages in memory; no directory has it. "
-         "1 other deleted file of table cached_files: 39.06 MiB.", "A file of tmpfs is memory"],
+         "1 other such file of table cached_files: 39.06 MiB.", "A file of tmpfs, or a memfd, is"],
         "warning", ["df counts"],
     ),
     "shared memory that was unlinked when it was made": Case(
@@ -57,6 +57,13 @@ FOUND: dict[str, Case] = {
         [cached("/dev/shm/torch_7 (deleted)", 30.0, kind="tmpfs", deleted=True),
          pages_of("nr_inactive_file", 300_000)],
         ["30.0 % of it: /dev/shm/torch_7"], "notice",
+    ),
+    "memfds that take what there is, each of them a little": Case(
+        "deleted-file-in-memory",
+        [*(cached(f"memfd:frame{n}", 4.0, kind="memfd", deleted=None) for n in range(3)),
+         pages_of("nr_free_pages", 90_000)],
+        ["3 files that no directory has take 468.8 MiB, 12.0 % of memory; the largest: memfd:fr"],
+        "warning",
     ),
     "a deleted log": Case(
         "deleted-file-in-memory", [cached("/var/log/a (deleted)", 6.0, deleted=True)],
@@ -98,7 +105,8 @@ FOUND: dict[str, Case] = {
 CLEAR: dict[str, Case] = {
     "a small deleted file": Case(
         "deleted-file-in-memory",
-        [cached("/a (deleted)", 4.0, deleted=True), cached("memfd:b", 40.0, deleted=None)],
+        [cached("/a (deleted)", 4.0, deleted=True),
+         cached("memfd:b", 40.0, kind="memfd", deleted=None)],
     ),
     "a file that is cached, as others are": Case("one-file-in-memory", [cached("/db", 45.0)]),
     "a deleted file, which has a finding of its own": Case(

@@ -227,6 +227,10 @@ FOUND: dict[str, Case] = {
          "Memory cgroups are charged for 90 MiB of it, most of all /shop 60 MiB, ? 30 MiB."],
         "warning",
     ),
+    "a percpu leak on a small machine, with what the allocator notes": Case(
+        "percpu-large", [percpu("further", 110, 110), vmalloc("pcpu_create_chunk", 2.6)],
+        ["Percpu memory takes 211.6 MiB, 5.2 % of memory", "101.6 MiB more are what"], "warning",
+    ),
     "vmalloc memory of one module": Case(
         "vmalloc-large",
         [vmalloc("fill_table [gpu]", 12), vmalloc("bpf_map_area_alloc", 2),

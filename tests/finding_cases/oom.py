@@ -170,12 +170,12 @@ FOUND: dict[str, Case] = {
     ),
     "a cgroup of which the log does not have the end": Case(
         "oom-cgroup-limit", [oom_at_limit(victim=0, outcome=OPEN, pid=None, comm=None)],
-        ["at its limit of 64 MiB: the log does not have the end"], "warning",
+        ["at its limit of 64 MiB: the log does not have the end"], "notice",
         unlike=["no process was killed"],
     ),
     "a cgroup without a kill": Case(
         "oom-cgroup-limit", [oom_at_limit(victim=0, outcome=NO_KILL, pid=None, comm=None)],
-        ["at its limit of 64 MiB: no process was killed"], "warning",
+        ["at its limit of 64 MiB: no process was killed"], "notice",
     ),
     "a cgroup of version 1": Case(
         "oom-cgroup-limit",
@@ -183,7 +183,7 @@ FOUND: dict[str, Case] = {
                                                      oom_score_adj=None, shmem_bytes=None),
          *(OomCgroupMemory(1, name, size * MIB) for name, size in {"rss": 60, "cache": 3}.items())],
         ["2 processes killed", "Killed last", "perl, pid 8, which held 33 MiB.",
-         "anonymous 60 MiB, file 3 MiB."], "warning", unlike=["None"],
+         "anonymous 60 MiB, file 3 MiB."], "notice", unlike=["None"],
     ),
     "25 OOM kills": Case(
         "oom-kills-since-boot", [event("oom_kill", 25)],

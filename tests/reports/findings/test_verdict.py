@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from finding_cases.case import TARGET, bundle
-from finding_cases.rows import GIB, ledger, owned, zone
+from finding_cases.cgroups import cgroup, pressure
+from finding_cases.oom import oom_at_limit
+from finding_cases.rows import GIB, MIB, ledger, owned, zone
 
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.findings.findings import (
@@ -20,7 +22,7 @@ from mmscope.reports.findings.findings import (
     Verdict,
     evaluate,
 )
-from mmscope.reports.findings.verdict import judge, verdict_of
+from mmscope.reports.findings.verdict import first_incident, judge, verdict_of
 
 
 def found(id: str = "x", severity: str = "warning", **changes: object) -> Finding:
@@ -172,3 +174,25 @@ def test_a_log_alone_says_nothing_is_well(tmp_path: Path, zones: str, cannot: bo
     ]
     opened = bundle(tmp_path / "b", [zone()] if zones == "ok" else [], sections=fared)
     assert ("nothing but a log was read" in evaluate(opened).blind) == cannot
+
+
+@pytest.mark.parametrize(
+    ("limit", "first"), [(64 * MIB, "cgroup-pressure"), (GIB, "memory-pressure")]
+)
+def test_what_the_machine_waits_is_of_the_cgroup_that_waits_at_its_limit(
+    tmp_path: Path, limit: int, first: str
+) -> None:
+    build = cgroup(cgroup="/build", usage_bytes=63 * MIB, max_bytes=limit, file_bytes=40 * MIB)
+    rows = [*pressure(45.0, None), *pressure(57.0, "/build"), build]
+    verdict = evaluate(bundle(tmp_path / "b", rows))
+    assert [each[0].id for each in first_incident(verdict).causes] == [first]
+    assert len(first_incident(verdict).effects) == 1
+
+
+@pytest.mark.parametrize(("kills", "word"), [(1, CANNOT_TELL), (3, TROUBLE)])
+def test_a_limit_that_was_met_once_is_no_trouble_by_the_log_alone(
+    tmp_path: Path, kills: int, word: str
+) -> None:
+    rows = [oom_at_limit(oom, pid=oom) for oom in range(1, kills + 1)]
+    log = [SectionResult("oom_kills", "ok", 0.1, kills, 0, None)]
+    assert verdict_of(bundle(tmp_path / "b", rows, sections=log)).word == word
