@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -123,21 +124,30 @@ def print_table(
             by_column[at_name[mark.column_name]][1][mark.row_number - 1] += " !"
     described = [column for column, _ in by_column]
     cells = [[texts[at] for _, texts in by_column] for at in range(len(values))]
-    tables, needed = _laid_out(described, cells, width)
+    laid_out = _laid_out(described, cells, width, piped=piped)
     # With a height, which counts for nothing here, rich takes the width on a dumb terminal, too.
-    room = ANY_WIDTH if piped else max(width, needed)
-    console = Console(file=file, width=room, height=24, highlight=False, markup=False)
+    console = Console(
+        file=file,
+        width=max(width, laid_out.needed),
+        height=24,
+        highlight=False,
+        markup=False,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )
     # Captured, since rich would take a closed pipe for a failure and end the program.
     with console.capture() as capture:
         # Not the table's own title, which a narrow table would fold.
         if title:
-            console.print(Text(visible(title), "bold"), end="\n" if cells else ": ")
-        for position, table in enumerate(tables):
+            lines = [visible(title)] if piped else textwrap.wrap(visible(title), width)
+            console.print(Text("\n".join(lines), "bold"), end="\n" if cells else ": ")
+        for position, table in enumerate(laid_out.tables):
             if position:
                 console.print()
             console.print(table)
-        if not tables:
+        if not laid_out.tables:
             console.print("none")
+        if laid_out.dropped:
+            console.print(Text("\n".join(_left_out(laid_out.dropped, width)), "dim"))
     file.write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
     if more:
         echo(
@@ -147,31 +157,131 @@ def print_table(
     return len(cells)
 
 
+def _left_out(dropped: Sequence[Column], width: int) -> list[str]:
+    """Lines that name the columns that there was no room for."""
+    names = ", ".join(visible(column.name) for column in dropped)
+    words = f"No room for {names}: --format csv and json have all."
+    return textwrap.wrap(words, width, break_on_hyphens=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class _LaidOut:
+    """
+    Rows as tables.
+
+    :ivar needed: their width, which is more than there is room for only where they have a value
+        or a name that is. :ivar dropped: columns that they lack.
+    """
+
+    tables: Sequence[Table]
+    needed: int
+    dropped: Sequence[Column] = ()
+
+
 def _laid_out(
-    described: Sequence[Column], cells: Sequence[Sequence[str]], width: int
-) -> tuple[list[Table], int]:
-    """The tables that rows become in so much room, and how much they need."""
-    broken = width < _needed_width(described, cells, broken=False)
-    needed = _needed_width(described, cells, broken=True) if broken else width
-    if needed > width and len(cells) <= FEW_ROWS:
-        parts = _parts(described, cells, width)
-        needed = max((_turned_width(described, part) for part in parts), default=width)
-        return [_turned(described, part) for part in parts], needed
-    return [_table(described, cells, broken=broken)] if cells else [], needed
+    described: Sequence[Column], cells: Sequence[Sequence[str]], width: int, *, piped: bool
+) -> _LaidOut:
+    """The tables that rows become in so much room: without columns, or turned round."""
+    if not cells:
+        return _LaidOut((), width)
+    widths = _widths(described, cells)
+    if _needed(_name_widths(described, broken=False), widths) <= width:
+        return _LaidOut([_table(described, cells, widths, width, broken=False)], width)
+    names = _name_widths(described, broken=True)
+    needed = _needed(names, widths)
+    if needed <= width or (piped and len(cells) > FEW_ROWS):
+        room = max(width, needed)
+        return _LaidOut([_table(described, cells, widths, room, broken=True)], room)
+    if len(cells) > FEW_ROWS:
+        least = list(map(max, names, widths))
+        kept = _kept(described, cells, least, width)
+        shown = [described[at] for at in kept]
+        lost = sum(map(_says, described, zip(*cells, strict=True))) > 3 * sum(
+            map(_is_amount, shown)
+        )
+        if kept and not (lost and len(cells) <= MANY_ROWS):
+            cells = [[row[at] for at in kept] for row in cells]
+            table = _table(shown, cells, [widths[at] for at in kept], width, broken=True)
+            dropped = [column for at, column in enumerate(described) if at not in kept]
+            return _LaidOut([table], width, dropped)
+    parts = _parts(described, cells, width)
+    needed = max(_turned_width(described, part) for part in parts)
+    return _LaidOut([_turned(described, part, width) for part in parts], needed)
+
+
+def _says(column: Column, texts: Sequence[str]) -> bool:
+    """True of a quantity that is not the same everywhere."""
+    return _is_amount(column) and len(set(texts)) > 1
+
+
+def _kept(
+    described: Sequence[Column],
+    cells: Sequence[Sequence[str]],
+    least: Sequence[int],
+    width: int,
+) -> list[int]:
+    """Places of the columns that there is room for, the most telling first; none if too few."""
+    droppable = _droppable(described, cells)
+    kept = [at for at in range(len(described)) if at not in droppable]
+    room = width + GAP - sum(least[at] + GAP for at in kept)
+    if room < 0:
+        return []
+    for at in reversed(droppable):
+        if least[at] + GAP <= room:
+            room -= least[at] + GAP
+            kept.append(at)
+    return sorted(kept)
+
+
+def _droppable(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+    """
+    Places of the columns that a table can do without, in the order in which they go.
+
+    First those that say the same, or nothing, in every row, then addresses; then numbers, the last
+    one first, but not the first of them, which are what the table is about; then text. What
+    distinguishes rows stays.
+    """
+    texts = [[row[at] for row in cells] for at in range(len(described))]
+    others = [at for at, column in enumerate(described) if not column.key]
+    empty = [at for at in others if set(texts[at]) <= {"-", "", "0", "0 B"}]
+    same = [at for at in others if len(set(texts[at])) == 1]
+    addresses = [at for at in range(len(described)) if all(map(ADDRESS.fullmatch, texts[at]))]
+    numbers = [at for at in others if _is_amount(described[at])]
+    text = [at for at in others if at not in (*numbers, *addresses)]
+    named = [texts[at] for at in text] + [
+        texts[at] for at, c in enumerate(described) if c.key and at not in addresses
+    ]
+    if len(set(zip(*named, strict=True))) < len(cells):
+        addresses = [at for at in addresses if at in others]
+    first, last = numbers[1:MEASURES], numbers[MEASURES:]
+    order = [*empty, *same, *addresses, *last[::-1], *text[::-1], *first[::-1]]
+    return list(dict.fromkeys(order))
 
 
 # A table that does not fit is turned round if it has no more rows than this.
 FEW_ROWS = 6
-# Text may be folded to this many characters, numbers never.
+# So is one that would lose two thirds of its numbers, if it has no more rows than this.
+MANY_ROWS = 24
+# Text is folded to so many characters, or to its longest word; numbers never.
 NARROW_TEXT = 12
+# A word that is longer than this is folded: a digest, a stranger's name.
+LONGEST_WORD = 40
+# Numbers that a table is about: the first of it.
+MEASURES = 3
 # A number and its unit: -21,300,000/min, +1,023.9 MiB.
 LONGEST_AMOUNT = 16
 # Half an address cannot be copied.
 ADDRESS = re.compile(r"0x[0-9a-f]+|-")
+# Text breaks at blanks, and behind these, as a path, a stack or a name of several words does.
+WORD = re.compile(r"[^\s;/_,.:|=-]*[;/_,.:|=-]+|[^\s;/_,.:|=-]+|\s+")
 
 
 def _is_number(column: Column) -> bool:
     return column.type in ("integer", "number")
+
+
+def _is_amount(column: Column) -> bool:
+    return _is_number(column) or column.type == AMOUNT
 
 
 def _stays_whole(column: Column, texts: Sequence[str]) -> bool:
@@ -181,29 +291,67 @@ def _stays_whole(column: Column, texts: Sequence[str]) -> bool:
     return _is_number(column) or all(map(ADDRESS.fullmatch, texts))
 
 
+def _folded(text: str, width: int) -> str:
+    """A text as lines that are no wider; words are whole, unless one is itself wider."""
+    lines = [""]
+    for word in WORD.findall(text):
+        if len(lines[-1]) + len(word.rstrip()) > width and lines[-1]:
+            lines.append("")
+        if not lines[-1]:
+            word = word.lstrip()
+        while len(word) > width:
+            lines[-1], word = word[:width], word[width:]
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _least_width(texts: Sequence[str]) -> int:
+    """The width to which a column of text can be folded."""
+    longest = max(map(len, texts), default=0)
+    if longest <= NARROW_TEXT:
+        return longest
+    words = (len(word.strip()) for text in texts for word in WORD.findall(text))
+    return max(NARROW_TEXT, min(max(words, default=0), LONGEST_WORD))
+
+
 def _widths(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
     """The width, in characters, below which each column's cells would be broken."""
     widths = []
     for position, column in enumerate(described):
         texts = [row[position] for row in cells]
-        longest = max(map(len, texts), default=0)
-        widths.append(longest if _stays_whole(column, texts) else min(longest, NARROW_TEXT))
+        whole = _stays_whole(column, texts)
+        widths.append(max(map(len, texts), default=0) if whole else _least_width(texts))
     return widths
 
 
-def _needed_width(
-    described: Sequence[Column], cells: Sequence[Sequence[str]], *, broken: bool
-) -> int:
+def _name_widths(described: Sequence[Column], *, broken: bool) -> list[int]:
     """
-    The width below which a table would break numbers or names.
+    The width of each column's header.
 
     :param broken: names break at their underscores.
     """
-    names = [
-        max(map(len, _broken(c.name, 0).splitlines())) if broken else len(c.name) for c in described
+    return [
+        max(
+            len(column.unit) if column.unit not in column.name else 0,
+            *map(len, _broken(column.name, 0).splitlines() if broken else [column.name]),
+        )
+        for column in map(_visible, described)
     ]
-    widths = _widths(described, cells)
-    return sum(map(max, zip(names, widths, strict=True))) + 3 * (len(described) - 1)
+
+
+def _visible(column: Column) -> Column:
+    """A column whose name and unit, which may be a stranger's, can be shown."""
+    return dataclasses.replace(column, name=visible(column.name), unit=visible(column.unit))
+
+
+def _needed(names: Sequence[int], widths: Sequence[int]) -> int:
+    """The width below which a table would break numbers, words or names."""
+    return sum(map(max, names, widths)) + GAP * (len(names) - 1)
+
+
+# Between two columns, and between two records that stand side by side.
+GAP, RECORD_GAP = 3, 2
 
 
 def _broken(name: str, width: int) -> str:
@@ -218,7 +366,7 @@ def _broken(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Table:
+def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> Table:
     """A table with a line for each column."""
     table = Table(
         box=None,
@@ -227,9 +375,13 @@ def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> Tabl
     )
     table.add_column(style="bold", no_wrap=True)
     for _ in cells:
-        table.add_column(justify="right", overflow="fold")
+        table.add_column(justify="right", no_wrap=True)
+    names = max(len(_turned_name(column)) for column in described)
+    each = (width - names) // len(cells) - RECORD_GAP
     for position, column in enumerate(described):
-        table.add_row(_turned_name(column), *(Text(row[position]) for row in cells))
+        room = max(each, *(max(_widths([column], [[row[position]]])) for row in cells))
+        folded = (_folded(row[position], room) for row in cells)
+        table.add_row(_turned_name(column), *map(Text, folded))
     return table
 
 
@@ -240,7 +392,11 @@ def _parts(
     parts: list[Sequence[Sequence[str]]] = []
     left = cells
     while left:
-        fits = (n for n in range(len(left), 1, -1) if _turned_width(described, left[:n]) <= width)
+        fits = (
+            n
+            for n in range(min(len(left), FEW_ROWS), 1, -1)
+            if _turned_width(described, left[:n]) <= width
+        )
         number = next(fits, 1)
         parts.append(left[:number])
         left = left[number:]
@@ -258,13 +414,22 @@ def _turned_name(column: Column) -> Text:
 def _turned_width(described: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
     """The width below which a turned table would break numbers or names."""
     names = max(len(_turned_name(column)) for column in described)
-    return names + sum(2 + max(_widths(described, [row])) for row in cells)
+    # Each is as wide as the widest, since the room is shared equally.
+    return names + len(cells) * (RECORD_GAP + max(max(_widths(described, [row])) for row in cells))
 
 
-def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], *, broken: bool) -> Table:
+def _table(
+    described: Sequence[Column],
+    cells: Sequence[Sequence[str]],
+    least: Sequence[int],
+    width: int,
+    *,
+    broken: bool,
+) -> Table:
     """
-    A table of text.
+    A table of text in so much room.
 
+    :param least: width of each column, below which its cells would be broken.
     :param broken: names that are wider than their column break at their underscores.
     """
     table = Table(
@@ -272,21 +437,31 @@ def _table(described: Sequence[Column], cells: Sequence[Sequence[str]], *, broke
         pad_edge=False,
         show_edge=False,
     )
-    widths = _widths(described, cells)
+    names = _name_widths(described, broken=broken)
+    widths = _shared(list(map(max, names, least)), cells, width)
     for position, column in enumerate(described):
         name = visible(column.name)
-        header = Text(_broken(name, widths[position]) if broken else name)
+        header = Text(_broken(name, least[position]) if broken else name)
         if column.unit and column.unit not in column.name:
             header.append(f"\n{visible(column.unit)}", "dim")
-        if _is_number(column):
-            table.add_column(header, justify="right", no_wrap=True)
-        else:
-            whole = _stays_whole(column, [row[position] for row in cells])
-            side: Literal["left", "right"] = "right" if column.type == AMOUNT else "left"
-            table.add_column(header, justify=side, overflow="fold", no_wrap=whole)
+        side: Literal["left", "right"] = "right" if _is_amount(column) else "left"
+        table.add_column(header, justify=side, no_wrap=True)
     for row in cells:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(_folded(text, room)) for text, room in zip(row, widths, strict=True)))
     return table
+
+
+def _shared(least: list[int], cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The width of each column: what it needs, and of the rest of the room what text can use."""
+    widths, places = list(least), range(len(least))
+    full = [max(len(row[at]) for row in cells) for at in places]
+    room = width - sum(least) - GAP * (len(least) - 1)
+    short = sorted((at for at in places if full[at] > least[at]), key=full.__getitem__)
+    for number, at in enumerate(short):
+        more = min(full[at] - least[at], room // (len(short) - number))
+        widths[at] += more
+        room -= more
+    return widths
 
 
 def print_rows(

@@ -100,7 +100,10 @@ def add_commands(command: Command) -> None:
         help="take no samples: make the bundle of those that a watch left when it was killed",
     )
     sub.add_argument(
-        "--proc-root", default="/", metavar="DIR", help="folder with the host's proc/ and sys/"
+        "--proc-root",
+        default="/",
+        metavar="DIR",
+        help="folder with the host's proc/ and sys/. Default: /",
     )
     sub.add_argument(
         "--debugfs", type=Path, default=DEBUGFS, metavar="DIR", help=f"default: {DEBUGFS}"

@@ -91,12 +91,14 @@ def add_command(command: Command) -> None:
     parser.add_argument(
         "--against", metavar="PROFILE", help="profile of the bundle that the report compares with"
     )
-    parser.add_argument("--seconds", type=positive, metavar="S", help="instead of the recipe's")
-    parser.add_argument("--frequency", type=int, metavar="HZ", help="samples a second")
+    parser.add_argument("--seconds", type=positive, metavar="S", help="default: the recipe's")
+    parser.add_argument(
+        "--frequency", type=int, metavar="HZ", help="samples a second. Default: the recipe's"
+    )
     parser.add_argument(
         "--buffer",
         metavar="SIZE",
-        help="of each CPU, as perf record -m, instead of the recipe's: 256K",
+        help="of each CPU, as perf record -m: 256K. Default: the recipe's",
     )
     parser.add_argument("--keep-idle", action="store_true", help="keep samples of idle CPUs")
     parser.add_argument("--keep-profiler", action="store_true", help="keep samples of perf itself")

@@ -5,12 +5,13 @@ now.
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
 import pkgutil
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +121,8 @@ def run_show(args: argparse.Namespace) -> int:
     total = bundle.count(args.what) if args.top and args.format == "table" else 0
     if args.top and args.top < total:
         title = first_of(title, args.top, total)
-        if not marks:  # they go by the place of a row
-            title, rows = first_that_say_something(title, rows, shown.columns, args.top)
+    if args.format == "table" and not marks:  # they go by the place of a row
+        rows = zeros_last(rows, shown.columns)
     top = itertools.islice(([row[c.name] for c in shown.columns] for row in rows), args.top)
     most = max(args.top or 0, MAX_ROWS)
     print_rows(shown.columns, top, form=args.format, title=title, marks=marks, most=most)
@@ -140,21 +141,22 @@ def refuse_cull_options(args: argparse.Namespace) -> None:
         raise UsageError("--cull, --sort and the selection are for page_owner files")
 
 
-def first_that_say_something(
-    title: str, rows: Iterable[dict[str, Any]], declared: Sequence[Column], top: int
-) -> tuple[str, list[dict[str, Any]]]:
-    """The first rows that are not all zero in what was measured; the title says what was passed."""
-    numbers = [c.name for c in declared if not c.key and c.type in ("integer", "number")]
-    kept: list[dict[str, Any]] = []
-    passed = 0
+def measured(described: Sequence[Column]) -> list[str]:
+    """Names of what is no name of a row, and a number."""
+    return [c.name for c in described if not c.key and c.type in ("integer", "number")]
+
+
+def zeros_last(
+    rows: Iterable[dict[str, Any]], described: Sequence[Column]
+) -> Iterator[dict[str, Any]]:
+    """Rows, and behind them those that are zero in all that was measured."""
+    names, zeros = measured(described), []
     for row in rows:
-        if len(kept) == top:
-            break
-        if numbers and all(row[name] == 0 for name in numbers):
-            passed += 1
+        if names and all(row[name] == 0 for name in names):
+            zeros.append(row)
         else:
-            kept.append(row)
-    return (f"{title}, without {passed:,} of zeros" if passed else title), kept
+            yield row
+    yield from zeros
 
 
 def first_of(title: str, top: int | None, total: int) -> str:
@@ -318,12 +320,22 @@ def show_section(args: argparse.Namespace) -> int:
     machine = machine_of(source)
     section, found = run_section(spec, source, machine, verbose=args.verbose)
     tables = [
-        filled.first(args.top)
+        (zeros_below(filled) if args.format == "table" else filled).first(args.top)
         for filled in found.tables
         if table is None or filled.table.name == table
     ]
     print_tables(tables, args.format, machine)
     return missing_sections([section], False)
+
+
+def zeros_below(filled: Filled) -> Filled:
+    """A table that was read, with the rows that are zero in all that was measured at its end."""
+    names = measured(columns(filled.table.row))
+
+    def zero(row: Any) -> bool:
+        return bool(names) and all(getattr(row, name) == 0 for name in names)
+
+    return dataclasses.replace(filled, rows=sorted(filled.rows, key=zero))
 
 
 def section_of(table: str) -> str:

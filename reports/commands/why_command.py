@@ -51,7 +51,11 @@ def add_command(command: Command) -> None:
     sub.add_argument("paths", nargs="*", metavar="PATH", help="what to read, whatever it is")
     sub.add_argument("--json", action="store_true", help="the same as JSON")
     sub.add_argument(
-        "-o", "--output", type=Path, metavar="BUNDLE", help="where to leave what was read"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="BUNDLE",
+        help="where to leave what was read. Default: mmscope-DATE-TIME here",
     )
     sub.add_argument("--force", action="store_true", help="replace a bundle that is already there")
     sub.add_argument("--mode", **modes.OPTION)

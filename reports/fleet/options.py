@@ -72,7 +72,7 @@ def add_command(command: Command) -> None:
         "those that are wanted. 'bundles' lists the bundles, 'tables' the tables.",
     )
     show.add_argument("lake", type=place, metavar="LAKE")
-    show.add_argument("table", nargs="?", default="hosts", metavar="TABLE")
+    show.add_argument("table", nargs="?", default="hosts", metavar="TABLE", help="default: hosts")
     _add_wanted(show)
     show.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     add_json(show)

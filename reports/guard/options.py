@@ -125,7 +125,10 @@ def add_run(sub: argparse.ArgumentParser) -> None:
         help="write the last sample and what guard did there, as 'mmscope watch' does",
     )
     sub.add_argument(
-        "--proc-root", default="/", metavar="DIR", help="folder with the host's proc/ and sys/"
+        "--proc-root",
+        default="/",
+        metavar="DIR",
+        help="folder with the host's proc/ and sys/. Default: /",
     )
     add_limits(sub, timeout=300.0)
 

@@ -4,6 +4,7 @@
 import csv
 import io
 import json
+import random
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -333,6 +334,83 @@ def test_a_number_is_never_broken_from_its_unit_in_the_middle(
     lines = on_a_terminal(monkeypatch, 30, described, rows)
     assert max(map(len, lines)) <= 30
     assert sum(line.endswith(" -41,100,000/min") for line in lines) == 7
+
+
+WORDS = ("kmalloc-rnd-15", "/sys/fs/cgroup", "0xffff888012345678", "init", "a;b;c", "page_pool")
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("seed", range(12))
+def test_no_table_is_wider_than_its_terminal_or_breaks_a_word(
+    monkeypatch: pytest.MonkeyPatch, width: int, seed: int
+) -> None:
+    """What there is no room for is left out by whole columns, and named."""
+    made = random.Random(seed)
+    kinds = [made.choice(("string", "integer", "number", AMOUNT)) for _ in range(1 + 2 * seed)]
+    described = [
+        Column(f"of_{kind}_{at}", kind, False, made.choice(("", "pages")), "", key=not at)
+        for at, kind in enumerate(kinds)
+    ]
+
+    def cell(kind: str) -> Any:
+        if kind == "string":
+            return " ".join(made.choices(WORDS, k=made.randint(1, 6)))
+        return f"{made.randint(1, 9)} MiB" if kind == AMOUNT else made.randint(0, 10**8)
+
+    rows = [[cell(kind) for kind in kinds] for _ in range(made.choice((3, 30)))]
+    lines = on_a_terminal(monkeypatch, width, described, rows)
+    assert max(map(len, lines)) <= width
+    told = " ".join(" ".join(lines).split())
+    names = re.search(r"No room for (.*): --format csv and json have all\.", told)
+    dropped = names[1].split(", ") if names else []
+    shown = re.sub(r"\s", "", "".join(lines))
+    for at, each in enumerate(described):
+        if each.name in dropped:
+            continue
+        assert len(dropped) < len(described)
+        for row in rows:
+            for word in re.findall(r"[^-;/_ ]+", str(row[at]) if kinds[at] == "string" else ""):
+                assert word in told.replace("-", " ").replace("_", " "), (each, word)
+            if kinds[at] == "integer":
+                assert format_cell(row[at], each) in shown
+
+
+def test_what_says_nothing_goes_first_and_what_a_table_is_about_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    described = [
+        Column("cache", "string", False, "", "", key=True),
+        Column("address", "string", False, "", "", key=False),
+        *(Column(f"pages_{n}", "integer", False, "", "", False) for n in range(5)),
+        Column("failures", "integer", False, "", "", False),
+        Column("order", "integer", False, "", "", False),
+    ]
+    rows = [
+        [f"kmalloc-{n}", f"0xffff8880{n:08x}", *(n * 10**9 + at for at in range(5)), 0, n]
+        for n in range(30)
+    ]
+    lines = on_a_terminal(monkeypatch, 84, described, rows)
+    assert (
+        lines[-1]
+        == "No room for address, pages_4, failures, order: --format csv and json have all."
+    )
+    assert lines[0].split() == ["cache", *(f"pages_{n}" for n in range(4))]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "xterm")]
+)
+def test_a_terminal_that_wants_no_colour_gets_none(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv(variable, value)
+    screen, pipe = Terminal(), io.StringIO()
+    for file in (screen, pipe):
+        print_rows(DESCRIBED, [["x", 1, None, None, None]], title="Rows", file=file)
+    assert ("\x1b" in screen.getvalue()) == (value == "xterm")
+    assert "\x1b" not in pipe.getvalue()
 
 
 def test_a_title_and_a_unit_from_a_stranger_are_shown_not_sent() -> None:
