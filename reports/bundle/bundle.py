@@ -26,6 +26,7 @@ from typing import Any
 from mmscope import __version__
 from mmscope.drgn.tables.bounds import MOST_MARKS, Impossible, Machine, impossible
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
+from mmscope.drgn.tables.display import plain_int
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.text.plain_file import MAX_LINE_BYTES, open_lines, read_plain
@@ -214,10 +215,19 @@ class Bundle:
     @property
     def booted(self) -> float | None:
         """Time of the machine's boot, in seconds since 1970; None if the bundle does not say."""
-        uptime, taken = self.target.get("uptime_seconds"), self.captured
-        if taken is None or isinstance(uptime, (bool, str)) or not uptime:
-            return None
-        return taken - uptime
+        known = self.captured is not None and self.uptime is not None
+        return (self.captured or 0.0) - (self.uptime or 0.0) if known else None
+
+    @property
+    def uptime(self) -> float | None:
+        """Seconds since the machine's boot; None where they are unknown."""
+        uptime = self.target.get("uptime_seconds")
+        return float(uptime) if isinstance(uptime, int | float) and uptime else None
+
+    @property
+    def page_size(self) -> int | None:
+        """Bytes of a page; None where they are unknown."""
+        return plain_int(self.target.get("page_size")) or None
 
     def table(self, name: str) -> Table:
         """

@@ -310,16 +310,15 @@ def _create_target(connection: duckdb.DuckDBPyConnection, bundle: Bundle) -> Non
 def target_row(bundle: Bundle) -> dict[str, Cell]:
     """The one row of ``target``: its columns are :data:`TARGET`. 0 is unknown, as None is."""
     target = bundle.target
-    # Bundle has checked that these are numbers.
-    page_size = target.get("page_size") or None
+    page_size = bundle.page_size
     return {
         "kind": target.get("kind"),
         "release": target.get("release"),
         "page_size": page_size,
         # A PMD maps one page of page table entries of 8 bytes.
-        "thp_order": (int(page_size) // 8).bit_length() - 1 if page_size else None,
+        "thp_order": (page_size // 8).bit_length() - 1 if page_size else None,
         "total_pages": target.get("total_pages") or None,
-        "uptime_seconds": target.get("uptime_seconds") or None,
+        "uptime_seconds": bundle.uptime,
         "booted_at": bundle.booted,
     }
 

@@ -13,7 +13,6 @@ always does; a pid counts as the same only with the same comm.
 from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.tables import display
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.compare.differential_graphs import Graphs, differential_graphs
@@ -63,7 +62,7 @@ def compare(
         related,
         tables,
         not_compared,
-        ledger_changes(before, after, tables, display.plain_int(after.target.get("page_size"))),
+        ledger_changes(before, after, tables, after.page_size),
         found,
         not_checked,
         differential_graphs(before, after, related, not_compared, faults) if draw else [],

@@ -64,7 +64,7 @@ class View:
 
 def view(comparison: Comparison) -> View:
     """Everything that the page and the terminal show of a comparison."""
-    page_size = display.plain_int(comparison.bundles[1].target.get("page_size"))
+    page_size = comparison.bundles[1].page_size
     tops = [top(table, change, page_size) for table, change in most_changed(comparison, page_size)]
     switched = []
     for table, change, *values in set_differently(comparison):

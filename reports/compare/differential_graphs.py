@@ -8,7 +8,6 @@ Cannot know: whether a stack that one side does not have was not sampled, or did
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.compare.relation import Relation
@@ -52,7 +51,7 @@ def differential_graphs(
     :param not_compared: gets what is too large to be drawn, and what mmscope failed to draw.
     :param faults: gets the latter.
     """
-    sizes = {display.plain_int(bundle.target.get("page_size")) for bundle in (before, after)}
+    sizes = {bundle.page_size for bundle in (before, after)}
     page_size = sizes.pop() if len(sizes) == 1 else None
     two_hosts = related.same_host is False
     wanted: list[tuple[str, str, str, bool]] = [

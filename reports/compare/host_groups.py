@@ -154,8 +154,7 @@ def _counted(
     elif counted == RECORDED:
         counters, seconds = recording.counters, recording.seconds
     else:
-        uptime = boot[-1].target.get("uptime_seconds")
-        seconds = float(uptime) if isinstance(uptime, (int, float)) and uptime > 0 else None
+        seconds = boot[-1].uptime
     # One that fell was reset, or is damaged.
     fell = {name for name, number in counters.items() if number < 0}
     return {name: n for name, n in counters.items() if name not in fell}, seconds, fell

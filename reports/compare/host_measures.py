@@ -146,12 +146,10 @@ RATES = {
     "compact_stall": re.compile("compact_stall"),
 }
 # Of a recording.
-RECORDINGS = frozenset(
-    {
-        *("atomic_allocations", "atomic_4_up", "reservations"),
-        *("atomic_failures_1_to_3", "atomic_failures_4_up"),
-    }
-)
+RECORDINGS = {
+    *("atomic_allocations", "atomic_4_up", "reservations"),
+    *("atomic_failures_1_to_3", "atomic_failures_4_up"),
+}
 # What a trial of the HighAtomic reserve is about: shown also where no host differs.
 OF_A_TRIAL = RECORDINGS | {
     *("highatomic_pageblocks", "thp_success", "compaction_success", "pgscan_kswapd"),

@@ -19,12 +19,10 @@ from mmscope.reports.bundle.bundle_format import lacking, not_written
 from mmscope.reports.bundle.description import SAME_BOOT_SECONDS
 
 # What names a thing during one boot only.
-BOOT_NAMES = frozenset(
-    {
-        *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "address_space", "chain"),
-        *("pfn", "content"),
-    }
-)
+BOOT_NAMES = {
+    *("pid", "tgid", "handle", "anon_vma", "root", "root_pid", "address_space", "chain"),
+    *("pfn", "content"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +177,4 @@ def _of_boots(one: bool | None, host: str, seconds: float | None, old: str, new:
 
 
 def _uptime(bundle: Bundle) -> str:
-    uptime = bundle.target.get("uptime_seconds")
-    known = isinstance(uptime, (int, float)) and not isinstance(uptime, bool) and uptime > 0
-    return display.duration(float(uptime or 0)) if known else "unknown"
+    return display.duration(bundle.uptime) if bundle.uptime else "unknown"

@@ -64,7 +64,6 @@ def card(
     whose = "" if verdict.word == TROUBLE else f"{host}: "
     cause, *_ = first.causes[0]
     step, command = first.first_step or (None, "")
-    page_size = display.plain_int(bundle.target.get("page_size"))
     return {
         "sentence": whose + sentence(verdict),
         "counted": counted(verdict, grouped),
@@ -76,7 +75,7 @@ def card(
         "command": command,
         "memory": memory,
         "marked": {name for each in first.causes for finding in each for name in finding.classes},
-        "culprit": culprit(bundle, cause, page_size, faults),
+        "culprit": culprit(bundle, cause, bundle.page_size, faults),
     }
 
 

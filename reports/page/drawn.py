@@ -14,7 +14,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.refusals import Fault
@@ -40,12 +39,6 @@ class PictureView:
     error: str
     tables: frozenset[str] = frozenset()  # that it shows
     fault: Fault | None = None  # where mmscope failed
-
-
-def page_size_of(bundle: Bundle) -> int | None:
-    """The bytes of a page; None where the bundle does not say, or says what cannot be."""
-    size = display.plain_int(bundle.target.get("page_size"))
-    return size if size is not None and 0 < size < 1 << 40 else None
 
 
 def draw(bundle: Bundle, context: dict[str, Any]) -> dict[str, list[PictureView]]:

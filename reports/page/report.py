@@ -37,7 +37,7 @@ from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card
-from mmscope.reports.page.drawn import draw, page_size_of
+from mmscope.reports.page.drawn import draw
 from mmscope.reports.page.environment import context_of, environment, policy_of, squeeze
 from mmscope.reports.page.sentences import (
     FACTS,
@@ -121,7 +121,7 @@ def render(
     :param comparison: with a baseline; of this bundle and this verdict.
     :param faults: gets what mmscope failed to draw, which the page says in its place.
     """
-    page_size, offers = page_size_of(bundle), Downloads()
+    page_size, offers = bundle.page_size, Downloads()
     context = context_of(page_size, uptime_of(bundle)) | {"offer": offers.offer}
     sections = section_views(bundle, draw(bundle, context), page_size, verdict.found)
     host = host_of(bundle)

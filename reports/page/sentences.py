@@ -120,10 +120,7 @@ def facts_of(bundle: Bundle, page_size: int | None) -> list[tuple[str, str, str]
 
 
 def uptime_of(bundle: Bundle) -> str:
-    seconds = bundle.target.get("uptime_seconds")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
-        return ""
-    return display.duration(seconds)
+    return display.duration(bundle.uptime) if bundle.uptime else ""
 
 
 def section_title(name: str) -> str:

@@ -154,7 +154,7 @@ def section_views(
 def differences(comparison: Comparison, context: dict[str, Any]) -> Iterator[PictureView]:
     """Pictures of differences, of tables that both bundles have whole; or why one is missing."""
     before, after = comparison.bundles
-    page_size = display.plain_int(after.target.get("page_size"))
+    page_size = after.page_size
     one_size = before.target.get("total_pages") == after.target.get("total_pages")
     for name, table, columns, compare, same_size in DIFFERENCES:
         if same_size and not one_size:

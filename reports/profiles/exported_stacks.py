@@ -4,7 +4,6 @@
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from mmscope.drgn.tables.display import plain_int
 from mmscope.perf.stack_parts import load_known_frames
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import UsageError
@@ -42,7 +41,7 @@ def stack_sets(bundle: Bundle, what: str, *, reattribute: bool = False) -> list[
         has = ", ".join([*bundle.folded, *with_stacks]) or "none"
         raise UsageError(f"{what}: the bundle has no such stacks; it has {has}")
     roots = [c.name for c in table.columns if c.key and c.type == "string" and c.name != "stack"]
-    page_size = plain_int(bundle.target.get("page_size"))
+    page_size = bundle.page_size
     for column in table.columns:
         if column.type != "integer" or column.key:
             continue

@@ -21,7 +21,7 @@ from mmscope.reports.compare import difference_pictures, differential_graphs
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.drawing.refusals import Damaged, Fault, NotDrawn
 from mmscope.reports.page import drawn, views
-from mmscope.reports.page.drawn import PictureView, draw, page_size_of
+from mmscope.reports.page.drawn import PictureView, draw
 from mmscope.reports.page.environment import context_of
 from mmscope.reports.page.missing import not_as_declared
 from mmscope.reports.page.report import render
@@ -59,7 +59,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Break:
 
 
 def pictures_of(bundle: Bundle) -> dict[str, PictureView]:
-    context = context_of(page_size_of(bundle)) | {"offer": lambda download: download.name}
+    context = context_of(bundle.page_size) | {"offer": lambda download: download.name}
     return {view.name: view for views in draw(bundle, context).values() for view in views}
 
 
