@@ -152,6 +152,15 @@ KINDS = (
     _kind("kmemleak stopped", LEAK, "kmemleak: ",
           r"kmemleak: (?P<what>Cannot allocate.*|.*disabled.*|Memory pool empty.*)",
           "leaks are not looked for any more"),
+    # print_unreferenced() of it, in /sys/kernel/debug/kmemleak; tests print it to the log
+    _kind("leaked object", LEAK, "unreferenced object ",
+          r"(?:BUG: memory leak )?unreferenced object 0x[0-9a-f]+ \(size (?P<what>\d+)\)",
+          "no pointer to an object of so many bytes was found"),
+    # drivers/staging/android/lowmemorykiller.c, until 4.11; lmkd says the same since
+    _kind("low memory killer", CHANGED, "lowmemorykiller: Kill",
+          r"lowmemorykiller: Kill(?:ing)? '(?P<what>[^']{1,64})' \(\d+\)",
+          "Android ended a process to have memory; of cached ones (oom_score_adj of 900 and more) "
+          "that is usual"),
     # drivers/hv/hv_balloon.c, drivers/virtio, drivers/xen
     _kind("balloon failed", FAILURE, "Out of puffs", r"(?P<what>.*?): Out of puffs",
           "the host asked for more memory than could be given"),

@@ -48,8 +48,10 @@ MOST_TOGETHER = 3 * MOST_RECORDS  # of all of them, before older ones are left o
 # it, lines that it alone prints.
 KERNEL_LINE = re.compile(
     r"\[ *[0-9]{1,8}\.[0-9]{6}\]|\bkernel: |\"_TRANSPORT\" ?: ?\"kernel\""
-    r"|invoked oom-killer: |: page allocation failure|^Linux version [0-9]|Out of memory: Kill"
-    r"|\bMem-Info:|oom-kill:constraint=|<[0-7]>\S|BUG: |Call Trace:|\boom_reaper: ",
+    r"|invoked oom-killer: |: page allocation failure|^Linux version [0-9]|Killed process [0-9]"
+    r"|[Oo]ut of memory(?: in UB[ 0-9]*)?: (?:OOM k|K)ill|lowmemorykiller: Kill"
+    r"|unreferenced object 0x|\bMem-Info:|oom-kill:constraint=|<[0-7]>\S|BUG: |Call [Tt]race:"
+    r"|\boom_reaper: ",
     re.MULTILINE,
 )
 

@@ -118,10 +118,23 @@ CHOSEN = re.compile(rf"{MESSAGE}: Kill process {N} \((.*)\) score [0-9]+ or sacr
 # number is the rest.
 KILL = re.compile(
     rf"(?:{MESSAGE}: )?Killed process {N}(?:, UID [0-9]{{1,10}},)? \((.*)\)"
+    r'(?: in VE "[^"]{0,64}")?'
     r"((?:,? (?:(?:total-vm|anon-rss|file-rss|shmem-rss|pgtables):[0-9]{1,15}kB"
     r"|UID[: ][0-9]{1,10}(?=[ ,])|oom_score_adj:-?[0-9]{1,4}$))*)"
     r"([ ,]{0,2}[A-Za-z_-]{0,14}[: ]?-?[0-9]{0,15}k?)",
     re.DOTALL,
+)
+# In a sentence, a list or a program's message. All kernels have no less than these three sizes.
+IN_PROSE = re.compile(
+    KILL.pattern.partition(r"((?:,? (")[0].replace("(.*)", "(.{1,60}?)")
+    + r"(,? total-vm:[0-9]+kB, anon-rss:[0-9]+kB, file-rss:[0-9]+kB"
+    r"(?:,? (?:(?:shmem-rss|pgtables):[0-9]+kB|UID[: ][0-9]+|oom_score_adj:-?[0-9]+)\b)*+)[^\w:].*",
+    re.DOTALL,
+)
+# OpenVZ of RHEL 6, of a container that is a set of user beancounters.
+OF_UB = re.compile(
+    rf"Out of memory in UB(?: {N})?: OOM killed process {N} \((.*)\) score -?[0-9]+ vm:{N}kB, "
+    r"rss:[0-9]+kB, swap:[0-9]+kB"
 )
 SIZES = {
     **{"total-vm": "total_vm_bytes", "anon-rss": "anon_bytes", "file-rss": "file_bytes"},
@@ -367,29 +380,54 @@ class _Reader:
         message, pid, comm, sizes, rest = match.groups()
         label = re.split("[: ]", rest.strip(" ,"))[0]
         of_line = any(each.startswith(label) for each in LABELS) and (sizes or not rest)
+        if not is_comm(comm) and (prose := IN_PROSE.fullmatch(match.string)):
+            return self.killed_in_prose(record, prose)
         if not is_comm(comm) or not of_line:
             return False
+        self.killed(record, message, int(pid), comm, sizes)
+        if rest.strip() and self.call is not None:
+            self.call.damaged["the line of a kill"] += 1
+        return True
+
+    def killed_in_prose(self, record: LogRecord, match: re.Match[str]) -> bool:
+        message, pid, comm, sizes = match.groups()
+        if not is_comm(comm):
+            return False
+        self.killed(record, message, int(pid), comm, sizes)
+        return True
+
+    def killed_of_ub(self, record: LogRecord, match: re.Match[str]) -> bool:
+        beancounter, pid, comm, size = match.groups()
+        if not is_comm(comm):
+            return False
+        call = self.open(record, header=False)
+        if beancounter and int(beancounter):  # the others are of the machine
+            call.base |= {"cgroup_limit": True, "oom_cgroup": f"UB {beancounter}"}
+        self.killed(record, None, int(pid), comm, f" total-vm:{size}kB")
+        return True
+
+    def killed(
+        self, record: LogRecord, message: str | None, pid: int, comm: str, sizes: str
+    ) -> None:
+        """Add a victim to the call that kills now."""
         call = self.ended(record, message)
         # Whom the kernel chose is in the summary; before 5.3 a child of it may be killed, and of a
         # process whose first thread has ended another thread is named, which the table has.
         told = call.victim is not None and not call.chosen and not call.base["group_kill"]
-        if told and int(pid) not in {call.victim, *call.tasks}:
+        if told and pid not in {call.victim, *call.tasks}:
             call.ended = True
             call = self.ended(record, message)
-        if int(pid) in call.victims:
-            return True  # of a group, the chosen one is killed twice (oom_kill_memcg_member())
+        if pid in call.victims:
+            return  # of a group, the chosen one is killed twice (oom_kill_memcg_member())
         uid = re.search(r"UID[: ]([0-9]+)", sizes)
         adj = re.search(r"oom_score_adj:(-?[0-9]+)", sizes)
-        call.victims[int(pid)] = call.base | {
+        call.victims[pid] = call.base | {
             **{"seconds": seconds_of(record), "date": record.date},
-            **{"outcome": KILLED, "pid": int(pid), "comm": comm},
+            **{"outcome": KILLED, "pid": pid, "comm": comm},
             **{SIZES[name]: int(size) * KIB for name, size in re.findall(SIZE, sizes)},
             "uid": int(uid[1]) if uid else None,
             "oom_score_adj": int(adj[1]) if adj else None,
         }
-        if rest.strip():
-            call.damaged["the line of a kill"] += 1
-        return True
 
     def skipped(self, record: LogRecord, match: re.Match[str]) -> None:
         message, pid, comm = match.groups()
@@ -440,6 +478,8 @@ ANYWHERE: tuple[
     (re.compile(r".* invoked oom-killer: .*", re.DOTALL), _Reader.damaged_header),
     (KILL, _Reader.kill),
     (CHOSEN, _Reader.chosen),
+    (IN_PROSE, _Reader.killed_in_prose),
+    (OF_UB, _Reader.killed_of_ub),
     (SKIPPED, _Reader.skipped),
     (DAMAGED, _Reader.damaged_kill),
     (re.compile(re.escape(NO_VICTIM)), _Reader.no_victim),

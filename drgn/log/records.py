@@ -19,10 +19,14 @@ CPU_LINE = re.compile(
     r"(?:Not tainted|Tainted: ).*",
     re.DOTALL,
 )
-# "? " before a function that may be left from another call; 3.10 has the address in front.
+# "? " before a function that may be left from another call. 3.10 and s390 have the address in
+# front, powerpc that of the frame, too; arm says who called it; decode_stacktrace.sh adds the line.
+_AT = r"\+0x[0-9a-f]+/0x[0-9a-f]+"
+_SOURCE = r"[\w./-]+\.(?:[chS]|rs):[0-9]+(?: \(discriminator [0-9]+\))?"
 STACK = re.compile(
-    r" *(?:\[<[0-9a-fx]+>\] )?(\? )?([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+"
-    r"(?: \[([\w-]+)[^\]]*\])?"
+    r" *(?:\(?\[<?[0-9a-fx]+>?\] ){0,2}(\? )?\(?([A-Za-z_][\w.]*)"
+    rf"(?:{_AT}|\)? from .{{0,40}}?[\w.]+{_AT}|(?= \({_SOURCE}\)))"
+    rf"(?: \[([\w-]+)[^\]]*\])?\)?(?: {_SOURCE}| \({_SOURCE}\)| \(unreliable\))?"
 )
 
 

@@ -42,6 +42,8 @@ PHRASES = {
     "memory: usage ": r"memory: usage \d+kB, limit",
     "Task in ": r"Task in .* killed as a result of limit",
     "oom_reaper: ": "",
+    "Out of memory in UB": "",
+    "lowmemorykiller: ": "",
     "Call Trace:": "",
     "CPU: ": r"CPU: \d+ (?:UID: \d+ )?PID: \d+ Comm: ",
     "Hardware name: ": "",

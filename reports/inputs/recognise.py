@@ -45,7 +45,7 @@ _MAPPING = rb"\A[0-9a-f]{4,16}-[0-9a-f]{4,16} [r-][w-][x-][sp-] [0-9a-f]{8,16} \
 # What a tree has: a pattern of its beginning, and its path. PID stands for an unknown process.
 TEXTS = (
     (rb"\Aallocinfo - version: ", "proc/allocinfo"),
-    (rb"\Aslabinfo - version: ", "proc/slabinfo"),
+    (rb"\A(?:slabinfo - version: |# name +<active_objs> )", "proc/slabinfo"),
     (rb"\AMemTotal: +\d+ kB\r?$", "proc/meminfo"),
     (rb"\APage block order: ", "proc/pagetypeinfo"),
     (rb"\ANode +\d+, zone +\S+(?: +\d+){4,} *\r?$", "proc/buddyinfo"),
@@ -54,7 +54,8 @@ TEXTS = (
     (rb"\AFilename\s+Type\s+Size", "proc/swaps"),
     (rb"\A0x[0-9a-f]+-0x[0-9a-f]+ +\d+ ", "proc/vmallocinfo"),
     (rb"\A *[0-9a-f]{8,16}-[0-9a-f]{8,16} : \w", "proc/iomem"),
-    (rb"\AName:\t.*\n(?:Umask|State):\t", "proc/PID/status"),
+    (rb"\AName:\s.*\n(?:Umask|State):\s", "proc/PID/status"),
+    (rb"\Asome avg10=[\d.]+ avg60=[\d.]+ avg300=[\d.]+ total=\d+\r?$", "proc/pressure/memory"),
     (_MAPPING + rb" +\[rollup\]", "proc/PID/smaps_rollup"),
     (_MAPPING + rb".*\nSize: ", "proc/PID/smaps"),
     (_MAPPING, "proc/PID/maps"),

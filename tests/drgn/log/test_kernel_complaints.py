@@ -54,6 +54,11 @@ LINES = {
         ("list damaged", "list_del corruption"),
     "BUG: KASAN: use-after-free in f+0x1/0x2":
         ("KASAN report", "KASAN: use-after-free in f+0x1/0x2"),
+    "unreferenced object 0xffff88007658a9e0 (size 944):": ("leaked object", "944"),
+    "lowmemorykiller: Killing 'd.play.games.ui' (2613), adj 1000,":
+        ("low memory killer", "d.play.games.ui"),
+    "lowmemorykiller: Kill 'com.example' (3946), uid 10144, oom_score_adj 900 to free 2kB rss":
+        ("low memory killer", "com.example"),
     "kernel BUG at mm/slub.c:4023!": ("kernel BUG in mm", "mm/slub.c:4023"),
     "WARNING: CPU: 3 PID: 77 at mm/page_counter.c:62 f+0x1/0x2":
         ("warning in mm", "mm/page_counter.c:62"),

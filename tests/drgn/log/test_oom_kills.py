@@ -522,6 +522,42 @@ Killed process 16944, UID 0, (mingetty) total-vm:4064kB, anon-rss:4kB, file-rss:
     assert (row.outcome, row.pid, row.comm, row.anon_bytes) == (KILLED, 16944, "mingetty", 4096)
 
 
+PRINTED = "Killed process 4711 (java) total-vm:8kB, anon-rss:4kB, file-rss:0kB"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"The log has: Out of memory: {PRINTED}. What now?",
+        f'I see "Out of memory: {PRINTED}, shmem-rss:0kB, UID:0 oom_score_adj:0" (why?)',
+        f"- 12:04 `Out of memory: {PRINTED}` (on node 7)",
+        f"| node-7 | Out of memory: {PRINTED} | 12:04 |",
+        f"Events:\n  Warning  OOMKilling  2m  kernel-monitor, node-7  Out of memory: {PRINTED}",
+        f"{PRINTED}</td></tr>",
+        PRINTED.replace(" total", ' in VE "26bc47f6" total'),
+    ],
+)
+def test_a_kill_among_other_words(text: str) -> None:
+    (row,) = read(f"{text}\n").kills
+    assert (row.outcome, row.pid, row.comm, row.anon_bytes) == (KILLED, 4711, "java", 4096)
+    assert row.lacks == "its header"
+
+
+def test_a_kill_that_is_cut_is_none_among_other_words() -> None:
+    (row,) = read("Out of memory: Killed process 4711 (java) total-vm:8kB, anon-rss: 7 GB?\n").kills
+    assert (row.outcome, row.pid) == (OPEN, None)
+
+
+def test_kills_as_openvz_has_them() -> None:
+    """As a container's, and as the machine's; how much was anonymous is not printed."""
+    end = "OOM killed process 4711 (php-cgi) score 0 vm:281988kB, rss:17004kB, swap:0kB\n"
+    container, machine = read(f"Out of memory in UB 1234: {end}Out of memory in UB: {end}").kills
+    assert (container.outcome, container.pid, container.comm) == (KILLED, 4711, "php-cgi")
+    assert (container.total_vm_bytes, container.anon_bytes) == (281988 << 10, None)
+    assert (container.oom_cgroup, machine.oom_cgroup) == ("UB 1234", None)
+    assert (container.cgroup_limit, machine.cgroup_limit) == (True, None)
+
+
 class TestUsable:
     """Free memory that the request could use (``__zone_watermark_ok()``)."""
 

@@ -58,6 +58,14 @@ UTF_16 = {
 }
 
 
+@pytest.mark.parametrize("begin", ["", "Memory cgroup "])
+def test_a_kill_alone(tmp_path: Path, begin: str) -> None:
+    """What was recognised as a log is read as one, however short."""
+    line = f"{begin}{'o' if begin else 'O'}ut of memory: Killed process 7 (x) total-vm:8kB, "
+    bundle = collect(tmp_path, put(tmp_path, "x", f"{line}anon-rss:4kB, file-rss:0kB\n"))
+    assert victims(bundle) == ["x"]
+
+
 @pytest.mark.parametrize("text", UTF_16.values(), ids=UTF_16)
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_profile_in_utf_16(tmp_path: Path, text: bytes, pack: Callable[[bytes], bytes]) -> None:

@@ -34,6 +34,10 @@ KNOWN = {
     "smaps": (MAPS + b"Size:                  8 kB\nRss: 4 kB\n", "tree"),
     "memory.stat": (b"anon 4096\nfile 0\nkernel 7\n", "tree"),
     "memory.stat of v1": (b"cache 4096\nrss 0\nrss_huge 7\n", "tree"),
+    "slabinfo without its version": (b"# name            <active_objs> <num_objs>\nx 1\n", "tree"),
+    "a status whose tabs are lost": (b"Name: bash\nUmask: 0022\nState: S (sleeping)\n", "tree"),
+    "pressure": (b"some avg10=0.10 avg60=2.00 avg300=3.85 total=15\nfull avg10=0.0\n", "tree"),
+    "kmemleak": (b"unreferenced object 0xffff88007658a9e0 (size 944):\n", "log"),
     "allocinfo": (b"allocinfo - version: 1.0\n#     <size>\n", "tree"),
 }  # fmt: skip
 
