@@ -37,7 +37,8 @@
 #define PAGE 4096UL
 #define HUGE (2UL << 20)
 #define PGD_ENTRY (512UL << 30)  // what an entry of the PGD maps
-#define PGDS 253UL               // of the 128 TiB that a process may map, what has neither the program nor its stack
+#define PGDS 252UL               // of the 128 TiB that a process may map, what has neither the program nor its stack nor,
+                                 // at random up to 1 TiB and 16 GiB below that, what else was mapped at its start
 
 static void fail(const char *what)
 {
