@@ -85,7 +85,7 @@ report: $(READY) ## report of VMCORE=… VMLINUX=…, or of this machine without
 # Files of tests that take minutes: they run the command, make reports, or ask every finding of every bundle.
 LONG := report|lake|fleet|finding|redact|guard|watch|picture|hostile|page_owner|comparison|host_groups|click|command|bundle
 LONG := $(LONG)|exam|lights|few_rows|crash|openmetrics|browser|asked|corpus|attack|nightly|children|flame|profile|pages|record|viewer|as_read|killed|hosts|containers
-QUICK = $(shell find tests -name 'test_*.py' -not -path 'tests/lab/*' -not -path 'tests/s*/*' | grep -vE '/test_[a-z_0-9]*($(LONG))' | sort)
+QUICK = $(shell find tests -name 'test_*.py' -not -path 'tests/lab/*' -not -path 'tests/s*/*' -not -path 'tests/notebooks/*' | grep -vE '/test_[a-z_0-9]*($(LONG))' | sort)
 .PHONY: quick
 quick: $(READY) ## lint, types, and the unit tests that need neither kernel nor browser nor minutes: two minutes
 	$(LINT)
@@ -103,7 +103,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	code=0; ended='kill $$!; wait; exit 1'; run() { "$$@" & wait $$! || code=1; }; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m 'not live' tests/lab; \
-	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol; \
+	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol --ignore tests/notebooks; \
 	  exit $$code ) > build/lab.log & lab=$$!; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m live tests/lab; \
@@ -113,7 +113,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	stop() { kill $$live $$lab $$kernels 2> /dev/null; wait $$live $$lab $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \
 	{ $(LINT); } || stop; \
-	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol || rest=$$?; \
+	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol --ignore tests/notebooks || rest=$$?; \
 	wait $$live; live=$$?; wait $$lab; lab=$$?; wait $$kernels; \
 	cat build/kernels.log build/live.log build/lab.log; \
 	[ $$rest -eq 0 ] && [ $$live -eq 0 ] && [ $$lab -eq 0 ]
@@ -141,6 +141,14 @@ $(VENV)/.mcp: $(READY) requirements-mcp.lock
 	$(BIN)/pip install --quiet --require-hashes -r requirements-mcp.lock
 	@touch $@
 
+.PHONY: test-notebook
+test-notebook: $(VENV)/.notebook ## docs/notebook.ipynb as Jupyter runs it, with pandas and polars (fetches 150 MB once)
+	$(BIN)/pytest tests/notebooks
+
+$(VENV)/.notebook: $(READY) requirements-notebook.lock
+	$(BIN)/pip install --quiet --require-hashes -r requirements-notebook.lock
+	@touch $@
+
 .PHONY: test-s3
 test-s3: $(VENV)/.s3 ## a lake in object storage, on a server that speaks as S3 does (builds it once: 4 minutes of CPU)
 	MMSCOPE_S3_SERVER=$(S3_SERVER)/bin/versitygw $(BIN)/pytest tests/s3
@@ -160,7 +168,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines exam-kept
+NIGHTLY := test-spark test-s3 test-mcp test-notebook guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines exam-kept
 .PHONY: machines
 machines: $(READY) ## the verdict on every made machine, sick and innocent, of which `make test` asks some (a minute)
 	MMSCOPE_ALL=1 $(BIN)/python -m pytest -q tests/reports/findings/test_review_machines.py
@@ -320,7 +328,7 @@ systemd-try: $(READY) ## the packages under systemd in a guest: dumps become rep
 	@$(BIN)/python tests/lab/systemd_try.py
 
 .PHONY: lock
-lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, s3, mcp, site and containers, from pyproject.toml
+lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, s3, mcp, notebook, site and containers, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml
 	@# The same versions of what both need.
 	$(BIN)/pip-compile $(LOCK) --extra report --build-deps-for wheel --constraint requirements.lock \
@@ -333,6 +341,8 @@ lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, 
 	  --output-file requirements-s3.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra report --extra mcp --constraint requirements.lock \
 	  --output-file requirements-mcp.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK) --extra report --extra test-notebook --constraint requirements.lock \
+	  --output-file requirements-notebook.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra site --constraint requirements.lock \
 	  --output-file requirements-site.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra test-containers --constraint requirements.lock \

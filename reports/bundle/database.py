@@ -144,8 +144,10 @@ def connect(memory: str = MEMORY, threads: int | None = 1) -> duckdb.DuckDBPyCon
     if threads is not None:
         config["threads"] = threads
     connection = duckdb.connect(":memory:", config=config)
-    # It is drawn on standard output, also where that is a pipe, if a query takes two seconds.
-    connection.execute("set enable_progress_bar = false")
+    # It is drawn on standard output, also where that is a pipe, if a query takes two seconds. In
+    # Jupyter without what draws it there, DuckDB refuses this setting, and there is no bar.
+    with contextlib.suppress(duckdb.InvalidInputException):
+        connection.execute("set enable_progress_bar = false")
     # Text is text, whatever it looks like.
     connection.execute("set pandas_analyze_sample = 0")
     return connection

@@ -36,6 +36,7 @@ from mmscope.reports.commands.drgn_completion import install
 if TYPE_CHECKING:
     from mmscope.drgn.sections.memory import Memory
     from mmscope.drgn.sections.section import Filled, Found
+    from mmscope.reports.bundle.description import SectionResult
 
 
 def address(text: str) -> str:
@@ -159,15 +160,32 @@ def rows_with(found: "Found", column: str, wanted: Any) -> list["Filled"]:
 
 def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
     """Run every section and print what is wrong, as ``mmscope findings`` does."""
-    from mmscope.drgn.opening.target import describe
     from mmscope.drgn.sections.registry import SECTIONS
     from mmscope.reports.bundle.bundle import Bundle
+    from mmscope.reports.findings.findings import evaluate
+    from mmscope.reports.findings.findings_text import print_findings
+
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = args.output or Path(folder) / "bundle"
+        sections, notes = collect_program(prog, bundle, replace=args.force)
+        print_findings(evaluate(Bundle(bundle)), everything=args.all)
+    if words := notes.get("truncated"):
+        warn(words)
+    for section in sections:
+        expected = section.status == "absent" and SECTIONS[section.section].optional
+        if section.status != "ok" and not expected:
+            warn(f"{section.section}: {section.status}: {section.message}")
+
+
+def collect_program(
+    prog: Program, bundle: Path, *, replace: bool = False
+) -> "tuple[list[SectionResult], dict[str, str]]":
+    """Run every section over a session's program; returns how they fared, and notes."""
+    from mmscope.drgn.opening.target import describe
     from mmscope.reports.bundle.writer import Writer
     from mmscope.reports.collect.collect import collect
     from mmscope.reports.commands.collect_command import progress_bar
     from mmscope.reports.commands.target_options import core_notes
-    from mmscope.reports.findings.findings import evaluate
-    from mmscope.reports.findings.findings_text import print_findings
 
     source, notes = "", {}
     if not prog.flags & ProgramFlags.IS_LIVE and prog.core_dump_path is not None:
@@ -175,21 +193,13 @@ def run_findings_command(prog: Program, args: argparse.Namespace) -> None:
         source, notes = core.name, core_notes(core)
     elif not prog.flags & ProgramFlags.IS_LOCAL:
         source = "QEMU"
-    with tempfile.TemporaryDirectory() as folder:
-        bundle = args.output or Path(folder) / "bundle"
-        with Writer(bundle, replace=args.force) as writer, progress_bar() as show:
-            memory, target = memory_of(prog), describe(prog, source)
-            sections = collect(memory, target, writer, notes=notes, progress=show)
-            memory.progress = None
-        print_findings(evaluate(Bundle(bundle)), everything=args.all)
-    if words := notes.get("truncated"):
-        warn(words)
+    with Writer(bundle, replace=replace) as writer, progress_bar() as show:
+        memory, target = memory_of(prog), describe(prog, source)
+        sections = collect(memory, target, writer, notes=notes, progress=show)
+        memory.progress = None
     if any(section.status == "failed" for section in sections):
         memory_of(prog, afresh=True)
-    for section in sections:
-        expected = section.status == "absent" and SECTIONS[section.section].optional
-        if section.status != "ok" and not expected:
-            warn(f"{section.section}: {section.status}: {section.message}")
+    return sections, notes
 
 
 def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:

@@ -29,7 +29,7 @@ def print_findings(verdict: Verdict, *, everything: bool) -> None:
     :param everything: what was not found, and each check that could not be made, with the reason.
     """
     # Captured, since rich would take a closed pipe for a failure and end the program.
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Console(highlight=False, markup=False, emoji=False, force_jupyter=False)
     with console.capture() as capture:
         _print(console, verdict, everything=everything)
     # What is pasted into a ticket has no spaces after it.
