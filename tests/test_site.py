@@ -22,7 +22,7 @@ def test_every_page_is_in_the_contents() -> None:
 def test_what_killed_my_pod(tmp_path: Path) -> None:
     log = ROOT / "tests/data/7.3/oom.dmesg"
     files = {"oom.dmesg": log, "case": tmp_path / "case"}
-    assert follow("tutorial-oom.md", tmp_path, files) == 4
+    assert follow("tutorial-oom.md", tmp_path, files) == 3
 
 
 def test_how_a_page_is_compared() -> None:

@@ -11,11 +11,12 @@ import datetime
 import io
 import json
 import os
+import re
 import shlex
 import tempfile
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from mmscope.reports.findings.verdict import Judgement
 
 WIDTH, LABEL, LINES = 80, 9, 10
+# What tells a lake, before the libraries that read it are imported.
+LAKE = "lake.json"
 # What takes more than a line first, where there is room.
-ROOM_FIRST = ("cause", "verdict", "next", "unknown", "owner", "harm", "since", "read")
+ROOM_FIRST = ("cause", "verdict", "next", "owner", "harm", "unknown", "since", "read")
 
 
 def add_command(command: Command) -> None:
@@ -45,8 +48,9 @@ def add_command(command: Command) -> None:
         run_why,
         "what is wrong, in ten lines, of whatever there is",
         "Read whatever there is, as 'collect' does, and say in ten lines what is wrong. PATHs are "
-        "a bundle, a vmcore, a sosreport or another folder or archive, logs, profiles, files of "
-        "/proc; - is standard input. Without any it reads the live kernel. Its bundle stays.",
+        "a bundle, a lake, a vmcore, a sosreport or another folder or archive, logs, profiles, "
+        "files of /proc; - is standard input. Without any it reads the live kernel. Its bundle "
+        "stays.",
     )
     sub.add_argument("paths", nargs="*", metavar="PATH", help="what to read, whatever it is")
     sub.add_argument("--json", action="store_true", help="the same as JSON")
@@ -75,13 +79,14 @@ class Answer:
     read: list[str]
     refused: list[str]
     verdict: str
-    severity: str
     sentence: str
-    rests_on: str
-    cause: str
-    owner: str
-    harm: str
-    since: str
+    severity: str = ""
+    rests_on: str = ""
+    short: str = ""
+    cause: str = ""
+    owner: str = ""
+    harm: str = ""
+    since: str = ""
     unknown: list[str] = field(default_factory=list)
     next: str = ""
     command: str = ""
@@ -90,6 +95,8 @@ class Answer:
 
 def run_why(args: argparse.Namespace) -> int:
     """Read, judge, say."""
+    if len(args.paths) == 1 and (Path(args.paths[0]) / LAKE).is_file():
+        return _say(answer_of_lake(args.paths[0]), as_json=args.json)
     given = gather(args.paths, everything=args.all)
     code = DONE
     for words in given.refused:
@@ -111,12 +118,58 @@ def run_why(args: argparse.Namespace) -> int:
 
     bundle = Bundle(path)
     elsewhere = bool(given.kinds) and bundle.target.get("kind") != "live"
-    answer = answer_of(given, path, verdict_of(bundle), elsewhere=elsewhere)
-    if args.json:
-        echo(*json.dumps(vars(answer), indent=1).splitlines(), sep="\n")
-        return code
-    echo(*lines_of(answer), sep="\n")
+    _say(answer_of(given, path, verdict_of(bundle), elsewhere=elsewhere), as_json=args.json)
     return code
+
+
+def _say(answer: Answer, *, as_json: bool) -> int:
+    lines = json.dumps(vars(answer), indent=1).splitlines() if as_json else lines_of(answer)
+    echo(*lines, sep="\n")
+    return DONE
+
+
+def answer_of_lake(where: str) -> Answer:
+    """All that is said of a lake: what is worst on most of its hosts, and whose it is on one."""
+    from mmscope.reports.findings.findings import CANNOT_TELL, OURS, SEVERITIES, TROUBLE
+    from mmscope.reports.findings.verdict import HARM_WORDS, said
+    from mmscope.reports.fleet.fleet import ask_fleet, words
+    from mmscope.reports.fleet.fleet_text import headline, when
+    from mmscope.reports.lake.catalog import read_catalog
+
+    fleet = ask_fleet(read_catalog(where), OURS(), ledgers=False)
+    read = f"a lake of {plural(len(fleet.hosts), 'host')}, {plural(fleet.bundles, 'bundle')}"
+    answer = Answer(
+        read=[f"{read} ({Path(where).name or where})"],
+        refused=list(fleet.said),
+        verdict=CANNOT_TELL,
+        sentence=headline(fleet),
+        short=f"nothing above a notice found on {plural(len(fleet.hosts), 'host')}.",
+        unknown=[f"{len(fleet.unasked):,} checks have data on no host"] if fleet.unasked else [],
+        command=f"mmscope lake findings {shlex.quote(where)}",
+        bundle=where,
+    )
+    ill = [one for one in fleet.found if one.severity != "notice"]
+    if not ill:
+        return answer
+    worst = min(ill, key=lambda one: (SEVERITIES.index(one.severity), -len(one.cases)))
+    case, finding = next(
+        ((case, each) for case in worst.cases for each in words(worst, case)),
+        (worst.cases[0], None),
+    )
+    host = case.bundle.host
+    return replace(
+        answer,
+        verdict=TROUBLE,
+        severity=worst.severity,
+        rests_on=f"On {len({each.bundle.host for one in ill for each in one.cases}):,} of "
+        f"{plural(len(fleet.hosts), 'host')}. ",
+        cause=f"on {len(worst.cases):,} of {plural(len(worst.checked), 'host')}, worst on {host}: "
+        + (said(finding) if finding else worst.question.about),
+        owner=f"on {host}: {finding.owner}" if finding and finding.owner else "",
+        harm=HARM_WORDS[worst.question.harm],
+        since=f"{when(worst.since)}, the first reading with it",
+        next="See every finding, with how many hosts have it",
+    )
 
 
 def _free_name() -> Path:
@@ -133,11 +186,9 @@ def answer_of(given: Given, path: Path, judged: "Judgement", *, elsewhere: bool)
 
     :param elsewhere: it is a dump's, or of files: what is to be done on a host is done there.
     """
-    step, looked = judged.step, f"mmscope {_shows(given, judged.cause)} {shlex.quote(str(path))}"
-    # A command for a host that runs is none for a dump or a log.
-    command = judged.command if not given.kinds else ""
-    if "BUNDLE" in judged.command.split():
-        command = judged.command.replace("BUNDLE", shlex.quote(str(path)))
+    where = shlex.quote(str(path))
+    shown = f"show {judged.table}" if judged.table else _shows(given, judged.cause)
+    next_words, command = _next(judged, where, live=not given.kinds, elsewhere=elsewhere)
     return Answer(
         read=given.kinds or ["this host: the running kernel"],
         refused=given.refused,
@@ -145,15 +196,49 @@ def answer_of(given: Given, path: Path, judged: "Judgement", *, elsewhere: bool)
         severity=judged.severity,
         sentence=judged.sentence,
         rests_on=judged.rests_on,
+        short=judged.short,
         cause=judged.cause,
         owner=judged.owner,
         harm=judged.harm,
         since=judged.since,
         unknown=list(judged.unknowns),
-        next=("On the host: " if elsewhere and not step.looks else "") + step.do if step else "",
-        command=command or looked,
+        next=next_words,
+        command=command or f"mmscope {shown} {where}",
         bundle=str(path),
     )
+
+
+# Commands that show what could not be checked, by what it takes.
+SHOWS = {
+    "root": ("As root, the kernel's memory is read too", "sudo mmscope why"),
+    "here": ("See what can be read here, and how to read more", "mmscope doctor"),
+    "watch": ("Over time, trends show", "sudo mmscope watch -o watched"),
+}
+
+
+def _next(judged: "Judgement", where: str, *, live: bool, elsewhere: bool) -> tuple[str, str]:
+    """The words of the next step, and the command for where one is, which may be empty."""
+    from mmscope.reports.findings.findings import NO_TROUBLE
+
+    if judged.step is None:
+        complete = judged.word == NO_TROUBLE
+        words, command = SHOWS["watch" if complete else "root" if os.geteuid() else "here"]
+        if live:
+            return words, command
+        command = SHOWS["watch" if complete else "root"][1]
+        return f"On the host, if it still runs: {command}" if elsewhere else "", ""
+    # Its first sentence; a command in it has a line of its own.
+    do, _, _ = judged.step.do.partition(". ")
+    for quoted in (f": '{judged.command}'", f" ('{judged.command}')"):
+        do = do.replace(quoted, "")
+    here = judged.command and "BUNDLE" in judged.command.split()
+    if here:
+        return do, judged.command.replace("BUNDLE", where)
+    if judged.command and not live:
+        return f"On the host, if it still runs: {judged.command}", ""
+    if judged.step.looks or live:
+        return do, judged.command
+    return f"On the host: {do}", ""
 
 
 def _shows(given: Given, cause: str) -> str:
@@ -176,7 +261,12 @@ def lines_of(answer: Answer) -> Iterator[str]:
     # That there is trouble, and what it is, are two lines.
     judged = f"{answer.verdict} ({answer.severity}). {answer.rests_on.split('. ')[0]}."
     if not answer.cause:
-        judged = answer.sentence
+        told = answer.short.lower().startswith(answer.verdict)
+        judged = (
+            answer.short
+            if told
+            else f"{answer.verdict}: {answer.short[:1].lower()}{answer.short[1:]}"
+        )
     said = {
         "read": read,
         "verdict": f"{judged[:1].upper()}{judged[1:]}",
@@ -184,23 +274,40 @@ def lines_of(answer: Answer) -> Iterator[str]:
         "owner": answer.owner,
         "harm": answer.harm,
         "since": answer.since,
-        "unknown": "; ".join(answer.unknown) if answer.cause else "",  # the sentence has it
-        "next": answer.next,
+        "unknown": re.sub(
+            r"(^|; )(1|[\d,]+)( needs? )",
+            lambda m: f"{m[1]}{m[2]} check{'s' * (m[2] != '1')}{m[3]}",
+            "; ".join(answer.unknown).replace(" ('mmscope record')", ""),
+        ),
+        "next": answer.next.rstrip("."),
     }
     wrapped = {
-        label: textwrap.wrap(" ".join(visible(words).split()), WIDTH - LABEL)
+        label: textwrap.wrap(
+            " ".join(visible(words).split()), WIDTH - LABEL, break_on_hyphens=False
+        )
         for label, words in said.items()
         if words
     }
     left = LINES - len(wrapped) - len(("run", "bundle"))
+    # The command has it; the cause is worth more.
+    alone = answer.bundle not in answer.command or len(wrapped.get("cause", "")) <= 1 + left
+    left += not alone
     for label in sorted(wrapped, key=ROOM_FIRST.index):
         lines = wrapped[label]
         wrapped[label] = kept = lines[: 1 + left]
         left -= len(kept) - 1
         if len(kept) < len(lines):
-            kept[-1] = f"{kept[-1][: WIDTH - LABEL - 1]}…"
+            kept[-1] = _cut(kept[-1])
     for label, lines in wrapped.items():
         for at, line in enumerate(lines):
             yield f"{'' if at else label:{LABEL}}{line}"
     yield f"{'run':{LABEL}}{visible(answer.command)}"
-    yield f"{'bundle':{LABEL}}{visible(answer.bundle)}"
+    if alone and answer.bundle:
+        yield f"{'bundle':{LABEL}}{visible(answer.bundle)}"
+
+
+def _cut(line: str) -> str:
+    """A line that goes on, which is not said, without half a word."""
+    if len(line) >= WIDTH - LABEL:
+        line = line.rpartition(" ")[0] or line[: WIDTH - LABEL - 1]
+    return f"{line.rstrip(',;:')}…"

@@ -51,9 +51,10 @@ class Judgement:
     :ivar word: of ``Verdict``: ``TROUBLE``, ``NO_TROUBLE`` or ``CANNOT_TELL``.
     :ivar sentence: what is wrong; where nothing was found, what that rests on.
     :ivar rests_on: how many checks, and what the others would take.
+    :ivar short: number of checks that found nothing, and of notices, without what is unknown.
     :ivar harm: what it does to the machine. :ivar owner: whose it is.
     :ivar unknowns: what could not be seen, and what checks that could not be made would take.
-    :ivar step: what to do first. :ivar command: in it.
+    :ivar step: what to do first. :ivar command: in it. :ivar table: the first that it stands on.
     """
 
     word: str
@@ -67,6 +68,8 @@ class Judgement:
     unknowns: tuple[str, ...] = ()
     step: Step | None = None
     command: str = ""
+    table: str = ""
+    short: str = ""
 
 
 def verdict_of(bundle: Bundle) -> Judgement:
@@ -79,7 +82,7 @@ def judge(verdict: Verdict) -> Judgement:
     unknowns = (*verdict.blind, *([lacking_words(verdict)] if verdict.not_checked else ()))
     judged = Judgement(verdict.word, sentence(verdict), rests_on(verdict), unknowns=unknowns)
     if verdict.word != TROUBLE:
-        return judged
+        return replace(judged, short=f"{none_found(verdict)}{found_besides(verdict)}.")
     first = first_incident(verdict)
     worst, *_ = first.causes[0]
     step, command = first.first_step or (None, "")
@@ -92,7 +95,20 @@ def judge(verdict: Verdict) -> Judgement:
         since=first.since,
         step=step,
         command=command,
+        table=next((proof.table for proof in worst.proofs), ""),
     )
+
+
+def none_found(verdict: Verdict) -> str:
+    """Words where there is no trouble that was found: by how many checks."""
+    if not verdict.made:
+        return f"None of {display.plural(verdict.checks, 'check')} could be made"
+    return f"No trouble found by {verdict.made:,} of {display.plural(verdict.checks, 'check')}"
+
+
+def found_besides(verdict: Verdict) -> str:
+    """Findings that are no trouble, after a semicolon: the first of it by name."""
+    return f"; {noticed(verdict).rstrip('.')}" if verdict.found else ""
 
 
 def first_incident(verdict: Verdict) -> Incident:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mmscope why``: ten lines of 80 columns, whatever was given, and a command that runs."""
+
+import os
+import shlex
+import tempfile
+from pathlib import Path
+
+import pytest
+from checkout import TESTS
+from given_inputs import LOG, TREE, put
+
+from mmscope.reports.commands import why_command
+from mmscope.reports.commands.command import main
+from mmscope.reports.findings.findings import CANNOT_TELL
+from mmscope.reports.findings.verdict import Judgement
+from mmscope.reports.inputs.given import Given
+
+OLD = TESTS / "bundles" / "v0.1.0"
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
+    """What ``why`` says, by label; it keeps to its ten lines."""
+    main(["why", *words])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 10 and max(len(line) for line in lines if line[:3] != "run") <= 80
+    said: dict[str, str] = {}
+    label = ""
+    for line in lines:
+        label = line[:9].strip() or label
+        said[label] = f"{said.get(label, '')} {line[9:]}".strip()
+    return said
+
+
+def runs(capsys: pytest.CaptureFixture[str], command: str) -> bool:
+    """True if a command that was said prints something and ends well."""
+    program, *words = shlex.split(command)
+    return program == "mmscope" and main(words) == 0 and bool(capsys.readouterr().out)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["dmesg.txt", "a folder with 'quotes'/dmesg.txt"])
+def test_the_command_runs_as_it_stands(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    put(here, name, LOG)
+    said = told(capsys, name, "-o", f"{name}.case")
+    assert said["verdict"].startswith("Trouble (")
+    assert said["next"].startswith("On the host")
+    assert runs(capsys, said["run"])
+
+
+def test_a_sosreport_s_folder(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = told(capsys, str(TREE))
+    assert said["cause"].startswith("Process 115 (breadth) has 64.28 MiB of page tables")
+    assert said["owner"] == "breadth (pid 115)"
+    assert said["bundle"].startswith("mmscope-2") and Path(said["bundle"]).is_dir()
+    assert runs(capsys, said["run"])
+
+
+def test_a_bundle_s_evidence_is_one_command_away(capsys: pytest.CaptureFixture[str]) -> None:
+    said = told(capsys, str(OLD))
+    assert said["run"].startswith("mmscope show ") and said["run"].endswith(str(OLD))
+    assert runs(capsys, said["run"])
+
+
+def test_a_lake_says_what_is_worst_and_where(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["lake", "add", str(OLD), "lake"])
+    capsys.readouterr()
+    said = told(capsys, "lake")
+    assert said["read"] == "a lake of 1 host, 1 bundle (lake)"
+    assert said["verdict"].endswith("On 1 of 1 host.")
+    assert said["cause"].startswith("on 1 of 1 host, worst on ")
+    assert "bundle" not in said
+    assert runs(capsys, said["run"])
+
+
+@pytest.mark.parametrize(("user", "command"), [(65534, "sudo mmscope why"), (0, "mmscope doctor")])
+def test_without_arguments_it_says_how_to_see_more(
+    user: int, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    judged = Judgement(CANNOT_TELL, "", "", unknowns=("14 need root or a vmcore",), short="x")
+    answer = why_command.answer_of(Given(), Path("case"), judged, elsewhere=False)
+    lines = list(why_command.lines_of(answer))
+    assert lines[2] == "unknown  14 checks need root or a vmcore"
+    assert lines[-2:] == [f"run      {command}", "bundle   case"]
+
+
+def test_who_may_not_write_here_finds_the_bundle_elsewhere(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert why_command._free_name().parent == Path(tempfile.gettempdir())
