@@ -6,8 +6,9 @@ Each section is on its own (``run_section``): what goes wrong in it costs itself
 go on.
 """
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from mmscope.drgn.log.kernel_log import join_logs
 from mmscope.drgn.opening.target import Target
@@ -22,6 +23,8 @@ from mmscope.reports.collect.run_section import run_section
 
 # (section, its title, pages done, pages in all); pages are 0 where they are not known
 Progress = Callable[[str, str, int, int], None]
+# That a section is begun for.
+LEAST_SECONDS = 0.1
 
 
 @dataclass
@@ -33,11 +36,13 @@ class Beside:
         that memory has nothing of.
     :ivar write: writes more tables; it says which sections these are.
     :ivar instead: sections that it writes, and the source does not.
+    :ivar seconds: that all sections may take; each at most half of what is left.
     """
 
     files: Files | None = None
     write: Callable[[Writer | RedactingWriter], list[SectionResult]] | None = None
     instead: tuple[str, ...] = ()
+    seconds: float | None = None
 
 
 def collect(
@@ -72,7 +77,15 @@ def collect(
         if more.files:
             join_logs(source, more.files)
 
+    ends = time.monotonic() + more.seconds if more.seconds is not None else None
     for spec in specs:
+        if ends is not None:
+            left = ends - time.monotonic()
+            if left < LEAST_SECONDS:
+                why = f"not read: {more.seconds:g} s (--deadline) were over"
+                sections.append(SectionResult(spec.name, "failed", 0.0, 0, 0, why))
+                continue
+            spec = replace(spec, deadline=min(spec.deadline, left / 2))
         if progress is not None:
             _announce(spec, source, progress)
         section, found = run_section(spec, source, machine, verbose=verbose)

@@ -69,8 +69,27 @@ def add_command(command: Command) -> None:
     sub.add_argument(
         "--no-findings", action="store_true", help="do not say what the tables mean; ask later"
     )
+    sub.add_argument(
+        "--deadline",
+        type=seconds,
+        metavar="S",
+        help="time that all sections may take, each at most half of what is left; what is not read "
+        "by then is said. Opening the target comes before",
+    )
     sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)
+
+
+def seconds(text: str) -> float:
+    """
+    The value of --deadline.
+
+    :raises ValueError: it is no time.
+    """
+    value = float(text)
+    if not 0 < value < 1e7:
+        raise ValueError(text)
+    return value
 
 
 @contextlib.contextmanager
@@ -194,7 +213,7 @@ def read(args: argparse.Namespace, writer: Writer, names: Names | None, given: G
         notes["assumed"] = f"page size {target.page_size}, as of this machine"
     if not target.source and given.names:
         target = replace(target, source=", ".join(given.names[:3]))
-    more = Beside(files=given.files if of_memory else None)
+    more = Beside(files=given.files if of_memory else None, seconds=args.deadline)
     if given.owners:
         more.instead, more.write = (page_owner.SECTION,), _owners(given, target.page_size)
     with progress_bar() as progress:

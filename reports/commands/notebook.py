@@ -34,7 +34,7 @@ from mmscope.reports.findings import findings_text
 from mmscope.reports.findings.findings import Finding, Verdict, evaluate
 from mmscope.reports.findings.verdict import judge, sentence
 from mmscope.reports.inputs.given import Given, gather
-from mmscope.reports.page.drawn import draw, page_size_of
+from mmscope.reports.page.drawn import draw
 from mmscope.reports.page.environment import context_of, environment, squeeze
 from mmscope.reports.page.report import render
 from mmscope.reports.page.sentences import uptime_of
@@ -149,7 +149,7 @@ class Opened:
     @cached_property
     def findings(self) -> Findings:
         """Everything that is wrong, the worst first."""
-        return Findings(evaluate(self.bundle), page_size_of(self.bundle))
+        return Findings(evaluate(self.bundle), self.bundle.page_size)
 
     @cached_property
     def pictures(self) -> dict[str, Shown]:
@@ -157,7 +157,7 @@ class Opened:
         Pictures by name: ``memory_bar``, ``pageblock_map``, ``profiles`` and other flame graphs.
         """
         offers = Downloads()
-        context = context_of(page_size_of(self.bundle), uptime_of(self.bundle))
+        context = context_of(self.bundle.page_size, uptime_of(self.bundle))
         drawn = draw(self.bundle, context | {"offer": offers.offer})
         style = squeeze(environment().get_template("report.css").render())
         page = Markup(f"<!doctype html><meta charset=utf-8><style>{style}</style>")

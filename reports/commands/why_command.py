@@ -65,7 +65,7 @@ def add_command(command: Command) -> None:
     sub.add_argument("--mode", **modes.OPTION)
     add_target_options(sub)
     add_redact_options(sub)
-    sub.set_defaults(only=())
+    sub.set_defaults(only=(), deadline=None)
 
 
 @dataclass

@@ -95,6 +95,28 @@ def test_so_it_is_with_nothing_but_the_dump(crash: Crash) -> None:
             assert list(own.rows(table)) == list(crash.bundle.rows(table)), table
 
 
+def test_the_hook_of_the_crash_kernel_reads_the_same(crash: Crash) -> None:
+    """Over what the crash kernel saved: not in it."""
+    folder = crash.folder / "hook"
+    mmscope = folder.with_name("mmscope")
+    mmscope.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m mmscope "$@"\n')
+    mmscope.chmod(0o755)
+    done = children.run(
+        [ROOT / "deploy/crash-kernel/crash-kernel", folder, "1200"],
+        env={**os.environ, "MMSCOPE": str(mmscope), "MMSCOPE_CORE": str(crash.core)},
+        capture_output=True, text=True, timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0 and "verdict" in done.stdout, done.stdout + done.stderr
+    (case,) = folder.iterdir()
+    everything, first = Bundle(case / "all"), Bundle(case / "first")
+    for table in crash.bundle.tables:
+        if table not in ("sections", "kernel_features"):
+            assert list(everything.rows(table)) == list(crash.bundle.rows(table)), table
+            if table in first.tables:
+                assert list(first.rows(table)) == list(crash.bundle.rows(table)), table
+    assert {"kernel_log", "zones", "memory_pressure"} & first.tables.keys()
+
+
 def test_zones_and_lists_are_those_of_the_kernel_that_crashed(crash: Crash) -> None:
     earlier, later = crash.said("proc/zoneinfo", read_zoneinfo, "node", "zone")
     for row in crash.bundle.rows("zones"):

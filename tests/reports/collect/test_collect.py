@@ -4,6 +4,7 @@
 import dataclasses
 import itertools
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.collect.collect import collect
+from mmscope.reports.collect.collect import Beside, collect
 from mmscope.reports.collect.run_section import deadline, run_section
 
 TARGET = Target(
@@ -166,6 +167,24 @@ def test_one_bad_section_leaves_the_others_whole(
     for name in "ab":
         assert list(bundle.rows(name)) == [{"name": name, "value": "1"}]
     assert bundle.target["hostname"] == "host"
+
+
+def test_all_sections_have_a_deadline_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets half of what is left; those that none is left for say so."""
+    stop = [spec(sleeps, f"slow-{number}", 600) for number in range(9)]
+    specs = [spec(lambda _: found(), "quick"), *stop]
+    monkeypatch.setattr(registry, "SECTIONS", {s.name: s for s in specs})
+    begin = time.monotonic()
+    with Writer(tmp_path / "b") as writer:
+        collect(FILES, TARGET, writer, more=Beside(seconds=1))
+    assert time.monotonic() - begin < 20
+    quick, first, *others = Bundle(tmp_path / "b").sections
+    assert quick.status == "ok" and first.message is not None
+    assert re.fullmatch(r"took longer than 0\.[0-9]+ s and was stopped", first.message)
+    assert others[-1].message == "not read: 1 s (--deadline) were over"
+    assert {one.status for one in others} == {"failed"}
 
 
 def test_notes_are_kept_with_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
