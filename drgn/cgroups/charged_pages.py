@@ -127,6 +127,14 @@ class ChargedPages(Shared):
         if len(self._dying):
             self._pins(chunk, here, words, pages, starts)
 
+    def move(self, old: int, new: int) -> None:
+        """Pages of one kind turned out to be of another."""
+        of_old, of_new = (kind << int(KIND_AT) for kind in (old, new))
+        mask = ~int(ADDRESS)
+        for key in [key for key in self.pages if key & mask == of_old]:
+            to = key ^ of_old ^ of_new
+            self.pages[to] = self.pages.get(to, 0) + self.pages.pop(key)
+
     def _pins(
         self,
         chunk: PageChunk,

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.charged_pages import ChargedPages, MemcgWords
 from mmscope.drgn.free.block_heads import BlockFinder
+from mmscope.drgn.holders.holdings import HeldPages
 from mmscope.drgn.ledger.file_pages import OF_FILES, FilePages
 from mmscope.drgn.ledger.page_kinds import KINDS, TAGGED, Kind, PageKinds, kinds_where
 from mmscope.drgn.ledger.page_places import PageRanges, spread
@@ -44,6 +45,8 @@ OPEN = kinds_where(lambda kind: kind in (Kind.IN_USE, Kind.COMPOUND, Kind.NO_REF
 OWNER = np.array([[each.owner for each in KINDS].index(kind.owner) for kind in KINDS])
 # Places of reserved pages only.
 OF_BOOT = kinds_where(lambda kind: kind in (Kind.IMAGE, Kind.BOOT_PERCPU, Kind.CRASH))
+# Places of pages that a holder has beside their owner: a file's, in a pipe.
+HELD = kinds_where(lambda kind: Kind.SOCKET <= kind <= Kind.STACK_DEPOT)
 # Whose memcg_data is not of the page, but a vector of its objects'.
 OF_OBJECTS = kinds_where(lambda kind: kind in (Kind.RECLAIMABLE, Kind.SLAB))
 MOST_REFERENCES = 15  # that are told apart
@@ -78,6 +81,7 @@ class LedgerPages(Shared):
     :param charged: counts the pages of memory cgroups, if it is given.
     :param caches: the slab caches, if they are known.
     :param tags: counts what the kernel has by the line of source, if it is given.
+    :param held: counts what is known by who holds it, if it is given.
     """
 
     MERGES = merges(
@@ -86,7 +90,7 @@ class LedgerPages(Shared):
         examples=_first_examples,
         other_signatures=none_of,
         disputed=summed,
-        **dict.fromkeys(("charged", "tags", "files"), nested),
+        **dict.fromkeys(("charged", "tags", "files", "held"), nested),
     )
 
     def __init__(
@@ -97,6 +101,7 @@ class LedgerPages(Shared):
         charged: ChargedPages | None = None,
         caches: Sequence[Cache] | None = None,
         tags: PageTags | None = None,
+        held: HeldPages | None = None,
     ) -> None:
         self.kinds = PageKinds(prog)
         self.fields = flag_fields(prog)
@@ -107,6 +112,7 @@ class LedgerPages(Shared):
         self.columns = (*self.kinds.columns, "slab_cache", *(("memcg",) if self.memcg else ()))
         self.charged = charged if self.memcg else None
         self.tags = tags
+        self.held = held
         self.masked = compound_info_is_mask(prog)
         self.size = np.uint64(sizeof(prog.type("struct page")))
         self._blocks = BlockFinder(prog)
@@ -186,6 +192,8 @@ class LedgerPages(Shared):
         memcg = None if self.memcg is None else self.memcg.of(chunk)
         if self.charged is not None and memcg is not None:
             self.charged.take(chunk, low, kinds, memcg)
+        if self.held is not None:
+            self.held.take(start, kinds, present)
         here = np.flatnonzero(OF_FILES[kinds] & present)
         at = heads[here]
         mapping = np.where(at < 0, its_mapping, chunk["mapping"][at])
@@ -268,6 +276,7 @@ class LedgerPages(Shared):
         # Of what has two owners the struct page is believed.
         other = owned[~open_ & ~OF_BOOT[place[owned]]]
         other = other[OWNER[kinds[other]] != OWNER[place[other]]]
+        other = other[~HELD[place[other]]]
         self.disputed.update(zip(kinds[other].tolist(), place[other].tolist(), strict=True))
 
     def _fill_blocks(
@@ -353,6 +362,28 @@ class LedgerPages(Shared):
             ):
                 self.unexplained[kind, zone, 0, 0, -1, 0] = count
                 self.examples[kind, zone, 0, 0, -1, 0] = [int(example[at])]
+
+    def settle_large(self, unreclaimable: int) -> None:
+        """
+        Compound pages that nothing explains are large allocations of kmalloc(), where these have no
+        mark and the kernel's counter has just as many pages more than were counted: each of them is
+        such a page, and none is left for anything else.
+
+        :param unreclaimable: nr_slab_unreclaimable.
+        """
+        counted = self.pages.reshape(len(KINDS), self.zones)
+        lacks = unreclaimable - int(counted[[Kind.SLAB, Kind.LARGE_KMALLOC]].sum())
+        if self.kinds.marks_large or lacks != int(counted[Kind.COMPOUND].sum()):
+            return
+        counted[Kind.LARGE_KMALLOC] += counted[Kind.COMPOUND]
+        counted[Kind.COMPOUND] = 0
+        for key in [key for key in self.unexplained if key[0] == Kind.COMPOUND]:
+            del self.unexplained[key], self.examples[key]
+        if self.tags is not None:
+            for kind, tag in [key for key in self.tags.pages if key[0] == Kind.COMPOUND]:
+                self.tags.pages[Kind.LARGE_KMALLOC, tag] += self.tags.pages.pop((kind, tag))
+        if self.charged is not None:
+            self.charged.move(Kind.COMPOUND, Kind.LARGE_KMALLOC)
 
     def _move(self, kept: NDArray[Any], to: NDArray[np.uint8] | Kind) -> None:
         """Pages that were counted as without a reference are of other kinds."""

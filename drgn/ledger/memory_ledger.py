@@ -23,6 +23,8 @@ from mmscope.drgn.cgroups.charged_pages import ChargedPages
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.free.free_memory import free_memory
 from mmscope.drgn.free.zones import for_each_zone, zone_name
+from mmscope.drgn.holders.holdings import HeldPages
+from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.ledger_pages import (
     KMEM,
     MAX_KEPT,
@@ -236,7 +238,8 @@ COUNTERS = {
     "nr_slab_unreclaimable": (
         (Kind.SLAB, Kind.LARGE_KMALLOC),
         "large allocations of kmalloc() are in the counter; where their pages have no type of "
-        "their own (6.12) they are among the unexplained compound pages",
+        "their own (6.12) and are not all of the compound pages that nothing else explains, they "
+        "are among these",
     ),
     "nr_page_table_pages": ((Kind.TABLE,), ""),
     "nr_sec_page_table_pages": (
@@ -508,7 +511,10 @@ def ledger_consumer(memory: Memory) -> LedgerPages:
     with contextlib.suppress(Exception):  # section alloc_tags says what is wrong
         tags = page_tags(memory.prog)
     caches, _ = caches_once(memory)
-    return LedgerPages(memory.prog, places.ram, places.owned, charged, caches, tags)
+    held = None
+    with contextlib.suppress(Exception):  # find_places() says what is wrong
+        held = HeldPages(holdings(memory))
+    return LedgerPages(memory.prog, places.ram, places.owned, charged, caches, tags, held)
 
 
 def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:
@@ -548,6 +554,10 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
             pages.settle(listed.pfns, listed.orders)
         except (FaultError, LookupError, ValueError) as error:
             found.notes.append(f"pages on per-CPU lists are among the unexplained: {error}")
+    if not memory.live:
+        with contextlib.suppress(FaultError, LookupError, ValueError):
+            counters = {row.name: row.value for row in vm_counters_once(memory)}
+            pages.settle_large(counters["nr_slab_unreclaimable"])
     parts: list[PhysicalPart] = []
     try:
         parts = physical_memory_once(memory).parts

@@ -20,8 +20,8 @@ order (include/linux/page-flags.h, mm_types.h):
 - of what is left, ``private``: the pages of ZFS's ARC have a number of its own there.
 
 Cannot know: who allocated what has none of these marks, which a page_owner stack or an alloc_tag
-tells; and large allocations of kmalloc() of a kernel without ``PGTY_large_kmalloc`` (6.12), which
-look like any compound page.
+tells. Large allocations of kmalloc() of a kernel without ``PGTY_large_kmalloc`` (6.12) look like
+any compound page: see ``LedgerPages.settle_large()``.
 """
 
 import contextlib
@@ -86,6 +86,13 @@ class Kind(enum.IntEnum):
     HUGE_ZERO = "kernel reserves", "huge zero page"
     ZSMALLOC = "compressed", "zsmalloc"
     PAGE_POOL = "network", "page pools"
+    SOCKET = "network", "socket buffers"
+    PIPE = "pipes", "data that waits"
+    IO_URING = "rings", "io_uring"
+    PERF_RING = "rings", "perf"
+    TRACE_RING = "rings", "ftrace"
+    FTRACE = "tracing", "functions and names"
+    STACK_DEPOT = "tracing", "stacks that are kept"
     OFFLINE = "given away", "balloon or offline"
     MOVABLE_OPS = "driver", "pages that can be migrated"
     GUARD = "guard", "guard pages of debug_pagealloc"
@@ -107,7 +114,7 @@ def kinds_where(holds: Callable[[Kind], bool]) -> NDArray[np.bool_]:
 # What the kernel allocated for itself with alloc_pages(): its lines of source are of interest.
 OF_KERNEL = (
     *("unexplained", "vmalloc", "kernel stacks", "percpu", "page tables", "kernel reserves"),
-    *("compressed", "network", "given away", "driver"),
+    *("compressed", "network", "given away", "driver", "pipes", "rings", "tracing"),
 )
 TAGGED = kinds_where(
     lambda kind: kind.owner in OF_KERNEL or kind in (Kind.LARGE_KMALLOC, Kind.NO_REFERENCE)
@@ -176,6 +183,7 @@ class PageKinds:
         self.head, self.reserved, *swap = (
             np.uint32(flag(prog, name)) for name in ("PG_head", "PG_reserved", *SWAP_FLAGS)
         )
+        self.marks_large = Kind.LARGE_KMALLOC in {kind for kind, _, _ in self._tests}
         self._flags = (self.head, self.reserved, *swap)
         self.poison = np.uint32(flag(prog, "PG_hwpoison"))
         # "mm: free up PG_slab" (46df8e73a4a3, in v6.10)

@@ -19,6 +19,7 @@ from drgn.helpers.linux.pid import for_each_task
 from drgn.helpers.linux.sched import idle_task
 from numpy.typing import NDArray
 
+from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.vmalloc_areas import AREA, ENTRY, own_pages, stack_callers, vmalloc_areas
 from mmscope.drgn.machine.physical_memory import e820_map
@@ -331,6 +332,17 @@ def _add_mempools(memory: Memory, places: PagePlaces) -> None:
             _own(places, Kind.MEMPOOL, first, first + (1 << order))
 
 
+def _add_held(memory: Memory, places: PagePlaces) -> None:
+    """Pages of pipes, sockets and rings; not those that have a mark or a place of their own."""
+    found = holdings(memory)
+    for kind in distinct(found.kinds[found.kinds != 0]).tolist():
+        here = found.kinds == kind
+        places.owned.add(kind, found.starts[here], found.stops[here] - found.starts[here])
+    places.missing += found.missing
+    if found.gaps.bytes:
+        places.missing.append(f"who holds pages: {found.gaps.bytes:,} bytes could not be read")
+
+
 def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
     """``huge_zero_pfn`` is ~0 as long as there is no huge zero page."""
     prog = memory.prog
@@ -343,6 +355,7 @@ def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
 
 # What is found where, in this order: where places overlap, the later one holds.
 FINDERS: dict[str, Callable[[Memory, PagePlaces], None]] = {
+    "what pipes, sockets and rings hold": _add_held,
     "the first percpu chunk": _add_first_chunk,
     "the KASAN shadow": _add_shadow,
     "vmalloc areas": _add_areas,

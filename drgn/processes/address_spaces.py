@@ -107,7 +107,7 @@ def kept_address_spaces(memory: Memory, gaps: Gaps) -> AddressSpaces:
 
 def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     """Find the address space of every process."""
-    tasks = _tasks(prog)
+    tasks = listed_tasks(prog)
     # What ends a list that breaks off is no task.
     broken_off = bool(len(tasks)) and not tasks["address"][-1]
     users, damaged = _users(prog, tasks[tasks["address"] != 0])
@@ -134,7 +134,7 @@ def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     return AddressSpaces(processes, addresses[read], columns[read], broken_off, damaged)
 
 
-def _tasks(prog: Program) -> NDArray[Any]:
+def listed_tasks(prog: Program) -> NDArray[Any]:
     """
     All tasks of the list: address, whether it could be read at once (``whole``), and by TASK. A row
     of zeros ends a list that breaks off.

@@ -65,7 +65,7 @@ def stack_depot(prog: Program) -> StackDepot:
     """
     layout = _layout(prog)
     gaps = Gaps()
-    pools = _pools(prog)
+    pools = pool_addresses(prog)
     units = 1 << (prog["PAGE_SHIFT"].value_() + POOL_ORDER - ALIGN_SHIFT)
     parts = []
     damaged = freed = 0
@@ -155,7 +155,7 @@ def _layout(prog: Program) -> _Layout:
     )
 
 
-def _pools(prog: Program) -> list[tuple[int, int]]:
+def pool_addresses(prog: Program) -> list[tuple[int, int]]:
     """
     (number, address) of every pool in use.
 

@@ -23,6 +23,7 @@ from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 ORDER = (
     *("anonymous", "page cache", "hugetlb", "compressed"),
     *("slab", "vmalloc", "kernel stacks", "percpu", "page tables", "network", "driver"),
+    *("pipes", "rings", "tracing"),
     *("memory about memory", "kernel reserves", "boot", "given away", "guard", "bad"),
     *("unexplained", "not the kernel's", "free"),
 )

@@ -184,7 +184,7 @@ def test_pages_are_counted_as_the_kernel_counts_them(cgroups_lab: CgroupsLab) ->
         ("/shop/huge", "anonymous", "large folios", "page", 4 * HUGE),
         ("/shop/files", "page cache", "files", "page", 12 * MIB),
         ("/shop/shared", "page cache", "shmem", "page", 10 * MIB),
-        ("/shop/kernel", "unexplained", "single pages", "kernel memory", 4 * MIB),
+        ("/shop/kernel", "pipes", "data that waits", "kernel memory", 4 * MIB),
     ],
 )
 def test_what_was_planted_is_charged_to_whom_it_belongs(

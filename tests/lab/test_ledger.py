@@ -60,11 +60,11 @@ def test_so_are_those_of_a_fragmented_machine(lab: Lab) -> None:
     assert_adds_up(found)
 
 
-def test_what_is_unexplained_is_small_but_for_what_nobody_marks(ledger_lab: LedgerLab) -> None:
+def test_hardly_anything_is_unexplained(ledger_lab: LedgerLab) -> None:
     unexplained = ledger_lab.pages("unexplained")
     total = sum(row.pages for row in ledger_lab.rows)
-    assert ledger_lab.pages("unexplained", "single pages") >= IN_PIPES
-    assert unexplained - IN_PIPES < 0.005 * total
+    assert ledger_lab.pages("pipes") == IN_PIPES
+    assert unexplained < 0.001 * total
     listed: list[UnexplainedRow] = ledger_lab.found.by_name["ledger_unexplained"]
     assert sum(row.pages for row in listed) == unexplained
 

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Memory behind open files: what waits in pipes, the rings of perf and of io_uring.
+
+- A pipe has a page or a part of one in each ``pipe_buffer`` that has operations
+  (``pipe_buf_release()`` takes them away), and keeps a page or a few for the next
+  (``pipe_inode_info.tmp_page``; ``prealloc`` in v7.3).
+- perf's ring is ``perf_event.rb``: the page that user space reads, ``data_pages``, and
+  ``aux_pages`` of a hardware tracer (kernel/events/ring_buffer.c). Events may share one.
+- io_uring's rings are ``io_ring_ctx.ring_region`` and ``sq_region`` (7.2), arrays of pages before
+  (6.12), and one allocation each before that (6.1).
+
+Costs a read for each pipe and ring.
+
+Cannot know: pipes that no process has open (``splice()`` keeps one for itself); buffers that a
+process provides to io_uring by a ring of the kernel's; rings with CONFIG_PERF_USE_VMALLOC.
+"""
+
+import numpy as np
+from drgn import FaultError, Object, Program, offsetof
+from numpy.typing import NDArray
+
+from mmscope.drgn.holders.holdings import Holder, Holdings, by_holder, pointers
+from mmscope.drgn.processes.open_files import OpenFiles
+from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.scattered_reads import read_members
+
+MOST_BUFFERS = 1 << 20  # of a pipe: 4 GiB
+MOST_PAGES = 1 << 24  # of a ring
+
+
+def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> None:
+    """Pipes and FIFOs: data that waits, and pages for the next."""
+    # FIFOs, and in 7.2 anonymous pipes by themselves.
+    pipes, who = files.of_kind(prog, "pipefifo_fops", "pipeanon_fops")
+    pipe = prog.type("struct pipe_inode_info")
+    # One page in 6.12, two in 7.2.
+    spare = "prealloc.pages" if pipe.has_member("prealloc") else "tmp_page"
+    first, *more = spare.split(".")
+    type_ = pipe.member(first).type
+    for name in more:
+        type_ = type_.member(name).type
+    spares = [f"{spare}[{at}]" for at in range(getattr(type_, "length", 0))] or [spare]
+    columns = {"bufs": "bufs", "size": "ring_size"} | {name: name for name in spares}
+    rings, read = read_members(prog, pipes, pipe, columns, found.gaps)
+    buffer = struct_dtype(prog.type("struct pipe_buffer"), {"page": "page", "ops": "ops"})
+    for holder, here in by_holder([Holder("pipe", "", each) for each in who]):
+        here = here[read[here]]
+        pages = [rings[name][here] for name in spares]
+        for at in here.tolist():
+            size = min(int(rings["size"][at]), MOST_BUFFERS)
+            for _, chunk in read_array(prog, int(rings["bufs"][at]), size, buffer, found.gaps):
+                pages.append(chunk["page"][chunk["ops"] != 0])
+        found.pages(holder, kind, np.concatenate(pages), len(here))
+
+
+def add_perf(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> None:
+    """perf's rings, each once."""
+    events, who = files.of_kind(prog, "perf_fops")
+    if not len(events):
+        return
+    rings, read = read_members(
+        prog, events, prog.type("struct perf_event"), {"rb": "rb"}, found.gaps
+    )
+    buffer = prog.type("struct perf_buffer")
+    columns = {name: name for name in ("nr_pages", "user_page", "aux_nr_pages", "aux_pages")}
+    unique, first = np.unique(rings["rb"], return_index=True)
+    here = read[first] & (unique != 0)
+    unique, first = unique[here], first[here]
+    members, read = read_members(prog, unique, buffer, columns, found.gaps)
+    at_data = offsetof(buffer, "data_pages")
+    for address, at, row, known in zip(
+        unique.tolist(), first.tolist(), members, read.tolist(), strict=True
+    ):
+        pages, aux = int(row["nr_pages"]), int(row["aux_nr_pages"])
+        if not known or not 0 <= pages <= MOST_PAGES or not 0 <= aux <= MOST_PAGES:
+            continue
+        memory = [
+            np.array([row["user_page"]], np.uint64),
+            pointers(prog, address + at_data, pages, found.gaps),
+            pointers(prog, int(row["aux_pages"]), aux, found.gaps),
+        ]
+        found.memory(Holder("perf ring", "", who[at]), kind, np.concatenate(memory))
+
+
+def add_io_uring(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> None:
+    """io_uring's rings."""
+    contexts, who = files.of_kind(prog, "io_uring_fops")
+    for address, whose in zip(contexts.tolist(), who, strict=True):
+        holder = Holder("io_uring", "", whose)
+        context = Object(prog, "struct io_ring_ctx", address=address)
+        try:
+            for is_first, pages in enumerate(_ring_pages(context, found.gaps)):
+                found.pages(holder, kind, pages, objects=not is_first)
+            if not hasattr(context, "ring_pages") and not hasattr(context, "ring_region"):
+                memory = [context.rings.value_(), context.sq_sqes.value_()]
+                found.memory(holder, kind, np.array(memory, np.uint64))
+        except FaultError:
+            found.strange += 1
+
+
+def _ring_pages(context: Object, gaps: Gaps) -> list[NDArray[np.uint64]]:
+    """Addresses of the struct pages of both rings, where the kernel keeps them so."""
+    prog = context.prog_
+    if hasattr(context, "ring_region"):
+        regions = [context.ring_region, context.sq_region]
+        arrays = [(each.pages, each.nr_pages) for each in regions]
+    elif hasattr(context, "ring_pages"):
+        arrays = [
+            (context.ring_pages, context.n_ring_pages),
+            (context.sqe_pages, context.n_sqe_pages),
+        ]
+    else:
+        arrays = []
+    return [
+        pointers(prog, pages.value_(), min(count.value_(), MOST_PAGES), gaps)
+        for pages, count in arrays
+    ]

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Pages by their holders, before the pass over all struct pages; and counted in it, each once.
+
+A holder names a page by the address of its struct page or by its own in the direct map. Of a
+compound page all of it is held: its head is looked up, and its order. A page that two hold is the
+first one's. In the pass each held page is counted in the class that the ledger puts it in, so that
+the rows of all holders of a class are never more than the class.
+
+Costs two reads for each run of neighbours among the struct pages of what is held.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from drgn import Program, sizeof
+from drgn.helpers.linux.mm import pfn_to_virt
+from numpy.typing import NDArray
+
+from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.processes.open_files import NO_PROCESS, Opener
+from mmscope.drgn.reading.kernel_arrays import Gaps, read_array
+from mmscope.drgn.reading.mem_sections import valid_page_ranges
+from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.reading.struct_pages import (
+    compound_info_is_mask,
+    page_dtype,
+    second_page_dtype,
+)
+from mmscope.drgn.workers.shares import Shared, merges, summed
+
+MAX_HELD = 16 << 20  # blocks of pages
+MOST_ORDER = 30
+KIND_BITS = 8
+POINTER = np.dtype("<u8")
+
+
+def pointers(prog: Program, address: int, count: int, gaps: Gaps) -> NDArray[np.uint64]:
+    """An array of them."""
+    parts = [part for _, part in read_array(prog, address, count, POINTER, gaps)]
+    return np.concatenate([np.empty(0, np.uint64), *parts])
+
+
+class Holder(NamedTuple):
+    """A holder of pages: a kind of thing, which of them, and the process that has it open."""
+
+    kind: str
+    name: str = ""
+    who: Opener = NO_PROCESS
+
+
+class _Part(NamedTuple):
+    """Blocks of one holder and kind: their first page frames, and how many pages each has."""
+
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    kind: int
+    of: int
+
+
+def by_holder(holders: Sequence[Holder]) -> Iterator[tuple[Holder, NDArray[np.int64]]]:
+    """Every holder once, and the positions where it is."""
+    numbers: dict[Holder, int] = {}
+    of = np.array([numbers.setdefault(each, len(numbers)) for each in holders], np.int64)
+    order = np.argsort(of, kind="stable")
+    starts = np.searchsorted(of[order], np.arange(len(numbers) + 1))
+    for holder, (low, high) in zip(numbers, itertools.pairwise(starts.tolist()), strict=True):
+        yield holder, order[low:high]
+
+
+class Holdings:
+    """Blocks of pages and their holders, as they are found; :meth:`settle` sorts them."""
+
+    def __init__(self, prog: Program) -> None:
+        self._prog = prog
+        self.holders: list[Holder] = []
+        self.objects: list[int] = []
+        self._numbers: dict[Holder, int] = {}
+        self._parts: list[_Part] = []
+        self._size = np.uint64(sizeof(prog.type("struct page")))
+        ranges = sorted(valid_page_ranges(prog))
+        self._first, self._stop, self._at = (
+            np.array(column, kind)
+            for column, kind in zip(
+                zip(*ranges, strict=True), (np.int64, np.int64, np.uint64), strict=True
+            )
+        )
+        self._direct = np.uint64(pfn_to_virt(prog, 0).value_())
+        self._shift = np.uint64(prog["PAGE_SHIFT"].value_())
+        self.gaps = Gaps()
+        self.missing: list[str] = []  # kinds of holders, and why
+        self.strange = 0  # addresses that are no page's
+        # After settle(): blocks that do not overlap, ascending.
+        self.starts = self.stops = self.of = self.kinds = np.empty(0, np.int64)
+
+    def count(self, holder: Holder, objects: int) -> None:
+        """Add things of a holder's kind to their number."""
+        self._number(holder, objects)
+
+    def _number(self, holder: Holder, objects: int) -> int:
+        if holder not in self._numbers:
+            self._numbers[holder] = len(self.holders)
+            self.holders.append(holder)
+            self.objects.append(0)
+        number = self._numbers[holder]
+        self.objects[number] += objects
+        return number
+
+    def frames(
+        self,
+        holder: Holder,
+        kind: int,
+        pfns: NDArray[np.int64],
+        counts: NDArray[np.int64] | int = 1,
+        *,
+        objects: int = 1,
+    ) -> None:
+        """
+        Add blocks of pages by their first page frames.
+
+        :param kind: of the ledger, that pages are of which nothing else is known; 0: none, they
+            have a mark or a place of their own.
+        :param counts: pages of each block that is no compound page.
+        :param objects: how many things of the holder's kind these are.
+        """
+        number = self._number(holder, objects)
+        row = np.searchsorted(self._stop, pfns, "right")
+        there = row < len(self._first)
+        there &= self._first[np.minimum(row, len(self._first) - 1)] <= pfns
+        self.strange += int((~there).sum())
+        counts = np.broadcast_to(np.asarray(counts, np.int64), pfns.shape)
+        if there.any():
+            self._parts.append(_Part(pfns[there], counts[there], kind, number))
+
+    def pages(self, holder: Holder, kind: int, pages: NDArray[np.uint64], objects: int = 1) -> None:
+        """Add pages by the addresses of their struct pages; 0 is none."""
+        pages = pages[pages != 0]
+        order = np.argsort(self._at)
+        ends = self._at + (self._stop - self._first).astype(np.uint64) * self._size
+        row = np.searchsorted(self._at[order], pages, "right").astype(np.int64) - 1
+        at = order[np.maximum(row, 0)]
+        inside = (row >= 0) & (pages < ends[at])
+        self.strange += int((~inside).sum())
+        at, pages = at[inside], pages[inside]
+        places = ((pages - self._at[at]) // self._size).astype(np.int64)
+        self.frames(holder, kind, self._first[at] + places, objects=objects)
+
+    def memory(
+        self,
+        holder: Holder,
+        kind: int,
+        addresses: NDArray[np.uint64],
+        counts: NDArray[np.int64] | int = 1,
+        *,
+        objects: int = 1,
+    ) -> None:
+        """Add blocks by addresses in the direct map; 0 is none."""
+        addresses = addresses[addresses != 0]
+        pfns = ((addresses - self._direct) >> self._shift).astype(np.int64)
+        self.frames(holder, kind, pfns, counts, objects=objects)
+
+    def settle(self) -> None:
+        """Find the compound pages, and whose what several hold is: the first one's."""
+        if not self._parts:
+            return
+        starts = np.concatenate([part.starts for part in self._parts])[:MAX_HELD]
+        counts = np.concatenate([part.counts for part in self._parts])[:MAX_HELD]
+        lengths = [len(part.starts) for part in self._parts]
+        kinds = np.repeat([part.kind for part in self._parts], lengths)[:MAX_HELD]
+        of = np.repeat([part.of for part in self._parts], lengths)[:MAX_HELD]
+        starts, counts, known, reserved = self._compounds(starts, counts)
+        kinds[reserved] = 0  # the zero page, say, or memory of before the page allocator
+        # The first of those that begin at a page, the longest of its holder's.
+        order = np.lexsort((np.arange(len(starts)), starts))
+        order = order[known[order]]
+        starts, counts, kinds, of = (each[order] for each in (starts, counts, kinds, of))
+        first = np.diff(starts, prepend=-1) != 0
+        starts, counts, kinds, of = (each[first] for each in (starts, counts, kinds, of))
+        stops = starts + counts
+        before = np.maximum.accumulate(np.append(0, stops[:-1]))
+        starts = np.maximum(starts, before)
+        kept = starts < stops
+        self.starts, self.stops = starts[kept], stops[kept]
+        self.kinds, self.of = kinds[kept], of[kept]
+
+    def _compounds(
+        self, starts: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """
+        First page and pages of each block, as its struct page says; which could be read, and which
+        the page allocator does not have.
+        """
+        prog, gaps = self._prog, self.gaps
+        dtype = page_dtype(prog, ("flags", "tail"))
+        pages, read = read_scattered(prog, self._struct_page(starts), dtype, gaps)
+        tail = read & ((pages["tail"] & np.uint64(1)) != 0)
+        here = self._struct_page(starts[tail])
+        word = pages["tail"][tail]
+        head = here & word if compound_info_is_mask(prog) else word - np.uint64(1)
+        starts = starts.copy()
+        back = ((here - head) // self._size).astype(np.int64)
+        sane = (head <= here) & (back < 1 << MOST_ORDER)
+        starts[tail] -= np.where(sane, back, 0)
+        heads, known = read_scattered(prog, self._struct_page(starts), dtype, gaps)
+        is_head = known & ((heads["flags"] & np.uint64(flag(prog, "PG_head"))) != 0)
+        second, also = read_scattered(
+            prog,
+            self._struct_page(starts[is_head]) + self._size,
+            second_page_dtype(prog, ["order"]),
+            gaps,
+        )
+        orders = (second["order"] & 0xFF).astype(np.int64)
+        whole = also & (orders <= MOST_ORDER)
+        counts = counts.copy()
+        counts[is_head] = np.where(whole, np.int64(1) << np.where(whole, orders, 0), 1)
+        read = read & known
+        read[tail] &= sane
+        reserved = read & ((heads["flags"] & np.uint64(flag(prog, "PG_reserved"))) != 0)
+        return starts, counts, read, reserved
+
+    def _struct_page(self, pfns: NDArray[np.int64]) -> NDArray[np.uint64]:
+        row = np.minimum(np.searchsorted(self._stop, pfns, "right"), len(self._first) - 1)
+        return self._at[row] + (pfns - self._first[row]).astype(np.uint64) * self._size
+
+
+class HeldPages(Shared):
+    """
+    The part of the pass that counts what is held.
+
+    :ivar pages: by holder and kind of the ledger.
+    """
+
+    MERGES = merges(pages=summed)
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._starts, self._stops, self._of = holdings.starts, holdings.stops, holdings.of
+        self.pages: Counter[int] = Counter()
+
+    def take(self, first: int, kinds: NDArray[np.uint8], present: NDArray[np.bool_]) -> None:
+        """
+        Count the pages of a chunk.
+
+        :param kinds: of each page, as the ledger has found out; *first*: the page frame of the
+            first.
+        """
+        low = int(np.searchsorted(self._stops, first, "right"))
+        high = int(np.searchsorted(self._starts, first + len(kinds), "left"))
+        if low >= high:
+            return
+        begin = np.maximum(self._starts[low:high] - first, 0)
+        sizes = np.minimum(self._stops[low:high] - first, len(kinds)) - begin
+        at = np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+        keys = np.repeat(self._of[low:high], sizes) << KIND_BITS | kinds[at]
+        found, counts = np.unique(keys[present[at]], return_counts=True)
+        summed(self.pages, dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+    def rows(self) -> list[tuple[int, int, int]]:
+        """(position of the holder, kind, pages)."""
+        mask = (1 << KIND_BITS) - 1
+        return [(key >> KIND_BITS, key & mask, pages) for key, pages in self.pages.items()]

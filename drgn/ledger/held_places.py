@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Pages that are known by who holds them, each kind of holder with its class of the ledger."""
+
+from collections.abc import Callable
+
+from drgn import Program
+
+from mmscope.drgn.holders.file_buffers import add_io_uring, add_perf, add_pipes
+from mmscope.drgn.holders.holdings import Holdings
+from mmscope.drgn.holders.kernel_buffers import (
+    add_ftrace_records,
+    add_saved_commands,
+    add_stack_depot,
+    add_trace_rings,
+)
+from mmscope.drgn.holders.socket_buffers import add_fragments, add_sockets
+from mmscope.drgn.ledger.page_kinds import Kind
+from mmscope.drgn.processes.open_files import OpenFiles, open_files
+from mmscope.drgn.reading.kernel_arrays import TORN
+from mmscope.drgn.sections.memory import Memory
+
+# By what they are called where one fails.
+OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
+    "pipes": lambda prog, files, found: add_pipes(prog, files, found, Kind.PIPE),
+    "sockets": lambda prog, files, found: add_sockets(
+        prog, files, found, Kind.SOCKET, Kind.LARGE_KMALLOC
+    ),
+    "fragments": lambda prog, files, found: add_fragments(prog, files, found, Kind.SOCKET),
+    "rings of perf": lambda prog, files, found: add_perf(prog, files, found, Kind.PERF_RING),
+    "rings of io_uring": lambda prog, files, found: add_io_uring(prog, files, found, Kind.IO_URING),
+}
+OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {
+    "rings of ftrace": lambda prog, found: add_trace_rings(prog, found, Kind.TRACE_RING),
+    "records of ftrace": lambda prog, found: add_ftrace_records(prog, found, Kind.FTRACE),
+    "names of tasks": lambda prog, found: add_saved_commands(prog, found, Kind.FTRACE),
+    "the stack depot": lambda prog, found: add_stack_depot(prog, found, Kind.STACK_DEPOT),
+}
+
+
+def holdings(memory: Memory) -> Holdings:
+    """Everything that is known to hold pages, found once for all sections."""
+    return memory.once("holdings", lambda: _holdings(memory))
+
+
+def _holdings(memory: Memory) -> Holdings:
+    found = Holdings(memory.prog)
+    try:
+        files = open_files(memory)
+        found.gaps.bytes += files.gaps.bytes
+    except TORN as error:
+        found.missing.append(f"what is in open files: {error}")
+    else:
+        for what, add in OF_FILES.items():
+            try:
+                add(memory.prog, files, found)
+            except TORN as error:
+                found.missing.append(f"{what}: {error}")
+    for what, add_kernel in OF_KERNEL.items():
+        try:
+            add_kernel(memory.prog, found)
+        except TORN as error:
+            found.missing.append(f"{what}: {error}")
+    found.settle()
+    return found

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Holders of the pages that nothing in their struct pages names, each page once.
+
+What holds pages is found first, by the structures that lead to them (``drgn/holders``); the pass
+over all struct pages then counts each page in the class that the ledger has it in. So the rows of a
+class are no more than the class, and of pipes, rings and what ftrace keeps they are all of it.
+
+Costs a few reads for each process that has files open, each pipe, each ring and each queue of a
+socket.
+
+Cannot know: what is behind files that no process has open; buffers on the queues of devices; GPUs'
+and other drivers' pages, dma-bufs, page tables of KVM and of IOMMUs, all of which only a module's
+types lead to. These stay unexplained.
+"""
+
+from mmscope.drgn.ledger.held_places import holdings
+from mmscope.drgn.ledger.memory_ledger import ledger_pages
+from mmscope.drgn.ledger.page_kinds import KINDS, Kind
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    TOP,
+    Command,
+    Found,
+    Section,
+    disagreement,
+)
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
+from mmscope.drgn.tables.table import Inside, Table
+
+
+@table_row
+class PageHolder:
+    """Pages of one class that one holder has."""
+
+    kind: str = column(
+        holds="words", key=True, help="what holds them: pipe, socket, packet ring, perf ring, …"
+    )
+    holder: str = column(
+        holds="kernel",
+        key=True,
+        help="which of them: a socket's protocol, ftrace's instance; empty: all of that kind",
+    )
+    pid: int | None = column(
+        key=True,
+        high=MOST_PIDS,
+        help="process (thread group) that has it open, the first of several; empty: none is known",
+    )
+    comm: str | None = column(holds="comm", help="name of its first thread")
+    cgroup: str | None = column(holds="cgroup", help="memory cgroup of the process")
+    owner: str = column(
+        holds="words",
+        key=True,
+        help="class of memory, as in memory_ledger: of a file's pages in a pipe, page cache",
+    )
+    part: str = column(holds="words", key=True, help="part of the class")
+    objects: int = column(help="pipes, sockets, rings, … of this row's holder")
+    pages: int = column(unit="pages", high=MOST_PAGES, help="base pages, each in one row")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="of these pages")
+
+
+PAGE_HOLDERS = Table(
+    "page_holders",
+    "Who holds pages that nothing else names",
+    PageHolder,
+    empty="No pipe, ring or socket has pages of its own.",
+    memory="again",
+    measure="bytes",
+    lasting=("kind", "holder", "comm"),
+    inside=tuple(
+        Inside(owner, "bytes", ("owner", (owner,)))
+        for owner in ("pipes", "network", "rings", "tracing")
+    ),
+)
+NOT_HELD = (Kind.FREE, Kind.PER_CPU, Kind.UNACCEPTED, Kind.NO_REFERENCE)
+
+
+def page_holders_from_memory(memory: Memory) -> Found:
+    pages, gaps = ledger_pages(memory)
+    found = Found(unreadable_bytes=gaps.bytes)
+    held = holdings(memory)
+    found.notes += [f"not looked for: {words}" for words in held.missing]
+    if held.gaps.bytes:
+        found.notes.append(f"{held.gaps.bytes:,} bytes of what holds pages could not be read")
+    if held.strange:
+        disagreement(memory, found, f"{held.strange:,} addresses of pages that are none")
+    page = int(memory.prog["PAGE_SIZE"].value_())
+    rows, free = [], 0
+    for number, kind, count in pages.held.rows() if pages.held else ():
+        if kind in NOT_HELD:
+            free += count
+            continue
+        holder, of = held.holders[number], KINDS[kind]
+        rows.append(
+            PageHolder(
+                holder.kind,
+                holder.name,
+                *holder.who,
+                of.owner,
+                of.part,
+                held.objects[number],
+                count,
+                count * page,
+            )
+        )
+    if free:
+        disagreement(memory, found, f"{free:,} pages that something holds are free")
+    rows.sort(key=lambda row: (-row.pages, row.kind, row.holder, row.pid or 0, row.owner, row.part))
+    return found.add(PAGE_HOLDERS, rows)
+
+
+def page_holders_from_files(files: Files) -> Found:
+    raise Absent("no text of the kernel says who holds which pages")
+
+
+PAGE_HOLDERS_SECTION = Section(
+    name="page_holders",
+    title="Who holds pages",
+    since="0.3.0",
+    tables=(PAGE_HOLDERS,),
+    intro="""
+Data that waits in [pipes](https://man7.org/linux/man-pages/man7/pipe.7.html) and sockets, rings of
+perf, io_uring, packet sockets and ftrace: memory of the kernel that no counter has, by the process
+that has it open. Each page is in one row.
+
+A page that a file has too, as sendfile() makes them, is in the class of the file.
+""",
+    command=Command("who holds pages that nothing else names", top=TOP),
+    from_memory=page_holders_from_memory,
+    from_files=page_holders_from_files,
+    deadline=PASS_SECONDS,
+    reads=(),
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("page_holders")

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+``struct file``: all that processes have open, by the operations of its kind.
+
+The tables of all processes (``files_struct.fdt``, ``fdtable.fd``) are read together, and each file
+once, however many have it open. Costs a read for each table, and for each run of neighbours among
+the files.
+
+Cannot know: files that no table has: those that are on their way in a message of a unix socket,
+registered with io_uring, or the kernel's own; and tables of a thread that does not share those of
+its process (``CLONE_FILES``), or that outlives the first thread of it.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from drgn import Program
+from numpy.typing import NDArray
+
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.opening.constants import constant
+from mmscope.drgn.processes.address_spaces import PF_KTHREAD, listed_tasks
+from mmscope.drgn.reading.kernel_arrays import Gaps, read_array
+from mmscope.drgn.reading.kernel_names import name_in
+from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.sections.memory import Memory
+
+MAX_FDS = 1 << 20  # sysctl_nr_open
+POINTER = np.dtype("<u8")
+
+
+class Opener(NamedTuple):
+    """A process; or none that is known."""
+
+    pid: int | None = None  # its thread group's
+    comm: str | None = None
+    cgroup: str | None = None  # that its memory is charged to
+
+
+NO_PROCESS = Opener()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFiles:
+    """
+    Every open file, once.
+
+    :ivar processes: of all tasks of the list of processes, kernel threads among them.
+    :ivar tasks: addresses of their ``struct task_struct``.
+    :ivar files: ``f_op`` and ``private_data`` of each; ``process``: the position of the first that
+        has it.
+    :ivar gaps: what could not be read.
+    """
+
+    processes: list[Opener]
+    tasks: NDArray[np.uint64]
+    kernel: NDArray[np.bool_]  # kernel threads
+    files: NDArray[Any]
+    gaps: Gaps
+
+    def of_kind(self, prog: Program, *operations: str) -> tuple[NDArray[np.uint64], list[Opener]]:
+        """
+        ``private_data`` of the files of a kind, each once, and who has it.
+
+        :param operations: names of their ``struct file_operations``; one that the kernel lacks has
+            no files.
+        """
+        addresses = []
+        for name in operations:
+            with contextlib.suppress(LookupError):
+                addresses.append(prog.symbol(name).address)
+        ours = self.files[np.isin(self.files["f_op"], np.array(addresses, np.uint64))]
+        data, first = np.unique(ours["private_data"], return_index=True)
+        return data, [self.processes[at] for at in ours["process"][first].tolist()]
+
+
+def open_files(memory: Memory) -> OpenFiles:
+    """
+    Every open file, found once for all sections.
+
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    return memory.once("open_files", lambda: _open_files(memory.prog))
+
+
+def _open_files(prog: Program) -> OpenFiles:
+    gaps = Gaps()
+    tasks = listed_tasks(prog)
+    tasks = tasks[tasks["address"] != 0]
+    task = prog.type("struct task_struct")
+    columns = {"files": "files", "cgroups": "cgroups", "tgid": "tgid", "flags": "flags"}
+    found, read = read_members(prog, tasks["address"], task, columns | {"comm": "comm"}, gaps)
+    tasks, found = tasks[read], found[read]
+    cgroups = _memory_cgroups(prog, found["cgroups"], gaps)
+    processes = [
+        Opener(pid, name_in(comm), cgroup)
+        for pid, comm, cgroup in zip(
+            found["tgid"].tolist(), found["comm"].tolist(), cgroups, strict=True
+        )
+    ]
+    files, process = _tables(prog, found["files"], gaps)
+    addresses, first = np.unique(files, return_index=True)
+    members, read = read_members(
+        prog,
+        addresses,
+        prog.type("struct file"),
+        {"f_op": "f_op", "private_data": "private_data"},
+        gaps,
+    )
+    rows = np.empty(
+        int(read.sum()), [(name, "<u8") for name in ("f_op", "private_data", "process")]
+    )
+    for name in ("f_op", "private_data"):
+        rows[name] = members[name][read]
+    rows["process"] = process[first[read]]
+    kernel = (found["flags"] & PF_KTHREAD) != 0
+    return OpenFiles(processes, tasks["address"], kernel, rows, gaps)
+
+
+def _tables(
+    prog: Program, tables: NDArray[np.uint64], gaps: Gaps
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Addresses of the files in the tables of all processes, and the process of each."""
+    has = np.flatnonzero(tables)
+    _, first = np.unique(tables[has], return_index=True)  # threads of other groups may share it
+    has = np.sort(has[first])
+    fdt, read = read_members(
+        prog, tables[has], prog.type("struct files_struct"), {"fdt": "fdt"}, gaps
+    )
+    has, fdt = has[read], fdt["fdt"][read]
+    columns = {"fd": "fd", "most": "max_fds"}
+    table, read = read_members(prog, fdt, prog.type("struct fdtable"), columns, gaps)
+    files, process = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for at, (address, most) in zip(has[read].tolist(), table[read].tolist(), strict=True):
+        for _, pointers in read_array(prog, address, min(most, MAX_FDS), POINTER, gaps):
+            here = pointers[pointers != 0]
+            files.append(here)
+            process.append(np.full(len(here), at))
+    return np.concatenate(files), np.concatenate(process)
+
+
+def _memory_cgroups(prog: Program, sets: NDArray[np.uint64], gaps: Gaps) -> list[str | None]:
+    """The path of the memory cgroup of each task, None where there is none, or it is not known."""
+    number = constant(prog, "memory_cgrp_id", -1)
+    if number < 0:
+        return [None] * len(sets)
+    unique, back = np.unique(sets, return_inverse=True)
+    columns = {"css": f"subsys[{number}]"}
+    found, read = read_members(prog, unique, prog.type("struct css_set"), columns, gaps)
+    css = prog.type("struct cgroup_subsys_state")
+    of, known = read_members(prog, found["css"], css, {"cgroup": "cgroup"}, gaps)
+    known &= read
+    paths: list[str | None] = [None] * len(unique)
+    for at, (path, _) in zip(
+        np.flatnonzero(known).tolist(), cgroup_paths(prog, of["cgroup"][known], gaps), strict=True
+    ):
+        paths[at] = path
+    return [paths[at] for at in back.tolist()]

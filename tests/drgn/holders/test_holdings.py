@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Holders' pages in the pass over all struct pages, as far as no kernel is needed for it."""
+
+from typing import cast
+
+import numpy as np
+
+from mmscope.drgn.holders.holdings import HeldPages, Holder, Holdings, by_holder
+from mmscope.drgn.ledger.page_kinds import Kind
+
+
+class SomeHoldings:
+    """Blocks of two pages and of four, of two holders."""
+
+    starts, stops, of = (np.array(column, np.int64) for column in ([10, 20], [12, 24], [0, 1]))
+
+
+def held() -> HeldPages:
+    return HeldPages(cast(Holdings, SomeHoldings()))
+
+
+def take(pages: HeldPages, first: int, kinds: list[Kind], absent: tuple[int, ...] = ()) -> None:
+    present = np.array([first + at not in absent for at in range(len(kinds))])
+    pages.take(first, np.array(kinds, np.uint8), present)
+
+
+def test_pages_are_in_the_class_that_the_ledger_has_them_in() -> None:
+    pages = held()
+    take(pages, 9, [Kind.PIPE, Kind.PIPE, Kind.FILE, Kind.PIPE])
+    assert set(pages.rows()) == {(0, Kind.PIPE, 1), (0, Kind.FILE, 1)}
+
+
+def test_a_block_may_lie_in_two_chunks() -> None:
+    pages = held()
+    take(pages, 11, [Kind.PIPE] * 10)  # up to 20
+    take(pages, 21, [Kind.SOCKET] * 10)
+    assert set(pages.rows()) == {(0, Kind.PIPE, 1), (1, Kind.PIPE, 1), (1, Kind.SOCKET, 3)}
+
+
+def test_what_is_no_memory_is_not_counted() -> None:
+    pages = held()
+    take(pages, 10, [Kind.PIPE] * 2, absent=(11,))
+    assert pages.rows() == [(0, Kind.PIPE, 1)]
+
+
+def test_chunks_without_a_held_page_count_nothing() -> None:
+    pages = held()
+    take(pages, 12, [Kind.PIPE] * 8)
+    take(pages, 24, [Kind.PIPE] * 8)
+    assert pages.rows() == []
+
+
+def test_shares_of_two_processes_add_up() -> None:
+    pages, other = held(), held()
+    take(pages, 10, [Kind.PIPE] * 2)
+    take(other, 20, [Kind.PIPE] * 4)
+    take(other, 10, [Kind.PIPE])
+    pages.add_share(other.share())
+    assert sorted(pages.rows()) == [(0, Kind.PIPE, 3), (1, Kind.PIPE, 4)]
+
+
+def test_holders_are_found_once_each() -> None:
+    one, two = Holder("pipe"), Holder("socket", "udp")
+    found = [(holder, at.tolist()) for holder, at in by_holder([one, two, one])]
+    assert found == [(one, [0, 2]), (two, [1])]
+    assert list(by_holder([])) == []
