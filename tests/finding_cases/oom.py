@@ -8,6 +8,7 @@ from finding_cases.case import TARGET, Case
 from finding_cases.rows import GIB, MIB, RATE, event, zone
 
 from mmscope.drgn.log.allocation_failures import STALL, VMALLOC, AllocationFailure
+from mmscope.drgn.log.kernel_complaints import KernelComplaint
 from mmscope.drgn.log.oom_rows import (
     KILLED,
     NO_KILL,
@@ -89,6 +90,14 @@ def machine(
     ]  # fmt: skip
 
 
+def complaint(kind: str, what: str, group: str, **changes: Any) -> KernelComplaint:
+    """What the log says of damage."""
+    said = KernelComplaint(
+        kind, what, group, 1, 100.0, 100.0, None, None, "that is what it means", f"{kind} {what}"
+    )
+    return dataclasses.replace(said, **changes)
+
+
 def place(words: str, *rows: Any, unlike: list[str] | None = None) -> Case:
     """A kill that is told by where the memory was."""
     return Case("oom-kills-told", [oom(), *rows], [words], "warning", unlike or [])
@@ -119,6 +128,28 @@ FOUND: dict[str, Case] = {
         "allocation-failures",
         [failure(n, order=3, gfp_flags="GFP_ATOMIC", seconds=100.0 * n) for n in range(1, 12)],
         ["11 times"], "notice",
+    ),
+    "struct pages that are damaged": Case(
+        "damage-in-log",
+        [complaint("bad page state", name, "damage", times=times)
+         for name, times in (("java", 1), ("kworker/0:1", 3))],
+        ["The kernel found damage: bad page state, kworker/0:1, and 1 more",
+         "4 records of the log, the last 1 min 40 s after boot: that is what it means.",
+         "It begins: bad page state kworker/0:1"], "warning", unlike=["bad memory takes"],
+    ),
+    "a counter that is not 0": Case(
+        "damage-in-log", [complaint("bad counter", "Bad rss-counter state", "damage")],
+        ["The kernel found damage: bad counter"], "notice",
+    ),
+    "an error that was corrected": Case(
+        "damage-in-log", [complaint("memory error", "1 CE memory read error", "hardware")],
+        ["Hardware has bad memory: memory error, 1 CE", "corrected cost nothing"], "notice",
+    ),
+    "an error that was not corrected": Case(
+        "damage-in-log", [complaint("memory error", "1 UE memory read error", "hardware",
+                                    first_seconds=None, last_seconds=None,
+                                    last_date="2026-11-28 00:00:01")],
+        ["the last at 2026-11-28 00:00:01"], "warning",
     ),
     "a kill while other zones had memory": Case(
         "oom-kills-told",
@@ -322,6 +353,9 @@ FOUND: dict[str, Case] = {
 }  # fmt: skip
 
 CLEAR: dict[str, Case] = {
+    "a log without damage": Case(
+        "damage-in-log", [complaint("crash kernel", "256MB", "taken at boot")]
+    ),
     "no allocation that failed": Case("allocation-failures", [], empty=(AllocationFailure,)),
     "no OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 0)]),
     "OOM kills that the log has": Case(
@@ -358,7 +392,7 @@ NOT_CHECKED: dict[str, Case] = {
     f"{name} without a log": Case(name, [], why_not=f"no table {table} in this bundle")
     for name, table in {
         "oom-kills-told": "oom_kills", "oom-cgroup-limit": "oom_kills",
-        "allocation-failures": "allocation_failures",
+        "allocation-failures": "allocation_failures", "damage-in-log": "kernel_complaints",
         "oom-spared-larger": "oom_tasks", "oom-fragmented": "oom_free_blocks",
     }.items()
 }  # fmt: skip
