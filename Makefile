@@ -276,6 +276,7 @@ bench: $(READY) ## how fast the commands and the passes are, beside drgn, crash 
 	@$(BIN)/python tests/bench/bench_scale.py
 	@$(BIN)/python tests/bench/bench_prices.py
 	@$(BIN)/python tests/bench/bench_logs.py
+	@$(BIN)/python tests/bench/bench_inputs.py
 
 .PHONY: bench-growth
 bench-growth: $(READY) ## how cost grows with pages, stacks, processes and hosts, drawn in docs/: an hour, mostly to boot 100,000 processes

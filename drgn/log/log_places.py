@@ -156,7 +156,8 @@ def _read(files: Files, place: str, unread: list[str], *, ring: bool) -> Log:
         data, before = files.log(place)
     except PackedError as error:
         raise ValueError(str(error)) from error
-    text = data.decode("utf-8", "backslashreplace")
+    # A disk that was full, or a machine that stopped, leaves zeros.
+    text = data.replace(b"\0", b"").decode("utf-8", "backslashreplace")
     if not KERNEL_LINE.search(text) and not (ring and text.count("\n") > PLAIN_LINES):
         first = " ".join(text[:60].split())
         raise ValueError(f"has no line of the kernel: {first!r}" if first else "is empty")

@@ -368,8 +368,8 @@ def recipe_that_fits(fold: Fold) -> list[str]:
 
 def _more(names: Sequence[str], what: str) -> str:
     return (
-        f"folded without a recipe; {' or '.join(names)} is about {what}: "
-        f"'mmscope record {names[0]} --input FILE -o BUNDLE' shows more"
+        f"folded without a recipe; recipe {' or '.join(names)} tells more of {what}: "
+        f"'mmscope record {names[0]} --input FILE -o BUNDLE'"
     )
 
 

@@ -72,12 +72,17 @@ _PASTED = {
         *(rb"Node +\d+, zone +\w+(?: +\d+){4,}", rb"Node +\d+, zone +\w+(?: +\d+){4,}", 0),
     ),
     "proc/zoneinfo": (rb"Node +\d+, zone +\w+", rb"(?: +\S[^\n]*|Node +\d+, zone +\w+)", 4),
+    "proc/pagetypeinfo": (
+        rb"Page block order: \d+",
+        rb"(?:(?:Page block|Pages per block|Free pages count|Number of|Node +\d+, zone)[^\n]*|)",
+        4,
+    ),
     "proc/slabinfo": (rb"slabinfo - version: [^\n]*", rb"(?:#[^\n]*|\S+(?: +\d+){3,}[^\n]*)", 2),
 }
 PASTED_TEXTS = {
     place: re.compile(
-        rb"^(?P<before>(?:> ?){0,4}[ \t]{0,16})(?>%b *\r?)$(?:\n(?P=before)(?>%b *\r?)$){%d,}"
-        % (first, more, least),
+        rb"^(?P<before>(?:> ?){0,4}[ \t]{0,16})(?>%b *\r?)$"
+        rb"(?:\n(?:(?P=before)|>*(?=[ \t\r]*$))(?>%b *\r?)$){%d,}" % (first, more, least),
         re.MULTILINE,
     )
     for place, (first, more, least) in _PASTED.items()
@@ -88,6 +93,7 @@ MARKS = {
     "proc/vmstat": b"nr_free_pages ",
     "proc/buddyinfo": b", zone ",
     "proc/zoneinfo": b", zone ",
+    "proc/pagetypeinfo": b"Page block order: ",
     "proc/slabinfo": b"slabinfo - ",
 }
 # What is met often, and not read: in words that say what to do.
@@ -158,7 +164,7 @@ def pasted(text: bytes) -> list[tuple[str, bytes]]:
             continue  # zoneinfo has lines of vmstat
         width, end = len(match["before"]), match.end()
         lines = [line[width:].rstrip() for line in match[0].splitlines()]
-        texts.append((place, b"\n".join(lines) + b"\n"))
+        texts.append((place, b"\n".join(lines).rstrip(b"\n") + b"\n"))
     return texts
 
 

@@ -267,6 +267,7 @@ AROUND = {
     [
         ("meminfo", "memory_ledger"), ("vmstat", "vm_counters"), ("zoneinfo", "zones"),
         ("buddyinfo", "free_blocks"), ("slabinfo", "slab_caches"),
+        ("pagetypeinfo", "pageblocks"),
     ],
 )  # fmt: skip
 def test_a_file_of_proc_among_other_words(
@@ -511,15 +512,15 @@ FAULT = (
 )
 FITTING = [
     (
-        "page-fault is about 67% of its samples",
+        "page-fault tells more of 67% of its samples",
         [(SAMPLER, FAULT)] * 2 + [(SAMPLER, "\t7f main (/x)\n")],
     ),
     ("", [(SAMPLER, "\t7f main (/x)\n")] * 20 + [(SAMPLER, FAULT)]),
     (
-        "rmap is about mmscope:rmap_walk_anon",
+        "rmap tells more of mmscope:rmap_walk_anon",
         [(SAMPLER, FAULT), ("mmscope:rmap_walk_anon:", FAULT)],
     ),
-    ("atomic-alloc or thp is about kmem:mm_page_alloc", [("kmem:mm_page_alloc:", FAULT)]),
+    ("atomic-alloc or thp tells more of kmem:mm_page_alloc", [("kmem:mm_page_alloc:", FAULT)]),
 ]
 
 
@@ -534,7 +535,7 @@ def test_a_profile_that_a_recipe_shows_more_of(
     bundle = collect(tmp_path, put(tmp_path, "script.txt", text))
     notes = [row["note"] for row in bundle.rows("profile_notes") if "recipe" in row["note"]]
     recipe = words.split()[0] if words else ""
-    more = f": 'mmscope record {recipe} --input FILE -o BUNDLE' shows more"
-    assert notes == ([f"folded without a recipe; {words}{more}"] if words else [])
+    command = f"'mmscope record {recipe} --input FILE -o BUNDLE'"
+    assert notes == ([f"folded without a recipe; recipe {words}: {command}"] if words else [])
     assert ("without a recipe" in capsys.readouterr().err) == bool(words)
     assert sum(row["samples"] for row in bundle.rows("profiles")) == len(samples)
