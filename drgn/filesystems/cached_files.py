@@ -130,6 +130,13 @@ class CachedFile:
     address_space: str = column(
         holds="kernel", key=True, help="address of the struct address_space"
     )
+    droppable_pages: int | None = column(
+        unit="pages",
+        high="pages",
+        since="0.3.0",
+        default=None,
+        help="clean, neither mapped nor pinned: what drop_caches takes",
+    )
 
 
 CACHED_FILES = Table(
@@ -190,6 +197,13 @@ class CachedFilesystem:
         holds="kernel",
         key=True,
         help="address of the struct super_block; others: of those with the fewest pages",
+    )
+    droppable_pages: int | None = column(
+        unit="pages",
+        high="pages",
+        since="0.3.0",
+        default=None,
+        help="clean, neither mapped nor pinned: what drop_caches takes",
     )
 
 
@@ -555,10 +569,24 @@ def checks(files: CachedFiles, vmstat: dict[str, int]) -> list[CachedFileCheck]:
     return rows
 
 
+def cached_files_once(memory: Memory) -> CachedFiles:
+    """
+    The files, once for all sections.
+
+    :raises FaultError, LookupError: the struct pages or the super blocks cannot be read.
+    """
+    return memory.once(
+        "cached_files",
+        lambda: read_cached_files(
+            memory.prog, ledger_pages(memory)[0].files, super_blocks_once(memory)
+        ),
+    )
+
+
 def cached_files_from_memory(memory: Memory) -> Found:
     pages, gaps = ledger_pages(memory)
-    supers = super_blocks_once(memory)
-    files = read_cached_files(memory.prog, pages.files, supers)
+    files = cached_files_once(memory)
+    supers = files.supers
     found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
     if supers.broken_off:
         disagreement(memory, found, supers.broken_off)

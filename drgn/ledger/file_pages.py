@@ -11,6 +11,7 @@ Memory: 40 bytes a file, four times that for a moment, up to :data:`MAX_FILES`; 
 pages have beyond that is added up.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.ledger.page_kinds import Kind, kinds_where
 from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.workers.shares import Shared, added, merges, none_of
 from mmscope.drgn.workers.workers import NotSharedError
 
@@ -35,8 +37,48 @@ FLAG_COLUMNS = {
     "unevictable": "PG_unevictable",
     "active": "PG_active",
 }
-COLUMNS = (*KIND_COLUMNS, *FLAG_COLUMNS)
+# After the flags: pages that drop_caches would take.
+COLUMNS = (*KIND_COLUMNS, *FLAG_COLUMNS, "droppable")
 MAPPING_FLAGS = np.uint64(3)
+
+
+class Droppable:
+    """
+    The pages that ``invalidate_mapping_pages()`` takes out of the page cache, which drop_caches
+    calls for each inode: clean, not under writeback, and held by the page cache and its file system
+    alone (``mapping_evict_folio()``, mm/truncate.c 6.12, 7.2: ``folio_ref_count() >
+    folio_nr_pages() + folio_has_private() + 1``, of which one is the caller's). So none that is
+    mapped or pinned.
+    """
+
+    def __init__(self, prog: Program) -> None:
+        self._busy = np.uint32(flag(prog, "PG_dirty") | flag(prog, "PG_writeback"))
+        self._head, self._lru = (np.uint32(flag(prog, name)) for name in ("PG_head", "PG_lru"))
+        private = flag(prog, "PG_private")
+        with contextlib.suppress(LookupError):
+            private |= flag(prog, "PG_private_2")
+        self._private = np.uint32(private)
+
+    def of(
+        self, chunk: PageChunk, heads: NDArray[np.int64], flags: NDArray[np.uint32]
+    ) -> NDArray[np.bool_]:
+        """
+        Tell it of heads, and of pages of their own.
+
+        :param heads: their places in the chunk.
+        :param flags: the lower half of the words of the whole chunk.
+        """
+        flags = flags[heads]
+        pages = np.ones(len(heads), np.int32)
+        large = np.flatnonzero((flags & self._head) != 0)
+        orders = chunk.order_of(heads[large])
+        pages[large] = np.int32(1) << np.where((orders >= 0) & (orders < 31), orders, 0).astype(
+            "<i4"
+        )
+        # What waits for its list in a CPU's batch has one reference more: lru_add_drain_all().
+        expected = pages + ((flags & self._private) != 0) + ((flags & self._lru) == 0)
+        free = ((flags & self._busy) == 0) & (chunk["refcount"][heads] <= expected)
+        return np.asarray(free)
 
 
 class FilePages(Shared):
@@ -61,7 +103,11 @@ class FilePages(Shared):
         self.settle()
 
     def count(
-        self, mapping: NDArray[np.uint64], kinds: NDArray[np.uint8], flags: NDArray[np.uint32]
+        self,
+        mapping: NDArray[np.uint64],
+        kinds: NDArray[np.uint8],
+        flags: NDArray[np.uint32],
+        droppable: NDArray[np.bool_],
     ) -> None:
         """
         Count pages of files.
@@ -69,15 +115,19 @@ class FilePages(Shared):
         :param mapping: of each page's head.
         :param kinds: of each page, as the ledger has found out.
         :param flags: the lower half of its head's words.
+        :param droppable: of each page, as :class:`Droppable` has found out of its head.
         """
         ours = (mapping != 0) & ((mapping & MAPPING_FLAGS) == 0)
-        mapping, kinds, flags = mapping[ours], kinds[ours], flags[ours]
+        mapping, kinds, flags, droppable = (
+            each[ours] for each in (mapping, kinds, flags, droppable)
+        )
         if not len(mapping):
             return
         # Neighbours are often of one file.
         starts = np.flatnonzero(np.diff(mapping, prepend=~mapping[:1]) != 0)
         columns = [kinds == kind for kind in KIND_COLUMNS.values()]
         columns += [(flags & bit) != 0 for bit in self._flags]
+        columns.append(droppable)
         runs = [np.add.reduceat(column, starts, dtype=np.uint32) for column in columns]
         self.parts.append(_sums(mapping[starts], np.stack(runs, axis=1)))
         merged, *waiting = (len(mappings) for mappings, _ in self.parts)

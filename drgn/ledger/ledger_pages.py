@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from mmscope.drgn.cgroups.charged_pages import ChargedPages, MemcgWords
 from mmscope.drgn.free.block_heads import BlockFinder
 from mmscope.drgn.holders.holdings import HeldPages
-from mmscope.drgn.ledger.file_pages import OF_FILES, FilePages
+from mmscope.drgn.ledger.file_pages import OF_FILES, Droppable, FilePages
 from mmscope.drgn.ledger.page_kinds import KINDS, TAGGED, Kind, PageKinds, kinds_where
 from mmscope.drgn.ledger.page_places import PageRanges, spread
+from mmscope.drgn.ledger.thp_ranges import ThpRanges
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.page_tags import PageTags
 from mmscope.drgn.owners.slab_caches import Cache, read_caches
@@ -61,6 +62,8 @@ KEPT = np.dtype([("pfn", np.int64), ("zone", np.uint16), ("before", np.uint8)])
 # What unexplained pages look like: kind, zone index, page flags, references (at most
 # MOST_REFERENCES), order of the compound page or -1, and whom they are charged to.
 Signature = tuple[int, ...]
+# Page frame, kind, mapping and flags of a head, and whether drop_caches takes it.
+Head = tuple[int, int, np.uint64, np.uint32, bool]
 KMEM, PAGE_OF_CGROUP = 2, 4  # charged to a memory cgroup: as kernel memory, or as a page
 MAX_SIGNATURES = 4096
 EXAMPLES = 3
@@ -90,7 +93,7 @@ class LedgerPages(Shared):
         examples=_first_examples,
         other_signatures=none_of,
         disputed=summed,
-        **dict.fromkeys(("charged", "tags", "files", "held"), nested),
+        **dict.fromkeys(("charged", "tags", "files", "held", "ranges"), nested),
     )
 
     def __init__(
@@ -109,7 +112,9 @@ class LedgerPages(Shared):
         self.memcg = None
         with contextlib.suppress(LookupError):
             self.memcg = MemcgWords(prog)
-        self.columns = (*self.kinds.columns, "slab_cache", *(("memcg",) if self.memcg else ()))
+        self.ranges = ThpRanges(prog)
+        more = ("slab_cache", *self.ranges.columns, *(("memcg",) if self.memcg else ()))
+        self.columns = (*self.kinds.columns, *more)
         self.charged = charged if self.memcg else None
         self.tags = tags
         self.held = held
@@ -124,7 +129,7 @@ class LedgerPages(Shared):
         caches = read_caches(prog)[0] if caches is None else caches
         reclaimable = [cache.address for cache in caches if cache.reclaimable]
         self.reclaimable = np.array(sorted(reclaimable), np.uint64)
-        self.files = FilePages(prog)
+        self.files, self.droppable = FilePages(prog), Droppable(prog)
         self.pages = np.zeros(len(KINDS) * self.zones, np.int64)  # present, by kind and zone
         self.absent = np.zeros(self.zones, np.int64)  # that have a struct page, but are no RAM
         self.reserved = np.zeros(self.zones, np.int64)  # present, with PG_reserved, of any kind
@@ -134,11 +139,10 @@ class LedgerPages(Shared):
         self.disputed: Counter[tuple[int, int]] = Counter()  # by (struct page's, place's) kind
         self.kept: list[NDArray[Any]] = []  # of KEPT
         self.kept_pages = 0
-        # Where the chunks so far left off: the ends of free blocks; the page frame, kind, mapping
-        # and flags of the last page that is no tail; and the page after them with the kind of the
-        # one before it, as in KEPT.
+        # Where the chunks so far left off: the ends of free blocks; the last page that is no tail;
+        # and the page after them with the kind of the one before it, as in KEPT.
         self._free_until = {Kind.UNACCEPTED: 0, Kind.FREE: 0}
-        self._head = (-1, int(Kind.NO_HEAD), np.uint64(0), np.uint32(0))
+        self._head: Head = (-1, int(Kind.NO_HEAD), np.uint64(0), np.uint32(0), False)
         self._next = (-1, int(Kind.NO_REFERENCE))
 
     def add_share(self, share: Mapping[str, Any]) -> None:
@@ -176,9 +180,7 @@ class LedgerPages(Shared):
         blank = poisoned[flags[poisoned] == NOT_INITIALISED]
         kinds[blank] = Kind.UNINITIALISED
         heads = self._tails(chunk, words, kinds, blank)
-        before, _, its_mapping, its_flags = self._head  # of tails whose head is not in the chunk
-        if (last := int(heads[-1])) >= 0:
-            self._head = (start + last, int(kinds[last]), chunk["mapping"][last], low[last])
+        before = self._last_head(chunk, low, kinds, heads)
         self._explain(kinds, self.owned.within(start, size))
         kinds[poisoned[kinds[poisoned] != Kind.UNINITIALISED]] = Kind.POISONED
         self._fill_blocks(chunk, kinds, unaccepted)
@@ -194,18 +196,49 @@ class LedgerPages(Shared):
             self.charged.take(chunk, low, kinds, memcg)
         if self.held is not None:
             self.held.take(start, kinds, present)
-        here = np.flatnonzero(OF_FILES[kinds] & present)
-        at = heads[here]
-        mapping = np.where(at < 0, its_mapping, chunk["mapping"][at])
-        self.files.count(mapping, kinds[here], np.where(at < 0, its_flags, low[at]))
+        self._count_files(chunk, low, kinds, heads, present, before)
+        self.ranges.take(chunk, low, kinds, heads, present, zones)
         if self.tags is not None:  # those without a reference are told apart later
             here = np.flatnonzero(TAGGED[kinds] & (kinds != Kind.NO_REFERENCE) & present)
             at = np.where(kinds[here] == Kind.NO_HEAD, here, heads[here])
-            self.tags.take(np.where(at < 0, before, start + at), kinds[here])
+            self.tags.take(np.where(at < 0, before[0], start + at), kinds[here])
         self._keep(chunk, kinds, zones, np.flatnonzero((kinds == Kind.NO_REFERENCE) & present))
         here = np.flatnonzero(((kinds <= Kind.COMPOUND) | (kinds == Kind.NO_HEAD)) & present)
         if len(here):
             self._look_at(chunk, low, kinds[here], zones[here], heads[here], here, memcg)
+
+    def _last_head(
+        self,
+        chunk: PageChunk,
+        low: NDArray[np.uint32],
+        kinds: NDArray[np.uint8],
+        heads: NDArray[np.int64],
+    ) -> Head:
+        """Keep the last head for the next chunk's tails; that of the chunks before is returned."""
+        before = self._head
+        if (last := int(heads[-1])) >= 0:
+            drops = bool(self.droppable.of(chunk, heads[-1:], low)[0])
+            pfn = chunk.start_pfn + last
+            self._head = (pfn, int(kinds[last]), chunk["mapping"][last], low[last], drops)
+        return before
+
+    def _count_files(
+        self,
+        chunk: PageChunk,
+        low: NDArray[np.uint32],
+        kinds: NDArray[np.uint8],
+        heads: NDArray[np.int64],
+        present: NDArray[np.bool_],
+        before: Head,
+    ) -> None:
+        """Count the pages of files, by what the heads say."""
+        here = np.flatnonzero(OF_FILES[kinds] & present)
+        at = heads[here]
+        _, _, mapping, flags, drops = before  # of tails whose head is not in the chunk
+        mappings = np.where(at < 0, mapping, chunk["mapping"][at])
+        droppable = np.where(at < 0, drops, self.droppable.of(chunk, at, low))
+        droppable &= kinds[here] == Kind.FILE
+        self.files.count(mappings, kinds[here], np.where(at < 0, flags, low[at]), droppable)
 
     def _take_free(self, chunk: PageChunk) -> bool:
         """Count a chunk that is nothing but free blocks; or do not."""
@@ -224,8 +257,9 @@ class LedgerPages(Shared):
         zones = self.fields.zone_index(chunk["flags"][heads])
         counts = np.bincount(zones, np.diff(heads, append=size), minlength=self.zones)
         self.pages[Kind.FREE * self.zones :][: self.zones] += counts.astype(np.int64)
+        self.ranges.take_free(chunk, zones)
         self._free_until[Kind.FREE] = max(self._free_until[Kind.FREE], begin + at)
-        self._head = (begin + size - 1, int(Kind.FREE), np.uint64(0), np.uint32(0))
+        self._head = (begin + size - 1, int(Kind.FREE), np.uint64(0), np.uint32(0), False)
         self._next = begin + size, int(Kind.FREE)
         return True
 
@@ -336,6 +370,7 @@ class LedgerPages(Shared):
         self.kept = []
         on_list = find(np.sort(spread(pfns, np.int64(1) << orders)), kept["pfn"]) >= 0
         self._move(kept[on_list], Kind.PER_CPU)
+        self.ranges.settle(kept["pfn"][on_list], Kind.PER_CPU)
         rest = kept[~on_list]
         numbers = rest["pfn"]
         # Pages that follow each other, and the page before the first of them.
@@ -347,6 +382,7 @@ class LedgerPages(Shared):
         of_block = aligned & (order <= self.max_order)
         kinds = np.where(of_block, TAIL_OF[rest["before"][run]], np.uint8(Kind.NO_REFERENCE))
         self._move(rest, kinds)
+        self.ranges.settle(numbers, kinds)
         if self.tags is not None:
             tagged = TAGGED[kinds]
             first = np.where(kinds == Kind.NO_REFERENCE, numbers, head)

@@ -539,21 +539,37 @@ def _pass(memory: Memory) -> tuple[LedgerPages, Gaps]:
     return pages, scan.gaps
 
 
+def settled(memory: Memory) -> str:
+    """
+    Tell pages without a reference apart, once for all sections; why that cannot be done, if so.
+
+    :raises FaultError, LookupError: the struct pages cannot be read.
+    """
+    pages, _ = ledger_pages(memory)
+
+    def settle() -> str:
+        if pages.kept_pages > MAX_KEPT:
+            return (
+                f"{pages.kept_pages:,} pages have no reference, too many to tell those on per-CPU "
+                "lists"
+            )
+        try:
+            listed = free_memory(memory).pcp_lists
+            pages.settle(listed.pfns, listed.orders)
+        except (FaultError, LookupError, ValueError) as error:
+            return f"pages on per-CPU lists are among the unexplained: {error}"
+        return ""
+
+    return memory.once("ledger_settled", settle)
+
+
 def memory_ledger_from_memory(memory: Memory) -> Found:
     prog, places = memory.prog, find_places(memory)
     pages, gaps = ledger_pages(memory)
     found = Found(unreadable_bytes=gaps.bytes)
     found.notes += [f"not told apart: {words}" for words in places.missing]
-    if pages.kept_pages > MAX_KEPT:
-        found.notes.append(
-            f"{pages.kept_pages:,} pages have no reference, too many to tell those on per-CPU lists"
-        )
-    else:
-        try:
-            listed = free_memory(memory).pcp_lists
-            pages.settle(listed.pfns, listed.orders)
-        except (FaultError, LookupError, ValueError) as error:
-            found.notes.append(f"pages on per-CPU lists are among the unexplained: {error}")
+    if not_settled := settled(memory):
+        found.notes.append(not_settled)
     if not memory.live:
         with contextlib.suppress(FaultError, LookupError, ValueError):
             counters = {row.name: row.value for row in vm_counters_once(memory)}

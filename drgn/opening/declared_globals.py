@@ -58,6 +58,7 @@ _BY_TYPE = {
         "ksm_nr_node_ids memcg_nr_cache_ids memmap_mode min_free_kbytes nr_irqs pcpu_nr_slots "
         "pcpu_nr_units percpu_counter_batch percpu_pagelist_fraction "
         "percpu_pagelist_high_fraction pool_index pools_num sections_per_block "
+        "sysctl_compact_unevictable_allowed "
         "sysctl_extfrag_threshold sysctl_max_map_count sysctl_overcommit_memory "
         "sysctl_overcommit_ratio sysctl_stat_interval sysctl_unprivileged_bpf_disabled "
         "vm_dirty_ratio vm_swappiness watermark_boost_factor watermark_scale_factor"

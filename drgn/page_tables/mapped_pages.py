@@ -37,8 +37,12 @@ TOGETHER = 1 << 15  # pages that are looked at at once: 300 bytes for each
 
 KINDS = ("anon", "file", "shmem")
 # What is added up for each process: pages, and parts of bytes by PSS_SHIFT.
-SUMS = ("pages", "unique", "unread", *(f"pss_{kind}" for kind in KINDS), "pss_locked")
-SUMS += ("pss_swap", "unread_swap")
+# Unique pages are those that are mapped once.
+SUMS = (
+    *(f"{what}_{kind}" for what in ("pages", "unique", "pss") for kind in KINDS),
+    *("unread", "pss_locked", "pss_swap", "unread_swap", "unique_swap", "unique_huge"),
+    "unique_cached",  # in the swap cache, of the unique slots
+)
 
 
 # Some struct pages; the heads of their folios (themselves, where they are no tails), the addresses
@@ -138,6 +142,7 @@ class MappedPages:
         _, heads, _, known = self._read(pfns)
         # A folio with one reference is mapped just once.
         alone = known & (heads["refcount"] == 1)
+        self._add("unique_huge", owners[alone], pages)
         kinds = self._kinds(heads)
         times = np.ones(len(pfns), np.int64)
         self._count(owners[alone], times[alone], kinds[alone], locked[alone], pages)
@@ -158,9 +163,11 @@ class MappedPages:
         """Pages that are swapped out, by their ``swp_entry_t``."""
         if not len(owners) or isinstance(self.swap, str):
             return
-        times, known = self.swap.of(types, offsets)
+        times, known, cached = self.swap.of(types, offsets)
         part = (self.page << PSS_SHIFT) // np.maximum(times, 1)
         self._add("pss_swap", owners[known], part[known])
+        self._add("unique_swap", owners[known & (times == 1)])
+        self._add("unique_cached", owners[known & cached & (times == 1)])
         self._add("unread_swap", owners[~known])
 
     def _read(self, pfns: NDArray[np.uint64]) -> Read:
@@ -224,12 +231,16 @@ class MappedPages:
     ) -> None:
         """Add up mappings of *pages* pages each."""
         part = pages * ((self.page << PSS_SHIFT) // np.maximum(times, 1))
-        self._add("pages", owners, pages)
-        self._add("unique", owners[times < 2], pages)
         for at, kind in enumerate(KINDS):
             here = kinds == at
+            self._add(f"pages_{kind}", owners[here], pages)
+            self._add(f"unique_{kind}", owners[here & (times < 2)], pages)
             self._add(f"pss_{kind}", owners[here], part[here])
         self._add("pss_locked", owners[locked], part[locked])
+
+    def total(self, what: str) -> NDArray[np.int64]:
+        """The pages, the unique ones, or the PSS of all kinds together."""
+        return sum((self.sums[f"{what}_{kind}"] for kind in KINDS), np.zeros(1, np.int64))
 
     def _add(
         self, name: str, owners: NDArray[np.int64], amounts: NDArray[np.int64] | int = 1

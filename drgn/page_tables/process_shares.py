@@ -87,15 +87,15 @@ def process_shares(scan: PageTableScan) -> list[ProcessShare]:
     mapped = scan.mapped
     if mapped is None:
         raise ValueError("the scan of page tables did not look at mapped pages")
-    sums = mapped.sums
-    anon, file, shmem = (sums[f"pss_{kind}"] for kind in KINDS)
+    sums, pages, unique = mapped.sums, mapped.total("pages"), mapped.total("unique")
+    parts = (*(sums[f"pss_{kind}"] for kind in KINDS), sums["pss_locked"])
     columns = (
-        sums["pages"] * mapped.page,
-        sums["unique"] * mapped.page,
-        (sums["pages"] - sums["unique"]) * mapped.page,
+        pages * mapped.page,
+        unique * mapped.page,
+        (pages - unique) * mapped.page,
         # Of the whole, as the kernel rounds it: up to 2 bytes more than of the three.
-        (anon + file + shmem) >> PSS_SHIFT,
-        *(kind >> PSS_SHIFT for kind in (anon, file, shmem, sums["pss_locked"])),
+        mapped.total("pss") >> PSS_SHIFT,
+        *(part >> PSS_SHIFT for part in parts),
     )
     swapped: list[int | None] = [None] * len(scan.spaces)
     if not isinstance(mapped.swap, str):
@@ -114,9 +114,22 @@ def process_shares(scan: PageTableScan) -> list[ProcessShare]:
     return sorted(rows, key=lambda row: (-row.pss_bytes, row.pid))
 
 
-def from_memory(memory: Memory) -> Found:
-    scan = scan_of(memory, shares=True)
+def shares_once(memory: Memory) -> PageTableScan:
+    """
+    The scan that looked at mapped pages, which section ``page_tables`` then need not make.
+
+    :raises FaultError, LookupError, NotImplementedError: as :func:`scan_page_tables`.
+    """
+    kept: PageTableScan | None = memory.kept("page_table_scan")
+    if kept is not None and kept.mapped is not None:
+        return kept
+    scan = memory.once("shares_scan", lambda: scan_of(memory, shares=True))
     memory.once("page_table_scan", lambda: scan)
+    return scan
+
+
+def from_memory(memory: Memory) -> Found:
+    scan = shares_once(memory)
     rows, mapped = process_shares(scan), scan.mapped
     assert mapped is not None
     found = Found(unreadable_bytes=scan.gaps.bytes + mapped.gaps.bytes)

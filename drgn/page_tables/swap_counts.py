@@ -23,14 +23,16 @@ from numpy.typing import NDArray
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
-# include/linux/swap.h (mm/swapfile.c since v7.0): bits of a byte of swap_map. 0x40 says that the
-# slot is in the swap cache, and is no count.
-COUNT_CONTINUED, COUNT_BITS = 0x80, 0x3F
+# include/linux/swap.h (mm/swapfile.c since v7.0): bits of a byte of swap_map. SWAP_HAS_CACHE says
+# that the slot is in the swap cache, and is no count.
+COUNT_CONTINUED, HAS_CACHE, COUNT_BITS = 0x80, 0x40, 0x3F
 MAP_MAX, CONTINUED_MAX = 0x3E, 0x7F
 MOST_CONTINUED = 4  # pages: a count of 2^32
 # mm/swap_table.h: a word that ends in 1 or 10 is a slot in use. SWP_TB_COUNT_BITS is 4 where a word
 # has room for that beside a PFN: on every architecture of 64 bits.
 COUNT_SHIFT, COUNT_MAX = 60, 15
+# Of slots: their counts, which could be read, and which are in the swap cache.
+Counts = tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]
 KEPT = 256  # pages of swap_map whose counts are kept
 
 
@@ -61,15 +63,14 @@ class SwapCounts:
             entries = prog.type("struct swap_table").member("entries").type
             self._slots = sizeof(entries) // 8
 
-    def of(
-        self, types: NDArray[np.uint8], offsets: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def of(self, types: NDArray[np.uint8], offsets: NDArray[np.uint64]) -> Counts:
         """
-        (the count of each slot, which of them could be read); 0 of one that no area has.
+        The count of each slot, 0 of one that no area has.
 
         :param types: of ``swp_entry_t``: the number of the area.
         """
         counts, known = np.zeros(len(types), np.int64), np.ones(len(types), np.bool_)
+        cached = np.zeros(len(types), np.bool_)
         for at, info in self._infos.items():
             here = np.flatnonzero(types == at)
             if not len(here):
@@ -77,14 +78,12 @@ class SwapCounts:
             try:
                 here = here[offsets[here] < int(info.max.value_())]
                 look = self._of_map if self._by_map else self._of_tables
-                counts[here], known[here] = look(info, offsets[here])
+                counts[here], known[here], cached[here] = look(info, offsets[here])
             except FaultError:  # the area's own struct
                 known[here] = False
-        return counts, known
+        return counts, known, cached
 
-    def _of_map(
-        self, info: Object, offsets: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _of_map(self, info: Object, offsets: NDArray[np.uint64]) -> Counts:
         places = np.uint64(info.swap_map.value_()) + offsets
         found, known = read_scattered(self.prog, places, np.dtype(np.uint8), self.gaps)
         counts = (found & COUNT_BITS).astype(np.int64)
@@ -99,7 +98,7 @@ class SwapCounts:
                 self.gaps.bytes += self._page
             else:
                 counts[these] = all_here[(places[these] - np.uint64(page)).astype(np.int64)]
-        return counts, known
+        return counts, known, (found & HAS_CACHE) != 0
 
     def _continued(self, page: int) -> NDArray[np.int64]:
         """The counts of the slots of a page of ``swap_map``, with its continuation pages."""
@@ -124,21 +123,20 @@ class SwapCounts:
         self._large[page] = counts
         return counts
 
-    def _of_tables(
-        self, info: Object, offsets: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _of_tables(self, info: Object, offsets: NDArray[np.uint64]) -> Counts:
         clusters, slots = np.divmod(offsets, np.uint64(self._slots))
         places = np.uint64(info.cluster_info.value_()) + clusters * np.uint64(self._tables.itemsize)
         found, known = read_scattered(self.prog, places, self._tables, self.gaps)
         words, read = self._read(found["table"], slots, "<u8", known & (found["table"] != 0))
         known &= read | (found["table"] == 0)
-        in_use = ((words & np.uint64(1)) != 0) | ((words & np.uint64(3)) == 2)
+        cached = (words & np.uint64(3)) == 2  # the PFN of the page
+        in_use = ((words & np.uint64(1)) != 0) | cached
         counts = np.where(in_use, words >> np.uint64(COUNT_SHIFT), 0).astype(np.int64)
         large = known & (counts == COUNT_MAX)
         extended, read = self._read(found["extended"], slots, "<u4", large)
         known &= read | ~large
         counts[large] = extended[large]
-        return counts, known
+        return counts, known, cached
 
     def _read(
         self,

@@ -58,11 +58,17 @@ SECOND_PAGE_COLUMNS: dict[str, tuple[str, ...]] = {
     # "mm: free up a word in the first tail page" (ebc1baf5c9b4, in v6.6) moved the order from a
     # byte of its own to the low byte of the second page's flags.
     "order": ("_folio_order", "_flags_1.f", "_flags_1"),
+    "pincount": ("_pincount.counter",),  # of FOLL_PIN
     "dtor": ("_folio_dtor",),  # until "mm: remove HUGETLB_PAGE_DTOR" (9c5ccf2db04b, in v6.6)
 }
 # The same in struct page, before "mm: Add the first tail page to struct folio" (379708ffde1b, in
 # v6.1).
-FIRST_TAIL_COLUMNS = {"order": "compound_order", "dtor": "compound_dtor"}
+FIRST_TAIL_COLUMNS = {
+    "order": "compound_order",
+    "dtor": "compound_dtor",
+    # "mm: Make compound_pincount always available" (94688e8eb453, in v5.18) moved it there.
+    "pincount": "compound_pincount.counter",
+}
 # struct slab, which overlays struct page since "mm: Split slab into its own type" (d122019bf061, in
 # v5.17); the members were its own before.
 SLAB_COLUMNS = ("slab_cache", "freelist", "counters")

@@ -34,6 +34,7 @@ ORDER = (
     "page_owner",
     "reclaim/",
     "cached_files",
+    "freeing/",
     "alloc_tags",
     "slab_caches",
     "filesystems/",

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Ranges of the size of a transparent huge page, and what stands in the way of their being free.
+
+What lies in each was counted along with the ledger (``ledger/thp_ranges.py``). Here the ranges are
+added up: by zone, by what it is that cannot be moved out of them, and by who alone spoils them. The
+slabs of each cache and the areas of each caller of vmalloc are looked up by where they are. Costs
+some milliseconds for a million ranges.
+
+How many ranges compaction could free at most: those in which nothing is that cannot be moved, but
+no more than the free pages of the zone would fill (``compact_zone()`` moves within a zone).
+
+Cannot know: what is pinned for a moment only; what compaction does in the time that it has, and
+where the watermarks keep it from beginning.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from drgn import FaultError
+from numpy.typing import NDArray
+
+from mmscope.drgn.ledger.ledger_pages import LedgerPages
+from mmscope.drgn.ledger.memory_ledger import ledger_pages, settled, zone_names
+from mmscope.drgn.ledger.page_kinds import Kind
+from mmscope.drgn.ledger.page_places import find_places
+from mmscope.drgn.ledger.thp_ranges import FIXED_BITS, Way
+from mmscope.drgn.owners.slab_caches import SlabFinder
+from mmscope.drgn.reading.symbols import frame_names
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
+from mmscope.drgn.tables.table import Table
+
+MAX_SETS, MAX_HOLDERS = 50, 100
+OTHERS = "others"
+SIZE = "of the size of a transparent huge page, aligned to it"
+
+
+@table_row
+class Contiguity:
+    """The ranges of a zone, by what they could be."""
+
+    node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    range_bytes: int = column(unit="bytes", help="of a range, that of a transparent huge page")
+    ranges: int = column(help=f"{SIZE}, all of it RAM")
+    free_ranges: int = column(high="ranges", help="of these, that are free")
+    huge_ranges: int = column(
+        high="ranges", help="that are one compound page, or a part of one: THP or hugetlb mostly"
+    )
+    movable_ranges: int = column(
+        high="ranges", help="in which all that is not free can be moved: compaction can empty them"
+    )
+    spoiled_ranges: int = column(
+        high="ranges", help="in which something is that cannot be moved: contiguity_sets has what"
+    )
+    cut_ranges: int = column(help="beside them, those of which a part is no RAM or was not read")
+    free_pages: int = column(unit="pages", help="free in all of them")
+    possible_ranges: int = column(
+        high="ranges",
+        help="that could be free after perfect compaction: the free and the movable ones, as far "
+        "as free pages suffice",
+    )
+    pages_to_move: int = column(unit="pages", help="that must be moved for that, at least")
+
+
+CONTIGUITY = Table(
+    "contiguity",
+    "Ranges for huge pages by zone",
+    Contiguity,
+    memory="again",
+    measure="spoiled_ranges",
+)
+
+
+@table_row
+class ContiguitySet:
+    """Ranges in which the same cannot be moved."""
+
+    in_the_way: str = column(holds="words", key=True, help="all that cannot be moved")
+    classes: int = column(help="how many classes that are")
+    ranges: int = column(help="in which that is in the way, and nothing else")
+    fixed_pages: int = column(unit="pages", help="that cannot be moved, in all of them")
+    movable_pages: int = column(unit="pages", help="that could be, beside them")
+    free_pages: int = column(unit="pages", help="free between them")
+    fewest_pages: int = column(
+        unit="pages", high="fixed_pages", help="that cannot be moved, of the range with the fewest"
+    )
+    example_pfn: int = column(high=MOST_PAGES, help="first page frame of that range")
+
+
+CONTIGUITY_SETS = Table(
+    "contiguity_sets",
+    "What stands in the way of huge pages",
+    ContiguitySet,
+    empty="No range has anything in it that cannot be moved.",
+    memory="again",
+    measure="ranges",
+    lasting=("in_the_way",),
+)
+
+
+@table_row
+class ContiguityHolder:
+    """A holder of pages that cannot be moved, and the ranges that it spoils."""
+
+    what: str = column(holds="words", key=True, help="class of pages, as in contiguity_sets")
+    holder: str = column(
+        holds="kernel",
+        key=True,
+        help="slab cache, or function that asked vmalloc for it; empty: all of the class",
+    )
+    ranges: int = column(help="that it has pages in")
+    alone_ranges: int = column(
+        high="ranges", help="of these, that it alone spoils: nothing else in them is fixed"
+    )
+    alone_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="of these ranges: what would be contiguous without it"
+    )
+    alone_pages: int = column(unit="pages", help="that it has in these")
+    pages: int = column(unit="pages", help="that it has anywhere")
+
+
+CONTIGUITY_HOLDERS = Table(
+    "contiguity_holders",
+    "Who alone stands in the way of huge pages",
+    ContiguityHolder,
+    empty="No range has anything in it that cannot be moved.",
+    memory="again",
+    measure="alone_ranges",
+    lasting=("what", "holder"),
+)
+
+
+WORDS = [way.words for way in Way]
+
+
+class Ranges:
+    """
+    All ranges, and what each of them is.
+
+    :param pages: after the pass, and settled.
+    """
+
+    def __init__(self, pages: LedgerPages) -> None:
+        rows, self.pages = pages.ranges.ranges(), pages.ranges.pages.tolist()
+        self.order = pages.ranges.order
+        self.size = 1 << self.order
+        self.cut = rows["present"] < self.size
+        self.rows = rows[~self.cut]
+        self.zones, self.zones_cut = (
+            self.rows["zone"],
+            rows["zone"][self.cut & (rows["present"] > 0)],
+        )
+        self.fixed = self.rows["ways"] & np.uint32(FIXED_BITS)
+        self.free = self.rows["free"].astype(np.int64)
+        self.movable = self.rows["movable"].astype(np.int64)
+        self.fixed_pages = self.size - self.free - self.movable
+        self.is_free = self.free == self.size
+        self.is_huge = self.rows["huge"] & ~self.is_free
+        self.spoiled = (self.fixed != 0) & ~self.is_free & ~self.is_huge
+        self.can_move = ~(self.is_free | self.is_huge | self.spoiled)
+
+
+def by_zone(ranges: Ranges, names: dict[int, tuple[int, str]], page: int) -> list[Contiguity]:
+    """
+    The ranges of each zone.
+
+    :param names: node and name of each zone, by its index.
+    :param page: bytes of one.
+    """
+    rows = []
+    for zone in np.unique(np.concatenate([ranges.zones, ranges.zones_cut])).tolist():
+        here = ranges.zones == zone
+        free, moves = ranges.is_free & here, ranges.can_move & here
+        free_pages, already = int(ranges.free[here].sum()), int(free.sum())
+        possible = min(already + int(moves.sum()), free_pages // ranges.size)
+        # The emptiest first; into free pages of the others.
+        to_move = np.sort(ranges.movable[moves])[: possible - already]
+        rows.append(
+            Contiguity(
+                *names.get(zone, (-1, "unknown")),
+                ranges.size * page,
+                int(here.sum()),
+                already,
+                int((ranges.is_huge & here).sum()),
+                int(moves.sum()),
+                int((ranges.spoiled & here).sum()),
+                int((ranges.zones_cut == zone).sum()),
+                free_pages,
+                possible,
+                int(to_move.sum()),
+            )
+        )
+    return rows
+
+
+def by_set(ranges: Ranges) -> list[ContiguitySet]:
+    """The spoiled ranges by all that cannot be moved out of them, the most first."""
+    at = np.flatnonzero(ranges.spoiled)
+    sets, back = np.unique(ranges.fixed[at], return_inverse=True)
+    counts = np.bincount(back, minlength=len(sets))
+    rows = []
+    order = np.argsort(-counts, kind="stable")
+    for number, which in enumerate(order.tolist()):
+        last = number == MAX_SETS and len(order) > MAX_SETS + 1
+        of = at[np.isin(back, order[number:])] if last else at[back == which]
+        ways = [way for way in Way if int(sets[which]) >> way & 1]
+        fewest = of[np.argmin(ranges.fixed_pages[of])]
+        parts = (ranges.fixed_pages, ranges.movable, ranges.free)
+        fixed, movable, free = (int(pages[of].sum()) for pages in parts)
+        rows.append(
+            ContiguitySet(
+                in_the_way=OTHERS if last else ", ".join(way.words for way in ways),
+                classes=0 if last else len(ways),
+                ranges=len(of),
+                fixed_pages=fixed,
+                movable_pages=movable,
+                free_pages=free,
+                fewest_pages=int(ranges.fixed_pages[fewest]),
+                example_pfn=int(ranges.rows["number"][fewest]) << ranges.order,
+            )
+        )
+        if last:
+            break
+    return rows
+
+
+# Of a holder in a range: the range's place, the way, the number of the holder, and its pages.
+HELD = np.dtype([("range", "<i8"), ("way", "<i8"), ("holder", "<i8"), ("pages", "<i8")])
+
+
+def _held(
+    ranges: Ranges,
+    way: NDArray[np.int64] | Way,
+    pfns: NDArray[np.int64],
+    holders: NDArray[np.int64],
+    pages: NDArray[np.int64],
+) -> NDArray[np.void]:
+    """Pages of holders by range: HELD, each range and holder once."""
+    numbers = pfns >> ranges.order
+    at = np.searchsorted(ranges.rows["number"], numbers)
+    at = np.minimum(at, max(len(ranges.rows) - 1, 0))
+    ours = np.flatnonzero((ranges.rows["number"][at] == numbers) & ranges.spoiled[at])
+    found = np.empty(len(ours), HELD)
+    found["range"], found["holder"], found["pages"] = at[ours], holders[ours], pages[ours]
+    found["way"] = way if isinstance(way, Way) else way[ours]
+    order = np.lexsort((found["holder"], found["range"]))
+    found = found[order]
+    begins = np.flatnonzero(
+        (np.diff(found["range"], prepend=-1) != 0) | (np.diff(found["holder"], prepend=-1) != 0)
+    )
+    merged = found[begins]
+    if len(begins):
+        merged["pages"] = np.add.reduceat(found["pages"], begins)
+    return merged
+
+
+def _rows_of(
+    ranges: Ranges, held: NDArray[np.void], names: list[str], totals: NDArray[np.int64], page: int
+) -> Iterator[ContiguityHolder]:
+    """Rows of the holders of ways that are alone in a range if the way is, and they in it."""
+    if not len(held):
+        return
+    alone = ranges.fixed[held["range"]] == np.uint32(1) << held["way"].astype(np.uint32)
+    pages = ranges.fixed_pages[held["range"]]
+    alone &= held["pages"] == pages
+    for holder in np.unique(held["holder"]).tolist():
+        its = held["holder"] == holder
+        only = its & alone
+        number = int(only.sum())
+        yield ContiguityHolder(
+            WORDS[int(held["way"][its][0])],
+            names[holder],
+            int(its.sum()),
+            number,
+            number * ranges.size * page,
+            int(held["pages"][only].sum()),
+            int(totals[holder]),
+        )
+
+
+def by_class(ranges: Ranges, page: int) -> Iterator[ContiguityHolder]:
+    """Rows of whole classes."""
+    for way in Way:
+        if way.movable:
+            continue
+        bit = np.uint32(1 << way)
+        its = ((ranges.fixed & bit) != 0) & ranges.spoiled
+        only = its & (ranges.fixed == bit)
+        if number := int(its.sum()):
+            alone = int(only.sum())
+            yield ContiguityHolder(
+                *(way.words, "", number, alone, alone * ranges.size * page),
+                int(ranges.fixed_pages[only].sum()),
+                ranges.pages[way],
+            )
+
+
+def of_slabs(ranges: Ranges, finder: SlabFinder, page: int) -> Iterator[ContiguityHolder]:
+    """Rows of slab caches."""
+    caches = finder.caches
+    pfns, which, pages = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for slabs in finder.chunks():
+        key = slabs["cache"].astype(np.int64) << 16 | slabs["objects"]
+        kinds, back = np.unique(key, return_inverse=True)
+        orders = [caches[each >> 16].orders.get(each & 0xFFFF, 0) for each in kinds.tolist()]
+        pages.append((np.int64(1) << np.array(orders, np.int64))[back])
+        pfns.append(slabs["pfn"].astype(np.int64))
+        which.append(slabs["cache"].astype(np.int64))
+    holders = np.concatenate(which)
+    reclaimable = np.array([cache.reclaimable for cache in caches], np.bool_)
+    ways = np.where(reclaimable[holders], Way.RECLAIMABLE, Way.SLAB).astype(np.int64)
+    sizes = np.concatenate(pages)
+    held = _held(ranges, ways, np.concatenate(pfns), holders, sizes)
+    totals = np.bincount(holders, sizes).astype(np.int64)
+    yield from _rows_of(ranges, held, [cache.name for cache in caches], totals, page)
+
+
+def of_vmalloc(ranges: Ranges, memory: Memory, page: int) -> Iterator[ContiguityHolder]:
+    """Rows of callers of vmalloc."""
+    places = find_places(memory)
+    if places.area_kinds is None:
+        return
+    entries = places.entries[places.area_kinds[places.entries["area"]] == Kind.VMALLOC]
+    # Of a huge mapping each range, of others the one that it is in.
+    small = entries[entries["pages"] <= ranges.size]
+    callers, back = np.unique(places.areas["caller"][small["area"]], return_inverse=True)
+    # A function may call it from several places.
+    names, of_caller = np.unique(frame_names(memory.prog, callers), return_inverse=True)
+    its, sizes = of_caller.astype(np.int64)[back], small["pages"].astype(np.int64)
+    held = _held(ranges, Way.VMALLOC, small["pfn"].astype(np.int64), its, sizes)
+    totals = np.bincount(its, sizes).astype(np.int64)
+    yield from _rows_of(ranges, held, names.tolist(), totals, page)
+
+
+def from_memory(memory: Memory) -> Found:
+    pages, gaps = ledger_pages(memory)
+    found = Found(unreadable_bytes=gaps.bytes)
+    if not_settled := settled(memory):
+        found.notes.append(not_settled)
+    ranges, page = Ranges(pages), int(memory.prog["PAGE_SIZE"].value_())
+    holders = list(by_class(ranges, page))
+    kept = memory.kept_consumer(SlabFinder)
+    if kept is not None and kept[0].whole:
+        holders += of_slabs(ranges, kept[0], page)
+    else:
+        found.notes.append("slab caches are not told apart")
+    try:
+        holders += of_vmalloc(ranges, memory, page)
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"callers of vmalloc are not told apart: {error}")
+    holders.sort(key=lambda row: (-row.alone_ranges, -row.ranges, row.what, row.holder))
+    if len(holders) > MAX_HOLDERS:
+        found.unlisted.append(f"{len(holders) - MAX_HOLDERS:,} holders that spoil fewer ranges")
+    found.add(CONTIGUITY, by_zone(ranges, zone_names(memory.prog, pages), page))
+    found.add(CONTIGUITY_SETS, by_set(ranges))
+    return found.add(CONTIGUITY_HOLDERS, holders[:MAX_HOLDERS])
+
+
+def from_files(files: Files) -> Found:
+    raise Absent(
+        "what lies in each range is read from the kernel's memory (as root); free_blocks has what "
+        "is free in blocks of that size"
+    )
+
+
+CONTIGUITY_SECTION = Section(
+    name="contiguity",
+    title="What stands in the way of huge pages",
+    intro="""
+A [transparent huge page](https://docs.kernel.org/admin-guide/mm/transhuge.html) needs an aligned
+range of memory in which nothing is. Compaction moves what processes have and what is in the page
+cache out of a range; slabs, page tables, stacks and what is pinned stay, and one page of them
+spoils all of it. The ranges are counted by what in them cannot be moved, and by who alone spoils
+them: those would be won without that holder.
+""",
+    command=Command("what stands in the way of huge pages", top=TOP),
+    since="0.3.0",
+    tables=(CONTIGUITY, CONTIGUITY_SETS, CONTIGUITY_HOLDERS),
+    from_memory=from_memory,
+    from_files=from_files,
+    deadline=PASS_SECONDS,
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("contiguity", "contiguity", "contiguity_sets", "contiguity_holders")

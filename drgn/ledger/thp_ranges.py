@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The use of each range of the size of a transparent huge page: what goes along with the ledger in
+the pass over all struct pages.
+
+Each page is free or in the way, and what is in the way can be moved or not, by the rules of
+compaction (``isolate_migratepages_block()``, mm/compaction.c 6.12; ``folio_migrate_mapping()``,
+mm/migrate.c): it moves pages on an LRU list and pages of drivers that can be migrated, if they have
+no more references than their mappings and the page cache explain; mlocked ones too, unless
+vm.compact_unevictable_allowed is 0; those under writeback when that is done; never hugetlb.
+
+Costs 5 ns a page. Memory: 32 bytes for each range.
+
+Cannot know: pages of large folios that something holds otherwise than by FOLL_PIN, and of file
+systems that cannot migrate dirty pages: they are taken as movable.
+"""
+
+import enum
+from typing import Any
+
+import numpy as np
+from drgn import Program
+from numpy.typing import NDArray
+
+from mmscope.drgn.ledger.page_kinds import KINDS, Kind, kinds_where
+from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.reading.struct_pages import PageChunk, page_dtype
+from mmscope.drgn.workers.shares import Shared, added, merges
+
+
+class Way(enum.IntEnum):
+    """A thing that is in the way: a class, and whether it can be moved; 0 is free."""
+
+    movable: bool
+    words: str
+
+    def __new__(cls, movable: bool, words: str) -> "Way":
+        way = int.__new__(cls, len(cls.__members__))
+        way._value_ = len(cls.__members__)
+        way.movable, way.words = movable, words
+        return way
+
+    FREE = True, "free"
+    UNTOLD = False, "without a reference"  # until the pass is over
+    ANON = True, "anonymous"
+    CACHE = True, "page cache"
+    WRITEBACK = True, "under writeback"
+    COMPRESSED = True, "compressed"
+    DRIVER = True, "driver"
+    HELD_ANON = False, "pinned or held anonymous"
+    HELD_CACHE = False, "pinned or held page cache"
+    MLOCKED = False, "mlocked"
+    ARC = False, "page cache of ZFS"
+    HUGETLB = False, "hugetlb"
+    RECLAIMABLE = False, "reclaimable slab"
+    SLAB = False, "slab"
+    LARGE_KMALLOC = False, "large kmalloc"
+    VMALLOC = False, "vmalloc"
+    STACKS = False, "kernel stacks"
+    PERCPU = False, "percpu"
+    TABLES = False, "page tables"
+    METADATA = False, "memory about memory"
+    RESERVES = False, "kernel reserves"
+    NETWORK = False, "network"
+    PIPES = False, "pipes"
+    RINGS = False, "rings"
+    TRACING = False, "tracing"
+    GIVEN_AWAY = False, "given away"
+    GUARD = False, "guard"
+    BAD = False, "bad"
+    BOOT = False, "boot"
+    UNEXPLAINED = False, "unexplained"
+
+
+BY_KIND = {
+    Kind.NO_REFERENCE: Way.UNTOLD,
+    Kind.ARC: Way.ARC,
+    Kind.RECLAIMABLE: Way.RECLAIMABLE,
+    Kind.SLAB: Way.SLAB,
+    Kind.LARGE_KMALLOC: Way.LARGE_KMALLOC,
+}
+BY_OWNER = {
+    "free": Way.FREE,
+    "anonymous": Way.ANON,
+    "page cache": Way.CACHE,
+    "compressed": Way.COMPRESSED,
+    "driver": Way.DRIVER,
+} | {way.words: way for way in Way if not way.movable}
+
+
+def _way(kind: Kind) -> Way:
+    return BY_KIND.get(kind) or BY_OWNER.get(kind.owner, Way.UNEXPLAINED)
+
+
+WAYS = len(Way)
+WAY_OF = np.full(256, Way.UNEXPLAINED, np.int64)
+WAY_OF[: len(KINDS)] = [_way(kind) for kind in KINDS]
+# Those that can be moved if nothing holds them, and how many references they have then, less what
+# is in _mapcount; of all others more than there can be.
+ON_LISTS = kinds_where(lambda kind: _way(kind) in (Way.ANON, Way.CACHE))
+IN_CACHE = kinds_where(lambda kind: _way(kind) is Way.CACHE or kind == Kind.ANON_SWAP)
+IS_ANON = kinds_where(lambda kind: kind.owner == "anonymous")
+EXPECTED = np.where(ON_LISTS, 1 + IN_CACHE, np.iinfo(np.int32).max).astype(np.int32)
+MOVABLE = np.array([way.movable and way is not Way.FREE for way in Way])
+FIXED_BITS = sum(1 << way for way in Way if not way.movable)
+# A range, or the part of one that is in a chunk: present pages, free ones, those that can be moved,
+# a bit for each way that is there, and whether all of it is one compound page.
+RANGE = np.dtype(
+    [("number", "<i8"), ("zone", "<i4"), ("ways", "<u4")]
+    + [(name, "<u2") for name in ("present", "free", "movable")]
+    + [("huge", "?")]
+)
+
+
+class ThpRanges(Shared):
+    """
+    The accumulator; :meth:`ranges` has each range once.
+
+    :ivar order: of a range: HPAGE_PMD_ORDER.
+    :ivar pages: by :class:`Way`, wherever they are.
+    """
+
+    MERGES = merges(parts=added, pages=added)
+
+    def __init__(self, prog: Program) -> None:
+        self.order = int(prog["PAGE_SHIFT"].value_()) - 3
+        names = ("PG_head", "PG_lru", "PG_private", "PG_writeback", "PG_unevictable")
+        bits = [np.uint32(flag(prog, name)) for name in names]
+        self._head, self._lru, self._private, writeback, unevictable = bits
+        self._marked = [(writeback, Way.WRITEBACK)]
+        # CONFIG_COMPACT_UNEVICTABLE_DEFAULT: 0 with PREEMPT_RT.
+        name = "sysctl_compact_unevictable_allowed"
+        if name in prog and not prog[name].value_():
+            self._marked.append((unevictable, Way.MLOCKED))
+        self._marks = np.bitwise_or.reduce([mark for mark, _ in self._marked])
+        self.columns: tuple[str, ...] = ("refcount", "mapcount")
+        self._pins = False
+        try:
+            page_dtype(prog, ("pincount",))
+        except LookupError:  # up to v5.17
+            pass
+        else:
+            self._pins, self.columns = True, (*self.columns, "pincount")
+        self.parts: list[NDArray[Any]] = []
+        self.pages = np.zeros(WAYS, np.int64)
+        self._shape = (0, 0)
+        self._begins = self._keys = np.empty(0, np.int64)
+        self._told: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []  # numbers, ways
+
+    def take(
+        self,
+        chunk: PageChunk,
+        low: NDArray[np.uint32],
+        kinds: NDArray[np.uint8],
+        heads: NDArray[np.int64],
+        present: NDArray[np.bool_],
+        zones: NDArray[np.int64],
+    ) -> None:
+        """
+        Count a chunk.
+
+        :param low: the lower half of the flags.
+        :param kinds: of each page, as the ledger has found out.
+        :param heads: the place of each page's head; -1: not in the chunk.
+        :param present: which are RAM.
+        :param zones: their indexes.
+        """
+        ways = WAY_OF[kinds]
+        self._look_at(chunk, low, kinds, heads, ways)
+        first, begins, keys = self._places(chunk)
+        count = len(begins)
+        keys = keys + ways
+        if not present.all():
+            keys = keys[present]
+        found = np.bincount(keys, minlength=count * WAYS).reshape(count, WAYS)
+        self.pages += found.sum(axis=0)
+        rows = np.zeros(count, RANGE)
+        rows["number"], rows["zone"] = first + np.arange(count), zones[begins]
+        rows["ways"] = (found != 0) @ (1 << np.arange(WAYS))
+        rows["present"], rows["free"] = found.sum(axis=1), found[:, Way.FREE]
+        rows["movable"] = found[:, MOVABLE].sum(axis=1)
+        ends = np.append(begins[1:], len(chunk)) - 1
+        whole = ends - begins + 1 == 1 << self.order
+        # Both of one head, in the chunk or before it; a page of its own is its own head.
+        rows["huge"] = whole & (heads[begins] == heads[ends])
+        self.parts.append(rows)
+
+    def take_free(self, chunk: PageChunk, zones: NDArray[np.int64]) -> None:
+        """
+        Count a chunk of free pages.
+
+        :param zones: of the first pages of its blocks: the last of them is that of the chunk.
+        """
+        first, begins, _ = self._places(chunk)
+        rows = np.zeros(len(begins), RANGE)
+        rows["number"], rows["zone"] = first + np.arange(len(rows)), zones[-1]
+        rows["present"] = rows["free"] = np.diff(begins, append=len(chunk))
+        rows["ways"] = 1 << Way.FREE
+        self.pages[Way.FREE] += len(chunk)
+        self.parts.append(rows)
+
+    def _places(self, chunk: PageChunk) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+        """The number of the first range, where each begins, and the first key of each page."""
+        first = chunk.start_pfn >> self.order
+        shape = chunk.start_pfn - (first << self.order), len(chunk)
+        if shape != self._shape:  # nearly all chunks are alike
+            index = (np.arange(shape[1]) + shape[0]) >> self.order
+            begins = np.searchsorted(index, np.arange(int(index[-1]) + 1))
+            self._shape, self._begins, self._keys = shape, begins, index * WAYS
+        return first, self._begins, self._keys
+
+    def _look_at(
+        self,
+        chunk: PageChunk,
+        low: NDArray[np.uint32],
+        kinds: NDArray[np.uint8],
+        heads: NDArray[np.int64],
+        ways: NDArray[np.int64],
+    ) -> None:
+        """Find those on LRU lists that cannot be moved, or not now."""
+        marked = np.flatnonzero((low & self._marks) != 0)
+        marked = marked[ON_LISTS[kinds[marked]]]
+        for mark, way in self._marked:
+            ways[marked[(low[marked] & mark) != 0]] = way
+        # The page cache has a reference, and each mapping; _mapcount is one less.
+        more = chunk["refcount"] - chunk["mapcount"]
+        odd = np.flatnonzero(more > np.take(EXPECTED, kinds))
+        flags = low[odd]
+        single = (flags & self._head) == 0
+        # One more is its buffers', one that of a CPU's batch, where it waits for its list.
+        expected = EXPECTED[kinds[odd]] + ((flags & self._private) != 0)
+        held = single & (more[odd] > expected + ((flags & self._lru) == 0))
+        large = np.flatnonzero(~single)
+        if self._pins and len(large):
+            second = np.minimum(odd[large] + 1, len(chunk) - 1)
+            held[large] = (chunk["pincount"][second] > 0) & (second > odd[large])
+        odd = odd[held]
+        if len(odd):
+            if not single[held].all():  # their tails too
+                odd = np.flatnonzero(np.isin(heads, odd))
+            ways[odd] = np.where(IS_ANON[kinds[odd]], Way.HELD_ANON, Way.HELD_CACHE)
+
+    def settle(self, pfns: NDArray[np.int64], kinds: NDArray[np.uint8] | Kind) -> None:
+        """Pages that were without a reference are of these kinds."""
+        ways = np.broadcast_to(WAY_OF[kinds], len(pfns))
+        self._told.append((pfns >> self.order, ways))
+        self.pages[Way.UNTOLD] -= len(pfns)
+        self.pages += np.bincount(ways, minlength=WAYS)
+
+    def ranges(self) -> NDArray[Any]:
+        """All ranges, ascending."""
+        rows = np.concatenate([np.empty(0, RANGE), *self.parts])
+        rows = rows[np.argsort(rows["number"], kind="stable")]
+        begins = np.flatnonzero(np.diff(rows["number"], prepend=-1) != 0)
+        merged = rows[begins]
+        if len(begins) != len(rows):
+            for name in ("present", "free", "movable"):
+                merged[name] = np.add.reduceat(rows[name], begins)
+            merged["ways"] = np.bitwise_or.reduceat(rows["ways"], begins)
+        for numbers, ways in self._told:
+            at = np.searchsorted(merged["number"], numbers)
+            merged["ways"][at] &= ~np.uint32(1 << Way.UNTOLD)
+            np.bitwise_or.at(merged["ways"], at, (1 << ways).astype(np.uint32))
+            np.add.at(merged["free"], at[ways == Way.FREE], 1)
+        return merged

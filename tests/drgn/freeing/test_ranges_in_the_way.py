@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What stands in the way of huge pages, on made struct pages: ranges of 512 pages."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from mmscope.drgn.freeing.contiguity import Ranges, by_class, by_set, by_zone
+from mmscope.drgn.ledger.page_kinds import Kind
+from mmscope.drgn.ledger.thp_ranges import WAY_OF, ThpRanges, Way
+from mmscope.drgn.reading.struct_pages import PageChunk
+
+HEAD, LRU, PRIVATE, WRITEBACK, UNEVICTABLE = (np.uint32(1 << bit) for bit in range(5))
+SIZE, PAGE = 512, 4096
+PAGES = np.dtype([("refcount", "<i4"), ("mapcount", "<i4"), ("pincount", "<i4")])
+
+
+class SomeRanges(ThpRanges):
+    """Of a kernel whose flags are the first five bits."""
+
+    def __init__(self, *, mlocked_move: bool = True) -> None:
+        self.order, self._pins = 9, True
+        self._head, self._lru, self._private = HEAD, LRU, PRIVATE
+        self._marked = [(WRITEBACK, Way.WRITEBACK)]
+        if not mlocked_move:
+            self._marked.append((UNEVICTABLE, Way.MLOCKED))
+        self._marks = np.bitwise_or.reduce([mark for mark, _ in self._marked])
+        self.parts, self._told, self.pages = [], [], np.zeros(len(Way), np.int64)
+        self._shape, self._begins, self._keys = (0, 0), np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+class Machine:
+    """Struct pages from page frame 0 on: free, unless something is put there."""
+
+    def __init__(self, ranges: int = 1) -> None:
+        count = ranges * SIZE
+        self.kinds = np.full(count, Kind.FREE, np.uint8)
+        self.columns = np.zeros(count, PAGES)
+        self.columns["mapcount"] = -1
+        self.flags, self.heads = np.zeros(count, np.uint32), np.arange(count)
+        self.present = np.ones(count, np.bool_)
+
+    def put(
+        self, pfn: int, kind: Kind, *, pages: int = 1, references: int = 1, mapped: int = 1,
+        flags: int = int(LRU),
+    ) -> "Machine":  # fmt: skip
+        here = slice(pfn, pfn + pages)
+        self.kinds[here], self.flags[here] = kind, flags
+        self.columns["refcount"][here], self.columns["mapcount"][here] = references, mapped - 1
+        return self
+
+    def folio(self, pfn: int, kind: Kind, pages: int, pins: int = 0) -> "Machine":
+        self.put(pfn, kind, pages=pages, references=0, mapped=0, flags=0)
+        self.heads[pfn : pfn + pages] = pfn
+        self.flags[pfn] = HEAD | LRU
+        self.columns["refcount"][pfn] = pages + pins
+        self.columns["pincount"][pfn + 1] = pins
+        return self
+
+    def looked_at(self, step: int = 1 << 15, **options: bool) -> Ranges:
+        """All of it, in chunks of *step* pages."""
+        found = SomeRanges(**options)
+        for begin in range(0, len(self.kinds), step):
+            here = slice(begin, begin + step)
+            heads = self.heads[here] - begin
+            found.take(
+                PageChunk(begin, 0, self.columns[here]),
+                self.flags[here],
+                self.kinds[here],
+                np.where(heads < 0, -1, heads),
+                self.present[here],
+                np.zeros(len(heads), np.int64),
+            )
+        return Ranges(cast(Any, SimpleNamespace(ranges=found)))
+
+
+def sets(ranges: Ranges) -> dict[str, tuple[int, int]]:
+    return {row.in_the_way: (row.ranges, row.fixed_pages) for row in by_set(ranges)}
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
+def test_every_class_of_the_ledger_is_one_here(kind: Kind) -> None:
+    assert (WAY_OF[kind] == Way.UNEXPLAINED) == (kind.owner == "unexplained") or (
+        kind is Kind.NO_REFERENCE
+    )
+    assert len(Way) <= 32  # bits of a word
+
+
+def test_one_page_of_a_slab_spoils_a_range() -> None:
+    machine = Machine(3).put(5, Kind.SLAB).put(SIZE + 7, Kind.ANON)
+    (row,) = by_zone(machine.looked_at(), {0: (1, "Normal")}, PAGE)
+    assert (row.node, row.zone, row.range_bytes, row.ranges) == (1, "Normal", 2 << 20, 3)
+    assert (row.free_ranges, row.movable_ranges, row.spoiled_ranges) == (1, 1, 1)
+    assert (row.possible_ranges, row.pages_to_move) == (2, 1)
+    assert sets(machine.looked_at()) == {"slab": (1, 1)}
+
+
+def test_what_is_alone_in_the_way_is_told_from_what_is_not() -> None:
+    machine = Machine(3).put(5, Kind.SLAB, pages=4).put(9, Kind.TABLE)
+    ranges = machine.put(SIZE, Kind.TABLE, pages=2).looked_at()
+    rows = {row.what: row for row in by_class(ranges, PAGE)}
+    assert (rows["page tables"].ranges, rows["page tables"].alone_ranges) == (2, 1)
+    assert (rows["page tables"].alone_pages, rows["page tables"].alone_bytes) == (2, 2 << 20)
+    assert (rows["slab"].ranges, rows["slab"].alone_ranges) == (1, 0)
+    assert sets(ranges) == {"slab, page tables": (1, 5), "page tables": (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "fixed"),
+    [
+        (Kind.ANON, {"references": 1}, False),
+        (Kind.ANON, {"references": 3, "mapped": 3}, False),
+        (Kind.ANON, {"references": 2}, True),  # a pipe's, or pinned
+        (Kind.ANON, {"references": 2, "flags": 0}, False),  # on its way to a list
+        (Kind.ANON_SWAP, {"references": 2}, False),  # the swap cache's
+        (Kind.ANON_SWAP, {"references": 3}, True),
+        (Kind.FILE, {"references": 1, "mapped": 0}, False),
+        (Kind.FILE, {"references": 2, "mapped": 0}, True),
+        (Kind.FILE, {"references": 2, "mapped": 0, "flags": int(LRU | PRIVATE)}, False),
+        (Kind.SHMEM, {"references": 2, "mapped": 1}, False),
+        (Kind.ANON, {"references": 1025}, True),  # FOLL_PIN
+    ],
+)
+def test_pages_with_more_references_than_are_explained_stay(
+    kind: Kind, page: dict[str, int], fixed: bool
+) -> None:
+    ranges = Machine().put(17, kind, **page).looked_at()
+    assert bool(ranges.spoiled[0]) is fixed
+    assert int(ranges.fixed_pages[0]) == int(fixed)
+
+
+def test_a_pinned_large_folio_stays_as_a_whole() -> None:
+    free, pinned = (Machine().folio(64, Kind.LARGE, 16, pins) for pins in (0, 1))
+    assert not free.looked_at().spoiled[0]
+    assert sets(pinned.looked_at()) == {"pinned or held anonymous": (1, 16)}
+
+
+def test_mlocked_pages_move_unless_that_is_forbidden() -> None:
+    machine = Machine().put(3, Kind.ANON, flags=int(LRU | UNEVICTABLE))
+    assert not machine.looked_at().spoiled[0]
+    assert sets(machine.looked_at(mlocked_move=False)) == {"mlocked": (1, 1)}
+
+
+def test_a_huge_page_is_no_spoiled_range() -> None:
+    machine = Machine(2).folio(0, Kind.LARGE, SIZE).folio(SIZE, Kind.HUGETLB, SIZE)
+    (row,) = by_zone(machine.looked_at(), {}, PAGE)
+    assert (row.huge_ranges, row.spoiled_ranges, row.possible_ranges) == (2, 0, 0)
+
+
+def test_compaction_makes_no_more_ranges_than_free_pages_fill() -> None:
+    machine = Machine(4)
+    for number in range(4):
+        machine.put(number * SIZE, Kind.ANON, pages=300 + number)
+    (row,) = by_zone(machine.looked_at(), {}, PAGE)
+    assert (row.free_pages, row.movable_ranges) == (4 * SIZE - 1206, 4)
+    assert (row.possible_ranges, row.pages_to_move) == (1, 300)
+
+
+def test_a_range_that_is_not_all_ram_is_cut() -> None:
+    machine = Machine(2)
+    machine.present[:3] = False
+    (row,) = by_zone(machine.looked_at(), {}, PAGE)
+    assert (row.ranges, row.cut_ranges, row.free_ranges) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("step", [100, 512, 700])
+def test_where_chunks_end_changes_nothing(step: int) -> None:
+    machine = Machine(4).put(5, Kind.SLAB, pages=200).put(600, Kind.ANON, pages=30)
+    machine.put(1500, Kind.TABLE).put(1600, Kind.ANON, references=2, pages=100)
+    whole, parts = machine.looked_at(), machine.looked_at(step)
+    assert by_zone(parts, {}, PAGE) == by_zone(whole, {}, PAGE)
+    assert by_set(parts) == by_set(whole)
+
+
+def test_pages_without_a_reference_are_what_the_end_of_the_pass_says() -> None:
+    machine = (
+        Machine(2).put(4, Kind.NO_REFERENCE, references=0).put(600, Kind.NO_REFERENCE, references=0)
+    )
+    found = SomeRanges()
+    found.take(
+        PageChunk(0, 0, machine.columns), machine.flags, machine.kinds, machine.heads,
+        machine.present, np.zeros(2 * SIZE, np.int64),
+    )  # fmt: skip
+    found.settle(np.array([4]), Kind.PER_CPU)
+    found.settle(np.array([600]), np.array([Kind.TAIL_OF_BLOCK], np.uint8))
+    ranges = Ranges(cast(Any, SimpleNamespace(ranges=found)))
+    assert ranges.is_free.tolist() == [True, False]
+    assert sets(ranges) == {"unexplained": (1, 1)}
