@@ -168,7 +168,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp test-notebook guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines exam-kept
+NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines exam-kept
 .PHONY: machines
 machines: $(READY) ## the verdict on every made machine, sick and innocent, of which `make test` asks some (a minute)
 	MMSCOPE_ALL=1 $(BIN)/python -m pytest -q tests/reports/findings/test_review_machines.py
@@ -321,6 +321,11 @@ deb: $(READY) ## dist/deb: packages of this commit for Debian 13, built in a cle
 deb-try: $(READY) ## install dist/deb in a clean root of Debian 13 and run debian/tests
 	@tools/apt-install $(DEB_PACKAGES)
 	@$(BIN)/python tools/make_deb.py try dist/deb
+
+.PHONY: rpm
+rpm: $(READY) ## dist/rpm: an rpm of this commit, by Debian's rpmbuild; rpmlint's errors fail; unpacked and tried
+	@tools/apt-install rpm rpmlint
+	@$(BIN)/python tools/make_rpm.py dist/rpm
 
 .PHONY: systemd-try
 systemd-try: $(READY) ## the packages under systemd in a guest: dumps become reports, guard captures (20 minutes; nightly)
