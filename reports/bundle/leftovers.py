@@ -21,6 +21,13 @@ from typing import IO
 
 PREFIX, SUFFIX = ".{}.", ".partial"
 SCRATCH = "mmscope"
+# Links and devices there are the system's.
+DEVICES = {Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd")}
+
+
+def is_special(path: Path) -> bool:
+    """True if there is what no file may take the place of: a device, a pipe, a folder."""
+    return path.exists() and (not path.is_file() or path.parent in DEVICES)
 
 
 def unfinished(path: Path, *, folder: bool = True) -> tuple[Path, int]:
@@ -113,9 +120,11 @@ def replaced(path: Path, mode: int, *, durable: bool = True) -> Iterator[IO[byte
 
     :param mode: its permissions.
     :param durable: it is on disk by then, and so is its name.
-    :raises OSError: it cannot be written; of the name that it was to have.
+    :raises OSError: it cannot be written, or there is no file; of the name that it was to have.
     """
     try:
+        if is_special(path):
+            raise OSError(errno.EINVAL, "is not a plain file, and is not replaced")
         clear_up(path)
         place, lock = unfinished(path, folder=False)
         try:

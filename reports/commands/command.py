@@ -24,7 +24,7 @@ from mmscope.drgn.opening import TargetError
 from mmscope.drgn.opening.oldest_drgn import too_old
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.tables.display import FORMATS
-from mmscope.drgn.tables.hostile_text import echo
+from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.outcome import (
@@ -148,9 +148,20 @@ def _run(words: list[str]) -> int:
     except UsageError as error:
         say(str(error))
         return BAD_USAGE
-    args = parser.parse_args(words)
+    args, left = parser.parse_known_args(words)
+    if left[:1] == [VERSUS] and not any(word.startswith("-") for word in left):
+        args.bundles += left  # what is behind an option, argparse leaves
+    elif left:
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
     args.command = command
     return run_and_explain(args)
+
+
+def parsed() -> int:
+    """0 where a command takes the words of this process; nothing is run."""
+    words = sys.argv[1:]
+    build_parser(words[:1]).parse_args(words)
+    return DONE
 
 
 class Parser(argparse.ArgumentParser):
@@ -169,6 +180,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and the nearest word that there is."""
+        # An own newline would begin a line that is not mmscope's; a type is no word for a user.
+        message = visible(message.replace(VERSUS, "--"))
+        message = re.sub(r"invalid \w+ value: ", "not a value that it can have: ", message)
         known: list[str] = []
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             known = re.findall(r"'([^']*)'", found[2])

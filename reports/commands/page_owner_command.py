@@ -90,6 +90,7 @@ def add_commands(command: Command) -> None:
     )
     sub.add_argument(
         "--openmetrics",
+        type=Path,
         metavar="FILE",
         help="also write each sample there: as node_exporter's textfile collector reads it if this "
         "is FILE.prom (in its folder), else as OpenMetrics; removed at the end",

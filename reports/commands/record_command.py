@@ -388,7 +388,8 @@ def _share(fold: Fold, name: str) -> float:
 def _kept(path: Path, mode: int) -> Iterator[IO[bytes]]:
     """A gzip file to write, its owner's alone until it has its mode."""
     check_output(path)
-    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as raw:
+    kept = os.O_NOFOLLOW | os.O_NONBLOCK
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags | kept, 0o600)) as raw:
         os.fchmod(raw.fileno(), mode)
         with gzip.GzipFile(KEPT, "wb", 3, raw) as packed:
             yield cast(IO[bytes], packed)

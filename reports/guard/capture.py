@@ -78,9 +78,11 @@ def settings_of(args: argparse.Namespace, **more: Any) -> Settings:
     )
 
 
-def mmscope(*words: str, main: str = "mmscope.reports.commands.command") -> list[str]:
+def mmscope(
+    *words: str, main: str = "mmscope.reports.commands.command", run: str = "main"
+) -> list[str]:
     """The running mmscope as a command, however it was started: installed, checked out, packed."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from {main} import main; sys.exit(main())"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {main} import {run}; sys.exit({run}())"
     return [sys.executable, "-I", "-c", code, *words]
 
 

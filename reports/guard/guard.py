@@ -33,7 +33,14 @@ from mmscope.reports.guard.cgroup_events import CgroupEvents
 from mmscope.reports.guard.history import ENDS, History
 from mmscope.reports.guard.kernel_messages import KernelMessages
 from mmscope.reports.guard.trigger import Trigger, load
-from mmscope.reports.watch.openmetrics import Metrics, Points, expose, with_last
+from mmscope.reports.watch.openmetrics import (
+    Metrics,
+    Points,
+    check_name,
+    expose,
+    with_last,
+    withdraw,
+)
 from mmscope.reports.watch.sample_log import FORMAT
 from mmscope.reports.watch.samples import Sample, Sampler, host_target, thp_order
 
@@ -61,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Watch until a signal ends it."""
     args.output = args.output.absolute()
     triggers = load(args.triggers)
+    check_options(args)
     guard = Guard(args, triggers)
     guard.begin()
     # Before the lock shows whom to signal.
@@ -75,6 +83,24 @@ def run(args: argparse.Namespace) -> int:
     finally:
         guard.end()
     return DONE
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """
+    Refuse options that would only fail when there is something to capture.
+
+    :raises UsageError: one of them.
+    """
+    check_name(args.openmetrics)
+    if not Path(args.proc_root, "proc").is_dir():
+        raise UsageError(f"--proc-root {args.proc_root}: has no folder 'proc'; give that of a host")
+    if args.collect:
+        # In a process of its own: what it imports is of no use to the resident.
+        words = ["collect", *args.collect.split(), "-o", "x"]
+        command = capture.mmscope(*words, main="mmscope.reports.commands.command", run="parsed")
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            raise UsageError(f"--collect: {done.stderr.strip().partition('error: ')[2]}")
 
 
 def started(pid: int) -> str:
@@ -437,9 +463,8 @@ class Guard:
         self._tidy()
         self.messages.close()
         if self.args.openmetrics:
-            # Numbers of a guard that is gone would be taken for those of now.
-            gone = Path(self.args.openmetrics)
-            self._try(str(gone), lambda: gone.unlink(missing_ok=True))
+            gone = self.args.openmetrics
+            self._try(str(gone), lambda: withdraw(gone))
         if self.lock is not None:
             os.close(self.lock)
 

@@ -177,7 +177,9 @@ class History:
         """
         The first row that a query returns. ``:now`` in it is the time of the last sample.
 
-        :raises ValueError: it is no query, takes too long or too much, or guard is to end.
+        None, too, where guard is to end.
+
+        :raises ValueError: it is no query, or takes too long or too much.
         """
         left, until = MOST_STEPS // STEPS, time.thread_time() + MOST_SECONDS
 
@@ -200,6 +202,10 @@ class History:
             names = [described[0] for described in cursor.description]
             return None if row is None else dict(zip(names, row, strict=True))
         except (sqlite3.Error, sqlite3.Warning) as error:
+            if signal.sigpending() & ENDS:
+                return None
+            if left < 0 or time.thread_time() > until:
+                raise ValueError("SQL: takes longer than a trigger may") from None
             raise ValueError(f"SQL: {error}") from None
         except MemoryError:
             raise ValueError("SQL: takes more memory than a trigger may") from None

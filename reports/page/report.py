@@ -28,7 +28,7 @@ from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.text.plain_file import check_output
 from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.leftovers import replaced
+from mmscope.reports.bundle.leftovers import DEVICES, is_special, replaced
 from mmscope.reports.bundle.modes import mode_of_file
 from mmscope.reports.compare import comparison_view
 from mmscope.reports.compare.comparison import Comparison
@@ -58,8 +58,6 @@ from mmscope.reports.page.views import (
     table_view,
 )
 
-# Links and devices there are the system's.
-DEVICES = {Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd")}
 SCRIPTS = (
     "address.js",
     "report.js",
@@ -248,7 +246,7 @@ def write(html: str, path: Path, mode: int | None = None) -> None:
         check_output(path)
         if path.is_symlink():
             raise OSError(errno.ELOOP, "is a symbolic link; name what it leads to", str(path))
-    if path.exists() and (path.parent in DEVICES or not path.is_file()):
+    if is_special(path):
         # A device or a pipe is written to, and never replaced by a file of its name.
         with path.open("wb") as file:
             file.write(html.encode())

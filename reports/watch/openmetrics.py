@@ -19,7 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mmscope.drgn.tables.rows import columns
-from mmscope.reports.bundle.leftovers import replaced
+from mmscope.reports.bundle.leftovers import is_special, replaced
+from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.rows.watch_rows import ZoneLevel
 from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Sample
 
@@ -163,6 +164,26 @@ def _metrics(sample: Sample, page_size: int) -> Metrics:
 def with_last(shown: Sample, sample: Sample) -> Sample:
     """A sample, with what is not read each time as it was when it last was."""
     return {name: shown[name] for name in SELDOM_READ if name in shown} | sample
+
+
+def check_name(path: Path | None) -> None:
+    """
+    Refuse a name that is not a file's: it is replaced at every sample, and removed at the end.
+
+    :raises UsageError: it is one.
+    """
+    if path is not None and is_special(path):
+        raise UsageError(f"--openmetrics {path}: is not a file; name one of your own")
+
+
+def withdraw(path: Path) -> None:
+    """
+    Remove the file: numbers of what is gone would be taken for those of now.
+
+    :raises OSError: it cannot be removed.
+    """
+    if not is_special(path):
+        path.unlink(missing_ok=True)
 
 
 def expose(path: Path, sample: Sample, page_size: int, more: Metrics | None = None) -> None:

@@ -30,7 +30,7 @@ from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings_said import print_findings
 from mmscope.reports.watch import page_owner, watch_tables
-from mmscope.reports.watch.openmetrics import expose, with_last
+from mmscope.reports.watch.openmetrics import check_name, expose, with_last, withdraw
 from mmscope.reports.watch.sample_log import NAME, SampleLog, lock
 from mmscope.reports.watch.samples import Sampler, host_target, thp_order
 
@@ -135,15 +135,11 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     owners = Owners(args.debugfs, folder, args.limit * 2**20)
     if owners.absent and not first.keys() & {"vmstat", "psi", "meminfo", "zones"}:
         raise TextError("; ".join(first["unread"].values()))
+    check_name(args.openmetrics)
     if args.openmetrics:
-        if Path(args.openmetrics).exists() and not Path(args.openmetrics).is_file():
-            # It will be replaced at every sample, and is removed at the end.
-            raise UsageError(
-                f"--openmetrics {args.openmetrics}: is not a file; name one of your own"
-            )
         # That it cannot be written is to be known now.
         first |= {"number": 0, "cpu_total": 0.0}
-        expose(Path(args.openmetrics), first, page_size)
+        expose(args.openmetrics, first, page_size)
     try:
         folder.mkdir(mode_of_folder(mode_of_file(args.mode)))
     except FileExistsError:
@@ -163,8 +159,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     finally:
         log.close()
         if args.openmetrics:
-            # Numbers of a watch that is over would be taken for those of now.
-            Path(args.openmetrics).unlink(missing_ok=True)
+            withdraw(args.openmetrics)
 
 
 def _sample(
@@ -198,7 +193,7 @@ def _sample(
             if args.openmetrics:
                 shown = with_last(shown, row)
                 try:
-                    expose(Path(args.openmetrics), shown, page_size)
+                    expose(args.openmetrics, shown, page_size)
                     failed = False
                 except OSError as error:
                     if not failed:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmscope.reports.bundle.leftovers import scratch
+from mmscope.reports.bundle.leftovers import replaced, scratch
 
 HOLD = """
 import time
@@ -68,3 +68,15 @@ def test_what_is_another_users_is_left(tmp_path: Path) -> None:
     with scratch():
         pass
     assert (tmp_path / ".mmscope.a.partial").exists()
+
+
+@pytest.mark.parametrize("what", ["pipe", "link to a pipe"])
+def test_no_file_takes_the_place_of_a_pipe_or_a_device(tmp_path: Path, what: str) -> None:
+    """Root's would take that of /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link to a pipe").symlink_to("pipe")
+    wrong = pytest.raises(OSError, match="is not a plain file, and is not replaced")
+    with wrong, replaced(tmp_path / what, 0o644) as file:
+        file.write(b"x")
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link to a pipe").is_symlink()
+    assert len(os.listdir(tmp_path)) == 2

@@ -625,8 +625,19 @@ def test_a_planted_name_is_refused_and_what_it_leads_to_stays(
 
 
 def test_words_of_the_command_line_are_quoted_legibly(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["compare", "a", "-o", "f", "--", "b"], ["show", "a\x1b]52;\u202e", "b", "c\0"]):
+    words = [["compare", "a", "--no", "f", "--", "b"], ["show", "a\x1b]52;\u202e", "b", "c\0"]]
+    for these in (*words, ["doctor", "a\nmmscope: done"], ["record", "--seconds", "x\n"]):
         with pytest.raises(SystemExit):
-            main(words)
+            main(these)
         said = capsys.readouterr().err
         assert all(line.isprintable() for line in said.splitlines()), said
+        assert "error: " in said.splitlines()[-1]
+
+
+def test_the_sides_of_compare_may_have_options_between_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["compare", "a", "--format", "json", "--", "b", "c"]) == 2
+    assert [line.split(":")[1] for line in capsys.readouterr().err.splitlines()] == [
+        *(" a", " b", " c", " side A"),
+    ]

@@ -26,6 +26,7 @@ from watched_host import wait_for
 from mmscope.reports.guard import captures
 from mmscope.reports.guard.capture import LOCK as CAPTURE_LOCK
 from mmscope.reports.guard.guard import LOCK, started
+from mmscope.reports.watch import openmetrics
 
 NO_ONE = 65534
 AS_NO_ONE = ["setpriv", f"--reuid={NO_ONE}", f"--regid={NO_ONE}", "--clear-groups"]
@@ -287,12 +288,25 @@ def test_a_slow_command_does_not_hold_up_the_capture(folder: Path, tmp_path: Pat
         (["--exec", ""], "names no command"),
         (["--exec", " "], "names no command"),
         (["--interval", "0"], "0 is not a number above 0"),
+        (["--distance", "x"], "--distance: not a value that it can have: 'x'"),
+        (["--proc-root", "/no/such"], "--proc-root /no/such: has no folder 'proc'"),
+        (["--collect=--no-such"], "--collect: --no-such: no such word"),
+        (["--collect=--only zone"], "no section 'zone'"),
     ],
 )
 def test_options_are_checked_at_the_start(folder: Path, words: list[str], why: str) -> None:
     refused = run("guard", "run", "-o", folder, *words)
     assert refused.returncode == 2 and why in refused.stderr.splitlines()[-1]
     assert not folder.exists()
+
+
+def test_the_file_of_metrics_is_never_a_pipe_or_a_device(folder: Path, tmp_path: Path) -> None:
+    """It is replaced at every sample, and removed at the end."""
+    os.mkfifo(tmp_path / "pipe")
+    refused = run("guard", "run", "-o", folder, "--openmetrics", tmp_path / "pipe")
+    assert refused.returncode == 2 and "pipe: is not a file; name one of" in refused.stderr
+    openmetrics.withdraw(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_file_is_no_folder_of_captures(tmp_path: Path) -> None:

@@ -350,7 +350,7 @@ def test_a_trigger_of_the_same_name_takes_the_place_of_one_that_is_here(tmp_path
         (
             'title="x"\nseverity="notice"\nsql="with recursive n(i) as (select 1 union all '
             'select i + 1 from n) select max(i) from n"',
-            "interrupted",
+            "takes longer than a trigger may",
         ),
         ('title="{x"\nseverity="notice"\nsql="select 1"', "expected '}'"),
         ('title="' + "x" * 400 + '"\nseverity="notice"\nsql="select 1"', "more than 300"),
@@ -400,7 +400,7 @@ def resident_mib() -> int:
             "with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000000) "
             "select sum(instr(replace(hex(zeroblob(3900)), '0', 'a'), hex(zeroblob(1900)) || i)) "
             "from n",
-            "interrupted",
+            "takes longer than a trigger may",
         ),
     ],
     ids=["a text", "many texts", "a sort", "long steps"],
@@ -428,11 +428,8 @@ def test_a_query_does_not_keep_guard_from_ending(monkeypatch: pytest.MonkeyPatch
     try:
         here = threading.get_ident()  # another's thread may not block them
         threading.Timer(0.2, signal.pthread_kill, (here, signal.SIGTERM)).start()
-        with pytest.raises(ValueError, match="interrupted"):
-            history.ask(
-                "with recursive n(i) as (select 1 union all select i + 1 from n) "
-                "select max(i) from n"
-            )
+        sql = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
+        assert history.ask(sql) is None  # and the trigger is not said to be wrong
         assert signal.sigtimedwait({signal.SIGTERM}, 0) is not None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
