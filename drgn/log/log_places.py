@@ -183,6 +183,7 @@ def _joined(parts: Sequence[Part]) -> Log:
         lost=sum(part.log.lost for part in parts),
         left_out=max(part.log.left_out for part in parts),
         foreign=sum(part.log.foreign for part in parts),
+        killers=tuple(sorted({name for part in parts for name in part.log.killers})),
         unread=tuple(f"{part.place}, {each}" for part in parts for each in part.log.unread),
     )
 

@@ -61,6 +61,7 @@ class Log:
     :ivar lost: records between these whose text is gone.
     :ivar left_out: older records that were not looked at.
     :ivar foreign: lines of text that other programs wrote.
+    :ivar killers: programs among them that say that they ended a process to have memory.
     :ivar unread: lines of text that could not be read, and why.
     """
 
@@ -69,6 +70,7 @@ class Log:
     lost: int = 0
     left_out: int = 0
     foreign: int = 0
+    killers: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
 
@@ -191,11 +193,15 @@ def parse_dmesg(text: str) -> Log:
     records = _by_host(deque(lines, MOST_RECORDS))
     if not records:
         why = "; ".join(lines.unread()) or "they are other programs'"
+        if lines.killers:
+            names = " and ".join(sorted(lines.killers))
+            why += f", of which {names} ended a process to have memory"
         raise ValueError(f"no line is the kernel's: {why}")
     return Log(
         _in_order([_printed(each) for each in records]),
         left_out=lines.records - len(records),
         foreign=lines.foreign,
+        killers=tuple(sorted(lines.killers)),
         unread=lines.unread(),
     )
 

@@ -80,6 +80,11 @@ _TIMES = ("timeUnixNano", "@timestamp", "_time", "timestamp", "time", "lastTimes
 # An object as a list of what each of its members is called and has.
 _NAMED = ({"field", "value"}, {"key", "value"})
 _OF_KERNEL = ("kernel", "vmunix")
+# Programs that end others to have memory, where one says that it did.
+_KILLERS = re.compile(
+    r"\b(systemd-oomd|oomd|earlyoom|nohang)\b[^:]{0,20}: "
+    r"(?:.{0,40}\b[Kk]illed |.{0,20}[Ss]ending SIG)"
+)
 TURNED = 4  # times as many steps back in time as forward
 
 
@@ -104,7 +109,7 @@ class LogLines:
     Iterates over the records of a text.
 
     :ivar records: how many there were so far.
-    :ivar foreign: lines of others.
+    :ivar foreign: lines of others. :ivar killers: those of them that say that they ended a process.
     """
 
     def __init__(self, text: str) -> None:
@@ -116,6 +121,7 @@ class LogLines:
         self.prefixes = Prefixes(self.text, self.phrases)
         self.wrap = _Wrap(self.text, self.prefixes)
         self.records = 0
+        self.killers = set[str]()
         self._unread = {"no whole record": damaged} if damaged else {}
 
     def __iter__(self) -> Iterator[Printed]:
@@ -167,6 +173,8 @@ class LogLines:
         foreign = self.prefixes.foreign(line) and not wrapped and not self.prefixes.bare
         if current is None or foreign or current.lines > MOST_CONTINUING:
             self.foreign += 1
+            if ("oom" in line or "nohang" in line) and (killer := _KILLERS.search(line)):
+                self.killers.add(killer[1])
             if any(map(line.__contains__, AFTER_A_NAME)) or "Killed process " in line:
                 self._note_foreign(number)
             return False

@@ -99,6 +99,10 @@ _COMMON = re.compile(
 _STAMPED = re.compile(
     r"\W{0,3}(?:\d{4}-\d\d-\d\d[T ]\d\d:|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\d{9,10}\.\d{3,9} )"
 )
+# One of a program, with a host and its name.
+_OF_PROGRAM = re.compile(
+    rf"(?:{_STAMPED.pattern})[^ ]{{0,30}} ?[\w.:-]{{1,64}} [\w./@-]{{1,64}}\[\d+\]: "
+)
 
 
 class Shape(NamedTuple):
@@ -120,7 +124,7 @@ class Prefixes:
 
     def __init__(self, text: str, phrases: Mapping[int, int]) -> None:
         shapes, self.programs = _kernels_own(_learn(text, phrases))
-        self.bare = not shapes and not self.programs and not _common(text)
+        self.bare = not shapes and not self.programs and not _stamped(text)
         whole = [shape.pattern for shape in shapes if shape.pattern]
         self.mixed = any(not shape.pattern for shape in shapes) and bool(whole)
         self.bare = self.bare or (bool(shapes) and not whole)
@@ -144,10 +148,11 @@ class Prefixes:
         return (not self.timed and not line[:1].isspace()) or _STAMPED.match(line) is not None
 
 
-def _common(text: str) -> bool:
-    """True if a line has one of the common prefixes."""
+def _stamped(text: str) -> bool:
+    """True if a line has one of the common prefixes, or a program's."""
     return any(
-        (found := _COMMON.match(line)) and found.end() for line in text[: 8 << 20].splitlines()
+        ((found := _COMMON.match(line)) and found.end()) or _OF_PROGRAM.match(line)
+        for line in text[: 8 << 20].splitlines()
     )
 
 

@@ -152,6 +152,26 @@ class TestForeign:
         with pytest.raises(ValueError, match="other programs'"):
             parse_dmesg('{"MESSAGE": "x", "SYSLOG_IDENTIFIER": "app"}\n')
 
+    @pytest.mark.parametrize(
+        ("line", "name"),
+        [
+            ("systemd-oomd[7]: Killed /a.scope due to memory pressure for /a", "systemd-oomd"),
+            ('earlyoom[7]: sending SIGTERM to process 8 uid 1000 "python3": badness 9', "earlyoom"),
+        ],
+    )
+    def test_a_program_that_ends_others_to_have_memory_is_named(self, line: str, name: str) -> None:
+        log = parse_dmesg(f"{self.STAMP} kernel: Mem-Info:\n{self.STAMP} {line}\n")
+        assert (log.foreign, log.killers) == (1, (name,))
+        with pytest.raises(ValueError, match=f"other programs', of which {name} ended a process"):
+            parse_dmesg(f"{self.STAMP} {line}\n")
+
+    @pytest.mark.parametrize(
+        "line", ["earlyoom[7]: mem avail: 7 of 9 MiB", "systemd-oomd[7]: Considered 60 cgroups", ""]
+    )
+    def test_what_only_watches_memory_ends_no_one(self, line: str) -> None:
+        log = parse_dmesg(f"{self.STAMP} kernel: Mem-Info:\n{self.STAMP} {line}\n")
+        assert log.killers == ()
+
     def test_a_prefix_that_is_not_understood_is_said(self) -> None:
         """A name has 15 bytes: what is longer has more in it."""
         log = parse_dmesg(f"alpha beta gamma {HEADER}\nMem-Info:\n")
