@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from drgn import Program
 
+from mmscope.drgn.holders.bpf_rings import add_bpf_rings
 from mmscope.drgn.holders.file_buffers import add_io_uring, add_perf, add_pipes
 from mmscope.drgn.holders.holdings import Holdings
 from mmscope.drgn.holders.kernel_buffers import (
@@ -27,6 +28,7 @@ OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
     ),
     "fragments": lambda prog, files, found: add_fragments(prog, files, found, Kind.SOCKET),
     "rings of perf": lambda prog, files, found: add_perf(prog, files, found, Kind.PERF_RING),
+    "rings of BPF": lambda prog, files, found: add_bpf_rings(prog, files, found, Kind.BPF_RING),
     "rings of io_uring": lambda prog, files, found: add_io_uring(prog, files, found, Kind.IO_URING),
 }
 OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {

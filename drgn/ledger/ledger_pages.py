@@ -29,6 +29,7 @@ from mmscope.drgn.holders.holdings import HeldPages
 from mmscope.drgn.ledger.file_pages import OF_FILES, Droppable, FilePages
 from mmscope.drgn.ledger.page_kinds import KINDS, TAGGED, Kind, PageKinds, kinds_where
 from mmscope.drgn.ledger.page_places import PageRanges, spread
+from mmscope.drgn.ledger.pinned_pages import PinnedPages
 from mmscope.drgn.ledger.thp_ranges import ThpRanges
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.page_tags import PageTags
@@ -85,6 +86,7 @@ class LedgerPages(Shared):
     :param caches: the slab caches, if they are known.
     :param tags: counts what the kernel has by the line of source, if it is given.
     :param held: counts what is known by who holds it, if it is given.
+    :param pinned: counts what is pinned, if it is given.
     """
 
     MERGES = merges(
@@ -93,7 +95,7 @@ class LedgerPages(Shared):
         examples=_first_examples,
         other_signatures=none_of,
         disputed=summed,
-        **dict.fromkeys(("charged", "tags", "files", "held", "ranges"), nested),
+        **dict.fromkeys(("charged", "tags", "files", "held", "pinned", "ranges"), nested),
     )
 
     def __init__(
@@ -105,6 +107,7 @@ class LedgerPages(Shared):
         caches: Sequence[Cache] | None = None,
         tags: PageTags | None = None,
         held: HeldPages | None = None,
+        pinned: PinnedPages | None = None,
     ) -> None:
         self.kinds = PageKinds(prog)
         self.fields = flag_fields(prog)
@@ -114,10 +117,11 @@ class LedgerPages(Shared):
             self.memcg = MemcgWords(prog)
         self.ranges = ThpRanges(prog)
         more = ("slab_cache", *self.ranges.columns, *(("memcg",) if self.memcg else ()))
-        self.columns = (*self.kinds.columns, *more)
+        pins = {pinned.column} - {*more} if pinned is not None else ()
+        self.columns = (*self.kinds.columns, *more, *pins)
         self.charged = charged if self.memcg else None
         self.tags = tags
-        self.held = held
+        self.held, self.pinned = held, pinned
         self.masked = compound_info_is_mask(prog)
         self.size = np.uint64(sizeof(prog.type("struct page")))
         self._blocks = BlockFinder(prog)
@@ -194,8 +198,7 @@ class LedgerPages(Shared):
         memcg = None if self.memcg is None else self.memcg.of(chunk)
         if self.charged is not None and memcg is not None:
             self.charged.take(chunk, low, kinds, memcg)
-        if self.held is not None:
-            self.held.take(start, kinds, present)
+        self._held(chunk, low, kinds, zones, present)
         self._count_files(chunk, low, kinds, heads, present, before)
         self.ranges.take(chunk, low, kinds, heads, present, zones)
         if self.tags is not None:  # those without a reference are told apart later
@@ -239,6 +242,20 @@ class LedgerPages(Shared):
         droppable = np.where(at < 0, drops, self.droppable.of(chunk, at, low))
         droppable &= kinds[here] == Kind.FILE
         self.files.count(mappings, kinds[here], np.where(at < 0, flags, low[at]), droppable)
+
+    def _held(
+        self,
+        chunk: PageChunk,
+        flags: NDArray[np.uint32],
+        kinds: NDArray[np.uint8],
+        zones: NDArray[np.int64],
+        present: NDArray[np.bool_],
+    ) -> None:
+        """Count what something holds, or has pinned."""
+        if self.held is not None:
+            self.held.take(chunk.start_pfn, kinds, present)
+        if self.pinned is not None:
+            self.pinned.take(chunk, flags, kinds, zones, present)
 
     def _take_free(self, chunk: PageChunk) -> bool:
         """Count a chunk that is nothing but free blocks; or do not."""

@@ -22,6 +22,7 @@ from drgn.helpers.linux.hugetlb import for_each_hstate
 from mmscope.drgn.cgroups.charged_pages import ChargedPages
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.free.free_memory import free_memory
+from mmscope.drgn.free.pageblocks import pageblock_types
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.holders.holdings import HeldPages
 from mmscope.drgn.ledger.held_places import holdings
@@ -34,6 +35,7 @@ from mmscope.drgn.ledger.ledger_pages import (
 )
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import find_places
+from mmscope.drgn.ledger.pinned_pages import PinnedPages
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart, physical_memory_once
 from mmscope.drgn.machine.vm_counters import VM_COUNTERS, VmCounter, drift, vm_counters_once
 from mmscope.drgn.owners.alloc_tags import Tag, tags_once
@@ -514,7 +516,10 @@ def ledger_consumer(memory: Memory) -> LedgerPages:
     held = None
     with contextlib.suppress(Exception):  # find_places() says what is wrong
         held = HeldPages(holdings(memory))
-    return LedgerPages(memory.prog, places.ram, places.owned, charged, caches, tags, held)
+    pinned = None
+    with contextlib.suppress(Exception):  # section pins says what is wrong
+        pinned = PinnedPages(memory.prog, pageblock_types(memory.prog))
+    return LedgerPages(memory.prog, places.ram, places.owned, charged, caches, tags, held, pinned)
 
 
 def ledger_pages(memory: Memory) -> tuple[LedgerPages, Gaps]:

@@ -90,6 +90,7 @@ class Kind(enum.IntEnum):
     PIPE = "pipes", "data that waits"
     IO_URING = "rings", "io_uring"
     PERF_RING = "rings", "perf"
+    BPF_RING = "rings", "BPF"
     TRACE_RING = "rings", "ftrace"
     FTRACE = "tracing", "functions and names"
     STACK_DEPOT = "tracing", "stacks that are kept"

@@ -50,6 +50,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     # Bit 0 is set in tails. "mm: rework compound_head() for power-of-2 sizeof(struct page)"
     # (8c846c879e22, in v7.1)
     "tail": ("compound_info", "compound_head"),
+    # In the third page of a compound one, before v6.1.
+    "third_pincount": ("hpage_pinned_refcount.counter",),
     # "mm: memcontrol: Use helpers to read page's memcg data" (bcfe06bf2622, in v5.11)
     "memcg": ("memcg_data", "mem_cgroup"),
 }

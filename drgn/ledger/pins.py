@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Pinned pages of user memory, by zone, class and migratetype; beside the kernel's count of pins.
+
+A pin keeps a page where it is, for a device: it is neither swapped nor moved. Pages that are pinned
+for good are moved out of zone Movable and CMA first (``check_and_migrate_movable_folios()``,
+mm/gup.c), so that these can be given back whole; those that are pinned there are in the way.
+
+The pins of all rows are nr_foll_pin_acquired less nr_foll_pin_released, two lines of /proc/vmstat.
+
+Cannot know: who pinned a page, and whether for good; ``pinned_bytes`` of table ``process_memory``
+has what RDMA, VFIO and io_uring account to a process.
+"""
+
+from mmscope.drgn.ledger.memory_ledger import ledger_pages, zone_names
+from mmscope.drgn.ledger.page_kinds import KINDS
+from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
+from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    TOP,
+    Command,
+    Found,
+    Section,
+    disagreement,
+)
+from mmscope.drgn.tables.rows import MOST_ORDER, column, table_row
+from mmscope.drgn.tables.table import Table
+
+UNKNOWN = (-1, "unknown")
+
+
+@table_row
+class Pin:
+    """Pinned pages of one zone, class, migratetype and size of folio."""
+
+    node: int = column(key=True, low=-1, help="NUMA node")
+    zone: str = column(holds="kernel", key=True, help="zone name")
+    owner: str = column(holds="words", key=True, help="class of memory, as in memory_ledger")
+    part: str = column(holds="words", key=True, help="part of the class")
+    migratetype: str = column(
+        holds="kernel", key=True, help="of the pageblock: CMA can be given away only without pins"
+    )
+    order: int = column(key=True, high=MOST_ORDER, help="of the folio; 0: a base page")
+    pages: int = column(
+        unit="pages", help="base pages of folios of which at least one page is pinned"
+    )
+    pins: int = column(help="of these folios: a page may be pinned several times")
+
+
+PINS = Table(
+    "pins",
+    "Pinned pages",
+    Pin,
+    empty="No page is pinned.",
+    memory="again",
+    measure="pages",
+)
+
+
+def pins_from_memory(memory: Memory) -> Found:
+    prog = memory.prog
+    pages, gaps = ledger_pages(memory)
+    found = Found(unreadable_bytes=gaps.bytes)
+    if pages.pinned is None:
+        raise LookupError("the pageblocks cannot be read, or the kernel does not count pins")
+    zones, types = zone_names(prog, pages), pages.pinned.types.names
+    rows = [
+        Pin(
+            *zones.get(zone, UNKNOWN),
+            KINDS[kind].owner,
+            KINDS[kind].part,
+            types[type_] if type_ >= 0 else "unknown",
+            max(order, 0),
+            count,
+            pages.pinned.pins[zone, kind, type_, order],
+        )
+        for (zone, kind, type_, order), count in pages.pinned.pages.items()
+    ]
+    rows.sort(key=lambda row: (-row.pages, row.node, row.zone, row.owner, row.part, row.order))
+    counters = {row.name: row.value for row in vm_counters_once(memory)}
+    if "nr_foll_pin_acquired" in counters:
+        said = counters["nr_foll_pin_acquired"] - counters["nr_foll_pin_released"]
+        ours = sum(row.pins for row in rows)
+        if abs(said - ours) > drift(prog):
+            disagreement(memory, found, f"{ours:,} pins were counted, nr_foll_pin_* say {said:,}")
+    return found.add(PINS, rows)
+
+
+def pins_from_files(files: Files) -> Found:
+    raise Absent("no text of the kernel says which pages are pinned; vm_counters has how many")
+
+
+PINS_SECTION = Section(
+    name="pins",
+    title="Pinned pages",
+    since="0.3.0",
+    tables=(PINS,),
+    intro="""
+Pages of user memory that are [pinned](https://docs.kernel.org/core-api/pin_user_pages.html) for a
+device or a buffer that is registered: RDMA, VFIO, io_uring. They are neither swapped nor moved, so
+that compaction, CMA and the removal of memory fail where they lie.
+
+Processes with `pinned_bytes` in table `process_memory` are those that pin for good.
+""",
+    command=Command("pinned pages by zone and class", top=TOP),
+    from_memory=pins_from_memory,
+    from_files=pins_from_files,
+    deadline=PASS_SECONDS,
+)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("pins")
