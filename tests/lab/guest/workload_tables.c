@@ -83,13 +83,12 @@ static void huge(void)
 	made("huge_split", memory, 3);
 }
 
-// New tables of the upper levels first, as in the case: 252 entries of the PGD (of 256: the program, its
-// stack and what else is placed at random have the others), 16 of each PUD, then the PMDs again. With
+// New tables of the upper levels first, as in the case: 253 entries of the PGD, 16 of each PUD, then the PMDs again. With
 // larger pages there are not as many entries of a PGD: those of one PUD instead.
 static void breadth(void)
 {
 	size_t small = PAGE == 4096, entry = small ? GIANT_ENTRY : HUGE_ENTRY;
-	size_t entries = 252, puds = small ? 16 : 1, pmds = small ? 3 : 16, faults = 0;
+	size_t entries = 253, puds = small ? 16 : 1, pmds = small ? 3 : 16, faults = 0;
 
 	process = "breadth";
 	char *memory = mmap((void *)entry, entries * entry, PROT_READ,
