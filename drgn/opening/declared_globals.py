@@ -94,6 +94,7 @@ _BY_TYPE = {
     "struct folio *": "huge_zero_folio",
     "struct fs_struct": "init_fs",
     "struct fsnotify_group *": "dnotify_group",
+    "struct ftrace_page *": "ftrace_pages_start",
     "struct hlist_bl_head *": "dentry_hashtable",
     "struct hlist_head *": "mount_hashtable",
     "struct hlist_head [room]": "uidhash_table",
@@ -117,8 +118,8 @@ _BY_TYPE = {
     "struct kset *": "bus_kset class_kset devices_kset slab_kset",
     "struct ksm_scan": "ksm_scan",
     "struct list_head": (
-        "btf_modules kclist_head migrate_nodes modules net_namespace_list pci_root_buses "
-        "slab_caches super_blocks vmap_area_list workqueues zswap_pools"
+        "btf_modules ftrace_trace_arrays kclist_head migrate_nodes modules net_namespace_list "
+        "pci_root_buses slab_caches super_blocks vmap_area_list workqueues zswap_pools"
     ),
     "struct list_head *": "pcpu_chunk_lists",
     "struct llist_head": "call_single_queue",
@@ -131,6 +132,7 @@ _BY_TYPE = {
     "struct mm_struct": "init_mm",
     "struct mthp_stat": "mthp_stats",
     "struct mod_tree_root": "mod_tree",
+    "struct napi_alloc_cache": "napi_alloc_cache",
     "struct neigh_table": "arp_tbl",
     "struct net": "init_net",
     "struct optimistic_spin_node": "osq_node",
@@ -142,6 +144,7 @@ _BY_TYPE = {
     "struct pid_namespace": "init_pid_ns",
     "struct plist_head": "swap_active_head",
     "struct printk_ringbuffer": "printk_rb_static",
+    "struct page_frag_cache": "netdev_alloc_cache",
     "struct printk_ringbuffer *": "prb",
     "struct psi_group": "psi_system",
     "struct pt_regs *": "__irq_regs",
@@ -150,7 +153,9 @@ _BY_TYPE = {
     "struct rb_root *": "root_stable_tree",
     "struct resource": "iomem_resource ioport_resource",
     "struct rq": "runqueues",
+    "struct saved_cmdlines_buffer *": "savedcmd",
     "struct softirq_action [NR_SOFTIRQS]": "softirq_vec",
+    "struct sock *": "ipv4_icmp_sk ipv6_icmp_sk",
     "struct stack *": "stack_list",
     # mem_alloc_profiling_key: static_key_true, which is the same, where it is on by default.
     "struct static_key_false": (
