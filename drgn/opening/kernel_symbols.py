@@ -75,6 +75,7 @@ class KernelSymbols:
     :ivar starts, ends: where in ``packed`` each name, with its letter, is.
     :ivar tokens: what each byte of ``packed`` stands for.
     :ivar nameless: addresses at which something begins that no symbol names, ascending.
+    :ivar by_name: their positions in the order of their names, where the kernel has that.
     """
 
     addresses: NDArray[np.uint64]
@@ -83,6 +84,7 @@ class KernelSymbols:
     ends: NDArray[np.uint32]
     tokens: Sequence[bytes] = ITSELF
     nameless: Sequence[int] = ()
+    by_name: NDArray[np.uint32] | None = None
     _found: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _promoted: dict[bytes, list[int]] = field(default_factory=dict)
 
@@ -104,12 +106,34 @@ class KernelSymbols:
         return len(self.addresses)
 
     def indexes(self, name: str) -> tuple[int, ...]:
-        """The positions of a name, which statics of several files may share."""
+        """
+        The positions of a name, which statics of several files may share.
+
+        :raises NoDebugInfoError: there is none, but names about there are damaged.
+        """
         if name not in self._found:
             wanted = name.encode("utf-8", "surrogateescape")
             found = self._index.numbers(wanted) if name else []
-            self._found[name] = tuple(sorted([*found, *self._promoted.get(wanted, ())]))
+            found = sorted([*found, *self._promoted.get(wanted, ())])
+            if not found and self.by_name is not None and not self._in_order_about(wanted):
+                raise _damaged(
+                    f"whether it has {name} is unknown, as names about there are not in order"
+                )
+            self._found[name] = tuple(found)
         return self._found[name]
+
+    def _in_order_about(self, wanted: bytes) -> bool:
+        """
+        True if the names before and behind one that is missing are in their order, by which the
+        kernel finds them (``kallsyms_lookup_names()``, kernel/kallsyms.c): none of them was it.
+        """
+        assert self.by_name is not None
+        at = bisect.bisect_left(self.by_name, wanted, key=self._name)
+        about = [self._name(number) for number in self.by_name[max(at - 2, 0) : at + 2]]
+        return about == sorted(about)
+
+    def _name(self, number: int) -> bytes:
+        return self._index.whole(int(number))[1:]
 
     def take_in_statics_of_lto(self) -> None:
         """
@@ -227,8 +251,30 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
     found = KernelSymbols(_addresses(offsets, offsets_at, base), *names, tokens)
     found.nameless = _ends_of_tables(where, found)
     if _may_be_by_clang(prog, found):
+        # Which sorts its names without what it adds to them.
         found.take_in_statics_of_lto()
+    else:
+        found.by_name = _by_name(prog, where, count)
     return _checked(found, vmcoreinfo)
+
+
+def _by_name(prog: Program, where: Mapping[str, int], count: int) -> NDArray[np.uint32] | None:
+    """
+    ``kallsyms_seqs_of_names``, three bytes each, behind the last of the other tables ("kallsyms:
+    Improve the performance of kallsyms_lookup_name()", 60443c88f3a8, in v6.2); None where that is
+    not what lies there.
+    """
+    place = where["kallsyms_offsets"] + 4 * count
+    if "kallsyms_relative_base" in where:
+        place = where["kallsyms_relative_base"] + 8
+    try:
+        parts = np.frombuffer(read_bytes(prog, place, 3 * count), np.uint8).reshape(count, 3)
+    except FaultError:
+        return None
+    numbers = parts.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    seen = np.zeros(count, np.bool_)
+    seen[numbers[numbers < count]] = True
+    return numbers if seen.all() else None
 
 
 def _may_be_by_clang(prog: Program, found: KernelSymbols) -> bool:

@@ -385,6 +385,16 @@ class TestSymbols:
         assert found.packed == said.packed and found.tokens == said.tokens
         assert found.addresses.tolist() == said.addresses.tolist()
 
+    def test_the_order_of_names_is_the_kernels(self, lab: Lab) -> None:
+        """From 6.2 on it is in memory: what is not found is then known to be missing."""
+        prog = bare(lab.capture.vmcore)
+        found = symbols_of_core(prog, vmcoreinfo(prog))
+        assert (found.by_name is None) is (lab.capture.series in ("5.10", "6.1"))
+        if found.by_name is not None:
+            names = [found.symbol(int(at)).name for at in found.by_name]
+            assert names == sorted(names)
+        assert found.indexes("no_such_name") == ()
+
     def test_drgns_own_helpers_work(self, lab: Lab) -> None:
         from drgn.helpers.linux.pid import for_each_task
         from drgn.helpers.linux.slab import for_each_slab_cache

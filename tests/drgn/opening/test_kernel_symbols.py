@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Where a symbol ends: at the next one, at the end of its section, at what nothing names."""
 
+import numpy as np
 import pytest
 from drgn import Architecture, Platform, Program, Symbol, SymbolBinding, SymbolKind
 
+from mmscope.drgn.opening import NoDebugInfoError
 from mmscope.drgn.opening.kernel_symbols import KernelSymbols, symbols_of_text
 from mmscope.drgn.reading.symbols import SymbolTable, symbol_table
 
@@ -110,3 +112,29 @@ def test_a_label_of_a_file_with_debug_info_reaches_to_the_next() -> None:
     assert [table.function(address) for address in (0x103F, 0x104F, 0x1050)] == [
         *("label", "after", None),
     ]
+
+
+def by_name(text: str, order: list[str]) -> KernelSymbols:
+    """The symbols of a text, in the order that their names had when the kernel was built."""
+    found = symbols_of_text(text.encode())
+    names = [line.split()[2] for line in text.splitlines()]
+    found.by_name = np.array([names.index(name) for name in order], np.uint32)
+    return found
+
+
+def test_a_name_that_none_has_is_not_there() -> None:
+    order = sorted(line.split()[2] for line in TEXT.splitlines())
+    found = by_name(TEXT, order)
+    for name in ("A", "_aaa", "schedule_", "zzz", "linux_bannes", "no_such_name"):
+        assert found.indexes(name) == ()
+    assert all(len(found.indexes(name)) == 1 for name in order)
+
+
+@pytest.mark.parametrize("damaged", ["Lchedule", "\x7fchedule", "zchedule", "rchedule"])
+def test_one_whose_name_may_be_damaged_is_not_said_to_be_missing(damaged: str) -> None:
+    names = sorted(line.split()[2] for line in TEXT.splitlines())
+    order = [damaged if name == "schedule" else name for name in names]
+    found = by_name(TEXT.replace("schedule", damaged), order)
+    with pytest.raises(NoDebugInfoError, match="whether it has schedule is unknown"):
+        found.indexes("schedule")
+    assert found.indexes("init_stack")
