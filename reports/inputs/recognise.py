@@ -118,6 +118,11 @@ LOG_LINE = re.compile(
     rb"|\[? *\d{1,8}\.\d{3,6}\])",
     re.MULTILINE,
 )
+# Entries of a log store: the kernel's may come later than what is looked at here.
+OF_ENTRIES = re.compile(
+    rb'"(?:@?message|MESSAGE|log|textPayload|_raw|stringValue)" ?: ?"'
+    rb'|"values" ?: ?\[\s*\[\s*"\d{19}"'
+)
 # Lines of the kernel about memory, behind any prefix.
 ABOUT_MEMORY = re.compile(
     rb"oom-killer|Killed process \d+|page allocation failure|total-vm:\d+kB|Mem-[Ii]nfo:"
@@ -199,14 +204,15 @@ def _text(text: bytes) -> Kind | None:
             name = place.rpartition("/")[2]
             of = {"proc/PID": "a process's ", "sys/fs/cgroup/given": "a cgroup's "}
             return Kind(TREE, of.get(place[: -len(name) - 1], "/proc/") + name, place)
-    if text.startswith(b"{") and b'"MESSAGE"' in text:
-        return Kind(LOG, "a journal's export")
-    if b"__REALTIME_TIMESTAMP=" in text[:400]:
+    journal = text.startswith(b"{") and b'"MESSAGE"' in text
+    if journal or b"__REALTIME_TIMESTAMP=" in text[:400]:
         return Kind(LOG, "a journal's export")
     if is_perf_text(text):
         return Kind(PERF_TEXT, "text of perf script")
     if ABOUT_MEMORY.search(text) or KERNEL_LINE.search(text.decode("utf-8", "replace")):
         return Kind(LOG, "a log with lines of the kernel")
+    if re.match(rb"\s*[\[{]", text) and OF_ENTRIES.search(text):
+        return Kind(LOG, "a log in JSON")
     if _most(LOG_LINE, text):
         return Kind(LOG, "a log")
     return None

@@ -37,6 +37,9 @@ KNOWN = {
     "slabinfo without its version": (b"# name            <active_objs> <num_objs>\nx 1\n", "tree"),
     "a status whose tabs are lost": (b"Name: bash\nUmask: 0022\nState: S (sleeping)\n", "tree"),
     "pressure": (b"some avg10=0.10 avg60=2.00 avg300=3.85 total=15\nfull avg10=0.0\n", "tree"),
+    "events": (b'{"items": [{"reason": "Pulled", "message": "Container image"}]}', "log"),
+    "a query of Loki": (b'{"data":{"result":[{"values":[["1715259158000000007","x"]]}]}}', "log"),
+    "other JSON": (b'[{"Id": "7", "LogPath": "/var/lib/x-json.log", "State": {}}]', ""),
     "kmemleak": (b"unreferenced object 0xffff88007658a9e0 (size 944):\n", "log"),
     "allocinfo": (b"allocinfo - version: 1.0\n#     <size>\n", "tree"),
 }  # fmt: skip
