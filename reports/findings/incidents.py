@@ -62,6 +62,12 @@ class Incident:
         return all((worst.harm, worst.section) == (HIDES, RECORDINGS) for worst, *_ in self.all)
 
     @property
+    def estimate(self) -> bool:
+        """True if all that is as bad as it is was computed, and not measured."""
+        worst = [alike[0] for alike in self.all]
+        return all(each.estimate for each in worst if each.severity == self.severity)
+
+    @property
     def owner(self) -> str:
         """Name of the owner; empty if that is not known."""
         return next((finding.owner for alike in self.all for finding in alike if finding.owner), "")
@@ -77,7 +83,7 @@ class Incident:
         if not self.effects:
             return f"{_in_words(self.causes[0])}."
         others = len(self.causes) - 1
-        besides = f"; {display.plural(others, 'other')} may add to it" if others else ""
+        besides = f"; {others:,} more contributing cause{'s' * (others > 1)}" if others else ""
         cause = _in_words(self.causes[0])
         return f"{_in_words(self.effects[0])}. Likely cause: {cause}{besides}."
 
@@ -137,9 +143,8 @@ def _place_of_cause(alike: Alike) -> tuple[int, bool, bool]:
 
 def _place(incident: Incident) -> tuple[int, bool, int]:
     """By severity, what was measured first, what does most harm first."""
-    worst = [alike[0] for alike in incident.all]
     return (
         severity_rank(incident.severity),
-        all(each.estimate for each in worst if each.severity == incident.severity),
-        min(HARMS.index(each.harm) for each in worst),
+        incident.estimate,
+        min(HARMS.index(alike[0].harm) for alike in incident.all),
     )

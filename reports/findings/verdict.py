@@ -112,9 +112,14 @@ def found_besides(verdict: Verdict) -> str:
 
 
 def first_incident(verdict: Verdict) -> Incident:
-    """The worst of the machine; of a recording only where there is no other."""
+    """
+    The worst of the machine; of a recording, and what was computed, only where there is no other
+    that is trouble.
+    """
     told = incidents(verdict.found)
-    return next((each for each in told if not each.of_recording), told[0])
+    machine = [each for each in told if not each.of_recording] or told
+    trouble = [each for each in machine if each.severity != "notice"]
+    return next((each for each in trouble if not each.estimate), machine[0])
 
 
 def said(finding: Finding) -> str:

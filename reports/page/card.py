@@ -11,11 +11,14 @@ found nothing it says what was checked.
 import contextlib
 import heapq
 import itertools
+import re
+import shlex
 from collections import Counter
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.display import bar_percent
+from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import BundleError
@@ -24,7 +27,7 @@ from mmscope.reports.drawing.row_names import DESCRIBES, name_of
 from mmscope.reports.findings.findings import SEVERITIES, TROUBLE, Finding, Verdict
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.findings.proof import Proof
-from mmscope.reports.findings.verdict import first_incident, sentence
+from mmscope.reports.findings.verdict import HARM_WORDS, first_incident, sentence
 from mmscope.reports.page.missing import why_missing
 from mmscope.reports.pictures.memory_bar import memory_bar, segments
 from mmscope.reports.pictures.picture import Row
@@ -70,13 +73,22 @@ def card(
         "severity": first.severity,
         "seen": cause,  # the likely one
         "harm": [worst for worst, *_ in first.effects[:MAX_HARM]],
+        "harm_words": HARM_WORDS[first.effects[0][0].harm if first.effects else cause.harm],
+        "owner": first.owner,
         "since": first.since,
         "step": step,
-        "command": command,
+        "command": on_paths(command, bundle),
+        "elsewhere": bundle.target.get("kind") != "live" and bool(step and not step.looks),
         "memory": memory,
         "marked": {name for each in first.causes for finding in each for name in finding.classes},
         "culprit": culprit(bundle, cause, bundle.page_size, faults),
     }
+
+
+def on_paths(command: str, bundle: Bundle) -> str:
+    """A command with the path of the bundle, as it was given, in its place."""
+    path = bundle.path.name if "redacted" in bundle.target else str(bundle.path)
+    return re.sub(r"\bBUNDLE\b", lambda _: shlex.quote(visible(path)), command)
 
 
 def counted(verdict: Verdict, grouped: list[Incident]) -> str:

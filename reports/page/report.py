@@ -17,7 +17,7 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 
 import errno
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from mmscope.reports.drawing.downloads import Downloads
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
+from mmscope.reports.page.answers import answers
 from mmscope.reports.page.card import card
 from mmscope.reports.page.drawn import draw
 from mmscope.reports.page.environment import context_of, environment, policy_of, squeeze
@@ -50,7 +51,6 @@ from mmscope.reports.page.sentences import (
     written_by,
 )
 from mmscope.reports.page.views import (
-    FindingView,
     SectionView,
     differences,
     incident_views,
@@ -79,32 +79,6 @@ CAVEATS = {
     "left_out": "makedumpfile left memory out of the dump",
     "fallback": "The kernel's memory was not read, only /proc and /sys",
 }
-
-# Questions with which a reader comes: a line below the card; without a place it is not shown.
-GREW = "What grew?"
-# A question; findings that answer it, of those in the page the first, which is the worst cause; ids
-# of pictures and tables that answer it where no such finding was made, the best first.
-ASKED = (
-    ("Who has the memory?", "", "picture-memory_bar table-page_owner_stacks"),
-    (
-        "Why do huge pages fail?",
-        "highatomic-starves-thp external-fragmentation compaction-fails watch-thp-blocks-ran-out "
-        "watch-thp-falls-back thp-falls-back",
-        "picture-fragmentation",
-    ),
-    (
-        "Why does exit take long?",
-        "page-table-bloat sparse-page-tables huge-zero-deposits slow-exit profile-unmapped-twice "
-        "profile-exit-share",
-        "table-exit_costs",
-    ),
-    (
-        GREW,
-        "page-owner-took-growth page-owner-stack-grows watch-kernel-memory-grows",
-        "picture-page_owner_growth picture-watch",
-    ),
-    ("May vm.min_free_kbytes be raised?", "", "picture-min_free"),
-)
 
 
 def render(
@@ -156,7 +130,16 @@ def render(
         severities=SEVERITIES,
         most_in_contents=MAX_CONTENTS,
         versus=versus,
-        questions=list(questions(sections, findings, _compared(versus))),
+        questions=list(
+            answers(
+                bundle,
+                verdict,
+                findings,
+                places_of(sections),
+                _compared(versus),
+                versus.ledger if versus else "",
+            )
+        ),
         differences=different,
         anchor_of=lambda finding: next(
             (view.anchor for view in findings if view.finding is finding), ""
@@ -167,16 +150,9 @@ def render(
     return offers.fill(squeeze(html) + "\n")
 
 
-def questions(
-    sections: Sequence[SectionView], findings: Sequence[FindingView], compared: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-    """
-    Questions that the page answers: (words, id of the place). A recording of another boot answers
-    last, and is called that.
-
-    :param compared: ids that a comparison in the page has, the best answer to what grew first.
-    """
-    places = {
+def places_of(sections: Sequence[SectionView]) -> set[str]:
+    """Ids of the tables that have rows and the pictures that could be drawn."""
+    return {
         place
         for section in sections
         for table in section.tables
@@ -185,16 +161,6 @@ def questions(
             *(f"picture-{p.name}" for p in section.pictures[table["name"]] if not p.error),
         )
     }
-    for question, answered_by, pictured in ASKED:
-        answers = [view for view in findings if view.finding.id in answered_by.split()]
-        goals = [view.anchor for view in answers if not view.finding.other_boot]
-        goals += [place for place in pictured.split() if place in places]
-        if question == GREW:
-            goals = [*compared, *goals]
-        if goals:
-            yield question, goals[0]
-        elif answers:
-            yield f"{question}{answers[0].finding.aside}", answers[0].anchor
 
 
 def _caveats(bundle: Bundle) -> list[tuple[str, str]]:

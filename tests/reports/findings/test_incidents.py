@@ -53,7 +53,7 @@ def test_several_causes_stand_beside_each_other() -> None:
     other = found("percpu-large", "notice", explains=SHORT)
     (one,) = incidents([KILL, LARGE, other])
     assert [t[0].id for t in one.causes] == ["slab-large", "percpu-large"]
-    assert one.sentence == "oom. Likely cause: slab-large; 1 other may add to it."
+    assert one.sentence == "oom. Likely cause: slab-large; 1 more contributing cause."
 
 
 def test_the_sentence_is_in_plain_words_where_a_finding_has_some() -> None:

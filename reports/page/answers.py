@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+The questions with which a reader comes, each with its answer in a sentence and the place in the
+page that proves it.
+
+An answer is what a finding says, or what the tables hold. Cannot know: what grows, of one reading;
+why something is slow, where no check could be made of it. Then it says what would show it.
+"""
+
+import contextlib
+import heapq
+import re
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmscope.drgn.tables import display
+from mmscope.drgn.tables.hostile_text import cut
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.findings.findings import Verdict
+from mmscope.reports.findings.verdict import said
+from mmscope.reports.page.views import FindingView
+from mmscope.reports.pictures.memory_bar import OWNERS, memory_bar
+from mmscope.reports.pictures.picture import Row
+
+WHO, GREW, HUGE, EXIT, FREE, RESERVE = (
+    "Who has the memory?",
+    "What grew?",
+    "Why do huge pages fail?",
+    "Why does exit take long?",
+    "What would free memory?",
+    "May vm.min_free_kbytes be raised?",
+)
+# Findings that answer a question: of those in the page the first, which is the worst cause.
+ANSWERED_BY = {
+    GREW: "page-owner-took-growth page-owner-stack-grows watch-kernel-memory-grows "
+    "watch-memory-runs-out",
+    HUGE: "highatomic-starves-thp external-fragmentation compaction-fails watch-thp-blocks-ran-out "
+    "watch-thp-falls-back thp-falls-back thp-sizes-fall-back",
+    EXIT: "page-table-bloat sparse-page-tables huge-zero-deposits slow-exit profile-unmapped-twice "
+    "profile-exit-share",
+}
+# Where no such finding was made: ids of pictures and tables that answer it, the best first.
+PLACES = {
+    WHO: "picture-memory_bar table-process_memory table-page_owner_stacks",
+    GREW: "picture-page_owner_growth picture-watch",
+    HUGE: "picture-fragmentation",
+    EXIT: "table-exit_costs",
+    FREE: "table-would_free",
+    RESERVE: "picture-min_free",
+}
+# What would answer a question that this bundle leaves open.
+LACKS = {
+    WHO: "unknown: no table has it",
+    GREW: "unknown from one reading: 'mmscope watch', or a second bundle and 'mmscope compare'",
+    HUGE: "unknown: nothing was read that shows it",
+    EXIT: "unknown: a vmcore, or 'mmscope record exit-path', shows it",
+    FREE: "unknown: a vmcore, or root on the host, shows it",
+}
+MOST_NAMED = 60  # characters of a name
+PROCESS = re.compile(r"^PID (\d+), (.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer; place is an id in the page, empty where nothing proves it."""
+
+    question: str
+    sentence: str
+    place: str
+
+
+def answers(
+    bundle: Bundle,
+    verdict: Verdict,
+    findings: Sequence[FindingView],
+    places: Container[str],
+    compared: Sequence[str],
+    grew: str = "",
+) -> Iterator[Answer]:
+    """
+    Answer each question. A recording of another boot answers last, and is called that.
+
+    :param places: ids of tables and pictures that the page has.
+    :param compared: ids that a comparison in the page has, the best answer to what grew first.
+    :param grew: what that says.
+    """
+    asked = {id for id, _ in verdict.silent} | {finding.id for finding in verdict.found}
+    for question, listed in PLACES.items():
+        ids = ANSWERED_BY.get(question, "").split()
+        told = [view for view in findings if view.finding.id in ids]
+        here = [view for view in told if not view.finding.other_boot]
+        goals = [place for place in listed.split() if place in places]
+        if question == GREW and compared:
+            yield Answer(question, grew, compared[0])
+        elif here:
+            first = _best(here)
+            yield Answer(question, said(first.finding), first.anchor)
+        elif goals:
+            yield Answer(question, _measured(bundle, question, asked, ids), goals[0])
+        elif told:
+            yield Answer(
+                f"{question}{told[0].finding.aside}", said(told[0].finding), told[0].anchor
+            )
+        elif question in LACKS:
+            found = _measured(bundle, question, asked, ids) or LACKS[question]
+            yield Answer(question, found, "")
+
+
+def _best(told: Sequence[FindingView]) -> FindingView:
+    """The worst that was measured; an estimate only where there is nothing else."""
+    return next((view for view in told if not view.finding.estimate), told[0])
+
+
+def _measured(bundle: Bundle, question: str, asked: Container[str], ids: Sequence[str]) -> str:
+    """Words of the tables where no finding has any; empty if they say nothing."""
+    with contextlib.suppress(Exception):  # a table that is damaged: its section says so
+        if question == WHO:
+            return holders(bundle)
+        if question == FREE:
+            return freed(bundle)
+    made = sum(id in asked for id in ids)
+    return f"no such trouble found by {display.plural(made, 'check')}" if made else ""
+
+
+def holders(bundle: Bundle) -> str:
+    """The largest owner that is named, and the largest classes; empty without a ledger."""
+    if "memory_ledger" not in bundle.tables:
+        return ""
+    names = {"memory_ledger", *(table.name for each in OWNERS.values() for table, _ in each)}
+    rows: dict[str, Sequence[Any]] = {
+        name: list(bundle.rows(name)) for name in names & bundle.tables.keys()
+    }
+    drawn = memory_bar.draw(rows, bundle.page_size)
+    total = drawn["total"]
+    used = [each for each in drawn["segments"] if each["name"] != "free"]
+    owned = [(size, name, each["name"]) for each in used for name, size in each["owners"][:1]]
+    classes = ", ".join(
+        f"{each['name']} {display.share(each['bytes'], total)}"
+        for each in heapq.nlargest(3, drawn["segments"], key=lambda each: each["bytes"])
+    )
+    if not owned:
+        return classes
+    size, name, kind = max(owned)
+    name = PROCESS.sub(r"\2 (PID \1)", cut(name, MOST_NAMED))
+    share = display.share(size, total)
+    return f"{name} holds {display.size(size)} of {kind}, {share} of all. Most: {classes}"
+
+
+def freed(bundle: Bundle) -> str:
+    """Deeds that give back most, by the least that is certain; empty where nothing is known."""
+    if "would_free" not in bundle.tables:
+        return ""
+    rows = [row for row in bundle.rows("would_free") if row["least_bytes"] > 0]
+    best = heapq.nlargest(2, rows, key=lambda row: row["least_bytes"])
+    return "; ".join(f"{_deed(row)}: at least {display.size(row['least_bytes'])}" for row in best)
+
+
+def _deed(row: Row) -> str:
+    """A deed of table ``would_free`` with what it is done to."""
+    if row["pid"] is not None:
+        return f"{row['comm']} ({row['pid']}), {row['deed']}"
+    what = row["path"] or row["name"]
+    return f"{row['deed']} ({cut(what, MOST_NAMED)})" if what else str(row["deed"])

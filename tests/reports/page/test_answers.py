@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The questions of a page: each has an answer in a sentence, and what is not known is said."""
+
+from pathlib import Path
+
+import made_hosts
+import pytest
+from checkout import TESTS
+
+from mmscope.drgn.ledger.memory_ledger import LedgerRow
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.findings.findings import Verdict, evaluate, load_questions
+from mmscope.reports.page import answers
+from mmscope.reports.page.report import render
+
+
+def test_every_finding_that_answers_is_one() -> None:
+    named = {id for ids in answers.ANSWERED_BY.values() for id in ids.split()}
+    assert named <= {question.id for question in load_questions()}
+
+
+def test_who_holds_the_memory_and_the_largest_classes(tmp_path: Path) -> None:
+    host, _ = made_hosts.SICK["slab leak"]
+    made = host()
+    counted = made if LedgerRow in made.rows else made_hosts.counted(made)
+    said = answers.holders(counted.write(tmp_path / "made"))
+    assert said.startswith("kmalloc-512 holds ") and " of slab, " in said
+
+
+@pytest.mark.parametrize("question", [answers.GREW, answers.HUGE, answers.EXIT, answers.FREE])
+def test_what_is_not_known_is_said(question: str, tmp_path: Path) -> None:
+    bundle = made_hosts.healthy(64).write(tmp_path / "made")
+    asked = answers.answers(bundle, Verdict([], [], []), [], set(), [])
+    (told,) = (each for each in asked if each.question == question)
+    assert (told.sentence, told.place) == (answers.LACKS[question], "")
+
+
+def test_the_page_answers_with_links_to_what_proves_it() -> None:
+    bundle = Bundle(TESTS / "bundles" / "v0.1.0")
+    page = render(bundle, evaluate(bundle))
+    words = "Why do huge pages fail?</a> <span>"
+    at = page.index(words) + len(words)
+    assert "HighAtomic" in page[at : at + 200]
+    for question in (answers.WHO, answers.GREW, answers.HUGE, answers.EXIT, answers.FREE):
+        assert page.count(f">{question}<") == 1
