@@ -21,6 +21,7 @@ from mmscope.reports.drawing.row_names import MAX_NAME, name_of
 # Rows of what changed most, over all tables.
 MOST = 8
 # Other columns of a row that differ; a row of a large struct may differ in twenty.
+MOST_CLASSES = 3  # in the headline
 MAX_OTHERS = 4
 
 
@@ -122,7 +123,10 @@ def sentence(comparison: Comparison, switched: list[Top], tops: list[Top]) -> st
     if switched:
         first = [f"{s.table.title}, {s.what}: {s.before} → {s.after}" for s in switched[:2]]
         more = f" and {len(switched) - 2} more" if len(switched) > 2 else ""
-        said += f"; set otherwise: {'; '.join(first)}{more}"
+        said += f"; settings changed: {'; '.join(first)}{more}"
+    if comparison.ledger and comparison.ledger.steps:
+        # Who has the memory, not where it lies.
+        return f"Against the baseline: {said}; most changed: {_most(comparison.ledger)}."
     if tops:
         most = tops[0]
         change = f" ({most.difference})" if most.difference else ""
@@ -131,6 +135,14 @@ def sentence(comparison: Comparison, switched: list[Top], tops: list[Top]) -> st
     no = "no other row" if switched else "no row"
     compared = display.plural(len(comparison.tables), "table")
     return f"Against the baseline: {said}; {no} of the {compared} compared differs."
+
+
+def _most(ledger: LedgerChanges) -> str:
+    """Classes of memory that changed most, what grew first, with the owner of most of it."""
+    first, *more = sorted(ledger.steps[:MOST_CLASSES], key=lambda step: -step.difference)
+    owner = f" ({first.owner})" if first.owner else ""
+    said = [f"{first.name} {display.signed_size(first.difference)}{owner}"]
+    return ", ".join((*said, *(f"{s.name} {display.signed_size(s.difference)}" for s in more)))
 
 
 def top(table: TableChanges, change: Change, page_size: int | None) -> Top:

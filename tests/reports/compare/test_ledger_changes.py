@@ -15,7 +15,7 @@ from mmscope.drgn.processes.process_memory import ProcessMemory
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.compare.comparison import Comparison, compare
-from mmscope.reports.compare.comparison_view import ledger_sentence
+from mmscope.reports.compare.comparison_view import ledger_sentence, view
 from mmscope.reports.compare.ledger_changes import LedgerChanges, Step
 from mmscope.reports.drawing.row_names import name_of
 from mmscope.reports.findings.findings import Verdict
@@ -114,6 +114,13 @@ def test_it_is_said_in_a_sentence(grown: Comparison) -> None:
         "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (PID 80, database: "
         "+198 MiB), vmalloc +64 MiB (bpf_map_alloc, vmalloc: +64 MiB), page cache -50 MiB."
     )
+
+
+def test_the_headline_says_who_has_the_memory_and_not_where_it_lies(grown: Comparison) -> None:
+    ledger = grown.ledger
+    assert ledger is not None
+    first = max(ledger.steps[:3], key=lambda step: step.difference)
+    assert f"; most changed: {first.name} +" in view(grown).sentence
 
 
 def test_bars_begin_where_the_one_before_ends(grown: Comparison) -> None:
