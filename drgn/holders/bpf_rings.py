@@ -21,7 +21,7 @@ from mmscope.drgn.processes.open_files import NO_PROCESS, OpenFiles
 from mmscope.drgn.reading.kernel_names import name_in
 
 MOST_MAPS = 1 << 16
-MOST_PAGES = 1 << 24  # of a ring
+MOST_PAGES = 1 << 20  # of a ring: 4 GiB
 # enum bpf_map_type (include/uapi/linux/bpf.h): RINGBUF since v5.8, USER_RINGBUF since v6.1
 TYPES = {"BPF_MAP_TYPE_RINGBUF": 27, "BPF_MAP_TYPE_USER_RINGBUF": 31}
 

@@ -26,7 +26,7 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_members
 
 MOST_BUFFERS = 1 << 20  # of a pipe: 4 GiB
-MOST_PAGES = 1 << 24  # of a ring
+MOST_PAGES = 1 << 20  # of a ring: 4 GiB
 
 
 def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> None:

@@ -81,9 +81,11 @@ def page_holders_from_memory(memory: Memory) -> Found:
     pages, gaps = ledger_pages(memory)
     found = Found(unreadable_bytes=gaps.bytes)
     held = holdings(memory)
-    found.notes += [f"not looked for: {words}" for words in held.missing]
+    for words in held.missing:
+        disagreement(memory, found, f"not looked for: {words}")
     if held.gaps.bytes:
-        found.notes.append(f"{held.gaps.bytes:,} bytes of what holds pages could not be read")
+        words = f"{held.gaps.bytes:,} bytes of what holds pages could not be read"
+        disagreement(memory, found, words)
     if held.strange:
         disagreement(memory, found, f"{held.strange:,} addresses of pages that are none")
     page = int(memory.prog["PAGE_SIZE"].value_())

@@ -338,6 +338,8 @@ def _add_held(memory: Memory, places: PagePlaces) -> None:
     for kind in distinct(found.kinds[found.kinds != 0]).tolist():
         here = found.kinds == kind
         places.owned.add(kind, found.starts[here], found.stops[here] - found.starts[here])
+    if memory.live:
+        return  # what was let go meanwhile leads nowhere
     places.missing += found.missing
     if found.gaps.bytes:
         places.missing.append(f"who holds pages: {found.gaps.bytes:,} bytes could not be read")
