@@ -144,7 +144,7 @@ def holders(bundle: Bundle) -> str:
     size, name, kind = max(owned)
     name = PROCESS.sub(r"\2 (PID \1)", cut(name, MOST_NAMED))
     share = display.share(size, total)
-    return f"{name} holds {display.size(size)} of {kind}, {share} of all. Most: {classes}"
+    return f"{name} holds {display.size(size)}, {share} of memory ({kind}). All: {classes}"
 
 
 def freed(bundle: Bundle) -> str:
@@ -159,6 +159,6 @@ def freed(bundle: Bundle) -> str:
 def _deed(row: Row) -> str:
     """A deed of table ``would_free`` with what it is done to."""
     if row["pid"] is not None:
-        return f"{row['comm']} ({row['pid']}), {row['deed']}"
+        return f"{row['deed']}, {row['comm']} (PID {row['pid']})"
     what = row["path"] or row["name"]
     return f"{row['deed']} ({cut(what, MOST_NAMED)})" if what else str(row["deed"])

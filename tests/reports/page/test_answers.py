@@ -7,6 +7,7 @@ import made_hosts
 import pytest
 from checkout import TESTS
 
+from mmscope.drgn.freeing.would_free import WouldFree
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.findings import Verdict, evaluate, load_questions
@@ -24,7 +25,20 @@ def test_who_holds_the_memory_and_the_largest_classes(tmp_path: Path) -> None:
     made = host()
     counted = made if LedgerRow in made.rows else made_hosts.counted(made)
     said = answers.holders(counted.write(tmp_path / "made"))
-    assert said.startswith("kmalloc-512 holds ") and " of slab, " in said
+    assert said.startswith("kmalloc-512 holds ") and " of memory (slab). All: " in said
+
+
+def test_what_would_free_memory_is_the_least_that_is_certain(tmp_path: Path) -> None:
+    rows = [
+        WouldFree("the process ends", 7, "db", None, None, 3 << 20, 9 << 20, None, None, "", ""),
+        WouldFree("drop_caches 1", None, None, None, None, 1 << 20, 8 << 20, None, None, "", ""),
+        WouldFree("swapoff", None, None, "/swap", None, -(1 << 20), 0, None, None, "", ""),
+    ]
+    host = made_hosts.healthy(64)
+    host.rows[WouldFree] = rows
+    assert answers.freed(host.write(tmp_path / "made")) == (
+        "the process ends, db (PID 7): at least 3 MiB; drop_caches 1: at least 1 MiB"
+    )
 
 
 @pytest.mark.parametrize("question", [answers.GREW, answers.HUGE, answers.EXIT, answers.FREE])
