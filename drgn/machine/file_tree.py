@@ -12,6 +12,7 @@ from mmscope.drgn.opening.target import Target
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be
 from mmscope.drgn.tables.rows import MOST_PAGES, columns
+from mmscope.drgn.text.meminfo import read_sizes
 
 
 def describe_files(files: Files) -> Target:
@@ -24,6 +25,9 @@ def describe_files(files: Files) -> Target:
     marked = rows_that_cannot_be("zones", columns(Zone), zones, Machine())
     if any(mark.column_name == "present_pages" for mark in marked) or total > MOST_PAGES:
         total = 0  # of a damaged text, unknown
+    elif not total and not files.lxcfs and (page := files.page_size()):
+        with contextlib.suppress(Absent, OSError, ValueError):
+            total = read_sizes(files.read("proc/meminfo"))["MemTotal"] // page
 
     def first(*paths: str) -> str | None:
         for path in paths:

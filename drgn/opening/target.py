@@ -85,7 +85,7 @@ class Target:
     hostname: str | None
     captured_at: str | None  # UTC; of a vmcore: the guest's own clock when it was taken
     uptime_seconds: float | None
-    total_pages: int | None  # present pages
+    total_pages: int | None  # present pages; of text without /proc/zoneinfo those of MemTotal
     online_cpus: int | None
     source: str  # the file's name without its folder, or the QMP address
     types: str | None = None  # where its types and symbols come from

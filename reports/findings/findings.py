@@ -61,6 +61,85 @@ from memory_ledger, target
 where part = 'struct page not readable' and pages > 0
 having count(*) > 0
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """
+    Something that was seen, and of which it was not read whether it is harm: rows of a query.
+
+    :ivar optional: its tables, as of a :class:`Question`.
+    """
+
+    words: str
+    optional: dict[str, list[str]]
+    sql: str
+
+
+# What shmem-left-behind calls trouble where nobody has it, and the size of HOLE.
+BLIND = (
+    Blind(
+        "for whose limit the OOM killer took {{ kills | thousands }} "
+        "process{{ 'es' if kills > 1 }} was not read",
+        {
+            "vm_counters": ["name", "value"],
+            "oom_kills": ["outcome"],
+            "memory_cgroups": ["state", "depth", "oom_events"],
+            "counter_rates": ["source"],
+        },
+        """
+        select (kills - told)::bigint as kills
+        from (select max(value::bigint) as kills from vm_counters where name = 'oom_kill'),
+            (select count(*) as told from oom_kills where outcome = 'killed'),
+            (select sum(value::bigint) as stalls from vm_counters
+                where starts_with(name, 'allocstall')),
+            (select count(*) as cgroups from memory_cgroups
+                where state = 'online' and depth::bigint = 1 and oom_events is not null),
+            (select count(*) as rates from counter_rates where source = 'vmstat')
+        where kills > told and coalesce(stalls, 1) > 0 and cgroups = 0 and rates = 0
+        """,
+    ),
+    Blind(
+        "of {{ bytes | size(1) }} of shared memory, {{ share | percent }} of memory, it was not "
+        "read whether a process has them",
+        {
+            "vm_counters": ["name", "value"],
+            "process_memory": ["shmem_bytes"],
+            "gauge_series": ["source", "name", "time", "value"],
+            "cached_filesystems": ["pages"],
+        },
+        """
+        select bytes::bigint as bytes, bytes / total as share
+        from (
+            select total_pages::bigint * page_size as total,
+                value::bigint * page_size
+                    - coalesce((select sum(shmem_bytes::bigint) from process_memory), 0) as bytes
+            from vm_counters, target
+            where name = 'nr_shmem'
+            union all
+            select max(value::double) filter (name = 'MemTotal'),
+                arg_max(value::double, time::double) filter (name = 'Shmem')
+            from gauge_series
+            where source = 'meminfo' and not exists (select 1 from process_memory)
+        )
+        where bytes >= 0.25 * total and not exists (select 1 from cached_filesystems)
+        """,
+    ),
+    Blind(
+        "who has {{ bytes | size(1) }}, {{ share | percent }} of memory, that are in no line of "
+        "/proc/meminfo, was not read",
+        {"gauge_series": ["source", "name", "time", "value"], "memory_ledger": ["pages"]},
+        """
+        select bytes::bigint as bytes, bytes / total as share
+        from (
+            select arg_max(value::double, time::double) filter (source = 'computed') as bytes,
+                max(value::double) filter (name = 'MemTotal') as total
+            from gauge_series
+        )
+        where bytes > least(0.05 * total, 1 << 30) and not exists (select 1 from memory_ledger)
+        """,
+    ),
+)
 # What a check that could not be made would need.
 RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time", "root or a vmcore"
 OTHERWISE = "what this kernel or this reading does not have"
@@ -381,7 +460,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             silent.append((question.id, question.about))
         found += findings
     found.sort(key=_place)
-    blind = [*holes(database), *unseen(questions, database)]
+    blind = [*holes(database), *unread(database), *unseen(questions, database)]
     return Verdict(found, silent, not_checked, under, blind)
 
 
@@ -414,6 +493,16 @@ def holes(database: Database) -> Iterator[str]:
         tables = ["memory_ledger", "ledger_checks"]
         why = failed(database, error, tables) if isinstance(error, duckdb.Error) else str(error)
         yield f"whether all memory is explained cannot be computed: {why}"
+
+
+def unread(database: Database) -> Iterator[str]:
+    """What was not read of things that were seen (:data:`BLIND`)."""
+    for blind in BLIND:
+        try:
+            for row in database.rows(with_stand_ins(database.columns, blind.optional, blind.sql)):
+                yield _words(blind.words).render(row)
+        except duckdb.Error as error:
+            yield f"what was not read cannot be told: {failed(database, error, blind.optional)}"
 
 
 def unseen(questions: list[Question], database: Database) -> Iterator[str]:
@@ -546,14 +635,21 @@ def doubtful(marks: Iterable[Impossible], question: Question) -> Impossible | No
 
 
 def query_of(columns: Mapping[str, set[str]], question: Question) -> str:
+    """A question's SQL, with stand-ins for what a bundle lacks of its optional tables."""
+    return with_stand_ins(columns, question.optional, question.sql)
+
+
+def with_stand_ins(
+    columns: Mapping[str, set[str]], optional: Mapping[str, list[str]], sql: str
+) -> str:
     """
-    A question's SQL, with an empty table in place of each optional one that is not there, and
-    unknown values in place of columns that an older bundle lacks.
+    A query with an empty table in place of each optional one that is not there, and unknown values
+    in place of columns that an older bundle lacks.
 
     :param columns: as of ``database.Database``.
     """
     stand_ins = []
-    for table, wanted in question.optional.items():
+    for table, wanted in optional.items():
         there = columns.get(table, set())
         nothing = ", ".join(f"null::varchar as {c}" for c in wanted if c not in there)
         if not there:
@@ -561,9 +657,9 @@ def query_of(columns: Mapping[str, set[str]], question: Question) -> str:
         elif nothing:
             stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
     if not stand_ins:
-        return question.sql
+        return sql
     # A query may begin with such a list of its own.
-    rest = re.sub(r"^\s*with\s", ", ", question.sql)
+    rest = re.sub(r"^\s*with\s", ", ", sql)
     return f"with {', '.join(stand_ins)} {rest}"
 
 

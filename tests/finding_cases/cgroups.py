@@ -112,6 +112,14 @@ FOUND: dict[str, Case] = {
         "cgroup-pressure", pressure(50.0, "/pod"), ["PSI full 50.0 %"], "critical",
         unlike=["It uses"],
     ),
+    "a cgroup whose processes are killed again and again": Case(
+        "cgroup-oom-kills",
+        [cgroup(usage_bytes=MIB, oom_own_events=6, oom_kill_events=7, peak_bytes=64 * MIB,
+                swap_max_bytes=0),
+         cgroup(cgroup="/pod/a", oom_own_events=0, oom_kill_events=7)],
+        ["Memory cgroup /pod met its limit of 64 MiB, and 7 of its processes were killed",
+         "It uses 1 MiB now, and used 64 MiB at most. It may not swap."], "warning",
+    ),
     "a cgroup that is throttled": Case(
         "cgroup-throttled", [cgroup(high_bytes=63 * MIB, high_events=4_000_000, swap_max_bytes=0)],
         ["Memory cgroup /pod is held at memory.high: 63 MiB of 63 MiB, 4,000,000 times throttled",
@@ -207,6 +215,12 @@ CLEAR: dict[str, Case] = {
     "page cache that came back, of a cgroup with room": Case(
         "cgroup-thrash", [cgroup(usage_bytes=MIB), *came_back(2_000_000, 1_500_000)]
     ),
+    "a cgroup that lost two processes": Case(
+        "cgroup-oom-kills", [cgroup(oom_own_events=2, oom_kill_events=2)]
+    ),
+    "kills that the log has": Case(
+        "cgroup-oom-kills", [cgroup(oom_own_events=5, oom_kill_events=5), oom_at_limit()]
+    ),
     "protection of a tenth": Case(
         "protection-forbids-reclaim", [cgroup(min_bytes=GIB // 2, low_bytes=0, usage_bytes=GIB)]
     ),
@@ -220,7 +234,7 @@ NOT_CHECKED: dict[str, Case] = {
     f"{name} without cgroups": Case(
         name, [], why_not="no table memory_cgroups in this bundle"
     )
-    for name in ("cgroup-at-limit", "dying-cgroups", "cgroup-throttled",
+    for name in ("cgroup-at-limit", "cgroup-oom-kills", "dying-cgroups", "cgroup-throttled",
                  "protection-forbids-reclaim")
 } | {
     f"{name} without it": Case(name, [cgroup()], why_not="no table memory_pressure in this bundle")

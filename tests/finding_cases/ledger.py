@@ -60,6 +60,9 @@ def vmalloc(caller: str, percent: float, use: str = "vmalloc") -> VmallocCaller:
     return VmallocCaller(caller, use, 70, pages, pages << 12)
 
 
+# Where zones are read, what is free is theirs.
+FREE = pages_of("nr_free_pages", 1)
+
 FOUND: dict[str, Case] = {
     "a counter that leaks": Case(
         "counters-disagree",
@@ -181,7 +184,7 @@ FOUND: dict[str, Case] = {
     ),
     "a process has nearly all": Case(
         "memory-nearly-gone",
-        [zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000),
+        [FREE, zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000),
          pages_of("nr_slab_reclaimable", 3_000), swap(95, 100),
          dataclasses.replace(swapped(7, "java", 0), anon_bytes=3 << 30)],
         ["103.5 MiB, 2.5 % of memory, can still be had", "26,500 pages", "5 MiB of swap are free",
@@ -190,12 +193,31 @@ FOUND: dict[str, Case] = {
     ),
     "little, beside hugetlb pages in use and an ARC": Case(
         "memory-nearly-gone",
-        [zone(free_pages=20_000), pages_of("nr_inactive_file", 20_000), huge_size("off", pages=700),
-         arc(4_000)],
+        [FREE, zone(free_pages=20_000), pages_of("nr_inactive_file", 20_000),
+         huge_size("off", pages=700), arc(4_000)],
         ["66.41 MiB, 2.5 % of memory beside hugetlb pages in use, can still be had",
          "of the page cache, of ZFS's ARC and of reclaimable slab: 17,000 pages",
          "but for lowmem_reserve and the ARC", "1.367 GiB are hugetlb pages in use."],
         "warning",
+    ),
+    "little by /proc/meminfo and /proc/vmstat alone": Case(
+        "memory-nearly-gone",
+        [pages_of("nr_free_pages", 20_000), pages_of("nr_inactive_file", 8_000)],
+        ["109.4 MiB, 2.7 % of memory, can still be had at most", "Free memory, and all of the"],
+        "warning",
+    ),
+    "shared memory that no process has mapped": Case(
+        "shmem-unmapped",
+        [pages_of("nr_shmem", 400_000),
+         dataclasses.replace(swapped(7, "job", 0), shmem_bytes=100 << 20)],
+        ["1.428 GiB of shared memory, 35.7 % of memory, are mapped by no process",
+         "Shmem is 1.526 GiB; all processes together have 100 MiB"], "notice",
+    ),
+    "percpu memory by the kernel's own sum": Case(
+        "kernel-memory-large",
+        [pages_of("nr_kernel_stack", 9),
+         LedgerRow("percpu", "chunks", -1, "", 70_000, 0, 0.0, "Percpu")],
+        ["Percpu: 273.4 MiB, 6.7 % of memory"], "warning",
     ),
     "a third pinned, on a machine with room": Case(
         "memory-locked",
@@ -275,21 +297,21 @@ CLEAR: dict[str, Case] = {
     ),
     "swap that is free": Case(
         "memory-nearly-gone",
-        [zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000), swap(100, 1_000)],
+        [FREE, zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000), swap(100, 1_000)],
     ),
     "little beside hugetlb pages in use, and enough for the rest": Case(
         "memory-nearly-gone",
-        [zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000),
+        [FREE, zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000),
          huge_size("off", pages=1_700)],
     ),
     "little beside ZFS's ARC, which shrinks": Case(
         "memory-nearly-gone",
-        [zone(free_pages=30_000), pages_of("nr_inactive_file", 1_000),
+        [FREE, zone(free_pages=30_000), pages_of("nr_inactive_file", 1_000),
          arc(400_000)],
     ),
     "little, of a large machine": Case(
         "memory-nearly-gone",
-        [zone(free_pages=600_000, present_pages=64 << 18, managed_pages=64 << 18),
+        [FREE, zone(free_pages=600_000, present_pages=64 << 18, managed_pages=64 << 18),
          pages_of("nr_inactive_file", 0)],
     ),
     "little that is locked": Case("memory-locked", [pages_of("nr_mlock", 90_000)]),
@@ -330,6 +352,11 @@ CLEAR: dict[str, Case] = {
         [vmalloc("bpf_prog_alloc_no_stats", 1), vmalloc("alloc_large_system_hash", 4),
          vmalloc("dup_task_struct", 9), vmalloc("memremap", 50, "ioremap")],
     ),
+    "shared memory of a database": Case(
+        "shmem-unmapped",
+        [pages_of("nr_shmem", 400_000),
+         dataclasses.replace(swapped(7, "postgres", 0), shmem_bytes=1500 << 20)],
+    ),
     "percpu memory as it is on most": Case("percpu-large", [percpu("further", 60, 50)]),
 }  # fmt: skip
 
@@ -346,7 +373,11 @@ NOT_CHECKED: dict[str, Case] = {
     ),
     "what can be had is not known": Case(
         "memory-nearly-gone", [pages_of("nr_inactive_file", 1)],
-        why_not="no table zones in this bundle",
+        why_not="vm_counters has no row where name = 'nr_free_pages'",
+    ),
+    "what processes have mapped is not known": Case(
+        "shmem-unmapped", [pages_of("nr_shmem", 400_000)],
+        why_not="no table process_memory in this bundle",
     ),
     "what is locked is not known": Case(
         "memory-locked", [event("pgpgin", 1)],

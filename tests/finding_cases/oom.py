@@ -7,6 +7,7 @@ from typing import Any
 from finding_cases.case import TARGET, Case
 from finding_cases.rows import GIB, MIB, RATE, event, zone
 
+from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup
 from mmscope.drgn.log.allocation_failures import STALL, VMALLOC, AllocationFailure
 from mmscope.drgn.log.kernel_complaints import KernelComplaint
 from mmscope.drgn.log.oom_rows import (
@@ -105,6 +106,13 @@ def place(words: str, *rows: Any, unlike: list[str] | None = None) -> Case:
 
 SPARED = [oom(), oom_task(7, "java", 1000, 500, True), oom_task(9, "mysqld", 9000, -500)]
 NOW = TARGET | {"uptime_seconds": 1010.5}
+
+
+def at_first_level(path: str, **changes: Any) -> MemoryCgroup:
+    nothing = dict.fromkeys(MemoryCgroup.__dataclass_fields__)
+    of_one = {"cgroup": path, "cgroup_id": 7, "state": "online", "depth": 1}
+    return MemoryCgroup(**nothing | of_one | changes)
+
 
 FOUND: dict[str, Case] = {
     "an allocation in a row that failed": Case(
@@ -227,6 +235,25 @@ FOUND: dict[str, Case] = {
         ["took 9 processes", "The log has 1 of them."],
     ),
     "an OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 1)], ["took 1 process since"]),
+    "OOM kills of which cgroups have some": Case(
+        "oom-kills-since-boot",
+        [event("oom_kill", 4), event("allocstall_normal", 30), event("allocstall_movable", 70),
+         at_first_level("/kube", oom_events=2, oom_kill_events=3),
+         at_first_level("/system.slice", oom_events=0, oom_kill_events=1)],
+        ["took 4 processes since boot, 1 of them for memory of the machine",
+         "100 times a task reclaimed memory of the machine itself (allocstall); in cgroups that "
+         "met a limit 3 were killed"], "warning",
+    ),
+    "OOM kills that cgroups have": Case(
+        "oom-kills-since-boot",
+        [event("oom_kill", 3), event("allocstall_normal", 30),
+         at_first_level("/kube", oom_events=2, oom_kill_events=3)],
+        ["took 3 processes since boot", "As many were killed in cgroups"], "notice",
+    ),
+    "OOM kills where the machine had memory": Case(
+        "oom-kills-since-boot", [event("oom_kill", 1), event("allocstall_normal", 0)],
+        ["took 1 process since boot", "cgroups were at their own limits"], "notice",
+    ),
     "a process that was killed for another's request": Case(
         "oom-kills-told", [oom(), *oom_zone(30 * MIB, 80 * MIB, {0: "Movable"})],
         ["Memory ran out, and the kernel killed java, which held 2.001 GiB",

@@ -18,7 +18,14 @@ After it was seen,
 - `memory-nearly-gone` and `watch-memory-runs-out` were made, and count as right for a process that
   takes what there is (cause `process`);
 - `watch-below-low` was changed, and a log alone clears nothing any more;
-- a case of `slab-leak-of-module` that had been played was taken out.
+- a case of `slab-leak-of-module` that had been played was taken out;
+- `cgroup-oom-kills`, `shmem-unmapped` and `watch-memory-taken` were made. They count as right where
+  their row is about what was planted: of a deleted file, that it is shared memory;
+- `memory-pressure`, `cgroup-pressure`, `deleted-file-in-memory`, `shmem-left-behind` and
+  `tasks-wait-behind-one` name who it is, and what explains them; `percpu-large`,
+  `kernel-memory-large`, `oom-cgroup-limit`, `oom-kills-since-boot` and `watch-memory-pressure` were
+  changed. Text, and a watch, do not clear a machine on which it was not read who has a quarter of
+  memory that is shared.
 
 A cause has several right answers, and some are wide: `cgroup-thrash` is right for a cgroup that is
 throttled, any finding of short memory for a process that takes it. No fresh seed has been scored

@@ -23,18 +23,21 @@ from mmscope.reports.findings.verdict import first_incident, judge
 
 WAYS = ("vmcore", "text", "watch", "log")
 
-# What means each cause, whatever it was seen with.
+# What means each cause, whatever it was seen with. Of a finding that tells of several kinds of
+# memory, behind a colon, the one that its row is about.
 _SHORT = {"memory-pressure", "watch-memory-pressure", "below-watermarks", "watch-below-low",
           "watch-reclaim-in-vain", "memory-nearly-gone", "watch-memory-runs-out"}  # fmt: skip
 _GROWS = {"watch-kernel-memory-grows"}
+# What text and a watch have of it: that it is shared memory, and not which file.
+_SHMEM = {"shmem-unmapped", "watch-memory-taken:Shmem"}
 CAUSES: dict[str, set[str]] = {
     "process": _SHORT,
-    "slab": {"slab-large", "slab-cache-large", *_GROWS},
-    "vmalloc": {"vmalloc-large", "kernel-memory-large", *_GROWS},
-    "percpu": {"percpu-large", "kernel-memory-large", *_GROWS},
+    "slab": {"slab-large", "slab-cache-large", "watch-memory-taken:SUnreclaim", *_GROWS},
+    "vmalloc": {"vmalloc-large", "kernel-memory-large", "watch-memory-taken:VmallocUsed", *_GROWS},
+    "percpu": {"percpu-large", "kernel-memory-large:Percpu", "watch-memory-taken:Percpu", *_GROWS},
     "unaccounted": {"unexplained-pages", "memory-unaccounted", *_GROWS},
-    "shmem": {"shmem-left-behind", "deleted-file-in-memory"},
-    "deleted": {"deleted-file-in-memory", "shmem-left-behind"},
+    "shmem": {"shmem-left-behind", "deleted-file-in-memory", *_SHMEM},
+    "deleted": {"deleted-file-in-memory", "shmem-left-behind", *_SHMEM},
     "sockets": {"slab-large", "slab-cache-large", "kernel-memory-large", "unexplained-pages",
                 "memory-unaccounted", *_GROWS},
     "dying-cgroups": {"dying-cgroups"},
@@ -45,11 +48,12 @@ CAUSES: dict[str, set[str]] = {
                    "misplaced-blocks"},
     "oom": {"oom-kills-told", "oom-kills-since-boot", "watch-oom-kill", "oom-fragmented",
             "oom-spared-larger"},
-    "oom-cgroup": {"oom-cgroup-limit", "cgroup-at-limit", "watch-oom-kill"},
+    "oom-cgroup": {"oom-cgroup-limit", "cgroup-oom-kills", "cgroup-at-limit", "watch-oom-kill"},
     "swap": {"memory-pressure", "watch-memory-pressure", "watch-swap-thrash", "swapped-since-boot"},
-    "page-tables": {"page-table-bloat", "page-tables-large", "sparse-page-tables", *_GROWS},
-    "hugetlb": {"hugetlb-idle"},
-    "locked": {"memory-locked"},
+    "page-tables": {"page-table-bloat", "page-tables-large", "sparse-page-tables",
+                    "watch-memory-taken:PageTables", *_GROWS},
+    "hugetlb": {"hugetlb-idle", "watch-memory-taken:Hugetlb"},
+    "locked": {"memory-locked", "watch-memory-taken:Unevictable"},
     "waits": {"tasks-wait-behind-one", "file-lock-queue", "anon-vma-lock-queue"},
     "protected": {"protection-forbids-reclaim", "kswapd-gave-up"},
     "node": {"nodes-out-of-balance", "below-watermarks", "watch-below-low"},
@@ -89,9 +93,11 @@ def mark(bundle: Path, truth: dict[str, Any], way: str, seconds: float = 0.0) ->
     """Ask the findings of a bundle, and hold what they say against the truth."""
     verdict = evaluate(Bundle(bundle))
     judged = judge(verdict)
-    headline = ""
+    headline, meant = "", set[str]()
     if judged.word == TROUBLE:
-        headline = first_incident(verdict).causes[0][0].id
+        first = first_incident(verdict).causes[0][0]
+        headline = first.id
+        meant = {first.id, *(f"{first.id}:{value}" for _, value in first.subject)}
     names = truth.get("owner") or []
     return Marked(
         kind=truth["kind"],
@@ -102,7 +108,7 @@ def mark(bundle: Path, truth: dict[str, Any], way: str, seconds: float = 0.0) ->
         headline=headline,
         severity=judged.severity,
         owner=judged.owner,
-        cause_right=headline in CAUSES.get(truth["cause"], set()),
+        cause_right=bool(meant & CAUSES.get(truth["cause"], set())),
         owner_right=any(name in judged.owner for name in names) if names else None,
         seconds=round(seconds, 1),
     )

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from finding_cases.case import TARGET, bundle
 from finding_cases.cgroups import cgroup, pressure
+from finding_cases.filesystems import on_filesystem
+from finding_cases.ledger import swapped
 from finding_cases.oom import oom_at_limit
-from finding_cases.rows import GIB, MIB, ledger, owned, zone
+from finding_cases.rows import GIB, MIB, event, ledger, owned, pages_of, zone
 
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.findings.findings import (
@@ -196,3 +198,29 @@ def test_a_limit_that_was_met_once_is_no_trouble_by_the_log_alone(
     rows = [oom_at_limit(oom, pid=oom) for oom in range(1, kills + 1)]
     log = [SectionResult("oom_kills", "ok", 0.1, kills, 0, None)]
     assert verdict_of(bundle(tmp_path / "b", rows, sections=log)).word == word
+
+
+@pytest.mark.parametrize(
+    ("rows", "word"),
+    [
+        ([event("oom_kill", 1), event("allocstall_normal", 3)], CANNOT_TELL),
+        ([event("oom_kill", 1), event("allocstall_normal", 0)], NO_TROUBLE),
+        ([event("oom_kill", 1), event("allocstall_normal", 3),
+          cgroup(oom_events=1, oom_kill_events=1)], NO_TROUBLE),
+        ([event("oom_kill", 1), event("allocstall_normal", 3), oom_at_limit()], NO_TROUBLE),
+        ([event("oom_kill", 0), event("allocstall_normal", 3)], NO_TROUBLE),
+    ],
+    ids=["unknown whose", "no task reclaimed", "a cgroup's", "in the log", "none"],
+)  # fmt: skip
+def test_a_kill_of_which_nobody_says_for_whose_limit_is_not_cleared(
+    tmp_path: Path, rows: list[object], word: str
+) -> None:
+    assert verdict_of(bundle(tmp_path / "b", rows)).word == word
+
+
+def test_shared_memory_that_nobody_has_mapped_is_not_cleared_by_text(tmp_path: Path) -> None:
+    """A process may have it open, or it may be left behind."""
+    shmem = [pages_of("nr_shmem", 400_000), swapped(7, "job", 0)]
+    assert verdict_of(bundle(tmp_path / "b", shmem)).word == CANNOT_TELL
+    files = on_filesystem("tmpfs", 39.0, 0.0)
+    assert verdict_of(bundle(tmp_path / "c", [*shmem, files])).word == NO_TROUBLE

@@ -11,7 +11,15 @@ from rows_of_tables import TABLE_OF, rows_by_type, tables_of_sections
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.findings.findings import Finding, Verdict, evaluate, load_questions
+from mmscope.reports.findings.findings import (
+    CANNOT_TELL,
+    NO_TROUBLE,
+    Finding,
+    Verdict,
+    evaluate,
+    load_questions,
+)
+from mmscope.reports.findings.verdict import first_incident
 from mmscope.reports.rows.watch_rows import (
     CounterRate,
     Level,
@@ -26,14 +34,17 @@ QUESTIONS = [question for question in load_questions() if question.id.startswith
 PERIOD = 10.0
 
 
-def asked(path: Path, rows: list[Any], samples: int = 7, total_pages: int | None = None) -> Verdict:
+def asked(
+    path: Path, rows: list[Any], samples: int = 7, total_pages: int | None = None,
+    every: float = PERIOD,
+) -> Verdict:  # fmt: skip
     """What is said of these rows, in a watch of a sample every ten seconds."""
     path.mkdir(exist_ok=True)
     watched: list[Any] = []
     for number in range(samples):
         at = f"2026-11-20T03:{number // 6:02}:{number % 6}0.000+00:00"
-        period = PERIOD if number else None
-        watched.append(WatchSample(number * PERIOD, at, period, 0, 0, 0, None, None, None, None))
+        period = every if number else None
+        watched.append(WatchSample(number * every, at, period, 0, 0, 0, None, None, None, None))
     read = [table.row for table in tables_of_sections("watch")]
     tables = rows_by_type([*watched, *rows], empty=read)
     with Writer(path / "b") as writer:
@@ -68,6 +79,12 @@ def stalled(number: int, full: float, some: float) -> list[PsiStall]:
         PsiStall(number * PERIOD, kind, 0.0, share * PERIOD, share, PERIOD)
         for kind, share in (("some", some), ("full", full))
     ]
+
+
+def each_second(shares: list[float]) -> list[PsiStall]:
+    """Tasks that waited so much of each second."""
+    return [PsiStall(float(n), kind, 0.0, share, share, 1.0)
+            for n, share in enumerate(shares, 1) for kind in ("some", "full")]  # fmt: skip
 
 
 def free(number: int, pages: int, **blocks: int) -> list[Any]:
@@ -223,10 +240,61 @@ def test_pressure_of_all_tasks(tmp_path: Path) -> None:
     assert "Some task waited 30.0 % of the time." in finding.saw
 
 
+def test_pressure_of_seconds(tmp_path: Path) -> None:
+    """With a sample a second: half of four seconds, and nearly all of one."""
+    shares = [0.5 if 10 <= n < 14 else 0.0 for n in range(1, 120)]
+    verdict = asked(tmp_path / "a", each_second(shares), 120, every=1.0)
+    assert found(verdict, "watch-memory-pressure") is not None
+    blink = [0.9 if n == 10 else 0.0 for n in range(1, 120)]
+    verdict = asked(tmp_path / "b", each_second(blink), 120, every=1.0)
+    assert found(verdict, "watch-memory-pressure") is None
+
+
 def test_pressure_most_of_the_time_is_critical(tmp_path: Path) -> None:
     rows = [row for n in range(1, 7) for row in stalled(n, 0.2, 0.3)]
     finding = found(asked(tmp_path, rows), "watch-memory-pressure")
     assert finding is not None and finding.severity == "critical"
+
+
+def test_memory_that_is_taken_by_the_kernel(tmp_path: Path) -> None:
+    rows = [*(level(n, "MemTotal", 1000) for n in range(3)),
+            *(level(n, "PageTables", 5 if n < 2 else 300) for n in range(3))]  # fmt: skip
+    finding = found(asked(tmp_path, rows), "watch-memory-taken")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "PageTables has 300 MiB, 30.0 % of memory, at the end"
+    assert "went from 5 MiB to 300 MiB in 20 s" in finding.saw
+
+
+def test_shared_memory_that_a_watch_sees_is_no_trouble_and_not_cleared(tmp_path: Path) -> None:
+    rows = [row for n in range(3) for row in (level(n, "MemTotal", 1000), level(n, "Shmem", 400))]
+    verdict = asked(tmp_path, rows)
+    assert [finding.severity for finding in verdict.found] == ["notice"]
+    assert verdict.word == CANNOT_TELL
+    (blind,) = verdict.blind
+    assert blind.startswith(
+        "of 400 MiB of shared memory, 40.0 % of memory, it was not read whether"
+    )
+
+
+def test_shared_memory_explains_what_runs_out(tmp_path: Path) -> None:
+    rows = [*falls_to(40), *(level(n, "Shmem", 100 * n) for n in range(6))]
+    first = first_incident(asked(tmp_path, rows))
+    assert [cause.id for cause, *_ in first.causes] == ["watch-memory-taken"]
+    assert [effect.id for effect, *_ in first.effects] == ["watch-memory-runs-out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mebibytes"), [("PageTables", 40), ("Shmem", 240), ("AnonPages", 900)]
+)
+def test_memory_that_is_taken_as_it_is_meant(tmp_path: Path, name: str, mebibytes: float) -> None:
+    verdict = asked(tmp_path, [level(1, "MemTotal", 1000), level(1, name, mebibytes)])
+    assert found(verdict, "watch-memory-taken") is None and verdict.word == NO_TROUBLE
+
+
+def test_what_no_line_of_meminfo_has_is_not_cleared(tmp_path: Path) -> None:
+    hole = Level(10.0, "computed", "Memory in no counter", 80 << 20, "bytes")
+    verdict = asked(tmp_path, [level(1, "MemTotal", 1000), hole])
+    assert verdict.word == CANNOT_TELL and "who has 80 MiB, 8.0 %" in verdict.blind[0]
 
 
 def test_pressure_that_is_little(tmp_path: Path) -> None:
