@@ -76,7 +76,7 @@ class Blind:
     sql: str
 
 
-# What shmem-left-behind calls trouble where nobody has it, and the size of HOLE.
+# Shared memory as large as shmem-left-behind calls trouble where no process has it; a hole as HOLE.
 BLIND = (
     Blind(
         "for whose limit the OOM killer took {{ kills | thousands }} "
@@ -496,7 +496,7 @@ def holes(database: Database) -> Iterator[str]:
 
 
 def unread(database: Database) -> Iterator[str]:
-    """What was not read of things that were seen (:data:`BLIND`)."""
+    """Tell what was not read of things that were seen (:data:`BLIND`)."""
     for blind in BLIND:
         try:
             for row in database.rows(with_stand_ins(database.columns, blind.optional, blind.sql)):
