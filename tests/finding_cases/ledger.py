@@ -182,6 +182,12 @@ FOUND: dict[str, Case] = {
          "reclaimable slab are 195.3 MiB together", "qemu (pid 7): 2048 MiB"],
         "warning",
     ),
+    "little by /proc/meminfo and /proc/vmstat alone": Case(
+        "memory-nearly-gone",
+        [pages_of("nr_free_pages", 20_000), pages_of("nr_inactive_file", 8_000)],
+        ["109.4 MiB, 2.7 % of memory, can still be had at most", "Free memory, and all of the"],
+        "warning",
+    ),
     "a process has nearly all": Case(
         "memory-nearly-gone",
         [FREE, zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000),
@@ -198,12 +204,6 @@ FOUND: dict[str, Case] = {
         ["66.41 MiB, 2.5 % of memory beside hugetlb pages in use, can still be had",
          "of the page cache, of ZFS's ARC and of reclaimable slab: 17,000 pages",
          "but for lowmem_reserve and the ARC", "1.367 GiB are hugetlb pages in use."],
-        "warning",
-    ),
-    "little by /proc/meminfo and /proc/vmstat alone": Case(
-        "memory-nearly-gone",
-        [pages_of("nr_free_pages", 20_000), pages_of("nr_inactive_file", 8_000)],
-        ["109.4 MiB, 2.7 % of memory, can still be had at most", "Free memory, and all of the"],
         "warning",
     ),
     "shared memory that no process has mapped": Case(
