@@ -33,6 +33,9 @@ from mmscope.drgn.tables.table import Inside, Table
 
 BIT_BYTES = 4  # PCPU_MIN_ALLOC_SIZE, include/linux/percpu.h
 MAX_CHUNKS = 1 << 16  # beyond, a list leads in a circle
+# What a chunk's contig_hint may lack, and never has too much: a stretch grows at either end by less
+# than a page without being looked at again (pcpu_block_update_hint_free(), mm/percpu.c).
+HINT_PAGES = 2
 MAX_UNIT = 1 << 27  # bytes: of more, the number of pages is damaged
 STATIC, FIRST, RESERVED, OTHER = "variables", "first", "modules", "further"
 
@@ -140,7 +143,14 @@ def percpu(
             notes.append(f"chunk {address:#x} is damaged: {free:,} of {usable:,} bytes are free")
             continue
         found = None
+        hint = int(chunk.chunk_md.contig_hint) * BIT_BYTES
         try:
+            largest = _largest_free(prog, chunk, unit)
+            if not 0 <= largest - hint <= HINT_PAGES * page:
+                notes.append(
+                    f"chunk {address:#x}: contig_hint has {hint:,} bytes in one piece, its bitmap "
+                    f"{largest:,}"
+                )
             starts, widths = _allocations(prog, chunk, unit)
             values, numbers = np.unique(widths, return_counts=True)
             found = Counter(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
@@ -168,7 +178,7 @@ def percpu(
                 max(int(chunk.nr_empty_pop_pages), 0),
                 unit,
                 free,
-                int(chunk.chunk_md.contig_hint) * BIT_BYTES,
+                hint,
             )
         )
     rows += _variables(prog, page, units)
@@ -234,6 +244,13 @@ def _allocations(
     low, high = int(chunk.start_offset) // BIT_BYTES, bits - int(chunk.end_offset) // BIT_BYTES
     inside = (bounds >= low) & (bounds < high) & (used[bounds] != 0)
     return bounds[inside], (ends - bounds)[inside] * BIT_BYTES
+
+
+def _largest_free(prog: Program, chunk: Object, unit: int) -> int:
+    """Bytes of the longest stretch of the map that is not allocated."""
+    bits = unit // BIT_BYTES
+    used = np.flatnonzero(_bitmap(prog, chunk.alloc_map, bits))
+    return int(np.diff(used, prepend=-1, append=bits).max() - 1) * BIT_BYTES
 
 
 def _bitmap(prog: Program, pointer: Object, bits: int) -> NDArray[np.uint8]:

@@ -183,6 +183,9 @@ SAID: dict[str, dict[str, str]] = {
         "vm_counters": "vm_dirty_bytes and vm_dirty_ratio are both set"
     },
     "totalreserve_pages 1": {"vm_counters": r"totalreserve_pages is 1, but [0-9,]+ by the nodes"},
+    "contig_hint 2^20": {
+        "percpu": r"contig_hint has [0-9,]+ bytes in one piece, its bitmap [0-9,]+"
+    },
     "map_count -1": {
         "anon_vmas": r"process_vmas\.vmas: -1 is below 0",
         "page_tables": r"page_table_details\.vmas: \d+ is not [0-9,-]+, its map_count",
@@ -248,7 +251,7 @@ ON_ONE: tuple[Together, ...] = (
     ("managed_pages 2^60",),
     ("nr_zspages 2^17", "total_vm + 1"),
     ("map_count + 1", "vm_dirty_bytes beside vm_dirty_ratio"),
-    ("totalreserve_pages 1",),
+    ("totalreserve_pages 1", "contig_hint 2^20"),
     ("managed_pages -1",),
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60"),
     ("_watermark 2^60", "all caches of one name"),

@@ -197,6 +197,7 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "total_vm + 1": _one_more("total_vm"),
     "vm_dirty_bytes beside vm_dirty_ratio": lambda prog: say(prog["vm_dirty_bytes"], 1 << 30),
     "totalreserve_pages 1": lambda prog: say(prog["totalreserve_pages"], 1),
+    "contig_hint 2^20": lambda prog: say(prog["pcpu_first_chunk"].chunk_md.contig_hint, 1 << 20),
     "a zone's lock 0x80": lambda prog: put(prog, largest_zone(prog).lock.address_, b"\x80"),
     "a tail without a head": _no_head,
     "nr_node_ids 2^31": lambda prog: say(prog["nr_node_ids"], 1 << 31),
