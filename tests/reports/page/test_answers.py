@@ -13,6 +13,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.findings import Verdict, evaluate, load_questions
 from mmscope.reports.page import answers
 from mmscope.reports.page.report import render
+from mmscope.reports.page.sentences import host_of
 
 
 def test_every_finding_that_answers_is_one() -> None:
@@ -57,3 +58,10 @@ def test_the_page_answers_with_links_to_what_proves_it() -> None:
     assert "HighAtomic" in page[at : at + 200]
     for question in (answers.WHO, answers.GREW, answers.HUGE, answers.EXIT, answers.FREE):
         assert page.count(f">{question}<") == 1
+
+
+@pytest.mark.parametrize("name", ["", "(none)"])
+def test_a_host_without_a_name_is_called_by_what_it_is(name: str, tmp_path: Path) -> None:
+    host = made_hosts.healthy(64)
+    host.target |= {"hostname": name, "kind": "vmcore", "release": "6.12.1"}
+    assert host_of(host.write(tmp_path / "made")) == "vmcore of 6.12.1"
