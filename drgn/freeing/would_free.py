@@ -17,6 +17,7 @@ Cannot know: kernel objects of a process (descriptors, VMAs, open files), of whi
 anyway; who else has what is pinned; what is allocated meanwhile.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -39,6 +40,7 @@ from mmscope.drgn.ledger.swap_areas import swap_area, swap_infos, zram_memory
 from mmscope.drgn.owners.slab_caches import SlabFinder
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan, words_of_lost
 from mmscope.drgn.page_tables.process_shares import shares_once
+from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -58,6 +60,7 @@ POOL, SWAPOFF = "hugetlb pool emptied", "swapoff"
 MOST_FILES = 20  # and file systems and slab caches, of each deed
 # The PGD of a process is two pages where the kernel is built to isolate page tables (PTI).
 MOST_ROOT_PAGES = 2
+SLOTS_OF_CPU = 64
 
 
 @table_row
@@ -282,6 +285,7 @@ def of_swap(memory: Memory, cached: int) -> Iterator[WouldFree]:
     :param cached: pages in the swap cache.
     """
     page = int(memory.prog["PAGE_SIZE"].value_())
+    cached += _waiting_slots(memory.prog)
     for info in swap_infos(memory.prog):
         row = swap_area(info)
         given_back = 0
@@ -294,6 +298,17 @@ def of_swap(memory: Memory, cached: int) -> Iterator[WouldFree]:
             huge_bytes=0,
             swap_bytes=0,
         )
+
+
+def _waiting_slots(prog: Program) -> int:
+    """
+    Slots that CPUs at most keep for the next pages, or have not given back (mm/swap_slots.c 6.12:
+    SWAP_SLOTS_CACHE_SIZE of each); they are in use, and hold nothing.
+    """
+    with contextlib.suppress(LookupError):
+        prog.type("struct swap_slots_cache")
+        return 2 * SLOTS_OF_CPU * len(online_cpus(prog))
+    return 0
 
 
 def _zram(info: Any) -> int | None:

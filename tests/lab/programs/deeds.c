@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+// A /init that does what would free memory, one deed after the other. Before each, and behind the last, it says so and
+// stops the machine (pvpanic), for who forecasts to read it; told to go on, it does the deed.
+//
+// /dev/vda is an ext4 file system with the files read and mapped, /dev/vdb is for swap.
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/io.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/swap.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#define MIB (1UL << 20)
+#define HUGE (2 * MIB)
+#define PVPANIC 0x505
+
+static long page;
+
+static void fail(const char *what)
+{
+	printf("deeds: FAILED: %s: %s\n", what, strerror(errno));
+	sync();
+	reboot(RB_AUTOBOOT);  // QEMU runs with -no-reboot: the machine ends
+	for (;;)
+		pause();
+}
+
+static void must(int failed, const char *what)
+{
+	if (failed)
+		fail(what);
+}
+
+static void write_to(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY);
+
+	must(fd < 0 || write(fd, text, strlen(text)) < 0, path);
+	close(fd);
+}
+
+// What is freed by RCU, and stacks and areas that are freed later, are free then.
+static void freeze(const char *deed)
+{
+	usleep(500000);
+	printf("deeds: before %s\n", deed);
+	tcdrain(STDOUT_FILENO);
+	outb(1, PVPANIC);
+}
+
+static char *memory(size_t bytes, int flags, int fd)
+{
+	char *found = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, fd, 0);
+
+	must(found == MAP_FAILED, "mmap");
+	return found;
+}
+
+static char *filled(size_t bytes, int flags, int fd)
+{
+	char *found = memory(bytes, flags, fd);
+
+	if (flags & MAP_ANONYMOUS)
+		must(madvise(found, bytes, MADV_NOHUGEPAGE), "MADV_NOHUGEPAGE");
+	for (size_t at = 0; at < bytes; at += page)
+		memset(found + at, 1 + at / page % 251, page);
+	return found;
+}
+
+// Pages of the file are read, not written.
+static void touch(const char *there, size_t bytes)
+{
+	for (size_t at = 0; at < bytes; at += page)
+		(void)*(volatile const char *)(there + at);
+}
+
+static pid_t child(const char *comm, void (*work)(void))
+{
+	int done[2];
+	char byte;
+
+	must(pipe(done), "pipe");
+	pid_t pid = fork();
+	must(pid < 0, "fork");
+	if (!pid) {
+		prctl(PR_SET_NAME, comm);
+		work();
+		must(write(done[1], "", 1) != 1, comm);
+		for (;;)
+			pause();
+	}
+	must(read(done[0], &byte, 1) != 1, comm);
+	close(done[0]);
+	close(done[1]);
+	return pid;
+}
+
+static void end(pid_t pid)
+{
+	must(kill(pid, SIGKILL) || waitpid(pid, NULL, 0) != pid, "kill");
+}
+
+// 24 MiB of its own, 4 huge pages, a page under each of 300 tables, 8 MiB that a child of it keeps, and 4 MiB of a file.
+static void victim(void)
+{
+	filled(24 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	char *huge = memory(5 * HUGE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	huge = (char *)(((uintptr_t)huge + HUGE - 1) & -HUGE);
+	must(madvise(huge, 4 * HUGE, MADV_HUGEPAGE), "MADV_HUGEPAGE");
+	memset(huge, 1, 4 * HUGE);
+	char *sparse = memory(300 * HUGE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	must(madvise(sparse, 300 * HUGE, MADV_NOHUGEPAGE), "MADV_NOHUGEPAGE");
+	for (int at = 0; at < 300; at++)
+		sparse[at * HUGE] = 1;
+	int fd = open("/disk/mapped", O_RDONLY);
+	char *file = mmap(NULL, 4 * MIB, PROT_READ, MAP_SHARED, fd, 0);
+	must(fd < 0 || file == MAP_FAILED, "/disk/mapped");
+	touch(file, 4 * MIB);
+}
+
+static char *inherited;
+
+static void heir(void)
+{
+	touch(inherited, 8 * MIB);
+}
+
+// Its child keeps what it has before; the rest is its own.
+static void parent(void)
+{
+	inherited = filled(8 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	child("heir", heir);
+	filled(16 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+}
+
+static void swapped(void)
+{
+	char *out = filled(12 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	must(madvise(out, 12 * MIB, MADV_PAGEOUT), "MADV_PAGEOUT");
+	filled(6 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+}
+
+static void reader(void)
+{
+	int fd = open("/disk/mapped", O_RDONLY);
+	char *file = mmap(NULL, 4 * MIB, PROT_READ, MAP_SHARED, fd, 0);
+
+	must(fd < 0 || file == MAP_FAILED, "/disk/mapped");
+	touch(file, 4 * MIB);
+}
+
+// Two huge pages in use, two reserved.
+static void hugetlb(void)
+{
+	char *huge = mmap(NULL, 4 * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+
+	must(huge == MAP_FAILED, "MAP_HUGETLB");
+	memset(huge, 1, 2 * HUGE);
+}
+
+static int file_of(const char *path, size_t bytes)
+{
+	static char block[MIB];
+	int fd = open(path, O_RDWR | O_CREAT, 0600);
+
+	memset(block, 1, sizeof(block));
+	for (size_t done = 0; done < bytes; done += sizeof(block))
+		must(write(fd, block, sizeof(block)) != sizeof(block), path);
+	return fd;
+}
+
+static void read_all(const char *path)
+{
+	static char block[64 << 10];
+	int fd = open(path, O_RDONLY);
+
+	must(fd < 0, path);
+	while (read(fd, block, sizeof(block)) > 0)
+		;
+	close(fd);
+}
+
+// What mkswap(8) writes: union swap_header, include/linux/swap.h.
+static void make_swap(const char *path, size_t bytes)
+{
+	char header[4096] = "";
+	uint32_t info[] = { 1, bytes / page - 1, 0 };  // version, last_page, nr_badpages
+	int fd = open(path, O_WRONLY);
+
+	memcpy(header + 1024, info, sizeof(info));
+	memcpy(header + sizeof(header) - 10, "SWAPSPACE2", 10);
+	must(fd < 0 || write(fd, header, sizeof(header)) != sizeof(header) || fsync(fd), path);
+	close(fd);
+	must(swapon(path, 0), "swapon");
+}
+
+static void prepare(void)
+{
+	static const char *mounts[][2] = { { "proc", "/proc" }, { "sysfs", "/sys" }, { "devtmpfs", "/dev" }, { "tmpfs", "/tmp" } };
+	glob_t found;
+
+	for (int at = 0; at < 4; at++) {
+		mkdir(mounts[at][1], 0755);
+		must(mount(mounts[at][0], mounts[at][1], mounts[at][0], 0, NULL), mounts[at][1]);
+	}
+	must(glob("/modules/*.ko", 0, NULL, &found), "modules");
+	for (size_t at = 0; at < found.gl_pathc; at++) {
+		int fd = open(found.gl_pathv[at], O_RDONLY);
+		must(syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST, found.gl_pathv[at]);
+		close(fd);
+	}
+	mkdir("/disk", 0755);
+	must(mount("/dev/vda", "/disk", "ext4", 0, NULL), "/dev/vda");
+	make_swap("/dev/vdb", 32 * MIB);
+	// What is dirty stays so.
+	write_to("/proc/sys/vm/dirty_writeback_centisecs", "0");
+	write_to("/proc/sys/vm/page-cluster", "0");
+	must(ioperm(PVPANIC, 1, 1), "ioperm");
+}
+
+int main(void)
+{
+	setvbuf(stdout, NULL, _IONBF, 0);
+	page = sysconf(_SC_PAGESIZE);
+	prepare();
+
+	pid_t one = child("victim", victim), two = child("parent", parent), three = child("swapped", swapped);
+	pid_t four = child("swapped-too", swapped);
+	child("reader", reader);
+	close(file_of("/tmp/closed", 20 * MIB));
+	write_to("/proc/sys/vm/nr_hugepages", "16");
+	child("hugetlb", hugetlb);
+	int kept = file_of("/tmp/open", 6 * MIB);  // no child has it
+	read_all("/disk/read");
+	close(file_of("/disk/dirty", 3 * MIB));
+
+	freeze("the end of victim");
+	end(one);
+	freeze("the end of parent");
+	end(two);
+	freeze("the end of swapped");
+	end(three);
+	freeze("drop_caches 1");
+	write_to("/proc/sys/vm/drop_caches", "1");
+	freeze("drop_caches 2");
+	write_to("/proc/sys/vm/drop_caches", "2");
+	freeze("the removal of /tmp/closed");
+	must(unlink("/tmp/closed"), "unlink");
+	freeze("the removal of /tmp/open");
+	must(unlink("/tmp/open"), "unlink");
+	freeze("its last close");
+	close(kept);
+	freeze("nr_hugepages 0");
+	write_to("/proc/sys/vm/nr_hugepages", "0");
+	freeze("swapoff");
+	must(swapoff("/dev/vdb"), "swapoff");
+	freeze("the end of swapped-too");
+	end(four);
+	freeze("nothing");
+	for (;;)
+		pause();
+}
