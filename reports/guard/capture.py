@@ -4,7 +4,8 @@ Makes one capture: the process that guard starts, and ``mmscope guard crash``.
 
 What is at hand comes first: the samples become a bundle, the capture takes its name, and alerts go
 out. Only then are the slow commands run, one after the other, each with a deadline of its own:
-``record``, ``collect``, ``findings``, ``report``. One that fails or takes too long costs itself
+``collect`` of who waits for whom alone, which is soon over, ``record``, ``collect`` of all else,
+``findings``, ``report``. One that fails or takes too long costs itself
 only. CPU and memory are limited by the unit or the container.
 """
 
@@ -30,6 +31,7 @@ from typing import Any
 from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.drgn.workers.priority import last_in_line
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import UsageError, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.guard import captures, events, index_page
@@ -46,6 +48,7 @@ COLLECT_SHARE, TEXT_SHARE, REBUILD_SHARE = 0.5, 0.2, 0.3
 # may take with the reading of it. What a buffer does not hold is lost, and counted.
 PROFILE = ("--frequency", "99", "--seconds", "5", "--buffer", "256K")
 PROFILE_SECONDS = 60.0
+WAITS_SECONDS = 20.0  # that a reading of the tasks that wait may take
 # panic() (kernel/panic.c); where an oops is the end, that of die() and show_fault_oops() on x86, of
 # die_kernel_fault() on arm64.
 LAST_WORDS = [
@@ -148,13 +151,15 @@ def fill(capture: Path, incident: Incident, settings: Settings, core: Path | Non
     """Add what takes long: the tables, findings and the report."""
     deadline = time.monotonic() + settings.timeout
     if core is None:
+        waits = waiting(capture, settings, deadline)
         profile = recorded(capture, incident.get("record"), deadline)
-        source = collected(capture, settings, None, deadline, profile)
+        others = [bundle for bundle in (profile, waits) if bundle is not None]
+        source = collected(capture, settings, None, deadline, others)
         incident["source"] = source or incident["source"]
     else:
         try:
             with readable(core, capture, settings.timeout * REBUILD_SHARE) as dump:
-                incident["source"] = collected(capture, settings, dump, deadline, None)
+                incident["source"] = collected(capture, settings, dump, deadline, [])
         except NotReadError as error:
             say(str(error))
             title = f"{incident['title']}; not read: {cut(visible(str(error)), 200)}"
@@ -202,21 +207,39 @@ def merge(capture: Path, *others: Path) -> None:
     """
     Write the bundle: the samples, and what is in other bundles; the first has the target.
 
+    A table that several have is that of the last.
+
     :raises UsageError: one of them cannot be read, or the bundle cannot be written.
     """
     bundles = [Bundle(path) for path in others]
     target = capture / "bundle"
     with Writer(target, replace=target.exists()) as writer:
         begin = time.monotonic()
-        sections = []
-        for bundle in bundles:
-            writer.keep(bundle, without={"sections"})
-            sections += bundle.sections
+        sections: list[SectionResult] = []
+        had = {"sections"}
+        for bundle in reversed(bundles):
+            writer.keep(bundle, without=had)
+            named = {each.section for each in sections}
+            sections += [each for each in bundle.sections if each.section not in named]
+            had |= {str(resource["name"]) for resource in bundle.resources}
         if (capture / SAMPLES).exists():
             log = watch_tables.open_log(capture / SAMPLES)
             rows, cost = watch_tables.write_tables(writer, log)
             sections.append(watch_tables.section(log, rows, cost, time.monotonic() - begin))
         writer.finish(bundles[0].target if bundles else watch_tables.target(log), sections)
+
+
+def waiting(capture: Path, settings: Settings, deadline: float) -> Path | None:
+    """The bundle of the tasks that wait, and for whom: a moment later others may."""
+    if settings.text:
+        return None
+    where = capture / ".waits"
+    words = ["--only", "task_waits", "--no-findings", "--jobs", "1", "-o", str(where)]
+    run(["collect", *words], deadline, WAITS_SECONDS)
+    if where.exists() and _try("tasks that wait", lambda: merge(capture, where)):
+        return where
+    shutil.rmtree(where, ignore_errors=True)
+    return None
 
 
 def recorded(capture: Path, recipe: str | None, deadline: float) -> Path | None:
@@ -232,7 +255,11 @@ def recorded(capture: Path, recipe: str | None, deadline: float) -> Path | None:
 
 
 def collected(
-    capture: Path, settings: Settings, core: Path | None, deadline: float, profile: Path | None
+    capture: Path,
+    settings: Settings,
+    core: Path | None,
+    deadline: float,
+    others: Sequence[Path],
 ) -> str | None:
     """Collect; returns what was read: memory, text, or None."""
     where = capture / ".collected"
@@ -245,7 +272,6 @@ def collected(
     else:
         tries = [([], COLLECT_SHARE), (text, TEXT_SHARE)]
     jobs = ["--jobs", "1"] if core is None else []
-    others = [profile] if profile is not None else []
     kind = None
     for words, share in tries:
         command = ["collect", "--no-findings", *jobs, *settings.collect, *words, "-o", str(where)]
@@ -257,7 +283,7 @@ def collected(
             say(f"collect {' '.join(words)}: made no bundle")
         shutil.rmtree(where, ignore_errors=True)
     if kind is None and others:
-        _try("profile", lambda: merge(capture, *others))
+        _try("before", lambda: merge(capture, *others))
     for bundle in (where, *others):
         shutil.rmtree(bundle, ignore_errors=True)
     return kind

@@ -22,11 +22,14 @@ from typing import Any
 import children
 import html5lib
 import pytest
+import report_bundle
 from command_line import ROOT, RUN, run
 from guard_made import sample
+from rows_of_tables import tables_of_rows
 from watched_host import make_host, wait_for
 
 from mmscope.drgn.cgroups.containers import CONTAINERS, Container
+from mmscope.drgn.waits.task_waits import TaskWait
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import build_parser
@@ -447,6 +450,22 @@ def test_a_command_that_a_signal_ended_is_said(
     monkeypatch.setattr(capture, "mmscope", lambda *words: [sys.executable, "-I", "-c", dies])
     assert capture.run(["report"], time.monotonic() + 600) == b""
     assert capsys.readouterr().err == "mmscope: report: was ended by a signal: Killed\n"
+
+
+def test_who_waited_first_is_kept_when_all_else_is_collected(tmp_path: Path) -> None:
+    first, later = (
+        report_bundle.write_bundle(
+            tmp_path / name,
+            report_bundle.tables_of("zones")
+            | tables_of_rows([TaskWait(pid, "task", None, "D", *[None] * 9)]),
+        )
+        for name, pid in (("first", 7), ("later", 8))
+    )
+    capture.merge(tmp_path, later.path, first.path)
+    merged = Bundle(tmp_path / "bundle")
+    assert [row["pid"] for row in merged.rows("task_waits")] == [7]
+    names = [section.section for section in merged.sections]
+    assert len(names) == len(set(names)) and "zones" in merged.tables
 
 
 def test_its_own_metrics_are_by_trigger(tmp_path: Path) -> None:
