@@ -85,6 +85,13 @@ class SuperBlocks:
         _, roots = self._mounts_of(at)
         return roots
 
+    def mounted_from(self, at: int) -> str | None:
+        """Device, or server and its path, that it was mounted from; None: not known."""
+        with contextlib.suppress(*TORN):
+            for mnt in self._mounts_in(at):
+                return name_at(mnt.mnt_devname) or None
+        return None
+
     def _mounts_of(self, at: int) -> tuple[Mounted, dict[int, str]]:
         if at not in self._mounts:
             self._mounts[at] = self._find_mounts(at)

@@ -118,8 +118,9 @@ _BY_TYPE = {
     "struct kset *": "bus_kset class_kset devices_kset slab_kset",
     "struct ksm_scan": "ksm_scan",
     "struct list_head": (
-        "btf_modules ftrace_trace_arrays kclist_head migrate_nodes modules net_namespace_list "
-        "pci_root_buses slab_caches super_blocks vmap_area_list workqueues zswap_pools"
+        "bdi_list btf_modules ftrace_trace_arrays kclist_head migrate_nodes modules "
+        "net_namespace_list pci_root_buses slab_caches super_blocks vmap_area_list workqueues "
+        "zswap_pools"
     ),
     "struct list_head *": "pcpu_chunk_lists",
     "struct llist_head": "call_single_queue",

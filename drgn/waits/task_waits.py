@@ -4,17 +4,19 @@ Tasks that wait in memory management, what for, and who is at the end of the cha
 
 Every task (``struct task_struct``, threads too) in D state, and those that could run and are inside
 of reclaim, compaction, or another part of memory management that takes long; each with its stack,
-what it is queued on (:mod:`~mmscope.drgn.waits.waiters`) and who holds that. Followed from holder
-to holder, a chain ends at a task that waits for no other, at a lock of which no holder is known, or
-in a circle.
+what it is queued on (:mod:`~mmscope.drgn.waits.waiters`) and who holds that. Who reads an mmap_lock
+or a VMA is known by the page faults on stacks (:mod:`~mmscope.drgn.waits.faults`). Followed from
+holder to holder, a chain ends at a task that waits for no other, at what no task is known to hold,
+or in a circle.
 
 Costs a few reads for each task, and for those with a row a millisecond for the stack, of which
 there are :data:`MAX_STACKS` at most. On a live host nothing is stopped: a task may go on while its
-stack is read, and a lock change hands; chains are made of tasks that slept all the while.
+stack is read, and a lock change hands; chains are made of tasks that slept all the while, and of
+others it is not said what they wait for.
 
 Cannot know: since when a task sleeps. ``seconds`` are since it was last put on a CPU
 (``sched_info.last_arrival``, as crash's ``ps -l``), so the time that it ran then is among them. The
-stack of a task that runs on a live host; readers of a lock but the last one.
+stack of a task that runs on a live host; readers of a lock but the last one and those in faults.
 
 The text is /proc/PID/status, which has the state of each process's first thread and no more.
 /proc/PID/stack has the stack, but waits itself for the lock of an exec that is under way
@@ -23,21 +25,21 @@ The text is /proc/PID/status, which has the state of each process's first thread
 
 import contextlib
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof
 from drgn.helpers.linux.percpu import per_cpu
-from drgn.helpers.linux.slab import slab_object_info
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
-from mmscope.drgn.reading.kernel_names import name_at, name_in
+from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps
+from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.rmap.rwsem_waiters import LAST_READER
 from mmscope.drgn.sections import prices
@@ -47,7 +49,20 @@ from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
+from mmscope.drgn.waits.awaited_names import Names
+from mmscope.drgn.waits.faults import Fault, fault_of
+from mmscope.drgn.waits.reclaim_threads import (
+    OOM_VICTIMS,
+    RECLAIM_THREADS,
+    OomVictim,
+    ReclaimThread,
+    reaped,
+    thread_state,
+    threads,
+)
+from mmscope.drgn.waits.stacks import Shared, stack_from
 from mmscope.drgn.waits.waiters import Awaited, awaited
+from mmscope.drgn.waits.writeback import WRITEBACK_DEVICES, WritebackDevice, writeback_devices
 
 MAX_STACKS = 1000
 MAX_TASKS = MOST_PIDS
@@ -65,6 +80,7 @@ TASK: Columns = {
     "comm": "comm",
     "cgroups": "cgroups",
     "switches": "nvcsw",
+    "mm": "mm",
 }
 # What a task does, by a function on its stack: the first that fits, from 5.10 to 7.3.
 DOING = (
@@ -79,6 +95,9 @@ DOING = (
     ("migrates pages", ("migrate_pages",)),
     ("reads from swap", ("swap_page", "swapin_readahead")),
     ("exits", ("exit_mmap", "mmput")),
+    ("waits for a FUSE server", ("request_wait_answer",)),
+    ("waits for an NFS server", ("rpc_wait_bit", "nfs_wait", "nfs_lock_and_join", "rpc_wait_for")),
+    ("waits for a page of userfaultfd", ("handle_userfault",)),
     ("faults", ("handle_mm_fault", "user_addr_fault", "page_fault", "exc_page_fault")),
     ("changes mappings", ("mprotect", "mmap_region", "munmap", "vm_mmap", "vm_munmap")),
     ("changes mappings", ("madvise", "mremap", "brk", "dup_mmap", "vmi_munmap")),
@@ -88,11 +107,11 @@ DOING = (
 )
 # What a function's name begins with that a system call, or an inner part of it, is given.
 BEFORE = re.compile(r"^_*(?:(?:x64|arm64|se)_sys_|do_sys_|sys_)?(?:do_)?_*")
-# Locks of a struct inode; of its mapping since "mm: Protect operations adding pages to page cache
-# with invalidate_lock" (730633f0b7f9, in v5.15) also the last.
-INODE_LOCKS = ("i_rwsem", "i_data.i_mmap_rwsem", "i_data.invalidate_lock")
 # Of one that could run: only what takes long.
 LONG = {words for words, _ in DOING[:9]}
+READER = "reader, in a fault"
+# A task that lets a lock go, or wakes one that waits for it: for a moment no task has the lock.
+LETS_GO = re.compile(r"mutex_unlock|^_*up_(read|write)|rwsem_wake|^wake_up|^try_to_wake_up")
 
 
 @table_row
@@ -119,7 +138,12 @@ class TaskWait:
     holder_pid: int | None = column(high=MOST_PIDS, help="task that holds it; empty: none is noted")
     holder_comm: str | None = column(holds="comm", help="its name")
     holder_is: str | None = column(
-        holds="words", help="owner, writer, or last reader, which may have let it go"
+        holds="words",
+        help="owner, writer, reader in a fault, or last reader, which may have let it go",
+    )
+    for_memory: bool | None = column(
+        help="the kernel counts it as one that waits for memory (/proc/pressure/memory); empty: it "
+        "does not count"
     )
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
 
@@ -138,8 +162,14 @@ TASK_WAITS = Table(
 class WaitRoot:
     """What is at the end of chains of tasks that wait for each other."""
 
-    root: str = column(holds="file", key=True, help="the task that waits for no other, or the lock")
-    pid: int | None = column(high=MOST_PIDS, help="of the task; empty: no holder is noted")
+    root: str = column(
+        holds="file", key=True, help="the task that waits for no other, or what no task holds"
+    )
+    kind: str = column(holds="words", help="task, or what it is else")
+    pid: int | None = column(
+        high=MOST_PIDS,
+        help="of the task; else of the only one that waits for it directly; empty: several do",
+    )
     comm: str | None = column(holds="comm", help="its name")
     circle: bool = column(help="it waits for one of those that wait for it")
     by_last_reader: bool = column(
@@ -150,8 +180,17 @@ class WaitRoot:
     longest_seconds: float | None = column(
         unit="seconds", high=MOST_SECONDS, help="of the one that waits longest"
     )
-    doing: str | None = column(holds="words", help="what of memory management it is in")
-    stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
+    lock: str = column(holds="file", help="what most of them are queued on, directly")
+    lock_waiters: int = column(unit="tasks", help="that are queued on that")
+    seconds: float | None = column(
+        unit="seconds", high=MOST_SECONDS, help="since pid was last put on a CPU"
+    )
+    doing: str | None = column(holds="words", help="what of memory management pid is in")
+    no_holder: bool = column(
+        help="no task holds it, though those that wait sleep on, and all that could was looked at"
+    )
+    why: str | None = column(holds="words", help="why no holder is named; empty: it is a task")
+    stack: str | None = column(holds="kernel", help="where pid is: root;…;leaf")
 
 
 WAIT_ROOTS = Table(
@@ -169,6 +208,7 @@ class Tasks:
     """
     All tasks.
 
+    :ivar victims: of processes that the OOM killer chose: their mm, by the task's address.
     :ivar unread: those that could not be read; :ivar broken_off: a list has no end, or leads
         nowhere.
     """
@@ -177,6 +217,7 @@ class Tasks:
     columns: NDArray[np.void]
     unread: int
     broken_off: bool
+    victims: dict[int, int]
 
 
 def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
@@ -189,18 +230,24 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
         prog, np.array(leaders, np.uint64), type_, {"signal": "signal"}, Gaps()
     )
     numbers, known = read_members(
-        prog, columns["signal"][read], signals, {"threads": "nr_threads"}, Gaps()
+        *(prog, columns["signal"][read], signals),
+        *({"threads": "nr_threads", "oom_mm": "oom_mm"}, Gaps()),
     )
+    chosen = np.zeros(len(leaders), np.uint64)
+    chosen[np.flatnonzero(read)[known]] = numbers["oom_mm"][known]
+    mm_of: dict[int, int] = dict(zip(columns["signal"].tolist(), chosen.tolist(), strict=True))
+    victims = {task: int(mm) for task, mm in zip(leaders, chosen.tolist(), strict=True) if mm}
     shared = columns["signal"][read][known][numbers["threads"][known] != 1]
     tasks = list(leaders)
     head_at, link = offsetof(signals, "thread_head"), offsetof(type_, "thread_node")
     for signal in np.unique(shared).tolist():
-        threads, ended = _list(prog, signal + head_at, link)
-        tasks += threads
+        members, ended = _list(prog, signal + head_at, link)
+        tasks += members
+        victims |= dict.fromkeys(members, mm_of[signal]) if mm_of[signal] else {}
         whole &= ended
     addresses = np.unique(np.array(tasks, np.uint64))
     columns, read = read_members(prog, addresses, type_, TASK, gaps)
-    return Tasks(addresses[read], columns[read], int(np.count_nonzero(~read)), not whole)
+    return Tasks(addresses[read], columns[read], int(np.count_nonzero(~read)), not whole, victims)
 
 
 def _list(prog: Program, head: int, link: int) -> tuple[list[int], bool]:
@@ -249,6 +296,15 @@ def end_of_chain(
     return address, False, by_last_reader(over)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A task that was looked at: whether it sleeps, what it does, what it is queued on."""
+
+    sleeps: bool
+    doing: str | None
+    awaited: Awaited | None
+
+
 class Waits:
     """Waiting tasks of one kernel, and the chains that they form."""
 
@@ -256,39 +312,55 @@ class Waits:
         self.prog = prog
         self.tasks = all_tasks(prog, gaps)
         self.now = _now(prog)
-        self.left_out = 0
+        self.left_out = self.moved = 0
         self.frames: dict[int, list[str]] = {}  # by the task's address
         self.pointers: dict[int, int] = {}
-        self.bounds: dict[int, range] = {}
+        self.faults: dict[int, Fault] = {}
+        self.shared = Shared()
+        self.names = Names(prog, self.named)
         self.places: dict[int, int] = {
             address: at for at, address in enumerate(self.tasks.addresses.tolist())
         }
 
     def rows(self) -> tuple[list[TaskWait], list[WaitRoot]]:
         """Waiting tasks, those that wait longest first, and the roots of their chains."""
-        rows: dict[int, TaskWait] = {}
-        queued: dict[int, Awaited] = {}
         state = self.tasks.columns["state"]
         sleeps = ((state & UNINTERRUPTIBLE) != 0) & ((state & NOLOAD) == 0)
         chosen = [*np.flatnonzero(sleeps).tolist(), *np.flatnonzero(state == RUNNING).tolist()]
         self.left_out = max(len(chosen) - MAX_STACKS, 0)
-        for at in chosen[:MAX_STACKS]:
-            address = int(self.tasks.addresses[at])
-            frames = self.stack_of(address)
-            does = doing(frames)
-            if not sleeps[at] and does not in LONG:
-                continue
-            task = Object(self.prog, "struct task_struct", address=address).address_of_()
-            found = None
-            if sleeps[at] and address in self.pointers:
-                with contextlib.suppress(FaultError):
-                    found = awaited(task, self.pointers[address], frames, self.bounds)
-            if found is not None:
-                queued[address] = found
-            rows[address] = self._row(at, "D" if sleeps[at] else "R", does, found)
+        seen = {
+            int(self.tasks.addresses[at]): self._look_at(int(self.tasks.addresses[at]), sleeps[at])
+            for at in chosen[:MAX_STACKS]
+        }
+        queued = self._still(
+            {address: each.awaited for address, each in seen.items() if each.awaited is not None}
+        )
+        self.moved = sum(each.awaited is not None for each in seen.values()) - len(queued)
+        queued = self._with_readers(queued)
+        rows = {
+            address: self._row(address, each, queued.get(address))
+            for address, each in seen.items()
+            if each.sleeps or each.doing in LONG
+        }
         named = self._with_cgroups(rows)
         order = sorted(named.values(), key=lambda row: (-(row.seconds or 0), row.pid))
-        return order, self._roots(named, self._still(queued))
+        return order, self._roots(named, queued)
+
+    def _look_at(self, address: int, sleeps: bool) -> Seen:
+        frames = self.stack_of(address)
+        found = None
+        if address in self.pointers:
+            with contextlib.suppress(FaultError, LookupError):
+                stack = stack_from(self._task(address), self.pointers[address], self.shared)
+                if stack is not None and (fault := fault_of(stack, frames)) is not None:
+                    self.faults[address] = fault
+                if stack is not None and sleeps:
+                    found = awaited(stack, frames)
+        return Seen(sleeps, doing(frames), found)
+
+    def _task(self, address: int) -> Object:
+        """``struct task_struct *``."""
+        return Object(self.prog, "struct task_struct", address=address).address_of_()
 
     def _still(self, queued: dict[int, Awaited]) -> dict[int, Awaited]:
         """
@@ -296,43 +368,129 @@ class Waits:
         it. On a live host others have gone on, and what was read of them at different moments may
         look like a circle.
         """
-        addresses = np.fromiter(queued, np.uint64, len(queued))
+        still = self._unmoved(queued)
+        return {address: found for address, found in queued.items() if address in still}
+
+    def _unmoved(self, tasks: Iterable[int]) -> set[int]:
+        """Tasks that are still in the state, and at the switch, in which they were at first."""
+        addresses = np.fromiter(tasks, np.uint64)
         type_ = self.prog.type("struct task_struct")
-        now, read = read_members(self.prog, addresses, type_, {"switches": "nvcsw"}, Gaps())
-        at_first = self.tasks.columns["switches"][[self.places[address] for address in queued]]
-        asleep = read & (now["switches"] == at_first)
-        return {address: queued[address] for address in addresses[asleep].tolist()}
+        wanted = {name: TASK[name] for name in ("state", "switches")}
+        now, read = read_members(self.prog, addresses, type_, wanted, Gaps())
+        first = self.tasks.columns[[self.places[address] for address in addresses.tolist()]]
+        same = read & (now["state"] == first["state"]) & (now["switches"] == first["switches"])
+        return set(addresses[same].tolist())
+
+    def _with_readers(self, queued: dict[int, Awaited]) -> dict[int, Awaited]:
+        """Name readers of what is read, where they are in a page fault with it."""
+        read = {found.address for found in queued.values() if found.readers}
+        self._look_for_faults(queued)
+        readers: dict[int, list[int]] = {}
+        for address in sorted(self._unmoved(self.faults), key=lambda each: self._pid(each)):
+            fault = self.faults[address]
+            with contextlib.suppress(FaultError, LookupError):
+                if fault.holds and (lock := fault.lock) in read:
+                    readers.setdefault(lock, []).append(address)
+                    if fault.by_vma:
+                        self.names.vmas[lock] = fault.vma
+        result = {}
+        for address, found in queued.items():
+            known = readers.get(found.address, []) if found.readers else []
+            last = found.holder.value_() if found.holder is not None else None
+            if known and found.holder_is in (None, LAST_READER):
+                chosen = last if last in known else known[0]
+                found = replace(found, holder=self._task(chosen), holder_is=READER)
+            result[address] = found
+        return result
+
+    def _look_for_faults(self, queued: Mapping[int, Awaited]) -> None:
+        """Look at the tasks of the processes whose locks are read, whatever state they are in."""
+        offset = offsetof(self.prog.type("struct mm_struct"), "mmap_lock")
+        mms, read = self.tasks.columns["mm"], [a for a, each in queued.items() if each.readers]
+        wanted = {int(mms[self.places[address]]) for address in read}
+        wanted |= {queued[address].address - offset for address in read}
+        for at in np.flatnonzero(np.isin(mms, [*wanted - {0}])).tolist():
+            address = int(self.tasks.addresses[at])
+            if address not in self.frames and len(self.frames) < 2 * MAX_STACKS:
+                self._look_at(address, sleeps=False)
+
+    def reclaim_threads(self) -> list[ReclaimThread]:
+        """kswapd and kcompactd of each node, and the OOM reaper."""
+        reapers = np.flatnonzero(self.tasks.columns["comm"] == b"oom_reaper").tolist()
+        found = [
+            *threads(self.prog),
+            *((self._task(int(self.tasks.addresses[at])), None, None, None) for at in reapers),
+        ]
+        rows = []
+        for task, node, order, failures in found:
+            frames = self.stack_of(task.value_())
+            comm = name_in(task.comm.string_())
+            state, does = thread_state(task), doing(frames)
+            own = (node, state, order, failures, does, folded(frames))
+            rows.append(ReclaimThread(task.pid.value_(), comm, *own))
+        return rows
+
+    def oom_victims(self, waits: Sequence[TaskWait]) -> list[OomVictim]:
+        """Tasks of processes that the OOM killer chose."""
+        by_pid = {row.pid: row for row in waits}
+        rows = []
+        for address, mm in self.tasks.victims.items():
+            if address not in self.places:
+                continue
+            pid, comm = self.named(address)
+            row, frames = by_pid.get(pid or 0), self.stack_of(address)
+            state = thread_state(self._task(address))
+            gone = reaped(Object(self.prog, "struct mm_struct *", mm))
+            queued = (row.kind, row.target, row.holder_pid, row.holder_comm) if row else (None,) * 4
+            own = (row.cgroup if row else None, state, self._seconds(address), gone, doing(frames))
+            rows.append(OomVictim(pid or 0, comm or "", *own, *queued, folded(frames)))
+        return sorted(rows, key=lambda row: (-(row.seconds or 0), row.pid))
+
+    def writeback_devices(self, waits: Sequence[TaskWait]) -> list[WritebackDevice]:
+        """Dirty memory by device or server."""
+        held = Counter(row.target for row in waits if row.kind == "dirty pages")
+        return writeback_devices(self.prog, self.names.device, lambda name: held[name])
 
     def stack_of(self, address: int) -> list[str]:
         """The functions of a task's stack in the kernel, leaf first; none where it is not known."""
         if address not in self.frames:
-            task = Object(self.prog, "struct task_struct", address=address).address_of_()
-            if frames := kernel_frames(self.prog, task):
+            if frames := kernel_frames(self.prog, self._task(address)):
                 self.pointers[address] = frames[0].sp
             self.frames[address] = function_names(frames)
         return self.frames[address]
 
-    def _row(self, at: int, state: str, does: str | None, found: Awaited | None) -> TaskWait:
-        address, columns = int(self.tasks.addresses[at]), self.tasks.columns[at]
+    def _pid(self, address: int) -> int:
+        return int(self.tasks.columns["pid"][self.places[address]])
+
+    def _row(self, address: int, seen: Seen, found: Awaited | None) -> TaskWait:
         pid = comm = None
         if found is not None and found.holder is not None:
-            pid, comm = self._who(found.holder.value_())
+            pid, comm = self.named(found.holder.value_())
+        own, name = self.named(address)
         return TaskWait(
-            int(columns["pid"]),
-            name_in(columns["comm"].item()),
+            own or 0,
+            name or "",
             None,
-            state,
+            "D" if seen.sleeps else "R",
             self._seconds(address),
-            does,
+            seen.doing,
             found.kind if found else None,
-            self._name(found) if found else None,
+            self.names.of(found) if found else None,
             pid,
             comm,
             found.holder_is if found and pid is not None else None,
+            self._for_memory(address),
             folded(self.stack_of(address)),
         )
 
-    def _who(self, address: int) -> tuple[int | None, str | None]:
+    def _for_memory(self, address: int) -> bool | None:
+        """``task_struct.in_memstall`` (CONFIG_PSI), which psi_memstall_enter() sets."""
+        with contextlib.suppress(FaultError, AttributeError):
+            return bool(self._task(address).in_memstall)
+        return None
+
+    def named(self, address: int) -> tuple[int | None, str | None]:
+        """pid and comm of a task by its address; None where it is not one of them."""
         at = self.places.get(address)
         if at is None:  # it has ended, or this is no task
             return None, None
@@ -369,34 +527,6 @@ class Waits:
         found, read = read_members(self.prog, of, struct, {"pointer": member}, Gaps())
         return np.where(read, found["pointer"], np.uint64(0))
 
-    def _name(self, found: Awaited) -> str:
-        """Name of a lock, by the object or variable that it is in."""
-        address = found.address
-        with contextlib.suppress(LookupError, FaultError, ValueError):
-            if (info := slab_object_info(self.prog, address)) is not None:
-                return self._in_object(name_at(info.slab_cache.name), info.address, address)
-        with contextlib.suppress(LookupError):
-            symbol = self.prog.symbol(address)
-            return f"{symbol.name}+{address - symbol.address:#x}".removesuffix("+0x0")
-        return hex(address)
-
-    def _in_object(self, cache: str, start: int, address: int) -> str:
-        """The name of a lock in an object of a slab cache."""
-        mm, inode = self.prog.type("struct mm_struct"), self.prog.type("struct inode")
-        if cache == "mm_struct" and address - start == offsetof(mm, "mmap_lock"):
-            # CONFIG_MEMCG alone has the owner.
-            owner = getattr(Object(self.prog, mm, address=start), "owner", None)
-            pid, comm = self._who(owner.value_()) if owner else (None, None)
-            return f"mmap_lock of {comm} ({pid})" if pid else f"mmap_lock of mm {start:#x}"
-        if cache == "anon_vma":
-            return f"anon_vma {start:#x}"
-        for lock in INODE_LOCKS:
-            with contextlib.suppress(LookupError, FaultError):
-                of = Object(self.prog, inode, address=address - offsetof(inode, lock))
-                if of.i_data.host.value_() == of.address_:
-                    return f"{lock.split('.')[-1]} of inode {of.i_ino.value_()}"
-        return f"{cache} {start:#x}+{address - start:#x}"
-
     def _roots(self, rows: dict[int, TaskWait], queued: dict[int, Awaited]) -> list[WaitRoot]:
         """Follow each queued task to the end of its chain."""
         ends: dict[tuple[int, bool], list[int]] = {}
@@ -407,7 +537,7 @@ class Waits:
             if by_last_reader:
                 doubtful.add(end)
         roots = [
-            self._root(end, circle, end in doubtful, tasks, rows, queued)
+            self._root(end, (circle, end in doubtful), tasks, rows, queued)
             for (end, circle), tasks in ends.items()
         ]
         return sorted(roots, key=lambda root: (-root.waiters, -(root.longest_seconds or 0)))
@@ -415,29 +545,98 @@ class Waits:
     def _root(
         self,
         end: int,
-        circle: bool,
-        by_last_reader: bool,
+        said: tuple[bool, bool],
         tasks: list[int],
         rows: dict[int, TaskWait],
         queued: dict[int, Awaited],
     ) -> WaitRoot:
         times = [seconds for each in tasks if (seconds := rows[each].seconds) is not None]
-        pid, comm = self._who(end)
-        frames = self.stack_of(end) if pid is not None else []
-        root = f"{comm} ({pid})"
-        if pid is None:
-            root = next(self._name(each) for each in queued.values() if each.address == end)
+        locks = Counter(rows[each].target or "" for each in tasks)
+        (lock, count), *_ = locks.most_common(1)
+        direct = [each for each in tasks if queued[each].address == end]
+        last = end if end in self.places else direct[0] if len(direct) == 1 else None
+        kind, root, why, no_holder = "task", "", None, False
+        if end not in self.places:
+            found = queued[direct[0]]
+            kind, root = found.kind.partition(",")[0], self.names.of(found)
+            why, no_holder = self.why(found, queued, direct)
+        pid, comm = self.named(last) if last is not None else (None, None)
+        frames = self.stack_of(last) if last is not None else []
         return WaitRoot(
-            root,
+            root or f"{comm} ({pid})",
+            kind,
             pid,
             comm,
-            circle,
-            by_last_reader,
+            *said,
             len(tasks),
             max(times, default=None),
+            lock,
+            count,
+            self._seconds(last) if last is not None else None,
             doing(frames),
+            no_holder,
+            why,
             folded(frames),
         )
+
+    def why(
+        self, found: Awaited, queued: Container[int], direct: Sequence[int]
+    ) -> tuple[str, bool]:
+        """
+        Reason why no task is known to hold what is waited for; whether none can.
+
+        :param direct: the tasks that wait for it.
+        """
+        if found.holder is not None:
+            return "it notes a task that is not there: it ended, or the note is damaged", False
+        if found.is_free:
+            return self._why_free(found, queued)
+        if found.kind.startswith("VMA lock"):
+            return self._why_read(found, direct)
+        if found.readers:
+            return f"{plural(found.readers, 'reader')}, of which the kernel notes none", False
+        if found.kind in ("mutex", "rt_mutex") or found.kind.startswith("rwsem"):
+            return "it is being handed over", False
+        return "the kernel notes no task for it", False
+
+    def _why_free(self, found: Awaited, queued: Container[int]) -> tuple[str, bool]:
+        """Reason why no task has a lock that tasks wait for."""
+        # One that was woken takes it next; one that is not read here may have been.
+        if not found.queue or not all(task in queued for task in found.queue):
+            return "free by now: one of those in its queue was woken, or was not seen", False
+        running = (address for address in self.frames if self._runs(address))
+        if any(LETS_GO.search(name) for each in running for name in self.frames[each]):
+            return "free by now: a task may be handing it over", False
+        if self.left_out or self.tasks.unread or self.tasks.broken_off:
+            return "free, though those in its queue sleep; not every task was looked at", False
+        words = f"free, though the {plural(len(found.queue), 'task')} in its queue sleep"
+        return f"{words}: one should have been woken", True
+
+    def _why_read(self, found: Awaited, direct: Sequence[int]) -> tuple[str, bool]:
+        """Reason why no reader of a VMA is named: none is in a fault that was found."""
+        words = plural(found.readers, "reference")
+        if len(self.places) > MAX_STACKS or self.tasks.unread or self.tasks.broken_off:
+            return f"{words}; not every task was looked at", False
+        own = {address for address in self.places if self._has(address, found.address)}
+        if unknown := [each for each in self.places if not self.frames[each] and self._runs(each)]:
+            return f"{words}; the stack of {plural(len(unknown), 'task')} is not known", False
+        names = sorted(f"{comm} ({pid})" for pid, comm in map(self.named, own.difference(direct)))
+        if names:
+            return f"{words}; on the stack of {', '.join(names[:3])}", False
+        words += f", and none of {plural(len(self.places), 'task')} has the VMA on its stack"
+        return f"{words}: lost, or kept by what is no task", True
+
+    def _has(self, address: int, word: int) -> bool:
+        """True if a task has a word on its stack."""
+        self.stack_of(address)
+        with contextlib.suppress(FaultError, LookupError):
+            if (pointer := self.pointers.get(address)) is not None:
+                stack = stack_from(self._task(address), pointer, self.shared)
+                return stack is not None and bool((stack.words == np.uint64(word)).any())
+        return False
+
+    def _runs(self, address: int) -> bool:
+        return bool(self.tasks.columns["state"][self.places[address]] == RUNNING)
 
 
 def _now(prog: Program) -> int | None:
@@ -451,7 +650,16 @@ def from_memory(memory: Memory) -> Found:
     found, gaps = Found(), Gaps()
     waits = Waits(memory.prog, gaps)
     tasks, roots = waits.rows()
-    found.add(TASK_WAITS, tasks).add(WAIT_ROOTS, roots)
+    found.add(WAIT_ROOTS, roots).add(TASK_WAITS, tasks)
+    found.add(OOM_VICTIMS, waits.oom_victims(tasks))
+    for table, read in (
+        (RECLAIM_THREADS, waits.reclaim_threads),
+        (WRITEBACK_DEVICES, lambda: waits.writeback_devices(tasks)),
+    ):
+        try:
+            found.add(table, read())
+        except TORN as error:
+            found.notes.append(f"{table.title}: {error}")
     if waits.tasks.broken_off:
         found.notes.append(
             "the list of processes, or one of threads, could not be followed to its end"
@@ -461,6 +669,11 @@ def from_memory(memory: Memory) -> Found:
     if waits.left_out:
         found.notes.append(
             f"{plural(waits.left_out, 'more task')} waited or could run: not looked at"
+        )
+    if waits.moved:
+        found.remarks.append(
+            f"{plural(waits.moved, 'task')} went on while they were read: what they waited for is "
+            "left out"
         )
     found.unreadable_bytes = gaps.bytes
     return found
@@ -475,7 +688,7 @@ def sleeping(status: str) -> TaskWait | None:
     parsed = parse_status(status)
     if not parsed.lines.get("State", "").startswith("D"):
         return None
-    return TaskWait(parsed.pid, parsed.comm, None, "D", *[None] * 8)
+    return TaskWait(parsed.pid, parsed.comm, None, "D", *[None] * 9)
 
 
 def from_files(files: Files) -> Found:
@@ -492,7 +705,7 @@ TASK_WAITS_SECTION = Section(
     name="task_waits",
     title="Tasks that wait",
     since="0.3.0",
-    tables=(WAIT_ROOTS, TASK_WAITS),
+    tables=(WAIT_ROOTS, TASK_WAITS, OOM_VICTIMS, RECLAIM_THREADS, WRITEBACK_DEVICES),
     intro="""
 Tasks that sleep in the kernel and take no signal, or only one that kills (D state), and those that
 reclaim, compact or are held back: what each is queued on, who holds that, and what stands at the

@@ -9,32 +9,41 @@ the task's own address is tried as that member of each; it is taken where the ri
 what the ring hangs on is the answer. Costs the words from the stack pointer up, a few KiB, and a
 read for each task of the same queue.
 
+A task that waits for the readers of a VMA is noted in its mm (``vma_writer_wait``); one that is
+held back by dirty pages polls, with the ``struct bdi_writeback`` on its stack.
+
 Cannot know: who holds a folio's lock (the kernel notes no task), nor of a read lock more than the
 reader that took it last; what a task waits for that polls, or that sleeps in a driver's own way.
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 from drgn import FaultError, Object, Program, offsetof
-from numpy.typing import NDArray
+from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.opening.constants import kernel_byte
-from mmscope.drgn.processes.kernel_stacks import stack_bounds
-from mmscope.drgn.rmap.rwsem_waiters import MAX_WAITERS, OWNER_FLAGS, count_and_owner, holder
+from mmscope.drgn.rmap.rwsem_waiters import (
+    OWNER_FLAGS,
+    READER_SHIFT,
+    count_and_owner,
+    holder,
+    lock_state,
+)
+from mmscope.drgn.waits.stacks import Stack, bounds_of
 
-# At least, of a stack that is no vmalloc memory (x86-64, arm64, ppc64); twice that with KASAN.
-THREAD_SIZE = 16 << 10
-# Bytes of a stack that are looked at: none has more, but what is damaged may say so.
-MOST_STACK = 128 << 10
+# VM_REFCNT_EXCLUDE_READERS_FLAG (include/linux/mm_types.h), VMA_LOCK_OFFSET in v6.15
+EXCLUDES_READERS = 1 << 30
 PICKUP = 4  # MUTEX_FLAG_PICKUP (kernel/locking/mutex.h): handed to one that has not woken up yet
 # What wakes a task that waits in a queue by itself (kernel/sched/wait.c, wait_bit.c, core.c).
 WAKES = (
     *("autoremove_wake_function", "default_wake_function", "woken_wake_function"),
     *("wake_bit_function", "var_wake_function"),
 )
+LINK = "wait_queue_entry"
+MAX_WRITEBACKS = MAX_RING = 1 << 16
 # enum pageflags: PG_locked, PG_writeback. Their numbers are asked for.
 PAGE_BITS = {"PG_locked": "folio lock", "PG_writeback": "writeback"}
 
@@ -46,56 +55,26 @@ class Awaited:
 
     :ivar kind: in words; :ivar address: of the lock, folio, completion or head of the queue.
     :ivar holder: ``struct task_struct *``, None where the kernel notes no task.
+    :ivar readers: that have it, 0 where it is not read or that is not counted.
+    :ivar is_free: no task has it, by the lock itself.
+    :ivar queue: addresses of the tasks in its queue, where they were looked at.
     """
 
     kind: str
     address: int
     holder: Object | None = None
     holder_is: str | None = None
+    readers: int = 0
+    is_free: bool = False
+    queue: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """
-    The words of a task's stack, from its stack pointer up.
-
-    :ivar bounds: of the stacks that were asked for, by the task's address.
-    """
-
-    task: Object
-    start: int
-    words: NDArray[np.uint64]
-    bounds: dict[int, range]
-
-    @property
-    def prog(self) -> Program:
-        return self.task.prog_
-
-    @property
-    def end(self) -> int:
-        return self.start + self.words.nbytes
-
-    def places(self) -> list[int]:
-        """The addresses at which it has the task's own."""
-        own = np.flatnonzero(self.words == self.task.value_())
-        return [self.start + 8 * at for at in own.tolist()]
-
-
-def awaited(
-    task: Object, pointer: int, frames: Sequence[str], bounds: dict[int, range]
-) -> Awaited | None:
+def awaited(stack: Stack, frames: Sequence[str]) -> Awaited | None:
     """
     Find what a task that sleeps is queued on; None where it is on no queue that is known.
 
-    :param pointer: its stack pointer; :param frames: its functions, by which the form is known.
-    :param bounds: of the stacks that were asked for, by the task's address: one for all tasks.
-    :raises FaultError: its stack cannot be read.
+    :param frames: its functions, by which the form is known.
     """
-    own = _bounds(task)
-    if pointer not in own:
-        return None
-    raw = task.prog_.read(pointer & ~7, min(own.stop - pointer, MOST_STACK) & ~7)
-    stack = Stack(task, pointer & ~7, np.frombuffer(raw, "<u8"), bounds)
     for inside, find in FORMS.items():
         if any(inside in frame for frame in frames):
             try:
@@ -107,18 +86,24 @@ def awaited(
 
 
 def _rwsem(stack: Stack) -> Awaited | None:
-    for waiter, address in _locks("struct rwsem_waiter", "struct rw_semaphore", stack):
+    for waiter, address, queue in _locks("struct rwsem_waiter", "struct rw_semaphore", stack):
         lock = Object(stack.prog, "struct rw_semaphore", address=address)
         count, word = count_and_owner(lock)
-        wants = "read" if waiter.type.value_() else "write"
-        return Awaited(f"rwsem, to {wants}", address, *holder(stack.prog, word, count))
+        kind = f"rwsem, to {'read' if waiter.type.value_() else 'write'}"
+        readers, state = max(count >> READER_SHIFT, 0), lock_state(count)
+        free = state in ("free", "changing hands")
+        has_it = holder(stack.prog, word, count)
+        return Awaited(kind, address, *has_it, 0 if state == "write" else readers, free, queue)
     return None
 
 
 def _mutex(stack: Stack) -> Awaited | None:
-    for _, address in _locks("struct mutex_waiter", "struct mutex", stack):
+    for _, address, queue in _locks("struct mutex_waiter", "struct mutex", stack):
         word = Object(stack.prog, "struct mutex", address=address).owner.counter.value_()
-        return _owned("mutex", address, 0 if word & PICKUP else word, stack)
+        if word & PICKUP:
+            return Awaited("mutex", address)
+        found = _owned("mutex", address, word, stack)
+        return replace(found, is_free=found.holder is None, queue=queue)
     return None
 
 
@@ -160,6 +145,76 @@ def _queue(stack: Stack) -> Awaited | None:
     return None
 
 
+def _percpu_rwsem(stack: Stack) -> Awaited | None:
+    """
+    ``percpu_rwsem_wait()`` (kernel/locking/percpu-rwsem.c): a file system is frozen, or memory
+    hotplug is under way. The kernel notes no writer that has it.
+    """
+    lock, link = (stack.prog.type(f"struct {name}") for name in ("percpu_rw_semaphore", LINK))
+    member, entry = offsetof(link, "private"), offsetof(link, "entry")
+    for at in _entries(stack, ("percpu_rwsem_wake_function",)):
+        if (head := _head(stack, at + entry, member - entry)) is not None:
+            return Awaited("percpu rwsem", head - offsetof(lock, "waiters.head"))
+    return None
+
+
+def _vma(stack: Stack) -> Awaited | None:
+    """
+    The VMA whose readers a task waits for, ``__vma_start_exclude_readers()`` (mm/mmap_lock.c),
+    ``__vma_enter_locked()`` in v6.15.
+    """
+    prog = stack.prog
+    type_ = prog.type("struct vm_area_struct")
+    for word in _pointers(stack):
+        vma = Object(prog, type_, address=word)
+        with contextlib.suppress(FaultError):
+            count = vma.vm_refcnt.refs.counter.value_()
+            waits = vma.vm_mm.vma_writer_wait.task.value_() if count & EXCLUDES_READERS else 0
+            if waits == stack.task.value_():
+                # One is that of its being in the tree, until it is detached.
+                readers = max((count & EXCLUDES_READERS - 1) - 1, 0)
+                return Awaited("VMA lock, to write", word, readers=readers)
+    return None
+
+
+def _dirty(stack: Stack) -> Awaited | None:
+    """The device or server whose dirty pages hold a task back: ``balance_dirty_pages()``."""
+    prog = stack.prog
+    known = writeback_of(prog)
+    for word in _pointers(stack):
+        if word in known:
+            return Awaited("dirty pages", known[word])
+    return None
+
+
+def writeback_of(prog: Program) -> dict[int, int]:
+    """Address of its bdi by each ``struct backing_dev_info`` and ``struct bdi_writeback``."""
+    found: dict[int, int] = {}
+    head = prog["bdi_list"].address_of_()
+    for bdi in _bounded(list_for_each_entry("struct backing_dev_info", head, "bdi_list")):
+        own = bdi.value_()
+        found[own] = found[bdi.wb.address_of_().value_()] = own
+        writebacks = list_for_each_entry(
+            "struct bdi_writeback", bdi.wb_list.address_of_(), "bdi_node"
+        )
+        found |= {wb.value_(): own for wb in _bounded(writebacks)}
+    return found
+
+
+def _bounded(entries: Iterator[Object]) -> Iterator[Object]:
+    return itertools.islice(entries, MAX_WRITEBACKS)
+
+
+def _pointers(stack: Stack) -> list[int]:
+    """The words of a stack that may point to what is no stack, each once."""
+    upper = kernel_byte(stack.prog)
+    return [
+        int(word)
+        for word in dict.fromkeys(stack.words.tolist())
+        if not word & 7 and word >> 56 == upper and not stack.start <= word < stack.end
+    ]
+
+
 def _completion(stack: Stack) -> Awaited | None:
     """``struct swait_queue`` of a ``struct completion`` (kernel/sched/completion.c)."""
     type_ = stack.prog.type("struct swait_queue")
@@ -174,6 +229,11 @@ def _completion(stack: Stack) -> Awaited | None:
 
 # By a function that tells the form: the most telling first.
 FORMS = {
+    "__vma_start_": _vma,
+    "__vma_e": _vma,
+    "vma_mark_detached": _vma,
+    "percpu_": _percpu_rwsem,
+    "balance_dirty_pages": _dirty,
     "rwsem_down_": _rwsem,
     "__mutex_lock": _mutex,
     "rt_mutex": _rt_mutex,
@@ -188,19 +248,21 @@ FORMS = {
 }
 
 
-def _locks(waiter: str, lock: str, stack: Stack) -> Iterator[tuple[Object, int]]:
-    """Waiters of a type on a stack, and the lock in whose queue each is."""
+def _locks(waiter: str, lock: str, stack: Stack) -> Iterator[tuple[Object, int, frozenset[int]]]:
+    """Waiters of a type on a stack, the lock in whose queue each is, and the tasks in that."""
     waits, locks = stack.prog.type(waiter), stack.prog.type(lock)
     member, link = offsetof(waits, "task"), offsetof(waits, "list")
     for place in stack.places():
         at = place - member
         if locks.has_member("wait_list"):
-            head = _head(stack, at + link, member - link)
-            address = None if head is None else head - offsetof(locks, "wait_list")
+            found = _queue_of(stack, at + link, member - link)
+            address = None if found is None else found[0] - offsetof(locks, "wait_list")
         else:
-            address = _lock_of_ring(stack, at, offsetof(locks, "first_waiter"), link)
+            first = offsetof(locks, "first_waiter")
+            address = _lock_of_ring(stack, at, first, link, member)
+            found = stack.shared.queues.get(at + link)
         if address is not None:
-            yield Object(stack.prog, waits, address=at), address
+            yield Object(stack.prog, waits, address=at), address, found[1] if found else frozenset()
 
 
 def _head(stack: Stack, link: int, to_task: int) -> int | None:
@@ -210,35 +272,49 @@ def _head(stack: Stack, link: int, to_task: int) -> int | None:
     :param link: address of the entry's ``list_head``; :param to_task: from there to its member
         that is the task.
     """
-    prog = stack.prog
+    found = _queue_of(stack, link, to_task)
+    return None if found is None else found[0]
+
+
+def _queue_of(stack: Stack, link: int, to_task: int) -> tuple[int, frozenset[int]] | None:
+    """The head of such a list, and the tasks in it."""
+    known, prog = stack.shared.queues, stack.prog
+    if link in known:
+        return known[link]
     try:
-        heads = [
-            node
-            for node in _ring(prog, link)
-            if not _on_stack(stack, _word(prog, node + to_task), node)
-        ]
+        nodes = [link, *_ring(prog, link)]
+        tasks = {node: _word(prog, node + to_task) for node in nodes}
     except (FaultError, LookupError):
         return None
-    return heads[0] if len(heads) == 1 else None
+    heads = [node for node, task in tasks.items() if not _on_stack(stack, task, node)]
+    if len(heads) != 1:
+        return None
+    (head,) = heads
+    del tasks[head]
+    known.update(dict.fromkeys(tasks, (head, frozenset(tasks.values()))))
+    return known[link]
 
 
-def _lock_of_ring(stack: Stack, at: int, first: int, link: int) -> int | None:
+def _lock_of_ring(stack: Stack, at: int, first: int, link: int, member: int) -> int | None:
     """
     The lock whose queue is a ring of waiters alone, and which points to the first of them.
 
     Its address is on the waiter's stack, which has been using it: "locking/rwsem: Remove the
     list_head from struct rw_semaphore" (1ea4b473504b, in v7.1).
     """
-    prog, upper = stack.prog, kernel_byte(stack.prog)
+    prog, known = stack.prog, stack.shared.queues
+    if at + link in known:
+        return known[at + link][0]
     try:
         waiters = {at, *(node - link for node in _ring(prog, at + link))}
+        tasks = frozenset(_word(prog, waiter + member) for waiter in waiters)
     except (FaultError, LookupError):
         return None
-    for word in dict.fromkeys(stack.words.tolist()):
-        if not word & 7 and word >> 56 == upper and not stack.start <= word < stack.end:
-            with contextlib.suppress(FaultError):
-                if _word(prog, word + first) in waiters:
-                    return int(word)
+    for word in _pointers(stack):
+        with contextlib.suppress(FaultError):
+            if _word(prog, word + first) in waiters:
+                known.update(dict.fromkeys((each + link for each in waiters), (word, tasks)))
+                return word
     return None
 
 
@@ -269,7 +345,7 @@ def _ring(prog: Program, link: int) -> Iterator[int]:
     :raises LookupError: it is none.
     """
     node, before = _word(prog, link), link
-    for _ in range(MAX_WAITERS):
+    for _ in range(MAX_RING):
         if _word(prog, node + 8) != before:
             break
         if node == link:
@@ -281,20 +357,10 @@ def _ring(prog: Program, link: int) -> Iterator[int]:
 
 def _on_stack(stack: Stack, task: int, address: int) -> bool:
     """True if an address is on the stack of what may be a ``struct task_struct *``."""
-    if task not in stack.bounds:
+    if task not in stack.shared.bounds:
         of = Object(stack.prog, "struct task_struct", address=task).address_of_()
         try:
-            stack.bounds[task] = _bounds(of)
+            stack.shared.bounds[task] = bounds_of(of)
         except FaultError:
             return False
-    return address in stack.bounds[task]
-
-
-def _bounds(task: Object) -> range:
-    """
-    The addresses of a task's stack: at least, where nothing says its end.
-
-    :raises FaultError: the task cannot be read.
-    """
-    begin = task.stack.value_()
-    return range(*(stack_bounds(task) or (begin, begin + THREAD_SIZE)))
+    return address in stack.shared.bounds[task]

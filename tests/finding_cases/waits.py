@@ -3,7 +3,9 @@
 
 from finding_cases.case import Case
 
+from mmscope.drgn.waits.reclaim_threads import OomVictim
 from mmscope.drgn.waits.task_waits import WaitRoot
+from mmscope.drgn.waits.writeback import WritebackDevice
 
 STACK = "entry_SYSCALL_64_after_hwframe;do_syscall_64;ksys_write;handle_mm_fault;handle_userfault"
 
@@ -11,32 +13,109 @@ STACK = "entry_SYSCALL_64_after_hwframe;do_syscall_64;ksys_write;handle_mm_fault
 def _root(seconds: float | None, **other: object) -> WaitRoot:
     values = {
         "root": "writer (321)",
+        "kind": "task",
         "pid": 321,
         "comm": "writer",
         "circle": False,
         "by_last_reader": False,
         "waiters": 214,
         "longest_seconds": seconds,
+        "lock": "mmap_lock of writer (321)",
+        "lock_waiters": 213,
+        "seconds": 48.0,
         "doing": "faults",
+        "no_holder": False,
+        "why": None,
         "stack": STACK,
     }
     return WaitRoot(**(values | other))
 
 
+def _victim(state: str, seconds: float | None, reaped: bool | None = False) -> OomVictim:
+    return OomVictim(
+        *(3121, "java", "/shop", state, seconds, reaped, "exits", "rwsem, to read"),
+        *("mmap_lock of java (3121)", 3122, "java", None),
+    )
+
+
+def _device(oldest: float | None, waiting: int = 0) -> WritebackDevice:
+    name = "nfs of srv:/data at /data (0:45)"
+    return WritebackDevice("0:45", None, name, 25600, 256, 90000, 64000, 10, True, oldest, waiting)
+
+
 FOUND = {
+    "a victim that waits for a lock": Case(
+        "oom-victim-stays",
+        [_victim("D", 48.2)],
+        [
+            "java (3121) was chosen by the OOM killer and is still there",
+            "it has waited 48 s for mmap_lock of java (3121)",
+            "java (3122) holds what it waits for. Its memory was not freed",
+        ],
+        severity="warning",
+    ),
+    "a server that takes nothing": Case(
+        "dirty-files-stay",
+        [_device(900.4, 12)],
+        [
+            "nfs of srv:/data at /data (0:45): a file has been dirty for 900 s",
+            "12 tasks are held back",
+        ],
+        severity="warning",
+    ),
+    "a device that nobody waits for": Case(
+        "dirty-files-stay", [_device(301.0)], ["100 MiB are dirty, 1 MiB under writeback"]
+    ),
     "a queue behind one task": Case(
         "tasks-wait-behind-one",
         [_root(48.2)],
-        ["214 tasks wait for writer (321), one for 48 s", "end of the chain and faults"],
+        [
+            "214 tasks wait for writer (321), 213 of them by way of mmap_lock of writer (321), one",
+            "end of the chain and faults, for 48 s at most; it waits for no task",
+        ],
         severity="warning",
     ),
     "a queue for longer than the kernel calls hung": Case(
         "tasks-wait-behind-one", [_root(121.0)], ["for 121 s"], severity="critical"
     ),
+    "a task that waits for what has no holder": Case(
+        "tasks-wait-behind-one",
+        [_root(48.0, root="ext4 of /dev/sdb at /data, frozen", kind="percpu rwsem")],
+        ["214 tasks wait for ext4 of /dev/sdb at /data, frozen", "it waits for ext4 of /dev/sdb"],
+    ),
+    "a lock that no task holds": Case(
+        "lock-without-holder",
+        [
+            _root(
+                9.0,
+                root="mutex_of_a_driver",
+                kind="mutex",
+                pid=None,
+                comm=None,
+                waiters=3,
+                no_holder=True,
+                why="free, though the 3 tasks in its queue sleep: one should have been woken",
+            )
+        ],
+        ["3 tasks wait for mutex_of_a_driver, which no task holds, one for 9 s", "(mutex) is free"],
+        severity="critical",
+    ),
     "a lock of which no holder is noted": Case(
         "tasks-wait-behind-one",
-        [_root(30.0, root="anon_vma 0xffff88", pid=None, comm=None, waiters=1, doing=None)],
-        ["1 task waits for anon_vma 0xffff88, for 30 s", "notes no task that holds"],
+        [
+            _root(
+                30.0,
+                root="anon_vma 0xffff88",
+                pid=None,
+                comm=None,
+                waiters=1,
+                lock="anon_vma 0xffff88",
+                lock_waiters=1,
+                doing=None,
+                why="1 reader",
+            )
+        ],
+        ["1 task waits for anon_vma 0xffff88, for 30 s", "holds anon_vma 0xffff88: 1 reader"],
     ),
     "a last reader, which may have gone": Case(
         "tasks-wait-behind-one",
@@ -58,16 +137,30 @@ FOUND = {
     ),
 }
 CLEAR = {
+    "victims that go": Case("oom-victim-stays", [_victim("D", 0.2), _victim("R", 60.0)]),
+    "files that are soon written": Case("dirty-files-stay", [_device(34.0, 3)]),
     "a moment's circle over a last reader": Case(
         "tasks-wait-behind-one", [_root(2.0, circle=True, by_last_reader=True, waiters=2)]
+    ),
+    "a lock that is handed over": Case(
+        "lock-without-holder", [_root(9.0, why="free by now: a task may be handing it over")]
     ),
     "locks that are waited for a moment": Case("tasks-wait-behind-one", [_root(0.4)]),
 }
 NOT_CHECKED = {
+    "text does not say whom the OOM killer chose": Case(
+        "oom-victim-stays", [], why_not="no table oom_victims in this bundle"
+    ),
+    "text does not say since when files are dirty": Case(
+        "dirty-files-stay", [], why_not="no table writeback_devices in this bundle"
+    ),
     "since when is not known": Case(
         "tasks-wait-behind-one",
         [_root(None)],
         why_not="wait_roots.longest_seconds is unknown in this bundle",
+    ),
+    "text has no locks": Case(
+        "lock-without-holder", [], why_not="no table wait_roots in this bundle"
     ),
     "text does not say who waits for whom": Case(
         "tasks-wait-behind-one", [], why_not="no table wait_roots in this bundle"

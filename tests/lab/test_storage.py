@@ -32,6 +32,7 @@ from mmscope.drgn.ledger.swap_areas import (
     swap_infos,
     zram_memory,
 )
+from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening.btf import module_types
 from mmscope.drgn.opening.no_debug_info import attach
 from mmscope.drgn.opening.target import open_target
@@ -39,6 +40,7 @@ from mmscope.drgn.page_tables.process_shares import ProcessShare, read_smaps_rol
 from mmscope.drgn.page_tables.process_shares import from_memory as shares_from_memory
 from mmscope.drgn.processes.process_memory import from_memory as processes_from_memory
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.waits import task_waits
 
 pytestmark = pytest.mark.any_config
 
@@ -331,3 +333,21 @@ class Disguised:
 
     def __init__(self, disk: Object) -> None:
         self.disk = disk.part0
+
+
+@pytest.mark.parametrize("known_by", KNOWN_BY)
+def test_what_is_dirty_by_device_is_what_the_kernel_counts(
+    storage_lab: StorageLab, known_by: str
+) -> None:
+    """Nothing else is written to than the disk and, by its own file, zram's device."""
+    prog = storage_lab.prog if known_by == "vmlinux" else without_debug_info(storage_lab.capture)
+    rows = task_waits.from_memory(Memory(prog)).by_name["writeback_devices"]
+    printed = (storage_lab.capture.truth_b / "proc/vmstat").read_text()
+    vmstat = {row.name: row.value for row in read_vmstat(printed)}
+    assert sum(row.dirty_pages for row in rows) == vmstat["nr_dirty"] > 0
+    assert sum(row.writeback_pages for row in rows) == vmstat["nr_writeback"]
+    assert sum(row.dirtied_pages for row in rows) == vmstat["nr_dirtied"]
+    disk = rows[0]
+    assert disk.file_systems.startswith("ext4 of /dev/vda at /disk (")
+    assert disk.dirtied_pages - disk.written_pages == disk.dirty_pages
+    assert disk.oldest_seconds is not None and disk.oldest_seconds < 3600 and not disk.exceeded

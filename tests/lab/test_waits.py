@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 from conftest import LIVES_ON, RmapLab
+from drgn import Object
 from shared_guest import InGuest
 
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.rmap import anon_vmas
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.waits.stacks import Shared, stack_from
 from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, Waits, from_memory
+from mmscope.drgn.waits.waiters import Awaited
 from mmscope.reports.bundle.bundle import Bundle
 
 # Every task's stack is read behind the command, as a task in D state does not move.
@@ -120,7 +123,7 @@ def test_what_is_waited_for_has_its_name(out: Path, waits: dict[int, TaskWait]) 
     known = json.loads((out / "known.json").read_text())
     targets = {waits[pid].target for pid in known["file"][1:]}
     (target,) = targets
-    assert re.fullmatch(r"i_rwsem of inode [0-9]+", target or "")
+    assert re.fullmatch(r"i_rwsem of (.*/tmp/wanted|inode [0-9]+ of [0-9]+:[0-9]+)", target or "")
     assert len({waits[pid].target for pid in known["pipe"][1:]}) == 1
 
 
@@ -130,7 +133,8 @@ def test_the_chains_end_at_those_that_hold(out: Path) -> None:
     for name in ("file", "pipe"):
         root = roots[known[name][0]]
         assert root.root == f"{name}0 ({root.pid})"
-        assert (root.waiters, root.circle, root.doing) == (3, False, "faults")
+        assert (root.waiters, root.circle, root.kind) == (3, False, "task")
+        assert root.doing == "waits for a page of userfaultfd"
         assert "handle_userfault" in (root.stack or "")
 
 
@@ -184,3 +188,40 @@ def test_a_damaged_css_set_costs_a_name_and_no_row(stalled_lab: RmapLab) -> None
     rows, _ = damaged.rows()
     assert [replace(row, cgroup=None) for row in rows] == [replace(r, cgroup=None) for r in whole]
     assert [row.pid for row in rows if row.cgroup is None] == [lost]
+
+
+def test_a_free_lock_has_no_holder_only_where_all_was_looked_at(stalled_lab: RmapLab) -> None:
+    waits = Waits(stalled_lab.prog, Gaps())
+    asleep = frozenset(waits.tasks.addresses[waits.tasks.columns["state"] != 0][:2].tolist())
+    runs = int(waits.tasks.addresses[waits.tasks.columns["state"] == 0][0])
+    lock = Awaited("mutex", 8, is_free=True, queue=asleep)
+    assert waits.why(lock, asleep, []) == (
+        "free, though the 2 tasks in its queue sleep: one should have been woken",
+        True,
+    )
+    (_, none) = waits.why(lock, {min(asleep)}, [])
+    assert not none  # the other was woken, or is not known
+    waits.frames[runs] = ["mutex_unlock", "vfs_write"]
+    assert waits.why(lock, asleep, []) == ("free by now: a task may be handing it over", False)
+    waits.frames[runs] = ["vfs_write"]
+    assert waits.why(lock, asleep, [])[1]
+    waits.left_out = 1
+    assert not waits.why(lock, asleep, [])[1]
+
+
+def test_a_reference_is_lost_only_where_no_stack_has_the_vma(stalled_lab: RmapLab) -> None:
+    waits = Waits(stalled_lab.prog, Gaps())
+    walker = next(a for a in waits.places if waits.named(a)[1] == "walker")
+    held = Object(stalled_lab.prog, "struct task_struct", address=walker).address_of_()
+    waits.stack_of(walker)
+    waits.tasks.columns["state"] = 1  # those that run user code have no stack here
+    stack = stack_from(held, waits.pointers[walker], Shared())
+    assert stack
+    word = next(int(each) for each in stack.words if each >> 56 == 0xFF)
+    (words, lost) = waits.why(Awaited("VMA lock, to write", word, readers=1), [], [])
+    assert not lost and "1 reference; on the stack of" in words
+    (words, lost) = waits.why(Awaited("VMA lock, to write", 0xFF << 56 | 7, readers=2), [], [])
+    assert lost and words.startswith("2 references, and none of ")
+    waits.tasks.columns["state"][waits.places[walker]] = 0
+    waits.frames[walker] = []
+    assert "is not known" in waits.why(Awaited("VMA lock, to write", 1, readers=2), [], [])[0]

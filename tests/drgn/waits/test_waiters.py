@@ -8,6 +8,7 @@ from drgn import Object, Program, TypeMember
 from made_programs import empty, fill
 
 from mmscope.drgn.rmap.rwsem_waiters import LAST_READER, holder
+from mmscope.drgn.waits.stacks import Shared, stack_from
 from mmscope.drgn.waits.waiters import PICKUP, Awaited, awaited
 
 BASE = 0xFFFF_8880_0000_0000
@@ -61,7 +62,9 @@ def found(words: dict[int, int], task: int) -> Awaited | None:
     """What a task waits for, by its stack."""
     prog = made(words)
     of = Object(prog, "struct task_struct", address=task).address_of_()
-    return awaited(of, of.stack.value_() + 0x3000, ["__mutex_lock"], {})
+    stack = stack_from(of, of.stack.value_() + 0x3000, Shared())
+    assert stack
+    return awaited(stack, ["__mutex_lock"])
 
 
 @pytest.mark.parametrize("task", [TASKS, TASKS + 0x100])

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Names of what tasks wait for: by the variable or slab object that a lock is in, the file of a page,
+the file system of a device that is written to.
+
+Costs some reads for each name, and a walk over ``super_blocks`` for the first file system.
+"""
+
+import contextlib
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+from drgn import Object, Program, offsetof
+from drgn.helpers.linux.slab import slab_object_info
+
+from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
+from mmscope.drgn.reading.dentry_paths import alias_offset, path_below
+from mmscope.drgn.reading.kernel_arrays import TORN
+from mmscope.drgn.reading.kernel_names import device_numbers, name_at
+from mmscope.drgn.waits.waiters import Awaited
+
+# Locks of a struct inode; of its mapping since "mm: Protect operations adding pages to page cache
+# with invalidate_lock" (730633f0b7f9, in v5.15) also the last.
+INODE_LOCKS = ("i_rwsem", "i_data.i_mmap_rwsem", "i_data.invalidate_lock")
+ANON, MOVABLE = 1, 2  # PAGE_MAPPING_ANON and PAGE_MAPPING_MOVABLE, bits of page.mapping
+
+Who = Callable[[int], tuple[int | None, str | None]]  # pid and comm of a task
+
+
+class Names:
+    """
+    Names in one kernel.
+
+    :ivar who: names a task by its address.
+    :ivar vmas: ``struct vm_area_struct *`` of locks that were found in faults, by the lock.
+    """
+
+    def __init__(self, prog: Program, who: Who) -> None:
+        self.prog = prog
+        self.who = who
+        self.vmas: dict[int, Object] = {}
+
+    def of(self, found: Awaited) -> str:
+        """Name of what a task waits for; an address where there is none."""
+        with contextlib.suppress(*TORN):
+            if found.kind == "dirty pages":
+                return self.device(found.address)
+            if found.kind == "percpu rwsem" and (name := self._frozen(found.address)):
+                return name
+            if found.kind == "VMA lock, to write" or found.address in self.vmas:
+                return self._vma(found.address)
+            if found.kind in ("folio lock", "writeback", "a bit of a folio"):
+                return self._page(found.address)
+        return self._of_lock(found.address)
+
+    def _of_lock(self, address: int) -> str:
+        """Name of a lock, by the object or variable that it is in."""
+        with contextlib.suppress(*TORN):
+            if (info := slab_object_info(self.prog, address)) is not None:
+                return self._in_object(name_at(info.slab_cache.name), info.address, address)
+        with contextlib.suppress(LookupError):
+            symbol = self.prog.symbol(address)
+            return f"{symbol.name}+{address - symbol.address:#x}".removesuffix("+0x0")
+        return hex(address)
+
+    def _in_object(self, cache: str, start: int, address: int) -> str:
+        """The name of a lock in an object of a slab cache."""
+        mm, inode = self.prog.type("struct mm_struct"), self.prog.type("struct inode")
+        if cache == "mm_struct" and address - start == offsetof(mm, "mmap_lock"):
+            of = self._mm(Object(self.prog, mm, address=start))
+            return f"mmap_lock of {of}"
+        if cache == "anon_vma":
+            return f"anon_vma {start:#x}"
+        for lock in INODE_LOCKS:
+            with contextlib.suppress(*TORN):
+                host = Object(self.prog, inode, address=address - offsetof(inode, lock))
+                if host.i_data.host.value_() == host.address_of_().value_():
+                    return f"{lock.split('.')[-1]} of {self._file(host)}"
+        return f"{cache} {start:#x}+{address - start:#x}"
+
+    def _mm(self, mm: Object) -> str:
+        """The process of a ``struct mm_struct``; its address without CONFIG_MEMCG, which has it."""
+        owner = getattr(mm, "owner", None)
+        pid, comm = self.who(owner.value_()) if owner else (None, None)
+        return f"{comm} ({pid})" if pid else f"mm {mm.address_of_().value_():#x}"
+
+    def _vma(self, address: int) -> str:
+        vma = self.vmas.get(address)
+        if vma is None:
+            vma = Object(self.prog, "struct vm_area_struct *", address)
+        start, end = vma.vm_start.value_(), vma.vm_end.value_()
+        return f"VMA {start:#x}-{end:#x} of {self._mm(vma.vm_mm[0])}"
+
+    def _page(self, address: int) -> str:
+        """The page of a file, or of anonymous memory."""
+        page = Object(self.prog, "struct page", address=address)
+        mapping = page.mapping.value_()
+        if not mapping or mapping & (ANON | MOVABLE):
+            what = "anonymous page" if mapping & ANON else "page"
+            return f"{what} {address:#x}"
+        host = Object(self.prog, "struct address_space *", mapping).host
+        index = page.member_("index" if hasattr(page, "index") else "__folio_index").value_()
+        return f"page {index} of {self._file(host[0])}"
+
+    def _file(self, inode: Object) -> str:
+        """The path of an inode; its number where it has none."""
+        number, sb = inode.i_ino.value_(), inode.i_sb.value_()
+        at = np.flatnonzero(self.supers.address == sb).tolist()
+        if first := inode.i_dentry.first.value_():
+            roots = self.supers.roots(at[0]) if at else {}
+            path, mounted = path_below(self.prog, first - alias_offset(self.prog), roots)
+            if path is not None and path != "/" and mounted:
+                return path
+        device = device_numbers(int(inode.i_sb.s_dev))
+        return f"inode {number} of {device}"
+
+    @cached_property
+    def supers(self) -> SuperBlocks:
+        """All file systems."""
+        return read_super_blocks(self.prog)
+
+    def file_system(self, at: int) -> str:
+        """A file system: its type, of what it is, and where it is mounted."""
+        supers = self.supers
+        (path, _), device = supers.mounted(at), supers.mounted_from(at)
+        words = [supers.types[at] or "a file system"]
+        words += [f"of {device}"] if device else []
+        return " ".join([*words, *([f"at {path}"] if path else [])])
+
+    def device(self, bdi: int) -> str:
+        """The file systems that are written to a device or server."""
+        of = np.flatnonzero(self.supers.columns["bdi"] == bdi).tolist()
+        number = self.prog.read_c_string(
+            bdi + offsetof(self.prog.type("struct backing_dev_info"), "dev_name"), max_size=64
+        ).decode("ascii", "backslashreplace")
+        names = ", ".join(self.file_system(at) for at in of[:3])
+        return f"{names} ({number})" if names else f"device {number}"
+
+    def _frozen(self, address: int) -> str | None:
+        """The file system whose writers a lock keeps out; None if it is another's."""
+        type_ = self.prog.type("struct super_block")
+        writers = type_.member("s_writers").type
+        first = offsetof(type_, "s_writers.rw_sem")
+        room = (writers.member("rw_sem").type.length or 0) * self.prog.type(
+            "struct percpu_rw_semaphore"
+        ).size
+        complete = self.prog.constant("SB_FREEZE_COMPLETE").value_()
+        begin = self.supers.address + np.uint64(first)
+        for at in np.flatnonzero((begin <= address) & (begin + np.uint64(room) > address)).tolist():
+            sb = Object(self.prog, type_, address=int(self.supers.address[at]))
+            words = "frozen" if sb.s_writers.frozen == complete else "being frozen or thawed"
+            return f"{self.file_system(at)}, {words}"
+        return None

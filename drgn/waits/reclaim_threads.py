@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Threads that free memory for others: kswapd and kcompactd of each node, the OOM reaper; and
+processes that the OOM killer chose and that are still there.
+
+Of a node ``struct pglist_data`` has the threads, and what they were asked for. A process that was
+chosen is known by ``signal_struct.oom_mm`` (mark_oom_victim(), mm/oom_kill.c), and ``MMF_OOM_SKIP``
+of that mm says that its memory was freed, or that it is not worth another try. Costs some reads for
+each, and a stack.
+
+Cannot know: at what priority reclaim is, which is on the stack alone.
+"""
+
+from collections.abc import Iterator
+
+from drgn import Object, Program
+
+from mmscope.drgn.reading.kernel_arrays import TORN
+from mmscope.drgn.reading.nodes import online_nodes
+from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
+from mmscope.drgn.tables.table import Table
+
+MOST_SECONDS = 10 * 365 * 86400
+MMF_OOM_SKIP = 21  # include/linux/sched/coredump.h, later mm_types.h: the same from 5.10 to 7.3
+
+
+@table_row
+class ReclaimThread:
+    """A thread that frees or compacts memory for others."""
+
+    pid: int = column(key=True, high=MOST_PIDS, help="of the thread")
+    comm: str = column(holds="kernel", help="kswapd0, kcompactd0, oom_reaper")
+    node: int | None = column(help="NUMA node; empty: of all")
+    state: str = column(holds="words", help="D: sleeps, and takes no signal; R: runs; S: sleeps")
+    order: int | None = column(low=None, help="that it was last asked for; 0: nothing, or pages")
+    failures: int | None = column(
+        high=1 << 10, help="kswapd: runs in a row that reclaimed nothing; it gives up at 16"
+    )
+    doing: str | None = column(holds="words", help="what of memory management it is in")
+    stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
+
+
+RECLAIM_THREADS = Table(
+    "reclaim_threads",
+    "Threads that free memory for others",
+    ReclaimThread,
+    not_compared="it is a state that changes from moment to moment",
+)
+
+
+@table_row
+class OomVictim:
+    """A task of a process that the OOM killer chose, and that is still there."""
+
+    pid: int = column(key=True, high=MOST_PIDS, help="task, each thread for itself")
+    comm: str = column(holds="comm", help="its name")
+    cgroup: str | None = column(holds="cgroup", help="its memory cgroup")
+    state: str = column(
+        holds="words", help="D: sleeps, and takes no signal or one that kills; R; S; X: is dead"
+    )
+    seconds: float | None = column(
+        unit="seconds", high=MOST_SECONDS, help="since it was last put on a CPU"
+    )
+    reaped: bool | None = column(
+        help="its memory was freed, or is not tried again (MMF_OOM_SKIP); empty: unknown"
+    )
+    doing: str | None = column(holds="words", help="what of memory management it is in")
+    kind: str | None = column(holds="words", help="what it is queued on; empty: not found")
+    target: str | None = column(holds="file", help="which lock, page or queue")
+    holder_pid: int | None = column(high=MOST_PIDS, help="task that holds it; empty: none is noted")
+    holder_comm: str | None = column(holds="comm", help="its name")
+    stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
+
+
+OOM_VICTIMS = Table(
+    "oom_victims",
+    "OOM victims that are still there",
+    OomVictim,
+    measure="seconds",
+    empty="None: no process that the OOM killer chose was still there.",
+    not_compared="it is a state that changes from moment to moment",
+)
+
+
+def threads(prog: Program) -> Iterator[tuple[Object, int | None, int | None, int | None]]:
+    """``struct task_struct *`` of each such thread of the nodes; node, order, failures."""
+    for node in online_nodes(prog):
+        number = int(node.node_id)
+        if node.kswapd:
+            # An int in 6.12, an atomic_t in 7.2.
+            failures = node.kswapd_failures
+            counter = getattr(failures, "counter", failures).value_()
+            yield node.kswapd.read_(), number, node.kswapd_order.value_(), counter
+        if getattr(node, "kcompactd", None):  # CONFIG_COMPACTION
+            yield node.kcompactd.read_(), number, node.kcompactd_max_order.value_(), None
+
+
+def reaped(victim: Object) -> bool | None:
+    """True if the memory of a ``struct mm_struct *`` that was chosen is not tried again."""
+    try:
+        flags = victim.flags
+        # A word in 6.12, a bitmap in 7.2.
+        word = getattr(flags, "__mm_flags", None)
+        bits = (flags if word is None else word[0]).value_()
+        return bool(int(bits) >> MMF_OOM_SKIP & 1)
+    except (*TORN, AttributeError, TypeError):
+        return None
+
+
+def thread_state(task: Object) -> str:
+    """State of a ``struct task_struct *`` in a letter: R, S, D, or X."""
+    if task.exit_state:
+        return "X"
+    state = getattr(task, "__state", None)
+    value = (task.state if state is None else state).value_()
+    return "R" if value == 0 else "D" if value & 2 else "S"
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("task_waits")

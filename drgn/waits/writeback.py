@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Writeback by device or server: ``struct bdi_writeback``, one for each ``struct backing_dev_info`` of
+``bdi_list`` and, with cgroup writeback, one for each memory cgroup that writes to it.
+
+Costs some reads and a sum over CPUs for each that has written anything. The same for the whole
+device, not by cgroup, is /sys/kernel/debug/bdi/*/stats (bdi_debug_stats_show(), mm/backing-dev.c).
+
+Cannot know: dirty memory of tmpfs and the like, which is written nowhere; what of a device that is
+shared a server has in hand.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from drgn import Object, Program, offsetof
+from drgn.helpers.linux.list import list_empty, list_for_each_entry
+from drgn.helpers.linux.percpu import percpu_counter_sum
+
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reclaim.lru_lists import jiffies_a_second
+from mmscope.drgn.tables.rows import MOST, column, table_row
+from mmscope.drgn.tables.table import Table
+
+MOST_SECONDS = 10 * 365 * 86400
+MAX_WRITEBACKS = 1 << 14
+# struct bdi_writeback: inodes, the oldest last
+QUEUES = ("b_dirty", "b_io", "b_more_io")
+WRAPS = (1 << 64) - 1
+
+
+@table_row
+class WritebackDevice:
+    """What is dirty, and on its way, for one device or server, by memory cgroup."""
+
+    device: str = column(holds="kernel", key=True, help="of its bdi: major:minor, or a name")
+    cgroup: str | None = column(
+        holds="cgroup", key=True, help="memory cgroup; empty: all that no other row has"
+    )
+    file_systems: str = column(
+        holds="file", help="that are written to it: type, from where, and where mounted"
+    )
+    dirty_pages: int = column(unit="pages", low=None, help="dirty: WB_RECLAIMABLE")
+    writeback_pages: int = column(unit="pages", low=None, help="under writeback: WB_WRITEBACK")
+    dirtied_pages: int = column(unit="pages", low=None, help="that became dirty, in all")
+    written_pages: int = column(unit="pages", low=None, help="that were written, in all")
+    bandwidth: int = column(
+        unit="pages", high=MOST, help="a second that it writes, as the kernel estimates"
+    )
+    exceeded: bool = column(help="over its share of the dirty limit: who writes is held back")
+    oldest_seconds: float | None = column(
+        unit="seconds",
+        high=MOST_SECONDS,
+        help="since the inode became dirty that has been so for longest; empty: none, or unknown",
+    )
+    waiting: int = column(unit="tasks", help="held back by its dirty pages")
+
+
+WRITEBACK_DEVICES = Table(
+    "writeback_devices",
+    "Devices and servers that are written to",
+    WritebackDevice,
+    measure="dirty_pages",
+    empty="Nothing has been written to any.",
+)
+
+
+def writeback_devices(
+    prog: Program, names: Callable[[int], str], waiting: Callable[[str], int]
+) -> list[WritebackDevice]:
+    """
+    All that have written, those with most that is dirty or on its way first.
+
+    :param names: the file systems of a bdi, by its address; *waiting*: tasks held back, by that.
+    :raises LookupError: the kernel's layout is unknown.
+    """
+    rows = []
+    for bdi, wb in _writebacks(prog):
+        with contextlib.suppress(*TORN):
+            dirty, under_way, dirtied, written = (
+                percpu_counter_sum(wb.stat[prog.constant(name)].address_of_())
+                for name in ("WB_RECLAIMABLE", "WB_WRITEBACK", "WB_DIRTIED", "WB_WRITTEN")
+            )
+            if not (dirtied or dirty or under_way):
+                continue
+            own = wb.value_() == bdi.wb.address_of_().value_()
+            name = names(bdi.value_())
+            device = bdi.dev_name.string_().decode("utf-8", "backslashreplace")
+            rows.append(
+                WritebackDevice(
+                    device,
+                    None if own else _cgroup(wb),
+                    name,
+                    *(dirty, under_way, dirtied, written),
+                    wb.avg_write_bandwidth.value_(),
+                    bool(wb.dirty_exceeded),
+                    _oldest(wb),
+                    waiting(name) if own else 0,
+                )
+            )
+    return sorted(rows, key=lambda row: (-row.dirty_pages - row.writeback_pages, row.device))
+
+
+def _writebacks(prog: Program) -> Iterator[tuple[Object, Object]]:
+    """Each ``struct backing_dev_info *`` with each of its ``struct bdi_writeback *``."""
+    head = prog["bdi_list"].address_of_()
+    devices = list_for_each_entry("struct backing_dev_info", head, "bdi_list")
+    every = (
+        (bdi, wb)
+        for bdi in devices
+        for wb in list_for_each_entry("struct bdi_writeback", bdi.wb_list.address_of_(), "bdi_node")
+    )
+    return itertools.islice(every, MAX_WRITEBACKS)
+
+
+def _cgroup(wb: Object) -> str | None:
+    """Path of the memory cgroup of a ``struct bdi_writeback *`` (CONFIG_CGROUP_WRITEBACK)."""
+    cgroup = np.array([wb.memcg_css.cgroup.value_()], np.uint64)
+    ((path, _),) = cgroup_paths(wb.prog_, cgroup, Gaps())
+    return path
+
+
+def _oldest(wb: Object) -> float | None:
+    """Seconds since ``inode.dirtied_when`` of the last of its lists of inodes."""
+    prog = wb.prog_
+    if (hertz := jiffies_a_second(prog)) is None:
+        return None
+    now, ages = int(prog["jiffies_64"].value_()), []
+    for name in QUEUES:
+        head = wb.member_(name)
+        if not list_empty(head.address_of_()):
+            inode = Object(prog, "struct inode", address=head.prev.value_() - _link(prog))
+            ages.append((now - inode.dirtied_when.value_()) & WRAPS)
+    seconds = max(ages, default=None)
+    if seconds is None or seconds / hertz > MOST_SECONDS:
+        return None
+    return round(int(seconds) / hertz, 1)
+
+
+def _link(prog: Program) -> int:
+    return int(offsetof(prog.type("struct inode"), "i_io_list"))
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("task_waits")
