@@ -185,12 +185,14 @@ def _laid_out(
     if not cells:
         return _LaidOut((), width)
     widths = _widths(described, cells)
+    # In a pipe no text is folded.
+    room = ANY_WIDTH if piped else width
     if _needed(_name_widths(described, broken=False), widths) <= width:
-        return _LaidOut([_table(described, cells, widths, width, broken=False)], width)
+        return _LaidOut([_table(described, cells, widths, room, broken=False)], room)
     names = _name_widths(described, broken=True)
     needed = _needed(names, widths)
     if needed <= width or (piped and len(cells) > FEW_ROWS):
-        room = max(width, needed)
+        room = max(room, needed)
         return _LaidOut([_table(described, cells, widths, room, broken=True)], room)
     if len(cells) > FEW_ROWS:
         least = list(map(max, names, widths))
@@ -206,7 +208,7 @@ def _laid_out(
             return _LaidOut([table], width, dropped)
     parts = _parts(described, cells, width)
     needed = max(_turned_width(described, part) for part in parts)
-    return _LaidOut([_turned(described, part, width) for part in parts], needed)
+    return _LaidOut([_turned(described, part, room) for part in parts], max(room, needed))
 
 
 def _says(column: Column, texts: Sequence[str]) -> bool:

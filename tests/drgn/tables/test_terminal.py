@@ -221,6 +221,13 @@ def test_in_a_pipe_a_row_is_a_line_however_long() -> None:
     assert [line for line in text.splitlines() if long in line]
 
 
+def test_in_a_pipe_no_text_is_folded_though_names_are() -> None:
+    described = [Column(f"a_name_{n}", "string", False, "", "", key=not n) for n in range(4)]
+    file = io.StringIO()
+    print_rows(described, [["some words " * 9] * 4] * 9, file=file, piped_width=80)
+    assert sum(line.count("some words") == 36 for line in file.getvalue().splitlines()) == 9
+
+
 class Terminal(io.StringIO):
     """A file that is a terminal."""
 
