@@ -411,7 +411,8 @@ What comes back if a process ends, a cache is dropped, a file of tmpfs is remove
 pages is emptied, and what swapoff takes: by the rules of the kernel, page by page. A page that
 another has too does not come back: *least* has none of those. What is dirty, mlocked, mapped or
 pinned stays when [caches are dropped](https://docs.kernel.org/admin-guide/sysctl/vm.html#drop-caches).
-Rows are alternatives, and their *most* is not to be added up.
+Rows are alternatives, and their *most* is not to be added up. No row is advice: what is dropped is
+read again, and a task in swapoff is the first that the OOM killer takes.
 """,
     command=Command("what would free memory", top=TOP, picks="pid"),
     since="0.3.0",

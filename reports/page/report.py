@@ -36,8 +36,8 @@ from mmscope.reports.drawing.downloads import Downloads
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import SEVERITIES, Verdict
 from mmscope.reports.findings.incidents import incidents
-from mmscope.reports.page.answers import answers
 from mmscope.reports.page.card import card
+from mmscope.reports.page.card_answers import answers
 from mmscope.reports.page.drawn import draw
 from mmscope.reports.page.environment import context_of, environment, policy_of, squeeze
 from mmscope.reports.page.sentences import (
