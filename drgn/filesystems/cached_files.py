@@ -590,7 +590,7 @@ def cached_files_from_memory(memory: Memory) -> Found:
     found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
     if supers.broken_off:
         disagreement(memory, found, supers.broken_off)
-    _say_unknown(memory, files, found)
+    say_unknown(memory, files, found)
     present = int(pages.pages.sum())
     rows = file_rows(files, present)
     if "shm_mnt" in memory.prog and not supers.shm:
@@ -626,7 +626,7 @@ def _hold_against_counters(
     )
 
 
-def _say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
+def say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
     """Say whose pages' file could not be found, and which files have an unknown holder."""
     if lost := int((~files.known).sum()):
         pages = int(files.pages[~files.known].sum())

@@ -25,7 +25,7 @@ from mmscope.drgn.ledger.memory_ledger import ledger_pages, settled, zone_names
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.ledger.thp_ranges import FIXED_BITS, Way
-from mmscope.drgn.owners.slab_caches import SlabFinder
+from mmscope.drgn.owners.slab_caches import SlabScan, slab_scan
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -299,11 +299,11 @@ def by_class(ranges: Ranges, page: int) -> Iterator[ContiguityHolder]:
             )
 
 
-def of_slabs(ranges: Ranges, finder: SlabFinder, page: int) -> Iterator[ContiguityHolder]:
+def of_slabs(ranges: Ranges, scan: SlabScan, page: int) -> Iterator[ContiguityHolder]:
     """Rows of slab caches."""
-    caches = finder.caches
+    caches = scan.caches
     pfns, which, pages = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for slabs in finder.chunks():
+    for slabs in scan:
         key = slabs["cache"].astype(np.int64) << 16 | slabs["objects"]
         kinds, back = np.unique(key, return_inverse=True)
         orders = [caches[each >> 16].orders.get(each & 0xFFFF, 0) for each in kinds.tolist()]
@@ -339,15 +339,15 @@ def of_vmalloc(ranges: Ranges, memory: Memory, page: int) -> Iterator[Contiguity
 def from_memory(memory: Memory) -> Found:
     pages, gaps = ledger_pages(memory)
     found = Found(unreadable_bytes=gaps.bytes)
+    found.notes += [f"not told apart: {words}" for words in find_places(memory).missing]
     if not_settled := settled(memory):
         found.notes.append(not_settled)
     ranges, page = Ranges(pages), int(memory.prog["PAGE_SIZE"].value_())
     holders = list(by_class(ranges, page))
-    kept = memory.kept_consumer(SlabFinder)
-    if kept is not None and kept[0].whole:
-        holders += of_slabs(ranges, kept[0], page)
-    else:
-        found.notes.append("slab caches are not told apart")
+    try:
+        holders += of_slabs(ranges, slab_scan(memory), page)
+    except (FaultError, LookupError, ValueError) as error:
+        found.notes.append(f"slab caches are not told apart: {error}")
     try:
         holders += of_vmalloc(ranges, memory, page)
     except (FaultError, LookupError, ValueError) as error:

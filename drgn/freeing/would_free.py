@@ -33,19 +33,21 @@ from mmscope.drgn.filesystems.cached_files import (
     CachedFiles,
     cached_files_once,
     path_of_file,
+    say_unknown,
 )
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.swap_areas import swap_area, swap_infos, zram_memory
-from mmscope.drgn.owners.slab_caches import SlabFinder
-from mmscope.drgn.page_tables.page_table_scan import PageTableScan, words_of_lost
-from mmscope.drgn.page_tables.process_shares import shares_once
+from mmscope.drgn.owners.slab_caches import slab_scan
+from mmscope.drgn.page_tables.page_table_scan import PageTableScan
+from mmscope.drgn.page_tables.process_shares import say_unread, shares_once
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
 from mmscope.drgn.struct_pages.hugetlb import find_huge_pages, hugetlb_sizes
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -336,21 +338,18 @@ def of_slabs(memory: Memory, reclaimable_pages: int) -> Iterator[WouldFree]:
     """
     page = int(memory.prog["PAGE_SIZE"].value_())
     yield _row(SLABS, 0, reclaimable_pages * page, DENTRIES, swap_bytes=0)
-    kept = memory.kept_consumer(SlabFinder)
-    if kept is None or not kept[0].whole:
-        return
-    finder = kept[0]
+    scan = slab_scan(memory)
     pages: Counter[int] = Counter()
-    for slabs in finder.chunks():
+    for slabs in scan:
         empty = slabs[slabs["inuse"] == 0]
         for (at, objects), count in Counter(
             zip(empty["cache"].tolist(), empty["objects"].tolist(), strict=True)
         ).items():
-            order = finder.caches[at].orders.get(objects)
+            order = scan.caches[at].orders.get(objects)
             if order is not None:  # of a size that the cache does not have: damage
                 pages[at] += count << order
     for at, count in pages.most_common(MOST_FILES):
-        size, name = count * page, finder.caches[at].name
+        size, name = count * page, scan.caches[at].name
         yield _row(EMPTY_SLABS, size, size, SHRUNK, name=name, swap_bytes=0)
 
 
@@ -377,11 +376,14 @@ def from_memory(memory: Memory) -> Found:
     def processes() -> list[WouldFree]:
         scan = shares_once(memory)
         found.unreadable_bytes += scan.gaps.bytes
-        found.notes.extend(words_of_lost(scan))
+        say_unread(memory, scan, found)
         return of_processes(scan, _stack_bytes(prog))
 
     def cached() -> Iterator[WouldFree]:
         files = cached_files_once(memory)
+        say_unknown(memory, files, found)
+        if files.supers.broken_off:
+            found.notes.append(files.supers.broken_off)
         yield from of_page_cache(files)
         yield from of_tmpfs(files)
 
@@ -393,6 +395,8 @@ def from_memory(memory: Memory) -> Found:
         add("swap areas", lambda: of_swap(memory, in_cache))
     add("slab caches", lambda: of_slabs(memory, int(kinds[Kind.RECLAIMABLE])))
     found.unreadable_bytes += more.bytes
+    if nameless := sum(row.deed == REMOVE and row.path is None for row in rows):
+        found.notes.append(f"the names of {plural(nameless, 'file')} cannot be read")
     return found.add(WOULD_FREE, largest_first(rows))
 
 

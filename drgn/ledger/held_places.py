@@ -16,6 +16,7 @@ from mmscope.drgn.holders.kernel_buffers import (
 )
 from mmscope.drgn.holders.socket_buffers import add_fragments, add_sockets
 from mmscope.drgn.ledger.page_kinds import Kind
+from mmscope.drgn.processes.address_spaces import BROKEN_OFF
 from mmscope.drgn.processes.open_files import OpenFiles, open_files
 from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.sections.memory import Memory
@@ -48,6 +49,8 @@ def _holdings(memory: Memory) -> Holdings:
     found = Holdings(memory.prog)
     try:
         files = open_files(memory)
+        if files.broken_off:
+            found.missing.append(f"what further processes have open: {BROKEN_OFF}")
         found.gaps.bytes += files.gaps.bytes
     except TORN as error:
         found.missing.append(f"what is in open files: {error}")

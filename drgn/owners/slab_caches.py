@@ -358,6 +358,15 @@ class SlabScan:
                     yield slabs
 
 
+def slab_scan(memory: Memory) -> SlabScan:
+    """
+    The slabs of a memory that is read: those that the first pass found, else by a pass of its own.
+
+    :raises LookupError: as :class:`SlabScan`.
+    """
+    return SlabScan(memory.prog, memory.kept_consumer(SlabFinder), memory.progress)
+
+
 def misnamed(prog: Program) -> list[str]:
     """
     In words, which of the first two caches does not go by its name: then others may not, either.

@@ -43,6 +43,7 @@ from mmscope.drgn.owners.slab_caches import (
     read_slabinfo,
     slab_caches,
     slab_consumer,
+    slab_scan,
 )
 from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SLAB_CGROUPS, SlabCgroups
 from mmscope.drgn.owners.slab_objects import slots_of
@@ -364,7 +365,7 @@ def slabs_once(memory: Memory) -> tuple[SlabScan, SlabOwners | None]:
 
     def scan() -> tuple[SlabScan, SlabOwners | None]:
         prog, owners, cgroups = memory.prog, None, None
-        scan = SlabScan(prog, memory.kept_consumer(SlabFinder), memory.progress)
+        scan = slab_scan(memory)
         with contextlib.suppress(FaultError, LookupError, ValueError):
             cgroups = cgroups_once(memory)
         if any(cache.store_user for cache in scan.caches):

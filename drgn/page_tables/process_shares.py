@@ -128,11 +128,10 @@ def shares_once(memory: Memory) -> PageTableScan:
     return scan
 
 
-def from_memory(memory: Memory) -> Found:
-    scan = shares_once(memory)
-    rows, mapped = process_shares(scan), scan.mapped
+def say_unread(memory: Memory, scan: PageTableScan, found: Found) -> None:
+    """Say of which processes and pages it is not known who has them."""
+    mapped = scan.mapped
     assert mapped is not None
-    found = Found(unreadable_bytes=scan.gaps.bytes + mapped.gaps.bytes)
     if unread := int(mapped.sums["unread"].sum()):
         found.notes.append(
             f"struct pages of {plural(unread, 'mapped page')} could not be read: not counted"
@@ -163,6 +162,14 @@ def from_memory(memory: Memory) -> Found:
             f"mappings of {plural(absurd, 'page')} are more than there are entries, or no number"
         )
         disagreement(memory, found, words)
+
+
+def from_memory(memory: Memory) -> Found:
+    scan = shares_once(memory)
+    rows, mapped = process_shares(scan), scan.mapped
+    assert mapped is not None
+    found = Found(unreadable_bytes=scan.gaps.bytes + mapped.gaps.bytes)
+    say_unread(memory, scan, found)
     whole = not (found.notes or found.unreadable_bytes or mapped.numbers["uncounted"])
     if whole and not memory.live:
         memory.once("process_shares", lambda: rows)  # for section vm_counters

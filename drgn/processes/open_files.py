@@ -52,6 +52,7 @@ class OpenFiles:
     :ivar files: ``f_op`` and ``private_data`` of each; ``process``: the position of the first that
         has it.
     :ivar gaps: what could not be read.
+    :ivar broken_off: the list of processes could not be followed to its end.
     """
 
     processes: list[Opener]
@@ -59,6 +60,7 @@ class OpenFiles:
     kernel: NDArray[np.bool_]  # kernel threads
     files: NDArray[Any]
     gaps: Gaps
+    broken_off: bool
 
     def of_kind(self, prog: Program, *operations: str) -> tuple[NDArray[np.uint64], list[Opener]]:
         """
@@ -88,6 +90,8 @@ def open_files(memory: Memory) -> OpenFiles:
 def _open_files(prog: Program) -> OpenFiles:
     gaps = Gaps()
     tasks = listed_tasks(prog)
+    # What ends a list that breaks off is no task.
+    broken_off = bool(len(tasks)) and not tasks["address"][-1]
     tasks = tasks[tasks["address"] != 0]
     task = prog.type("struct task_struct")
     columns = {"files": "files", "cgroups": "cgroups", "tgid": "tgid", "flags": "flags"}
@@ -116,7 +120,7 @@ def _open_files(prog: Program) -> OpenFiles:
         rows[name] = members[name][read]
     rows["process"] = process[first[read]]
     kernel = (found["flags"] & PF_KTHREAD) != 0
-    return OpenFiles(processes, tasks["address"], kernel, rows, gaps)
+    return OpenFiles(processes, tasks["address"], kernel, rows, gaps, broken_off)
 
 
 def _tables(
