@@ -84,15 +84,23 @@ def test_every_section_is_read(crash: Crash) -> None:
     assert crash.bundle.target["kind"] == "vmcore" and missing_bytes(crash.core) == 0
 
 
+def told(bundle: Bundle, table: str) -> list[dict[str, Any]]:
+    """
+    The rows of a table. What shows only in the code, by which functions were inlined, BTF does not
+    say: kernel_features, and frames of stacks.
+    """
+    stacks = {"stack"} if table == "reclaim_threads" else set[str]()
+    return [{k: v for k, v in row.items() if k not in stacks} for row in bundle.rows(table)]
+
+
 def test_so_it_is_with_nothing_but_the_dump(crash: Crash) -> None:
     done = collect(crash.core, crash.folder / "own")
     assert done.returncode == 0, done.stderr
     own = Bundle(crash.folder / "own")
     assert own.target["types"] == "BTF and kallsyms"
     for table in crash.bundle.tables:
-        # What shows only in the code, by which functions were inlined, BTF does not say.
         if table not in ("sections", "kernel_features"):
-            assert list(own.rows(table)) == list(crash.bundle.rows(table)), table
+            assert told(own, table) == told(crash.bundle, table), table
 
 
 def test_the_hook_of_the_crash_kernel_reads_the_same(crash: Crash) -> None:
@@ -111,9 +119,9 @@ def test_the_hook_of_the_crash_kernel_reads_the_same(crash: Crash) -> None:
     everything, first = Bundle(case / "all"), Bundle(case / "first")
     for table in crash.bundle.tables:
         if table not in ("sections", "kernel_features"):
-            assert list(everything.rows(table)) == list(crash.bundle.rows(table)), table
+            assert told(everything, table) == told(crash.bundle, table), table
             if table in first.tables:
-                assert list(first.rows(table)) == list(crash.bundle.rows(table)), table
+                assert told(first, table) == told(crash.bundle, table), table
     assert {"kernel_log", "zones", "memory_pressure"} & first.tables.keys()
 
 

@@ -47,6 +47,7 @@ from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, what_if
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
 from mmscope.drgn.struct_pages.vmemmap_examples import VmemmapExample
 from mmscope.drgn.tables.rows import column
+from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
@@ -284,6 +285,23 @@ def page_table_details() -> list[PageTableDetails]:
     ]
 
 
+def waits() -> list[TaskWait | WaitRoot]:
+    """Two tasks behind a writer of a lock, who waits for a page."""
+    lock, stack = "mmap_lock of java (4711)", "entry_SYSCALL_64;vm_munmap;io_schedule"
+    waiting = [
+        TaskWait(
+            *(pid, comm, "/", "D", seconds, doing, "mmap_lock", lock, 4711, "java", "writer"),
+            *(True, "entry_SYSCALL_64;down_read"),
+        )
+        for pid, comm, seconds, doing in ((99, "ps", 12.5, None), (815, "java", 31.0, "faults"))
+    ]
+    root = WaitRoot(
+        *("java (4711)", "task", 4711, "java", False, False, 2, 31.0, lock, 2, 33.0),
+        *("changes mappings", False, None, stack),
+    )
+    return [*waiting, root]
+
+
 def occupancy() -> list[PageTableOccupancy]:
     """How full they are: (pid, level, least, tables)."""
     return [
@@ -441,7 +459,7 @@ def tables() -> dict[str, Contents]:
         *(*zones, *blocks, *accounting, *pcp, *pageblock_census(runs), *runs, *counters, *settings),
         *(*owner_stacks(), *owner_growth(), *points, *slab_stacks(), *page_tables, *details),
         *exit_costs(page_tables, details, dontneed_frees_tables=True),
-        *(*occupancy(), *regions(), *struct_page_rows()),
+        *(*occupancy(), *regions(), *struct_page_rows(), *waits()),
     ]
     made = [tables_of_rows(rows), rmap_rows.tables(), profile_rows(), watch_made.tables()]
     more = tables_of_rows([*ledger_rows(), *cgroup_rows()], empty=map(type, USUALLY_EMPTY))
