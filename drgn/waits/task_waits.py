@@ -709,8 +709,8 @@ TASK_WAITS_SECTION = Section(
     intro="""
 Tasks that sleep in the kernel and take no signal, or only one that kills (D state), and those that
 reclaim, compact or are held back: what each is queued on, who holds that, and what stands at the
-end of the chain ([kernel documentation: lock types](https://docs.kernel.org/locking/locktypes.html)).
-A task in D state for a moment is nothing unusual; many behind one, for seconds, are a stall.
+end of the chain. A task in D state for a moment is nothing unusual; many behind one, for seconds,
+are a stall ([kernel documentation: lock types](https://docs.kernel.org/locking/locktypes.html)).
 """,
     command=Command("who waits for whom", top=TOP),
     from_memory=from_memory,
