@@ -293,10 +293,10 @@ def waits() -> list[TaskWait | WaitRoot]:
             *(pid, comm, "/", "D", seconds, doing, "mmap_lock", lock, 4711, "java", "writer"),
             *(True, "entry_SYSCALL_64;down_read"),
         )
-        for pid, comm, seconds, doing in ((99, "ps", 12.5, None), (815, "java", 31.0, "faults"))
+        for pid, comm, seconds, doing in ((99, "ps", 2.5, None), (815, "java", 3.0, "faults"))
     ]
     root = WaitRoot(
-        *("java (4711)", "task", 4711, "java", False, False, 2, 31.0, lock, 2, 33.0),
+        *("java (4711)", "task", 4711, "java", False, False, 2, 3.0, lock, 2, 3.5),
         *("changes mappings", False, None, stack),
     )
     return [*waiting, root]
