@@ -267,18 +267,22 @@ def _rows_of(
     alone = ranges.fixed[held["range"]] == np.uint32(1) << held["way"].astype(np.uint32)
     pages = ranges.fixed_pages[held["range"]]
     alone &= held["pages"] == pages
-    for holder in np.unique(held["holder"]).tolist():
-        its = held["holder"] == holder
-        only = its & alone
-        number = int(only.sum())
+    _, first, of, counts = np.unique(
+        held["holder"], return_index=True, return_inverse=True, return_counts=True
+    )
+    alone_ranges = np.bincount(of[alone], minlength=len(first)).tolist()
+    alone_pages = np.bincount(of[alone], held["pages"][alone], len(first)).tolist()
+    for row, number, only, pages_only in zip(
+        held[first], counts.tolist(), alone_ranges, alone_pages, strict=True
+    ):
         yield ContiguityHolder(
-            WORDS[int(held["way"][its][0])],
-            names[holder],
-            int(its.sum()),
+            WORDS[int(row["way"])],
+            names[row["holder"]],
             number,
-            number * ranges.size * page,
-            int(held["pages"][only].sum()),
-            int(totals[holder]),
+            only,
+            only * ranges.size * page,
+            int(pages_only),
+            int(totals[row["holder"]]),
         )
 
 
@@ -304,10 +308,7 @@ def of_slabs(ranges: Ranges, scan: SlabScan, page: int) -> Iterator[ContiguityHo
     caches = scan.caches
     pfns, which, pages = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for slabs in scan:
-        key = slabs["cache"].astype(np.int64) << 16 | slabs["objects"]
-        kinds, back = np.unique(key, return_inverse=True)
-        orders = [caches[each >> 16].orders.get(each & 0xFFFF, 0) for each in kinds.tolist()]
-        pages.append((np.int64(1) << np.array(orders, np.int64))[back])
+        pages.append(scan.pages_of(slabs))
         pfns.append(slabs["pfn"].astype(np.int64))
         which.append(slabs["cache"].astype(np.int64))
     holders = np.concatenate(which)

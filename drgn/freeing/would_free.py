@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Bytes that come back if a process ends, a cache is dropped, a file is
-removed, a pool or a swap area is given up, by the rules of the kernel.
+Bytes that come back if a process ends, a cache is dropped, a file is removed, a pool or a swap area
+is given up, by the rules of the kernel.
 
 No walk of its own: it stands on the pass over all struct pages (the pages of files, the slabs), on
 the walk over the page tables of processes that ``process_shares`` makes, and on the pools of
@@ -18,7 +18,6 @@ anyway; who else has what is pinned; what is allocated meanwhile.
 """
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -339,17 +338,13 @@ def of_slabs(memory: Memory, reclaimable_pages: int) -> Iterator[WouldFree]:
     page = int(memory.prog["PAGE_SIZE"].value_())
     yield _row(SLABS, 0, reclaimable_pages * page, DENTRIES, swap_bytes=0)
     scan = slab_scan(memory)
-    pages: Counter[int] = Counter()
+    pages = np.zeros(len(scan.caches), np.int64)
     for slabs in scan:
-        empty = slabs[slabs["inuse"] == 0]
-        for (at, objects), count in Counter(
-            zip(empty["cache"].tolist(), empty["objects"].tolist(), strict=True)
-        ).items():
-            order = scan.caches[at].orders.get(objects)
-            if order is not None:  # of a size that the cache does not have: damage
-                pages[at] += count << order
-    for at, count in pages.most_common(MOST_FILES):
-        size, name = count * page, scan.caches[at].name
+        empty = slabs[(slabs["inuse"] == 0) & scan.plausible(slabs)]
+        np.add.at(pages, empty["cache"], scan.pages_of(empty))
+    order = np.argsort(-pages, kind="stable")[:MOST_FILES]
+    for at in order[pages[order] > 0].tolist():
+        size, name = int(pages[at]) * page, scan.caches[at].name
         yield _row(EMPTY_SLABS, size, size, SHRUNK, name=name, swap_bytes=0)
 
 

@@ -326,15 +326,14 @@ class SlabScan:
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         for slabs in self._finder.chunks() if self._found else self._pass():
-            made = self._made[slabs["cache"]]
-            fits = slabs["objects"][:, None] == made[:, :, 0]
-            for name, values in {
+            counted: dict[str, Any] = {
                 "slabs": 1,
                 "slots": slabs["objects"],
                 "objects": slabs["inuse"],
-                "pages": np.int64(1) << (fits * made[:, :, 1]).max(axis=1),  # of odd ones: at least
-                "odd": ~fits.any(axis=1),
-            }.items():
+                "pages": self.pages_of(slabs),
+                "odd": ~self.plausible(slabs),
+            }
+            for name, values in counted.items():
                 np.add.at(self.totals[name], slabs["cache"], values)
             yield slabs
 
@@ -342,6 +341,12 @@ class SlabScan:
         """Slabs with as many objects as their cache makes; others are KFENCE's, or damaged."""
         made = self._made[slabs["cache"]][:, :, 0]
         return np.asarray((slabs["objects"][:, None] == made).any(axis=1))
+
+    def pages_of(self, slabs: NDArray[Any]) -> NDArray[np.int64]:
+        """Pages of each slab; of one that is not plausible: at least."""
+        made = self._made[slabs["cache"]]
+        fits = slabs["objects"][:, None] == made[:, :, 0]
+        return np.asarray(np.int64(1) << (fits * made[:, :, 1]).max(axis=1))
 
     def _pass(self) -> Iterator[NDArray[Any]]:
         """A pass over every struct page."""

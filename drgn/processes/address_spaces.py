@@ -107,10 +107,8 @@ def kept_address_spaces(memory: Memory, gaps: Gaps) -> AddressSpaces:
 
 def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     """Find the address space of every process."""
-    tasks = listed_tasks(prog)
-    # What ends a list that breaks off is no task.
-    broken_off = bool(len(tasks)) and not tasks["address"][-1]
-    users, damaged = _users(prog, tasks[tasks["address"] != 0])
+    tasks, broken_off = listed_tasks(prog)
+    users, damaged = _users(prog, tasks)
     # In the order in which they came.
     mms, first, which = np.unique(users["mm"], return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -134,10 +132,10 @@ def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     return AddressSpaces(processes, addresses[read], columns[read], broken_off, damaged)
 
 
-def listed_tasks(prog: Program) -> NDArray[Any]:
+def listed_tasks(prog: Program) -> tuple[NDArray[Any], bool]:
     """
-    All tasks of the list: address, whether it could be read at once (``whole``), and by TASK. A row
-    of zeros ends a list that breaks off.
+    All tasks of the list: address, whether it could be read at once (``whole``), and by TASK; and
+    whether the list breaks off before its end.
     """
     dtype = struct_dtype(prog.type("struct task_struct"), TASK)
     fields = {name: (field[0], field[1]) for name, field in (dtype.fields or {}).items()}
@@ -168,10 +166,12 @@ def listed_tasks(prog: Program) -> NDArray[Any]:
                 seen.add((address, pid))
                 yield row
         except (FaultError, Circle):
-            yield (0, False, *nothing)
+            yield (0, False, *nothing)  # what ends a list that breaks off is no task
 
     columns = [(name, kind) for name, (kind, _) in fields.items()]
-    return np.fromiter(follow(), [("address", "<u8"), ("whole", "?"), *columns])
+    tasks = np.fromiter(follow(), [("address", "<u8"), ("whole", "?"), *columns])
+    broken_off = bool(len(tasks)) and not tasks["address"][-1]
+    return tasks[: len(tasks) - broken_off], broken_off
 
 
 def _users(prog: Program, tasks: NDArray[Any]) -> tuple[NDArray[Any], int]:

@@ -89,10 +89,7 @@ def open_files(memory: Memory) -> OpenFiles:
 
 def _open_files(prog: Program) -> OpenFiles:
     gaps = Gaps()
-    tasks = listed_tasks(prog)
-    # What ends a list that breaks off is no task.
-    broken_off = bool(len(tasks)) and not tasks["address"][-1]
-    tasks = tasks[tasks["address"] != 0]
+    tasks, broken_off = listed_tasks(prog)
     task = prog.type("struct task_struct")
     columns = {"files": "files", "cgroups": "cgroups", "tgid": "tgid", "flags": "flags"}
     found, read = read_members(prog, tasks["address"], task, columns | {"comm": "comm"}, gaps)

@@ -28,7 +28,7 @@ from mmscope.reports.findings.findings import SEVERITIES, TROUBLE, Finding, Verd
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.findings.proof import Proof
 from mmscope.reports.findings.verdict import HARM_WORDS, first_incident, sentence
-from mmscope.reports.page.missing import why_missing
+from mmscope.reports.page.missing import fault_in
 from mmscope.reports.pictures.memory_bar import memory_bar, segments
 from mmscope.reports.pictures.picture import Row
 
@@ -132,11 +132,8 @@ def culprit(
         except BundleError:  # damaged: which its section says
             continue
         except Exception as error:
-            held, _ = bundle.held([proof.table])
-            if faults is not None and held:
-                looked_at = (bundle, proof.table, held[proof.table])
-                _, fault = why_missing(f"of {finding.id}", error, proof.table, [looked_at])
-                faults += [fault] if fault else []
+            if faults is not None:
+                faults += fault_in(bundle, f"of {finding.id}", error, proof.table)
     return None
 
 

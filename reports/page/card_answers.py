@@ -7,18 +7,20 @@ An answer is what a finding says, or what the tables hold. Cannot know: what gro
 why something is slow, where no check could be made of it. Then it says what would show it.
 """
 
-import contextlib
 import heapq
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.description import BundleError
+from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import Verdict
 from mmscope.reports.findings.verdict import said
+from mmscope.reports.page.missing import fault_in
 from mmscope.reports.page.views import FindingView
 from mmscope.reports.pictures.memory_bar import OWNERS, memory_bar
 from mmscope.reports.pictures.picture import Row
@@ -77,6 +79,7 @@ def answers(
     places: Container[str],
     compared: Sequence[str],
     grew: str = "",
+    faults: list[Fault] | None = None,
 ) -> Iterator[Answer]:
     """
     Answer each question. A recording of another boot answers last, and is called that.
@@ -84,6 +87,7 @@ def answers(
     :param places: ids of tables and pictures that the page has.
     :param compared: ids that a comparison in the page has, the best answer to what grew first.
     :param grew: what that says.
+    :param faults: gets what mmscope failed to say.
     """
     asked = {id for id, _ in verdict.silent} | {finding.id for finding in verdict.found}
     for question, listed in PLACES.items():
@@ -97,13 +101,13 @@ def answers(
             first = _best(here)
             yield Answer(question, said(first.finding), first.anchor)
         elif goals:
-            yield Answer(question, _measured(bundle, question, asked, ids), goals[0])
+            yield Answer(question, _measured(bundle, question, asked, ids, faults), goals[0])
         elif told:
             yield Answer(
                 f"{question}{told[0].finding.aside}", said(told[0].finding), told[0].anchor
             )
         elif question in LACKS:
-            found = _measured(bundle, question, asked, ids) or LACKS[question]
+            found = _measured(bundle, question, asked, ids, faults) or LACKS[question]
             yield Answer(question, found, "")
 
 
@@ -112,13 +116,24 @@ def _best(told: Sequence[FindingView]) -> FindingView:
     return next((view for view in told if not view.finding.estimate), told[0])
 
 
-def _measured(bundle: Bundle, question: str, asked: Container[str], ids: Sequence[str]) -> str:
+def _measured(
+    bundle: Bundle,
+    question: str,
+    asked: Container[str],
+    ids: Sequence[str],
+    faults: list[Fault] | None,
+) -> str:
     """Words of the tables where no finding has any; empty if they say nothing."""
-    with contextlib.suppress(Exception):  # a table that is damaged: its section says so
-        if question == WHO:
-            return holders(bundle)
-        if question == FREE:
-            return freed(bundle)
+    if question in IN_TABLES:
+        words, tables = IN_TABLES[question]
+        try:
+            return words(bundle)
+        except BundleError:  # damaged: which its section says
+            return ""
+        except Exception as error:
+            if faults is not None:
+                faults += fault_in(bundle, f"of '{question}'", error, *tables)
+            return ""
     made = sum(id in asked for id in ids)
     return f"no such trouble found by {display.plural(made, 'check')}" if made else ""
 
@@ -127,9 +142,8 @@ def holders(bundle: Bundle) -> str:
     """The largest owner that is named, and the largest classes; empty without a ledger."""
     if "memory_ledger" not in bundle.tables:
         return ""
-    names = {"memory_ledger", *(table.name for each in OWNERS.values() for table, _ in each)}
     rows: dict[str, Sequence[Any]] = {
-        name: list(bundle.rows(name)) for name in names & bundle.tables.keys()
+        name: list(bundle.rows(name)) for name in OF_HOLDERS if name in bundle.tables
     }
     drawn = memory_bar.draw(rows, bundle.page_size)
     total = drawn["total"]
@@ -154,6 +168,16 @@ def freed(bundle: Bundle) -> str:
     rows = [row for row in bundle.rows("would_free") if row["least_bytes"] > 0]
     best = heapq.nlargest(2, rows, key=lambda row: row["least_bytes"])
     return "; ".join(f"{_deed(row)}: at least {display.size(row['least_bytes'])}" for row in best)
+
+
+# Questions that tables answer: what says it, of which tables.
+OF_HOLDERS = tuple(
+    dict.fromkeys(["memory_ledger", *(t.name for each in OWNERS.values() for t, _ in each)])
+)
+IN_TABLES: dict[str, tuple[Callable[[Bundle], str], tuple[str, ...]]] = {
+    WHO: (holders, OF_HOLDERS),
+    FREE: (freed, ("would_free",)),
+}
 
 
 def _deed(row: Row) -> str:

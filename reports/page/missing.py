@@ -51,6 +51,14 @@ def why_missing(
     return fault.words, fault
 
 
+def fault_in(bundle: Bundle, picture: str, error: Exception, *tables: str) -> list[Fault]:
+    """The fault, if that is why words or a picture of these tables are missing; else nothing."""
+    held, _ = bundle.held(tables)
+    looked_at = [(bundle, name, rows) for name, rows in held.items()]
+    _, fault = why_missing(picture, error, tables[0], looked_at)
+    return [fault] if fault and held else []
+
+
 def not_as_declared(bundle: Bundle, name: str, rows: Rows) -> str:
     """The first thing about a table that is not as mmscope declares it; empty if all is."""
     table, declared = bundle.tables.get(name), TABLES.get(name)

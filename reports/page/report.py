@@ -138,6 +138,7 @@ def render(
                 places_of(sections),
                 _compared(versus),
                 versus.ledger if versus else "",
+                faults,
             )
         ),
         differences=different,

@@ -10,6 +10,7 @@ from checkout import TESTS
 from mmscope.drgn.freeing.would_free import WouldFree
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import Verdict, evaluate, load_questions
 from mmscope.reports.page import card_answers as answers
 from mmscope.reports.page.report import render
@@ -65,3 +66,14 @@ def test_a_host_without_a_name_is_called_by_what_it_is(name: str, tmp_path: Path
     host = made_hosts.healthy(64)
     host.target |= {"hostname": name, "kind": "vmcore", "release": "6.12.1"}
     assert host_of(host.write(tmp_path / "made")) == "vmcore of 6.12.1"
+
+
+def test_an_answer_that_mmscope_cannot_say_is_its_own_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = made_hosts.counted(made_hosts.healthy(64)).write(tmp_path / "made")
+    monkeypatch.setitem(answers.IN_TABLES, answers.WHO, (lambda _: 1 / 0, answers.OF_HOLDERS))
+    faults: list[Fault] = []
+    page = render(bundle, Verdict([], [], []), faults=faults)
+    assert answers.WHO in page
+    assert [fault.picture for fault in faults] == [f"of '{answers.WHO}'"]
