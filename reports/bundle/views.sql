@@ -263,3 +263,35 @@ select
     least(m.pages, c.pages) as counter_pages, c.total_pages
 from known as c, marked as m, target as t
 where c.total_pages > 0 and c.pages is not null;
+
+-- Who held memory of a kind while the host was watched
+-- Of each kind of memory who has most of it at the end, and who gained most; processes by what they map.
+-- Optional: watch_holders (kind varchar, name varchar, pid bigint, first_bytes bigint, last_bytes bigint, gone boolean, shmem_bytes bigint, pgtables_bytes bigint, locked_bytes bigint, reclaimable boolean)
+create view watch_owners as
+with
+    held as (
+        select
+            kind, first_bytes, last_bytes, shmem_bytes, pgtables_bytes, locked_bytes,
+            case when kind = 'process' then name || ' (pid ' || pid || ')' else kind || ' ' || name end as owner,
+            coalesce(reclaimable::varchar, 'false') = 'true' as reclaimable
+        from watch_holders
+        where coalesce(gone::varchar, 'false') = 'false'
+    ),
+    parts as (
+        select 'processes' as level, owner, last_bytes as size, last_bytes - first_bytes as gained from held where kind = 'process'
+        union all
+        select 'Shmem', owner, shmem_bytes, shmem_bytes from held where kind = 'process'
+        union all
+        select 'PageTables', owner, pgtables_bytes, pgtables_bytes from held where kind = 'process'
+        union all
+        select 'Unevictable', owner, locked_bytes, locked_bytes from held where kind = 'process'
+        union all
+        select 'SUnreclaim', owner, last_bytes, last_bytes - first_bytes from held where kind = 'slab cache' and not reclaimable
+        union all
+        select 'VmallocUsed', owner, last_bytes, last_bytes - first_bytes from held where kind = 'vmalloc caller'
+    )
+select
+    level, arg_max(owner, size) as owner, max(size)::bigint as bytes, arg_max(owner, gained) as grower, max(gained)::bigint as gained
+from parts
+group by level
+order by level;

@@ -4,7 +4,7 @@ Rows of what ``mmscope watch`` saw. Every ``time`` is seconds since the first sa
 monotonic clock; ``watch_samples`` has the time of day of each.
 """
 
-from mmscope.drgn.tables.rows import MOST, MOST_PAGES, column, table_row
+from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import SERIES, Heading, Table
 
 TIME = "seconds since the first sample, as in watch_samples"
@@ -161,6 +161,65 @@ class Level:
 
 
 GAUGE_SERIES = Table("gauge_series", "Levels over time", Level, not_compared=SERIES)
+
+
+@table_row
+class WatchHolder:
+    """
+    Who held memory: of each kind the largest, and cgroups that met a limit. Read less often than
+    the rest, so that times are those of readings.
+    """
+
+    kind: str = column(
+        holds="words",
+        key=True,
+        help="process: anonymous and shared pages that it maps, swapped out included, and page "
+        "tables; cgroup: memory.current (v2); slab cache; vmalloc caller",
+    )
+    name: str = column(holds="comm", key=True, help="of a process its name, of a cgroup its path")
+    pid: int | None = column(key=True, high=MOST_PIDS, help="of a process")
+    first_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="in the first reading; 0 if it was not there"
+    )
+    most_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in the reading that has most")
+    last_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="in the last reading; 0 if it was gone"
+    )
+    last_time: float = column(unit="s", help="of the last reading that has it; " + TIME)
+    gone: bool = column(help="it was not there any more")
+    shmem_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="of a process, of most_bytes: shared memory it maps"
+    )
+    swap_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="of a process, of most_bytes: in swap"
+    )
+    pgtables_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="of a process, of most_bytes: page tables"
+    )
+    locked_bytes: int | None = column(
+        unit="bytes", high=MOST_BYTES, help="of a process: in mappings that are mlock()ed"
+    )
+    reclaimable: bool | None = column(
+        help="of a slab cache: a shrinker gives its objects back (SLAB_RECLAIM_ACCOUNT)"
+    )
+    oom_kills: int | None = column(
+        help="of a cgroup, since the first reading, without those below: processes killed"
+    )
+    high_events: int | None = column(help="the same: times that memory.high was met")
+    max_events: int | None = column(help="the same: times that memory.max was met")
+    some_seconds: float | None = column(
+        unit="s", help="of a cgroup with those below: time in which a task waited for memory"
+    )
+    full_seconds: float | None = column(unit="s", help="the same: in which all of them waited")
+
+
+WATCH_HOLDERS = Table(
+    "watch_holders",
+    "Who held memory",
+    WatchHolder,
+    empty="Nothing was read of processes, cgroups and slab caches.",
+    not_compared=SERIES,
+)
 
 
 @table_row

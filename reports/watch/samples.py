@@ -33,6 +33,7 @@ from mmscope.drgn.text.proc_text import (
     parse_zoneinfo,
     since_boot,
 )
+from mmscope.reports.watch.holders import Holders
 
 Sample = dict[str, Any]
 
@@ -79,6 +80,8 @@ class Sampler:
     :param thp_order: order of a transparent huge page of PMD size.
     :param everything: also what is dear to read on a running host.
     :param share: of a CPU, that /proc/pagetypeinfo may take.
+    :param holders: also read who holds memory.
+    :ivar total: memory of the host in bytes, as last read.
     """
 
     def __init__(
@@ -88,9 +91,12 @@ class Sampler:
         *,
         everything: bool = False,
         share: float = PAGETYPEINFO_SHARE,
+        holders: bool = False,
     ) -> None:
         self.root, self.thp_order, self.share = root, thp_order, share
         self._pagetypeinfo_due = 0.0
+        self._holders = Holders(root, everything=everything) if holders else None
+        self.total = 0
         # Asked once: page_owner is switched on at boot, and zones seldom grow.
         self._left_out = (
             None if everything or not is_live(root) else why_left_out(root, "proc/pagetypeinfo")
@@ -127,6 +133,10 @@ class Sampler:
                 sample["unread"][name] = self._reason(name, error)
         if "meminfo" in sample:
             sample["beside"] = self._beside(sample)
+            self.total = sample["meminfo"]["MemTotal"]
+            available = sample["meminfo"].get("MemAvailable", 0)
+            if not trial and self._holders and self._holders.due(available, self.total):
+                sample |= self.holders()
         sample["read"] = round(time.monotonic() - begin, 6)
         sample["cpu"] = round(time.process_time() - cpu, 6)
         return sample
@@ -191,6 +201,14 @@ class Sampler:
         vmstat = sample.get("vmstat", {}) | {"nr_zspages": sample.pop("zspages", 0)}
         pages = sample.pop("listed", 0), sample.pop("present", 0)
         return beside_meminfo(vmstat, *pages, arc_bytes(*kstats), os.sysconf("SC_PAGE_SIZE"))
+
+    def holders(self) -> Sample:
+        """Read who holds memory, whether it is time or not; empty where that is not asked for."""
+        if not self._holders or not self.total:
+            return {}
+        at = time.monotonic()
+        rows = self._holders.read(self.total)
+        return {"holders": rows, "holders_at": at, "holders_unread": self._holders.unread}
 
     def _ksm(self, sample: Sample) -> None:
         at = time.monotonic()

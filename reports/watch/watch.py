@@ -130,7 +130,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     """
     page_size = args.page_size or os.sysconf("SC_PAGE_SIZE")
     order = thp_order(args.proc_root, page_size)
-    sampler = Sampler(args.proc_root, order, everything=args.all)
+    sampler = Sampler(args.proc_root, order, everything=args.all, holders=True)
     first = sampler.take(trial=True)
     owners = Owners(args.debugfs, folder, args.limit * 2**20)
     if owners.absent and not first.keys() & {"vmstat", "psi", "meminfo", "zones"}:
@@ -156,6 +156,8 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     log = SampleLog(folder, header, args.limit * 2**20)
     try:
         _sample(args, sampler, owners, log, page_size)
+        if last := sampler.holders():
+            log.say(last)
     finally:
         log.close()
         if args.openmetrics:

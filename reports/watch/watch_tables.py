@@ -32,14 +32,17 @@ from mmscope.reports.rows.watch_rows import (
     PsiStall,
     ThpFreeBlocks,
     WatchEvent,
+    WatchHolder,
     WatchOverhead,
     WatchSample,
     ZoneLevel,
 )
+from mmscope.reports.watch.holders import CGROUP
 from mmscope.reports.watch.sample_log import FORMAT
 from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Sample
 
 SECTION = "watch"
+MOST_HOLDERS = 50
 CLOCK_STEP = 1.0  # seconds; less is NTP's, or the time between two clocks
 # Counters that are worth a mark, and what they count.
 EVENTS = {
@@ -84,6 +87,7 @@ class Log:
     walks_pages: bool = False
     pagetypeinfo: int = 0  # readings, and their CPU seconds
     pagetypeinfo_seconds: float = 0.0
+    holders: Sample = field(default_factory=dict)  # after the last sample
     moved: set[str] = field(default_factory=set)  # levels that were not 0 throughout
 
     def __iter__(self) -> Iterator[tuple[float, Sample]]:
@@ -98,6 +102,8 @@ class Log:
         return float(self.last["mono"] - self.first["mono"])
 
 
+# Of lines that are not samples.
+ENDINGS = {"thinned", "ended", "holders", "holders_at", "holders_unread"}
 NUMBERS = ("wall", "mono", "boot", "late", "read", "cpu", "number", "cpu_total")
 
 
@@ -154,9 +160,10 @@ def open_log(path: Path) -> Log:
     for sample in lines:
         if sample is False:
             log.cut = True
-        elif isinstance(sample, dict) and sample.keys() <= {"thinned", "ended"}:
+        elif isinstance(sample, dict) and sample.keys() <= ENDINGS:
             log.thinned = sample.get("thinned", log.thinned)
             log.ended = sample.get("ended", log.ended)
+            log.holders = sample if "holders" in sample else log.holders
         elif not _is_sample(sample):
             log.damaged += 1
         else:
@@ -318,6 +325,42 @@ def levels(log: Log) -> Iterator[Level]:
     return (row for row in gauges(log) if row.name in log.moved)
 
 
+def holders(log: Log) -> list[WatchHolder]:
+    """Who held memory: of each kind :data:`MOST_HOLDERS`, and all that met a limit."""
+    rows: dict[tuple[Any, ...], WatchHolder] = {}
+    begin = float(log.first["mono"])
+    for sample in (*(sample for _, sample in log), log.holders):
+        for kind, name, pid, size, first, more in sample.get("holders", ()):
+            known = rows.get((kind, name, pid)) or WatchHolder(
+                kind, name, pid, first, first, first, 0.0, False, *[None] * 10
+            )
+            if size is None:
+                known = dataclasses.replace(known, gone=True, last_bytes=0)
+            else:
+                at = round(sample["holders_at"] - begin, 3)
+                most = size >= known.most_bytes or kind == CGROUP
+                known = dataclasses.replace(
+                    known, most_bytes=max(size, known.most_bytes), last_bytes=size, last_time=at,
+                    gone=False, **(_of_holder(more) if most else {}),
+                )  # fmt: skip
+            rows[kind, name, pid] = known
+    places: Counter[str] = Counter()
+    kept = []
+    for row in sorted(rows.values(), key=lambda row: -row.most_bytes):
+        places[row.kind] += 1
+        if places[row.kind] <= MOST_HOLDERS or row.oom_kills or row.high_events:
+            kept.append(row)
+    return kept
+
+
+def _of_holder(more: dict[str, Any]) -> dict[str, Any]:
+    """What a reading says of a holder besides, by column."""
+    return {
+        name: round(value, 3) if name.endswith("_seconds") else value
+        for name, value in more.items()
+    }
+
+
 def overhead(log: Log) -> WatchOverhead:
     """
     Cost of watching: of the process as a whole, from the first sample to the last, so that
@@ -359,6 +402,7 @@ def write_tables(writer: Writer, log: Log) -> tuple[int, WatchOverhead]:
         (watch_rows.WATCH_EVENTS, events(log)),
         (watch_rows.ZONE_SERIES, zone_levels(log)),
         (watch_rows.GAUGE_SERIES, levels(log)),
+        (watch_rows.WATCH_HOLDERS, holders(log)),
         (watch_rows.WATCH_OVERHEAD, [cost]),
     ]
     written = sum(
@@ -400,6 +444,9 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
             f"/proc/pagetypeinfo was read for {log.pagetypeinfo:,} of {log.samples:,} samples, "
             "so that it takes no more than 1 % of a CPU"
         )
+    last = log.holders or log.last
+    for kind, why in last.get("holders_unread", {}).items():
+        remarks.append(f"who holds memory, {kind}: not read: {why}")
     if log.walks_pages:
         remarks.append(
             "page_owner is on: to read /proc/pagetypeinfo, the kernel drains the per-CPU lists"

@@ -288,6 +288,7 @@ LOCKED = {"maps", "smaps_rollup", "cmdline"}  # read with the mmap_lock held
 _SYS = (
     *("fs/cgroup/**/memory.*", "fs/cgroup/**/cgroup.*", "fs/cgroup/**/cpuset.*"),
     *("kernel/mm/**/*", "devices/system/node/**/*", "block/zram*/mm_stat"),
+    "kernel/debug/shrinker/*/count",
 )
 
 

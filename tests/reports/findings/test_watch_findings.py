@@ -25,6 +25,7 @@ from mmscope.reports.rows.watch_rows import (
     Level,
     PsiStall,
     ThpFreeBlocks,
+    WatchHolder,
     WatchSample,
     ZoneLevel,
 )
@@ -558,3 +559,98 @@ def test_few_fallbacks_for_the_machine(tmp_path: Path) -> None:
     for total, is_found in ((512 * 100_000, True), (512 * 100_001, False)):
         verdict = asked(tmp_path / str(total), rows, total_pages=total)
         assert (found(verdict, "watch-thp-falls-back") is not None) is is_found
+
+
+# Whose it is
+
+
+def held(kind: str, name: str, first: int, last: int, gone: bool = False, **more: Any) -> Any:
+    """A holder, in MiB; a process has pid 7."""
+    columns = dict.fromkeys(WatchHolder.__dataclass_fields__)
+    columns |= {"kind": kind, "name": name, "pid": 7 if kind == "process" else None, "gone": gone}
+    columns |= {"first_bytes": first << 20, "most_bytes": max(first, last) << 20}
+    columns |= {"last_bytes": 0 if gone else last << 20, "last_time": 60.0, **more}
+    return WatchHolder(**columns)  # type: ignore[arg-type]
+
+
+def owner(verdict: Verdict, id: str) -> str:
+    finding = found(verdict, id)
+    assert finding is not None
+    return finding.owner
+
+
+def test_what_runs_out_is_of_who_gained_it(tmp_path: Path) -> None:
+    others = [held("process", "small", 10, 20), held("slab cache", "dentry", 5, 400)]
+    grew = asked(tmp_path / "a", [*falls_to(40), held("process", "java", 50, 800), *others])
+    assert owner(grew, "watch-memory-runs-out") == "java (pid 7)"
+    none = asked(tmp_path / "b", [*falls_to(40), *others])
+    assert owner(none, "watch-memory-runs-out") == ""
+
+
+def test_kernel_memory_that_grows_is_of_the_cache_that_grew(tmp_path: Path) -> None:
+    grows = [level(n, "SUnreclaim", 1000 + 10 * n) for n in range(12)]
+    caches = [held("slab cache", "large", 700, 700), held("slab cache", "leak", 20, 120)]
+    given = held("slab cache", "inode", 20, 130, reclaimable=True)
+    verdict = asked(tmp_path / "a", [*grows, *caches, given], samples=12)
+    assert owner(verdict, "watch-kernel-memory-grows") == "slab cache leak"
+    assert owner(asked(tmp_path / "b", [*grows, given], 12), "watch-kernel-memory-grows") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "holder", "words"),
+    [
+        ("Shmem", held("process", "db", 0, 500, shmem_bytes=390 << 20), "db (pid 7)"),
+        ("Shmem", held("process", "db", 0, 500, shmem_bytes=90 << 20), ""),
+        ("Unevictable", held("process", "vm", 0, 500, locked_bytes=400 << 20), "vm (pid 7)"),
+        ("VmallocUsed", held("vmalloc caller", "f [m]", 0, 300), "vmalloc caller f [m]"),
+        ("SUnreclaim", held("slab cache", "s", 0, 300, gone=True), ""),
+    ],
+)
+def test_what_is_taken_is_of_who_has_half_of_it(
+    tmp_path: Path, name: str, holder: Any, words: str
+) -> None:
+    rows = [level(1, "MemTotal", 1000), level(1, name, 400), holder]
+    assert owner(asked(tmp_path, rows), "watch-memory-taken") == words
+
+
+def test_a_kill_is_of_the_cgroup_that_counts_it_or_of_the_largest_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    kill = [*moved(2, oom_kill=2), level(1, "MemTotal", 1000), level(1, "MemAvailable", 10)]
+    lost = [held("process", "java", 400, 0, gone=True), held("process", "stays", 500, 500)]
+    assert owner(asked(tmp_path / "a", [*kill, *lost]), "watch-oom-kill") == "java (pid 7)"
+    pod = held("cgroup", "/kube/pod", 10, 10, oom_kills=2)
+    verdict = asked(tmp_path / "b", [*kill, *lost, pod])
+    assert owner(verdict, "watch-oom-kill") == "memory cgroup /kube/pod"
+    small = held("process", "sh", 20, 0, gone=True)
+    assert owner(asked(tmp_path / "c", [*kill, small]), "watch-oom-kill") == ""
+
+
+def test_pressure_is_of_the_process_that_has_most(tmp_path: Path) -> None:
+    waits = [row for n in range(1, 7) for row in stalled(n, 0.2, 0.3)]
+    rows = [*waits, level(1, "MemTotal", 1000), held("process", "java", 700, 700)]
+    assert owner(asked(tmp_path / "a", rows), "watch-memory-pressure") == "java (pid 7)"
+    several = [*rows, held("process", "db", 700, 700, swap_bytes=1), held("process", "x", 90, 90)]
+    assert owner(asked(tmp_path / "b", several), "watch-memory-pressure") == ""
+
+
+def limited(path: str, full: float, **more: Any) -> Any:
+    return held("cgroup", path, 10, 10, **{"high_events": 0, "max_events": 0, "some_seconds": full,
+                                          "full_seconds": full, **more})  # fmt: skip
+
+
+def test_a_cgroup_that_waits_at_its_limit_is_why_the_machine_waits(tmp_path: Path) -> None:
+    waits = [row for n in range(1, 7) for row in stalled(n, 0.2, 0.3)]
+    above, pod = limited("/kube", 13.0), limited("/kube/pod", 12.5, high_events=900)
+    first = first_incident(asked(tmp_path, [*waits, above, pod]))
+    assert [cause.id for cause, *_ in first.causes] == ["watch-cgroup-pressure"]
+    assert first.owner == "memory cgroup /kube/pod"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [limited("/pod", 5.0, max_events=9), limited("/pod", 50.0)],
+    ids=["it hardly waits", "at no limit of its own"],
+)
+def test_a_cgroup_that_is_not_why(tmp_path: Path, pod: Any) -> None:
+    assert found(asked(tmp_path, [*moved(1), pod]), "watch-cgroup-pressure") is None

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Who holds memory while a host is watched: processes, cgroups, slab caches and callers of vmalloc.
+
+A reading opens a file for each process and some for each cgroup, so that it is taken less often
+than the rest: no more than :data:`SHARE` of a CPU, ten times that while memory comes and goes
+fast, and once when the watch ends. It names the largest, and what became of those named before.
+A cgroup's events are its own, those of cgroups below it are theirs; and what it had before the
+watch is taken off. With more than :data:`MAX_PROCESSES` processes none is read.
+
+Cannot know: who came and went between two readings; files of tmpfs that no process maps.
+
+Imports neither drgn nor numpy: a sample must cost less than what it measures.
+"""
+
+import heapq
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mmscope.drgn.sections.prices import is_live, why_left_out
+from mmscope.drgn.text.kernel_text import whole_lines
+from mmscope.drgn.text.plain_file import read_plain
+
+SHARE = 0.01  # of a CPU
+IN_HASTE = 10  # times that
+# What has moved since the last reading, of memory, is haste.
+MOVED = 0.03
+MAX_PROCESSES = 4000
+MAX_CGROUPS = 1000
+# Of each kind in a reading, and all that have this part of memory.
+MOST, PART = 8, 0.01
+
+PROCESS, CGROUP, SLAB, VMALLOC = "process", "cgroup", "slab cache", "vmalloc caller"
+Key = tuple[str, int | None]  # name and pid
+# Bytes that are held, and what else there is to say, by columns of watch_rows.WatchHolder.
+Held = tuple[int, dict[str, float]]
+
+_STATUS = re.compile(r"^(VmLck|VmPTE|VmSwap|RssAnon|RssShmem):[\t ]+([0-9]{1,15}) kB$", re.M)
+_SLAB = re.compile(
+    r"(.+?) +\d+ +\d+ +\d+ +\d+ +(\d{1,6}) : tunables [\d ]+ : slabdata +\d+ +(\d{1,15}) +\d+",
+    re.ASCII,
+)
+_VMALLOC = re.compile(
+    r"0x\S+ +\d{1,18} (\S+?)(?:\+0x\S+)?( \[\S+\])? .*?pages=(\d{1,12}) vmalloc", re.ASCII
+)
+_EVENTS = {"oom_kill": "oom_kills", "high": "high_events", "max": "max_events"}
+
+
+class Holders:
+    """
+    Reads who holds memory.
+
+    :param root: the folder that has ``proc/`` and ``sys/`` in it.
+    :param everything: also what is dear to read on a running host.
+    :ivar unread: kinds that were not read, and why.
+    """
+
+    def __init__(self, root: str, *, everything: bool = False) -> None:
+        self._root, self.unread = root, dict[str, str]()
+        self._page = os.sysconf("SC_PAGE_SIZE")
+        self._careful = not everything and is_live(root)
+        self._first: dict[str, dict[Key, Held]] = {}
+        self._reclaimable: dict[str, bool | None] = {}
+        self._named: set[tuple[str, Key]] = set()
+        self._last, self._spent, self._available = 0.0, 0.0, 0
+
+    def due(self, available: int, total: int) -> bool:
+        """Whether it is time for a reading, with so much memory available."""
+        passed = time.monotonic() - self._last
+        moved = abs(available - self._available) > MOVED * total
+        if not self._first or passed * SHARE * (IN_HASTE if moved else 1) >= self._spent:
+            self._available = available
+            return True
+        return False
+
+    def read(self, total: int) -> list[list[Any]]:
+        """
+        Read all kinds: [kind, name, pid, bytes or None where it is gone, bytes at first, more].
+
+        :param total: of memory, in bytes.
+        """
+        self._last, begin = time.monotonic(), time.process_time()
+        rows: list[list[Any]] = []
+        self.unread = {}
+        kinds: dict[str, Callable[[], Iterator[tuple[Key, Held]]]] = {
+            PROCESS: self._processes,
+            CGROUP: self._cgroups,
+            SLAB: self._slab_caches,
+            VMALLOC: self._vmalloc,
+        }
+        for kind, read in kinds.items():
+            try:
+                found = dict(read())
+            except (OSError, ValueError) as error:
+                said = isinstance(error, OSError) and error.strerror
+                self.unread[kind] = said or str(error)
+                continue
+            rows += self._rows(kind, found, total)
+        self._spent = time.process_time() - begin
+        return rows
+
+    def _rows(self, kind: str, found: dict[Key, Held], total: int) -> Iterator[list[Any]]:
+        first = self._first.setdefault(kind, found)
+        before = {key for of, key in self._named if of == kind}
+        largest = heapq.nlargest(MOST, found, key=lambda key: found[key][0])
+        named = {*largest, *(key for key, held in found.items() if held[0] >= PART * total)}
+        named |= {key for key, (_, more) in found.items() if any(
+            more.get(name, 0) > first.get(key, (0, {}))[1].get(name, 0) for name in _EVENTS.values()
+        )}  # fmt: skip
+        for key in sorted(named | before, key=str):
+            size, more = found.get(key, (None, {}))
+            began, at_first = first.get(key, (0, {}))
+            if kind == CGROUP:
+                more = {name: max(value - at_first.get(name, 0), 0) for name, value in more.items()}
+            yield [kind, *key, size, began, more]
+        self._named -= {(kind, key) for key in before}
+        self._named |= {(kind, key) for key in (named | before) & found.keys()}
+
+    def _text(self, path: str) -> str:
+        return read_plain(os.path.join(self._root, path)).decode("utf-8", "backslashreplace")
+
+    def _list(self, path: str) -> list[str]:
+        if self._careful and (why := why_left_out(self._root, path)):
+            raise ValueError(why)
+        return whole_lines(self._text(path), f"/{path}")
+
+    def _processes(self) -> Iterator[tuple[Key, Held]]:
+        pids = [name for name in os.listdir(os.path.join(self._root, "proc")) if name.isdecimal()]
+        if len(pids) > MAX_PROCESSES:
+            raise ValueError(f"{len(pids):,} processes are more than a watch reads")
+        for pid in pids:
+            try:
+                text = self._text(f"proc/{pid}/status")
+            except OSError:
+                continue  # it has exited
+            lines = {name: int(size) << 10 for name, size in _STATUS.findall(text)}
+            name = re.match(r"Name:\t(.*)\n", text)
+            if name and "RssAnon" in lines:  # else a kernel thread, or it is exiting
+                swap, shmem = lines.get("VmSwap", 0), lines.get("RssShmem", 0)
+                tables = lines.get("VmPTE", 0)
+                more: dict[str, float] = {"shmem_bytes": shmem, "swap_bytes": swap}
+                more |= {"pgtables_bytes": tables, "locked_bytes": lines.get("VmLck", 0)}
+                yield (name[1], int(pid)), (lines["RssAnon"] + shmem + swap + tables, more)
+
+    def _cgroups(self) -> Iterator[tuple[Key, Held]]:
+        below = "sys/fs/cgroup/unified", "sys/fs/cgroup"
+        root = next((path for path in below if self._is_v2(path)), None)
+        if root is None:
+            raise ValueError("no cgroups of version 2 here")
+        waiting, read = [""], 0
+        for folder in waiting:
+            place = f"{root}{folder}"
+            with os.scandir(os.path.join(self._root, place)) as entries:
+                names = sorted(
+                    entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
+                )
+            waiting += [f"{folder}/{name}" for name in names]
+            held = self._cgroup(place)
+            if folder and held is not None:
+                yield (folder, None), held
+                read += 1
+            if read >= MAX_CGROUPS:
+                return
+
+    def _is_v2(self, path: str) -> bool:
+        return os.path.exists(os.path.join(self._root, path, "cgroup.controllers"))
+
+    def _cgroup(self, place: str) -> Held | None:
+        try:
+            current = int(self._text(f"{place}/memory.current"))
+            more = dict.fromkeys(_EVENTS.values(), 0.0)
+            for line in self._text(f"{place}/memory.events.local").splitlines():
+                name, _, number = line.partition(" ")
+                if name in _EVENTS and number.isdecimal():
+                    more[_EVENTS[name]] = int(number)
+        except (OSError, ValueError):
+            return None  # it went, or has no memory controller
+        try:
+            stalls = re.findall(r"^(some|full) .* total=(\d{1,18})$",
+                                self._text(f"{place}/memory.pressure"), re.M)  # fmt: skip
+        except OSError:
+            stalls = []
+        more |= {f"{kind}_seconds": int(stalled) / 1e6 for kind, stalled in stalls}
+        return current, more
+
+    def _slab_caches(self) -> Iterator[tuple[Key, Held]]:
+        for line in self._list("proc/slabinfo"):
+            if match := _SLAB.fullmatch(line):
+                more: dict[str, float] = {}
+                if (given := self._given_back(match[1])) is not None:
+                    more["reclaimable"] = given
+                yield (match[1], None), (int(match[2]) * int(match[3]) * self._page, more)
+
+    def _given_back(self, cache: str) -> bool | None:
+        """Whether a shrinker gives a cache's objects back (SLAB_RECLAIM_ACCOUNT); asked once."""
+        if cache not in self._reclaimable:
+            try:
+                text = self._text(f"sys/kernel/slab/{cache}/reclaim_account")
+            except OSError:
+                text = ""
+            self._reclaimable[cache] = {"0\n": False, "1\n": True}.get(text)
+        return self._reclaimable[cache]
+
+    def _vmalloc(self) -> Iterator[tuple[Key, Held]]:
+        sizes: dict[Key, int] = {}
+        for line in self._list("proc/vmallocinfo"):
+            if match := _VMALLOC.match(line):
+                key: Key = f"{match[1]}{match[2] or ''}", None
+                sizes[key] = sizes.get(key, 0) + int(match[3]) * self._page
+        for key, size in sizes.items():
+            yield key, (size, {})

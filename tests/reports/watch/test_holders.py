@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Who holds memory while a host is watched: of a made tree, what a reading says, and its table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from watched_host import make_host
+
+from mmscope.reports.rows.watch_rows import WatchHolder
+from mmscope.reports.watch import holders, watch_tables
+from mmscope.reports.watch.holders import Holders
+from mmscope.reports.watch.samples import Sampler
+
+MIB = 1 << 20
+TOTAL = 1000 * MIB
+
+
+def process(root: Path, pid: int, name: str, anon: int, **more: int) -> None:
+    folder = root / "proc" / str(pid)
+    folder.mkdir(exist_ok=True, parents=True)
+    lines = {"VmLck": 0, "RssAnon": anon, "RssShmem": 0, "VmPTE": 0, "VmSwap": 0} | more
+    text = "".join(f"{line}:\t{mebibytes << 10:8} kB\n" for line, mebibytes in lines.items())
+    (folder / "status").write_text(f"Name:\t{name}\nPid:\t{pid}\n{text}")
+
+
+def cgroup(root: Path, path: str, mebibytes: int, full: int = 0, **events: int) -> None:
+    folder = root / "sys/fs/cgroup" / path
+    folder.mkdir(exist_ok=True, parents=True)
+    (root / "sys/fs/cgroup/cgroup.controllers").write_text("memory\n")
+    (folder / "memory.current").write_text(f"{mebibytes * MIB}\n")
+    lines = {"low": 0, "high": 0, "max": 0, "oom": 0, "oom_kill": 0} | events
+    text = "".join(f"{name} {value}\n" for name, value in lines.items())
+    (folder / "memory.events.local").write_text(text)
+    (folder / "memory.pressure").write_text(
+        f"some avg10=0.00 avg60=0.00 avg300=0.00 total={2 * full}\n"
+        f"full avg10=0.00 avg60=0.00 avg300=0.00 total={full}\n"
+    )
+
+
+def slabs(root: Path, **pages: int) -> None:
+    lines = [f"{name} 9 9 64 64 4 : tunables 0 0 0 : slabdata {n // 4} {n // 4} 0\n"
+             for name, n in pages.items()]  # fmt: skip
+    (root / "proc/slabinfo").write_text("slabinfo - version: 2.1\n# name\n" + "".join(lines))
+
+
+def read(source: Holders) -> dict[tuple[Any, ...], list[Any]]:
+    """A reading, by kind, name and pid."""
+    return {tuple(row[:3]): row[3:] for row in source.read(TOTAL)}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "proc").mkdir()
+    slabs(tmp_path, dentry=400)
+    (tmp_path / "proc/vmallocinfo").write_text(
+        "0xffffc9000000-0xffffc9010000   65536 leak+0x20/0x90 [drv] pages=15 vmalloc\n"
+        "0xffffc9020000-0xffffc9030000   65536 leak+0x20/0x90 [drv] pages=15 vmalloc N0=15\n"
+        "0xffffc9040000-0xffffc9050000   65536 ioremap_x+0x20/0x90 phys=0xfee00000 ioremap\n"
+    )
+    process(tmp_path, 7, "java", 300, RssShmem=10, VmPTE=2, VmSwap=5, VmLck=1)
+    cgroup(tmp_path, "kube/web", 60, full=1_000_000, high=5)
+    return tmp_path
+
+
+def test_a_process_has_what_it_maps_what_is_swapped_out_and_its_page_tables(root: Path) -> None:
+    (root / "proc/2").mkdir()
+    (root / "proc/2/status").write_text("Name:\tkthreadd\nPid:\t2\n")
+    rows = read(Holders(str(root)))
+    size, first, more = rows["process", "java", 7]
+    assert size == first == 317 * MIB
+    assert more == {"shmem_bytes": 10 * MIB, "swap_bytes": 5 * MIB, "pgtables_bytes": 2 * MIB,
+                    "locked_bytes": MIB}  # fmt: skip
+    assert not [row for row in rows if row[1] == "kthreadd"]
+
+
+def test_the_kernels_own_has_its_caches_and_callers(root: Path) -> None:
+    (root / "sys/kernel/slab/dentry").mkdir(parents=True)
+    (root / "sys/kernel/slab/dentry/reclaim_account").write_text("1\n")
+    source = Holders(str(root))
+    page = source._page
+    rows = read(source)
+    assert rows["slab cache", "dentry", None] == [400 * page, 400 * page, {"reclaimable": True}]
+    assert rows["vmalloc caller", "leak [drv]", None][0] == 30 * page
+    assert not [row for row in rows if row[1].startswith("ioremap")]
+
+
+def test_a_cgroup_has_only_what_came_since_the_first_reading(root: Path) -> None:
+    source = Holders(str(root))
+    source.read(TOTAL)
+    cgroup(root, "kube/web", 62, full=3_500_000, high=9, oom_kill=1)
+    cgroup(root, "kube/new", 1, oom_kill=2)
+    rows = read(source)
+    size, first, more = rows["cgroup", "/kube/web", None]
+    assert (size, first) == (62 * MIB, 60 * MIB)
+    assert (more["high_events"], more["oom_kills"], more["full_seconds"]) == (4, 1, 2.5)
+    assert rows["cgroup", "/kube/new", None][2]["oom_kills"] == 2
+
+
+def test_what_was_named_is_told_of_when_it_is_gone(root: Path) -> None:
+    source = Holders(str(root))
+    source.read(TOTAL)
+    (root / "proc/7/status").unlink()
+    assert read(source)["process", "java", 7][:2] == [None, 317 * MIB]
+    assert ("process", "java", 7) not in read(source)
+
+
+def test_small_ones_are_left_out_and_large_ones_are_not(root: Path) -> None:
+    for pid in range(100, 140):
+        process(root, pid, "small", 5)
+    for pid in range(200, 220):
+        process(root, pid, "large", 20)
+    names = [name for kind, name, _ in read(Holders(str(root))) if kind == "process"]
+    assert names.count("large") == 20 and names.count("small") == 0
+
+
+def test_what_cannot_be_read_costs_its_kind_alone(root: Path, monkeypatch: Any) -> None:
+    (root / "proc/slabinfo").unlink()
+    monkeypatch.setattr(holders, "MAX_PROCESSES", 0)
+    source = Holders(str(root))
+    kinds = {kind for kind, *_ in source.read(TOTAL)}
+    assert kinds == {"cgroup", "vmalloc caller"}
+    assert source.unread == {"process": "1 processes are more than a watch reads",
+                             "slab cache": "No such file or directory"}  # fmt: skip
+
+
+def test_a_reading_is_due_as_it_costs_and_sooner_while_memory_moves(root: Path) -> None:
+    source = Holders(str(root))
+    assert source.due(500 * MIB, TOTAL)
+    source.read(TOTAL)
+    source._spent = 1000.0
+    assert not source.due(400 * MIB, TOTAL)
+    source._spent = 0.0
+    assert source.due(500 * MIB, TOTAL)
+
+
+def table(tmp_path: Path, readings: list[list[list[Any]]]) -> list[WatchHolder]:
+    """The rows of a log with these readings, five seconds apart; the last is after the samples."""
+    host = tmp_path / "host"
+    make_host(host)
+    sample = Sampler(str(host), 9).take()
+    header = {"watch": 1, "interval": 5.0, "target": {}, "page_owner": "off"}
+    lines: list[dict[str, Any]] = [header]
+    for number, rows in enumerate(readings):
+        at = {name: 1000.0 + 5 * number for name in ("mono", "boot", "wall", "vmstat_at")}
+        kept = {"holders": rows, "holders_at": at["mono"], "holders_unread": {}}
+        last = number == len(readings) - 1
+        lines.append(kept if last else sample | at | kept | {"number": number, "cpu_total": 0.0})
+    path = tmp_path / "samples.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return watch_tables.holders(watch_tables.open_log(path))
+
+
+def test_the_table_has_a_row_a_holder(tmp_path: Path) -> None:
+    large = ["process", "java", 7, 90 * MIB, 10 * MIB, {"swap_bytes": 3}]
+    pod = ["cgroup", "/pod", None, 5 * MIB, 5 * MIB, {"oom_kills": 2, "full_seconds": 1.23456}]
+    rows = table(tmp_path, [[large], [pod], [["process", "java", 7, None, 10 * MIB, {}], pod]])
+    java, cgroup = rows
+    assert (java.first_bytes, java.most_bytes, java.last_bytes) == (10 * MIB, 90 * MIB, 0)
+    assert java.gone and java.last_time == 0.0 and java.swap_bytes == 3
+    assert (cgroup.oom_kills, cgroup.full_seconds, cgroup.last_time) == (2, 1.235, 10.0)
+    assert not cgroup.gone and cgroup.swap_bytes is None
+
+
+def test_the_table_is_bounded_but_for_those_that_met_a_limit(tmp_path: Path) -> None:
+    many = [["cgroup", f"/c{n}", None, MIB + n, MIB, {}] for n in range(200)]
+    killed = ["cgroup", "/killed", None, 1, 1, {"oom_kills": 1}]
+    rows = table(tmp_path, [[*many, killed], []])
+    assert len(rows) == watch_tables.MOST_HOLDERS + 1 and rows[-1].name == "/killed"
