@@ -54,7 +54,8 @@ class WritebackDevice:
     oldest_seconds: float | None = column(
         unit="seconds",
         high=MOST_SECONDS,
-        help="since the inode became dirty that has been so for longest; empty: none, or unknown",
+        help="since the inode became dirty that has been so for longest; more where it is written "
+        "to all the time; empty: none, or unknown",
     )
     waiting: int = column(unit="tasks", help="held back by its dirty pages")
 

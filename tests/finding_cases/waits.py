@@ -58,7 +58,7 @@ FOUND = {
         "dirty-files-stay",
         [_device(900.4, 12)],
         [
-            "nfs of srv:/data at /data (0:45): a file has been dirty for 900 s",
+            "nfs of srv:/data at /data (0:45): a file has been among the dirty ones for 900 s",
             "12 tasks are held back",
         ],
         severity="warning",
