@@ -166,7 +166,7 @@ GAUGE_SERIES = Table("gauge_series", "Levels over time", Level, not_compared=SER
 @table_row
 class WatchHolder:
     """
-    Who held memory: of each kind the largest, and cgroups that met a limit. Read less often than
+    A holder of memory: of each kind the largest, and cgroups that met a limit. Read less often than
     the rest, so that times are those of readings.
     """
 
@@ -219,6 +219,7 @@ WATCH_HOLDERS = Table(
     WatchHolder,
     empty="Nothing was read of processes, cgroups and slab caches.",
     not_compared=SERIES,
+    since="0.3.0",
 )
 
 

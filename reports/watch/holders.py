@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Who holds memory while a host is watched: processes, cgroups, slab caches and callers of vmalloc.
+Holders of memory while a host is watched: processes, cgroups, slab caches, callers of vmalloc.
 
 A reading opens a file for each process and some for each cgroup, so that it is taken less often
 than the rest: no more than :data:`SHARE` of a CPU, ten times that while memory comes and goes
@@ -68,7 +68,7 @@ class Holders:
         self._last, self._spent, self._available = 0.0, 0.0, 0
 
     def due(self, available: int, total: int) -> bool:
-        """Whether it is time for a reading, with so much memory available."""
+        """Tell if it is time for a reading, with so much memory available."""
         passed = time.monotonic() - self._last
         moved = abs(available - self._available) > MOVED * total
         if not self._first or passed * SHARE * (IN_HASTE if moved else 1) >= self._spent:
@@ -195,7 +195,7 @@ class Holders:
                 yield (match[1], None), (int(match[2]) * int(match[3]) * self._page, more)
 
     def _given_back(self, cache: str) -> bool | None:
-        """Whether a shrinker gives a cache's objects back (SLAB_RECLAIM_ACCOUNT); asked once."""
+        """Tell if a shrinker gives a cache's objects back (SLAB_RECLAIM_ACCOUNT); asked once."""
         if cache not in self._reclaimable:
             try:
                 text = self._text(f"sys/kernel/slab/{cache}/reclaim_account")

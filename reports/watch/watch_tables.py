@@ -326,7 +326,7 @@ def levels(log: Log) -> Iterator[Level]:
 
 
 def holders(log: Log) -> list[WatchHolder]:
-    """Who held memory: of each kind :data:`MOST_HOLDERS`, and all that met a limit."""
+    """Holders of memory: of each kind :data:`MOST_HOLDERS`, and all that met a limit."""
     rows: dict[tuple[Any, ...], WatchHolder] = {}
     begin = float(log.first["mono"])
     for sample in (*(sample for _, sample in log), log.holders):
@@ -354,7 +354,7 @@ def holders(log: Log) -> list[WatchHolder]:
 
 
 def _of_holder(more: dict[str, Any]) -> dict[str, Any]:
-    """What a reading says of a holder besides, by column."""
+    """The rest that a reading says of a holder, by column."""
     return {
         name: round(value, 3) if name.endswith("_seconds") else value
         for name, value in more.items()
