@@ -94,17 +94,14 @@ quick: $(READY) ## lint, types, and the unit tests that need neither kernel nor 
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES) $(if $(findstring arm64,$(ALSO)$(BRIEFLY)),$(ARM64_PACKAGES))
-	@# Three parts beside each other, so that two CPUs are busy to the end: vmcores, and behind them the
-	@# reports in a browser; live guests, behind which the lab's tests of ALSO come, without those of
-	@# formats, commands and damage, for which one kernel is enough, and the few for those of BRIEFLY;
-	@# and all the rest. On a machine that has no kernels yet they are fetched and built meanwhile.
+	@# Three parts beside each other, so that two CPUs are busy to the end: vmcores; live guests, behind
+	@# which the lab's tests of ALSO come, without those of formats, commands and damage, for which one
+	@# kernel is enough, and the few for those of BRIEFLY; and all the rest, with the reports in a
+	@# browser behind it. On a machine that has no kernels yet they are fetched and built meanwhile.
 	@mkdir -p build; \
 	$(BIN)/python tests/lab/kernels.py stable '$(ALSO)' '$(BRIEFLY)' owner > build/kernels.log 2>&1 & kernels=$$!; \
 	code=0; ended='kill $$!; wait; exit 1'; run() { "$$@" & wait $$! || code=1; }; \
-	( trap "$$ended" TERM; \
-	  run $(LAB_TESTS) -m 'not live' tests/lab; \
-	  run $(LAB_TESTS) -m browser --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol --ignore tests/notebooks; \
-	  exit $$code ) > build/lab.log & lab=$$!; \
+	( trap "$$ended" TERM; run $(LAB_TESTS) -m 'not live' tests/lab; exit $$code ) > build/lab.log & lab=$$!; \
 	( trap "$$ended" TERM; \
 	  run $(LAB_TESTS) -m live tests/lab; \
 	  $(if $(ALSO),run env MMSCOPE_LAB_KERNELS='$(ALSO)' $(LAB_TESTS) -m 'not any_kernel' tests/lab;) \
@@ -114,6 +111,7 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	trap stop INT TERM HUP; \
 	{ $(LINT); } || stop; \
 	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol --ignore tests/notebooks || rest=$$?; \
+	$(LAB_TESTS) -m browser tests/reports || rest=$$?; \
 	wait $$live; live=$$?; wait $$lab; lab=$$?; wait $$kernels; \
 	cat build/kernels.log build/live.log build/lab.log; \
 	[ $$rest -eq 0 ] && [ $$live -eq 0 ] && [ $$lab -eq 0 ]
@@ -168,10 +166,10 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack machines exam-kept
-.PHONY: machines
-machines: $(READY) ## the verdict on every made machine, sick and innocent, of which `make test` asks some (a minute)
-	MMSCOPE_ALL=1 $(BIN)/python -m pytest -q tests/reports/findings/test_review_machines.py
+NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
+.PHONY: every-case
+every-case: $(READY) ## all cases of what `make test` asks a share of: made machines, the exam's cases, calls that fail (ten minutes)
+	MMSCOPE_ALL=1 $(BIN)/pytest -q $$(grep -rl --include 'test_*.py' MMSCOPE_ALL tests)
 
 .PHONY: nightly
 nightly: export HOSTS ?= 100,1000

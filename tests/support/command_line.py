@@ -2,11 +2,11 @@
 """``mmscope`` as a user types it."""
 
 import contextlib
-import io
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -40,14 +40,33 @@ def run(*arguments: object, prefix: Sequence[str] = (), **options: Any) -> Any:
             timeout=600,
             **options,
         )
-    out, err = io.StringIO(), io.StringIO()
     with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        patch.object(sys, "argv", ["mmscope", *words]),
+        _descriptor(1, contextlib.redirect_stdout) as out,
+        _descriptor(2, contextlib.redirect_stderr) as err,
     ):
-        try:
-            code = main(words)
-        except SystemExit as end:  # argparse
-            code = end.code
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+        with patch.object(sys, "argv", ["mmscope", *words]):
+            try:
+                code = main(words)
+            except SystemExit as end:  # argparse
+                code = end.code
+        sys.stdout.flush()
+        return subprocess.CompletedProcess(words, code, out.read_text(), err.read_text())
+
+
+@contextlib.contextmanager
+def _descriptor(number: int, redirect: Any) -> Iterator[Path]:
+    """A file in memory in place of standard output or error, also for whatever is started."""
+    file, before = os.memfd_create("said"), os.dup(number)
+    os.dup2(file, number)
+    errors = "strict" if number == 1 else "backslashreplace"
+    try:
+        with (
+            open(number, "w", encoding="utf-8", errors=errors, closefd=False) as stream,
+            redirect(stream),
+        ):
+            stream.reconfigure(line_buffering=True)
+            yield Path("/proc/self/fd", str(file))
+    finally:
+        os.dup2(before, number)
+        os.close(before)
+        os.close(file)

@@ -3,10 +3,11 @@
 What guard's resident does when a call fails: any one that it makes of the system, once or from then
 on, while it begins, samples, captures, clears up and ends.
 
-    python tests/support/guard_faults.py FOLDER ERRNO
+    python tests/support/guard_faults.py FOLDER ERRNO FIRST STEP
 
-Prints how many calls failed, one after the other. An exception that is not passed over, a line that
-is said twice, or a guard that does not capture again afterwards ends it with a traceback.
+From the call of number FIRST on each STEPth one fails; prints the number of the last. An exception
+that is not passed over, a line that is said twice, or a guard that does not capture again
+afterwards ends it with a traceback.
 """
 
 import contextlib
@@ -107,6 +108,7 @@ def main() -> int:
     from mmscope.reports.guard import guard as module
 
     folder, faults = Path(sys.argv[1]), Faults(int(sys.argv[2]))
+    number, stride = map(int, sys.argv[3:])
     make_host(folder / "root")
     output = folder / "captures"
     words = ["guard", "run", "-o", output, "--text", "--proc-root", folder / "root", "--distance",
@@ -121,7 +123,7 @@ def main() -> int:
         guard.step(0.0)
         guard.step(0.0)
 
-    number, failed = 1, True
+    failed = True
     while failed:
         failed = False
         for once in (True, False):
@@ -151,7 +153,7 @@ def main() -> int:
                 assert "by-hand" in (output / "index.html").read_text()
                 with faults.at(1, once=False):
                     guard.end()
-        number += 1
+        number += stride
     print(*faults.calls, sep="\n", file=sys.stderr)
     print(number)
     return 0

@@ -5,16 +5,13 @@ page_owner over time: joining snapshots, growth, owner frames; the commands and 
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import children
 import pytest
-from checkout import ROOT
+from command_line import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_owner_inputs import (
@@ -49,7 +46,6 @@ from mmscope.reports.findings.findings import evaluate
 
 STACKS = make_stacks(60)
 SNAPSHOT = next(series(STACKS, 1))
-RUN = [sys.executable, "-m", "mmscope"]
 
 
 def files(tmp_path: Path, snapshots: Sequence[Any], form: Any, name: str = "s.{}") -> list[str]:
@@ -322,12 +318,6 @@ def test_the_patterns_file() -> None:
 
 
 # Bundles
-
-
-def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return children.run(
-        [*RUN, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=600, **options
-    )
 
 
 @pytest.fixture(scope="module")
@@ -689,8 +679,7 @@ def test_folded_stacks_declared_badly(tmp_path: Path, change: dict[str, Any]) ->
 
 def test_the_report_of_a_series(grown: Path) -> None:
     out = grown / "r.html"
-    result = children.run([*RUN, "report", str(grown / "b"), "-o", str(out)], cwd=ROOT,
-                            capture_output=True, text=True)  # fmt: skip
+    result = run("report", grown / "b", "-o", out)
     assert result.returncode == 0, result.stderr
     html = out.read_text()
     assert "page_owner_growth" in html and "page_owner_stacks" in html

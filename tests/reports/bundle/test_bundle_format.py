@@ -6,20 +6,18 @@ Bundles of other versions of mmscope: what a user sees of them.
 the lab; bundles/README.md says how.
 """
 
-import contextlib
 import csv
 import html
-import io
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report_bundle as made
 from checkout import TESTS
+from command_line import run
 from rows_of_tables import SECTION_OF
 
 from mmscope import __version__
@@ -32,7 +30,6 @@ from mmscope.reports.bundle.declared import HEADINGS, TABLES
 from mmscope.reports.bundle.description import FORMAT, BundleError
 from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.commands.command import main
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.findings.findings import evaluate, load_questions, parts_of
 
@@ -70,14 +67,6 @@ def columns_in(bundle: Bundle, table: Table) -> set[str]:
 
 
 UNWRITTEN = unwritten()
-
-
-def mmscope(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command; its exit code and what it printed."""
-    words, out, err = [*map(str, arguments)], io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(words)
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def copy(path: Path, *, without: str = "", **changes: Any) -> Path:
@@ -120,7 +109,7 @@ def test_a_bundle_without_a_format_has_format_0(path: Path) -> None:
 
 
 def test_the_findings_of_an_old_bundle() -> None:
-    result = mmscope("findings", OLD, "--all")
+    result = run("findings", OLD, "--all")
     assert result.returncode == 0
     assert result.stderr == f"mmscope: {OLD}: {UNWRITTEN}\n"
     said = " ".join(result.stdout.split())
@@ -161,10 +150,10 @@ def test_what_cannot_be_checked_in_an_old_bundle_is_not_called_clear() -> None:
 
 
 def test_tables_of_an_old_bundle_are_shown() -> None:
-    shown = mmscope("show", "zones", OLD, "--format", "csv")
+    shown = run("show", "zones", OLD, "--format", "csv")
     assert shown.returncode == 0
     assert shown.stdout == (OLD / "zones.csv").read_text()
-    result = mmscope("show", "direct_map", OLD)
+    result = run("show", "direct_map", OLD)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
         f"mmscope: {OLD}: has no table direct_map: mmscope 0.1.0, which wrote the bundle, does not "
@@ -173,7 +162,7 @@ def test_tables_of_an_old_bundle_are_shown() -> None:
 
 
 def test_the_report_of_an_old_bundle(tmp_path: Path) -> None:
-    result = mmscope("report", OLD, "-o", tmp_path / "r.html")
+    result = run("report", OLD, "-o", tmp_path / "r.html")
     assert result.returncode == 0, result.stderr
     page = page_text(tmp_path / "r.html")
     assert f"The bundle is of an older mmscope: {UNWRITTEN}. These are unknown here." in page
@@ -213,7 +202,7 @@ def test_pictures_of_an_old_bundle_need_no_new_column(tmp_path: Path) -> None:
     """Of sections, too, that the vmcores of the old bundles did not have: recordings, a watch."""
     made.write_bundle(tmp_path / "b", made.tables() | made.profile_rows())
     assert {"profile_faults", "zones"} <= drop_new_columns(tmp_path / "b")
-    assert mmscope("report", tmp_path / "b", "-o", tmp_path / "r.html").returncode == 0
+    assert run("report", tmp_path / "b", "-o", tmp_path / "r.html").returncode == 0
     page = (tmp_path / "r.html").read_text()
     assert "Faults counted: 9 minor-faults of faults" in page
     assert "No picture" not in page
@@ -224,7 +213,7 @@ def test_page_offsets_that_were_numbers_are_drawn_as_those_that_are_text(tmp_pat
     assert offsets[0][0] == 0x101 and offsets[1][0] == "0x101"
     assert offsets[0] == [int(text, 16) for text in offsets[1]]
     for path in (EARLY, OLD):
-        result = mmscope("report", path, "-o", tmp_path / path.name)
+        result = run("report", path, "-o", tmp_path / path.name)
         assert result.returncode == 0, result.stderr
         assert "8 pages from page offset 0x101, in 8 stretches of 1 page" in page_text(
             tmp_path / path.name
@@ -233,16 +222,16 @@ def test_page_offsets_that_were_numbers_are_drawn_as_those_that_are_text(tmp_pat
 
 def test_an_old_bundle_and_one_of_today_are_compared(tmp_path: Path) -> None:
     new = today(tmp_path / "new").path
-    result = mmscope("compare", OLD, "--", new)
+    result = run("compare", OLD, "--", new)
     assert result.returncode == 0, result.stderr
     said = " ".join(result.stdout.split())
     assert f"The baseline is older: {UNWRITTEN}. These are not compared." in said
     # A row that 0.1.0 did not write did not come about since.
     assert "vm.defrag_mode" not in said and "folios of mapped files" not in said
     page = tmp_path / "r.html"
-    assert mmscope("report", new, "--baseline", OLD, "-o", page).returncode == 0
+    assert run("report", new, "--baseline", OLD, "-o", page).returncode == 0
     assert "the baseline does not have it (mmscope 0.1.0 did not write it)" in page_text(page)
-    back = mmscope("compare", new, "--", OLD)
+    back = run("compare", new, "--", OLD)
     assert f"This is older: {UNWRITTEN}" in " ".join(back.stdout.split())
 
 
@@ -263,7 +252,7 @@ def test_a_newer_format_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
         "bundle's CSV files\n"
     )
     for command in (["findings", newer], ["show", "zones", newer], ["report", newer]):
-        result = mmscope(*command)
+        result = run(*command)
         assert (result.returncode, result.stdout, result.stderr) == (2, "", words)
 
 
@@ -278,7 +267,7 @@ def test_a_format_that_is_none_is_refused(tmp_path: Path, number: Any) -> None:
 def test_a_newer_version_of_the_same_format_is_read(tmp_path: Path) -> None:
     newer = copy(tmp_path / "b", format=FORMAT, version="9.0.0")
     assert lacking(Bundle(newer)) == []
-    assert mmscope("report", newer, "-o", tmp_path / "r.html").returncode == 0
+    assert run("report", newer, "-o", tmp_path / "r.html").returncode == 0
     assert "what this version does not know is shown as the bundle describes it" in page_text(
         tmp_path / "r.html"
     )

@@ -44,6 +44,7 @@ from mmscope.reports.findings.findings import (
     evaluate,
     known,
     load_questions,
+    named,
     period,
     query_of,
 )
@@ -61,7 +62,8 @@ def ask(path: Path, case: Case) -> Verdict:
 @pytest.mark.parametrize("case", FOUND.values(), ids=FOUND.keys())
 def test_it_is_found_and_said(tmp_path: Path, case: Case) -> None:
     asked = QUESTIONS[case.id]
-    database = open_database(bundle(tmp_path / "b", case.rows, case.empty, case.target))
+    opened = bundle(tmp_path / "b", case.rows, case.empty, case.target)
+    database = open_database(opened, only=named([asked]))
     verdict = evaluate_open(database, [asked])
     assert (verdict.silent, verdict.not_checked) == ([], [])
     (finding,) = verdict.found

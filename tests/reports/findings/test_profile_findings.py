@@ -24,15 +24,14 @@ from mmscope.reports.findings.findings import (
 )
 from mmscope.reports.page.report import render
 
+QUESTIONS = {question.id: question for question in load_questions()}
+ABOUT_PROFILES = [q for q in QUESTIONS.values() if q.id.startswith("profile-")]
+
 
 def found(tmp_path: Path, case: str, id: str) -> list[Finding]:
-    verdict = evaluate(made.write_bundle(tmp_path / "b", PROFILES[case]))
-    asked = [f.id for f in verdict.found] + [name for name, _ in verdict.silent]
-    assert id in asked, verdict.not_checked
-    return [f for f in verdict.found if f.id == id]
-
-
-ABOUT_PROFILES = [q for q in load_questions() if q.id.startswith("profile-")]
+    verdict = evaluate(made.write_bundle(tmp_path / "b", PROFILES[case]), [QUESTIONS[id]])
+    assert not verdict.not_checked
+    return verdict.found
 
 
 @pytest.mark.parametrize("question", ABOUT_PROFILES, ids=lambda q: q.id)
@@ -231,7 +230,7 @@ class TestOfAnotherBoot:
         told = set()
         for number, contents in enumerate(PROFILES.values()):
             bundle = made.write_bundle(tmp_path / str(number), booted(contents, -86_400))
-            about = [f for f in evaluate(bundle).found if f.section == "profiles"]
+            about = evaluate(bundle, ABOUT_PROFILES).found
             assert all(f.other_boot for f in about), about
             told |= {f.id for f in about}
         assert told == {question.id for question in ABOUT_PROFILES}
@@ -240,7 +239,7 @@ class TestOfAnotherBoot:
         profiles = {name for name in TABLES if name.startswith("profile")}
         memory = TABLES.keys() - profiles - {"kernel_features"}
         asked = {name: text for name, _, text in views()}
-        asked |= {q.id: " ".join(named([q])) for q in load_questions()}
+        asked |= {id: " ".join(named([q])) for id, q in QUESTIONS.items()}
         joins = []
         for name, text in asked.items():
             words = set(re.findall(r"\w+", re.sub("--.*", "", text)))

@@ -3,8 +3,8 @@
 The word of the verdict on made machines, and what is said first: the sick are called so, the
 innocent are not.
 
-``pytest -s`` prints what is said, machine by machine. ``make machines`` asks all of them; without
-``MMSCOPE_ALL`` it is each seventh one.
+``pytest -s`` prints what is said, machine by machine. Without ``MMSCOPE_ALL`` it is each seventh
+one.
 """
 
 import os

@@ -41,7 +41,7 @@ def words(place: Path, *more: str) -> list[str]:
 
 
 def crash(place: Path) -> Any:
-    return run(*words(place), prefix=["env"])
+    return run(*words(place))
 
 
 def found(place: Path) -> list[tuple[Path, captures.Incident]]:
@@ -103,7 +103,7 @@ def test_whoever_names_it_has_it_tried_again(place: Path) -> None:
     dump = place / "dump.202611230300"
     dump.write_bytes(FLAT)
     for number in range(1, 4):
-        done = run("guard", "crash", dump, *words(place)[3:], prefix=["env"])
+        done = run("guard", "crash", dump, *words(place)[3:])
         assert done.returncode == 1 and len(found(place)) == number
 
 
@@ -201,11 +201,11 @@ def test_a_dump_that_kdump_gave_up_is_said_and_left_alone(place: Path) -> None:
     left.write_bytes(NOT_A_DUMP)
     ago = time.time() - 3600
     os.utime(left, (ago, ago))
-    done = run(*words(place, "--settled", "1"), prefix=["env"])
+    done = run(*words(place, "--settled", "1"))
     assert done.returncode == 0 and found(place) == []
     assert f"{left}: kdump did not finish it; left alone" in done.stderr
     # Nor is it said whenever a timer has it looked for.
-    again = run(*words(place, "--settled", "1"), prefix=["env"])
+    again = run(*words(place, "--settled", "1"))
     assert (again.returncode, again.stderr) == (0, "")
 
 
@@ -243,7 +243,7 @@ def test_one_that_others_may_have_made_is_said_and_left_alone(
     assert done.stderr == f"mmscope: {dump}: {why}; left alone unless it is named\n"
     assert crash(place).stderr == ""  # once
     # Who names it wants it read.
-    named = run("guard", "crash", dump, *words(place)[3:], prefix=["env"])
+    named = run("guard", "crash", dump, *words(place)[3:])
     assert named.returncode == 1 and len(found(place)) == 1
 
 

@@ -44,7 +44,7 @@ def of_no_one(path: Path) -> None:
 
 def start(folder: Path, *words: object) -> "subprocess.Popen[str]":
     """A guard that is at work."""
-    command = [*RUN, "guard", "run", "-o", folder, "--text", "--interval", "0.1",
+    command = [*RUN, "guard", "run", "-o", folder, "--text", "--interval", "0.5",
                "--collect", "--only zones", "--distance", "0", *words]  # fmt: skip
     process = children.start(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
     assert process.stderr is not None
@@ -59,6 +59,11 @@ def ended(process: "subprocess.Popen[str]") -> str:
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     return said
+
+
+def begun(folder: Path) -> int:
+    """Captures that have their names, whether or not their reports are made by now."""
+    return len(list(captures.captures(folder))) if folder.exists() else 0
 
 
 def done(folder: Path) -> int:
@@ -167,17 +172,28 @@ def test_who_asks_where_no_guard_is_hears_so(folder: Path) -> None:
 # Housekeeping that fails.
 
 
-@pytest.mark.parametrize("error", ["ENOSPC", "EROFS", "ENOENT", "EIO", "EMFILE"])
-def test_whatever_call_fails_it_watches_on_and_captures_again(tmp_path: Path, error: str) -> None:
-    """Each call that it makes, once or from then on; each line about it is said once."""
-    script = ROOT / "tests/support/guard_faults.py"
-    done = children.run(
-        [sys.executable, script, tmp_path, getattr(errno, error)],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 100
-    assert {"open", "fsync", "statvfs", "pwrite", "os.rename", "Popen"} <= {*done.stderr.split()}
+def test_whatever_call_fails_it_watches_on_and_captures_again(tmp_path: Path) -> None:
+    """
+    Each call that it makes, once or from then on; each line about it is said once.
+
+    Each call fails with one of the first four; with ``MMSCOPE_ALL`` with all of them. With the last
+    it cannot begin, and its calls are counted from there.
+    """
+    errors = [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENOENT]
+    step = 1 if os.environ.get("MMSCOPE_ALL") else 4
+    failed = set()
+    for number, error in enumerate(errors):
+        folder = tmp_path / str(error)
+        folder.mkdir()
+        done = children.run(
+            [sys.executable, ROOT / "tests/support/guard_faults.py", folder, error,
+             1 + number % step, step],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) > 100
+        failed |= {*done.stderr.split()}
+    assert {"open", "fsync", "statvfs", "pwrite", "os.rename", "Popen"} <= failed
 
 
 @pytest.fixture
@@ -201,9 +217,9 @@ def filled(folder: Path) -> None:
             file.write(bytes(1 << 20))
 
 
-def test_a_disk_that_is_full_ten_times_costs_no_incident_that_had_room(small: Path) -> None:
+def test_a_disk_that_is_full_twice_costs_no_incident_that_had_room(small: Path) -> None:
     process = start(small)
-    for number in range(1, 11):
+    for number in (1, 2):
         filled(small)
         assert run("guard", "trigger", "-o", small).returncode == 0
         time.sleep(0.3)
@@ -221,7 +237,7 @@ def test_on_a_full_disk_it_starts(small: Path) -> None:
     (small / "ballast").unlink()
     wait_for(lambda: re.fullmatch(r"\d+ \d+\n", (small / LOCK).read_text()))
     assert run("guard", "trigger", "-o", small).returncode == 0
-    wait_for(lambda: done(small) == 1)
+    wait_for(lambda: begun(small) == 1)
     ended(process)
 
 
@@ -234,7 +250,7 @@ def test_on_a_disk_that_is_read_only_it_starts_and_waits(small: Path) -> None:
     subprocess.run([word.format("rw") for word in remount], check=True)
     wait_for(lambda: (small / LOCK).exists() and (small / LOCK).read_text())
     assert run("guard", "trigger", "-o", small).returncode == 0
-    wait_for(lambda: done(small) == 1)
+    wait_for(lambda: begun(small) == 1)
     assert "Traceback" not in ended(process)
 
 
@@ -245,7 +261,7 @@ def test_a_folder_that_vanished_is_made_again(folder: Path) -> None:
     wait_for(lambda: (folder / LOCK).exists() and (folder / LOCK).read_text())
     assert folder.stat().st_mode & 0o777 == 0o700
     assert run("guard", "trigger", "-o", folder).returncode == 0
-    wait_for(lambda: done(folder) == 1)
+    wait_for(lambda: begun(folder) == 1)
     ended(process)
 
 
@@ -255,7 +271,7 @@ def test_an_index_page_that_is_a_folder_is_said_once(folder: Path) -> None:
     process = start(folder)
     wait_for(lambda: (folder / LOCK).exists() and (folder / LOCK).read_text())
     assert run("guard", "trigger", "-o", folder).returncode == 0
-    wait_for(lambda: done(folder) == 1)
+    wait_for(lambda: begun(folder) == 1)
     (folder / "index.html").rmdir()
     wait_for((folder / "index.html").is_file)
     ended(process)
