@@ -57,6 +57,7 @@ from mmscope.reports.rows.watch_rows import (
     Level,
     PsiStall,
     ThpFreeBlocks,
+    WatchHolder,
     WatchSample,
     ZoneLevel,
 )
@@ -769,6 +770,17 @@ def accepts(name: str, pages: int, number: int) -> int:
     return (SAMPLES - number) * GIB // 4 if name == "Unaccepted" else pages
 
 
+def at_a_limit() -> Host:
+    """A cgroup that waits half of the time above its memory.high; the machine hardly does."""
+    columns: dict[str, Any] = dict.fromkeys(WatchHolder.__dataclass_fields__)
+    columns |= {"kind": "cgroup", "name": "/kube/pod", "last_time": 1200.0, "gone": False}
+    columns |= dict.fromkeys(("first_bytes", "most_bytes", "last_bytes"), 1 << 30)
+    columns |= {"high_events": 900, "max_events": 0, "some_seconds": 700.0, "full_seconds": 600.0}
+    host = watched(64)
+    host.rows[WatchHolder] = [WatchHolder(**columns)]
+    return host
+
+
 SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
     "HighAtomic reserve starves THP": (
         lambda: watched(
@@ -789,6 +801,7 @@ SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
     "memory in no counter grows": (
         lambda: watched(64, level=grows("none", 0.05)), "watch-kernel-memory-grows"
     ),
+    "a cgroup at its limit": (at_a_limit, "watch-cgroup-pressure"),
     "OOM kills": (lambda: watched(64, rates={"oom_kill": 0.02}), "watch-oom-kill"),
     "memory runs out": (lambda: watched(16, level=runs_out), "watch-memory-runs-out"),
     "swap thrash": (
