@@ -12,10 +12,12 @@ says so.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mmscope.drgn.opening import NoDebugInfoError
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -57,7 +59,8 @@ class Feature:
 
 def has_member(member: str, *structures: str) -> Callable[[Program], bool | None]:
     """
-    True if a structure has a member; unknown where the structure itself is unknown.
+    True if a structure has a member; unknown where the structure itself is unknown, or has a
+    member whose name is this one but for a letter.
 
     :param structures: its name, and what it was called before.
     """
@@ -65,9 +68,15 @@ def has_member(member: str, *structures: str) -> Callable[[Program], bool | None
     def probe(prog: Program) -> bool | None:
         for structure in structures:
             try:
-                return bool(prog.type(structure).has_member(member))
+                found = prog.type(structure)
             except LookupError:
                 continue
+            if found.has_member(member):
+                return True
+            for name in (each.name or "" for each in found.members or ()):
+                if len(name) == len(member) and sum(map(operator.ne, name, member)) == 1:
+                    raise NoDebugInfoError(f"{structure}.{name} may be {member}, damaged")
+            return False
         return None
 
     return probe
@@ -251,12 +260,22 @@ FEATURES = {
 }
 
 
-def kernel_features(prog: Program) -> list[KernelFeature]:
-    """Look for each feature in a kernel's memory and symbols."""
-    return [
-        KernelFeature(name, feature.probe(prog), feature.what, feature.shown_by)
-        for name, feature in FEATURES.items()
-    ]
+def kernel_features(prog: Program, doubts: list[str] | None = None) -> list[KernelFeature]:
+    """
+    Look for each feature in a kernel's memory and symbols.
+
+    :param doubts: takes why a feature is unknown that is not found, where that is damage.
+    """
+    rows = []
+    for name, feature in FEATURES.items():
+        present = None
+        try:
+            present = feature.probe(prog)
+        except NoDebugInfoError as error:
+            if doubts is not None:
+                doubts.append(f"{name}: {error}")
+        rows.append(KernelFeature(name, present, feature.what, feature.shown_by))
+    return rows
 
 
 def read_kernel_features(read: Callable[[str], str]) -> list[KernelFeature]:

@@ -123,7 +123,7 @@ def read_settings(read: Callable[[str], str]) -> list[Setting]:
 
 def settings_from_memory(memory: Memory) -> Found:
     found = Found().add(SETTINGS, settings(memory.prog))
-    return found.add(KERNEL_FEATURES, kernel_features(memory.prog))
+    return found.add(KERNEL_FEATURES, kernel_features(memory.prog, found.notes))
 
 
 def settings_from_files(files: Files) -> Found:

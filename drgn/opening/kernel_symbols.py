@@ -10,8 +10,9 @@ stay packed, since hardly more than a hundred of them are asked for.
 
 Everything is bounded and checked, since a dump may say anything, and a name that is not found tells
 a layout: addresses ascend, each token is made of two others, every 256th name begins where
-kallsyms_markers says. Cannot know: that a byte of one name is another; sizes, which are the
-distance to the next symbol; data symbols of a kernel without CONFIG_KALLSYMS_ALL.
+kallsyms_markers says. A name is missing only if none that is there may be it with one damaged byte,
+of its own or of a token. Cannot know: sizes, which are the distance to the next symbol; data
+symbols of a kernel without CONFIG_KALLSYMS_ALL.
 """
 
 import bisect
@@ -44,6 +45,8 @@ PARTS = (
 MAYBE = ("kallsyms_relative_base",)
 MARK = b".llvm."  # of clang's ThinLTO
 BANNER_BYTES = 512
+# nm's, of data and code; few symbols are weak or absolute.
+LETTERS = b"bBdDrRtT"
 LARGEST_CONSTANT = 64 << 10  # utf8data, on the kernels of the lab, but for what makes up a section:
 TABLES = re.compile(rb"kallsyms_|__st(art|op)_")
 SOME_BYTES = 512
@@ -76,6 +79,8 @@ class KernelSymbols:
     :ivar tokens: what each byte of ``packed`` stands for.
     :ivar nameless: addresses at which something begins that no symbol names, ascending.
     :ivar by_name: their positions in the order of their names, where the kernel has that.
+    :ivar pairs: which two codes a code of ``packed`` stands for, in the order in which
+        scripts/kallsyms.c made them; none where names are not packed.
     """
 
     addresses: NDArray[np.uint64]
@@ -85,8 +90,10 @@ class KernelSymbols:
     tokens: Sequence[bytes] = ITSELF
     nameless: Sequence[int] = ()
     by_name: NDArray[np.uint32] | None = None
+    pairs: Mapping[int, bytes] = field(default_factory=dict)
     _found: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _promoted: dict[bytes, list[int]] = field(default_factory=dict)
+    _by_length: dict[int, NDArray[np.uint32]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Whose items are Python's numbers, which are found faster than numpy's.
@@ -115,12 +122,52 @@ class KernelSymbols:
             wanted = name.encode("utf-8", "surrogateescape")
             found = self._index.numbers(wanted) if name else []
             found = sorted([*found, *self._promoted.get(wanted, ())])
-            if not found and self.by_name is not None and not self._in_order_about(wanted):
-                raise _damaged(
-                    f"whether it has {name} is unknown, as names about there are not in order"
-                )
+            if not found and (doubt := self._doubt(wanted)):
+                raise _damaged(f"whether it has {name} is unknown, as {doubt}")
             self._found[name] = tuple(found)
         return self._found[name]
+
+    def _doubt(self, wanted: bytes) -> str | None:
+        """Why a name that is not found may be there all the same."""
+        if self.by_name is not None and not self._in_order_about(wanted):
+            return "names about there are not in order"
+        near = self._one_byte_from(wanted) if self.pairs else None
+        if near is None:
+            return None
+        return f"{self._name(near).decode('ascii', 'backslashreplace')} may be it, damaged"
+
+    def _one_byte_from(self, wanted: bytes) -> int | None:
+        """
+        The position of a name that would be the wanted one if one byte were another: a letter of a
+        token, or a byte of the packed name. None is, on the kernels of the lab, for the 22 to 87
+        names that mmscope asks for and they do not have. A millisecond.
+        """
+        if near := self._index.one_letter_from(wanted):
+            return near[0]
+        firsts: dict[bytes, list[int]] = {}
+        for letter in LETTERS if wanted else b"":
+            whole = packed(bytes([letter]) + wanted, self.pairs)
+            firsts.setdefault(whole[1:], []).append(whole[0])
+        text = np.frombuffer(self.packed, np.uint8)
+        for rest, possible in firsts.items():
+            starts = self._of_length(len(rest) + 1)
+            codes = [*enumerate(rest, 1)]
+            # One of the last two is as it should be, which few have.
+            last = [text[starts + np.uint32(at)] == code for at, code in codes[-2:]]
+            starts = starts[np.logical_or.reduce(last)] if len(last) == 2 else starts
+            wrong = np.zeros(len(starts), np.uint8)
+            for at, code in codes:
+                wrong += text[starts + np.uint32(at)] != code
+            found = (wrong == 0) | (wrong == 1) & np.isin(text[starts], possible)
+            if found.any():
+                return int(np.searchsorted(self.starts, starts[np.argmax(found)]))
+        return None
+
+    def _of_length(self, length: int) -> NDArray[np.uint32]:
+        """Starts of the names that are packed into so many bytes."""
+        if length not in self._by_length:
+            self._by_length[length] = self.starts[self.ends - self.starts == length]
+        return self._by_length[length]
 
     def _in_order_about(self, wanted: bytes) -> bool:
         """
@@ -244,11 +291,11 @@ def symbols_of_core(prog: Program, vmcoreinfo: Mapping[str, str]) -> KernelSymbo
         base = None
         if "kallsyms_relative_base" in where:
             (base,) = np.frombuffer(prog.read(where["kallsyms_relative_base"], 8), "u8").tolist()
-        tokens = _tokens(prog, where["kallsyms_token_table"], where["kallsyms_token_index"])
+        tokens, pairs = _tokens(prog, where["kallsyms_token_table"], where["kallsyms_token_index"])
         names = _names(prog, where["kallsyms_names"], count)
     except FaultError as error:
         raise NoDebugInfoError(f"the kernel's symbol table cannot be read: {error}") from error
-    found = KernelSymbols(_addresses(offsets, offsets_at, base), *names, tokens)
+    found = KernelSymbols(_addresses(offsets, offsets_at, base), *names, tokens, pairs=pairs)
     found.nameless = _ends_of_tables(where, found)
     if _may_be_by_clang(prog, found):
         # Which sorts its names without what it adds to them.
@@ -361,21 +408,32 @@ def _addresses(offsets: NDArray[np.int64], offsets_at: int, base: int | None) ->
     return np.uint64(base) + offsets.astype(np.uint32).astype(np.uint64)
 
 
-def _tokens(prog: Program, table: int, index: int) -> list[bytes]:
-    """The text that each of the 256 bytes of a packed name stands for."""
+def packed(text: bytes, pairs: Mapping[int, bytes]) -> bytes:
+    """A name with its letter, as ``compress_symbols()`` (scripts/kallsyms.c) packs it."""
+    for code, pair in pairs.items():
+        text = text.replace(pair, bytes([code]))
+    return text
+
+
+def _tokens(prog: Program, table: int, index: int) -> tuple[list[bytes], dict[int, bytes]]:
+    """The text that each of the 256 bytes of a packed name stands for, and of which two it is."""
     places = np.frombuffer(prog.read(index, 2 * TOKENS), dtype="u2").tolist()
     text = prog.read(table, max(places) + 64)
     tokens = [text[place : text.find(b"\0", place)] for place in places]
     if any(not token or len(token) > 64 for token in tokens):
         raise _damaged("its tokens have no end")
-    # A character stands for itself; all else for two other tokens (optimize_result(),
-    # scripts/kallsyms.c, 5.10 to 7.3).
-    known = set(tokens)
-    for code, token in enumerate(tokens):
-        parts = [(token[:at], token[at:]) for at in range(1, len(token))]
-        if token != bytes([code]) and not any({*pair} <= known for pair in parts):
-            raise _damaged(f"token {code} is {token!r}, which no others make up")
-    return tokens
+    lengths = np.array([len(token) + 1 for token in tokens])
+    if not np.array_equal(places, np.cumsum(lengths) - lengths):
+        raise _damaged("its tokens are not where kallsyms_token_index has them")
+    # A character stands for itself; all else for two others, the last code first
+    # (optimize_result(), scripts/kallsyms.c, 5.10 to 7.3).
+    pairs: dict[int, bytes] = {}
+    for code in reversed(range(TOKENS)):
+        if (token := tokens[code]) != bytes([code]):
+            pairs[code] = packed(token, pairs)
+            if len(pairs[code]) != 2:
+                raise _damaged(f"token {code} is {token!r}, which no others make up")
+    return tokens, pairs
 
 
 def _names(

@@ -9,6 +9,7 @@ of the names takes 200 ms and 25 MB. Names of the same characters have the same 
 compared, so that no two names are taken for each other.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -58,6 +59,26 @@ class NameIndex:
             number
             for number in maybe[self._each[maybe] == wanted].tolist()
             if self.whole(number)[1:] == name
+        ]
+
+    def one_letter_from(self, name: bytes) -> list[int]:
+        """The numbers of all names that are this one but for one letter."""
+        letters = sorted({*b"".join(self._tokens)} - {0})
+        here, there = (
+            np.array([NUMBERS[letter] for letter in each], np.uint64)
+            for each in (sorted({*name}), letters)
+        )
+        sums = (np.uint64(_hash(name)) - here[:, None] + there[None, :]).ravel()
+        upper = (sums >> UPPER).astype(np.uint16)
+        first = np.searchsorted(self._sorted, upper, "left")
+        counts = np.searchsorted(self._sorted, upper, "right") - first
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        maybe = self._order[np.repeat(first, counts) + within]
+        maybe = maybe[self._each[maybe] == np.repeat(sums, counts)]
+        return [
+            number
+            for number in np.unique(maybe).tolist()
+            if sum(map(operator.ne, self.whole(number)[1:], name)) == 1
         ]
 
     def having(self, letters: bytes) -> list[int]:

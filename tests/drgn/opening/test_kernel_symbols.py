@@ -6,7 +6,7 @@ import pytest
 from drgn import Architecture, Platform, Program, Symbol, SymbolBinding, SymbolKind
 
 from mmscope.drgn.opening import NoDebugInfoError
-from mmscope.drgn.opening.kernel_symbols import KernelSymbols, symbols_of_text
+from mmscope.drgn.opening.kernel_symbols import KernelSymbols, packed, symbols_of_text
 from mmscope.drgn.reading.symbols import SymbolTable, symbol_table
 
 # As x86 before 6.15: per-CPU variables are a section of their own, at 0.
@@ -138,3 +138,36 @@ def test_one_whose_name_may_be_damaged_is_not_said_to_be_missing(damaged: str) -
     with pytest.raises(NoDebugInfoError, match="whether it has schedule is unknown"):
         found.indexes("schedule")
     assert found.indexes("init_stack")
+
+
+# Two codes of each, the last first, as scripts/kallsyms.c makes them.
+PAIRS = {0xFF: b"he", 0xFE: b"sc", 0xFD: b"\xfe\xff", 0xFC: b"le"}
+TOKENS = [*(bytes([code]) for code in range(0xFC)), b"le", b"sche", b"sc", b"he"]
+
+
+def packed_table(*names: bytes) -> KernelSymbols:
+    """A table of packed names, as no kernel before 6.2 orders them."""
+    ends = np.cumsum([len(name) for name in names], dtype=np.uint32)
+    starts = np.append(np.uint32(0), ends[:-1])
+    addresses = np.arange(len(names), dtype=np.uint64)
+    return KernelSymbols(addresses, b"".join(names), starts, ends, TOKENS, pairs=PAIRS)
+
+
+def test_names_are_packed_as_the_kernel_packs_them() -> None:
+    assert packed(b"Tschedule", PAIRS) == b"T\xfddu\xfc"
+    assert packed_table(b"T\xfddu\xfc").indexes("schedule") == (0,)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"T\xfddu\xfd",  # a byte is another token
+        b"T\xfddx\xfc",  # or another letter
+        b"Tschedulf",  # a token is damaged, so that it is not packed
+    ],
+)
+def test_a_name_is_not_missing_if_one_may_be_it_with_a_damaged_byte(damaged: bytes) -> None:
+    found = packed_table(b"T\xff", damaged)
+    with pytest.raises(NoDebugInfoError, match="whether it has schedule is unknown, as"):
+        found.indexes("schedule")
+    assert found.indexes("no_such_name") == ()

@@ -72,3 +72,15 @@ def test_statics_of_lto_have_the_name_of_the_source() -> None:
     assert sorted(found.indexes("c")) == [2, 3] and found.address("c") is None
     assert not any(map(found.indexes, ("d", "e", "f", "", "llvm")))
     assert found.symbol(1).name == "b.llvm.12"  # as the kernel prints it
+
+
+@given(NAMES, NAME, st.booleans())
+def test_names_that_are_another_in_one_letter_are_found(
+    names: list[bytes], wanted: bytes, packed: bool
+) -> None:
+    expected = [
+        number
+        for number, name in enumerate(names)
+        if len(name) == len(wanted) and sum(a != b for a, b in zip(name, wanted, strict=True)) == 1
+    ]
+    assert index_of(names, packed=packed).one_letter_from(wanted) == expected
