@@ -30,6 +30,7 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,7 @@ from mmscope.reports.lake.adding import add  # noqa: E402
 FAILURES = ("traceback", "signal", "hang", "over 1 GiB", "escape", "live markup", "followed link",
             "name left", "flood")  # fmt: skip
 SECONDS, MOST_KIB, MOST_READ, MOST_SAID = 120, 1 << 20, 64 << 20, 1 << 16
+HUNG = (-signal.SIGPROF, -signal.SIGALRM)
 CORPUS = ROOT / "tests/corpus"
 TAG = "zqattack"
 SECRET = "zqsecret"
@@ -533,7 +535,7 @@ def wrong_with(ran: dict[str, Any]) -> Iterator[str]:
     """What a command did that none may do."""
     if "Traceback" in ran["stderr"] or "-v shows where" in ran["stderr"] or ran["code"] > 3:
         yield "traceback"
-    if ran["code"] == -14:
+    if ran["code"] in HUNG:
         yield "hang"
     elif ran["code"] < 0:
         yield "signal"
