@@ -31,6 +31,7 @@ from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST, column, table_row
 from mmscope.drgn.tables.table import Table
 
+OVER = 101  # %: beyond what rounding makes
 FIXED = 1 << 11  # FIXED_1 of include/linux/sched/loadavg.h: 1 is so much
 # EXP_10s, EXP_60s and EXP_300s of kernel/sched/psi.c: what a period leaves of an average.
 LEFT = (1677, 1981, 2034)
@@ -91,7 +92,8 @@ def rows_of(group: Object, cgroup: str | None, now: int) -> Iterator[Pressure]:
         shares = []
         for average, left in zip(averages[state].tolist(), LEFT, strict=True):
             value = average * (left / FIXED) ** missed
-            shares.append(min(100.0, round(value / FIXED, 2)))
+            share = round(value / FIXED, 2)
+            shares.append(share if share > OVER else min(100.0, share))
         total = int(totals[state]) // 1000
         ten, sixty, three_hundred = shares
         yield Pressure(cgroup, kind, ten, sixty, three_hundred, total)

@@ -18,13 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from drgn import Object, Program, ProgramFlags, offsetof, sizeof
 from drgn.helpers.linux.mm import page_to_pfn
-from drgn.helpers.linux.percpu import per_cpu_ptr
 from numpy.typing import NDArray
 
 from mmscope.drgn.free.block_heads import BlockFinder, BlockHeads, ascending
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.opening.constants import kernel_byte
-from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.cpus import copy_of, online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.linked_lists import Followed, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
@@ -184,8 +183,8 @@ def per_cpu_pages(zone: Object, cpu: int) -> Object:
     split per cpu page lists and zone stats" (28f836b6777b, in v5.14).
     """
     if zone.prog_.type("struct zone").has_member("per_cpu_pageset"):
-        return per_cpu_ptr(zone.per_cpu_pageset, cpu)
-    return per_cpu_ptr(zone.pageset, cpu).pcp.address_of_()
+        return copy_of(zone.per_cpu_pageset, cpu)
+    return copy_of(zone.pageset, cpu).pcp.address_of_()
 
 
 class PcpLists(NamedTuple):

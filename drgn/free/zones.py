@@ -21,10 +21,9 @@ from drgn.helpers.linux.mmzone import (
     low_wmark_pages,
     min_wmark_pages,
 )
-from drgn.helpers.linux.percpu import per_cpu_ptr
 
 from mmscope.drgn.free.pageblocks import pageblock_order
-from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.cpus import copy_of, online_cpus
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column, table_row
@@ -157,7 +156,7 @@ def per_cpu_zone_stats(zone: Object, cpu: int) -> Object:
     a part of ``struct per_cpu_pageset``.
     """
     split = zone.prog_.type("struct zone").has_member("per_cpu_zonestats")
-    return per_cpu_ptr(zone.per_cpu_zonestats if split else zone.pageset, cpu)
+    return copy_of(zone.per_cpu_zonestats if split else zone.pageset, cpu)
 
 
 def zone_page_state(zone: Object, item: str) -> tuple[int, int]:
@@ -186,7 +185,7 @@ def node_page_state(pgdat: Object, item: str) -> int:
     prog = pgdat.prog_
     index = prog.constant(item)
     unfolded = sum(
-        per_cpu_ptr(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[index].value_()
+        copy_of(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[index].value_()
         for cpu in online_cpus(prog)
     )
     return int(pgdat.vm_stat[index].counter.value_() + unfolded)

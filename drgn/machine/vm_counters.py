@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, ObjectNotFoundError, Program, ProgramFlags, sizeof
-from drgn.helpers.linux.percpu import per_cpu, per_cpu_ptr
+from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
 
 from mmscope.drgn.free.zones import per_cpu_zone_stats, thp_in_pages
-from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.cpus import copy_of, online_cpus
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.reading.nodes import online_nodes
@@ -117,7 +117,7 @@ def _per_cpu(prog: Program) -> tuple[list[Object], list[Object]]:
     zones = [zone for node in nodes for zone in node.node_zones if zone.present_pages.value_()]
     return (
         [per_cpu_zone_stats(zone, cpu) for zone in zones for cpu in cpus],
-        [per_cpu_ptr(node.per_cpu_nodestats, cpu) for node in nodes for cpu in cpus],
+        [copy_of(node.per_cpu_nodestats, cpu) for node in nodes for cpu in cpus],
     )
 
 

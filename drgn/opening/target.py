@@ -457,7 +457,7 @@ def describe(prog: Program, source: str) -> Target:
     def read(value: Callable[[], T]) -> T | None:
         try:
             return value()
-        except (FaultError, LookupError, ValueError, OverflowError):
+        except (FaultError, LookupError, ValueError, OverflowError, OSError):
             return None
 
     def name(member: str) -> str | None:

@@ -47,7 +47,7 @@ from mmscope.drgn.reading.nodes import check_node_ids
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, slab_type
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_ORDER, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 from mmscope.drgn.workers.shares import SharedColumns, added, merges
@@ -473,6 +473,7 @@ def slab_caches(scan: SlabScan) -> tuple[list[SlabCache], list[SlabCheck]]:
     """All caches, those with most memory first, and those whose slabs do not add up."""
     rows, checks = [], []
     kept = objects_in_sheaves(scan.prog, scan.caches)
+    page = int(scan.prog["PAGE_SIZE"].value_())
     for cache, counted, free in zip(scan.caches, scan.totals.tolist(), kept, strict=True):
         slabs, slots, objects, pages, odd = counted
         size, tracks = cache.object_size, cache.store_user
@@ -483,10 +484,22 @@ def slab_caches(scan: SlabScan) -> tuple[list[SlabCache], list[SlabCheck]]:
         if cache.nr_slabs is not None and cache.nr_slabs != slabs:
             problem = f"nr_slabs is {cache.nr_slabs}, but {slabs} slabs were found"
             checks.append(SlabCheck(cache.name, problem, abs(cache.nr_slabs - slabs), None))
+        if not _as_made(cache, page):
+            problem = "its slabs have room for another number of objects of its size: damaged"
+            checks.append(SlabCheck(cache.name, problem, slabs, None))
         if odd:
             problem = "a number of objects that the cache does not make: KFENCE's, or damaged"
             checks.append(SlabCheck(cache.name, problem, odd, None))
     return sorted(rows, key=lambda row: (-row.pages, row.cache)), checks
+
+
+def _as_made(cache: Cache, page: int) -> bool:
+    """True if its slabs are as ``calculate_sizes()`` and ``oo_make()`` (mm/slub.c) make them."""
+    size, orders = max(cache.size, 1), cache.orders.items()
+    fits = all(
+        objects == (page << order) // size for objects, order in orders if order <= MOST_ORDER
+    )
+    return fits and cache.object_size <= cache.inuse <= size
 
 
 def read_slabinfo(text: str) -> list[SlabCache]:

@@ -33,6 +33,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import compound_info_is_mask, page_dtype
 
 PSS_SHIFT = 12  # fs/proc/task_mmu.c
+LAST_ERROR = np.uint64((1 << 64) - 4096)  # from which on a pointer is an error
 TOGETHER = 1 << 15  # pages that are looked at at once: 300 bytes for each
 
 KINDS = ("anon", "file", "shmem")
@@ -56,7 +57,8 @@ class MappedPages:
 
     :ivar sums: by SUMS, a number for each process.
     :ivar numbers: "uncounted": mappings of pages whose mappings the kernel does not count;
-        "absurd": pages with more mappings than there are entries.
+        "absurd": pages with more mappings than there are entries; "headless": tails of what is no
+        large folio, and pages on an LRU list that are of no file and not anonymous.
     :ivar entries: that all page tables together have at most.
     :ivar swap: who shares what is swapped out, or why that is unknown.
     :raises LookupError: the kernel's layout is unknown.
@@ -82,8 +84,8 @@ class MappedPages:
         except (FaultError, LookupError) as error:
             self.swap = str(error)
         self.ranges = np.array(valid_page_ranges(prog), np.uint64).reshape(-1, 3)
-        self.head, self.swap_backed = (
-            np.uint64(flag(prog, name)) for name in ("PG_head", "PG_swapbacked")
+        self.head, self.swap_backed, self.lru = (
+            np.uint64(flag(prog, name)) for name in ("PG_head", "PG_swapbacked", "PG_lru")
         )
         # "mm,thp,rmap: simplify compound page mapcounts" (cb67f4282bf9, in v6.2) dropped the flag.
         # Before, a file's page counted the mappings of its huge page too, and an anonymous one with
@@ -183,6 +185,14 @@ class MappedPages:
         heads[tails], known[tails] = read_scattered(
             self.prog, addresses[tails], self.dtype, self.gaps
         )
+        # mapping is an address of the kernel's, whose last three bits say what of, until a page is
+        # mapped no more. The first four bits of such an address are set, whatever tags it has.
+        mapping = heads["mapping"]
+        owned = (mapping >> np.uint64(60) == 15) & (mapping & np.uint64(7) != 2)
+        owned &= (mapping & np.uint64(4) == 0) & (mapping < LAST_ERROR)
+        lost = (heads["flags"] & self.lru != 0) & ~owned
+        lost[tails] |= heads["flags"][tails] & self.head == 0
+        self.numbers["headless"] += int(np.count_nonzero(lost & known))
         return pages, heads, addresses, known
 
     def _mapcounts(

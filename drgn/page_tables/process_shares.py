@@ -162,6 +162,9 @@ def say_unread(memory: Memory, scan: PageTableScan, found: Found) -> None:
             f"mappings of {plural(absurd, 'page')} are more than there are entries, or no number"
         )
         disagreement(memory, found, words)
+    if headless := mapped.numbers["headless"]:
+        words = f"{plural(headless, 'mapped page')} of no folio, or of a folio without an owner"
+        disagreement(memory, found, words)
 
 
 def from_memory(memory: Memory) -> Found:

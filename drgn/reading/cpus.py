@@ -7,8 +7,9 @@ be billions; a mask has room for NR_CPUS bits and no more.
 """
 
 import numpy as np
-from drgn import Object, Program
+from drgn import FaultError, Object, Program, alignof
 from drgn.helpers.linux.cpumask import cpu_online_mask, cpu_possible_mask
+from drgn.helpers.linux.percpu import per_cpu_ptr
 from numpy.typing import NDArray
 
 
@@ -29,6 +30,17 @@ def possible_cpus(prog: Program) -> list[int]:
     :raises drgn.FaultError, ValueError: as :func:`online_cpus`.
     """
     return _cpus(prog, cpu_possible_mask(prog), "possible")
+
+
+def copy_of(pointer: Object, cpu: int) -> Object:
+    """
+    A CPU's copy of what a percpu pointer is of: ``per_cpu_ptr()``.
+
+    :raises drgn.FaultError: no such structure can begin where it points.
+    """
+    if (value := pointer.value_()) % alignof(pointer.type_.type):
+        raise FaultError("a percpu pointer that is not aligned", value)
+    return per_cpu_ptr(pointer, cpu)
 
 
 def percpu_offsets(prog: Program) -> NDArray[np.uint64]:

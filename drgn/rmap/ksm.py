@@ -70,7 +70,7 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, Bound, column, table_row
 from mmscope.drgn.tables.table import Table
 
 STABLE_FLAG = 0x200  # of rmap_item.address: on the list of a stable node
@@ -85,12 +85,22 @@ PLACES = ("tree", "chain", "migrate_nodes")
 PASSES = 2
 
 
+# What the files of settings take (max_page_sharing_store() and its neighbours, mm/ksm.c, 5.10 to
+# 7.3); run has a bit more while memory goes offline.
+RANGES: dict[str, tuple[Bound, Bound]] = {
+    "run": (0, 7),
+    "max_page_sharing": (2, (1 << 31) - 1),
+    **dict.fromkeys(("merge_across_nodes", "use_zero_pages", "smart_scan"), (0, 1)),
+    **dict.fromkeys(("pages_to_scan", "sleep_millisecs"), (0, (1 << 32) - 1)),
+}
+
+
 @table_row
 class KsmTotal:
     """One of KSM's counters or settings, under the name it has in /sys/kernel/mm/ksm."""
 
     name: str = column(holds="kernel", key=True, help="file in /sys/kernel/mm/ksm")
-    value: int = column(low=None, help="what the kernel says")
+    value: int = column(low=None, ranges=RANGES, help="what the kernel says")
     counted: int | None = column(help="the same as counted in the stable trees, where they have it")
 
 

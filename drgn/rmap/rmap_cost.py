@@ -162,11 +162,12 @@ class Folios(Shared):
 
     :ivar folios: by tree; :ivar visits: by tree, of all their walks; :ivar worst: by tree.
     :ivar buckets: by bits of the visits, folios and pages.
-    :ivar unknown: anonymous folios of no tree that was found.
+    :ivar unknown: anonymous folios of no tree that was found; :ivar nowhere: that are mapped, and
+        of whose tree no VMA overlaps their pages.
     """
 
     MERGES = merges(
-        **dict.fromkeys(("folios", "visits", "buckets", "unknown"), added), worst=_worse
+        **dict.fromkeys(("folios", "visits", "buckets", "unknown", "nowhere"), added), worst=_worse
     )
 
     def __init__(self, prog: Program, trees: ReverseMaps | FileMaps) -> None:
@@ -180,7 +181,7 @@ class Folios(Shared):
         self.folios, self.visits = np.zeros(number, np.int64), np.zeros(number, np.int64)
         self.worst = np.zeros(number, WORST)
         self.buckets = np.zeros((64, 2), np.int64)
-        self.unknown = 0
+        self.unknown = self.nowhere = 0
 
     def _anonymous(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
@@ -223,6 +224,9 @@ class Folios(Shared):
         if self._huge is not None:
             under = visits > 0
             at, of, pages, visits = at[under], of[under], pages[under], visits[under]
+        else:
+            mapped = chunk["mapcount"][at] >= 0
+            self.nowhere += int(np.count_nonzero(mapped & (visits == 0)))
         bits = np.frexp(visits.astype(np.float64))[1]
         np.add.at(self.buckets, bits, np.stack([np.ones_like(pages), pages], axis=1))
         np.add.at(self.folios, of, 1)
@@ -460,6 +464,9 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
         disagreement(memory, found, words)
     if folios.unknown:
         words = f"{folios.unknown:,} anonymous folios are of no anon_vma that was found"
+        disagreement(memory, found, words)
+    if folios.nowhere:
+        words = f"{folios.nowhere:,} anonymous folios are mapped, but not where a VMA is"
         disagreement(memory, found, words)
     measured = "as given" if cost.measured else "not measured here: give --rmap-node-ns"
     found.remarks.append(

@@ -21,7 +21,14 @@ from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    Command,
+    Found,
+    Section,
+    disagreement,
+    hold_against,
+)
 from mmscope.drgn.struct_pages.device_pagemaps import (
     DEVICE_PAGEMAPS,
     DevicePagemap,
@@ -245,6 +252,15 @@ def hugetlb_from_memory(memory: Memory) -> Found:
             memory,
             found,
             f"{sum(check.pages for check in checks):,} huge pages differ (hugetlb_checks)",
+        )
+    for name in () if memory.live else ("pages", "free_pages", "surplus_pages"):
+        of_nodes = Counter[int]()
+        for row in rows:
+            of_nodes[row.page_bytes] += getattr(row, name)
+        against = {size: (pages, 0) for size, pages in of_nodes.items()}
+        hold_against(
+            *(found, HUGETLB_SIZES, sizes, name),
+            *(lambda size, against=against: against.get(size.page_bytes, (0, 0)), "of its nodes"),
         )
     found.add(HUGETLB_POOLS, rows)
     found.add(HUGETLB_SIZES, sizes)

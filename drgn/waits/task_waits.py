@@ -660,6 +660,8 @@ def from_memory(memory: Memory) -> Found:
             found.add(table, read())
         except TORN as error:
             found.notes.append(f"{table.title}: {error}")
+    if any(row.reaped is None for row in found.by_name[OOM_VICTIMS.name]):
+        found.notes.append("the memory of an OOM victim, signal_struct.oom_mm, could not be read")
     if waits.tasks.broken_off:
         found.notes.append(
             "the list of processes, or one of threads, could not be followed to its end"

@@ -173,6 +173,11 @@ SAID: dict[str, dict[str, str]] = {
         "slab_caches": r"slot_bytes: 2,147,483,648 is beyond 1,073,741,824",
         "dentries": "cache of dentries is not found",
     },
+    "kmem_cache.object_size 2^20": {
+        "slab_caches": "object_bytes: 1,048,576 is more than slot_bytes"
+    },
+    "ksm_max_page_sharing -1": {"ksm": r"ksm_totals\.value, max_page_sharing: -1 is below 2"},
+    "oom_mm 8": {"task_waits": r"signal_struct\.oom_mm, could not be read"},
     "nr_zspages 2^17": {
         "memory_ledger": r"ledger_checks\.kernel_pages: 131,072 is not 0, the pages of that kind",
         "vm_counters": r"value, nr_zspages: 131,072 is not 0, what zones and nodes have of it",
@@ -253,9 +258,9 @@ ON_ONE: tuple[Together, ...] = (
     ("present_pages -1", "kmem_cache.size 2^31"),
     ("spanned_pages -1", "pid twice"),
     ("managed_pages 2^60",),
-    ("nr_zspages 2^17", "total_vm + 1"),
+    ("nr_zspages 2^17", "total_vm + 1", "kmem_cache.object_size 2^20"),
     ("map_count + 1", "vm_dirty_bytes beside vm_dirty_ratio"),
-    ("totalreserve_pages 1", "contig_hint 2^20"),
+    ("totalreserve_pages 1", "contig_hint 2^20", "ksm_max_page_sharing -1", "oom_mm 8"),
     ("managed_pages -1",),
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60"),
     ("_watermark 2^60", "all caches of one name"),

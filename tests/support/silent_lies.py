@@ -44,8 +44,8 @@ from drgn.helpers.linux.mm import follow_phys  # noqa: E402
 from dump_formats import segments  # noqa: E402
 from forked import in_a_fork  # noqa: E402
 
-# Two series of x86-64, and arm64.
-CORES = (("6.12", "tables"), ("7.2", "rmap"), ("arm64-6.12", "fragment"))
+# Three series of x86-64, and arm64.
+CORES = (("5.10", "fragment"), ("6.12", "ledger"), ("7.2", "rmap"), ("arm64-6.12", "fragment"))
 PLACES = 64  # of a field, that are remembered
 WORD = 8
 PAGE = 4096
