@@ -158,9 +158,14 @@ def _run(words: list[str]) -> int:
 
 
 def parsed() -> int:
-    """0 where a command takes the words of this process; nothing is run."""
+    """
+    0 where a command takes the words of this process; nothing is run. Prints which of them are
+    paths to read.
+    """
     words = sys.argv[1:]
-    build_parser(words[:1]).parse_args(words)
+    args = build_parser(words[:1]).parse_args(words)
+    for path in getattr(args, "paths", ()):
+        echo(path)
     return DONE
 
 
@@ -372,8 +377,9 @@ def run_report(args: argparse.Namespace) -> int:
     from mmscope.reports.compare.comparison import compare
     from mmscope.reports.findings.findings import evaluate
     from mmscope.reports.page.missing import say_faults
-    from mmscope.reports.page.report import render, write
+    from mmscope.reports.page.report import check_name, render, write
 
+    check_name(args.output)
     names = wanted_names(args)
     faults: list[Fault] = []
     bundles = [Bundle(path) for path in (args.bundle, args.baseline) if path is not None]

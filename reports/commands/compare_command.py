@@ -27,7 +27,7 @@ from mmscope.reports.compare.relation import same_names
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.missing import say_faults
-from mmscope.reports.page.report import page, render, write
+from mmscope.reports.page.report import check_name, page, render, write
 
 # Hosts have more columns than anybody sees side by side: so wide may a table be in a pipe, too.
 PIPED_WIDTH = 120
@@ -54,6 +54,8 @@ def run(
     :param verbose: with tracebacks.
     :raises BundleError: no bundle of a side can be read.
     """
+    if output is not None:
+        check_name(output)
     pair = all(len(side) == 1 for side in named)
     errors: list[str] = []
     opened = [(name, _opened(paths, errors)) for name, paths in zip("AB", named, strict=True)]

@@ -135,7 +135,12 @@ def run(args: argparse.Namespace) -> int:
         return list_recipes()
     recipe = _recipe(args)
     # Refuses what is in the way before the work.
-    check_output(args.output)
+    try:
+        check_output(args.output)
+        if args.keep is not None:
+            check_output(args.keep / KEPT)
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
     bundle = profiles.existing(args.output)
     taken = profiles.names_in(bundle)
     if args.against is not None and args.against not in taken:

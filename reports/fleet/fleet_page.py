@@ -29,7 +29,7 @@ from mmscope.reports.fleet.fleet import (
 from mmscope.reports.fleet.fleet_text import catalog_of, headline, labels_of, say_some, when
 from mmscope.reports.fleet.owners import owners, several
 from mmscope.reports.lake.catalog import Taken
-from mmscope.reports.page.report import page, write
+from mmscope.reports.page.report import check_name, page, write
 
 # Findings that are named for one reason. How many of all else are listed, the template has.
 MAX_NAMED = 12
@@ -37,6 +37,7 @@ MAX_NAMED = 12
 
 def write_fleet(args: argparse.Namespace) -> int:
     """``mmscope lake report``."""
+    check_name(args.output)
     try:
         reports = set(os.listdir(args.reports)) if args.reports else set()
     except OSError as error:

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmscope.drgn.tables.hostile_text import echo
+from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.plain_file import make_folder, open_own
 from mmscope.reports.bundle.outcome import DONE, UsageError, say
 from mmscope.reports.guard import capture, captures, index_page
@@ -96,11 +97,26 @@ def check_options(args: argparse.Namespace) -> None:
         raise UsageError(f"--proc-root {args.proc_root}: has no folder 'proc'; give that of a host")
     if args.collect:
         # In a process of its own: what it imports is of no use to the resident.
-        words = ["collect", *args.collect.split(), "-o", "x"]
+        words = ["collect", *words_of(args.collect), "-o", "x"]
         command = capture.mmscope(*words, main="mmscope.reports.commands.command", run="parsed")
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode:
             raise UsageError(f"--collect: {done.stderr.strip().partition('error: ')[2]}")
+        if done.stdout:
+            what = visible(done.stdout.split("\n")[0])
+            raise UsageError(f"--collect: {what!r} is no option; guard says what is read")
+
+
+def words_of(text: str) -> list[str]:
+    """
+    The words of ``--collect``, as a shell has them.
+
+    :raises UsageError: a quotation has no end.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--collect {text}: {error}") from None
 
 
 def started(pid: int) -> str:
@@ -378,7 +394,7 @@ class Guard:
                 file.writelines(self.history.lines())
             (place / captures.INCIDENT).write_text(json.dumps(incident))
             settings = capture.settings_of(
-                self.args, collect=self.args.collect.split(), text=self.args.text
+                self.args, collect=words_of(self.args.collect), text=self.args.text
             )
             with (place / "log.txt").open("ab") as log:
                 process = subprocess.Popen(

@@ -16,7 +16,9 @@ Cannot know: what is not in the bundle. A report of a bundle is as complete as t
 """
 
 import errno
+import os
 import re
+import tempfile
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
@@ -201,18 +203,35 @@ def _looks(pictures: Container[str] = ()) -> dict[str, str]:
     }
 
 
+def check_name(path: Path) -> None:
+    """
+    Refuse a name that no report can be written to, before there is one.
+
+    :raises OSError: it is a folder or a symbolic link, no file can be made beside it, or others
+        could misdirect it (``plain_file``).
+    """
+    if path.parent in DEVICES:
+        return
+    check_output(path)
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "is a symbolic link; name what it leads to", str(path))
+    if path.is_dir():
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not is_special(path):
+        try:
+            tempfile.TemporaryFile(dir=path.parent).close()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def write(html: str, path: Path, mode: int | None = None) -> None:
     """
     Write a report so that its name holds all of it, or what was there before.
 
     :param mode: as asked for (``modes``).
-    :raises OSError: it cannot be written, is a symbolic link, or others could misdirect it
-        (``plain_file``); nothing is left of it.
+    :raises OSError: it cannot be written (:func:`check_name`); nothing is left of it.
     """
-    if path.parent not in DEVICES:
-        check_output(path)
-        if path.is_symlink():
-            raise OSError(errno.ELOOP, "is a symbolic link; name what it leads to", str(path))
+    check_name(path)
     if is_special(path):
         # A device or a pipe is written to, and never replaced by a file of its name.
         with path.open("wb") as file:

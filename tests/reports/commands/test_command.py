@@ -617,11 +617,24 @@ def test_a_planted_name_is_refused_and_what_it_leads_to_stays(
     for name in ("link", "folder/new"):
         verb, *rest = WRITES[command]
         result = run(verb, "-o", shared / name, *rest)
-        assert result.returncode in (2, 3), result.stderr
+        assert result.returncode == 2, result.stderr
         line = result.stderr.splitlines()[-1]
         assert line.startswith(f"mmscope: {shared}/{name.split('/')[0]}: belongs to user 65534")
     assert victim.read_text() == "root's" and (shared / "link").is_symlink()
     assert sorted(os.listdir(shared)) == ["folder", "link"] and not os.listdir(shared / "folder")
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(
+    command: str, tmp_path: Path
+) -> None:
+    """Which begins with reading the bundle; here there is none."""
+    (tmp_path / "link").symlink_to("page")
+    sides = ["a", "--", "b"] if command == "compare" else ["a"]
+    for name in ("link", ".", "no/such/page"):
+        result = run(command, "-o", tmp_path / name, *sides)
+        assert result.returncode == 2 and result.stderr.startswith(f"mmscope: {tmp_path / name}: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
 def test_words_of_the_command_line_are_quoted_legibly(capsys: pytest.CaptureFixture[str]) -> None:

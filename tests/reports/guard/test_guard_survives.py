@@ -308,6 +308,8 @@ def test_a_slow_command_does_not_hold_up_the_capture(folder: Path, tmp_path: Pat
         (["--proc-root", "/no/such"], "--proc-root /no/such: has no folder 'proc'"),
         (["--collect=--no-such"], "--collect: --no-such: no such word"),
         (["--collect=--only zone"], "no section 'zone'"),
+        (["--collect='"], "--collect ': No closing quotation"),
+        (["--collect=/a/dump"], "--collect: '/a/dump' is no option; guard says what is read"),
     ],
 )
 def test_options_are_checked_at_the_start(folder: Path, words: list[str], why: str) -> None:
