@@ -144,6 +144,12 @@ class Memcgs:
         found: NDArray[np.bool_] = (self.columns["css_flags"] & bit) != 0
         return found
 
+    @property
+    def odd_flags(self) -> int:
+        """Cgroups with flags that there are not; and a root that is dying, which none is."""
+        odd = (self.columns["css_flags"] >= 1 << 8) | (self.dying & (self.depth == 0))
+        return int(np.count_nonzero(odd))
+
     def column(self, name: str) -> NDArray[Any] | None:
         """A column, if this kernel has it."""
         return self.columns[name] if name in (self.columns.dtype.names or ()) else None

@@ -127,6 +127,7 @@ def _say(
     for words, count in (
         ("have no path that can be read", no_path),
         ("have no way up to the root", int((memcgs.depth < 0).sum())),
+        ("have flags that none has, or are the root and dying", memcgs.odd_flags),
         ("have no counters that can be read", int((~memcgs.stats_read).sum())),
     ):
         if count:

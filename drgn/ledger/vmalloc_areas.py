@@ -119,8 +119,11 @@ def vmalloc_areas(
     page_shift = np.uint64(form.page_shift)
     roots, all_roots = _roots(prog)
     found, whole = _read_trees(prog, roots, gaps)
-    found = found[(found["vm"] != 0) & (found["start"] < found["end"])]
     found = found[np.argsort(found["start"], kind="stable")]
+    if not prog.flags & ProgramFlags.IS_LIVE:  # whose areas move while they are read
+        ends = np.append(found["start"][1:], np.uint64((1 << 64) - 1))
+        whole &= bool(((found["start"] < found["end"]) & (found["end"] <= ends)).all())
+    found = found[(found["vm"] != 0) & (found["start"] < found["end"])]
     dtype = struct_dtype(prog.type("struct vm_struct"), {"flags": "flags", "caller": "caller"})
     described, read = read_scattered(prog, found["vm"], dtype, gaps)
     areas = np.empty(int(read.sum()), AREA)

@@ -297,6 +297,14 @@ def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
     return rows
 
 
+def asked_of_no_zone(prog: Program) -> Iterator[str]:
+    """Nodes whose kswapd was asked for a zone that no node has, in words."""
+    for pgdat in online_nodes(prog):
+        asked, zones = pgdat.kswapd_highest_zoneidx.value_(), pgdat.node_zones.type_.length or 0
+        if not 0 <= asked <= zones:
+            yield f"kswapd of node {pgdat.node_id.value_()} was asked for zone {asked} of {zones}"
+
+
 def _refaults(pgdat: Object, item: str) -> int | None:
     with contextlib.suppress(LookupError):
         return node_page_state(pgdat, item)
@@ -325,8 +333,8 @@ def lru_lists_from_memory(memory: Memory) -> Found:
     found.add(RECLAIM_NODES, node_rows(prog, multi_gen_enabled(prog, memcgs)))
     generations = generation_rows(prog, memcgs, lruvecs, gaps)
     found.add(LRU_GENERATIONS, generations)
-    for wrong_ages in ages_that_cannot_be(generations):
-        disagreement(memory, found, wrong_ages)
+    for words in (*ages_that_cannot_be(generations), *asked_of_no_zone(prog)):
+        disagreement(memory, found, words)
     # As after the machine slept.
     if generations and all(row.age_seconds is None for row in generations):
         found.remarks.append("jiffies do not fit the uptime: ages of generations are unknown")

@@ -114,6 +114,8 @@ def taken_locks(
             count, word = int(counts[at]), 0
         if not count:
             continue  # it is free by now
+        if lock_state(count) == "write" and not word & ~OWNER_FLAGS:
+            problems.append(f"the lock of {address} is held by a writer that it does not name")
         *holder, stack = owner(prog, word, count)
         holder = [lock_state(count), max(count >> READER_SHIFT, 0), *holder]
         values = [int(each[at]) for each in amounts]
