@@ -333,8 +333,8 @@ def lru_lists_from_memory(memory: Memory) -> Found:
     found.add(RECLAIM_NODES, node_rows(prog, multi_gen_enabled(prog, memcgs)))
     generations = generation_rows(prog, memcgs, lruvecs, gaps)
     found.add(LRU_GENERATIONS, generations)
-    for wrong in (*ages_that_cannot_be(generations), *asked_of_no_zone(prog)):
-        disagreement(memory, found, wrong)
+    for odd in (*ages_that_cannot_be(generations), *asked_of_no_zone(prog)):
+        disagreement(memory, found, odd)
     # As after the machine slept.
     if generations and all(row.age_seconds is None for row in generations):
         found.remarks.append("jiffies do not fit the uptime: ages of generations are unknown")
