@@ -19,10 +19,15 @@ import numpy as np
 from drgn import FaultError, Object, Program, offsetof
 
 from mmscope.drgn.opening.constants import kernel_byte
+from mmscope.drgn.rmap.rwsem_waiters import count_and_owner, lock_state
 from mmscope.drgn.waits.stacks import Stack
+from mmscope.drgn.waits.waiters import EXCLUDES_READERS
 
 # enum fault_flag (include/linux/mm_types.h); before v5.14 macros of the same values
 ALLOW_RETRY, TRIED, VMA_LOCK = 1 << 2, 1 << 5, 1 << 12
+# FAULT_FLAG_WRITE | FAULT_FLAG_MKWRITE: all flags while do_page_mkwrite() (mm/memory.c) asks the
+# file system.
+ASKING = 1 << 0 | 1 << 1
 # It let its lock go before it slept there: handle_userfault(), always.
 LETS_GO = ("handle_userfault",)
 # These let it go the first time that the fault is tried, if they may: maybe_unlock_mmap_for_io()
@@ -37,7 +42,8 @@ class Fault:
 
     :ivar vma: ``struct vm_area_struct *``; :ivar address: that is faulted on.
     :ivar by_vma: it came with the VMA's lock, not with the mmap_lock.
-    :ivar holds: it has that lock still; False: it let it go, or may have.
+    :ivar holds: it has that lock still; False: it let it go, or may have, or it is not known which
+        of the two it has.
     """
 
     vma: Object
@@ -72,8 +78,23 @@ def fault_of(stack: Stack, frames: Sequence[str]) -> Fault | None:
         retried = flags & TRIED or not flags & ALLOW_RETRY
         gone = LETS_GO if retried else LETS_GO + MAY_LET_GO
         holds = not any(name in frame for name in gone for frame in frames)
-        return Fault(vma, address, bool(flags & VMA_LOCK), holds)
+        by_vma = _by_vma(vma) if flags == ASKING else bool(flags & VMA_LOCK)
+        return Fault(vma, address, bool(by_vma), holds and by_vma is not None)
     return None
+
+
+def _by_vma(vma: Object) -> bool | None:
+    """The lock that a fault without its flags has: the one that is read; None if both are."""
+    if hasattr(vma, "vm_refcnt"):
+        own = vma.vm_refcnt.refs.counter.value_() & EXCLUDES_READERS - 1 > 1
+    else:
+        own = hasattr(vma, "vm_lock") and _is_read(vma.vm_lock.lock)
+    return None if own == _is_read(vma.vm_mm.mmap_lock) else own
+
+
+def _is_read(rwsem: Object) -> bool:
+    count, _ = count_and_owner(rwsem)
+    return lock_state(count) == "read"
 
 
 def _faults(stack: Stack) -> list[tuple[Object, int, int]]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Who waits for whom: on a running kernel, where a page that nobody fills in keeps a writer in its
-file's lock and another in its pipe's, and others queue behind them; and in a vmcore, on an
+file's lock and another in its pipe's, and others queue behind them; where a fault on a file of a
+frozen file system keeps its VMA, or its mmap_lock, from those that unmap; and in a vmcore, on an
 anon_vma's lock.
 """
 
@@ -26,7 +27,7 @@ from mmscope.reports.bundle.bundle import Bundle
 
 # Every task's stack is read behind the command, as a task in D state does not move.
 PROGRAM = """
-import ctypes, fcntl, json, mmap, os, struct, time
+import ctypes, fcntl, json, mmap, os, shutil, struct, sys, tempfile, threading, time
 from pathlib import Path
 from mmscope.reports.commands.command import main
 
@@ -36,6 +37,17 @@ UFFDIO_API, UFFDIO_REGISTER = 0xC018AA3F, 0xC020AA00
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 libc.write.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+FIFREEZE, FITHAW = 0xC0045877, 0xC0045878
+# What is written while the disk's file system is frozen; a folder in what is mounted, as mkdir() of
+# one that is there waits for the file system above it.
+MOUNTED, SHM = "/tmp/shm", "/tmp/shm/out"
+sys.dont_write_bytecode = True
+tempfile.tempdir = SHM
+Path(MOUNTED).mkdir()
+assert libc.mount(b"shm", MOUNTED.encode(), b"tmpfs", 0, None) == 0
+Path(SHM).mkdir()
 
 
 def never_filled():
@@ -63,29 +75,87 @@ def writes(fd, filled):
     assert libc.write(fd, at, 4096) > 0
 
 
+def in_turn(names, works):
+    # A process whose threads do their work one after the other, when a byte comes.
+    ends = [os.pipe() for _ in works]
+
+    def one(name, work, end):
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+        os.read(end, 1)
+        work()
+
+    def all_of_them():
+        for name, work, (end, _) in zip(names, works, ends):
+            threading.Thread(target=one, args=(name, work, end)).start()
+        while True:
+            time.sleep(1)
+
+    pid = child("mapper", all_of_them)
+    return pid, [end for _, end in ends]
+
+
+mapped = os.open("/tmp/mapped", os.O_RDWR | os.O_CREAT)
+os.pwrite(mapped, bytes(65536), 0)
+os.fsync(mapped)
+area = libc.mmap(None, 65536, 3, mmap.MAP_SHARED, mapped, 0)
+ctypes.string_at(area, 65536)  # read, so that the write is a fault on a page that is there
+names = ["faulter", "unmapper", "third", "fourth"]
+pid, turns = in_turn(
+    names,
+    [
+        lambda: libc.memset(area, 1, 1),
+        lambda: libc.munmap(area, 65536),
+        lambda: libc.mmap(None, 65536, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0),
+        lambda: libc.mmap(None, 65536, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0),
+    ],
+)
+threads = {}
+while len(threads) < 4:
+    for path in Path(f"/proc/{pid}/task").iterdir():
+        if (comm := (path / "comm").read_text().strip()) in names:
+            threads[comm] = int(path.name)
+    time.sleep(0.1)
 _, pipe = os.pipe()
 known = {"file": [], "pipe": []}
-for name in known:
-    for number in range(4):
-        # An open file each: who shares one waits for its position.
-        fd = os.open("/tmp/wanted", os.O_RDWR | os.O_CREAT) if name == "file" else pipe
-        known[name].append(child(f"{name}{number}", lambda: writes(fd, number)))
+root = os.open("/", os.O_RDONLY)
+fcntl.ioctl(root, FIFREEZE, 0)
+# Should anything here write to it after all, the programs behind this one go on.
+thaw = threading.Timer(600, fcntl.ioctl, (root, FITHAW, 0))
+thaw.daemon = True
+thaw.start()
+try:
+    for turn in turns:
+        os.write(turn, b"x")
         time.sleep(1)
-Path("/out/waits/known.json").write_text(json.dumps(known))
-code = main(["collect", "--only", "task_waits", "-o", "/out/waits/bundle"])
+    for name in known:
+        for number in range(4):
+            # An open file each: who shares one waits for its position.
+            fd = os.open(f"{SHM}/wanted", os.O_RDWR | os.O_CREAT) if name == "file" else pipe
+            known[name].append(child(f"{name}{number}", lambda: writes(fd, number)))
+            time.sleep(1)
+    code = main(["collect", "--only", "task_waits", "-o", f"{SHM}/bundle"])
+    stacks = {}
+    for path in Path("/proc").glob("[0-9]*/task/[0-9]*/stack"):
+        try:
+            stacks[path.parent.name] = path.read_text()
+        except OSError:
+            pass
+finally:
+    thaw.cancel()
+    fcntl.ioctl(root, FITHAW, 0)
+shutil.copytree(f"{SHM}/bundle", "/out/waits/bundle")
+# The disk is unmounted behind this program.
+assert libc.umount2(MOUNTED.encode(), 2) == 0
+Path("/out/waits/known.json").write_text(json.dumps(known | {"mapper": pid, "threads": threads}))
 Path("/out/waits/code").write_text(str(code))
-stacks = {}
-for path in Path("/proc").glob("[0-9]*/task/[0-9]*/stack"):
-    try:
-        stacks[path.parent.name] = path.read_text()
-    except OSError:
-        pass
 Path("/out/waits/stacks.json").write_text(json.dumps(stacks))
 """
 
 IN_GUEST = InGuest("waits", LIVES_ON, 8, PROGRAM)
 # What /proc/PID/stack leaves out: functions of the scheduler's section (__sched), locks' included.
-SCHEDULER = re.compile(r"^(__|preempt_|io_)?schedule(_\w+)?$|^__mutex_lock|^rwsem_down|^down_")
+SCHEDULER = re.compile(
+    r"^(__|preempt_|io_)?schedule(_\w+)?$|^__mutex_lock|^rwsem_down|^down_|^(__)?percpu_"
+)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +193,7 @@ def test_what_is_waited_for_has_its_name(out: Path, waits: dict[int, TaskWait]) 
     known = json.loads((out / "known.json").read_text())
     targets = {waits[pid].target for pid in known["file"][1:]}
     (target,) = targets
-    assert re.fullmatch(r"i_rwsem of (.*/tmp/wanted|inode [0-9]+ of [0-9]+:[0-9]+)", target or "")
+    assert re.fullmatch(r"i_rwsem of .*/shm/out/wanted", target or "")
     assert len({waits[pid].target for pid in known["pipe"][1:]}) == 1
 
 
@@ -133,9 +203,35 @@ def test_the_chains_end_at_those_that_hold(out: Path) -> None:
     for name in ("file", "pipe"):
         root = roots[known[name][0]]
         assert root.root == f"{name}0 ({root.pid})"
-        assert (root.waiters, root.circle, root.kind) == (3, False, "task")
+        assert (root.waiters, root.circle) == (3, False)
         assert root.doing == "waits for a page of userfaultfd"
         assert "handle_userfault" in (root.stack or "")
+
+
+def test_a_fault_that_holds_its_vma_or_mmap_lock_is_at_the_end(
+    out: Path, waits: dict[int, TaskWait]
+) -> None:
+    known = json.loads((out / "known.json").read_text())
+    threads = {comm: waits[pid] for comm, pid in known["threads"].items()}
+    mm = f"mmap_lock of mapper ({known['mapper']})"
+    faulter, unmapper = threads["faulter"], threads["unmapper"]
+    assert faulter.kind == "percpu rwsem" and re.search("ext4 .*, frozen", faulter.target or "")
+    assert (unmapper.holder_pid, unmapper.holder_is) == (faulter.pid, "reader, in a fault")
+    own = re.fullmatch(r"VMA 0x\w+-0x\w+ of mapper \(\d+\)", unmapper.target or "")
+    assert own or unmapper.target == mm  # VMAs have locks of their own since 6.4
+    for each in (threads["third"], threads["fourth"]):
+        assert (each.kind, each.target) == ("rwsem, to write", mm)
+        holder = (unmapper.pid, "writer") if own else (faulter.pid, "reader, in a fault")
+        assert (each.holder_pid, each.holder_is) == holder
+
+
+def test_the_frozen_file_system_is_what_they_wait_for(out: Path) -> None:
+    known = json.loads((out / "known.json").read_text())
+    rows = Bundle(out / "bundle").rows("wait_roots")
+    (root,) = (WaitRoot(**row) for row in rows if row["kind"] == "percpu rwsem")
+    assert root.root.endswith(", frozen") and root.pid == known["threads"]["faulter"]
+    assert (root.waiters, root.circle, root.no_holder) == (4, False, False)
+    assert root.lock == f"mmap_lock of mapper ({known['mapper']})" and root.lock_waiters >= 2
 
 
 def test_stacks_are_those_of_proc(out: Path, waits: dict[int, TaskWait]) -> None:
@@ -145,10 +241,9 @@ def test_stacks_are_those_of_proc(out: Path, waits: dict[int, TaskWait]) -> None
         if row.state != "D" or str(pid) not in printed or row.stack is None:
             continue
         names = re.findall(r"\] ([\w.]+)\+0x", printed[str(pid)])
-        own = row.stack.split(";")[::-1]
-        behind = len(own) - len(names)
-        assert own[behind:] == names, (row.comm, printed[str(pid)])
-        assert all(map(SCHEDULER.match, own[:behind])), row
+        own = [name for name in row.stack.split(";")[::-1] if not SCHEDULER.match(name)]
+        told = [name for name in names if not SCHEDULER.match(name)]
+        assert own == told, (row.comm, printed[str(pid)])
         compared += 1
     assert compared >= 6
 

@@ -7,7 +7,8 @@ import pytest
 from drgn import Object, Program, Type, TypeMember
 from made_programs import empty, fill
 
-from mmscope.drgn.waits.faults import ALLOW_RETRY, TRIED, VMA_LOCK, fault_of, vma_lock
+from mmscope.drgn.rmap.rwsem_waiters import READER_SHIFT, WRITER_LOCKED
+from mmscope.drgn.waits.faults import ALLOW_RETRY, ASKING, TRIED, VMA_LOCK, fault_of, vma_lock
 from mmscope.drgn.waits.stacks import Shared, Stack, stack_from
 from mmscope.drgn.waits.waiters import EXCLUDES_READERS, Awaited, awaited
 
@@ -33,10 +34,12 @@ def made(words: dict[int, int]) -> Program:
 
     counter = struct_of(None, 4, counter=(flags, 0))
     task_of = prog.pointer_type(number)
+    word = struct_of(None, 8, counter=(number, 0))
+    rwsem = struct_of("rw_semaphore", 16, count=(word, 0), owner=(word, 8))
     mm = struct_of(
         "mm_struct",
         64,
-        mmap_lock=(number, 16),
+        mmap_lock=(rwsem, 16),
         vma_writer_wait=(struct_of(None, 8, task=(task_of, 0)), 32),
     )
     members = {"vm_start": 0, "vm_end": 8, "vm_pgoff": 16}
@@ -89,6 +92,27 @@ def stack_of(words: dict[int, int]) -> Stack:
 def test_a_fault_holds_the_lock_that_it_came_with(flags: int, lock: int) -> None:
     found = fault_of(stack_of(fault(flags)), FRAMES)
     assert found and (found.address, found.holds, found.lock) == (FAULT_AT, True, lock)
+
+
+@pytest.mark.parametrize(
+    ("references", "count", "lock"),
+    [
+        (3, 0, VMA),
+        (3, WRITER_LOCKED, VMA),
+        (2 | EXCLUDES_READERS, WRITER_LOCKED, VMA),
+        (1, 1 << READER_SHIFT, MM + 16),
+        (3, 1 << READER_SHIFT, None),
+        (1, 0, None),
+    ],
+)
+def test_a_fault_that_asks_the_file_system_holds_the_lock_that_is_read(
+    references: int, count: int, lock: int | None
+) -> None:
+    """do_page_mkwrite() puts its own flags in place of those that say which it came with."""
+    words = fault(ASKING) | {VMA + 32: references, MM + 16: count}
+    found = fault_of(stack_of(words), FRAMES)
+    assert found and found.holds is (lock is not None)
+    assert lock is None or found.lock == lock
 
 
 @pytest.mark.parametrize(
