@@ -21,8 +21,8 @@ from argparse_manpage.manpage import Manpage
 from mmscope import __version__
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.perf import recipe
-from mmscope.reports.bundle.database import views
 from mmscope.reports.bundle.declared import TABLES
+from mmscope.reports.bundle.views import views
 from mmscope.reports.commands import command
 
 # What an argument names, by its metavar.

@@ -9,11 +9,9 @@ DuckDB gets the typed values that :class:`~bundle.Bundle` has read, and no file.
 """
 
 import contextlib
-import functools
 import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -24,6 +22,7 @@ from mmscope.drgn.tables.rows import Column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import reasons
 from mmscope.reports.bundle.description import BundleError, Cell, SectionResult, Table
+from mmscope.reports.bundle.views import views
 
 SQL_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "string": "VARCHAR", "boolean": "BOOLEAN"}
 DTYPES = {"BIGINT": np.int64, "DOUBLE": np.float64, "BOOLEAN": np.bool_}
@@ -42,7 +41,6 @@ TARGET = {
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.
 MEMORY = "256MiB"
 TOO_LARGE = f"too large: DuckDB may have {MEMORY} for all tables"
-VIEWS = Path(__file__).resolve().parent / "views.sql"
 
 
 @dataclass
@@ -323,16 +321,6 @@ def target_row(bundle: Bundle) -> dict[str, Cell]:
         "uptime_seconds": bundle.uptime,
         "booted_at": bundle.booted,
     }
-
-
-@functools.cache
-def views() -> list[tuple[str, str, str]]:
-    """(name, title, SQL) of each view in ``views.sql``."""
-    result = []
-    for part in re.split(r"\n\n(?=-- )", VIEWS.read_text(encoding="utf-8")):
-        if match := re.search(r"^create view (\w+) as$", part, re.MULTILINE):
-            result.append((match.group(1), part.splitlines()[0].removeprefix("-- "), part))
-    return result
 
 
 def view_columns(database: Database, name: str) -> list[Column]:

@@ -195,7 +195,8 @@ def views_of(bundle: Bundle) -> dict[str, str]:
     """Name and title of what is computed from a bundle's tables; without DuckDB, of the matrix."""
     found = {owner_matrix.NAME: owner_matrix.TITLE} if owner_matrix.NEEDS in bundle.tables else {}
     try:
-        from mmscope.reports.bundle.database import open_database, views
+        from mmscope.reports.bundle.database import open_database
+        from mmscope.reports.bundle.views import views
     except ImportError:
         return found
     missing = open_database(bundle).missing
@@ -285,7 +286,8 @@ def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:
     try:
         import duckdb
 
-        from mmscope.reports.bundle.database import failed, open_database, view_columns, views
+        from mmscope.reports.bundle.database import failed, open_database, view_columns
+        from mmscope.reports.bundle.views import views
     except ImportError:
         return False
     titles = {view: title for view, title, _ in views()}

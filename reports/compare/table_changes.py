@@ -21,9 +21,10 @@ from mmscope.drgn.tables.rows import Column
 from mmscope.drgn.tables.table import Table as Declared
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
-from mmscope.reports.bundle.database import TOO_LARGE, connect, in_a_line, load_tables, lock, views
+from mmscope.reports.bundle.database import TOO_LARGE, connect, in_a_line, load_tables, lock
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table
+from mmscope.reports.bundle.views import views
 from mmscope.reports.compare.relation import BOOT_NAMES, Relation
 from mmscope.reports.drawing.row_names import DESCRIBES
 

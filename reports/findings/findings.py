@@ -27,7 +27,8 @@ from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.database import Database, failed, open_database, views
+from mmscope.reports.bundle.database import Database, failed, open_database
+from mmscope.reports.bundle.views import views
 from mmscope.reports.findings.kernel_said import BY_PAGE, Kernel, read_kernel
 from mmscope.reports.findings.proof import Declared, Proof, proofs
 

@@ -14,8 +14,8 @@ Costs next to nothing. Cannot know: which of several rows a query without an ord
 import functools
 import re
 
-from mmscope.reports.bundle.database import views
 from mmscope.reports.bundle.declared import TABLES
+from mmscope.reports.bundle.views import views
 from mmscope.reports.findings.findings import Question, named
 
 NUMBER, PLACE = "lake_number", "lake_place"

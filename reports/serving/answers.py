@@ -21,8 +21,9 @@ import duckdb
 
 from mmscope.drgn.tables.hostile_text import cut, visible
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.bundle.database import Database, connect, in_a_line, open_database, views
+from mmscope.reports.bundle.database import Database, connect, in_a_line, open_database
 from mmscope.reports.bundle.outcome import UsageError
+from mmscope.reports.bundle.views import views
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
 from mmscope.reports.findings.findings import OURS, Finding, Verdict, evaluate, named, query_of
