@@ -4,9 +4,10 @@ Containers by the paths of their cgroups: kubelet's (both cgroup drivers), conta
 Docker's, Podman's, LXC's.
 
 A path has the runtime, the id of the container and the UID of its pod (pkg/kubelet/cm:
-``pod_container_manager_linux.go``, ``cgroup_manager_linux.go`` of Kubernetes 1.20 to 1.34). Their
-names are not in the kernel: they are read from where the node agent and the runtimes keep them, of
-a running host or a tree.
+``pod_container_manager_linux.go``, ``cgroup_manager_linux.go`` of Kubernetes 1.20 to 1.34). Of
+containers in a container (Docker in a pod, pods in Docker, anything in LXC) it is the innermost,
+with the one that it is in. Names are not in the kernel: they are read from where the node agent and
+the runtimes keep them, of a running host or a tree.
 
 Cannot know: names of a dump's containers; those of a runtime that is none of these.
 """
@@ -81,6 +82,9 @@ class Container:
     namespace: str | None = column(holds="cgroup", help="of its pod")
     pod: str | None = column(holds="cgroup", help="name of its pod")
     container: str | None = column(holds="cgroup", help="its name")
+    within: str | None = column(
+        default=None, holds="cgroup", help="path of the container that it is in; empty: in none"
+    )
 
 
 CONTAINERS = Table("containers", "Containers by their cgroups", Container)
@@ -95,17 +99,29 @@ class Names:
 
 
 def container_of(path: str) -> Container | None:
-    """The container that a cgroup is, or is in; None for others."""
-    for pattern in CONTAINER:
-        if match := pattern.search(path):
-            runtime = (match["runtime"] or "").rpartition("/")[2].rstrip("-")
-            own = path[: match.end()]
-            pod = POD.search(own)  # what runs in a container may have pods of its own
-            uid = pod["uid"].replace("_", "-") if pod else None
-            return Container(own, RUNTIMES.get(runtime), uid, match["id"], None, None, None)
-    if match := LXC.search(path):
-        return Container(path[: match.end()], "LXC", None, None, None, None, match["name"])
-    return None
+    """The innermost container that a cgroup is, or is in; None for others."""
+    matches = {match.end(): match for form in (*CONTAINER, LXC) for match in form.finditer(path)}
+    if not matches:
+        return None
+    *outer, end = sorted(matches)
+    own, inner = path[:end], matches[end].groupdict()
+    within = path[: max(outer)] if outer else None
+    pods = [pod["uid"] for pod in POD.finditer(own)]  # a container of a pod may have some, too
+    return Container(
+        cgroup=own,
+        runtime="LXC" if "name" in inner else _runtime(inner["runtime"]),
+        pod_uid=pods[-1].replace("_", "-") if pods else None,
+        container_id=inner.get("id"),
+        namespace=None,
+        pod=None,
+        container=inner.get("name"),
+        within=within,
+    )
+
+
+def _runtime(word: str | None) -> str | None:
+    """Name of a runtime by the word for it in a path."""
+    return RUNTIMES.get((word or "").rpartition("/")[2].rstrip("-"))
 
 
 def called(path: str, named: Container | None = None) -> str:
@@ -125,6 +141,10 @@ def called(path: str, named: Container | None = None) -> str:
     elif named.pod_uid:
         of_pod = f" of pod {named.pod_uid}"
     what = f"container {named.container}" if named.container else "a container"
+    if found.within:
+        outer = container_of(found.within)
+        name = outer and outer.container
+        of_pod += f", in {f'container {name}' if name else 'another'}"
     below = path[len(found.cgroup) :]
     last = re.sub(rf"{ID}(?:\.scope)?$", lambda match: match["id"][:12], found.cgroup)
     return f"…/{last.rpartition('/')[2].rpartition(':')[2]}{below} ({what}{of_pod})"
@@ -186,7 +206,10 @@ def from_memory(memory: Memory) -> Found:
     paths = cgroup_paths(memory.prog, memcgs.columns["cgroup"][live], gaps)
     # Only a running host has the files that name them.
     names = names_of(Files(Path("/"))) if memory.live else Names({}, {})
-    found.unreadable_bytes = gaps.bytes
+    found.unreadable_bytes = memcgs.gaps.bytes + gaps.bytes
+    if lost := sum(path is None for path, _ in paths):
+        gone = found.remarks if memory.live else found.notes
+        gone.append(f"{lost:,} memory cgroups have no path that can be read")
     return _found(found, [path for path, _ in paths], names)
 
 

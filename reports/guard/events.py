@@ -122,13 +122,18 @@ def kubernetes_event(incident: Incident, capture: Path) -> dict[str, Any]:
 
 
 def _pod(title: str, capture: Path) -> dict[str, Any] | None:
-    """The only container whose cgroup a title has, where all names of it and its pod are known."""
+    """
+    The only container whose cgroup a title has, where all names of it and its pod are known: of one
+    in another the innermost whose names are.
+    """
     needed = ("namespace", "pod", "pod_uid", "container")
     with contextlib.suppress(OSError, UsageError, LookupError, ValueError):
-        rows = Bundle(capture / "bundle").rows("containers")
-        named = [row for row in rows if str(row["cgroup"]) in title]
-        if len(named) == 1 and all(named[0][name] for name in needed):
-            return named[0]
+        rows = list(Bundle(capture / "bundle").rows("containers"))
+        found = sorted(str(row["cgroup"]) for row in rows if str(row["cgroup"]) in title)
+        inner = found[-1] if found else ""
+        if all(inner.startswith(cgroup) for cgroup in found):
+            of = {str(row["cgroup"]): row for row in rows if all(row[name] for name in needed)}
+            return next((of[cgroup] for cgroup in reversed(found) if cgroup in of), None)
     return None
 
 

@@ -47,7 +47,27 @@ PATHS = [
     ("/lxc/db1", "LXC", None, None, "/ns/system.slice"),
     ("/lxc.payload.db1", "LXC", None, None, ""),
     ("/lxc.payload/db1", "LXC", None, None, "/init.scope"),
-    (f"/docker/{ID}", "Docker", None, ID, f"/kubelet/kubepods/burstable/pod{UID}/{OTHER}"),
+    ("/lxc.payload.db1", "LXC", None, None, "/lxc.monitor.in"),
+]  # fmt: skip
+# The outer container, what is in it of the innermost one, and its runtime, pod and id.
+NESTED = [
+    (f"/docker/{OTHER}", f"/kubelet/kubepods/burstable/pod{UID}/{ID}", None, UID, ID),
+    (
+        f"/system.slice/docker-{OTHER}.scope",
+        f"/kubelet.slice/kubelet-kubepods-pod{LOW}.slice/cri-containerd-{ID}.scope",
+        "containerd", UID, ID,
+    ),
+    # Docker in a pod: it is the pod's.
+    (f"/kubepods/burstable/pod{UID}/{OTHER}", f"/docker/{ID}", "Docker", UID, ID),
+    (
+        f"/kubepods.slice/kubepods-pod{STATIC}.slice/cri-containerd-{OTHER}.scope",
+        f"/kubepods.slice/kubepods-pod{LOW}.slice/cri-containerd-{ID}.scope",
+        "containerd", UID, ID,
+    ),
+    ("/lxc.payload.ct1", f"/system.slice/docker-{ID}.scope", "Docker", None, ID),
+    ("/lxc.payload.ct1", "/lxc.payload.ct2", "LXC", None, None),
+    (f"/machine.slice/libpod-{OTHER}.scope", f"/container/libpod_parent/libpod-{ID}",
+     "Podman", None, ID),
 ]  # fmt: skip
 
 
@@ -59,6 +79,18 @@ def test_each_runtimes_form_is_known(
     assert found is not None
     assert (found.cgroup, found.runtime) == (path, runtime)
     assert (found.pod_uid, found.container_id) == (uid, number)
+    assert found.within is None
+
+
+@pytest.mark.parametrize(("outer", "inner", "runtime", "uid", "number"), NESTED)
+@pytest.mark.parametrize("below", ["", "/init.scope"])
+def test_of_containers_in_a_container_the_innermost_is_told(
+    outer: str, inner: str, runtime: str | None, uid: str | None, number: str | None, below: str
+) -> None:
+    found = container_of(outer + inner + below)
+    assert found is not None
+    assert (found.cgroup, found.within) == (outer + inner, outer)
+    assert (found.runtime, found.pod_uid, found.container_id) == (runtime, uid, number)
 
 
 @pytest.mark.parametrize(
@@ -177,3 +209,7 @@ def test_how_a_sentence_has_it(tmp_path: Path) -> None:
     assert called(PATHS[4][0], named) == f"{short} (container nginx of pod shop/web-7d9f)"
     assert called("/lxc/db1/ns") == "…/db1/ns (container db1)"
     assert called(f"/docker/{ID}") == "…/0123456789ab (a container)"
+    in_lxc = f"/lxc.payload.ct1/docker/{ID}"
+    assert called(in_lxc) == "…/0123456789ab (a container, in container ct1)"
+    in_pod = f"/kubepods/pod{UID}/{OTHER}/docker/{ID}"
+    assert called(in_pod) == f"…/0123456789ab (a container of pod {UID}, in another)"

@@ -42,7 +42,7 @@ def hook(folder: Path, dies: str = "", core: str | None = "core", **more: str) -
 
 def made(folder: Path) -> set[str]:
     (case,) = (folder / "crash").iterdir()
-    return {path.name for path in case.iterdir()} - {"first.log", "all.log"}
+    return {path.name for path in case.iterdir()} - {"first.log", "all.log", "why.log"}
 
 
 def test_what_tells_most_comes_first_and_why_is_on_the_console(tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ def test_an_event_regards_the_pod_that_is_named(
     cgroup = f"/kubepods/burstable/pod{uid}/{'ab' * 32}"
     row = Container(cgroup, None, uid, "ab" * 32, "shop", "cart-0", "java")
     with Writer(path / "bundle") as writer:
-        rows = [row, replace(row, cgroup=other, pod=None)]
+        inner = replace(row, cgroup=f"{cgroup}/docker/{'cd' * 32}", container=None, within=cgroup)
+        rows = [row, replace(row, cgroup=other, pod=None), inner]
         writer.table("containers", CONTAINERS.title, Container, rows, section="containers")
         writer.finish({"kind": "files"}, [])
     event = event_of(path, title=f"Memory cgroup {cgroup} was out of memory")
@@ -203,6 +204,9 @@ def test_an_event_regards_the_pod_that_is_named(
     assert event["regarding"]["name"] == "cart-0" and event["regarding"]["uid"] == uid
     assert event["regarding"]["fieldPath"] == "spec.containers{java}"
     assert event["reportingInstance"] == "node-7"
+    # Of a container in it that has no name here it is the outer one's.
+    within = event_of(path, title=f"Memory cgroup {inner.cgroup} was out of memory")
+    assert within["regarding"] == event["regarding"]
     # Without names, of two, or of none it is the node's.
     for title in (f"{other} was", f"{cgroup} and {other}", "The OOM killer took 1 process"):
         assert event_of(path, title=title)["regarding"]["name"] == "node-7"
