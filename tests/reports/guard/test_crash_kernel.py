@@ -27,13 +27,15 @@ exit 1
 """
 
 
-def hook(folder: Path, dies: str = "", core: str | None = "core", **more: str) -> Any:
+def hook(
+    folder: Path, dies: str = "", core: str = "core", words: list[str] | None = None, **more: str
+) -> Any:
     stand_in = folder / "mmscope"
     stand_in.write_text(STAND_IN.format(folder=folder, dies=dies or "nothing"))
     stand_in.chmod(0o755)
     (folder / "core").write_bytes(b"")
     return subprocess.run(
-        [HOOK, folder / "crash", "30"],
+        [HOOK, *([f"{folder}/crash", "30"] if words is None else words)],
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "MMSCOPE": str(stand_in),
              "MMSCOPE_CORE": f"{folder}/{core}", **more},
         capture_output=True, text=True, timeout=600,
@@ -78,6 +80,33 @@ def test_where_it_cannot_work_it_ends_well(tmp_path: Path) -> None:
 
 
 def test_without_mmscope_it_ends_well(tmp_path: Path) -> None:
-    done = hook(tmp_path, MMSCOPE=str(tmp_path / "no-such-command"))
-    assert done.returncode == 0 and made(tmp_path) == set()
-    assert done.stdout.count("no bundle: exit status") == 2
+    done = hook(tmp_path, MMSCOPE=str(tmp_path / "no-such-command"), MMSCOPE_ROOT="/none")
+    assert done.returncode == 0 and not (tmp_path / "crash").exists()
+    assert "no-such-command is not here, nor in /none: nothing is read" in done.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["0"], ["1"]])
+@pytest.mark.parametrize("ends", [0, 1])
+def test_as_kdump_post_of_rhel_it_is_that_of_the_mounted_root(
+    tmp_path: Path, words: list[str], ends: int
+) -> None:
+    """do_kdump_post() of kdump-utils (dracut/99kdumpbase/kdump.sh) has the dump's exit status."""
+    root, programs = tmp_path / "sysroot", tmp_path / "programs"
+    there = root / "usr/libexec/mmscope/crash-kernel"
+    for path in (there, programs / "mount", programs / "umount", programs / "chroot"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >> {tmp_path}/asked\nexit {ends}\n')
+        path.chmod(0o755)
+    done = hook(
+        tmp_path, words=words, MMSCOPE=str(tmp_path / "no-such-command"), MMSCOPE_ROOT=str(root),
+        PATH=f"{programs}:/usr/bin:/bin",
+    )  # fmt: skip
+    # kdump_pre that ends with anything else reboots without a dump.
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        f"mount --bind /proc {root}/proc",
+        f"mount --bind /dev {root}/dev",
+        f"chroot {root} /usr/libexec/mmscope/crash-kernel /var/crash 90",
+        f"umount {root}/dev {root}/proc",
+    ]
+    assert ("exit status 1" in done.stdout) == bool(ends)
