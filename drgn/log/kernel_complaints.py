@@ -24,6 +24,7 @@ from mmscope.drgn.log.kernel_log import (
     missing,
 )
 from mmscope.drgn.log.records import STACK, same_caller, seconds_of, whole_records
+from mmscope.drgn.log.shown_memory import SHOWN_BLOCKS, SHOWN_MEMORY, read_shown_memory
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -173,6 +174,10 @@ KINDS = (
           "memory was to be taken out of use, and has pages that cannot be moved"),
     _kind("memory not added", FAILURE, "add_memory failed", r"(?P<what>.*add_memory failed.*)",
           "memory was plugged in, and is not used"),
+    # drivers/tty/sysrq.c: sysrq_handle_showmem()
+    _kind("memory shown", CHANGED, "how Memory|how memory",
+          r"[Ss]ys[Rr]q ?: (?P<what>Show [Mm]emory)",
+          "SysRq-m: the kernel printed what memory it has; table shown_memory has it"),
     # At boot
     _kind("memory at boot", TAKEN, "Memory: ", r"Memory: (?P<what>\d+[Kk]B?/\d+[Kk]B? available.*)",
           "what was free at boot of what the machine has, and what the kernel itself takes"),
@@ -214,7 +219,7 @@ class KernelComplaint:
     group: str = column(
         holds="words",
         help=f"{DAMAGE}: memory or the kernel's data is damaged; {HARDWARE}: of memory; {FAILURE}; "
-        f"{STALL}; {LEAK}; {TAKEN}: where memory is; {CHANGED}: memory came or went",
+        f"{STALL}; {LEAK}; {TAKEN}: where memory is; {CHANGED}: memory came or went, or was shown",
     )
     times: int = column(help="records of the log; the kernel leaves out what is too frequent")
     first_seconds: float | None = column(unit="s", help="since boot, of the first")
@@ -309,27 +314,36 @@ def _count(
     )  # fmt: skip
 
 
-def _found(log: Log) -> Found:
+def _found(log: Log, page_bytes: int | None) -> Found:
     rows = read_kernel_complaints(log.records)
+    shown = read_shown_memory(log.records, page_bytes)
     found = Found(notes=missing(log), remarks=beginning(log))
     if len(rows) > MOST_ROWS:
         found.unlisted.append(plural(len(rows) - MOST_ROWS, "later one"))
-    return found.add(KERNEL_COMPLAINTS, rows[:MOST_ROWS])
+    if shown.left_out:
+        found.unlisted.append(
+            plural(shown.left_out, "later view of memory", "later views of memory")
+        )
+    if shown.damaged:
+        found.notes.append(f"{plural(shown.damaged, 'line')} of memory that is shown, damaged")
+    found.add(KERNEL_COMPLAINTS, rows[:MOST_ROWS])
+    found.add(SHOWN_MEMORY, shown.memory)
+    return found.add(SHOWN_BLOCKS, shown.blocks)
 
 
 def kernel_complaints_from_memory(memory: Memory) -> Found:
-    return _found(log_of_memory(memory))
+    return _found(log_of_memory(memory), memory.prog["PAGE_SIZE"].value_())
 
 
 def kernel_complaints_from_files(files: Files) -> Found:
-    return _found(log_of_files(files))
+    return _found(log_of_files(files), None)
 
 
 KERNEL_COMPLAINTS_SECTION = Section(
     name="kernel_complaints",
     title="What the log says about memory",
     since="0.3.0",
-    tables=(KERNEL_COMPLAINTS,),
+    tables=(KERNEL_COMPLAINTS, SHOWN_MEMORY, SHOWN_BLOCKS),
     intro="""
 What the kernel complained about, as far as it is of memory, each kind with its meaning: allocations
 that failed, damage that its own checks or [hardware](https://docs.kernel.org/mm/hwpoison.html)

@@ -166,8 +166,8 @@ def beginning(log: Log) -> list[str]:
     """The beginning of a log, if it is not the boot, and what of a text is not the kernel's."""
     gone = (log.overwritten or 0) + log.left_out
     foreign = [f"left out: {plural(log.foreign, 'line')} of other programs"] if log.foreign else []
-    if log.killers:
-        foreign.append(f"{' and '.join(log.killers)} ended a process to have memory, as it says")
+    if programs := sorted({kill.program for kill, _ in log.killed}):
+        foreign.append(f"{' and '.join(programs)} ended a process to have memory, as it says")
     return [f"it begins {plural(gone, 'record')} after the boot"] * bool(gone) + foreign
 
 

@@ -23,6 +23,7 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.tables.display import plural, size
 from mmscope.drgn.text.kernel_log import MOST_RECORDS, Log, LogRecord, last_records, parse_dmesg
 from mmscope.drgn.text.packed import PackedError
+from mmscope.drgn.text.program_kills import KILL
 
 # Folders, and names in them. The ring as it was printed, kdump's copy of it, a journal's text.
 RINGS = (
@@ -158,7 +159,8 @@ def _read(files: Files, place: str, unread: list[str], *, ring: bool) -> Log:
         raise ValueError(str(error)) from error
     # A disk that was full, or a machine that stopped, leaves zeros.
     text = data.replace(b"\0", b"").decode("utf-8", "backslashreplace")
-    if not KERNEL_LINE.search(text) and not (ring and text.count("\n") > PLAIN_LINES):
+    known = KERNEL_LINE.search(text) or KILL.search(text)
+    if not known and not (ring and text.count("\n") > PLAIN_LINES):
         first = " ".join(text[:60].split())
         raise ValueError(f"has no line of the kernel: {first!r}" if first else "is empty")
     if before:
@@ -183,7 +185,7 @@ def _joined(parts: Sequence[Part]) -> Log:
         lost=sum(part.log.lost for part in parts),
         left_out=max(part.log.left_out for part in parts),
         foreign=sum(part.log.foreign for part in parts),
-        killers=tuple(sorted({name for part in parts for name in part.log.killers})),
+        killed=tuple(dict.fromkeys(kill for part in parts for kill in part.log.killed)),
         unread=tuple(f"{part.place}, {each}" for part in parts for each in part.log.unread),
     )
 

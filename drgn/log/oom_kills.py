@@ -45,11 +45,13 @@ from mmscope.drgn.log.oom_rows import (
     OOM_TASKS,
     OPEN,
     PANIC,
+    PROGRAM_KILLS,
     OomCgroupMemory,
     OomFreeBlocks,
     OomKill,
     OomMemory,
     OomTask,
+    ProgramKillRow,
 )
 from mmscope.drgn.log.records import (
     CPU_LINE,
@@ -70,6 +72,7 @@ from mmscope.drgn.text.log_prefix import is_comm
 
 KIB = 1024
 RECENT = 64  # calls
+MOST_PROGRAM_KILLS = 2_000
 CUT, LONGEST_OF_6_1 = (
     975,
     1100,
@@ -723,14 +726,27 @@ def oom_kills_from_memory(memory: Memory) -> Found:
 
 
 def oom_kills_from_files(files: Files) -> Found:
-    return _found(log_of_files(files), None)
+    log = log_of_files(files)
+    found = _found(log, None)
+    if files.live:  # /dev/kmsg has none of it
+        return found
+    kills = [
+        ProgramKillRow(number, date, **kill._asdict())
+        for number, (kill, date) in enumerate(log.killed[:MOST_PROGRAM_KILLS], 1)
+    ]
+    if left := len(log.killed) - len(kills):
+        found.unlisted.append(plural(left, "later kill of programs", "later kills of programs"))
+    return found.add(PROGRAM_KILLS, kills)
 
 
 OOM_KILLS_SECTION = Section(
     name="oom_kills",
     title="OOM kills",
     since="0.2.0",
-    tables=(OOM_KILLS, OOM_TASKS, OOM_MEMORY, OOM_FREE_BLOCKS, OOM_CGROUP_MEMORY),
+    tables=(
+        *(OOM_KILLS, OOM_TASKS, OOM_MEMORY, OOM_FREE_BLOCKS, OOM_CGROUP_MEMORY),
+        PROGRAM_KILLS,
+    ),
     intro="""
 What the OOM killer wrote to the kernel's log. It chooses the task with the most memory (resident,
 swapped out, page tables), to which each point of
@@ -739,7 +755,8 @@ used: of the memory and swap of the machine or of the nodes that were allowed, o
 the [memory cgroup](https://docs.kernel.org/admin-guide/cgroup-v2.html#memory) that ran out.
 
 The log is a ring, and the kernel leaves the details out where kills are frequent: what it does not
-have of a kill is said in its row. `oom_kill` of /proc/vmstat counts all kills since boot.
+have of a kill is said in its row. `oom_kill` of /proc/vmstat counts all kills since boot. What
+systemd-oomd, earlyoom and others end before it comes to that is in the logs of programs alone.
 """,
     command=Command("what the OOM killer did, out of the kernel's log", top=TOP),
     from_memory=oom_kills_from_memory,

@@ -167,6 +167,20 @@ class OomCgroupMemory:
     value: int = column(help="in the unit of memory.stat: bytes, or events since the cgroup is")
 
 
+@table_row
+class ProgramKillRow:
+    """A process or cgroup that a program ended to have memory, as it says in a log."""
+
+    number: int = column(key=True, low=1, help="in the order of the log, from 1")
+    date: str | None = column(holds="words", help="of the wall clock, as the text of a log has it")
+    program: str = column(holds="words", help="systemd-oomd, earlyoom, nohang, oomd, kubelet")
+    cgroup: str | None = column(holds="cgroup", help="cgroup, unit or pod that it ended")
+    comm: str | None = column(holds="comm", help="process that it ended")
+    pid: int | None = column(high=MOST_PIDS, help="of that process")
+    held_bytes: int | None = column(unit="bytes", high=MOST, help="resident, as it says")
+    why: str | None = column(holds="log", help="its reason, in its own words")
+
+
 OOM_KILLS = Table(
     "oom_kills",
     "Kills of the OOM killer",
@@ -183,6 +197,15 @@ OOM_CGROUP_MEMORY = Table(
     "oom_cgroup_memory",
     "Memory of cgroups that ran out",
     OomCgroupMemory,
+    not_compared=NOT_COMPARED,
+)
+
+PROGRAM_KILLS = Table(
+    "program_kills",
+    "What programs ended to have memory",
+    ProgramKillRow,
+    since="0.3.0",
+    empty="no program says in the log that it ended a process to have memory",
     not_compared=NOT_COMPARED,
 )
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mmscope.drgn.text.log_lines import LogLines, Printed, newest_first
+from mmscope.drgn.text.program_kills import ProgramKill
 
 MOST_RECORDS = 200_000  # that are looked at: the last ones
 LONGEST_RECORD = 8 << 10  # bytes of a read of /dev/kmsg; PRINTK_MESSAGE_MAX is 2 KiB
@@ -61,7 +62,7 @@ class Log:
     :ivar lost: records between these whose text is gone.
     :ivar left_out: older records that were not looked at.
     :ivar foreign: lines of text that other programs wrote.
-    :ivar killers: programs among them that say that they ended a process to have memory.
+    :ivar killed: processes that these say they ended to have memory, and when.
     :ivar unread: lines of text that could not be read, and why.
     """
 
@@ -70,7 +71,7 @@ class Log:
     lost: int = 0
     left_out: int = 0
     foreign: int = 0
-    killers: tuple[str, ...] = ()
+    killed: tuple[tuple[ProgramKill, str | None], ...] = ()
     unread: tuple[str, ...] = ()
 
 
@@ -191,18 +192,15 @@ def parse_dmesg(text: str) -> Log:
         raise ValueError("the kernel's log is empty")
     lines = LogLines(text)
     records = _by_host(deque(lines, MOST_RECORDS))
-    if not records:
+    if not records and not lines.killed:
         why = "; ".join(lines.unread()) or "they are other programs'"
-        if lines.killers:
-            names = " and ".join(sorted(lines.killers))
-            why += f", of which {names} ended a process to have memory"
         raise ValueError(f"no line is the kernel's: {why}")
     return Log(
         _in_order([_printed(each) for each in records]),
         left_out=lines.records - len(records),
         foreign=lines.foreign,
-        killers=tuple(sorted(lines.killers)),
-        unread=lines.unread(),
+        killed=tuple((kill, date_of(line)) for kill, line in lines.killed),
+        unread=lines.unread() or (() if records else ("no line is the kernel's",)),
     )
 
 

@@ -24,8 +24,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mmscope.drgn.text.log_prefix import AFTER_A_NAME, Prefixes, is_comm, name_ends, phrases_in
+from mmscope.drgn.text.program_kills import ProgramKill, program_kill, same
 
 LONGEST_LINE = 16 << 10  # characters
+RECENT = 64  # kills of programs, of which one may be said twice
 MOST_CONTINUING = 100  # lines; memory.stat of a cgroup has about 60
 MOST_RANGES = 5  # that are named
 MOST_TRIED = 4  # times the text: objects without an end in each other
@@ -80,11 +82,6 @@ _TIMES = ("timeUnixNano", "@timestamp", "_time", "timestamp", "time", "lastTimes
 # An object as a list of what each of its members is called and has.
 _NAMED = ({"field", "value"}, {"key", "value"})
 _OF_KERNEL = ("kernel", "vmunix")
-# Programs that end others to have memory, where one says that it did.
-_KILLERS = re.compile(
-    r"\b(systemd-oomd|oomd|earlyoom|nohang)\b[^:]{0,20}: "
-    r"(?:.{0,40}\b[Kk]illed |.{0,20}[Ss]ending SIG)"
-)
 TURNED = 4  # times as many steps back in time as forward
 
 
@@ -109,19 +106,25 @@ class LogLines:
     Iterates over the records of a text.
 
     :ivar records: how many there were so far.
-    :ivar foreign: lines of others. :ivar killers: those of them that say that they ended a process.
+    :ivar foreign: lines of others.
+    :ivar killed: processes that they say they ended to have memory, and the lines.
     """
 
     def __init__(self, text: str) -> None:
         text = _plain(text)
-        lines, numbers, self.foreign, damaged = _unpacked(text) or (text.split("\n"), [], 0, [])
+        self.killed: list[tuple[ProgramKill, str]] = []
+        lines, numbers, others, damaged = _unpacked(text) or (text.split("\n"), [], [], [])
+        self.foreign = len(others)
+        for line in others:
+            self._look_for_a_kill(line)
         lines = _without_ends(lines)
         lines, self.numbers = _apart(lines, numbers or [*range(1, len(lines) + 1)])
         self.text, self.phrases = _unquoted("\n".join(lines))
         self.prefixes = Prefixes(self.text, self.phrases)
         self.wrap = _Wrap(self.text, self.prefixes)
         self.records = 0
-        self.killers = set[str]()
+        # A program's own output, without stamps.
+        self.of_program = self.prefixes.bare and not self.phrases and self._kills(lines)
         self._unread = {"no whole record": damaged} if damaged else {}
 
     def __iter__(self) -> Iterator[Printed]:
@@ -134,6 +137,10 @@ class LogLines:
                 self._note("longer than a line of the kernel's can be", number)
                 continue
             if not line.strip() and not self.prefixes.bare:
+                continue
+            if self.of_program:
+                self._look_for_a_kill(line)
+                self.foreign += 1
                 continue
             wrapped = self.wrap.known and self.wrap.goes_on(line, length)
             if line.endswith("  ") and self.wrap.joint:
@@ -173,8 +180,7 @@ class LogLines:
         foreign = self.prefixes.foreign(line) and not wrapped and not self.prefixes.bare
         if current is None or foreign or current.lines > MOST_CONTINUING:
             self.foreign += 1
-            if ("oom" in line or "nohang" in line) and (killer := _KILLERS.search(line)):
-                self.killers.add(killer[1])
+            self._look_for_a_kill(line)
             if any(map(line.__contains__, AFTER_A_NAME)) or "Killed process " in line:
                 self._note_foreign(number)
             return False
@@ -185,6 +191,15 @@ class LogLines:
         width = len(current.prefix)
         current.text += "\n" + (line[width:] if not line[:width].strip() else line)
         return True
+
+    def _kills(self, lines: list[str]) -> bool:
+        return any(program_kill(line) for line in lines)
+
+    def _look_for_a_kill(self, line: str) -> None:
+        """Keep what a program says that it ended, once."""
+        kill = program_kill(line)
+        if kill and not any(same(kill, other) for other, _ in self.killed[-RECENT:]):
+            self.killed.append((kill, line))
 
     def _note_foreign(self, number: int) -> None:
         programs = ", ".join(sorted({*self.prefixes.programs})[:3])
@@ -321,11 +336,10 @@ class _Wrap:
         return bool(before) and before + blanks + len(first) > self.width
 
 
-def _unpacked(text: str) -> tuple[list[str], list[int], int, list[int]] | None:
+def _unpacked(text: str) -> tuple[list[str], list[int], list[str], list[int]] | None:
     """
     The kernel's lines of objects in JSON or of a journal's fields, the number of the line of each,
-    how many records are others', and the lines whose objects could not be read; None: it is plain
-    text.
+    the records of others, and the lines whose objects could not be read; None: it is plain text.
     """
     damaged = list[int]()
     head = text[:4096].lstrip("\ufeff\x1e[ \n\r\t,")
@@ -342,10 +356,11 @@ def _unpacked(text: str) -> tuple[list[str], list[int], int, list[int]] | None:
         found = list(_entries(text))
     else:
         return None
-    lines, numbers, foreign = list[str](), list[int](), 0
+    lines, numbers, foreign = list[str](), list[int](), list[str]()
     for number, entry in found:
         if (rendered := _rendered(entry)) is None:
-            foreign += 1
+            who = entry.get("SYSLOG_IDENTIFIER", "")
+            foreign.append(f"{_time(entry)} {who}: {_message(entry)}"[:LONGEST_LINE])
             continue
         for line in rendered:
             lines.append(line)

@@ -33,7 +33,11 @@ PIECE = 1 << 18
 MOST_WINDOW = 256 << 20
 MOST_OF_JOURNAL = 512 << 20  # that comes in a stream; journald ends a file at 128 MiB
 JOURNAL_SECONDS = 300.0
-TO_READ_JOURNAL = ("-q", "--no-pager", "-o", "short-monotonic", "_TRANSPORT=kernel")
+# The kernel's records, and those of programs that end processes to have memory.
+TO_READ_JOURNAL = (
+    *("-q", "--no-pager", "-o", "short-monotonic", "_TRANSPORT=kernel"),
+    *("+", "SYSLOG_IDENTIFIER=systemd-oomd", "+", "SYSLOG_IDENTIFIER=earlyoom"),
+)
 # What unpacking raises of a damaged file.
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 

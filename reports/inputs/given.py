@@ -51,6 +51,7 @@ from mmscope.reports.inputs.recognise import (
     as_utf8,
     pasted,
     recognise,
+    unwrapped,
 )
 
 MOST_FILES = 500  # of a folder that is no tree
@@ -316,7 +317,7 @@ def _put(given: Given, kind: Kind, name: str, data: bytes, more: str = "") -> No
         given.refused.append(f"{name}: {kind.words} was given before, and one is read")
         return
     given.took(name, kind.words + more)
-    given.texts[place] = data
+    given.texts[place] = unwrapped(place, data)
     if kind.name == LOG:  # with what else is in the same file
         _put(given, Kind(PASTED, ""), name, data)
     if place.endswith("/smaps"):

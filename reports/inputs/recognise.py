@@ -14,6 +14,7 @@ from mmscope.drgn.dumps.wrapped import FLATTENED
 from mmscope.drgn.log.log_places import KERNEL_LINE
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.packed import JOURNAL, UTF_16
+from mmscope.drgn.text.program_kills import KILL
 from mmscope.drgn.text.text_source import recognise as recognise_page_owner
 from mmscope.perf.perf_script import is_perf_text
 
@@ -64,17 +65,30 @@ TEXTS = (
         "sys/fs/cgroup/given/memory.stat",
     ),
 )
+# What /proc/vmstat has, and the vmstat of a NUMA node in /sys has not (vmstat_text, mm/vmstat.c).
+_OF_ALL_NODES = re.compile(rb"^[> \t]*(?:pgfault|nr_dirty_threshold) \d+\r?$", re.MULTILINE)
+_CUT_VMSTAT = (
+    "the vmstat of a NUMA node, or the beginning of /proc/vmstat, and which cannot be told: bring "
+    "/proc/vmstat as a whole"
+)
 # The same among other words, quoted or indented: how such a text begins, and how it goes on.
+# Tables whose lines mails have wrapped go on with numbers, or with names of migratetypes.
+_NUMBERS = rb" *\d+(?: +\d+)*"
 _PASTED = {
     "proc/meminfo": (rb"MemTotal: +\d+ kB", rb"[A-Za-z]\S{0,39}: +\d+(?: kB)?", 1),
     "proc/vmstat": (rb"nr_free_pages \d+", rb"[a-z]\w{0,60} \d+", 4),
     "proc/buddyinfo": (
-        *(rb"Node +\d+, zone +\w+(?: +\d+){4,}", rb"Node +\d+, zone +\w+(?: +\d+){4,}", 0),
+        *(
+            rb"Node +\d+, zone +\w+(?: +\d+){4,}",
+            rb"Node +\d+, zone +\w+(?: +\d+){4,}|" + _NUMBERS,
+            0,
+        ),
     ),
     "proc/zoneinfo": (rb"Node +\d+, zone +\w+", rb"(?: +\S[^\n]*|Node +\d+, zone +\w+)", 4),
     "proc/pagetypeinfo": (
         rb"Page block order: \d+",
-        rb"(?:(?:Page block|Pages per block|Free pages count|Number of|Node +\d+, zone)[^\n]*|)",
+        rb"(?:(?:Page block|Pages per block|Free pages count|Number of|Node +\d+, zone)[^\n]*"
+        rb"|" + _NUMBERS + rb"|(?: *(?:Unmovable|Movable|Reclaimable|HighAtomic|CMA|Isolate)\b)+|)",
         4,
     ),
     "proc/slabinfo": (rb"slabinfo - version: [^\n]*", rb"(?:#[^\n]*|\S+(?: +\d+){3,}[^\n]*)", 2),
@@ -87,6 +101,11 @@ PASTED_TEXTS = {
     )
     for place, (first, more, least) in _PASTED.items()
 }
+_WRAPPED = re.compile(
+    rb"(?<=\S) *\r?\n *((?:\d+(?: +\d+)*|(?:Unmovable|Movable|Reclaimable|HighAtomic|CMA|Isolate)"
+    rb"(?: +(?:Movable|Reclaimable|HighAtomic|CMA|Isolate))*) *\r?)$",
+    re.MULTILINE,
+)
 # What each of them has, which is found sooner in a long log.
 MARKS = {
     "proc/meminfo": b"MemTotal:",
@@ -169,8 +188,17 @@ def pasted(text: bytes) -> list[tuple[str, bytes]]:
             continue  # zoneinfo has lines of vmstat
         width, end = len(match["before"]), match.end()
         lines = [line[width:].rstrip() for line in match[0].splitlines()]
-        texts.append((place, b"\n".join(lines).rstrip(b"\n") + b"\n"))
+        whole = unwrapped(place, b"\n".join(lines).rstrip(b"\n") + b"\n")
+        if place != "proc/vmstat" or _OF_ALL_NODES.search(whole):
+            texts.append((place, whole))
     return texts
+
+
+def unwrapped(place: str, text: bytes) -> bytes:
+    """A table of /proc whose lines were wrapped, as mails do it, with whole lines."""
+    if place not in ("proc/pagetypeinfo", "proc/buddyinfo"):
+        return text
+    return _WRAPPED.sub(rb" \1", text)
 
 
 def as_utf8(data: bytes) -> bytes:
@@ -201,6 +229,8 @@ def _text(text: bytes) -> Kind | None:
         if re.match(pattern, text, re.MULTILINE):
             if place in PASTED_TEXTS and len({other for other, _ in pasted(text)}) > 1:
                 return None  # one behind the other
+            if place == "proc/vmstat" and not _OF_ALL_NODES.search(text):
+                return Kind(UNKNOWN, _CUT_VMSTAT)
             name = place.rpartition("/")[2]
             of = {"proc/PID": "a process's ", "sys/fs/cgroup/given": "a cgroup's "}
             return Kind(TREE, of.get(place[: -len(name) - 1], "/proc/") + name, place)
@@ -209,8 +239,15 @@ def _text(text: bytes) -> Kind | None:
         return Kind(LOG, "a journal's export")
     if is_perf_text(text):
         return Kind(PERF_TEXT, "text of perf script")
+    return _log(text)
+
+
+def _log(text: bytes) -> Kind | None:
+    """A log, by the lines in it or by how most of them begin."""
     if ABOUT_MEMORY.search(text) or KERNEL_LINE.search(text.decode("utf-8", "replace")):
         return Kind(LOG, "a log with lines of the kernel")
+    if KILL.search(text.decode("utf-8", "replace")):
+        return Kind(LOG, "a log of a program that ends processes to have memory")
     if re.match(rb"\s*[\[{]", text) and OF_ENTRIES.search(text):
         return Kind(LOG, "a log in JSON")
     if _most(LOG_LINE, text):

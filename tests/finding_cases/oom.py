@@ -20,6 +20,7 @@ from mmscope.drgn.log.oom_rows import (
     OomKill,
     OomMemory,
     OomTask,
+    ProgramKillRow,
 )
 
 
@@ -136,6 +137,21 @@ FOUND: dict[str, Case] = {
         "allocation-failures",
         [failure(n, order=3, gfp_flags="GFP_ATOMIC", seconds=100.0 * n) for n in range(1, 12)],
         ["11 times"], "notice",
+    ),
+    "a cgroup that systemd-oomd ended": Case(
+        "program-kills",
+        [ProgramKillRow(1, "06-12 10:12:33", "systemd-oomd", "/u/app.scope", None, None, None,
+                        "memory pressure for /u being 71.30% > 50.00%")],
+        ["systemd-oomd ended /u/app.scope to have memory",
+         "It says at 06-12 10:12:33: memory pressure for /u being 71.30% > 50.00%."],
+        "warning", unlike=["kills in all"],
+    ),
+    "processes that earlyoom ended": Case(
+        "program-kills",
+        [ProgramKillRow(n, None, "earlyoom", None, "chrome", n, 2 * GIB, "badness 852")
+         for n in (1, 2)],
+        ["earlyoom ended chrome (pid 2) to have memory, which held 2 GiB; 2 kills in all"],
+        "warning",
     ),
     "struct pages that are damaged": Case(
         "damage-in-log",
@@ -389,6 +405,7 @@ CLEAR: dict[str, Case] = {
         "oom-kills-since-boot", [event("oom_kill", 2), oom(), oom_at_limit(2)]
     ),
     "OOM kills, and there are rates": Case("oom-kills-since-boot", [event("oom_kill", 9), RATE]),
+    "a log in which no program ended another": Case("program-kills", [], empty=(ProgramKillRow,)),
     "a log without a kill": Case("oom-kills-told", [], empty=(OomKill,)),
     "a kill that somebody asked for": Case("oom-kills-told", [oom(order=-1)]),
     "a kill of a cgroup alone": Case("oom-kills-told", [oom_at_limit()]),
@@ -419,6 +436,7 @@ NOT_CHECKED: dict[str, Case] = {
     f"{name} without a log": Case(name, [], why_not=f"no table {table} in this bundle")
     for name, table in {
         "oom-kills-told": "oom_kills", "oom-cgroup-limit": "oom_kills",
+        "program-kills": "program_kills",
         "allocation-failures": "allocation_failures", "damage-in-log": "kernel_complaints",
         "oom-spared-larger": "oom_tasks", "oom-fragmented": "oom_free_blocks",
     }.items()

@@ -25,9 +25,25 @@ from log_made import CGROUP_V1, GLOBAL_3_10, raw
 from log_truth import KINDS, differs, read
 
 from mmscope.drgn.text.kernel_log import Log, parse_dmesg
+from mmscope.drgn.text.program_kills import ProgramKill
 
 HEADER = "bash invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0"
 KILL = "Out of memory: Killed process 7 (bash) total-vm:8kB, anon-rss:4kB, file-rss:0kB"
+OOMD = (
+    "systemd-oomd[7]: Killed /u.slice/app.scope due to memory pressure for /u.slice being 63.2% > "
+    "50.00% for > 20s with reclaim activity"
+)
+OOMD_KILL = ProgramKill(
+    "systemd-oomd",
+    cgroup="/u.slice/app.scope",
+    why="memory pressure for /u.slice being 63.2% > 50.00% for > 20s with reclaim activity",
+)
+UNIT = "systemd[1]: a.scope: systemd-oomd killed 28 process(es) in this unit."
+UNIT_KILL = ProgramKill("systemd-oomd", cgroup="a.scope", why="killed 28 process(es) in this unit.")
+EARLYOOM = 'earlyoom[7]: sending SIGTERM to process 8 uid 1000 "python3": badness 9, VmRSS 600 MiB'
+EARLYOOM_KILL = ProgramKill(
+    "earlyoom", comm="python3", pid=8, held_bytes=600 << 20, why="badness 9, VmRSS 600 MiB"
+)
 CHANCE = random.Random(45)
 
 
@@ -153,24 +169,39 @@ class TestForeign:
             parse_dmesg('{"MESSAGE": "x", "SYSLOG_IDENTIFIER": "app"}\n')
 
     @pytest.mark.parametrize(
-        ("line", "name"),
-        [
-            ("systemd-oomd[7]: Killed /a.scope due to memory pressure for /a", "systemd-oomd"),
-            ('earlyoom[7]: sending SIGTERM to process 8 uid 1000 "python3": badness 9', "earlyoom"),
-        ],
+        ("line", "kill"), [(OOMD, OOMD_KILL), (UNIT, UNIT_KILL), (EARLYOOM, EARLYOOM_KILL)]
     )
-    def test_a_program_that_ends_others_to_have_memory_is_named(self, line: str, name: str) -> None:
+    def test_what_a_program_ended_to_have_memory_is_kept(
+        self, line: str, kill: ProgramKill
+    ) -> None:
         log = parse_dmesg(f"{self.STAMP} kernel: Mem-Info:\n{self.STAMP} {line}\n")
-        assert (log.foreign, log.killers) == (1, (name,))
-        with pytest.raises(ValueError, match=f"other programs', of which {name} ended a process"):
-            parse_dmesg(f"{self.STAMP} {line}\n")
+        assert (log.foreign, log.killed) == (1, ((kill, "05-19 18:14:43"),))
+        # Also where nothing is of the kernel, which is said.
+        log = parse_dmesg(f"{self.STAMP} {line}\n")
+        assert (log.records, log.killed) == ([], ((kill, "05-19 18:14:43"),))
+        assert log.unread == ("no line is the kernel's",)
+
+    def test_a_kill_that_is_said_twice_is_one(self) -> None:
+        again = EARLYOOM.replace("SIGTERM", "SIGKILL")
+        lines = (OOMD, UNIT.replace("a.scope", "app.scope"), EARLYOOM, again, UNIT)
+        log = parse_dmesg("".join(f"{self.STAMP} {line}\n" for line in lines))
+        assert [kill for kill, _ in log.killed] == [OOMD_KILL, EARLYOOM_KILL, UNIT_KILL]
+
+    def test_a_program_s_own_output_has_no_stamps(self) -> None:
+        log = parse_dmesg(f"earlyoom v1.7\nlow memory! at or below\n{EARLYOOM[13:]}\n")
+        assert (log.records, log.foreign, log.killed) == ([], 3, ((EARLYOOM_KILL, None),))
+
+    def test_a_journal_in_json_has_them_too(self) -> None:
+        entry = {"SYSLOG_IDENTIFIER": "systemd-oomd", "MESSAGE": OOMD.partition(": ")[2]}
+        log = parse_dmesg(json.dumps(entry) + '\n{"MESSAGE": "x", "_TRANSPORT": "kernel"}\n')
+        assert [kill for kill, _ in log.killed] == [OOMD_KILL] and log.foreign == 1
 
     @pytest.mark.parametrize(
         "line", ["earlyoom[7]: mem avail: 7 of 9 MiB", "systemd-oomd[7]: Considered 60 cgroups", ""]
     )
     def test_what_only_watches_memory_ends_no_one(self, line: str) -> None:
         log = parse_dmesg(f"{self.STAMP} kernel: Mem-Info:\n{self.STAMP} {line}\n")
-        assert log.killers == ()
+        assert log.killed == ()
 
     def test_a_prefix_that_is_not_understood_is_said(self) -> None:
         """A name has 15 bytes: what is longer has more in it."""

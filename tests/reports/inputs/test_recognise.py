@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.reports.inputs.recognise import HEAD_BYTES, recognise
+from mmscope.reports.inputs.recognise import HEAD_BYTES, pasted, recognise, unwrapped
 
 DATA = Path(__file__).parents[2] / "data"
 MAPS = b"55d0c5a4f000-55d0c5a51000 r--p 00000000 fe:00 1048 /usr/bin/cat\n"
@@ -40,6 +40,7 @@ KNOWN = {
     "events": (b'{"items": [{"reason": "Pulled", "message": "Container image"}]}', "log"),
     "a query of Loki": (b'{"data":{"result":[{"values":[["1715259158000000007","x"]]}]}}', "log"),
     "other JSON": (b'[{"Id": "7", "LogPath": "/var/lib/x-json.log", "State": {}}]', ""),
+    "earlyoom": (b'earlyoom 1.7\nsending SIGTERM to process 7 uid 0 "x": badness 9\n', "log"),
     "kmemleak": (b"unreferenced object 0xffff88007658a9e0 (size 944):\n", "log"),
     "allocinfo": (b"allocinfo - version: 1.0\n#     <size>\n", "tree"),
 }  # fmt: skip
@@ -101,3 +102,39 @@ def test_a_text_in_utf_16_is_nothing_binary() -> None:
 @given(st.binary(max_size=4000))
 def test_any_bytes_are_something(head: bytes) -> None:
     assert recognise(head).words
+
+
+def wrapped(text: bytes, width: int, *, blanks: bool) -> bytes:
+    """A text as a mail has it: lines are broken at blanks, which some keep."""
+    lines = list[bytes]()
+    for line in text.split(b"\n"):
+        while len(line) > width and (at := line.rfind(b" ", 1, width)) > 0:
+            lines.append(line[:at].rstrip())
+            line = line[at:] if blanks else line[at:].lstrip()
+        lines.append(line)
+    return b"\n".join(lines)
+
+
+@pytest.mark.parametrize("name", ["pagetypeinfo", "buddyinfo"])
+@pytest.mark.parametrize("width", [60, 72, 78])
+@pytest.mark.parametrize("blanks", [True, False])
+def test_tables_that_a_mail_has_wrapped_are_whole(name: str, width: int, blanks: bool) -> None:
+    text = (DATA / "7.2/proc" / name).read_bytes()
+    broken = wrapped(text, width, blanks=blanks)
+    place = f"proc/{name}"
+    assert recognise(broken).place == place
+
+    def words(text: bytes) -> list[list[bytes]]:
+        return [line.split() for line in text.strip().split(b"\n")]
+
+    assert words(unwrapped(place, broken)) == words(text)
+    quoted = b"Hello,\n\n" + b"".join(b"> %b\n" % line for line in broken.split(b"\n"))
+    assert [(where, words(found)) for where, found in pasted(quoted)] == [(place, words(text))]
+
+
+def test_the_vmstat_of_a_node_is_not_that_of_the_machine() -> None:
+    text = (DATA / "7.2/proc/vmstat").read_bytes()
+    of_node = text.partition(b"nr_dirty_threshold ")[0]
+    assert recognise(text).place == "proc/vmstat"
+    assert "the vmstat of a NUMA node" in recognise(of_node).words
+    assert not pasted(b"so:\n" + of_node) and pasted(b"so:\n" + text)

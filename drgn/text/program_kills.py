@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Processes that a program ended to have memory, in its own words, in a log: systemd-oomd and what
+systemd says of it, earlyoom, nohang, kubelet; none of it is in the kernel's log.
+
+Lines of systemd 247 to 258 (src/oom/oomd-manager.c, oomd-util.c; src/core/unit.c), earlyoom 1.0 to
+1.9 (kill.c), Kubernetes 1.20 to 1.34 (pkg/kubelet/eviction). Cannot know: kills of other programs,
+and what a program of these does not write.
+"""
+
+import re
+from typing import NamedTuple
+
+MIB = 1 << 20
+
+
+class ProgramKill(NamedTuple):
+    """
+    What a program ended.
+
+    :ivar cgroup: the cgroup, unit or pod that it ended.
+    :ivar why: in the program's words.
+    :ivar held_bytes: resident memory, as it says.
+    """
+
+    program: str
+    cgroup: str | None = None
+    comm: str | None = None
+    pid: int | None = None
+    held_bytes: int | None = None
+    why: str | None = None
+
+
+_OOMD = re.compile(r"\bsystemd-oomd\b[^:]{0,20}: Killed (?P<cgroup>\S+) (?:due to )?(?P<why>.+)")
+_UNIT = re.compile(r"\b(?P<cgroup>[^\s:]+): systemd-oomd (?P<why>killed (?:\d+|some) process.*)")
+# earlyoom names itself in a journal alone.
+_EARLYOOM = re.compile(
+    r"\b[Ss]ending SIG(?:TERM|KILL) to process (?P<pid>\d{1,10})(?: uid \d+)? "
+    r"\"(?P<comm>[^\"]{0,64})\": (?P<why>[^\"]{1,300})"
+)
+_EVICTED = re.compile(
+    r"[Ee]viction manager: pod (?:is |(?P<old>\S+) is )?evicted successfully"
+    r"(?:\" pod=\"(?P<pod>[^\"]+)\")?"
+)
+_OTHERS = re.compile(
+    r"\b(?P<program>oomd|nohang)\b[^:]{0,20}: (?:.{0,40}\b[Kk]illed |.{0,20}[Ss]ending SIG)"
+)
+_HELD = re.compile(r"VmRSS:? (\d{1,9}) ?MiB")
+# What shows that a text has such a line.
+KILL = re.compile(
+    r"systemd-oomd\b.{0,30} [Kk]illed |ending SIG(?:TERM|KILL) to process \d"
+    r"|viction manager: pod .{0,80}evicted"
+)
+# One of these is in each line.
+_MARKS = ("oomd", "nohang", "ending SIG", "viction manager: pod")
+
+
+def program_kill(line: str) -> ProgramKill | None:
+    """The process or cgroup that a program ended, by a line of it; None: it says nothing such."""
+    if not any(map(line.__contains__, _MARKS)):
+        return None
+    if found := _OOMD.search(line) or _UNIT.search(line):
+        return ProgramKill("systemd-oomd", cgroup=found["cgroup"], why=found["why"].strip())
+    if found := _EARLYOOM.search(line):
+        held = _HELD.search(found["why"])
+        return ProgramKill(
+            "earlyoom",
+            comm=found["comm"],
+            pid=int(found["pid"]),
+            held_bytes=int(held[1]) * MIB if held else None,
+            why=found["why"].strip(" ,"),
+        )
+    if found := _EVICTED.search(line):
+        return ProgramKill("kubelet", cgroup=found["pod"] or found["old"], why="evicted")
+    if found := _OTHERS.search(line):
+        return ProgramKill(found["program"], why=line[found.start() :][:200].strip())
+    return None
+
+
+def same(one: ProgramKill, other: ProgramKill) -> bool:
+    """True if both are of one kill: a second signal, or systemd's word for systemd-oomd's."""
+    if one.program != other.program:
+        return False
+    if one.pid is not None:
+        return (one.pid, one.comm) == (other.pid, other.comm)
+    names = [(each.cgroup or "").rpartition("/")[2] for each in (one, other)]
+    return bool(names[0]) and names[0] == names[1] and "/" in f"{one.cgroup}{other.cgroup}"

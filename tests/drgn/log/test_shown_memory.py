@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Memory that the kernel printed for its own sake, beside that of kills and failures."""
+
+import pytest
+from log_made import FAILURE, GLOBAL_3_10, raw
+
+from mmscope.drgn.log.shown_memory import Shown, read_shown_memory
+from mmscope.drgn.text.kernel_log import parse_dmesg
+
+SHOWN = raw("""
+sysrq: Show Memory
+Mem-Info:
+active_anon:10164 inactive_anon:90214 isolated_anon:0
+ slab_reclaimable:15002 slab_unreclaimable:22110
+ free:14800 free_pcp:12 free_cma:0
+Node 0 Normal free:59200kB boost:0kB min:44088kB low:55108kB high:66128kB active_anon:40656kB
+lowmem_reserve[]: 0 0 0 0
+Node 0 Normal: 14800*4kB (UM) 0*8kB 0*16kB 0*32kB 0*64kB 0*128kB 0*256kB 0*512kB 0*1024kB \
+0*2048kB 0*4096kB = 59200kB
+4471 total pagecache pages
+Free swap  = 8kB
+Total swap = 2097148kB
+1048446 pages RAM
+""")
+
+
+def read(text: str) -> Shown:
+    return read_shown_memory(parse_dmesg(text).records)
+
+
+def test_all_that_is_printed_is_in_bytes() -> None:
+    shown = read(SHOWN)
+    found = {(row.node, row.zone, row.counter): row.bytes for row in shown.memory}
+    assert found[-1, "", "slab_unreclaimable"] == 22110 << 12
+    assert found[0, "Normal", "free"] == 59200 << 10
+    assert found[-1, "", "Free swap"] == 8 << 10 and found[-1, "", "pages RAM"] == 1048446 << 12
+    assert {row.seconds for row in shown.memory} == {100.000001}
+    blocks = {(row.order, row.blocks, row.migratetypes) for row in shown.blocks}
+    assert (0, 14800, "Unmovable, Movable") in blocks
+    assert (shown.damaged, shown.left_out) == (0, 0)
+
+
+@pytest.mark.parametrize("other", [GLOBAL_3_10, FAILURE])
+def test_that_of_a_kill_or_a_failure_is_theirs(other: str) -> None:
+    assert read(other).memory == []
+    assert read(other + SHOWN).memory == read(SHOWN).memory == read(SHOWN + other).memory
+
+
+def test_as_old_kernels_begin_it_or_none() -> None:
+    lines = SHOWN.splitlines(keepends=True)
+    old = lines[0].replace("sysrq: ", "SysRq : ")
+    assert read("".join([old, *lines[1:]])).memory == read(SHOWN).memory
+    assert read("".join(lines[1:])).memory == read(SHOWN).memory
+
+
+def test_each_is_numbered() -> None:
+    shown = read(SHOWN * 3)
+    assert {row.shown for row in shown.memory} == {1, 2, 3}
+
+
+def test_lines_that_are_damaged_are_counted() -> None:
+    assert read(SHOWN.replace("= 59200kB", "= 59201kB")).damaged == 1
+
+
+def test_so_many_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmscope.drgn.log.shown_memory.MOST_SHOWN", 2)
+    assert read(SHOWN * 3).left_out == 1
