@@ -32,6 +32,7 @@ from mmscope.drgn.sections.section import Found
 MAX_CGROUPS = 1000
 THE_FIRST = f"of cgroups the first {MAX_CGROUPS:,}"
 ROOTS = {2: ("sys/fs/cgroup", "sys/fs/cgroup/unified"), 1: ("sys/fs/cgroup/memory",)}
+GIVEN = "given"  # a cgroup of which single files were given: what it uses is not known
 CURRENT = {2: "memory.current", 1: "memory.usage_in_bytes"}
 # PAGE_COUNTER_MAX in bytes, as v1 prints that there is no limit: less than a page below 1 << 63.
 V1_NO_LIMIT = (1 << 63) - (1 << 16)
@@ -109,7 +110,8 @@ def _folders(files: Files, root: str, current: str) -> Iterator[tuple[str, int]]
     while waiting:
         folder, depth = waiting.popleft()
         here = f"{root}/{folder}" if folder else root
-        if current in files.names(here):
+        names = files.names(here)
+        if current in names or (folder == GIVEN and names):
             yield folder, depth
         waiting += [
             (f"{folder}/{name}" if folder else name, depth + 1) for name in files.folders(here)
@@ -134,7 +136,7 @@ def _read(
     for name, (_, *of_versions) in AMOUNTS.items():
         if file := of_versions[2 - version]:
             cells[name] = number(text(file))
-    if cells["usage_bytes"] is None:
+    if cells["usage_bytes"] is None and folder != GIVEN:
         return None
     if version == 2:
         events = {array: numbers(text(array.replace("_", "."))) for array, _ in EVENTS.values()}

@@ -129,3 +129,9 @@ def read_shown_memory(records: Iterable[LogRecord], page_bytes: int | None = Non
     return result._replace(
         damaged=sum(sum(each.memory.damaged.values()) for each in whole[:MOST_SHOWN])
     )
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("kernel_complaints")

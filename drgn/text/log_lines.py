@@ -447,6 +447,8 @@ def _texts(found: Any) -> Iterator[str]:
     if any(map(_of_kernel, texts)):
         yield from texts if isinstance(found, list) else filter(_of_kernel, texts)
     for each in inner:
+        if isinstance(each, list) and "\n".join(map(str, each)).strip() in map(str.strip, texts):
+            continue  # Ansible has an output as a text, and its lines
         if isinstance(each, dict | list):
             yield from _texts(each)
 

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 class ProgramKill(NamedTuple):
     """
-    What a program ended.
+    A process or cgroup that a program ended.
 
     :ivar cgroup: the cgroup, unit or pod that it ended.
     :ivar why: in the program's words.

@@ -163,7 +163,9 @@ def _folder(given: Given, path: Path, *, everything: bool) -> None:
             given.folders.append(Files(path, everything, at=place))
             return
     files = sorted(name for name in names if (path / name).is_file())
-    given.took(str(path), f"a folder of {plural(len(files), 'file')}")
+    inner = len(names) - len(files)
+    more = f", and {plural(inner, 'folder')} that {'is' if inner == 1 else 'are'} not looked into"
+    given.took(str(path), f"a folder of {plural(len(files), 'file')}{more if inner else ''}")
     for name in files[:MOST_FILES]:
         try:
             _file(given, str(path / name), str(path / name))

@@ -9,6 +9,7 @@ looks like.
 import re
 from dataclasses import dataclass
 
+from mmscope.drgn.cgroups.cgroup_files import GIVEN
 from mmscope.drgn.dumps.core_file import KDUMP
 from mmscope.drgn.dumps.wrapped import FLATTENED
 from mmscope.drgn.log.log_places import KERNEL_LINE
@@ -47,7 +48,7 @@ _MAPPING = rb"\A[0-9a-f]{4,16}-[0-9a-f]{4,16} [r-][w-][x-][sp-] [0-9a-f]{8,16} \
 TEXTS = (
     (rb"\Aallocinfo - version: ", "proc/allocinfo"),
     (rb"\A(?:slabinfo - version: |# name +<active_objs> )", "proc/slabinfo"),
-    (rb"\AMemTotal: +\d+ kB\r?$", "proc/meminfo"),
+    (rb"\AMemTotal:[ \t]+\d+ kB\r?$", "proc/meminfo"),
     (rb"\APage block order: ", "proc/pagetypeinfo"),
     (rb"\ANode +\d+, zone +\S+(?: +\d+){4,} *\r?$", "proc/buddyinfo"),
     (rb"\ANode +\d+, zone +\S+ *\r?\n(?:.*\n){0,80} +pages free", "proc/zoneinfo"),
@@ -60,10 +61,9 @@ TEXTS = (
     (_MAPPING + rb" +\[rollup\]", "proc/PID/smaps_rollup"),
     (_MAPPING + rb".*\nSize: ", "proc/PID/smaps"),
     (_MAPPING, "proc/PID/maps"),
-    (
-        rb"\A(?:anon \d+\nfile|cache \d+\nrss|file \d+\nanon) \d+$",
-        "sys/fs/cgroup/given/memory.stat",
-    ),
+    (rb"\A(?:anon \d+\r?\nfile|file \d+\r?\nanon) \d+\r?$", f"sys/fs/cgroup/{GIVEN}/memory.stat"),
+    (rb"\Acache \d+\r?\nrss \d+\r?$", f"sys/fs/cgroup/memory/{GIVEN}/memory.stat"),
+    (rb"\Alow \d+\r?\nhigh \d+\r?\nmax \d+\r?$", f"sys/fs/cgroup/{GIVEN}/memory.events"),
 )
 # What /proc/vmstat has, and the vmstat of a NUMA node in /sys has not (vmstat_text, mm/vmstat.c).
 _OF_ALL_NODES = re.compile(rb"^[> \t]*(?:pgfault|nr_dirty_threshold) \d+\r?$", re.MULTILINE)
@@ -78,11 +78,9 @@ _PASTED = {
     "proc/meminfo": (rb"MemTotal: +\d+ kB", rb"[A-Za-z]\S{0,39}: +\d+(?: kB)?", 1),
     "proc/vmstat": (rb"nr_free_pages \d+", rb"[a-z]\w{0,60} \d+", 4),
     "proc/buddyinfo": (
-        *(
-            rb"Node +\d+, zone +\w+(?: +\d+){4,}",
-            rb"Node +\d+, zone +\w+(?: +\d+){4,}|" + _NUMBERS,
-            0,
-        ),
+        rb"Node +\d+, zone +\w+(?: +\d+){4,}",
+        rb"(?:Node +\d+, zone +\w+(?: +\d+){4,}|" + _NUMBERS + rb")",
+        0,
     ),
     "proc/zoneinfo": (rb"Node +\d+, zone +\w+", rb"(?: +\S[^\n]*|Node +\d+, zone +\w+)", 4),
     "proc/pagetypeinfo": (
@@ -120,11 +118,33 @@ LOOKS = (
     (rb"\x7fELF", "an ELF file, but no dump of a kernel: a vmlinux is for --symbols"),
     (JOURNAL, "a journal's own file that is packed: unpack it before"),
     (rb"%PDF-", "a PDF: bring the text"),
+    (
+        rb"(?:[\t\r\n -~]\0){8}",
+        "UTF-16 without its mark: convert it before: iconv -f UTF-16LE -t UTF-8 FILE",
+    ),
+    (
+        rb"(?:\0[\t\r\n -~]){8}",
+        "UTF-16 without its mark: convert it before: iconv -f UTF-16BE -t UTF-8 FILE",
+    ),
     (rb"\x89PNG|\xff\xd8\xff|GIF8|BM.{4}\0\0\0\0", "a picture: bring the text"),
     (rb"7z\xbc\xaf|Rar!|0707|\xed\xab\xee\xdb", "an archive that is not read: unpack it before"),
     (rb"\x04\x22\x4d\x18", "compressed with lz4: unpack it before: lz4 -d FILE"),
     (rb"(?i)\s*<(?:!doctype|html)", "a web page: bring the text itself"),
     (rb"\s+total +used +free", "the output of free: bring /proc/meminfo"),
+    (rb"Node \d+ MemTotal:", "the meminfo of a NUMA node: bring /proc/meminfo"),
+    (rb" +node0\b|\s*Per-node ", "the output of numastat: bring /proc/zoneinfo and vmstat"),
+    (rb" *Active / Total Objects", "the output of slabtop: bring /proc/slabinfo"),
+    (
+        rb" *-?\d+ +\d+ \S+:\d+ .*func:",
+        "lines of /proc/allocinfo: bring it whole, with its first one",
+    ),
+    (rb"\d+: .*\nAddress +Kbytes", "the output of pmap: bring /proc/PID/smaps"),
+    (rb"Linux \S+ \(.*\n\n?.* kbmemfree ", "the output of sar: bring /proc/meminfo, or watch"),
+    (
+        rb"\s*(?:#.*\n)*# Overhead |\s*(?:#.*\n)*# Samples: ",
+        "perf report: bring perf script's text",
+    ),
+    (rb" +PAGES +TOTAL +PERCENTAGE", "crash's kmem -i: bring the vmcore"),
     (rb"procs -+memory", "the output of vmstat: bring /proc/vmstat"),
     (rb"top - \d\d:", "the output of top: bring /proc/meminfo"),
     (rb"# tracer: ", "text of ftrace: record it with perf, and bring perf script's"),
@@ -195,7 +215,9 @@ def pasted(text: bytes) -> list[tuple[str, bytes]]:
 
 
 def unwrapped(place: str, text: bytes) -> bytes:
-    """A table of /proc whose lines were wrapped, as mails do it, with whole lines."""
+    """A table of /proc whose lines were wrapped, or whose blanks are tabs, as it was."""
+    if place == "proc/meminfo":
+        return text.replace(b"\t", b" ")
     if place not in ("proc/pagetypeinfo", "proc/buddyinfo"):
         return text
     return _WRAPPED.sub(rb" \1", text)
@@ -232,8 +254,10 @@ def _text(text: bytes) -> Kind | None:
             if place == "proc/vmstat" and not _OF_ALL_NODES.search(text):
                 return Kind(UNKNOWN, _CUT_VMSTAT)
             name = place.rpartition("/")[2]
-            of = {"proc/PID": "a process's ", "sys/fs/cgroup/given": "a cgroup's "}
-            return Kind(TREE, of.get(place[: -len(name) - 1], "/proc/") + name, place)
+            if "/PID/" in place:
+                return Kind(TREE, f"a process's {name}", place)
+            of_cgroup = f"/{GIVEN}/" in place
+            return Kind(TREE, f"a cgroup's {name}" if of_cgroup else f"/{place}", place)
     journal = text.startswith(b"{") and b'"MESSAGE"' in text
     if journal or b"__REALTIME_TIMESTAMP=" in text[:400]:
         return Kind(LOG, "a journal's export")

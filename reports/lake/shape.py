@@ -28,10 +28,10 @@ from mmscope.reports.bundle.database import (
     lock,
     query_failed,
     sql_type,
-    views,
 )
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table, table_of
+from mmscope.reports.bundle.views import views
 from mmscope.reports.findings.findings import Question, named, query_of, words_of
 from mmscope.reports.lake.catalog import DAMAGE, query
 from mmscope.reports.lake.layout import LakeError

@@ -43,7 +43,6 @@ from mmscope.reports.bundle.database import (
     load_tables,
     sql_type,
     target_row,
-    views,
     why_not,
 )
 from mmscope.reports.bundle.declared import TABLES
@@ -51,6 +50,7 @@ from mmscope.reports.bundle.description import DESCRIPTION, BundleError, Table
 from mmscope.reports.bundle.leftovers import scratch
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.bundle.redact import Names, redact
+from mmscope.reports.bundle.views import views
 from mmscope.reports.lake.layout import BUNDLES, OURS, STACKS, in_words
 
 MARKS = "lake_marks"

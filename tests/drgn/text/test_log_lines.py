@@ -191,6 +191,12 @@ class TestForeign:
         log = parse_dmesg(f"earlyoom v1.7\nlow memory! at or below\n{EARLYOOM[13:]}\n")
         assert (log.records, log.foreign, log.killed) == ([], 3, ((EARLYOOM_KILL, None),))
 
+    def test_lines_that_are_there_twice_are_read_once(self) -> None:
+        """As Ansible prints what a command said."""
+        lines = [f"[    1.000000] {HEADER}", "[    1.000001] Mem-Info:"]
+        log = parse_dmesg(json.dumps({"rc": 0, "stdout": "\n".join(lines), "stdout_lines": lines}))
+        assert texts(log) == [HEADER, "Mem-Info:"]
+
     def test_a_journal_in_json_has_them_too(self) -> None:
         entry = {"SYSLOG_IDENTIFIER": "systemd-oomd", "MESSAGE": OOMD.partition(": ")[2]}
         log = parse_dmesg(json.dumps(entry) + '\n{"MESSAGE": "x", "_TRANSPORT": "kernel"}\n')

@@ -315,6 +315,31 @@ def test_smaps_alone_has_its_shares(tmp_path: Path) -> None:
     assert [row["vmas"] for row in bundle.rows("process_vmas")] == [3]
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("anon 4096\nfile 8192\n", ("anon", 4096)),
+        ("cache 7\nrss 4096\ntotal_rss 5\n", ("cache", 7)),
+    ],
+)
+def test_a_cgroup_s_memory_stat_alone_has_its_counters(
+    tmp_path: Path, text: str, value: tuple[str, int]
+) -> None:
+    bundle = collect(tmp_path, put(tmp_path, "memory.stat", text))
+    (row,) = bundle.rows("memory_cgroups")
+    assert (row["cgroup"], row["usage_bytes"]) == ("/given", None)
+    counters = {(row["counter"], row["value"]) for row in bundle.rows("memory_cgroup_counters")}
+    assert value in counters
+
+
+def test_a_kill_of_a_program_is_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = 'sending SIGTERM to process 7 uid 0 "chrome": badness 852, VmRSS 2500 MiB'
+    main(["why", put(tmp_path, "log", f"earlyoom 1.7\n{line}\n"), "-o", str(tmp_path / "case")])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "verdict Trouble (warning)" in said
+    assert "earlyoom ended chrome (pid 7) to have memory, which held 2.441 GiB" in said
+
+
 def test_several_things_are_one_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = collect(
         tmp_path, TREE, put(tmp_path, "dmesg.txt", LOG), put(tmp_path, "cpu.perf", PERF),
