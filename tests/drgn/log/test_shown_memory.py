@@ -34,7 +34,7 @@ def test_all_that_is_printed_is_in_bytes() -> None:
     assert found[-1, "", "slab_unreclaimable"] == 22110 << 12
     assert found[0, "Normal", "free"] == 59200 << 10
     assert found[-1, "", "Free swap"] == 8 << 10 and found[-1, "", "pages RAM"] == 1048446 << 12
-    assert {row.seconds for row in shown.memory} == {100.000001}
+    assert {row.seconds for row in shown.memory} == {100.001}
     blocks = {(row.order, row.blocks, row.migratetypes) for row in shown.blocks}
     assert (0, 14800, "Unmovable, Movable") in blocks
     assert (shown.damaged, shown.left_out) == (0, 0)
