@@ -14,7 +14,7 @@ from mmscope.drgn.cgroups.cgroup_paths import CgroupPath
 from mmscope.drgn.cgroups.memcgs import EVENTS, Memcgs
 from mmscope.drgn.reading.kernel_arrays import distinct
 from mmscope.drgn.tables.rows import MOST, column, event_column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
 
 V1 = "the memory controller is in a hierarchy of cgroup v1"
 ONLINE, DYING = "online", "dying"
@@ -124,6 +124,11 @@ MEMORY_CGROUP_PAGES = Table(
     lasting=("cgroup", "owner", "part", "charged_as"),
     memory="again",
     empty="No page is charged to a memory cgroup.",
+    # Of slabs and percpu memory it is objects that are charged.
+    inside=tuple(
+        Inside(owner, "bytes", ("owner", (owner,)), by="cgroup")
+        for owner in ("anonymous", "page cache", "kernel stacks", "page tables", "vmalloc")
+    ),
 )
 MEMORY_CGROUP_COUNTERS = Table(
     "memory_cgroup_counters",

@@ -22,7 +22,7 @@ from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
 
 
 @table_row
@@ -44,6 +44,7 @@ PERCPU_CGROUPS = Table(
     memory="again",
     measure="bytes",
     lasting=("cgroup",),
+    inside=(Inside("percpu", "bytes", by="cgroup"),),
 )
 
 

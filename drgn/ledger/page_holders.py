@@ -68,7 +68,7 @@ PAGE_HOLDERS = Table(
     empty="No pipe, ring or socket has pages of its own.",
     memory="again",
     measure="bytes",
-    lasting=("kind", "holder", "comm"),
+    lasting=("kind", "holder", "comm", "owner"),
     inside=tuple(
         Inside(owner, "bytes", ("owner", (owner,)))
         for owner in ("pipes", "network", "rings", "tracing")

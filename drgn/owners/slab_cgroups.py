@@ -30,7 +30,7 @@ from mmscope.drgn.reading.mem_sections import page_addresses, valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import slab_type
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
 
 MAX_ROWS = 10_000
 POINTER = 8  # of what an object is charged with
@@ -60,6 +60,7 @@ SLAB_CGROUPS = Table(
     memory="again",
     measure="bytes",
     lasting=("cgroup", "cache"),
+    inside=(Inside("slab", "bytes", by="cgroup"),),
     since="0.2.0",
 )
 

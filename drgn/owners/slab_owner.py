@@ -57,7 +57,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Inside, Table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 NO_TRACK = "(no track)"
@@ -91,6 +91,7 @@ SLAB_OWNER_STACKS = Table(
     "Slab objects by allocation stack",
     SlabOwnerStack,
     lasting=("cache", "stack"),
+    inside=(Inside("slab", "bytes", by="cache stack"),),
 )
 
 

@@ -24,12 +24,15 @@ class Inside:
     :ivar column: how much of it, in bytes or pages.
     :ivar where: a column and its values, of the rows that do; by default all.
     :ivar looks: a row is pages that look alike, not what made them.
+    :ivar by: columns by which rows are added up, with spaces between; a comparison, which goes row
+        by row, does without.
     """
 
     owner: str
     column: str
     where: tuple[str, tuple[str, ...]] | None = None
     looks: bool = False
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

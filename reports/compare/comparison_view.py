@@ -13,10 +13,12 @@ from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.tables.rows import Column
 from mmscope.reports.compare.comparison import Comparison, most_changed, set_differently
 from mmscope.reports.compare.finding_changes import CHANGE_WORDS, CHANGES, FindingChange
-from mmscope.reports.compare.ledger_changes import LedgerChanges
+from mmscope.reports.compare.ledger_changes import LEDGER, LedgerChanges
 from mmscope.reports.compare.table_changes import Change, TableChanges, known
 from mmscope.reports.drawing.cells import Cell, cell
 from mmscope.reports.drawing.row_names import MAX_NAME, name_of
+from mmscope.reports.pictures.memory_bar import segments
+from mmscope.reports.pictures.picture import Row
 
 # Rows of what changed most, over all tables.
 MOST = 8
@@ -55,6 +57,7 @@ class View:
     comparison: Comparison
     sentence: str
     ledger: str  # where the memory went
+    bars: list[list[Row]]  # all memory, before and after
     tops: list[Top]
     tables: list[TableView]
     unchanged: list[TableChanges]
@@ -85,6 +88,9 @@ def view(comparison: Comparison) -> View:
         comparison,
         sentence(comparison, switched, tops),
         ledger_sentence(comparison.ledger),
+        [segments(list(bundle.rows(LEDGER))) for bundle in comparison.bundles]
+        if comparison.ledger
+        else [],
         [*switched[:MAX_OTHERS], *tops[:MOST]],
         [table_view(table, page_size, comparison.relation.seconds) for table in comparison.changed],
         [table for table in comparison.tables if not table.differing],

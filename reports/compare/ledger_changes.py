@@ -7,6 +7,7 @@ Each class has the owner inside it that changed most, where a table of owners wa
 (:attr:`Table.inside`).
 """
 
+import heapq
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from mmscope.reports.drawing.row_names import name_of
 LEDGER, CHECKS = "memory_ledger", "ledger_checks"
 FREE = "free"
 ALL = "all memory"
+MOST_INSIDE = 6  # owners of a class
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Step:
     owner: str = ""  # inside it, that changed most
     owner_bytes: int = 0
     table: str = ""  # of that owner
+    inside: tuple[tuple[str, str, int], ...] = ()  # (table, owner, difference) of the largest
     at: float = 0.0
     width: float = 0.0
 
@@ -116,18 +119,24 @@ def _with_owner(step: Step, tables: Sequence[TableChanges], page_size: int | Non
     than half of the step is one line of source, that says more than what its pages look like.
     """
     best, most = step, (False, 0)
+    moved: list[tuple[str, str, int]] = []
     for table in tables:
-        inside = [each for each in known(table.name).inside if each.owner == step.name]
+        inside = [
+            each for each in known(table.name).inside if each.owner == step.name and not each.by
+        ]
         for each, change in itertools.product(inside, table.changes):
             named = dict(zip((column.name for column in table.what), change.what, strict=True))
             if each.where and named[each.where[0]] not in each.where[1]:
                 continue
             grown = _bytes(table, change, each.column, page_size)
+            if grown:
+                moved.append((table.name, name_of(table.what, change.what), grown))
             causes = not each.looks and 2 * abs(grown) > abs(step.difference)
             if grown * step.difference > 0 and (causes, abs(grown)) > most:
-                most, owner = (causes, abs(grown)), name_of(table.what, change.what)
-                best = replace(step, owner_bytes=grown, owner=owner, table=table.name)
-    return best
+                most = (causes, abs(grown))
+                best = replace(step, owner_bytes=grown, owner=moved[-1][1], table=table.name)
+    largest = heapq.nlargest(MOST_INSIDE, moved, key=lambda each: abs(each[2]))
+    return replace(best, inside=tuple(largest))
 
 
 def _bytes(table: TableChanges, change: Change, column: str, page_size: int | None) -> int:

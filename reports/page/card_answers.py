@@ -8,7 +8,6 @@ why something is slow, where no check could be made of it. Then it says what wou
 """
 
 import heapq
-import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +59,6 @@ LACKS = {
     FREE: "unknown: a vmcore, or root on the host, shows it",
 }
 MOST_NAMED = 60  # characters of a name
-PROCESS = re.compile(r"^PID (\d+), (.+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +154,8 @@ def holders(bundle: Bundle) -> str:
     if not owned:
         return classes
     size, name, kind = max(owned)
-    name = PROCESS.sub(r"\2 (PID \1)", cut(name, MOST_NAMED))
-    share = display.share(size, total)
-    return f"{name} holds {display.size(size)}, {share} of memory ({kind}). All: {classes}"
+    held = f"{display.size(size)}, {display.share(size, total)} of memory ({kind})"
+    return f"{cut(name, MOST_NAMED)} holds {held}. All: {classes}"
 
 
 def freed(bundle: Bundle) -> str:

@@ -21,7 +21,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.display import bar_percent
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.drawing import charts
+from mmscope.reports.drawing import charts, class_looks
 from mmscope.reports.drawing.cells import heading, is_name, unit_shown
 from mmscope.reports.page.glossary import Glossary
 from mmscope.reports.page.sentences import section_title, with_commands
@@ -93,6 +93,7 @@ def environment() -> Environment:
         max_rows=MAX_ROWS,
         columns=pageblock_map.COLUMNS,
         look=pageblock_map.look,
+        class_look=class_looks.look,
         bar_percent=bar_percent,
         heat_level=free_heatmap.level,
         max_lines=charts.MAX_LINES,

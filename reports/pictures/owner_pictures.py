@@ -21,6 +21,7 @@ from mmscope.drgn.tables.display import bar_percent
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.drawing import downloads, flame_graph, time_panel
 from mmscope.reports.drawing.cells import leaf_first
+from mmscope.reports.drawing.class_looks import look
 from mmscope.reports.drawing.row_names import NO_STACK, owner_pair
 from mmscope.reports.drawing.time_panel import Points
 from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
@@ -399,6 +400,7 @@ def slab_owner(tables: Tables, page_size: int | None) -> Row:
 
 # What a memory cgroup uses; shmem is in file. And the columns that say so, and more.
 CGROUP_PARTS = ("anonymous", "files", "shmem", "kernel memory", "other")
+CGROUP_LOOKS = {part: look({"files": "page cache"}.get(part, part)) for part in CGROUP_PARTS}
 CGROUP_COLUMNS = (
     *("anon_bytes", "file_bytes", "shmem_bytes", "kernel_bytes", "max_bytes", "swap_bytes"),
     *("max_own_events", "oom_kill_own_events", "dying_below"),
@@ -422,7 +424,7 @@ def memory_cgroups(tables: Tables, page_size: int | None) -> Row:
     scale = max((row["usage_bytes"] for row in shown), default=0)
     return {
         "rows": [_cgroup(row, scale) for row in shown],
-        "parts": CGROUP_PARTS,
+        "looks": CGROUP_LOOKS,
         "scale": scale,
         "online": len(online),
         "more": len(below) - len(shown),

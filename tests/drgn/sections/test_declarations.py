@@ -187,3 +187,9 @@ def test_a_file_with_nothing_to_print_names_those_that_have(
     printed = capsys.readouterr()
     assert not printed.out and printed.err.count("\n") == bool(said)
     assert said in printed.err
+
+
+def test_a_comparison_of_two_boots_has_what_picks_the_rows_of_owners() -> None:
+    for table in TABLES.values():
+        picks = {inside.where[0] for inside in table.inside if inside.where}
+        assert not table.lasting or picks <= set(table.lasting), table.name

@@ -168,6 +168,37 @@ def test_the_bar_names_the_largest_owners_of_each_class(grown: Comparison) -> No
     }
     drawn = memory_bar.memory_bar.draw(tables, 4096)["segments"]
     owners = {s["name"]: [(name, size // MIB) for name, size in s["owners"]] for s in drawn}
-    assert owners["anonymous"] == [("PID 80, database", 288), ("PID 1, init", 12)]
+    assert owners["anonymous"] == [("database (PID 80)", 288), ("init (PID 1)", 12)]
     assert owners["vmalloc"] == [("bpf_map_alloc", 66)]
     assert owners["page cache"] == []
+
+
+def test_the_map_has_the_owners_inside_their_class_and_what_is_left(grown: Comparison) -> None:
+    tables = {
+        name: list(grown.bundles[1].rows(name)) for name in ("memory_ledger", "process_memory")
+    }
+    cells = {c["name"]: c for c in memory_bar.memory_bar.draw(tables, 4096)["cells"]}
+    assert "free" not in cells
+    inside = {c["name"]: c["bytes"] // MIB for c in cells["anonymous"]["inside"]}
+    assert inside["database (PID 80)"] == 288
+    assert sum(c["bytes"] for c in cells["anonymous"]["inside"]) == cells["anonymous"]["bytes"]
+    # Pages that processes share would count with each: no area is wrong.
+    for row in tables["process_memory"]:
+        row["anon_bytes"] *= 2
+    cells = {c["name"]: c for c in memory_bar.memory_bar.draw(tables, 4096)["cells"]}
+    assert cells["anonymous"]["inside"] == []
+
+
+def test_cgroups_are_added_up_inside_a_class() -> None:
+    charged = [
+        {"cgroup": name, "owner": owner, "bytes": size * MIB}
+        for name, owner, size in (
+            *(("/web", "anonymous", 3), ("/web", "anonymous", 4), ("/db", "anonymous", 5)),
+            ("/web", "page cache", 9),
+        )
+    ]
+    rows = [{"owner": "anonymous", "part": "p", "node": 0, "zone": "", "bytes": 20 * MIB}]
+    tables = {"memory_ledger": rows, "memory_cgroup_pages": charged}
+    ((segment,), *_) = memory_bar.memory_bar.draw(tables, 4096).values()
+    (kind,) = segment["kinds"]
+    assert kind["owners"] == [("/web", 7 * MIB), ("/db", 5 * MIB)]
