@@ -115,9 +115,9 @@
     if (!article) return;
     const button = document.createElement("button");
     button.type = "button";
-    button.textContent = "Put out";
+    button.textContent = "Clear";
     button.addEventListener("click", out);
-    chip.append("Lit: " + article.dataset.title + " ", button);
+    chip.append("Highlighted: " + article.dataset.title + " ", button);
   }
   each(".lit-chip", function (old) { old.remove(); });
   chip.className = "lit-chip";

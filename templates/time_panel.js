@@ -106,7 +106,7 @@
     function tell(moment) {
       told.replaceChildren();
       if (!period) {
-        told.append(moment === null ? "Point at a moment, or drag over a period: rates and growth of it are beside the charts." : clock(moment));
+        told.append(moment === null ? "Hover for values; drag to select a period." : clock(moment));
         return;
       }
       const button = document.createElement("button");

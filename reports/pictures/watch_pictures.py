@@ -10,11 +10,13 @@ Cannot know: when in a period something happened; marks are at its end.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.drawing import time_panel
+from mmscope.reports.drawing.class_looks import look
 from mmscope.reports.drawing.time_panel import Clock, Points, step_of, thin
 from mmscope.reports.pictures import owner_pictures
 from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
@@ -33,7 +35,7 @@ ALLOCSTALL = "allocstall"
 RATES = (
     ("Page faults for transparent huge pages", "faults", "thp_fault_alloc thp_fault_fallback"),
     ("Direct compaction", "attempts", "compact_stall compact_success compact_fail"),
-    ("Allocations that had to reclaim themselves", "allocations", ALLOCSTALL),
+    ("Direct reclaim", "allocations", ALLOCSTALL),
     (
         *("Pages scanned and reclaimed", "pages"),
         "pgscan_kswapd pgscan_direct pgsteal_kswapd pgsteal_direct",
@@ -64,6 +66,27 @@ COUNTERS = {name: name for *_, names in RATES for name in names.split()} | {
 GAUGES = {name for *_, names in LEVELS for name in names.split()}
 # What is marked in every chart: counter, label, whether it is worth a line from top to bottom.
 MARKED = {"oom_kill": ("OOM kill", True), "compact_fail": ("failed compaction", False)}
+# Without a row of events: what did not happen, by the counter that says so.
+UNHAPPENED = {
+    "oom_kill": "OOM kill",
+    "compact_fail": "failed compaction",
+    ALLOCSTALL: "direct reclaim",
+}
+# Levels of memory that are classes of the ledger, as these are drawn everywhere.
+OF_CLASS = {
+    "AnonPages": "anonymous",
+    "Cached": "page cache",
+    "Shmem": "shmem",
+    "Hugetlb": "hugetlb",
+    "SUnreclaim": "slab",
+    "SReclaimable": "slab",
+    "PageTables": "page tables",
+    "KernelStack": "kernel stacks",
+    "Percpu": "percpu",
+}
+PARTS = 4  # of a watch, whose rates say how sure the rate of the whole is
+LEAST_FALL = 0.02  # of what was available at first
+MAX_AHEAD = 30 * 86400
 
 
 @picture(
@@ -74,7 +97,7 @@ MARKED = {"oom_kill": ("OOM kill", True), "compact_fail": ("failed compaction", 
     # There are hundreds of counters.
     parts=owner_pictures.SERIES
     | {
-        "counter_rates": ("name", lambda tables: COUNTERS.keys()),
+        "counter_rates": ("name", lambda tables: COUNTERS.keys() | UNHAPPENED.keys()),
         "gauge_series": ("name", lambda tables: GAUGES),
     },
 )
@@ -106,6 +129,7 @@ def watch(tables: Tables, page_size: int | None) -> Row:
             charts.append(time_panel.lane(title, moved, axis, unit, **options))
     events = tables.get("watch_events", [])
     happened = {row["name"] for row in events}
+    moved_too = {COUNTERS.get(row["name"], row["name"]) for row in tables.get("counter_rates", [])}
     return {
         "charts": charts,
         "clock": axis,
@@ -114,6 +138,9 @@ def watch(tables: Tables, page_size: int | None) -> Row:
         "zero": zero,
         "flat": flat,
         "counted": counted,
+        "unhappened": [said for name, said in UNHAPPENED.items() if name not in moved_too],
+        "runs_out": _runs_out(tables.get("gauge_series", [])),
+        "looks": {name: look(kind).split()[0] for name, kind in OF_CLASS.items()},
         "samples": len(samples),
         "shown": -(-len(samples) // step_of(len(samples))),
         "seconds": samples[-1]["time"] - samples[0]["time"],
@@ -145,6 +172,34 @@ def _charts(tables: Tables, samples: Rows, page_size: int | None) -> Iterator[Ch
         yield title, unit, lines, {"how": (how,) * len(lines)}
     lines = owner_pictures.lines_in_watch(tables, page_size)
     yield "Allocation stacks that grew most", unit_of_pages, lines, {}
+
+
+def _runs_out(rows: Rows) -> str:
+    """When memory is out at the measured rate, and at those of parts of the watch."""
+    points = sorted((r["time"], r["value"]) for r in rows if r["name"] == "MemAvailable")
+    if len(points) <= 2 * PARTS or points[-1][0] <= points[0][0]:
+        return ""
+    ends = [points[len(points) * part // PARTS] for part in range(PARTS)] + [points[-1]]
+    rates = [(a - b) / (end - start) for (start, a), (end, b) in pairwise(ends) if end > start]
+    (start, first), (end, left) = points[0], points[-1]
+    if min(rates) <= 0 or first - left < LEAST_FALL * first:
+        return ""
+    rate = (first - left) / (end - start)
+    if left / rate > MAX_AHEAD:
+        return ""
+    soon, late, about = (_about(left / each) for each in (max(rates), min(rates), rate))
+    return (
+        f"{display.size(left)} available, {display.size(round(rate))} less each second: "
+        f"out of memory in about {about} at this rate (swap not counted). "
+        f"By the rates of the {PARTS} quarters of the watch: {soon} to {late}."
+    )
+
+
+def _about(seconds: float) -> str:
+    """A time ahead in one unit, to the two digits that a rate gives."""
+    units = ((86400, "d"), (3600, "h"), (60, "min"))
+    size, unit = next((pair for pair in units if seconds >= pair[0]), (1, "s"))
+    return f"{float(f'{seconds / size:.2g}'):g} {unit}"
 
 
 def _thp(rows: Rows) -> Lines:
@@ -183,7 +238,7 @@ def _pressure(rows: Rows) -> Lines:
         if row["kind"] in lines and row["stall_seconds"] is not None:
             lines[row["kind"]].append((row["time"], row["stall_seconds"], row["period_seconds"]))
     return [
-        (f"{kind} tasks waiting", [(at, 100 * share) for at, share in _over(points)])
+        (f"PSI {kind}", [(at, 100 * share) for at, share in _over(points)])
         for kind, points in lines.items()
     ]
 

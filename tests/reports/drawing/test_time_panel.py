@@ -114,7 +114,7 @@ def test_what_is_no_period_is_the_whole_watch(
     for said in ("900-300", "1-2", "300", "x-y", "300-900-901", "-"):
         opened.page.goto("about:blank")
         opened.page.goto(f"{report.as_uri()}#watch-time~time={said}")
-        assert told(opened.page).startswith("Point at a moment"), said
+        assert told(opened.page).startswith("Hover for values"), said
         assert opened.complaints == [], said
 
 

@@ -145,7 +145,7 @@ class TestAddress:
         page = sent(opening(old_report), old_report, f"#findings~lit={FINDING}").page
         chip = page.locator(".lit-chip")
         assert "HighAtomic reserve" in chip.inner_text()
-        chip.get_by_role("button", name="Put out").click()
+        chip.get_by_role("button", name="Clear").click()
         page.locator("h1").hover()  # what the mouse is on now may be a link to it
         assert (lit(page), at(page)) == (NONE, "#findings")
         assert not chip.is_visible()

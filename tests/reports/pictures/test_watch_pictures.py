@@ -265,3 +265,32 @@ def test_what_grew_at_another_time_has_a_clock_of_its_own(start: str) -> None:
     beside = owner_pictures.page_owner_growth.draw(apart, 4096)
     assert beside["clock"].start == datetime.fromisoformat(start)
     assert [points for *_, points in beside["chart"]["lines"]] == ["0 1 30 1 60 1"]
+
+
+def test_what_a_counter_says_is_not_denied_where_no_event_is_kept() -> None:
+    found = tables() | {"watch_events": [], "counter_rates": []}
+    assert len(watch.draw(found, 4096)["unhappened"]) == 3
+    kill = {"name": "oom_kill", "source": "vmstat", "time": 600.0, "delta": 1}
+    found["counter_rates"] = [kill]
+    assert watch.draw(found, 4096)["unhappened"] == ["failed compaction", "direct reclaim"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (
+            lambda t: t,
+            "about 5 min at this rate (swap not counted). By the rates of the 4 quarters",
+        ),
+        (lambda t: t * (1 + t / 100), "1.2 min to 2.7 min."),
+        (lambda t: 0.01 * t, ""),
+        (lambda t: t if t < 50 else 100 - t, ""),
+    ],
+)
+def test_memory_runs_out_by_what_was_measured_with_its_error(loss: Any, said: str) -> None:
+    series = [
+        {"time": float(t), "name": "MemAvailable", "value": int((400 - loss(t)) * 2**20)}
+        for t in range(101)
+    ]
+    shown = watch.draw(tables() | {"gauge_series": series}, 4096)["runs_out"]
+    assert said in shown and bool(said) == bool(shown), shown
