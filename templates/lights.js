@@ -122,7 +122,8 @@
   each(".lit-chip", function (old) { old.remove(); });
   chip.className = "lit-chip";
   chip.setAttribute("role", "status");
-  if (articles.size) document.querySelector("nav .brand").after(chip);
+  // Below the contents: what is there must not move under the pointer.
+  if (articles.size) document.getElementById("contents").append(chip);
   address.onchange(follow);
   follow();
 })();

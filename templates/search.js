@@ -31,6 +31,10 @@
       const title = text(each.querySelector("h3"));
       return { kind: "finding", name: each.dataset.title || title, words: title + " " + text(each.querySelector(".seen")), id: each.id };
     });
+    const questions = all(".questions li", function (each) {
+      const link = each.querySelector("a");
+      return { kind: "question", name: text(each.firstElementChild), words: text(each), id: link ? link.hash.slice(1) : "top" };
+    });
     const sections = all("main > section[id]", function (each) {
       const name = text(each.querySelector("h2"));
       return { kind: "section", name: name, words: name, id: each.id };
@@ -52,24 +56,39 @@
       const place = each.closest("details[id]"), name = text(each);
       return { kind: "check", name: name, words: name, id: place ? place.id : "reading" };
     });
-    const every = findings.concat(sections, tables, terms, checks);
+    const every = findings.concat(questions, sections, tables, terms, checks);
     every.forEach(function (each) {
       each.words = each.words.toLowerCase();
       each.more = (each.more || "").toLowerCase();
     });
     return every;
   }
+  // What else the field calls it; a word stands for those that begin as it does.
+  const SAME = [
+    ["leak", "grow", "grew", "unfreed", "unaccounted"], ["oom", "out of memory", "memory ran out", "killed"],
+    ["thp", "huge page"], ["fragment", "free blocks", "unusable"], ["slow", "long", "waits", "stall"],
+    ["owner", "who has", "holds"], ["swap", "pswp"], ["cgroup", "container", "pod"], ["min_free", "watermark"],
+  ];
+  function meant(word) {
+    const stem = word.length > 4 ? word.replace(/(?:ing|ed|es|s)$/, "") : word;
+    const same = SAME.find(function (group) { return group.some(function (each) { return stem.length > 2 && each.startsWith(stem); }); });
+    return [stem].concat(same || []);
+  }
   // Each with how well it fits: by its name, by what is said of it, by its rows.
   function answers(words) {
     function has(text) { return words.every(function (word) { return text.includes(word); }); }
-    const fits = [[], [], []];
+    function near(text) { return wide.every(function (group) { return group.some(function (word) { return text.includes(word); }); }); }
+    // "memory" is in everything.
+    const asked = words.filter(function (word) { return word !== "memory" || words.length === 1; }), wide = asked.map(meant);
+    const fits = [[], [], [], []];
     index.forEach(function (each) {
       if (has(each.words)) fits[0].push({ each: each, name: each.name });
       else if (has(each.words + " " + each.more)) fits[1].push({ each: each, name: each.name });
+      else if (near(each.words)) fits[2].push({ each: each, name: each.name });
       const rows = each.rows ? each.rows.filter(has).length : 0;
-      if (rows) fits[2].push({ each: each, name: each.id.slice(6) + ": " + rows + (rows === 1 ? " row" : " rows") + (each.cut ? " of those shown" : ""), rows: true });
+      if (rows) fits[3].push({ each: each, name: each.id.slice(6) + ": " + rows + (rows === 1 ? " row" : " rows") + (each.cut ? " of those shown" : ""), rows: true });
     });
-    return fits[0].concat(fits[1], fits[2]);
+    return fits[0].concat(fits[1], fits[2], fits[3]);
   }
   function item(answer) {
     const line = document.createElement("li"), link = document.createElement("a"), kind = document.createElement("small");
@@ -93,7 +112,8 @@
     found.hidden = !words.length;
     list.hidden = Boolean(words.length);
     told.textContent = !words.length ? "" : some.length > MOST ? "the first " + MOST + " of " + some.length + " places"
-      : some.length === 1 ? "1 place" : some.length + " places";
+      : some.length === 1 ? "1 place" : some.length ? some.length + " places"
+      : "0 places. Try one word: leak, OOM, huge, slab, cgroup";
   }
   input.addEventListener("input", look);
   box.addEventListener("submit", function (event) {

@@ -27,6 +27,7 @@ from mmscope.reports.findings.findings import (
 from mmscope.reports.findings.incidents import Incident, incidents
 
 # What each of HARMS is, as one says it.
+MOST_LISTED = 4  # sections
 HARM_WORDS = dict(
     zip(
         HARMS,
@@ -204,9 +205,12 @@ def others_want(verdict: Verdict) -> str:
 
 def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
     """
-    List what could not be checked, by where its data would be: most first.
+    List what could not be checked, by where its data would be: most first, few of many.
 
     :param title: of a section, by its name.
     """
     sections = Counter(item.section for item in verdict.not_checked).most_common()
-    return ", ".join(f"{title(name) or 'others'} {number:,}" for name, number in sections)
+    listed = [f"{title(name) or 'others'} {number:,}" for name, number in sections[:MOST_LISTED]]
+    if rest := sections[MOST_LISTED:]:
+        listed.append(f"{sum(number for _, number in rest):,} of {len(rest):,} more sections")
+    return ", ".join(listed)
