@@ -7,11 +7,11 @@ Each class has the owner inside it that changed most, where a table of owners wa
 (:attr:`Table.inside`).
 """
 
-import heapq
 import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from mmscope.drgn.tables.display import bar_percent
 from mmscope.reports.bundle.bundle import Bundle
@@ -130,13 +130,14 @@ def _with_owner(step: Step, tables: Sequence[TableChanges], page_size: int | Non
                 continue
             grown = _bytes(table, change, each.column, page_size)
             if grown:
-                moved.append((table.name, name_of(table.what, change.what), grown))
+                owner = name_of(table.what, change.what)
+                moved.append((table.name, owner, grown))
             causes = not each.looks and 2 * abs(grown) > abs(step.difference)
             if grown * step.difference > 0 and (causes, abs(grown)) > most:
                 most = (causes, abs(grown))
-                best = replace(step, owner_bytes=grown, owner=moved[-1][1], table=table.name)
-    largest = heapq.nlargest(MOST_INSIDE, moved, key=lambda each: abs(each[2]))
-    return replace(best, inside=tuple(largest))
+                best = replace(step, owner_bytes=grown, owner=owner, table=table.name)
+    moved.sort(key=itemgetter(2), reverse=step.difference > 0)
+    return replace(best, inside=tuple(moved[:MOST_INSIDE]))
 
 
 def _bytes(table: TableChanges, change: Change, column: str, page_size: int | None) -> int:

@@ -40,6 +40,6 @@ def treemap(sizes: Sequence[int], place: Place) -> list[Place]:
 
 
 def _worst(areas: Sequence[float], side: float) -> float:
-    """How far from a square the worst of these is, which share a side."""
+    """The worst ratio of sides of areas that share a side."""
     thick = sum(areas) / side
     return max(max(thick**2 / area, area / thick**2) for area in areas)

@@ -212,5 +212,5 @@ def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
     sections = Counter(item.section for item in verdict.not_checked).most_common()
     listed = [f"{title(name) or 'others'} {number:,}" for name, number in sections[:MOST_LISTED]]
     if rest := sections[MOST_LISTED:]:
-        listed.append(f"{sum(number for _, number in rest):,} of {len(rest):,} more sections")
+        listed.append(f"{sum(number for _, number in rest):,} in {len(rest):,} more sections")
     return ", ".join(listed)

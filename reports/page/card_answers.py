@@ -43,8 +43,8 @@ ANSWERED_BY = {
 }
 # Where no such finding was made: ids of pictures and tables that answer it, the best first.
 PLACES = {
-    WHO: "picture-memory_bar table-process_memory table-page_owner_stacks",
-    GREW: "picture-page_owner_growth picture-watch",
+    WHO: "picture-memory_bar table-process_memory table-watch_holders table-page_owner_stacks",
+    GREW: "picture-page_owner_growth table-watch_holders picture-watch",
     HUGE: "picture-fragmentation",
     EXIT: "table-exit_costs",
     FREE: "table-would_free",
@@ -125,7 +125,8 @@ def _measured(
     if question in IN_TABLES:
         words, tables = IN_TABLES[question]
         try:
-            return words(bundle)
+            if said := words(bundle):
+                return said
         except BundleError:  # damaged: which its section says
             return ""
         except Exception as error:
@@ -139,7 +140,7 @@ def _measured(
 def holders(bundle: Bundle) -> str:
     """The largest owner that is named, and the largest classes; empty without a ledger."""
     if "memory_ledger" not in bundle.tables:
-        return ""
+        return _watched(bundle, "last_bytes", "holds {size} at the end of the watch")
     rows: dict[str, Sequence[Any]] = {
         name: list(bundle.rows(name)) for name in OF_HOLDERS if name in bundle.tables
     }
@@ -158,6 +159,25 @@ def holders(bundle: Bundle) -> str:
     return f"{cut(name, MOST_NAMED)} holds {held}. All: {classes}"
 
 
+def grown(bundle: Bundle) -> str:
+    """Who grew most in a watch; empty without one."""
+    return _watched(bundle, "grown", "grew by {size} while it was watched")
+
+
+def _watched(bundle: Bundle, what: str, words: str) -> str:
+    """The one of ``watch_holders`` that has most; a cgroup holds what its processes do."""
+    if "watch_holders" not in bundle.tables:
+        return ""
+    rows = [row for row in bundle.rows("watch_holders") if row["kind"] != "cgroup"]
+    rows = [row | {"grown": row["last_bytes"] - row["first_bytes"]} for row in rows]
+    first = max(rows, key=lambda row: int(row[what]), default=None)
+    if first is None or first[what] <= 0:
+        return ""
+    called = f" (PID {first['pid']})" if first["pid"] else f" ({first['kind']})"
+    size = display.size(first[what])
+    return f"{cut(first['name'], MOST_NAMED)}{called} {words.format(size=size)}"
+
+
 def freed(bundle: Bundle) -> str:
     """Deeds that give back most, by the least that is certain; empty where nothing is known."""
     if "would_free" not in bundle.tables:
@@ -173,6 +193,7 @@ OF_HOLDERS = tuple(
 )
 IN_TABLES: dict[str, tuple[Callable[[Bundle], str], tuple[str, ...]]] = {
     WHO: (holders, OF_HOLDERS),
+    GREW: (grown, ("watch_holders",)),
     FREE: (freed, ("would_free",)),
 }
 

@@ -9,11 +9,13 @@ is taken, so that no extreme is lost.
 Cannot know: when in a period something happened; marks are at its end.
 """
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.tables.display import bar_percent
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.drawing import time_panel
 from mmscope.reports.drawing.class_looks import look
@@ -84,6 +86,9 @@ OF_CLASS = {
     "KernelStack": "kernel stacks",
     "Percpu": "percpu",
 }
+# Kinds of holders as classes of memory; a cgroup holds of several.
+HELD_AS = {"process": "anonymous", "slab cache": "slab", "vmalloc caller": "vmalloc"}
+MAX_HOLDERS = 12
 PARTS = 4  # of a watch, whose rates say how sure the rate of the whole is
 LEAST_FALL = 0.02  # of what was available at first
 MAX_AHEAD = 30 * 86400
@@ -93,7 +98,7 @@ MAX_AHEAD = 30 * 86400
     "watch_samples",
     "time at period_seconds unread",
     others="psi_series thp_free_blocks_series zone_series watch_events watch_overhead "
-    "page_owner_growth page_owner_stacks page_owner_snapshots",
+    "watch_holders page_owner_growth page_owner_stacks page_owner_snapshots",
     # There are hundreds of counters.
     parts=owner_pictures.SERIES
     | {
@@ -139,6 +144,7 @@ def watch(tables: Tables, page_size: int | None) -> Row:
         "flat": flat,
         "counted": counted,
         "unhappened": [said for name, said in UNHAPPENED.items() if name not in moved_too],
+        "holders": _holders(tables.get("watch_holders", [])),
         "runs_out": _runs_out(tables.get("gauge_series", [])),
         "looks": {name: look(kind).split()[0] for name, kind in OF_CLASS.items()},
         "samples": len(samples),
@@ -172,6 +178,29 @@ def _charts(tables: Tables, samples: Rows, page_size: int | None) -> Iterator[Ch
         yield title, unit, lines, {"how": (how,) * len(lines)}
     lines = owner_pictures.lines_in_watch(tables, page_size)
     yield "Allocation stacks that grew most", unit_of_pages, lines, {}
+
+
+def _holders(rows: Rows) -> list[Row]:
+    """Who grew or shrank most, with bars of what was held at first, at most and in the end."""
+    moved = heapq.nlargest(
+        MAX_HOLDERS,
+        rows,
+        key=lambda row: (abs(row["last_bytes"] - row["first_bytes"]), row["most_bytes"]),
+    )
+    scale = max((row["most_bytes"] for row in moved), default=0)
+    return [
+        row
+        | {
+            "name": f"{cut(row['name'], 60)} (PID {row['pid']})"
+            if row["pid"]
+            else cut(row["name"], 60),
+            "look": look(HELD_AS.get(row["kind"], "")).split()[0],
+            **{
+                what: bar_percent(row[f"{what}_bytes"], scale) for what in ("first", "most", "last")
+            },
+        }
+        for row in moved
+    ]
 
 
 def _runs_out(rows: Rows) -> str:
