@@ -160,7 +160,7 @@ def holders(bundle: Bundle) -> str:
 
 
 def grown(bundle: Bundle) -> str:
-    """Who grew most in a watch; empty without one."""
+    """The one that grew most in a watch; empty without one."""
     return _watched(bundle, "grown", "grew by {size} while it was watched")
 
 

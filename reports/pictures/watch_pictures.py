@@ -181,7 +181,7 @@ def _charts(tables: Tables, samples: Rows, page_size: int | None) -> Iterator[Ch
 
 
 def _holders(rows: Rows) -> list[Row]:
-    """Who grew or shrank most, with bars of what was held at first, at most and in the end."""
+    """Holders that grew or shrank most, with bars of first, most and last."""
     moved = heapq.nlargest(
         MAX_HOLDERS,
         rows,
@@ -204,7 +204,7 @@ def _holders(rows: Rows) -> list[Row]:
 
 
 def _runs_out(rows: Rows) -> str:
-    """When memory is out at the measured rate, and at those of parts of the watch."""
+    """Say when memory is out at the measured rate, and at those of parts of the watch."""
     points = sorted((r["time"], r["value"]) for r in rows if r["name"] == "MemAvailable")
     if len(points) <= 2 * PARTS or points[-1][0] <= points[0][0]:
         return ""
