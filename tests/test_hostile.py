@@ -107,8 +107,10 @@ def spoiled(base: Path, bundle: Path) -> set[str]:
 def over(bundle: Path, kinds: set[str]) -> list[list[Any]]:
     """
     Every command that reads a bundle, without those that come upon nothing new: of tables that are
-    as they were one is shown, and findings do not read stacks.
+    as they were one is shown, and a report asks all that findings ask of tables; with
+    ``MMSCOPE_ALL`` both are made of all.
     """
+    every = bool(os.environ.get("MMSCOPE_ALL"))
     shown = [
         *([["show", "page_tables", bundle]] if "page_tables" in kinds else []),
         *([["show", "profiles", bundle, "--format", "folded"]] if "stacks" in kinds else []),
@@ -116,7 +118,7 @@ def over(bundle: Path, kinds: set[str]) -> list[list[Any]]:
     return [
         ["show", "tables", bundle],
         *(shown or [["show", "zones", bundle, "--format", "csv"]]),
-        *([["findings", bundle, "-a"]] if kinds != {"stacks"} else []),
+        *([["findings", bundle, "-a"]] if every or kinds & {"datapackage", "sections"} else []),
         ["report", bundle, "-o", "report.html"],
         ["redact", bundle, "-o", "redacted"],
     ]
