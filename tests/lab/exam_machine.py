@@ -102,10 +102,10 @@ class Machines:
         init.write_text(f"#!/python\n{begin}sys.dont_write_bytecode = True\n{program}")
         init.chmod(0o755)
         size = sum(path.lstat().st_size for path in tree.rglob("*")) + (128 << 20)
-        _tool("mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(image), str(size >> 10))
+        live.tool("mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(image), str(size >> 10))
         shutil.rmtree(tree)
         init = self._folder / "init"
-        _tool("gcc", "-static", "-O2", "-D_GNU_SOURCE", "-o", str(init),
+        live.tool("gcc", "-static", "-O2", "-D_GNU_SOURCE", "-o", str(init),
               str(HERE / "programs" / "switch_root.c"))  # fmt: skip
         machine.build_initramfs(self._folder, init, self.kernel.modules[:2])
         return image
@@ -172,7 +172,7 @@ class Machines:
             with (work / name).open("wb") as file:
                 file.truncate(size)
         data = work / "data.ext4"
-        _tool("mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1", str(data), str(8 << 20))
+        live.tool("mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1", str(data), str(8 << 20))
         console = _Console(work / "console.log", self._say)
         ours, theirs = socket.socketpair()
         options = f"{live.WITHOUT_CX16.get(self._name, '')} {SHAPES[shape].options}"
@@ -257,9 +257,3 @@ class _Console:
             if time.monotonic() > deadline:
                 raise LabError(f"'{words}' is not said after {seconds:g} s\n{tail}")
             await asyncio.sleep(0.1)
-
-
-def _tool(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise LabError(f"{command[0]} failed: {done.stderr.strip()}")

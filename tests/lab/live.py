@@ -94,7 +94,7 @@ def run_live(
     begin = build_python(tree, binaries) if own else debian_tree.start(booted.architecture)
     (tree / "main.py").write_text(f"{begin}{_TOLD}{program}")
     size = sum(path.lstat().st_size for path in tree.rglob("*")) + (256 << 20)
-    _tool("mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(image), str(size >> 10))
+    tool("mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(image), str(size >> 10))
     shutil.rmtree(tree)
     qemu_args = (*CPU, *qemu_args) if own else qemu_args
     init = machine.build_init(folder, booted.architecture, booted.page_bytes)
@@ -103,12 +103,12 @@ def run_live(
     except LabError as error:
         # As of capture.py: emulation has flaws that a second boot does not meet.
         say(f"{str(error).splitlines()[0]}; once more")
-        _tool("debugfs", "-R", f"rdump /out {folder}", str(image))
+        tool("debugfs", "-R", f"rdump /out {folder}", str(image))
         if any((folder / "out").iterdir()):
             raise  # its disk is not as it was
         (folder / "out").rmdir()  # debugfs makes it, or does nothing
         _boot(booted, image, folder, say, init, qemu_args, seconds)
-    _tool("debugfs", "-R", f"rdump /out {folder}", str(image))
+    tool("debugfs", "-R", f"rdump /out {folder}", str(image))
     image.unlink()
     return folder / "out"
 
@@ -172,7 +172,7 @@ def build_python(tree: Path, binaries: Sequence[Path]) -> str:
             _copy(library, tree)
     # Under emulation it takes half a minute to compile what a command imports.
     folders = [str(tree / "site"), str(tree / stdlib.relative_to("/"))]
-    _tool(str(python), "-m", "compileall", "-q", "-s", str(tree), *folders)
+    tool(str(python), "-m", "compileall", "-q", "-s", str(tree), *folders)
     path = ["/site", str(stdlib / "lib-dynload")]
     return f"import os, sys\nos.environ |= {ENVIRONMENT!r}\nsys.path[:0] = {path!r}\n"
 
@@ -195,7 +195,8 @@ def _copy(path: Path, tree: Path) -> None:
     shutil.copy(path, target)
 
 
-def _tool(*command: str) -> None:
+def tool(*command: str) -> None:
+    """Run a command of the host."""
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
