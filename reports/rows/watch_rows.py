@@ -224,6 +224,35 @@ WATCH_HOLDERS = Table(
 
 
 @table_row
+class WatchSleeper:
+    """
+    A task that slept for long: in D state, where it takes no signal or only one that kills, and on
+    no CPU from one reading to another. Read less often than the rest.
+    """
+
+    pid: int = column(key=True, high=MOST_PIDS, help="process")
+    comm: str = column(holds="comm", help="its name")
+    task: int = column(key=True, high=MOST_PIDS, help="thread of it")
+    time: float = column(
+        unit="s", low=None, help="of the first reading that has it asleep; " + TIME
+    )
+    seconds: float = column(unit="s", help="to the last such reading: it slept this long or longer")
+    wchan: str | None = column(
+        holds="kernel", help="function that put it to sleep (wchan); empty: only root may read it"
+    )
+
+
+WATCH_SLEEPERS = Table(
+    "watch_sleepers",
+    "Tasks that slept in D state",
+    WatchSleeper,
+    empty="No task slept so for five seconds, as far as was read.",
+    not_compared=SERIES,
+    since="0.3.0",
+)
+
+
+@table_row
 class WatchEvent:
     """Something that went wrong in one period: a counter of failures that moved."""
 

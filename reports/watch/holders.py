@@ -3,7 +3,7 @@
 Holders of memory while a host is watched: processes, cgroups, slab caches, callers of vmalloc.
 
 A reading opens a file for each process and some for each cgroup, so that it is taken less often
-than the rest: no more than :data:`SHARE` of a CPU, ten times that while memory comes and goes
+than the rest: no more than :data:`SHARE` of a CPU, :data:`IN_HASTE` while memory comes and goes
 fast, and once when the watch ends. It names the largest, and what became of those named before.
 A cgroup's events are its own, those of cgroups below it are theirs; and what it had before the
 watch is taken off. With more than :data:`MAX_PROCESSES` processes none is read.
@@ -13,7 +13,9 @@ Cannot know: who came and went between two readings; files of tmpfs that no proc
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
 
+import contextlib
 import heapq
+import math
 import os
 import re
 import time
@@ -24,8 +26,7 @@ from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import whole_lines
 from mmscope.drgn.text.plain_file import read_plain
 
-SHARE = 0.01  # of a CPU
-IN_HASTE = 10  # times that
+SHARE, IN_HASTE = 0.01, 0.1  # of a CPU
 # What has moved since the last reading, of memory, is haste.
 MOVED = 0.03
 MAX_PROCESSES = 4000
@@ -49,6 +50,26 @@ _VMALLOC = re.compile(
 _EVENTS = {"oom_kill": "oom_kills", "high": "high_events", "max": "max_events"}
 
 
+class Budget:
+    """A reading's share of a CPU."""
+
+    def __init__(self) -> None:
+        self._last, self._spent = -math.inf, 0.0
+
+    def due(self, share: float) -> bool:
+        """Tell if another reading takes no more than a share, by what the last one took."""
+        return (time.monotonic() - self._last) * share >= self._spent
+
+    @contextlib.contextmanager
+    def spend(self) -> Iterator[None]:
+        """Take a reading."""
+        self._last, begin = time.monotonic(), time.process_time()
+        try:
+            yield
+        finally:
+            self._spent = time.process_time() - begin
+
+
 class Holders:
     """
     Reads who holds memory.
@@ -65,16 +86,15 @@ class Holders:
         self._first: dict[str, dict[Key, Held]] = {}
         self._reclaimable: dict[str, bool | None] = {}
         self._named: set[tuple[str, Key]] = set()
-        self._last, self._spent, self._available = 0.0, 0.0, 0
+        self._budget, self._available = Budget(), 0
 
     def due(self, available: int, total: int) -> bool:
         """Tell if it is time for a reading, with so much memory available."""
-        passed = time.monotonic() - self._last
         moved = abs(available - self._available) > MOVED * total
-        if not self._first or passed * SHARE * (IN_HASTE if moved else 1) >= self._spent:
+        due = self._budget.due(IN_HASTE if moved else SHARE)
+        if due:
             self._available = available
-            return True
-        return False
+        return due
 
     def read(self, total: int) -> list[list[Any]]:
         """
@@ -82,7 +102,6 @@ class Holders:
 
         :param total: of memory, in bytes.
         """
-        self._last, begin = time.monotonic(), time.process_time()
         rows: list[list[Any]] = []
         self.unread = {}
         kinds: dict[str, Callable[[], Iterator[tuple[Key, Held]]]] = {
@@ -91,15 +110,15 @@ class Holders:
             SLAB: self._slab_caches,
             VMALLOC: self._vmalloc,
         }
-        for kind, read in kinds.items():
-            try:
-                found = dict(read())
-            except (OSError, ValueError) as error:
-                said = isinstance(error, OSError) and error.strerror
-                self.unread[kind] = said or str(error)
-                continue
-            rows += self._rows(kind, found, total)
-        self._spent = time.process_time() - begin
+        with self._budget.spend():
+            for kind, read in kinds.items():
+                try:
+                    found = dict(read())
+                except (OSError, ValueError) as error:
+                    said = isinstance(error, OSError) and error.strerror
+                    self.unread[kind] = said or str(error)
+                    continue
+                rows += self._rows(kind, found, total)
         return rows
 
     def _rows(self, kind: str, found: dict[Key, Held], total: int) -> Iterator[list[Any]]:

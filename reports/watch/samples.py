@@ -34,6 +34,7 @@ from mmscope.drgn.text.proc_text import (
     since_boot,
 )
 from mmscope.reports.watch.holders import Holders
+from mmscope.reports.watch.sleepers import Sleepers
 
 Sample = dict[str, Any]
 
@@ -80,7 +81,7 @@ class Sampler:
     :param thp_order: order of a transparent huge page of PMD size.
     :param everything: also what is dear to read on a running host.
     :param share: of a CPU, that /proc/pagetypeinfo may take.
-    :param holders: also read who holds memory.
+    :param holders: also read who holds memory, and which tasks sleep in D state.
     :ivar total: memory of the host in bytes, as last read.
     """
 
@@ -96,6 +97,7 @@ class Sampler:
         self.root, self.thp_order, self.share = root, thp_order, share
         self._pagetypeinfo_due = 0.0
         self._holders = Holders(root, everything=everything) if holders else None
+        self._sleepers = Sleepers(root) if holders else None
         self.total = 0
         # Asked once: page_owner is switched on at boot, and zones seldom grow.
         self._left_out = (
@@ -137,6 +139,8 @@ class Sampler:
             available = sample["meminfo"].get("MemAvailable", 0)
             if not trial and self._holders and self._holders.due(available, self.total):
                 sample |= self.holders()
+        if self._sleepers and not trial and self._sleepers.due:
+            sample |= self.sleepers()
         sample["read"] = round(time.monotonic() - begin, 6)
         sample["cpu"] = round(time.process_time() - cpu, 6)
         return sample
@@ -209,6 +213,13 @@ class Sampler:
         at = time.monotonic()
         rows = self._holders.read(self.total)
         return {"holders": rows, "holders_at": at, "holders_unread": self._holders.unread}
+
+    def sleepers(self) -> Sample:
+        """Read which tasks sleep in D state, whether it is time or not; empty as above."""
+        if not self._sleepers:
+            return {}
+        rows, at = self._sleepers.read(), time.monotonic()
+        return {"sleepers": rows, "sleepers_at": at, "sleepers_unread": self._sleepers.unread}
 
     def _ksm(self, sample: Sample) -> None:
         at = time.monotonic()

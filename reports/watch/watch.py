@@ -156,8 +156,7 @@ def _watch(args: argparse.Namespace, folder: Path) -> None:
     log = SampleLog(folder, header, args.limit * 2**20)
     try:
         _sample(args, sampler, owners, log, page_size)
-        if last := sampler.holders():
-            log.say(last)
+        log.say(sampler.holders() | sampler.sleepers())
     finally:
         log.close()
         if args.openmetrics:

@@ -35,6 +35,7 @@ from mmscope.reports.rows.watch_rows import (
     WatchHolder,
     WatchOverhead,
     WatchSample,
+    WatchSleeper,
     ZoneLevel,
 )
 from mmscope.reports.watch.holders import CGROUP
@@ -43,6 +44,7 @@ from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Sample
 
 SECTION = "watch"
 MOST_HOLDERS = 50
+LONG, MOST_SLEEPERS = 5.0, 1000
 CLOCK_STEP = 1.0  # seconds; less is NTP's, or the time between two clocks
 # Counters that are worth a mark, and what they count.
 EVENTS = {
@@ -87,7 +89,7 @@ class Log:
     walks_pages: bool = False
     pagetypeinfo: int = 0  # readings, and their CPU seconds
     pagetypeinfo_seconds: float = 0.0
-    holders: Sample = field(default_factory=dict)  # after the last sample
+    end: Sample = field(default_factory=dict)  # what was read after the last sample
     moved: set[str] = field(default_factory=set)  # levels that were not 0 throughout
 
     def __iter__(self) -> Iterator[tuple[float, Sample]]:
@@ -103,7 +105,9 @@ class Log:
 
 
 # Of lines that are not samples.
-ENDINGS = {"thinned", "ended", "holders", "holders_at", "holders_unread"}
+ENDINGS = {"thinned", "ended"}.union(
+    *({name, f"{name}_at", f"{name}_unread"} for name in ("holders", "sleepers"))
+)
 NUMBERS = ("wall", "mono", "boot", "late", "read", "cpu", "number", "cpu_total")
 
 
@@ -163,7 +167,7 @@ def open_log(path: Path) -> Log:
         elif isinstance(sample, dict) and sample.keys() <= ENDINGS:
             log.thinned = sample.get("thinned", log.thinned)
             log.ended = sample.get("ended", log.ended)
-            log.holders = sample if "holders" in sample else log.holders
+            log.end = sample if sample.keys() & {"holders", "sleepers"} else log.end
         elif not _is_sample(sample):
             log.damaged += 1
         else:
@@ -329,7 +333,7 @@ def holders(log: Log) -> list[WatchHolder]:
     """Holders of memory: of each kind :data:`MOST_HOLDERS`, and all that met a limit."""
     rows: dict[tuple[Any, ...], WatchHolder] = {}
     begin = float(log.first["mono"])
-    for sample in (*(sample for _, sample in log), log.holders):
+    for sample in (*(sample for _, sample in log), log.end):
         for kind, name, pid, size, first, more in sample.get("holders", ()):
             known = rows.get((kind, name, pid)) or WatchHolder(
                 kind, name, pid, first, first, first, 0.0, False, *[None] * 10
@@ -359,6 +363,20 @@ def _of_holder(more: dict[str, Any]) -> dict[str, Any]:
         name: round(value, 3) if name.endswith("_seconds") else value
         for name, value in more.items()
     }
+
+
+def sleepers(log: Log) -> list[WatchSleeper]:
+    """Tasks that slept :data:`LONG` or longer; of each the longest sleep."""
+    rows: dict[tuple[int, int], WatchSleeper] = {}
+    begin = float(log.first["mono"])
+    for sample in (*(sample for _, sample in log), log.end):
+        for pid, name, task, since, where in sample.get("sleepers", ()):
+            seconds = round(sample["sleepers_at"] - since, 3)
+            known = rows.get((pid, task))
+            if seconds >= LONG and (known is None or seconds > known.seconds):
+                since = round(since - begin, 3)
+                rows[pid, task] = WatchSleeper(pid, name, task, since, seconds, where or None)
+    return sorted(rows.values(), key=lambda row: (-row.seconds, row.pid, row.task))[:MOST_SLEEPERS]
 
 
 def overhead(log: Log) -> WatchOverhead:
@@ -403,6 +421,7 @@ def write_tables(writer: Writer, log: Log) -> tuple[int, WatchOverhead]:
         (watch_rows.ZONE_SERIES, zone_levels(log)),
         (watch_rows.GAUGE_SERIES, levels(log)),
         (watch_rows.WATCH_HOLDERS, holders(log)),
+        (watch_rows.WATCH_SLEEPERS, sleepers(log)),
         (watch_rows.WATCH_OVERHEAD, [cost]),
     ]
     written = sum(
@@ -444,9 +463,11 @@ def section(log: Log, rows: int, cost: WatchOverhead, seconds: float) -> Section
             f"/proc/pagetypeinfo was read for {log.pagetypeinfo:,} of {log.samples:,} samples, "
             "so that it takes no more than 1 % of a CPU"
         )
-    last = log.holders or log.last
+    last = log.end or log.last
     for kind, why in last.get("holders_unread", {}).items():
         remarks.append(f"who holds memory, {kind}: not read: {why}")
+    if last.get("sleepers_unread"):
+        remarks.append(f"tasks in D state: not read: {last['sleepers_unread']}")
     if log.walks_pages:
         remarks.append(
             "page_owner is on: to read /proc/pagetypeinfo, the kernel drains the per-CPU lists"

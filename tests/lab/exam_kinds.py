@@ -140,6 +140,15 @@ def locked(size: int) -> mmap.mmap:
     return memory
 
 
+def in_pieces(number: int) -> mmap.mmap:
+    """Memory of so many mappings, a page each."""
+    memory = anonymous(number * PAGE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for at in range(0, number * PAGE, 2 * PAGE):
+        libc("mprotect", ctypes.c_void_p(address + at), ctypes.c_size_t(PAGE), mmap.PROT_READ)
+    return memory
+
+
 # ---- sick
 
 
@@ -541,6 +550,65 @@ def node_exhausted(rng: random.Random) -> dict[str, Any]:
     return {"owner": [name], "node": node, "pid": pid}
 
 
+def segment(rng: random.Random, size: int, attach: bool) -> int:
+    """A filled SysV segment; its key."""
+    key = rng.randrange(1 << 20, 1 << 30)
+    kept = libc("shmget", key, ctypes.c_size_t(size), 0o1600)
+    at = ctypes.CDLL(None).shmat
+    at.restype = ctypes.c_void_p
+    address = at(kept, None, 0)
+    libc("madvise", ctypes.c_void_p(address), ctypes.c_size_t(size), 23)
+    if not attach:
+        libc("shmdt", ctypes.c_void_p(address))
+    return key
+
+
+@sick("shmem")
+def segments_left_behind(rng: random.Random) -> dict[str, Any]:
+    """SysV segments of programs that have ended."""
+    size, number = share(rng, 0.35, 0.45), rng.randrange(1, 5)
+    seed = rng.random()
+
+    def run() -> list[int]:
+        own = random.Random(seed)
+        return [segment(own, size // number // PAGE * PAGE, attach=False) for _ in range(number)]
+
+    pid = spawn(service(rng), run)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    check(meminfo()["Shmem"] > 0.3 * total(), "no segments")
+    return {"owner": ["SYSV"], "bytes": size, "segments": number}
+
+
+@sick("stacks")
+def thread_leak(rng: random.Random) -> dict[str, Any]:
+    """A process begins threads and ends none: each has a kernel stack."""
+    name, number = service(rng), int(total() * rng.uniform(0.05, 0.07)) >> 14
+    sysctl("kernel/threads-max", 4 * number)
+    sysctl("vm/max_map_count", 8 * number)
+
+    def begin() -> None:
+        threading.stack_size(32 << 10)
+        for _ in range(number):
+            threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+
+    pid = spawn(name, begin)
+    check(meminfo()["KernelStack"] > 0.045 * total(), "few stacks")
+    return {"owner": [name], "pid": pid, "threads": number}
+
+
+@sick("maps")
+def mappings_at_the_limit(rng: random.Random) -> dict[str, Any]:
+    """A process maps more and more pieces, and vm.max_map_count is near."""
+    name, limit = service(rng), rng.randrange(4000, 9000)
+    sysctl("vm/max_map_count", limit)
+
+    pid = spawn(name, lambda: in_pieces(int(limit * 0.97)))
+    maps = len(Path(f"/proc/{pid}/maps").read_text().splitlines())
+    check(0.9 * limit < maps <= limit, f"{maps} mappings of {limit}")
+    return {"owner": [name], "pid": pid, "mappings": maps}
+
+
 # ---- innocent
 
 
@@ -829,4 +897,40 @@ def locked_with_room(rng: random.Random) -> dict[str, Any]:
 
     spawn("qemu", lambda: locked(size))
     check(meminfo()["Mlocked"] > 0.2 * total() and left() > 0.3, "not so")
+    return {}
+
+
+@innocent("segments left behind")
+def segments_in_use(rng: random.Random) -> dict[str, Any]:
+    """A database that has its SysV segments attached."""
+    size, seed = share(rng, 0.3, 0.4), rng.random()
+    spawn("oracle", lambda: segment(random.Random(seed), size, attach=True))
+    check(meminfo()["Shmem"] > 0.25 * total(), "no segment")
+    return {}
+
+
+@innocent("mappings at the limit")
+def many_mappings_with_room(rng: random.Random) -> dict[str, Any]:
+    """A search server of thousands of mappings, which a raised limit has room for."""
+    number = rng.randrange(3000, 6000)
+    sysctl("vm/max_map_count", 262_144)
+
+    pid = spawn("elasticsearch", lambda: in_pieces(number))
+    check(len(Path(f"/proc/{pid}/maps").read_text().splitlines()) > 0.9 * number, "too few")
+    return {"mappings": number}
+
+
+@innocent("deleted file")
+def deleted_log_still_open(rng: random.Random) -> dict[str, Any]:
+    """A small log on tmpfs that was rotated away, and is still written to."""
+    path, size = Path("/dev/shm/access.log"), share(rng, 0.01, 0.03)
+
+    def hold() -> Any:
+        write_bytes(path, size)
+        kept = path.open("rb")
+        path.unlink()
+        return kept
+
+    spawn("nginx-log", hold)
+    check(left() > 0.5, "memory is short")
     return {}

@@ -54,9 +54,12 @@ CAUSES: dict[str, set[str]] = {
     "swap": {"memory-pressure", "watch-memory-pressure", "watch-swap-thrash", "swapped-since-boot"},
     "page-tables": {"page-table-bloat", "page-tables-large", "sparse-page-tables",
                     "watch-memory-taken:PageTables", *_GROWS},
+    "stacks": {"kernel-memory-large:nr_kernel_stack", "watch-memory-taken:KernelStack", *_GROWS},
+    "maps": {"near-max-map-count"},
     "hugetlb": {"hugetlb-idle", "watch-memory-taken:Hugetlb"},
     "locked": {"memory-locked", "watch-memory-taken:Unevictable"},
-    "waits": {"tasks-wait-behind-one", "file-lock-queue", "anon-vma-lock-queue"},
+    "waits": {"tasks-wait-behind-one", "watch-tasks-stuck", "file-lock-queue",
+              "anon-vma-lock-queue"},
     "protected": {"protection-forbids-reclaim", "kswapd-gave-up"},
     "node": {"nodes-out-of-balance", "below-watermarks", "watch-below-low"},
 }  # fmt: skip

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What ``mmscope watch`` reads, and the command itself."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from command_line import run
 from page_owner_inputs import make_stacks, series, show_handles, show_stacks, show_stacks_handles
 
 from mmscope.reports.watch.sample_log import NAME
+from mmscope.reports.watch.samples import Sampler
+from mmscope.reports.watch.watch_tables import Log, open_log
 
 DATA = TESTS / "data" / "7.2"
 RUN = [sys.executable, "-m", "mmscope"]
@@ -76,3 +79,17 @@ def make_host(root: Path) -> None:
     (root / "sys/kernel/mm/ksm").mkdir()
     for name, value in KSM.items():
         (root / "sys/kernel/mm/ksm" / name).write_text(f"{value}\n")
+
+
+def samples_of(folder: Path, said: Sequence[dict[str, Any]]) -> Log:
+    """A log of samples five seconds apart with this in them; the last is said after them."""
+    host = folder / "host"
+    make_host(host)
+    sample = Sampler(str(host), 9).take()
+    lines: list[dict[str, Any]] = [{"watch": 1, "interval": 5.0, "target": {}, "page_owner": "off"}]
+    for number, more in enumerate(said[:-1], 1):
+        at = {name: 1000.0 + 5 * (number - 1) for name in ("mono", "boot", "wall", "vmstat_at")}
+        lines.append(sample | at | more | {"number": number, "cpu_total": 0.0})
+    path = folder / NAME
+    path.write_text("".join(json.dumps(line) + "\n" for line in (*lines, said[-1])))
+    return open_log(path)

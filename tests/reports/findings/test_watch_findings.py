@@ -27,6 +27,7 @@ from mmscope.reports.rows.watch_rows import (
     ThpFreeBlocks,
     WatchHolder,
     WatchSample,
+    WatchSleeper,
     ZoneLevel,
 )
 from mmscope.reports.watch.watch_tables import gauges
@@ -654,3 +655,28 @@ def test_a_cgroup_that_waits_at_its_limit_is_why_the_machine_waits(tmp_path: Pat
 )
 def test_a_cgroup_that_is_not_why(tmp_path: Path, pod: Any) -> None:
     assert found(asked(tmp_path, [*moved(1), pod]), "watch-cgroup-pressure") is None
+
+
+def asleep(task: int, seconds: float, wchan: str | None = "vm_mmap_pgoff") -> WatchSleeper:
+    return WatchSleeper(7, "java", task, 3.0, seconds, wchan)
+
+
+def test_tasks_that_sleep_on_are_of_their_process(tmp_path: Path) -> None:
+    verdict = asked(tmp_path, [*moved(1), asleep(8, 12.0), asleep(9, 30.0)])
+    finding = found(verdict, "watch-tasks-stuck")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "2 tasks of java (pid 7) slept 30 s without being woken"
+    assert "put to sleep by vm_mmap_pgoff" in finding.saw
+    assert finding.owner == "java (pid 7)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wchan", "severity"),
+    [(12.0, None, "notice"), (130.0, "nfs_wait_on_request", "critical"),
+     (900.0, "__refrigerator", None), (900.0, "kernel_clone", None), (9.0, "x", None)],
+)  # fmt: skip
+def test_tasks_that_sleep_as_they_are_meant_to(
+    tmp_path: Path, seconds: float, wchan: str | None, severity: str | None
+) -> None:
+    finding = found(asked(tmp_path, [*moved(1), asleep(8, seconds, wchan)]), "watch-tasks-stuck")
+    assert (finding and finding.severity) == severity

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Who holds memory while a host is watched: of a made tree, what a reading says, and its table."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_host import make_host
+from watched_host import samples_of
 
 from mmscope.reports.rows.watch_rows import WatchHolder
 from mmscope.reports.watch import holders, watch_tables
 from mmscope.reports.watch.holders import Holders
-from mmscope.reports.watch.samples import Sampler
 
 MIB = 1 << 20
 TOTAL = 1000 * MIB
@@ -129,27 +127,18 @@ def test_a_reading_is_due_as_it_costs_and_sooner_while_memory_moves(root: Path) 
     source = Holders(str(root))
     assert source.due(500 * MIB, TOTAL)
     source.read(TOTAL)
-    source._spent = 1000.0
-    assert not source.due(400 * MIB, TOTAL)
-    source._spent = 0.0
+    source._budget._last, source._budget._spent = holders.time.monotonic() - 50, 1.0
+    assert not source.due(499 * MIB, TOTAL)
+    assert source.due(400 * MIB, TOTAL)
+    source._budget._spent = 0.0
     assert source.due(500 * MIB, TOTAL)
 
 
 def table(tmp_path: Path, readings: list[list[list[Any]]]) -> list[WatchHolder]:
-    """The rows of a log with these readings, five seconds apart; the last is after the samples."""
-    host = tmp_path / "host"
-    make_host(host)
-    sample = Sampler(str(host), 9).take()
-    header = {"watch": 1, "interval": 5.0, "target": {}, "page_owner": "off"}
-    lines: list[dict[str, Any]] = [header]
-    for number, rows in enumerate(readings):
-        at = {name: 1000.0 + 5 * number for name in ("mono", "boot", "wall", "vmstat_at")}
-        kept = {"holders": rows, "holders_at": at["mono"], "holders_unread": {}}
-        last = number == len(readings) - 1
-        lines.append(kept if last else sample | at | kept | {"number": number, "cpu_total": 0.0})
-    path = tmp_path / "samples.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return watch_tables.holders(watch_tables.open_log(path))
+    """The rows of a log with these readings, five seconds apart."""
+    said = [{"holders": rows, "holders_at": 1000.0 + 5 * number, "holders_unread": {}}
+            for number, rows in enumerate(readings)]  # fmt: skip
+    return watch_tables.holders(samples_of(tmp_path, said))
 
 
 def test_the_table_has_a_row_a_holder(tmp_path: Path) -> None:
