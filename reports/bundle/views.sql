@@ -264,6 +264,37 @@ select
 from known as c, marked as m, target as t
 where c.total_pages > 0 and c.pages is not null;
 
+-- Who has most of a kind of memory
+-- Of each kind the process that has most, and what all have together; anonymous and shared memory that it maps, with and
+-- without what is swapped out, what is locked or pinned, page tables, and threads.
+-- Optional: process_memory (pid bigint, comm varchar, anon_bytes bigint, shmem_bytes bigint, swap_bytes bigint, locked_bytes bigint, pinned_bytes bigint, pgtables_bytes bigint, threads bigint)
+create view process_owners as
+with
+    held as (
+        select
+            comm || ' (pid ' || pid || ')' as owner,
+            coalesce(anon_bytes::bigint, 0) + coalesce(shmem_bytes::bigint, 0) as mapped,
+            coalesce(swap_bytes::bigint, 0) as swapped,
+            locked_bytes::bigint + pinned_bytes::bigint as locked,
+            pgtables_bytes::bigint as tables, threads::bigint as threads
+        from process_memory
+    ),
+    parts as (
+        select 'mapped' as kind, owner, mapped as size from held
+        union all
+        select 'mapped or swapped', owner, mapped + swapped from held
+        union all
+        select 'locked', owner, locked from held
+        union all
+        select 'page tables', owner, tables from held
+        union all
+        select 'threads', owner, threads from held
+    )
+select kind, arg_max(owner, size) as owner, max(size)::bigint as size, sum(size)::bigint as all_size
+from parts
+group by kind
+order by kind;
+
 -- Who held memory of a kind while the host was watched
 -- Of each kind of memory who has most of it at the end, and who gained most; processes by what they map.
 -- Optional: watch_holders (kind varchar, name varchar, pid bigint, first_bytes bigint, last_bytes bigint, gone boolean, shmem_bytes bigint, pgtables_bytes bigint, locked_bytes bigint, reclaimable boolean)

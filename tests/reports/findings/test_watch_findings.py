@@ -104,7 +104,7 @@ def test_an_oom_kill(tmp_path: Path) -> None:
     assert finding.title == "The OOM killer took 3 processes in 60 s"
     assert finding.saw == (
         "oom_kill moved by 3 in 2 periods, the first in the 10 s before 2026-11-20 03:00:20 UTC; "
-        "MemAvailable in the sample before: 12 MiB."
+        "MemAvailable shortly before: 12 MiB."
     )
     assert finding.since == "the 10 s before 2026-11-20 03:00:20 UTC"
 
@@ -120,6 +120,13 @@ def test_an_oom_kill_where_memory_was_to_be_had_is_one_of_a_limit(
             level(1, "MemTotal", 1000)]  # fmt: skip
     finding = found(asked(tmp_path, rows), "watch-oom-kill")
     assert finding is not None and finding.severity == severity
+
+
+def test_what_a_victim_gave_back_before_its_kill_was_counted_was_not_there(tmp_path: Path) -> None:
+    rows = [*moved(3, oom_kill=1), level(1, "MemAvailable", 5), level(2, "MemAvailable", 300),
+            level(1, "MemTotal", 1000)]  # fmt: skip
+    finding = found(asked(tmp_path, rows), "watch-oom-kill")
+    assert finding is not None and finding.severity == "critical"
 
 
 def test_no_oom_kill(tmp_path: Path) -> None:
