@@ -107,6 +107,7 @@ BLIND = (
             "vm_counters": ["name", "value"],
             "process_memory": ["shmem_bytes"],
             "gauge_series": ["source", "name", "time", "value"],
+            "watch_holders": ["gone", "shmem_bytes"],
             "cached_filesystems": ["pages"],
         },
         """
@@ -120,6 +121,8 @@ BLIND = (
             union all
             select max(value::double) filter (name = 'MemTotal'),
                 arg_max(value::double, time::double) filter (name = 'Shmem')
+                    - coalesce((select sum(shmem_bytes::bigint) from watch_holders
+                        where gone::varchar = 'false'), 0)
             from gauge_series
             where source = 'meminfo' and not exists (select 1 from process_memory)
         )

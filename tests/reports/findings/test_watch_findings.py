@@ -668,6 +668,14 @@ def asleep(task: int, seconds: float, wchan: str | None = "vm_mmap_pgoff") -> Wa
     return WatchSleeper(7, "java", task, 3.0, seconds, wchan)
 
 
+def test_shared_memory_that_processes_have_mapped_was_read(tmp_path: Path) -> None:
+    rows = [row for n in range(3) for row in (level(n, "MemTotal", 1000), level(n, "Shmem", 400))]
+    mapped = [held("process", "postgres", 0, 400, shmem_bytes=n << 20) for n in (390, 20)]
+    assert asked(tmp_path / "a", [*rows, *mapped]).word == NO_TROUBLE
+    gone = held("process", "job", 400, 0, gone=True, shmem_bytes=400 << 20)
+    assert asked(tmp_path / "b", [*rows, gone]).word == CANNOT_TELL
+
+
 def test_tasks_that_sleep_on_are_of_their_process(tmp_path: Path) -> None:
     verdict = asked(tmp_path, [*moved(1), asleep(8, 12.0), asleep(9, 30.0)])
     finding = found(verdict, "watch-tasks-stuck")
