@@ -14,7 +14,7 @@ from typing import Any
 
 import duckdb
 
-from mmscope.drgn.cgroups.containers import Container, called, container_of
+from mmscope.drgn.cgroups.container_paths import Container, called, container_of
 from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.tables.display import short_size, size_name
 from mmscope.reports.bundle.database import Database

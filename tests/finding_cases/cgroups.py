@@ -9,7 +9,7 @@ from finding_cases.oom import oom_at_limit
 from finding_cases.rows import GIB, MIB, zone
 
 from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup, MemoryCgroupCounter
-from mmscope.drgn.cgroups.containers import Container
+from mmscope.drgn.cgroups.container_paths import Container
 from mmscope.drgn.cgroups.dying_pins import DyingPin
 from mmscope.drgn.cgroups.pressure import Pressure
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mmscope.drgn.cgroups.containers import called, container_of, from_files
+from mmscope.drgn.cgroups.container_paths import called, container_of
+from mmscope.drgn.cgroups.containers import from_files
 from mmscope.drgn.sections.files import Absent, Files
 
 ID = "0123456789ab" + "c" * 52

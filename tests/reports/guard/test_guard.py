@@ -28,7 +28,8 @@ from guard_made import sample
 from rows_of_tables import tables_of_rows
 from watched_host import make_host, wait_for
 
-from mmscope.drgn.cgroups.containers import CONTAINERS, Container
+from mmscope.drgn.cgroups.container_paths import Container
+from mmscope.drgn.cgroups.containers import CONTAINERS
 from mmscope.drgn.waits.task_waits import TaskWait
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
