@@ -32,7 +32,6 @@ from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, is_unha
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
-from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import (
     PASS_SECONDS,
@@ -43,6 +42,7 @@ from mmscope.drgn.sections.section import (
     Section,
     disagreement,
     hold_against,
+    not_in_text,
 )
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column, table_row
@@ -651,13 +651,6 @@ def say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
         )
 
 
-def cached_files_from_files(files: Files) -> Found:
-    raise Absent(
-        "files are read from the kernel's memory (as root); /proc/meminfo has the sums Buffers, "
-        "Cached, Shmem, Dirty"
-    )
-
-
 CACHED_FILES_SECTION = Section(
     name="cached_files",
     title="Files in memory",
@@ -673,7 +666,10 @@ it until it is removed, and a SysV segment until
     since="0.2.0",
     tables=(CACHED_FILESYSTEMS, CACHED_FILES, CACHED_FILE_CHECKS),
     from_memory=cached_files_from_memory,
-    from_files=cached_files_from_files,
+    from_files=not_in_text(
+        "files are read from the kernel's memory (as root); /proc/meminfo has the sums Buffers, "
+        "Cached, Shmem, Dirty"
+    ),
     deadline=PASS_SECONDS,
 )
 

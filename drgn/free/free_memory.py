@@ -68,7 +68,14 @@ from mmscope.drgn.reading.struct_pages import Consumer, flag_fields, scan_struct
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    Command,
+    Found,
+    Section,
+    disagreement,
+    not_in_text,
+)
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
@@ -285,10 +292,6 @@ def accounting_from_memory(memory: Memory) -> Found:
     return found.add(FREE_ACCOUNTING, rows)
 
 
-def accounting_from_files(files: Files) -> Found:
-    raise Absent("the parts of NR_FREE_PAGES are not in /proc; read the kernel's memory (as root)")
-
-
 def free_lists_from_files(files: Files) -> Found:
     found = Found()
     try:
@@ -419,7 +422,9 @@ a live kernel ([/proc/zoneinfo and
 """,
     command=Command("what NR_FREE_PAGES is made of", name="free_accounting"),
     from_memory=accounting_from_memory,
-    from_files=accounting_from_files,
+    from_files=not_in_text(
+        "the parts of NR_FREE_PAGES are not in /proc; read the kernel's memory (as root)"
+    ),
     deadline=PASS_SECONDS,
 )
 

@@ -27,9 +27,8 @@ from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.ledger.thp_ranges import FIXED_BITS, Way
 from mmscope.drgn.owners.slab_caches import SlabScan, slab_scan
 from mmscope.drgn.reading.symbols import frame_names
-from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
 from mmscope.drgn.tables.table import Table
 
@@ -361,13 +360,6 @@ def from_memory(memory: Memory) -> Found:
     return found.add(CONTIGUITY_HOLDERS, holders[:MAX_HOLDERS])
 
 
-def from_files(files: Files) -> Found:
-    raise Absent(
-        "what lies in each range is read from the kernel's memory (as root); free_blocks has what "
-        "is free in blocks of that size"
-    )
-
-
 CONTIGUITY_SECTION = Section(
     name="contiguity",
     title="What stands in the way of huge pages",
@@ -382,7 +374,10 @@ them: those would be won without that holder.
     since="0.3.0",
     tables=(CONTIGUITY, CONTIGUITY_SETS, CONTIGUITY_HOLDERS),
     from_memory=from_memory,
-    from_files=from_files,
+    from_files=not_in_text(
+        "what lies in each range is read from the kernel's memory (as root); free_blocks has what "
+        "is free in blocks of that size"
+    ),
     deadline=PASS_SECONDS,
 )
 

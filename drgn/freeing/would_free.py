@@ -42,9 +42,9 @@ from mmscope.drgn.page_tables.page_table_scan import PageTableScan
 from mmscope.drgn.page_tables.process_shares import say_unread, shares_once
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
-from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section
+from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
 from mmscope.drgn.struct_pages.hugetlb import find_huge_pages, hugetlb_sizes
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column, table_row
@@ -395,13 +395,6 @@ def from_memory(memory: Memory) -> Found:
     return found.add(WOULD_FREE, largest_first(rows))
 
 
-def from_files(files: Files) -> Found:
-    raise Absent(
-        "who else has a page is read from the kernel's memory (as root); process_shares has what "
-        "each process has for itself (unique_bytes)"
-    )
-
-
 WOULD_FREE_SECTION = Section(
     name="would_free",
     title="What would free memory",
@@ -417,7 +410,10 @@ read again, and a task in swapoff is the first that the OOM killer takes.
     since="0.3.0",
     tables=(WOULD_FREE,),
     from_memory=from_memory,
-    from_files=from_files,
+    from_files=not_in_text(
+        "who else has a page is read from the kernel's memory (as root); process_shares has what "
+        "each process has for itself (unique_bytes)"
+    ),
     deadline=PASS_SECONDS,
 )
 

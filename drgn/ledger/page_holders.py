@@ -17,7 +17,6 @@ types lead to. These stay unexplained.
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
-from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import (
     PASS_SECONDS,
@@ -26,6 +25,7 @@ from mmscope.drgn.sections.section import (
     Found,
     Section,
     disagreement,
+    not_in_text,
 )
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
@@ -113,10 +113,6 @@ def page_holders_from_memory(memory: Memory) -> Found:
     return found.add(PAGE_HOLDERS, rows)
 
 
-def page_holders_from_files(files: Files) -> Found:
-    raise Absent("no text of the kernel says who holds which pages")
-
-
 PAGE_HOLDERS_SECTION = Section(
     name="page_holders",
     title="Who holds pages",
@@ -131,7 +127,7 @@ A page that a file has too, as sendfile() makes them, is in the class of the fil
 """,
     command=Command("who holds pages that nothing else names", top=TOP),
     from_memory=page_holders_from_memory,
-    from_files=page_holders_from_files,
+    from_files=not_in_text("no text of the kernel says who holds which pages"),
     deadline=PASS_SECONDS,
     reads=(),
 )

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.cgroups.percpu_owners import PERCPU_CGROUPS, PercpuOwners
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.sections.files import Absent, Files
+from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 
@@ -287,10 +287,6 @@ def from_memory(memory: Memory) -> Found:
     return found
 
 
-def from_files(files: Files) -> Found:
-    raise Absent("chunks are read from the kernel's memory (as root); memory_ledger has their sum")
-
-
 PERCPU_SECTION = Section(
     name="percpu",
     title="Percpu memory",
@@ -303,7 +299,9 @@ only when nothing in them is allocated.
     since="0.2.0",
     tables=(PERCPU_CHUNKS, PERCPU_SIZES, PERCPU_CGROUPS),
     from_memory=from_memory,
-    from_files=from_files,
+    from_files=not_in_text(
+        "chunks are read from the kernel's memory (as root); memory_ledger has their sum"
+    ),
 )
 
 

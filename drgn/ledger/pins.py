@@ -15,7 +15,6 @@ has what RDMA, VFIO and io_uring account to a process.
 from mmscope.drgn.ledger.memory_ledger import ledger_pages, zone_names
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
-from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import (
     PASS_SECONDS,
@@ -24,6 +23,7 @@ from mmscope.drgn.sections.section import (
     Found,
     Section,
     disagreement,
+    not_in_text,
 )
 from mmscope.drgn.tables.rows import MOST_ORDER, column, table_row
 from mmscope.drgn.tables.table import Table
@@ -88,10 +88,6 @@ def pins_from_memory(memory: Memory) -> Found:
     return found.add(PINS, rows)
 
 
-def pins_from_files(files: Files) -> Found:
-    raise Absent("no text of the kernel says which pages are pinned; vm_counters has how many")
-
-
 PINS_SECTION = Section(
     name="pins",
     title="Pinned pages",
@@ -106,7 +102,9 @@ Processes with `pinned_bytes` in table `process_memory` are those that pin for g
 """,
     command=Command("pinned pages by zone and class", top=TOP),
     from_memory=pins_from_memory,
-    from_files=pins_from_files,
+    from_files=not_in_text(
+        "no text of the kernel says which pages are pinned; vm_counters has how many"
+    ),
     deadline=PASS_SECONDS,
 )
 

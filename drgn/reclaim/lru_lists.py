@@ -31,9 +31,8 @@ from mmscope.drgn.free.zones import for_each_zone, node_page_state, zone_name, z
 from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out
 from mmscope.drgn.reading.nodes import check_node_ids, online_nodes
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column, table_row
 from mmscope.drgn.tables.table import Table
@@ -349,13 +348,6 @@ def lru_lists_from_memory(memory: Memory) -> Found:
     return found
 
 
-def lru_lists_from_files(files: Files) -> Found:
-    raise Absent(
-        "LRU lists by memory cgroup are not in /proc; section memory_cgroups has active and "
-        "inactive memory of each; read the kernel's memory (as root)"
-    )
-
-
 LRU_LISTS_SECTION = Section(
     name="lru_lists",
     title="LRU lists and reclaim",
@@ -370,7 +362,10 @@ touched since. Refaults are pages that were reclaimed and read again, however la
 """,
     command=Command("LRU lists, generations of the multi-gen LRU, and how kswapd fares", top=TOP),
     from_memory=lru_lists_from_memory,
-    from_files=lru_lists_from_files,
+    from_files=not_in_text(
+        "LRU lists by memory cgroup are not in /proc; section memory_cgroups has active and "
+        "inactive memory of each; read the kernel's memory (as root)"
+    ),
 )
 
 

@@ -35,9 +35,16 @@ from mmscope.drgn.reading.struct_pages import (
 from mmscope.drgn.rmap.file_maps import FileMaps, mapped_file_trees
 from mmscope.drgn.rmap.ksm import PASSES, Ksm, KsmVisits, NodeCost, ksm_and_visits, node_cost
 from mmscope.drgn.rmap.reverse_maps import ReverseMaps, note_reverse_maps, reverse_maps
-from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import (
+    PASS_SECONDS,
+    TOP,
+    Command,
+    Found,
+    Section,
+    disagreement,
+    not_in_text,
+)
 from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 from mmscope.drgn.workers.shares import Shared, added, merges, updated
@@ -479,10 +486,6 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
     return found.add(ANON_FOLIO_WALKS, anon_folio_walks(folios))
 
 
-def rmap_cost_from_files(files: Files) -> Found:
-    raise Absent("reverse maps are in the kernel's memory only; read that (as root)")
-
-
 RMAP_COST_SECTION = Section(
     name="rmap_cost",
     title="The cost of reverse map walks",
@@ -500,7 +503,7 @@ again after the migration takes two.
 """,
     command=Command("what reverse map walks visit", top=TOP, picks="anon_vma"),
     from_memory=rmap_cost_from_memory,
-    from_files=rmap_cost_from_files,
+    from_files=not_in_text("reverse maps are in the kernel's memory only; read that (as root)"),
     deadline=PASS_SECONDS,
     consumer=folio_places,
 )

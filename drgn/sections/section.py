@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import MakeConsumer, Memory
 from mmscope.drgn.tables.bounds import Impossible
 from mmscope.drgn.tables.rows import columns
@@ -78,6 +78,15 @@ def disagreement(memory: Memory, found: Found, what: str) -> None:
         found.remarks.append(f"{what}: the kernel was running while it was read")
     else:
         found.notes.append(what)
+
+
+def not_in_text(why: str) -> Callable[[Files], Found]:
+    """Have a section be absent from text: its ``from_files``."""
+
+    def from_files(files: Files) -> Found:
+        raise Absent(why)
+
+    return from_files
 
 
 Against = tuple[int, int]  # another number, and by how much one may differ from it

@@ -28,6 +28,7 @@ from mmscope.drgn.sections.section import (
     Section,
     disagreement,
     hold_against,
+    not_in_text,
 )
 from mmscope.drgn.struct_pages.device_pagemaps import (
     DEVICE_PAGEMAPS,
@@ -232,10 +233,6 @@ def vmemmap_from_memory(memory: Memory) -> Found:
     return found.add(VMEMMAP_EXAMPLES, cost.examples)
 
 
-def vmemmap_from_files(files: Files) -> Found:
-    raise Absent("page tables are not in /proc; read the kernel's memory (as root)")
-
-
 def hugetlb_from_memory(memory: Memory) -> Found:
     sizes = hugetlb_sizes(memory.prog)
     if not sizes:
@@ -300,10 +297,6 @@ def device_pagemaps_from_memory(memory: Memory) -> Found:
     return found.add(DEVICE_PAGEMAPS, cost.pagemaps())
 
 
-def device_pagemaps_from_files(files: Files) -> Found:
-    raise Absent("device pagemaps are not in /proc; read the kernel's memory (as root)")
-
-
 def memory_metadata_from_memory(memory: Memory) -> Found:
     cost, found = _begin(memory)
     found.unreadable_bytes += cost.origin_gaps.bytes
@@ -349,10 +342,6 @@ def _shadow_parts(memory: Memory, found: Found) -> list[MetadataPart]:
     return shadow_parts(memory.prog, shadow)
 
 
-def memory_metadata_from_files(files: Files) -> Found:
-    raise Absent("the parts are not in /proc; nr_memmap_pages and its like are in vm_counters")
-
-
 def _begin(memory: Memory) -> tuple[StructPageCost, Found]:
     """The walk over the vmemmap, and what is missing from it."""
     cost = struct_page_cost(memory)
@@ -381,7 +370,7 @@ deduplication](https://docs.kernel.org/mm/vmemmap_dedup.html)).
 """,
     command=Command("how struct pages are mapped"),
     from_memory=vmemmap_from_memory,
-    from_files=vmemmap_from_files,
+    from_files=not_in_text("page tables are not in /proc; read the kernel's memory (as root)"),
     deadline=PASS_SECONDS,
     optional=True,
 )
@@ -418,7 +407,7 @@ ZONE_DEVICE](https://docs.kernel.org/mm/memory-model.html#zone-device)).
 """,
     command=Command("device memory with struct pages"),
     from_memory=device_pagemaps_from_memory,
-    from_files=device_pagemaps_from_files,
+    from_files=not_in_text("device pagemaps are not in /proc; read the kernel's memory (as root)"),
     deadline=PASS_SECONDS,
     optional=True,
 )
@@ -436,7 +425,9 @@ a machine of this size would take if all of it were used in one way.
 """,
     command=Command("memory about memory"),
     from_memory=memory_metadata_from_memory,
-    from_files=memory_metadata_from_files,
+    from_files=not_in_text(
+        "the parts are not in /proc; nr_memmap_pages and its like are in vm_counters"
+    ),
     deadline=PASS_SECONDS,
     optional=True,
 )

@@ -117,7 +117,7 @@ class Column:
 
     name: str
     type: str  # a Table Schema type: integer, number, string, boolean
-    nullable: bool
+    nullable: bool = True
     unit: str = ""
     help: str = ""
     key: bool = False

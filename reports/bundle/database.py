@@ -327,6 +327,6 @@ def view_columns(database: Database, name: str) -> list[Column]:
     """The columns of a view, as a table's."""
     kinds = {"BIGINT": "integer", "INTEGER": "integer", "BOOLEAN": "boolean", "VARCHAR": "string"}
     return [
-        Column(row["column_name"], kinds.get(row["column_type"], "number"), True, "", "", False)
+        Column(row["column_name"], kinds.get(row["column_type"], "number"))
         for row in database.rows(f"describe {name}")
     ]

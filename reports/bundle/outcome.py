@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import difflib
 import os
+import pkgutil
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -29,10 +30,13 @@ class UsageError(Exception):
 
 
 def declaring(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Command:
-    """A function that declares commands: each has ``--verbose`` and what runs it."""
+    """
+    A function that declares commands: each has ``--verbose``, and the function that runs it or
+    where that is (``module:function``), which is imported when the command is run.
+    """
 
     def command(
-        name: str, run: Callable[[argparse.Namespace], int], help: str, text: str = ""
+        name: str, run: Callable[[argparse.Namespace], int] | str, help: str, text: str = ""
     ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=help, description=text or help)
         sub.add_argument("-v", "--verbose", action="store_true", help="show tracebacks")
@@ -94,12 +98,13 @@ def run_and_explain(args: argparse.Namespace) -> int:
     """
     Run a command; an error is a line that says what to do. Returns the exit code.
 
-    :param args: with ``run``, the command's function; ``verbose``, whether a traceback is wanted;
-        ``unopened``, the errors that mean that there is nothing to read; ``explain``, the words for
-        an error of no other kind.
+    :param args: with ``run``, as :func:`declaring` has it; ``verbose``, whether a traceback is
+        wanted; ``unopened``, the errors that mean that there is nothing to read; ``explain``, the
+        words for an error of no other kind.
     """
     try:
-        code: int = args.run(args)
+        run = pkgutil.resolve_name(args.run) if isinstance(args.run, str) else args.run
+        code: int = run(args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

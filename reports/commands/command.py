@@ -341,7 +341,7 @@ def add_doctor(command: Command) -> None:
     """Declare ``doctor``."""
     sub = command(
         "doctor",
-        run_doctor,
+        f"{HERE}.doctor:run",
         "what can be read on this machine, what not, and how to change that",
     )
     sub.add_argument(
@@ -410,12 +410,6 @@ def run_compare(args: argparse.Namespace) -> int:
     code = run(sides, args.format, args.output, names, args.mode, verbose=args.verbose)
     write_map(names, args.redact_map)
     return code
-
-
-def run_doctor(args: argparse.Namespace) -> int:
-    from mmscope.reports.commands import doctor
-
-    return doctor.run(args)
 
 
 if __name__ == "__main__":

@@ -292,9 +292,9 @@ def _hosts(rows: Sequence[Host]) -> tuple[list[Column], list[list[Any]]]:
 
 
 def _texts(*names: str) -> list[Column]:
-    return [Column(name, "string", True, "", "", False) for name in names]
+    return [Column(name, "string") for name in names]
 
 
 def _amounts(*names: str) -> list[Column]:
     """Columns of numbers that have their unit with them."""
-    return [Column(name, AMOUNT, True, "", "", False) for name in names]
+    return [Column(name, AMOUNT) for name in names]

@@ -63,7 +63,7 @@ def add_commands(command: Command) -> None:
 
     sub = command(
         "watch",
-        run_watch,
+        "mmscope.reports.watch.watch:run",
         "sample this host's memory at an interval: rates, levels, events, who grew",
         "Sample counters, free blocks of THP size, zones, memory pressure, levels, KSM and, where "
         "the kernel has it, page_owner, until --count or Ctrl-C; then write a bundle. Samples lie "
@@ -225,12 +225,6 @@ def _in_words(done: int, total: int) -> str:
     return f"{done / 2**20:,.0f}{share} MiB read"
 
 
-def run_watch(args: argparse.Namespace) -> int:
-    from mmscope.reports.watch import watch
-
-    return watch.run(args)
-
-
 def run_page_owner(args: argparse.Namespace) -> int:
     if args.output is not None:
         return page_owner.write_bundle(args, lambda: _read(args), page_size(args))
@@ -281,7 +275,7 @@ def run_show(args: argparse.Namespace) -> int:
     top = args.top or (page_owner.TOP if args.format == "table" else 1 << 62)
     described, rows, more = page_owner.culled_rows(tally, selection, sort, top)
     columns = [
-        Column(name, kind, True, {"pages": "pages"}.get(name, ""), "", name in cull)
+        Column(name, kind, unit="pages" if name == "pages" else "", key=name in cull)
         for name, kind in described
     ]
     print_rows(columns, rows, form=args.format)

@@ -30,7 +30,7 @@ from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import MARK, Fold
 from mmscope.perf.perf_events import RecordError
 from mmscope.perf.perf_record import PERF_DATA, Recorded
-from mmscope.perf.perf_script import FIELDS, NotPerfText, Reading
+from mmscope.perf.perf_script import FIELDS, NotPerfText, Reading, read_samples
 from mmscope.perf.recipe import Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split, plain
 from mmscope.reports.bundle.bundle import Bundle
@@ -278,7 +278,7 @@ def _finish(
     split = load_split(recipe.split) if recipe.split else None
     known = load_known_frames()
     fold = Fold(recipe, split, known, idle=args.keep_idle, profiler=args.keep_profiler)
-    reading = Reading()
+    reading = Reading(on_fork=fold.fork)
     data = [file for file in files if begins(file) in PERF_DATA]
     counted = perf_record.recorded(perf_for(data[0]), data) if data else Recorded()
     with ExitStack() as stack:
@@ -295,7 +295,8 @@ def _finish(
                     fold.tree |= set(making.pids)
                 source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
                 progress = progress_line(profiles.in_words)
-                profiles.fold_stream(fold, reading, source, progress, own=own)
+                for sample in read_samples(source, reading, progress, own=own):
+                    fold.add(sample)
     if not reading.samples:
         if args.input and making.partial:
             raise RecordError(f"no sample could be read: {'; '.join(making.partial)}")

@@ -230,7 +230,7 @@ def show_matrix(bundle: Bundle, form: str, top: int | None) -> int:
             most = min(MAX_ROWS, MAX_CELLS // (len(readings) + 1) + 1)
             print_matrix(list(itertools.islice(found, most)), readings, len(points), grown)
             return DONE
-        described = [*STACK_COLUMNS, *(_reading_column(reading.name) for reading in readings)]
+        described = [*STACK_COLUMNS, *(Column(reading.name, "integer") for reading in readings)]
         cells = ([*(stack.get(c.name) for c in STACK_COLUMNS), *pages] for stack, pages in found)
         print_rows(described, cells, form=form)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -257,9 +257,13 @@ def print_matrix(
     ends = f"; {readings[0].name} to {readings[-1].name}" if readings else ""
     stack = next(column for column in STACK_COLUMNS if column.name == "stack")
     print_rows(
-        [handle, *(_reading_column(readings[at].short) for at in shown), stack],
+        [handle, *(Column(readings[at].short, "integer") for at in shown), stack],
         [
-            [row["handle"], *(pages[at] for at in shown), _stack_or_note(row)]
+            [
+                row["handle"],
+                *(pages[at] for at in shown),
+                leaf_first(row["stack"]) if row.get("stack") else row.get("note"),
+            ]
             for row, pages in found
         ],
         title=cut(f"{title}{ends}"),
@@ -271,14 +275,6 @@ def print_matrix(
             f"{len(shown)} of {len(readings):,} readings fit, the first and the last among them; "
             f"{left:,} are left out, --format csv and json have all"
         )
-
-
-def _reading_column(name: str) -> Column:
-    return Column(name, "integer", True, "", "", False)
-
-
-def _stack_or_note(row: owner_matrix.Row) -> str | None:
-    return leaf_first(row["stack"]) if row.get("stack") else row.get("note")
 
 
 def show_view(bundle: Bundle, name: str, form: str, top: int | None) -> bool:

@@ -116,8 +116,9 @@ def compare_tables(
         if name not in both or name in ours:
             not_compared.append((name, known(name).not_compared or _why(name, before, after)))
             continue
+        # Without the folders' paths, which say nothing on another machine.
         trouble = [
-            f"{side}: {_local(reasons[key], bundle)}"
+            f"{side}: {reasons[key].replace(f'{bundle.path}/', '')}"
             for side, reasons, bundle in zip(related.sides, left_out, (before, after), strict=True)
             for key in (name, f"table {name}")
             if key in reasons
@@ -138,11 +139,6 @@ def compare_tables(
         except duckdb.Error as error:
             not_compared.append((name, in_a_line(error)))
     return found, not_compared
-
-
-def _local(words: str, bundle: Bundle) -> str:
-    """Without the folder's path, which says nothing on another machine."""
-    return words.replace(f"{bundle.path}/", "")
 
 
 def _why(name: str, before: Bundle, after: Bundle) -> str:

@@ -92,7 +92,7 @@ def _print(listing: Listing, of: Any, form: str, title: str = "") -> None:
     for name in names.split():
         unit = NUMBERS.get(name)
         kind = "string" if unit is None else "number" if unit == "s" else "integer"
-        described.append(Column(name, kind, True, unit or "", "", False))
+        described.append(Column(name, kind, unit=unit or ""))
     print_rows(described, rows(of), form=form, title=title)
 
 
@@ -295,7 +295,7 @@ def _table(catalog: Catalog, table: str) -> tuple[list[str], list[Column], Itera
     except duckdb.Error as error:
         raise UsageError(f"{catalog.lake}: table {table}: {in_a_line(error)}") from error
     described = [
-        Column(name, kinds.get(str(kind), "string"), True, "", "", name == "host")
+        Column(name, kinds.get(str(kind), "string"), key=name == "host")
         for name, kind, *_ in result.description or ()
     ]
     return said, described, iter(result.fetchone, None)

@@ -49,7 +49,7 @@ def add_command(command: Command) -> None:
     _add_findings(
         action(
             "findings",
-            run_findings,
+            "mmscope.reports.fleet.fleet_text:print_fleet",
             "say what is wrong on how many hosts",
             "Ask all bundles every question that mmscope knows. Of each host the newest bundle "
             "counts that can tell.",
@@ -58,7 +58,7 @@ def add_command(command: Command) -> None:
     _add_report(
         action(
             "report",
-            run_report,
+            "mmscope.reports.fleet.fleet_page:write_fleet",
             "write what is wrong on how many hosts as one HTML page",
             "Write a page that is complete in itself: findings by how many hosts have them, since "
             "when, worst hosts, kernels and labels, what could not be asked, all hosts.",
@@ -66,7 +66,7 @@ def add_command(command: Command) -> None:
     )
     show = action(
         "show",
-        run_show,
+        "mmscope.reports.fleet.fleet_text:print_table",
         "list the hosts, or print a table of all of them",
         "Without TABLE, list the hosts of a lake; with it, print its rows of all hosts, or of "
         "those that are wanted. 'bundles' lists the bundles, 'tables' the tables.",
@@ -190,21 +190,3 @@ def run_add(args: argparse.Namespace) -> int:
     known = f", {before:,} were there already" if before else ""
     echo(f"{args.lake}: {added:,} added{known}")
     return DONE if whole else INCOMPLETE
-
-
-def run_findings(args: argparse.Namespace) -> int:
-    from mmscope.reports.fleet.fleet_text import print_fleet
-
-    return print_fleet(args)
-
-
-def run_show(args: argparse.Namespace) -> int:
-    from mmscope.reports.fleet.fleet_text import print_table
-
-    return print_table(args)
-
-
-def run_report(args: argparse.Namespace) -> int:
-    from mmscope.reports.fleet.fleet_page import write_fleet
-
-    return write_fleet(args)

@@ -103,7 +103,7 @@ def foreign(paths: list[Path]) -> list[str]:
         for one in _seen(path)
         # A link beside the folders may lead to one more.
         if one.foreign
-        and (one.is_called_a_dump or (_is_link(one.stat) and one.path.parent == path))
+        and (one.is_called_a_dump or (stat.S_ISLNK(one.stat.st_mode) and one.path.parent == path))
     ]
 
 
@@ -151,10 +151,6 @@ def _entries(folder: Path, of_files: str | None, of_folders: str | None) -> Iter
 
 def _us() -> set[int]:
     return {0, os.geteuid()}
-
-
-def _is_link(its: os.stat_result) -> bool:
-    return stat.S_ISLNK(its.st_mode)
 
 
 def _why_foreign(its: os.stat_result) -> str | None:

@@ -16,13 +16,14 @@ from mmscope.reports.bundle.outcome import Command, declaring, unexpected
 
 FOLDER = Path("/var/lib/mmscope/guard")
 CRASHES = Path("/var/crash")
+RUN = "mmscope.reports.guard.guard:run"
 
 
 def add_command(command: Command) -> None:
     """Declare ``guard``."""
     sub = command(
         "guard",
-        run_guard,
+        RUN,
         "capture an incident when it happens, and a crash when it has: reports without a person",
         "Watch this host with little, and capture a bundle and a report when a trigger says so: an "
         "OOM kill, memory pressure, huge pages that run out, an allocation that fails, kernel "
@@ -32,7 +33,7 @@ def add_command(command: Command) -> None:
     declare = declaring(sub.add_subparsers(required=True, metavar="ACTION"))
 
     def action(
-        name: str, run: Callable[[argparse.Namespace], int], help: str, text: str
+        name: str, run: Callable[[argparse.Namespace], int] | str, help: str, text: str
     ) -> argparse.ArgumentParser:
         one = declare(name, run, help, text)
         one.add_argument(
@@ -46,7 +47,7 @@ def add_command(command: Command) -> None:
 
     watch = action(
         "run",
-        run_guard,
+        RUN,
         "watch until a signal ends it; SIGUSR1 captures",
         "Watch until SIGTERM or Ctrl-C. SIGUSR1, or 'mmscope guard trigger', captures by hand.",
     )
@@ -54,7 +55,7 @@ def add_command(command: Command) -> None:
     action("trigger", run_trigger, "have a running guard capture now", "Capture now, by hand.")
     crash = action(
         "crash",
-        run_crash,
+        "mmscope.reports.guard.crash:run",
         "make captures of vmcores that have none yet",
         "Look for vmcores, and make a capture of each that has none yet: a bundle, findings and a "
         "report out of the dump alone.",
@@ -189,19 +190,7 @@ def _command(text: str) -> str:
     return text
 
 
-def run_guard(args: argparse.Namespace) -> int:
-    from mmscope.reports.guard import guard
-
-    return guard.run(args)
-
-
 def run_trigger(args: argparse.Namespace) -> int:
     from mmscope.reports.guard import guard
 
     return guard.ask_for_one(args.output)
-
-
-def run_crash(args: argparse.Namespace) -> int:
-    from mmscope.reports.guard import crash
-
-    return crash.run(args)

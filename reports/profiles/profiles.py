@@ -8,16 +8,14 @@ profile or none of it.
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from mmscope.drgn.tables.display import percent, plural
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.perf import stack_parts
-from mmscope.perf.folding import Fold
-from mmscope.perf.perf_script import Reading, read_samples
 from mmscope.perf.stack_parts import KnownFrames
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError, Cell, SectionResult
@@ -31,8 +29,6 @@ REATTRIBUTED = "(with interrupts off)_[k]"
 # Of these no rows is an answer, too.
 ALWAYS = {"profiles", "profile_parts", "profile_sites", "profile_reaping", "profile_notes"}
 
-Progress = Callable[[int, int], None]
-
 
 def profile_name(wanted: str, taken: Iterable[str]) -> str:
     """A name for a recording that no other has."""
@@ -43,25 +39,6 @@ def profile_name(wanted: str, taken: Iterable[str]) -> str:
         number += 1
         name = f"{base}_{number}"
     return name
-
-
-def fold_stream(
-    fold: Fold,
-    reading: Reading,
-    stream: IO[bytes],
-    progress: Progress | None = None,
-    *,
-    own: bool = False,
-) -> None:
-    """
-    Fold the text of ``perf script``.
-
-    :param own: as of :func:`read_samples`.
-    """
-    reading.on_fork = fold.fork
-    add = fold.add
-    for sample in read_samples(stream, reading, progress, own=own):
-        add(sample)
 
 
 def names_in(bundle: Bundle | None) -> list[str]:

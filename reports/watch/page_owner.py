@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.display import aligned, percent, plural, share, size
 from mmscope.drgn.tables.hostile_text import echo, visible
+from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
 from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept
 from mmscope.drgn.text.stack_text import folded
@@ -195,20 +196,18 @@ def write_tables(
     def held() -> Iterator[tuple[Any, ...]]:
         return (stack_row(series, *stack) for stack in stacks)
 
-    tables: list[tuple[str, str, type, Iterable[tuple[Any, ...]]]] = [
-        ("page_owner_stacks", "Pages by allocation stack", rows.PageOwnerStack, held())
-    ]
+    tables: list[tuple[Table, Iterable[tuple[Any, ...]]]] = [(rows.PAGE_OWNER_STACKS, held())]
     if series.growth_known:
-        title = "Growth by allocation stack"
-        tables.append(("page_owner_growth", title, rows.PageOwnerGrowth, growth))
+        tables.append((rows.PAGE_OWNER_GROWTH, growth))
     if len(series.snapshots) > 1:
-        title = "Pages by allocation stack over time"
-        tables.append(("page_owner_series", title, rows.PageOwnerPoint, point_rows(series)))
-    made = snapshot_rows(series)
-    tables.append(("page_owner_snapshots", "Snapshots", rows.PageOwnerSnapshot, made))
+        tables.append((rows.PAGE_OWNER_SERIES, point_rows(series)))
+    tables.append((rows.PAGE_OWNER_SNAPSHOTS, snapshot_rows(series)))
     if series.tally is not None:
         tables += breakdowns(series.tally)
-    written = sum(writer.table(*table, section=SECTION) for table in tables)
+    written = sum(
+        writer.table(table.name, table.title, table.row, made, section=SECTION)
+        for table, made in tables
+    )
     unit = page_size or 1
     writer.folded(
         "page_owner",
@@ -253,42 +252,29 @@ def _most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
     return sorted(counted.items(), key=by_pages)
 
 
-def breakdowns(tally: Tally) -> Iterator[tuple[str, str, type, list[tuple[Any, ...]]]]:
-    """(name, title, row type, rows) of what only ``page_owner`` has."""
+def breakdowns(tally: Tally) -> Iterator[tuple[Table, list[tuple[Any, ...]]]]:
+    """Tables of what only ``page_owner`` has, and their rows."""
     from mmscope.drgn.owners import page_owner as rows
 
     def cells(key: Any) -> Iterator[Any]:
         for part in key if isinstance(key, tuple) else (key,):
             yield text(part) if isinstance(part, bytes) else part
 
-    # Name, title, row type, what is counted, and the cells of what is beyond the limit.
-    tables: tuple[tuple[str, str, type, dict[Any, Any], tuple[Any, ...]], ...] = (
-        (
-            *("page_owner_tasks", "Pages by task", rows.PageOwnerTask, tally["tasks"]),
-            (None, None, OTHER_TASKS),
-        ),
-        ("page_owner_orders", "Pages by order", rows.PageOwnerOrder, tally["orders"], ()),
-        ("page_owner_gfp", "Pages by gfp mask", rows.PageOwnerGfp, tally["gfp"], (OTHERS, "")),
-        (
-            *("page_owner_migratetypes", "Pages by migratetype, and their pageblock's"),
-            *(rows.PageOwnerMigratetype, tally["migratetypes"], (OTHERS, OTHERS)),
-        ),
-        (
-            *("page_owner_memcgs", "Pages by memory cgroup", rows.PageOwnerMemcg, tally["memcgs"]),
-            (OTHERS, False, False, False),
-        ),
-        (
-            *("page_owner_migrations", "Pages migrated since"),
-            *(rows.PageOwnerMigration, tally["migrated"], (OTHERS,)),
-        ),
+    # What is counted, and the cells of what is beyond the limit.
+    tables: tuple[tuple[Table, dict[Any, Any], tuple[Any, ...]], ...] = (
+        (rows.PAGE_OWNER_TASKS, tally["tasks"], (None, None, OTHER_TASKS)),
+        (rows.PAGE_OWNER_ORDERS, tally["orders"], ()),
+        (rows.PAGE_OWNER_GFP, tally["gfp"], (OTHERS, "")),
+        (rows.PAGE_OWNER_MIGRATETYPES, tally["migratetypes"], (OTHERS, OTHERS)),
+        (rows.PAGE_OWNER_MEMCGS, tally["memcgs"], (OTHERS, False, False, False)),
+        (rows.PAGE_OWNER_MIGRATIONS, tally["migrated"], (OTHERS,)),
     )
-    for name, title, row_type, counted, others in tables:
-        if name == "page_owner_tasks" and "pid" not in tally["members"]:
+    for table, counted, others in tables:
+        if table is rows.PAGE_OWNER_TASKS and "pid" not in tally["members"]:
             continue
-        by_order = name == "page_owner_orders"
+        by_order = table is rows.PAGE_OWNER_ORDERS
         ordered = sorted(counted.items()) if by_order else _most_first(counted)
-        made = [(*(others if key is None else cells(key)), *row) for key, row in ordered]
-        yield name, title, row_type, made
+        yield table, [(*(others if key is None else cells(key)), *row) for key, row in ordered]
 
 
 # Selecting, as the kernel's tools/mm/page_owner_sort.c does

@@ -77,7 +77,6 @@ from mmscope.reports.bundle.writer import LINE_BREAK, Writer
 from mmscope.reports.collect import run_section as running
 from mmscope.reports.collect.collect import collect
 from mmscope.reports.commands import record_command
-from mmscope.reports.profiles import profiles
 from mmscope.reports.profiles.making import Making
 from mmscope.reports.profiles.recorded_rows import profiled
 
@@ -242,14 +241,15 @@ def perf(data: bytes) -> None:
         read.append((samples, reading.lost))
     assert read[0] == read[1]
     recipe, split, known = loaded(name)
-    fold, reading = Fold(recipe, split, known), Reading()
-    making = Making()
+    fold, making = Fold(recipe, split, known), Making()
+    reading = Reading(on_fork=fold.fork)
     try:
         stream, own = record_command._text(io.BufferedReader(io.BytesIO(text)), Recorded(), making)
     except UsageError as error:
         in_one_line(error)
         return
-    profiles.fold_stream(fold, reading, stream, own=own)
+    for sample in read_samples(stream, reading, own=own):
+        fold.add(sample)
     assert sum(event.recorded for event in fold.events.values()) == reading.samples
     by_table, folded = profiled("fuzz", fold, reading, None, making)
     for rows in by_table.values():

@@ -6,6 +6,7 @@ YAML is read here as far as the manifests use it: a list of words stands on a li
 """
 
 import json
+import pkgutil
 import re
 import shlex
 
@@ -35,7 +36,7 @@ def parsed(words: list[str]) -> str:
     """The command of mmscope that these words are."""
     assert words[0] == "mmscope", words
     args = build_parser(words[1:]).parse_args(words[1:])
-    assert callable(args.run)
+    assert callable(pkgutil.resolve_name(args.run) if isinstance(args.run, str) else args.run)
     return words[1]
 
 
