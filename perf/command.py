@@ -67,9 +67,9 @@ def seconds_of_children(pid: int) -> tuple[float, float] | None:
     return user / ticks, system / ticks
 
 
-def is_waiting(pid: int, seconds: float = 1.0) -> bool:
+def is_waiting(pid: int) -> bool:
     """True if a process is what perf forked for its command, which was not executed yet."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 1.0
     # It has perf's name at first.
     while (found := stat(pid)) and found[0] == "perf" and time.monotonic() < end:
         time.sleep(0.001)

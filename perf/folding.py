@@ -264,17 +264,17 @@ class Fold:
         # Of pairs that have begun: when, waits in it, what it is about, who calls.
         self._open: dict[tuple[str, int], list[Any]] = {}
         # Most samples have a stack, and most stacks a meaning, that were met before.
-        self._understand = lru_cache(_MAX_KNOWN)(self._of_text)
-        self._meaning = lru_cache(_MAX_KNOWN)(self._of_frames)
+        self._understand = lru_cache(_MAX_KNOWN)(self._meaning_of_text)
+        self._meaning = lru_cache(_MAX_KNOWN)(self._meaning_of_frames)
         self._comm = lru_cache(_MAX_KNOWN)(self._task_name)
-        self._shape(4096)
-        self._pairs(recipe.pairs if recipe else ())
+        self._set_page_size(4096)
+        self._set_pairs(recipe.pairs if recipe else ())
 
-    def _pairs(self, pairs: Sequence[Pair]) -> None:
+    def _set_pairs(self, pairs: Sequence[Pair]) -> None:
         self._begins = {pair.begin: pair for pair in pairs}
         self._ends = {pair.end: pair for pair in pairs}
 
-    def _shape(self, page_bytes: int) -> None:
+    def _set_page_size(self, page_bytes: int) -> None:
         """A table is a page, with an entry of 8 bytes for each page or table below it."""
         self._index_bits = page_bytes.bit_length() - 4
         self._region_shift = page_bytes.bit_length() - 1 + self._index_bits
@@ -296,7 +296,7 @@ class Fold:
             when the command is executed (``enable_on_exec``), so that samples under the name that a
             command has before are its own: the record of its name was lost.
         """
-        self._shape(page_bytes)
+        self._set_page_size(page_bytes)
         if command:
             self._called[perf_script.WAITING.decode()] = plain_name(command)
         left = set(left_out)
@@ -305,7 +305,7 @@ class Fold:
             return
         whole = [p for p in self.recipe.pairs if not left & {p.begin, p.end}]
         names = {pair.name for pair in whole}
-        self._pairs([replace(p, waits=p.waits if p.waits in names else "") for p in whole])
+        self._set_pairs([replace(p, waits=p.waits if p.waits in names else "") for p in whole])
 
     def fork(self, pid: int, parent: int) -> None:
         """A process has a child."""
@@ -349,7 +349,7 @@ class Fold:
         event.kernel_samples += found.kernel
         if found.key is not None:
             event.parts[found.key] += 1
-            self._done_again(*found.key, sample)
+            self._count_again(*found.key, sample)
         if found.leaf:
             event.sites[found.leaf, found.caller] += 1
 
@@ -388,7 +388,7 @@ class Fold:
         self._names[printed] = self.events[name]
         return self.events[name]
 
-    def _of_text(self, stack: bytes) -> Known:
+    def _meaning_of_text(self, stack: bytes) -> Known:
         """The meaning of a stack as it is printed."""
         names: list[str] = []
         symbols: list[str] = []
@@ -405,7 +405,7 @@ class Fold:
                 symbols.append(symbol)
         return self._meaning(tuple(names), tuple(symbols))
 
-    def _of_frames(self, names: tuple[str, ...], symbols: tuple[str, ...]) -> Known:
+    def _meaning_of_frames(self, names: tuple[str, ...], symbols: tuple[str, ...]) -> Known:
         """
         The meaning of a stack, root first.
 
@@ -523,21 +523,21 @@ class Fold:
             for outer in self._begins.values():
                 if outer.waits == pair.name and (outer.name, sample.tid) in self._open:
                     self._open[outer.name, sample.tid][1] += taken
-            self._took(pair.name, taken)
+            self._add_duration(pair.name, taken)
             if pair.waits:
-                self._took(f"{pair.name}{WAITING}", waited)
-                self._took(f"{pair.name}{NOT_WAITING}", taken - waited)
+                self._add_duration(f"{pair.name}{WAITING}", waited)
+                self._add_duration(f"{pair.name}{NOT_WAITING}", taken - waited)
                 if about is not None and _returns_to(pair, sample.rest, caller) in pair.whole:
-                    self._took_whole(pair.name, about, taken - waited)
+                    self._add_whole(pair.name, about, taken - waited)
 
-    def _took(self, name: str, taken: int) -> None:
+    def _add_duration(self, name: str, taken: int) -> None:
         found = self.durations.setdefault(name, array("q"))
         if len(found) < MAX_DURATIONS:
             found.append(taken)
         else:
             self.more_durations += 1
 
-    def _took_whole(self, name: str, about: int, taken: int) -> None:
+    def _add_whole(self, name: str, about: int, taken: int) -> None:
         if (name, about) in self.about or len(self.about) < MAX_ABOUT:
             times, total, least, most = self.about.get((name, about), (0, 0, taken, taken))
             least, most = min(least, taken), max(most, taken)
@@ -554,12 +554,12 @@ class Fold:
             waiting.append(folded)
             if len(waiting) > MAX_NESTED or len(self._reserving) > MAX_TASKS:
                 self._reserving.pop(sample.tid)
-                self._of_order(None)[column] += len(waiting)
+                self._order_counts(None)[column] += len(waiting)
             return
         match = _ORDER.search(sample.rest)
         if match is None:
             return
-        counts = self._of_order(int(match[1]))
+        counts = self._order_counts(int(match[1]))
         counts[column] += 1
         if column == "attempts":
             counts["failures"] += failed
@@ -568,7 +568,7 @@ class Fold:
                 counts["reservations"] += len(mine)
                 self._reserving[sample.tid] = [stack for stack in waiting if stack not in mine]
 
-    def _of_order(self, order: int | None) -> Counter[str]:
+    def _order_counts(self, order: int | None) -> Counter[str]:
         return self.allocations.setdefault(order, Counter())
 
     def finish(self) -> None:
@@ -579,9 +579,9 @@ class Fold:
         left = sum(map(len, self._reserving.values()))
         self._reserving.clear()
         if left:
-            self._of_order(None)["reservations"] += left
+            self._order_counts(None)["reservations"] += left
 
-    def _done_again(self, who: str, part: str, sample: Sample) -> None:
+    def _count_again(self, who: str, part: str, sample: Sample) -> None:
         again = self.split.again if self.split else {}
         if part != again.get("part"):
             return

@@ -407,12 +407,6 @@ def cut_short(file: Path) -> str:
     return f"it ends at {size:,} bytes, and has {max(ends):,} by its header"
 
 
-def script_arguments(perf: str, file: Path, fields: Sequence[str]) -> list[str]:
-    """The command line that prints these fields of every sample."""
-    words = [perf, "script", "-f", "--ns", "--no-inline", "--show-lost-events"]
-    return [*words, "--show-task-events", "-F", ",".join(fields), "-i", str(file)]
-
-
 @contextlib.contextmanager
 def script(
     perf: str, file: Path, *, addresses: bool = True, lacks: list[str] | None = None
@@ -429,7 +423,8 @@ def script(
     """
     fields = [field for field in FIELDS if addresses or field != "addr"]
     while True:
-        words = script_arguments(perf, file, fields)
+        words = [perf, "script", "-f", "--ns", "--no-inline", "--show-lost-events"]
+        words += ["--show-task-events", "-F", ",".join(fields), "-i", str(file)]
         with tempfile.TemporaryFile() as errors:
             # A pipe that holds a chunk, so that perf goes on while one is folded.
             process = subprocess.Popen(

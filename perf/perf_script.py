@@ -454,7 +454,8 @@ class _Blocks:
                 self._pending = b""
             elif not (block := block.strip(b"\n")):
                 continue
-            if not continued and (self._frames or not self._stack_may_follow(block)):
+            stack_follows = self._open and not self._frames and _FRAME.match(block)
+            if not continued and not stack_follows:
                 yield from self._closed()
             continued = False
             if not self._open and self.form and (match := _whole(self.form.plain, block)):
@@ -467,9 +468,6 @@ class _Blocks:
         """The last sample."""
         self._unread(self._pending)
         yield from self._closed()
-
-    def _stack_may_follow(self, block: bytes) -> bool:
-        return self._open and _FRAME.match(block) is not None
 
     def _unread(self, line: bytes) -> None:
         _thrown_away(line, self._reading)

@@ -69,10 +69,8 @@ class Handle:
         opened.
     """
 
-    def __init__(
-        self, core: Path, settings: Sequence[tuple[bytes, int]] = FEW_PAGES, maps: Path = MAPS
-    ) -> None:
-        path, version = loaded("libkdumpfile", (LOSES_ROOM, SOUND), maps)
+    def __init__(self, core: Path, settings: Sequence[tuple[bytes, int]] = FEW_PAGES) -> None:
+        path, version = loaded("libkdumpfile", (LOSES_ROOM, SOUND))
         self._gives_up = version == LOSES_ROOM
         self.library = library = _library(path)
         self._read = library.kdump_read

@@ -426,7 +426,7 @@ def _partition(device: Object) -> int:
     return int(device.__getattribute__("__bd_flags").counter.value_()) & 0xFF
 
 
-def file_rows(files: CachedFiles, present: int, most: int = MAX_FILES_SHOWN) -> list[CachedFile]:
+def file_rows(files: CachedFiles, present: int) -> list[CachedFile]:
     """
     The files with the most pages, the largest first.
 
@@ -434,7 +434,7 @@ def file_rows(files: CachedFiles, present: int, most: int = MAX_FILES_SHOWN) -> 
     """
     pages, able, supers = files.pages, files.writes_back, files.supers
     rows = []
-    for at in np.argsort(-pages, kind="stable")[:most].tolist():
+    for at in np.argsort(-pages, kind="stable")[:MAX_FILES_SHOWN].tolist():
         known, kind, sb = bool(files.known[at]), int(files.kind[at]), int(files.sb[at])
         held, inode = int(files.held[at]), files.inode[at]
         named = known and kind in HAVE_NAMES
@@ -474,9 +474,7 @@ def _page_columns(
     }
 
 
-def filesystem_rows(
-    files: CachedFiles, present: int, most: int = MAX_FILE_SYSTEMS
-) -> list[CachedFilesystem]:
+def filesystem_rows(files: CachedFiles, present: int) -> list[CachedFilesystem]:
     """All files by file system and kind, those with the most pages first."""
     groups, back = np.unique(files.sb * len(KINDS) + files.kind, return_inverse=True)
     pages = files.pages
@@ -494,14 +492,15 @@ def filesystem_rows(
     able[back] = files.writes_back
     order = np.argsort(-counts[:, : len(KIND_COLUMNS)].sum(axis=1), kind="stable")
     rows = []
-    for at in order[:most].tolist():
+    for at in order[:MAX_FILE_SYSTEMS].tolist():
         sb, kind = divmod(int(groups[at]), len(KINDS))
         rows.append(_filesystem_row(files, sb, kind, sums[at], counts[at], bool(able[at]), present))
     # One row of the file systems beyond those shown, and of the files that were too many.
-    rest = sums[order[most:]].sum(axis=0)
+    rest = sums[order[MAX_FILE_SYSTEMS:]].sum(axis=0)
     rest[0] += files.other_rows
     if rest[0]:
-        more, nowhere = counts[order[most:]].sum(axis=0) + files.others, len(files.supers.address)
+        more = counts[order[MAX_FILE_SYSTEMS:]].sum(axis=0) + files.others
+        nowhere = len(files.supers.address)
         row = _filesystem_row(files, nowhere, UNKNOWN, rest, more, False, present)
         rows.append(dataclasses.replace(row, superblock=OTHERS))
     return rows

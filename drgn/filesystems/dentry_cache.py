@@ -335,15 +335,13 @@ def kernel_counts(prog: Program) -> dict[str, int]:
     return found
 
 
-def filesystem_dentry_rows(
-    supers: SuperBlocks, sums: Sums, most: int = MAX_FILE_SYSTEMS
-) -> list[FilesystemDentries]:
+def filesystem_dentry_rows(supers: SuperBlocks, sums: Sums) -> list[FilesystemDentries]:
     """All file systems that have any, those with the most bytes first."""
     sums = sums | {"bytes": sums["dentry_bytes"] + sums["inode_bytes"]}
     order = np.argsort(-sums["bytes"], kind="stable")
     order = order[sums["bytes"][order] > 0]
     rows = []
-    for at in order[:most].tolist():
+    for at in order[:MAX_FILE_SYSTEMS].tolist():
         mount, by_init = supers.mounted(at)
         rows.append(
             FilesystemDentries(
@@ -356,7 +354,7 @@ def filesystem_dentry_rows(
                 **{name: int(values[at]) for name, values in sums.items()},
             )
         )
-    if len(rest := order[most:]):
+    if len(rest := order[MAX_FILE_SYSTEMS:]):
         row: dict[str, Any] = {name: int(values[rest].sum()) for name, values in sums.items()}
         row |= dict.fromkeys(("filesystem", "mount", "mounted_by_init", "id", "device"))
         rows.append(FilesystemDentries(superblock=OTHERS, **row))

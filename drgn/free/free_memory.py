@@ -315,8 +315,7 @@ def pcp_lists_from_memory(memory: Memory) -> Found:
 
 
 def pcp_lists_from_files(files: Files) -> Found:
-    rows = read_zoneinfo_pcp(files.read("proc/zoneinfo"))
-    return Found().add(PCP_PAGES, rows)
+    return Found().add(PCP_PAGES, read_zoneinfo_pcp(files.read("proc/zoneinfo")))
 
 
 def pageblocks_from_memory(memory: Memory) -> Found:
@@ -344,8 +343,7 @@ def pageblocks_from_memory(memory: Memory) -> Found:
 
 
 def pageblocks_from_files(files: Files) -> Found:
-    rows = read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo"))
-    return Found().add(PAGEBLOCKS, rows)
+    return Found().add(PAGEBLOCKS, read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo")))
 
 
 def pageblock_note(blocks: int, gaps: Gaps, what: str) -> list[str]:

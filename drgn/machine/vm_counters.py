@@ -402,8 +402,7 @@ def vm_counters_from_memory(memory: Memory) -> Found:
 
 
 def vm_counters_from_files(files: Files) -> Found:
-    rows = read_vmstat(files.read("proc/vmstat"))
-    return Found().add(VM_COUNTERS, rows)
+    return Found().add(VM_COUNTERS, read_vmstat(files.read("proc/vmstat")))
 
 
 VM_COUNTERS_SECTION = Section(

@@ -494,8 +494,7 @@ def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:
 
 
 def slab_caches_from_files(files: Files) -> Found:
-    rows = read_slabinfo(files.read("proc/slabinfo"))
-    return Found().add(SLAB_CACHES, rows)
+    return Found().add(SLAB_CACHES, read_slabinfo(files.read("proc/slabinfo")))
 
 
 NO_TRACKS = (

@@ -217,12 +217,10 @@ def _read(
         yield first, np.frombuffer(data, dtype)
 
 
-def read_whole(
-    prog: Program, address: int, count: int, dtype: np.dtype[Any], *, physical: bool = False
-) -> NDArray[Any]:
+def read_whole(prog: Program, address: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """
     Read a small array that is of no use in parts.
 
     :raises FaultError: a part of it cannot be read.
     """
-    return np.frombuffer(read_bytes(prog, address, count * dtype.itemsize, physical), dtype)
+    return np.frombuffer(read_bytes(prog, address, count * dtype.itemsize), dtype)

@@ -53,6 +53,7 @@ from mmscope.drgn.tables.table import Table
 
 # Beyond these, a large machine's table would be all single VMAs; the fan-out has them all.
 MAX_ROWS = 2000
+MAX_PROCESSES = 500
 # Columns of the picture of one tree.
 MAP_BINS = 256
 
@@ -264,7 +265,7 @@ def tree_map(
     ]
 
 
-def process_vmas(prog: Program, maps: ReverseMaps, most: int = 500) -> list[ProcessVmas]:
+def process_vmas(prog: Program, maps: ReverseMaps) -> list[ProcessVmas]:
     """The processes with most VMAs, and the anon_vma that most of these are on."""
     limit, tasks = max_map_count(prog), maps.tasks
     trees, mms, vmas = maps.users
@@ -272,7 +273,7 @@ def process_vmas(prog: Program, maps: ReverseMaps, most: int = 500) -> list[Proc
     # The one with most of its VMAs is the last of each process.
     ends = np.cumsum(np.bincount(mms + 1, minlength=len(tasks.mm) + 1))
     rows = []
-    for mm in np.argsort(-tasks.counts["map_count"], kind="stable")[:most].tolist():
+    for mm in np.argsort(-tasks.counts["map_count"], kind="stable")[:MAX_PROCESSES].tolist():
         mine = order[ends[mm] : ends[mm + 1]]
         largest = int(mine[-1]) if len(mine) else None
         rows.append(
@@ -360,7 +361,7 @@ def anon_vmas_from_files(files: Files) -> Found:
         raise Absent(f"{files.root}: proc has no maps of processes; anon_vmas are in memory only")
     found = Found(remarks=["anon_vmas are in the kernel's memory only; VMAs are counted from maps"])
     note_missing(found, missing)
-    return found.add(PROCESS_VMAS, rows[:500])
+    return found.add(PROCESS_VMAS, rows[:MAX_PROCESSES])
 
 
 ANON_VMAS_SECTION = Section(

@@ -448,20 +448,18 @@ def _file_systems(
     return found
 
 
-def _chosen(trees: IntervalTrees, most: int) -> list[int]:
+def _chosen(trees: IntervalTrees) -> list[int]:
     """The trees with most VMAs, and those with most over one page among the rest."""
     largest = np.argsort(-trees.tree_size, kind="stable")
-    deepest = np.argsort(-trees.depths[0], kind="stable")[: most // 2]
-    chosen = distinct(np.concatenate([largest[: most - len(deepest)], deepest]))
+    deepest = np.argsort(-trees.depths[0], kind="stable")[: MAX_ROWS // 2]
+    chosen = distinct(np.concatenate([largest[: MAX_ROWS - len(deepest)], deepest]))
     # On a live kernel the last VMA of a tree may go while it is read.
     chosen = chosen[trees.tree_size[chosen] > 0]
     order: list[int] = chosen[np.argsort(-trees.tree_size[chosen], kind="stable")].tolist()
     return order
 
 
-def _rows(
-    trees: IntervalTrees, more: Callable[[int], dict[str, Any]], most: int
-) -> list[FileMapping]:
+def _rows(trees: IntervalTrees, more: Callable[[int], dict[str, Any]]) -> list[FileMapping]:
     """
     The files with most VMAs, and those with most over one page among the rest.
 
@@ -475,11 +473,11 @@ def _rows(
             visits_mean=round(float(visits_mean[at]), 2),
             **more(at),
         )
-        for at in _chosen(trees, most)
+        for at in _chosen(trees)
     ]
 
 
-def file_mapping_rows(prog: Program, maps: FileMaps, most: int = MAX_ROWS) -> list[FileMapping]:
+def file_mapping_rows(prog: Program, maps: FileMaps) -> list[FileMapping]:
     """The files with most VMAs, and those with most over one page among the rest."""
     shared = maps.vmas["flags"].astype(np.uint64) & np.uint64(VM_MAYSHARE) != 0
     shared_vmas = np.bincount(maps.tree[shared], minlength=len(maps.addresses))
@@ -506,7 +504,7 @@ def file_mapping_rows(prog: Program, maps: FileMaps, most: int = MAX_ROWS) -> li
             "lock": None if locks is None else lock_state(int(locks[at])),
         }
 
-    return _rows(maps, more, most)
+    return _rows(maps, more)
 
 
 def file_fanout(trees: IntervalTrees) -> list[FileMappingFanout]:
@@ -544,10 +542,7 @@ UNKNOWN_IN_TEXT = (
 
 
 def mapped_files(
-    found: FilesMapped,
-    comms: Mapping[int, str | None],
-    page_size: int | None,
-    most: int = MAX_ROWS,
+    found: FilesMapped, comms: Mapping[int, str | None], page_size: int | None
 ) -> tuple[list[FileMapping], list[FileMappingFanout]]:
     """The same rows from text, without trees, inodes and locks; and the fan-out."""
     vmas = np.array([vma for _, of_file in found.values() for vma in sorted(of_file)], np.uint64)
@@ -577,7 +572,7 @@ def mapped_files(
             "pages": (end - first) // page_size if page_size else None,
         }
 
-    return _rows(trees, more, most), file_fanout(trees)
+    return _rows(trees, more), file_fanout(trees)
 
 
 def file_maps_from_memory(memory: Memory) -> Found:

@@ -598,7 +598,7 @@ def read_ksm_totals(names: Iterable[str], read: Callable[[str], str]) -> list[Ks
     return rows
 
 
-def ksm_chains(ksm: Ksm, most: int = MAX_CHAINS) -> list[KsmChain]:
+def ksm_chains(ksm: Ksm) -> list[KsmChain]:
     """The chains with most mappings."""
     on = ksm.node_chain >= 0
     dups = np.bincount(ksm.node_chain[on], minlength=len(ksm.chain))
@@ -607,7 +607,7 @@ def ksm_chains(ksm: Ksm, most: int = MAX_CHAINS) -> list[KsmChain]:
     ).astype(np.int64)
     return [
         KsmChain(hex(ksm.chain[at]), int(ksm.chain_nid[at]), int(dups[at]), int(mappings[at]))
-        for at in np.argsort(-mappings, kind="stable")[:most].tolist()
+        for at in np.argsort(-mappings, kind="stable")[:MAX_CHAINS].tolist()
     ]
 
 
@@ -674,13 +674,7 @@ def _mapcounts(
     ]
 
 
-def ksm_pages(
-    prog: Program,
-    ksm: Ksm,
-    visits: KsmVisits,
-    cost: NodeCost,
-    most: int = MAX_KSM_PAGES,
-) -> list[KsmPage]:
+def ksm_pages(prog: Program, ksm: Ksm, visits: KsmVisits, cost: NodeCost) -> list[KsmPage]:
     """The KSM pages whose walk is most expensive here."""
     widest = np.zeros(len(ksm.node), np.uint64)
     through = (visits.anon_vma >= 0) & (visits.anon_vma == visits.largest[ksm.item_node])
@@ -688,7 +682,7 @@ def ksm_pages(
     anon_vmas, processes = ksm.different(ksm.item_anon_vma), ksm.different(ksm.item_mm)
     passes, holds = visits.here, visits.hold
     whole = visits.indexed if visits.uses_index else visits.whole
-    order = np.lexsort((-visits.whole, -whole))[:most]
+    order = np.lexsort((-visits.whole, -whole))[:MAX_KSM_PAGES]
     unplaced = np.bincount(ksm.item_node[~visits.placed], minlength=len(ksm.node))
     mapped = _mapcounts(prog, ksm.node_kpfn[order], ksm.node[order])
     rows = []

@@ -339,14 +339,13 @@ def rmap_walks(
     anon: Folios,
     of_files: Folios | None,
     cost: NodeCost,
-    most: int = MAX_WALKS,
 ) -> list[RmapWalk]:
     """The anon_vmas and files whose walks take longest, and the worst walk of each."""
     rows = _ksm_walks(maps, *ksm, cost) if ksm else []
     for kind, folios in (("anon", anon), ("file", of_files)):
         if folios is None:
             continue
-        for of in np.argsort(-folios.worst["visits"], kind="stable")[:most].tolist():
+        for of in np.argsort(-folios.worst["visits"], kind="stable")[:MAX_WALKS].tolist():
             if not folios.folios[of]:
                 continue
             visits, pfn, pages = folios.worst[of].item()
@@ -362,7 +361,7 @@ def rmap_walks(
                     visits_of_all=int(folios.visits[of]),
                 )
             )
-    return sorted(rows, key=lambda row: (-row.walk_ms, row.kind, row.worst_pfn))[:most]
+    return sorted(rows, key=lambda row: (-row.walk_ms, row.kind, row.worst_pfn))[:MAX_WALKS]
 
 
 def _tree(trees: ReverseMaps | FileMaps, of: int) -> dict[str, Any]:

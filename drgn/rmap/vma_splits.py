@@ -98,7 +98,7 @@ VMA_NEIGHBOURS = Table("vma_neighbours", "Neighbours that are VMAs of their own"
 
 
 def vma_splits(
-    prog: Program, maps: ReverseMaps, most: int = MAX_ANON_VMAS
+    prog: Program, maps: ReverseMaps
 ) -> tuple[list[VmaSplits], list[VmaNeighbours], list[str]]:
     """
     Explain the anon_vmas with most VMAs.
@@ -109,7 +109,7 @@ def vma_splits(
     kinds: list[VmaNeighbours] = []
     problems = []
     room = MAX_WALK
-    for index in np.argsort(-maps.tree_size, kind="stable")[:most].tolist():
+    for index in np.argsort(-maps.tree_size, kind="stable")[:MAX_ANON_VMAS].tolist():
         mms, counts = maps.users_of(index)
         if not len(mms) or mms[-1] < 0 or counts[-1] < FEW_VMAS:
             continue
@@ -169,7 +169,9 @@ def _compare(
     if len(vmas) < 2:
         return patterns, 0
     page_shift = np.uint64(prog["PAGE_SHIFT"].value_())
-    flags = vmas["flags"].astype(np.int64) & ~np.int64(_ignored(prog))
+    # Flags that do not keep VMAs apart. Guard regions: theirs sticks to what is merged (VM_STICKY).
+    ignored = SOFTDIRTY | flag(prog, "VMA_MAYBE_GUARD_BIT")
+    flags = vmas["flags"].astype(np.int64) & ~np.int64(ignored)
     pages = ((vmas["end"] - vmas["start"]) >> page_shift).astype(np.int64)
     pgoff = vmas["pgoff"].astype(np.int64)
     left, right = slice(None, -1), slice(1, None)
@@ -197,12 +199,6 @@ def _compare(
     three = beside[:-1] & beside[1:]
     alternating = three & (flags[:-2] == flags[2:]) & (flags[:-2] != flags[1:-1])
     return patterns, int(np.count_nonzero(alternating))
-
-
-def _ignored(prog: Program) -> int:
-    """Flags that do not keep VMAs apart."""
-    # Guard regions: the flag sticks to what is merged (VM_STICKY).
-    return SOFTDIRTY | flag(prog, "VMA_MAYBE_GUARD_BIT")
 
 
 def _kinds(

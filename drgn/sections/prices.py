@@ -374,18 +374,14 @@ def _vmallocinfo(root: str) -> str | None:
     return None
 
 
-def _alloc_traces(root: str) -> str | None:
-    return (
-        "opening it walks every object of the cache with interrupts off, and may allocate memory "
-        "meanwhile"
-    )
-
-
 DEAR: dict[str, Callable[[str], str | None]] = {
     PAGETYPEINFO: _pagetypeinfo,
     SLABINFO: _slabinfo,
     VMALLOCINFO: _vmallocinfo,
-    ALLOC_TRACES: _alloc_traces,
+    ALLOC_TRACES: lambda _: (
+        "opening it walks every object of the cache with interrupts off, and "
+        "may allocate memory meanwhile"
+    ),
 }
 
 

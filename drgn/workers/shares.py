@@ -26,7 +26,8 @@ class Shared:
 
     def share(self) -> dict[str, Any]:
         """The partial result, to be pickled."""
-        return {name: _partial(getattr(self, name)) for name in self.MERGES}
+        values = {name: getattr(self, name) for name in self.MERGES}
+        return {n: v.share() if isinstance(v, Shared) else v for n, v in values.items()}
 
     def add_share(self, share: Mapping[str, Any]) -> None:
         """Merge the partial result of the share that comes next."""
@@ -77,10 +78,6 @@ class SharedColumns(Shared):
 def merges(**names: Merge) -> Mapping[str, Merge]:
     """The value of ``MERGES``."""
     return names
-
-
-def _partial(value: Any) -> Any:
-    return value.share() if isinstance(value, Shared) else value
 
 
 def added(mine: Any, theirs: Any) -> Any:

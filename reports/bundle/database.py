@@ -86,7 +86,8 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
     connection = connect()
     missing = load_tables(connection, bundle, "main", only)
     loaded = [t for t in bundle.tables if (only is None or t in only) and t not in missing]
-    _create_target(connection, bundle)
+    values = ", ".join(f"${name}::{kind} as {name}" for name, kind in TARGET.items())
+    connection.execute(f"create table target as select {values}", target_row(bundle))
     lock(connection)
     for name, _, statement in views():
         if only is not None and name not in only:
@@ -300,11 +301,6 @@ def beyond_bigint(column: Column) -> bool:
     """True if numbers of 64 bits without a sign may be in it (an inode's), which names are."""
     limits = [bound for bound in column.high if isinstance(bound, int)]
     return column.type == "integer" and bool(limits) and min(limits) >= 1 << 63
-
-
-def _create_target(connection: duckdb.DuckDBPyConnection, bundle: Bundle) -> None:
-    values = ", ".join(f"${name}::{kind} as {name}" for name, kind in TARGET.items())
-    connection.execute(f"create table target as select {values}", target_row(bundle))
 
 
 def target_row(bundle: Bundle) -> dict[str, Cell]:

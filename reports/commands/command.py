@@ -192,20 +192,14 @@ class Parser(argparse.ArgumentParser):
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             known = re.findall(r"'([^']*)'", found[2])
         elif found := re.search(r"unrecognized arguments: (--[^\s=]+)", message):
-            known = list(_options(self))
+            actions = [action for each in parsers(self) for action in each._actions]
+            known = [option for action in actions for option in action.option_strings]
         near = did_you_mean(found[1], known) if found else ""
         super().error(f"{found[1]}: no such word{near}" if found and near else message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         lines = message.replace(VERSUS, "--").removesuffix("\n").split("\n")
         echo(*lines, sep="\n", file=file or sys.stderr, flush=True)
-
-
-def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Options of a parser and of its commands."""
-    for each in parsers(parser):
-        for action in each._actions:
-            yield from action.option_strings
 
 
 def overview() -> Iterator[str]:

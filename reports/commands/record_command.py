@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
     name = profiles.profile_name(f"{recipe.name} {args.label or ''}", taken)
     making = Making(label=args.label, against=args.against, by_period=args.by_period)
     with scratch() as folder:
-        files = [_by_name(Path(file), folder) for file in args.input]
+        files = [_plain_file(Path(file), folder) for file in args.input]
         if not files:
             making.captured_at, making.booted_at = now(), booted()
             files = _record(args, recipe, making, folder)
@@ -200,8 +200,8 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
         say(note)
     making.partial += plan.notes
     making.remarks += plan.remarks
-    _without(making, plan.missing)
-    _without(making, plan.uncounted, "not counted: {events}: {reason}")
+    _say_without(making, plan.missing)
+    _say_without(making, plan.uncounted, "not counted: {events}: {reason}")
     if not args.command:
         limit = args.seconds or recipe.seconds
         until = "until the process ends" if args.pid else "until Ctrl-C"
@@ -233,7 +233,7 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
         say(note)
     making.remarks += recording.notes
     making.partial += recording.unopened
-    _without(making, recording.refused)
+    _say_without(making, recording.refused)
     making.take(recording)
     if plan.counts and not recording.counted:
         making.remarks.append("perf stat counted nothing beside the recording")
@@ -253,7 +253,7 @@ def _record(args: argparse.Namespace, recipe: Recipe, making: Making, folder: Pa
     return recording.files
 
 
-def _without(
+def _say_without(
     making: Making,
     missing: Sequence[tuple[Event, str]],
     words: str = "without {events}: {reason}",
@@ -284,7 +284,7 @@ def _finish(
     with ExitStack() as stack:
         kept: IO[bytes] | None = None
         if args.keep is not None and not args.input:
-            kept = stack.enter_context(_kept(args.keep / KEPT, mode_of_file(args.mode)))
+            kept = stack.enter_context(_gzip_writer(args.keep / KEPT, mode_of_file(args.mode)))
             kept.write(f"{MADE_BY}{json.dumps(making.as_json(counted))}\n".encode())
         for file in files:
             with opened(file, counted, making, addresses=recipe.addresses) as (stream, own):
@@ -349,7 +349,7 @@ def add_given(output: Path, file: Path, name: str, mode: int | None) -> int:
     profile = profiles.profile_name(Path(name).stem, profiles.names_in(bundle))
     args = argparse.Namespace(**options, **switches)
     with scratch() as folder:
-        return _finish(args, GIVEN, profile, Making(), [_by_name(file, folder)], bundle)
+        return _finish(args, GIVEN, profile, Making(), [_plain_file(file, folder)], bundle)
 
 
 def recipe_that_fits(fold: Fold) -> list[str]:
@@ -366,20 +366,22 @@ def recipe_that_fits(fold: Fold) -> list[str]:
     }
     most = max(map(len, has.values()))
     if best := [name for name, found in has.items() if found and len(found) == most]:
-        return [_more(best, ", ".join(sorted(set.union(*(has[name] for name in best)))))]
+        return [_advice(best, ", ".join(sorted(set.union(*(has[name] for name in best)))))]
     # A split is called as the recipe that it is for; others use it, too.
-    share, name = max((_share(fold, each), each) for each in {one.split for one in loaded} - {""})
-    return [_more([name], f"{share:.0%} of its samples")] if share >= MUCH else []
+    share, name = max(
+        (_share_in_split(fold, each), each) for each in {one.split for one in loaded} - {""}
+    )
+    return [_advice([name], f"{share:.0%} of its samples")] if share >= MUCH else []
 
 
-def _more(names: Sequence[str], what: str) -> str:
+def _advice(names: Sequence[str], what: str) -> str:
     return (
         f"folded without a recipe; recipe {' or '.join(names)} tells more of {what}: "
         f"'mmscope record {names[0]} --input FILE -o BUNDLE'"
     )
 
 
-def _share(fold: Fold, name: str) -> float:
+def _share_in_split(fold: Fold, name: str) -> float:
     """The share of all samples whose stacks are in a split."""
     split, within, samples = load_split(name), 0, 0
     for event in fold.events.values():
@@ -391,7 +393,7 @@ def _share(fold: Fold, name: str) -> float:
 
 
 @contextmanager
-def _kept(path: Path, mode: int) -> Iterator[IO[bytes]]:
+def _gzip_writer(path: Path, mode: int) -> Iterator[IO[bytes]]:
     """A gzip file to write, its owner's alone until it has its mode."""
     check_output(path)
     kept = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -457,7 +459,7 @@ def begins(file: Path) -> bytes:
         return stream.read(len(PERF_DATA[0]))
 
 
-def _by_name(file: Path, folder: Path) -> Path:
+def _plain_file(file: Path, folder: Path) -> Path:
     """
     A file that others can open: what is piped, or a recording that is packed, is copied.
 
@@ -465,7 +467,7 @@ def _by_name(file: Path, folder: Path) -> Path:
     """
     if str(file) == "-":
         with open(os.dup(0), "rb") as pipe:
-            file = _copied(pipe, folder / "standard input")
+            file = _copy(pipe, folder / "standard input")
     piped = Path("/proc/self/fd") == file.parent
     with open(open_plain(file), "rb") as raw:
         packed = raw.read(PEEK_BYTES).startswith(PACKED)
@@ -473,10 +475,10 @@ def _by_name(file: Path, folder: Path) -> Path:
         return file
     folder = Path(tempfile.mkdtemp(dir=folder))
     with _unpacked(file) as stream:
-        return _copied(stream, folder / (file.stem if packed else file.name))
+        return _copy(stream, folder / (file.stem if packed else file.name))
 
 
-def _copied(stream: IO[bytes], file: Path) -> Path:
+def _copy(stream: IO[bytes], file: Path) -> Path:
     """
     Write a stream to a file of our own.
 
@@ -575,13 +577,13 @@ def _explained(recipe: Recipe, machine: perf_events.Machine) -> Iterator[tuple[s
     size = f"{recipe.megabytes} MB of perf.data at most" if not recipe.trigger else "a ring"
     yield "records", f"{scope}, {limit} where nothing ends it, {size}{ring}"
     for event in recipe.events:
-        yield "", f"{any_of(event.first_of)}: {event.why}"
+        yield "", f"{event_names(event.first_of)}: {event.why}"
     for count in recipe.counts:
-        yield "", f"counted by perf stat, {any_of(count.first_of)}: {count.why}"
+        yield "", f"counted by perf stat, {event_names(count.first_of)}: {count.why}"
     yield "read", recipe.read
 
 
-def any_of(choices: Sequence[str]) -> str:
+def event_names(choices: Sequence[str]) -> str:
     """The names of events of which one is taken; of several models of CPU some are alike."""
     return " or ".join(dict.fromkeys(map(event_name, choices)))
 

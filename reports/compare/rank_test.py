@@ -64,9 +64,9 @@ def least_chance(a: int, b: int) -> float:
     return min(1.0, 2 / math.comb(a + b, a)) if a and b else 1.0
 
 
-def least_hosts(level: float = LEVEL) -> int:
+def least_hosts() -> int:
     """The least number of hosts a side with which any difference can pass."""
-    return next(number for number in itertools.count(1) if least_chance(number, number) <= level)
+    return next(number for number in itertools.count(1) if least_chance(number, number) <= LEVEL)
 
 
 def differing(chances: Sequence[float | None], level: float = LEVEL) -> list[bool | None]:

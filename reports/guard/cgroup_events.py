@@ -42,9 +42,9 @@ class CgroupEvents:
         self.root = root
         self.above_high: list[Event] = []
         self._seen: dict[str, Counts] = {}
-        self._all_known = self._learn("")
+        self._all_known = self._read_below("")
 
-    def _learn(self, folder: str, depth: int = 0) -> bool:
+    def _read_below(self, folder: str, depth: int = 0) -> bool:
         """Read all that is below a folder; False: there are too many."""
         for name in self._folders(folder):
             cgroup = f"{folder}/{name}"
@@ -52,13 +52,13 @@ class CgroupEvents:
                 return False
             if (now := self._read(cgroup)) is not None:
                 self._seen[cgroup] = now
-                if not self._learn(cgroup, depth + 1):
+                if not self._read_below(cgroup, depth + 1):
                     return False
         return True
 
     def new(self) -> list[Event]:
         """Events counted since the last call, each in the deepest cgroup that counted it."""
-        found = self._look("")
+        found = self._new_events("")
         self.above_high = [event for event in found if event[1] == HIGH]
         return [event for event in found if event[1] != HIGH]
 
@@ -94,7 +94,7 @@ class CgroupEvents:
             return None
         return said["some"][0], said.get("full", said["some"])[0]
 
-    def _look(self, folder: str, depth: int = 0) -> list[Event]:
+    def _new_events(self, folder: str, depth: int = 0) -> list[Event]:
         """Events that the cgroups of a folder counted since they were last read."""
         found: list[Event] = []
         there = set()
@@ -110,14 +110,14 @@ class CgroupEvents:
             self._seen[cgroup] = now
             moved = {key: now[key] - before[key] for key in NAMES if now[key] > before[key]}
             if moved:
-                below = self._look(cgroup, depth + 1) if depth < MOST_DEPTH else []
+                below = self._new_events(cgroup, depth + 1) if depth < MOST_DEPTH else []
                 deeper = {name for _, name, _ in below}
                 found += below
                 found += [(cgroup, *item) for item in moved.items() if item[0] not in deeper]
-        self._forget(folder, there)
+        self._drop_gone(folder, there)
         return found
 
-    def _forget(self, folder: str, there: set[str]) -> None:
+    def _drop_gone(self, folder: str, there: set[str]) -> None:
         """Drop the cgroups of a folder that have gone, with all that was below them."""
         depth = folder.count("/") + 1
         for cgroup in [c for c in self._seen if c.startswith(f"{folder}/")]:

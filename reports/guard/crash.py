@@ -59,9 +59,9 @@ def run(args: argparse.Namespace) -> int:
             wait_until_settled(core, args.settled)
             with contextlib.suppress(OSError):
                 seen.append(identity(core))
-            if not _one(core, args):
+            if not _capture_dump(core, args):
                 code = INCOMPLETE
-            _keep(args.output)
+            _remember(args.output)
         elif (writing := coming(args.paths, args.settled)) is not None:
             if writing != waited_for:
                 say(f"{writing}: a dump may be written there; waiting until it is whole")
@@ -92,7 +92,7 @@ def _say_once(lines: list[str], said: Path) -> None:
         say(line)
 
 
-def _known(folder: Path) -> dict[str, captures.Incident]:
+def _tried_before(folder: Path) -> dict[str, captures.Incident]:
     """State of the dumps that were tried, by the name of the capture."""
     try:
         kept = json.loads(read_plain(folder / KNOWN, own=True))
@@ -105,9 +105,9 @@ def _known(folder: Path) -> dict[str, captures.Incident]:
     return known
 
 
-def _keep(folder: Path) -> None:
+def _remember(folder: Path) -> None:
     """Remember what became of dumps, for as long as they are there."""
-    kept = [one for one in _known(folder).values() if Path(one["core"]["path"]).exists()]
+    kept = [one for one in _tried_before(folder).values() if Path(one["core"]["path"]).exists()]
     captures.write(folder / KNOWN, json.dumps(kept, indent=1) + "\n")
 
 
@@ -129,7 +129,7 @@ def _is_new(core: Path, args: argparse.Namespace, seen: list[dict[str, Any]]) ->
         return False
     if asked in seen:
         return False
-    before = [one for one in _known(args.output).values() if one.get("core") == asked]
+    before = [one for one in _tried_before(args.output).values() if one.get("core") == asked]
     if any(one.get("state") != captures.CUT for one in before):
         return False
     tried_now = any(one.get("boot") == _this_boot() for one in before)
@@ -150,7 +150,7 @@ def _stderr_to(file: int) -> Iterator[None]:
         os.close(before)
 
 
-def _one(core: Path, args: argparse.Namespace) -> bool:
+def _capture_dump(core: Path, args: argparse.Namespace) -> bool:
     """Make a capture of a dump; whether it has a bundle."""
     try:
         wall, which = core.stat().st_mtime, identity(core)

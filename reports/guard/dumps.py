@@ -89,7 +89,7 @@ def dumps(paths: list[Path]) -> list[Path]:
         elif not path.is_dir():
             there = "is no plain file or folder" if path.exists() else "no such file or folder"
             raise UsageError(f"{path}: {there}")
-    for one in _ours(paths):
+    for one in _trusted(paths):
         if one.is_file and one.is_called_a_dump:
             found[one.path] = one.stat.st_mtime
     return sorted(found, key=lambda core: found[core])
@@ -107,7 +107,7 @@ def foreign(paths: list[Path]) -> list[str]:
     ]
 
 
-def _ours(paths: list[Path]) -> Iterator[Seen]:
+def _trusted(paths: list[Path]) -> Iterator[Seen]:
     for path in paths:
         yield from (one for one in _seen(path) if one.foreign is None)
 
@@ -124,7 +124,7 @@ def _seen(path: Path) -> Iterator[Seen]:
     its = path.stat()
     why = _why_foreign(its)
     of_files = f"its folder {why}" if why else None
-    sticky = its.st_mode & stat.S_ISVTX and its.st_uid in _us()
+    sticky = its.st_mode & stat.S_ISVTX and its.st_uid in _trusted_uids()
     try:
         # A file in a sticky folder may be one of root's elsewhere: anybody can make a hard link.
         inside = list(_entries(path, of_files, None if sticky else of_files))
@@ -149,17 +149,17 @@ def _entries(folder: Path, of_files: str | None, of_folders: str | None) -> Iter
                 yield Seen(Path(entry.path), its, why or _why_foreign(its))
 
 
-def _us() -> set[int]:
+def _trusted_uids() -> set[int]:
     return {0, os.geteuid()}
 
 
 def _why_foreign(its: os.stat_result) -> str | None:
-    return why_foreign(its, _us())
+    return why_foreign(its, _trusted_uids())
 
 
 def _incomplete(paths: list[Path], settled: float) -> Iterator[tuple[Path, bool]]:
     """Dumps that kdump has not given their names, and whether they may be being written."""
-    for one in _ours(paths):
+    for one in _trusted(paths):
         if one.is_file and INCOMPLETE in one.path.name:
             yield one.path, _is_fresh(one, PATIENCE * settled)
 
@@ -172,7 +172,7 @@ def unfinished(paths: list[Path], settled: float) -> list[Path]:
 def coming(paths: list[Path], settled: float) -> Path | None:
     """The unfinished dump, or the folder made for one, that may be being written right now."""
     written = (path for path, written in _incomplete(paths, settled) if written)
-    made = (one.path for one in _ours(paths) if one.is_folder and _is_fresh(one, settled))
+    made = (one.path for one in _trusted(paths) if one.is_folder and _is_fresh(one, settled))
     return next(written, None) or next(made, None)
 
 

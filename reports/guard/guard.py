@@ -231,7 +231,7 @@ class Guard:
         :raises UsageError: another guard is there, or it cannot be written to at all.
         """
         try:
-            self._hold()
+            self._take_lock()
         except BlockingIOError:
             raise UsageError(f"{self.args.output}: another guard is at work there") from None
         except OSError as error:
@@ -239,7 +239,7 @@ class Guard:
                 words = "is a file, no folder" if error.errno == errno.EEXIST else error.strerror
                 raise UsageError(f"{error.filename or self.args.output}: {words}") from None
 
-    def _hold(self) -> None:
+    def _take_lock(self) -> None:
         """
         Have the folder and its lock; again, where they were removed.
 
@@ -254,16 +254,16 @@ class Guard:
             self.lock = captures.locked(path, wait=False)
             self.wrong["clearing up"] = ""  # is to be done
 
-    def _show_pid(self) -> None:
+    def _write_pid(self) -> None:
         if self.lock is not None and not self.shows_pid:
             os.ftruncate(self.lock, 0)
             os.pwrite(self.lock, f"{os.getpid()} {started(os.getpid())}\n".encode(), 0)
             self.shows_pid = True
 
-    def _look_after(self) -> None:
+    def _keep_folder(self) -> None:
         """See to the folder, and do again what failed there."""
-        self._try("folder", self._hold)
-        self._try(LOCK, self._show_pid)
+        self._try("folder", self._take_lock)
+        self._try(LOCK, self._write_pid)
         if self.wrong.keys() & {"clearing up", "index page"}:
             self._tidy()
 
@@ -291,7 +291,7 @@ class Guard:
                 return True
             if came.si_signo == signal.SIGUSR1:
                 self._want(BY_HAND, BY_HAND.title)
-            self._see_to_captures()
+            self._advance_captures()
         return False
 
     def step(self, late: float) -> None:
@@ -314,8 +314,8 @@ class Guard:
             if self.failed.get(name) != why:
                 say(f"trigger {name}: {why}")
         self.failed = failed
-        self._look_after()
-        self._see_to_captures()
+        self._keep_folder()
+        self._advance_captures()
         self.shown = with_last(self.shown, sample)
         if self.args.openmetrics:
             self._try(
@@ -348,7 +348,7 @@ class Guard:
             if left > 0 and trigger is not BY_HAND:
                 say(f"{name}: {title}: waits {left:.0f} s, for --distance")
 
-    def _see_to_captures(self) -> None:
+    def _advance_captures(self) -> None:
         """Reap captures that have ended, end those that take too long, begin the next."""
         now = time.monotonic()
         self.running = [one for one in self.running if not self._ended(*one, now)]
@@ -361,9 +361,9 @@ class Guard:
         if now < self.not_before.get("", 0.0):
             ready = [name for name in ready if name == BY_HAND.name]
         if len(self.running) < MOST_AT_ONCE and ready and self.lock is not None:
-            self._try(f"{ready[0]}: not captured yet", lambda: self._begin(ready, now))
+            self._try(f"{ready[0]}: not captured yet", lambda: self._start_capture(ready, now))
 
-    def _begin(self, ready: list[str], now: float) -> None:
+    def _start_capture(self, ready: list[str], now: float) -> None:
         """
         Write down what is known, and start the process that captures the rest.
 
@@ -437,7 +437,7 @@ class Guard:
         name = begun["trigger"]
         self._tidy()
         found: list[Incident] = []
-        read = self._try("captures", lambda: found.extend(self._made(begun)))
+        read = self._try("captures", lambda: found.extend(self._captures_of(begun)))
         if found:
             self.captured[name] += 1
             self.last_capture[name] = time.time()
@@ -449,7 +449,7 @@ class Guard:
         self.not_before[""] = now + self.args.distance
         return True
 
-    def _made(self, begun: Incident) -> list[Incident]:
+    def _captures_of(self, begun: Incident) -> list[Incident]:
         made = (one for _, one in captures.captures(self.args.output))
         return [one for one in made if one.get("name") == begun["name"]]
 

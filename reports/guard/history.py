@@ -116,7 +116,7 @@ class History:
         :param pressure: cgroups that wait for memory: cgroup, some, full.
         """
         now = round(float(sample["mono"]), 3)
-        self._forget(now)
+        self._expire(now)
         rows = self._rows(sample, now)
         rows["samples"] = [(now, sample["wall"], json.dumps(sample, separators=(",", ":")))]
         rows["free_huge_blocks"] = [(now, *row) for row in sample.get("thp_any", ())]
@@ -153,7 +153,7 @@ class History:
             for name, those in rows.items():
                 self._db.executemany(self._inserts[name], those)
 
-    def _forget(self, now: float) -> None:
+    def _expire(self, now: float) -> None:
         for name in self._inserts:
             if name == "marks":
                 self._db.execute("delete from marks where time < ?", (now - MARKS_SECONDS,))

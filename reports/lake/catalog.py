@@ -155,7 +155,7 @@ def read_catalog(
                 continue  # merged into another in between
             found, inside = _bundles_of_each(lake, [f for f in lists if f not in faults])
             faults |= inside
-        known, twice = _distinguished(found)
+        known, twice = _named_apart(found)
         said = [
             f"{why}; {plural(file.rows, 'bundle')} of {file.day} cannot be asked"
             for file, why in faults.items()
@@ -169,11 +169,11 @@ def read_catalog(
         ]
         names = {bundle.host for bundle in kept}
         said += [line for first, line in twice if first in names]
-        return Catalog(lake, files, kept, said + _noted(kept), faults.keys())
+        return Catalog(lake, files, kept, said + _notes(kept), faults.keys())
     raise AssertionError
 
 
-def _noted(bundles: Iterable[Taken]) -> list[str]:
+def _notes(bundles: Iterable[Taken]) -> list[str]:
     """Lines of what was odd with bundles when they were added; of many with one reason, one."""
     by_reason: dict[str, list[Taken]] = {}
     for bundle in bundles:
@@ -261,7 +261,7 @@ def _reasons(text: str) -> dict[str, str]:
     return {str(name): str(why) for name, why in json.loads(text).items()}
 
 
-def _distinguished(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]]]:
+def _named_apart(bundles: list[Taken]) -> tuple[list[Taken], list[tuple[str, str]]]:
     """Name machines of one name by their boots too; and say which they are."""
     by_host: dict[str, list[Taken]] = {}
     for bundle in bundles:

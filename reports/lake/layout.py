@@ -174,7 +174,7 @@ def files_of(lake: Lake) -> list[File]:
 def _files_in(lake: Lake, description: bytes) -> list[File]:
     try:
         data = json.loads(description)
-        number = _whole(data["lake"])
+        number = _not_negative(data["lake"])
         if number > LAYOUT:
             raise LakeError(
                 f"{lake}: is a lake of layout {number}, by mmscope {str(data.get('mmscope'))[:40]};"
@@ -186,7 +186,7 @@ def _files_in(lake: Lake, description: bytes) -> list[File]:
         raise LakeError(f"{lake}: {DESCRIPTION} is damaged: {why}") from error
 
 
-def _whole(value: Any) -> int:
+def _not_negative(value: Any) -> int:
     """A number of rows or bytes, or of a layout: what else JSON may have there is damage."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(f"{str(value)[:40]!r} is no whole number")
@@ -198,7 +198,7 @@ def _file(item: dict[str, Any]) -> File:
     # They become paths, and SQL.
     if not (IDENTIFIER.match(file.table) and DAY.match(file.day) and NAME.match(file.name)):
         raise ValueError(f"{str(item)[:80]} is no file of a lake")
-    return dataclasses.replace(file, rows=_whole(file.rows), size=_whole(file.size))
+    return dataclasses.replace(file, rows=_not_negative(file.rows), size=_not_negative(file.size))
 
 
 def torn(lake: Lake, file: File) -> str:
@@ -245,14 +245,14 @@ def writing(lake: Lake) -> Iterator[list[File]]:
         check_folder(folder)
         # What root reads is root's alone, as a bundle is: no other user gets into the folder.
         folder.mkdir(mode_of_folder(mode_of_file()), parents=True, exist_ok=True)
-        _there(lake)  # nothing is written where there is something else
+        _files_if_any(lake)  # nothing is written where there is something else
         with open(_lock(folder), "rb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 say(f"{lake}: another process adds to it; waiting")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            files = _there(lake)
+            files = _files_if_any(lake)
             if files is None:
                 commit(lake, files := [])
             lake.clear_up(files)
@@ -274,7 +274,7 @@ def _lock(folder: Path) -> int:
     return open_plain(path)
 
 
-def _there(lake: Lake) -> list[File] | None:
+def _files_if_any(lake: Lake) -> list[File] | None:
     """
     The files of a lake; None: there is none yet.
 

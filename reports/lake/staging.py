@@ -194,7 +194,7 @@ class Stage:
         connection, number = self._connection, len(self._records)
         connection.execute("create schema read")
         try:
-            self._records.append(self._taken(path, bundle, id, number))
+            self._records.append(self._take_in(path, bundle, id, number))
         except BaseException:
             for table, day in self._columns:  # nothing of it
                 connection.execute(f'delete from "{table}@{day}" where {OF} = {number}')
@@ -204,7 +204,7 @@ class Stage:
         self._bytes += size
         self.staged.added += 1
 
-    def _taken(self, path: Path, bundle: Bundle, id: str, number: int) -> Record:
+    def _take_in(self, path: Path, bundle: Bundle, id: str, number: int) -> Record:
         """Take in a bundle's tables and stacks."""
         added = datetime.datetime.now(datetime.UTC).timestamp()
         day, note = _day(bundle, added)
@@ -217,7 +217,7 @@ class Stage:
             "added": _timestamp(added),
             "note": note,
         }
-        held, _ = bundle.held(name for name in bundle.tables if _waits(bundle, name))
+        held, _ = bundle.held(name for name in bundle.tables if _goes_with_others(bundle, name))
         quick = {name: rows for name, rows in held.items() if not bundle.impossible(name)}
         missing = load_tables(self._connection, bundle, "read", bundle.tables.keys() - quick.keys())
         record = Record(path, bundle, day, row, missing)
@@ -434,7 +434,7 @@ def _day(bundle: Bundle, added: float) -> tuple[str, str]:
     return datetime.datetime.fromtimestamp(at, datetime.UTC).date().isoformat(), note
 
 
-def _waits(bundle: Bundle, name: str) -> bool:
+def _goes_with_others(bundle: Bundle, name: str) -> bool:
     """True if a table is inserted with those of other bundles."""
     with contextlib.suppress(OSError):
         return (

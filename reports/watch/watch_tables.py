@@ -171,7 +171,7 @@ def open_log(path: Path) -> Log:
         elif not _is_sample(sample):
             log.damaged += 1
         else:
-            _look(log, sample, last)
+            _scan_sample(log, sample, last)
             log.samples += 1
             log.first = log.first or sample
             log.last = sample
@@ -180,7 +180,7 @@ def open_log(path: Path) -> Log:
     return log
 
 
-def _look(log: Log, sample: Sample, last: dict[str, dict[str, int]]) -> None:
+def _scan_sample(log: Log, sample: Sample, last: dict[str, dict[str, int]]) -> None:
     """Add to a log what its next sample says beside the tables."""
     log.unread |= sample["unread"]
     log.times_unread.update(sample["unread"].keys())

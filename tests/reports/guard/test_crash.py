@@ -185,14 +185,14 @@ def test_one_that_is_written_to_during_the_look_is_waited_for(
     writing = place / "dump-incomplete"
     writing.write_bytes(NOT_A_DUMP)
     os.utime(place, (1, 1))
-    look = dumps._ours
+    look = dumps._trusted
 
     def slow(paths: list[Path]) -> Iterator[dumps.Seen]:
         time.sleep(0.1)
         os.utime(writing)
         yield from look(paths)
 
-    monkeypatch.setattr(dumps, "_ours", slow)
+    monkeypatch.setattr(dumps, "_trusted", slow)
     assert dumps.coming([place.parent], settled=20) == writing
 
 
@@ -273,7 +273,7 @@ def test_in_a_sticky_folder_that_is_for_all_a_folder_of_ones_own_counts(place: P
 @pytest.fixture
 def of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests owns their files; here that is neither root nor the one who runs."""
-    monkeypatch.setattr(dumps, "_us", lambda: {4242})
+    monkeypatch.setattr(dumps, "_trusted_uids", lambda: {4242})
 
 
 @pytest.mark.usefixtures("of_another")
