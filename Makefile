@@ -166,7 +166,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents systemd-try containers matrix configurations drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
+NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents systemd-try containers matrix configurations asked-check drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
 .PHONY: every-case
 every-case: $(READY) ## all cases of what `make test` asks a share of: made machines, the exam's cases, calls that fail (ten minutes)
 	MMSCOPE_ALL=1 $(BIN)/pytest -q $$(grep -rl --include 'test_*.py' MMSCOPE_ALL tests)
@@ -211,6 +211,18 @@ seen: $(READY) ## docs/kernels.md: read every section of KERNELS anew, and say w
 	@tools/apt-install $(LAB_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES))
 	@$(BIN)/python tests/lab/seen.py '$(KERNELS)'
 	@$(BIN)/python tools/make_docs.py
+
+.PHONY: asked
+asked: $(READY) ## drgn/opening/asked.toml: what each section asks of kernels' types, for mmscope kernel; and what that foretells (15 minutes)
+	@tools/apt-install $(LAB_PACKAGES) $(ARM64_PACKAGES)
+	@$(BIN)/python tests/lab/asks.py
+	@$(BIN)/python tests/lab/foretell.py
+	@$(BIN)/python tools/make_docs.py
+
+.PHONY: asked-check
+asked-check: $(READY) ## whether sections still ask what asked.toml says, of a vmcore of each kernel (5 minutes; nightly)
+	@tools/apt-install $(LAB_PACKAGES) $(ARM64_PACKAGES)
+	@$(BIN)/python tests/lab/asks.py --check
 
 .PHONY: drgn-versions
 drgn-versions: $(READY) ## a vmcore and a bundle with other versions of drgn, and installed Pythons, cell by cell: VERSIONS="0.1.0 0.3.0"

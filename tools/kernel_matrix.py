@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 The tables of docs/kernels.md, of what the lab's kernels have shown: ``docs/kernels-seen.json``,
-which ``tests/lab/seen.py`` writes.
+which ``tests/lab/seen.py`` writes; and of what is foretold of kernels by their types:
+``docs/kernels-foretold.json``, of ``tests/lab/foretell.py``.
 """
 
 import json
@@ -11,6 +12,9 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN = "<!-- Made by `make docs` of kernels-seen.json: not to be edited. -->\n"
 END = "<!-- Here it ends. -->\n"
+TOLD = "<!-- Made by `make docs` of kernels-foretold.json: not to be edited. -->\n"
+# Whose sections are shown one by one.
+NEWEST = "7.3"
 
 Seen = dict[str, dict[str, Any]]
 
@@ -18,18 +22,86 @@ Seen = dict[str, dict[str, Any]]
 def document() -> str:
     """``docs/kernels.md`` with its tables renewed."""
     text = (DOCS / "kernels.md").read_text()
-    before, _, rest = text.partition(BEGIN)
+    seen, told = (
+        json.loads((DOCS / f"kernels-{of}.json").read_text()) for of in ("seen", "foretold")
+    )
+    return renewed(renewed(text, BEGIN, made(seen)), TOLD, foretold(told, seen))
+
+
+def renewed(text: str, begin: str, tables: str) -> str:
+    """A page with other tables behind a line."""
+    before, _, rest = text.partition(begin)
     _, _, behind = rest.partition(END)
     if not behind:
-        raise ValueError(f"docs/kernels.md lacks a line: {BEGIN}{END}")
-    return (
-        before
-        + BEGIN
-        + "\n"
-        + made(json.loads((DOCS / "kernels-seen.json").read_text()))
-        + END
-        + behind
-    )
+        raise ValueError(f"docs/kernels.md lacks a line: {begin}{END}")
+    return before + begin + "\n" + tables + END + behind
+
+
+def foretold(told: Seen, seen: Seen) -> str:
+    """What was foretold of kernels that were booted, of others, and of the newest by section."""
+    parts = [
+        held_against(told, seen),
+        of_others(told, seen),
+        by_section(told[NEWEST], seen[NEWEST]),
+    ]
+    return "\n".join(part + "\n" for part in parts)
+
+
+def held_against(told: Seen, seen: Seen) -> str:
+    """How often it was so."""
+    lines = [
+        "| kernel | foretold by | as foretold | one of two | unknown | otherwise |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in (name for name in seen if name in told):
+        of = [
+            verdict(status, seen[name]["sections"][section][0])
+            for section, (status, *_) in told[name]["sections"].items()
+            if section in seen[name]["sections"]
+        ]
+        counts = [of.count(each) for each in ("as foretold", "one of two", "unknown", "otherwise")]
+        lines.append(f"| {name} | {', '.join(told[name]['by'])} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
+def verdict(foretold: str, seen: str) -> str:
+    """What became of what was foretold."""
+    words = foretold.removeprefix("likely ").split(" or ")
+    if words == ["unknown"]:
+        return "unknown"
+    if seen not in words:
+        return "otherwise"
+    return "as foretold" if len(words) == 1 else "one of two"
+
+
+def of_others(told: Seen, seen: Seen) -> str:
+    """Of kernels that were not booted."""
+    lines = [
+        "| types of | ok | likely ok | absent | ok or absent | unknown |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in (name for name in told if name not in seen):
+        of = [status for status, *_ in told[name]["sections"].values()]
+        both = sum(" or " in status for status in of)
+        absent = sum(status.removeprefix("likely ") == "absent" for status in of)
+        counts = of.count("ok"), of.count("likely ok"), absent, both, of.count("unknown")
+        lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines) + "\n"
+
+
+def by_section(told: dict[str, Any], seen: dict[str, Any]) -> str:
+    """What was foretold of a kernel, beside what came of it."""
+    lines = [
+        f"| sections of {NEWEST} | foretold | as on, or why not | seen |",
+        "|---|---|---|---|",
+    ]
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for section, (status, like, why) in told["sections"].items():
+        words = ", ".join(like) if like else plain("; ".join(why[:2]))
+        came = seen["sections"].get(section, ["not read then"])[0]
+        rows.setdefault((status, words, came), []).append(section)
+    lines += [f"| {', '.join(of)} | {' | '.join(row)} |" for row, of in sorted(rows.items())]
+    return "\n".join(lines) + "\n"
 
 
 def made(seen: Seen) -> str:

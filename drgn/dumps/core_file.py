@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 EI_DATA, EI_NIDENT, ELF64_SIZE = 5, 16, 64
 E_PHOFF, E_PHENTSIZE = 32, 54  # of an Elf64_Ehdr; e_phnum is after the latter
-ELF64_SEGMENT = "IIQQQQQQ"
+E_SHOFF, E_SHENTSIZE = 40, 58  # e_shnum and e_shstrndx are after the latter
+ELF64_SEGMENT, ELF64_SECTION = "IIQQQQQQ", "IIQQQQIIQQ"
 ET_CORE, PT_LOAD, PT_NOTE, NT_GNU_BUILD_ID = 4, 1, 4, 3
 
 KDUMP = b"KDUMP   "
@@ -253,6 +254,35 @@ def build_id(path: Path) -> str | None:
                 if name == b"GNU\0" and note == NT_GNU_BUILD_ID:
                     return data.hex()
     return None
+
+
+def elf_section(path: Path, wanted: str, most: int) -> bytes:
+    """
+    A section of a 64-bit ELF file; nothing if it has none of that name, not all of it, or if it is
+    of more than *most* bytes.
+    """
+    if not (order := _byte_order(path)):
+        return b""
+    header = _read(path, 0, ELF64_SIZE)
+    (begin,) = struct.unpack_from(order + "Q", header, E_SHOFF)
+    entry_size, number, names_at = struct.unpack_from(order + "HHH", header, E_SHENTSIZE)
+    section = struct.Struct(order + ELF64_SECTION)
+    if entry_size < section.size:
+        return b""
+    data = _read(path, begin, entry_size * number)
+    sections = [
+        section.unpack_from(data, start)
+        for start in range(0, len(data) - section.size + 1, entry_size)
+    ]
+    if names_at >= len(sections):
+        return b""
+    begin, length = sections[names_at][4:6]
+    names = _read(path, begin, min(length, 1 << 20))
+    for name, _, _, _, begin, length, *_ in sections:
+        if names[name:].startswith(wanted.encode() + b"\0") and length <= most:
+            found = _read(path, begin, length)
+            return found if len(found) == length else b""
+    return b""
 
 
 def _read(path: Path, begin: int, length: int) -> bytes:

@@ -58,6 +58,7 @@ DECLARED = {
     "compare": f"{HERE}.command:add_compare",
     "record": f"{HERE}.record_command:add_command",
     "doctor": f"{HERE}.command:add_doctor",
+    "kernel": f"{HERE}.kernel_command:add_command",
     "page-owner": f"{HERE}.page_owner_command:add_commands",
     "watch": f"{HERE}.page_owner_command:add_commands",
     "guard": "mmscope.reports.guard.options:add_command",
@@ -66,7 +67,7 @@ DECLARED = {
 }
 # What --help lists: the commands by what one wants, and how each is typed.
 GROUPS = {
-    "Start here": ("why", "doctor"),
+    "Start here": ("why", "doctor", "kernel"),
     "Read a machine": ("collect", "record", "watch", "guard", "page-owner"),
     "Look at what was read": ("findings", "report", "show", "compare", "redact"),
     "Many hosts, other programs": ("lake", "mcp"),
@@ -74,6 +75,7 @@ GROUPS = {
 EXAMPLES = {
     "why": ("why", "why /var/crash/vmcore", "why sosreport.tar.xz", "why dmesg.txt --json"),
     "doctor": ("doctor", "doctor --all"),
+    "kernel": ("kernel /sys/kernel/btf/vmlinux", "kernel vmlinux --json"),
     "collect": (
         "collect -o CASE",
         "collect /var/crash/vmcore --symbols vmlinux -o CASE",
@@ -102,7 +104,7 @@ EXIT_CODES = (
     "3 the target could not be opened."
 )
 # Commands that read a kernel, for which the installed drgn must be recent enough.
-READ_KERNELS = ("why", "collect", "show", "doctor")
+READ_KERNELS = ("why", "collect", "show", "doctor", "kernel")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
