@@ -314,10 +314,6 @@ def pcp_lists_from_memory(memory: Memory) -> Found:
     return found.add(PCP_CHECKS, checks)
 
 
-def pcp_lists_from_files(files: Files) -> Found:
-    return Found().add(PCP_PAGES, read_zoneinfo_pcp(files.read("proc/zoneinfo")))
-
-
 def pageblocks_from_memory(memory: Memory) -> Found:
     free = free_memory(memory)
     gaps = free.types.gaps
@@ -340,10 +336,6 @@ def pageblocks_from_memory(memory: Memory) -> Found:
     found.add(PAGEBLOCKS, rows)
     runs = pageblock_runs(free.pageblocks, free_pages, free.zone_names)
     return found.add(PAGEBLOCK_MAP, runs)
-
-
-def pageblocks_from_files(files: Files) -> Found:
-    return Found().add(PAGEBLOCKS, read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo")))
 
 
 def pageblock_note(blocks: int, gaps: Gaps, what: str) -> list[str]:
@@ -439,7 +431,7 @@ CPUs reclaim are memory in the wrong place
 """,
     command=Command("free pages on per-CPU lists"),
     from_memory=pcp_lists_from_memory,
-    from_files=pcp_lists_from_files,
+    from_files=lambda files: Found().add(PCP_PAGES, read_zoneinfo_pcp(files.read("proc/zoneinfo"))),
     deadline=PASS_SECONDS,
     reads=(prices.ZONEINFO,),
 )
@@ -458,7 +450,9 @@ pageblock_flags](https://docs.kernel.org/mm/physical_memory.html#zones)).
 """,
     command=Command("pageblocks by migratetype, and their map"),
     from_memory=pageblocks_from_memory,
-    from_files=pageblocks_from_files,
+    from_files=lambda files: Found().add(
+        PAGEBLOCKS, read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo"))
+    ),
     deadline=PASS_SECONDS,
     reads=(prices.PAGETYPEINFO,),
 )

@@ -26,8 +26,6 @@ from mmscope.drgn.log.kernel_log import (
 from mmscope.drgn.log.mem_info import MemInfo, Request
 from mmscope.drgn.log.records import CPU_LINE, STACK, same_caller, seconds_of, whole_records
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Files
-from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST, MOST_ORDER, MOST_PIDS, column, table_row
@@ -265,14 +263,6 @@ def _found(log: Log, page_bytes: int | None) -> Found:
     return found.add(ALLOCATION_FAILURE_BLOCKS, failures.blocks)
 
 
-def allocation_failures_from_memory(memory: Memory) -> Found:
-    return _found(log_of_memory(memory), memory.prog["PAGE_SIZE"].value_())
-
-
-def allocation_failures_from_files(files: Files) -> Found:
-    return _found(log_of_files(files), None)
-
-
 ALLOCATION_FAILURES_SECTION = Section(
     name="allocation_failures",
     title="Allocations that failed",
@@ -286,8 +276,8 @@ in 10 s, older ones ten in 5 s, and none where the caller asked for silence. Wha
 caller, the log does not say: many try again with less.
 """,
     command=Command("allocations that failed, out of the kernel's log", top=TOP),
-    from_memory=allocation_failures_from_memory,
-    from_files=allocation_failures_from_files,
+    from_memory=lambda memory: _found(log_of_memory(memory), memory.prog["PAGE_SIZE"].value_()),
+    from_files=lambda files: _found(log_of_files(files), None),
     reads=(prices.KMSG,),
 )
 

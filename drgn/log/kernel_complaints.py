@@ -26,8 +26,6 @@ from mmscope.drgn.log.kernel_log import (
 from mmscope.drgn.log.records import STACK, same_caller, seconds_of, whole_records
 from mmscope.drgn.log.shown_memory import SHOWN_BLOCKS, SHOWN_MEMORY, read_shown_memory
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Files
-from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column, table_row
@@ -331,14 +329,6 @@ def _found(log: Log, page_bytes: int | None) -> Found:
     return found.add(SHOWN_BLOCKS, shown.blocks)
 
 
-def kernel_complaints_from_memory(memory: Memory) -> Found:
-    return _found(log_of_memory(memory), memory.prog["PAGE_SIZE"].value_())
-
-
-def kernel_complaints_from_files(files: Files) -> Found:
-    return _found(log_of_files(files), None)
-
-
 KERNEL_COMPLAINTS_SECTION = Section(
     name="kernel_complaints",
     title="What the log says about memory",
@@ -353,8 +343,8 @@ memory went at boot. The kernel prints less of what is frequent, and a ring lose
 records: that there is nothing here does not mean that nothing happened.
 """,
     command=Command("what the kernel's log says about memory", top=TOP),
-    from_memory=kernel_complaints_from_memory,
-    from_files=kernel_complaints_from_files,
+    from_memory=lambda memory: _found(log_of_memory(memory), memory.prog["PAGE_SIZE"].value_()),
+    from_files=lambda files: _found(log_of_files(files), None),
     reads=(prices.KMSG,),
 )
 

@@ -63,7 +63,6 @@ from mmscope.drgn.log.records import (
 )
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
-from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS
@@ -721,10 +720,6 @@ def _found(log: Log, page_bytes: int | None) -> Found:
     return found.add(OOM_CGROUP_MEMORY, oom.cgroup_memory)
 
 
-def oom_kills_from_memory(memory: Memory) -> Found:
-    return _found(log_of_memory(memory), memory.prog["PAGE_SIZE"].value_())
-
-
 def oom_kills_from_files(files: Files) -> Found:
     log = log_of_files(files)
     found = _found(log, None)
@@ -759,7 +754,7 @@ have of a kill is said in its row. `oom_kill` of /proc/vmstat counts all kills s
 systemd-oomd, earlyoom and others end before it comes to that is in the logs of programs alone.
 """,
     command=Command("what the OOM killer did, out of the kernel's log", top=TOP),
-    from_memory=oom_kills_from_memory,
+    from_memory=lambda memory: _found(log_of_memory(memory), memory.prog["PAGE_SIZE"].value_()),
     from_files=oom_kills_from_files,
     reads=(prices.KMSG,),
 )

@@ -18,7 +18,6 @@ from mmscope.drgn.reading.cpus import percpu_offsets
 from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
-from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, column, event_column, table_row
@@ -96,10 +95,6 @@ def thp_sizes(prog: Program) -> list[ThpSize]:
     return sorted(rows, key=lambda row: (row.page_bytes, row.counter))
 
 
-def thp_sizes_from_memory(memory: Memory) -> Found:
-    return Found().add(THP_SIZES, thp_sizes(memory.prog))
-
-
 def thp_sizes_from_files(files: Files) -> Found:
     """
     The same rows from /sys.
@@ -140,7 +135,7 @@ got and did not get, what went to swap whole or had to be split for it, what was
 that gets no page of a size tries the next smaller one that is enabled.
 """,
     command=Command("huge pages by size", top=TOP),
-    from_memory=thp_sizes_from_memory,
+    from_memory=lambda memory: Found().add(THP_SIZES, thp_sizes(memory.prog)),
     from_files=thp_sizes_from_files,
     reads=(prices.SETTINGS,),
 )

@@ -26,7 +26,6 @@ from mmscope.drgn.reading.kernel_arrays import read_whole
 from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
-from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Against, Command, Found, Section, hold_against
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, event_column, table_row
@@ -401,10 +400,6 @@ def vm_counters_from_memory(memory: Memory) -> Found:
     return found
 
 
-def vm_counters_from_files(files: Files) -> Found:
-    return Found().add(VM_COUNTERS, read_vmstat(files.read("proc/vmstat")))
-
-
 VM_COUNTERS_SECTION = Section(
     name="vm_counters",
     title="Counters since boot",
@@ -417,7 +412,7 @@ counters](https://docs.kernel.org/admin-guide/numastat.html)).
 """,
     command=Command("/proc/vmstat, exact", picks="name"),
     from_memory=vm_counters_from_memory,
-    from_files=vm_counters_from_files,
+    from_files=lambda files: Found().add(VM_COUNTERS, read_vmstat(files.read("proc/vmstat"))),
     reads=(prices.VMSTAT,),
 )
 

@@ -493,10 +493,6 @@ def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:
     found.add(SLAB_CGROUPS, rows[:MAX_ROWS])
 
 
-def slab_caches_from_files(files: Files) -> Found:
-    return Found().add(SLAB_CACHES, read_slabinfo(files.read("proc/slabinfo")))
-
-
 NO_TRACKS = (
     "no slab cache remembers who allocated its objects; boot with slab_debug=U (older "
     "kernels: slub_debug=U, which newer ones take, too), or slab_debug=U,CACHE for one cache"
@@ -588,7 +584,7 @@ allocator](https://docs.kernel.org/admin-guide/mm/slab.html)).
 """,
     command=Command("slab caches by size", top=TOP, picks="cache"),
     from_memory=slab_caches_from_memory,
-    from_files=slab_caches_from_files,
+    from_files=lambda files: Found().add(SLAB_CACHES, read_slabinfo(files.read("proc/slabinfo"))),
     deadline=PASS_SECONDS,
     reads=(prices.SLABINFO,),
     consumer=slab_consumer,

@@ -332,11 +332,12 @@ class Waits:
             int(self.tasks.addresses[at]): self._look_at(int(self.tasks.addresses[at]), sleeps[at])
             for at in chosen[:MAX_STACKS]
         }
-        queued = self._still(
-            {address: each.awaited for address, each in seen.items() if each.awaited is not None}
-        )
-        self.moved = sum(each.awaited is not None for each in seen.values()) - len(queued)
-        queued = self._with_readers(queued)
+        queued = {a: each.awaited for a, each in seen.items() if each.awaited is not None}
+        # Of those that slept all the while, as check_hung_task() (kernel/hung_task.c) tells it:
+        # what was read of others at different moments may look like a circle.
+        still = self._unmoved(queued)
+        self.moved = len(queued) - len(still)
+        queued = self._with_readers({a: found for a, found in queued.items() if a in still})
         rows = {
             address: self._row(address, each, queued.get(address))
             for address, each in seen.items()
@@ -362,15 +363,6 @@ class Waits:
         """``struct task_struct *``."""
         return Object(self.prog, "struct task_struct", address=address).address_of_()
 
-    def _still(self, queued: dict[int, Awaited]) -> dict[int, Awaited]:
-        """
-        The tasks that have slept all the while, as ``check_hung_task()`` (kernel/hung_task.c) tells
-        it. On a live host others have gone on, and what was read of them at different moments may
-        look like a circle.
-        """
-        still = self._unmoved(queued)
-        return {address: found for address, found in queued.items() if address in still}
-
     def _unmoved(self, tasks: Iterable[int]) -> set[int]:
         """Tasks that are still in the state, and at the switch, in which they were at first."""
         addresses = np.fromiter(tasks, np.uint64)
@@ -386,7 +378,7 @@ class Waits:
         read = {found.address for found in queued.values() if found.readers}
         self._look_for_faults(queued)
         readers: dict[int, list[int]] = {}
-        for address in sorted(self._unmoved(self.faults), key=lambda each: self._pid(each)):
+        for address in sorted(self._unmoved(self.faults), key=self._pid):
             fault = self.faults[address]
             with contextlib.suppress(FaultError, LookupError):
                 if fault.holds and (lock := fault.lock) in read:

@@ -129,20 +129,17 @@ def _oldest(wb: Object) -> float | None:
     prog = wb.prog_
     if (hertz := jiffies_a_second(prog)) is None:
         return None
+    link = offsetof(prog.type("struct inode"), "i_io_list")
     now, ages = int(prog["jiffies_64"].value_()), []
     for name in QUEUES:
         head = wb.member_(name)
         if not list_empty(head.address_of_()):
-            inode = Object(prog, "struct inode", address=head.prev.value_() - _link(prog))
+            inode = Object(prog, "struct inode", address=head.prev.value_() - link)
             ages.append((now - inode.dirtied_when.value_()) & WRAPS)
     seconds = max(ages, default=None)
     if seconds is None or seconds / hertz > MOST_SECONDS:
         return None
     return round(int(seconds) / hertz, 1)
-
-
-def _link(prog: Program) -> int:
-    return int(offsetof(prog.type("struct inode"), "i_io_list"))
 
 
 if __name__ == "__main__":
