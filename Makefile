@@ -168,7 +168,8 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 # What no change is held against as it comes. Each is run, whatever became of those before it.
 NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents systemd-try containers matrix configurations asked-check drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
 .PHONY: every-case
-every-case: $(READY) ## all cases of what `make test` asks a share of: made machines, the exam's cases, calls that fail (ten minutes)
+every-case: $(READY) ## all cases of what `make test` asks a share of: made machines, the exam's cases, calls that fail, pipx (a quarter of an hour)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
 	MMSCOPE_ALL=1 $(BIN)/pytest -q $$(grep -rl --include 'test_*.py' MMSCOPE_ALL tests)
 
 .PHONY: nightly
