@@ -339,7 +339,8 @@ class _Wrap:
 def _unpacked(text: str) -> tuple[list[str], list[int], list[str], list[int]] | None:
     """
     The kernel's lines of objects in JSON or of a journal's fields, the number of the line of each,
-    the records of others, and the lines whose objects could not be read; None: it is plain text.
+    the records of others as far as these ended processes, and the lines whose objects could not be
+    read; None: it is plain text.
     """
     damaged = list[int]()
     head = text[:4096].lstrip("\ufeff\x1e[ \n\r\t,")
@@ -360,7 +361,8 @@ def _unpacked(text: str) -> tuple[list[str], list[int], list[str], list[int]] | 
     for number, entry in found:
         if (rendered := _rendered(entry)) is None:
             who = entry.get("SYSLOG_IDENTIFIER", "")
-            foreign.append(f"{_time(entry)} {who}: {_message(entry)}"[:LONGEST_LINE])
+            line = f"{_time(entry)} {who}: {_message(entry)}"
+            foreign.append(line if program_kill(line) else "")
             continue
         for line in rendered:
             lines.append(line)
