@@ -145,12 +145,12 @@ def build_site(tree: Path, vmlinux: Path | None, binaries: Sequence[Path]) -> No
         shutil.copy(vmlinux, tree / "vmlinux")
 
 
-def build_python(tree: Path, binaries: Sequence[Path]) -> str:
+def build_python(tree: Path, binaries: Sequence[Path], packages: Sequence[str] = ON_BOX) -> str:
     """
-    Add this machine's Python, and the libraries that it and *binaries* need; returns what a program
-    begins with.
+    Add this machine's Python, these of its packages, and the libraries that it and *binaries* need;
+    returns what a program begins with.
     """
-    for name in ON_BOX:
+    for name in packages:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             raise LabError(f"{name} is not installed here: make setup")
