@@ -247,7 +247,7 @@ def test_killed_before_any_step_no_finished_capture_is_lost(made: Path, tmp_path
 
 
 def start(folder: Path, *words: object) -> subprocess.Popen[str]:
-    command = [*RUN, "guard", "run", "-o", folder, "--text", "--interval", "0.1",
+    command = [*RUN, "guard", "run", "-o", folder, "--text", "--interval", "0.3",
                "--collect", f"--only {SOME}", "--distance", "0", *words]  # fmt: skip
     return children.start(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
 
