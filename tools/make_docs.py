@@ -66,7 +66,9 @@ def first_line(row: type) -> str:
 def tables() -> str:
     """``docs/tables.md``."""
     rows = Counter((at.name, at.help) for table in TABLES.values() for at in columns(table.row))
-    common = {column: times for column, times in rows.items() if times >= COMMON}
+    # Of two meanings of a name the more common one, so that the other stands where it holds.
+    most = {name: (name, said) for (name, said), _ in reversed(rows.most_common())}
+    common = {column: rows[column] for column in most.values() if rows[column] >= COMMON}
     head = (
         "# Tables\n\nNames and meanings are a public interface: see [the bundle's format]"
         "(bundle-format.md). Columns in bold name a row, so that two bundles can be joined on "

@@ -57,7 +57,7 @@ def test_the_headline_says_how_much_could_be_asked_and_what_is_worst(lake: Path)
     text = page.read_text()
     assert FIRST.search(text)
     assert f"Checked, and no host has it ({int(on_all) + int(on_some)})" in text
-    assert f"Could be asked of no host ({unasked})" in text
+    assert f"Could be checked on no host ({unasked})" in text
 
 
 def test_bundles_of_one_reason_are_a_line_below_the_findings(lake: Path) -> None:

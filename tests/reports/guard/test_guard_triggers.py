@@ -258,7 +258,7 @@ def test_huge_pages_that_a_cgroup_refused_are_not_asked_of_free_blocks() -> None
     assert played(huge_blocks(), no_huge_blocks, refused) == []
     some = counted(thp_fault_fallback=4, thp_fault_fallback_charge=2)
     (_, fired), *_ = played(huge_blocks(), no_huge_blocks, some)
-    assert re.search(r"; (\d+) of \1 huge pages asked for in a minute were in vain$", fired)
+    assert re.search(r"; (\d+) of \1 huge pages asked for in a minute failed$", fired)
 
 
 def test_what_there_was_within_the_day_is_what_is_left_is_held_against() -> None:
