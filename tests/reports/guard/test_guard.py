@@ -481,3 +481,17 @@ def test_its_own_metrics_are_by_trigger(tmp_path: Path) -> None:
     assert found["guard_failed_triggers"] == [({}, 0)]
     assert found.keys() <= openmetrics.DECLARED.keys()
     guard.end()
+
+
+def test_the_index_says_the_last_first_and_draws_all_over_time(tmp_path: Path) -> None:
+    for second, title in ((10, "first"), (20, "second"), (50, "<b>third</b>")):
+        path = tmp_path / f"2026-11-23T02-46-{second}Z-x"
+        path.mkdir()
+        at = f"2026-11-23T02:46:{second}+00:00"
+        captures.write_incident(path, incident(title=title, at=at, severity="warning"))
+    index_page.renew(tmp_path, "host")
+    page = (tmp_path / "index.html").read_text()
+    tree = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
+    assert "Last: &lt;b&gt;third&lt;/b&gt;" in page
+    dots = [dot.get("cx") for dot in tree.findall(".//{*}circle")]
+    assert dots == ["99.00%", "25.50%", "1.00%"]

@@ -86,7 +86,7 @@ def test_who_holds_the_memory_that_is_missing(
     # What is about a class of memory is marked in the bar, and its segment leads to its owners.
     reader.click(reader.page.locator(f".card .mem-bar a:has(.mem-mark)[aria-label^={marked}]"))
     assert reader.sees(holder, f"#memory-{marked}")
-    reader.click(reader.page.locator(f"#memory-{marked} .owners a"))
+    reader.click(reader.page.locator(f"#memory-{marked} .owners a").first)
     assert reader.sees(holder, "tr")
 
 
