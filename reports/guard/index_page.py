@@ -74,7 +74,10 @@ def _timeline(those: Sequence[tuple[Path, Incident]]) -> str:
                 (datetime.fromisoformat(str(incident.get("at"))).timestamp(), path, incident)
             )
     moments.sort(key=itemgetter(0), reverse=True)
-    if len(moments) < 2 or (first := moments[-1][0]) >= (last := moments[0][0]):
+    if not moments:
+        return ""
+    (last, _, newest), (first, _, oldest) = moments[0], moments[-1]
+    if first == last:
         return ""
     dots = "".join(
         f'<a href="{html.escape(quote(path.name))}/"><circle class="{_severity(incident)}" '
@@ -82,7 +85,7 @@ def _timeline(those: Sequence[tuple[Path, Incident]]) -> str:
         f"{_text(_when(incident))}: {_text(incident.get('title'))}</title></circle></a>"
         for at, path, incident in moments
     )
-    ends = f"<span>{_text(_when(moments[-1][2]))}</span><span>{_text(_when(moments[0][2]))}</span>"
+    ends = "".join(f"<span>{_text(_when(end))}</span>" for end in (oldest, newest))
     return (
         '<svg role="group" aria-label="Captures over time"><line x1="0" x2="100%" y1="14" y2="14"/>'
         f'{dots}</svg><p class="ends">{ends}</p>'
