@@ -13,6 +13,7 @@ rich, and what `why` needs. Costs: two boots and some 10 minutes of one emulated
 took is printed, not held.
 """
 
+import importlib.metadata
 import json
 import re
 import shutil
@@ -66,6 +67,10 @@ def make_tree(tree: Path, kernel: kernels.Kernel, initramfs: Path, cases: Any) -
     for name, path in zip(SHELL, shell, strict=True):
         shutil.copy(path, tree / "bin" / name)
     begin = live.build_python(tree, shell, live.ON_BOX + FOR_WHY)
+    # DuckDB asks for its own version.
+    described = importlib.metadata.distribution("duckdb").locate_file("")
+    for info in Path(str(described)).glob("duckdb-*.dist-info"):
+        shutil.copytree(info, tree / "site" / info.name)
     for name in ("boot", "sbin", "tmp/ballast"):
         (tree / name).mkdir()
     shutil.copy(kernel.vmlinuz, tree / "boot/vmlinuz")
