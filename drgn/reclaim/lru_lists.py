@@ -253,6 +253,16 @@ def ages_that_cannot_be(rows: Sequence[LruGeneration]) -> Iterator[str]:
         yield f"{plural(older, 'generation')} began before the one that is older"
 
 
+def too_many_generations(lruvecs: NDArray[Any]) -> Iterator[str]:
+    """In words, the lruvecs with more generations than there is room for (``get_nr_gens()``)."""
+    if "nr_pages" in (lruvecs.dtype.names or ()):
+        # Of one that could not be read, all is 0.
+        apart = lruvecs["max_seq"][..., None] - lruvecs["min_seq"]
+        wrong = (apart >= lruvecs["nr_pages"].shape[2]).any(axis=-1)
+        if count := int(np.count_nonzero(wrong)):
+            yield f"the generations of {plural(count, 'lruvec')} are more than there is room for"
+
+
 def jiffies_a_second(prog: Program) -> int | None:
     """
     CONFIG_HZ, a macro: the one with which jiffies, which began at ``INITIAL_JIFFIES``, 300 s below
@@ -332,7 +342,11 @@ def lru_lists_from_memory(memory: Memory) -> Found:
     found.add(RECLAIM_NODES, node_rows(prog, multi_gen_enabled(prog, memcgs)))
     generations = generation_rows(prog, memcgs, lruvecs, gaps)
     found.add(LRU_GENERATIONS, generations)
-    for odd in (*ages_that_cannot_be(generations), *asked_of_no_zone(prog)):
+    for odd in (
+        *ages_that_cannot_be(generations),
+        *too_many_generations(lruvecs),
+        *asked_of_no_zone(prog),
+    ):
         disagreement(memory, found, odd)
     # As after the machine slept.
     if generations and all(row.age_seconds is None for row in generations):

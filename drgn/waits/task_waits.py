@@ -652,6 +652,15 @@ def from_memory(memory: Memory) -> Found:
             found.add(table, read())
         except TORN as error:
             found.notes.append(f"{table.title}: {error}")
+    # As kswapd_run() and kcompactd_run() name them.
+    wrong = [
+        row
+        for row in found.by_name.get(RECLAIM_THREADS.name, [])
+        if row.node is not None and row.comm not in (f"kswapd{row.node}", f"kcompactd{row.node}")
+    ]
+    if wrong:
+        words = f"a thread that reclaims for node {wrong[0].node} is called {wrong[0].comm!r}"
+        found.notes.append(words)
     if any(row.reaped is None for row in found.by_name[OOM_VICTIMS.name]):
         found.notes.append("the memory of an OOM victim, signal_struct.oom_mm, could not be read")
     if waits.tasks.broken_off:
