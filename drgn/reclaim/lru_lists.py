@@ -34,7 +34,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import column, table_row
+from mmscope.drgn.tables.rows import MOST_ORDER, column, event_column, table_row
 from mmscope.drgn.tables.table import Table
 
 # enum lru_list (include/linux/mmzone.h): two of anonymous memory, two of files.
@@ -101,18 +101,18 @@ class ReclaimNode:
         high=1 << 10,  # it is not woken then (wakeup_kswapd(), mm/vmscan.c)
         help="runs of kswapd in a row that reclaimed nothing; it gives up at 16",
     )
-    kswapd_order: int = column(low=None, help="order that kswapd was last asked for")
+    kswapd_order: int = column(high=MOST_ORDER, help="order that kswapd was last asked for")
     kswapd_highest_zone: str = column(
         holds="kernel", help="highest zone that it was asked for; empty: it was not asked"
     )
-    refaults_anon: int | None = column(
-        low=None, help="workingset_refault_anon: evicted pages read again, however late, since boot"
+    refaults_anon: int | None = event_column(
+        help="workingset_refault_anon: evicted pages read again, however late, since boot"
     )
-    refaults_file: int | None = column(low=None, help="workingset_refault_file, since boot")
-    restored_anon: int | None = column(
-        low=None, help="workingset_restore_anon: of these, that were active before, since boot"
+    refaults_file: int | None = event_column(help="workingset_refault_file, since boot")
+    restored_anon: int | None = event_column(
+        help="workingset_restore_anon: of these, that were active before, since boot"
     )
-    restored_file: int | None = column(low=None, help="workingset_restore_file, since boot")
+    restored_file: int | None = event_column(help="workingset_restore_file, since boot")
 
 
 RECLAIM_NODES = Table("reclaim_nodes", "Reclaim by node", ReclaimNode, not_compared=NOT_COMPARED)
