@@ -26,6 +26,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 
 MAX_AREAS = 4 << 20
 MAX_NODES = 1 << 10
+FLAGS_END = 1 << 16  # beyond all flags of an area (include/linux/vmalloc.h, 5.10 to 7.3)
 MAX_DEPTH = 128  # of a red-black tree: 2 * log2(n + 1) at most
 # include/linux/vmalloc.h; macros, which debug info does not keep. The same from 5.10 to 7.3.
 VM_IOREMAP, VM_ALLOC, VM_MAP = 0x1, 0x2, 0x4
@@ -146,7 +147,8 @@ def vmalloc_areas(
             mapped["pages"], mapped["area"] = 1 << shift - form.page_shift, at[inside]
             entries.append(mapped)
         gaps.bytes += walk.gaps.bytes
-    whole = whole and all_roots and bool(read.all())
+    known_flags = bool((areas["flags"] < FLAGS_END).all())
+    whole = whole and all_roots and known_flags and bool(read.all())
     return areas, np.concatenate(entries), distinct(np.concatenate(tables)), whole
 
 
