@@ -28,6 +28,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found, disagreement
 from mmscope.drgn.tables.display import plural
 
+MINOR_BITS, MOST_MAJORS = 20, 512  # BLKDEV_MAJOR_MAX; of no disk the major number is 0
 MAX_SUPER_BLOCKS = 1 << 18
 MAX_MOUNTS = 256  # of one file system that are looked at
 ID_BYTES = 32  # s_id
@@ -202,6 +203,10 @@ def super_blocks_once(memory: Memory) -> SuperBlocks:
 
 def note_mounts(memory: Memory, supers: SuperBlocks, found: Found) -> None:
     """Say of how many file systems the mounts are unknown."""
+    device = supers.columns["dev"]
+    if odd := int(np.count_nonzero((device == 0) | (device >> MINOR_BITS >= MOST_MAJORS))):
+        words = f"{plural(odd, 'file system')} of a device that there is not"
+        disagreement(memory, found, words)
     if supers.mounts_lost:
         words = plural(supers.mounts_lost, "file system")
         disagreement(memory, found, f"mounts of {words} cannot be followed to their root")

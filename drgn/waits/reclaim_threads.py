@@ -21,6 +21,7 @@ from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import Table
 
 MOST_SECONDS = 10 * 365 * 86400
+STATES_END = 1 << 20  # beyond TASK_STATE_MAX (include/linux/sched.h), 0x1000 in 5.10 and more since
 MMF_OOM_SKIP = 21  # include/linux/sched/coredump.h, later mm_types.h: the same from 5.10 to 7.3
 
 
@@ -108,11 +109,17 @@ def reaped(victim: Object) -> bool | None:
 
 
 def thread_state(task: Object) -> str:
-    """State of a ``struct task_struct *`` in a letter: R, S, D, or X."""
+    """
+    State of a ``struct task_struct *`` in a letter: R, S, D, or X.
+
+    :raises ValueError: it is none.
+    """
     if task.exit_state:
         return "X"
     state = getattr(task, "__state", None)
     value = (task.state if state is None else state).value_()
+    if value >= STATES_END:
+        raise ValueError(f"{value:#x} is no state of a thread")
     return "R" if value == 0 else "D" if value & 2 else "S"
 
 

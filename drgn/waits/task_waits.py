@@ -643,8 +643,8 @@ def from_memory(memory: Memory) -> Found:
     waits = Waits(memory.prog, gaps)
     tasks, roots = waits.rows()
     found.add(WAIT_ROOTS, roots).add(TASK_WAITS, tasks)
-    found.add(OOM_VICTIMS, waits.oom_victims(tasks))
     for table, read in (
+        (OOM_VICTIMS, lambda: waits.oom_victims(tasks)),
         (RECLAIM_THREADS, waits.reclaim_threads),
         (WRITEBACK_DEVICES, lambda: waits.writeback_devices(tasks)),
     ):
@@ -661,7 +661,7 @@ def from_memory(memory: Memory) -> Found:
     if wrong:
         words = f"a thread that reclaims for node {wrong[0].node} is called {wrong[0].comm!r}"
         found.notes.append(words)
-    if any(row.reaped is None for row in found.by_name[OOM_VICTIMS.name]):
+    if any(row.reaped is None for row in found.by_name.get(OOM_VICTIMS.name, [])):
         found.notes.append("the memory of an OOM victim, signal_struct.oom_mm, could not be read")
     if waits.tasks.broken_off:
         found.notes.append(
