@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Memory behind open files: what waits in pipes, the rings of perf and of io_uring.
+Memory behind open files: what waits in pipes, the rings of perf and of io_uring, and the buffers
+that are registered with io_uring.
 
 - A pipe has a page or a part of one in each ``pipe_buffer`` that has operations
   (``pipe_buf_release()`` takes them away), and keeps a page or a few for the next
@@ -9,8 +10,10 @@ Memory behind open files: what waits in pipes, the rings of perf and of io_uring
   ``aux_pages`` of a hardware tracer (kernel/events/ring_buffer.c). Events may share one.
 - io_uring's rings are ``io_ring_ctx.ring_region`` and ``sq_region`` (7.2), arrays of pages before
   (6.12), and one allocation each before that (6.1).
+- A registered buffer (``struct io_mapped_ubuf``, io_uring/rsrc.c) is user memory that is pinned as
+  long as it is registered; its pages stay in their class.
 
-Costs a read for each pipe and ring.
+Costs a read for each pipe, ring and registered buffer.
 
 Cannot know: pipes that no process has open (``splice()`` keeps one for itself); buffers that a
 process provides to io_uring by a ring of the kernel's; rings with CONFIG_PERF_USE_VMALLOC.
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.holders.holdings import Holder, Holdings, by_holder, pointers
 from mmscope.drgn.processes.open_files import OpenFiles
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, read_array, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_members
 
 MOST_BUFFERS = 1 << 20  # of a pipe: 4 GiB
@@ -116,3 +119,44 @@ def _ring_pages(context: Object, gaps: Gaps) -> list[NDArray[np.uint64]]:
         pointers(prog, pages.value_(), min(count.value_(), MOST_PAGES), gaps)
         for pages, count in arrays
     ]
+
+
+def add_io_uring_buffers(prog: Program, files: OpenFiles, found: Holdings) -> None:
+    """Buffers that are registered with io_uring."""
+    contexts, who = files.of_kind(prog, "io_uring_fops")
+    vector = prog.type("struct bio_vec")
+    columns = {"page": "bv_page", "length": "bv_len", "offset": "bv_offset"}
+    at_vectors = offsetof(prog.type("struct io_mapped_ubuf"), "bvec")
+    page = int(prog["PAGE_SIZE"].value_())
+    for address, whose in zip(contexts.tolist(), who, strict=True):
+        buffers = _registered(Object(prog, "struct io_ring_ctx", address=address), found.gaps)
+        pages, counts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        for each in buffers.tolist():
+            buffer = Object(prog, "struct io_mapped_ubuf", address=each)
+            try:
+                number = min(int(buffer.nr_bvecs.value_()), MOST_PAGES)
+            except FaultError:
+                found.strange += 1
+                continue
+            dtype = struct_dtype(vector, columns)
+            for _, part in read_array(prog, each + at_vectors, number, dtype, found.gaps):
+                ends = part["offset"].astype(np.int64) + part["length"]
+                pages.append(part["page"].copy())
+                counts.append(np.minimum(-(-ends // page), MOST_PAGES))
+        holder = Holder("io_uring buffers", "", whose)
+        found.pages(holder, 0, np.concatenate(pages), len(buffers), np.concatenate(counts))
+
+
+def _registered(context: Object, gaps: Gaps) -> NDArray[np.uint64]:
+    """Addresses of the ``struct io_mapped_ubuf`` of a ring."""
+    prog = context.prog_
+    # "io_uring/rsrc: get rid of per-ring io_rsrc_node list" (7029acd8a950, in v6.13)
+    table = getattr(context, "buf_table", None)
+    if table is None:
+        number = min(int(context.nr_user_bufs.value_()), MOST_BUFFERS)
+        return distinct(pointers(prog, context.user_bufs.value_(), number, gaps))
+    number = min(int(table.nr.value_()), MOST_BUFFERS)
+    nodes = pointers(prog, table.nodes.value_(), number, gaps)
+    type_ = prog.type("struct io_rsrc_node")
+    found, read = read_members(prog, nodes[nodes != 0], type_, {"buffer": "buf"}, gaps)
+    return distinct(found["buffer"][read])

@@ -2,10 +2,11 @@
 """
 Pages by their holders, before the pass over all struct pages; and counted in it, each once.
 
-A holder names a page by the address of its struct page or by its own in the direct map. Of a
-compound page all of it is held: its head is looked up, and its order. A page that two hold is the
-first one's. In the pass each held page is counted in the class that the ledger puts it in, so that
-the rows of all holders of a class are never more than the class.
+A holder names a page by the address of its struct page or by its own in the direct map, and vmalloc
+memory by an address in it. Of a compound page all of it is held: its head is looked up, and its
+order. A page that two hold is the first one's. In the pass each held page is counted in the class
+that the ledger puts it in, so that the rows of all holders of a class are never more than the
+class.
 
 Costs two reads for each run of neighbours among the struct pages of what is held.
 """
@@ -21,8 +22,9 @@ from drgn.helpers.linux.mm import pfn_to_virt
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.page_tables.vmalloc_areas import VmallocAreas
 from mmscope.drgn.processes.open_files import NO_PROCESS, Opener
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, read_array
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import (
@@ -74,8 +76,8 @@ def by_holder(holders: Sequence[Holder]) -> Iterator[tuple[Holder, NDArray[np.in
 class Holdings:
     """Blocks of pages and their holders, as they are found; :meth:`settle` sorts them."""
 
-    def __init__(self, prog: Program) -> None:
-        self._prog = prog
+    def __init__(self, prog: Program, vmalloc: VmallocAreas | None) -> None:
+        self._prog, self._vmalloc = prog, vmalloc
         self.holders: list[Holder] = []
         self.objects: list[int] = []
         self._numbers: dict[Holder, int] = {}
@@ -135,8 +137,16 @@ class Holdings:
         if there.any():
             self._parts.append(_Part(pfns[there], counts[there], kind, number))
 
-    def pages(self, holder: Holder, kind: int, pages: NDArray[np.uint64], objects: int = 1) -> None:
+    def pages(
+        self,
+        holder: Holder,
+        kind: int,
+        pages: NDArray[np.uint64],
+        objects: int = 1,
+        counts: NDArray[np.int64] | int = 1,
+    ) -> None:
         """Add pages by the addresses of their struct pages; 0 is none."""
+        sizes = np.broadcast_to(np.asarray(counts, np.int64), pages.shape)[pages != 0]
         pages = pages[pages != 0]
         order = np.argsort(self._at)
         ends = self._at + (self._stop - self._first).astype(np.uint64) * self._size
@@ -144,9 +154,9 @@ class Holdings:
         at = order[np.maximum(row, 0)]
         inside = (row >= 0) & (pages < ends[at])
         self.strange += int((~inside).sum())
-        at, pages = at[inside], pages[inside]
+        at, pages, sizes = at[inside], pages[inside], sizes[inside]
         places = ((pages - self._at[at]) // self._size).astype(np.int64)
-        self.frames(holder, kind, self._first[at] + places, objects=objects)
+        self.frames(holder, kind, self._first[at] + places, sizes, objects=objects)
 
     def memory(
         self,
@@ -157,10 +167,26 @@ class Holdings:
         *,
         objects: int = 1,
     ) -> None:
-        """Add blocks by addresses in the direct map; 0 is none."""
-        addresses = addresses[addresses != 0]
-        pfns = ((addresses - self._direct) >> self._shift).astype(np.int64)
-        self.frames(holder, kind, pfns, counts, objects=objects)
+        """
+        Add blocks by addresses in the direct map; 0 is none. One in vmalloc memory is all of its
+        area.
+        """
+        direct = addresses != 0
+        if self._vmalloc is not None:
+            direct &= self._vmalloc.at(addresses) < 0
+        sizes = np.broadcast_to(np.asarray(counts, np.int64), addresses.shape)[direct]
+        pfns = ((addresses[direct] - self._direct) >> self._shift).astype(np.int64)
+        self.frames(holder, kind, pfns, sizes, objects=objects)
+        self.areas(holder, addresses[~direct], objects=0)
+
+    def areas(self, holder: Holder, addresses: NDArray[np.uint64], *, objects: int = 1) -> None:
+        """Add the vmalloc areas that some addresses lie in; others are left out."""
+        self.count(holder, objects)
+        if self._vmalloc is None or not len(addresses):
+            return
+        at = distinct(self._vmalloc.at(addresses))
+        mapped = self._vmalloc.pages_of(at[at >= 0])
+        self.frames(holder, 0, mapped["pfn"], mapped["pages"], objects=0)
 
     def settle(self) -> None:
         """Find the compound pages, and whose what several hold is: the first one's."""

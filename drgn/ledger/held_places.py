@@ -5,8 +5,15 @@ from collections.abc import Callable
 
 from drgn import Program
 
-from mmscope.drgn.holders.bpf_rings import add_bpf_rings
-from mmscope.drgn.holders.file_buffers import add_io_uring, add_perf, add_pipes
+from mmscope.drgn.holders.block_requests import add_block_requests
+from mmscope.drgn.holders.bpf_memory import add_bpf_maps, add_bpf_programs, add_bpf_rings
+from mmscope.drgn.holders.dma_buffers import add_dma_buffers
+from mmscope.drgn.holders.file_buffers import (
+    add_io_uring,
+    add_io_uring_buffers,
+    add_perf,
+    add_pipes,
+)
 from mmscope.drgn.holders.holdings import Holdings
 from mmscope.drgn.holders.kernel_buffers import (
     add_ftrace_records,
@@ -14,8 +21,10 @@ from mmscope.drgn.holders.kernel_buffers import (
     add_stack_depot,
     add_trace_rings,
 )
+from mmscope.drgn.holders.kernel_stacks import add_kernel_stacks
 from mmscope.drgn.holders.socket_buffers import add_fragments, add_sockets
 from mmscope.drgn.ledger.page_kinds import Kind
+from mmscope.drgn.page_tables.vmalloc_areas import vmalloc_once
 from mmscope.drgn.processes.address_spaces import BROKEN_OFF
 from mmscope.drgn.processes.open_files import OpenFiles, open_files
 from mmscope.drgn.reading.kernel_arrays import TORN
@@ -30,12 +39,20 @@ OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
     "fragments": lambda prog, files, found: add_fragments(prog, files, found, Kind.SOCKET),
     "rings of perf": lambda prog, files, found: add_perf(prog, files, found, Kind.PERF_RING),
     "rings of BPF": lambda prog, files, found: add_bpf_rings(prog, files, found, Kind.BPF_RING),
+    "maps of BPF": add_bpf_maps,
+    "programs of BPF": add_bpf_programs,
+    "kernel stacks": add_kernel_stacks,
+    "dma-bufs": lambda prog, files, found: add_dma_buffers(prog, files, found, Kind.DMA_BUF),
     "rings of io_uring": lambda prog, files, found: add_io_uring(prog, files, found, Kind.IO_URING),
+    "buffers of io_uring": add_io_uring_buffers,
 }
 OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {
     "rings of ftrace": lambda prog, found: add_trace_rings(prog, found, Kind.TRACE_RING),
     "records of ftrace": lambda prog, found: add_ftrace_records(prog, found, Kind.FTRACE),
     "names of tasks": lambda prog, found: add_saved_commands(prog, found, Kind.FTRACE),
+    "requests of block devices": lambda prog, found: add_block_requests(
+        prog, found, Kind.BLOCK_REQUEST
+    ),
     "the stack depot": lambda prog, found: add_stack_depot(prog, found, Kind.STACK_DEPOT),
 }
 
@@ -46,7 +63,13 @@ def holdings(memory: Memory) -> Holdings:
 
 
 def _holdings(memory: Memory) -> Holdings:
-    found = Holdings(memory.prog)
+    vmalloc, missing = None, list[str]()
+    try:
+        vmalloc = vmalloc_once(memory)
+    except (NotImplementedError, *TORN) as error:
+        missing.append(f"vmalloc memory: {error}")
+    found = Holdings(memory.prog, vmalloc)
+    found.missing += missing
     try:
         files = open_files(memory)
         if files.broken_off:

@@ -28,12 +28,13 @@ from mmscope.drgn.free.block_heads import BlockFinder
 from mmscope.drgn.holders.holdings import HeldPages
 from mmscope.drgn.ledger.file_pages import OF_FILES, Droppable, FilePages
 from mmscope.drgn.ledger.page_kinds import KINDS, TAGGED, Kind, PageKinds, kinds_where
-from mmscope.drgn.ledger.page_places import PageRanges, spread
+from mmscope.drgn.ledger.page_places import PageRanges
 from mmscope.drgn.ledger.pinned_pages import PinnedPages
 from mmscope.drgn.ledger.thp_ranges import ThpRanges
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.page_tags import PageTags
 from mmscope.drgn.owners.slab_caches import Cache, read_caches
+from mmscope.drgn.reading.kernel_arrays import spread
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import PageChunk, compound_info_is_mask, flag_fields
 from mmscope.drgn.workers.shares import Shared, added, merges, nested, none_of, summed, summed_up_to
@@ -48,7 +49,7 @@ OWNER = np.array([[each.owner for each in KINDS].index(kind.owner) for kind in K
 # Places of reserved pages only.
 OF_BOOT = kinds_where(lambda kind: kind in (Kind.IMAGE, Kind.BOOT_PERCPU, Kind.CRASH))
 # Places of pages that a holder has beside their owner: a file's, in a pipe.
-HELD = kinds_where(lambda kind: Kind.SOCKET <= kind <= Kind.STACK_DEPOT)
+HELD = kinds_where(lambda kind: Kind.SOCKET <= kind <= Kind.STACK_DEPOT or kind is Kind.DMA_BUF)
 # Whose memcg_data is not of the page, but a vector of its objects'.
 OF_OBJECTS = kinds_where(lambda kind: kind in (Kind.RECLAIMABLE, Kind.SLAB))
 MOST_REFERENCES = 15  # that are told apart

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Holders of the pages that nothing in their struct pages names, each page once.
+Holders of pages that nothing in their struct pages names, each page once.
 
 What holds pages is found first, by the structures that lead to them (``drgn/holders``); the pass
 over all struct pages then counts each page in the class that the ledger has it in. So the rows of a
-class are no more than the class, and of pipes, rings and what ftrace keeps they are all of it.
+class are no more than the class. Of pipes, rings, what ftrace keeps and requests of block devices
+they are all of it; of kernel stacks all but what CPUs keep for the next thread.
 
-Costs a few reads for each process that has files open, each pipe, each ring and each queue of a
-socket.
+Costs a few reads for each process that has files open, each thread, pipe, ring, BPF map and
+program, and each queue of a socket.
 
 Cannot know: what is behind files that no process has open; buffers on the queues of devices; GPUs'
-and other drivers' pages, dma-bufs, page tables of KVM and of IOMMUs, all of which only a module's
-types lead to. These stay unexplained.
+and other drivers' pages, page tables of KVM and of IOMMUs, all of which only a module's types lead
+to. These stay unexplained. Other vmalloc memory has its callers in ``vmalloc_callers``.
 """
 
 from mmscope.drgn.ledger.held_places import holdings
@@ -36,12 +37,15 @@ class PageHolder:
     """Pages of one class that one holder has."""
 
     kind: str = column(
-        holds="words", key=True, help="what holds them: pipe, socket, packet ring, perf ring, …"
+        holds="words",
+        key=True,
+        help="what holds them: pipe, socket, packet ring, perf ring, BPF map, kernel stacks, …",
     )
     holder: str = column(
         holds="kernel",
         key=True,
-        help="which of them: a socket's protocol, ftrace's instance; empty: all of that kind",
+        help="which of them: a socket's protocol, ftrace's instance, a map's number and name, a "
+        "disk; empty: all of that kind",
     )
     pid: int | None = column(
         key=True,
@@ -56,14 +60,14 @@ class PageHolder:
         help="class of memory, as in memory_ledger: of a file's pages in a pipe, page cache",
     )
     part: str = column(holds="words", key=True, help="part of the class")
-    objects: int = column(help="pipes, sockets, rings, … of this row's holder")
+    objects: int = column(help="pipes, sockets, rings, stacks, … of this row's holder")
     pages: int = column(unit="pages", high=MOST_PAGES, help="base pages, each in one row")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="of these pages")
 
 
 PAGE_HOLDERS = Table(
     "page_holders",
-    "Who holds pages that nothing else names",
+    "Who holds pages of the kernel",
     PageHolder,
     empty="No pipe, ring or socket has pages of its own.",
     memory="again",
@@ -71,7 +75,10 @@ PAGE_HOLDERS = Table(
     lasting=("kind", "holder", "comm", "owner"),
     inside=tuple(
         Inside(owner, "bytes", ("owner", (owner,)))
-        for owner in ("pipes", "network", "rings", "tracing")
+        for owner in (
+            *("pipes", "network", "rings", "tracing", "kernel reserves", "driver"),
+            *("vmalloc", "kernel stacks"),
+        )
     ),
 )
 NOT_HELD = (Kind.FREE, Kind.PER_CPU, Kind.UNACCEPTED, Kind.NO_REFERENCE)
@@ -120,12 +127,13 @@ PAGE_HOLDERS_SECTION = Section(
     tables=(PAGE_HOLDERS,),
     intro="""
 Data that waits in [pipes](https://man7.org/linux/man-pages/man7/pipe.7.html) and sockets, rings of
-perf, io_uring, packet sockets and ftrace: memory of the kernel that no counter has, by the process
-that has it open. Each page is in one row.
+perf, io_uring, packet sockets and ftrace, BPF maps and programs, kernel stacks, dma-bufs, requests
+of block devices: memory of the kernel by the process that has it open; and user memory that is
+pinned for io_uring. Each page is in one row; processes with few threads share a row for stacks.
 
 A page that a file has too, as sendfile() makes them, is in the class of the file.
 """,
-    command=Command("who holds pages that nothing else names", top=TOP),
+    command=Command("who holds pages of the kernel", top=TOP),
     from_memory=page_holders_from_memory,
     from_files=not_in_text("no text of the kernel says who holds which pages"),
     deadline=PASS_SECONDS,

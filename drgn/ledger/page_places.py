@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, cast
+from drgn import FaultError, Object, Program, TypeKind, cast
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import page_to_pfn, pfn_to_virt
 from drgn.helpers.linux.pid import for_each_task
@@ -21,13 +21,24 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.page_kinds import Kind
-from mmscope.drgn.ledger.vmalloc_areas import AREA, ENTRY, own_pages, stack_callers, vmalloc_areas
 from mmscope.drgn.machine.physical_memory import e820_map
-from mmscope.drgn.page_tables.page_table_entries import process_roots
+from mmscope.drgn.page_tables.page_table_entries import (
+    frames_of_tables,
+    kernel_root,
+    process_roots,
+)
+from mmscope.drgn.page_tables.page_table_formats import page_table_format
+from mmscope.drgn.page_tables.vmalloc_areas import (
+    AREA,
+    ENTRY,
+    own_pages,
+    stack_callers,
+    vmalloc_once,
+)
 from mmscope.drgn.processes.address_spaces import kept_address_spaces
 from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.io_resources import Resource, io_resources
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, spread
 from mmscope.drgn.reading.mem_sections import valid_sections
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.sections.files import Absent
@@ -40,6 +51,7 @@ RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
 STACK_TASKS = 64  # of so many tasks the stacks' caller is learnt
 NOT_RAM, IS_RAM = 0, 1
 MAX_ORDER = 30  # beyond any architecture's: damage
+MAX_ADDRESS_BITS = 52
 
 
 class PageRanges:
@@ -80,12 +92,6 @@ class PageRanges:
         held = np.zeros(2 * (high - low) + 1, np.uint8)
         held[1::2] = kinds[low:high]
         return np.repeat(held, np.diff(edges.ravel(), prepend=0, append=count))
-
-
-def spread(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All numbers of some ranges: ``starts[0], starts[0] + 1, …``, then those of the next."""
-    before = np.cumsum(sizes) - sizes
-    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
 
 
 @dataclass
@@ -185,9 +191,10 @@ def _in_ram(resources: list[Resource], row: Resource) -> bool:
 def _add_areas(memory: Memory, places: PagePlaces) -> None:
     """Add vmalloc areas, kernel stacks and percpu chunks among them, and their page tables."""
     prog = memory.prog
-    areas, entries, tables, whole = vmalloc_areas(prog, places.area_gaps)
-    places.areas, places.entries = areas, entries
-    if not whole:
+    found = vmalloc_once(memory)
+    areas, entries = places.areas, places.entries = found.areas, found.entries
+    places.area_gaps.bytes += found.gaps.bytes
+    if not found.whole:
         places.missing.append("vmalloc areas: some could not be read")
     if unread := places.area_gaps.bytes:
         places.missing.append(f"vmalloc areas: {unread:,} bytes could not be read")
@@ -208,7 +215,7 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
     for kind in (Kind.VMALLOC, Kind.STACK, Kind.PERCPU):
         here = entries[kinds[entries["area"]] == kind]
         places.owned.add(kind, here["pfn"], here["pages"])
-    places.owned.add(Kind.KERNEL_TABLE, tables, 1)
+    places.owned.add(Kind.KERNEL_TABLE, found.tables, 1)
 
 
 def _idle_tasks(prog: Program) -> Iterator[Object]:
@@ -267,15 +274,41 @@ def _add_first_chunk(memory: Memory, places: PagePlaces) -> None:
         _own(places, Kind.BOOT_PERCPU, first // page, -(-(first + size) // page))
 
 
+# Address spaces that no process has: text_poke()'s, and the firmware's.
+OTHER_SPACES = ("poking_mm", "text_poke_mm", "efi_mm")
+
+
 def _add_roots(memory: Memory, places: PagePlaces) -> None:
     """
-    Root tables of processes, which have no page type up to 6.12: two pages with page table
-    isolation, in an allocation that is no compound page.
+    Tables of processes that have no page type: the roots up to 6.12, with page table isolation two
+    pages, in an allocation that is no compound page; and of the levels between them and the PMDs
+    those of older kernels (PUDs in 6.1, P4Ds in 6.12).
     """
-    prog = memory.prog
+    prog, form = memory.prog, page_table_format(memory.prog)
     spaces = kept_address_spaces(memory, Gaps())
-    frames = process_roots(prog, spaces.columns["pgd"]) >> np.uint64(prog["PAGE_SHIFT"].value_())
-    places.owned.add(Kind.ROOT_TABLE, frames.astype(np.int64), 1)
+    others = [prog[name] for name in OTHER_SPACES if name in prog]
+    pgds = [space.pgd.value_() for space in others if space.type_.kind is TypeKind.STRUCT or space]
+    roots = process_roots(prog, np.append(spaces.columns["pgd"], np.array(pgds, np.uint64)))
+    roots = roots[roots < np.uint64(1 << MAX_ADDRESS_BITS)]  # not yet, or damage
+    frames = (roots >> np.uint64(form.page_shift)).astype(np.int64)
+    places.owned.add(Kind.ROOT_TABLE, frames, 1)
+    upper = frames_of_tables(prog, form, roots, form.last - 2, Gaps())
+    places.owned.add(Kind.ROOT_TABLE, upper, 1)
+
+
+def _add_kernel_tables(memory: Memory, places: PagePlaces) -> None:
+    """
+    The tables of all that the kernel maps: of the direct map where it is split, say. Those of PTEs
+    are not read, as others map memory page by page (arm64, or debug_pagealloc).
+    """
+    prog, form, gaps = memory.prog, page_table_format(memory.prog), Gaps()
+    top = 1 << 64
+    tables = frames_of_tables(
+        prog, form, kernel_root(prog), form.last, gaps, start=top - form.span, end=top
+    )
+    places.owned.add(Kind.KERNEL_TABLE, tables, 1)
+    if gaps.bytes:
+        places.missing.append(f"the kernel's page tables: {gaps.bytes:,} bytes could not be read")
 
 
 # kernel/dma/pool.c: for atomic allocations of DMA memory, from "dma-pool: add additional coherent
@@ -358,6 +391,7 @@ def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
 # What is found where, in this order: where places overlap, the later one holds.
 FINDERS: dict[str, Callable[[Memory, PagePlaces], None]] = {
     "what pipes, sockets and rings hold": _add_held,
+    "the kernel's page tables": _add_kernel_tables,
     "the first percpu chunk": _add_first_chunk,
     "the KASAN shadow": _add_shadow,
     "vmalloc areas": _add_areas,

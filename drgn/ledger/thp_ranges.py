@@ -62,6 +62,7 @@ class Way(enum.IntEnum):
     METADATA = False, "memory about memory"
     RESERVES = False, "kernel reserves"
     NETWORK = False, "network"
+    DMA_BUFS = False, "dma-bufs"
     PIPES = False, "pipes"
     RINGS = False, "rings"
     TRACING = False, "tracing"
@@ -78,6 +79,7 @@ BY_KIND = {
     Kind.RECLAIMABLE: Way.RECLAIMABLE,
     Kind.SLAB: Way.SLAB,
     Kind.LARGE_KMALLOC: Way.LARGE_KMALLOC,
+    Kind.DMA_BUF: Way.DMA_BUFS,
 }
 BY_OWNER = {
     "free": Way.FREE,

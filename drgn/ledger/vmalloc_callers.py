@@ -15,9 +15,9 @@ from drgn import Program
 
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import PagePlaces, find_places
-from mmscope.drgn.ledger.vmalloc_areas import VM_IOREMAP, VM_MAP
 from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.owners.alloc_tags import known_sum
+from mmscope.drgn.page_tables.vmalloc_areas import VM_IOREMAP, VM_MAP
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files

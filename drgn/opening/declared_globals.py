@@ -88,6 +88,7 @@ _BY_TYPE = {
     "struct cred": "init_cred",
     "struct css_set": "init_css_set",
     "struct ctl_table_root": "sysctl_table_root",
+    "struct dma_buf_list": "db_list",
     "struct e820_table *": "e820_table e820_table_firmware",
     "struct exception_stacks": "exception_stacks",
     "const struct file_operations": "def_blk_fops fanotify_fops inotify_fops ns_file_operations",
@@ -118,9 +119,9 @@ _BY_TYPE = {
     "struct kset *": "bus_kset class_kset devices_kset slab_kset",
     "struct ksm_scan": "ksm_scan",
     "struct list_head": (
-        "bdi_list btf_modules ftrace_trace_arrays kclist_head migrate_nodes modules "
-        "net_namespace_list pci_root_buses slab_caches super_blocks vmap_area_list workqueues "
-        "zswap_pools"
+        "bdi_list btf_modules dmabuf_list ftrace_trace_arrays kclist_head migrate_nodes "
+        "modules net_namespace_list pci_root_buses slab_caches super_blocks vmap_area_list "
+        "workqueues zswap_pools"
     ),
     "struct list_head *": "pcpu_chunk_lists",
     "struct llist_head": "call_single_queue",
@@ -130,7 +131,8 @@ _BY_TYPE = {
     "struct memblock": "memblock",
     "const struct memory_stat [room]": "memory_stats",
     "struct mempolicy [room]": "preferred_node_policy",
-    "struct mm_struct": "init_mm",
+    "struct mm_struct": "efi_mm init_mm",
+    "struct mm_struct *": "poking_mm text_poke_mm",
     "struct mthp_stat": "mthp_stats",
     "struct mod_tree_root": "mod_tree",
     "struct napi_alloc_cache": "napi_alloc_cache",

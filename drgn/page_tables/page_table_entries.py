@@ -107,6 +107,7 @@ def walk_page_tables(
     start: int = 0,
     end: int | None = None,
     max_tables: NDArray[np.int64] | None = None,
+    deepest: int | None = None,
 ) -> Iterator[TableChunk]:
     """
     Show every table of some roots that maps a part of the addresses from *start* to *end*.
@@ -120,6 +121,7 @@ def walk_page_tables(
     :param end: none: where the addresses of a process end.
     :param max_tables: for each root, how many tables it may have below its root table; none: as
         many as there are.
+    :param deepest: the level of the last tables that are shown; none: those of PTEs.
     """
     if len(roots) > MAX_ROOTS:
         raise ValueError(f"{len(roots)} root tables are more than one walk can take")
@@ -149,10 +151,38 @@ def walk_page_tables(
             continue
         _blank_outside(form, chunk, bounds)
         yield chunk
-        if chunk.level < form.last:
+        if chunk.level < (form.last if deepest is None else deepest):
             below = _children(form, chunk, walk, max_tables, met)
             if len(below.frames):
                 todo.append(below)
+
+
+def frames_of_tables(
+    prog: Program,
+    form: PageTableFormat,
+    roots: Entries,
+    lowest: int,
+    gaps: Gaps,
+    start: int = 0,
+    end: int | None = None,
+) -> NDArray[np.int64]:
+    """
+    Page frames of the tables below some roots, each once.
+
+    :param lowest: the level of the last of them, which are not read.
+    :param start: first address that they map; *end*: as for :func:`walk_page_tables`.
+    """
+    found = [np.empty(0, np.uint64)]
+    for first in range(0, len(roots) if lowest > 0 else 0, MAX_ROOTS):
+        some = roots[first : first + MAX_ROOTS]
+        walk = new_walk(form, len(some))
+        for chunk in walk_page_tables(
+            prog, form, some, walk, start=start, end=end, deepest=lowest - 1
+        ):
+            entries = chunk.entries.ravel()[chunk.places]
+            found.append(form.physical(entries[form.is_table(entries, chunk.level)]))
+        gaps.bytes += walk.gaps.bytes
+    return distinct(np.concatenate(found) >> np.uint64(form.page_shift)).astype(np.int64)
 
 
 def new_walk(form: PageTableFormat, roots: int) -> Walk:

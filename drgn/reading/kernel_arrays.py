@@ -60,6 +60,12 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     return different
 
 
+def spread(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All numbers of some ranges: ``starts[0], starts[0] + 1, …``, then those of the next."""
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
+
+
 def summed_gaps(mine: Gaps, theirs: Gaps) -> Gaps:
     return Gaps(mine.bytes + theirs.bytes, mine.died + theirs.died)
 

@@ -100,7 +100,15 @@ def test_what_waits_in_sockets_has_its_process(lab: HoldersLab) -> None:
 def test_hardly_anything_is_unexplained(lab: HoldersLab) -> None:
     rows: list[LedgerRow] = lab.ledger.by_name["memory_ledger"]
     unexplained = sum(row.pages for row in rows if row.owner == "unexplained")
-    assert unexplained < 0.001 * sum(row.pages for row in rows)
+    assert unexplained < 0.0005 * sum(row.pages for row in rows)
+
+
+def test_pinned_pages_have_the_process_that_pinned_them(lab: HoldersLab) -> None:
+    rows = [row for row in lab.of("h-pins") if row.kind == "io_uring buffers"]
+    assert {row.part: (row.owner, row.objects, row.pages) for row in rows} == {
+        "base pages": ("anonymous", 2, PINNED),
+        "large folios": ("anonymous", 2, HUGE),
+    }
 
 
 def test_pins_are_those_that_the_kernel_counts(lab: HoldersLab) -> None:

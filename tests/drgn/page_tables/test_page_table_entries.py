@@ -10,14 +10,20 @@ from drgn import Architecture, FaultError, Platform, PlatformFlags, Program
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.drgn.page_tables.page_table_entries import TableChunk, Walk, new_walk, walk_page_tables
+from mmscope.drgn.page_tables.page_table_entries import (
+    TableChunk,
+    Walk,
+    frames_of_tables,
+    new_walk,
+    walk_page_tables,
+)
 from mmscope.drgn.page_tables.page_table_formats import (
     X86_64,
     X86_64_5_LEVELS,
     PageTableFormat,
     page_table_format,
 )
-from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES
+from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps
 
 CHUNK_TABLES = CHUNK_BYTES >> 12
 LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
@@ -121,6 +127,23 @@ def test_a_walk_finds_what_a_recursion_finds(seed: int, form: PageTableFormat) -
     assert leaves(form, chunks) == expected
     assert walk.tables.sum() == len(memory.tables) == sum(map(len, chunks))
     assert not walk.gaps.bytes and not walk.repeated.any() and not walk.unreadable.any()
+
+
+@given(st.integers(0, 1 << 32), st.sampled_from(FORMS))
+def test_tables_are_found_down_to_a_level_that_is_not_read(
+    seed: int, form: PageTableFormat
+) -> None:
+    memory, dice = Memory(), random.Random(seed)
+    root = grow(memory, form, dice)
+    chunks, _ = walked(memory, form, [root])
+    levels = {frame >> 12: c.level for c in chunks for frame in c.frames.tolist()}
+    lowest = dice.randrange(form.last + 1)
+    for frame in [frame for frame, level in levels.items() if level == lowest > 0]:
+        del memory.tables[frame << 12]
+    gaps = Gaps()
+    found = frames_of_tables(memory.prog, form, np.array([root], np.uint64), lowest, gaps)
+    assert found.tolist() == sorted(at for at, level in levels.items() if 0 < level <= lowest)
+    assert not gaps.bytes
 
 
 def chain(memory: Memory, form: PageTableFormat, address: int, first: int = 0x10_0000) -> int:

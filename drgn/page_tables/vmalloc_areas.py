@@ -13,6 +13,7 @@ Costs a few reads for a thousand areas, and a read for each run of page tables.
 
 import contextlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, spread, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
+from mmscope.drgn.sections.memory import Memory
 
 MAX_AREAS = 4 << 20
 MAX_NODES = 1 << 10
@@ -37,6 +39,43 @@ FAR = 1 << 36  # areas further from each other are walked to one by one
 AREA = np.dtype([(name, "<u8") for name in ("start", "end", "flags", "caller")])
 # Mapped pages: the first page frame of an entry, how many pages it maps, the position of its area.
 ENTRY = np.dtype([(name, np.int64) for name in ("pfn", "pages", "area")])
+
+
+@dataclass(frozen=True, slots=True)
+class VmallocAreas:
+    """
+    All areas, ascending, and what is mapped in them.
+
+    :ivar areas: as :data:`AREA`; *entries*: as :data:`ENTRY`, by area.
+    :ivar tables: page frames of their page tables.
+    :ivar whole: no area is missing.
+    """
+
+    areas: NDArray[Any]
+    entries: NDArray[Any]
+    tables: NDArray[np.int64]
+    whole: bool
+    gaps: Gaps
+
+    def at(self, addresses: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Positions of the areas with pages of their own that addresses lie in; -1: none."""
+        found = np.searchsorted(self.areas["start"], addresses, "right").astype(np.int64) - 1
+        inside = found >= 0
+        inside[inside] = addresses[inside] < self.areas["end"][found[inside]]
+        inside[inside] = own_pages(self.areas[found[inside]])
+        return np.where(inside, found, -1)
+
+    def pages_of(self, at: NDArray[np.int64]) -> NDArray[Any]:
+        """Entries of some areas."""
+        low = np.searchsorted(self.entries["area"], at)
+        high = np.searchsorted(self.entries["area"], at, "right")
+        found: NDArray[Any] = self.entries[spread(low, high - low)]
+        return found
+
+
+def vmalloc_once(memory: Memory) -> VmallocAreas:
+    """All areas, read once for all sections: see :func:`vmalloc_areas`."""
+    return memory.once("vmalloc_areas", lambda: vmalloc_areas(memory.prog))
 
 
 def own_pages(areas: NDArray[Any]) -> NDArray[np.bool_]:
@@ -104,18 +143,15 @@ def _read_trees(prog: Program, roots: list[int], gaps: Gaps) -> tuple[NDArray[An
     return np.concatenate(found), False
 
 
-def vmalloc_areas(
-    prog: Program, gaps: Gaps
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64], bool]:
+def vmalloc_areas(prog: Program) -> VmallocAreas:
     """
     Read all areas and the page tables under them.
 
-    :return: areas, ascending (:data:`AREA`); what is mapped in them (:data:`ENTRY`); page frames of
-        their page tables; and whether no area is missing.
     :raises LookupError: the kernel's layout is unknown.
     :raises FaultError: the kernel's own page tables cannot be found.
     :raises NotImplementedError: page tables of this architecture are not known.
     """
+    gaps = Gaps()
     form = page_table_format(prog)
     page_shift = np.uint64(form.page_shift)
     roots, all_roots = _roots(prog)
@@ -149,7 +185,9 @@ def vmalloc_areas(
         gaps.bytes += walk.gaps.bytes
     known_flags = bool((areas["flags"] < FLAGS_END).all())
     whole = whole and all_roots and known_flags and bool(read.all())
-    return areas, np.concatenate(entries), distinct(np.concatenate(tables)), whole
+    mapped = np.concatenate(entries)
+    mapped = mapped[np.argsort(mapped["area"], kind="stable")]
+    return VmallocAreas(areas, mapped, distinct(np.concatenate(tables)), whole, gaps)
 
 
 def _stretches(areas: NDArray[Any]) -> list[tuple[int, int]]:

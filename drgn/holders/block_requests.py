@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Requests of block devices (``blk_mq_alloc_rqs()``, block/blk-mq.c): for each queue of the hardware,
+and of the scheduler, as many as it is deep, in blocks of up to 64 KiB that are no compound pages.
+
+``blk_mq_tags.page_list`` has the first page of each block, and ``page.private`` its order. Disks of
+one controller share their tags: these are the first one's. Costs a read for each block.
+
+Cannot know: tags of queues that have no disk, as those for the commands of a controller.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from drgn import Object, Program, cast
+from drgn.helpers.linux.block import disk_name, for_each_disk
+from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.xarray import xa_for_each
+
+from mmscope.drgn.holders.holdings import Holder, Holdings
+
+MOST_DISKS, MOST_QUEUES, MOST_BLOCKS = 1 << 16, 1 << 13, 1 << 16
+MOST_ORDER = 4  # that blk_mq_alloc_rqs() asks for
+
+
+def add_block_requests(prog: Program, found: Holdings, kind: int) -> None:
+    """Requests by the disk."""
+    seen = set[int]()
+    for disk in itertools.islice(for_each_disk(prog), MOST_DISKS):
+        pages, orders = list[int](), list[int]()
+        for tags in _tags(disk.queue):
+            if not tags or tags.value_() in seen:
+                continue
+            seen.add(tags.value_())
+            blocks = list_for_each_entry("struct page", tags.page_list.address_of_(), "lru")
+            for page in itertools.islice(blocks, MOST_BLOCKS):
+                pages.append(page.value_())
+                orders.append(min(int(page.private.value_()), MOST_ORDER))
+        if pages:
+            name = disk_name(disk).decode(errors="backslashreplace")
+            holder = Holder("block requests", name)
+            counts = np.int64(1) << np.array(orders, np.int64)
+            found.pages(holder, kind, np.array(pages, np.uint64), counts=counts)
+
+
+def _tags(queue: Object) -> Iterator[Object]:
+    """``struct blk_mq_tags *`` of the device, and of its scheduler."""
+    if tag_set := queue.tag_set:
+        for at in range(min(int(tag_set.nr_hw_queues.value_()), MOST_QUEUES)):
+            yield tag_set.tags[at]
+    # "blk-mq: prepare for implementing hctx table via xarray" (4e5cc99e1e48, in v5.19)
+    if hasattr(queue, "hctx_table"):
+        contexts = (entry for _, entry in xa_for_each(queue.hctx_table.address_of_()))
+    else:
+        queues = min(int(queue.nr_hw_queues.value_()), MOST_QUEUES)
+        contexts = (queue.queue_hw_ctx[at] for at in range(queues))
+    for context in itertools.islice(contexts, MOST_QUEUES):
+        if context:
+            yield cast("struct blk_mq_hw_ctx *", context).sched_tags

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Kernel stacks by process: ``task_struct.stack`` of its threads.
+
+Processes with fewer than :data:`MANY` threads are one row, and so are kernel threads: a bundle does
+not grow with them. Costs a read for each thread.
+
+Cannot know: stacks of tasks that have ended and are not yet gone, and those that CPUs keep for the
+next thread. Where stacks are no vmalloc memory (CONFIG_VMAP_STACK) they are not looked at.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from drgn import Program, offsetof
+from drgn.helpers.linux.sched import idle_task
+from numpy.typing import NDArray
+
+from mmscope.drgn.holders.holdings import Holder, Holdings
+from mmscope.drgn.processes.open_files import OpenFiles
+from mmscope.drgn.reading.cpus import possible_cpus
+from mmscope.drgn.reading.scattered_reads import read_members
+
+MANY = 16
+MOST_THREADS = 4 << 20
+
+
+def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings) -> None:
+    """Stacks of all tasks on the list of processes, and of their threads."""
+    task, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
+    columns = {"stack": "stack", "signal": "signal"}
+    leaders, read = read_members(prog, files.tasks, task, columns, found.gaps)
+    numbers, known = read_members(
+        prog, leaders["signal"], signals, {"threads": "nr_threads"}, found.gaps
+    )
+    others = dict[str, list[NDArray[np.uint64]]]()
+    for at in np.flatnonzero(read).tolist():
+        stacks = leaders["stack"][at : at + 1]
+        if known[at] and numbers["threads"][at] > 1:
+            threads = np.fromiter(_threads(prog, int(leaders["signal"][at])), np.uint64)
+            members, there = read_members(prog, threads, task, {"stack": "stack"}, found.gaps)
+            stacks = members["stack"][there]
+        if len(stacks) < MANY:
+            name = "kernel threads" if files.kernel[at] else "processes with few threads"
+            others.setdefault(name, []).append(stacks)
+        else:
+            holder = Holder("kernel stacks", "", files.processes[at])
+            found.areas(holder, stacks, objects=len(stacks))
+    idle = [task.stack.value_() for cpu in possible_cpus(prog) if (task := idle_task(prog, cpu))]
+    others.setdefault("kernel threads", []).append(np.array(idle, np.uint64))
+    for name, parts in others.items():
+        stacks = np.concatenate(parts)
+        found.areas(Holder("kernel stacks", name), stacks, objects=len(stacks))
+
+
+def _threads(prog: Program, signal: int) -> Iterator[int]:
+    """Addresses of the tasks of a process, as far as its list leads."""
+    task, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
+    head, link = signal + offsetof(signals, "thread_head"), offsetof(task, "thread_node")
+    node = prog.read_u64(head)
+    for _ in range(MOST_THREADS):
+        if node == head:
+            return
+        yield node - link
+        node = prog.read_u64(node)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings about who holds and who pins pages. The target has 4 GiB."""
+
+from finding_cases.case import Case
+
+from mmscope.drgn.ledger.page_holders import PageHolder
+from mmscope.drgn.ledger.pins import Pin
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.processes.process_memory import ProcessMemory
+
+
+def holder(
+    kind: str, mib: int, owner: str, name: str = "", pid: int | None = 7, comm: str | None = "srv"
+) -> PageHolder:
+    return PageHolder(kind, name, pid, comm, None, owner, "x", 3, mib << 8, mib << 20)
+
+
+def pin(zone: str, migratetype: str, mib: int, owner: str = "anonymous") -> Pin:
+    return Pin(0, zone, owner, "base pages", migratetype, 0, mib << 8, mib << 8)
+
+
+def process(pid: int, comm: str, pinned: int) -> ProcessMemory:
+    return ProcessMemory(pid, comm, 0, 0, 0, 0, 0, 0, 0, pinned << 20, 0, 1, 1)
+
+
+FOUND = {
+    "a server that does not read": Case(
+        "holder-large",
+        [holder("socket", 600, "network", "tcp"), holder("socket", 20, "slab", "tcp"),
+         holder("pipe", 30, "pipes")],
+        ["socket tcp of srv (pid 7): 620 MiB, 15.1 % of memory", "3 of kind socket have 620 MiB",
+         "in class network", "srv (pid 7) has them open"], "warning", ["pipe of"],
+    ),
+    "a map that no process has open": Case(
+        "holder-large", [holder("BPF map", 300, "vmalloc", "12 flows", None, None)],
+        ["BPF map 12 flows: 300 MiB, 7.3 % of memory", "No process is known"], "notice",
+    ),
+    "two maps of a process": Case(
+        "holder-large",
+        [holder("BPF map", 300, "vmalloc", "12 flows"), holder("BPF map", 100, "vmalloc", "13 x")],
+        ["BPF map 12 flows of srv (pid 7): 300 MiB"], "notice", ["13 x"],
+    ),
+    "pins in CMA, which refuses": Case(
+        "pins-in-the-way",
+        [pin("Normal", "CMA", 40), pin("Normal", "Movable", 900),
+         VmCounter("cma_alloc_fail", "event", 4, 0), process(9, "capture", 40),
+         holder("io_uring buffers", 40, "anonymous")],
+        ["40 MiB in CMA are pinned", "10,240 pages (anonymous) of CMA have 10,240 pins",
+         "CMA has refused 4 allocations since boot", "srv (pid 7): 10240 pages of io_uring buffers",
+         "capture (pid 9)"], "warning",
+    ),
+    "pins in zone Movable, of pages of files too": Case(
+        "pins-in-the-way",
+        [pin("Movable", "Movable", 10), pin("Movable", "Movable", 8, "page cache")],
+        ["18 MiB in zone Movable are pinned", "(anonymous, page cache)"], "notice",
+        ["CMA has refused", "Processes that account"],
+    ),
+}  # fmt: skip
+CLEAR = {
+    "busy sockets": Case("holder-large", [holder("socket", 60, "network", "tcp")]),
+    "a file that is sent": Case("holder-large", [holder("pipe", 900, "page cache")]),
+    "registered buffers, which are the process's": Case(
+        "holder-large", [holder("io_uring buffers", 900, "anonymous")]
+    ),
+    "kernel stacks, which have a finding of their own": Case(
+        "holder-large", [holder("kernel stacks", 900, "kernel stacks")]
+    ),
+    "nothing is held": Case("holder-large", [], empty=(PageHolder,)),
+    "much is pinned where it may be": Case("pins-in-the-way", [pin("Normal", "Unmovable", 900)]),
+    "a transfer on its way": Case("pins-in-the-way", [pin("Normal", "CMA", 4)]),
+    "nothing is pinned": Case("pins-in-the-way", [], empty=(Pin,)),
+}
+NOT_CHECKED = {
+    "nobody looked for holders": Case(
+        "holder-large", [], why_not="no table page_holders in this bundle"
+    ),
+    "nobody looked for pins": Case("pins-in-the-way", [], why_not="no table pins in this bundle"),
+}
