@@ -185,6 +185,7 @@ def anon_vma_rows(
     chosen = distinct(np.concatenate([order[: most - len(deepest)], deepest]))
     known = maps.parent >= 0
     children = np.bincount(maps.parent[known], minlength=len(sizes))
+    active = maps.active_vmas
     words = maps.anon_vmas.columns.get("lock")
     locks = None if words is None else lock_counts(words)
     rows = []
@@ -198,7 +199,7 @@ def anon_vma_rows(
                 parent=hex(maps.addresses[parent]) if parent not in (-1, index) else None,
                 depth=int(maps.depth[index]),
                 children=int(children[index]) - (parent == index),
-                active_vmas=int(maps.anon_vmas["active_vmas"][index]),
+                active_vmas=int(active[index]),
                 **maps.cells(index),
                 first_index=None if first is None else hex(first),
                 pages=None if first is None or end is None else end - first,

@@ -10,8 +10,9 @@ cache of anon_vma_chains with others of its size), so what points back decides. 
 is on the list of its VMA, link by link round to the VMA itself. It must also hang in the tree of
 its anon_vma, link by link up to the root. A chain in only one of the two is an orphan, and shown.
 
-The counts are compared with ``num_children`` and ``num_active_vmas``, which the kernel keeps. For a
-sample, the trees are descended and the VMAs of the process walked (:func:`check_sample`).
+The counts are compared with ``num_children`` and ``num_active_vmas``, which the kernel keeps, or
+with their sum. For a sample, the trees are descended and the VMAs of the process walked
+(:func:`check_sample`).
 
 Costs a pass over the struct pages and about a microsecond an anon_vma_chain. A walk of a range of
 page offsets visits every VMA that overlaps it: counted by bisection or by one sweep over the ends
@@ -63,6 +64,12 @@ LIVE_ATTEMPTS = 3
 MOST_VMAS = np.uint64(1 << 40)  # of all processes together
 # After them no reading begins: what takes long is torn the next time, too.
 LIVE_SECONDS = 20.0
+# What the kernel keeps of an anon_vma, in words.
+KEPT = {
+    "num_children": "anon_vmas that have it as parent, itself included",
+    "num_active_vmas": "VMAs whose anon_vma it is",
+    "degree": "anon_vmas that have it as parent, itself included, and VMAs whose anon_vma it is",
+}
 # KSM's objects. The names since "ksm: add the ksm prefix to the names of the ksm private
 # structures" (21fbd59136e0, in v6.1), and before.
 KSM_NODE = ("struct ksm_stable_node", "struct stable_node")
@@ -290,6 +297,12 @@ class ReverseMaps(IntervalTrees):
         return self.vma_mm[self.chain_vma]
 
     @property
+    def active_vmas(self) -> NDArray[np.int64]:
+        """VMAs whose own anon_vma each is."""
+        of = find(self.addresses, self.vmas["anon_vma"])
+        return np.bincount(of[of >= 0], minlength=len(self.addresses))
+
+    @property
     def of_owner(self) -> NDArray[np.bool_]:
         """Nodes of VMAs whose own anon_vma it is, not one that theirs was forked from."""
         return np.asarray(self.vmas["anon_vma"][self.chain_vma] == self.addresses[self.tree])
@@ -331,10 +344,12 @@ def wanted(prog: Program) -> dict[str, Wanted]:
         "root": "root",
         "parent": "parent",
         "refcount": "refcount.counter",
-        "children": "num_children",
-        "active_vmas": "num_active_vmas",
         "tree": "rb_root.rb_root.rb_node",
     }
+    # "mm/rmap: Fix anon_vma->degree ambiguity leading to double-reuse" (2555283eb40d, in v6.0, and
+    # in later 5.10 and 5.15) made two of degree.
+    old = prog.type("struct anon_vma").has_member("degree")
+    anon_vma |= {name: name for name in KEPT if (name == "degree") is old}
     if word := lock_word(prog):
         anon_vma["lock"] = f"rwsem.{word}"
     chain = {
@@ -511,8 +526,8 @@ def _possible(anon_vmas: Objects) -> NDArray[np.bool_]:
     Mask of slots that hold what an anon_vma can: a slab that went to another cache while it was
     read has something else in it.
     """
-    counts = np.maximum(anon_vmas["children"], anon_vmas["active_vmas"])
-    return np.asarray(counts < MOST_VMAS)
+    counts = [anon_vmas[name] for name in KEPT if name in anon_vmas.columns]
+    return np.asarray(np.maximum.reduce(counts) < MOST_VMAS)
 
 
 def _linked(
@@ -572,20 +587,24 @@ def _depths(anon_vmas: Objects, parent: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _count_checks(maps: ReverseMaps) -> list[AnonVmaCheck]:
     """Compare what the kernel counts of each anon_vma with what was found."""
-    active = find(maps.addresses, maps.vmas["anon_vma"])
+    children = np.bincount(maps.parent[maps.parent >= 0], minlength=len(maps.addresses))
+    active = maps.active_vmas
     checks = []
-    for name, of, words in (
-        (
-            "children",
-            maps.parent,
-            "anon_vmas that have it as parent, itself included (num_children)",
-        ),
-        ("active_vmas", active, "VMAs whose anon_vma it is (num_active_vmas)"),
+    for name, counted in (
+        ("num_children", children),
+        ("num_active_vmas", active),
+        ("degree", children + active),
     ):
-        counted = np.bincount(of[of >= 0], minlength=len(maps.addresses))
+        if name not in maps.anon_vmas.columns:
+            continue
         expected = maps.anon_vmas[name].astype(np.int64)
         checks += [
-            AnonVmaCheck(hex(maps.addresses[at]), words, int(expected[at]), int(counted[at]))
+            AnonVmaCheck(
+                hex(maps.addresses[at]),
+                f"{KEPT[name]} ({name})",
+                int(expected[at]),
+                int(counted[at]),
+            )
             for at in np.flatnonzero(expected != counted).tolist()
         ]
     if lost := int(np.count_nonzero(maps.root < 0)):

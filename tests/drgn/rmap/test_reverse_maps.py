@@ -3,7 +3,8 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from mmscope.drgn.reading.linked_lists import LOST, follow_lists
 from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, fanout, tree_map
 from mmscope.drgn.rmap.file_maps import _moved, mapped_files
 from mmscope.drgn.rmap.ksm import NodeCost, counts_that_cannot_be, hlist_links, read_ksm_totals
-from mmscope.drgn.rmap.reverse_maps import ReverseMaps, _possible
+from mmscope.drgn.rmap.reverse_maps import ReverseMaps, _count_checks, _possible
 from mmscope.drgn.rmap.rwsem_waiters import lock_counts, lock_state
 from mmscope.drgn.rmap.vma_splits import _compare, protection
 from mmscope.drgn.sections.files import Files
@@ -346,11 +347,27 @@ def test_a_slot_that_no_longer_holds_an_anon_vma_is_not_taken_for_one() -> None:
     slots = Objects(
         array(1, 2, 3, 4),
         {
-            "children": array(1, free_pointer, 2, 0),
-            "active_vmas": array(0, 1, free_pointer, 500_000),
+            "num_children": array(1, free_pointer, 2, 0),
+            "num_active_vmas": array(0, 1, free_pointer, 500_000),
         },
     )
     assert _possible(slots).tolist() == [True, False, False, True]
+    older = Objects(array(1, 2), {"degree": array(2, free_pointer)})
+    assert _possible(older).tolist() == [True, False]
+
+
+def test_the_one_count_of_older_kernels_is_that_of_children_and_vmas() -> None:
+    """An anon_vma that is its own parent has two VMAs and a child, which has none."""
+    maps = SimpleNamespace(
+        addresses=array(100, 200),
+        parent=np.array([0, 0]),
+        root=np.array([0, 0]),
+        active_vmas=np.array([2, 0]),
+        anon_vmas=Objects(array(100, 200), {"degree": array(4, 1)}),
+    )
+    (check,) = _count_checks(cast(ReverseMaps, maps))
+    assert (check.anon_vma, check.expected, check.found) == (hex(200), 1, 0)
+    assert check.problem.endswith("(degree)")
 
 
 MAPS = """\
