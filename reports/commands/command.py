@@ -197,7 +197,7 @@ class Parser(argparse.ArgumentParser):
             actions = [action for each in parsers(self) for action in each._actions]
             known = [option for action in actions for option in action.option_strings]
         near = did_you_mean(found[1], known) if found else ""
-        super().error(f"{found[1]}: no such word{near}" if found and near else message)
+        super().error(f"{found[1]}: unknown{near}" if found and near else message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         lines = message.replace(VERSUS, "--").removesuffix("\n").split("\n")

@@ -5,6 +5,7 @@ now.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -192,15 +193,26 @@ def show_stacks(bundle: Bundle, what: str, form: str, *, reattribute: bool) -> i
 
 
 def views_of(bundle: Bundle) -> dict[str, str]:
-    """Name and title of what is computed from a bundle's tables; without DuckDB, of the matrix."""
+    """
+    Name and title of what is computed from a bundle's tables, where that has rows; without DuckDB,
+    of the matrix.
+    """
     found = {owner_matrix.NAME: owner_matrix.TITLE} if owner_matrix.NEEDS in bundle.tables else {}
     try:
+        import duckdb
+
         from mmscope.reports.bundle.database import open_database
         from mmscope.reports.bundle.views import views
     except ImportError:
         return found
-    missing = open_database(bundle).missing
-    return {name: title for name, title, _ in views() if name not in missing} | found
+    database = open_database(bundle)
+    for name, title, _ in views():
+        # What cannot be computed says why when it is asked for.
+        with contextlib.suppress(duckdb.Error):
+            if name in database.missing or not database.rows(f"select 1 from {name} limit 1"):
+                continue
+        found[name] = title
+    return found
 
 
 STACK_COLUMNS = tuple(

@@ -23,6 +23,7 @@ from mmscope.reports.page.missing import fault_in
 from mmscope.reports.page.views import FindingView
 from mmscope.reports.pictures.memory_bar import OWNERS, memory_bar
 from mmscope.reports.pictures.picture import Row
+from mmscope.reports.pictures.watermarks import min_free
 
 WHO, GREW, HUGE, EXIT, FREE, RESERVE = (
     "Who has the memory?",
@@ -187,6 +188,27 @@ def freed(bundle: Bundle) -> str:
     return "; ".join(f"{_deed(row)}: at least {display.size(row['least_bytes'])}" for row in best)
 
 
+def raisable(bundle: Bundle) -> str:
+    """How far vm.min_free_kbytes may be raised; empty without a table of zones."""
+    names = (min_free.table, *min_free.others)
+    rows: dict[str, Sequence[Any]] = {
+        name: list(bundle.rows(name)) for name in names if name in bundle.tables
+    }
+    if not rows.get(min_free.table):
+        return ""
+    found = min_free.draw(rows, bundle.page_size)
+    if found.unknown:
+        return f"unknown: {found.unknown}"
+    if not found.direct:
+        return "no: a main zone is below its min watermark already"
+    if not found.quiet:
+        return "not now: a main zone is below its low watermark"
+    now = display.size(found.kbytes << 10)
+    if found.at_most and found.at_most.kbytes >= 2 * found.kbytes:
+        return f"a little, from {now} to {display.size(found.at_most.kbytes << 10)} at most"
+    return f"hardly: it is {now}, and above {display.size(found.quiet << 10)} kswapd is woken"
+
+
 # Questions that tables answer: what says it, of which tables.
 OF_HOLDERS = tuple(
     dict.fromkeys(["memory_ledger", *(t.name for each in OWNERS.values() for t, _ in each)])
@@ -195,12 +217,13 @@ IN_TABLES: dict[str, tuple[Callable[[Bundle], str], tuple[str, ...]]] = {
     WHO: (holders, OF_HOLDERS),
     GREW: (grown, ("watch_holders",)),
     FREE: (freed, ("would_free",)),
+    RESERVE: (raisable, (min_free.table, *min_free.others)),
 }
 
 
 def _deed(row: Row) -> str:
     """A deed of table ``would_free`` with what it is done to."""
     if row["pid"] is not None:
-        return f"{row['deed']}, {row['comm']} (PID {row['pid']})"
+        return f"the end of {cut(row['comm'], MOST_NAMED)} (PID {row['pid']})"
     what = row["path"] or row["name"]
     return f"{row['deed']} ({cut(what, MOST_NAMED)})" if what else str(row["deed"])

@@ -309,7 +309,7 @@ def test_a_slow_command_does_not_hold_up_the_capture(folder: Path, tmp_path: Pat
         (["--interval", "0"], "0 is not a number above 0"),
         (["--distance", "x"], "--distance: not a value that it can have: 'x'"),
         (["--proc-root", "/no/such"], "--proc-root /no/such: has no folder 'proc'"),
-        (["--collect=--no-such"], "--collect: --no-such: no such word"),
+        (["--collect=--no-such"], "--collect: --no-such: unknown"),
         (["--collect=--only zone"], "no section 'zone'"),
         (["--collect='"], "--collect ': No closing quotation"),
         (["--collect=/a/dump"], "--collect: '/a/dump' is no option; guard says what is read"),
