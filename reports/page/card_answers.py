@@ -189,7 +189,7 @@ def freed(bundle: Bundle) -> str:
 
 
 def raisable(bundle: Bundle) -> str:
-    """How far vm.min_free_kbytes may be raised; empty without a table of zones."""
+    """Bounds of raising vm.min_free_kbytes; empty without a table of zones."""
     names = (min_free.table, *min_free.others)
     rows: dict[str, Sequence[Any]] = {
         name: list(bundle.rows(name)) for name in names if name in bundle.tables

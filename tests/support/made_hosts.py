@@ -59,6 +59,7 @@ from mmscope.reports.rows.watch_rows import (
     ThpFreeBlocks,
     WatchHolder,
     WatchSample,
+    WatchSleeper,
     ZoneLevel,
 )
 from mmscope.reports.watch.watch_tables import gauges
@@ -781,6 +782,13 @@ def at_a_limit() -> Host:
     return host
 
 
+def stuck() -> Host:
+    """A task that no one wakes for three minutes."""
+    host = watched(64)
+    host.rows[WatchSleeper] = [WatchSleeper(7, "db", 7, 1000.0, 180.0, "rpc_wait_bit_killable")]
+    return host
+
+
 SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
     "HighAtomic reserve starves THP": (
         lambda: watched(
@@ -802,6 +810,7 @@ SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
         lambda: watched(64, level=grows("none", 0.05)), "watch-kernel-memory-grows"
     ),
     "a cgroup at its limit": (at_a_limit, "watch-cgroup-pressure"),
+    "a task that is stuck": (stuck, "watch-tasks-stuck"),
     "OOM kills": (lambda: watched(64, rates={"oom_kill": 0.02}), "watch-oom-kill"),
     "memory runs out": (lambda: watched(16, level=runs_out), "watch-memory-runs-out"),
     "swap thrash": (
