@@ -20,7 +20,7 @@ process provides to io_uring by a ring of the kernel's; rings with CONFIG_PERF_U
 """
 
 import numpy as np
-from drgn import FaultError, Object, Program, offsetof
+from drgn import FaultError, Object, Program, TypeKind, offsetof, sizeof
 from numpy.typing import NDArray
 
 from mmscope.drgn.holders.holdings import Holder, Holdings, by_holder, pointers
@@ -124,9 +124,10 @@ def _ring_pages(context: Object, gaps: Gaps) -> list[NDArray[np.uint64]]:
 def add_io_uring_buffers(prog: Program, files: OpenFiles, found: Holdings) -> None:
     """Buffers that are registered with io_uring."""
     contexts, who = files.of_kind(prog, "io_uring_fops")
+    if not len(contexts):
+        return
     vector = prog.type("struct bio_vec")
     columns = {"page": "bv_page", "length": "bv_len", "offset": "bv_offset"}
-    at_vectors = offsetof(prog.type("struct io_mapped_ubuf"), "bvec")
     page = int(prog["PAGE_SIZE"].value_())
     for address, whose in zip(contexts.tolist(), who, strict=True):
         buffers = _registered(Object(prog, "struct io_ring_ctx", address=address), found.gaps)
@@ -135,11 +136,14 @@ def add_io_uring_buffers(prog: Program, files: OpenFiles, found: Holdings) -> No
             buffer = Object(prog, "struct io_mapped_ubuf", address=each)
             try:
                 number = min(int(buffer.nr_bvecs.value_()), MOST_PAGES)
+                # "io_uring: keep table of pointers to ubufs" (41edf1a5ec96, in v5.13)
+                own = buffer.bvec.type_.kind == TypeKind.ARRAY
+                vectors = buffer.bvec.address_ if own else buffer.bvec.value_()
             except FaultError:
                 found.strange += 1
                 continue
             dtype = struct_dtype(vector, columns)
-            for _, part in read_array(prog, each + at_vectors, number, dtype, found.gaps):
+            for _, part in read_array(prog, vectors, number, dtype, found.gaps):
                 ends = part["offset"].astype(np.int64) + part["length"]
                 pages.append(part["page"].copy())
                 counts.append(np.minimum(-(-ends // page), MOST_PAGES))
@@ -154,7 +158,11 @@ def _registered(context: Object, gaps: Gaps) -> NDArray[np.uint64]:
     table = getattr(context, "buf_table", None)
     if table is None:
         number = min(int(context.nr_user_bufs.value_()), MOST_BUFFERS)
-        return distinct(pointers(prog, context.user_bufs.value_(), number, gaps))
+        buffers = context.user_bufs
+        if buffers.type_.type.kind != TypeKind.POINTER:  # before 41edf1a5ec96 they lie there
+            size = np.uint64(sizeof(buffers.type_.type))
+            return np.uint64(buffers.value_()) + np.arange(number, dtype=np.uint64) * size
+        return distinct(pointers(prog, buffers.value_(), number, gaps))
     number = min(int(table.nr.value_()), MOST_BUFFERS)
     nodes = pointers(prog, table.nodes.value_(), number, gaps)
     type_ = prog.type("struct io_rsrc_node")
