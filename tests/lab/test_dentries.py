@@ -133,7 +133,7 @@ def test_their_bytes_are_those_of_their_caches(dentries_lab: DentriesLab) -> Non
 def test_beyond_the_largest_they_are_added_up(
     dentries_lab: DentriesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dentry_cache.filesystem_dentry_rows, "__defaults__", (3,))
+    monkeypatch.setattr(dentry_cache, "MAX_FILE_SYSTEMS", 3)
     rows: list[FilesystemDentries] = dentries_from_memory(Memory(dentries_lab.prog)).by_name[
         "filesystem_dentries"
     ]
