@@ -11,15 +11,16 @@ stay packed, since hardly more than a hundred of them are asked for.
 Everything is bounded and checked, since a dump may say anything, and a name that is not found tells
 a layout: addresses ascend, each token is made of two others, every 256th name begins where
 kallsyms_markers says. A name is missing only if none that is there may be it with one damaged byte,
-of its own or of a token. Cannot know: sizes, which are the distance to the next symbol; data
-symbols of a kernel without CONFIG_KALLSYMS_ALL.
+of its own or of a token, by which it is no longer packed as scripts/kallsyms.c packs it. Cannot
+know: that a byte of a name is another where it still is; sizes, which are the distance to the next
+symbol; data symbols of a kernel without CONFIG_KALLSYMS_ALL.
 """
 
 import bisect
 import contextlib
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -131,19 +132,20 @@ class KernelSymbols:
         """Why a name that is not found may be there all the same."""
         if self.by_name is not None and not self._in_order_about(wanted):
             return "names about there are not in order"
-        near = self._one_byte_from(wanted) if self.pairs else None
-        if near is None:
-            return None
-        return f"{self._name(near).decode('ascii', 'backslashreplace')} may be it, damaged"
+        for near in self._one_byte_from(wanted) if self.pairs else ():
+            name = self._index.whole(near)
+            # Names that are as scripts/kallsyms.c packs them are others: text_poke_bp is no
+            # text_poke_mm.
+            if packed(name, self.pairs) != self.packed[self.starts[near] : self.ends[near]]:
+                return f"{name[1:].decode('ascii', 'backslashreplace')} may be it, damaged"
+        return None
 
-    def _one_byte_from(self, wanted: bytes) -> int | None:
+    def _one_byte_from(self, wanted: bytes) -> Iterator[int]:
         """
-        The position of a name that would be the wanted one if one byte were another: a letter of a
-        token, or a byte of the packed name. None is, on the kernels of the lab, for the 22 to 87
-        names that mmscope asks for and they do not have. A millisecond.
+        The positions of names that would be the wanted one if one byte were another: a letter of a
+        token, or a byte of the packed name. A millisecond.
         """
-        if near := self._index.one_letter_from(wanted):
-            return near[0]
+        yield from self._index.one_letter_from(wanted)
         firsts: dict[bytes, list[int]] = {}
         for letter in LETTERS if wanted else b"":
             whole = packed(bytes([letter]) + wanted, self.pairs)
@@ -159,9 +161,7 @@ class KernelSymbols:
             for at, code in codes:
                 wrong += text[starts + np.uint32(at)] != code
             found = (wrong == 0) | (wrong == 1) & np.isin(text[starts], possible)
-            if found.any():
-                return int(np.searchsorted(self.starts, starts[np.argmax(found)]))
-        return None
+            yield from np.searchsorted(self.starts, starts[found]).tolist()
 
     def _of_length(self, length: int) -> NDArray[np.uint32]:
         """Starts of the names that are packed into so many bytes."""

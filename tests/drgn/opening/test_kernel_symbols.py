@@ -159,15 +159,22 @@ def test_names_are_packed_as_the_kernel_packs_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "damaged",
+    ("wanted", "damaged"),
     [
-        b"T\xfddu\xfd",  # a byte is another token
-        b"T\xfddx\xfc",  # or another letter
-        b"Tschedulf",  # a token is damaged, so that it is not packed
+        ("schedule", b"Tschedulf"),  # a token is damaged, so that it is not packed
+        ("hsc", b"The"),  # a byte is: it was T, h and the token of sc
     ],
 )
-def test_a_name_is_not_missing_if_one_may_be_it_with_a_damaged_byte(damaged: bytes) -> None:
+def test_a_name_is_not_missing_if_one_may_be_it_with_a_damaged_byte(
+    wanted: str, damaged: bytes
+) -> None:
     found = packed_table(b"T\xff", damaged)
-    with pytest.raises(NoDebugInfoError, match="whether it has schedule is unknown, as"):
-        found.indexes("schedule")
+    with pytest.raises(NoDebugInfoError, match=f"whether it has {wanted} is unknown, as"):
+        found.indexes(wanted)
     assert found.indexes("no_such_name") == ()
+
+
+@pytest.mark.parametrize("other", [b"T\xfddu\xfd", b"T\xfddx\xfc"])
+def test_a_name_that_is_packed_as_it_should_be_is_another(other: bytes) -> None:
+    """text_poke_bp is not text_poke_mm with a damaged byte."""
+    assert packed_table(b"T\xff", other).indexes("schedule") == ()
