@@ -138,6 +138,7 @@ that gets no page of a size tries the next smaller one that is enabled.
     from_memory=lambda memory: Found().add(THP_SIZES, thp_sizes(memory.prog)),
     from_files=thp_sizes_from_files,
     reads=(prices.SETTINGS,),
+    optional=True,
 )
 
 

@@ -143,8 +143,8 @@ class Section(Heading):
     :ivar deadline: seconds.
     :ivar reads: what ``from_files`` reads, keys of ``prices.PRICES``. Of a live kernel
         ``from_memory`` reads ``prices.KCORE``.
-    :ivar optional: about what few kernels have switched on: that it is absent is worth a word only
-        if asked for.
+    :ivar optional: about what many kernels do not have, or not switched on: that it is absent is
+        worth a word only if asked for.
     :ivar consumer: what it would see of every struct page when another section passes over them.
     """
 
