@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+from mmscope.drgn.tables.display import percent
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.packed import PACKED, PIECE, PackedError, unpacked
 from mmscope.drgn.text.plain_file import check_output, make_folder, open_plain
@@ -371,12 +372,12 @@ def recipe_that_fits(fold: Fold) -> list[str]:
     share, name = max(
         (_share_in_split(fold, each), each) for each in {one.split for one in loaded} - {""}
     )
-    return [_advice([name], f"{share:.0%} of its samples")] if share >= MUCH else []
+    return [_advice([name], f"{percent(share)} of the samples")] if share >= MUCH else []
 
 
 def _advice(names: Sequence[str], what: str) -> str:
     return (
-        f"folded without a recipe; recipe {' or '.join(names)} tells more of {what}: "
+        f"folded without a recipe; recipe {' or '.join(names)} splits {what} into parts: "
         f"'mmscope record {names[0]} --input FILE -o BUNDLE'"
     )
 

@@ -537,15 +537,15 @@ FAULT = (
 )
 FITTING = [
     (
-        "page-fault tells more of 67% of its samples",
+        "page-fault splits 66.7 % of the samples into parts",
         [(SAMPLER, FAULT)] * 2 + [(SAMPLER, "\t7f main (/x)\n")],
     ),
     ("", [(SAMPLER, "\t7f main (/x)\n")] * 20 + [(SAMPLER, FAULT)]),
     (
-        "rmap tells more of mmscope:rmap_walk_anon",
+        "rmap splits mmscope:rmap_walk_anon into parts",
         [(SAMPLER, FAULT), ("mmscope:rmap_walk_anon:", FAULT)],
     ),
-    ("atomic-alloc or thp tells more of kmem:mm_page_alloc", [("kmem:mm_page_alloc:", FAULT)]),
+    ("atomic-alloc or thp splits kmem:mm_page_alloc into parts", [("kmem:mm_page_alloc:", FAULT)]),
 ]
 
 
