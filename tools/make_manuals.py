@@ -10,6 +10,7 @@ SOURCE_DATE_EPOCH.
 """
 
 import argparse
+import contextlib
 import functools
 import sys
 from collections.abc import Iterator
@@ -122,7 +123,9 @@ def main(folder: Path) -> None:
     """Write all files."""
     files = {f"man/{name}": text for name, text in manual_pages().items()}
     files |= {"bash/mmscope": completion("bash"), "zsh/_mmscope": completion("zsh")}
-    files["fish/mmscope.fish"] = completion("fish")
+    # Debian 13's shtab knows no fish.
+    with contextlib.suppress(NotImplementedError):
+        files["fish/mmscope.fish"] = completion("fish")
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
