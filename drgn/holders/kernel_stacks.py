@@ -9,8 +9,6 @@ Cannot know: stacks of tasks that have ended and are not yet gone, and those tha
 next thread. Where stacks are no vmalloc memory (CONFIG_VMAP_STACK) they are not looked at.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from drgn import Program, offsetof
 from drgn.helpers.linux.sched import idle_task
@@ -19,7 +17,9 @@ from numpy.typing import NDArray
 from mmscope.drgn.holders.holdings import Holder, Holdings
 from mmscope.drgn.processes.open_files import OpenFiles
 from mmscope.drgn.reading.cpus import possible_cpus
+from mmscope.drgn.reading.linked_lists import walk_list
 from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.tables.display import plural
 
 MANY = 16
 MOST_THREADS = 4 << 20
@@ -33,12 +33,18 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings) -> None:
     numbers, known = read_members(
         prog, leaders["signal"], signals, {"threads": "nr_threads"}, found.gaps
     )
+    head, link = offsetof(signals, "thread_head"), offsetof(task, "thread_node")
     others = dict[str, list[NDArray[np.uint64]]]()
+    broken_off = 0
     for at in np.flatnonzero(read).tolist():
         stacks = leaders["stack"][at : at + 1]
         if known[at] and numbers["threads"][at] > 1:
-            threads = np.fromiter(_threads(prog, int(leaders["signal"][at])), np.uint64)
-            members, there = read_members(prog, threads, task, {"stack": "stack"}, found.gaps)
+            begin = int(leaders["signal"][at]) + head
+            threads, whole = walk_list(prog, begin, link, MOST_THREADS)
+            broken_off += not whole
+            members, there = read_members(
+                prog, np.array(threads, np.uint64), task, {"stack": "stack"}, found.gaps
+            )
             stacks = members["stack"][there]
         if len(stacks) < MANY:
             name = "kernel threads" if files.kernel[at] else "processes with few threads"
@@ -46,20 +52,11 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings) -> None:
         else:
             holder = Holder("kernel stacks", "", files.processes[at])
             found.areas(holder, stacks, objects=len(stacks))
+    if broken_off:
+        words = plural(broken_off, "list of threads", "lists of threads")
+        found.missing.append(f"kernel stacks: {words} could not be followed to the end")
     idle = [task.stack.value_() for cpu in possible_cpus(prog) if (task := idle_task(prog, cpu))]
     others.setdefault("kernel threads", []).append(np.array(idle, np.uint64))
     for name, parts in others.items():
         stacks = np.concatenate(parts)
         found.areas(Holder("kernel stacks", name), stacks, objects=len(stacks))
-
-
-def _threads(prog: Program, signal: int) -> Iterator[int]:
-    """Addresses of the tasks of a process, as far as its list leads."""
-    task, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
-    head, link = signal + offsetof(signals, "thread_head"), offsetof(task, "thread_node")
-    node = prog.read_u64(head)
-    for _ in range(MOST_THREADS):
-        if node == head:
-            return
-        yield node - link
-        node = prog.read_u64(node)

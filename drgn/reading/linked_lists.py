@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Circular ``list_head`` lists, followed all at once.
+Circular ``list_head`` lists: short ones walked, long ones followed all at once.
 
 Walking a list entry by entry costs one read of kernel memory an entry (about 150,000 a second).
 Where the entries were read in bulk anyway, their links are already here, and pointer doubling
@@ -10,18 +10,37 @@ damaged list harms itself alone: entries that lead nowhere or in a circle are ke
 from those that lead home.
 """
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from drgn import FaultError, Program
 from numpy.typing import NDArray
 
 PIECE = 1 << 17
 LONG = 1 << 16  # entries; to cut fewer takes longer than it saves
 CUT = 64  # entries of a piece, on average
 MOST_STEPS = 40 * CUT  # of a piece: no longer one comes about by chance
+ADDRESSES = (1 << 64) - 1
 LOST = -1  # the links lead to something that is neither an entry nor a head
 LOOPS = -2  # the links come back without passing a head
+
+
+def walk_list(prog: Program, head: int, link: int, most: int) -> tuple[list[int], bool]:
+    """
+    Addresses of the entries of a list, walked one by one, and whether it came back to its head.
+
+    :param link: offset of the ``list_head`` in an entry. :param most: entries.
+    """
+    found: dict[int, None] = {}
+    head, node = head & ADDRESSES, 0
+    with contextlib.suppress(FaultError):
+        node = prog.read_u64(head)
+        while node != head and node not in found and len(found) < most:
+            found[node] = None
+            node = prog.read_u64(node)
+    return [node - link & ADDRESSES for node in found], node == head
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from mmscope.drgn.processes.process_status import parse_status, rows_of_processe
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps
 from mmscope.drgn.reading.kernel_names import name_in
+from mmscope.drgn.reading.linked_lists import walk_list
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.rmap.rwsem_waiters import LAST_READER
 from mmscope.drgn.sections import prices
@@ -66,7 +67,6 @@ from mmscope.drgn.waits.writeback import WRITEBACK_DEVICES, WritebackDevice, wri
 
 MAX_STACKS = 1000
 MAX_TASKS = MOST_PIDS
-ADDRESSES = (1 << 64) - 1
 # include/linux/sched.h
 RUNNING, UNINTERRUPTIBLE, NOLOAD = 0, 2, 0x400
 NANOSECONDS = 1_000_000_000
@@ -224,7 +224,7 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
     """Every task of ``init_task.tasks`` and of its process's list of threads."""
     type_ = prog.type("struct task_struct")
     head = prog["init_task"].tasks.address_of_().value_()
-    leaders, whole = _list(prog, head, offsetof(type_, "tasks"))
+    leaders, whole = walk_list(prog, head, offsetof(type_, "tasks"), MAX_TASKS)
     signals = prog.type("struct signal_struct")
     columns, read = read_members(
         prog, np.array(leaders, np.uint64), type_, {"signal": "signal"}, Gaps()
@@ -241,25 +241,13 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
     tasks = list(leaders)
     head_at, link = offsetof(signals, "thread_head"), offsetof(type_, "thread_node")
     for signal in np.unique(shared).tolist():
-        members, ended = _list(prog, signal + head_at, link)
+        members, ended = walk_list(prog, signal + head_at, link, MAX_TASKS)
         tasks += members
         victims |= dict.fromkeys(members, mm_of[signal]) if mm_of[signal] else {}
         whole &= ended
     addresses = np.unique(np.array(tasks, np.uint64))
     columns, read = read_members(prog, addresses, type_, TASK, gaps)
     return Tasks(addresses[read], columns[read], int(np.count_nonzero(~read)), not whole, victims)
-
-
-def _list(prog: Program, head: int, link: int) -> tuple[list[int], bool]:
-    """The entries of a list, and whether it came back to its head."""
-    found: dict[int, None] = {}
-    with contextlib.suppress(FaultError):
-        node = prog.read_u64(head)
-        while node != head and node not in found and len(found) < MAX_TASKS:
-            found[node] = None
-            node = prog.read_u64(node)
-        return [node - link & ADDRESSES for node in found], node == head
-    return [node - link & ADDRESSES for node in found], False
 
 
 def doing(frames: Sequence[str]) -> str | None:

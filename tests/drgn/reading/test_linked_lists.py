@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""follow_lists() finds what a plain walk of every link finds, whatever the links are."""
+"""Lists are walked to their end, or as far as they lead; all at once, the same is found."""
 
+import struct
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_programs import empty
 
 from mmscope.drgn.reading import linked_lists
-from mmscope.drgn.reading.linked_lists import LOOPS, LOST, find, follow_lists
+from mmscope.drgn.reading.linked_lists import LOOPS, LOST, find, follow_lists, walk_list
 
 
 def walk(
@@ -133,3 +136,29 @@ def test_find_is_index(values: set[int], wanted: list[int]) -> None:
     expected = [ascending.index(value) if value in values else -1 for value in wanted]
     array = np.array(ascending, np.uint64)
     assert find(array, np.array(wanted, np.uint64)).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("links", "found"),
+    [
+        ({0: 16, 16: 32, 32: 0}, ([8, 24], True)),
+        ({0: 0}, ([], True)),
+        ({0: 16, 16: 32, 32: 16}, ([8, 24], False)),  # a circle without the head
+        ({0: 16, 16: 1 << 40}, ([8, (1 << 40) - 8], False)),  # leads to no memory
+        ({0: 16, 16: 32, 32: 48, 48: 0}, ([8, 24], False)),  # more than are asked for
+    ],
+)
+def test_a_list_is_walked_to_its_end_or_as_far_as_it_leads(
+    links: dict[int, int], found: tuple[list[int], bool]
+) -> None:
+    base = 0xFFFF_8880_0000_0000
+    memory = bytearray(64)
+    for at, to in links.items():
+        struct.pack_into("<Q", memory, at, base + to)
+    prog = empty()
+    prog.add_memory_segment(
+        base, len(memory), lambda address, count, offset, _: bytes(memory[offset:][:count]), False
+    )
+    entries, whole = found
+    assert walk_list(prog, base, 8, 2) == ([base + each for each in entries], whole)
+    assert walk_list(prog, 1 << 64 | base, 8, 2)[0] == [base + each for each in entries]
