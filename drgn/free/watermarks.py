@@ -89,6 +89,10 @@ class Raised(NamedTuple):
         )
 
 
+# Whether min_free_kbytes may be raised, from the worst to the best.
+ANSWERS = ("unknown", "no", "not now", "hardly", "a little")
+
+
 class MinFree(NamedTuple):
     """Bounds of min_free_kbytes. ``unknown`` says why they are not known, and nothing else is."""
 
@@ -99,6 +103,18 @@ class MinFree(NamedTuple):
     direct: int = 0  # up to which every main zone stays above min: no request reclaims directly
     raised: tuple[Raised, ...] = ()
     at_most: Raised | None = None  # with as much as bound and quiet allow, where that is more
+
+    @property
+    def answer(self) -> str:
+        """One of :data:`ANSWERS`."""
+        if self.unknown:
+            return "unknown"
+        if not self.direct:
+            return "no"
+        if not self.quiet:
+            return "not now"
+        a_little = self.at_most and self.at_most.kbytes >= 2 * self.kbytes
+        return "a little" if a_little else "hardly"
 
 
 def wmarks_of(

@@ -142,10 +142,7 @@ def holders(bundle: Bundle) -> str:
     """The largest owner that is named, and the largest classes; empty without a ledger."""
     if "memory_ledger" not in bundle.tables:
         return _watched(bundle, "last_bytes", "holds {size} at the end of the watch")
-    rows: dict[str, Sequence[Any]] = {
-        name: list(bundle.rows(name)) for name in OF_HOLDERS if name in bundle.tables
-    }
-    drawn = memory_bar.draw(rows, bundle.page_size)
+    drawn = memory_bar.draw(_rows(bundle, *OF_HOLDERS), bundle.page_size)
     total = drawn["total"]
     used = [each for each in drawn["segments"] if each["name"] != "free"]
     owned = [(size, name, each["name"]) for each in used for name, size in each["owners"][:1]]
@@ -190,23 +187,24 @@ def freed(bundle: Bundle) -> str:
 
 def raisable(bundle: Bundle) -> str:
     """Bounds of raising vm.min_free_kbytes; empty without a table of zones."""
-    names = (min_free.table, *min_free.others)
-    rows: dict[str, Sequence[Any]] = {
-        name: list(bundle.rows(name)) for name in names if name in bundle.tables
-    }
+    rows = _rows(bundle, min_free.table, *min_free.others)
     if not rows.get(min_free.table):
         return ""
     found = min_free.draw(rows, bundle.page_size)
-    if found.unknown:
-        return f"unknown: {found.unknown}"
-    if not found.direct:
-        return "no: a main zone is below its min watermark already"
-    if not found.quiet:
-        return "not now: a main zone is below its low watermark"
-    now = display.size(found.kbytes << 10)
-    if found.at_most and found.at_most.kbytes >= 2 * found.kbytes:
-        return f"a little, from {now} to {display.size(found.at_most.kbytes << 10)} at most"
-    return f"hardly: it is {now}, and above {display.size(found.quiet << 10)} kswapd is woken"
+    now, most = (display.size(each.kbytes << 10) if each else "" for each in (found, found.at_most))
+    return {
+        "unknown": f"unknown: {found.unknown}",
+        "no": "no: a main zone is below its min watermark already",
+        "not now": "not now: a main zone is below its low watermark",
+        "hardly": f"hardly: it is {now}, and above {display.size(found.quiet << 10)} kswapd is "
+        "woken",
+        "a little": f"a little, from {now} to {most} at most",
+    }[found.answer]
+
+
+def _rows(bundle: Bundle, *names: str) -> dict[str, Sequence[Any]]:
+    """The rows of those of some tables that a bundle has."""
+    return {name: list(bundle.rows(name)) for name in names if name in bundle.tables}
 
 
 # Questions that tables answer: what says it, of which tables.
