@@ -124,7 +124,8 @@ class LogLines:
         self.wrap = _Wrap(self.text, self.prefixes)
         self.records = 0
         # A program's own output, without stamps.
-        self.of_program = self.prefixes.bare and not self.phrases and self._kills(lines)
+        unstamped = self.prefixes.bare and not self.phrases
+        self.of_program = unstamped and any(map(program_kill, lines))
         self._unread = {"no whole record": damaged} if damaged else {}
 
     def __iter__(self) -> Iterator[Printed]:
@@ -191,9 +192,6 @@ class LogLines:
         width = len(current.prefix)
         current.text += "\n" + (line[width:] if not line[:width].strip() else line)
         return True
-
-    def _kills(self, lines: list[str]) -> bool:
-        return any(program_kill(line) for line in lines)
 
     def _look_for_a_kill(self, line: str) -> None:
         """Keep what a program says that it ended, once."""

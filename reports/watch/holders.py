@@ -47,6 +47,7 @@ _SLAB = re.compile(
 _VMALLOC = re.compile(
     r"0x\S+ +\d{1,18} (\S+?)(?:\+0x\S+)?( \[\S+\])? .*?pages=(\d{1,12}) vmalloc", re.ASCII
 )
+_STALLS = re.compile(r"^(some|full) .* total=(\d{1,18})$", re.M)
 _EVENTS = {"oom_kill": "oom_kills", "high": "high_events", "max": "max_events"}
 
 
@@ -125,16 +126,18 @@ class Holders:
         first = self._first.setdefault(kind, found)
         before = {key for of, key in self._named if of == kind}
         largest = heapq.nlargest(MOST, found, key=lambda key: found[key][0])
-        named = {*largest, *(key for key, held in found.items() if held[0] >= PART * total)}
-        named |= {key for key, (_, more) in found.items() if any(
-            more.get(name, 0) > first.get(key, (0, {}))[1].get(name, 0) for name in _EVENTS.values()
-        )}  # fmt: skip
+        named = set(largest)
+        for key, (size, more) in found.items():
+            _, at_first = first.get(key, (0, {}))
+            met = any(more.get(name, 0) > at_first.get(name, 0) for name in _EVENTS.values())
+            if met or size >= PART * total:
+                named.add(key)
         for key in sorted(named | before, key=str):
-            size, more = found.get(key, (None, {}))
+            now, more = found.get(key, (None, {}))
             began, at_first = first.get(key, (0, {}))
             if kind == CGROUP:
                 more = {name: max(value - at_first.get(name, 0), 0) for name, value in more.items()}
-            yield [kind, *key, size, began, more]
+            yield [kind, *key, now, began, more]
         self._named -= {(kind, key) for key in before}
         self._named |= {(kind, key) for key in (named | before) & found.keys()}
 
@@ -197,12 +200,9 @@ class Holders:
                     more[_EVENTS[name]] = int(number)
         except (OSError, ValueError):
             return None  # it went, or has no memory controller
-        try:
-            stalls = re.findall(r"^(some|full) .* total=(\d{1,18})$",
-                                self._text(f"{place}/memory.pressure"), re.M)  # fmt: skip
-        except OSError:
-            stalls = []
-        more |= {f"{kind}_seconds": int(stalled) / 1e6 for kind, stalled in stalls}
+        with contextlib.suppress(OSError):  # without CONFIG_PSI
+            for kind, stalled in _STALLS.findall(self._text(f"{place}/memory.pressure")):
+                more[f"{kind}_seconds"] = int(stalled) / 1e6
         return current, more
 
     def _slab_caches(self) -> Iterator[tuple[Key, Held]]:

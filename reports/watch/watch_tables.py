@@ -342,11 +342,10 @@ def holders(log: Log) -> list[WatchHolder]:
                 known = dataclasses.replace(known, gone=True, last_bytes=0)
             else:
                 at = round(sample["holders_at"] - begin, 3)
-                most = size >= known.most_bytes or kind == CGROUP
-                known = dataclasses.replace(
-                    known, most_bytes=max(size, known.most_bytes), last_bytes=size, last_time=at,
-                    gone=False, **(_of_holder(more) if most else {}),
-                )  # fmt: skip
+                changed = {"most_bytes": max(size, known.most_bytes), "last_bytes": size}
+                if size >= known.most_bytes or kind == CGROUP:
+                    changed |= _of_holder(more)
+                known = dataclasses.replace(known, last_time=at, gone=False, **changed)
             rows[kind, name, pid] = known
     places: Counter[str] = Counter()
     kept = []
