@@ -68,7 +68,7 @@ def program_kill(line: str) -> ProgramKill | None:
             comm=found["comm"],
             pid=int(found["pid"]),
             held_bytes=int(held[1]) * MIB if held else None,
-            why=found["why"].strip(" ,"),
+            why=found["why"].rstrip(" ,").removesuffix(", cmdline"),
         )
     if found := _EVICTED.search(line):
         return ProgramKill("kubelet", cgroup=found["pod"] or found["old"], why="evicted")

@@ -44,6 +44,8 @@ EARLYOOM = 'earlyoom[7]: sending SIGTERM to process 8 uid 1000 "python3": badnes
 EARLYOOM_KILL = ProgramKill(
     "earlyoom", comm="python3", pid=8, held_bytes=600 << 20, why="badness 9, VmRSS 600 MiB"
 )
+# As newer ones end their line.
+NEW_EARLYOOM = f'{EARLYOOM}, cmdline "python3 a.py"'
 CHANCE = random.Random(45)
 
 
@@ -169,7 +171,11 @@ class TestForeign:
             parse_dmesg('{"MESSAGE": "x", "SYSLOG_IDENTIFIER": "app"}\n')
 
     @pytest.mark.parametrize(
-        ("line", "kill"), [(OOMD, OOMD_KILL), (UNIT, UNIT_KILL), (EARLYOOM, EARLYOOM_KILL)]
+        ("line", "kill"),
+        [
+            *((OOMD, OOMD_KILL), (UNIT, UNIT_KILL)),
+            *((EARLYOOM, EARLYOOM_KILL), (NEW_EARLYOOM, EARLYOOM_KILL)),
+        ],
     )
     def test_what_a_program_ended_to_have_memory_is_kept(
         self, line: str, kill: ProgramKill
