@@ -8,9 +8,8 @@ The nodes are read level by level, with their names.
 
 import numpy as np
 from drgn import Program, offsetof
-from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, U64s, distinct, struct_dtype
 from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
@@ -30,7 +29,7 @@ CgroupPath = tuple[str | None, int | None]
 Node = tuple[int, str | None, int]
 
 
-def cgroup_paths(prog: Program, cgroups: NDArray[np.uint64], gaps: Gaps) -> list[CgroupPath]:
+def cgroup_paths(prog: Program, cgroups: U64s, gaps: Gaps) -> list[CgroupPath]:
     """
     Path of each cgroup from the root of its hierarchy, None where a part cannot be read; and id.
 

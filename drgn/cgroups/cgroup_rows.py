@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import CgroupPath
 from mmscope.drgn.cgroups.memcgs import EVENTS, Memcgs
-from mmscope.drgn.reading.kernel_arrays import distinct
+from mmscope.drgn.reading.kernel_arrays import Array, S64s, distinct
 from mmscope.drgn.tables.rows import MOST, column, event_column, table_row
 from mmscope.drgn.tables.table import Inside, Table
 
@@ -165,15 +164,15 @@ STATS = {
 }
 
 
-def largest_first(memcgs: Memcgs) -> NDArray[np.int64]:
+def largest_first(memcgs: Memcgs) -> S64s:
     """Positions, by usage; what is above comes before what is below."""
     usage = memcgs.columns["memory.usage.counter"]
-    order: NDArray[np.int64] = np.lexsort((memcgs.address, memcgs.depth, -usage))
+    order: S64s = np.lexsort((memcgs.address, memcgs.depth, -usage))
     return order
 
 
 def cgroup_rows(
-    memcgs: Memcgs, paths: list[CgroupPath], charged: NDArray[Any] | None
+    memcgs: Memcgs, paths: list[CgroupPath], charged: Array | None
 ) -> list[MemoryCgroup]:
     """A row for each memory cgroup, the largest first."""
     page = int(memcgs.prog["PAGE_SIZE"].value_())
@@ -213,7 +212,7 @@ def cgroup_rows(
 
 
 def page_rows(
-    memcgs: Memcgs, paths: list[CgroupPath], charged: NDArray[Any], kinds: Sequence[tuple[str, str]]
+    memcgs: Memcgs, paths: list[CgroupPath], charged: Array, kinds: Sequence[tuple[str, str]]
 ) -> list[MemoryCgroupPages]:
     """
     The pages of each class, those of the largest cgroups first.

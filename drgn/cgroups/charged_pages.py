@@ -19,15 +19,24 @@ without ``__GFP_COMP``: nothing in them says whose they are.
 """
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from drgn import Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.opening.constants import flag, kernel_byte
-from mmscope.drgn.reading.kernel_arrays import Gaps, member_path, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    Array,
+    Bools,
+    Gaps,
+    S64s,
+    U8s,
+    U32s,
+    U64s,
+    member_path,
+    struct_dtype,
+)
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import COLUMNS, PageChunk
@@ -61,11 +70,11 @@ class MemcgWords:
         member_path(page, COLUMNS["memcg"])
         self._by_type = not page.has_member("memcg_data")
 
-    def of(self, chunk: PageChunk) -> NDArray[np.uint64]:
+    def of(self, chunk: PageChunk) -> U64s:
         """The word of each page."""
         if not self._by_type:
             return np.ascontiguousarray(chunk["memcg"])
-        words: NDArray[np.uint64] = chunk["memcg"].copy()
+        words: U64s = chunk["memcg"].copy()
         types = chunk["mapcount"].view(np.uint32) & (PG_KMEMCG | PAGE_TYPE_BASE)
         kernel = (types == PAGE_TYPE_BASE) & (words != 0) & ((words & VECTOR) == 0)
         words[kernel] |= KMEM
@@ -85,7 +94,7 @@ class ChargedPages(Shared):
         **dict.fromkeys(("other_pages", "other_mapped_pages"), none_of),
     )
 
-    def __init__(self, prog: Program, dying: NDArray[np.uint64], slab: NDArray[np.bool_]) -> None:
+    def __init__(self, prog: Program, dying: U64s, slab: Bools) -> None:
         self._dying, self._slab = dying, slab
         self._head = np.uint32(flag(prog, "PG_head"))
         self.pages: dict[int, int] = {}  # by memcg_data and kind
@@ -93,13 +102,7 @@ class ChargedPages(Shared):
         self.other_pages = 0  # of more keys than are kept
         self.other_mapped_pages = 0
 
-    def take(
-        self,
-        chunk: PageChunk,
-        flags: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        every: NDArray[np.uint64],
-    ) -> None:
+    def take(self, chunk: PageChunk, flags: U32s, kinds: U8s, every: U64s) -> None:
         """
         Count a chunk.
 
@@ -135,14 +138,7 @@ class ChargedPages(Shared):
             to = key ^ of_old ^ of_new
             self.pages[to] = self.pages.get(to, 0) + self.pages.pop(key)
 
-    def _pins(
-        self,
-        chunk: PageChunk,
-        here: NDArray[np.int64],
-        words: NDArray[np.uint64],
-        pages: NDArray[np.int64],
-        starts: NDArray[np.int64],
-    ) -> None:
+    def _pins(self, chunk: PageChunk, here: S64s, words: U64s, pages: S64s, starts: S64s) -> None:
         """Count pages of dying cgroups by their owner, too."""
         dying = find(self._dying, words[starts]) >= 0
         if not dying.any():
@@ -174,9 +170,7 @@ def _count(counts: dict[Key, int], pages: Iterable[tuple[Key, int]]) -> int:
 CHARGES = np.dtype([("memcg", "<i8"), ("kind", "<i8"), ("kernel", "?"), ("pages", "<i8")])
 
 
-def charges(
-    prog: Program, counted: ChargedPages, memcgs: Memcgs, gaps: Gaps
-) -> tuple[NDArray[Any], int]:
+def charges(prog: Program, counted: ChargedPages, memcgs: Memcgs, gaps: Gaps) -> tuple[Array, int]:
     """
     The owners of the pages, after the pass: CHARGES; and pages that are charged to what was no
     cgroup (any more) when it was read.
@@ -193,16 +187,14 @@ def charges(
     return found[known], int(found["pages"][~known].sum()) + counted.other_pages
 
 
-def memcgs_named(
-    prog: Program, owners: NDArray[np.uint64], memcgs: Memcgs, gaps: Gaps
-) -> NDArray[np.int64]:
+def memcgs_named(prog: Program, owners: U64s, memcgs: Memcgs, gaps: Gaps) -> S64s:
     """
     The position of each owner's cgroup; -1 where it names none.
 
     :param owners: addresses of ``struct mem_cgroup`` or ``struct obj_cgroup``.
     :param gaps: gets what could not be read.
     """
-    memcg: NDArray[np.int64] = find(memcgs.address, owners)
+    memcg: S64s = find(memcgs.address, owners)
     others = np.flatnonzero(memcg < 0)
     if len(others):
         dtype = struct_dtype(prog.type("struct obj_cgroup"), {"memcg": "memcg"})

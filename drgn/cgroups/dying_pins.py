@@ -18,15 +18,13 @@ Cannot know: which socket or which writeback has a reference.
 import contextlib
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from drgn import Object, Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, path_below
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import TORN, Array, Gaps, S64s, U64s, struct_dtype
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.rows import MOST, column, table_row
@@ -84,7 +82,7 @@ def dying_pins(
     prog: Program,
     memcgs: Memcgs,
     mappings: Mapping[tuple[int, int], int],
-    charged: NDArray[Any],
+    charged: Array,
     gaps: Gaps,
 ) -> list[DyingPin]:
     """
@@ -125,11 +123,7 @@ def dying_pins(
 
 
 def _rows(
-    prog: Program,
-    keeps: dict[Pin, dict[int, int]],
-    kept: NDArray[np.int64],
-    page: int,
-    gaps: Gaps,
+    prog: Program, keeps: dict[Pin, dict[int, int]], kept: S64s, page: int, gaps: Gaps
 ) -> list[DyingPin]:
     """
     Rows of pins; files beyond the largest are other files.
@@ -165,7 +159,7 @@ def _rows(
 File = tuple[str | None, str | None, str | None, str | None, bool | None]
 
 
-def _files(prog: Program, mappings: NDArray[np.uint64], gaps: Gaps) -> list[File]:
+def _files(prog: Program, mappings: U64s, gaps: Gaps) -> list[File]:
     """The file of each address_space: file system, device, inode, path, and if it is deleted."""
     spaces = struct_dtype(prog.type("struct address_space"), {"host": "host"})
     hosts, read = read_scattered(prog, mappings, spaces, gaps)

@@ -9,9 +9,8 @@ walked. Cannot know: on a running kernel, entries that come and go meanwhile.
 
 import numpy as np
 from drgn import Object, Program, offsetof
-from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, laid_out
+from mmscope.drgn.reading.kernel_arrays import Gaps, U64s, distinct, laid_out
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 # include/linux/xarray.h: xa_is_internal(), xa_is_node(), xa_to_node(), xa_is_value()
@@ -19,7 +18,7 @@ INTERNAL, VALUE, LEAST_NODE = 2, 1, 4096
 MOST_SHIFT = 64
 
 
-def xarray_pointers(prog: Program, tree: Object, gaps: Gaps) -> tuple[NDArray[np.uint64], int]:
+def xarray_pointers(prog: Program, tree: Object, gaps: Gaps) -> tuple[U64s, int]:
     """
     All pointers in a tree, ascending, and the number of nodes that could not be followed.
 
@@ -31,7 +30,7 @@ def xarray_pointers(prog: Program, tree: Object, gaps: Gaps) -> tuple[NDArray[np
     slots = node.member("slots")
     entries = ("<u8", (slots.type.length or 1,))
     dtype = laid_out({"shift": ("u1", offsetof(node, "shift")), "slots": (entries, slots.offset)})
-    found: list[NDArray[np.uint64]] = []
+    found: list[U64s] = []
     damaged, shift = 0, MOST_SHIFT
     here = np.array([tree.xa_head.value_()], np.uint64)
     while len(here):

@@ -23,12 +23,11 @@ from typing import Any
 
 import numpy as np
 from drgn import ObjectNotFoundError, Program, TypeKind, offsetof, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.id_trees import xarray_pointers
 from mmscope.drgn.free.zones import thp_in_pages
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out, member_path
+from mmscope.drgn.reading.kernel_arrays import Array, Bools, Gaps, S64s, U64s, laid_out, member_path
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections.files import Absent
@@ -122,12 +121,12 @@ class Memcgs:
     """
 
     prog: Program
-    address: NDArray[np.uint64]
-    columns: NDArray[Any]
-    parent: NDArray[np.int64]
-    depth: NDArray[np.int64]
-    stats: Mapping[str, NDArray[np.int64]]
-    stats_read: NDArray[np.bool_]
+    address: U64s
+    columns: Array
+    parent: S64s
+    depth: S64s
+    stats: Mapping[str, S64s]
+    stats_read: Bools
     unified: bool
     vanished: int  # what the IDR has, but was no memory cgroup (any more) when it was read
     damaged_nodes: int
@@ -135,13 +134,13 @@ class Memcgs:
     flat: bool = False
 
     @cached_property
-    def dying(self) -> NDArray[np.bool_]:
+    def dying(self) -> Bools:
         """
         Cgroups that are removed and kept by references only: ``CSS_DYING`` (``kill_css()``,
         kernel/cgroup/cgroup.c).
         """
         bit = constant(self.prog, "CSS_DYING", 1 << 4)
-        found: NDArray[np.bool_] = (self.columns["css_flags"] & bit) != 0
+        found: Bools = (self.columns["css_flags"] & bit) != 0
         return found
 
     @property
@@ -150,11 +149,11 @@ class Memcgs:
         odd = (self.columns["css_flags"] >= 1 << 8) | (self.dying & (self.depth == 0))
         return int(np.count_nonzero(odd))
 
-    def column(self, name: str) -> NDArray[Any] | None:
+    def column(self, name: str) -> Array | None:
         """A column, if this kernel has it."""
         return self.columns[name] if name in (self.columns.dtype.names or ()) else None
 
-    def up(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    def up(self, values: S64s) -> S64s:
         """Values of cgroups with those of all that are below them added."""
         total = values.astype(np.int64)
         for level in range(int(self.depth.max(initial=0)), 0, -1):
@@ -219,7 +218,7 @@ def memcgs_once(memory: Memory) -> Memcgs:
     return memory.once("memcgs", lambda: read_memcgs(memory.prog))
 
 
-def _depths(parent: NDArray[np.int64], pointers: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _depths(parent: S64s, pointers: U64s) -> S64s:
     """The number of steps from each to the root, level by level; -1 where there is no way."""
     depth = np.full(len(parent), -1, np.int64)
     depth[pointers == 0] = 0
@@ -231,9 +230,7 @@ def _depths(parent: NDArray[np.int64], pointers: NDArray[np.uint64]) -> NDArray[
     return depth
 
 
-def _stats(
-    prog: Program, memcgs: NDArray[np.uint64], gaps: Gaps
-) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.bool_]]:
+def _stats(prog: Program, memcgs: U64s, gaps: Gaps) -> tuple[dict[str, S64s], Bools]:
     """
     ``memcg_vmstats.state``, as memory.stat prints it: at least 0 (``memcg_page_state()``).
 

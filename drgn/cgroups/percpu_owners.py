@@ -13,13 +13,12 @@ Costs one scattered read for the allocations of a chunk.
 
 import numpy as np
 from drgn import Object, Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import DYING, ID, ONLINE, PATH
 from mmscope.drgn.cgroups.charged_pages import memcgs_named
 from mmscope.drgn.cgroups.memcgs import Memcgs
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, S64s, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Inside, Table
@@ -69,7 +68,7 @@ class PercpuOwners:
         self.gaps = Gaps()
         self._held: dict[int, tuple[int, int]] = {}
 
-    def take(self, chunk: Object, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+    def take(self, chunk: Object, starts: S64s, sizes: S64s) -> None:
         """
         Count the allocations of a chunk.
 

@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, Type, TypeKind, container_of
-from numpy.typing import NDArray
 
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks, note_mounts, super_blocks_once
 from mmscope.drgn.ledger.file_pages import COLUMNS, KIND_COLUMNS, FilePages
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
 from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, is_unhashed, path_below
-from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps
+from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Columns, Gaps, S64s, U32s, U64s
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections.memory import Memory
@@ -247,30 +246,30 @@ class CachedFiles:
 
     prog: Program
     supers: SuperBlocks
-    mapping: NDArray[np.uint64]
-    counts: NDArray[np.uint32]  # see file_pages.COLUMNS
-    of_mapping: NDArray[Any]
-    inode: NDArray[Any]
-    known: NDArray[np.bool_]  # whose inode and super block are
-    sb: NDArray[np.int64]  # position in supers
-    kind: NDArray[np.int64]
-    held: NDArray[np.int64]
-    others: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(COLUMNS), np.int64))
+    mapping: U64s
+    counts: U32s  # see file_pages.COLUMNS
+    of_mapping: Array
+    inode: Array
+    known: Bools  # whose inode and super block are
+    sb: S64s  # position in supers
+    kind: S64s
+    held: S64s
+    others: S64s = field(default_factory=lambda: np.zeros(len(COLUMNS), np.int64))
     other_rows: int = 0
     dentries_lost: int = 0  # of shared memory, that cannot be read
     gaps: Gaps = field(default_factory=Gaps)
 
     @property
-    def pages(self) -> NDArray[np.int64]:
+    def pages(self) -> S64s:
         """Base pages of each file."""
-        total: NDArray[np.int64] = self.counts[:, : len(KIND_COLUMNS)].sum(axis=1, dtype=np.int64)
+        total: S64s = self.counts[:, : len(KIND_COLUMNS)].sum(axis=1, dtype=np.int64)
         return total
 
-    def column(self, name: str) -> NDArray[np.int64]:
+    def column(self, name: str) -> S64s:
         return self.counts[:, AT[name]].astype(np.int64)
 
     @property
-    def writes_back(self) -> NDArray[np.bool_]:
+    def writes_back(self) -> Bools:
         """Files whose dirty pages are written back: ``mapping_can_writeback()``."""
         able = np.append(self.supers.writes_back, False)[self.sb]
         return np.asarray(able | (self.kind == BLOCK_DEVICE))
@@ -348,8 +347,8 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
 
 
 def _read_there(
-    prog: Program, address: NDArray[np.uint64], type_: Type, columns: Columns, gaps: Gaps
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    prog: Program, address: U64s, type_: Type, columns: Columns, gaps: Gaps
+) -> tuple[Array, Bools]:
     """As :func:`read_members`; where an address is 0 there is nothing to read or to miss."""
     there = address != 0
     some, read = read_members(prog, address[there], type_, columns, gaps)
@@ -456,7 +455,7 @@ def file_rows(files: CachedFiles, present: int) -> list[CachedFile]:
 
 
 def _page_columns(
-    files: CachedFiles, counts: NDArray[Any], kind: int, able: bool, present: int
+    files: CachedFiles, counts: Array, kind: int, able: bool, present: int
 ) -> dict[str, Any]:
     """
     The columns about pages that both tables have.
@@ -481,7 +480,7 @@ def filesystem_rows(files: CachedFiles, present: int) -> list[CachedFilesystem]:
     deleted = (files.inode["links"] == 0) & np.isin(files.kind, HAVE_NAMES)
     left = files.held == NOT_HELD
 
-    def total(values: NDArray[Any]) -> NDArray[np.int64]:
+    def total(values: Array) -> S64s:
         return np.bincount(back, values, len(groups)).astype(np.int64)
 
     # By group: files; files and pages of the deleted, and of those that are left.
@@ -507,13 +506,7 @@ def filesystem_rows(files: CachedFiles, present: int) -> list[CachedFilesystem]:
 
 
 def _filesystem_row(
-    files: CachedFiles,
-    sb: int,
-    kind: int,
-    sums: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    able: bool,
-    present: int,
+    files: CachedFiles, sb: int, kind: int, sums: S64s, counts: S64s, able: bool, present: int
 ) -> CachedFilesystem:
     supers, known = files.supers, sb < len(files.supers.address)
     mount, by_init = supers.mounted(sb) if known else (None, None)

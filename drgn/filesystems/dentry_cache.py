@@ -28,14 +28,22 @@ import numpy as np
 from drgn import FaultError, Object, Program, cast, container_of, offsetof, sizeof
 from drgn.helpers.linux.mm import page_to_virt, virt_to_page
 from drgn.helpers.linux.percpu import per_cpu
-from numpy.typing import NDArray
 
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks, note_mounts, super_blocks_once
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.slab_caches import Cache, SlabFinder, SlabScan
 from mmscope.drgn.owners.slab_objects import slot_columns, slots_of
 from mmscope.drgn.reading.cpus import possible_cpus
-from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps, distinct, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    TORN,
+    Columns,
+    Gaps,
+    S64s,
+    U8s,
+    U64s,
+    distinct,
+    struct_dtype,
+)
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import head_page, slab_type
 from mmscope.drgn.sections import prices
@@ -47,7 +55,7 @@ from mmscope.drgn.tables.table import Table
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
 # Counts the objects at some addresses, of a cache, with the memory of their slots.
-Count = Callable[[Cache, NDArray[np.uint64], NDArray[np.uint8]], None]
+Count = Callable[[Cache, U64s, U8s], None]
 DENTRY: Columns = {"flags": "d_flags", "count": "d_lockref.count", "sb": "d_sb"}
 INODE: Columns = {
     "sb": "i_sb",
@@ -149,7 +157,7 @@ DENTRY_COUNTS = Table(
 
 
 # Of each of COUNTED, a number for each super block.
-Sums = dict[str, NDArray[np.int64]]
+Sums = dict[str, S64s]
 
 
 def read_dentry_cache(
@@ -273,7 +281,7 @@ def _dentry_counter(prog: Program, supers: SuperBlocks, sums: Sums) -> Count:
     type_ = np.uint32(constant(prog, "DCACHE_ENTRY_TYPE", DCACHE_ENTRY_TYPE))
     miss = np.uint32(constant(prog, "DCACHE_MISS_TYPE", 0))
 
-    def count(cache: Cache, address: NDArray[np.uint64], memory: NDArray[np.uint8]) -> None:
+    def count(cache: Cache, address: U64s, memory: U8s) -> None:
         dentry = slot_columns(cache, memory, dtype)
         sb = find(supers.address, dentry["sb"])
         used = (sb >= 0) & (dentry["count"] >= 0)
@@ -297,7 +305,7 @@ def _inode_counter(
     clear = state.type(constant(prog, "I_CLEAR", I_CLEAR[state.itemsize]))
     node = np.uint64(offsetof(type_, "i_lru"))
 
-    def count(cache: Cache, address: NDArray[np.uint64], memory: NDArray[np.uint8]) -> None:
+    def count(cache: Cache, address: U64s, memory: U8s) -> None:
         offset = offsets[cache.address]
         inode = slot_columns(cache, memory, dtype, offset)
         sb = find(supers.address, inode["sb"])
@@ -312,7 +320,7 @@ def _inode_counter(
     return count
 
 
-def _add(sums: Sums, name: str, sb: NDArray[np.int64], each: int = 1) -> None:
+def _add(sums: Sums, name: str, sb: S64s, each: int = 1) -> None:
     sums[name] += each * np.bincount(sb, minlength=len(sums[name]))
 
 

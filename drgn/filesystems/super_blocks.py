@@ -13,15 +13,21 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
-from numpy.typing import NDArray
 
 from mmscope.drgn.reading.dentry_paths import mounted_path
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    TORN,
+    Array,
+    Bools,
+    Gaps,
+    U64s,
+    distinct,
+    struct_dtype,
+)
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at, name_in
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
@@ -45,11 +51,11 @@ class SuperBlocks:
     """All of them, ascending by address."""
 
     prog: Program
-    address: NDArray[np.uint64]
-    columns: NDArray[Any]  # see COLUMNS
+    address: U64s
+    columns: Array  # see COLUMNS
     ids: list[str]  # s_id: of a block device's the name of that
     types: list[str]
-    writes_back: NDArray[np.bool_]  # dirty pages of its files are written somewhere
+    writes_back: Bools  # dirty pages of its files are written somewhere
     broken_off: str = ""  # why there may be more
     gaps: Gaps = field(default_factory=Gaps)
     mounts_lost: int = 0  # super blocks of which a mount could not be followed to its root
@@ -178,7 +184,7 @@ def read_super_blocks(prog: Program) -> SuperBlocks:
     )
 
 
-def _type_names(prog: Program, types: NDArray[np.uint64]) -> list[str]:
+def _type_names(prog: Program, types: U64s) -> list[str]:
     """``file_system_type.name`` of each; empty if it cannot be read."""
     names = {}
     for address in distinct(types).tolist():
@@ -188,7 +194,7 @@ def _type_names(prog: Program, types: NDArray[np.uint64]) -> list[str]:
     return [names[address] for address in types.tolist()]
 
 
-def _writes_back(prog: Program, bdis: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def _writes_back(prog: Program, bdis: U64s) -> Bools:
     """``mapping_can_writeback()`` of their files (include/linux/backing-dev.h)."""
     dtype = struct_dtype(prog.type("struct backing_dev_info"), {"capabilities": "capabilities"})
     found, read = read_scattered(prog, bdis, dtype, Gaps())

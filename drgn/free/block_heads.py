@@ -7,13 +7,12 @@ every kernel from 5.10, and its order in ``private`` (include/linux/page-flags.h
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import vmcoreinfo_number
+from mmscope.drgn.reading.kernel_arrays import Array, S64s
 from mmscope.drgn.reading.struct_pages import PageChunk
 
 
@@ -27,10 +26,10 @@ class BlockHeads:
     :ivar implausible: page frames of those whose order cannot be, or that are not aligned to it.
     """
 
-    places: NDArray[np.int64]
-    orders: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    implausible: NDArray[np.int64]
+    places: S64s
+    orders: S64s
+    ends: S64s
+    implausible: S64s
 
     def fill(self, begin: int, end: int) -> bool:
         """True if the pages from one place to another are all theirs, and a block begins there."""
@@ -71,7 +70,7 @@ class BlockFinder:
         return BlockHeads(places, orders, places + (1 << orders), pfns[~sound])
 
 
-def ascending(columns: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
+def ascending(columns: tuple[Array, ...]) -> tuple[Array, ...]:
     """Parallel columns in the order of the first, which most often they have, as the pass goes."""
     first, *_ = columns
     if (first[1:] > first[:-1]).all():

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from drgn import FaultError, Object, Program
 from drgn.helpers.linux.xarray import xa_for_each
-from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import Bools, U64s
 
 PGMAP_ALTMAP_VALID = 1  # include/linux/memremap.h, a macro
 MAX_PAGEMAPS = 1 << 16
@@ -124,7 +125,7 @@ class DeviceMemory:
         except LookupError:
             self.counted = False
 
-    def has(self, physical: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def has(self, physical: U64s) -> Bools:
         """True for each address of a device."""
-        inside: NDArray[np.bool_] = np.searchsorted(self.edges, physical, side="right") % 2 == 1
+        inside: Bools = np.searchsorted(self.edges, physical, side="right") % 2 == 1
         return inside

@@ -25,12 +25,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from drgn import Program, offsetof, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.block_heads import BlockFinder, ascending
 from mmscope.drgn.free.pageblocks import PageblockTypes
 from mmscope.drgn.free.zones import for_each_zone, zone_name
-from mmscope.drgn.reading.kernel_arrays import read_whole
+from mmscope.drgn.reading.kernel_arrays import Array, S64s, U32s, U64s, read_whole
 from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
 from mmscope.drgn.tables.rows import MOST_ORDER, column, table_row
@@ -48,7 +47,7 @@ FIRST_HEAD, NEITHER = 0xFFF0_0000, 0xFFFF_FFFF
 PIECE = 1 << 17
 
 Cell = tuple[int, int, int]  # zone index, order, migratetype
-Links = tuple[NDArray[Any], ...]  # as FreeBlockFinder.links() gives them
+Links = tuple[Array, ...]  # as FreeBlockFinder.links() gives them
 LINKS = (np.uint32, np.uint32, np.uint32, np.int8, np.int16, np.int8)
 
 
@@ -184,7 +183,7 @@ class FreeBlockFinder(SharedColumns):
         """Let go of the links, which can then be had no more."""
         self._kept = []
 
-    def numbers(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    def numbers(self, addresses: U64s) -> U32s:
         """
         The number of each list_head: of a page its PFN, of the nth list :data:`FIRST_HEAD` + n,
         of anything else :data:`NEITHER`.
@@ -196,7 +195,7 @@ class FreeBlockFinder(SharedColumns):
         numbers[outside] = np.where(head >= 0, FIRST_HEAD + head, NEITHER)
         return numbers
 
-    def _count_pageblocks(self, pfns: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
+    def _count_pageblocks(self, pfns: S64s, orders: S64s) -> None:
         order = self.types.order
         numbers = pfns >> order
         inside = numbers < len(self.pageblock_free)
@@ -379,7 +378,7 @@ MAX_PROBLEMS = 100
 FEW_KEYS = 1 << 12  # that are counted sooner than sorted
 
 
-def _count_rows(columns: tuple[NDArray[Any], ...]) -> Iterator[tuple[tuple[int, ...], int]]:
+def _count_rows(columns: tuple[Array, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
     """The different rows of parallel columns of small numbers, and how often each occurs."""
     if not len(columns[0]):
         return
@@ -401,9 +400,7 @@ def _count_rows(columns: tuple[NDArray[Any], ...]) -> Iterator[tuple[tuple[int, 
     yield from zip(rows, counts.tolist(), strict=True)
 
 
-def _list_heads(
-    prog: Program, finder: FreeBlockFinder
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _list_heads(prog: Program, finder: FreeBlockFinder) -> tuple[U64s, S64s]:
     """The addresses of all list heads, ascending, and (zone, order, type) of each."""
     area = prog.type("struct free_area")
     stride, list_size = sizeof(area), sizeof(prog.type("struct list_head"))

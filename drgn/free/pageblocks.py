@@ -22,7 +22,7 @@ import numpy as np
 from drgn import FindObjectFlags, Object, Program, offsetof
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.mem_sections import (
     read_usage,
@@ -153,12 +153,12 @@ class PageblockTypes:
     order: int
     names: list[str]
     types: NDArray[np.int8]
-    online: NDArray[np.bool_]
+    online: Bools
     online_order: int
     unreadable: int = 0  # pageblocks of sections whose usage could not be read
     gaps: Gaps = field(default_factory=Gaps)  # bytes of that
 
-    def of(self, pfns: NDArray[np.int64]) -> NDArray[np.int8]:
+    def of(self, pfns: S64s) -> NDArray[np.int8]:
         """The migratetype of the pageblock of each PFN; -1 where unknown."""
         numbers = pfns >> self.order
         inside = numbers < len(self.types)
@@ -345,9 +345,7 @@ def short_zones(
 
 
 def pageblock_runs(
-    census: PageblockPages,
-    free_pages: NDArray[np.int64] | None,
-    zone_names: dict[int, tuple[int, str]],
+    census: PageblockPages, free_pages: S64s | None, zone_names: dict[int, tuple[int, str]]
 ) -> list[PageblockRun]:
     """
     The pageblock map, run-length encoded.

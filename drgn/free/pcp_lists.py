@@ -18,13 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from drgn import Object, Program, ProgramFlags, offsetof, sizeof
 from drgn.helpers.linux.mm import page_to_pfn
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.block_heads import BlockFinder, BlockHeads, ascending
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.reading.cpus import copy_of, online_cpus
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, U64s, struct_dtype
 from mmscope.drgn.reading.linked_lists import Followed, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import PageChunk
@@ -119,7 +118,7 @@ class PcpFinder(SharedColumns):
         for kept, values in zip(self._kept, (addresses, following), strict=True):
             kept[begin : self.candidates] = values
 
-    def links(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def links(self) -> tuple[U64s, U64s]:
         """
         Addresses of the candidates' list_heads, ascending, and their ``next``.
 
@@ -137,7 +136,7 @@ class PcpFinder(SharedColumns):
         self._kept = []
 
 
-def _behind(blocks: BlockHeads, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _behind(blocks: BlockHeads, pages: S64s) -> Bools:
     """
     Pages after the first of a free block: in them is what was there before. Up to v5.17
     that is a link of a per-CPU list (see :func:`_linked_back`).
@@ -196,8 +195,8 @@ class PcpLists(NamedTuple):
 
     rows: list[PcpPages]
     checks: list[PcpCheck]
-    pfns: NDArray[np.int64]
-    orders: NDArray[np.int64]
+    pfns: S64s
+    orders: S64s
 
 
 def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
@@ -225,7 +224,7 @@ def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
     orders_of = np.array([order for order, _ in kinds], np.int64)
     counts = np.array([pageset.count.value_() for _, pageset in pagesets], np.int64)
 
-    def listed(followed: Followed) -> NDArray[np.int64]:
+    def listed(followed: Followed) -> S64s:
         """Pages of each list, by pageset."""
         blocks = np.zeros(len(heads), np.int64)
         home = followed.head[followed.head >= 0]
@@ -254,8 +253,8 @@ def pcp_pages(prog: Program, finder: PcpFinder, names: list[str]) -> PcpLists:
 
 
 def _linked_back(
-    prog: Program, addresses: NDArray[np.uint64], following: NDArray[np.uint64], followed: Followed
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    prog: Program, addresses: U64s, following: U64s, followed: Followed
+) -> tuple[U64s, U64s]:
     """
     The entries whose next one has them as its ``prev``. Before "mm/page_alloc: free pages in a
     single pass during bulk free" (8b10b465d0e1, in v5.18) a page that ``free_pcppages_bulk()`` gave
@@ -268,7 +267,7 @@ def _linked_back(
     return addresses[here], following[here]
 
 
-def _page_frames(prog: Program, pages: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _page_frames(prog: Program, pages: U64s) -> S64s:
     """The page frames of struct pages."""
     if not len(pages):
         return np.empty(0, np.int64)

@@ -26,6 +26,7 @@ from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.ledger.thp_ranges import FIXED_BITS, Way
 from mmscope.drgn.owners.slab_caches import SlabScan, slab_scan
+from mmscope.drgn.reading.kernel_arrays import S64s
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
@@ -232,11 +233,7 @@ HELD = np.dtype([("range", "<i8"), ("way", "<i8"), ("holder", "<i8"), ("pages", 
 
 
 def _held(
-    ranges: Ranges,
-    way: NDArray[np.int64] | Way,
-    pfns: NDArray[np.int64],
-    holders: NDArray[np.int64],
-    pages: NDArray[np.int64],
+    ranges: Ranges, way: S64s | Way, pfns: S64s, holders: S64s, pages: S64s
 ) -> NDArray[np.void]:
     """Pages of holders by range: HELD, each range and holder once."""
     numbers = pfns >> ranges.order
@@ -258,7 +255,7 @@ def _held(
 
 
 def _rows_of(
-    ranges: Ranges, held: NDArray[np.void], names: list[str], totals: NDArray[np.int64], page: int
+    ranges: Ranges, held: NDArray[np.void], names: list[str], totals: S64s, page: int
 ) -> Iterator[ContiguityHolder]:
     """Rows of the holders of ways that are alone in a range if the way is, and they in it."""
     if not len(held):

@@ -18,11 +18,10 @@ from collections.abc import Iterator
 import numpy as np
 from drgn import Object, Program, cast, sizeof
 from drgn.helpers.linux.list import list_for_each_entry
-from numpy.typing import NDArray
 
 from mmscope.drgn.holders.holdings import Holder, Holdings, pointers
 from mmscope.drgn.processes.open_files import NO_PROCESS, OpenFiles
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, S64s, U64s, read_array, struct_dtype
 from mmscope.drgn.reading.kernel_names import name_in
 
 MOST_BUFFERS = 1 << 16
@@ -76,7 +75,7 @@ def _listed(prog: Program) -> Iterator[int]:
                 yield each.value_()
 
 
-def _scattered(table: Object, gaps: Gaps) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _scattered(table: Object, gaps: Gaps) -> tuple[U64s, S64s]:
     """Addresses of the first struct pages of a table's blocks, and their pages."""
     prog = table.prog_
     type_, page = prog.type("struct scatterlist"), int(prog["PAGE_SIZE"].value_())

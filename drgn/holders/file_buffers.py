@@ -21,11 +21,10 @@ process provides to io_uring by a ring of the kernel's; rings with CONFIG_PERF_U
 
 import numpy as np
 from drgn import FaultError, Object, Program, TypeKind, offsetof, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.holders.holdings import Holder, Holdings, by_holder, pointers
 from mmscope.drgn.processes.open_files import OpenFiles
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Gaps, U64s, distinct, read_array, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_members
 
 MOST_BUFFERS = 1 << 20  # of a pipe: 4 GiB
@@ -102,7 +101,7 @@ def add_io_uring(prog: Program, files: OpenFiles, found: Holdings, kind: int) ->
             found.strange += 1
 
 
-def _ring_pages(context: Object, gaps: Gaps) -> list[NDArray[np.uint64]]:
+def _ring_pages(context: Object, gaps: Gaps) -> list[U64s]:
     """Addresses of the struct pages of both rings, where the kernel keeps them so."""
     prog = context.prog_
     if hasattr(context, "ring_region"):
@@ -151,7 +150,7 @@ def add_io_uring_buffers(prog: Program, files: OpenFiles, found: Holdings) -> No
         found.pages(holder, 0, np.concatenate(pages), len(buffers), np.concatenate(counts))
 
 
-def _registered(context: Object, gaps: Gaps) -> NDArray[np.uint64]:
+def _registered(context: Object, gaps: Gaps) -> U64s:
     """Addresses of the ``struct io_mapped_ubuf`` of a ring."""
     prog = context.prog_
     # "io_uring/rsrc: get rid of per-ring io_rsrc_node list" (7029acd8a950, in v6.13)

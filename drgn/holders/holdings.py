@@ -19,12 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from drgn import Program, sizeof
 from drgn.helpers.linux.mm import pfn_to_virt
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.page_tables.vmalloc_areas import VmallocAreas
 from mmscope.drgn.processes.open_files import NO_PROCESS, Opener
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, read_array
+from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, U8s, U64s, distinct, read_array
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import (
@@ -40,7 +39,7 @@ KIND_BITS = 8
 POINTER = np.dtype("<u8")
 
 
-def pointers(prog: Program, address: int, count: int, gaps: Gaps) -> NDArray[np.uint64]:
+def pointers(prog: Program, address: int, count: int, gaps: Gaps) -> U64s:
     """An array of them."""
     parts = [part for _, part in read_array(prog, address, count, POINTER, gaps)]
     return np.concatenate([np.empty(0, np.uint64), *parts])
@@ -57,13 +56,13 @@ class Holder(NamedTuple):
 class _Part(NamedTuple):
     """Blocks of one holder and kind: their first page frames, and how many pages each has."""
 
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    starts: S64s
+    counts: S64s
     kind: int
     of: int
 
 
-def by_holder(holders: Sequence[Holder]) -> Iterator[tuple[Holder, NDArray[np.int64]]]:
+def by_holder(holders: Sequence[Holder]) -> Iterator[tuple[Holder, S64s]]:
     """Every holder once, and the positions where it is."""
     numbers: dict[Holder, int] = {}
     of = np.array([numbers.setdefault(each, len(numbers)) for each in holders], np.int64)
@@ -112,13 +111,7 @@ class Holdings:
         return number
 
     def frames(
-        self,
-        holder: Holder,
-        kind: int,
-        pfns: NDArray[np.int64],
-        counts: NDArray[np.int64] | int = 1,
-        *,
-        objects: int = 1,
+        self, holder: Holder, kind: int, pfns: S64s, counts: S64s | int = 1, *, objects: int = 1
     ) -> None:
         """
         Add blocks of pages by their first page frames.
@@ -138,12 +131,7 @@ class Holdings:
             self._parts.append(_Part(pfns[there], counts[there], kind, number))
 
     def pages(
-        self,
-        holder: Holder,
-        kind: int,
-        pages: NDArray[np.uint64],
-        objects: int = 1,
-        counts: NDArray[np.int64] | int = 1,
+        self, holder: Holder, kind: int, pages: U64s, objects: int = 1, counts: S64s | int = 1
     ) -> None:
         """Add pages by the addresses of their struct pages; 0 is none."""
         sizes = np.broadcast_to(np.asarray(counts, np.int64), pages.shape)[pages != 0]
@@ -162,8 +150,8 @@ class Holdings:
         self,
         holder: Holder,
         kind: int,
-        addresses: NDArray[np.uint64],
-        counts: NDArray[np.int64] | int = 1,
+        addresses: U64s,
+        counts: S64s | int = 1,
         *,
         objects: int = 1,
     ) -> None:
@@ -179,7 +167,7 @@ class Holdings:
         self.frames(holder, kind, pfns, sizes, objects=objects)
         self.areas(holder, addresses[~direct], objects=0)
 
-    def areas(self, holder: Holder, addresses: NDArray[np.uint64], *, objects: int = 1) -> None:
+    def areas(self, holder: Holder, addresses: U64s, *, objects: int = 1) -> None:
         """Add the vmalloc areas that some addresses lie in; others are left out."""
         self.count(holder, objects)
         if self._vmalloc is None or not len(addresses):
@@ -212,9 +200,7 @@ class Holdings:
         self.starts, self.stops = starts[kept], stops[kept]
         self.kinds, self.of = kinds[kept], of[kept]
 
-    def _compounds(
-        self, starts: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    def _compounds(self, starts: S64s, counts: S64s) -> tuple[S64s, S64s, Bools, Bools]:
         """
         First page and pages of each block, as its struct page says; which could be read, and which
         the page allocator does not have.
@@ -247,7 +233,7 @@ class Holdings:
         reserved = read & ((heads["flags"] & np.uint64(flag(prog, "PG_reserved"))) != 0)
         return starts, counts, read, reserved
 
-    def _struct_page(self, pfns: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _struct_page(self, pfns: S64s) -> U64s:
         row = np.minimum(np.searchsorted(self._stop, pfns, "right"), len(self._first) - 1)
         return self._at[row] + (pfns - self._first[row]).astype(np.uint64) * self._size
 
@@ -265,7 +251,7 @@ class HeldPages(Shared):
         self._starts, self._stops, self._of = holdings.starts, holdings.stops, holdings.of
         self.pages: Counter[int] = Counter()
 
-    def take(self, first: int, kinds: NDArray[np.uint8], present: NDArray[np.bool_]) -> None:
+    def take(self, first: int, kinds: U8s, present: Bools) -> None:
         """
         Count the pages of a chunk.
 

@@ -12,11 +12,11 @@ next thread. Where stacks are no vmalloc memory (CONFIG_VMAP_STACK) they are not
 import numpy as np
 from drgn import Program, offsetof
 from drgn.helpers.linux.sched import idle_task
-from numpy.typing import NDArray
 
 from mmscope.drgn.holders.holdings import Holder, Holdings
 from mmscope.drgn.processes.open_files import OpenFiles
 from mmscope.drgn.reading.cpus import possible_cpus
+from mmscope.drgn.reading.kernel_arrays import U64s
 from mmscope.drgn.reading.linked_lists import walk_list
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.tables.display import plural
@@ -34,7 +34,7 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings) -> None:
         prog, leaders["signal"], signals, {"threads": "nr_threads"}, found.gaps
     )
     head, link = offsetof(signals, "thread_head"), offsetof(task, "thread_node")
-    others = dict[str, list[NDArray[np.uint64]]]()
+    others = dict[str, list[U64s]]()
     broken_off = 0
     for at in np.flatnonzero(read).tolist():
         stacks = leaders["stack"][at : at + 1]

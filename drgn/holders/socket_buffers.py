@@ -23,12 +23,11 @@ from collections.abc import Iterator
 import numpy as np
 from drgn import Program, offsetof, sizeof
 from drgn.helpers.linux.percpu import per_cpu
-from numpy.typing import NDArray
 
 from mmscope.drgn.holders.holdings import Holder, Holdings, by_holder, pointers
 from mmscope.drgn.processes.open_files import OpenFiles
 from mmscope.drgn.reading.cpus import possible_cpus
-from mmscope.drgn.reading.kernel_arrays import Gaps, bit_field, distinct
+from mmscope.drgn.reading.kernel_arrays import Gaps, S64s, U64s, bit_field, distinct
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 
 # include/linux/socket.h, include/linux/net.h, include/uapi/linux/in.h: macros.
@@ -38,7 +37,7 @@ MOST_ROUNDS = 1 << 16  # buffers of one queue
 MOST_DEPTH = 128  # of a red-black tree
 MOST_BLOCKS = 1 << 20  # of a packet ring
 # Addresses, and the position of the socket of each.
-Whose = tuple[NDArray[np.uint64], NDArray[np.int64]]
+Whose = tuple[U64s, S64s]
 
 
 class Sockets:
@@ -75,7 +74,7 @@ class Sockets:
             )
         ]
 
-    def of(self, families: tuple[int, ...], protocol: int = -1) -> NDArray[np.int64]:
+    def of(self, families: tuple[int, ...], protocol: int = -1) -> S64s:
         """Positions of the sockets of a kind."""
         ours = np.isin(self.members["family"], families)
         if protocol >= 0:
@@ -140,13 +139,7 @@ def _queued(prog: Program, sockets: Sockets, gaps: Gaps) -> Whose:
     return _joined(parts)
 
 
-def _list(
-    prog: Program,
-    links: NDArray[np.uint64],
-    heads: NDArray[np.uint64],
-    of: NDArray[np.int64],
-    gaps: Gaps,
-) -> Iterator[Whose]:
+def _list(prog: Program, links: U64s, heads: U64s, of: S64s, gaps: Gaps) -> Iterator[Whose]:
     """
     The buffers of lists, side by side: addresses, and of which list.
 
@@ -163,9 +156,7 @@ def _list(
         links, heads, of = members["next"][read], heads[read], of[read]
 
 
-def _tree(
-    prog: Program, nodes: NDArray[np.uint64], of: NDArray[np.int64], gaps: Gaps
-) -> Iterator[Whose]:
+def _tree(prog: Program, nodes: U64s, of: S64s, gaps: Gaps) -> Iterator[Whose]:
     """The buffers of red-black trees, level by level."""
     buffer = prog.type("struct sk_buff")
     offset = np.uint64(offsetof(buffer, "rbnode"))
@@ -182,9 +173,7 @@ def _tree(
         of = np.tile(of[read], 2)
 
 
-def _data(
-    prog: Program, buffers: NDArray[np.uint64], of: NDArray[np.int64], gaps: Gaps
-) -> tuple[Whose, Whose, Whose]:
+def _data(prog: Program, buffers: U64s, of: S64s, gaps: Gaps) -> tuple[Whose, Whose, Whose]:
     """
     Addresses of what buffers hold, with the socket of each: heads that are large allocations;
     struct pages of fragments; heads that are cut out of pages.

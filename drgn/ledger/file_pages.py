@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 from drgn import Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.ledger.page_kinds import Kind, kinds_where
 from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.reading.kernel_arrays import Bools, S64s, U8s, U32s, U64s
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.workers.shares import Shared, added, merges, none_of
 from mmscope.drgn.workers.workers import NotSharedError
@@ -59,9 +59,7 @@ class Droppable:
             private |= flag(prog, "PG_private_2")
         self._private = np.uint32(private)
 
-    def of(
-        self, chunk: PageChunk, heads: NDArray[np.int64], flags: NDArray[np.uint32]
-    ) -> NDArray[np.bool_]:
+    def of(self, chunk: PageChunk, heads: S64s, flags: U32s) -> Bools:
         """
         Tell it of heads, and of pages of their own.
 
@@ -99,16 +97,10 @@ class FilePages(Shared):
         self.others = np.zeros(len(COLUMNS), np.int64)
         self.other_rows = 0
         # Of mappings and counts: what was merged, and what waits.
-        self.parts: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
+        self.parts: list[tuple[U64s, U32s]] = []
         self.settle()
 
-    def count(
-        self,
-        mapping: NDArray[np.uint64],
-        kinds: NDArray[np.uint8],
-        flags: NDArray[np.uint32],
-        droppable: NDArray[np.bool_],
-    ) -> None:
+    def count(self, mapping: U64s, kinds: U8s, flags: U32s, droppable: Bools) -> None:
         """
         Count pages of files.
 
@@ -164,9 +156,7 @@ class FilePages(Shared):
         self.parts = [(mappings, counts)]
 
 
-def _sums(
-    keys: NDArray[np.uint64], counts: NDArray[np.uint32]
-) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+def _sums(keys: U64s, counts: U32s) -> tuple[U64s, U32s]:
     """The rows of each key added up, ascending by key."""
     if not len(keys):
         return keys, counts

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from drgn import Program, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.charged_pages import ChargedPages, MemcgWords
 from mmscope.drgn.free.block_heads import BlockFinder
@@ -34,7 +33,7 @@ from mmscope.drgn.ledger.thp_ranges import ThpRanges
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.page_tags import PageTags
 from mmscope.drgn.owners.slab_caches import Cache, read_caches
-from mmscope.drgn.reading.kernel_arrays import spread
+from mmscope.drgn.reading.kernel_arrays import Array, Bools, S64s, U8s, U32s, U64s, spread
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import PageChunk, compound_info_is_mask, flag_fields
 from mmscope.drgn.workers.shares import Shared, added, merges, nested, none_of, summed, summed_up_to
@@ -142,7 +141,7 @@ class LedgerPages(Shared):
         self.examples: dict[Signature, list[int]] = {}  # page frames of heads
         self.other_signatures = 0  # pages of more signatures than are kept
         self.disputed: Counter[tuple[int, int]] = Counter()  # by (struct page's, place's) kind
-        self.kept: list[NDArray[Any]] = []  # of KEPT
+        self.kept: list[Array] = []  # of KEPT
         self.kept_pages = 0
         # Where the chunks so far left off: the ends of free blocks; the last page that is no tail;
         # and the page after them with the kind of the one before it, as in KEPT.
@@ -211,13 +210,7 @@ class LedgerPages(Shared):
         if len(here):
             self._look_at(chunk, low, kinds[here], zones[here], heads[here], here, memcg)
 
-    def _last_head(
-        self,
-        chunk: PageChunk,
-        low: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        heads: NDArray[np.int64],
-    ) -> Head:
+    def _last_head(self, chunk: PageChunk, low: U32s, kinds: U8s, heads: S64s) -> Head:
         """Keep the last head for the next chunk's tails; that of the chunks before is returned."""
         before = self._head
         if (last := int(heads[-1])) >= 0:
@@ -227,13 +220,7 @@ class LedgerPages(Shared):
         return before
 
     def _count_files(
-        self,
-        chunk: PageChunk,
-        low: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        heads: NDArray[np.int64],
-        present: NDArray[np.bool_],
-        before: Head,
+        self, chunk: PageChunk, low: U32s, kinds: U8s, heads: S64s, present: Bools, before: Head
     ) -> None:
         """Count the pages of files, by what the heads say."""
         here = np.flatnonzero(OF_FILES[kinds] & present)
@@ -244,14 +231,7 @@ class LedgerPages(Shared):
         droppable &= kinds[here] == Kind.FILE
         self.files.count(mappings, kinds[here], np.where(at < 0, flags, low[at]), droppable)
 
-    def _held(
-        self,
-        chunk: PageChunk,
-        flags: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        zones: NDArray[np.int64],
-        present: NDArray[np.bool_],
-    ) -> None:
+    def _held(self, chunk: PageChunk, flags: U32s, kinds: U8s, zones: S64s, present: Bools) -> None:
         """Count what something holds, or has pinned."""
         if self.held is not None:
             self.held.take(chunk.start_pfn, kinds, present)
@@ -281,13 +261,7 @@ class LedgerPages(Shared):
         self._next = begin + size, int(Kind.FREE)
         return True
 
-    def _tails(
-        self,
-        chunk: PageChunk,
-        words: NDArray[np.uint64],
-        kinds: NDArray[np.uint8],
-        blank: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def _tails(self, chunk: PageChunk, words: U64s, kinds: U8s, blank: S64s) -> S64s:
         """
         Give tails the kind of their head.
 
@@ -318,7 +292,7 @@ class LedgerPages(Shared):
         kinds[tails] = of
         return heads
 
-    def _explain(self, kinds: NDArray[np.uint8], place: NDArray[np.uint8]) -> None:
+    def _explain(self, kinds: U8s, place: U8s) -> None:
         """Pages whose struct pages say nothing are of the kind that their place says."""
         owned = np.flatnonzero(place)
         open_ = OPEN[kinds[owned]]
@@ -331,9 +305,7 @@ class LedgerPages(Shared):
         other = other[~HELD[place[other]]]
         self.disputed.update(zip(kinds[other].tolist(), place[other].tolist(), strict=True))
 
-    def _fill_blocks(
-        self, chunk: PageChunk, kinds: NDArray[np.uint8], unaccepted: NDArray[np.int64]
-    ) -> None:
+    def _fill_blocks(self, chunk: PageChunk, kinds: U8s, unaccepted: S64s) -> None:
         """
         The pages of free blocks; a block may begin in one chunk and end in the next. Of a damaged
         one the first page is free, as far as is known.
@@ -352,13 +324,7 @@ class LedgerPages(Shared):
             kinds[until > np.arange(len(chunk))] = kind
             self._free_until[kind] = chunk.start_pfn + int(until[-1])
 
-    def _keep(
-        self,
-        chunk: PageChunk,
-        kinds: NDArray[np.uint8],
-        zones: NDArray[np.int64],
-        here: NDArray[np.int64],
-    ) -> None:
+    def _keep(self, chunk: PageChunk, kinds: U8s, zones: S64s, here: S64s) -> None:
         """Keep the pages without a reference, *here*, until the pass is over."""
         following = chunk.start_pfn + len(chunk)
         first = self._next[1] if self._next[0] == chunk.start_pfn else Kind.NO_REFERENCE
@@ -377,7 +343,7 @@ class LedgerPages(Shared):
             kept["before"] = np.where(here > 0, begins[:-1], np.uint8(first))
             self.kept.append(kept)
 
-    def settle(self, pfns: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
+    def settle(self, pfns: S64s, orders: S64s) -> None:
         """
         Tell the pages without a reference apart, after the pass.
 
@@ -439,7 +405,7 @@ class LedgerPages(Shared):
         if self.charged is not None:
             self.charged.move(Kind.COMPOUND, Kind.LARGE_KMALLOC)
 
-    def _move(self, kept: NDArray[Any], to: NDArray[np.uint8] | Kind) -> None:
+    def _move(self, kept: Array, to: U8s | Kind) -> None:
         """Pages that were counted as without a reference are of other kinds."""
         zones = kept["zone"].astype(np.int64)
         old, new = Kind.NO_REFERENCE * self.zones + zones, to * np.int64(self.zones) + zones
@@ -449,12 +415,12 @@ class LedgerPages(Shared):
     def _look_at(
         self,
         chunk: PageChunk,
-        flags: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        zones: NDArray[np.int64],
-        heads: NDArray[np.int64],
-        here: NDArray[np.int64],
-        memcg: NDArray[np.uint64] | None,
+        flags: U32s,
+        kinds: U8s,
+        zones: S64s,
+        heads: S64s,
+        here: S64s,
+        memcg: U64s | None,
     ) -> None:
         """Tell unexplained pages, *here*, apart by what their heads look like."""
         head = np.where(heads >= 0, heads, here)

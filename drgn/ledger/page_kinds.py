@@ -30,10 +30,9 @@ from collections.abc import Callable
 
 import numpy as np
 from drgn import FaultError, Object, Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
-from mmscope.drgn.reading.kernel_arrays import distinct
+from mmscope.drgn.reading.kernel_arrays import Bools, U8s, U32s, U64s, distinct
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.reading.symbols import variable_of
 
@@ -109,7 +108,7 @@ class Kind(enum.IntEnum):
 KINDS = tuple(Kind)
 
 
-def kinds_where(holds: Callable[[Kind], bool]) -> NDArray[np.bool_]:
+def kinds_where(holds: Callable[[Kind], bool]) -> Bools:
     """Mask of the kinds that something holds for, by their numbers."""
     return np.array([number < len(KINDS) and holds(KINDS[number]) for number in range(256)])
 
@@ -208,9 +207,7 @@ class PageKinds:
             *(("dtor",) if self._dtor is not None else ()),
         )
 
-    def of(
-        self, chunk: PageChunk, flags: NDArray[np.uint32], words: NDArray[np.uint64]
-    ) -> NDArray[np.uint8]:
+    def of(self, chunk: PageChunk, flags: U32s, words: U64s) -> U8s:
         """
         The kind of each page, tails and what lies in free blocks not yet told apart.
 
@@ -240,17 +237,17 @@ class PageKinds:
             kinds[movable[self._of_zsmalloc(chunk["mapping"][movable])]] = Kind.ZSMALLOC
         return kinds
 
-    def _marks(self, chunk: PageChunk, flags: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    def _marks(self, chunk: PageChunk, flags: U32s) -> U8s:
         """The bits that decide in most pages, as a byte a page: see :data:`REFERENCED`."""
         mapping = np.ascontiguousarray(chunk["mapping"])
-        marks: NDArray[np.uint8] = (chunk["refcount"] != 0).view(np.uint8)
+        marks: U8s = (chunk["refcount"] != 0).view(np.uint8)
         marks |= (mapping != 0).view(np.uint8) << np.uint8(1)
         marks |= (mapping.astype(np.uint8) & np.uint8(3)) << np.uint8(2)
         for bit, mask in enumerate(self._flags, 4):
             marks |= ((flags & mask) != 0).view(np.uint8) << np.uint8(bit)
         return marks
 
-    def _of_zsmalloc(self, mapping: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def _of_zsmalloc(self, mapping: U64s) -> Bools:
         """Pages of a driver whose mapping is zsmalloc's."""
         pointers = mapping & ~np.uint64(3)
         if self._mops is not None:

@@ -9,7 +9,6 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, TypeKind, cast
@@ -17,7 +16,6 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import page_to_pfn, pfn_to_virt
 from drgn.helpers.linux.pid import for_each_task
 from drgn.helpers.linux.sched import idle_task
-from numpy.typing import NDArray
 
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.page_kinds import Kind
@@ -38,7 +36,7 @@ from mmscope.drgn.page_tables.vmalloc_areas import (
 from mmscope.drgn.processes.address_spaces import kept_address_spaces
 from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.io_resources import Resource, io_resources
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, spread
+from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, U8s, distinct, spread
 from mmscope.drgn.reading.mem_sections import valid_sections
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.sections.files import Absent
@@ -62,16 +60,16 @@ class PageRanges:
     """
 
     def __init__(self) -> None:
-        self._parts: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []
+        self._parts: list[tuple[S64s, S64s, int]] = []
 
-    def add(self, kind: int, starts: NDArray[np.int64], lengths: NDArray[np.int64] | int) -> None:
+    def add(self, kind: int, starts: S64s, lengths: S64s | int) -> None:
         """*lengths* pages from each of *starts* on are of a kind."""
         starts = np.asarray(starts, np.int64)
         self._parts.append((starts, starts + lengths, kind))
         self.__dict__.pop("_stretches", None)
 
     @functools.cached_property
-    def _stretches(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+    def _stretches(self) -> tuple[S64s, S64s, U8s]:
         """Starts, ends and kinds of stretches that do not overlap, ascending."""
         edges = [edge for starts, ends, _ in self._parts for edge in (starts, ends)]
         bounds = distinct(np.concatenate([np.empty(0, np.int64), *edges]))
@@ -82,7 +80,7 @@ class PageRanges:
         inside = np.flatnonzero(held)
         return bounds[inside], bounds[inside + 1], held[inside]
 
-    def within(self, first: int, count: int) -> NDArray[np.uint8]:
+    def within(self, first: int, count: int) -> U8s:
         """The kind of each of *count* pages from *first* on; 0: of none of the ranges."""
         starts, ends, kinds = self._stretches
         low = int(np.searchsorted(ends, first, "right"))
@@ -100,9 +98,9 @@ class PagePlaces:
 
     ram: PageRanges = field(default_factory=PageRanges)
     owned: PageRanges = field(default_factory=PageRanges)
-    areas: NDArray[Any] = field(default_factory=lambda: np.empty(0, AREA))
-    entries: NDArray[Any] = field(default_factory=lambda: np.empty(0, ENTRY))
-    area_kinds: NDArray[np.int64] | None = None  # of the areas, if they are read; 0: no own pages
+    areas: Array = field(default_factory=lambda: np.empty(0, AREA))
+    entries: Array = field(default_factory=lambda: np.empty(0, ENTRY))
+    area_kinds: S64s | None = None  # of the areas, if they are read; 0: no own pages
     area_gaps: Gaps = field(default_factory=Gaps)
     missing: list[str] = field(default_factory=list)
 

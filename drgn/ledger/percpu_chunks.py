@@ -20,11 +20,11 @@ from collections.abc import Iterator
 import numpy as np
 from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.cgroups.percpu_owners import PERCPU_CGROUPS, PercpuOwners
 from mmscope.drgn.opening.constants import constant
+from mmscope.drgn.reading.kernel_arrays import S64s, U8s
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
@@ -228,9 +228,7 @@ def _variables(prog: Program, page: int, units: int) -> list[PercpuChunk]:
     return [PercpuChunk(f"{base:#x}", STATIC, size * units, used, None, 0, size, 0, 0)]
 
 
-def _allocations(
-    prog: Program, chunk: Object, unit: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _allocations(prog: Program, chunk: Object, unit: int) -> tuple[S64s, S64s]:
     """
     The first bit of each allocation in the maps, and its bytes.
 
@@ -253,7 +251,7 @@ def _largest_free(prog: Program, chunk: Object, unit: int) -> int:
     return int(np.diff(used, prepend=-1, append=bits).max() - 1) * BIT_BYTES
 
 
-def _bitmap(prog: Program, pointer: Object, bits: int) -> NDArray[np.uint8]:
+def _bitmap(prog: Program, pointer: Object, bits: int) -> U8s:
     """The bits of an array of unsigned long."""
     raw = prog.read(pointer.value_(), -(-bits // 64) * 8)
     return np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")[:bits]

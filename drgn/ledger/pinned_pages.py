@@ -15,11 +15,11 @@ from collections import Counter
 
 import numpy as np
 from drgn import Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.pageblocks import PageblockTypes
 from mmscope.drgn.ledger.page_kinds import Kind, kinds_where
 from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.reading.kernel_arrays import Bools, S64s, U8s, U32s
 from mmscope.drgn.reading.struct_pages import PageChunk, page_dtype, second_page_dtype
 from mmscope.drgn.workers.shares import Shared, merges, summed
 
@@ -51,14 +51,7 @@ class PinnedPages(Shared):
         self.pages: Counter[tuple[int, int, int, int]] = Counter()
         self.pins: Counter[tuple[int, int, int, int]] = Counter()
 
-    def take(
-        self,
-        chunk: PageChunk,
-        flags: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        zones: NDArray[np.int64],
-        present: NDArray[np.bool_],
-    ) -> None:
+    def take(self, chunk: PageChunk, flags: U32s, kinds: U8s, zones: S64s, present: Bools) -> None:
         """Count the pinned pages of a chunk."""
         is_head = (flags & self._head) != 0
         many = np.flatnonzero(chunk.packed("refcount") >= BIAS)
@@ -80,13 +73,7 @@ class PinnedPages(Shared):
             self._count(chunk, heads, kinds, zones, chunk.order_of(heads), pins)
 
     def _count(
-        self,
-        chunk: PageChunk,
-        at: NDArray[np.int64],
-        kinds: NDArray[np.uint8],
-        zones: NDArray[np.int64],
-        orders: NDArray[np.int64],
-        pins: NDArray[np.int64],
+        self, chunk: PageChunk, at: S64s, kinds: U8s, zones: S64s, orders: S64s, pins: S64s
     ) -> None:
         types = self.types.of(chunk.start_pfn + at)
         rows = np.stack([zones[at], kinds[at], types, orders], axis=1, dtype=np.int64)

@@ -16,14 +16,13 @@ systems that cannot migrate dirty pages: they are taken as movable.
 """
 
 import enum
-from typing import Any
 
 import numpy as np
 from drgn import Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind, kinds_where
 from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.reading.kernel_arrays import Array, Bools, S64s, U8s, U32s
 from mmscope.drgn.reading.struct_pages import PageChunk, page_dtype
 from mmscope.drgn.workers.shares import Shared, added, merges
 
@@ -143,20 +142,14 @@ class ThpRanges(Shared):
             pass
         else:
             self._pins, self.columns = True, (*self.columns, "pincount")
-        self.parts: list[NDArray[Any]] = []
+        self.parts: list[Array] = []
         self.pages = np.zeros(WAYS, np.int64)
         self._shape = (0, 0)
         self._begins = self._keys = np.empty(0, np.int64)
-        self._told: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []  # numbers, ways
+        self._told: list[tuple[S64s, S64s]] = []  # numbers, ways
 
     def take(
-        self,
-        chunk: PageChunk,
-        low: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        heads: NDArray[np.int64],
-        present: NDArray[np.bool_],
-        zones: NDArray[np.int64],
+        self, chunk: PageChunk, low: U32s, kinds: U8s, heads: S64s, present: Bools, zones: S64s
     ) -> None:
         """
         Count a chunk.
@@ -187,7 +180,7 @@ class ThpRanges(Shared):
         rows["huge"] = whole & (heads[begins] == heads[ends])
         self.parts.append(rows)
 
-    def take_free(self, chunk: PageChunk, zones: NDArray[np.int64]) -> None:
+    def take_free(self, chunk: PageChunk, zones: S64s) -> None:
         """
         Count a chunk of free pages.
 
@@ -201,7 +194,7 @@ class ThpRanges(Shared):
         self.pages[Way.FREE] += len(chunk)
         self.parts.append(rows)
 
-    def _places(self, chunk: PageChunk) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    def _places(self, chunk: PageChunk) -> tuple[int, S64s, S64s]:
         """The number of the first range, where each begins, and the first key of each page."""
         first = chunk.start_pfn >> self.order
         shape = chunk.start_pfn - (first << self.order), len(chunk)
@@ -211,14 +204,7 @@ class ThpRanges(Shared):
             self._shape, self._begins, self._keys = shape, begins, index * WAYS
         return first, self._begins, self._keys
 
-    def _look_at(
-        self,
-        chunk: PageChunk,
-        low: NDArray[np.uint32],
-        kinds: NDArray[np.uint8],
-        heads: NDArray[np.int64],
-        ways: NDArray[np.int64],
-    ) -> None:
+    def _look_at(self, chunk: PageChunk, low: U32s, kinds: U8s, heads: S64s, ways: S64s) -> None:
         """Find those on LRU lists that cannot be moved, or not now."""
         marked = np.flatnonzero((low & self._marks) != 0)
         marked = marked[ON_LISTS[kinds[marked]]]
@@ -242,14 +228,14 @@ class ThpRanges(Shared):
                 odd = np.flatnonzero(np.isin(heads, odd))
             ways[odd] = np.where(IS_ANON[kinds[odd]], Way.HELD_ANON, Way.HELD_CACHE)
 
-    def settle(self, pfns: NDArray[np.int64], kinds: NDArray[np.uint8] | Kind) -> None:
+    def settle(self, pfns: S64s, kinds: U8s | Kind) -> None:
         """Pages that were without a reference are of these kinds."""
         ways = np.broadcast_to(WAY_OF[kinds], len(pfns))
         self._told.append((pfns >> self.order, ways))
         self.pages[Way.UNTOLD] -= len(pfns)
         self.pages += np.bincount(ways, minlength=WAYS)
 
-    def ranges(self) -> NDArray[Any]:
+    def ranges(self) -> Array:
         """All ranges, ascending."""
         rows = np.concatenate([np.empty(0, RANGE), *self.parts])
         rows = rows[np.argsort(rows["number"], kind="stable")]

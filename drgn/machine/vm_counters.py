@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Object, ObjectNotFoundError, Program, ProgramFlags, sizeof
 from drgn.helpers.linux.percpu import per_cpu
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.zones import per_cpu_zone_stats, thp_in_pages
 from mmscope.drgn.reading.cpus import copy_of, online_cpus
-from mmscope.drgn.reading.kernel_arrays import read_whole
+from mmscope.drgn.reading.kernel_arrays import S64s, read_whole
 from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
@@ -92,13 +91,13 @@ DIRTY = (
 IN_SECTORS = {"pgpgin", "pgpgout"}
 
 
-def _counters(prog: Program, array: Object) -> NDArray[np.int64]:
+def _counters(prog: Program, array: Object) -> S64s:
     """An array of atomic_long_t as numbers."""
     assert array.address_ is not None
     return read_whole(prog, array.address_, array.type_.length or 0, np.dtype("<i8"))
 
 
-def _differences(structures: Iterable[Object], member: str, count: int) -> NDArray[np.int64]:
+def _differences(structures: Iterable[Object], member: str, count: int) -> S64s:
     """The sum of a per-CPU array of s8 (u16, unsigned long) over structures."""
     total = np.zeros(count, np.int64)
     for structure in structures:
@@ -129,7 +128,7 @@ def vm_counters(prog: Program) -> list[VmCounter]:
     """
     cpus = online_cpus(prog)
     zonestats, nodestats = _per_cpu(prog)
-    values: list[tuple[str, NDArray[np.int64], NDArray[np.int64]]] = []
+    values: list[tuple[str, S64s, S64s]] = []
 
     def state(kind: str, array: Object, structures: Iterable[Object], member: str) -> None:
         folded = _counters(prog, array)
@@ -190,9 +189,7 @@ def _names(prog: Program) -> list[str]:
     return [name for name in names if name is not None]
 
 
-def _vm_stat_items(
-    prog: Program, values: list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]
-) -> list[int]:
+def _vm_stat_items(prog: Program, values: list[tuple[str, S64s, S64s]]) -> list[int]:
     """The items of ``enum vm_stat_item`` (``enum writeback_stat_item`` before v6.12)."""
     folded = {kind: array for kind, array, _ in values}
     items = list(dirty_thresholds(prog, folded["zone"], folded["node"]))
@@ -205,16 +202,14 @@ def _vm_stat_items(
     return items
 
 
-def dirty_thresholds(
-    prog: Program, zone_stat: NDArray[np.int64], node_stat: NDArray[np.int64]
-) -> tuple[int, int]:
+def dirty_thresholds(prog: Program, zone_stat: S64s, node_stat: S64s) -> tuple[int, int]:
     """
     ``global_dirty_limits()`` (mm/page-writeback.c): (threshold, background threshold) in pages.
 
     Derived from the counters at this moment, as /proc/vmstat derives them when it is read.
     """
 
-    def count(array: NDArray[np.int64], item: str) -> int:
+    def count(array: S64s, item: str) -> int:
         return max(int(array[prog.constant(item)]), 0)
 
     free = count(zone_stat, "NR_FREE_PAGES")

@@ -26,11 +26,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from drgn import Program, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.id_trees import xarray_pointers
 from mmscope.drgn.reading.cpus import percpu_offsets
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, U64s, read_array, struct_dtype
 from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections import prices
@@ -184,9 +183,7 @@ def _ranges(prog: Program, size: int, gaps: Gaps, notes: list[str]) -> list[tupl
     return found
 
 
-def _counts(
-    prog: Program, counters: NDArray[np.uint64], gaps: Gaps
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _counts(prog: Program, counters: U64s, gaps: Gaps) -> tuple[S64s, Bools]:
     """``alloc_tag_read()``: (bytes and calls of each tag, whose could be read)."""
     dtype = struct_dtype(
         prog.type("struct alloc_tag_counters"), {"bytes": "bytes", "calls": "calls"}
@@ -202,7 +199,7 @@ def _counts(
     return sums, counted
 
 
-def _names(prog: Program, pointers: NDArray[np.uint64]) -> list[str]:
+def _names(prog: Program, pointers: U64s) -> list[str]:
     """The names of a column; empty where there is no pointer."""
     unique, back = np.unique(pointers, return_inverse=True)
     names = [

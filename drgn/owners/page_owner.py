@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 from drgn import Program, offsetof
 from drgn.helpers.linux.timekeeping import ktime_get_coarse_ns
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.block_heads import buddy_mapcount, max_order
 from mmscope.drgn.free.free_memory import pageblock_note
@@ -39,7 +38,7 @@ from mmscope.drgn.free.pageblocks import pageblock_types
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.owner_frames import owner_frame
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Array, Bools, Gaps, S64s, read_array, struct_dtype
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
@@ -419,9 +418,7 @@ class PageOwner:
         rows = summed(np.concatenate(self.groups), keys)
         return sorted(zip(*(rows[name].tolist() for name in (*keys, *COUNTS)), strict=True))
 
-    def take(
-        self, start: int, ext: NDArray[Any], pages: NDArray[Any], known: NDArray[np.bool_]
-    ) -> None:
+    def take(self, start: int, ext: Array, pages: Array, known: Bools) -> None:
         """
         Count some pages.
 
@@ -471,7 +468,7 @@ class PageOwner:
             self.other_tasks += [more["pages"].sum(), more["allocations"].sum()]
             self.tasks = [self.tasks[0][order[len(more) :]], *self.tasks[1:]]
 
-    def _in_free_block(self, pages: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _in_free_block(self, pages: Array, known: Bools) -> Bools:
         """Pages in a free block, by the order that its first page says it has."""
         heads = np.flatnonzero(known & (pages["mapcount"] == self._buddy))
         heads = heads[pages["private"][heads] <= self._max_order]
@@ -480,9 +477,7 @@ class PageOwner:
         return np.maximum.accumulate(until) > np.arange(len(pages))
 
 
-def _with(
-    parts: list[NDArray[Any]], own: dict[str, NDArray[Any]], keys: Iterable[str]
-) -> list[NDArray[Any]]:
+def _with(parts: list[Array], own: dict[str, Array], keys: Iterable[str]) -> list[Array]:
     """Parts with more rows, of columns *own*; merged, where those that wait are many."""
     rows = np.zeros(len(own["order"]), parts[0].dtype)
     for name in own.keys() & set(rows.dtype.names or ()):
@@ -493,7 +488,7 @@ def _with(
     return parts
 
 
-def summed(rows: NDArray[Any], keys: Iterable[str]) -> NDArray[Any]:
+def summed(rows: Array, keys: Iterable[str]) -> Array:
     """One row for those with the same keys, with their pages and allocations."""
     first, which = distinct_rows([rows[key] for key in keys])
     result = rows[first]
@@ -502,7 +497,7 @@ def summed(rows: NDArray[Any], keys: Iterable[str]) -> NDArray[Any]:
     return result
 
 
-def distinct_rows(columns: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def distinct_rows(columns: Sequence[Array]) -> tuple[S64s, S64s]:
     """
     The distinct rows of parallel columns: where each first occurs, and which of them each row is.
 
@@ -558,7 +553,7 @@ def _read(
     ranges: list[tuple[int, int, int]],
     dtype: np.dtype[Any],
     gaps: Gaps,
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+) -> tuple[Array, Bools]:
     """
     The elements of some pages, and which of them could be read; the others are zero.
 
@@ -696,7 +691,7 @@ def page_owner_stacks(
 
 def page_owner_tasks(found: PageOwner) -> list[PageOwnerTask]:
     """By task, most pages first; beyond :data:`MAX_TASKS`, one row for the rest."""
-    totals: dict[tuple[int, int, bytes], NDArray[np.int64]] = {}
+    totals: dict[tuple[int, int, bytes], S64s] = {}
     for pid, tgid, low, high, *counts in summed(np.concatenate(found.tasks), TASK).tolist():
         # After the NUL there may be the rest of a longer name.
         comm = (low.to_bytes(8, "little") + high.to_bytes(8, "little")).partition(b"\0")[0]

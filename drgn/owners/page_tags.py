@@ -14,14 +14,12 @@ reference: such pages have none, or the one of who had the page before.
 """
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 from drgn import Program, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.owners.alloc_tags import alloc_tags_off, profiling_on
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype, summed_gaps
+from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, U64s, struct_dtype, summed_gaps
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import COLUMNS
@@ -58,7 +56,7 @@ class PageTags(Shared):
         offset = prog["page_alloc_tagging_ops"].offset.value_()
         self._bases = np.array([span.address + offset for span in ranges], np.uint64)
 
-    def take(self, first: NDArray[np.int64], kinds: NDArray[Any]) -> None:
+    def take(self, first: S64s, kinds: Array) -> None:
         """
         Count pages.
 
@@ -80,7 +78,7 @@ class PageTags(Shared):
                 pair = pair[0], UNREADABLE
             self.pages[pair] += count
 
-    def _refs(self, pfns: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _refs(self, pfns: S64s) -> U64s:
         """The address of the tag of each page."""
         if self._compressed:
             return self._refs_in_flags(pfns)
@@ -95,7 +93,7 @@ class PageTags(Shared):
         refs[there[read]] = np.where(found[read] <= EMPTY, 0, found[read])
         return refs
 
-    def _refs_in_flags(self, pfns: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _refs_in_flags(self, pfns: S64s) -> U64s:
         """``idx_to_ref()``: an index into the tags of the kernel, and then of modules."""
         prog, page = self.prog, self.prog.type("struct page")
         dtype = struct_dtype(page, {"flags": COLUMNS["flags"]})
@@ -112,7 +110,7 @@ class PageTags(Shared):
         of_module = index >= of_kernel
         number = np.where(of_module, index - of_kernel, np.maximum(index, 0)).astype(np.uint64)
         size = np.uint64(sizeof(prog.type("struct alloc_tag")))
-        refs: NDArray[np.uint64] = np.where(of_module, modules, kernel) + number * size
+        refs: U64s = np.where(of_module, modules, kernel) + number * size
         refs[index < 0] = 0
         refs[~read] = UNREADABLE
         return refs

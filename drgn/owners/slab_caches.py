@@ -29,13 +29,16 @@ import numpy as np
 from drgn import FaultError, Object, Program, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.slab import slab_total_usage
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag, vmcoreinfo_number
 from mmscope.drgn.reading.cpus import percpu_offsets
 from mmscope.drgn.reading.kernel_arrays import (
+    Array,
+    Bools,
     Columns,
     Gaps,
+    S64s,
+    U64s,
     bit_field,
     read_array,
     struct_dtype,
@@ -259,7 +262,7 @@ class SlabFinder(SharedColumns):
         self.slabs = 0
         self._kept = self.room()
 
-    def find(self, start_pfn: int, pages: NDArray[Any]) -> NDArray[Any]:
+    def find(self, start_pfn: int, pages: Array) -> Array:
         """The slabs that begin in some struct pages."""
         if self._mapcount is not None:
             heads = pages["mapcount"].view(np.uint32) == np.uint32(self._mapcount & 0xFFFFFFFF)
@@ -289,7 +292,7 @@ class SlabFinder(SharedColumns):
         """True if it has all slabs."""
         return self.slabs <= MAX_SLABS
 
-    def chunks(self) -> Iterator[NDArray[Any]]:
+    def chunks(self) -> Iterator[Array]:
         """The slabs, by their address."""
         for begin in range(0, self.slabs, SLABS_TOGETHER):
             yield self._kept[0][begin : min(begin + SLABS_TOGETHER, self.slabs)]
@@ -324,7 +327,7 @@ class SlabScan:
         made = [[*cache.orders.items()] for cache in self.caches]
         self._made = np.array([(each[0], each[-1]) for each in made], np.int64).reshape(-1, 2, 2)
 
-    def __iter__(self) -> Iterator[NDArray[Any]]:
+    def __iter__(self) -> Iterator[Array]:
         for slabs in self._finder.chunks() if self._found else self._pass():
             counted: dict[str, Any] = {
                 "slabs": 1,
@@ -337,18 +340,18 @@ class SlabScan:
                 np.add.at(self.totals[name], slabs["cache"], values)
             yield slabs
 
-    def plausible(self, slabs: NDArray[Any]) -> NDArray[np.bool_]:
+    def plausible(self, slabs: Array) -> Bools:
         """Slabs with as many objects as their cache makes; others are KFENCE's, or damaged."""
         made = self._made[slabs["cache"]][:, :, 0]
         return np.asarray((slabs["objects"][:, None] == made).any(axis=1))
 
-    def pages_of(self, slabs: NDArray[Any]) -> NDArray[np.int64]:
+    def pages_of(self, slabs: Array) -> S64s:
         """Pages of each slab; of one that is not plausible: at least."""
         made = self._made[slabs["cache"]]
         fits = slabs["objects"][:, None] == made[:, :, 0]
         return np.asarray(np.int64(1) << (fits * made[:, :, 1]).max(axis=1))
 
-    def _pass(self) -> Iterator[NDArray[Any]]:
+    def _pass(self) -> Iterator[Array]:
         """A pass over every struct page."""
         dtype, ranges = self._finder.dtype, valid_page_ranges(self.prog)
         total, done = sum(end - start for start, end, _ in ranges), 0
@@ -429,9 +432,7 @@ def objects_in_sheaves(prog: Program, caches: list[Cache]) -> list[int | None]:
     return found
 
 
-def _sheaves_of_cpus(
-    prog: Program, percpu: NDArray[np.uint64], gaps: Gaps
-) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.bool_]]:
+def _sheaves_of_cpus(prog: Program, percpu: U64s, gaps: Gaps) -> tuple[S64s, U64s, Bools]:
     """
     The caches' positions, the sheaves of each CPU (0: it has none) and whether both were read.
 

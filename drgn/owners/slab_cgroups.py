@@ -14,18 +14,25 @@ Cannot know: kmalloc beyond the largest cache, which is charged by page.
 """
 
 import contextlib
-from typing import Any
 
 import numpy as np
 from drgn import Program, Type, offsetof, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import DYING, ID, ONLINE, PATH
 from mmscope.drgn.cgroups.charged_pages import FLAGS, memcgs_named
 from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.owners.slab_caches import Cache, SlabScan
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, bit_field, member_path, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    TORN,
+    Array,
+    Gaps,
+    S64s,
+    U64s,
+    bit_field,
+    member_path,
+    struct_dtype,
+)
 from mmscope.drgn.reading.mem_sections import page_addresses, valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import slab_type
@@ -105,7 +112,7 @@ class SlabCgroups:
         self.gaps = Gaps()
         self.failure: Exception | None = None
 
-    def take(self, scan: SlabScan, chunk: NDArray[Any]) -> None:
+    def take(self, scan: SlabScan, chunk: Array) -> None:
         """Count the objects of some slabs."""
         if self.failure is None:
             try:
@@ -113,7 +120,7 @@ class SlabCgroups:
             except TORN as error:
                 self.failure = error
 
-    def _take(self, scan: SlabScan, chunk: NDArray[Any]) -> None:
+    def _take(self, scan: SlabScan, chunk: Array) -> None:
         most = np.array([max(cache.orders, default=0) for cache in scan.caches], np.int64)
         addresses, valid = page_addresses(self._ranges, chunk["pfn"], self._size)
         # More objects than a slab of the cache can have: KFENCE's, or damaged.
@@ -139,17 +146,17 @@ class SlabCgroups:
         for pair, objects in zip(found.tolist(), numbers.tolist(), strict=True):
             self._held[pair] = self._held.get(pair, 0) + objects
 
-    def _strides(self, slabs: NDArray[Any], slots: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _strides(self, slabs: Array, slots: U64s) -> U64s:
         """Distance of the entries of each slab, whose slots have a size."""
         if self._in_object:
             within = (slabs["bits"] & self._in_object) != 0
             return np.where(within, slots, np.uint64(self._entry))
         if "stride" in (slabs.dtype.names or ()):
-            result: NDArray[np.uint64] = slabs["stride"].astype(np.uint64)
+            result: U64s = slabs["stride"].astype(np.uint64)
             return result
         return np.full(len(slabs), self._entry, np.uint64)
 
-    def own_bytes(self, caches: list[Cache], memcgs: Memcgs) -> tuple[NDArray[np.int64], int]:
+    def own_bytes(self, caches: list[Cache], memcgs: Memcgs) -> tuple[S64s, int]:
         """Bytes that each memory cgroup itself is charged, and objects of what is no cgroup."""
         held, memcg = self._memcgs(memcgs)
         sizes = np.array([cache.size + POINTER for cache in caches], np.int64)
@@ -158,7 +165,7 @@ class SlabCgroups:
         np.add.at(total, memcg[known], (held[:, 1] * sizes[held[:, 0]])[known])
         return total, int(held[~known, 1].sum())
 
-    def _memcgs(self, memcgs: Memcgs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _memcgs(self, memcgs: Memcgs) -> tuple[S64s, S64s]:
         """Position of cache and objects of each pair, and the position of its cgroup."""
         owners = np.array([owner for _, owner in self._held], np.uint64)
         held = np.array([(at, n) for (at, _), n in self._held.items()], np.int64).reshape(-1, 2)

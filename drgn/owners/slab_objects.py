@@ -18,14 +18,22 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Program
 from drgn.helpers.linux.mm import pfn_to_virt
-from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_caches import Cache, SlabFinder, SlabScan
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, distinct, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    Array,
+    Bools,
+    Columns,
+    Gaps,
+    U8s,
+    U64s,
+    distinct,
+    struct_dtype,
+)
 from mmscope.drgn.reading.linked_lists import find
 
 # Some slots: their addresses, and their columns.
-Piece = tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]
+Piece = tuple[U64s, dict[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +49,16 @@ class Wanted:
 class Objects:
     """The slots of one kind, ascending by address."""
 
-    address: NDArray[np.uint64]
-    columns: Mapping[str, NDArray[Any]]
+    address: U64s
+    columns: Mapping[str, Array]
 
     def __len__(self) -> int:
         return len(self.address)
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Array:
         return self.columns[name]
 
-    def only(self, chosen: NDArray[Any]) -> "Objects":
+    def only(self, chosen: Array) -> "Objects":
         """Some of the slots, by index or mask; an index must leave them in order."""
         return Objects(
             self.address[chosen], {name: values[chosen] for name, values in self.columns.items()}
@@ -101,8 +109,8 @@ def read_slab_objects(
 
 
 def slots_of(
-    prog: Program, scan: SlabScan, slabs: NDArray[Any], cache: int, gaps: Gaps
-) -> Iterator[tuple[NDArray[Any], NDArray[np.uint64], NDArray[np.uint8]]]:
+    prog: Program, scan: SlabScan, slabs: Array, cache: int, gaps: Gaps
+) -> Iterator[tuple[Array, U64s, U8s]]:
     """
     Read slabs of one cache.
 
@@ -124,9 +132,7 @@ def slots_of(
             yield here[read], address.ravel(), np.frombuffer(data, np.uint8).reshape(-1, size)
 
 
-def slot_columns(
-    cache: Cache, memory: NDArray[np.uint8], dtype: np.dtype[Any], at: int = 0
-) -> dict[str, NDArray[Any]]:
+def slot_columns(cache: Cache, memory: U8s, dtype: np.dtype[Any], at: int = 0) -> dict[str, Array]:
     """
     The columns of a structure in every slot, copied: what is not asked for is let go.
 
@@ -158,9 +164,7 @@ def _ascending(pieces: Sequence[Piece], names: Iterable[str]) -> Objects:
     )
 
 
-def _read_slabs(
-    prog: Program, addresses: NDArray[np.uint64], length: int, gaps: Gaps
-) -> tuple[bytes, NDArray[np.bool_]]:
+def _read_slabs(prog: Program, addresses: U64s, length: int, gaps: Gaps) -> tuple[bytes, Bools]:
     """The memory of slabs at physical addresses, one after the other, and which could be read."""
     found: list[bytes] = []
     read = np.ones(len(addresses), np.bool_)
@@ -174,13 +178,8 @@ def _read_slabs(
 
 
 def tree_links(
-    node: NDArray[np.uint64],
-    parent: NDArray[np.uint64],
-    left: NDArray[np.uint64],
-    right: NDArray[np.uint64],
-    root_node: NDArray[np.uint64],
-    root: NDArray[np.uint64],
-) -> NDArray[np.uint64]:
+    node: U64s, parent: U64s, left: U64s, right: U64s, root_node: U64s, root: U64s
+) -> U64s:
     """
     The links, from a node of a red-black tree towards its root, that hold in both directions.
 

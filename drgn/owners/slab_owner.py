@@ -20,12 +20,10 @@ objects. The text that says the same is /sys/kernel/debug/slab/CACHE/alloc_trace
 import contextlib
 import re
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
 from drgn.helpers.linux.percpu import per_cpu
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.owners.page_owner import depot_notes, depot_of
@@ -48,7 +46,7 @@ from mmscope.drgn.owners.slab_caches import (
 from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SLAB_CGROUPS, SlabCgroups
 from mmscope.drgn.owners.slab_objects import slots_of
 from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct
+from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Gaps, S64s, U8s, U64s, distinct
 from mmscope.drgn.reading.stack_depot import StackDepot, folded_stacks
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections import prices
@@ -108,8 +106,8 @@ class SlabOwners:
 
     def __init__(self, prog: Program, scan: SlabScan, depot: StackDepot | None) -> None:
         self._prog, self.scan, self.gaps = prog, scan, Gaps()
-        self.counts: dict[tuple[int, int], NDArray[np.int64]] = {}
-        self.problems: dict[tuple[int, str], NDArray[np.int64]] = {}
+        self.counts: dict[tuple[int, int], S64s] = {}
+        self.problems: dict[tuple[int, str], S64s] = {}
         self.stacks: dict[bytes, int] = {}  # of tracks without a handle
         track = prog.type("struct track")
         self._size, self._addr = sizeof(track), offsetof(track, "addr")
@@ -117,7 +115,7 @@ class SlabOwners:
         self._mask = np.uint64(~depot.extra_mask & 0xFFFFFFFF if depot is not None else 0)
         self._frames = 0 if depot is not None else track.member("addrs").type.length or 0
 
-    def take(self, slabs: NDArray[Any]) -> None:
+    def take(self, slabs: Array) -> None:
         """Count the allocated objects of some slabs by their allocation track."""
         for index in distinct(slabs["cache"]).tolist():
             if self.scan.caches[index].store_user:
@@ -136,13 +134,7 @@ class SlabOwners:
             [slabs, objects]
         )
 
-    def _count(
-        self,
-        index: int,
-        slabs: NDArray[Any],
-        address: NDArray[np.uint64],
-        memory: NDArray[np.uint8],
-    ) -> None:
+    def _count(self, index: int, slabs: Array, address: U64s, memory: U8s) -> None:
         """Count the objects of slabs of one cache, as :func:`slots_of` has read them."""
         cache, objects = self.scan.caches[index], int(slabs["objects"][0])
         inuse = slabs["inuse"].astype(np.int64)
@@ -183,7 +175,7 @@ class SlabOwners:
         for value, count in zip(keys.tolist(), counts, strict=True):
             self.counts[index, value] = self.counts.get((index, value), 0) + count
 
-    def _stack_numbers(self, stacks: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _stack_numbers(self, stacks: U64s) -> U64s:
         """The number of each stack, a new one's as well; 0: there is none."""
         # set_track() ends a shorter one with 0; after that is what was there before.
         stacks = np.where(np.logical_and.accumulate(stacks != 0, axis=1), stacks, np.uint64(0))
@@ -238,12 +230,8 @@ def _depot_of_tracks(owners: SlabOwners) -> StackDepot:
 
 
 def _allocated(
-    cache: Cache,
-    objects: int,
-    freelists: NDArray[np.uint64],
-    first: NDArray[np.uint64],
-    words: NDArray[np.uint64],
-) -> tuple[NDArray[np.bool_], int]:
+    cache: Cache, objects: int, freelists: U64s, first: U64s, words: U64s
+) -> tuple[Bools, int]:
     """
     Slots that are not on their slab's freelist, all freelists being followed at once; and the
     number of damaged freelists.
@@ -290,7 +278,7 @@ def slab_owner_stacks(
     callers = np.array([key for key in keys if key > 0xFFFFFFFF], np.uint64)
     stacks = dict(zip(handles.tolist(), folded_stacks(prog, depot, handles), strict=True))
     stacks.update(zip(callers.tolist(), frame_names(prog, callers), strict=True))
-    totals: dict[tuple[int, int | None, str], NDArray[np.int64]] = {}
+    totals: dict[tuple[int, int | None, str], S64s] = {}
     for (index, key), counts in owners.counts.items():
         stack = NO_TRACK if key == 0 else stacks[key] or NO_STACK
         # Callers that differ by their address may be one function.

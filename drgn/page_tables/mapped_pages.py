@@ -19,15 +19,13 @@ Cannot know: mappings of pages in large folios, where the kernel does not count 
 """
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.page_tables.swap_counts import SwapCounts
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Array, Bools, Gaps, S64s, U8s, U64s
 from mmscope.drgn.reading.mem_sections import page_addresses, valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import compound_info_is_mask, page_dtype
@@ -48,7 +46,7 @@ SUMS = (
 
 # Some struct pages; the heads of their folios (themselves, where they are no tails), the addresses
 # of the heads, and which could be read, with their heads.
-Read = tuple[NDArray[Any], NDArray[Any], NDArray[np.uint64], NDArray[np.bool_]]
+Read = tuple[Array, Array, U64s, Bools]
 
 
 class MappedPages:
@@ -65,11 +63,7 @@ class MappedPages:
     """
 
     def __init__(
-        self,
-        prog: Program,
-        processes: int,
-        sums: dict[str, NDArray[np.int64]],
-        numbers: Counter[str],
+        self, prog: Program, processes: int, sums: dict[str, S64s], numbers: Counter[str]
     ) -> None:
         self.prog, self.sums, self.numbers, self.gaps = prog, sums, numbers, Gaps()
         self.swap: SwapCounts | str
@@ -100,9 +94,7 @@ class MappedPages:
             }
         )
 
-    def take(
-        self, owners: NDArray[np.int64], pfns: NDArray[np.uint64], locked: NDArray[np.bool_]
-    ) -> None:
+    def take(self, owners: S64s, pfns: U64s, locked: Bools) -> None:
         """
         Base pages that are mapped.
 
@@ -113,9 +105,7 @@ class MappedPages:
             here = slice(first, first + TOGETHER)
             self._take(owners[here], pfns[here], locked[here])
 
-    def _take(
-        self, owners: NDArray[np.int64], pfns: NDArray[np.uint64], locked: NDArray[np.bool_]
-    ) -> None:
+    def _take(self, owners: S64s, pfns: U64s, locked: Bools) -> None:
         unique, back = np.unique(pfns, return_inverse=True)
         pages, heads, addresses, known = self._read(unique)
         times, uncounted = self._mapcounts(pages, heads, addresses, known)
@@ -129,13 +119,7 @@ class MappedPages:
         self._add("unread", owners[~known])
         self._count(owners[known], times[known], kinds[known], locked[known], 1)
 
-    def take_huge(
-        self,
-        owners: NDArray[np.int64],
-        pfns: NDArray[np.uint64],
-        locked: NDArray[np.bool_],
-        pages: int,
-    ) -> None:
+    def take_huge(self, owners: S64s, pfns: U64s, locked: Bools, pages: int) -> None:
         """
         Huge pages that are mapped as a whole.
 
@@ -159,9 +143,7 @@ class MappedPages:
                 np.repeat(locked[here], pages),
             )
 
-    def take_swap(
-        self, owners: NDArray[np.int64], types: NDArray[np.uint8], offsets: NDArray[np.uint64]
-    ) -> None:
+    def take_swap(self, owners: S64s, types: U8s, offsets: U64s) -> None:
         """Pages that are swapped out, by their ``swp_entry_t``."""
         if not len(owners) or isinstance(self.swap, str):
             return
@@ -172,7 +154,7 @@ class MappedPages:
         self._add("unique_cached", owners[known & cached & (times == 1)])
         self._add("unread_swap", owners[~known])
 
-    def _read(self, pfns: NDArray[np.uint64]) -> Read:
+    def _read(self, pfns: U64s) -> Read:
         """The struct pages of page frames."""
         addresses, known = page_addresses(self.ranges, pfns, self.size)
         pages = np.zeros(len(pfns), self.dtype)
@@ -196,12 +178,8 @@ class MappedPages:
         return pages, heads, addresses, known
 
     def _mapcounts(
-        self,
-        pages: NDArray[Any],
-        heads: NDArray[Any],
-        addresses: NDArray[np.uint64],
-        known: NDArray[np.bool_],
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        self, pages: Array, heads: Array, addresses: U64s, known: Bools
+    ) -> tuple[S64s, Bools]:
         """
         Mappings of each page, 1 where a folio has one reference, and which of them the kernel does
         not count: ``folio_precise_page_mapcount()`` (fs/proc/internal.h), ``page_mapcount()``
@@ -210,7 +188,7 @@ class MappedPages:
         :param known: those whose count cannot be read are not known any more.
         """
         # Below zero: a page with a type, which has no such count.
-        times: NDArray[np.int64] = np.maximum(pages["mapcount"].astype(np.int64) + 1, 0)
+        times: S64s = np.maximum(pages["mapcount"].astype(np.int64) + 1, 0)
         large = np.flatnonzero(known & ((heads["flags"] & self.head) != 0))
         second, known[large] = read_scattered(
             self.prog, addresses[large] + np.uint64(self.size), self.second, self.gaps
@@ -225,20 +203,13 @@ class MappedPages:
         times[heads["refcount"] == 1] = 1
         return times, uncounted
 
-    def _kinds(self, heads: NDArray[Any]) -> NDArray[np.int64]:
+    def _kinds(self, heads: Array) -> S64s:
         """The kinds of folios, as indexes of KINDS."""
         backed = (heads["flags"] & self.swap_backed) != 0
         anon = (heads["mapping"] & np.uint64(1)) != 0
         return np.where(anon, 0, np.where(backed, KINDS.index("shmem"), KINDS.index("file")))
 
-    def _count(
-        self,
-        owners: NDArray[np.int64],
-        times: NDArray[np.int64],
-        kinds: NDArray[np.int64],
-        locked: NDArray[np.bool_],
-        pages: int,
-    ) -> None:
+    def _count(self, owners: S64s, times: S64s, kinds: S64s, locked: Bools, pages: int) -> None:
         """Add up mappings of *pages* pages each."""
         part = pages * ((self.page << PSS_SHIFT) // np.maximum(times, 1))
         for at, kind in enumerate(KINDS):
@@ -248,13 +219,11 @@ class MappedPages:
             self._add(f"pss_{kind}", owners[here], part[here])
         self._add("pss_locked", owners[locked], part[locked])
 
-    def total(self, what: str) -> NDArray[np.int64]:
+    def total(self, what: str) -> S64s:
         """The pages, the unique ones, or the PSS of all kinds together."""
         return sum((self.sums[f"{what}_{kind}"] for kind in KINDS), np.zeros(1, np.int64))
 
-    def _add(
-        self, name: str, owners: NDArray[np.int64], amounts: NDArray[np.int64] | int = 1
-    ) -> None:
+    def _add(self, name: str, owners: S64s, amounts: S64s | int = 1) -> None:
         np.add.at(self.sums[name], owners, amounts)
 
 

@@ -29,7 +29,15 @@ from drgn.helpers.linux.mm import follow_phys, pfn_to_virt
 from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
-from mmscope.drgn.reading.kernel_arrays import CHUNK_BYTES, Gaps, distinct, read_array
+from mmscope.drgn.reading.kernel_arrays import (
+    CHUNK_BYTES,
+    Array,
+    Bools,
+    Gaps,
+    S64s,
+    distinct,
+    read_array,
+)
 from mmscope.drgn.reading.scattered_reads import read_stretches, stretches
 
 
@@ -65,11 +73,11 @@ class TableChunk:
         return len(self.frames)
 
     @cached_property
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> S64s:
         """Positions of the entries that are not 0, row by row: few in most tables."""
         return np.flatnonzero(self.entries.ravel() != 0)
 
-    def slot_addresses(self, shift: int, rows: NDArray[Any], slots: NDArray[Any]) -> Entries:
+    def slot_addresses(self, shift: int, rows: Array, slots: Array) -> Entries:
         """The addresses that entries map, as ``np.nonzero(mask)`` names them."""
         result: Entries = self.addresses[rows] + (slots.astype(np.uint64) << np.uint64(shift))
         return result
@@ -79,10 +87,10 @@ class TableChunk:
 class Walk:
     """Course of a walk, by root and level."""
 
-    tables: NDArray[np.int64]  # [root, level]: that were pointed to, read or not
-    unreadable: NDArray[np.int64]  # [root, level]: that could not be read
-    repeated: NDArray[np.int64]  # [root, level]: pointed to once more, and not followed again
-    dropped: NDArray[np.int64]  # [root]: not followed, as the root has more tables than it may
+    tables: S64s  # [root, level]: that were pointed to, read or not
+    unreadable: S64s  # [root, level]: that could not be read
+    repeated: S64s  # [root, level]: pointed to once more, and not followed again
+    dropped: S64s  # [root]: not followed, as the root has more tables than it may
     gaps: Gaps = field(default_factory=Gaps)
     near: bool = False  # read nothing but tables
 
@@ -106,7 +114,7 @@ def walk_page_tables(
     *,
     start: int = 0,
     end: int | None = None,
-    max_tables: NDArray[np.int64] | None = None,
+    max_tables: S64s | None = None,
     deepest: int | None = None,
 ) -> Iterator[TableChunk]:
     """
@@ -165,7 +173,7 @@ def frames_of_tables(
     gaps: Gaps,
     start: int = 0,
     end: int | None = None,
-) -> NDArray[np.int64]:
+) -> S64s:
     """
     Page frames of the tables below some roots, each once.
 
@@ -242,16 +250,12 @@ def _read_tables(
     return TableChunk(wanted.level, wanted.roots, wanted.frames, wanted.addresses, entries)
 
 
-def _stretches(
-    frames: Entries, size: int, between: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _stretches(frames: Entries, size: int, between: int) -> tuple[S64s, S64s]:
     """Tables that are read together; so many more may lie between two of them."""
     return stretches(frames, size, between * size, READ_BYTES, size)
 
 
-def _place(
-    tables: Entries, numbers: NDArray[np.int64], whole: NDArray[np.bool_], entries: Entries
-) -> None:
+def _place(tables: Entries, numbers: S64s, whole: Bools, entries: Entries) -> None:
     """
     Put tables where they belong.
 
@@ -265,12 +269,7 @@ def _place(
 
 
 def _read_runs(
-    prog: Program,
-    frames: Entries,
-    part: slice,
-    entries: Entries,
-    read: NDArray[np.bool_],
-    gaps: Gaps,
+    prog: Program, frames: Entries, part: slice, entries: Entries, read: Bools, gaps: Gaps
 ) -> None:
     """Read what can be read of some tables, and nothing between them."""
     table = np.dtype(("<u8", (entries.shape[1],)))
@@ -296,11 +295,7 @@ def _blank_outside(form: PageTableFormat, chunk: TableChunk, bounds: tuple[int, 
 
 
 def _children(
-    form: PageTableFormat,
-    chunk: TableChunk,
-    walk: Walk,
-    max_tables: NDArray[np.int64] | None,
-    met: Entries,
+    form: PageTableFormat, chunk: TableChunk, walk: Walk, max_tables: S64s | None, met: Entries
 ) -> _Tables:
     """The tables that a chunk's entries lead to, each once for each root."""
     below = chunk.level + 1
@@ -334,6 +329,6 @@ def _children(
     return _Tables(below, roots[order], frames[order], addresses)
 
 
-def _by_root(walk: Walk, roots: NDArray[np.int32]) -> NDArray[np.int64]:
+def _by_root(walk: Walk, roots: NDArray[np.int32]) -> S64s:
     """Number of some tables, by root."""
     return np.bincount(roots, minlength=len(walk.dropped))

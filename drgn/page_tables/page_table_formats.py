@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 from drgn import Architecture, FaultError, Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant, vmcoreinfo_number
+from mmscope.drgn.reading.kernel_arrays import Bools, U8s, U64s
 
-Entries = NDArray[np.uint64]
+Entries = U64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +83,17 @@ class PageTableFormat:
         """Bytes of addresses under one root."""
         return self.root_slots << self.levels[0].shift
 
-    def is_none(self, entries: Entries) -> NDArray[np.bool_]:
+    def is_none(self, entries: Entries) -> Bools:
         """``pte_none()``, ``pmd_none()`` and those of the levels above."""
         return _matches(entries, (~self.ignored & MAX, 0))
 
-    def is_table(self, entries: Entries, level: int) -> NDArray[np.bool_]:
+    def is_table(self, entries: Entries, level: int) -> Bools:
         """The entry leads to a table of the next level."""
         if level == self.last:
             return np.zeros(entries.shape, np.bool_)
         return _matches(entries, self.table)
 
-    def is_leaf(self, entries: Entries, level: int) -> NDArray[np.bool_]:
+    def is_leaf(self, entries: Entries, level: int) -> Bools:
         """
         The entry maps memory: ``pte_present()``, ``pmd_leaf()`` or ``pud_leaf()``.
 
@@ -105,11 +105,11 @@ class PageTableFormat:
             return ~_matches(entries, (self.present, 0))
         return _matches(entries, self.large) & ~_matches(entries, (self.present_leaf, 0))
 
-    def is_writable(self, entries: Entries) -> NDArray[np.bool_]:
+    def is_writable(self, entries: Entries) -> Bools:
         """True of entries that map memory which may be written to."""
         return ~_matches(entries, self.read_only)
 
-    def is_special(self, entries: Entries) -> NDArray[np.bool_]:
+    def is_special(self, entries: Entries) -> Bools:
         """``pte_special()`` of entries that map memory."""
         return ~_matches(entries, (self.special, 0))
 
@@ -132,7 +132,7 @@ class PageTableFormat:
             result |= (entries & np.uint64(high)) << np.uint64(shift)
         return result
 
-    def swap(self, entries: Entries) -> tuple[NDArray[np.uint8], Entries]:
+    def swap(self, entries: Entries) -> tuple[U8s, Entries]:
         """(type, offset) of non-present entries: ``__pte_to_swp_entry()``."""
         start, bits = self.swap_type
         types = (entries >> np.uint64(start)) & np.uint64((1 << bits) - 1)
@@ -144,9 +144,9 @@ class PageTableFormat:
 MAX = (1 << 64) - 1
 
 
-def _matches(entries: Entries, test: tuple[int, int]) -> NDArray[np.bool_]:
+def _matches(entries: Entries, test: tuple[int, int]) -> Bools:
     mask, value = test
-    result: NDArray[np.bool_] = (entries & np.uint64(mask)) == np.uint64(value)
+    result: Bools = (entries & np.uint64(mask)) == np.uint64(value)
     return result
 
 

@@ -52,7 +52,16 @@ from mmscope.drgn.page_tables.swap_types import (
 from mmscope.drgn.page_tables.vma_lookup import VmaLookup
 from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces, kept_address_spaces
 from mmscope.drgn.processes.vm_areas import VmAreas, read_vm_areas
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, member_path, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    Bools,
+    Gaps,
+    S64s,
+    U8s,
+    U64s,
+    distinct,
+    member_path,
+    struct_dtype,
+)
 from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.symbols import has_symbol
@@ -82,7 +91,7 @@ SUMS = (
     *("migration_pmds", "poisoned_pmds", "swap_pmds"),
 )
 # What a worker counted: by process, of all together, numbers, and unreadable bytes.
-Counted = tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]], Counter[str], list[int]]
+Counted = tuple[dict[str, S64s], dict[str, S64s], Counter[str], list[int]]
 
 
 @dataclass
@@ -104,9 +113,9 @@ class PageTableScan:
     spaces: AddressSpaces
     largest: list[int]
     regions: NDArray[np.void]
-    sums: dict[str, NDArray[np.int64]]
-    totals: dict[str, NDArray[np.int64]]
-    lost: NDArray[np.bool_]
+    sums: dict[str, S64s]
+    totals: dict[str, S64s]
+    lost: Bools
     gaps: Gaps
     damaged_vmas: int
     numbers: Counter[str] = field(default_factory=Counter)
@@ -311,7 +320,7 @@ def _span(parts: list[slice]) -> slice:
     return slice(parts[0].start, parts[-1].stop)
 
 
-def _charged(prog: Program, scan: PageTableScan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _charged(prog: Program, scan: PageTableScan) -> tuple[S64s, S64s]:
     """The tables that each process is charged for, and how many may come at most."""
     # A process has at most the tables that it is charged for, and P4Ds, and what a live kernel
     # adds while it is read. Where more come, something is not a page table.
@@ -324,7 +333,7 @@ def _charged(prog: Program, scan: PageTableScan) -> tuple[NDArray[np.int64], NDA
     return charged, np.where(absurd, memory, 2 * charged) + 1024
 
 
-def _parts(charged: NDArray[np.int64]) -> list[slice]:
+def _parts(charged: S64s) -> list[slice]:
     """Batches of processes; independent of the number of workers."""
     tables = np.cumsum(np.minimum(charged, PART_TABLES) + 1)
     edges = [0]
@@ -396,7 +405,7 @@ class _Reader:
         self.place = np.full(len(scan.spaces), len(scan.largest), np.int64)
         self.place[scan.largest] = np.arange(len(scan.largest))
 
-    def take(self, chunk: TableChunk, owners: NDArray[np.int64]) -> None:
+    def take(self, chunk: TableChunk, owners: S64s) -> None:
         """
         Count a chunk.
 
@@ -408,7 +417,7 @@ class _Reader:
             used = self._take_upper(chunk, owners)
         self._fill(chunk.level, owners, used)
 
-    def _fill(self, level: int, owners: NDArray[np.int64], used: NDArray[np.int64]) -> None:
+    def _fill(self, level: int, owners: S64s, used: S64s) -> None:
         """The occupancy of tables."""
         # 0, 1, 2-3, 4-7, …: the number of bits.
         bins = self.place[owners] * BINS + np.frexp(used.astype(np.float64))[1]
@@ -417,7 +426,7 @@ class _Reader:
             found = np.bincount(bins, weights, sums.size)
             sums += found.astype(np.int64).reshape(sums.shape)
 
-    def _take_ptes(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _take_ptes(self, chunk: TableChunk, owners: S64s) -> S64s:
         form, scan, count = self.form, self.scan, len(chunk)
         flat, some = chunk.entries.ravel(), chunk.places
         kinds = entry_kinds(form, self.kinds, self.zero, flat[some])
@@ -433,7 +442,7 @@ class _Reader:
         # What each table has of each kind.
         found = np.bincount(rows * KINDS + kinds, minlength=count * KINDS).reshape(count, KINDS)
         found[:, NONE] = 0
-        used: NDArray[np.int64] = found.sum(axis=1)
+        used: S64s = found.sum(axis=1)
         self._add("empty", owners[used == 0])
         tables, kind = np.nonzero(found)
         np.add.at(scan.sums["kinds"].ravel(), owners[tables] * KINDS + kind, found[tables, kind])
@@ -444,13 +453,7 @@ class _Reader:
         self._regions_of_ptes(chunk, owners, found)
         return used
 
-    def _mark_hugetlb(
-        self,
-        chunk: TableChunk,
-        owners: NDArray[np.int64],
-        some: NDArray[np.int64],
-        kinds: NDArray[np.uint8],
-    ) -> None:
+    def _mark_hugetlb(self, chunk: TableChunk, owners: S64s, some: S64s, kinds: U8s) -> None:
         """
         Mark the pages of hugetlb: on arm64 those of some sizes (64 KiB, with pages of
         16 KiB 2 MiB) are several contiguous entries of the last level.
@@ -465,9 +468,7 @@ class _Reader:
         area = self.lookup.find(self.lookup.key(owners[rows], addresses))
         kinds[bound[self.lookup.hugetlb[area]]] = HUGETLB
 
-    def _regions_of_ptes(
-        self, chunk: TableChunk, owners: NDArray[np.int64], found: NDArray[np.int64]
-    ) -> None:
+    def _regions_of_ptes(self, chunk: TableChunk, owners: S64s, found: S64s) -> None:
         totals = self.scan.totals
         at = self._region(owners, chunk.addresses, self.form.slots << self.form.page_shift)
         inside = np.flatnonzero(at >= 0)
@@ -479,9 +480,7 @@ class _Reader:
             size = found[inside, kind] << self.form.page_shift
             np.add.at(totals["region_bytes"][:, place], at[inside], size)
 
-    def _region(
-        self, owners: NDArray[np.int64], addresses: NDArray[np.uint64], span: int
-    ) -> NDArray[np.int64]:
+    def _region(self, owners: S64s, addresses: U64s, span: int) -> S64s:
         """The region that each stretch of addresses reaches into, or -1."""
         regions = self.scan.regions
         if not len(regions):
@@ -493,12 +492,12 @@ class _Reader:
         fits = (at >= 0) & (found["owner"] == owners) & (addresses < found["end"])
         return np.where(fits, at, -1)
 
-    def _take_upper(self, chunk: TableChunk, owners: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _take_upper(self, chunk: TableChunk, owners: S64s) -> S64s:
         form, scan, level = self.form, self.scan, chunk.level
         entries = chunk.entries.ravel()[chunk.places]
         some = ~form.is_none(entries)
         rows = chunk.places // form.slots
-        used: NDArray[np.int64] = np.bincount(rows[some], minlength=len(chunk))
+        used: S64s = np.bincount(rows[some], minlength=len(chunk))
         some &= ~form.is_table(entries, level)
         if not some.any():
             return used
@@ -549,7 +548,7 @@ class _Reader:
             self._count_shared(chunk, owners, distinct(rows[hugetlb]))
         return used
 
-    def _absent(self, level: int, owners: NDArray[np.int64], entries: NDArray[np.uint64]) -> None:
+    def _absent(self, level: int, owners: S64s, entries: U64s) -> None:
         """Entries of upper levels that neither map nor lead anywhere."""
         if not self.form.levels[level].leaf:
             self._add("bad", owners)
@@ -561,16 +560,10 @@ class _Reader:
         self._add("swap_pmds", owners[swapped])
         self._add("bad", owners[((kinds == OTHER) | (kinds == SWAP)) & ~swapped])
 
-    def _add(self, name: str, owners: NDArray[np.int64], each: NDArray[np.int64] | int = 1) -> None:
+    def _add(self, name: str, owners: S64s, each: S64s | int = 1) -> None:
         np.add.at(self.scan.sums[name], owners, each)
 
-    def _take_mapped(
-        self,
-        owners: NDArray[np.int64],
-        physical: NDArray[np.uint64],
-        addresses: NDArray[np.uint64],
-        pages: int,
-    ) -> None:
+    def _take_mapped(self, owners: S64s, physical: U64s, addresses: U64s, pages: int) -> None:
         """Mapped pages, of *pages* base pages each."""
         if (mapped := self.scan.mapped) is None or not len(owners):
             return
@@ -581,21 +574,17 @@ class _Reader:
         else:
             mapped.take(owners, pfns, locked)
 
-    def _read_descriptors(self, chunk: TableChunk, rows: NDArray[np.int64]) -> tuple[Any, Any]:
+    def _read_descriptors(self, chunk: TableChunk, rows: S64s) -> tuple[Any, Any]:
         frames = chunk.frames[rows] >> np.uint64(self.form.page_shift)
         places = self.base + frames * self.size
         return read_scattered(self.prog, places, self.descriptors, self.scan.gaps)
 
-    def _count_shared(
-        self, chunk: TableChunk, owners: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> None:
+    def _count_shared(self, chunk: TableChunk, owners: S64s, rows: S64s) -> None:
         """Count the PMD tables with hugetlb pages that several processes use."""
         found, read = self._read_descriptors(chunk, rows)
         self._add("shared_pmds", owners[rows[read & (found["shared"] >= self.shared_from)]])
 
-    def _deposits(
-        self, chunk: TableChunk, owners: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> None:
+    def _deposits(self, chunk: TableChunk, owners: S64s, rows: S64s) -> None:
         """
         Count the PTE tables that lie deposited with PMD tables.
 

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Program
 from drgn.helpers.linux.sched import cpu_curr
-from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_scan import (
     REGION_KINDS,
@@ -59,6 +58,7 @@ from mmscope.drgn.processes.process_memory import (
 )
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
+from mmscope.drgn.reading.kernel_arrays import Array, S64s
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -269,7 +269,7 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
     ]
 
 
-def _tables(scan: PageTableScan, name: str) -> NDArray[np.int64]:
+def _tables(scan: PageTableScan, name: str) -> S64s:
     """Tables of a level by process; with few levels the upper ones are none of their own."""
     for at, level in enumerate(scan.form.levels):
         if level.name == name:
@@ -278,7 +278,7 @@ def _tables(scan: PageTableScan, name: str) -> NDArray[np.int64]:
 
 
 def _by_process(
-    scan: PageTableScan, columns: Iterable[NDArray[Any]]
+    scan: PageTableScan, columns: Iterable[Array]
 ) -> Iterator[tuple[Process, tuple[int, ...]]]:
     """Each process with its number of each column, the one with the most tables first."""
     order = [at for at in by_size(scan.spaces) if not scan.lost[at]]

@@ -13,14 +13,20 @@ Costs one bulk read for each chunk of slots, and the pages of ``swap_map`` that 
 Cannot know: the entries themselves; what shmem has in swap counts as one.
 """
 
-from typing import Any
-
 import numpy as np
 from drgn import FaultError, Object, Program, container_of, sizeof
 from drgn.helpers.linux.mm import page_to_phys, vmalloc_to_page
-from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    Array,
+    Bools,
+    Gaps,
+    S64s,
+    U8s,
+    U64s,
+    distinct,
+    struct_dtype,
+)
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 # include/linux/swap.h (mm/swapfile.c since v7.0): bits of a byte of swap_map. SWAP_HAS_CACHE says
@@ -32,7 +38,7 @@ MOST_CONTINUED = 4  # pages: a count of 2^32
 # has room for that beside a PFN: on every architecture of 64 bits.
 COUNT_SHIFT, COUNT_MAX = 60, 15
 # Of slots: their counts, which could be read, and which are in the swap cache.
-Counts = tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]
+Counts = tuple[S64s, Bools, Bools]
 KEPT = 256  # pages of swap_map whose counts are kept
 
 
@@ -53,7 +59,7 @@ class SwapCounts:
         read = [infos[at].read_() for at in range(number)]
         self._infos = {at: info for at, info in enumerate(read) if info}
         self._page = int(prog["PAGE_SIZE"].value_())
-        self._large: dict[int, NDArray[np.int64]] = {}
+        self._large: dict[int, S64s] = {}
         self._by_map = prog.type("struct swap_info_struct").has_member("swap_map")
         if not self._by_map:
             cluster = prog.type("struct swap_cluster_info")
@@ -63,7 +69,7 @@ class SwapCounts:
             entries = prog.type("struct swap_table").member("entries").type
             self._slots = sizeof(entries) // 8
 
-    def of(self, types: NDArray[np.uint8], offsets: NDArray[np.uint64]) -> Counts:
+    def of(self, types: U8s, offsets: U64s) -> Counts:
         """
         The count of each slot, 0 of one that no area has.
 
@@ -83,7 +89,7 @@ class SwapCounts:
                 known[here] = False
         return counts, known, cached
 
-    def _of_map(self, info: Object, offsets: NDArray[np.uint64]) -> Counts:
+    def _of_map(self, info: Object, offsets: U64s) -> Counts:
         places = np.uint64(info.swap_map.value_()) + offsets
         found, known = read_scattered(self.prog, places, np.dtype(np.uint8), self.gaps)
         counts = (found & COUNT_BITS).astype(np.int64)
@@ -100,7 +106,7 @@ class SwapCounts:
                 counts[these] = all_here[(places[these] - np.uint64(page)).astype(np.int64)]
         return counts, known, (found & HAS_CACHE) != 0
 
-    def _continued(self, page: int) -> NDArray[np.int64]:
+    def _continued(self, page: int) -> S64s:
         """The counts of the slots of a page of ``swap_map``, with its continuation pages."""
         if page in self._large:
             return self._large[page]
@@ -123,7 +129,7 @@ class SwapCounts:
         self._large[page] = counts
         return counts
 
-    def _of_tables(self, info: Object, offsets: NDArray[np.uint64]) -> Counts:
+    def _of_tables(self, info: Object, offsets: U64s) -> Counts:
         clusters, slots = np.divmod(offsets, np.uint64(self._slots))
         places = np.uint64(info.cluster_info.value_()) + clusters * np.uint64(self._tables.itemsize)
         found, known = read_scattered(self.prog, places, self._tables, self.gaps)
@@ -138,13 +144,7 @@ class SwapCounts:
         counts[large] = extended[large]
         return counts, known, cached
 
-    def _read(
-        self,
-        tables: NDArray[np.uint64],
-        slots: NDArray[np.uint64],
-        format_: str,
-        wanted: NDArray[np.bool_],
-    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def _read(self, tables: U64s, slots: U64s, format_: str, wanted: Bools) -> tuple[Array, Bools]:
         """The slot's word in each table, of those that are wanted."""
         word = np.dtype(format_)
         found, read = np.zeros(len(tables), word), np.zeros(len(tables), np.bool_)

@@ -14,14 +14,13 @@ be one thing or another (before 6.3).
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from drgn import Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
+from mmscope.drgn.reading.kernel_arrays import Array, U8s
 from mmscope.drgn.reading.symbols import has_symbol
 
 # What an entry of the last level is.
@@ -58,7 +57,7 @@ MARKER_POISONED = 2
 MARKER_BITS = 7
 
 
-def swap_kinds(prog: Program) -> NDArray[np.uint8]:
+def swap_kinds(prog: Program) -> U8s:
     """The kind of each type of ``swp_entry_t``."""
     exclusive = constant(prog, "PG_anon_exclusive", -1) >= 0
     # mm/memory-failure.c and mm/migrate.c, which a kernel may be built without.
@@ -104,9 +103,7 @@ def _that_may_be(prog: Program, behind: Iterable[tuple[int, int]]) -> list[tuple
     return [(d, m) for d, m in behind if d in devices and not (one and m > 1)]
 
 
-def entry_kinds(
-    form: PageTableFormat, kinds: NDArray[np.uint8], zero: Entries, entries: Entries
-) -> NDArray[np.uint8]:
+def entry_kinds(form: PageTableFormat, kinds: U8s, zero: Entries, entries: Entries) -> U8s:
     """
     The kind of each entry of the last level.
 
@@ -129,7 +126,7 @@ def entry_kinds(
     return found
 
 
-def absent_kinds(form: PageTableFormat, kinds: NDArray[np.uint8], entries: Entries) -> NDArray[Any]:
+def absent_kinds(form: PageTableFormat, kinds: U8s, entries: Entries) -> Array:
     """The kinds of entries that are neither none nor present, on any level."""
     types, offsets = form.swap(entries)
     found = kinds[types]

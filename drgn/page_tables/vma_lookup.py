@@ -9,7 +9,6 @@ Cannot know: addresses of more than 57 bits.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mmscope.drgn.processes.vm_areas import (
     VM_HUGETLB,
@@ -19,7 +18,7 @@ from mmscope.drgn.processes.vm_areas import (
     VM_SHARED,
     VmAreas,
 )
-from mmscope.drgn.reading.kernel_arrays import distinct
+from mmscope.drgn.reading.kernel_arrays import Bools, S64s, U64s, distinct
 
 
 class VmaLookup:
@@ -46,12 +45,12 @@ class VmaLookup:
         self.both = np.stack([self.pages, self.pages * reaped])
         self.before = np.cumsum(self.both, axis=1, dtype=np.uint64) - self.both
 
-    def key(self, owners: NDArray[np.int64], addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        key: NDArray[np.uint64] = owners.astype(np.uint64) << self.SHIFT
+    def key(self, owners: S64s, addresses: U64s) -> U64s:
+        key: U64s = owners.astype(np.uint64) << self.SHIFT
         key |= addresses >> self.page_shift
         return key
 
-    def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def find(self, keys: U64s) -> S64s:
         """The VMA that each address lies in, or -1."""
         at = np.searchsorted(self.starts, keys, side="right").astype(np.int64) - 1
         if not len(self.starts):
@@ -59,22 +58,18 @@ class VmaLookup:
         inside = (at >= 0) & (keys - self.starts[at] < self.pages[at])
         return np.where(inside, at, -1)
 
-    def is_locked(
-        self, owners: NDArray[np.int64], addresses: NDArray[np.uint64]
-    ) -> NDArray[np.bool_]:
+    def is_locked(self, owners: S64s, addresses: U64s) -> Bools:
         """The address lies in a VMA that is mlock()ed."""
         result = np.isin(owners, self.lockers)
         some = np.flatnonzero(result)
         result[some] = self.locked[self.find(self.key(owners[some], addresses[some]))]
         return result
 
-    def pages_between(
-        self, first: NDArray[np.uint64], stop: NDArray[np.uint64]
-    ) -> NDArray[np.int64]:
+    def pages_between(self, first: U64s, stop: U64s) -> S64s:
         """Mapped pages from each address to another one, and those that are reaped."""
         return self._pages_below(stop) - self._pages_below(first)
 
-    def _pages_below(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def _pages_below(self, keys: U64s) -> S64s:
         """Pages below each address, in its own process and in all before that."""
         if not len(self.starts):
             return np.zeros((2, len(keys)), np.int64)

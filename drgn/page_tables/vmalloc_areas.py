@@ -14,15 +14,22 @@ Costs a few reads for a thousand areas, and a read for each run of page tables.
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, ProgramFlags, offsetof
-from numpy.typing import NDArray
 
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, spread, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    Array,
+    Bools,
+    Gaps,
+    S64s,
+    U64s,
+    distinct,
+    spread,
+    struct_dtype,
+)
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
 
@@ -51,13 +58,13 @@ class VmallocAreas:
     :ivar whole: no area is missing.
     """
 
-    areas: NDArray[Any]
-    entries: NDArray[Any]
-    tables: NDArray[np.int64]
+    areas: Array
+    entries: Array
+    tables: S64s
     whole: bool
     gaps: Gaps
 
-    def at(self, addresses: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def at(self, addresses: U64s) -> S64s:
         """Positions of the areas with pages of their own that addresses lie in; -1: none."""
         found = np.searchsorted(self.areas["start"], addresses, "right").astype(np.int64) - 1
         inside = found >= 0
@@ -65,11 +72,11 @@ class VmallocAreas:
         inside[inside] = own_pages(self.areas[found[inside]])
         return np.where(inside, found, -1)
 
-    def pages_of(self, at: NDArray[np.int64]) -> NDArray[Any]:
+    def pages_of(self, at: S64s) -> Array:
         """Entries of some areas."""
         low = np.searchsorted(self.entries["area"], at)
         high = np.searchsorted(self.entries["area"], at, "right")
-        found: NDArray[Any] = self.entries[spread(low, high - low)]
+        found: Array = self.entries[spread(low, high - low)]
         return found
 
 
@@ -78,7 +85,7 @@ def vmalloc_once(memory: Memory) -> VmallocAreas:
     return memory.once("vmalloc_areas", lambda: vmalloc_areas(memory.prog))
 
 
-def own_pages(areas: NDArray[Any]) -> NDArray[np.bool_]:
+def own_pages(areas: Array) -> Bools:
     """Areas that own the pages that are mapped in them."""
     flags = areas["flags"]
     plain = (flags & np.uint64(VM_ALLOC | VM_MAP)) == np.uint64(VM_ALLOC)
@@ -104,7 +111,7 @@ def _roots(prog: Program) -> tuple[list[int], bool]:
     return roots, len(roots) == count
 
 
-def _read_trees(prog: Program, roots: list[int], gaps: Gaps) -> tuple[NDArray[Any], bool]:
+def _read_trees(prog: Program, roots: list[int], gaps: Gaps) -> tuple[Array, bool]:
     """
     The ``struct vmap_area`` of some trees, all nodes of a level together, in no order; and whether
     that is all of them. Each is read once, whatever is in the trees.
@@ -190,7 +197,7 @@ def vmalloc_areas(prog: Program) -> VmallocAreas:
     return VmallocAreas(areas, mapped, distinct(np.concatenate(tables)), whole, gaps)
 
 
-def _stretches(areas: NDArray[Any]) -> list[tuple[int, int]]:
+def _stretches(areas: Array) -> list[tuple[int, int]]:
     """Ranges of addresses that have areas, none far from its neighbour."""
     if not len(areas):
         return []

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
-from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, laid_out, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Array, Columns, Gaps, U64s, laid_out, struct_dtype
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.sections.memory import Memory
@@ -75,8 +74,8 @@ class AddressSpaces:
     """All address spaces of processes, in the order of the process list."""
 
     processes: list[Process]
-    addresses: NDArray[np.uint64]  # of the struct mm_structs
-    columns: NDArray[Any]  # of them, by COLUMNS
+    addresses: U64s  # of the struct mm_structs
+    columns: Array  # of them, by COLUMNS
     broken_off: bool  # the list of processes could not be followed to its end
     damaged: int  # processes that could not be read, or whose list of threads leads nowhere
 
@@ -132,7 +131,7 @@ def address_spaces(prog: Program, gaps: Gaps) -> AddressSpaces:
     return AddressSpaces(processes, addresses[read], columns[read], broken_off, damaged)
 
 
-def listed_tasks(prog: Program) -> tuple[NDArray[Any], bool]:
+def listed_tasks(prog: Program) -> tuple[Array, bool]:
     """
     All tasks of the list: address, whether it could be read at once (``whole``), and by TASK; and
     whether the list breaks off before its end.
@@ -174,7 +173,7 @@ def listed_tasks(prog: Program) -> tuple[NDArray[Any], bool]:
     return tasks[: len(tasks) - broken_off], broken_off
 
 
-def _users(prog: Program, tasks: NDArray[Any]) -> tuple[NDArray[Any], int]:
+def _users(prog: Program, tasks: Array) -> tuple[Array, int]:
     """
     Values of the tasks that have an address space, and the number that cannot be read.
     """

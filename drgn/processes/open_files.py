@@ -13,16 +13,15 @@ its process (``CLONE_FILES``), or that outlives the first thread of it.
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from drgn import Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.processes.address_spaces import PF_KTHREAD, listed_tasks
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array
+from mmscope.drgn.reading.kernel_arrays import Array, Bools, Gaps, S64s, U64s, read_array
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.sections.memory import Memory
@@ -56,13 +55,13 @@ class OpenFiles:
     """
 
     processes: list[Opener]
-    tasks: NDArray[np.uint64]
-    kernel: NDArray[np.bool_]  # kernel threads
-    files: NDArray[Any]
+    tasks: U64s
+    kernel: Bools  # kernel threads
+    files: Array
     gaps: Gaps
     broken_off: bool
 
-    def of_kind(self, prog: Program, *operations: str) -> tuple[NDArray[np.uint64], list[Opener]]:
+    def of_kind(self, prog: Program, *operations: str) -> tuple[U64s, list[Opener]]:
         """
         ``private_data`` of the files of a kind, each once, and who has it.
 
@@ -120,9 +119,7 @@ def _open_files(prog: Program) -> OpenFiles:
     return OpenFiles(processes, tasks["address"], kernel, rows, gaps, broken_off)
 
 
-def _tables(
-    prog: Program, tables: NDArray[np.uint64], gaps: Gaps
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _tables(prog: Program, tables: U64s, gaps: Gaps) -> tuple[U64s, S64s]:
     """Addresses of the files in the tables of all processes, and the process of each."""
     has = np.flatnonzero(tables)
     _, first = np.unique(tables[has], return_index=True)  # threads of other groups may share it
@@ -142,7 +139,7 @@ def _tables(
     return np.concatenate(files), np.concatenate(process)
 
 
-def _memory_cgroups(prog: Program, sets: NDArray[np.uint64], gaps: Gaps) -> list[str | None]:
+def _memory_cgroups(prog: Program, sets: U64s, gaps: Gaps) -> list[str | None]:
     """The path of the memory cgroup of each task, None where there is none, or it is not known."""
     number = constant(prog, "memory_cgrp_id", -1)
     if number < 0:

@@ -13,16 +13,14 @@ The text that says the same is /proc/PID/status.
 """
 
 import itertools
-from typing import Any
 
 import numpy as np
 from drgn import Program, TypeKind
-from numpy.typing import NDArray
 
 from mmscope.drgn.processes.address_spaces import BROKEN_OFF, AddressSpaces, kept_address_spaces
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
+from mmscope.drgn.reading.kernel_arrays import Array, Columns, Gaps, S64s
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
@@ -148,9 +146,7 @@ def _by_memory(row: ProcessMemory) -> tuple[int, int]:
     return -row.resident_bytes - row.swap_bytes, row.pid
 
 
-def _add_cpus(
-    prog: Program, sums: dict[str, NDArray[np.int64]], found: NDArray[Any], gaps: Gaps
-) -> None:
+def _add_cpus(prog: Program, sums: dict[str, S64s], found: Array, gaps: Gaps) -> None:
     """Add what each CPU has not folded in yet to the pages of each kind, by address space."""
     offsets = prog["__per_cpu_offset"]
     for cpu in online_cpus(prog):

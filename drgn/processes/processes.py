@@ -18,14 +18,12 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, ProgramFlags, offsetof
-from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, Wanted
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, U64s
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.sections.apart import ReaderApart
@@ -79,10 +77,10 @@ class Processes:
     :ivar unreadable: ``mm_struct``s; :ivar gone: those that their tasks had given up by then.
     """
 
-    mm: NDArray[np.uint64]
-    pid: NDArray[np.int64]
+    mm: U64s
+    pid: S64s
     comm: list[str | None]
-    counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    counts: Mapping[str, S64s] = field(default_factory=dict)
     unreadable: int = 0
     gone: int = 0
 
@@ -117,7 +115,7 @@ def processes(prog: Program, tasks: Objects) -> Processes:
 
     counts = {}
     for name in columns:
-        values: NDArray[Any] = found[name][read]
+        values: Array = found[name][read]
         if values.dtype.kind == "u":
             # An unsigned long of a damaged mm may not fit; what reads it knows that it is too much.
             values = np.minimum(values, np.uint64(LARGEST))

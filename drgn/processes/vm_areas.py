@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 from drgn import Program, ProgramFlags, offsetof, sizeof
-from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Array, Bools, Gaps, S64s, U64s, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 
 # include/linux/mm.h; the same from 5.10 to 7.3.
@@ -52,11 +51,11 @@ COLUMNS = {
 class VmAreas:
     """VMAs of some processes, by process and ascending."""
 
-    owners: NDArray[np.int64]  # index of the process
-    starts: NDArray[np.uint64]
-    ends: NDArray[np.uint64]
-    flags: NDArray[np.uint64]
-    anonymous: NDArray[np.bool_]  # vma_is_anonymous()
+    owners: S64s  # index of the process
+    starts: U64s
+    ends: U64s
+    flags: U64s
+    anonymous: Bools  # vma_is_anonymous()
     damaged: int  # nodes and VMAs that cannot be, left out
 
     def __len__(self) -> int:
@@ -68,7 +67,7 @@ class VmAreas:
 Shape = tuple[int, int, int, int]
 
 
-def read_vm_areas(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAreas:
+def read_vm_areas(prog: Program, trees: U64s, gaps: Gaps) -> VmAreas:
     """
     Read the VMAs of every process.
 
@@ -94,7 +93,7 @@ def read_vm_areas(prog: Program, trees: NDArray[np.uint64], gaps: Gaps) -> VmAre
     )
 
 
-def _red_black(prog: Program, trees: NDArray[np.uint64], gaps: Gaps, running: bool) -> VmAreas:
+def _red_black(prog: Program, trees: U64s, gaps: Gaps, running: bool) -> VmAreas:
     """The VMAs of processes whose ``mm_rb.rb_node`` these are."""
     type_ = prog.type("struct vm_area_struct")
     links = {"left": "vm_rb.rb_left", "right": "vm_rb.rb_right"}
@@ -128,7 +127,7 @@ def _red_black(prog: Program, trees: NDArray[np.uint64], gaps: Gaps, running: bo
 
 
 def _leaves(
-    prog: Program, trees: NDArray[np.uint64], gaps: Gaps, running: bool
+    prog: Program, trees: U64s, gaps: Gaps, running: bool
 ) -> tuple[Any, Any, Any, Any, int]:
     """(index of the tree, first address, last address, address of the VMA) of all VMAs; damage."""
     kinds = {
@@ -147,7 +146,7 @@ def _leaves(
     owners = todo.astype(np.int64)
     low = np.zeros(len(todo), np.uint64)
     high = np.full(len(todo), MAX, np.uint64)
-    found: list[list[NDArray[Any]]] = []
+    found: list[list[Array]] = []
     damaged = 0
     for _ in range(MAX_DEPTH):
         if not len(entries):
@@ -155,7 +154,7 @@ def _leaves(
         # The lower byte of a node's address says of what kind it is (mte_to_node()).
         nodes, read = read_scattered(prog, entries & np.uint64(~0xFF & MAX), node_type, gaps)
         kind = (entries >> np.uint64(3)) & np.uint64(0xF)
-        below: list[list[NDArray[Any]]] = []
+        below: list[list[Array]] = []
         sound = read & np.isin(kind, list(kinds))
         damaged += int(((read | running) & ~sound).sum())
         for number, shape in kinds.items():
@@ -192,9 +191,7 @@ def _shape(prog: Program, name: str) -> Shape:
     return pivot // 8, slots.offset // 8, slots.type.length or 0, meta
 
 
-def _ranges(
-    nodes: NDArray[np.uint64], shape: Shape, low: NDArray[np.uint64], high: NDArray[np.uint64]
-) -> tuple[Any, Any, Any, Any, int]:
+def _ranges(nodes: U64s, shape: Shape, low: U64s, high: U64s) -> tuple[Any, Any, Any, Any, int]:
     """
     (first address, last address, content, in use) of each slot of some nodes of one kind, and how
     many nodes make no sense.

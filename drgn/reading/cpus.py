@@ -10,7 +10,8 @@ import numpy as np
 from drgn import FaultError, Object, Program, alignof
 from drgn.helpers.linux.cpumask import cpu_online_mask, cpu_possible_mask
 from drgn.helpers.linux.percpu import per_cpu_ptr
-from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import U64s
 
 
 def online_cpus(prog: Program) -> list[int]:
@@ -43,7 +44,7 @@ def copy_of(pointer: Object, cpu: int) -> Object:
     return per_cpu_ptr(pointer, cpu)
 
 
-def percpu_offsets(prog: Program) -> NDArray[np.uint64]:
+def percpu_offsets(prog: Program) -> U64s:
     """
     Offset of each possible CPU's copy from a percpu address (``per_cpu_ptr()``).
 

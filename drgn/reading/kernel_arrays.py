@@ -29,6 +29,14 @@ PAGE = 4096  # the smallest page that any kernel here has
 # What reading fails with where the kernel goes on meanwhile, or in damaged memory.
 TORN = (FaultError, LookupError, NotImplementedError, RecursionError, ValueError)
 
+# Arrays, by what the kernel calls what is in them.
+U8s = NDArray[np.uint8]
+U32s = NDArray[np.uint32]
+U64s = NDArray[np.uint64]
+S64s = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Array = NDArray[Any]
+
 Columns = Mapping[str, str | tuple[str, ...]]
 
 
@@ -49,7 +57,7 @@ class Gaps:
         return f" ({'; '.join(self.died)})" if self.died else ""
 
 
-def distinct(values: NDArray[Any]) -> NDArray[Any]:
+def distinct(values: Array) -> Array:
     """
     The different values, ascending.
 
@@ -60,7 +68,7 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     return different
 
 
-def spread(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def spread(starts: S64s, sizes: S64s) -> S64s:
     """All numbers of some ranges: ``starts[0], starts[0] + 1, …``, then those of the next."""
     before = np.cumsum(sizes) - sizes
     return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
@@ -180,7 +188,7 @@ def read_array(
     *,
     physical: bool = False,
     chunk_bytes: int = CHUNK_BYTES,
-) -> Iterator[tuple[int, NDArray[Any]]]:
+) -> Iterator[tuple[int, Array]]:
     """
     Read *count* elements that lie at *address*, in chunks.
 
@@ -203,7 +211,7 @@ def _read(
     dtype: np.dtype[Any],
     gaps: Gaps,
     physical: bool,
-) -> Iterator[tuple[int, NDArray[Any]]]:
+) -> Iterator[tuple[int, Array]]:
     size = dtype.itemsize
     begin, end = address + first * size, address + (first + count) * size
     try:
@@ -223,7 +231,7 @@ def _read(
         yield first, np.frombuffer(data, dtype)
 
 
-def read_whole(prog: Program, address: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def read_whole(prog: Program, address: int, count: int, dtype: np.dtype[Any]) -> Array:
     """
     Read a small array that is of no use in parts.
 

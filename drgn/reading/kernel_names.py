@@ -8,9 +8,8 @@ A damaged pointer may lead to gigabytes without a NUL.
 
 import numpy as np
 from drgn import FaultError, Object, Program
-from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, U64s
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.rows import LONGEST_NAME
 
@@ -35,7 +34,7 @@ def name_at(pointer: Object) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
-def names_at(prog: Program, addresses: NDArray[np.uint64]) -> list[str | None]:
+def names_at(prog: Program, addresses: U64s) -> list[str | None]:
     """
     The names at many addresses, which mostly lie close to each other; None where there is none.
 

@@ -12,11 +12,11 @@ from those that lead home.
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program
-from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import Array, S64s, U64s
 
 PIECE = 1 << 17
 LONG = 1 << 16  # entries; to cut fewer takes longer than it saves
@@ -47,15 +47,11 @@ def walk_list(prog: Program, head: int, link: int, most: int) -> tuple[list[int]
 class Followed:
     """Targets of the ``next`` links of each entry; in 32 bits, if there are not too many."""
 
-    head: NDArray[Any]  # index of the head, LOST or LOOPS
-    steps: NDArray[
-        np.integer
-    ]  # links to the head (1 for the last entry), 0 unless a head is reached
+    head: Array  # index of the head, LOST or LOOPS
+    steps: Array  # links to the head (1 for the last entry), 0 unless a head is reached
 
 
-def follow_lists(
-    addresses: NDArray[np.uint64], links: NDArray[np.uint64], heads: NDArray[np.uint64]
-) -> Followed:
+def follow_lists(addresses: U64s, links: U64s, heads: U64s) -> Followed:
     """
     Find the list each entry is on.
 
@@ -67,7 +63,7 @@ def follow_lists(
     lost = entries + len(heads)
     # Millions of entries: 32 bits do, and what takes room for a while is done in pieces.
     number = np.int32 if lost < 1 << 31 else np.int64
-    successor: NDArray[Any] = np.full(lost + 1, lost, number)
+    successor: Array = np.full(lost + 1, lost, number)
     for start in range(0, entries, PIECE):
         wanted = links[start : start + PIECE]
         to_entry, to_head = find(addresses, wanted), find(heads, wanted)
@@ -76,7 +72,7 @@ def follow_lists(
         )
     # Heads, and nowhere, lead to themselves.
     successor[entries:] = np.arange(entries, lost + 1)
-    steps: NDArray[Any] = np.zeros(lost + 1, number)
+    steps: Array = np.zeros(lost + 1, number)
     steps[:entries] = 1
     if entries >= LONG:
         _follow_pieces(successor, steps, entries)
@@ -92,9 +88,7 @@ def follow_lists(
     return Followed(head, steps)
 
 
-def _double(
-    successor: NDArray[Any], steps: NDArray[Any], entries: int, walking: NDArray[Any]
-) -> NDArray[Any]:
+def _double(successor: Array, steps: Array, entries: int, walking: Array) -> Array:
     """
     Follow the links of some entries to their ends; returns those that go round in a circle.
 
@@ -113,11 +107,11 @@ def _double(
         walking = walking[:left]
         if not left:
             break
-    circling: NDArray[Any] = walking[successor[walking] < entries]
+    circling: Array = walking[successor[walking] < entries]
     return circling
 
 
-def _follow_pieces(successor: NDArray[Any], steps: NDArray[Any], entries: int) -> None:
+def _follow_pieces(successor: Array, steps: Array, entries: int) -> None:
     """
     Follow the links of most entries of long lists to their ends.
 
@@ -163,7 +157,7 @@ def _follow_pieces(successor: NDArray[Any], steps: NDArray[Any], entries: int) -
         steps[known] = length[piece] - place[known] + far[piece]
 
 
-def find(sorted_values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
+def find(sorted_values: Array, wanted: Array) -> S64s:
     """The position of each wanted value in an ascending array, -1 where it is not there."""
     if not len(sorted_values):
         return np.full(len(wanted), -1, np.int64)

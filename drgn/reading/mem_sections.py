@@ -19,9 +19,16 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Program, TypeKind, offsetof, sizeof
 from drgn.helpers.linux.mm import for_each_valid_page_range
-from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    Bools,
+    Gaps,
+    S64s,
+    U8s,
+    U64s,
+    read_array,
+    struct_dtype,
+)
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 SECTION_MARKED_PRESENT = 1
@@ -37,11 +44,11 @@ MAX_SECTIONS = 1 << 21  # 256 TiB in sections of 128 MiB; more is damage
 class Sections:
     """Some sections, ascending."""
 
-    numbers: NDArray[np.int64]
-    early: NDArray[np.bool_]  # which were there when the machine booted
-    online: NDArray[np.bool_]
-    usage: NDArray[np.uint64]  # where their mem_section.usage is
-    usage_possible: NDArray[np.bool_]  # it may be there: the pointer is not obviously garbage
+    numbers: S64s
+    early: Bools  # which were there when the machine booted
+    online: Bools
+    usage: U64s  # where their mem_section.usage is
+    usage_possible: Bools  # it may be there: the pointer is not obviously garbage
     pages: int  # in a section
     root_bytes: int  # what the array of sections and the array of its roots take
 
@@ -133,9 +140,7 @@ def _roots(prog: Program, gaps: Gaps, count: int) -> tuple[list[tuple[int, int]]
     return roots, count * pointer.itemsize
 
 
-def read_usage(
-    prog: Program, sections: Sections, size: int, gaps: Gaps
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+def read_usage(prog: Program, sections: Sections, size: int, gaps: Gaps) -> tuple[U8s, Bools]:
     """
     The first *size* bytes of each section's ``struct mem_section_usage``.
 
@@ -156,7 +161,7 @@ def subsection_order(prog: Program) -> int:
     return shift - int(prog["PAGE_SHIFT"].value_())
 
 
-def subsection_maps(prog: Program, sections: Sections, raw: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def subsection_maps(prog: Program, sections: Sections, raw: U8s) -> Bools:
     """
     Maps of each section's subsections that have pages, by what :func:`read_usage` read. Without
     CONFIG_SPARSEMEM_VMEMMAP there is no map, and a section has all or none.
@@ -209,16 +214,14 @@ def valid_page_ranges(prog: Program) -> list[tuple[int, int, int]]:
     ]
 
 
-def page_addresses(
-    ranges: NDArray[np.uint64], pfns: NDArray[np.uint64], size: int
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+def page_addresses(ranges: U64s, pfns: U64s, size: int) -> tuple[U64s, Bools]:
     """
     The addresses of the struct pages of page frames, and which frames have one.
 
     :param ranges: of :func:`valid_page_ranges`; :param size: of a struct page.
     """
     at = np.searchsorted(ranges[:, 0], pfns, side="right") - 1
-    valid: NDArray[np.bool_] = (at >= 0) & (pfns < ranges[at, 1])
+    valid: Bools = (at >= 0) & (pfns < ranges[at, 1])
     return ranges[at, 2] + (pfns - ranges[at, 0]) * np.uint64(size), valid
 
 

@@ -13,10 +13,18 @@ from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, Type
-from numpy.typing import NDArray
 
 from mmscope.drgn.dumps.bulk_reads import read_bytes
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, laid_out, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    Array,
+    Bools,
+    Columns,
+    Gaps,
+    S64s,
+    U64s,
+    laid_out,
+    struct_dtype,
+)
 
 # A gap of at most this many bytes between two structures is read too: as cheap as another read.
 BETWEEN = 4096
@@ -26,8 +34,8 @@ TOGETHER = 1 << 15  # structures of which members are read at a time
 
 
 def read_scattered(
-    prog: Program, addresses: NDArray[np.uint64], dtype: np.dtype[Any], gaps: Gaps
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    prog: Program, addresses: U64s, dtype: np.dtype[Any], gaps: Gaps
+) -> tuple[Array, Bools]:
     """
     Read a structure at each address.
 
@@ -53,17 +61,12 @@ def read_scattered(
         # A structure at each byte, of which those at the offsets are copied.
         each = np.ndarray(max(len(raw) - size + 1, 0), data.dtype, raw, strides=(1,))
         data[here][known] = each[(unique[here] + np.repeat(shifts, counts))[known].astype(np.int64)]
-    found: NDArray[Any] = np.ndarray(len(unique), dtype, data.view(np.uint8))
+    found: Array = np.ndarray(len(unique), dtype, data.view(np.uint8))
     return found[back], read[back]
 
 
 def _read_singly(
-    prog: Program,
-    addresses: NDArray[np.uint64],
-    part: slice,
-    data: NDArray[Any],
-    read: NDArray[np.bool_],
-    gaps: Gaps,
+    prog: Program, addresses: U64s, part: slice, data: Array, read: Bools, gaps: Gaps
 ) -> None:
     """Read what can be read of some structures, and nothing between them."""
     size = data.dtype.itemsize
@@ -78,11 +81,8 @@ def _read_singly(
 
 
 def read_stretches(
-    prog: Program,
-    begins: NDArray[np.uint64],
-    lengths: NDArray[np.uint64],
-    physical: bool = False,
-) -> tuple[bytes, NDArray[np.uint64], NDArray[np.bool_]]:
+    prog: Program, begins: U64s, lengths: U64s, physical: bool = False
+) -> tuple[bytes, U64s, Bools]:
     """
     Read pieces of memory.
 
@@ -102,8 +102,8 @@ def read_stretches(
 
 
 def read_members(
-    prog: Program, addresses: NDArray[np.uint64], type_: Type, columns: Columns, gaps: Gaps
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    prog: Program, addresses: U64s, type_: Type, columns: Columns, gaps: Gaps
+) -> tuple[Array, Bools]:
     """
     Read some members of a structure at each address, and keep nothing else of it: for millions.
 
@@ -126,8 +126,8 @@ def read_members(
 
 
 def stretches(
-    addresses: NDArray[np.uint64], size: int, between: int, most: int, step: int = 1
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    addresses: U64s, size: int, between: int, most: int, step: int = 1
+) -> tuple[S64s, S64s]:
     """
     (index of the first, index after the last) of structures that one read fetches.
 

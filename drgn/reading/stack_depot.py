@@ -17,13 +17,21 @@ inlined: frames are what the kernel's unwinder saved.
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from drgn import Program, TypeKind, offsetof
 from numpy.typing import NDArray
 
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, read_whole
+from mmscope.drgn.reading.kernel_arrays import (
+    Array,
+    Bools,
+    Gaps,
+    S64s,
+    U32s,
+    U64s,
+    read_array,
+    read_whole,
+)
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.symbols import frame_names
 
@@ -39,19 +47,19 @@ POOLS_AT_ONCE = 128  # 2 MiB
 class StackDepot:
     """Records of the stack depot, ascending by handle."""
 
-    handles: NDArray[np.uint32]  # without the extra bits
-    sizes: NDArray[np.int64]  # frames of each
-    first: NDArray[np.int64]  # where each one's frames begin in `frames`
-    frames: NDArray[np.uint64]  # return addresses, the leaf first
+    handles: U32s  # without the extra bits
+    sizes: S64s  # frames of each
+    first: S64s  # where each one's frames begin in `frames`
+    frames: U64s  # return addresses, the leaf first
     counts: NDArray[np.int32] | None  # stack_record.count; None before v6.9
-    addresses: NDArray[np.uint64]  # of the struct stack_records
+    addresses: U64s  # of the struct stack_records
     pools: int
     extra_mask: int  # bits of a handle that belong to its user
     damaged: int = 0  # records that are not believed
     freed: int = 0  # records that were evicted
     gaps: Gaps = field(default_factory=Gaps)
 
-    def find(self, handles: NDArray[np.uint32]) -> NDArray[np.int64]:
+    def find(self, handles: U32s) -> S64s:
         """The position of each handle's record; -1 where the depot has none."""
         return find(self.handles, handles & np.uint32(~self.extra_mask & 0xFFFFFFFF))
 
@@ -193,11 +201,8 @@ def _pools_in_use(prog: Program) -> int:
 
 
 def _records(
-    pools: NDArray[np.uint32],
-    known: NDArray[np.bool_],
-    places: list[tuple[int, int]],
-    layout: _Layout,
-) -> tuple[tuple[NDArray[Any], ...], int, int]:
+    pools: U32s, known: Bools, places: list[tuple[int, int]], layout: _Layout
+) -> tuple[tuple[Array, ...], int, int]:
     """
     The records of some pools.
 
@@ -249,16 +254,14 @@ def _records(
     )
 
 
-def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _starts(sizes: S64s) -> S64s:
     """Starts of consecutive runs of these sizes."""
     starts = np.zeros(len(sizes), np.int64)
     np.cumsum(sizes[:-1], out=starts[1:])
     return starts
 
 
-def folded_stacks(
-    prog: Program, depot: StackDepot, handles: NDArray[np.uint32]
-) -> list[str | None]:
+def folded_stacks(prog: Program, depot: StackDepot, handles: U32s) -> list[str | None]:
     """
     The stack of each handle, folded: ``root;…;leaf``; None where the depot does not have it.
 

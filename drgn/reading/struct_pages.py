@@ -21,11 +21,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 from drgn import Object, ObjectNotFoundError, Program, Type, cast, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.reading.kernel_arrays import (
     CHUNK_BYTES,
+    Array,
     Gaps,
+    S64s,
     laid_out,
     member_path,
     read_array,
@@ -132,10 +133,10 @@ class PageChunk:
 
     start_pfn: int
     address: int  # of the first struct page
-    columns: NDArray[Any]
+    columns: Array
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        values: NDArray[Any] = self.columns[name]
+    def __getitem__(self, name: str) -> Array:
+        values: Array = self.columns[name]
         return values
 
     def __len__(self) -> int:
@@ -152,11 +153,11 @@ class PageChunk:
         kept: T = self._kept[name]
         return kept
 
-    def packed(self, name: str) -> NDArray[Any]:
+    def packed(self, name: str) -> Array:
         """A column without what lies between its values, for who looks at all of them."""
         return self.once(name, lambda: np.ascontiguousarray(self[name]))
 
-    def order_of(self, heads: NDArray[np.int64]) -> NDArray[np.int64]:
+    def order_of(self, heads: S64s) -> S64s:
         """
         The orders of compound pages, by column ``order`` of their second pages; -1 where that is
         not in the chunk.
@@ -407,7 +408,7 @@ class FlagFields:
     node_mask: int
     zones_per_node: int
 
-    def zone_index(self, flags: NDArray[Any]) -> NDArray[np.int64]:
+    def zone_index(self, flags: Array) -> S64s:
         """``node * zones_per_node + zone`` of each page."""
         node = (flags >> np.uint64(self.node_shift)) & np.uint64(self.node_mask)
         zone = (flags >> np.uint64(self.zone_shift)) & np.uint64(self.zone_mask)

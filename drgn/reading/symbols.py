@@ -28,7 +28,8 @@ from drgn import (
     SymbolKind,
 )
 from drgn.helpers.linux.kallsyms import module_kallsyms
-from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import S64s, U64s
 
 KERNEL_TABLE = "symbol_table"  # in Program.cache
 # Assembly functions often have no type.
@@ -130,7 +131,7 @@ def variable_of(prog: Program, module: str, name: str) -> int | None:
     return None
 
 
-def frame_names(prog: Program, addresses: NDArray[np.uint64]) -> list[str]:
+def frame_names(prog: Program, addresses: U64s) -> list[str]:
     """
     The name of the function that each return address leads back into; the address itself, in
     hexadecimal, where no symbol has it.
@@ -164,13 +165,7 @@ def frame_names(prog: Program, addresses: NDArray[np.uint64]) -> list[str]:
     return names
 
 
-def _fill(
-    names: list[str],
-    table: SymbolTable,
-    addresses: NDArray[np.uint64],
-    wanted: NDArray[np.int64],
-    suffix: str,
-) -> None:
+def _fill(names: list[str], table: SymbolTable, addresses: U64s, wanted: S64s, suffix: str) -> None:
     """Write the names that a table has for the wanted addresses."""
     # The call is before its return address, which is after the function's end where the callee
     # does not return. The interrupted instruction, though, may be a function's first.

@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Object, Program, Type, offsetof, sizeof
 from drgn.helpers.linux.timekeeping import uptime
-from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import ID, PATH
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
 from mmscope.drgn.free.zones import for_each_zone, node_page_state, zone_name, zone_page_state
-from mmscope.drgn.reading.kernel_arrays import Gaps, laid_out
+from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, laid_out
 from mmscope.drgn.reading.nodes import check_node_ids, online_nodes
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
@@ -142,7 +141,7 @@ def _dtype(prog: Program) -> np.dtype[Any]:
     return laid_out(fields)
 
 
-def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> NDArray[Any]:
+def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> Array:
     """
     Read the lruvecs of all memory cgroups.
 
@@ -166,9 +165,9 @@ def read_lruvecs(prog: Program, memcgs: Memcgs, gaps: Gaps) -> NDArray[Any]:
     return lruvecs
 
 
-def pages_of_lists(lruvecs: NDArray[Any]) -> NDArray[np.int64]:
+def pages_of_lists(lruvecs: Array) -> S64s:
     """Pages by (cgroup, node, zone, list)."""
-    pages: NDArray[np.int64] = lruvecs["sizes"].copy()
+    pages: S64s = lruvecs["sizes"].copy()
     if "nr_pages" not in (lruvecs.dtype.names or ()):
         return pages
     held = lruvecs["nr_pages"]
@@ -183,7 +182,7 @@ def pages_of_lists(lruvecs: NDArray[Any]) -> NDArray[np.int64]:
     return pages
 
 
-def list_rows(prog: Program, lruvecs: NDArray[Any]) -> list[LruList]:
+def list_rows(prog: Program, lruvecs: Array) -> list[LruList]:
     """A row for each list of each zone, beside what the zone counts."""
     pages = pages_of_lists(lruvecs)
     rows = []
@@ -208,7 +207,7 @@ def list_rows(prog: Program, lruvecs: NDArray[Any]) -> list[LruList]:
 
 
 def generation_rows(
-    prog: Program, memcgs: Memcgs, lruvecs: NDArray[Any], gaps: Gaps
+    prog: Program, memcgs: Memcgs, lruvecs: Array, gaps: Gaps
 ) -> list[LruGeneration]:
     """The generations of the cgroups with most pages in them, the oldest of each first."""
     if "nr_pages" not in (lruvecs.dtype.names or ()):
@@ -253,7 +252,7 @@ def ages_that_cannot_be(rows: Sequence[LruGeneration]) -> Iterator[str]:
         yield f"{plural(older, 'generation')} began before the one that is older"
 
 
-def too_many_generations(lruvecs: NDArray[Any]) -> Iterator[str]:
+def too_many_generations(lruvecs: Array) -> Iterator[str]:
     """In words, the lruvecs with more generations than there is room for (``get_nr_gens()``)."""
     if "nr_pages" in (lruvecs.dtype.names or ()):
         # Of one that could not be read, all is 0.

@@ -13,7 +13,6 @@ write fault.
 
 import numpy as np
 from drgn import Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.processes.processes import (
     PROCESS_VMAS,
@@ -22,7 +21,7 @@ from mmscope.drgn.processes.processes import (
     note_missing,
     process_maps,
 )
-from mmscope.drgn.reading.kernel_arrays import distinct
+from mmscope.drgn.reading.kernel_arrays import S64s, U64s, distinct
 from mmscope.drgn.rmap.ksm import KsmVisits, ksm_and_visits
 from mmscope.drgn.rmap.reverse_maps import (
     ANON_VMA_CHECKS,
@@ -172,7 +171,7 @@ ANON_VMA_WAITERS = Table(
 
 
 def anon_vma_rows(
-    maps: ReverseMaps, ksm_items: NDArray[np.int64] | None = None, most: int = MAX_ROWS
+    maps: ReverseMaps, ksm_items: S64s | None = None, most: int = MAX_ROWS
 ) -> list[AnonVma]:
     """
     The anon_vmas with most VMAs, and those with most KSM items and depth of fork among the rest.
@@ -210,7 +209,7 @@ def anon_vma_rows(
     return rows
 
 
-def fanout(maps: ReverseMaps, ksm_items: NDArray[np.int64] | None = None) -> list[AnonVmaFanout]:
+def fanout(maps: ReverseMaps, ksm_items: S64s | None = None) -> list[AnonVmaFanout]:
     """All anon_vmas by the number of their VMAs, in powers of two."""
     return [
         AnonVmaFanout(
@@ -225,10 +224,7 @@ def fanout(maps: ReverseMaps, ksm_items: NDArray[np.int64] | None = None) -> lis
 
 
 def tree_map(
-    maps: ReverseMaps,
-    index: int,
-    ksm_index: NDArray[np.uint64] | None = None,
-    bins: int = MAP_BINS,
+    maps: ReverseMaps, index: int, ksm_index: U64s | None = None, bins: int = MAP_BINS
 ) -> list[AnonVmaMap]:
     """
     The page range of one anon_vma in at most *bins* stretches of equal length.
@@ -245,12 +241,12 @@ def tree_map(
     writable = (maps.vmas["flags"][maps.chain_vma[nodes]] & 2) != 0
     edges = np.uint64(begin) + np.arange(number + 1, dtype=np.uint64) * np.uint64(width)
 
-    def overlapping(first: NDArray[np.uint64], last: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def overlapping(first: U64s, last: U64s) -> S64s:
         begun = np.searchsorted(np.sort(first), edges[1:], "left")
         ended = np.searchsorted(np.sort(last), edges[:-1], "left")
         return begun - ended
 
-    def inside(values: NDArray[np.uint64]) -> list[int]:
+    def inside(values: U64s) -> list[int]:
         counts: list[int] = np.diff(np.searchsorted(np.sort(values), edges)).tolist()
         return counts
 

@@ -34,13 +34,21 @@ from typing import Any, ClassVar
 import numpy as np
 from drgn import FaultError, Object, Program, ProgramFlags, offsetof
 from drgn.helpers.linux.mm import vma_find
-from numpy.typing import NDArray
 
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.processes.processes import FilesMapped, Processes, note_missing, process_maps
 from mmscope.drgn.reading.dentry_paths import path_of
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, distinct, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    TORN,
+    Array,
+    Bools,
+    Gaps,
+    S64s,
+    U64s,
+    distinct,
+    struct_dtype,
+)
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
@@ -245,10 +253,10 @@ class FileMaps(IntervalTrees):
     LINKED: ClassVar = ("vm_file", "a file")
     CHECK: ClassVar[type] = FileMappingCheck
 
-    addresses: NDArray[np.uint64]
-    mappings: NDArray[Any]  # their members, see MAPPING
-    inodes: NDArray[Any]  # see INODE
-    inode_read: NDArray[np.bool_]
+    addresses: U64s
+    mappings: Array  # their members, see MAPPING
+    inodes: Array  # see INODE
+    inode_read: Bools
     vmas: Objects  # in the order of the trees' nodes, not of their addresses
     # By the address of their super block: device as /proc/PID/maps has it, name of the type, and
     # base pages that ``nrpages`` and ``folio.index`` count as one.
@@ -257,7 +265,7 @@ class FileMaps(IntervalTrees):
     gaps: Gaps = field(default_factory=Gaps)
 
     @cached_property
-    def by_huge_page(self) -> NDArray[np.bool_]:
+    def by_huge_page(self) -> Bools:
         """Mask of files whose page offsets and counts in the page cache are of huge pages."""
         units = [unit for _, _, unit in map(self.file_system, range(len(self.addresses)))]
         return np.array(units, np.int64) > 1
@@ -273,7 +281,7 @@ class FileMaps(IntervalTrees):
         return "lock" in (self.mappings.dtype.names or ())
 
     @property
-    def writable(self) -> NDArray[np.int64]:
+    def writable(self) -> S64s:
         """VMAs of each file that are shared and may be written to."""
         both = np.uint64(VM_SHARED | VM_MAYWRITE)
         may = self.vmas["flags"].astype(np.uint64) & both == both
@@ -342,8 +350,8 @@ def mapped_file_trees(memory: Memory) -> FileMaps:
 
 
 def _trees(
-    prog: Program, vmas: Objects, mapping_of: NDArray[np.uint64]
-) -> tuple[NDArray[np.uint64], NDArray[Any], NDArray[np.int64], list[FileMappingCheck]]:
+    prog: Program, vmas: Objects, mapping_of: U64s
+) -> tuple[U64s, Array, S64s, list[FileMappingCheck]]:
     """
     Find the trees. A VMA knows its file, and the file with which node its tree begins.
 
@@ -388,13 +396,11 @@ def _trees(
     return mapping[sound], members[sound], tree_of_top[np.maximum(top, -1)], checks
 
 
-def _inodes(
-    prog: Program, addresses: NDArray[np.uint64], gaps: Gaps
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _inodes(prog: Program, addresses: U64s, gaps: Gaps) -> tuple[Array, Bools]:
     return read_scattered(prog, addresses, struct_dtype(prog.type("struct inode"), INODE), gaps)
 
 
-def _mappings(prog: Program, vmas: Objects, tasks: Processes, gaps: Gaps) -> NDArray[np.uint64]:
+def _mappings(prog: Program, vmas: Objects, tasks: Processes, gaps: Gaps) -> U64s:
     """
     ``vm_file->f_mapping`` of each VMA; 0 where that cannot be read.
 
@@ -412,13 +418,7 @@ def _mappings(prog: Program, vmas: Objects, tasks: Processes, gaps: Gaps) -> NDA
     return np.where(read, mapping, np.uint64(0))
 
 
-def _moved(
-    own_top: NDArray[np.int64],
-    mapping: NDArray[np.uint64],
-    has_tree: NDArray[np.bool_],
-    mapping_of_top: NDArray[np.uint64],
-    top: NDArray[np.int64],
-) -> None:
+def _moved(own_top: S64s, mapping: U64s, has_tree: Bools, mapping_of_top: U64s, top: S64s) -> None:
     """
     Tops of files whose tree begins with another VMA by now: that which has most below it.
     """
@@ -429,9 +429,7 @@ def _moved(
             own_top[at] = tops[np.argmax(below[tops])]
 
 
-def _file_systems(
-    prog: Program, inodes: NDArray[Any]
-) -> dict[int, tuple[str | None, str | None, int]]:
+def _file_systems(prog: Program, inodes: Array) -> dict[int, tuple[str | None, str | None, int]]:
     """Read :attr:`FileMaps.file_systems`; what cannot be read is left out."""
     found: dict[int, tuple[str | None, str | None, int]] = {}
     # "mm/filemap: remove hugetlb special casing in filemap.c" (a08c7193e4f1, in v6.7): before, page

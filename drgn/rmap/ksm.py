@@ -45,14 +45,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, Type, offsetof, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import (
+    Array,
+    Bools,
+    Gaps,
+    S64s,
+    U64s,
+    distinct,
+    struct_dtype,
+)
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.reading.nodes import check_node_ids
 from mmscope.drgn.reading.scattered_reads import read_scattered
@@ -262,35 +268,35 @@ def node_cost(given: float | None = None) -> NodeCost:
 class Ksm:
     """The KSM pages (``node_``) and their mappings (``item_``), the latter sorted by node."""
 
-    node: NDArray[np.uint64]  # addresses
-    node_kpfn: NDArray[np.int64]
-    node_nid: NDArray[np.int64]
-    node_place: NDArray[np.int64]
-    node_chain: NDArray[np.int64]  # index into chain, -1
-    chain: NDArray[np.uint64]
-    chain_nid: NDArray[np.int64]
-    item_node: NDArray[np.int64]
-    item_anon_vma: NDArray[np.uint64]  # addresses
-    item_mm: NDArray[np.uint64]
-    item_address: NDArray[np.uint64]
-    item_index: NDArray[np.uint64] | None  # linear_page_index, where the kernel keeps it
+    node: U64s  # addresses
+    node_kpfn: S64s
+    node_nid: S64s
+    node_place: S64s
+    node_chain: S64s  # index into chain, -1
+    chain: U64s
+    chain_nid: S64s
+    item_node: S64s
+    item_anon_vma: U64s  # addresses
+    item_mm: U64s
+    item_address: U64s
+    item_index: U64s | None  # linear_page_index, where the kernel keeps it
     item_bytes: int
     problems: list[str] = field(default_factory=list)
 
-    def by_node(self, values: NDArray[np.int64], how: np.ufunc = np.add) -> NDArray[np.int64]:
+    def by_node(self, values: S64s, how: np.ufunc = np.add) -> S64s:
         """Sums of the items' values by node, or their maxima; 0 of those that have none."""
         result = np.zeros(len(self.node), np.int64)
         how.at(result, self.item_node, values)
         return result
 
-    def different(self, values: NDArray[Any]) -> NDArray[np.int64]:
+    def different(self, values: Array) -> S64s:
         """Count the different values of each node's items."""
         _, dense = np.unique(values, return_inverse=True)
         pairs = distinct(self.item_node * (len(values) + 1) + dense)
         return np.bincount(pairs // (len(values) + 1), minlength=len(self.node))
 
     @cached_property
-    def mappings(self) -> NDArray[np.int64]:
+    def mappings(self) -> S64s:
         """Items of each node."""
         return np.bincount(self.item_node, minlength=len(self.node))
 
@@ -299,39 +305,33 @@ class Ksm:
 class KsmVisits:
     """Nodes of trees that a walk of each KSM page visits; arrays by its index in ``Ksm.node``."""
 
-    anon_vma: NDArray[np.int64]  # of each item, -1 where it has none
-    index: NDArray[np.uint64]  # page offset of each item
-    placed: NDArray[np.bool_]  # items whose page offset is known
-    whole: NDArray[np.int64]  # of a pass over the whole range
-    indexed: NDArray[np.int64]  # of a pass with the page offset
-    descents: NDArray[np.int64]  # nodes passed on the way down, for the indexed walk
-    hold_whole: NDArray[np.int64]
-    hold_indexed: NDArray[np.int64]
-    largest: NDArray[np.int64]  # anon_vma with most nodes
+    anon_vma: S64s  # of each item, -1 where it has none
+    index: U64s  # page offset of each item
+    placed: Bools  # items whose page offset is known
+    whole: S64s  # of a pass over the whole range
+    indexed: S64s  # of a pass with the page offset
+    descents: S64s  # nodes passed on the way down, for the indexed walk
+    hold_whole: S64s
+    hold_indexed: S64s
+    largest: S64s  # anon_vma with most nodes
     uses_index: bool
 
     @property
-    def here(self) -> NDArray[np.int64]:
+    def here(self) -> S64s:
         """Visits of a pass on this kernel."""
         return self.indexed + self.descents if self.uses_index else self.whole
 
     @property
-    def hold(self) -> NDArray[np.int64]:
+    def hold(self) -> S64s:
         """The most of these at a stretch under a lock."""
         return self.hold_indexed if self.uses_index else self.hold_whole
 
-    def by_anon_vma(self, maps: ReverseMaps) -> NDArray[np.int64]:
+    def by_anon_vma(self, maps: ReverseMaps) -> S64s:
         """Mappings of KSM that are found through each anon_vma."""
         return np.bincount(self.anon_vma[self.anon_vma >= 0], minlength=len(maps.addresses))
 
 
-def hlist_links(
-    entry: NDArray[np.uint64],
-    pprev: NDArray[np.uint64],
-    after: NDArray[np.uint64],
-    head: NDArray[np.uint64],
-    first: NDArray[np.uint64],
-) -> NDArray[np.uint64]:
+def hlist_links(entry: U64s, pprev: U64s, after: U64s, head: U64s, first: U64s) -> U64s:
     """
     The backward links of ``hlist_node``s that hold in both directions: the address of the previous
     entry or of the head, 0 where that does not point back.
@@ -347,7 +347,7 @@ def hlist_links(
     return np.where(back, pprev, np.uint64(0))
 
 
-def _in_trees(prog: Program, nodes: Objects, node_type: Type) -> NDArray[Any]:
+def _in_trees(prog: Program, nodes: Objects, node_type: Type) -> Array:
     """The stable tree that each stable_node is linked into, -1 for none."""
     if "contig_page_data" in prog:  # built without CONFIG_NUMA
         # root_stable_tree never points elsewhere: the compiler has left it out.
@@ -364,26 +364,20 @@ def _in_trees(prog: Program, nodes: Objects, node_type: Type) -> NDArray[Any]:
     return follow_lists(rb, links, np.sort(root)).head
 
 
-def _on_hlists(
-    entry: NDArray[np.uint64],
-    pprev: NDArray[np.uint64],
-    after: NDArray[np.uint64],
-    heads: Objects,
-    node_type: Type,
-) -> NDArray[np.int64]:
+def _on_hlists(entry: U64s, pprev: U64s, after: U64s, heads: Objects, node_type: Type) -> S64s:
     """The ``hlist`` of the stable_nodes *heads* that each entry is on, -1 for none."""
     head = heads.address + np.uint64(offsetof(node_type, "hlist"))
     links = hlist_links(entry, pprev, after, head, heads["first"])
     return follow_lists(entry, links, head).head.astype(np.int64)
 
 
-def _migrating(nodes: Objects, migrate: int, node_type: Type) -> NDArray[np.bool_]:
+def _migrating(nodes: Objects, migrate: int, node_type: Type) -> Bools:
     """
     Mask of the stable_nodes that wait for another tree.
 
     :param migrate: address of the list of such.
     """
-    waits: NDArray[np.bool_] = nodes["head"] == np.uint64(migrate)
+    waits: Bools = nodes["head"] == np.uint64(migrate)
     waiting = nodes.only(waits)
     entry = waiting.address + np.uint64(offsetof(node_type, "list"))
     on_list = follow_lists(entry, waiting["list_next"], np.array([migrate], np.uint64)).head
@@ -494,9 +488,7 @@ def ksm_visits(maps: ReverseMaps, ksm: Ksm, page_shift: int) -> KsmVisits:
     )
 
 
-def _page_offsets(
-    maps: ReverseMaps, ksm: Ksm, page_shift: int
-) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+def _page_offsets(maps: ReverseMaps, ksm: Ksm, page_shift: int) -> tuple[U64s, Bools]:
     """
     The page offset of each item's address in the VMA that has it now (``linear_page_index()``), as
     v7.3 would have kept it; and a mask of the items that have such a VMA.
@@ -640,7 +632,7 @@ def ksm_processes(prog: Program, ksm: Ksm, maps: ReverseMaps) -> list[KsmProcess
     return sorted(rows, key=lambda row: (-row.counted, row.pid or 0))
 
 
-def counts_that_cannot_be(counts: Mapping[str, NDArray[np.int64]]) -> int:
+def counts_that_cannot_be(counts: Mapping[str, S64s]) -> int:
     """
     Number of processes with more KSM pages than any memory has, or with more that are merged than
     KSM looks at (``stable_tree_append()``: a page is merged by its ``rmap_item``).
@@ -653,9 +645,7 @@ def counts_that_cannot_be(counts: Mapping[str, NDArray[np.int64]]) -> int:
     return int(np.count_nonzero(wrong))
 
 
-def _mapcounts(
-    prog: Program, pfns: NDArray[np.int64], nodes: NDArray[np.uint64]
-) -> list[int | None]:
+def _mapcounts(prog: Program, pfns: S64s, nodes: U64s) -> list[int | None]:
     """
     Mappings of each KSM page by its struct page; None where it is no KSM page any more
     (``mapping`` does not lead back to the stable node), or cannot be read.

@@ -48,7 +48,7 @@ from mmscope.drgn.owners.slab_objects import (
 )
 from mmscope.drgn.processes.processes import WANTED as TASKS
 from mmscope.drgn.processes.processes import Processes, processes
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, member_path
+from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Gaps, S64s, U64s, member_path
 from mmscope.drgn.reading.linked_lists import find, follow_lists
 from mmscope.drgn.rmap.rwsem_waiters import lock_word
 from mmscope.drgn.sections.memory import Memory
@@ -106,24 +106,24 @@ class IntervalTrees:
     other: the nodes sorted by (tree, first page offset).
     """
 
-    first: NDArray[np.uint64]  # page offsets
-    last: NDArray[np.uint64]
-    start: NDArray[np.int64]  # where the nodes of each tree begin, and the end of the last
-    vma_mm: NDArray[np.int64]  # index of each VMA's process in tasks, -1 where no task has it
+    first: U64s  # page offsets
+    last: U64s
+    start: S64s  # where the nodes of each tree begin, and the end of the last
+    vma_mm: S64s  # index of each VMA's process in tasks, -1 where no task has it
     tasks: Processes
 
     @property
-    def node_mm(self) -> NDArray[np.int64]:
+    def node_mm(self) -> S64s:
         """The process of each node."""
         return self.vma_mm
 
     @cached_property
-    def tree_size(self) -> NDArray[np.int64]:
+    def tree_size(self) -> S64s:
         """Nodes of each tree: what a walk of its full range visits."""
         return np.diff(self.start)
 
     @cached_property
-    def tree(self) -> NDArray[np.int64]:
+    def tree(self) -> S64s:
         """The tree of each node."""
         return np.repeat(np.arange(len(self.start) - 1), self.tree_size)
 
@@ -132,13 +132,11 @@ class IntervalTrees:
         return slice(int(self.start[tree]), int(self.start[tree + 1]))
 
     @cached_property
-    def _sorted_last(self) -> NDArray[np.uint64]:
+    def _sorted_last(self) -> U64s:
         """The last page offsets of each tree, ascending within it."""
         return self.last[np.lexsort((self.last, self.tree))]
 
-    def overlaps(
-        self, tree: NDArray[np.int64], first: NDArray[np.uint64], last: NDArray[np.uint64]
-    ) -> NDArray[np.int64]:
+    def overlaps(self, tree: S64s, first: U64s, last: U64s) -> S64s:
         """
         Count the VMAs of a tree that overlap a range of page offsets, which
         ``vma_interval_tree_foreach(…, first, last)`` and its like for anon_vmas visit.
@@ -152,7 +150,7 @@ class IntervalTrees:
         return np.where(tree < 0, 0, begun - ended)
 
     @cached_property
-    def depths(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def depths(self) -> tuple[S64s, NDArray[np.float64]]:
         """
         VMAs over one page offset, by tree: the most, and the mean over the offsets that at least
         one VMA has. By a sweep over all ends.
@@ -176,12 +174,12 @@ class IntervalTrees:
         return most, np.divide(mapped, covered, out=np.zeros(trees), where=covered > 0)
 
     @property
-    def of_owner(self) -> NDArray[Any]:
+    def of_owner(self) -> Array:
         """Nodes that say whose tree it is, should several processes have as many of its VMAs."""
         return np.zeros(len(self.first), np.bool_)
 
     @cached_property
-    def users(self) -> NDArray[np.int64]:
+    def users(self) -> S64s:
         """
         Trees, processes and the VMAs that each process has on each tree, ascending by tree, its
         owner last of each. Processes that are gone are -1.
@@ -194,7 +192,7 @@ class IntervalTrees:
         order = np.lexsort((owned, counts, trees))
         return np.stack([trees, keys % width - 1, counts])[:, order]
 
-    def users_of(self, tree: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def users_of(self, tree: int) -> tuple[S64s, S64s]:
         """The processes of a tree and their VMAs, its owner last."""
         trees, mms, vmas = self.users
         here = slice(*np.searchsorted(trees, [tree, tree + 1]))
@@ -225,13 +223,7 @@ class IntervalTrees:
         return int(self.first[nodes][0]), int(self.last[nodes].max()) + 1
 
 
-def _rank(
-    values: NDArray[np.uint64],
-    start: NDArray[np.int64],
-    group: NDArray[np.int64],
-    wanted: NDArray[np.uint64],
-    side: str,
-) -> NDArray[np.int64]:
+def _rank(values: U64s, start: S64s, group: S64s, wanted: U64s, side: str) -> S64s:
     """
     ``searchsorted`` in one of several arrays that lie one after the other, for each wanted value.
 
@@ -251,7 +243,7 @@ def _rank(
     return low - begin
 
 
-def powers_of_two(sizes: NDArray[np.int64]) -> list[tuple[int, int, NDArray[np.bool_]]]:
+def powers_of_two(sizes: S64s) -> list[tuple[int, int, Bools]]:
     """(at least, at most, mask of the sizes there): 0, 1, 2 to 3, 4 to 7, … up to the largest."""
     bits = np.frexp(sizes.astype(np.float64))[1]
     return [
@@ -275,11 +267,11 @@ class ReverseMaps(IntervalTrees):
     CHECK: ClassVar[type] = AnonVmaCheck
 
     anon_vmas: Objects
-    root: NDArray[np.int64]  # indexes into anon_vmas, -1 where it has none
-    parent: NDArray[np.int64]
-    depth: NDArray[np.int64]
+    root: S64s  # indexes into anon_vmas, -1 where it has none
+    parent: S64s
+    depth: S64s
     vmas: Objects
-    chain_vma: NDArray[np.int64]  # the VMA of each node
+    chain_vma: S64s  # the VMA of each node
     checks: list[AnonVmaCheck] = field(default_factory=list)
     orphans: int = 0
     unreadable_bytes: int = 0
@@ -288,22 +280,22 @@ class ReverseMaps(IntervalTrees):
     slots: dict[str, Objects] = field(default_factory=dict)
 
     @property
-    def addresses(self) -> NDArray[np.uint64]:
+    def addresses(self) -> U64s:
         """The anon_vma of each tree."""
         return self.anon_vmas.address
 
     @property
-    def node_mm(self) -> NDArray[np.int64]:
+    def node_mm(self) -> S64s:
         return self.vma_mm[self.chain_vma]
 
     @property
-    def active_vmas(self) -> NDArray[np.int64]:
+    def active_vmas(self) -> S64s:
         """VMAs whose own anon_vma each is."""
         of = find(self.addresses, self.vmas["anon_vma"])
         return np.bincount(of[of >= 0], minlength=len(self.addresses))
 
     @property
-    def of_owner(self) -> NDArray[np.bool_]:
+    def of_owner(self) -> Bools:
         """Nodes of VMAs whose own anon_vma it is, not one that theirs was forked from."""
         return np.asarray(self.vmas["anon_vma"][self.chain_vma] == self.addresses[self.tree])
 
@@ -452,12 +444,12 @@ def reverse_maps(memory: Memory) -> ReverseMaps:
     )
 
 
-def starts(trees: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+def starts(trees: S64s, number: int) -> S64s:
     """Begins of *number* trees in nodes sorted by tree, and the end of the last."""
     return np.append(0, np.cumsum(np.bincount(trees, minlength=number)))
 
 
-def impossible_ranges(vmas: Objects, offset: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def impossible_ranges(vmas: Objects, offset: U64s) -> Bools:
     """Mask of ranges that no process can have. An address has fewer than 57 bits, as an offset."""
     backwards = vmas["start"] >= vmas["end"]
     return np.asarray(backwards | (vmas["end"] >> U57 != 0) | (offset >> U57 != 0))
@@ -521,7 +513,7 @@ def _reverse_maps(prog: Program, read: SlabObjects) -> ReverseMaps:
     return maps
 
 
-def _possible(anon_vmas: Objects) -> NDArray[np.bool_]:
+def _possible(anon_vmas: Objects) -> Bools:
     """
     Mask of slots that hold what an anon_vma can: a slab that went to another cache while it was
     read has something else in it.
@@ -532,7 +524,7 @@ def _possible(anon_vmas: Objects) -> NDArray[np.bool_]:
 
 def _linked(
     prog: Program, slots: Objects, anon_vmas: Objects, vmas: Objects
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], list[AnonVmaCheck]]:
+) -> tuple[S64s, S64s, Bools, list[AnonVmaCheck]]:
     """
     The anon_vma and the VMA of each slot of the anon_vma_chains, and if it is a sound one; and how
     many are only in a tree, or only on a list.
@@ -567,7 +559,7 @@ def _linked(
     return owner, on_list, sound, checks
 
 
-def _page_offsets(vmas: Objects) -> NDArray[np.uint64]:
+def _page_offsets(vmas: Objects) -> U64s:
     """The page offset that each VMA has in the tree of its anon_vma."""
     if "anon_pgoff_lo" not in vmas.columns:
         return vmas["pgoff"].astype(np.uint64)
@@ -575,7 +567,7 @@ def _page_offsets(vmas: Objects) -> NDArray[np.uint64]:
     return np.asarray((high << np.uint64(32)) | low)
 
 
-def _depths(anon_vmas: Objects, parent: NDArray[np.int64]) -> NDArray[np.int64]:
+def _depths(anon_vmas: Objects, parent: S64s) -> S64s:
     """Forks between each anon_vma and the first one, which is its own parent."""
     forked = parent != np.arange(len(parent))
     depths = np.zeros(len(parent), np.int64)

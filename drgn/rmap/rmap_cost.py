@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 from drgn import Program, offsetof
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
-from mmscope.drgn.reading.kernel_arrays import Gaps, member_path
+from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, member_path
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.struct_pages import (
     COLUMNS,
@@ -154,7 +153,7 @@ ANON_FOLIO_WALKS = Table(
 WORST = np.dtype([("visits", "<i8"), ("pfn", "<i8"), ("pages", "<i8")])
 
 
-def _worse(mine: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+def _worse(mine: Array, theirs: Array) -> Array:
     """By tree, the worst of two walks: of equal ones the first."""
     return np.where(theirs["visits"] > mine["visits"], theirs, mine)
 
@@ -190,7 +189,7 @@ class Folios(Shared):
         self.buckets = np.zeros((64, 2), np.int64)
         self.unknown = self.nowhere = 0
 
-    def _anonymous(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _anonymous(self, chunk: PageChunk) -> tuple[S64s, S64s]:
         """
         The beginnings of anonymous folios in a chunk, and the tree of each.
 
@@ -208,7 +207,7 @@ class Folios(Shared):
         self.unknown += int(np.count_nonzero((of < 0) & (chunk["mapcount"][at] >= 0)))
         return at[of >= 0], of[of >= 0]
 
-    def _of_files(self, chunk: PageChunk) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _of_files(self, chunk: PageChunk) -> tuple[S64s, S64s]:
         """The same of page cache, whose ``mapping`` is the ``struct address_space`` itself."""
         mapping, addresses = chunk["mapping"], self.trees.addresses
         # Few pages are of mapped files: what the other words can be need not be known.

@@ -19,10 +19,9 @@ import numpy as np
 from drgn import FaultError, Object, Program, container_of
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
-from numpy.typing import NDArray
 
 from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
-from mmscope.drgn.reading.kernel_arrays import member_path
+from mmscope.drgn.reading.kernel_arrays import Array, S64s, U64s, member_path
 
 MAX_LOCKS = 100
 MAX_WAITERS = 1000  # of one lock
@@ -55,7 +54,7 @@ def lock_word(prog: Program) -> str | None:
     return None
 
 
-def lock_counts(words: NDArray[Any]) -> NDArray[np.int64]:
+def lock_counts(words: Array) -> S64s:
     """``rw_semaphore.count``; made of the word that PREEMPT_RT has in its place, of 32 bits."""
     counts = words.astype(np.int64)
     if words.dtype.itemsize == 4:
@@ -79,12 +78,7 @@ Cells = list[tuple[Any, ...]]
 
 
 def taken_locks(
-    prog: Program,
-    type_: str,
-    member: str,
-    addresses: NDArray[np.uint64],
-    words: NDArray[Any],
-    *amounts: NDArray[Any],
+    prog: Program, type_: str, member: str, addresses: U64s, words: Array, *amounts: Array
 ) -> tuple[Cells, Cells, list[str]]:
     """
     Read the locks that are taken or waited for, those with most waiters first.

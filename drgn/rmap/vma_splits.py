@@ -20,11 +20,10 @@ from collections.abc import Callable
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof, sizeof
 from drgn.helpers.linux.mm import for_each_vma
-from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.owners.slab_objects import Objects
-from mmscope.drgn.reading.kernel_arrays import TORN
+from mmscope.drgn.reading.kernel_arrays import TORN, Bools, S64s, U64s
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.rmap.reverse_maps import ReverseMaps
@@ -150,14 +149,14 @@ def vma_splits(
     return sums, kinds, problems
 
 
-def _walk(prog: Program, mm: int) -> NDArray[np.uint64]:
+def _walk(prog: Program, mm: int) -> U64s:
     """Addresses of a process's VMAs, in the order of their memory."""
     vmas = for_each_vma(Object(prog, "struct mm_struct", address=mm))
     return np.fromiter((vma.value_() for vma in itertools.islice(vmas, MAX_WALK)), np.uint64)
 
 
 def _compare(
-    prog: Program, vmas: Objects, on_it: NDArray[np.bool_]
+    prog: Program, vmas: Objects, on_it: Bools
 ) -> tuple[Counter[tuple[str, str, str, str]], int]:
     """
     Compare the neighbours among VMAs of a process.
@@ -201,9 +200,7 @@ def _compare(
     return patterns, int(np.count_nonzero(alternating))
 
 
-def _kinds(
-    prog: Program, pointers: NDArray[np.uint64], content: Callable[[Program, int], bytes]
-) -> NDArray[np.int64]:
+def _kinds(prog: Program, pointers: U64s, content: Callable[[Program, int], bytes]) -> S64s:
     """A number for each pointer, the same for those that lead to the same."""
     numbers: dict[bytes, int] = {b"": 0}
     different, which = np.unique(pointers, return_inverse=True)

@@ -21,10 +21,10 @@ from collections.abc import Mapping
 
 import numpy as np
 from drgn import Architecture, Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.device_ranges import PagemapRange, has_compound_pages
 from mmscope.drgn.reading.io_resources import io_resources, names_at
+from mmscope.drgn.reading.kernel_arrays import S64s
 from mmscope.drgn.struct_pages.memmap import Leaves, Memmap, estimate_ms
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
 from mmscope.drgn.tables.table import Table
@@ -142,7 +142,7 @@ def _why_not_shared(prog: Program, each: PagemapRange, where: Memmap) -> str:
 _WHAT = {"FS_DAX": "a pmem disk (fsdax)", "GENERIC": "this device-dax"}
 
 
-def memmap_amounts(where: Memmap, ranges: list[PagemapRange], leaves: Leaves) -> NDArray[np.int64]:
+def memmap_amounts(where: Memmap, ranges: list[PagemapRange], leaves: Leaves) -> S64s:
     """
     Bytes of each range's struct pages that some entries map, by where they lie: all, in RAM, on the
     device, on a frame of others.
@@ -167,7 +167,7 @@ def device_pagemaps(
     prog: Program,
     where: Memmap,
     ranges: list[PagemapRange],
-    amounts: NDArray[np.int64],
+    amounts: S64s,
     logged: Mapping[int, list[int]],
 ) -> list[DevicePagemap]:
     """

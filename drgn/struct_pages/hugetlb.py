@@ -27,7 +27,7 @@ from drgn.helpers.linux.hugetlb import for_each_hstate
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
-from mmscope.drgn.reading.kernel_arrays import Gaps, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, read_array, struct_dtype
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
 from mmscope.drgn.reading.struct_pages import (
     COLUMNS,
@@ -323,7 +323,7 @@ def add_page_tables(prog: Program, where: Memmap, pages: HugePages, leaves: Leav
     pages["hosted"][here] = self_hosted(prog, where, leaves["frame"][first] + within)
 
 
-def optimized_pages(pages: HugePages) -> NDArray[np.bool_]:
+def optimized_pages(pages: HugePages) -> Bools:
     """Mask of pages whose struct pages take less memory than they have addresses."""
     return np.asarray((pages["own"] >= 0) & (pages["own"] < pages["entries"]))
 

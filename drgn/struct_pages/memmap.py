@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.page_tables.page_table_formats import Entries
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
+from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, distinct
 from mmscope.drgn.reading.mem_sections import Sections, present_sections
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.reading.struct_pages import COLUMNS, flag_fields
@@ -56,9 +56,9 @@ Leaves = NDArray[np.void]
 class Frames(NamedTuple):
     """Page frames that an array of the kernel's lies on, and those of its page tables."""
 
-    starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]  # pages from each of the starts on
-    tables: NDArray[np.int64]
+    starts: S64s
+    sizes: S64s  # pages from each of the starts on
+    tables: S64s
     unreadable_bytes: int = 0  # of tables
 
     @property
@@ -109,9 +109,7 @@ def memmap(prog: Program, gaps: Gaps) -> Memmap:
     return found
 
 
-def page_flags(
-    prog: Program, where: Memmap, pfns: NDArray[np.int64], gaps: Gaps
-) -> tuple[Entries, NDArray[np.bool_]]:
+def page_flags(prog: Program, where: Memmap, pfns: S64s, gaps: Gaps) -> tuple[Entries, Bools]:
     """``page.flags`` of some pages, and which could be read."""
     addresses = np.uint64(where.base) + pfns.astype(np.uint64) * np.uint64(where.page_bytes)
     columns = {"flags": COLUMNS["flags"]}
@@ -119,7 +117,7 @@ def page_flags(
     return rows["flags"], known
 
 
-def self_hosted(prog: Program, where: Memmap, frames: NDArray[np.int64]) -> NDArray[np.bool_]:
+def self_hosted(prog: Program, where: Memmap, frames: S64s) -> Bools:
     """
     Mask of those frames of the vmemmap that lie in the hot-added memory that they describe
     (``PG_vmemmap_self_hosted``: memory_hotplug.memmap_on_memory).

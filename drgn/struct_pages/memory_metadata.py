@@ -16,13 +16,12 @@ from collections import Counter
 
 import numpy as np
 from drgn import Program, sizeof
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.free.pageblocks import pageblock_bits, pageblock_order
 from mmscope.drgn.free.zones import for_each_zone
 from mmscope.drgn.opening.constants import constant, flag
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, S64s
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.struct_pages.memmap import Frames, Leaves, Memmap, estimate_ms, page_flags
 from mmscope.drgn.struct_pages.vmemmap import VmemmapScan
@@ -114,7 +113,7 @@ def frame_origins(
     where: Memmap,
     leaves: Leaves,
     altmaps: list[PagemapRange],
-    tails: NDArray[np.int64],
+    tails: S64s,
     gaps: Gaps,
 ) -> Counter[str]:
     """
@@ -145,7 +144,7 @@ def frame_origins(
     return found
 
 
-def shared_tails(prog: Program, where: Memmap) -> NDArray[np.int64]:
+def shared_tails(prog: Program, where: Memmap) -> S64s:
     """
     The frames of the struct pages that all tails of optimised huge pages share, one for each zone
     and order ("mm/hugetlb: remove fake head pages", 622026e87c40, in v7.1); none on kernels before.

@@ -13,10 +13,9 @@ from functools import cached_property
 
 import numpy as np
 from drgn import FaultError, Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.device_ranges import PagemapRange, pagemap_ranges
-from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.kernel_arrays import Gaps, S64s
 from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -95,7 +94,7 @@ class StructPageCost:
     huge_gaps: Gaps
     huge_failure: Exception | None  # why huge pages were not found
     pagemap_ranges: list[PagemapRange]
-    pagemap_amounts: NDArray[np.int64]  # of memmap_amounts()
+    pagemap_amounts: S64s  # of memmap_amounts()
     more_pagemaps: str  # why there may be more of them
     origins: Counter[str]  # of frame_origins()
     origin_gaps: Gaps  # struct pages of frames whose origin is therefore unknown

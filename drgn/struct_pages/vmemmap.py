@@ -22,12 +22,11 @@ from collections.abc import Callable
 
 import numpy as np
 from drgn import Program
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat, page_table_format
-from mmscope.drgn.reading.kernel_arrays import Gaps, distinct
+from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, distinct
 from mmscope.drgn.reading.struct_pages import flag_fields
 from mmscope.drgn.struct_pages.memmap import LEAF, Leaves, Memmap, memmap, page_flags, self_hosted
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
@@ -136,7 +135,7 @@ UNKNOWN_ZONE = -1
 
 # (Node and name of each zone; by section, the zone of most pages; of the sections of several zones,
 # the zone of each page.) A zone is node * zones_per_node + zone.
-SectionZones = tuple[dict[int, tuple[int, str]], NDArray[np.int64], dict[int, NDArray[np.int64]]]
+SectionZones = tuple[dict[int, tuple[int, str]], S64s, dict[int, S64s]]
 
 
 def section_zones(prog: Program, where: Memmap, gaps: Gaps) -> SectionZones:
@@ -156,11 +155,11 @@ def section_zones(prog: Program, where: Memmap, gaps: Gaps) -> SectionZones:
         start = zone.zone_start_pfn.value_()
         spans[number] = start, start + zone.spanned_pages.value_()
 
-    def zones_of(pfns: NDArray[np.int64]) -> NDArray[np.int64]:
+    def zones_of(pfns: S64s) -> S64s:
         flags, known = page_flags(prog, where, pfns, gaps)
         return np.where(known, fields.zone_index(flags), UNKNOWN_ZONE)
 
-    def spanned(zones: NDArray[np.int64], pfns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def spanned(zones: S64s, pfns: S64s) -> Bools:
         """Mask of the pages that lie in the zone that their flags name."""
         result = np.zeros(len(zones), np.bool_)
         for zone in distinct(zones).tolist():
@@ -171,7 +170,7 @@ def section_zones(prog: Program, where: Memmap, gaps: Gaps) -> SectionZones:
     size = where.sections.pages
     starts = where.sections.numbers * size
     main = zones_of(starts)
-    mixed: dict[int, NDArray[np.int64]] = {}
+    mixed: dict[int, S64s] = {}
     odd = (main != zones_of(starts + size - 1)) | ~spanned(main, starts)
     for at in np.flatnonzero(odd).tolist():
         pfns = np.arange(starts[at], starts[at] + size)
@@ -207,13 +206,13 @@ class VmemmapScan:
         self.tables: dict[str, list[Entries]] = {name: [] for name in LEVELS}
         self.frames = np.empty(0, np.int64)  # of PTEs, ascending
         self.users = np.empty(0, np.int64)  # entries that lead to each
-        self.large: dict[str, list[NDArray[np.int64]]] = {"pud": [], "pmd": []}
+        self.large: dict[str, list[S64s]] = {"pud": [], "pmd": []}
         sections = len(where.sections.numbers)
         self.sums = np.zeros((4, sections), np.int64)
         self.mapped, self.by_pte, self.unwritable, self.reused = self.sums
         self.puds = np.zeros(sections, np.bool_)
         self.first_frames = np.full(sections, -1, np.int64)
-        self.zone_sums = defaultdict[int, NDArray[np.int64]](lambda: np.zeros(4, np.int64))
+        self.zone_sums = defaultdict[int, S64s](lambda: np.zeros(4, np.int64))
         self.stray = self.repeated_tables = 0
 
     @property
@@ -279,7 +278,7 @@ class VmemmapScan:
             frames = (numbers[inside] - first) * (section_bytes // self.page)
             self.first_frames[inside] = int(leaf["frame"]) + frames
 
-    def _add_to_zones(self, leaves: Leaves, section: int, amounts: NDArray[np.int64]) -> None:
+    def _add_to_zones(self, leaves: Leaves, section: int, amounts: S64s) -> None:
         """A section of several zones: a PTE is of the zone that its first page is of."""
         of_page = self.mixed_zones[section]
         first = leaves["offset"] % self.memmap.section_bytes // self.memmap.page_bytes
@@ -291,7 +290,7 @@ class VmemmapScan:
             if not pte.all():  # a larger entry maps the whole section
                 sums[0] += np.count_nonzero(of_page == zone) * self.memmap.page_bytes
 
-    def _eighths(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _eighths(self, amounts: S64s) -> S64s:
         """Shares of what is mapped; non-zero ones round up to 1."""
         shares = np.rint(8 * amounts / np.maximum(self.mapped, 1)).astype(np.int64)
         return np.where(amounts > 0, np.maximum(shares, 1), 0)
@@ -327,7 +326,7 @@ class VmemmapScan:
             )
         return rows
 
-    def _is_mixed(self) -> NDArray[np.bool_]:
+    def _is_mixed(self) -> Bools:
         """By section, whether it has several zones."""
         return np.isin(np.arange(len(self.main_zones)), list(self.mixed_zones))
 

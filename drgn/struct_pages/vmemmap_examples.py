@@ -10,10 +10,9 @@ written as one run, so that the 4,096 of a page of 1 GiB are two.
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mmscope.drgn.free.device_ranges import PagemapRange
-from mmscope.drgn.reading.kernel_arrays import distinct
+from mmscope.drgn.reading.kernel_arrays import Bools, S64s, distinct
 from mmscope.drgn.struct_pages.hugetlb import HugePages
 from mmscope.drgn.struct_pages.memmap import Leaves, Memmap
 from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
@@ -105,7 +104,7 @@ def vmemmap_examples(where: Memmap, wanted: list[Wanted], leaves: Leaves) -> lis
     return rows
 
 
-def _runs(step: NDArray[np.int64], breaks: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _runs(step: S64s, breaks: Bools) -> Iterator[tuple[int, int]]:
     """
     First and last of the frames with the same step from one to the next; what lies on one frame
     stays together.
