@@ -5,8 +5,8 @@ Foretelling what will be read of a kernel, by its types alone.
 ``asked.toml`` has what each section asked of the kernels of the lab while it read them, noted by
 ``tests/lab/asks.py``: types, members, constants, functions and variables, what each kernel had of
 them, and what came of the section. A kernel that answers all that a known one was asked as that one
-did has a section go the same way. One that answers as several of them, type by type, probably has
-it read. Of one that answers as none it is unknown what comes of it.
+did has a section go the same way. One that answers as several of them, type by type, or of a type
+member by member, probably has it read. Of one that answers as none it is unknown what comes of it.
 
 Costs a tenth of a second. Cannot know: variables, but for those that are per CPU, since BTF has no
 others; what is built as a module; members that are still there and mean something else; what the
@@ -152,17 +152,56 @@ class Asked:
                 # Constants and symbols are each for itself.
                 parts.setdefault(ask if part in (CONSTANT, SYMBOL) else part, set()).add(ask)
         like, otherwise = set[int](), list[str]()
-        for part, asks in parts.items():
-            fitting = set()
-            for at in known:
-                own = asks & asked[self.kernels[at]]
-                if self._same(at, here, own or asks) or self._same(at, here, asks):
-                    fitting.add(at)
-            if not fitting:
-                otherwise += self._otherwise(part, sorted(asks), here, known)
-            elif not like & fitting:
-                like.add(max(fitting))
+        for asks in parts.values():
+            own = {at: asks & asked[self.kernels[at]] for at in known}
+            fitting = [
+                at
+                for at in known
+                if self._same(at, here, own[at] or asks) or self._same(at, here, asks)
+            ]
+            each, unlike = ([fitting], set()) if fitting else self._by_members(own, here)
+            otherwise += [f"has {'' if here[ask] == YES else 'no '}{ask}" for ask in unlike]
+            for some in each:
+                if not like & {*some}:
+                    like.add(max(some))
         return sorted(like), sorted(otherwise)
+
+    def _by_members(
+        self, own: dict[int, set[str]], here: dict[str, str]
+    ) -> tuple[list[list[int]], set[str]]:
+        """
+        Kernels that answered the same, for each member of a type; and members of which none did.
+
+        Members come and go each by itself. Whether one may be lacking depends on what is read
+        instead, which is here, too, or may be lacking itself: of two of which one is needed, not
+        both.
+
+        :param own: what was asked of each kernel.
+        """
+        asks = set[str]().union(*own.values())
+        like = {ask: [at for at in own if self._same(at, here, [ask])] for ask in asks}
+        if never := {ask for ask in asks if not like[ask]}:
+            return [], never
+        right: set[str] = set()
+        while found := {
+            ask
+            for ask in asks - right
+            if here[ask] != NO or any(self._instead(ask, at, own) <= right for at in like[ask])
+        }:
+            right |= found
+        return [like[ask] for ask in right], asks - right
+
+    def _instead(self, ask: str, at: int, own: dict[int, set[str]]) -> set[str]:
+        """Members that a kernel has and it was asked for in place of another, or that spared it that."""
+        if ask in own[at]:
+            others = [other for other in own if self.answers[ask][other] == YES]
+            only = own[at].difference(*(own[other] for other in others))
+        else:
+            others = [other for other in own if ask in own[other]]
+            only = {
+                each for each in own[at] if all(self.answers[each][other] == NO for other in others)
+            }
+        return {each for each in only if self.answers[each][at] == YES}
 
     def _as(self, section: str, like: Sequence[int], sure: str = "") -> Foretold:
         """Expect what came of these."""
@@ -170,23 +209,6 @@ class Asked:
         said = dict.fromkeys(each for name in names for each in statuses[name])
         status = " or ".join(sorted({status for status, _ in said}, key="ok".__ne__))
         return Foretold(section, sure + status, names, [why for _, why in said if why])
-
-    def _otherwise(
-        self, part: str, asks: Sequence[str], here: dict[str, str], known: Sequence[int]
-    ) -> list[str]:
-        """Words for what is otherwise than on all that were read, or than on the nearest."""
-        words = {YES: "has", NO: "has no"}
-
-        def unlike(at: int) -> list[str]:
-            return [ask for ask in asks if not self._same(at, here, [ask])]
-
-        alone = [ask for ask in asks if all(not self._same(at, here, [ask]) for at in known)]
-        if alone:
-            return [f"{words[here[ask]]} {ask}" for ask in alone]
-        nearest = min(reversed(known), key=lambda at: len(unlike(at)))
-        return [
-            f"{words[here[ask]]} {ask}, unlike {self.kernels[nearest]}" for ask in unlike(nearest)
-        ]
 
 
 def known() -> Asked:
@@ -197,12 +219,7 @@ def known() -> Asked:
 def loaded(said: dict[str, Any]) -> Asked:
     """The content of ``asked.toml``."""
     kernels: list[str] = said["kernels"]
-    answers = {
-        _ask(part, name): letters
-        for part, by_letters in said["answers"].items()
-        for letters, names in by_letters.items()
-        for name in names.split()
-    }
+    answers = {ask: letters for letters, named in said["answers"].items() for ask in asks_of(named)}
     asked: dict[str, dict[str, set[str]]] = {}
     statuses: dict[str, dict[str, list[tuple[str, str]]]] = {}
     for section, of in said["sections"].items():
@@ -211,12 +228,26 @@ def loaded(said: dict[str, Any]) -> Asked:
             for kernel in which.split():
                 statuses[section].setdefault(kernel, []).append((status, why))
                 asked[section].setdefault(kernel, set())
-        for part, by_kernels in of["asked"].items():
-            for which, names in by_kernels.items():
-                asks = {_ask(part, name) for name in names.split()}
-                for kernel in asked[section] if which == EVERY else which.split():
-                    asked[section][kernel] |= asks
+        for which, named in of["asked"].items():
+            for kernel in asked[section] if which == EVERY else which.split():
+                asked[section][kernel] |= set(asks_of(named))
     return Asked(kernels, answers, asked, statuses)
+
+
+def asks_of(named: str) -> Iterator[str]:
+    """Asks that are written as ``struct page: . lru; struct zone: name``."""
+    for of in named.split("; "):
+        part, _, names = of.partition(": ")
+        yield from (_ask(part, name) for name in names.split())
+
+
+def named(asks: Iterable[str]) -> str:
+    """Asks as :func:`asks_of` reads them."""
+    parts: dict[str, list[str]] = {}
+    for ask in sorted(asks):
+        part, name = part_of(ask)
+        parts.setdefault(part, []).append(name)
+    return "; ".join(f"{part}: {' '.join(names)}" for part, names in parts.items())
 
 
 def _ask(part: str, name: str) -> str:

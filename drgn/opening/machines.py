@@ -28,7 +28,7 @@ def unreadable_machine(path: Path) -> str | None:
         name = said if said in NAMES.values() else ""
         big = name == "s390x"
     if big:
-        said = f"a {name} machine: big-endian" if name else "a big-endian machine"
+        said = f"an {name} machine: big-endian" if name else "a big-endian machine"
         return f"of {said}, whose memory cannot be read here"
     if name:
         return f"of a {name} machine, whose addresses drgn cannot translate, nor unwind its stacks"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 What each section asks of a kernel's types, recorded while it reads a vmcore:
-``drgn/opening/asked.json``, by which ``mmscope kernel`` says what will be read of a kernel that
+``drgn/opening/asked.toml``, by which ``mmscope kernel`` says what will be read of a kernel that
 nobody has booted.
 
 The program that is read has no types of its own: it gets copies of another's, whose members are
@@ -349,11 +349,10 @@ def written(recorded: Mapping[str, list[Recorded]], answering: Mapping[str, Has]
             return YES
         return UNKNOWN if there[kernel].get(ask) else NO
 
+    letters = {called[ask]: "".join(answer(name, ask) for name in kernels) for ask in every}
     lines = ["# SPDX-License-Identifier: LGPL-2.1-or-later"]
     lines += ["# Made by tests/lab/asks.py: not to be edited.", f"kernels = {json.dumps(kernels)}"]
-    lines += ["", "[answers]"]
-    letters = {called[ask]: "".join(answer(name, ask) for name in kernels) for ask in every}
-    lines += by_part(letters)
+    lines += ["[answers]", *by_word(letters), "[sections]"]
     for section in sorted({name for cores in recorded.values() for core in cores for name in core}):
         asked: dict[str, list[str]] = {}
         statuses: dict[tuple[str, str], dict[str, None]] = {}
@@ -372,25 +371,18 @@ def written(recorded: Mapping[str, list[Recorded]], answering: Mapping[str, Has]
             for ask, names in asked.items()
         }
         rows = [[" ".join(of), *status] for status, of in statuses.items()]
-        lines += ["", f"[sections.{section}]", f"statuses = {json.dumps(rows)}"]
-        lines += [f"[sections.{section}.asked]", *by_part(by_ask)]
+        asks = ", ".join(by_word(by_ask))
+        lines.append(f"{section} = {{ statuses = {json.dumps(rows)}, asked = {{ {asks} }} }}")
     return "\n".join(lines) + "\n"
 
 
-def by_part(said: Mapping[str, str]) -> list[str]:
-    """Lines of TOML: of each type, what is said of which of its members."""
-    parts: dict[str, dict[str, list[str]]] = {}
-    for ask, what in sorted(said.items()):
-        part, name = part_of(ask)
-        parts.setdefault(part, {}).setdefault(what, []).append(name)
-    return [
-        f"{json.dumps(part)} = {{ "
-        + ", ".join(
-            f"{json.dumps(what)} = {json.dumps(' '.join(names))}" for what, names in of.items()
-        )
-        + " }"
-        for part, of in parts.items()
-    ]
+def by_word(said: Mapping[str, str]) -> list[str]:
+    """TOML of what is said of which asks."""
+    asks: dict[str, list[str]] = {}
+    for ask, word in said.items():
+        asks.setdefault(word, []).append(ask)
+    rows = ((json.dumps(word), foretold.named(of)) for word, of in sorted(asks.items()))
+    return [f'{word} = "{names}"' for word, names in rows]
 
 
 if __name__ == "__main__":

@@ -39,9 +39,22 @@ def main() -> int:
         except NoDebugInfoError as error:
             print(f"{name}: {error}", file=sys.stderr)
     rows = [*(name for name in seen if name in told), *sorted(told.keys() - seen.keys())]
-    text = json.dumps({name: told[name] for name in rows}, indent=1, ensure_ascii=False)
-    FORETOLD.write_text(text + "\n")
+    FORETOLD.write_text(written({name: told[name] for name in rows}))
     return 0
+
+
+def written(told: dict[str, Any]) -> str:
+    """As JSON, a line for each section."""
+
+    def said(what: object) -> str:
+        return json.dumps(what, ensure_ascii=False)
+
+    kernels = []
+    for name, of in told.items():
+        lines = ",\n".join(f"  {said(key)}: {said(row)}" for key, row in of["sections"].items())
+        begin = f'{said(name)}: {{"by": {said(of["by"])}, "sections": {{'
+        kernels.append(f" {begin}\n{lines}\n }}}}")
+    return "{\n" + ",\n".join(kernels) + "\n}\n"
 
 
 def in_cache() -> dict[str, Path]:

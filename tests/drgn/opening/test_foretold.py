@@ -19,28 +19,21 @@ HAS = {"+": True, "-": False, "?": None}
 SAID = """
 kernels = ["old", "new"]
 [answers]
-"struct page" = { "++" = ". flags", "+-" = "lru", "-+" = "list" }
-"struct zone" = { "++" = "name", "+-" = "pageset", "-+" = "stats" }
-"struct tag" = { "-+" = "." }
-"struct zram" = { "??" = "." }
-"constant" = { "++" = "NR_FREE" }
-"symbol" = { "+-" = "early", "??" = "swap_info" }
+"++" = "struct page: . flags; struct zone: name; constant: NR_FREE"
+"+-" = "struct page: lru; struct zone: pageset; symbol: early"
+"-+" = "struct page: list; struct zone: stats; struct tag: ."
+"??" = "struct zram: .; symbol: swap_info"
 [sections.pages]
 statuses = [["old new", "ok", ""]]
-[sections.pages.asked]
-"struct page" = { "all" = ". flags list", "old" = "lru" }
-"struct zone" = { "all" = "name stats", "old" = "pageset" }
-"struct zram" = { "all" = "." }
-"constant" = { "all" = "NR_FREE" }
-"symbol" = { "all" = "swap_info" }
+asked.all = "struct page: . flags list; struct zone: name stats; constant: NR_FREE"
+asked."old new" = "struct zram: .; symbol: swap_info"
+asked.old = "struct page: lru; struct zone: pageset"
 [sections.tags]
 statuses = [["old", "absent", "not compiled in"], ["new", "ok", ""]]
-[sections.tags.asked]
-"struct tag" = { "all" = "." }
+asked.all = "struct tag: ."
 [sections.owners]
 statuses = [["old new", "absent", "not switched on"], ["new", "ok", ""]]
-[sections.owners.asked]
-"struct page" = { "all" = "flags" }
+asked.all = "struct page: flags"
 """
 NEW = {"struct page", "struct page.flags", "struct page.list", "struct zone.name"}
 NEW |= {"struct zone.stats", "struct tag", "constant NR_FREE"}
@@ -76,7 +69,34 @@ def test_what_no_kernel_answered_so_is_unknown_and_said() -> None:
     gone, neither = told(NEW - {"struct zone.name"}), told(NEW - {"struct page.list"})
     assert gone["pages"] == Foretold("pages", "unknown", [], ["has no struct zone.name"])
     assert gone["pages"].like == neither["pages"].like == []
-    assert neither["pages"].why == ["has no struct page.list, unlike new"]
+    assert neither["pages"].why == ["has no struct page.list", "has no struct page.lru"]
+
+
+def test_a_member_that_went_with_nothing_in_its_place_counts_by_itself() -> None:
+    """In another release than the one that another member was replaced in."""
+    both = loaded(
+        tomllib.loads("""
+kernels = ["old", "new"]
+[answers]
+"++" = "struct page: ."
+"+-" = "struct page: lru share"
+"-+" = "struct page: list"
+[sections.pages]
+statuses = [["old new", "ok", ""]]
+asked.all = "struct page: . list share"
+asked.old = "struct page: lru"
+""")
+    )
+    for names, status in {
+        ("lru", "share"): "ok",
+        ("list",): "ok",
+        ("lru",): "likely ok",
+        ("list", "share"): "likely ok",
+        ("share",): "unknown",
+        (): "unknown",
+    }.items():
+        has = {"struct page", *(f"struct page.{name}" for name in names)}
+        assert both.foretell(has.__contains__)[0].status == status, names
 
 
 def test_what_a_constant_was_is_asked_for_by_itself() -> None:

@@ -59,11 +59,11 @@ def file(folder: Path, content: bytes, name: str = "core") -> Path:
             "a core dump, but not a Linux kernel's: it has no VMCOREINFO note (QEMU: give the "
             "guest '-device vmcoreinfo')",
         ),
-        (elf(ET_CORE, [], ">", 22), "of a s390x machine: big-endian, whose memory cannot be read"),
+        (elf(ET_CORE, [], ">", 22), "of an s390x machine: big-endian, whose memory cannot be read"),
         (elf(ET_CORE, [], ">", 21), "of a big-endian machine, whose memory cannot be read here; its"
          " text can be read: --proc-root"),
         (elf(ET_CORE, [], "<", 243), "of a riscv64 machine, whose addresses drgn cannot translate"),
-        (b"KDUMP   " + bytes(264) + b"s390x".ljust(300, b"\0"), "of a s390x machine: big-endian"),
+        (b"KDUMP   " + bytes(264) + b"s390x".ljust(300, b"\0"), "of an s390x machine: big-endian"),
         (b"KDUMP   " + bytes(264) + b"riscv64".ljust(300, b"\0"), "of a riscv64 machine, whose"),
         (b"\x7fELF", "drgn cannot open it"),
         (VMLINUX[:40], "drgn cannot open it"),
