@@ -89,11 +89,13 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
     values = ", ".join(f"${name}::{kind} as {name}" for name, kind in TARGET.items())
     connection.execute(f"create table target as select {values}", target_row(bundle))
     lock(connection)
+    columns = {name: {column.name for column in bundle.tables[name].columns} for name in loaded}
+    columns["target"] = set(TARGET)
     for name, _, statement in views():
         if only is not None and name not in only:
             continue
         try:
-            create_view(connection, statement)
+            columns[name] = create_view(connection, name, statement, loaded)
         except duckdb.Error as error:
             missing[name] = str(error).splitlines()[0]
     for name, why in reasons(bundle).items():
@@ -104,24 +106,28 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
         connection,
         missing,
         marks,
-        columns_of(connection),
+        columns,
         str(bundle.target.get("kind")),
         {section.section: section for section in bundle.sections},
         {table.name: table.section for table in bundle.tables.values()},
     )
 
 
-def create_view(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
+def create_view(
+    connection: duckdb.DuckDBPyConnection, name: str, statement: str, tables: Container[str]
+) -> set[str]:
     """
     Create a view of ``views.sql``; tables that it calls optional are empty if not there.
 
+    DuckDB's own catalogue is not asked, which takes it longer than most findings.
+
+    :param tables: that are there.
+    :returns: the view's columns.
     :raises duckdb.Error: it lacks a table.
     """
     stand_ins = []
     for table, described in re.findall(r"^-- Optional: (\w+) \((.+)\)$", statement, re.MULTILINE):
-        if not connection.execute(
-            "select 1 from duckdb_tables() where table_name = ? and not internal", [table]
-        ).fetchall():
+        if table not in tables:
             nothing = re.sub(r"(\w+) (\w+)", r"null::\2 as \1", described)
             stand_ins.append(f"{table} as (select {nothing} limit 0)")
     if stand_ins:
@@ -129,6 +135,7 @@ def create_view(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
         text = re.sub(r"^with\s", ", ", text)  # it may begin with such a list of its own
         statement = f"{head}with {', '.join(stand_ins)} {text}"
     connection.execute(statement)
+    return set(connection.view(name).columns)
 
 
 def connect(memory: str = MEMORY, threads: int | None = 1) -> duckdb.DuckDBPyConnection:
@@ -150,22 +157,6 @@ def connect(memory: str = MEMORY, threads: int | None = 1) -> duckdb.DuckDBPyCon
     # Text is text, whatever it looks like.
     connection.execute("set pandas_analyze_sample = 0")
     return connection
-
-
-def columns_of(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
-    """
-    The columns of every table and view.
-
-    One question: most of what findings ask for is in no bundle, and DuckDB takes longer to say so
-    of each than to answer them.
-    """
-    columns: dict[str, set[str]] = {}
-    for table, column in connection.execute(
-        "select table_name, column_name from duckdb_columns() "
-        "where schema_name = 'main' and not internal"
-    ).fetchall():
-        columns.setdefault(table, set()).add(column)
-    return columns
 
 
 def lock(connection: duckdb.DuckDBPyConnection) -> None:

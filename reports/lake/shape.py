@@ -21,7 +21,6 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import (
     TARGET,
-    columns_of,
     connect,
     create_view,
     in_a_line,
@@ -131,19 +130,21 @@ def _tried(
     do, by name or text; and the columns of what is there.
     """
     failing = {}
+    every = (*tables, ("target", tuple(TARGET.items())))
+    there = {name: {column for column, _ in kinds} for name, kinds in every}
     with contextlib.closing(connect()) as connection:
-        for name, kinds in (*tables, ("target", tuple(TARGET.items()))):
+        for name, kinds in every:
             described = ", ".join(f'"{column}" {kind}' for column, kind in kinds)
             connection.execute(f'create table main."{name}" ({described})')
         lock(connection)
         for name, _, statement in views():
             if name in names:
                 try:
-                    create_view(connection, statement)
+                    there[name] = create_view(connection, name, statement, dict(tables))
                 except duckdb.Error as error:
                     failing[name] = in_a_line(error)
         try:
             connection.execute(query)
         except duckdb.Error as error:
             failing[query] = query_failed(error)
-        return failing, columns_of(connection)
+        return failing, there
