@@ -5,6 +5,7 @@ list of sections that are commands of drgn, for who may not import every probe t
 ``docs/kernels.md`` what the lab's kernels have shown.
 """
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from mmscope.reports.bundle.declared import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 # Tables that have a column with the same meaning, for it to be explained once.
-COMMON = 5
+COMMON = 3
 
 
 def drgn_commands() -> str:
@@ -42,20 +43,33 @@ def place(section: Section) -> str:
     return found
 
 
-def described(table: Table, common: dict[tuple[str, str], int]) -> str:
+def described(table: Table, common: set[tuple[str, str]]) -> str:
     """A table's part of ``docs/tables.md``."""
-    lines = [f"### {table.name}\n", f"{first_line(table.row)}\n", "column | meaning", "---|---"]
-    for column in columns(table.row):
-        meaning = "" if (column.name, column.help) in common else column.help
-        lines.append(f"{title(column)} | {meaning.replace('|', chr(92) + '|')}".rstrip())
-    return "\n".join([*lines, ""])
+    shared, lines = [], []
+    for at in columns(table.row):
+        if not at.help or (at.name, at.help) in common:
+            shared.append(name_of(at))
+        else:
+            lines.append(f"{title(at)}|{at.help.replace('|', chr(92) + '|')}")
+    parts = [f"### {table.name}\n\n{first_line(table.row)}\n"]
+    if lines:
+        parts.append("\n".join(["column|meaning", "---|---", *lines, ""]))
+    if shared:
+        parts.append(f"Shared: {', '.join(shared)}.\n")
+    return "\n".join(parts)
+
+
+def name_of(column: Column) -> str:
+    """The name of a column, bold if it names a row, with a question mark if it may be empty."""
+    name = f"**{column.name}**" if column.key else column.name
+    return f"{name}{'?' if column.nullable else ''}"
 
 
 def title(column: Column) -> str:
-    """The name of a column, its type, and its unit where the name does not end in it."""
-    name = f"**{column.name}**" if column.key else column.name
-    unit = "" if column.name.endswith(column.unit) else f", {column.unit}"
-    return f"{name} {column.type}{'?' if column.nullable else ''}{unit}"
+    """The name of a column, its type but of integers, and its unit where the name lacks it."""
+    said = "" if column.type == "integer" else f":{column.type}"
+    unit = "" if column.name.endswith(column.unit) else f" ({column.unit})"
+    return f"{name_of(column)}{said}{unit}"
 
 
 def first_line(row: type) -> str:
@@ -68,16 +82,28 @@ def tables() -> str:
     rows = Counter((at.name, at.help) for table in TABLES.values() for at in columns(table.row))
     # Of two meanings of a name the more common one, so that the other stands where it holds.
     most = {name: (name, said) for (name, said), _ in reversed(rows.most_common())}
-    common = {column: rows[column] for column in most.values() if rows[column] >= COMMON}
-    head = (
-        "# Tables\n\nNames and meanings are a public interface: see [the bundle's format]"
-        "(bundle-format.md). Columns in bold name a row, so that two bundles can be joined on "
-        "them. A question mark: the cell may be empty. Made by `make docs` from the declarations."
-        "\n\nA column that has no meaning beside it has this one:\n\ncolumn | meaning\n---|---"
-    )
-    shared = [f"{name} | {meaning}" for name, meaning in common]
+    common = {column for column in most.values() if rows[column] >= COMMON}
+    kinds = {(at.name, at.help): at for table in TABLES.values() for at in columns(table.row)}
+    head = """\
+# Tables
+
+Every table of a bundle, and its columns. Names and meanings are a public interface:
+[the bundle's format](bundle-format.md) says what may change when. `mmscope show TABLE BUNDLE`
+prints one.
+
+- **Bold** columns name a row: two bundles are joined on them.
+- `?`: may be empty. `name:string`: its type; without one: an integer.
+- Columns listed as *shared* have the same meaning in many tables:
+
+column|meaning
+---|---"""
+    shared = [
+        f"{title(dataclasses.replace(kinds[at], key=False, nullable=False))}|{at[1]}"
+        for at in sorted(common)
+    ]
     parts = (described(table, common) for _, table in sorted(TABLES.items()))
-    return "\n".join([head, *shared, "", *parts])
+    end = "Made by `make docs` from the declarations.\n"
+    return "\n".join([head, *shared, "", *parts, end])
 
 
 MADE = {

@@ -19,31 +19,31 @@ V1 = "the memory controller is in a hierarchy of cgroup v1"
 ONLINE, DYING = "online", "dying"
 MAX_COUNTED = 1000  # cgroups that have all counters
 PATH = "path from the root of the hierarchy"
-ID = "inode number of its directory; a removed one's may share its path with others"
-NO_LIMIT = "empty: no limit"
-BELOW = "with the cgroups below it"
-STAT = f"of memory.stat, as it was last flushed; {BELOW}"
+ID = "inode of its directory; a removed one may share its path with others"
+NO_LIMIT = "empty: none"
+BELOW = "descendants included"
+STAT = f"of memory.stat, as last flushed; {BELOW}"
 
 
 @table_row
 class MemoryCgroup:
-    """A memory cgroup: what it uses, what limits it, what happened to it since it was made."""
+    """A memory cgroup: usage, limits, events since its creation."""
 
     cgroup: str | None = column(holds="cgroup", key=True, help=PATH)
     cgroup_id: int | None = column(key=True, help=ID)
     state: str = column(
         holds="words",
-        help=f"{ONLINE}, or {DYING}: removed, and kept by references only",
+        help=f"{ONLINE}, or {DYING}: removed, held by references only",
     )
-    depth: int | None = column(help="steps up to the root")
+    depth: int | None = column(help="steps to the root")
     usage_bytes: int | None = column(unit="bytes", help=f"memory.current; {BELOW}")
     max_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.max; {NO_LIMIT}")
     own_bytes: int | None = column(
         unit="bytes",
-        help="pages that are charged to itself, counted page by page; objects in slabs are not",
+        help="pages charged to itself, counted one by one; without slab objects",
     )
     anon_bytes: int | None = column(unit="bytes", high=MOST, help=f"anon {STAT}")
-    file_bytes: int | None = column(unit="bytes", high=MOST, help=f"file (shmem is in it) {STAT}")
+    file_bytes: int | None = column(unit="bytes", high=MOST, help=f"file (with shmem) {STAT}")
     shmem_bytes: int | None = column(unit="bytes", high=MOST, help=f"shmem {STAT}")
     kernel_bytes: int | None = column(
         unit="bytes", high=MOST, help=f"kernel (slab, stacks, page tables, percpu, …) {STAT}"
@@ -52,32 +52,26 @@ class MemoryCgroup:
     high_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.high; {NO_LIMIT}")
     low_bytes: int | None = column(unit="bytes", high=MOST, help="memory.low")
     min_bytes: int | None = column(unit="bytes", high=MOST, help="memory.min")
-    peak_bytes: int | None = column(unit="bytes", high=MOST, help="most that it ever used")
+    peak_bytes: int | None = column(unit="bytes", high=MOST, help="largest usage ever")
     swap_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.swap.current; {BELOW}")
     swap_max_bytes: int | None = column(
         unit="bytes", high=MOST, help=f"memory.swap.max; {NO_LIMIT}"
     )
     low_events: int | None = event_column(
-        help=f"low of memory.events: reclaimed below low; {BELOW}"
+        help=f"low of memory.events: reclaimed below memory.low; {BELOW}"
     )
     high_events: int | None = event_column(help="high: throttled above memory.high")
-    max_events: int | None = event_column(help="max: was about to exceed memory.max")
-    oom_events: int | None = event_column(
-        help="oom: the limit was reached and an allocation about to fail"
-    )
-    oom_kill_events: int | None = event_column(help="oom_kill: processes that any OOM killer took")
-    max_own_events: int | None = event_column(help="max of memory.events.local: of its own limit")
+    max_events: int | None = event_column(help="max: about to exceed memory.max")
+    oom_events: int | None = event_column(help="oom: at the limit, an allocation about to fail")
+    oom_kill_events: int | None = event_column(help="oom_kill: processes killed by any OOM killer")
+    max_own_events: int | None = event_column(help="max of memory.events.local: at its own limit")
     oom_own_events: int | None = event_column(help="oom of memory.events.local")
     oom_kill_own_events: int | None = event_column(help="oom_kill of memory.events.local")
-    dying_below: int | None = column(help="dying cgroups below it")
-    memsw_bytes: int | None = column(
-        unit="bytes", high=MOST, help="cgroup v1: memory and swap together"
-    )
-    kmem_bytes: int | None = column(unit="bytes", high=MOST, help="cgroup v1: kernel memory")
-    tcpmem_bytes: int | None = column(
-        unit="bytes", high=MOST, help="cgroup v1: buffers of TCP sockets"
-    )
-    failures: int | None = column(help="cgroup v1: memory.failcnt, charges that failed")
+    dying_below: int | None = column(help="dying descendants")
+    memsw_bytes: int | None = column(unit="bytes", high=MOST, help="v1: memory and swap")
+    kmem_bytes: int | None = column(unit="bytes", high=MOST, help="v1: kernel memory")
+    tcpmem_bytes: int | None = column(unit="bytes", high=MOST, help="v1: TCP buffers")
+    failures: int | None = column(help="v1: memory.failcnt, failed charges")
 
 
 @table_row
@@ -90,7 +84,7 @@ class MemoryCgroupPages:
     part: str = column(holds="words", key=True, help="part of the class")
     charged_as: str = column(holds="words", key=True, help="page, or kernel memory")
     pages: int = column(unit="pages", help="charged to itself")
-    pages_below: int = column(unit="pages", help="charged to it and to the cgroups below it")
+    pages_below: int = column(unit="pages", help="charged to it and its descendants")
     bytes: int = column(unit="bytes", help="charged to itself")
 
 

@@ -46,15 +46,15 @@ LXC = re.compile(r"/(?:lxc/|lxc\.payload[./]|machine\.slice/lxc-)(?P<name>[\w.-]
 class Container:
     """A memory cgroup of a container."""
 
-    cgroup: str = column(holds="cgroup", key=True, help="path of the container's own cgroup")
-    runtime: str | None = column(holds="words", help="what runs it, where the path tells")
-    pod_uid: str | None = column(holds="cgroup", help="UID of its Kubernetes pod")
+    cgroup: str = column(holds="cgroup", key=True, help="the container's own cgroup")
+    runtime: str | None = column(holds="words", help="container runtime, where the path shows it")
+    pod_uid: str | None = column(holds="cgroup", help="UID of the Kubernetes pod")
     container_id: str | None = column(holds="cgroup", help="64 digits; empty for LXC")
     namespace: str | None = column(holds="cgroup", help="of its pod")
-    pod: str | None = column(holds="cgroup", help="name of its pod")
+    pod: str | None = column(holds="cgroup", help="name of the pod")
     container: str | None = column(holds="cgroup", help="its name")
     within: str | None = column(
-        default=None, holds="cgroup", help="path of the container that it is in; empty: in none"
+        default=None, holds="cgroup", help="path of the enclosing container; empty: none"
     )
 
 

@@ -49,18 +49,18 @@ class DyingPin:
     pin: str = column(
         holds="words",
         key=True,
-        help=f"{FILE}: its pages; {SWAP}: its entries of swap; {NOTHING}: another reference, as "
-        "that of a socket that was opened in it",
+        help=f"{FILE}: cached pages; {SWAP}: swap entries; {NOTHING}: another reference, "
+        "such as a socket",
     )
     filesystem: str | None = column(holds="kernel", help="type of the file's file system")
-    device: str | None = column(holds="kernel", key=True, help="major:minor of the file system")
+    device: str | None = column(holds="kernel", key=True, help="major:minor")
     # Some file systems use all 64 bits, which not every table's integers hold.
     inode: str | None = column(holds="kernel", key=True, help="i_ino")
     file: str | None = column(holds="file", help="path from the root of its file system")
     deleted: bool | None = column(help="no directory has it any more (i_nlink is 0)")
-    cgroups: int = column(help="dying cgroups that it keeps")
-    alone: int = column(high="cgroups", help="of these, those that nothing else here keeps")
-    pages: int = column(unit="pages", high=MOST, help="charged to them; of swap: pages there")
+    cgroups: int = column(help="dying cgroups it keeps")
+    alone: int = column(high="cgroups", help="kept by nothing else listed here")
+    pages: int = column(unit="pages", high=MOST, help="charged to them; swap: pages there")
     bytes: int = column(unit="bytes", high=MOST, help="of these pages")
 
 

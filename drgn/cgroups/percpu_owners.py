@@ -31,8 +31,8 @@ class PercpuCgroup:
     cgroup: str | None = column(holds="cgroup", key=True, help=PATH)
     cgroup_id: int | None = column(key=True, help=ID)
     state: str = column(holds="words", help=f"{ONLINE}, or {DYING}")
-    allocations: int = column(help="allocations that are charged to it, and to none below it")
-    bytes: int = column(unit="bytes", high=MOST_BYTES, help="that they take on all possible CPUs")
+    allocations: int = column(help="charged to itself, not to descendants")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="on all possible CPUs")
 
 
 PERCPU_CGROUPS = Table(

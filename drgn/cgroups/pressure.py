@@ -47,16 +47,16 @@ LINE = re.compile(
 class Pressure:
     """How long tasks waited for memory."""
 
-    cgroup: str | None = column(holds="cgroup", key=True, help="its path; empty: the whole machine")
+    cgroup: str | None = column(holds="cgroup", key=True, help="path; empty: the whole machine")
     kind: str = column(
         holds="words",
         key=True,
-        help="some: at least one task waited; full: all that were not idle, by CPU",
+        help="some: at least one task waited; full: all non-idle tasks, by CPU",
     )
-    avg10: float = column(unit="%", high=100, help="of the last 10 s, as the file shows it")
+    avg10: float = column(unit="%", high=100, help="average of the last 10 s, as the file shows it")
     avg60: float = column(unit="%", high=100, help="of the last 60 s")
     avg300: float = column(unit="%", high=100, help="of the last 300 s")
-    total_us: int = column(unit="us", high=MOST, help="since boot, or since the cgroup is there")
+    total_us: int = column(unit="us", high=MOST, help="since boot, or since the cgroup's creation")
 
 
 PRESSURE = Table("memory_pressure", "Tasks that wait for memory", Pressure)

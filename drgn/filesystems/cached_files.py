@@ -91,41 +91,38 @@ class CachedFile:
 
     path: str | None = column(
         holds="file",
-        help="where its file system is mounted for init, else in another mount namespace, else "
-        "from the root of its file system; empty: no dentry has its name any more",
+        help="from init's mount, else another mount namespace's, else the file system's root; "
+        "empty: no dentry names it any more",
     )
     kind: str = column(
         holds="words",
-        help="file; block device: its own pages (Buffers of /proc/meminfo); tmpfs; memfd; SysV: "
-        "shared memory of shmget(); shared anonymous: mmap() without a file; kernel's own shmem: a "
-        "driver's; hugetlbfs; unknown: its inode or file system cannot be read",
+        help="file, tmpfs, memfd, hugetlbfs; block device: its own pages (Buffers of "
+        "/proc/meminfo); SysV: shmget(); shared anonymous: mmap() without a file; kernel's "
+        "own shmem: a driver's; unknown: inode or file system unreadable",
     )
     filesystem: str | None = column(holds="kernel", help="type of its file system")
-    pages: int = column(unit="pages", help="of it in memory")
+    pages: int = column(unit="pages", help="in memory")
     bytes: int = column(unit="bytes", help="of these pages")
     percent: float = column(unit="%", help="of all present pages")
     dirty_pages: int | None = column(
         unit="pages",
         high="pages",
-        help="waiting to be written back; empty: they never are, at most swapped out",
+        help="waiting for writeback; empty: never written back, at most swapped",
     )
-    writeback_pages: int = column(unit="pages", high="pages", help="that are being written")
+    writeback_pages: int = column(unit="pages", high="pages", help="being written")
     mlocked_pages: int = column(unit="pages", high="pages", help="locked with mlock()")
-    unevictable_pages: int = column(
-        unit="pages", high="pages", help="on the unevictable list: locked, or of ramfs"
-    )
+    unevictable_pages: int = column(unit="pages", high="pages", help="mlocked, or of ramfs")
     active_pages: int = column(unit="pages", high="pages", help="with PG_active")
     deleted: bool | None = column(
-        help="no directory has it any more (i_nlink is 0); empty: it never was in one"
+        help="in no directory any more (i_nlink is 0); empty: never was in one"
     )
     held: bool | None = column(
-        help="it is open or mapped, by the references to its dentry; empty: that cannot "
-        "be told, as of all that is not in tmpfs"
+        help="open or mapped, by its dentry's references; empty: unknown (known for tmpfs only)"
     )
     size_bytes: int | None = column(high=1 << 63, help="i_size")
     device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
     # Some file systems use all 64 bits, which not every table's integers hold.
-    inode: str | None = column(holds="kernel", help="i_ino; of SysV shared memory the shmid")
+    inode: str | None = column(holds="kernel", help="i_ino; SysV shared memory: shmid")
     address_space: str = column(
         holds="kernel", key=True, help="address of the struct address_space"
     )
@@ -134,7 +131,7 @@ class CachedFile:
         high="pages",
         since="0.3.0",
         default=None,
-        help="clean, neither mapped nor pinned: what drop_caches takes",
+        help="clean, not mapped, not pinned: what drop_caches frees",
     )
 
 
@@ -164,45 +161,39 @@ class CachedFilesystem:
     kind: str = column(holds="words", key=True, help="as in cached_files")
     filesystem: str | None = column(holds="kernel", help="type of the file system")
     mount: str | None = column(
-        holds="file", help="where it is mounted; empty: nowhere, it is the kernel's own"
+        holds="file", help="mount point; empty: not mounted, the kernel's own"
     )
-    files: int = column(help="files with pages in memory")
+    files: int = column(help="files with cached pages")
     pages: int = column(unit="pages", help="of them")
     bytes: int = column(unit="bytes", help="of these pages")
     percent: float = column(unit="%", help="of all present pages")
     dirty_pages: int | None = column(
         unit="pages",
         high="pages",
-        help="waiting to be written back; empty: they never are, at most swapped out",
+        help="waiting for writeback; empty: never written back, at most swapped",
     )
-    writeback_pages: int = column(unit="pages", high="pages", help="that are being written")
+    writeback_pages: int = column(unit="pages", high="pages", help="being written")
     mlocked_pages: int = column(unit="pages", high="pages", help="locked with mlock()")
-    unevictable_pages: int = column(
-        unit="pages", high="pages", help="on the unevictable list: locked, or of ramfs"
-    )
+    unevictable_pages: int = column(unit="pages", high="pages", help="mlocked, or of ramfs")
     active_pages: int = column(unit="pages", high="pages", help="with PG_active")
-    deleted_files: int | None = column(high="files", help="files that no directory has any more")
+    deleted_files: int | None = column(high="files", help="in no directory any more")
     deleted_pages: int | None = column(unit="pages", high="pages", help="of those")
-    left_files: int | None = column(
-        high="files", help="files that are neither open nor mapped; empty: that cannot be told"
-    )
+    left_files: int | None = column(high="files", help="neither open nor mapped; empty: unknown")
     left_pages: int | None = column(unit="pages", high="pages", help="of those")
-    mounted_by_init: bool | None = column(
-        help="whether that is in init's mount namespace, or in another"
-    )
-    id: str | None = column(holds="kernel", help="s_id: the block device it is on, if on one")
+    mounted_by_init: bool | None = column(help="mounted in init's namespace, not in another")
+    id: str | None = column(holds="kernel", help="s_id: its block device, if any")
     device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
     superblock: str = column(
         holds="kernel",
         key=True,
-        help="address of the struct super_block; others: of those with the fewest pages",
+        help="address of the struct super_block; others: sum of those with the fewest pages",
     )
     droppable_pages: int | None = column(
         unit="pages",
         high="pages",
         since="0.3.0",
         default=None,
-        help="clean, neither mapped nor pinned: what drop_caches takes",
+        help="clean, not mapped, not pinned: what drop_caches frees",
     )
 
 
@@ -219,17 +210,17 @@ CACHED_FILESYSTEMS = Table(
 
 @table_row
 class CachedFileCheck:
-    """A counter of the kernel beside the pages of files that were counted."""
+    """A counter of the kernel beside the file pages counted one by one."""
 
     counter: str = column(
-        holds="kernel", key=True, help="a line of /proc/vmstat, or a member of address_space"
+        holds="kernel", key=True, help="line of /proc/vmstat, or member of address_space"
     )
     pages: int = column(unit="pages", help="counted page by page")
-    kernel_pages: int = column(unit="pages", low=None, high=None, help="by the kernel's counter")
+    kernel_pages: int = column(unit="pages", low=None, high=None, help="the kernel's count")
     difference_pages: int = column(
         unit="pages", low=None, high=None, help="pages, less kernel_pages"
     )
-    may_differ: str = column(holds="words", help="why they may differ on a healthy machine")
+    may_differ: str = column(holds="words", help="why a healthy machine may differ")
 
 
 CACHED_FILE_CHECKS = Table(

@@ -95,32 +95,28 @@ class FilesystemDentries:
 
     filesystem: str | None = column(holds="kernel", help="type of the file system")
     mount: str | None = column(
-        holds="file", help="where it is mounted; empty: nowhere, it is the kernel's own"
+        holds="file", help="mount point; empty: not mounted, the kernel's own"
     )
-    dentries: int = column(help="dentries: names of files, and of what is not there")
-    negative: int = column(high="dentries", help="names that were looked up and are not there")
-    unused: int = column(high="dentries", help="on the LRU list: reclaim may take them")
+    dentries: int = column(help="positive and negative")
+    negative: int = column(high="dentries", help="names looked up that do not exist")
+    unused: int = column(high="dentries", help="on the LRU list: reclaimable")
     unused_negative: int = column(high="unused", help="negative ones of these")
     inodes: int = column(help="inodes in memory")
-    unused_inodes: int = column(high="inodes", help="on the LRU list: reclaim may take them")
-    bytes: int = column(
-        unit="bytes", help="slots of these dentries and inodes in their slab caches"
-    )
+    unused_inodes: int = column(high="inodes", help="on the LRU list: reclaimable")
+    bytes: int = column(unit="bytes", help="slab slots of these dentries and inodes")
     dentry_bytes: int = column(
         unit="bytes",
         high="bytes",
-        help="of the dentries; long names are kmalloc memory beside them",
+        help="of dentries, without the kmalloc memory of long names",
     )
     inode_bytes: int = column(unit="bytes", high="bytes", help="of the inodes")
-    mounted_by_init: bool | None = column(
-        help="whether that is in init's mount namespace, or in another"
-    )
-    id: str | None = column(holds="kernel", help="s_id: the block device it is on, if on one")
+    mounted_by_init: bool | None = column(help="mounted in init's namespace, not in another")
+    id: str | None = column(holds="kernel", help="s_id: its block device, if any")
     device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
     superblock: str = column(
         holds="kernel",
         key=True,
-        help="address of the struct super_block; others: of those with the fewest bytes",
+        help="address of the struct super_block; others: sum of those with the fewest bytes",
     )
 
 
@@ -144,7 +140,7 @@ class DentryCount:
         help="member of dentry_stat (/proc/sys/fs/dentry-state) or inodes_stat (inode-nr)",
     )
     kernel_says: int = column(help="the kernel's count")
-    found: int | None = column(help="found in the slab caches; empty: not looked for")
+    found: int | None = column(help="counted in the slab caches; empty: not counted")
     difference: int | None = column(low=None, help="found, less kernel_says")
 
 

@@ -74,12 +74,10 @@ class FreeListCheck:
 
     node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    order: int = column(key=True, low=-1, help="order of the list; -1: unknown")
-    migratetype: str | None = column(
-        holds="kernel", key=True, help="of the list; empty: of the whole free_area"
-    )
-    list_blocks: int | None = column(unit="blocks", help="blocks that a walk of the list would see")
-    page_blocks: int = column(unit="blocks", help="blocks whose struct pages belong there")
+    order: int = column(key=True, low=-1, help="-1: unknown")
+    migratetype: str | None = column(holds="kernel", key=True, help="empty: the whole free_area")
+    list_blocks: int | None = column(unit="blocks", help="blocks on the list")
+    page_blocks: int = column(unit="blocks", help="blocks by their struct pages")
     problem: str = column(holds="words", key=True, help="what differs")
 
 

@@ -39,7 +39,7 @@ from mmscope.drgn.workers.shares import Shared, merges, overlaid, summed
 
 @table_row
 class Pageblocks:
-    """Pageblocks of one migratetype in one zone; those without an online page are left out."""
+    """Pageblocks of one migratetype in one zone; without those that have no online page."""
 
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
@@ -61,8 +61,7 @@ class PageblockRun:
     migratetype: str = column(holds="kernel", help="of every pageblock in the run")
     free_eighths: int | None = column(
         high=8,
-        help="free share of each pageblock, in eighths: 0 nothing free, 8 all free; "
-        "in between rounded to 1 to 7",
+        help="free share, in eighths: 0: nothing free, 8: all free, else rounded to 1 to 7",
     )
 
 

@@ -44,11 +44,11 @@ class PcpPages:
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
     cpu: int = column(key=True, help="CPU that keeps them")
-    order: int | None = column(key=True, help="order of the list's blocks")
+    order: int | None = column(key=True, help="of its blocks")
     migratetype: str | None = column(
         holds="kernel",
         key=True,
-        help="of the list; 'not Movable' where THP has one list for the others",
+        help="'not Movable': THP has one list for the others",
     )
     pages: int = column(unit="pages", help="base pages on the list")
 

@@ -42,26 +42,26 @@ class Zone:
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, low=1, high=LONGEST_NAME, help="zone name")
     present_pages: int = column(
-        unit="pages", high="spanned_pages", help="physical pages inside the zone"
+        unit="pages", high="spanned_pages", help="physical pages in the zone"
     )
     managed_pages: int = column(
-        unit="pages", high="present_pages", help="present pages given to the buddy allocator"
+        unit="pages", high="present_pages", help="given to the buddy allocator"
     )
     spanned_pages: int = column(
-        unit="pages", high=MOST_PAGES, help="from the zone's first to its last page, with holes"
+        unit="pages", high=MOST_PAGES, help="first to last page, holes included"
     )
     free_pages: int = column(
-        unit="pages", high="managed_pages", help="NR_FREE_PAGES with the per-CPU differences"
+        unit="pages", high="managed_pages", help="NR_FREE_PAGES, per-CPU differences included"
     )
-    wmark_min: int = column(unit="pages", help="min watermark, boost included")
+    wmark_min: int = column(unit="pages", help="boost included")
     wmark_low: int = column(
-        unit="pages", low="wmark_min", help="low watermark, boost included: kswapd wakes below"
+        unit="pages", low="wmark_min", help="boost included; kswapd wakes below"
     )
     wmark_high: int = column(
-        unit="pages", low="wmark_low", help="high watermark, boost included: kswapd sleeps above"
+        unit="pages", low="wmark_low", help="boost included; kswapd sleeps above"
     )
     wmark_boost: int | None = column(
-        unit="pages", help="temporary boost after a fallback to another migratetype's pageblock"
+        unit="pages", help="temporary, after a fallback to another migratetype's pageblock"
     )
     highatomic_reserved_pages: int | None = column(
         unit="pages", help="nr_reserved_highatomic: whole pageblocks, used or free"
@@ -69,22 +69,21 @@ class Zone:
     highatomic_free_pages: int | None = column(
         unit="pages",
         high="highatomic_reserved_pages",
-        help="nr_free_highatomic, which the watermarks of an ordinary request leave out; older "
-        "kernels have no such count and leave out the whole reserve",
+        help="nr_free_highatomic: not for ordinary requests; older kernels have no such counter "
+        "and withhold the whole reserve",
     )
     highatomic_cap_pages: int | None = column(
         unit="pages",
-        help="the reserve stops growing at this size, by the rule of this kernel; empty where "
-        "debug info does not show which rule that is",
+        help="most the reserve grows to on this kernel; empty: debug info does not show its rule",
     )
-    start_pfn: int | None = column(high=MOST_PAGES, help="first page frame of the zone")
+    start_pfn: int | None = column(high=MOST_PAGES, help="first page frame")
     lock_held: bool | None = column(
         since="0.2.0",
-        help="zone.lock was taken, or waited for: in a dump, a CPU was stopped amid a change of "
-        "the free lists",
+        help="zone.lock taken or waited for; in a dump: a CPU was stopped while changing free "
+        "lists",
     )
     node_unreclaimable: bool | None = column(
-        since="0.2.0", help="kswapd gave the zone's node up: 16 runs in a row reclaimed nothing"
+        since="0.2.0", help="kswapd gave up the node: 16 runs in a row reclaimed nothing"
     )
 
 
@@ -93,32 +92,28 @@ ZONES = Table("zones", "Zones", Zone, measure="free_pages", memory="free")
 
 @table_row
 class FreeAccounting:
-    """What a zone's NR_FREE_PAGES is made of; the remainder is not accounted for."""
+    """A zone's NR_FREE_PAGES and its parts; the remainder is unaccounted for."""
 
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    nr_free_pages: int = column(unit="pages", help="NR_FREE_PAGES with the per-CPU differences")
+    nr_free_pages: int = column(unit="pages", help="NR_FREE_PAGES, per-CPU differences included")
     unfolded_pages: int = column(
-        unit="pages", low=None, help="the per-CPU differences alone: /proc/zoneinfo lags by them"
+        unit="pages", low=None, help="the per-CPU differences: how far /proc/zoneinfo lags"
     )
-    free_list_pages: int = column(unit="pages", help="on the free lists, Isolate left out")
+    free_list_pages: int = column(unit="pages", help="on free lists, without Isolate")
     unaccepted_pages: int = column(
-        unit="pages", help="memory the hypervisor has not handed over yet (NR_UNACCEPTED)"
+        unit="pages", help="not yet handed over by the hypervisor (NR_UNACCEPTED)"
     )
     remainder_pages: int | None = column(
         unit="pages",
         low=None,
-        help="NR_FREE_PAGES minus the free lists and unaccepted memory; 0 at rest; empty: struct "
-        "pages are missing, whatever they are",
+        help="NR_FREE_PAGES less free lists and unaccepted memory; 0 at rest; empty: struct pages "
+        "are missing",
     )
-    isolate_pages: int = column(
-        unit="pages", help="on the Isolate lists, which do not count as free"
-    )
-    pcp_pages: int | None = column(
-        unit="pages", help="on per-CPU lists, which do not count as free"
-    )
+    isolate_pages: int = column(unit="pages", help="on Isolate lists; not counted as free")
+    pcp_pages: int | None = column(unit="pages", help="on per-CPU lists; not counted as free")
     trylock_pages: int | None = column(
-        unit="pages", help="freed without the zone lock and not merged yet (7.x), not free either"
+        unit="pages", help="freed without the zone lock, not merged yet (7.x); not counted as free"
     )
 
 

@@ -35,7 +35,6 @@ from mmscope.drgn.tables.table import Table
 
 MAX_SETS, MAX_HOLDERS = 50, 100
 OTHERS = "others"
-SIZE = "of the size of a transparent huge page, aligned to it"
 
 
 @table_row
@@ -44,26 +43,26 @@ class Contiguity:
 
     node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    range_bytes: int = column(unit="bytes", help="of a range, that of a transparent huge page")
-    ranges: int = column(help=f"{SIZE}, all of it RAM")
-    free_ranges: int = column(high="ranges", help="of these, that are free")
+    range_bytes: int = column(unit="bytes", help="size of a range: one THP")
+    ranges: int = column(help="aligned ranges of THP size, RAM throughout")
+    free_ranges: int = column(high="ranges", help="entirely free")
     huge_ranges: int = column(
-        high="ranges", help="that are one compound page, or a part of one: THP or hugetlb mostly"
+        high="ranges", help="one compound page or part of one: mostly THP or hugetlb"
     )
     movable_ranges: int = column(
-        high="ranges", help="in which all that is not free can be moved: compaction can empty them"
+        high="ranges", help="all that is used is movable: compaction can empty them"
     )
     spoiled_ranges: int = column(
-        high="ranges", help="in which something is that cannot be moved: contiguity_sets has what"
+        high="ranges", help="with something unmovable: see contiguity_sets"
     )
-    cut_ranges: int = column(help="beside them, those of which a part is no RAM or was not read")
+    cut_ranges: int = column(help="not counted above: part is no RAM, or was not read")
     free_pages: int = column(unit="pages", help="free in all of them")
     possible_ranges: int = column(
         high="ranges",
-        help="that could be free after perfect compaction: the free and the movable ones, as far "
-        "as free pages suffice",
+        help="free after perfect compaction: free ranges, and movable ones while free pages "
+        "suffice",
     )
-    pages_to_move: int = column(unit="pages", help="that must be moved for that, at least")
+    pages_to_move: int = column(unit="pages", help="least that must move for that")
 
 
 CONTIGUITY = Table(
@@ -79,14 +78,14 @@ CONTIGUITY = Table(
 class ContiguitySet:
     """Ranges in which the same cannot be moved."""
 
-    in_the_way: str = column(holds="words", key=True, help="all that cannot be moved")
-    classes: int = column(help="how many classes that are")
-    ranges: int = column(help="in which that is in the way, and nothing else")
-    fixed_pages: int = column(unit="pages", help="that cannot be moved, in all of them")
-    movable_pages: int = column(unit="pages", help="that could be, beside them")
+    in_the_way: str = column(holds="words", key=True, help="classes that cannot be moved")
+    classes: int = column(help="how many classes")
+    ranges: int = column(help="ranges with these and nothing else in the way")
+    fixed_pages: int = column(unit="pages", help="unmovable pages in all of them")
+    movable_pages: int = column(unit="pages", help="movable pages beside them")
     free_pages: int = column(unit="pages", help="free between them")
     fewest_pages: int = column(
-        unit="pages", high="fixed_pages", help="that cannot be moved, of the range with the fewest"
+        unit="pages", high="fixed_pages", help="unmovable pages of the range with fewest"
     )
     example_pfn: int = column(high=MOST_PAGES, help="first page frame of that range")
 
@@ -104,23 +103,21 @@ CONTIGUITY_SETS = Table(
 
 @table_row
 class ContiguityHolder:
-    """A holder of pages that cannot be moved, and the ranges that it spoils."""
+    """A holder of unmovable pages, and the ranges that it spoils."""
 
     what: str = column(holds="words", key=True, help="class of pages, as in contiguity_sets")
     holder: str = column(
         holds="kernel",
         key=True,
-        help="slab cache, or function that asked vmalloc for it; empty: all of the class",
+        help="slab cache, or vmalloc caller; empty: all of the class",
     )
-    ranges: int = column(help="that it has pages in")
-    alone_ranges: int = column(
-        high="ranges", help="of these, that it alone spoils: nothing else in them is fixed"
-    )
+    ranges: int = column(help="ranges with its pages")
+    alone_ranges: int = column(high="ranges", help="ranges in which nothing else is fixed")
     alone_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of these ranges: what would be contiguous without it"
+        unit="bytes", high=MOST_BYTES, help="size of these: contiguous without it"
     )
-    alone_pages: int = column(unit="pages", help="that it has in these")
-    pages: int = column(unit="pages", help="that it has anywhere")
+    alone_pages: int = column(unit="pages", help="its pages in these")
+    pages: int = column(unit="pages", help="its pages anywhere")
 
 
 CONTIGUITY_HOLDERS = Table(

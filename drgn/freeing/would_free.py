@@ -74,29 +74,29 @@ class WouldFree:
     path: str | None = column(
         holds="file",
         key=True,
-        help="of the file or swap area; where the file system is mounted",
+        help="file or swap area, where its file system is mounted",
     )
     name: str | None = column(
-        holds="kernel", key=True, help="type of the file system, size of huge pages, slab cache"
+        holds="kernel", key=True, help="file system type, huge page size or slab cache"
     )
     least_bytes: int = column(
         unit="bytes",
         low=-MOST_BYTES,
         high=MOST_BYTES,
-        help="free memory that there is more of at least; negative: it takes memory",
+        help="free memory gained at least; negative: it takes memory",
     )
     most_bytes: int = column(
-        unit="bytes", low=-MOST_BYTES, high=MOST_BYTES, help="and at most, as far as is known"
+        unit="bytes", low=-MOST_BYTES, high=MOST_BYTES, help="gained at most, as far as known"
     )
     huge_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="of the least, in whole huge pages; empty: not known"
+        unit="bytes", high=MOST_BYTES, help="of the least, in whole huge pages; empty: unknown"
     )
     swap_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="swap that is free then too; empty: not known"
+        unit="bytes", high=MOST_BYTES, help="swap freed as well; empty: unknown"
     )
     how: str = column(holds="words", help="how it is computed, and what stays")
     address: str = column(
-        holds="kernel", key=True, help="of the file's address_space, or of the super_block"
+        holds="kernel", key=True, help="address_space of the file, or super_block"
     )
 
 

@@ -80,14 +80,14 @@ class LedgerRow:
 
     owner: str = column(holds="words", key=True, help="class of memory")
     part: str = column(holds="words", key=True, help="part of the class")
-    node: int = column(key=True, low=-1, help="NUMA node; -1: of no zone")
-    zone: str = column(holds="kernel", key=True, help="zone name; empty: of no zone")
+    node: int = column(key=True, low=-1, help="NUMA node; -1: none")
+    zone: str = column(holds="kernel", key=True, help="zone name; empty: none")
     # A device may have more memory than the machine.
     pages: int = column(unit="pages", high=MOST_PAGES, help="base pages")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="of these pages")
-    percent: float = column(unit="%", help="of the machine's memory, all rows together")
+    percent: float = column(unit="%", help="of the machine's memory, which all rows together are")
     counter: str = column(
-        holds="kernel", help="the kernel's counters that these pages are in; ledger_checks has them"
+        holds="kernel", help="kernel counters that include these pages: see ledger_checks"
     )
 
 
@@ -108,16 +108,14 @@ class UnexplainedRow:
     part: str = column(holds="words", key=True, help="what is known of them")
     node: int = column(key=True, low=-1, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    flags: str = column(holds="kernel", key=True, help="page flags, of the head of a compound page")
-    references: str = column(holds="words", key=True, help="page_ref_count(), of the head")
-    order: int | None = column(
-        key=True, high=MOST_ORDER, help="of the compound page; empty: of none"
-    )
+    flags: str = column(holds="kernel", key=True, help="page flags, of a compound page's head")
+    references: str = column(holds="words", key=True, help="page_ref_count() of the head")
+    order: int | None = column(key=True, high=MOST_ORDER, help="of the compound page; empty: none")
     charged: str = column(
-        holds="words", key=True, help="memcg_data: kernel memory, or a page, of a memory cgroup"
+        holds="words", key=True, help="memcg_data: a memory cgroup's kernel memory or page"
     )
     pages: int = column(unit="pages", help="base pages")
-    example_pfns: str = column(holds="kernel", help="page frames of some heads")
+    example_pfns: str = column(holds="kernel", help="some heads")
 
 
 LEDGER_UNEXPLAINED = Table(
@@ -141,10 +139,10 @@ class LedgerTag:
     file: str = column(
         holds="source",
         key=True,
-        help=f"source file; {NO_TAG}: allocated at boot, or while profiling was off; {STRANGE}: "
-        "a module was unloaded and left them, or the reference is damaged",
+        help=f"source file; {NO_TAG}: allocated at boot or while profiling was off; {STRANGE}: "
+        "left by an unloaded module, or a damaged reference",
     )
-    line: int = column(key=True, high=1 << 32, help="line in the file; 0: of none")
+    line: int = column(key=True, high=1 << 32, help="0: none")
     function: str = column(holds="kernel", key=True, help="function that allocates")
     pages: int = column(unit="pages", help="base pages")
     bytes: int = column(unit="bytes", help="of these pages")
@@ -172,16 +170,16 @@ class LedgerCheck:
     counter: str = column(
         holds="kernel",
         key=True,
-        help="a line of /proc/vmstat; a variable of the kernel; or a zone's member",
+        help="line of /proc/vmstat, kernel variable, or member of a zone",
     )
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
-    zone: str = column(holds="kernel", key=True, help="zone name; empty: all zones")
+    zone: str = column(holds="kernel", key=True, help="empty: all zones")
     pages: int = column(unit="pages", help="counted page by page")
-    kernel_pages: int = column(unit="pages", low=None, high=None, help="by the kernel's counter")
+    kernel_pages: int = column(unit="pages", low=None, high=None, help="the kernel's count")
     difference_pages: int = column(
         unit="pages", low=None, high=None, help="pages, less kernel_pages"
     )
-    may_differ: str = column(holds="words", help="why they may differ on a healthy machine")
+    may_differ: str = column(holds="words", help="why a healthy machine may differ")
 
 
 LEDGER_CHECKS = Table(

@@ -39,29 +39,28 @@ class PageHolder:
     kind: str = column(
         holds="words",
         key=True,
-        help="what holds them: pipe, socket, packet ring, perf ring, BPF map, kernel stacks, …",
+        help="pipe, socket, packet ring, perf ring, BPF map, kernel stacks, …",
     )
     holder: str = column(
         holds="kernel",
         key=True,
-        help="which of them: a socket's protocol, ftrace's instance, a map's number and name, a "
-        "disk; empty: all of that kind",
+        help="socket protocol, ftrace instance, map number and name, disk; empty: all of that kind",
     )
     pid: int | None = column(
         key=True,
         high=MOST_PIDS,
-        help="process (thread group) that has it open, the first of several; empty: none is known",
+        help="thread group that has it open, the first of several; empty: unknown",
     )
     comm: str | None = column(holds="comm", help="name of its first thread")
     cgroup: str | None = column(holds="cgroup", help="memory cgroup of the process")
     owner: str = column(
         holds="words",
         key=True,
-        help="class of memory, as in memory_ledger: of a file's pages in a pipe, page cache",
+        help="class as in memory_ledger; page cache: a file's pages in a pipe",
     )
     part: str = column(holds="words", key=True, help="part of the class")
-    objects: int = column(help="pipes, sockets, rings, stacks, … of this row's holder")
-    pages: int = column(unit="pages", high=MOST_PAGES, help="base pages, each in one row")
+    objects: int = column(help="pipes, sockets, rings, stacks, … of this holder")
+    pages: int = column(unit="pages", high=MOST_PAGES, help="base pages, each counted once")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="of these pages")
 
 

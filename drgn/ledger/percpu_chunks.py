@@ -44,27 +44,21 @@ STATIC, FIRST, RESERVED, OTHER = "variables", "first", "modules", "further"
 class PercpuChunk:
     """A chunk of percpu memory."""
 
-    address: str = column(holds="kernel", key=True, help="base_addr, of the first CPU's unit")
+    address: str = column(holds="kernel", key=True, help="base_addr: the first CPU's unit")
     # The room for modules may begin in the page in which the first chunk does.
     kind: str = column(
         holds="words",
         key=True,
-        help="variables: percpu variables of the kernel itself; modules: room for those of "
-        "modules; first: made at boot; further: added as they were needed",
+        help="variables: the kernel's percpu variables; modules: room for modules'; first: made at"
+        " boot; further: added later",
     )
-    bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="memory that it has: populated pages of all units"
-    )
-    used_bytes: int = column(unit="bytes", high=MOST_BYTES, help="allocated, of all units")
-    allocations: int | None = column(
-        help="allocations; empty: it has none, or they could not be read"
-    )
-    empty_pages: int = column(
-        unit="pages", help="populated pages of a unit that no allocation touches"
-    )
-    unit_bytes: int = column(unit="bytes", high=MAX_UNIT, help="size of a CPU's unit")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="populated pages of all units")
+    used_bytes: int = column(unit="bytes", high=MOST_BYTES, help="allocated in all units")
+    allocations: int | None = column(help="empty: none, or unreadable")
+    empty_pages: int = column(unit="pages", help="populated pages of a unit without any allocation")
+    unit_bytes: int = column(unit="bytes", high=MAX_UNIT, help="of one CPU")
     unit_free_bytes: int = column(
-        unit="bytes", high=MAX_UNIT, help="free in a unit, pages that are not populated included"
+        unit="bytes", high=MAX_UNIT, help="free in a unit, unpopulated pages included"
     )
     largest_free_bytes: int = column(
         unit="bytes", high=MAX_UNIT, help="largest allocation that fits"
@@ -87,7 +81,7 @@ class PercpuSize:
 
     size_bytes: int = column(unit="bytes", key=True, high=MAX_UNIT, help="for each CPU")
     allocations: int = column(help="allocations of this size")
-    bytes: int = column(unit="bytes", high=MOST_BYTES, help="that they take on all possible CPUs")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="on all possible CPUs")
 
 
 PERCPU_SIZES = Table(

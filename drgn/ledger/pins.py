@@ -40,13 +40,11 @@ class Pin:
     owner: str = column(holds="words", key=True, help="class of memory, as in memory_ledger")
     part: str = column(holds="words", key=True, help="part of the class")
     migratetype: str = column(
-        holds="kernel", key=True, help="of the pageblock: CMA can be given away only without pins"
+        holds="kernel", key=True, help="of the pageblock; CMA needs pages without pins"
     )
     order: int = column(key=True, high=MOST_ORDER, help="of the folio; 0: a base page")
-    pages: int = column(
-        unit="pages", help="base pages of folios of which at least one page is pinned"
-    )
-    pins: int = column(help="of these folios: a page may be pinned several times")
+    pages: int = column(unit="pages", help="of folios with at least one pinned page")
+    pins: int = column(help="of these folios; a page may have several")
 
 
 PINS = Table(

@@ -52,23 +52,21 @@ MAX_AREAS = 1 << 10  # of a text; MAX_SWAPFILES is 32 at most
 class SwapArea:
     """A swap area."""
 
-    path: str | None = column(
-        holds="file", key=True, help="of the device or file, as swapon got it"
-    )
-    kind: str = column(holds="words", help="partition: a block device; file")
+    path: str | None = column(holds="file", key=True, help="of device or file, as given to swapon")
+    kind: str = column(holds="words", help="partition (a block device) or file")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="usable for swap")
     used_bytes: int = column(
-        unit="bytes", high="bytes", help="slots in use; processes and shmem may have less"
+        unit="bytes", high="bytes", help="slots in use; processes and shmem may hold less"
     )
     priority: int = column(low=-(1 << 15), high=1 << 15, help="the highest is filled first")
-    leaving: bool | None = column(help="swapoff is at work: nothing more is written to it")
+    leaving: bool | None = column(help="swapoff in progress: nothing more is written to it")
     stored_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="zram: what was written to it; empty: no zram, or unknown",
+        help="zram: data written to it; empty: no zram, or unknown",
     )
     memory_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="zram: memory that it takes for that"
+        unit="bytes", high=MOST_BYTES, help="zram: memory used for it"
     )
 
 
@@ -88,17 +86,17 @@ class Zswap:
     """What zswap stores."""
 
     enabled: bool | None = column(
-        help="pages that are swapped out now go there first; what is stored stays when it is not"
+        help="new swapped-out pages go there; stored ones stay either way"
     )
     compressor: str | None = column(
         holds="kernel",
         key=True,
         high=LONGEST_NAME,
-        help="of the pool that new pages go to; empty: there is no pool yet",
+        help="of the pool for new pages; empty: no pool yet",
     )
-    pools: int | None = column(help="pools; those of other compressors run empty")
-    stored_bytes: int = column(unit="bytes", help="pages that it stores, as they were (Zswapped)")
-    memory_bytes: int | None = column(unit="bytes", help="memory that it takes for them (Zswap)")
+    pools: int | None = column(help="pools of other compressors run empty")
+    stored_bytes: int = column(unit="bytes", help="Zswapped: size of the stored pages uncompressed")
+    memory_bytes: int | None = column(unit="bytes", help="Zswap: memory they take")
 
 
 # zpool_driver.type, which is also the name of the module that may have it, to what it calls a pool

@@ -34,22 +34,21 @@ class VmallocCaller:
     """Areas that one function asked for."""
 
     caller: str = column(
-        holds="kernel", key=True, help="function that asked for the areas; its module in brackets"
+        holds="kernel", key=True, help="function that asked for the areas [module]"
     )
     use: str = column(
         holds="words",
         key=True,
-        help="vmalloc, kernel stacks, percpu: pages of its own (in /proc/vmallocinfo kernel "
-        "stacks are vmalloc); vmap: pages of another owner; ioremap: a device's memory",
+        help="vmalloc, kernel stacks, percpu: own pages (/proc/vmallocinfo: kernel stacks are "
+        "vmalloc); vmap: another owner's pages; ioremap: device memory",
     )
     areas: int = column(help="areas")
     pages: int | None = column(
         unit="pages",
-        help="pages that the areas have, mapped in page tables; empty: of percpu chunks "
-        "/proc/vmallocinfo does not say",
+        help="mapped in page tables; empty: percpu chunks, in /proc/vmallocinfo",
     )
     address_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of addresses, guard pages included"
+        unit="bytes", high=MOST_BYTES, help="addresses, guard pages included"
     )
 
 

@@ -58,7 +58,7 @@ ALLOCATORS = re.compile(
 )
 # As 3.10 and later kernels begin what SysRq prints (__handle_sysrq(), drivers/tty/sysrq.c).
 OTHERS = re.compile(r" invoked oom-killer: |^(?:sysrq|SysRq ?): ")
-FAILURE_ID = "failed allocation, numbered in the order of the log from 1"
+FAILURE_ID = "number of the failure in the log, from 1"
 
 
 @table_row
@@ -67,60 +67,58 @@ class AllocationFailure:
 
     failure: int = column(key=True, low=1, help=FAILURE_ID)
     seconds: float | None = column(unit="s", help="since boot, by the record's time")
-    date: str | None = column(holds="words", help="of the wall clock, as the text of a log has it")
-    what: str = column(holds="words", help=f"{PAGES}; {STALL}: it took long; {VMALLOC}")
-    comm: str | None = column(holds="comm", help="task that asked; empty: it cannot be a name")
+    date: str | None = column(holds="words", help="wall clock, as the log has it")
+    what: str = column(holds="words", help=f"{PAGES}; {STALL} (it took long); {VMALLOC}")
+    comm: str | None = column(holds="comm", help="task that asked; empty: not a possible name")
     pid: int | None = column(high=MOST_PIDS, help="of that task")
-    order: int | None = column(high=MOST_ORDER, help="it asked for 2^order pages in a row")
-    size_bytes: int | None = column(unit="bytes", high=MOST, help="that vmalloc() was asked for")
-    stalled_ms: int | None = column(unit="ms", help="that the allocation took so far")
-    gfp_mask: str = column(holds="kernel", help="of the allocation, hexadecimal")
-    gfp_flags: str | None = column(holds="kernel", help="its names, as printed")
-    nodemask: str | None = column(holds="kernel", help="nodes of the memory policy, as printed")
-    cpuset: str | None = column(holds="cgroup", help="the task's cpuset, its last name")
-    mems_allowed: str | None = column(holds="kernel", help="nodes that the task's cpuset has")
-    work: str | None = column(holds="kernel", help="workqueue and function, of a worker")
+    order: int | None = column(high=MOST_ORDER, help="2^order contiguous pages were asked for")
+    size_bytes: int | None = column(unit="bytes", high=MOST, help="size asked of vmalloc()")
+    stalled_ms: int | None = column(unit="ms", help="time the allocation had taken so far")
+    gfp_mask: str = column(holds="kernel", help="hexadecimal")
+    gfp_flags: str | None = column(holds="kernel", help="names of the mask, as printed")
+    nodemask: str | None = column(holds="kernel", help="nodes of the memory policy")
+    cpuset: str | None = column(holds="cgroup", help="last component of the task's cpuset")
+    mems_allowed: str | None = column(holds="kernel", help="nodes of that cpuset")
+    work: str | None = column(holds="kernel", help="of a worker: workqueue and function")
     caller: str | None = column(
-        holds="kernel", help="function that wanted the memory: the first that allocates for none"
+        holds="kernel", help="function that wanted the memory: the first outside the allocators"
     )
     stack: str | None = column(holds="kernel", help="root;…;leaf")
     usable_free_bytes: int | None = column(
         unit="bytes",
         high=MOST,
-        help="free in the zones and nodes that the request could use, without what is kept for "
-        "others: free CMA pages unless it is of movable memory, and lowmem_reserve",
+        help="free in the zones and nodes open to the request, less lowmem_reserve and, unless it "
+        "is movable, free CMA pages",
     )
     suitable_blocks: int | None = column(
-        high=MOST, help="free blocks of that order or more in these zones; empty: not printed"
+        high=MOST, help="free blocks of that order or larger in these zones; empty: not printed"
     )
-    lacks: str | None = column(
-        holds="words", help="what of its records the log does not have, or has damaged"
-    )
+    lacks: str | None = column(holds="words", help="what is missing or damaged in its log records")
 
 
 @table_row
 class AllocationFailureMemory:
-    """A number that the kernel printed of the machine's memory when an allocation failed."""
+    """A number that the kernel printed about memory when an allocation failed."""
 
     failure: int = column(key=True, low=1, help=FAILURE_ID)
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
     zone: str = column(holds="kernel", key=True, help="zone; empty: the whole node or machine")
     counter: str = column(holds="kernel", key=True, help="as printed")
     bytes: int | None = column(
-        unit="bytes", high=MOST, help="as of oom_memory; empty: the size of a page is not known"
+        unit="bytes", high=MOST, help="as in oom_memory; empty: page size unknown"
     )
 
 
 @table_row
 class AllocationFailureBlocks:
-    """Free blocks of an order of a zone when an allocation failed."""
+    """Free blocks of one order in one zone when an allocation failed."""
 
     failure: int = column(key=True, low=1, help=FAILURE_ID)
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(holds="kernel", key=True, help="zone")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     order: int = column(key=True, high=MOST_ORDER, help="of the blocks")
     blocks: int = column(high=MOST, help="free ones")
-    migratetypes: str = column(holds="kernel", help="which lists have any, as of oom_free_blocks")
+    migratetypes: str = column(holds="kernel", help="lists that have some, as in oom_free_blocks")
 
 
 ALLOCATION_FAILURES = Table(

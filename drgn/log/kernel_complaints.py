@@ -210,22 +210,22 @@ OF_MM = re.compile(
 
 @table_row
 class KernelComplaint:
-    """What the kernel said about memory, of one kind and one subject, however often."""
+    """A complaint of the kernel about memory, by kind and subject."""
 
     kind: str = column(holds="words", key=True, help="what happened")
-    what: str = column(holds="log", key=True, help="to whom or to which, in the kernel's words")
+    what: str = column(holds="log", key=True, help="about whom or what, in the kernel's words")
     group: str = column(
         holds="words",
-        help=f"{DAMAGE}: memory or the kernel's data is damaged; {HARDWARE}: of memory; {FAILURE}; "
-        f"{STALL}; {LEAK}; {TAKEN}: where memory is; {CHANGED}: memory came or went, or was shown",
+        help=f"{DAMAGE}: of memory or kernel data; {HARDWARE}; {FAILURE}; {STALL}; {LEAK}; "
+        f"{TAKEN}: where memory is; {CHANGED}: memory came, went, or was printed",
     )
-    times: int = column(help="records of the log; the kernel leaves out what is too frequent")
+    times: int = column(help="log records; the kernel omits what is too frequent")
     first_seconds: float | None = column(unit="s", help="since boot, of the first")
     last_seconds: float | None = column(unit="s", help="since boot, of the last")
-    first_date: str | None = column(holds="words", help="of the wall clock, as the text has it")
+    first_date: str | None = column(holds="words", help="wall clock, as the log has it")
     last_date: str | None = column(holds="words", help="of the last")
     means: str = column(holds="words", help="what that means")
-    record: str = column(holds="log", help="the first record, its beginning")
+    record: str = column(holds="log", help="beginning of the first record")
 
 
 KERNEL_COMPLAINTS = Table(

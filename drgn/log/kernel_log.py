@@ -35,23 +35,19 @@ NOT_COMPARED = "it is of the kernel's log, whose events are numbered as they com
 class KernelLogRecord:
     """A record of the kernel's log."""
 
-    number: int = column(
-        key=True, help="the kernel's own; of text that does not have it, counted from 0"
-    )
-    seconds: float | None = column(unit="s", help="since boot; empty: the text does not say")
+    number: int = column(key=True, help="the kernel's own; text without one: counted from 0")
+    seconds: float | None = column(unit="s", help="since boot; empty: not in the text")
     level: str | None = column(holds="words", help="emerg, alert, crit, err, warn, … debug")
-    facility: int | None = column(
-        high=1 << 28, help="0: the kernel; others: a program wrote it to /dev/kmsg"
-    )
+    facility: int | None = column(high=1 << 28, help="0: kernel; others: written to /dev/kmsg")
     caller: str | None = column(
-        holds="kernel", help="T12: task 12; C1: CPU 1, in no task; empty: the text does not say"
+        holds="kernel", help="T12: task 12; C1: CPU 1, no task; empty: not in the text"
     )
-    text: str = column(holds="log", help="lines of one record have a line feed between")
+    text: str = column(holds="log", help="lines are separated by line feeds")
     date: str | None = column(
         since="0.3.0",
         default=None,
         holds="words",
-        help="of the wall clock, as the text has it: without a year where that has none",
+        help="wall clock, as the log has it; without a year where that has none",
     )
 
 

@@ -20,45 +20,42 @@ KILLED, EXITING, NO_ONE, NO_KILL, PANIC, OPEN = (
     "the log does not say",
 )
 MOST_UID = (1 << 32) - 1
-OOM_ID = "call of the OOM killer, numbered in the order of the log from 1"
+OOM_ID = "number of the OOM killer's call in the log, from 1"
 # high=MOST: a log may be another machine's, and a process may map a page more than once.
 
 
 @table_row
 class OomKill:
-    """A process that the OOM killer took, or a call of it that took none."""
+    """A process that the OOM killer took, or a call that took none."""
 
     oom: int = column(key=True, low=1, help=OOM_ID)
-    victim: int = column(key=True, help="1 is the first that this call killed; 0: it killed none")
+    victim: int = column(key=True, help="1: the first that this call killed; 0: none")
     seconds: float | None = column(unit="s", help="since boot, by the record's time")
     outcome: str = column(
         holds="words",
-        help=f"{KILLED}; {EXITING}; {NO_ONE}; {NO_KILL}: the log goes on, without a "
-        f"kill; {PANIC}; {OPEN}: its end is not in the log",
+        help=f"{KILLED}; {EXITING}; {NO_ONE}; {NO_KILL}: the log continues without a "
+        f"kill; {PANIC}; {OPEN}: it ends before",
     )
-    invoker: str | None = column(holds="comm", help="task whose allocation had failed")
-    invoker_pid: int | None = column(high=MOST_PIDS, help="pid of that task")
+    invoker: str | None = column(holds="comm", help="task whose allocation failed")
+    invoker_pid: int | None = column(high=MOST_PIDS, help="its pid")
     invoker_oom_score_adj: int | None = column(low=-1000, high=1000, help="of that task")
-    gfp_mask: str | None = column(holds="kernel", help="of the allocation, hexadecimal")
-    gfp_flags: str | None = column(holds="kernel", help="its names, as printed")
-    order: int | None = column(
-        low=-1, high=MOST_ORDER, help="of the allocation; -1: asked for by SysRq-f"
-    )
+    gfp_mask: str | None = column(holds="kernel", help="hexadecimal")
+    gfp_flags: str | None = column(holds="kernel", help="names of the mask, as printed")
+    order: int | None = column(low=-1, high=MOST_ORDER, help="of the allocation; -1: SysRq-f")
     constraint: str | None = column(
         holds="kernel",
-        help="CONSTRAINT_NONE: the whole machine, _MEMCG: a memory cgroup's limit, _CPUSET and "
+        help="CONSTRAINT_NONE: whole machine; _MEMCG: a memory cgroup's limit; _CPUSET, "
         "_MEMORY_POLICY: some nodes only",
     )
     cgroup_limit: bool | None = column(
-        help="whether a memory cgroup was at its limit; else memory of the machine ran out, or of "
-        "the nodes that were allowed"
+        help="a memory cgroup was at its limit; else the machine or the allowed nodes ran out"
     )
-    nodemask: str | None = column(holds="kernel", help="nodes of the memory policy, as printed")
-    cpuset: str | None = column(holds="cgroup", help="the invoker's cpuset, its last name")
-    mems_allowed: str | None = column(holds="kernel", help="nodes that the invoker's cpuset has")
-    oom_cgroup: str | None = column(holds="cgroup", help="memory cgroup that is at its limit")
-    victim_cgroup: str | None = column(holds="cgroup", help="memory cgroup of the chosen task")
-    group_kill: bool = column(help="memory.oom.group: all tasks of a cgroup were killed")
+    nodemask: str | None = column(holds="kernel", help="nodes of the memory policy")
+    cpuset: str | None = column(holds="cgroup", help="last component of the invoker's cpuset")
+    mems_allowed: str | None = column(holds="kernel", help="nodes of that cpuset")
+    oom_cgroup: str | None = column(holds="cgroup", help="memory cgroup at its limit")
+    victim_cgroup: str | None = column(holds="cgroup", help="memory cgroup of the victim")
+    group_kill: bool = column(help="memory.oom.group: the whole cgroup was killed")
     allocating_task: bool = column(
         help="vm.oom_kill_allocating_task: the invoker was killed, whatever it held"
     )
@@ -72,18 +69,14 @@ class OomKill:
     pgtables_bytes: int | None = column(unit="bytes", high=MOST, help="page tables")
     oom_score_adj: int | None = column(low=-1000, high=1000, help="of the victim")
     reaped: bool | None = column(
-        help="whether the OOM reaper took its memory; empty: the log does not say, as where the "
-        "victim ended by itself within 2 s"
+        help="the OOM reaper took its memory; empty: not in the log, as where the victim exited "
+        "within 2 s"
     )
-    usage_bytes: int | None = column(
-        unit="bytes", high=MOST, help="of the memory cgroup that is at its limit"
-    )
+    usage_bytes: int | None = column(unit="bytes", high=MOST, help="of the cgroup at its limit")
     limit_bytes: int | None = column(
-        unit="bytes", high=MOST, help="memory.max of that cgroup; empty: none, or not printed"
+        unit="bytes", high=MOST, help="its memory.max; empty: none, or not printed"
     )
-    lacks: str | None = column(
-        holds="words", help="what of its records the log does not have, or has damaged"
-    )
+    lacks: str | None = column(holds="words", help="what is missing or damaged in its log records")
     date: str | None = column(
         since="0.3.0",
         default=None,
@@ -95,89 +88,87 @@ class OomKill:
         default=None,
         unit="bytes",
         high=MOST,
-        help="free in the zones and nodes that the request could use, without what is kept for "
-        "others: free CMA pages unless it is of movable memory, and lowmem_reserve",
+        help="free in the zones and nodes open to the request, less lowmem_reserve and, unless it "
+        "is movable, free CMA pages",
     )
 
 
 @table_row
 class OomTask:
-    """A row of the OOM killer's table of tasks that it could have killed."""
+    """A row of the OOM killer's table of candidates."""
 
     oom: int = column(key=True, low=1, help=OOM_ID)
-    pid: int = column(key=True, high=MOST_PIDS, help="of a thread that has the memory")
+    pid: int = column(key=True, high=MOST_PIDS, help="of a thread with that memory")
     tgid: int = column(high=MOST_PIDS, help="process")
     uid: int = column(high=MOST_UID, help="user")
     comm: str = column(holds="comm", help="task's name")
-    killed: bool = column(help="whether this call killed it")
+    killed: bool = column(help="killed by this call")
     total_vm_pages: int = column(unit="pages", high=MOST, help="total_vm")
     rss_pages: int = column(unit="pages", high=MOST, help="rss")
-    anon_pages: int | None = column(unit="pages", high=MOST, help="rss_anon; 6.1 does not print it")
+    anon_pages: int | None = column(unit="pages", high=MOST, help="rss_anon; not printed by 6.1")
     file_pages: int | None = column(unit="pages", high=MOST, help="rss_file")
     shmem_pages: int | None = column(unit="pages", high=MOST, help="rss_shmem")
     pgtables_bytes: int | None = column(
         unit="bytes",
         high=MOST,
-        help="page tables; empty: before 4.15 their number is printed, and a page's size is not "
-        "known",
+        help="page tables; empty: kernels before 4.15 print pages, of unknown size",
     )
     swap_pages: int = column(unit="pages", high=MOST, help="swapents")
-    oom_score_adj: int = column(low=-1000, high=1000, help="-1000: never to be killed")
+    oom_score_adj: int = column(low=-1000, high=1000, help="-1000: never killed")
 
 
 @table_row
 class OomMemory:
-    """A number that the kernel printed of the machine's memory when it ran out (``show_mem()``)."""
+    """A number about memory that ``show_mem()`` printed at an OOM."""
 
     oom: int = column(key=True, low=1, help=OOM_ID)
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
-    zone: str = column(holds="kernel", key=True, help="zone; empty: the node, or the machine")
+    zone: str = column(holds="kernel", key=True, help="empty: the node, or the machine")
     counter: str = column(holds="kernel", key=True, help="as printed")
     bytes: int | None = column(
         unit="bytes",
         high=MOST,
-        help="printed in KiB, and of the whole machine in pages; empty: the size of a page is not "
-        "known",
+        help="printed in KiB, for the whole machine in pages; empty: page size unknown",
     )
 
 
 @table_row
 class OomFreeBlocks:
-    """Free blocks of an order of a zone when memory ran out, as ``show_mem()`` printed them."""
+    """Free blocks of one order in one zone at an OOM, as ``show_mem()`` printed them."""
 
     oom: int = column(key=True, low=1, help=OOM_ID)
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(holds="kernel", key=True, help="zone")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     order: int = column(key=True, high=MOST_ORDER, help="of the blocks")
     blocks: int = column(high=MOST, help="free ones")
     migratetypes: str = column(
         holds="kernel",
-        help="which lists have any: Unmovable, Movable, Reclaimable (E), HighAtomic, CMA, Isolate",
+        help="lists that have some: Unmovable, Movable, Reclaimable (E), HighAtomic, CMA, Isolate",
     )
 
 
 @table_row
 class OomCgroupMemory:
-    """A line of memory.stat of a memory cgroup that ran out, as the kernel printed it."""
+    """A line of memory.stat, as printed, of a memory cgroup at its limit."""
 
     oom: int = column(key=True, low=1, help=OOM_ID)
     counter: str = column(
-        holds="kernel", key=True, help="as in memory.stat; of cgroup v1 rss is anonymous memory"
+        holds="kernel", key=True, help="as in memory.stat; cgroup v1: rss is anonymous memory"
     )
-    value: int = column(help="in the unit of memory.stat: bytes, or events since the cgroup is")
+    value: int = column(help="in memory.stat's unit: bytes, or events since creation")
 
 
 @table_row
 class ProgramKillRow:
-    """A process or cgroup that a program ended to have memory, as it says in a log."""
+    """A process or cgroup that a program killed for memory, by its log."""
 
-    number: int = column(key=True, low=1, help="in the order of the log, from 1")
-    date: str | None = column(holds="words", help="of the wall clock, as the text of a log has it")
+    number: int = column(key=True, low=1, help="in the log, from 1")
+    date: str | None = column(holds="words", help="wall clock, as the log has it")
     program: str = column(holds="words", help="systemd-oomd, earlyoom, nohang, oomd, kubelet")
-    cgroup: str | None = column(holds="cgroup", help="cgroup, unit or pod that it ended")
-    comm: str | None = column(holds="comm", help="process that it ended")
+    cgroup: str | None = column(holds="cgroup", help="cgroup, unit or pod it ended")
+    comm: str | None = column(holds="comm", help="process it ended")
     pid: int | None = column(high=MOST_PIDS, help="of that process")
-    held_bytes: int | None = column(unit="bytes", high=MOST, help="resident, as it says")
+    held_bytes: int | None = column(unit="bytes", high=MOST, help="resident memory it reports")
     why: str | None = column(holds="log", help="its reason, in its own words")
 
 

@@ -26,34 +26,34 @@ MOST_LINES = 400  # of one
 BEGINS = "Mem-Info:"
 # show_mem() follows a kill's header, and what warn_alloc() says.
 OF_OTHERS = re.compile(r" invoked oom-killer: |: page allocation (?:failure|stalls)|: vmalloc ")
-SHOWN_ID = "in the order of the log, from 1"
+SHOWN_ID = "in the log, from 1"
 
 
 @table_row
 class ShownMemory:
-    """A number of the machine's memory that the kernel printed without a kill or a failure."""
+    """A number about memory, printed without a kill or a failure."""
 
     shown: int = column(key=True, low=1, help=SHOWN_ID)
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
     zone: str = column(holds="kernel", key=True, help="zone; empty: the whole node or machine")
     counter: str = column(holds="kernel", key=True, help="as printed")
     bytes: int | None = column(
-        unit="bytes", high=MOST, help="as of oom_memory; empty: the size of a page is not known"
+        unit="bytes", high=MOST, help="as in oom_memory; empty: page size unknown"
     )
     seconds: float | None = column(unit="s", help="since boot, by the record's time")
-    date: str | None = column(holds="words", help="of the wall clock, as the text of a log has it")
+    date: str | None = column(holds="words", help="wall clock, as the log has it")
 
 
 @table_row
 class ShownBlocks:
-    """Free blocks of an order of a zone that the kernel printed so."""
+    """Free blocks of one order in one zone, printed without a kill or a failure."""
 
     shown: int = column(key=True, low=1, help=SHOWN_ID)
     node: int = column(key=True, help="NUMA node")
-    zone: str = column(holds="kernel", key=True, help="zone")
+    zone: str = column(holds="kernel", key=True, help="zone name")
     order: int = column(key=True, high=MOST_ORDER, help="of the blocks")
     blocks: int = column(high=MOST, help="free ones")
-    migratetypes: str = column(holds="kernel", help="which lists have any, as of oom_free_blocks")
+    migratetypes: str = column(holds="kernel", help="lists that have some, as in oom_free_blocks")
 
 
 SHOWN_MEMORY = Table(

@@ -65,16 +65,12 @@ SIZES |= {"movablecore", "kernelcore", "reserve_mem"}
 class MemoryOption:
     """A word of the command line that is about memory."""
 
-    position: int = column(
-        key=True, help="among these options; a later one may undo an earlier one"
-    )
+    position: int = column(key=True, help="order on the command line; a later one may override")
     name: str = column(holds="kernel", help="as the kernel knows it")
-    value: str = column(holds="words", help="as it was given")
-    bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="that it names, where it is a size"
-    )
-    start: str | None = column(holds="kernel", help="physical address that it names, if any")
-    means: str = column(holds="words", help="what it asks for; not, whether it was granted")
+    value: str = column(holds="words", help="as given")
+    bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="if it names a size")
+    start: str | None = column(holds="kernel", help="physical address it names, if any")
+    means: str = column(holds="words", help="what it asks for, granted or not")
 
 
 MEMORY_OPTIONS = Table(

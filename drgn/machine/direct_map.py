@@ -45,39 +45,38 @@ VALID = np.uint64(1)  # _PAGE_PRESENT, PTE_VALID
 
 @table_row
 class DirectMapLevel:
-    """What the entries of one level of page tables map of the direct map."""
+    """The direct map by level of page tables."""
 
     level: str = column(
         holds="words",
         key=True,
-        help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB (with pages of 4 KiB)",
+        help="pud, pmd or pte: 1 GiB, 2 MiB or 4 KiB an entry (with 4 KiB pages)",
     )
     entries: int | None = column(unit="entries", help="that map memory")
     bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="that they map")
     not_present_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="of entries that are set up and not present: the kernel cannot reach this memory",
+        help="of entries set up but not present: unreachable for the kernel",
     )
-    tables: int | None = column(unit="tables", help="page tables of this level, a page each")
+    tables: int | None = column(unit="tables", help="tables of this level, a page each")
     kernel_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="by the kernel's counter: DirectMap4k, 2M and 1G of /proc/meminfo; arm64 has none",
+        help="DirectMap4k, 2M or 1G of /proc/meminfo; none on arm64",
     )
     image_bytes: int | None = column(
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="of the counter: for splits of the kernel image's own mapping, counted as if they "
-        "were of this one; negative where these are missing",
+        help="of that: splits of the kernel image's mapping, counted as this one's; negative: "
+        "missing",
     )
     repeated_bytes: int | None = column(
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="of the counter: entries that were counted again while the kernel booted, for each "
-        "range of memory that touched them",
+        help="of that: counted again at boot, once for each memory range that touched the entry",
     )
 
 

@@ -57,10 +57,10 @@ VENDORS = (
 
 @table_row
 class HypervisorSign:
-    """A sign that the machine is a guest, or of a driver that gives its memory back."""
+    """A sign of a hypervisor, or of a balloon driver."""
 
-    kind: str = column(holds="words", key=True, help="hypervisor, or balloon: a driver")
-    name: str = column(holds="kernel", key=True, help="of the hypervisor, or of the driver")
+    kind: str = column(holds="words", key=True, help="hypervisor, or balloon (a driver)")
+    name: str = column(holds="kernel", key=True, help="of hypervisor or driver")
     seen_in: str = column(holds="words", key=True, help="modules, log or dmi")
 
 

@@ -29,10 +29,12 @@ if TYPE_CHECKING:  # findings need the words where there is no drgn
 class KernelFeature:
     """One thing in which kernels differ."""
 
-    feature: str = column(holds="words", key=True, help="name that findings use")
-    present: bool | None = column(help="whether this kernel has it; empty: unknown")
-    what: str = column(holds="words", help="what the kernel does then, and since when upstream")
-    shown_by: str = column(holds="words", help="what shows it: a member, a function, a symbol")
+    feature: str = column(holds="words", key=True, help="name used by findings")
+    present: bool | None = column(help="this kernel has it; empty: unknown")
+    what: str = column(
+        holds="words", help="what the kernel does with it, and since which upstream release"
+    )
+    shown_by: str = column(holds="words", help="member, function or symbol that shows it")
 
 
 KERNEL_FEATURES = Table(

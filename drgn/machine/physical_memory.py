@@ -87,26 +87,24 @@ class MappedRange:
 
 @table_row
 class PhysicalRange:
-    """A range of physical addresses that is memory, or that the firmware names."""
+    """A range of physical addresses that is memory, or named by the firmware."""
 
     start: str = column(holds="kernel", key=True, help="physical address")
-    end: str = column(holds="kernel", help="physical address behind the last byte")
+    end: str = column(holds="kernel", help="address behind the last byte")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="from start to end")
     firmware: str | None = column(
-        holds="kernel", help="what the firmware's map says it is; none: it is not in that map"
+        holds="kernel", help="type in the firmware's map; none: not in it"
     )
-    resource: str = column(
-        holds="kernel", help="whose it is, from the outermost resource to the innermost"
-    )
+    resource: str = column(holds="kernel", help="resources of /proc/iomem, outermost first")
     use: str = column(
         holds="words",
         help="kernel, kernel image, crash kernel; persistent memory, soft reserved; unusable; cut "
-        "off: RAM that no one was given; marked as reserved: RAM, by the firmware's map; "
-        "firmware: its own, no RAM that the kernel could have",
+        "off: RAM given to no one; marked as reserved: RAM, by the firmware's map; firmware: "
+        "no RAM for the kernel",
     )
     option: str = column(
         holds="kernel",
-        help="option of the kernel's command line that names this range and explains its use",
+        help="kernel option that names this range and explains its use",
     )
 
 
@@ -117,25 +115,23 @@ PHYSICAL_MEMORY = Table(
 
 @table_row
 class PhysicalPart:
-    """A part of the machine's memory. All parts but the first line add up to that one."""
+    """A part of the machine's memory. All lines after the first add up to the first."""
 
     part: str = column(
         holds="words",
         key=True,
-        help="machine, the sum; page allocator: managed pages of all zones; otherwise a use of "
-        "physical_memory, or a part of what the kernel has",
+        help="machine: the sum; page allocator: managed pages of all zones; else a use of "
+        "physical_memory, or a part of the kernel's",
     )
     bytes: int = column(
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="of the machine's memory; less than 0 where zones and ranges do not agree",
+        help="negative: zones and ranges disagree",
     )
-    percent: float = column(unit="%", low=None, help="of the machine's memory, by its first line")
-    kept: bool = column(help="kept from the kernel's page allocator since boot, or taken off it")
-    options: str = column(
-        holds="words", help="options of the kernel's command line that explain it"
-    )
+    percent: float = column(unit="%", low=None, help="of the first line")
+    kept: bool = column(help="withheld from the page allocator, at boot or later")
+    options: str = column(holds="words", help="kernel options that explain it")
     means: str = column(holds="words", help="what it is")
 
 

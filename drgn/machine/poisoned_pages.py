@@ -56,21 +56,18 @@ class PoisonedPages:
     node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
     zone: str = column(holds="kernel", key=True, help="zone name")
     kind: str = column(
-        holds="words", key=True, help="base page; hugetlb page, with its struct pages or without"
+        holds="words", key=True, help="base page, or hugetlb page with or without its struct pages"
     )
     page_bytes: int = column(unit="bytes", key=True, help="of one such page")
-    marked: int = column(help="such pages that have the flag")
-    bad_pages: int | None = column(
-        unit="pages", help="base pages that are bad: of huge pages those on their lists"
-    )
+    marked: int = column(help="pages of that size with the flag")
+    bad_pages: int | None = column(unit="pages", help="bad base pages; of huge pages those listed")
     unlisted: int = column(
-        help="huge pages without such a list: which of their pages are bad is lost, and they are "
-        "never dissolved"
+        help="huge pages without a list: their bad pages are unknown, and they are never dissolved"
     )
     out_of_use_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of all that are marked, whole huge pages"
+        unit="bytes", high=MOST_BYTES, help="of all marked ones, huge pages whole"
     )
-    example_pfn: int = column(help="page frame of the first one")
+    example_pfn: int = column(help="of the first one")
 
 
 POISONED_PAGES = Table(
@@ -89,12 +86,12 @@ class PoisonCounter:
     counter: str = column(
         holds="kernel",
         key=True,
-        help="HardwareCorrupted of /proc/meminfo, or memory_failure of a node in /sys: total is "
-        "the sum of recovered, delayed, failed and ignored",
+        help="HardwareCorrupted of /proc/meminfo, or memory_failure of a node in /sys: total = "
+        "recovered + delayed + failed + ignored",
     )
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
-    events: int | None = event_column(help="pages that were handled so since boot")
-    bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="marked as bad now")
+    events: int | None = event_column(help="pages handled since boot")
+    bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="marked bad now")
 
 
 POISON_COUNTERS = Table("poison_counters", "What the kernel counts of bad pages", PoisonCounter)

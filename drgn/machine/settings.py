@@ -52,10 +52,10 @@ class Setting:
         key=True,
         low=1,
         high=LONGEST_NAME,
-        help="path under /proc/sys or /sys/kernel/mm, with dots for slashes",
+        help="path below /proc/sys or /sys/kernel/mm, dots for slashes",
     )
     value: str = column(
-        holds="kernel", ranges=RANGES, help="as the file shows it; of a choice, the choice"
+        holds="kernel", ranges=RANGES, help="as in the file; of a choice, the chosen one"
     )
 
 

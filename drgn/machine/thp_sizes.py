@@ -48,9 +48,9 @@ class ThpSize:
         key=True,
         low=1,
         high=LONGEST_NAME,
-        help="as the file in stats/ of the size; nr_*: pages that are there, else since boot",
+        help="file in stats/ of the size; nr_*: existing pages, else since boot",
     )
-    value: int = event_column(high=MOST, help="huge pages of that size; 0 has no row")
+    value: int = event_column(high=MOST, help="huge pages of that size; zeros are left out")
 
 
 THP_SIZES = Table(

@@ -56,17 +56,17 @@ class VmCounter:
     )
     kind: str = column(
         holds="words",
-        help="where the kernel keeps it: zone and vm_stat are states; event and numa are counted "
-        "since boot; node has both: pg*, workingset_* without workingset_nodes, nr_vmscan_*, "
-        "nr_dirtied, nr_written, nr_throttled_written and nr_foll_pin_* are counted since boot. "
-        "Before 4.8 zones had what nodes have now, and it is of kind node here, too",
+        help="zone, vm_stat: states; event, numa: counted since boot; node: both: pg*, "
+        "workingset_* but workingset_nodes, nr_vmscan_*, nr_dirtied, nr_written, "
+        "nr_throttled_written and nr_foll_pin_* since boot. Zone counters of kernels before "
+        "4.8 that are now nodes' are node here, too",
     )
     value: int = event_column(
-        ranges=RANGES, help="in the unit of /proc/vmstat; per-CPU differences included"
+        ranges=RANGES, help="in /proc/vmstat's unit, per-CPU differences included"
     )
     unfolded: int | None = column(
         low=None,
-        help="part of the value that CPUs have not folded in yet; /proc/vmstat shows it without",
+        help="per-CPU part, missing in /proc/vmstat",
     )
 
 

@@ -55,18 +55,17 @@ class AllocTag:
     line: int = column(key=True, high=1 << 32, help="line in the file")
     function: str = column(holds="kernel", key=True, help="function that allocates")
     tags: int = column(
-        low=1, high=MAX_TAGS, help="tags of this line: an inline function has one for each caller"
+        low=1, high=MAX_TAGS, help="tags of this line; an inline function has one for each caller"
     )
     calls: int | None = column(
-        help="allocations that are held; a block that was split counts once for each piece; empty: "
-        "not readable"
+        help="allocations held; each piece of a split block counts; empty: not readable"
     )
     bytes: int | None = column(
         unit="bytes",
-        help="that they hold: pages, or slots of slab objects, or the size for one CPU of percpu "
-        "memory (7.3: for all); empty: not readable",
+        help="held by them: pages, slab slots, or the percpu size of one CPU (7.3: of all); empty:"
+        " not readable",
     )
-    accurate: bool = column(help="false: the kernel says that it could not count all of them")
+    accurate: bool = column(help="false: the kernel says that its counts are incomplete")
 
 
 ALLOC_TAGS = Table(

@@ -81,23 +81,19 @@ class PageOwnerStack:
 
     handle: int = column(
         key=True,
-        help="stackdepot handle (below 2^32); else an id made from the stack's text, offsets "
-        "included (2^48 and above)",
+        help="stack depot handle (below 2^32), else an id of the stack's text with offsets (from "
+        "2^48)",
     )
-    pages: int = column(unit="pages", help="base pages allocated by this stack and not freed")
-    allocations: int | None = column(help="allocations (of any order) behind the pages")
+    pages: int = column(unit="pages", help="allocated by this stack, not freed")
+    allocations: int | None = column(help="of any order, behind the pages")
     owner: str | None = column(
-        holds="kernel", help="first frame from the leaf that is not an allocator function"
+        holds="kernel", help="first frame from the leaf outside the allocator"
     )
-    module: str | None = column(
-        holds="kernel", help="module of the owner frame; empty for the kernel itself"
-    )
+    module: str | None = column(holds="kernel", help="of the owner frame; empty: the kernel itself")
     stack: str | None = column(
-        holds="kernel", help="root;…;leaf without offsets; empty where no resolver has it"
+        holds="kernel", help="root;…;leaf without offsets; empty: no resolver has it"
     )
-    note: str | None = column(
-        holds="words", help="missing in the resolver, or a handle that was reused"
-    )
+    note: str | None = column(holds="words", help="missing in the resolver, or a reused handle")
 
 
 PAGE_OWNER_STACKS = Table(
@@ -107,16 +103,16 @@ PAGE_OWNER_STACKS = Table(
 
 @table_row
 class PageOwnerTask:
-    """The pages that one task allocated. The kernel keeps pid and comm of that moment."""
+    """Pages allocated by one task, under its pid and comm of that moment."""
 
-    pid: int | None = column(key=True, high=MOST_PIDS, help="thread; empty in the row for the rest")
+    pid: int | None = column(key=True, high=MOST_PIDS, help="thread; empty: all others")
     tgid: int | None = column(key=True, high=MOST_PIDS, help="process")
     comm: str | None = column(
         holds="comm",
         key=True,
-        help="name at the time, chosen by the task itself; empty with tgid before v5.18",
+        help="name at the time; empty with tgid before v5.18",
     )
-    pages: int = column(unit="pages", help="allocated by it and not freed, by whomever")
+    pages: int = column(unit="pages", help="allocated by it, not freed by anything since")
     allocations: int = column(help="allocations behind the pages")
 
 
@@ -141,10 +137,8 @@ PAGE_OWNER_ORDERS = Table("page_owner_orders", "Pages by order", PageOwnerOrder,
 class PageOwnerGfp:
     """The pages of allocations with one gfp mask."""
 
-    gfp_mask: str = column(
-        holds="kernel", key=True, help="as given by the caller; its bits differ by kernel"
-    )
-    gfp_names: str = column(holds="kernel", help="the mask in names, by this kernel")
+    gfp_mask: str = column(holds="kernel", key=True, help="the caller's; bits differ by kernel")
+    gfp_names: str = column(holds="kernel", help="names of the bits on this kernel")
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
 
@@ -161,9 +155,9 @@ class PageOwnerMigratetype:
     """
 
     page_migratetype: str = column(
-        holds="kernel", key=True, help="of the allocation, by its gfp mask"
+        holds="kernel", key=True, help="of the allocation, from its gfp mask"
     )
-    pageblock_migratetype: str = column(holds="kernel", key=True, help="of the pageblock now")
+    pageblock_migratetype: str = column(holds="kernel", key=True, help="the pageblock's now")
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
 
@@ -181,11 +175,11 @@ class PageOwnerMemcg:
     """The pages charged to one memory cgroup."""
 
     memcg: str | None = column(
-        holds="cgroup", key=True, help="name, not path, at most 79 bytes; empty for none"
+        holds="cgroup", key=True, help="name, not path, 79 bytes at most; empty: none"
     )
-    offline: bool = column(key=True, help="the cgroup is removed, and lives on by its charges")
-    objcg: bool = column(key=True, help="kernel memory, charged via an object cgroup")
-    slab: bool = column(key=True, help="a slab page, whose objects are charged one by one")
+    offline: bool = column(key=True, help="removed; only its charges remain")
+    objcg: bool = column(key=True, help="kernel memory, charged by an object cgroup")
+    slab: bool = column(key=True, help="slab page: its objects are charged one by one")
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
 
@@ -199,9 +193,7 @@ PAGE_OWNER_MEMCGS = Table(
 class PageOwnerMigration:
     """The pages that were migrated since they were allocated."""
 
-    reason: str = column(
-        holds="kernel", key=True, help="last migrate reason, as enum migrate_reason"
-    )
+    reason: str = column(holds="kernel", key=True, help="latest, from enum migrate_reason")
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
 
@@ -218,17 +210,16 @@ class PageOwnerSnapshot:
     time: float = column(
         key=True, unit="s", help="since the first snapshot; its number where times are unknown"
     )
-    at: str | None = column(holds="words", help="absolute time (UTC), where known")
+    at: str | None = column(holds="words", help="UTC, where known")
     source: str = column(holds="file", help="file")
     kind: str = column(holds="words", help="page_owner, show_stacks or show_handles")
-    stacks: int = column(help="stacks that hold pages")
+    stacks: int = column(help="stacks holding pages")
     pages: int = column(unit="pages", help="base pages of all of them")
-    skipped: int = column(help="records that were not understood, and are not counted")
+    skipped: int = column(help="records not understood, not counted")
     truncated: bool = column(help="the last record was cut short, and is not counted")
     ordered_by: str | None = column(
         holds="words",
-        help="what the order of the snapshots goes by: times in names, change times, numbers in "
-        "names, or interval; empty where it is unknown",
+        help="times in names, change times, numbers in names, or interval; empty: unknown",
         since="0.3.0",
     )
 
@@ -250,7 +241,7 @@ class PageOwnerPoint:
     time: float = column(key=True, unit="s", help="as in page_owner_snapshots")
     handle: int = column(key=True, help="as in page_owner_stacks")
     pages: int | None = column(
-        unit="pages", help="empty where not listed: none, or fewer than count_threshold"
+        unit="pages", help="empty: not listed: none, or below count_threshold"
     )
 
 
@@ -261,12 +252,12 @@ PAGE_OWNER_SERIES = Table(
 
 @table_row
 class PageOwnerGrowth:
-    """How the pages of one stack developed over the snapshots; not listed counts as no pages."""
+    """The pages of one stack over the snapshots; not listed counts as none."""
 
     handle: int = column(key=True, help="as in page_owner_stacks")
-    first_seen: float = column(unit="s", help="time of the first snapshot that lists it")
-    listed: int = column(help="snapshots that list it")
-    gaps: int = column(help="times it came back after it was not listed")
+    first_seen: float = column(unit="s", help="time of the first snapshot listing it")
+    listed: int = column(help="snapshots listing it")
+    gaps: int = column(help="times it returned after not being listed")
     pages_first: int = column(unit="pages", help="in the first snapshot")
     pages_last: int = column(unit="pages", help="in the last snapshot")
     pages_min: int = column(unit="pages", help="least in any snapshot")
@@ -275,10 +266,10 @@ class PageOwnerGrowth:
     slope: float | None = column(
         unit="pages/s",
         low=None,
-        help="least squares over all snapshots; empty where times are unknown",
+        help="least squares over all snapshots; empty: times unknown",
     )
-    steadiness: float = column(help="share of the steps between snapshots that do not fall")
-    rises: int = column(help="steps between snapshots that rise")
+    steadiness: float = column(help="share of steps between snapshots without a fall")
+    rises: int = column(help="steps between snapshots with a rise")
 
 
 PAGE_OWNER_GROWTH = Table(
@@ -290,8 +281,8 @@ PAGE_OWNER_GROWTH = Table(
 class PageOwnerAge:
     """The pages by the time since they were allocated."""
 
-    min_seconds: int = column(key=True, unit="s", help="at least so old")
-    max_seconds: int | None = column(unit="s", help="younger than that; empty for the oldest")
+    min_seconds: int = column(key=True, unit="s", help="at least this old")
+    max_seconds: int | None = column(unit="s", help="younger than this; empty: the oldest")
     pages: int = column(unit="pages", help="base pages")
     allocations: int = column(help="allocations")
 
@@ -301,11 +292,11 @@ PAGE_OWNER_AGES = Table("page_owner_ages", "Pages by age", PageOwnerAge, memory=
 
 @table_row
 class PageOwnerFreed:
-    """Pages that are free now and whose last owner's stack is still known, by who freed them."""
+    """Free pages whose last owner's stack is still known, by who freed them."""
 
     handle: int = column(key=True, help="stack depot handle of the free")
     pages: int = column(unit="pages", help="base pages")
-    stack: str | None = column(holds="kernel", help="root;…;leaf of the free")
+    stack: str | None = column(holds="kernel", help="of the free: root;…;leaf")
 
 
 PAGE_OWNER_FREED = Table(
@@ -315,13 +306,13 @@ PAGE_OWNER_FREED = Table(
 
 @table_row
 class PageOwnerPolluter:
-    """Pages of one stack in pageblocks of another migratetype than they were allocated for."""
+    """Pages of one stack in pageblocks of another migratetype than their own."""
 
     handle: int = column(key=True, help="stack depot handle")
     page_migratetype: str = column(
-        holds="kernel", key=True, help="of the allocation, by its gfp mask"
+        holds="kernel", key=True, help="of the allocation, from its gfp mask"
     )
-    pageblock_migratetype: str = column(holds="kernel", key=True, help="of the pageblock now")
+    pageblock_migratetype: str = column(holds="kernel", key=True, help="the pageblock's now")
     pages: int = column(unit="pages", help="base pages")
     stack: str | None = column(holds="kernel", help="root;…;leaf")
 
@@ -340,9 +331,7 @@ class PageOwnerMixedBlocks:
 
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    migratetype: str = column(
-        holds="kernel", key=True, help="of the pageblock; CMA counts as Movable"
-    )
+    migratetype: str = column(holds="kernel", key=True, help="of the pageblock; CMA as Movable")
     blocks: int = column(unit="blocks", help="pageblocks")
 
 
@@ -358,7 +347,7 @@ class PageOwnerCheck:
     handle: int = column(key=True, help="stack depot handle")
     counted_pages: int | None = column(unit="pages", low=None, help="stack_record.count - 1")
     page_ext_pages: int = column(unit="pages", help="base pages whose page_ext has the handle")
-    head_pages: int = column(unit="pages", help="1 << order of the allocations that are printed")
+    head_pages: int = column(unit="pages", help="1 << order of each allocation printed")
     stack: str | None = column(holds="kernel", help="root;…;leaf")
 
 

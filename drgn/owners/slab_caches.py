@@ -77,27 +77,25 @@ class SlabCache:
         key=True,
         low=1,
         high=LONGEST_NAME,
-        help="name; with its address where another cache has the same",
+        help="name; with its address if not unique",
     )
     objects: int = column(
         high="slots",
-        help="objects in use; where it is read as text or before 7.0, with free ones of CPUs",
+        help="in use; as text or before 7.0: free ones held by CPUs included",
     )
     object_bytes: int | None = column(
-        unit="bytes", low=1, high="slot_bytes", help="size of an object as its user sees it"
+        unit="bytes", low=1, high="slot_bytes", help="size that its user sees"
     )
-    slot_bytes: int = column(
-        unit="bytes", low=4, high=1 << 30, help="what an object takes, debug metadata included"
-    )
-    slots: int = column(help="objects that its slabs have room for")
+    slot_bytes: int = column(unit="bytes", low=4, high=1 << 30, help="size with debug metadata")
+    slots: int = column(help="room for objects in its slabs")
     slabs: int = column(unit="slabs", high="pages", help="slabs found")
     pages: int = column(unit="pages", help="pages of the slabs")
-    store_user: bool | None = column(help="each object remembers who allocated it (slab_debug=U)")
+    store_user: bool | None = column(help="objects remember who allocated them (slab_debug=U)")
     sheaf_objects: int | None = column(
         high="slots",
         since="0.3.0",
         default=None,
-        help="free objects in sheaves of CPUs and nodes; empty before 6.18 and as text",
+        help="free objects in sheaves of CPUs and nodes; empty: before 6.18, or text",
     )
 
 
@@ -108,12 +106,12 @@ SLAB_CACHES = Table(
 
 @table_row
 class SlabCheck:
-    """Something about a cache's slabs that does not fit together."""
+    """A disagreement about a cache's slabs."""
 
     cache: str = column(holds="kernel", key=True, help="name")
-    problem: str = column(holds="words", key=True, help="what does not fit")
-    slabs: int = column(unit="slabs", help="slabs that it is about")
-    objects: int | None = column(help="objects that are counted nowhere for it")
+    problem: str = column(holds="words", key=True, help="what disagrees")
+    slabs: int = column(unit="slabs", help="slabs affected")
+    objects: int | None = column(help="objects missing from all counts")
 
 
 SLAB_CHECKS = Table(

@@ -45,17 +45,17 @@ POINTER = 8  # of what an object is charged with
 
 @table_row
 class SlabCgroup:
-    """Objects of a slab cache that are charged to a memory cgroup itself."""
+    """Objects of a slab cache charged to a memory cgroup itself."""
 
     cgroup: str | None = column(holds="cgroup", key=True, help=PATH)
     cgroup_id: int | None = column(key=True, help=ID)
     cache: str = column(holds="kernel", key=True, low=1, high=LONGEST_NAME, help="the slab cache")
     state: str = column(holds="words", help=f"{ONLINE}, or {DYING}")
-    objects: int = column(help="objects that are charged to it, and to none below it")
+    objects: int = column(help="charged to itself, not to descendants")
     bytes: int = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="that it is charged for them: their slots, and 8 bytes for each",
+        help="charged for them: slots, and 8 bytes each",
     )
 
 

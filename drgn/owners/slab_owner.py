@@ -69,19 +69,17 @@ class SlabOwnerStack:
     cache: str = column(holds="kernel", key=True, help="slab cache")
     handle: int | None = column(
         key=True,
-        help="stack depot handle; 0: no stack was saved; empty: neither the text nor a kernel "
-        "that keeps the stack with the object (before v5.19) has any",
+        help="stack depot handle; 0: no stack saved; empty: text, or kernels that store the stack "
+        "in the object (before v5.19)",
     )
     stack: str = column(
         holds="kernel",
         key=True,
-        help="root;…;leaf; without a stack, the caller alone where that is known",
+        help="root;…;leaf; without a stack, the caller if known",
     )
-    objects: int = column(help="objects allocated and not freed")
-    bytes: int | None = column(unit="bytes", help="objects times the cache's object size")
-    requested_bytes: int | None = column(
-        unit="bytes", help="what was asked for; kmalloc caches only"
-    )
+    objects: int = column(help="allocated, not freed")
+    bytes: int | None = column(unit="bytes", help="objects times object size")
+    requested_bytes: int | None = column(unit="bytes", help="size asked for; kmalloc caches only")
 
 
 SLAB_OWNER_STACKS = Table(

@@ -82,44 +82,41 @@ class PageTables:
     """The page tables of one address space."""
 
     pid: int = column(
-        key=True, high=MOST_PIDS, help="thread group; of several that share them, the first"
+        key=True, high=MOST_PIDS, help="thread group; the first of those sharing them"
     )
-    comm: str = column(holds="comm", help="name of the process")
+    comm: str = column(holds="comm", help="process name")
     pgtables_bytes: int = column(
         unit="bytes",
-        help="what the kernel counts (VmPTE): PTE, PMD and PUD tables and deposited ones, "
-        "not P4D and PGD",
+        help="VmPTE: PTE, PMD, PUD and deposited tables, not P4D and PGD",
     )
     resident_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="mapped pages that count as resident (Rss in smaps, but for huge_puds of "
-        "page_table_details); hugetlb does not",
+        help="mapped and resident (Rss of smaps, but for huge_puds of page_table_details); without"
+        " hugetlb",
     )
     hugetlb_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="mapped hugetlb pages")
-    pte_tables: int | None = column(help="tables of PTEs, without the deposited ones")
-    pmd_tables: int | None = column(help="tables of PMDs, shared ones included")
+    pte_tables: int | None = column(help="without deposited ones")
+    pmd_tables: int | None = column(help="shared ones included")
     pud_tables: int | None = column(help="tables of PUDs")
     deposited_pte_tables: int | None = column(
-        help="empty PTE tables that lie ready for splitting huge PMDs: one for each of these"
+        help="empty PTE tables kept for splitting huge PMDs, one each"
     )
-    empty_pte_tables: int | None = column(help="PTE tables without any entry, not the deposited")
-    used_ptes: int | None = column(help="PTEs that are anything but none, of all PTE tables")
+    empty_pte_tables: int | None = column(help="without any entry, deposited ones not counted")
+    used_ptes: int | None = column(help="PTEs that are not none")
     present_ptes: int | None = column(
-        help="PTEs that map a page: zero pages and special ones too, hugetlb not"
+        help="mapping a page, zero and special ones included, hugetlb not"
     )
-    zero_ptes: int | None = column(help="of these, that map the shared zero page")
-    swap_ptes: int | None = column(help="PTEs whose page is swapped out")
-    huge_pmds: int | None = column(
-        help="PMDs that map a transparent huge page, or DAX where that counts as resident (6.15)"
-    )
-    huge_zero_pmds: int | None = column(help="PMDs that map the huge zero page")
+    zero_ptes: int | None = column(help="of these, the shared zero page")
+    swap_ptes: int | None = column(help="swapped out")
+    huge_pmds: int | None = column(help="mapping a THP, or DAX that counts as resident (6.15)")
+    huge_zero_pmds: int | None = column(help="mapping the huge zero page")
     exit_pte_slots: int | None = column(
-        help="slots of PTE tables that an exit looks at, used or not (zap_pte_range)"
+        help="PTE slots that an exit walks, used or not (zap_pte_range)"
     )
     unaccounted_tables: int | None = column(
         low=None,
-        help="tables in pgtables_bytes that were not found, or the reverse if negative",
+        help="in pgtables_bytes but not found; negative: found, not counted",
     )
 
 
@@ -134,45 +131,38 @@ PAGE_TABLES = Table(
 
 @table_row
 class PageTableDetails:
-    """What else there is in the page tables of one address space."""
+    """Further parts of the page tables of one address space."""
 
     pid: int = column(
-        key=True, high=MOST_PIDS, help="thread group; of several that share them, the first"
+        key=True, high=MOST_PIDS, help="thread group; the first of those sharing them"
     )
-    comm: str = column(holds="comm", help="name of the process")
-    processes: int = column(help="processes that share this address space (vfork)")
-    threads: int = column(low=1, help="threads that share this address space")
+    comm: str = column(holds="comm", help="process name")
+    processes: int = column(help="processes sharing this address space (vfork)")
+    threads: int = column(low=1, help="threads sharing it")
     vmas: int = column(help="mappings")
-    mapped_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="addresses that are mapped to something"
-    )
-    p4d_tables: int = column(help="tables of P4Ds; none with four levels")
-    shared_pmd_tables: int = column(
-        help="tables of PMDs that several processes share, for hugetlb pages"
-    )
+    mapped_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped addresses")
+    p4d_tables: int = column(help="none with four levels")
+    shared_pmd_tables: int = column(help="PMD tables shared by several processes, for hugetlb")
     special_ptes: int = column(
-        help="PTEs that map what is not counted as resident (device memory, vvar); no zero pages"
+        help="mapped, but not resident (device memory, vvar); without zero pages"
     )
-    migration_ptes: int = column(help="PTEs whose page is being moved")
-    device_ptes: int = column(help="PTEs whose page is in a device's own memory")
-    marker_ptes: int = column(help="PTEs that only remember something: guard pages, uffd-wp")
-    poisoned_ptes: int = column(help="PTEs whose page is lost to a hardware error")
+    migration_ptes: int = column(help="pages being migrated")
+    device_ptes: int = column(help="pages in a device's own memory")
+    marker_ptes: int = column(help="markers: guard pages, uffd-wp")
+    poisoned_ptes: int = column(help="pages lost to a hardware error")
     other_huge: int = column(
-        help="PMDs and PUDs that map what is not counted as resident (device memory; DAX before "
-        "6.15)"
+        help="PMDs and PUDs mapping what is not resident (device memory; DAX before 6.15)"
     )
-    migration_pmds: int = column(help="PMDs whose huge page is being moved")
-    poisoned_pmds: int = column(help="PMDs and PUDs whose hugetlb page is lost")
+    migration_pmds: int = column(help="huge pages being migrated")
+    poisoned_pmds: int = column(help="PMDs and PUDs of lost hugetlb pages")
     reaped_pte_slots: int = column(
-        help="of exit_pte_slots, those that the OOM reaper looks at first: of private mappings, "
-        "not hugetlb or PFN"
+        help="of exit_pte_slots, those the OOM reaper walks first: private mappings, not hugetlb "
+        "or PFN"
     )
     bad_entries: int = column(
-        help="entries that lead nowhere, to a table that cannot be read, or to one met before"
+        help="lead to nothing, to an unreadable table, or to one already visited"
     )
-    huge_puds: int = column(
-        since="0.3.0", help="PUDs that map DAX where that counts as resident (6.15)"
-    )
+    huge_puds: int = column(since="0.3.0", help="PUDs mapping DAX that counts as resident (6.15)")
 
 
 PAGE_TABLE_DETAILS = Table(
@@ -184,16 +174,12 @@ PAGE_TABLE_DETAILS = Table(
 class PageTableOccupancy:
     """How full the tables of one level are."""
 
-    pid: int | None = column(
-        key=True, high=MOST_PIDS, help="thread group; empty: all processes together"
-    )
+    pid: int | None = column(key=True, high=MOST_PIDS, help="thread group; empty: all processes")
     level: str = column(holds="words", key=True, help="pgd, p4d, pud, pmd, pte, or deposited")
-    least: int = column(
-        key=True, help="least entries in use in such a table, of 512 with pages of 4 KiB"
-    )
+    least: int = column(key=True, help="least entries in use a table, of 512 with 4 KiB pages")
     most: int = column(help="most entries in use")
-    tables: int = column(help="tables with that many in use")
-    entries: int = column(help="entries in use in all of them")
+    tables: int = column(help="tables with that many")
+    entries: int = column(help="in use in all of them")
 
 
 PAGE_TABLE_OCCUPANCY = Table(
@@ -203,31 +189,24 @@ PAGE_TABLE_OCCUPANCY = Table(
 
 @table_row
 class PageTableRegion:
-    """
-    A part of an address space: neighbouring mappings, cut where the addresses between them are
-    many.
-    """
+    """A part of an address space: neighbouring mappings without a large gap."""
 
     pid: int = column(key=True, high=MOST_PIDS, help="thread group")
     start: str = column(holds="kernel", key=True, help="first address")
     end: str = column(holds="kernel", help="behind the last address")
     vmas: int = column(help="mappings in it")
-    mapped_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="addresses that are mapped to something"
-    )
+    mapped_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped addresses")
     pte_tables: int = column(help="PTE tables for it")
     small_bytes: int = column(unit="bytes", high=MOST_BYTES, help="resident in base pages")
     huge_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="resident in transparent huge pages"
     )
     hugetlb_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in hugetlb pages")
-    zero_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped to the shared zero page")
-    huge_zero_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="mapped to the huge zero page"
-    )
+    zero_bytes: int = column(unit="bytes", high=MOST_BYTES, help="shared zero page")
+    huge_zero_bytes: int = column(unit="bytes", high=MOST_BYTES, help="huge zero page")
     swap_bytes: int = column(unit="bytes", high=MOST_BYTES, help="swapped out")
     other_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="device memory, markers, pages being moved"
+        unit="bytes", high=MOST_BYTES, help="device memory, markers, pages being migrated"
     )
 
 
@@ -395,25 +374,21 @@ PRICES = {
 class ExitCost:
     """What the end of one address space takes."""
 
-    pid: int = column(
-        key=True, high=MOST_PIDS, help="thread group; of several that share it, the first"
-    )
-    comm: str = column(holds="comm", help="name of the process")
-    pte_slots: int = column(help="slots of PTE tables that the exit walks")
-    reaped_pte_slots: int = column(help="slots that the OOM reaper walks before, if it comes")
+    pid: int = column(key=True, high=MOST_PIDS, help="thread group; the first of those sharing it")
+    comm: str = column(holds="comm", help="process name")
+    pte_slots: int = column(help="PTE slots that the exit walks")
+    reaped_pte_slots: int = column(help="PTE slots that the OOM reaper would walk first")
     tables: int = column(help="tables to free: PTE, PMD, PUD, P4D and PGD")
-    deposited_tables: int = column(help="deposited tables to free, without any walk of slots")
-    base_pages: int = column(unit="pages", high=MOST_PAGES, help="resident base pages to unmap")
-    huge_pages: int = column(help="transparent huge pages to unmap")
-    tables_seconds: float = column(
-        unit="s", help="estimate: to walk the slots and free the tables, deposited ones included"
-    )
+    deposited_tables: int = column(help="deposited tables to free; their slots are not walked")
+    base_pages: int = column(unit="pages", high=MOST_PAGES, help="resident base pages")
+    huge_pages: int = column(help="resident transparent huge pages")
+    tables_seconds: float = column(unit="s", help="estimate: walking slots and freeing all tables")
     exit_seconds: float = column(unit="s", help="estimate: tables and pages")
     oom_seconds: float = column(
-        unit="s", help="estimate: the same with the OOM reaper's walk before it, on one CPU"
+        unit="s", help="estimate: the same after the OOM reaper's walk, on one CPU"
     )
     dontneed_frees_tables: bool = column(
-        help="MADV_DONTNEED of all that a PTE table maps gives PTE tables back on this kernel"
+        help="this kernel frees a PTE table when MADV_DONTNEED covers all of it"
     )
 
 

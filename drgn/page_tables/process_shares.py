@@ -35,36 +35,34 @@ from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_line
 
 @table_row
 class ProcessShare:
-    """What an address space maps, and how much of that is its own."""
+    """The memory that an address space maps, and its own part of it."""
 
-    pid: int = column(key=True, high=MOST_PIDS, help="thread group; the first that was seen")
+    pid: int = column(key=True, high=MOST_PIDS, help="thread group; the first seen")
     comm: str = column(holds="comm", help="name of its first thread")
-    resident_bytes: int = column(unit="bytes", high=MOST_BYTES, help="pages that it maps (Rss)")
+    resident_bytes: int = column(unit="bytes", high=MOST_BYTES, help="Rss: mapped pages")
     unique_bytes: int = column(
         unit="bytes",
         high="resident_bytes",
-        help="of these, mapped once: its end gives them back, unless a file keeps them (USS)",
+        help="USS: mapped once; freed at exit, unless a file keeps them",
     )
-    shared_bytes: int = column(
-        unit="bytes", high="resident_bytes", help="of these, mapped more than once"
-    )
+    shared_bytes: int = column(unit="bytes", high="resident_bytes", help="mapped more than once")
     pss_bytes: int = column(
         unit="bytes",
         high="resident_bytes",
-        help="each page by its part: its size over the number of its mappings (PSS)",
+        help="PSS: each page's size over its number of mappings",
     )
-    pss_anon_bytes: int = column(unit="bytes", high="pss_bytes", help="of PSS, anonymous pages")
-    pss_file_bytes: int = column(unit="bytes", high="pss_bytes", help="of PSS, pages of files")
+    pss_anon_bytes: int = column(unit="bytes", high="pss_bytes", help="anonymous part of PSS")
+    pss_file_bytes: int = column(unit="bytes", high="pss_bytes", help="file part of PSS")
     pss_shmem_bytes: int = column(
-        unit="bytes", high="pss_bytes", help="of PSS, pages of shared memory and tmpfs"
+        unit="bytes", high="pss_bytes", help="shared memory and tmpfs in PSS"
     )
     pss_locked_bytes: int = column(
-        unit="bytes", high="pss_bytes", help="of PSS, in mappings that are mlock()ed (Locked)"
+        unit="bytes", high="pss_bytes", help="PSS in mlock()ed mappings (Locked)"
     )
     pss_swap_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="beside it, what is swapped out, each page by its part (SwapPss); none of shmem",
+        help="SwapPss: swapped out, not in PSS; without shmem",
     )
 
 

@@ -35,25 +35,23 @@ from mmscope.drgn.text.kernel_text import printed_number
 class ProcessMemory:
     """The memory of an address space."""
 
-    pid: int = column(key=True, high=MOST_PIDS, help="thread group; the first that was seen")
+    pid: int = column(key=True, high=MOST_PIDS, help="thread group; the first seen")
     comm: str = column(holds="comm", help="name of its first thread")
     # A page counts as often as it is mapped (KSM, a file mapped twice), and a device's may count.
     resident_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="RSS: anonymous, file and shmem pages that it maps"
+        unit="bytes", high=MOST_BYTES, help="RSS: mapped anonymous, file and shmem pages"
     )
-    anon_bytes: int = column(unit="bytes", high=MOST_BYTES, help="anonymous pages that it maps")
-    file_bytes: int = column(unit="bytes", high=MOST_BYTES, help="pages of files that it maps")
-    shmem_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="pages of shared memory and tmpfs that it maps"
-    )
+    anon_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped anonymous pages")
+    file_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped file pages")
+    shmem_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped shared memory and tmpfs")
     swap_bytes: int = column(unit="bytes", high=MOST_BYTES, help="anonymous pages in swap")
     pgtables_bytes: int = column(unit="bytes", help="page tables")
-    locked_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in mappings that are mlock()ed")
+    locked_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in mlock()ed mappings")
     pinned_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="pinned for a device for good (pinned_vm)"
+        unit="bytes", high=MOST_BYTES, help="long-term pins for devices (pinned_vm)"
     )
     mapped_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all of its mappings")
-    processes: int | None = column(help="thread groups that share the address space")
+    processes: int | None = column(help="thread groups sharing the address space")
     threads: int | None = column(low=1, help="of all of them")
 
 

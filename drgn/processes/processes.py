@@ -50,17 +50,15 @@ LARGEST = (1 << 63) - 1
 
 @table_row
 class ProcessVmas:
-    """How many VMAs a process has, against how many it may have."""
+    """VMAs of a process, against its limit."""
 
     pid: int = column(key=True, high=MOST_PIDS, help="process (thread group)")
     comm: str | None = column(holds="comm", help="name of its first thread")
     vmas: int = column(unit="VMAs", help="mm.map_count")
-    max_map_count: int | None = column(unit="VMAs", help="vm.max_map_count, for every process")
-    anon_vmas: int | None = column(help="anon_vmas that its VMAs are linked to, inherited included")
-    largest_anon_vma: str | None = column(
-        holds="kernel", help="the one with most VMAs of this process"
-    )
-    vmas_on_it: int | None = column(unit="VMAs", help="VMAs of this process on that one")
+    max_map_count: int | None = column(unit="VMAs", help="vm.max_map_count, a process")
+    anon_vmas: int | None = column(help="linked to its VMAs, inherited ones included")
+    largest_anon_vma: str | None = column(holds="kernel", help="with most of its VMAs")
+    vmas_on_it: int | None = column(unit="VMAs", help="of this process")
 
 
 PROCESS_VMAS = Table(

@@ -54,30 +54,30 @@ NOT_COMPARED = "it is a state that changes from moment to moment"
 
 @table_row
 class LruList:
-    """Pages of one LRU list of a zone, of all memory cgroups."""
+    """Pages of one LRU list of a zone, all memory cgroups together."""
 
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
     list: str = column(holds="words", key=True, help="LRU list")
-    pages: int = column(unit="pages", help="on the lists of all memory cgroups")
+    pages: int = column(unit="pages", help="of all memory cgroups")
     kernel_pages: int | None = column(
-        unit="pages", low=None, help="what the zone counts (nr_zone_inactive_anon, …)"
+        unit="pages", low=None, help="the zone's counter (nr_zone_inactive_anon, …)"
     )
-    cgroups: int = column(help="memory cgroups that have some, dying ones among them")
+    cgroups: int = column(help="memory cgroups with some, dying ones included")
 
 
 @table_row
 class LruGeneration:
-    """A generation of the multi-gen LRU of a memory cgroup on a node."""
+    """A generation of the multi-gen LRU, by memory cgroup and node."""
 
     cgroup: str | None = column(holds="cgroup", key=True, help=PATH)
     cgroup_id: int | None = column(key=True, help=ID)
     node: int = column(key=True, help="NUMA node")
-    generation: int = column(key=True, help="sequence number: the largest is the youngest")
-    age_seconds: float | None = column(unit="s", help="since it was made")
-    anon_pages: int = column(unit="pages", help="anonymous and shmem pages")
+    generation: int = column(key=True, help="sequence number; the largest is the youngest")
+    age_seconds: float | None = column(unit="s", help="since its creation")
+    anon_pages: int = column(unit="pages", help="anonymous and shmem")
     file_pages: int = column(unit="pages", help="pages of files")
-    youngest: bool = column(help="of the two youngest, which count as active and are not evicted")
+    youngest: bool = column(help="one of the two youngest: active, not evicted")
 
 
 LRU_LISTS = Table("lru_lists", "LRU lists", LruList, measure="pages", memory="again")
@@ -95,21 +95,21 @@ class ReclaimNode:
     """Reclaim of a node."""
 
     node: int = column(key=True, help="NUMA node")
-    multi_gen: bool | None = column(help="whether the multi-gen LRU is in use (lru_gen/enabled)")
+    multi_gen: bool | None = column(help="multi-gen LRU in use (lru_gen/enabled)")
     kswapd_failures: int = column(
         high=1 << 10,  # it is not woken then (wakeup_kswapd(), mm/vmscan.c)
-        help="runs of kswapd in a row that reclaimed nothing; it gives up at 16",
+        help="kswapd runs in a row that reclaimed nothing; it gives up at 16",
     )
-    kswapd_order: int = column(high=MOST_ORDER, help="order that kswapd was last asked for")
+    kswapd_order: int = column(high=MOST_ORDER, help="last order asked of kswapd")
     kswapd_highest_zone: str = column(
-        holds="kernel", help="highest zone that it was asked for; empty: it was not asked"
+        holds="kernel", help="highest zone asked for; empty: not asked"
     )
     refaults_anon: int | None = event_column(
-        help="workingset_refault_anon: evicted pages read again, however late, since boot"
+        help="workingset_refault_anon since boot: evicted pages read again, however late"
     )
     refaults_file: int | None = event_column(help="workingset_refault_file, since boot")
     restored_anon: int | None = event_column(
-        help="workingset_restore_anon: of these, that were active before, since boot"
+        help="workingset_restore_anon since boot: of these, active before"
     )
     restored_file: int | None = event_column(help="workingset_restore_file, since boot")
 

@@ -59,31 +59,23 @@ MAP_BINS = 256
 
 @table_row
 class AnonVma:
-    """An anon_vma and the VMAs that a walk of its tree may visit."""
+    """An anon_vma and the VMAs of its tree."""
 
     anon_vma: str = column(holds="kernel", key=True, help="address of the struct anon_vma")
-    root: str = column(
-        holds="kernel", help="the anon_vma whose lock it uses; itself, if it was not forked"
-    )
+    root: str = column(holds="kernel", help="anon_vma that has its lock; itself, if not forked")
     parent: str | None = column(holds="kernel", help="the anon_vma it was forked from")
     depth: int = column(help="forks between it and its root")
-    children: int = column(help="anon_vmas forked from it that are there")
+    children: int = column(help="existing anon_vmas forked from it")
     vmas: int = column(unit="VMAs", help="nodes of its interval tree")
-    active_vmas: int = column(unit="VMAs", help="VMAs whose new pages go to it")
-    processes: int = column(help="processes that have these VMAs")
-    pid: int | None = column(
-        high=MOST_PIDS, help="the process that has most of them; unknown, if it is gone"
-    )
+    active_vmas: int = column(unit="VMAs", help="VMAs whose new pages belong to it")
+    processes: int = column(help="processes with these VMAs")
+    pid: int | None = column(high=MOST_PIDS, help="process with most of them; empty: it is gone")
     comm: str | None = column(holds="comm", help="its name")
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
-    first_index: str | None = column(
-        holds="kernel", help="page offset at which the first of its VMAs begins"
-    )
-    pages: int | None = column(unit="pages", high=MOST, help="from there to the end of the last")
-    ksm_items: int | None = column(help="mappings merged by KSM that are found through it")
-    lock: str | None = column(
-        holds="words", help="state of the lock of its root: free, read, write, changing hands"
-    )
+    first_index: str | None = column(holds="kernel", help="page offset of its first VMA's start")
+    pages: int | None = column(unit="pages", high=MOST, help="from there to its last VMA's end")
+    ksm_items: int | None = column(help="KSM-merged mappings found through it")
+    lock: str | None = column(holds="words", help="of its root: free, read, write, changing hands")
 
 
 ANON_VMAS = Table("anon_vmas", "anon_vmas, those with most VMAs first", AnonVma, measure="vmas")
@@ -91,13 +83,13 @@ ANON_VMAS = Table("anon_vmas", "anon_vmas, those with most VMAs first", AnonVma,
 
 @table_row
 class AnonVmaFanout:
-    """How many anon_vmas have so many VMAs."""
+    """anon_vmas by their number of VMAs."""
 
     vmas_from: int = column(key=True, unit="VMAs", help="at least")
     vmas_to: int = column(unit="VMAs", help="at most")
-    anon_vmas: int = column(help="anon_vmas with so many VMAs in their tree")
+    anon_vmas: int = column(help="anon_vmas with that many VMAs in their tree")
     vmas: int = column(unit="VMAs", help="their VMAs")
-    ksm_items: int | None = column(help="mappings merged by KSM that are found through them")
+    ksm_items: int | None = column(help="KSM-merged mappings found through them")
 
 
 ANON_VMA_FANOUT = Table(
@@ -107,15 +99,15 @@ ANON_VMA_FANOUT = Table(
 
 @table_row
 class AnonVmaMap:
-    """A stretch of the page range of one anon_vma: what lies there."""
+    """A stretch of one anon_vma's page range."""
 
     anon_vma: str = column(holds="kernel", key=True, help="which")
-    index: str = column(holds="kernel", key=True, help="page offset at which the stretch begins")
+    index: str = column(holds="kernel", key=True, help="page offset of the stretch's start")
     pages: int = column(unit="pages", high=MOST, help="its length")
-    vmas: int = column(unit="VMAs", help="VMAs that overlap it")
+    vmas: int = column(unit="VMAs", help="VMAs overlapping it")
     writable_vmas: int = column(unit="VMAs", help="of these, writable")
-    starts: int = column(unit="VMAs", help="VMAs that begin in it")
-    ksm_items: int | None = column(help="mappings merged by KSM in it")
+    starts: int = column(unit="VMAs", help="VMAs beginning in it")
+    ksm_items: int | None = column(help="KSM-merged mappings in it")
 
 
 ANON_VMA_MAP = Table(
@@ -130,16 +122,16 @@ ANON_VMA_MAP = Table(
 class AnonVmaLock:
     """A lock of anon_vmas that is taken or waited for."""
 
-    root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
+    root: str = column(holds="kernel", key=True, help="anon_vma that has the lock")
     state: str = column(holds="words", help=STATES)
-    readers: int = column(high=MOST_PIDS, help="readers that hold it")
+    readers: int = column(high=MOST_PIDS, help="readers holding it")
     owner_pid: int | None = column(high=MOST_PIDS, help=OWNER)
     owner_comm: str | None = column(holds="comm", help="its name")
     owner_is: str | None = column(holds="words", help=OWNER_IS)
-    waiters: int = column(high=MOST_PIDS, help="tasks that are queued on it")
-    anon_vmas: int = column(help="anon_vmas that share it")
+    waiters: int = column(high=MOST_PIDS, help="tasks queued on it")
+    anon_vmas: int = column(help="anon_vmas sharing it")
     vmas: int = column(unit="VMAs", help="nodes of all their trees")
-    stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
+    stack: str | None = column(holds="kernel", help="of the owner: root;…;leaf")
 
 
 ANON_VMA_LOCKS = Table(
@@ -154,12 +146,12 @@ ANON_VMA_LOCKS = Table(
 class AnonVmaWaiter:
     """A task that is queued on the lock of an anon_vma."""
 
-    root: str = column(holds="kernel", key=True, help="the anon_vma whose lock it is")
-    position: int = column(key=True, help="in the queue, from 0")
+    root: str = column(holds="kernel", key=True, help="anon_vma that has the lock")
+    position: int = column(key=True, help="place in the queue, from 0")
     pid: int = column(high=MOST_PIDS, help="task")
     comm: str = column(holds="comm", help="its name")
     wants: str | None = column(holds="words", help=WANTS)
-    stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+    stack: str | None = column(holds="kernel", help="where it sleeps: root;…;leaf")
 
 
 ANON_VMA_WAITERS = Table(

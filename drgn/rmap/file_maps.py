@@ -109,13 +109,11 @@ INODE = {
 
 @table_row
 class FileMappingCheck:
-    """Something about mapped files that does not fit together."""
+    """A disagreement between mapped files."""
 
-    address_space: str | None = column(
-        holds="kernel", key=True, help="which; empty, if it is about several"
-    )
-    problem: str = column(holds="words", key=True, help="what does not fit")
-    expected: int | None = column(help="what the kernel keeps, or the other way of counting says")
+    address_space: str | None = column(holds="kernel", key=True, help="address; empty: several")
+    problem: str = column(holds="words", key=True, help="what disagrees")
+    expected: int | None = column(help="the kernel's count, or the other way of counting")
     found: int = column(help="what was found")
 
 
@@ -129,7 +127,7 @@ FILE_MAPPING_CHECKS = Table(
 
 @table_row
 class FileMapping:
-    """A file that is mapped, and the VMAs that a walk of its tree may visit."""
+    """A mapped file, and the VMAs of its tree."""
 
     address_space: str | None = column(
         holds="kernel", key=True, help="address of the struct address_space"
@@ -139,36 +137,28 @@ class FileMapping:
     inode: str | None = column(holds="kernel", key=True, help="i_ino")
     filesystem: str | None = column(holds="kernel", help="type of its file system")
     file: str | None = column(
-        holds="file", help="path in the mount namespace of who mapped it, as in /proc/PID/maps"
+        holds="file", help="path in the mapper's mount namespace, as in /proc/PID/maps"
     )
     deleted: bool | None = column(help="no directory has it any more (i_nlink is 0)")
-    dax: bool | None = column(help="it is mapped past the page cache")
+    dax: bool | None = column(help="mapped past the page cache")
     vmas: int = column(unit="VMAs", help="nodes of its interval tree")
-    processes: int = column(help="processes that have these VMAs")
-    pid: int | None = column(
-        high=MOST_PIDS, help="the process that has most of them; unknown, if it is gone"
-    )
+    processes: int = column(help="processes with these VMAs")
+    pid: int | None = column(high=MOST_PIDS, help="process with most of them; empty: it is gone")
     comm: str | None = column(holds="comm", help="its name")
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
-    shared_vmas: int = column(unit="VMAs", help="mapped with MAP_SHARED; the others are private")
-    writable_vmas: int | None = column(
-        unit="VMAs", help="of these, those that may be written to (i_mmap_writable counts them)"
-    )
-    first_index: str | None = column(
-        holds="kernel", help="page offset at which the first of its VMAs begins"
-    )
-    pages: int | None = column(unit="pages", high=MOST, help="from there to the end of the last")
+    shared_vmas: int = column(unit="VMAs", help="MAP_SHARED; the others are private")
+    writable_vmas: int | None = column(unit="VMAs", help="of these, writable (i_mmap_writable)")
+    first_index: str | None = column(holds="kernel", help="page offset of its first VMA's start")
+    pages: int | None = column(unit="pages", high=MOST, help="from there to its last VMA's end")
     cached_pages: int | None = column(
         unit="pages",
         high=MOST_PAGES,
-        help="pages of the file in the page cache (nrpages), mapped or not",
+        help="pages in the page cache (nrpages), mapped or not",
     )
     visits_most: int = column(
-        unit="VMAs", help="VMAs over one page: what a walk of it visits, where that is most"
+        unit="VMAs", help="VMAs over the most mapped page: visits of its walk"
     )
-    visits_mean: float = column(
-        unit="VMAs", help="the same, mean over the page offsets that any VMA maps"
-    )
+    visits_mean: float = column(unit="VMAs", help="mean over the page offsets that any VMA maps")
     lock: str | None = column(
         holds="words", help="state of i_mmap_rwsem: free, read, write, changing hands"
     )
@@ -185,11 +175,11 @@ FILE_MAPPINGS = Table(
 
 @table_row
 class FileMappingFanout:
-    """How many files have so many VMAs."""
+    """Files by their number of VMAs."""
 
     vmas_from: int = column(key=True, unit="VMAs", help="at least")
     vmas_to: int = column(unit="VMAs", help="at most")
-    files: int = column(help="files with so many VMAs in their tree")
+    files: int = column(help="files with that many VMAs in their tree")
     vmas: int = column(unit="VMAs", help="their VMAs")
 
 
@@ -202,15 +192,15 @@ FILE_MAPPING_FANOUT = Table(
 class FileMappingLock:
     """An ``i_mmap_rwsem`` that is taken or waited for."""
 
-    address_space: str = column(holds="kernel", key=True, help="the one it is in")
+    address_space: str = column(holds="kernel", key=True, help="address_space that has it")
     state: str = column(holds="words", help=STATES)
-    readers: int = column(high=MOST_PIDS, help="readers that hold it")
+    readers: int = column(high=MOST_PIDS, help="readers holding it")
     owner_pid: int | None = column(high=MOST_PIDS, help=OWNER)
     owner_comm: str | None = column(holds="comm", help="its name")
     owner_is: str | None = column(holds="words", help=OWNER_IS)
-    waiters: int = column(high=MOST_PIDS, help="tasks that are queued on it")
+    waiters: int = column(high=MOST_PIDS, help="tasks queued on it")
     vmas: int = column(unit="VMAs", help="nodes of its tree")
-    stack: str | None = column(holds="kernel", help="what the owner does: root;…;leaf")
+    stack: str | None = column(holds="kernel", help="of the owner: root;…;leaf")
 
 
 FILE_MAPPING_LOCKS = Table(
@@ -225,12 +215,12 @@ FILE_MAPPING_LOCKS = Table(
 class FileMappingWaiter:
     """A task that is queued on an ``i_mmap_rwsem``."""
 
-    address_space: str = column(holds="kernel", key=True, help="the one it is in")
-    position: int = column(key=True, help="in the queue, from 0")
+    address_space: str = column(holds="kernel", key=True, help="address_space that has it")
+    position: int = column(key=True, help="place in the queue, from 0")
     pid: int = column(high=MOST_PIDS, help="task")
     comm: str = column(holds="comm", help="its name")
     wants: str | None = column(holds="words", help=WANTS)
-    stack: str | None = column(holds="kernel", help="where it waits: root;…;leaf")
+    stack: str | None = column(holds="kernel", help="where it sleeps: root;…;leaf")
 
 
 FILE_MAPPING_WAITERS = Table(

@@ -103,11 +103,11 @@ RANGES: dict[str, tuple[Bound, Bound]] = {
 
 @table_row
 class KsmTotal:
-    """One of KSM's counters or settings, under the name it has in /sys/kernel/mm/ksm."""
+    """A counter or setting in /sys/kernel/mm/ksm."""
 
     name: str = column(holds="kernel", key=True, help="file in /sys/kernel/mm/ksm")
-    value: int = column(low=None, ranges=RANGES, help="what the kernel says")
-    counted: int | None = column(help="the same as counted in the stable trees, where they have it")
+    value: int = column(low=None, ranges=RANGES, help="the kernel's value")
+    counted: int | None = column(help="counted in the stable trees, where possible")
 
 
 KSM_TOTALS = Table(
@@ -122,14 +122,12 @@ KSM_TOTALS = Table(
 class KsmChain:
     """A content that more pages share than one KSM page may."""
 
-    chain: str = column(
-        holds="kernel", key=True, help="address of the stable node that heads the chain"
-    )
+    chain: str = column(holds="kernel", key=True, help="address of the heading stable node")
     nid: int = column(
-        help="stable tree: NUMA node of its pages, 0 where KSM merges across nodes or it has none"
+        help="stable tree, by NUMA node; 0 where KSM merges across nodes, or without NUMA"
     )
     dups: int = column(unit="pages", help="KSM pages with this content")
-    mappings: int = column(help="mappings of them all")
+    mappings: int = column(help="of all of them")
 
 
 KSM_CHAINS = Table(
@@ -141,16 +139,14 @@ KSM_CHAINS = Table(
 class KsmProcess:
     """What KSM does for one process."""
 
-    pid: int | None = column(
-        key=True, high=MOST_PIDS, help="process (thread group); unknown, if it is gone"
-    )
+    pid: int | None = column(key=True, high=MOST_PIDS, help="thread group; empty: it is gone")
     comm: str | None = column(holds="comm", help="name of its first thread")
     merging_pages: int | None = column(
-        unit="pages", high=MOST_PAGES, help="mm.ksm_merging_pages; older kernels copy it on fork"
+        unit="pages", high=MOST_PAGES, help="mm.ksm_merging_pages; older kernels copy it at fork"
     )
-    counted: int = column(unit="pages", high=MOST_PAGES, help="its mappings found on stable nodes")
+    counted: int = column(unit="pages", high=MOST_PAGES, help="mappings found on stable nodes")
     # Each takes memory of its own.
-    rmap_items: int | None = column(high="total_bytes", help="pages that KSM looks at")
+    rmap_items: int | None = column(high="total_bytes", help="pages KSM watches")
     zero_pages: int | None = column(
         unit="pages", low=None, high=MOST_PAGES, help="pages merged into the zero page"
     )
@@ -158,7 +154,7 @@ class KsmProcess:
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="merged pages less what the items cost, as /proc/PID/ksm_stat has it",
+        help="merged pages less the items' cost, as in /proc/PID/ksm_stat",
     )
 
 
@@ -170,47 +166,43 @@ class KsmPage:
     """A KSM page and what it costs to find its mappings."""
 
     pfn: int = column(key=True, help="page frame")
-    place: str = column(
-        holds="words", help="where its stable node hangs: tree, chain or migrate_nodes"
-    )
-    chain: str | None = column(holds="kernel", help="the chain of pages with this content")
-    nid: int = column(help="NUMA node of its stable tree")
-    mappings: int = column(help="mappings that KSM has merged into it")
-    mapcount: int | None = column(help="mappings of the page, those of forked processes included")
-    anon_vmas: int = column(help="anon_vmas through which they are found")
-    processes: int = column(help="processes that were merged into it")
-    visits_per_pass: int = column(help="tree nodes of one pass over the whole range (up to v7.2)")
-    visits_indexed: int = column(help="tree nodes of one pass with the page offset (v7.3)")
-    unplaced: int = column(help="mappings whose VMA is gone: not in visits_indexed")
+    place: str = column(holds="words", help="tree, chain or migrate_nodes")
+    chain: str | None = column(holds="kernel", help="chain of the pages with this content")
+    nid: int = column(help="NUMA node of the stable tree")
+    mappings: int = column(help="merged by KSM")
+    mapcount: int | None = column(help="mappings, those of forked processes included")
+    anon_vmas: int = column(help="through which they are found")
+    processes: int = column(help="processes with merged mappings")
+    visits_per_pass: int = column(help="tree nodes a pass, whole range (up to v7.2)")
+    visits_indexed: int = column(help="tree nodes a pass, by page offset (v7.3)")
+    unplaced: int = column(help="mappings without a VMA: not in visits_indexed")
     hold_ms: float = column(
-        unit="ms", help="estimate: longest time that the lock is held at a stretch, on this kernel"
+        unit="ms", help="estimate: longest stretch under the lock on this kernel"
     )
     passes: int | None = column(
         since="0.2.0",
-        help="passes of a walk that ends when nothing maps the page any more (reclaim, the "
-        "unmapping of a migration): 2 if it has more mappings than KSM knows, as forked processes "
-        "make; unknown if mapcount is",
+        help="of a walk that ends when nothing maps the page (reclaim, unmapping for migration): 2"
+        " if mapped more often than KSM knows, as after fork; empty: mapcount unknown",
     )
     pass_ms: float = column(since="0.2.0", unit="ms", help="estimate: one pass on this kernel")
     walk_ms: float = column(
         unit="ms",
-        help="estimate: a walk that nothing ends before, two passes, on this kernel: the mapping "
-        "again of a migration, page_idle",
+        help="estimate: two passes on this kernel, as remapping after migration and page_idle take",
     )
-    walk_ms_low: float = column(unit="ms", help="the same, with the low end of the cost of a visit")
-    walk_ms_high: float = column(unit="ms", help="the same, with the high end")
-    walk_ms_indexed: float = column(unit="ms", help="estimate: the same with the page offset")
+    walk_ms_low: float = column(unit="ms", help="the same at the low cost of a visit")
+    walk_ms_high: float = column(unit="ms", help="the same at the high cost")
+    walk_ms_indexed: float = column(unit="ms", help="the same by page offset")
     stable_node: str | None = column(
         since="0.3.0",
         default=None,
         holds="kernel",
-        help="address of its stable node, the same after a migration",
+        help="address of the stable node; survives migration",
     )
     anon_vma: str | None = column(
         since="0.3.0",
         default=None,
         holds="kernel",
-        help="of the anon_vmas, the one with most VMAs",
+        help="the one with most VMAs",
     )
 
 

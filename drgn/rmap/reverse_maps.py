@@ -79,15 +79,11 @@ NO_KSM = "the kernel has no KSM (CONFIG_KSM)"
 
 @table_row
 class AnonVmaCheck:
-    """Something about anon_vmas that does not fit together."""
+    """A disagreement between anon_vmas."""
 
-    anon_vma: str | None = column(
-        holds="kernel", key=True, help="which; empty, if it is about several"
-    )
-    problem: str = column(holds="words", key=True, help="what does not fit")
-    expected: int | None = column(
-        low=None, help="what the kernel keeps, or the other way of counting says"
-    )
+    anon_vma: str | None = column(holds="kernel", key=True, help="address; empty: several")
+    problem: str = column(holds="words", key=True, help="what disagrees")
+    expected: int | None = column(low=None, help="the kernel's count, or the other way of counting")
     found: int = column(help="what was found")
 
 

@@ -55,45 +55,42 @@ MAYBE_MASK = np.uint64(1 << 63 | 2)
 
 @table_row
 class RmapWalk:
-    """What walks through one tree visit: that of its worst page, and all of them."""
+    """Walks through one tree: its worst page's, and all."""
 
     kind: str = column(
-        holds="words", key=True, help="ksm, anon for other anonymous memory, file for page cache"
+        holds="words", key=True, help="ksm; anon: other anonymous memory; file: page cache"
     )
     anon_vma: str | None = column(
         holds="kernel",
         key=True,
-        help="the anon_vma that is locked (of a KSM page: the one with most VMAs)",
+        help="the locked one (KSM: the one with most VMAs)",
     )
     address_space: str | None = column(
         since="0.2.0",
         holds="kernel",
         key=True,
-        help="of a file: the one whose i_mmap_rwsem is locked",
+        help="of a file: its i_mmap_rwsem is locked",
     )
-    pid: int | None = column(high=MOST_PIDS, help="the process that has most of its VMAs")
+    pid: int | None = column(high=MOST_PIDS, help="process with most of its VMAs")
     comm: str | None = column(holds="comm", help="its name")
-    folios: int = column(help="folios that are found through it")
-    worst_pfn: int = column(help="of these, the one whose walk visits most")
+    folios: int = column(help="found through it")
+    worst_pfn: int = column(help="the one with most visits")
     worst_pages: int = column(unit="pages", help="its size")
-    visits: int = column(
-        help="tree nodes that a walk of it visits on this kernel if nothing ends it before: of a "
-        "KSM page two passes"
-    )
+    visits: int = column(help="tree nodes of its complete walk on this kernel; KSM: two passes")
     visits_a_pass: int = column(
         since="0.2.0",
-        help="of one pass: what reclaim and the unmapping of a migration visit, except of KSM "
-        "pages that forked processes map",
+        help="of one pass, as reclaim and unmapping for migration take, but for KSM pages of "
+        "forked processes",
     )
-    visits_a_hold: int = column(help="of these, the most at a stretch under the lock")
-    hold_ms: float = column(unit="ms", help="estimate of that stretch")
+    visits_a_hold: int = column(help="most at a stretch under the lock")
+    hold_ms: float = column(unit="ms", help="estimate: that stretch")
     hold_ms_low: float = column(unit="ms", help="its low end")
     hold_ms_high: float = column(unit="ms", help="its high end")
-    pass_ms: float = column(since="0.2.0", unit="ms", help="estimate of one pass")
-    walk_ms: float = column(unit="ms", help="estimate of the whole walk")
+    pass_ms: float = column(since="0.2.0", unit="ms", help="estimate: one pass")
+    walk_ms: float = column(unit="ms", help="estimate: the whole walk")
     walk_ms_low: float = column(since="0.2.0", unit="ms", help="its low end")
     walk_ms_high: float = column(since="0.2.0", unit="ms", help="its high end")
-    visits_of_all: int = column(help="tree nodes that a walk of every one of the folios visits")
+    visits_of_all: int = column(help="tree nodes for walking each folio once")
 
 
 RMAP_WALKS = Table(
@@ -103,26 +100,24 @@ RMAP_WALKS = Table(
 
 @table_row
 class RmapCost:
-    """The sum of it: what this kernel does, and what the range would save."""
+    """Sum of the walks: on this kernel, and by page offset."""
 
     what: str = column(holds="words", key=True, help="which walks")
-    pages: int = column(help="pages, or folios, walked once")
-    visits: int = column(help="tree nodes, one pass over the whole range")
-    visits_indexed: int = column(help="tree nodes, one pass with the page offset")
-    used_here: str = column(
-        holds="words", help="which of the two this kernel does: whole range or page offset"
-    )
-    node_ns: float = column(unit="ns", help="taken for a visit of a node that is passed by")
+    pages: int = column(help="walked once; pages or folios")
+    visits: int = column(help="tree nodes, whole range")
+    visits_indexed: int = column(help="tree nodes, by page offset")
+    used_here: str = column(holds="words", help="this kernel's way: whole range or page offset")
+    node_ns: float = column(unit="ns", help="assumed for visiting a node that does not match")
     node_ns_low: float = column(unit="ns", help="least likely less")
     node_ns_high: float = column(unit="ns", help="hardly more")
     one_ns: float = column(
         since="0.2.0",
         unit="ns",
-        help="taken for a visit of a VMA that may map the page: its page table is walked",
+        help="assumed for a VMA that may map the page: its page table is walked",
     )
     one_ns_low: float = column(since="0.2.0", unit="ns", help="least likely less")
     one_ns_high: float = column(since="0.2.0", unit="ns", help="hardly more")
-    measured: bool = column(help="node_ns was given, as measured on this machine")
+    measured: bool = column(help="node_ns was measured on this machine")
 
 
 RMAP_COSTS = Table(
@@ -140,7 +135,7 @@ class AnonFolioWalks:
 
     visits_from: int = column(key=True, help="at least")
     visits_to: int = column(help="at most")
-    folios: int = column(help="folios whose walk visits so many tree nodes")
+    folios: int = column(help="folios whose walk visits that many tree nodes")
     pages: int = column(unit="pages", help="their pages")
 
 

@@ -36,10 +36,10 @@ WRITER_LOCKED, FLAG_WAITERS, READER_SHIFT = 1, 2, 8  # kernel/locking/rwsem.c
 NO_LOCKS = "locks of this kernel are not read: struct rw_semaphore is unknown"
 
 # Columns of the tables of locks and waiters.
-STATES = "read, write, or changing hands (waited for, and no task has it)"
-OWNER = "the writer; or the last reader that took it"
-OWNER_IS = "writer, or last reader, which may have let it go"
-WANTS = "read or write; with PREEMPT_RT it is known of a writer that waits for readers alone"
+STATES = "read, write, or changing hands (waited for, held by no task)"
+OWNER = "the writer, or the last reader to take it"
+OWNER_IS = "writer, or last reader (may have released it)"
+WANTS = "read or write; PREEMPT_RT shows it only of a writer waiting for readers"
 
 
 def lock_word(prog: Program) -> str | None:

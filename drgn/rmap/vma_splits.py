@@ -62,17 +62,17 @@ ACCOUNT = 1 << 20
 
 @table_row
 class VmaSplits:
-    """What keeps the VMAs of one process on one anon_vma apart, summed up."""
+    """Why the VMAs of one process on one anon_vma do not merge."""
 
     anon_vma: str = column(holds="kernel", key=True, help="which")
-    pid: int = column(key=True, high=MOST_PIDS, help="the process with most VMAs on it")
+    pid: int = column(key=True, high=MOST_PIDS, help="process with most VMAs on it")
     comm: str = column(holds="comm", help="its name")
-    vmas: int = column(unit="VMAs", help="its VMAs on the anon_vma")
-    neighbours: int = column(help="pairs of them that lie side by side, without a hole")
-    alternating: int = column(help="VMAs whose two neighbours are alike, and unlike itself")
-    may_merge: int = column(help="pairs of which nothing seen here keeps apart")
-    made_by: str | None = column(holds="words", help="the call that most pairs were split by")
-    made_by_pairs: int = column(help="pairs that it split")
+    vmas: int = column(unit="VMAs", help="on the anon_vma")
+    neighbours: int = column(help="adjacent pairs, without a hole")
+    alternating: int = column(help="VMAs with two like neighbours unlike itself")
+    may_merge: int = column(help="pairs with no difference seen")
+    made_by: str | None = column(holds="words", help="call that split most pairs")
+    made_by_pairs: int = column(help="pairs it split")
 
 
 VMA_SPLITS = Table("vma_splits", "Why anon_vmas have many VMAs", VmaSplits, measure="neighbours")
@@ -84,12 +84,10 @@ class VmaNeighbours:
 
     anon_vma: str = column(holds="kernel", key=True, help="which")
     pid: int = column(key=True, high=MOST_PIDS, help="process")
-    left: str = column(holds="kernel", key=True, help="protection of the lower one")
-    right: str = column(holds="kernel", key=True, help="protection of the upper one")
-    difference: str = column(
-        holds="words", key=True, help="what differs, so that they may not merge"
-    )
-    made_by: str = column(holds="words", help="the calls that make such a difference")
+    left: str = column(holds="kernel", key=True, help="protection of the lower VMA")
+    right: str = column(holds="kernel", key=True, help="protection of the upper VMA")
+    difference: str = column(holds="words", key=True, help="why they may not merge")
+    made_by: str = column(holds="words", help="calls that make such a difference")
     pairs: int = column(help="pairs of this kind")
 
 

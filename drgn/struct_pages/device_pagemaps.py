@@ -39,56 +39,50 @@ class DevicePagemap:
     """A range of a device's memory that has struct pages."""
 
     start: str = column(holds="kernel", key=True, help="physical address")
-    end: str = column(holds="kernel", help="physical address behind the last byte")
-    name: str = column(
-        holds="kernel", help="of the innermost resource at its end, as in /proc/iomem"
-    )
+    end: str = column(holds="kernel", help="address behind the last byte")
+    name: str = column(holds="kernel", help="innermost resource of /proc/iomem at its end")
     type: str = column(
-        holds="kernel", help="GENERIC is device-dax, FS_DAX a pmem disk or its file system"
+        holds="kernel", help="GENERIC: device-dax; FS_DAX: pmem disk or its file system"
     )
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="of device memory")
-    vmemmap_shift: int = column(help="its pages are 1 << vmemmap_shift base pages")
-    altmap: bool = column(help="the struct pages lie on the device itself")
-    memmap_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of struct pages: addresses, not memory"
-    )
-    ram_bytes: int = column(unit="bytes", help="of frames that they take in RAM")
-    altmap_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of frames that they take on the device"
-    )
+    vmemmap_shift: int = column(help="a page is 1 << vmemmap_shift base pages")
+    altmap: bool = column(help="struct pages lie on the device")
+    memmap_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of struct pages, as addresses")
+    ram_bytes: int = column(unit="bytes", help="RAM they take")
+    altmap_bytes: int = column(unit="bytes", high=MOST_BYTES, help="device memory they take")
     vmemmap_saved_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="saved by tails that share a frame"
+        unit="bytes", high=MOST_BYTES, help="saved by tails sharing a frame"
     )
     vmemmap_reclaimable_bytes: int = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="of RAM that pages of what a PMD maps would save, with base pages of 4 KiB 2 MiB "
-        "(device-dax with align=2M, no altmap); none on arm64, which does not share them",
+        help="RAM that PMD-mapped pages would save, with 4 KiB pages (device-dax align=2M, no "
+        "altmap); none on arm64, which does not share them",
     )
     initialised_struct_pages: int = column(
         since="0.2.0",
-        help="that are initialised when the device comes: those on memory of their own",
+        help="initialised when the device comes: those on frames of their own",
     )
     init_ms_low: float = column(
         since="0.2.0",
         unit="ms",
-        help="at least, an estimate: initialised struct pages x 8.0 ns, by one CPU, as 128 GiB of "
-        "pages of 4 KiB took 268 ms in 2021",
+        help="estimate, at least: 8.0 ns a struct page on one CPU (128 GiB in 4 KiB pages took 268"
+        " ms in 2021)",
     )
     init_ms_high: float = column(
         since="0.2.0",
         unit="ms",
-        help="at most, an estimate: initialised struct pages x 11.9 ns, as 128 GiB of pages of "
-        "2 MiB took 100 ms in 2021",
+        help="estimate, at most: 11.9 ns a struct page (128 GiB in 2 MiB pages took 100 ms in "
+        "2021)",
     )
     init_ms_logged: int | None = column(
         since="0.2.0",
         unit="ms",
-        help="by the last line of the kernel's log about a range of as many pages, in its ticks; "
-        "unknown if another range has as many",
+        help="from the log's last line on a range of that many pages, in its ticks; empty: several"
+        " such ranges",
     )
     not_shared: str = column(
-        since="0.3.0", holds="words", help="why struct pages share no frame; empty if some do"
+        since="0.3.0", holds="words", help="why struct pages share no frame; empty: some do"
     )
 
 

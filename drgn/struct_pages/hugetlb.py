@@ -57,21 +57,21 @@ class HugetlbPool:
 
     page_bytes: int = column(unit="bytes", key=True, high=MOST_BYTES, help="of a huge page")
     node: int = column(key=True, help="NUMA node")
-    pages: int = column(high="total_pages", help="persistent and surplus ones")
-    free_pages: int = column(high="pages", help="in the pool, reserved ones with them")
+    pages: int = column(high="total_pages", help="persistent and surplus")
+    free_pages: int = column(high="pages", help="free, reserved ones included")
     surplus_pages: int = column(
-        high="pages", help="beyond what was asked for: overcommitted, or waiting to be freed"
+        high="pages", help="beyond those asked for: overcommitted, or about to be freed"
     )
     optimized_pages: int | None = column(
-        help="whose struct pages HVO has freed, except for the first page of them"
+        help="whose struct pages HVO has freed, all but the first page of them"
     )
     self_hosted_pages: int | None = column(
-        help="in memory that hosts its own struct pages (memmap_on_memory): HVO cannot",
+        help="hosting their own struct pages (memmap_on_memory): HVO cannot",
     )
-    vmemmap_bytes: int | None = column(unit="bytes", help="of struct pages that these pages have")
-    vmemmap_saved_bytes: int | None = column(unit="bytes", help="of them, freed by HVO")
+    vmemmap_bytes: int | None = column(unit="bytes", help="of their struct pages")
+    vmemmap_saved_bytes: int | None = column(unit="bytes", help="freed by HVO")
     vmemmap_reclaimable_bytes: int | None = column(
-        unit="bytes", help="that HVO could free: of the pages neither optimised nor self-hosted"
+        unit="bytes", help="HVO could free more: pages neither optimised nor self-hosted"
     )
 
 
@@ -85,20 +85,20 @@ class HugetlbSize:
     """A size of huge pages on the whole machine."""
 
     page_bytes: int = column(unit="bytes", key=True, high=MOST_BYTES, help="of a huge page")
-    pages: int = column(high="total_pages", help="persistent and surplus ones, of all nodes")
-    free_pages: int = column(high="pages", help="in the pool, reserved ones with them")
+    pages: int = column(high="total_pages", help="persistent and surplus, all nodes")
+    free_pages: int = column(high="pages", help="free, reserved ones included")
     reserved_pages: int = column(
-        high="free_pages", help="free, and promised to mappings that have not touched them yet"
+        high="free_pages", help="free, promised to mappings that have not touched them"
     )
     surplus_pages: int = column(
-        high="pages", help="beyond what was asked for: overcommitted, or waiting to be freed"
+        high="pages", help="beyond those asked for: overcommitted, or about to be freed"
     )
-    overcommit_pages: int | None = column(help="most that there may be beyond those asked for")
+    overcommit_pages: int | None = column(help="most allowed beyond those asked for")
     hvo: str | None = column(
         holds="words", help="vm.hugetlb_optimize_vmemmap: on, off, or why this kernel cannot"
     )
     page_saves_bytes: int | None = column(
-        unit="bytes", help="what HVO frees of the struct pages of one page"
+        unit="bytes", help="struct pages that HVO frees a huge page"
     )
 
 
@@ -109,12 +109,12 @@ HUGETLB_SIZES = Table(
 
 @table_row
 class HugetlbCheck:
-    """Huge pages that two places in the kernel say different things of."""
+    """Huge pages about which two places in the kernel disagree."""
 
     page_bytes: int = column(unit="bytes", key=True, high=MOST_BYTES, help="of a huge page")
     node: int = column(key=True, help="NUMA node")
-    problem: str = column(holds="words", key=True, help="what does not fit")
-    pages: int = column(help="huge pages that it is about")
+    problem: str = column(holds="words", key=True, help="what disagrees")
+    pages: int = column(help="huge pages affected")
 
 
 HUGETLB_CHECKS = Table(

@@ -38,21 +38,21 @@ NOT_READABLE = "struct page, origin not readable"
 class MetadataPart:
     """One kind of memory about memory."""
 
-    part: str = column(holds="words", key=True, help="what it is, and where it lies")
+    part: str = column(holds="words", key=True, help="what it is and where it lies")
     bytes: int = column(
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="of page frames; of a remainder, what the counter has beyond the parts",
+        help="of page frames; of a remainder: what the counter has beyond the parts",
     )
     percent: float = column(
         unit="%", low=None, help="of the machine's memory (present pages of all zones)"
     )
     counted_in: str | None = column(
         holds="kernel",
-        help="the counter of /proc/vmstat that it is part of, if this kernel has it (6.12)",
+        help="its counter in /proc/vmstat, if this kernel has it (6.12)",
     )
-    on_device: bool = column(help="takes a device's memory, not RAM")
+    on_device: bool = column(help="takes device memory, not RAM")
 
 
 SHADOW_PARTS = ("KASAN shadow", "page tables of the KASAN shadow")
@@ -61,43 +61,39 @@ MEMORY_ABOUT_MEMORY = Table("memory_about_memory", "Memory about memory", Metada
 
 @table_row
 class WhatIf:
-    """What struct pages of the whole machine would take if all of it were used in one way."""
+    """Struct pages of the whole machine, if all memory were used in one way."""
 
-    scheme: str = column(holds="words", key=True, help="how all of memory would be used")
-    page_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="of the pages that it would be used in"
-    )
+    scheme: str = column(holds="words", key=True, help="assumed use of all memory")
+    page_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="page size of that use")
     vmemmap_pages: int | None = column(
         unit="pages",
         high=MOST_PAGES,
-        help="pages that the struct pages of one such page fill",
+        help="base pages of struct pages a page",
     )
-    kept_pages: int | None = column(
-        unit="pages", high=MOST_PAGES, help="of them, those that remain"
-    )
-    metadata_bytes: int = column(unit="bytes", high=MOST_BYTES, help="that struct pages would take")
+    kept_pages: int | None = column(unit="pages", high=MOST_PAGES, help="of these, kept")
+    metadata_bytes: int = column(unit="bytes", high=MOST_BYTES, help="struct pages would take")
     saved_bytes: int = column(
-        unit="bytes", low=None, high=MOST_BYTES, help="against a struct page for every page"
+        unit="bytes", low=None, high=MOST_BYTES, help="against one struct page for each base page"
     )
     saved_percent: float = column(unit="%", low=None, help="of the machine's memory")
     initialised_struct_pages: int | None = column(
         since="0.2.0",
-        help="when memory comes or is taken into the pool: of DAX those that share nothing; of "
-        "hugetlb all, except for gigantic pages taken at boot (6.7 and later)",
+        help="when memory comes or joins the pool: DAX: those sharing nothing; hugetlb: all but "
+        "gigantic pages taken at boot (6.7 and later)",
     )
     init_ms_low: float | None = column(
         since="0.2.0",
         unit="ms",
-        help="at least, an estimate: initialised struct pages x 8.0 ns, by one CPU, as 128 GiB of "
-        "pages of 4 KiB took 268 ms in 2021",
+        help="estimate, at least: 8.0 ns a struct page on one CPU (128 GiB in 4 KiB pages took 268"
+        " ms in 2021)",
     )
     init_ms_high: float | None = column(
         since="0.2.0",
         unit="ms",
-        help="at most, an estimate: initialised struct pages x 11.9 ns, as 128 GiB of pages of "
-        "2 MiB took 100 ms in 2021",
+        help="estimate, at most: 11.9 ns a struct page (128 GiB in 2 MiB pages took 100 ms in "
+        "2021)",
     )
-    formula: str = column(holds="words", help="of saved_bytes; M is the machine's memory")
+    formula: str = column(holds="words", help="of saved_bytes; M: the machine's memory")
 
 
 MEMMAP_WHAT_IF = Table(

@@ -47,22 +47,18 @@ class VmemmapMapping:
     level: str = column(
         holds="words",
         key=True,
-        help="pud, pmd or pte: what one entry maps, 1 GiB, 2 MiB, 4 KiB (with pages of 4 KiB)",
+        help="pud, pmd or pte: 1 GiB, 2 MiB or 4 KiB an entry (with 4 KiB pages)",
     )
-    entries: int = column(unit="entries", help="of that level that map struct pages")
-    bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of struct pages that they map: addresses, not memory"
-    )
+    entries: int = column(unit="entries", help="mapping struct pages")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="of struct pages mapped, as addresses")
     distinct_frames: int = column(
-        unit="frames", high=MOST_PAGES, help="of a page that they lead to, each counted once"
+        unit="frames", high=MOST_PAGES, help="page frames, each counted once"
     )
-    shared_entries: int = column(
-        unit="entries", help="that lead to a frame which another entry leads to as well"
-    )
+    shared_entries: int = column(unit="entries", help="on a frame that another entry maps, too")
     read_only_entries: int = column(
-        unit="entries", help="HVO maps the tails of a huge page read-only, DAX does not"
+        unit="entries", help="HVO maps a huge page's tails read-only, DAX does not"
     )
-    tables: int = column(unit="tables", help="page tables of this level, a page each")
+    tables: int = column(unit="tables", help="tables of this level, a page each")
 
 
 VMEMMAP_MAPPINGS = Table(
@@ -75,21 +71,17 @@ class VmemmapZone:
     """The struct pages of one zone."""
 
     node: int = column(key=True, low=-1, help="NUMA node; -1: unknown")
-    zone: str = column(
-        holds="kernel", key=True, help="Device: memory of a device, that no allocation comes from"
-    )
+    zone: str = column(holds="kernel", key=True, help="Device: device memory, not for allocation")
     memmap_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of struct pages, those of holes with them"
+        unit="bytes", high=MOST_BYTES, help="of struct pages, those of holes included"
     )
-    pmd_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of them, mapped by entries of a PMD or above"
-    )
-    pte_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of them, mapped by PTEs")
-    read_only_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of them, mapped read-only")
+    pmd_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped by PMDs or above")
+    pte_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped by PTEs")
+    read_only_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped read-only")
     reused_bytes: int = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="of them, on a frame that struct pages at a lower address lie on: saved",
+        help="saved: on a frame of struct pages at a lower address",
     )
 
 
@@ -101,23 +93,19 @@ class VmemmapSections:
     """Consecutive sections whose struct pages are mapped alike."""
 
     start_pfn: int = column(key=True, high=MOST_PAGES, help="first page frame of the first section")
-    sections: int = column(unit="sections", help="how many, one behind the other")
+    sections: int = column(unit="sections", help="consecutive sections")
     node: int = column(low=-1, help="NUMA node; -1: unknown")
-    zone: str = column(holds="kernel", help="of most pages; a * marks sections of several zones")
+    zone: str = column(holds="kernel", help="of most pages; *: several zones")
     origin: str = column(
         holds="words",
-        help="boot; hotplug; self-hosted: hot-added, with its struct pages in itself; device",
+        help="boot; hotplug; self-hosted: hot-added, struct pages in itself; device",
     )
-    mapping: str = column(holds="words", help="level of the entries, pud, pmd, pte, or pmd+pte")
-    reused_eighths: int = column(
-        help="share of the section's struct pages that lie on another's frame, in eighths"
-    )
-    read_only_eighths: int = column(help="share that is mapped read-only, in eighths")
-    memmap_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of struct pages of all these sections"
-    )
+    mapping: str = column(holds="words", help="level: pud, pmd, pte, or pmd+pte")
+    reused_eighths: int = column(help="struct pages on another's frame, in eighths")
+    read_only_eighths: int = column(help="mapped read-only, in eighths")
+    memmap_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of all their struct pages")
     reused_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="of them, on a frame that others lie on: saved"
+        unit="bytes", high=MOST_BYTES, help="saved: on a frame shared with others"
     )
 
 

@@ -23,17 +23,17 @@ MAX_EXAMPLES = 8
 
 @table_row
 class VmemmapExample:
-    """Entries of a huge page's struct pages, one after the other, that lead to frames alike."""
+    """Consecutive entries of a huge page's struct pages that map alike."""
 
-    example: str = column(holds="words", key=True, help="what kind of page it is")
-    pfn: int = column(key=True, help="page frame of the huge page's head")
+    example: str = column(holds="words", key=True, help="kind of page")
+    pfn: int = column(key=True, help="of the huge page's head")
     page_bytes: int = column(unit="bytes", high=MOST_BYTES, help="of the huge page")
-    first: int = column(key=True, help="the first of these pages of struct pages, from 0")
-    entries: int = column(unit="entries", help="how many pages they are")
-    frame_pfn: int = column(help="page frame that the first of them lies on")
-    same_frame: bool = column(help="all lie on this frame; otherwise each on the one behind")
+    first: int = column(key=True, help="first page of struct pages, from 0")
+    entries: int = column(unit="entries", help="number of such pages")
+    frame_pfn: int = column(help="frame of the first")
+    same_frame: bool = column(help="all on this frame; else each on the next")
     level: str = column(holds="words", help="of the entry that maps them")
-    writable: bool = column(help="that entry allows writes; HVO maps shared frames read-only")
+    writable: bool = column(help="HVO maps shared frames read-only")
 
 
 VMEMMAP_EXAMPLES = Table(

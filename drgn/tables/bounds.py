@@ -73,14 +73,14 @@ class Machine:
 class Impossible:
     """A value that cannot be, and why."""
 
-    table_name: str = column(holds="words", key=True, help="table that it is in")
-    row_number: int = column(key=True, help="which row of that table, from 1")
-    column_name: str = column(holds="words", key=True, help="column that it is in")
+    table_name: str = column(holds="words", key=True, help="its table")
+    row_number: int = column(key=True, help="its row, from 1")
+    column_name: str = column(holds="words", key=True, help="its column")
     row_name: str | None = column(
-        holds="kernel", help="name of the row, where each is a number of its own (vm_counters)"
+        holds="kernel", help="name of the row, if it has one (vm_counters)"
     )
-    value: str | None = column(holds="kernel", help="the value, if it is a number")
-    bound: str = column(holds="words", help="why it cannot be")
+    value: str | None = column(holds="kernel", help="if it is a number")
+    bound: str = column(holds="words", help="why it is impossible")
 
     def __str__(self) -> str:
         where = f", {self.row_name}" if self.row_name else ""

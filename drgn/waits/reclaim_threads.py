@@ -31,13 +31,13 @@ class ReclaimThread:
 
     pid: int = column(key=True, high=MOST_PIDS, help="of the thread")
     comm: str = column(holds="kernel", help="kswapd0, kcompactd0, oom_reaper")
-    node: int | None = column(help="NUMA node; empty: of all")
-    state: str = column(holds="words", help="D: sleeps, and takes no signal; R: runs; S: sleeps")
-    order: int | None = column(low=None, help="that it was last asked for; 0: nothing, or pages")
+    node: int | None = column(help="empty: all")
+    state: str = column(holds="words", help="D: sleeps, takes no signal; R: runs; S: sleeps")
+    order: int | None = column(low=None, help="last order asked for; 0: none, or base pages")
     failures: int | None = column(
         high=1 << 10, help="kswapd: runs in a row that reclaimed nothing; it gives up at 16"
     )
-    doing: str | None = column(holds="words", help="what of memory management it is in")
+    doing: str | None = column(holds="words", help="part of memory management it is in")
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
 
 
@@ -51,24 +51,22 @@ RECLAIM_THREADS = Table(
 
 @table_row
 class OomVictim:
-    """A task of a process that the OOM killer chose, and that is still there."""
+    """A task of an OOM victim that still exists."""
 
-    pid: int = column(key=True, high=MOST_PIDS, help="task, each thread for itself")
+    pid: int = column(key=True, high=MOST_PIDS, help="thread")
     comm: str = column(holds="comm", help="its name")
     cgroup: str | None = column(holds="cgroup", help="its memory cgroup")
     state: str = column(
-        holds="words", help="D: sleeps, and takes no signal or one that kills; R; S; X: is dead"
+        holds="words", help="D: sleeps, takes no signal or only fatal ones; R; S; X: dead"
     )
-    seconds: float | None = column(
-        unit="seconds", high=MOST_SECONDS, help="since it was last put on a CPU"
-    )
+    seconds: float | None = column(unit="seconds", high=MOST_SECONDS, help="since it last ran")
     reaped: bool | None = column(
-        help="its memory was freed, or is not tried again (MMF_OOM_SKIP); empty: unknown"
+        help="MMF_OOM_SKIP: its memory was freed, or is not tried again; empty: unknown"
     )
-    doing: str | None = column(holds="words", help="what of memory management it is in")
-    kind: str | None = column(holds="words", help="what it is queued on; empty: not found")
-    target: str | None = column(holds="file", help="which lock, page or queue")
-    holder_pid: int | None = column(high=MOST_PIDS, help="task that holds it; empty: none is noted")
+    doing: str | None = column(holds="words", help="part of memory management it is in")
+    kind: str | None = column(holds="words", help="what it is queued on; empty: unknown")
+    target: str | None = column(holds="file", help="lock, page or queue")
+    holder_pid: int | None = column(high=MOST_PIDS, help="task holding it; empty: none is recorded")
     holder_comm: str | None = column(holds="comm", help="its name")
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
 

@@ -116,34 +116,34 @@ LETS_GO = re.compile(r"mutex_unlock|^_*up_(read|write)|rwsem_wake|^wake_up|^try_
 
 @table_row
 class TaskWait:
-    """A task that waits, or works inside of memory management for long."""
+    """A task that waits, or works in memory management for long."""
 
-    pid: int = column(key=True, high=MOST_PIDS, help="task, each thread for itself")
+    pid: int = column(key=True, high=MOST_PIDS, help="thread")
     comm: str = column(holds="comm", help="its name")
     cgroup: str | None = column(holds="cgroup", help="its memory cgroup")
     state: str = column(
         holds="words",
-        help="D: sleeps, and takes no signal or only one that kills; R: could run, or runs",
+        help="D: sleeps, takes no signal or only fatal ones; R: runnable",
     )
     seconds: float | None = column(
         unit="seconds",
         high=MOST_SECONDS,
-        help="since it was last put on a CPU: what it ran then is among them",
+        help="since it was last put on a CPU, what it ran then included",
     )
     doing: str | None = column(
-        holds="words", help="what of memory management it is in, by its stack; empty: another part"
+        holds="words", help="part of memory management, by its stack; empty: another"
     )
-    kind: str | None = column(holds="words", help="what it is queued on; empty: not found")
-    target: str | None = column(holds="file", help="which lock, page or queue")
-    holder_pid: int | None = column(high=MOST_PIDS, help="task that holds it; empty: none is noted")
+    kind: str | None = column(holds="words", help="what it is queued on; empty: unknown")
+    target: str | None = column(holds="file", help="lock, page or queue")
+    holder_pid: int | None = column(high=MOST_PIDS, help="task holding it; empty: none is recorded")
     holder_comm: str | None = column(holds="comm", help="its name")
     holder_is: str | None = column(
         holds="words",
-        help="owner, writer, reader in a fault, or last reader, which may have let it go",
+        help="owner, writer, reader in a fault, or last reader (may have released it)",
     )
     for_memory: bool | None = column(
-        help="the kernel counts it as one that waits for memory (/proc/pressure/memory); empty: it "
-        "does not count"
+        help="counted by the kernel as waiting for memory (/proc/pressure/memory); empty: not "
+        "counted"
     )
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
 
@@ -160,37 +160,35 @@ TASK_WAITS = Table(
 
 @table_row
 class WaitRoot:
-    """What is at the end of chains of tasks that wait for each other."""
+    """The end of chains of waiting tasks."""
 
     root: str = column(
-        holds="file", key=True, help="the task that waits for no other, or what no task holds"
+        holds="file", key=True, help="task that waits for no other, or lock that no task holds"
     )
-    kind: str = column(holds="words", help="task, or what it is else")
+    kind: str = column(holds="words", help="task, or what else it is")
     pid: int | None = column(
         high=MOST_PIDS,
-        help="of the task; else of the only one that waits for it directly; empty: several do",
+        help="of the task, else of its only direct waiter; empty: several",
     )
     comm: str | None = column(holds="comm", help="its name")
-    circle: bool = column(help="it waits for one of those that wait for it")
+    circle: bool = column(help="it waits for one of its own waiters")
     by_last_reader: bool = column(
-        help="a task on the way, or in the circle, is the last reader of a lock, and may have let "
-        "it go: others may hold it"
+        help="a link of the chain or circle is a lock's last reader, which may have released it: "
+        "others may hold it"
     )
-    waiters: int = column(unit="tasks", help="that wait for it, directly or by way of others")
+    waiters: int = column(unit="tasks", help="direct and indirect waiters")
     longest_seconds: float | None = column(
-        unit="seconds", high=MOST_SECONDS, help="of the one that waits longest"
+        unit="seconds", high=MOST_SECONDS, help="longest wait among them"
     )
-    lock: str = column(holds="file", help="what most of them are queued on, directly")
-    lock_waiters: int = column(unit="tasks", help="that are queued on that")
-    seconds: float | None = column(
-        unit="seconds", high=MOST_SECONDS, help="since pid was last put on a CPU"
-    )
-    doing: str | None = column(holds="words", help="what of memory management pid is in")
+    lock: str = column(holds="file", help="what most direct waiters are queued on")
+    lock_waiters: int = column(unit="tasks", help="queued on that")
+    seconds: float | None = column(unit="seconds", high=MOST_SECONDS, help="since pid last ran")
+    doing: str | None = column(holds="words", help="part of memory management that pid is in")
     no_holder: bool = column(
-        help="no task holds it, though those that wait sleep on, and all that could was looked at"
+        help="no task holds it although waiters sleep on it, and all that could was checked"
     )
     why: str | None = column(holds="words", help="why no holder is named; empty: it is a task")
-    stack: str | None = column(holds="kernel", help="where pid is: root;…;leaf")
+    stack: str | None = column(holds="kernel", help="of pid: root;…;leaf")
 
 
 WAIT_ROOTS = Table(

@@ -34,30 +34,24 @@ WRAPS = (1 << 64) - 1
 
 @table_row
 class WritebackDevice:
-    """What is dirty, and on its way, for one device or server, by memory cgroup."""
+    """Dirty memory of one device or server, by memory cgroup."""
 
     device: str = column(holds="kernel", key=True, help="of its bdi: major:minor, or a name")
-    cgroup: str | None = column(
-        holds="cgroup", key=True, help="memory cgroup; empty: all that no other row has"
-    )
-    file_systems: str = column(
-        holds="file", help="that are written to it: type, from where, and where mounted"
-    )
+    cgroup: str | None = column(holds="cgroup", key=True, help="memory cgroup; empty: all others")
+    file_systems: str = column(holds="file", help="written to it: type, source, mount")
     dirty_pages: int = column(unit="pages", low=None, help="dirty: WB_RECLAIMABLE")
     writeback_pages: int = column(unit="pages", low=None, help="under writeback: WB_WRITEBACK")
-    dirtied_pages: int = column(unit="pages", low=None, help="that became dirty, in all")
-    written_pages: int = column(unit="pages", low=None, help="that were written, in all")
-    bandwidth: int = column(
-        unit="pages", high=MOST, help="a second that it writes, as the kernel estimates"
-    )
-    exceeded: bool = column(help="over its share of the dirty limit: who writes is held back")
+    dirtied_pages: int = column(unit="pages", low=None, help="dirtied in all")
+    written_pages: int = column(unit="pages", low=None, help="written in all")
+    bandwidth: int = column(unit="pages", high=MOST, help="a second, the kernel's estimate")
+    exceeded: bool = column(help="over its share of the dirty limit: writers are throttled")
     oldest_seconds: float | None = column(
         unit="seconds",
         high=MOST_SECONDS,
-        help="since the inode became dirty that has been so for longest; more where it is written "
-        "to all the time; empty: none, or unknown",
+        help="since the longest-dirty inode became dirty; longer if it is rewritten all the time; "
+        "empty: none, or unknown",
     )
-    waiting: int = column(unit="tasks", help="held back by its dirty pages")
+    waiting: int = column(unit="tasks", help="throttled by its dirty pages")
 
 
 WRITEBACK_DEVICES = Table(

@@ -48,16 +48,14 @@ class BundleError(UsageError):
 class SectionResult:
     """How one section of the reading fared."""
 
-    section: str = column(holds="words", key=True, help="name, as for collect --only")
-    status: str = column(
-        holds="words", help="ok, partial, absent (the target has no such thing) or failed"
-    )
-    seconds: float = column(unit="s", help="time spent on it")
+    section: str = column(holds="words", key=True, help="as for collect --only")
+    status: str = column(holds="words", help="ok, partial, absent (the target has none) or failed")
+    seconds: float = column(unit="s", help="time it took")
     rows: int = column(help="rows in its tables")
     unreadable_bytes: int = column(
         unit="bytes", high=MOST, help="kernel memory that could not be read"
     )
-    message: str | None = column(holds="words", help="why it is not ok, or what to know of it")
+    message: str | None = column(holds="words", help="why it is not ok, or what to know")
 
 
 SECTIONS = Declared(

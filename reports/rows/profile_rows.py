@@ -35,60 +35,52 @@ class Profile(OfRecording):
     """One event of a recording."""
 
     event: str = column(holds="words", key=True, help="what was sampled, as perf calls it")
-    recipe: str | None = column(holds="words", help="recipe that it was recorded by")
-    unit: str = column(
-        holds="words", help="of the folded stacks: samples, or what the event's period counts"
-    )
-    samples: int = column(help="samples that are in the stacks, or are counted")
-    period: int = column(help="their periods added up: ns, cycles or events")
-    recorded: int = column(help="samples that perf says it recorded")
-    removed: int = column(help="samples left out: idle, the profiler, other tasks, not asked for")
+    recipe: str | None = column(holds="words", help="its recipe")
+    unit: str = column(holds="words", help="samples, or what the event's period counts")
+    samples: int = column(help="in the stacks, or counted")
+    period: int = column(help="sum of periods: ns, cycles or events")
+    recorded: int = column(help="samples perf says it recorded")
+    removed: int = column(help="left out: idle, the profiler, other tasks, not asked for")
     removed_why: str | None = column(holds="words", help="the same by reason")
-    lost: int | None = column(help="samples that perf could not write")
+    lost: int | None = column(help="samples perf could not write")
     missed: int | None = column(
         since="0.2.0",
-        help="times that the kernel met the probe and could not run it (kprobe_profile): no sample",
+        help="probe hits the kernel could not run (kprobe_profile): no sample",
     )
-    kernel_samples: int = column(help="samples whose leaf is in the kernel")
+    kernel_samples: int = column(help="with a leaf in the kernel")
     stacks: int = column(help="distinct stacks")
     nmi: str | None = column(
-        holds="words", help="whether the sampler reaches code with interrupts off: yes, no, unknown"
+        holds="words", help="sampler reaches code with interrupts off: yes, no, unknown"
     )
-    file: str | None = column(holds="stacks", help="name of the folded stacks in the bundle")
+    file: str | None = column(holds="stacks", help="folded stacks in the bundle")
 
 
 @table_row
 class ProfileRecording(OfRecording):
-    """How a recording was made; of a text that was brought in, what it says."""
+    """How a recording was made; of imported text, what it says."""
 
-    label: str | None = column(holds="label", help="what the user calls the state of the machine")
-    against: str | None = column(holds="profile", help="recording that it is compared with")
+    label: str | None = column(holds="label", help="the user's name for the machine's state")
+    against: str | None = column(holds="profile", help="recording it is compared with")
     seconds: float | None = column(unit="s", help="duration of the recording")
-    scope: str | None = column(holds="words", help="task, or system: every CPU")
+    scope: str | None = column(holds="words", help="task, or system (every CPU)")
     ended: str | None = column(holds="words", help="what ended the recording")
-    command: str | None = column(holds="command", help="what was run or watched")
-    captured_at: str | None = column(holds="words", help="when it was recorded, UTC")
-    release: str | None = column(holds="kernel", help="kernel that it was recorded on")
-    booted_at: str | None = column(
-        since="0.2.0", holds="words", help="when that machine was booted, UTC"
-    )
-    recipe: str | None = column(since="0.3.0", holds="words", help="recipe that it was recorded by")
+    command: str | None = column(holds="command", help="run or watched")
+    captured_at: str | None = column(holds="words", help="UTC")
+    release: str | None = column(holds="kernel", help="kernel that was recorded")
+    booted_at: str | None = column(since="0.2.0", holds="words", help="boot of that machine, UTC")
+    recipe: str | None = column(since="0.3.0", holds="words", help="its recipe")
 
 
 @table_row
 class ProfilePart(OfEvent):
     """Samples of one part of the kernel's work."""
 
-    split: str = column(
-        holds="words", key=True, help="table of function names, perf/parts/<split>.toml"
-    )
-    who: str = column(holds="words", key=True, help="who does the work")
-    part: str = column(
-        holds="words", key=True, help="part of the work; unclassified: no table names the functions"
-    )
+    split: str = column(holds="words", key=True, help="table of functions, perf/parts/<split>.toml")
+    who: str = column(holds="words", key=True, help="doing the work")
+    part: str = column(holds="words", key=True, help="unclassified: functions in no table")
     samples: int = column(help="samples of it")
-    share: float = column(help="of the split's samples")
-    share_of_all: float = column(help="of all samples of the event")
+    share: float = column(help="of this split's samples")
+    share_of_all: float = column(help="of the event's samples")
 
 
 @table_row
@@ -96,18 +88,18 @@ class ProfileFrame(OfEvent):
     """A function in a profile; the first fifty by each measure."""
 
     frame: str = column(holds="frame", key=True, help="function; _[k] marks the kernel's")
-    self_samples: int = column(help="samples that end in it")
-    total_samples: int = column(help="samples that end in it or pass through it")
+    self_samples: int = column(help="ending in it")
+    total_samples: int = column(help="ending in it or passing through")
 
 
 @table_row
 class ProfileSite(OfEvent):
-    """A leaf where interrupts come back on, under a sampler that cannot see what was before."""
+    """A leaf where interrupts come back on, for samplers that cannot see before."""
 
     leaf: str = column(holds="kernel", key=True, help="function where interrupts come back on")
     caller: str = column(holds="kernel", key=True, help="its caller")
     samples: int = column(help="samples on it")
-    stands_for: str = column(holds="words", help="what these samples stand for")
+    stands_for: str = column(holds="words", help="what these samples represent")
 
 
 @table_row
@@ -118,12 +110,12 @@ class ProfileMoment(OfRecording):
     event: str = column(holds="words", key=True, help="tracepoint")
     pid: int = column(key=True, low=-1, help="process that met it")
     comm: str = column(holds="comm", help="its name")
-    text: str = column(holds="words", help="what the kernel said")
+    text: str = column(holds="words", help="the kernel's words")
 
 
 @table_row
 class ProfileGroup(OfRecording):
-    """Samples of a tracepoint by what it said, such as an order or a result."""
+    """Samples of a tracepoint by what it reported, such as an order or a result."""
 
     event: str = column(holds="words", key=True, help="tracepoint")
     found: str = column(holds="words", key=True, help="what it said")
@@ -133,44 +125,32 @@ class ProfileGroup(OfRecording):
 @table_row
 class ProfileAllocation(OfRecording):
     """
-    Atomic allocations of an order > 0: those that may not wait, that may use the last reserves, and
-    that may therefore turn a pageblock into HighAtomic reserve.
+    Atomic allocations of order > 0: they may not wait, may use the last reserves, and may turn a
+    pageblock into HighAtomic reserve.
     """
 
     order: int | None = column(
-        key=True, help="order; empty: of reservations whose allocation is not in the recording"
+        key=True, help="empty: reservations whose allocation was not recorded"
     )
     attempts: int = column(help="allocations that were asked for")
-    failures: int = column(
-        help="of them, those that got no page, or were refused by a memory cgroup"
-    )
+    failures: int = column(help="got no page, or refused by a memory cgroup")
     reservations: int | None = column(
-        help="pageblocks that they turned into HighAtomic reserve; empty: could not be seen"
+        help="pageblocks turned into HighAtomic reserve; empty: not seen"
     )
-    from_reserve: int | None = column(
-        help="blocks of the order that the reserve gave; empty: could not be seen"
-    )
+    from_reserve: int | None = column(help="blocks given by the reserve; empty: not seen")
 
 
 @table_row
 class ProfileVictim(OfRecording):
-    """What an OOM victim held when it was chosen, as oom:mark_victim says it."""
+    """Memory of an OOM victim when it was chosen (oom:mark_victim)."""
 
     seconds: float = column(unit="s", key=True, help="since the first sample")
     pid: int = column(key=True, help="the victim")
-    comm: str | None = column(
-        holds="comm", help="its name; this and the next: empty where the kernel only says the pid"
-    )
+    comm: str | None = column(holds="comm", help="empty: this kernel gives the pid only")
     total_vm_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="its address space")
-    anon_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="anonymous memory that it had resident"
-    )
-    file_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="files' pages that it had mapped"
-    )
-    shmem_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="shared memory that it had mapped"
-    )
+    anon_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="resident anonymous memory")
+    file_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="mapped file pages")
+    shmem_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="mapped shared memory")
     pgtables_bytes: int | None = column(unit="bytes", help="its page tables")
     uid: int | None = column(help="its user")
     oom_score_adj: int | None = column(low=None, help="its bias, -1000 to 1000")
@@ -179,53 +159,50 @@ class ProfileVictim(OfRecording):
 @table_row
 class ProfilePageTables(OfRecording):
     """
-    Page tables against page faults, of the whole machine, from the begin of the recording to when
-    there were most page tables; looked at ten times a second.
+    Page tables against page faults of the whole machine, from the recording's begin to the most
+    page tables; read ten times a second.
     """
 
-    seconds: float = column(unit="s", help="since the begin of the recording")
-    faults: int = column(help="page faults until then (pgfault)")
+    seconds: float = column(unit="s", help="since the recording's begin")
+    faults: int = column(help="pgfault since then")
     table_bytes: int = column(
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="page tables that were more than at the begin (nr_page_table_pages)",
+        help="growth of nr_page_table_pages since then",
     )
     bytes_per_fault: float | None = column(
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="an average over all processes' faults, of whatever kind",
+        help="mean over all processes' faults of any kind",
     )
 
 
 @table_row
 class ProfileTableGrowth(OfRecording):
     """
-    Page tables of a process over its faults. By ``addresses``: those that the addresses of its
-    faults need, one of entries for each region that such a table maps, and so on up; exact but for
-    tables that come without a fault (fork(), MAP_POPULATE, the stack of a new program), hugetlb,
-    and what is given back. By ``VmPTE``: as the kernel says it, looked at now and then.
+    Page tables of a process over its faults. ``addresses``: tables needed by the faulting
+    addresses, exact but for tables without a fault (fork(), MAP_POPULATE, a new program's stack),
+    hugetlb, and tables given back. ``VmPTE``: the kernel's number, read now and then.
     """
 
     pid: int = column(key=True, help="process")
     comm: str = column(holds="comm", key=True, help="its name")
     made_by: str = column(holds="words", key=True, help="addresses, or VmPTE")
-    faults: int = column(
-        key=True, help="its faults so far; beside VmPTE all of its life, those before it began, too"
-    )
+    faults: int = column(key=True, help="so far; VmPTE: of all its life")
     seconds: float = column(
-        unit="s", help="since its first fault; of VmPTE since the begin of the recording"
+        unit="s", help="since its first fault; VmPTE: since the recording's begin"
     )
-    pte_tables: int | None = column(help="tables of entries; VmPTE does not tell levels apart")
-    pmd_tables: int | None = column(help="of the level above")
-    pud_tables: int | None = column(help="of the level above that")
-    table_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all of them but PGD and P4D")
+    pte_tables: int | None = column(help="VmPTE does not tell levels apart")
+    pmd_tables: int | None = column(help="next level")
+    pud_tables: int | None = column(help="next level")
+    table_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all but PGD and P4D")
     bytes_per_fault: float | None = column(
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="what came since the row before, for each fault since; empty: there was none",
+        help="growth a fault since the previous row; empty: no fault",
     )
 
 
@@ -242,63 +219,60 @@ def new_tables(faults: int, pte: int, pmd: int, pud: int) -> list[tuple[int, int
 @table_row
 class ProfileCommand(OfRecording):
     """
-    What the command that was recorded used, as ``time`` would say: its threads, and the children
-    that it waited for.
+    Times of the recorded command, as ``time`` has them: its threads, and children it waited for.
     """
 
     command: str | None = column(holds="command", help="what was run")
     real_seconds: float | None = column(
         unit="s",
-        help="from its first instruction until it was gone with its memory; empty: not seen",
+        help="from its first instruction until its memory was freed; empty: not seen",
     )
     user_seconds: float | None = column(
-        unit="s", help="in user code, in clock ticks of 10 ms; empty: the recording does not say"
+        unit="s", help="user time, in clock ticks of 10 ms; empty: not recorded"
     )
-    system_seconds: float | None = column(unit="s", help="in the kernel, likewise")
+    system_seconds: float | None = column(
+        unit="s", help="system time, in clock ticks of 10 ms; empty: not recorded"
+    )
 
 
 @table_row
 class ProfileCount(OfRecording):
-    """An event that perf stat counted beside the recording: by counting, and not by samples."""
+    """An event that perf stat counted during the recording, without sampling."""
 
     event: str = column(holds="words", key=True, help="as perf calls it")
     counted: int | None = column(
-        help="from begin to end; scaled to that where counters took turns; empty: was not counted"
+        help="whole recording, scaled where counters took turns; empty: not counted"
     )
-    share_counted: float | None = column(help="of the time that it was counted: 1: all of it")
-    sampled: int | None = column(
-        help="the same by samples: their periods added up; empty: no sample"
-    )
+    share_counted: float | None = column(help="share of the time that was counted; 1: all")
+    sampled: int | None = column(help="sum of the samples' periods; empty: no sample")
     why: str | None = column(holds="words", help="why it was not counted")
 
 
 @table_row
 class ProfileDuration(OfRecording):
-    """How long something took, from one event to another of the same task."""
+    """Time from one event to another of the same task."""
 
     name: str = column(
         holds="words",
         key=True,
-        help="what was timed; where its waits for locks could be seen, these and the rest, too",
+        help="what was timed; also its waits for locks and the rest, where seen",
     )
-    count: int = column(help="times that it was seen from begin to end")
+    count: int = column(help="seen from begin to end")
     total_ns: int = column(unit="ns", help="all together")
-    p50_ns: int = column(unit="ns", help="half of them took no longer")
-    p99_ns: int = column(unit="ns", help="99 of 100 took no longer")
+    p50_ns: int = column(unit="ns", help="median")
+    p99_ns: int = column(unit="ns", help="99th percentile")
     max_ns: int = column(unit="ns", help="the longest")
 
 
 @table_row
 class ProfileKsmWalk(OfRecording):
-    """Walks of the mappings of a KSM page that went to their end: two passes over them."""
+    """Complete walks of a KSM page's mappings: two passes each."""
 
     stable_node: str = column(
-        holds="kernel", key=True, help="address of its stable node, which a migration leaves it"
+        holds="kernel", key=True, help="address of the stable node; survives migration"
     )
-    walks: int = column(
-        help="walks that nothing ends before: the mapping again of a migration, page_idle"
-    )
-    total_ns: int = column(unit="ns", help="all together, without waits for locks")
+    walks: int = column(help="complete walks: remapping after migration, page_idle")
+    total_ns: int = column(unit="ns", help="without waits for locks")
     min_ns: int = column(unit="ns", help="the shortest of them")
     max_ns: int = column(unit="ns", help="the longest")
 
@@ -308,49 +282,42 @@ class ProfileFaults(OfRecording):
     """Page faults of a process, counted without sampling."""
 
     event: str = column(holds="words", key=True, help="minor-faults or major-faults")
-    pid: int = column(
-        key=True, low=-1, help="process; -1: others, beyond the limit of what is kept"
-    )
+    pid: int = column(key=True, low=-1, help="-1: all others, beyond the limit")
     comm: str = column(holds="comm", key=True, help="its name")
     faults: int = column(help="faults")
-    regions: int = column(help="distinct regions of region_bytes that were touched")
+    regions: int = column(help="distinct regions of region_bytes touched")
     first_address: str = column(holds="kernel", help="lowest address")
     last_address: str = column(holds="kernel", help="highest address")
     region_bytes: int = column(
         unit="bytes",
         since="0.2.0",
-        help="what a PTE table maps on the machine that was recorded: 2 MiB with pages of 4 KiB, "
-        "and where the recording does not say",
+        help="range of a PTE table; 2 MiB with 4 KiB pages, and where unknown",
     )
 
 
 @table_row
 class ProfileCounter(OfRecording):
-    """A counter of /proc/vmstat: what it gained during the recording, of the whole machine."""
+    """Growth of a counter of /proc/vmstat during the recording, whole machine."""
 
     name: str = column(holds="words", key=True, help="as in /proc/vmstat")
-    gained: int = column(low=None, help="after the recording, less before it")
-    per_minute: float | None = column(
-        since="0.2.0", unit="1/min", low=None, help="the same for each minute of the recording"
-    )
+    gained: int = column(low=None, help="growth during the recording")
+    per_minute: float | None = column(since="0.2.0", unit="1/min", low=None, help="growth a minute")
 
 
 @table_row
 class ProfileReaping(OfEvent):
-    """Clearing entries of OOM victims: by whom, and what was done twice."""
+    """Clearing of OOM victims' entries: who did it, and what was done twice."""
 
     reaper_samples: int = column(help="by the reaper")
-    beside_samples: int = column(help="by the victim itself, while the reaper was at work")
-    again_samples: int = column(
-        help="by the victim itself, when the reaper was done: a second walk"
-    )
+    beside_samples: int = column(help="by the victim, while the reaper worked")
+    again_samples: int = column(help="by the victim after the reaper: a second walk")
 
 
 @table_row
 class ProfileNote(OfRecording):
     """What to know of a recording."""
 
-    kind: str = column(holds="words", help="partial: numbers are missing; remark: to be known")
+    kind: str = column(holds="words", help="partial: numbers are missing; remark")
     note: str = column(holds="words", key=True, help="in words")
 
 

@@ -7,8 +7,8 @@ monotonic clock; ``watch_samples`` has the time of day of each.
 from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
 from mmscope.drgn.tables.table import SERIES, Heading, Table
 
-TIME = "seconds since the first sample, as in watch_samples"
-PERIOD = "since the reading before, which the numbers are over"
+TIME = "seconds since the first sample (watch_samples)"
+PERIOD = "since the previous reading"
 
 
 @table_row
@@ -16,25 +16,25 @@ class WatchSample:
     """One sample, and what taking it cost."""
 
     time: float = column(key=True, unit="s", help="since the first sample, by the monotonic clock")
-    at: str = column(holds="words", help="time of day, UTC, by the host's clock")
+    at: str = column(holds="words", help="time of day by the host's clock, UTC")
     period_seconds: float | None = column(
-        unit="s", help="since the sample before; the first has none, and so no rate"
+        unit="s", help="since the previous sample; the first has none"
     )
-    late_seconds: float = column(unit="s", low=None, help="how long after it was due it was begun")
-    read_seconds: float = column(unit="s", help="how long reading took, waits included")
-    cpu_seconds: float = column(unit="s", help="CPU time of reading, the kernel's part included")
+    late_seconds: float = column(unit="s", low=None, help="begun this long after it was due")
+    read_seconds: float = column(unit="s", help="time to read, waits included")
+    cpu_seconds: float = column(unit="s", help="CPU time to read, system time included")
     pagetypeinfo_cpu_seconds: float | None = column(
-        unit="s", help="part of it that /proc/pagetypeinfo took; empty where it was not read"
+        unit="s", help="part for /proc/pagetypeinfo; empty: not read"
     )
     clock_step_seconds: float | None = column(
         unit="s",
         low=None,
-        help="by how much the host's clock was set since the sample before, above 1 s",
+        help="host's clock set since the previous sample, above 1 s",
     )
     asleep_seconds: float | None = column(
-        unit="s", help="suspended since the sample before; no part of the period"
+        unit="s", help="suspended since the previous sample; not in the period"
     )
-    unread: str | None = column(holds="words", help="sources that could not be read")
+    unread: str | None = column(holds="words", help="sources that failed")
 
 
 WATCH_SAMPLES = Table("watch_samples", "Samples", WatchSample, not_compared=SERIES)
@@ -42,15 +42,15 @@ WATCH_SAMPLES = Table("watch_samples", "Samples", WatchSample, not_compared=SERI
 
 @table_row
 class CounterRate:
-    """By how much one counter grew in one period. A counter that did not move has no row."""
+    """Growth of one counter in one period. A counter that did not move has no row."""
 
-    time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
+    time: float = column(key=True, unit="s", help=TIME + ", at the period's end")
     source: str = column(
         holds="words", key=True, help="vmstat: /proc/vmstat; ksm: /sys/kernel/mm/ksm"
     )
     name: str = column(holds="kernel", key=True, help="the kernel's name")
     delta: int = column(
-        help="grown by, in the counter's own unit; CPUs fold theirs in with a second's delay"
+        help="growth in the counter's own unit; CPUs may fold theirs in a second late"
     )
     per_second: float = column(unit="1/s", help="delta / period_seconds, rounded")
     period_seconds: float = column(unit="s", help=PERIOD)
@@ -67,7 +67,7 @@ COUNTER_RATES = Table(
 
 @table_row
 class ThpFreeBlocks:
-    """Free memory in blocks of THP size and larger, on the lists of one migratetype."""
+    """Free memory in blocks of THP size and larger, by migratetype."""
 
     time: float = column(key=True, unit="s", help=TIME)
     node: int = column(key=True, help="NUMA node")
@@ -75,16 +75,14 @@ class ThpFreeBlocks:
     migratetype: str | None = column(
         holds="kernel",
         key=True,
-        help="of the list; empty: read from /proc/buddyinfo, which does not have it",
+        help="empty: from /proc/buddyinfo, which has none",
     )
     blocks: int = column(
         unit="blocks",
         high=MOST_PAGES,
-        help="of THP size; a larger block counts as the many that it holds",
+        help="of THP size; a larger block counts as several",
     )
-    capped: bool = column(
-        help="the kernel stopped counting a list at 100,000: there are more than blocks"
-    )
+    capped: bool = column(help="the kernel stopped counting at 100,000 a list: there are more")
 
 
 THP_FREE_BLOCKS_SERIES = Table(
@@ -99,15 +97,13 @@ class ZoneLevel:
     time: float = column(key=True, unit="s", help=TIME)
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    managed_pages: int = column(unit="pages", high=MOST_PAGES, help="that the page allocator has")
-    free_pages: int = column(
-        unit="pages", high=MOST_PAGES, help="free, the HighAtomic reserve included"
-    )
+    managed_pages: int = column(unit="pages", high=MOST_PAGES, help="of the page allocator")
+    free_pages: int = column(unit="pages", high=MOST_PAGES, help="HighAtomic reserve included")
     wmark_min: int = column(unit="pages", high=MOST_PAGES, help="min watermark")
     wmark_low: int = column(unit="pages", high=MOST_PAGES, help="low watermark")
     wmark_high: int = column(unit="pages", high=MOST_PAGES, help="high watermark")
     wmark_boost: int | None = column(
-        unit="pages", high=MOST_PAGES, help="for now on top of each watermark"
+        unit="pages", high=MOST_PAGES, help="temporary, on top of each watermark"
     )
     highatomic_reserved_pages: int | None = column(
         unit="pages", high=MOST_PAGES, help="in HighAtomic pageblocks"
@@ -115,7 +111,7 @@ class ZoneLevel:
     highatomic_free_pages: int | None = column(
         unit="pages",
         high=MOST_PAGES,
-        help="of them free; empty where the kernel keeps no such count",
+        help="free ones; empty: no such counter in this kernel",
     )
 
 
@@ -124,15 +120,15 @@ ZONE_SERIES = Table("zone_series", "Zones and watermarks over time", ZoneLevel, 
 
 @table_row
 class PsiStall:
-    """Pressure stall information of memory: time that tasks lost waiting for it."""
+    """Memory pressure (PSI): time that tasks lost waiting for memory."""
 
-    time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
+    time: float = column(key=True, unit="s", help=TIME + ", at the period's end")
     kind: str = column(
         holds="words",
         key=True,
-        help="some: at least one task waited; full: all that a CPU had to do, the mean of CPUs",
+        help="some: at least one task waited; full: all non-idle tasks, the mean of CPUs",
     )
-    avg10: float = column(unit="%", help="the kernel's own average of the last ten seconds")
+    avg10: float = column(unit="%", help="the kernel's average of the last 10 s")
     stall_seconds: float | None = column(unit="s", help="stalled in the period")
     share: float | None = column(help="stall_seconds / period_seconds, of 1")
     period_seconds: float | None = column(unit="s", help=PERIOD)
@@ -143,21 +139,21 @@ PSI_SERIES = Table("psi_series", "Time lost waiting for memory", PsiStall, not_c
 
 @table_row
 class Level:
-    """What was as it was at one moment. A name that was 0 throughout is left out."""
+    """A level at one moment. A name that was 0 throughout is left out."""
 
     time: float = column(key=True, unit="s", help=TIME)
     source: str = column(
         holds="words",
         key=True,
-        help="meminfo: /proc/meminfo; ksm: /sys/kernel/mm/ksm; computed: what all counters leave "
-        "of MemTotal",
+        help="meminfo: /proc/meminfo; ksm: /sys/kernel/mm/ksm; computed: MemTotal less all "
+        "counters",
     )
     name: str = column(holds="kernel", key=True, help="the kernel's name")
     value: int = column(
         low=None,
-        help="in its unit; of what is computed, below 0 where the kernel counts a page twice",
+        help="in its unit; a computed one is negative where the kernel counts a page twice",
     )
-    unit: str = column(holds="words", help="bytes or pages; empty for a number of things")
+    unit: str = column(holds="words", help="bytes or pages; empty: things")
 
 
 GAUGE_SERIES = Table("gauge_series", "Levels over time", Level, not_compared=SERIES)
@@ -166,51 +162,55 @@ GAUGE_SERIES = Table("gauge_series", "Levels over time", Level, not_compared=SER
 @table_row
 class WatchHolder:
     """
-    A holder of memory: of each kind the largest, and cgroups that met a limit. Read less often than
-    the rest, so that times are those of readings.
+    A holder of memory: the largest of each kind, and cgroups at a limit. Read less often than the
+    rest; times are those of readings.
     """
 
     kind: str = column(
         holds="words",
         key=True,
-        help="process: anonymous and shared pages that it maps, swapped out included, and page "
-        "tables; cgroup: memory.current (v2); slab cache; vmalloc caller",
+        help="process: mapped anonymous and shared pages, swapped out included, and page tables; "
+        "cgroup: memory.current (v2); slab cache; vmalloc caller",
     )
-    name: str = column(holds="comm", key=True, help="of a process its name, of a cgroup its path")
+    name: str = column(holds="comm", key=True, help="process name, cgroup path, cache or caller")
     pid: int | None = column(key=True, high=MOST_PIDS, help="of a process")
     first_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="in the first reading; 0 if it was not there"
+        unit="bytes", high=MOST_BYTES, help="in the first reading; 0: not there yet"
     )
-    most_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in the reading that has most")
-    last_bytes: int = column(
-        unit="bytes", high=MOST_BYTES, help="in the last reading; 0 if it was gone"
-    )
-    last_time: float = column(unit="s", help="of the last reading that has it; " + TIME)
-    gone: bool = column(help="it was not there any more")
+    most_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in its largest reading")
+    last_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in the last reading; 0: gone")
+    last_time: float = column(unit="s", help="last reading that has it; " + TIME)
+    gone: bool = column(help="not in the last reading")
     shmem_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="of a process, of most_bytes: shared memory it maps"
+        unit="bytes", high=MOST_BYTES, help="process: mapped shared memory, in its largest reading"
     )
     swap_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="of a process, of most_bytes: in swap"
+        unit="bytes", high=MOST_BYTES, help="process: swapped out, in its largest reading"
     )
     pgtables_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="of a process, of most_bytes: page tables"
+        unit="bytes", high=MOST_BYTES, help="process: page tables, in its largest reading"
     )
     locked_bytes: int | None = column(
-        unit="bytes", high=MOST_BYTES, help="of a process: in mappings that are mlock()ed"
+        unit="bytes", high=MOST_BYTES, help="process: in mlock()ed mappings"
     )
     reclaimable: bool | None = column(
-        help="of a slab cache: a shrinker gives its objects back (SLAB_RECLAIM_ACCOUNT)"
+        help="slab cache: a shrinker frees its objects (SLAB_RECLAIM_ACCOUNT)"
     )
     oom_kills: int | None = column(
-        help="of a cgroup, since the first reading, without those below: processes killed"
+        help="cgroup without descendants, since the first reading: processes killed"
     )
-    high_events: int | None = column(help="the same: times that memory.high was met")
-    max_events: int | None = column(help="the same: times that memory.max was met")
+    high_events: int | None = column(
+        help="cgroup without descendants, since the first reading: times over memory.high"
+    )
+    max_events: int | None = column(
+        help="cgroup without descendants, since the first reading: times at memory.max"
+    )
     some_seconds: float | None = column(
-        unit="s", help="of a cgroup with those below: time in which a task waited for memory"
+        unit="s", help="cgroup with descendants: time in which a task waited for memory"
     )
-    full_seconds: float | None = column(unit="s", help="the same: in which all of them waited")
+    full_seconds: float | None = column(
+        unit="s", help="cgroup with descendants: time in which all tasks waited for memory"
+    )
 
 
 WATCH_HOLDERS = Table(
@@ -226,19 +226,17 @@ WATCH_HOLDERS = Table(
 @table_row
 class WatchSleeper:
     """
-    A task that slept for long: in D state, where it takes no signal or only one that kills, and on
-    no CPU from one reading to another. Read less often than the rest.
+    A task that slept for long: in D state, on no CPU between readings. Read less often than the
+    rest.
     """
 
     pid: int = column(key=True, high=MOST_PIDS, help="process")
     comm: str = column(holds="comm", help="its name")
     task: int = column(key=True, high=MOST_PIDS, help="thread of it")
-    time: float = column(
-        unit="s", low=None, help="of the first reading that has it asleep; " + TIME
-    )
-    seconds: float = column(unit="s", help="to the last such reading: it slept this long or longer")
+    time: float = column(unit="s", low=None, help="first reading that has it asleep; " + TIME)
+    seconds: float = column(unit="s", help="to the last such reading: it slept at least this long")
     wchan: str | None = column(
-        holds="kernel", help="function that put it to sleep (wchan); empty: only root may read it"
+        holds="kernel", help="function it sleeps in (wchan); empty: root only"
     )
 
 
@@ -254,12 +252,12 @@ WATCH_SLEEPERS = Table(
 
 @table_row
 class WatchEvent:
-    """Something that went wrong in one period: a counter of failures that moved."""
+    """A failure counter that moved in one period."""
 
-    time: float = column(key=True, unit="s", help=TIME + "; the end of the period")
-    name: str = column(holds="kernel", key=True, help="the counter in /proc/vmstat")
-    event: str = column(holds="words", help="what it counts, in words")
-    count: int = column(help="how often in the period; when in it is not known")
+    time: float = column(key=True, unit="s", help=TIME + ", at the period's end")
+    name: str = column(holds="kernel", key=True, help="counter in /proc/vmstat")
+    event: str = column(holds="words", help="its meaning in words")
+    count: int = column(help="in the period; when exactly is unknown")
     period_seconds: float = column(unit="s", help=PERIOD)
 
 
@@ -277,16 +275,16 @@ class WatchOverhead:
     """What watching cost the host, and how much was kept."""
 
     samples_taken: int = column(help="samples taken")
-    samples_kept: int = column(help="of them in the tables; the others made room (--limit)")
-    seconds: float = column(unit="s", help="from the first sample to the last")
-    interval_seconds: float = column(unit="s", help="between samples as asked for")
-    cpu_seconds: float = column(unit="s", help="CPU time of this process, first sample to last")
-    cpu_seconds_per_sample: float = column(unit="s", help="of it for each sample")
-    cpu_share: float | None = column(help="of one CPU, of 1; empty after one sample")
-    pagetypeinfo_readings: int = column(help="samples that /proc/pagetypeinfo was read for")
-    pagetypeinfo_cpu_seconds: float = column(unit="s", help="CPU time that it took")
+    samples_kept: int = column(help="in the tables; others were dropped (--limit)")
+    seconds: float = column(unit="s", help="first sample to last")
+    interval_seconds: float = column(unit="s", help="as asked for")
+    cpu_seconds: float = column(unit="s", help="of this process, first sample to last")
+    cpu_seconds_per_sample: float = column(unit="s", help="mean")
+    cpu_share: float | None = column(help="share of one CPU; empty after one sample")
+    pagetypeinfo_readings: int = column(help="samples with /proc/pagetypeinfo")
+    pagetypeinfo_cpu_seconds: float = column(unit="s", help="CPU time of these readings")
     log_bytes: int = column(
-        unit="bytes", high=MOST, help="of samples on disk at the end, without page_owner"
+        unit="bytes", high=MOST, help="samples on disk at the end, without page_owner"
     )
 
 
