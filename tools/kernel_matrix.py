@@ -13,8 +13,6 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN = "<!-- Made by `make docs` of kernels-seen.json: not to be edited. -->\n"
 END = "<!-- Here it ends. -->\n"
 TOLD = "<!-- Made by `make docs` of kernels-foretold.json: not to be edited. -->\n"
-# Whose sections are shown one by one.
-NEWEST = "7.3"
 
 Seen = dict[str, dict[str, Any]]
 
@@ -38,20 +36,15 @@ def renewed(text: str, begin: str, tables: str) -> str:
 
 
 def foretold(told: Seen, seen: Seen) -> str:
-    """What was foretold of kernels that were booted, of others, and of the newest by section."""
-    parts = [
-        held_against(told, seen),
-        of_others(told, seen),
-        by_section(told[NEWEST], seen[NEWEST]),
-    ]
-    return "\n".join(part + "\n" for part in parts)
+    """What was foretold of kernels that were booted, and of others."""
+    return held_against(told, seen) + "\n" + of_others(told, seen) + "\n"
 
 
 def held_against(told: Seen, seen: Seen) -> str:
     """How often it was so."""
     lines = [
-        "| kernel | foretold by | as foretold | one of two | unknown | otherwise |",
-        "|---|---|---|---|---|---|",
+        "kernel|as foretold|one of two|unknown|otherwise",
+        "---|---|---|---|---",
     ]
     for name in (name for name in seen if name in told):
         of = [
@@ -60,7 +53,7 @@ def held_against(told: Seen, seen: Seen) -> str:
             if section in seen[name]["sections"]
         ]
         counts = [of.count(each) for each in ("as foretold", "one of two", "unknown", "otherwise")]
-        lines.append(f"| {name} | {', '.join(told[name]['by'])} | {' | '.join(map(str, counts))} |")
+        lines.append("|".join([name, *map(str, counts)]))
     return "\n".join(lines) + "\n"
 
 
@@ -77,30 +70,15 @@ def verdict(foretold: str, seen: str) -> str:
 def of_others(told: Seen, seen: Seen) -> str:
     """Of kernels that were not booted."""
     lines = [
-        "| types of | ok | likely ok | absent | ok or absent | unknown |",
-        "|---|---|---|---|---|---|",
+        "types of|ok|likely ok|absent|ok or absent|unknown",
+        "---|---|---|---|---|---",
     ]
     for name in (name for name in told if name not in seen):
         of = [status for status, *_ in told[name]["sections"].values()]
         both = sum(" or " in status for status in of)
         absent = sum(status.removeprefix("likely ") == "absent" for status in of)
         counts = of.count("ok"), of.count("likely ok"), absent, both, of.count("unknown")
-        lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
-    return "\n".join(lines) + "\n"
-
-
-def by_section(told: dict[str, Any], seen: dict[str, Any]) -> str:
-    """What was foretold of a kernel, beside what came of it."""
-    lines = [
-        f"| sections of {NEWEST} | foretold | as on, or why not | seen |",
-        "|---|---|---|---|",
-    ]
-    rows: dict[tuple[str, str, str], list[str]] = {}
-    for section, (status, like, why) in told["sections"].items():
-        words = ", ".join(like) if like else plain("; ".join(why[:2]))
-        came = seen["sections"].get(section, ["not read then"])[0]
-        rows.setdefault((status, words, came), []).append(section)
-    lines += [f"| {', '.join(of)} | {' | '.join(row)} |" for row, of in sorted(rows.items())]
+        lines.append("|".join([name, *map(str, counts)]))
     return "\n".join(lines) + "\n"
 
 
@@ -113,13 +91,13 @@ def made(seen: Seen) -> str:
 def machines(seen: Seen) -> str:
     """The kernels, a row each."""
     lines = [
-        "| kernel | release | architecture | pages | levels | built with |",
-        "|---|---|---|---|---|---|",
+        "kernel|release|pages|levels|built with",
+        "---|---|---|---|---",
     ]
     for name, of in seen.items():
         pages = f"{of['page_bytes'] >> 10} KiB"
-        cells = (name, of["release"], of["architecture"], pages, of["levels"], of["about"])
-        lines.append(f"| {' | '.join(map(str, cells))} |".replace("|  |", "| |"))
+        cells = (name, of["release"], pages, of["levels"], of["about"])
+        lines.append("|".join(map(str, cells)))
     return "\n".join(lines) + "\n"
 
 
@@ -131,9 +109,9 @@ def sections(seen: Seen) -> str:
             if status != "ok":
                 kernels.setdefault((section, status, why[0]), []).append(name)
     lines = ["Every section is `ok` on every kernel, but for these:\n"]
-    lines += ["| section | status | kernels | why |", "|---|---|---|---|"]
+    lines += ["section|status|kernels|why", "---|---|---|---"]
     for (section, status, why), names in sorted(kernels.items()):
-        lines.append(f"| {section} | {status} | {which(names, seen)} | {plain(why)} |")
+        lines.append(f"{section}|{status}|{which(names, seen)}|{plain(why)}")
     unread = [
         f"{section} on {name}"
         for section in dict.fromkeys(name for of in seen.values() for name in of["sections"])
@@ -153,16 +131,18 @@ def which(names: list[str], seen: Seen) -> str:
 
 def without_debug_info(seen: Seen) -> str:
     """What is otherwise where a vmcore is all that there is."""
-    same = [name for name, of in seen.items() if of["without_debug_info"] == "the same"]
-    lines = [f"Without debug info every section is the same on {', '.join(same)}."]
+    lines = ["Without debug info every section is the same, but for these:\n"]
+    unread: dict[str, list[str]] = {}
     for name, of in seen.items():
         other = of["without_debug_info"]
         if isinstance(other, str):
-            lines += [f"Not on {name}: {plain(other)}."] if other != "the same" else []
+            if other != "the same":
+                unread.setdefault(plain(other), []).append(name)
             continue
         differ = [key for key, status in other.items() if status != of["sections"][key]]
         words = ", ".join(f"{key} {': '.join(other[key])}" for key in differ)
-        lines.append(f"On {name}: {plain(words)}.")
+        lines.append(f"- {name}: {plain(words)}")
+    lines += [f"- not on {', '.join(names)}: {why}" for why, names in unread.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -177,12 +157,12 @@ def empty(seen: Seen) -> str:
                     kernels.setdefault(column, []).append(name)
     by_kernels: dict[str, list[str]] = {}
     for column, names in kernels.items():
-        by_kernels.setdefault(", ".join(names), []).append(f"`{column}`")
+        by_kernels.setdefault(which(names, seen), []).append(f"`{column}`")
     lines = [
-        "| kernels | tables and columns that are empty there, and not on others |",
-        "|---|---|",
+        "kernels|empty there, not on others",
+        "---|---",
     ]
-    lines += [f"| {names} | {', '.join(columns)} |" for names, columns in by_kernels.items()]
+    lines += [f"{names}|{', '.join(columns)}" for names, columns in by_kernels.items()]
     return "\n".join(lines) + "\n"
 
 

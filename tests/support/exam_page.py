@@ -12,72 +12,56 @@ from exam_score import WAYS, Marked, all_sums, sums
 
 # What was made or changed after which seed was seen.
 TUNED = """\
-Seed 1 was used for tuning: its shares are likely higher than those of an unseen seed.
-After it was seen,
+Seed 1 was used for tuning: its shares are likely higher than those of an unseen seed. After it was
+seen, eight findings were made or changed so that they match it, a case of
+`slab-leak-of-module` was taken out, and a log alone no longer clears a machine. A cause has several
+right answers, some of them wide: `cgroup-thrash` for a throttled cgroup, any finding of short
+memory for a process that takes it.
 
-- `memory-nearly-gone` and `watch-memory-runs-out` were made, and count as right for a process that
-  takes what there is (cause `process`);
-- `watch-below-low` was changed, and a log alone clears nothing any more;
-- a case of `slab-leak-of-module` that had been played was taken out;
-- `cgroup-oom-kills`, `shmem-unmapped` and `watch-memory-taken` were made. They count as right where
-  their row is about what was planted: of a deleted file, that it is shared memory;
-- `memory-pressure`, `cgroup-pressure`, `deleted-file-in-memory`, `shmem-left-behind` and
-  `tasks-wait-behind-one` name who it is, and what explains them; `percpu-large`,
-  `kernel-memory-large`, `oom-cgroup-limit`, `oom-kills-since-boot` and `watch-memory-pressure` were
-  changed. Text, and a watch, do not clear a machine on which it was not read who has a quarter of
-  memory that is shared.
+Seed 2 had not been seen. Eleven of its cases, eight of them sick, were played on a busy host. They
+are not kept:
 
-A cause has several right answers, and some are wide: `cgroup-thrash` is right for a cgroup that is
-throttled, any finding of short memory for a process that takes it.
+way|precision|recall|cause|owner|false clear
+---|---|---|---|---|---
+vmcore|8 of 9|8 of 8|8 of 8|8 of 8|0
+text|6 of 7|6 of 8|6 of 8|5 of 8|1
+watch|6 of 6|6 of 8|6 of 8|3 of 8|1
+log|2 of 2|2 of 8|2 of 8|2 of 8|0
 
-Seed 2 had not been seen. Eleven of its cases were played, eight of them sick, on a host so busy
-that two more did not come about; they are not kept. As mmscope was before, and as it is now:
-
-| way | precision | recall | cause | owner | false clear |
-|---|---|---|---|---|---|
-| vmcore, before and now | 8 of 9 | 8 of 8 | 8 of 8 | 8 of 8 | 0 |
-| text, before and now | 6 of 7 | 6 of 8 | 6 of 8 | 5 of 8 | 1 |
-| watch, before | 6 of 6 | 6 of 8 | 5 of 8 | 0 of 8 | 1 |
-| watch, now | 6 of 6 | 6 of 8 | 6 of 8 | 3 of 8 | 1 |
-| log, before and now | 2 of 2 | 2 of 8 | 2 of 8 | 2 of 8 | 0 |
-
-A watch now says who held memory, and which tasks stay in D state. Four of the eight were watched
-by one that reads holders: of three the owner is right, the fourth's was left out for the price of
-/proc/vmallocinfo. None was watched by one that reads tasks in D state. Of `oom-global` a watch
-called the kill a cgroup's, as the victim's memory was back before its kill was counted;
-`watch-oom-kill` was changed after that, so that this case is seen as well.
-
-Wrong but in a vmcore: `mmap-lock-convoy`, which text and watch cleared, and `tmpfs-left-behind`, of
-which they cannot tell, as neither reads who has a file open. Wrong in vmcore and text:
-`arc-with-a-shrinker`, a module's cache that is called trouble although it gives back. No seed was
-played after all of this was made, and six kinds were never played: `segments-left-behind`,
-`segments-in-use`, `thread-leak`, `mappings-at-the-limit`, `many-mappings-with-room` and
-`deleted-log-still-open`."""
+Of these, one change came afterwards: `watch-oom-kill` no longer calls a kill of the whole machine a
+cgroup's. Only four watches read holders (three owners right), none tasks in D state. Text and watch
+cleared `mmap-lock-convoy` and cannot tell of `tmpfs-left-behind`; neither reads who has a file
+open. `arc-with-a-shrinker`, a module's cache that gives back, is called trouble from vmcore and
+text."""
 
 _HEAD = """\
 # The exam
 
-Incidents that were made to happen, and machines that only look so, and what mmscope says of
-each. This page is made by `make exam KEEP=1` of the cases in `tests/exam`, and CI holds every
-change of a finding against their score.
+How often mmscope is right: incidents planted on real kernels, and machines that only look sick. CI
+holds every change of a finding against the score of the cases kept in `tests/exam`.
 
-A case is a machine of 1.5 GiB under emulation, with Debian's kernel 6.12 and some neighbours at
-work. Something is planted in it by parameters that a seed draws: names, sizes, rates. The guest
-holds it against the kernel's own files; what did not come about is no case. The same moment is
-then seen in four ways: as a **vmcore**, as the **text** of /proc and /sys, by a **watch** that
-ran meanwhile (one sample a second), and as the kernel's **log** alone. mmscope never reads the
-truth.
+```
+make exam-kept                                    # asks all kept cases: a minute
+make exam SEED=7                                  # new cases: a minute and a half each
+make exam SEED=7 KINDS=process-leak,idle WAYS=vmcore,watch
+make exam SEED=1,2 CASES=cases                    # cases in the folder are not played again
+make exam SEED=1 CASES=cases KEEP=1               # keeps them in tests/exam, and writes this page
+```
 
-- **recall**: sick machines that were called *trouble*; *cannot tell* does not count.
-- **precision**: of the machines that were called *trouble*, those that are sick.
-- **cause**: sick machines of which the first finding means what was planted.
-- **owner**: where it is known who it was (a process, cgroup, file or module), sick machines at
-  which that was said.
-- **false clear**: sick machines of which was said *no trouble found*.
+A case is an emulated machine of 1.5 GiB with Debian's kernel 6.12 and some neighbours at work. A
+seed draws what is planted: names, sizes, rates. The guest checks it in the kernel's own files, and
+what did not come about is no case. The same moment is seen in four ways: as a **vmcore**, as the
+**text** of /proc and /sys, by a **watch** (one sample a second), and as the kernel's **log** alone.
+mmscope never reads the truth.
 
-Behind each share are its numbers and its interval of 95 % (Wilson). Many a trouble leaves no
-line in the log, so recall by the log alone cannot be high; what counts there is that nothing is
-said to be well that is not.
+- **recall**: sick machines called *trouble*; *cannot tell* does not count.
+- **precision**: sick ones among the machines called *trouble*.
+- **cause**: sick machines whose first finding means what was planted.
+- **owner**: sick machines whose known owner (process, cgroup, file, module) is named.
+- **false clear**: sick machines called *no trouble found*.
+
+Each share has its numbers and its interval of 95 % (Wilson). Much trouble leaves no line in the
+log: there it counts that nothing sick is called well.
 
 """
 
@@ -90,27 +74,14 @@ The kept cases are of {seeds}.
 
 {without}
 
-## Again, or other cases
-
-```
-make exam SEED=7                                  # every kind, four ways: a minute and a half each
-make exam SEED=7 KINDS=process-leak,idle WAYS=vmcore,watch
-make exam SEED=1,2 CASES=cases                    # cases that the folder has are not played again
-make exam SEED=1 CASES=cases KEEP=1               # keeps them in tests/exam, and writes this page
-make exam-kept                                    # asks all kept cases: a minute
-```
-
-Each case is a JSON line, and the last line has the sums: `{{"cases": …, "precision": …,
-"recall": …, "cause": …, "owner": …, "by_way": …, "by_kind": …}}`.
-
-A kind is a function in `tests/lab/exam_kinds.py`: it plants, checks, and returns who it was.
-What means which cause is in `tests/support/exam_score.py`.
-
 ## What it does not say
 
 The machines are small and emulated, the trouble is young: a leak of minutes, not of weeks. All
 cases of a shape begin with the same booted machine. A share over {cases} cases has the interval
-that stands beside it, and no better one.
+beside it, and no better one.
+
+A kind is a function in `tests/lab/exam_kinds.py`: it plants, checks, and returns the owner. What
+means which cause is in `tests/support/exam_score.py`.
 """
 
 
@@ -131,12 +102,12 @@ def _lines(marks: list[Marked]) -> Iterator[str]:
     yield ""
     yield "## By way"
     yield ""
-    yield "| way | cases | precision | recall | cause | owner | false clear |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "way|cases|precision|recall|cause|owner|false clear"
+    yield "---|---|---|---|---|---|---"
     total = all_sums(marks)
     for way, found in [*total["by_way"].items(), ("all", total)]:
         shares = (figure(found[name]) for name in ("precision", "recall", "cause", "owner"))
-        yield f"| {way} | {found['cases']} | {' | '.join(shares)} | {found['false_clear']} |"
+        yield f"{way}|{found['cases']}|{'|'.join(shares)}|{found['false_clear']}"
     yield ""
     yield from _by_kind("Sick", [one for one in marks if one.sick])
     yield from _by_kind("Innocent", [one for one in marks if not one.sick])
@@ -153,7 +124,7 @@ def _without(marks: list[Marked]) -> str:
         return "Of every kind a case is kept."
     names = ", ".join(f"`{name}`" for name in missing)
     some = f"{len(missing)} of {len(KINDS)} kinds have no kept case"
-    words = f"{some}, and no share speaks of them: {names}."
+    words = f"{some}: {names}."
     return textwrap.fill(words, 100, break_on_hyphens=False, break_long_words=False)
 
 
@@ -164,14 +135,14 @@ def _by_kind(title: str, marks: list[Marked]) -> Iterator[str]:
     says = "**right**: trouble, and its cause" if sick else "nothing, or *cannot tell*"
     yield f"What was said first in each way; {says}. *clear* is *no trouble found*."
     yield ""
-    yield f"| kind | what it is | {' | '.join(WAYS)} |{' owner |' if sick else ''}"
-    yield f"|---|---|{'---|' * (len(WAYS) + sick)}"
+    yield f"kind|what it is|{'|'.join(WAYS)}{'|owner' if sick else ''}"
+    yield f"---|---{'|---' * (len(WAYS) + sick)}"
     for kind in dict.fromkeys(one.kind for one in marks):
         here = [one for one in marks if one.kind == kind]
         cells = [_cell([one for one in here if one.way == way]) for way in WAYS]
         what = (KINDS[kind].plant.__doc__ or "").strip().rstrip(".")
-        owner = f" {_owned(here)} |" if sick else ""
-        yield f"| {kind} | {what} | {' | '.join(cells)} |{owner}"
+        owner = f"|{_owned(here)}" if sick else ""
+        yield f"{kind}|{what}|{'|'.join(cells)}{owner}"
     yield ""
 
 

@@ -163,7 +163,7 @@ def test_what_is_left_out_says_so_where_it_is_declared() -> None:
 def test_the_page_of_prices_has_them_all() -> None:
     text = (ROOT / "docs/prices.md").read_text()
     for price in PRICES.values():
-        assert f"| {' '.join(f'`{files}`' for files in price.files.split())} |" in text
+        assert f"\n{' '.join(f'`{files}`' for files in price.files.split())}|" in text
         for words in (price.locks, price.interrupts_off, price.grows_with):
             assert words is None or words in text
 
