@@ -39,6 +39,8 @@ MEANINGS = {
     "hugetlb_cma": "kept for gigantic pages; movable pages may lie there until then",
     "hugetlb_free_vmemmap": "HVO, from boot on",
     "cma": "kept for drivers; movable pages may lie there until then",
+    "kho": "on: memory can be handed to the kernel of the next kexec",
+    "kho_scratch": "kept for the start of that kernel; movable pages may lie there until then",
     "reserve_mem": "kept under a name, across a warm boot",
     "movablecore": "in zone Movable, where the kernel's own data may not lie",
     "kernelcore": "outside of zone Movable",

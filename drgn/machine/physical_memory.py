@@ -55,7 +55,7 @@ E820_NAMES = {
     "E820_TYPE_SOFT_RESERVED": "Soft Reserved",
 }
 RAM, RESERVED, SOFT, UNUSABLE = "System RAM", "Reserved", "Soft Reserved", "Unusable memory"
-CRASH = "Crash kernel"
+CRASH, SCRATCH = "Crash kernel", "KHO scratch"
 PERSISTENT = ("Persistent Memory", "Persistent Memory (legacy)")
 MEMORY = {RAM, SOFT, UNUSABLE, *PERSISTENT}
 MAX_ADDRESS = 1 << 56  # beyond any machine's memory
@@ -95,7 +95,11 @@ class PhysicalRange:
     firmware: str | None = column(
         holds="kernel", help="type in the firmware's map; none: not in it"
     )
-    resource: str = column(holds="kernel", help="resources of /proc/iomem, outermost first")
+    resource: str = column(
+        holds="kernel",
+        help="resources of /proc/iomem, outermost first; KHO scratch: kept for the start of the "
+        "next kernel by Kexec Handover, CMA until then",
+    )
     use: str = column(
         holds="words",
         help="kernel, kernel image, crash kernel; persistent memory, soft reserved; unusable; cut "
@@ -168,8 +172,37 @@ def physical_memory(prog: Program) -> PhysicalMemory:
     firmware = e820_map(prog, "e820_table_firmware")
     kernel = e820_map(prog, "e820_table") or []
     page = 1 << int(prog["PAGE_SHIFT"].value_())
+    resources += kho_scratch(prog, resources)
     found = lay_out(resources, firmware, kernel, options, zones(prog), page)
     found.more = more
+    return found
+
+
+def kho_scratch(prog: Program, resources: Sequence[Resource]) -> list[Resource]:
+    """
+    Scratch areas of Kexec Handover (v6.16), each in the RAM that it is part of.
+
+    :raises ValueError: they are damaged.
+    """
+    try:
+        enabled = prog["kho_enable"].value_()
+    except LookupError:
+        return []
+    if not enabled or not (first := prog["kho_scratch"].value_()):
+        return []
+    count = prog["kho_scratch_cnt"].value_()
+    if count > MAX_ENTRIES:
+        raise ValueError(f"kho_scratch is damaged: it has {count:,} areas")
+    area = struct_dtype(prog.type("struct kho_scratch"), {"addr": "addr", "size": "size"})
+    found = []
+    for start, size in read_whole(prog, first, count, area).tolist():
+        around = [
+            at
+            for at, each in enumerate(resources)
+            if each.start <= start and start + size <= each.end and each.name.startswith(RAM)
+        ]
+        if around:
+            found.append(Resource(start, start + size, SCRATCH, 1, around[-1]))
     return found
 
 

@@ -21,7 +21,7 @@ _BY_TYPE = {
     "atomic_long_t [NR_VM_ZONE_STAT_ITEMS]": "vm_zone_stat",
     "atomic_t": "__num_online_cpus panic_cpu secretmem_users",
     "bool": (
-        "hugetlb_free_vmemmap_enabled itlb_multihit_kvm_mitigation ksm_smart_scan "
+        "hugetlb_free_vmemmap_enabled itlb_multihit_kvm_mitigation kho_enable ksm_smart_scan "
         "ksm_use_zero_pages spectre_v2_bad_module vmemmap_optimize_enabled zswap_enabled"
     ),
     "char *": "log_buf saved_command_line",
@@ -109,6 +109,7 @@ _BY_TYPE = {
     "struct irq_stack *": "hardirq_stack_ptr",
     "struct kernfs_node *": "sysfs_root_kn",
     "struct kernfs_root *": "sysfs_root",
+    "struct kho_scratch *": "kho_scratch",
     "struct kmem_cache *": (
         "anon_vma_cachep anon_vma_chain_cachep kmem_cache kmem_cache_node mm_cachep "
         "rmap_item_cache stable_node_cache task_struct_cachep uid_cachep vm_area_cachep"
@@ -188,10 +189,10 @@ _BY_TYPE = {
     "u64": "jiffies_64 zswap_pool_total_size",
     "u8 [MEMCG_NR_STAT]": "mem_cgroup_stats_index",
     "unsigned int": (
-        "d_hash_shift default_hstate_idx ksm_merge_across_nodes ksm_thread_pages_to_scan "
-        "ksm_thread_sleep_millisecs m_hash_mask max_cstate nr_cpu_ids nr_node_ids nr_swapfiles "
-        "nr_vmap_nodes pgdir_shift ptrs_per_p4d stack_hash_mask stack_max_pools "
-        "sysctl_compaction_proactiveness total_nr_irqs vmap_zone_size"
+        "d_hash_shift default_hstate_idx kho_scratch_cnt ksm_merge_across_nodes "
+        "ksm_thread_pages_to_scan ksm_thread_sleep_millisecs m_hash_mask max_cstate nr_cpu_ids "
+        "nr_node_ids nr_swapfiles nr_vmap_nodes pgdir_shift ptrs_per_p4d stack_hash_mask "
+        "stack_max_pools sysctl_compaction_proactiveness total_nr_irqs vmap_zone_size"
     ),
     "unsigned int [room]": "nr_swapper_spaces",
     "unsigned long": (

@@ -192,7 +192,7 @@ class Asked:
         return [like[ask] for ask in right], asks - right
 
     def _instead(self, ask: str, at: int, own: dict[int, set[str]]) -> set[str]:
-        """Members that a kernel has, and was asked for in place of another, or before it."""
+        """Members that a kernel has and was asked for instead, or that made it needless."""
         if ask in own[at]:
             others = [other for other in own if self.answers[ask][other] == YES]
             only = own[at].difference(*(own[other] for other in others))

@@ -4,17 +4,21 @@ Memory by physical address: the command line, /proc/iomem, and how the maps are 
 other, on texts and maps made here. What a kernel printed is in ``lab/test_kept.py``.
 """
 
+import struct
 from types import SimpleNamespace
 from typing import Any
 
+import made_programs
 import numpy as np
 import pytest
+from drgn import Object, Program, TypeMember
 
 from mmscope.drgn.machine.boot_options import memory_options, memparse
 from mmscope.drgn.machine.direct_map import read_direct_map
 from mmscope.drgn.machine.physical_memory import (
     MappedRange,
     PhysicalMemory,
+    kho_scratch,
     lay_out,
     read_firmware_map,
 )
@@ -44,8 +48,44 @@ def parts(found: PhysicalMemory) -> dict[str, int]:
     return {row.part: row.bytes for row in found.parts}
 
 
+def handed_over(enabled: bool, *areas: tuple[int, int]) -> Program:
+    """A kernel with areas of Kexec Handover's."""
+    prog = made_programs.empty()
+    number, size = prog.int_type("unsigned long", 8, False), prog.int_type("int", 4, True)
+    members = [TypeMember(number, name, at) for name, at in (("addr", 0), ("size", 64))]
+    area = prog.struct_type("kho_scratch", 16, members)
+    content = b"".join(struct.pack("<2Q", *each) for each in areas)
+    prog.add_memory_segment(AREAS, len(content) or 1, lambda at, n, by, _: content[by : by + n])
+    pointer = prog.pointer_type(area)
+    objects = {
+        "kho_enable": Object(prog, prog.bool_type("_Bool", 1), enabled),
+        "kho_scratch": Object(prog, pointer, AREAS if areas else 0),
+        "kho_scratch_cnt": Object(prog, size, len(areas)),
+    }
+    return made_programs.fill(prog, {"kho_scratch": area}, objects, {})
+
+
+AREAS = 0xFFFF_8880_0000_0000
 RAM = "00000000-3fffffff : System RAM\n"
 WHOLE = [(0, 1 << 30, "System RAM")]
+
+
+class TestKexecHandover:
+    """Of kho_reserve_scratch() (kernel/liveupdate/kexec_handover.c); no kernel here has it on."""
+
+    def test_scratch_areas_are_in_the_ram_that_they_are_part_of(self) -> None:
+        iomem = read_iomem(RAM + "  01000000-01ffffff : Kernel code\n")
+        prog = handed_over(True, (256 * MIB, 16 * MIB), (512 * MIB, 64 * MIB), (2 * GIB, MIB))
+        found = lay_out([*iomem, *kho_scratch(prog, iomem)], None, [], [], [], PAGE)
+        rows = [(int(row.start, 16), row.bytes, row.use) for row in found.ranges
+                if row.resource == "System RAM / KHO scratch"]  # fmt: skip
+        assert rows == [(256 * MIB, 16 * MIB, "kernel"), (512 * MIB, 64 * MIB, "kernel")]
+        assert sum(row.bytes for row in found.ranges) == GIB
+
+    def test_there_are_none_where_it_is_off_or_not_built_in(self) -> None:
+        iomem = read_iomem(RAM)
+        for prog in (handed_over(False, (MIB, MIB)), handed_over(True), made_programs.empty()):
+            assert kho_scratch(prog, iomem) == []
 
 
 class TestCommandLine:
