@@ -94,27 +94,36 @@ quick: $(READY) ## lint, types, and the unit tests that need neither kernel nor 
 .PHONY: test
 test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report in a browser
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(BUILD_PACKAGES) $(if $(findstring arm64,$(ALSO)$(BRIEFLY)),$(ARM64_PACKAGES))
-	@# Three parts beside each other, so that two CPUs are busy to the end: vmcores; live guests, behind
-	@# which the lab's tests of ALSO come, without those of formats, commands and damage, for which one
-	@# kernel is enough, and the few for those of BRIEFLY; and all the rest, with the reports in a
-	@# browser behind it. On a machine that has no kernels yet they are fetched and built meanwhile.
+	@# On a machine that has no kernels yet they are fetched and built meanwhile. Lint ends it all at once.
 	@mkdir -p build; \
 	$(BIN)/python tests/lab/kernels.py stable '$(ALSO)' '$(BRIEFLY)' owner > build/kernels.log 2>&1 & kernels=$$!; \
-	code=0; ended='kill $$!; wait; exit 1'; run() { "$$@" & wait $$! || code=1; }; \
-	( trap "$$ended" TERM; run $(LAB_TESTS) -m 'not live' tests/lab; exit $$code ) > build/lab.log & lab=$$!; \
-	( trap "$$ended" TERM; \
-	  run $(LAB_TESTS) -m live tests/lab; \
-	  $(if $(ALSO),run env MMSCOPE_LAB_KERNELS='$(ALSO)' $(LAB_TESTS) -m 'not any_kernel' tests/lab;) \
-	  $(if $(BRIEFLY),run env MMSCOPE_LAB_KERNELS='$(BRIEFLY)' $(LAB_TESTS) -m 'brief and not x86 and not odd_machine' tests/lab;) \
-	  exit $$code ) > build/live.log & live=$$!; \
-	stop() { kill $$live $$lab $$kernels 2> /dev/null; wait $$live $$lab $$kernels; exit 1; }; \
+	$(MAKE) --no-print-directory --keep-going --jobs 3 $(PARTS:%=part-%) & parts=$$!; \
+	stop() { kill $$parts $$kernels 2> /dev/null; wait $$parts $$kernels; exit 1; }; \
 	trap stop INT TERM HUP; \
 	{ $(LINT); } || stop; \
-	rest=0; $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol --ignore tests/notebooks || rest=$$?; \
-	$(LAB_TESTS) -m browser tests/reports || rest=$$?; \
-	wait $$live; live=$$?; wait $$lab; lab=$$?; wait $$kernels; \
-	cat build/kernels.log build/live.log build/lab.log; \
-	[ $$rest -eq 0 ] && [ $$live -eq 0 ] && [ $$lab -eq 0 ]
+	code=0; wait $$parts || code=1; wait $$kernels; \
+	cat build/kernels.log $(patsubst %,build/%.log,$(filter-out unit,$(PARTS))); \
+	exit $$code
+
+# Parts of `make test`. Three run beside each other, and who ends takes the next, so that two CPUs are busy to the
+# end: vmcores; live guests; what needs no kernel, as it comes; the lab's tests of ALSO, without those of formats,
+# commands and damage, for which one kernel is enough; reports in a browser; and the few for those of BRIEFLY.
+PARTS := lab live unit $(if $(ALSO),also) browser $(if $(BRIEFLY),brief)
+# What the tests start is no part of this make: neither its jobs nor its variables are theirs.
+PART = exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
+.PHONY: part-lab part-live part-unit part-also part-browser part-brief
+part-lab:
+	@$(PART) $(LAB_TESTS) -m 'not live' tests/lab > build/lab.log
+part-live:
+	@$(PART) $(LAB_TESTS) -m live tests/lab > build/live.log
+part-unit:
+	@$(PART) $(BIN)/pytest -m 'not browser' --ignore tests/lab --ignore tests/spark --ignore tests/s3 --ignore tests/protocol --ignore tests/notebooks
+part-also:
+	@$(PART) MMSCOPE_LAB_KERNELS='$(ALSO)' $(LAB_TESTS) -m 'not any_kernel' tests/lab > build/also.log
+part-browser:
+	@$(PART) $(LAB_TESTS) -m browser tests/reports > build/browser.log
+part-brief:
+	@$(PART) MMSCOPE_LAB_KERNELS='$(BRIEFLY)' $(LAB_TESTS) -m 'brief and not x86 and not odd_machine' tests/lab > build/brief.log
 
 .PHONY: matrix
 matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64-6.1? (?: if it can be had)

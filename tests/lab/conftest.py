@@ -106,6 +106,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if not _of_a_kernel(item)]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if _of_a_kernel(item)]
+    # On a machine that has to build it first, the others need not wait for it.
+    items.sort(key=lambda item: item.get_closest_marker("owner_kernel") is not None)
 
 
 def _words(item: pytest.Item) -> set[str]:

@@ -206,6 +206,7 @@ def test_a_vmlinux_of_another_build_is_refused_with_both_build_ids(
     assert [path.name for path in tmp_path.iterdir()] == ["vmlinux"]
 
 
+@pytest.mark.owner_kernel
 def test_a_vmcore_without_symbols_or_btf_says_what_is_needed(
     say: Callable[[str], None], tmp_path: Path
 ) -> None:

@@ -458,6 +458,7 @@ class TestOpening:
         ):
             open_target(core, [file])
 
+    @pytest.mark.owner_kernel
     def test_a_kernel_without_btf_is_said_in_a_line(self, say: Callable[[str], None]) -> None:
         core = capture("owner", "owner", say=say).vmcore
         with pytest.raises(NoDebugInfoError, match=r"this kernel has no BTF \(CONFIG_DEBUG_INFO"):

@@ -19,6 +19,8 @@ from shared_guest import InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
 
+pytestmark = pytest.mark.owner_kernel
+
 # Below the low watermark and above the min one each allocation takes the slow path.
 LOAD = """
 import os, re
