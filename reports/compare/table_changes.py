@@ -275,19 +275,27 @@ def _compare(connection: duckdb.DuckDBPyConnection, table: TableChanges, related
         table.compared = [c for c in columns if c is not None and c != other]
         table.measure = other
         _join(connection, table)
-    if not table.summed:
+    counts = ", ".join(f"count(*) filter (\"#change\" = '{change}')" for change in ORDER)
+    rows = ", ".join(
+        f'(select count(*) from {side}."{table.name}" where {table.where})'
+        for side in ("old", "new")
+    )
+    summary = connection.execute(f"""
+        select {counts}, {rows}, coalesce(sum("#before"), 0), coalesce(sum("#after"), 0),
+            coalesce(bool_and("#change" = 'new' or "#before" is not null)
+                and bool_and("#change" = 'gone' or "#after" is not null), false) as known
+        from joined
+    """).fetchone()
+    assert summary is not None
+    *numbers, old, new, was, now, known_totals = summary
+    table.counts = dict(zip(ORDER, numbers, strict=True))
+    both = sum(numbers) - table.counts["new"] - table.counts["gone"]
+    if not table.summed and (old, new) != (both + table.counts["gone"], both + table.counts["new"]):
         _note_repeated(connection, table, related)
-    by_change = 'select "#change", count(*) from joined group by 1'
-    counted = dict(connection.execute(by_change).fetchall())
-    table.counts = {change: counted.get(change, 0) for change in ORDER}
-    table.changes = _changes(connection, table)
-    if table.measure and table.measure.unit in ("bytes", "pages", "blocks"):
-        # Unknown where a part is.
-        table.totals = connection.execute("""
-            select coalesce(sum("#before"), 0), coalesce(sum("#after"), 0) from joined
-            having bool_and("#change" = 'new' or "#before" is not null)
-                and bool_and("#change" = 'gone' or "#after" is not null)
-        """).fetchone()
+    if table.differing:
+        table.changes = _changes(connection, table)
+    if known_totals and table.measure and table.measure.unit in ("bytes", "pages", "blocks"):
+        table.totals = was, now  # unknown where a part is
 
 
 def _differing(connection: duckdb.DuckDBPyConnection, table: TableChanges) -> Column | None:
