@@ -175,7 +175,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents crash-kernel systemd-try containers matrix configurations asked-check drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
+NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents crash-kernel systemd-try containers matrix configurations asked-check drgn-suite drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
 .PHONY: every-case
 every-case: $(READY) ## all cases of what `make test` asks a share of: made machines, the exam's cases, calls that fail, pipx (a quarter of an hour)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
@@ -238,6 +238,11 @@ asked: $(READY) ## drgn/opening/asked.toml: what each section asks of kernels' t
 asked-check: $(READY) ## whether sections still ask what asked.toml says, of a vmcore of each kernel (5 minutes; nightly)
 	@tools/apt-install $(LAB_PACKAGES) $(ARM64_PACKAGES)
 	@$(BIN)/python tests/lab/asks.py --check
+
+.PHONY: drgn-suite
+drgn-suite: $(READY) ## drgn's own tests for Linux in a stock guest, with DWARF and without: DRGN=FOLDER for a checkout (10 minutes; nightly)
+	@tools/apt-install $(LAB_PACKAGES)
+	@$(BIN)/python tests/lab/drgn_suite.py $(if $(DRGN),'$(DRGN)')
 
 .PHONY: drgn-versions
 drgn-versions: $(READY) ## a vmcore and a bundle with other versions of drgn, and installed Pythons, cell by cell: VERSIONS="0.1.0 0.3.0"

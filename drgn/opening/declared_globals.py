@@ -112,7 +112,7 @@ _BY_TYPE = {
     "struct kho_scratch *": "kho_scratch",
     "struct kmem_cache *": (
         "anon_vma_cachep anon_vma_chain_cachep kmem_cache kmem_cache_node mm_cachep "
-        "rmap_item_cache stable_node_cache task_struct_cachep uid_cachep vm_area_cachep"
+        "mnt_cache rmap_item_cache stable_node_cache task_struct_cachep uid_cachep vm_area_cachep"
     ),
     "struct kobj_map *": "cdev_map",
     "struct kobj_type": "bus_ktype class_ktype device_ktype driver_ktype module_ktype",
@@ -169,7 +169,7 @@ _BY_TYPE = {
     "struct super_block *": "blockdev_superblock",
     "struct swap_cgroup_ctrl [room]": "swap_cgroup_ctrl",
     "struct swap_info_struct *[room]": "swap_info",
-    "const struct taint_flag [room]": "taint_flags",
+    "const struct taint_flag [names]": "taint_flags",
     "struct task_group": "root_task_group",
     "struct task_struct": "init_task",
     "struct time_namespace": "init_time_ns",

@@ -6,17 +6,23 @@ every section's status and every cell, every declared type, every symbol's addre
 
 import contextlib
 import dataclasses
+import importlib
+import inspect
+import io
+import itertools
+import pkgutil
 import random
 import re
 import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import children
+import drgn.helpers.linux
 import kernels
 import pytest
 from capture import Capture, capture
@@ -398,13 +404,50 @@ class TestSymbols:
             assert names == sorted(names)
         assert found.indexes("no_such_name") == ()
 
-    def test_drgns_own_helpers_work(self, lab: Lab) -> None:
-        from drgn.helpers.linux.pid import for_each_task
-        from drgn.helpers.linux.slab import for_each_slab_cache
+    def test_drgns_helpers_say_the_same(self, lab: Lab) -> None:
+        prog, helpers = own(lab.capture.vmcore), drgn_helpers()
+        assert len(helpers) > 60
+        other = {
+            name: (mine, with_dwarf)
+            for name, helper in helpers.items()
+            if (mine := told(helper, prog)) != (with_dwarf := told(helper, lab.prog))
+        }
+        assert not other
 
-        prog = own(lab.capture.vmcore)
-        for helper in (for_each_task, for_each_slab_cache):
-            assert [o.value_() for o in helper(prog)] == [o.value_() for o in helper(lab.prog)]
+
+def drgn_helpers() -> dict[str, Callable[[Program], Any]]:
+    """All of drgn's for Linux that need no more than a program."""
+    found = {}
+    for module in pkgutil.iter_modules(drgn.helpers.linux.__path__, "drgn.helpers.linux."):
+        home = importlib.import_module(module.name)
+        for name in home.__all__:
+            helper = getattr(home, name)
+            if inspect.isfunction(helper):
+                first, *others = inspect.signature(helper).parameters.values()
+                if first.name == "prog" and all(each.default != each.empty for each in others):
+                    found[f"{module.name}.{name}"] = helper
+    return found
+
+
+def told(helper: Callable[[Program], Any], prog: Program) -> Any:
+    """What a helper returns and prints, without what is each program's own."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            found = plain(helper(prog))
+        except (LookupError, ValueError, NotImplementedError) as error:
+            found = repr(error)
+    return found, printed.getvalue()
+
+
+def plain(found: Any) -> Any:
+    if isinstance(found, Object):
+        where = found.address_ if found.address_ is not None else repr(found.value_())
+        return found.type_.type_name(), where
+    if isinstance(found, Mapping):
+        return [(plain(key), plain(value)) for key, value in found.items()]
+    if isinstance(found, tuple | list | Iterator):
+        return [plain(each) for each in itertools.islice(found, 2000)]
+    return re.sub(r" object at 0x\w+", "", repr(found))
 
 
 @pytest.mark.any_kernel
