@@ -50,7 +50,8 @@ def first_words(tree: ast.Module) -> Iterator[str]:
     """The first word of each docstring, but for those of a table's rows."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            rows = "table_row" in map(ast.unparse, getattr(node, "decorator_list", []))
+            decorators = map(ast.unparse, getattr(node, "decorator_list", []))
+            rows = any(re.match(r"table_row$|table\(|recorded\(", each) for each in decorators)
             if (text := ast.get_docstring(node)) and not rows:
                 yield text.split()[0]
 
@@ -68,6 +69,9 @@ def test_which_docstrings_are_seen() -> None:
 @table_row
 class Row:
     '''What a row is.'''
+@table("rows", "Rows")
+class Other:
+    '''What another is.'''
 class Other:
     '''How it is.'''
     def name(self) -> str:

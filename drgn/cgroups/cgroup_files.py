@@ -17,8 +17,6 @@ from typing import Any
 
 from mmscope.drgn.cgroups.cgroup_rows import (
     AMOUNTS,
-    MEMORY_CGROUP_COUNTERS,
-    MEMORY_CGROUPS,
     ONLINE,
     STATS,
     V1,
@@ -74,8 +72,8 @@ def _found(
     whole: bool,
 ) -> Found:
     rows = sorted((row for row, _ in read), key=lambda row: -(row.usage_bytes or 0))
-    found = Found().add(MEMORY_CGROUPS, rows)
-    found.add(MEMORY_CGROUP_COUNTERS, [counter for _, counters in read for counter in counters])
+    found = Found().add(MemoryCgroup, rows)
+    found.add(MemoryCgroupCounter, [counter for _, counters in read for counter in counters])
     if not whole:
         found.notes.append(f"there are more than {MAX_CGROUPS:,} cgroups: the others were not read")
     if unreadable:

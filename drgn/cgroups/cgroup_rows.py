@@ -12,8 +12,8 @@ import numpy as np
 from mmscope.drgn.cgroups.cgroup_paths import CgroupPath
 from mmscope.drgn.cgroups.memcgs import EVENTS, Memcgs
 from mmscope.drgn.reading.kernel_arrays import Array, S64s, distinct
-from mmscope.drgn.tables.rows import MOST, column, event_column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import MOST, column, event_column
+from mmscope.drgn.tables.table import Inside, table
 
 V1 = "the memory controller is in a hierarchy of cgroup v1"
 ONLINE, DYING = "online", "dying"
@@ -25,7 +25,14 @@ BELOW = "descendants included"
 STAT = f"of memory.stat, as last flushed; {BELOW}"
 
 
-@table_row
+@table(
+    "memory_cgroups",
+    "Memory cgroups, the largest first",
+    measure="usage_bytes",
+    lasting=("cgroup", "state"),
+    memory="again",
+    empty="There is no memory cgroup but the root.",
+)
 class MemoryCgroup:
     """A memory cgroup: usage, limits, events since its creation."""
 
@@ -74,7 +81,19 @@ class MemoryCgroup:
     failures: int | None = column(help="v1: memory.failcnt, failed charges")
 
 
-@table_row
+@table(
+    "memory_cgroup_pages",
+    "Pages of memory cgroups by class",
+    measure="bytes",
+    lasting=("cgroup", "owner", "part", "charged_as"),
+    memory="again",
+    empty="No page is charged to a memory cgroup.",
+    # Of slabs and percpu memory it is objects that are charged.
+    inside=tuple(
+        Inside(owner, "bytes", ("owner", (owner,)), by="cgroup")
+        for owner in ("anonymous", "page cache", "kernel stacks", "page tables", "vmalloc")
+    ),
+)
 class MemoryCgroupPages:
     """Pages of one class that are charged to a memory cgroup."""
 
@@ -88,7 +107,12 @@ class MemoryCgroupPages:
     bytes: int = column(unit="bytes", help="charged to itself")
 
 
-@table_row
+@table(
+    "memory_cgroup_counters",
+    "Counters of memory cgroups",
+    measure="value",
+    lasting=("cgroup", "counter"),
+)
 class MemoryCgroupCounter:
     """A counter that the kernel keeps of a memory cgroup."""
 
@@ -99,37 +123,6 @@ class MemoryCgroupCounter:
         help=f"in the unit of memory.stat: bytes, or events since the cgroup is; {BELOW}"
     )
 
-
-MEMORY_CGROUPS = Table(
-    "memory_cgroups",
-    "Memory cgroups, the largest first",
-    MemoryCgroup,
-    measure="usage_bytes",
-    lasting=("cgroup", "state"),
-    memory="again",
-    empty="There is no memory cgroup but the root.",
-)
-MEMORY_CGROUP_PAGES = Table(
-    "memory_cgroup_pages",
-    "Pages of memory cgroups by class",
-    MemoryCgroupPages,
-    measure="bytes",
-    lasting=("cgroup", "owner", "part", "charged_as"),
-    memory="again",
-    empty="No page is charged to a memory cgroup.",
-    # Of slabs and percpu memory it is objects that are charged.
-    inside=tuple(
-        Inside(owner, "bytes", ("owner", (owner,)), by="cgroup")
-        for owner in ("anonymous", "page cache", "kernel stacks", "page tables", "vmalloc")
-    ),
-)
-MEMORY_CGROUP_COUNTERS = Table(
-    "memory_cgroup_counters",
-    "Counters of memory cgroups",
-    MemoryCgroupCounter,
-    measure="value",
-    lasting=("cgroup", "counter"),
-)
 
 # Columns of MemoryCgroup that are a page_counter's: its member, the file of cgroup v2, that of v1.
 AMOUNTS: dict[str, tuple[str, str, str]] = {

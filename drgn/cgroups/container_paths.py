@@ -13,7 +13,8 @@ Imports neither drgn nor numpy. Cannot know: containers of a runtime that is non
 
 import re
 
-from mmscope.drgn.tables.rows import column, table_row
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import table
 
 ID = r"(?P<id>[0-9a-f]{64})"
 # kubelet writes a UID with dashes, or with low lines where systemd names the slice; of a static pod
@@ -42,7 +43,7 @@ CONTAINER = (
 LXC = re.compile(r"/(?:lxc/|lxc\.payload[./]|machine\.slice/lxc-)(?P<name>[\w.-]{1,64}?)(?=$|/)")
 
 
-@table_row
+@table("containers", "Containers by their cgroups")
 class Container:
     """A memory cgroup of a container."""
 

@@ -27,7 +27,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import tables_of
 
 # /var/log/containers: POD_NAMESPACE_CONTAINER-ID.log (kubelet's legacyLogSymlink()).
 LOG_LINK = re.compile(rf"(?P<pod>[^_/]+)_(?P<namespace>[^_/]+)_(?P<container>.+)-{ID}\.log")
@@ -39,9 +39,6 @@ STORAGE = "var/lib/containers/storage/overlay-containers/containers.json"
 MOST_NAMES = 10_000
 # Of a runtime's own file: it costs the names in it.
 DAMAGE = (OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError)
-
-
-CONTAINERS = Table("containers", "Containers by their cgroups", Container)
 
 
 @dataclass
@@ -131,14 +128,14 @@ def _found(found: Found, paths: Sequence[str | None], names: Names) -> Found:
             f"the names of {unnamed:,} of {len(rows):,} containers are not known here: "
             "/var/log/containers of the node has them"
         )
-    return found.add(CONTAINERS, rows)
+    return found.add(Container, rows)
 
 
 CONTAINERS_SECTION = Section(
     name="containers",
     title="Containers",
     since="0.3.0",
-    tables=(CONTAINERS,),
+    tables=tables_of(Container),
     intro="""
 Which memory cgroup is which container: its runtime, the
 [pod](https://kubernetes.io/docs/concepts/workloads/pods/) and its namespace. The kernel knows ids

@@ -27,8 +27,8 @@ from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, path_be
 from mmscope.drgn.reading.kernel_arrays import TORN, Array, Gaps, S64s, U64s, struct_dtype
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.tables.rows import MOST, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST, column
+from mmscope.drgn.tables.table import table
 
 MAX_FILES = 1000  # that have rows of their own
 FILE, OTHER_FILES, ANONYMOUS, SWAP_CACHE, SWAP, BELOW, NOTHING = (
@@ -42,7 +42,14 @@ FILE, OTHER_FILES, ANONYMOUS, SWAP_CACHE, SWAP, BELOW, NOTHING = (
 )
 
 
-@table_row
+@table(
+    "dying_cgroup_pins",
+    "What keeps dying memory cgroups",
+    measure="cgroups",
+    lasting=("pin", "file"),
+    memory="again",
+    empty="No memory cgroup is dying.",
+)
 class DyingPin:
     """Something that keeps dying memory cgroups."""
 
@@ -63,16 +70,6 @@ class DyingPin:
     pages: int = column(unit="pages", high=MOST, help="charged to them; swap: pages there")
     bytes: int = column(unit="bytes", high=MOST, help="of these pages")
 
-
-DYING_CGROUP_PINS = Table(
-    "dying_cgroup_pins",
-    "What keeps dying memory cgroups",
-    DyingPin,
-    measure="cgroups",
-    lasting=("pin", "file"),
-    memory="again",
-    empty="No memory cgroup is dying.",
-)
 
 # A pin: the address of an address_space, or words.
 Pin = int | str

@@ -20,11 +20,19 @@ from mmscope.drgn.cgroups.charged_pages import memcgs_named
 from mmscope.drgn.cgroups.memcgs import Memcgs
 from mmscope.drgn.reading.kernel_arrays import Gaps, S64s, struct_dtype
 from mmscope.drgn.reading.scattered_reads import read_scattered
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Inside, table
 
 
-@table_row
+@table(
+    "percpu_cgroups",
+    "Percpu memory by memory cgroup",
+    empty="No percpu allocation is charged to a memory cgroup.",
+    memory="again",
+    measure="bytes",
+    lasting=("cgroup",),
+    inside=(Inside("percpu", "bytes", by="cgroup"),),
+)
 class PercpuCgroup:
     """Percpu allocations that are charged to a memory cgroup itself."""
 
@@ -33,18 +41,6 @@ class PercpuCgroup:
     state: str = column(holds="words", help=f"{ONLINE}, or {DYING}")
     allocations: int = column(help="charged to itself, not to descendants")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="on all possible CPUs")
-
-
-PERCPU_CGROUPS = Table(
-    "percpu_cgroups",
-    "Percpu memory by memory cgroup",
-    PercpuCgroup,
-    empty="No percpu allocation is charged to a memory cgroup.",
-    memory="again",
-    measure="bytes",
-    lasting=("cgroup",),
-    inside=(Inside("percpu", "bytes", by="cgroup"),),
-)
 
 
 class PercpuOwners:

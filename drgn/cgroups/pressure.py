@@ -28,8 +28,8 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST, column
+from mmscope.drgn.tables.table import table, tables_of
 
 OVER = 101  # %: beyond what rounding makes
 FIXED = 1 << 11  # FIXED_1 of include/linux/sched/loadavg.h: 1 is so much
@@ -43,7 +43,7 @@ LINE = re.compile(
 )
 
 
-@table_row
+@table("memory_pressure", "Tasks that wait for memory")
 class Pressure:
     """How long tasks waited for memory."""
 
@@ -57,9 +57,6 @@ class Pressure:
     avg60: float = column(unit="%", high=100, help="of the last 60 s")
     avg300: float = column(unit="%", high=100, help="of the last 300 s")
     total_us: int = column(unit="us", high=MOST, help="since boot, or since the cgroup's creation")
-
-
-PRESSURE = Table("memory_pressure", "Tasks that wait for memory", Pressure)
 
 
 def psi_group(prog: Program) -> Object:
@@ -125,7 +122,7 @@ def from_memory(memory: Memory) -> Found:
     found.unreadable_bytes = gaps.bytes
     if int((~memcgs.dying).sum()) - 1 > MAX_CGROUPS:
         found.unlisted.append(THE_FIRST)
-    return found.add(PRESSURE, _worst_first(rows))
+    return found.add(Pressure, _worst_first(rows))
 
 
 def read_pressure(text: str, cgroup: str | None) -> list[Pressure]:
@@ -160,7 +157,7 @@ def from_files(files: Files) -> Found:
             unread += 1
     if unread:
         found.remarks.append(f"memory.pressure of {plural(unread, 'cgroup')} is not there")
-    return found.add(PRESSURE, _worst_first(rows))
+    return found.add(Pressure, _worst_first(rows))
 
 
 def _worst_first(rows: list[Pressure]) -> list[Pressure]:
@@ -172,7 +169,9 @@ PRESSURE_SECTION = Section(
     name="memory_pressure",
     title="Pressure",
     since="0.3.0",
-    tables=(PRESSURE,),
+    tables=tables_of(
+        Pressure,
+    ),
     intro="""
 For what share of the last seconds tasks waited for memory, of the machine and of each memory cgroup
 ([pressure stall information](https://docs.kernel.org/accounting/psi.html)): in reclaim, for pages

@@ -44,8 +44,8 @@ from mmscope.drgn.sections.section import (
     not_in_text,
 )
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import Inside, table, tables_of
 
 MAPPING = {"host": "host", "nrpages": "nrpages"}
 INODE = {
@@ -85,7 +85,22 @@ MAX_FILE_SYSTEMS = 1000
 OTHERS = "others"
 
 
-@table_row
+@table(
+    "cached_files",
+    "Files with the most pages in memory",
+    empty="No file has pages in memory.",
+    memory="again",
+    measure="pages",
+    lasting=("kind", "path"),
+    inside=(
+        Inside(
+            "page cache",
+            "pages",
+            ("kind", tuple(kind for kind in KINDS if kind != KINDS[HUGETLBFS])),
+        ),
+        Inside("hugetlb", "pages", ("kind", (KINDS[HUGETLBFS],))),
+    ),
+)
 class CachedFile:
     """A file and its pages in memory."""
 
@@ -135,26 +150,14 @@ class CachedFile:
     )
 
 
-CACHED_FILES = Table(
-    "cached_files",
-    "Files with the most pages in memory",
-    CachedFile,
+@table(
+    "cached_filesystems",
+    "Files in memory by file system",
     empty="No file has pages in memory.",
     memory="again",
     measure="pages",
-    lasting=("kind", "path"),
-    inside=(
-        Inside(
-            "page cache",
-            "pages",
-            ("kind", tuple(kind for kind in KINDS if kind != KINDS[HUGETLBFS])),
-        ),
-        Inside("hugetlb", "pages", ("kind", (KINDS[HUGETLBFS],))),
-    ),
+    lasting=("kind", "filesystem", "mount"),
 )
-
-
-@table_row
 class CachedFilesystem:
     """All files of one kind in one file system."""
 
@@ -197,18 +200,11 @@ class CachedFilesystem:
     )
 
 
-CACHED_FILESYSTEMS = Table(
-    "cached_filesystems",
-    "Files in memory by file system",
-    CachedFilesystem,
-    empty="No file has pages in memory.",
-    memory="again",
-    measure="pages",
-    lasting=("kind", "filesystem", "mount"),
+@table(
+    "cached_file_checks",
+    "Pages of files beside the kernel's counters",
+    not_compared="its pages are those of cached_filesystems",
 )
-
-
-@table_row
 class CachedFileCheck:
     """A counter of the kernel beside the file pages counted one by one."""
 
@@ -221,14 +217,6 @@ class CachedFileCheck:
         unit="pages", low=None, high=None, help="pages, less kernel_pages"
     )
     may_differ: str = column(holds="words", help="why a healthy machine may differ")
-
-
-CACHED_FILE_CHECKS = Table(
-    "cached_file_checks",
-    "Pages of files beside the kernel's counters",
-    CachedFileCheck,
-    not_compared="its pages are those of cached_filesystems",
-)
 
 
 @dataclass
@@ -587,13 +575,13 @@ def cached_files_from_memory(memory: Memory) -> Found:
         vmstat = {row.name: row.value for row in vm_counters_once(memory)}
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"counters of /proc/vmstat are missing: {error}")
-    found.add(CACHED_FILESYSTEMS, filesystem_rows(files, present))
-    found.add(CACHED_FILES, rows)
+    found.add(CachedFilesystem, filesystem_rows(files, present))
+    found.add(CachedFile, rows)
     note_mounts(memory, supers, found)
     counted = checks(files, vmstat)
     if not memory.live and not gaps.bytes:
         _hold_against_counters(memory, counted, present, found)
-    return found.add(CACHED_FILE_CHECKS, counted)
+    return found.add(CachedFileCheck, counted)
 
 
 def _hold_against_counters(
@@ -605,7 +593,9 @@ def _hold_against_counters(
         return min(max(row.kernel_pages, row.pages), present), drift(memory.prog)
 
     hold_against(
-        *(found, CACHED_FILE_CHECKS, counted, "kernel_pages"), pages_of, "the pages of that kind"
+        *(found, CachedFileCheck, counted, "kernel_pages"),
+        pages_of,
+        "the pages of that kind",
     )
 
 
@@ -647,7 +637,7 @@ it until it is removed, and a SysV segment until
 """,
     command=Command("the files with the most pages in memory", top=TOP),
     since="0.2.0",
-    tables=(CACHED_FILESYSTEMS, CACHED_FILES, CACHED_FILE_CHECKS),
+    tables=tables_of(CachedFilesystem, CachedFile, CachedFileCheck),
     from_memory=cached_files_from_memory,
     from_files=not_in_text(
         "files are read from the kernel's memory (as root); /proc/meminfo has the sums Buffers, "

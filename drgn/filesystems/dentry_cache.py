@@ -50,8 +50,8 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.rows import column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
 # Counts the objects at some addresses, of a cache, with the memory of their slots.
@@ -89,7 +89,13 @@ MAX_FILE_SYSTEMS = 1000
 OTHERS = "others"
 
 
-@table_row
+@table(
+    "filesystem_dentries",
+    "Dentries and inodes by file system",
+    memory="again",
+    measure="bytes",
+    lasting=("filesystem", "mount"),
+)
 class FilesystemDentries:
     """The dentries and inodes of one file system."""
 
@@ -120,17 +126,7 @@ class FilesystemDentries:
     )
 
 
-FILESYSTEM_DENTRIES = Table(
-    "filesystem_dentries",
-    "Dentries and inodes by file system",
-    FilesystemDentries,
-    memory="again",
-    measure="bytes",
-    lasting=("filesystem", "mount"),
-)
-
-
-@table_row
+@table("dentry_counts", "Dentries and inodes by the kernel's counts", measure="kernel_says")
 class DentryCount:
     """What the kernel counts of all dentries or inodes."""
 
@@ -142,14 +138,6 @@ class DentryCount:
     kernel_says: int = column(help="the kernel's count")
     found: int | None = column(help="counted in the slab caches; empty: not counted")
     difference: int | None = column(low=None, help="found, less kernel_says")
-
-
-DENTRY_COUNTS = Table(
-    "dentry_counts",
-    "Dentries and inodes by the kernel's counts",
-    DentryCount,
-    measure="kernel_says",
-)
 
 
 # Of each of COUNTED, a number for each super block.
@@ -424,7 +412,7 @@ def dentries_from_memory(memory: Memory) -> Found:
         found = Found(unreadable_bytes=supers.gaps.bytes)
         why = supers.broken_off or error
         found.notes.append(f"of all file systems together, as dentries cannot be read: {why}")
-        return found.add(DENTRY_COUNTS, dentry_count_rows(kernel_counts(prog)))
+        return found.add(DentryCount, dentry_count_rows(kernel_counts(prog)))
     found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
     if supers.broken_off:
         disagreement(memory, found, supers.broken_off)
@@ -449,9 +437,9 @@ def dentries_from_memory(memory: Memory) -> Found:
                 f"{r.counter} is {r.kernel_says:,}, {r.found:,} were found" for r in different
             ),
         )
-    found.add(FILESYSTEM_DENTRIES, filesystem_dentry_rows(supers, sums))
+    found.add(FilesystemDentries, filesystem_dentry_rows(supers, sums))
     note_mounts(memory, supers, found)
-    return found.add(DENTRY_COUNTS, counts)
+    return found.add(DentryCount, counts)
 
 
 def dentries_from_files(files: Files) -> Found:
@@ -464,7 +452,7 @@ def dentries_from_files(files: Files) -> Found:
     found.remarks.append(
         "of all file systems together: read the kernel's memory (as root) to know which has them"
     )
-    return found.add(DENTRY_COUNTS, dentry_count_rows(says))
+    return found.add(DentryCount, dentry_count_rows(says))
 
 
 DENTRIES_SECTION = Section(
@@ -481,7 +469,7 @@ beside what was found.
 """,
     command=Command("dentries and inodes by file system", top=TOP),
     since="0.2.0",
-    tables=(FILESYSTEM_DENTRIES, DENTRY_COUNTS),
+    tables=tables_of(FilesystemDentries, DentryCount),
     from_memory=dentries_from_memory,
     from_files=dentries_from_files,
     deadline=PASS_SECONDS,

@@ -32,8 +32,8 @@ from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.reading.kernel_arrays import Array, S64s, U32s, U64s, read_whole
 from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
-from mmscope.drgn.tables.rows import MOST_ORDER, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_ORDER, column
+from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_text import row_number
 from mmscope.drgn.text.proc_text import parse_buddyinfo, parse_pagetypeinfo
 from mmscope.drgn.workers.shares import SharedColumns, added, either, last_known, merges, summed
@@ -51,7 +51,7 @@ Links = tuple[Array, ...]  # as FreeBlockFinder.links() gives them
 LINKS = (np.uint32, np.uint32, np.uint32, np.int8, np.int16, np.int8)
 
 
-@table_row
+@table("free_blocks", "Free blocks", left_out=("blocks", "empty lists"), memory="free")
 class FreeBlocks:
     """Free blocks of one order on one free list of one zone."""
 
@@ -63,12 +63,11 @@ class FreeBlocks:
     pages: int = column(unit="pages", help="blocks << order")
 
 
-FREE_BLOCKS = Table(
-    "free_blocks", "Free blocks", FreeBlocks, left_out=("blocks", "empty lists"), memory="free"
+@table(
+    "free_list_checks",
+    "Free lists and struct pages that disagree",
+    empty="Every free list agrees with its struct pages, link by link.",
 )
-
-
-@table_row
 class FreeListCheck:
     """A free list whose links and whose struct pages disagree."""
 
@@ -81,15 +80,11 @@ class FreeListCheck:
     problem: str = column(holds="words", key=True, help="what differs")
 
 
-FREE_LIST_CHECKS = Table(
-    "free_list_checks",
-    "Free lists and struct pages that disagree",
-    FreeListCheck,
-    empty="Every free list agrees with its struct pages, link by link.",
+@table(
+    "misplaced_blocks",
+    "Free blocks on another list than their pageblock's",
+    empty="Every free block lies on the list of its pageblock's migratetype.",
 )
-
-
-@table_row
 class MisplacedBlocks:
     """Free blocks on the list of another migratetype than their pageblock's."""
 
@@ -100,14 +95,6 @@ class MisplacedBlocks:
     pageblock_migratetype: str = column(holds="kernel", key=True, help="of the pageblock")
     blocks: int = column(unit="blocks", help="free blocks")
     pages: int = column(unit="pages", help="blocks << order")
-
-
-MISPLACED_BLOCKS = Table(
-    "misplaced_blocks",
-    "Free blocks on another list than their pageblock's",
-    MisplacedBlocks,
-    empty="Every free block lies on the list of its pageblock's migratetype.",
-)
 
 
 class FreeBlockFinder(SharedColumns):

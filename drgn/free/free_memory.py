@@ -16,20 +16,19 @@ from typing import TypeVar
 from drgn import FaultError, Program
 
 from mmscope.drgn.free.free_lists import (
-    FREE_BLOCKS,
-    FREE_LIST_CHECKS,
-    MISPLACED_BLOCKS,
     FreeBlockFinder,
     FreeBlocks,
+    FreeListCheck,
     FreeLists,
+    MisplacedBlocks,
     free_lists,
     read_buddyinfo,
     read_pagetypeinfo,
 )
 from mmscope.drgn.free.pageblocks import (
-    PAGEBLOCK_MAP,
-    PAGEBLOCKS,
     PageblockPages,
+    PageblockRun,
+    Pageblocks,
     pageblock_order,
     pageblock_runs,
     pageblock_types,
@@ -38,8 +37,7 @@ from mmscope.drgn.free.pageblocks import (
     short_zones,
 )
 from mmscope.drgn.free.pcp_lists import (
-    PCP_CHECKS,
-    PCP_PAGES,
+    PcpCheck,
     PcpFinder,
     PcpLists,
     PcpPages,
@@ -47,8 +45,6 @@ from mmscope.drgn.free.pcp_lists import (
     read_zoneinfo_pcp,
 )
 from mmscope.drgn.free.zones import (
-    FREE_ACCOUNTING,
-    ZONES,
     FreeAccounting,
     FreeCounters,
     Zone,
@@ -77,6 +73,7 @@ from mmscope.drgn.sections.section import (
     not_in_text,
 )
 from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.table import table_of, tables_of
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
 _Finder = TypeVar("_Finder", bound=Consumer)
@@ -197,7 +194,7 @@ def free_memory(memory: Memory) -> FreeMemory:
 
 def zones_from_memory(memory: Memory) -> Found:
     rows = zones(memory.prog)
-    found = Found().add(ZONES, rows)
+    found = Found().add(Zone, rows)
     prog = memory.prog
     for words in (*zones_beyond_nodes(prog), *totals_apart(prog, rows), *locks_damaged(prog)):
         disagreement(memory, found, words)
@@ -205,7 +202,7 @@ def zones_from_memory(memory: Memory) -> Found:
     block, total = 1 << pageblock_order(memory.prog), sum(row.present_pages for row in rows)
     found.impossible += [
         Impossible(
-            *(ZONES.name, number, "highatomic_reserved_pages", None),
+            *(table_of(Zone).name, number, "highatomic_reserved_pages", None),
             str(row.highatomic_reserved_pages),
             f"{row.highatomic_reserved_pages:,} is more than a hundredth of the zone",
         )
@@ -223,7 +220,7 @@ def zones_from_files(files: Files) -> Found:
             rows = with_reserve(rows, files.read("proc/pagetypeinfo"))
     except (Absent, ValueError) as reason:
         found.notes.append(f"HighAtomic reserve unknown: {reason}")
-    return found.add(ZONES, rows)
+    return found.add(Zone, rows)
 
 
 def with_reserve(rows: list[Zone], pagetypeinfo: str) -> list[Zone]:
@@ -271,9 +268,9 @@ def free_lists_from_memory(memory: Memory) -> Found:
         found.notes.append(
             "too many free blocks to follow the lists, or some beyond 16 TiB: counted by pageblock"
         )
-    found.add(FREE_BLOCKS, lists.blocks)
-    found.add(MISPLACED_BLOCKS, lists.misplaced)
-    return found.add(FREE_LIST_CHECKS, lists.checks) if whole else found
+    found.add(FreeBlocks, lists.blocks)
+    found.add(MisplacedBlocks, lists.misplaced)
+    return found.add(FreeListCheck, lists.checks) if whole else found
 
 
 def accounting_from_memory(memory: Memory) -> Found:
@@ -289,7 +286,7 @@ def accounting_from_memory(memory: Memory) -> Found:
         disagreement(
             memory, found, "the free lists and NR_FREE_PAGES differ by the remainder shown"
         )
-    return found.add(FREE_ACCOUNTING, rows)
+    return found.add(FreeAccounting, rows)
 
 
 def free_lists_from_files(files: Files) -> Found:
@@ -299,7 +296,7 @@ def free_lists_from_files(files: Files) -> Found:
     except (Absent, ValueError) as reason:
         rows = read_buddyinfo(files.read("proc/buddyinfo"))
         found.notes.append(f"{reason}; /proc/buddyinfo has orders, but no migratetypes")
-    return found.add(FREE_BLOCKS, rows)
+    return found.add(FreeBlocks, rows)
 
 
 def pcp_lists_from_memory(memory: Memory) -> Found:
@@ -310,8 +307,8 @@ def pcp_lists_from_memory(memory: Memory) -> Found:
         disagreement(
             memory, found, f"{len(checks)} per-CPU lists differ from their count (pcp_checks)"
         )
-    found.add(PCP_PAGES, rows)
-    return found.add(PCP_CHECKS, checks)
+    found.add(PcpPages, rows)
+    return found.add(PcpCheck, checks)
 
 
 def pageblocks_from_memory(memory: Memory) -> Found:
@@ -333,9 +330,9 @@ def pageblocks_from_memory(memory: Memory) -> Found:
         }
         for words in short_zones(rows, present, free.types.order):
             disagreement(memory, found, words)
-    found.add(PAGEBLOCKS, rows)
+    found.add(Pageblocks, rows)
     runs = pageblock_runs(free.pageblocks, free_pages, free.zone_names)
-    return found.add(PAGEBLOCK_MAP, runs)
+    return found.add(PageblockRun, runs)
 
 
 def pageblock_note(blocks: int, gaps: Gaps, what: str) -> list[str]:
@@ -366,7 +363,9 @@ def _gap_note(free: FreeMemory) -> list[str]:
 ZONES_SECTION = Section(
     name="zones",
     title="Zones and watermarks",
-    tables=(ZONES,),
+    tables=tables_of(
+        Zone,
+    ),
     intro="""
 Each zone's free memory against its watermarks: kswapd wakes below *low* and works until *high*;
 below *min* allocations reclaim for themselves, or fail if they may not wait and may not use
@@ -384,7 +383,7 @@ zones](https://docs.kernel.org/mm/physical_memory.html#zones)).
 FREE_LISTS_SECTION = Section(
     name="free_lists",
     title="Free lists",
-    tables=(FREE_BLOCKS, MISPLACED_BLOCKS, FREE_LIST_CHECKS),
+    tables=tables_of(FreeBlocks, MisplacedBlocks, FreeListCheck),
     intro="""
 The buddy allocator's free blocks, by zone, order and migratetype: a shade is an amount of
 memory, the figure in a cell the number of blocks. Look for memory that lies in orders too small
@@ -403,7 +402,9 @@ and /proc/pagetypeinfo](https://docs.kernel.org/filesystems/proc.html)).
 ACCOUNTING_SECTION = Section(
     name="accounting",
     title="Free pages, accounted for",
-    tables=(FREE_ACCOUNTING,),
+    tables=tables_of(
+        FreeAccounting,
+    ),
     intro="""
 What each zone's NR_FREE_PAGES is made of. A remainder other than zero is memory that is counted
 as free and lies on no free list, or the reverse: corruption on a dump, a few pages in motion on
@@ -422,7 +423,7 @@ a live kernel ([/proc/zoneinfo and
 PCP_LISTS_SECTION = Section(
     name="pcp_lists",
     title="Per-CPU lists",
-    tables=(PCP_PAGES, PCP_CHECKS),
+    tables=tables_of(PcpPages, PcpCheck),
     intro="""
 Pages that each CPU keeps for itself. They are free for that CPU and not counted in
 NR_FREE_PAGES; no other CPU gets them until they go back to the zone. Large amounts here while other
@@ -431,7 +432,7 @@ CPUs reclaim are memory in the wrong place
 """,
     command=Command("free pages on per-CPU lists"),
     from_memory=pcp_lists_from_memory,
-    from_files=lambda files: Found().add(PCP_PAGES, read_zoneinfo_pcp(files.read("proc/zoneinfo"))),
+    from_files=lambda files: Found().add(PcpPages, read_zoneinfo_pcp(files.read("proc/zoneinfo"))),
     deadline=PASS_SECONDS,
     reads=(prices.ZONEINFO,),
 )
@@ -440,7 +441,7 @@ CPUs reclaim are memory in the wrong place
 PAGEBLOCKS_SECTION = Section(
     name="pageblocks",
     title="Pageblocks",
-    tables=(PAGEBLOCKS, PAGEBLOCK_MAP),
+    tables=tables_of(Pageblocks, PageblockRun),
     intro="""
 Every pageblock belongs to one migratetype, and the allocator tries to keep unlike allocations
 out of it, so that whole blocks can become free again. The map shows where that failed:
@@ -451,7 +452,7 @@ pageblock_flags](https://docs.kernel.org/mm/physical_memory.html#zones)).
     command=Command("pageblocks by migratetype, and their map"),
     from_memory=pageblocks_from_memory,
     from_files=lambda files: Found().add(
-        PAGEBLOCKS, read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo"))
+        Pageblocks, read_pagetypeinfo_blocks(files.read("proc/pagetypeinfo"))
     ),
     deadline=PASS_SECONDS,
     reads=(prices.PAGETYPEINFO,),

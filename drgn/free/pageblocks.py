@@ -31,13 +31,13 @@ from mmscope.drgn.reading.mem_sections import (
     valid_sections,
 )
 from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
-from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
-from mmscope.drgn.tables.table import RUNS, Table
+from mmscope.drgn.tables.rows import MOST_PAGES, column
+from mmscope.drgn.tables.table import RUNS, table
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 from mmscope.drgn.workers.shares import Shared, merges, overlaid, summed
 
 
-@table_row
+@table("pageblocks", "Pageblocks by migratetype")
 class Pageblocks:
     """Pageblocks of one migratetype in one zone; without those that have no online page."""
 
@@ -47,10 +47,11 @@ class Pageblocks:
     blocks: int = column(unit="blocks", help="pageblocks")
 
 
-PAGEBLOCKS = Table("pageblocks", "Pageblocks by migratetype", Pageblocks)
-
-
-@table_row
+@table(
+    "pageblock_map",
+    "Pageblock map, run-length encoded",
+    not_compared=RUNS + " (pageblocks has the census)",
+)
 class PageblockRun:
     """Neighbouring pageblocks that are alike: the pageblock map, run-length encoded."""
 
@@ -63,14 +64,6 @@ class PageblockRun:
         high=8,
         help="free share, in eighths: 0: nothing free, 8: all free, else rounded to 1 to 7",
     )
-
-
-PAGEBLOCK_MAP = Table(
-    "pageblock_map",
-    "Pageblock map, run-length encoded",
-    PageblockRun,
-    not_compared=RUNS + " (pageblocks has the census)",
-)
 
 
 TOLD = "mmscope pageblock_order"

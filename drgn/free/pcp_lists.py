@@ -27,8 +27,8 @@ from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, U64s, struct_d
 from mmscope.drgn.reading.linked_lists import Followed, follow_lists
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import PageChunk
-from mmscope.drgn.tables.rows import MOST_PAGES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_PAGES, column
+from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
@@ -37,7 +37,7 @@ MANY = 64  # candidates in a chunk: worth a closer look
 PAGE_ALLOC_COSTLY_ORDER = 3  # include/linux/mmzone.h, a macro
 
 
-@table_row
+@table("pcp_pages", "Free pages on per-CPU lists", memory="free")
 class PcpPages:
     """Free pages on one per-CPU list."""
 
@@ -53,10 +53,11 @@ class PcpPages:
     pages: int = column(unit="pages", help="base pages on the list")
 
 
-PCP_PAGES = Table("pcp_pages", "Free pages on per-CPU lists", PcpPages, memory="free")
-
-
-@table_row
+@table(
+    "pcp_checks",
+    "Per-CPU lists that differ from their count",
+    empty="Every CPU's page count agrees with its lists.",
+)
 class PcpCheck:
     """A CPU's pageset whose ``count`` and lists disagree."""
 
@@ -65,14 +66,6 @@ class PcpCheck:
     cpu: int = column(key=True, help="CPU")
     count: int = column(unit="pages", low=None, high=MOST_PAGES, help="per_cpu_pages.count")
     listed_pages: int = column(unit="pages", high=MOST_PAGES, help="pages found on its lists")
-
-
-PCP_CHECKS = Table(
-    "pcp_checks",
-    "Per-CPU lists that differ from their count",
-    PcpCheck,
-    empty="Every CPU's page count agrees with its lists.",
-)
 
 
 class PcpFinder(SharedColumns):

@@ -26,8 +26,8 @@ from mmscope.drgn.free.pageblocks import pageblock_order
 from mmscope.drgn.reading.cpus import copy_of, online_cpus
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.nodes import online_nodes
-from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column
+from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.proc_text import parse_zoneinfo
 
 # A list of freed pages that trylock callers left behind; drained at the next locked operation.
@@ -35,7 +35,7 @@ MAX_TRYLOCK_ENTRIES = 100_000
 MAX_RECLAIM_RETRIES = 16  # mm/internal.h, a macro
 
 
-@table_row
+@table("zones", "Zones", measure="free_pages", memory="free")
 class Zone:
     """One zone that spans memory."""
 
@@ -87,10 +87,7 @@ class Zone:
     )
 
 
-ZONES = Table("zones", "Zones", Zone, measure="free_pages", memory="free")
-
-
-@table_row
+@table("free_accounting", "What NR_FREE_PAGES is made of", measure="nr_free_pages", memory="free")
 class FreeAccounting:
     """A zone's NR_FREE_PAGES and its parts; the remainder is unaccounted for."""
 
@@ -115,15 +112,6 @@ class FreeAccounting:
     trylock_pages: int | None = column(
         unit="pages", help="freed without the zone lock, not merged yet (7.x); not counted as free"
     )
-
-
-FREE_ACCOUNTING = Table(
-    "free_accounting",
-    "What NR_FREE_PAGES is made of",
-    FreeAccounting,
-    measure="nr_free_pages",
-    memory="free",
-)
 
 
 def for_each_zone(prog: Program) -> Iterator[tuple[int, int, Object]]:

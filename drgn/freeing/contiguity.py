@@ -30,14 +30,14 @@ from mmscope.drgn.reading.kernel_arrays import S64s
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column
+from mmscope.drgn.tables.table import table, tables_of
 
 MAX_SETS, MAX_HOLDERS = 50, 100
 OTHERS = "others"
 
 
-@table_row
+@table("contiguity", "Ranges for huge pages by zone", memory="again", measure="spoiled_ranges")
 class Contiguity:
     """The ranges of a zone, by what they could be."""
 
@@ -65,16 +65,14 @@ class Contiguity:
     pages_to_move: int = column(unit="pages", help="least that must move for that")
 
 
-CONTIGUITY = Table(
-    "contiguity",
-    "Ranges for huge pages by zone",
-    Contiguity,
+@table(
+    "contiguity_sets",
+    "What stands in the way of huge pages",
+    empty="No range has anything in it that cannot be moved.",
     memory="again",
-    measure="spoiled_ranges",
+    measure="ranges",
+    lasting=("in_the_way",),
 )
-
-
-@table_row
 class ContiguitySet:
     """Ranges in which the same cannot be moved."""
 
@@ -90,18 +88,14 @@ class ContiguitySet:
     example_pfn: int = column(high=MOST_PAGES, help="first page frame of that range")
 
 
-CONTIGUITY_SETS = Table(
-    "contiguity_sets",
-    "What stands in the way of huge pages",
-    ContiguitySet,
+@table(
+    "contiguity_holders",
+    "Who alone stands in the way of huge pages",
     empty="No range has anything in it that cannot be moved.",
     memory="again",
-    measure="ranges",
-    lasting=("in_the_way",),
+    measure="alone_ranges",
+    lasting=("what", "holder"),
 )
-
-
-@table_row
 class ContiguityHolder:
     """A holder of unmovable pages, and the ranges that it spoils."""
 
@@ -118,17 +112,6 @@ class ContiguityHolder:
     )
     alone_pages: int = column(unit="pages", help="its pages in these")
     pages: int = column(unit="pages", help="its pages anywhere")
-
-
-CONTIGUITY_HOLDERS = Table(
-    "contiguity_holders",
-    "Who alone stands in the way of huge pages",
-    ContiguityHolder,
-    empty="No range has anything in it that cannot be moved.",
-    memory="again",
-    measure="alone_ranges",
-    lasting=("what", "holder"),
-)
 
 
 WORDS = [way.words for way in Way]
@@ -349,9 +332,9 @@ def from_memory(memory: Memory) -> Found:
     holders.sort(key=lambda row: (-row.alone_ranges, -row.ranges, row.what, row.holder))
     if len(holders) > MAX_HOLDERS:
         found.unlisted.append(f"{len(holders) - MAX_HOLDERS:,} holders that spoil fewer ranges")
-    found.add(CONTIGUITY, by_zone(ranges, zone_names(memory.prog, pages), page))
-    found.add(CONTIGUITY_SETS, by_set(ranges))
-    return found.add(CONTIGUITY_HOLDERS, holders[:MAX_HOLDERS])
+    found.add(Contiguity, by_zone(ranges, zone_names(memory.prog, pages), page))
+    found.add(ContiguitySet, by_set(ranges))
+    return found.add(ContiguityHolder, holders[:MAX_HOLDERS])
 
 
 CONTIGUITY_SECTION = Section(
@@ -366,7 +349,7 @@ them: those would be won without that holder.
 """,
     command=Command("what stands in the way of huge pages", top=TOP),
     since="0.3.0",
-    tables=(CONTIGUITY, CONTIGUITY_SETS, CONTIGUITY_HOLDERS),
+    tables=tables_of(Contiguity, ContiguitySet, ContiguityHolder),
     from_memory=from_memory,
     from_files=not_in_text(
         "what lies in each range is read from the kernel's memory (as root); free_blocks has what "

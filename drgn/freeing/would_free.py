@@ -47,8 +47,8 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
 from mmscope.drgn.struct_pages.hugetlb import find_huge_pages, hugetlb_sizes
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
+from mmscope.drgn.tables.table import table, tables_of
 
 END, CACHE, OF_CACHE, SLABS = (
     "the process ends",
@@ -64,7 +64,14 @@ MOST_ROOT_PAGES = 2
 SLOTS_OF_CPU = 64
 
 
-@table_row
+@table(
+    "would_free",
+    "What would free memory",
+    empty="Nothing that is known here would free memory.",
+    memory="again",
+    measure="least_bytes",
+    lasting=("deed", "comm", "path", "name"),
+)
 class WouldFree:
     """A deed, and the memory that comes back by it."""
 
@@ -98,17 +105,6 @@ class WouldFree:
     address: str = column(
         holds="kernel", key=True, help="address_space of the file, or super_block"
     )
-
-
-WOULD_FREE = Table(
-    "would_free",
-    "What would free memory",
-    WouldFree,
-    empty="Nothing that is known here would free memory.",
-    memory="again",
-    measure="least_bytes",
-    lasting=("deed", "comm", "path", "name"),
-)
 
 
 def _row(deed: str, least: int, most: int, how: str, **more: Any) -> WouldFree:
@@ -392,7 +388,7 @@ def from_memory(memory: Memory) -> Found:
     found.unreadable_bytes += more.bytes
     if nameless := sum(row.deed == REMOVE and row.path is None for row in rows):
         found.notes.append(f"the names of {plural(nameless, 'file')} cannot be read")
-    return found.add(WOULD_FREE, largest_first(rows))
+    return found.add(WouldFree, largest_first(rows))
 
 
 WOULD_FREE_SECTION = Section(
@@ -408,7 +404,9 @@ read again, and a task in swapoff is the first that the OOM killer takes.
 """,
     command=Command("what would free memory", top=TOP, picks="pid"),
     since="0.3.0",
-    tables=(WOULD_FREE,),
+    tables=tables_of(
+        WouldFree,
+    ),
     from_memory=from_memory,
     from_files=not_in_text(
         "who else has a page is read from the kernel's memory (as root); process_shares has what "

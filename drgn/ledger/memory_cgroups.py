@@ -10,18 +10,17 @@ from mmscope.drgn.cgroups.cgroup_files import memory_cgroups_from_files
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import (
     MAX_COUNTED,
-    MEMORY_CGROUP_COUNTERS,
-    MEMORY_CGROUP_PAGES,
-    MEMORY_CGROUPS,
     V1,
     MemoryCgroup,
+    MemoryCgroupCounter,
+    MemoryCgroupPages,
     cgroup_rows,
     counter_rows,
     largest_first,
     page_rows,
 )
 from mmscope.drgn.cgroups.charged_pages import charges
-from mmscope.drgn.cgroups.dying_pins import DYING_CGROUP_PINS, dying_pins
+from mmscope.drgn.cgroups.dying_pins import DyingPin, dying_pins
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS
@@ -39,6 +38,7 @@ from mmscope.drgn.sections.section import (
     Section,
     hold_against,
 )
+from mmscope.drgn.tables.table import tables_of
 
 
 def memory_cgroups_from_memory(memory: Memory) -> Found:
@@ -51,13 +51,13 @@ def memory_cgroups_from_memory(memory: Memory) -> Found:
     if pages.charged is not None:
         charged, unknown_pages = charges(memory.prog, pages.charged, memcgs, more)
     rows = cgroup_rows(memcgs, paths, charged)
-    found.add(MEMORY_CGROUPS, rows)
+    found.add(MemoryCgroup, rows)
     if charged is not None and pages.charged is not None:
         kinds = [(kind.owner, kind.part) for kind in KINDS]
-        found.add(MEMORY_CGROUP_PAGES, page_rows(memcgs, paths, charged, kinds))
+        found.add(MemoryCgroupPages, page_rows(memcgs, paths, charged, kinds))
         pins = dying_pins(memory.prog, memcgs, pages.charged.mappings, charged, more)
-        found.add(DYING_CGROUP_PINS, pins)
-    found.add(MEMORY_CGROUP_COUNTERS, counter_rows(memcgs, paths))
+        found.add(DyingPin, pins)
+    found.add(MemoryCgroupCounter, counter_rows(memcgs, paths))
     found.unreadable_bytes = gaps.bytes + more.bytes
     if not memory.live:
         _hold_against_each_other(memcgs, rows, found)
@@ -91,9 +91,9 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
         return (0, 0) if row.depth == 0 else None
 
     for name in ("low_bytes", "min_bytes"):
-        hold_against(found, MEMORY_CGROUPS, rows, name, of_root, "as the root protects nothing")
-    hold_against(found, MEMORY_CGROUPS, rows, "usage_bytes", of_children, "what those below use")
-    hold_against(found, MEMORY_CGROUPS, rows, "peak_bytes", highest, "what it uses now")
+        hold_against(found, MemoryCgroup, rows, name, of_root, "as the root protects nothing")
+    hold_against(found, MemoryCgroup, rows, "usage_bytes", of_children, "what those below use")
+    hold_against(found, MemoryCgroup, rows, "peak_bytes", highest, "what it uses now")
     try:
         cpus = len(online_cpus(memcgs.prog))
     except ValueError as error:  # what CPUs have not counted yet has no bound
@@ -108,7 +108,7 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
                 return None
             return (max(all_of, mine) if row.depth and memcgs.unified else mine), cpus
 
-        hold_against(found, MEMORY_CGROUPS, rows, f"{name}_events", own, "memory.events.local")
+        hold_against(found, MemoryCgroup, rows, f"{name}_events", own, "memory.events.local")
 
 
 def _say(
@@ -154,7 +154,7 @@ MEMORY_CGROUPS_SECTION = Section(
     name="memory_cgroups",
     title="Memory cgroups",
     since="0.2.0",
-    tables=(MEMORY_CGROUPS, MEMORY_CGROUP_PAGES, DYING_CGROUP_PINS, MEMORY_CGROUP_COUNTERS),
+    tables=tables_of(MemoryCgroup, MemoryCgroupPages, DyingPin, MemoryCgroupCounter),
     intro="""
 The tree of [memory cgroups](https://docs.kernel.org/admin-guide/cgroup-v2.html#memory): what each
 uses, what it may use, and what happened to it. Usage, events and counters are with those of the

@@ -37,7 +37,7 @@ from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.ledger.pinned_pages import PinnedPages
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart, physical_memory_once
-from mmscope.drgn.machine.vm_counters import VM_COUNTERS, VmCounter, drift, vm_counters_once
+from mmscope.drgn.machine.vm_counters import VmCounter, drift, vm_counters_once
 from mmscope.drgn.owners.alloc_tags import Tag, tags_once
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, page_tags
 from mmscope.drgn.owners.slab_caches import caches_once
@@ -56,8 +56,8 @@ from mmscope.drgn.sections.section import (
     hold_against,
 )
 from mmscope.drgn.tables.display import plural, size
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, MOST_PAGES, column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_ORDER, MOST_PAGES, column
+from mmscope.drgn.tables.table import Inside, table, tables_of
 from mmscope.drgn.text.meminfo import (
     KSTATS,
     arc_bytes,
@@ -74,7 +74,9 @@ COUNTED = "the pages of that kind"
 NO_TAG, STRANGE, UNREAD = "(no tag)", "(of no module)", "(unreadable)"
 
 
-@table_row
+@table(
+    "memory_ledger", "Where the memory is", measure="bytes", lasting=("owner", "part"), memory="all"
+)
 class LedgerRow:
     """Pages of one class, part and zone."""
 
@@ -91,17 +93,14 @@ class LedgerRow:
     )
 
 
-MEMORY_LEDGER = Table(
-    "memory_ledger",
-    "Where the memory is",
-    LedgerRow,
-    measure="bytes",
-    lasting=("owner", "part"),
-    memory="all",
+@table(
+    "ledger_unexplained",
+    "Unexplained pages by what they look like",
+    empty="Every page has an owner.",
+    memory="again",
+    measure="pages",
+    inside=(Inside("unexplained", "pages", looks=True),),
 )
-
-
-@table_row
 class UnexplainedRow:
     """Unexplained pages that look alike."""
 
@@ -118,18 +117,18 @@ class UnexplainedRow:
     example_pfns: str = column(holds="kernel", help="some heads")
 
 
-LEDGER_UNEXPLAINED = Table(
-    "ledger_unexplained",
-    "Unexplained pages by what they look like",
-    UnexplainedRow,
-    empty="Every page has an owner.",
+@table(
+    "ledger_tags",
+    "The kernel's pages by the line of source that allocated them",
+    empty="No page of these classes is in use.",
     memory="again",
-    measure="pages",
-    inside=(Inside("unexplained", "pages", looks=True),),
+    measure="bytes",
+    # Of classes that no other table has the owners of.
+    inside=tuple(
+        Inside(owner, "bytes", ("owner", (owner,)))
+        for owner in ("unexplained", "network", "driver", "kernel reserves")
+    ),
 )
-
-
-@table_row
 class LedgerTag:
     """Pages of one class and part that one line of source allocated."""
 
@@ -148,22 +147,11 @@ class LedgerTag:
     bytes: int = column(unit="bytes", help="of these pages")
 
 
-LEDGER_TAGS = Table(
-    "ledger_tags",
-    "The kernel's pages by the line of source that allocated them",
-    LedgerTag,
-    empty="No page of these classes is in use.",
-    memory="again",
-    measure="bytes",
-    # Of classes that no other table has the owners of.
-    inside=tuple(
-        Inside(owner, "bytes", ("owner", (owner,)))
-        for owner in ("unexplained", "network", "driver", "kernel reserves")
-    ),
+@table(
+    "ledger_checks",
+    "The ledger beside the kernel's counters",
+    not_compared="its pages are those of memory_ledger, its counters those of vm_counters",
 )
-
-
-@table_row
 class LedgerCheck:
     """A counter of the kernel beside the pages that were counted."""
 
@@ -180,14 +168,6 @@ class LedgerCheck:
         unit="pages", low=None, high=None, help="pages, less kernel_pages"
     )
     may_differ: str = column(holds="words", help="why a healthy machine may differ")
-
-
-LEDGER_CHECKS = Table(
-    "ledger_checks",
-    "The ledger beside the kernel's counters",
-    LedgerCheck,
-    not_compared="its pages are those of memory_ledger, its counters those of vm_counters",
-)
 
 
 def _kernel_stacks(prog: Program, vmstat: dict[str, int]) -> int:
@@ -347,10 +327,10 @@ def _hold_against_counters(
         return nearest, most
 
     by_name = {row.counter: row for row in checks}
-    hold_against(found, LEDGER_CHECKS, checks, "kernel_pages", pages_of, COUNTED)
+    hold_against(found, LedgerCheck, checks, "kernel_pages", pages_of, COUNTED)
     with contextlib.suppress(FaultError, LookupError, ValueError):
         rows = vm_counters_once(memory)
-        hold_against(found, VM_COUNTERS, rows, "value", pages_of, COUNTED)
+        hold_against(found, VmCounter, rows, "value", pages_of, COUNTED)
 
 
 NO_ZONE = (-1, "")
@@ -608,9 +588,9 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
             f"{count:,} pages are {KINDS[said].owner} by their struct page and "
             f"{KINDS[place].owner} by their place: counted by their struct page"
         )
-    found.add(MEMORY_LEDGER, ledger_rows(prog, pages, parts, unread))
-    found.add(LEDGER_CHECKS, checks)
-    found.add(LEDGER_UNEXPLAINED, unexplained_rows(prog, pages))
+    found.add(LedgerRow, ledger_rows(prog, pages, parts, unread))
+    found.add(LedgerCheck, checks)
+    found.add(UnexplainedRow, unexplained_rows(prog, pages))
     _add_tags(memory, pages, found)
     return found
 
@@ -632,7 +612,7 @@ def _add_tags(memory: Memory, pages: LedgerPages, found: Found) -> None:
             f"{strange:,} pages refer to lines of source that no loaded module has: one was "
             "unloaded and left them, or the references are damaged"
         )
-    found.add(LEDGER_TAGS, rows)
+    found.add(LedgerTag, rows)
 
 
 def memory_ledger_from_files(files: Files) -> Found:
@@ -664,7 +644,7 @@ def memory_ledger_from_files(files: Files) -> Found:
     listed = sum(said["count"] for zone in zones for said in zone.pagesets.values())
     present = sum(zone.fields["present"] for zone in zones)
     beside = beside_meminfo(vmstat, listed, present, arc_bytes(*kstats), page)
-    found.add(MEMORY_LEDGER, read_meminfo_ledger(meminfo, page, beside, whole=not lacks))
+    found.add(LedgerRow, read_meminfo_ledger(meminfo, page, beside, whole=not lacks))
     found.remarks.append(
         "by the kernel's counters, not page by page: the remainder is what they leave of MemTotal; "
         "read the kernel's memory (as root) to know what it is"
@@ -725,7 +705,7 @@ profiling](https://docs.kernel.org/mm/allocation-profiling.html) can name.
 """,
     command=Command("where the memory is, page by page", name="ledger"),
     since="0.2.0",
-    tables=(MEMORY_LEDGER, LEDGER_CHECKS, LEDGER_UNEXPLAINED, LEDGER_TAGS),
+    tables=tables_of(LedgerRow, LedgerCheck, UnexplainedRow, LedgerTag),
     from_memory=memory_ledger_from_memory,
     from_files=memory_ledger_from_files,
     deadline=PASS_SECONDS,

@@ -28,11 +28,25 @@ from mmscope.drgn.sections.section import (
     disagreement,
     not_in_text,
 )
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.table import Inside, table, tables_of
 
 
-@table_row
+@table(
+    "page_holders",
+    "Who holds pages of the kernel",
+    empty="No pipe, ring or socket has pages of its own.",
+    memory="again",
+    measure="bytes",
+    lasting=("kind", "holder", "comm", "owner"),
+    inside=tuple(
+        Inside(owner, "bytes", ("owner", (owner,)))
+        for owner in (
+            *("pipes", "network", "rings", "tracing", "kernel reserves", "driver"),
+            *("vmalloc", "kernel stacks"),
+        )
+    ),
+)
 class PageHolder:
     """Pages of one class that one holder has."""
 
@@ -64,22 +78,6 @@ class PageHolder:
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="of these pages")
 
 
-PAGE_HOLDERS = Table(
-    "page_holders",
-    "Who holds pages of the kernel",
-    PageHolder,
-    empty="No pipe, ring or socket has pages of its own.",
-    memory="again",
-    measure="bytes",
-    lasting=("kind", "holder", "comm", "owner"),
-    inside=tuple(
-        Inside(owner, "bytes", ("owner", (owner,)))
-        for owner in (
-            *("pipes", "network", "rings", "tracing", "kernel reserves", "driver"),
-            *("vmalloc", "kernel stacks"),
-        )
-    ),
-)
 NOT_HELD = (Kind.FREE, Kind.PER_CPU, Kind.UNACCEPTED, Kind.NO_REFERENCE)
 
 
@@ -116,14 +114,16 @@ def page_holders_from_memory(memory: Memory) -> Found:
     if free:
         disagreement(memory, found, f"{free:,} pages that something holds are free")
     rows.sort(key=lambda row: (-row.pages, row.kind, row.holder, row.pid or 0, row.owner, row.part))
-    return found.add(PAGE_HOLDERS, rows)
+    return found.add(PageHolder, rows)
 
 
 PAGE_HOLDERS_SECTION = Section(
     name="page_holders",
     title="Who holds pages",
     since="0.3.0",
-    tables=(PAGE_HOLDERS,),
+    tables=tables_of(
+        PageHolder,
+    ),
     intro="""
 Data that waits in [pipes](https://man7.org/linux/man-pages/man7/pipe.7.html) and sockets, rings of
 perf, io_uring, packet sockets and ftrace, BPF maps and programs, kernel stacks, dma-bufs, requests

@@ -22,14 +22,14 @@ from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.cgroups.memcgs import memcgs_once
-from mmscope.drgn.cgroups.percpu_owners import PERCPU_CGROUPS, PercpuOwners
+from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup, PercpuOwners
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.reading.kernel_arrays import S64s, U8s
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Inside, table, tables_of
 
 BIT_BYTES = 4  # PCPU_MIN_ALLOC_SIZE, include/linux/percpu.h
 MAX_CHUNKS = 1 << 16  # beyond, a list leads in a circle
@@ -40,7 +40,9 @@ MAX_UNIT = 1 << 27  # bytes: of more, the number of pages is damaged
 STATIC, FIRST, RESERVED, OTHER = "variables", "first", "modules", "further"
 
 
-@table_row
+@table(
+    "percpu_chunks", "Chunks of percpu memory", memory="again", measure="bytes", lasting=("kind",)
+)
 class PercpuChunk:
     """A chunk of percpu memory."""
 
@@ -65,33 +67,19 @@ class PercpuChunk:
     )
 
 
-PERCPU_CHUNKS = Table(
-    "percpu_chunks",
-    "Chunks of percpu memory",
-    PercpuChunk,
+@table(
+    "percpu_sizes",
+    "Percpu allocations by size",
     memory="again",
     measure="bytes",
-    lasting=("kind",),
+    inside=(Inside("percpu", "bytes"),),
 )
-
-
-@table_row
 class PercpuSize:
     """Percpu allocations of one size."""
 
     size_bytes: int = column(unit="bytes", key=True, high=MAX_UNIT, help="for each CPU")
     allocations: int = column(help="allocations of this size")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="on all possible CPUs")
-
-
-PERCPU_SIZES = Table(
-    "percpu_sizes",
-    "Percpu allocations by size",
-    PercpuSize,
-    memory="again",
-    measure="bytes",
-    inside=(Inside("percpu", "bytes"),),
-)
 
 
 def chunks(prog: Program) -> Iterator[tuple[str, Object]]:
@@ -267,11 +255,11 @@ def from_memory(memory: Memory) -> Found:
     if not notes:
         for words in empty_pages_apart(prog):
             disagreement(memory, found, words)
-    found.add(PERCPU_CHUNKS, rows).add(PERCPU_SIZES, sizes)
+    found.add(PercpuChunk, rows).add(PercpuSize, sizes)
     with contextlib.suppress(Absent):
         if owners is not None:
             by_cgroup, unknown = owners.rows(memcgs_once(memory), int(prog["pcpu_nr_units"]))
-            found.add(PERCPU_CGROUPS, by_cgroup)
+            found.add(PercpuCgroup, by_cgroup)
             found.unreadable_bytes += owners.gaps.bytes
             if unknown:
                 words = f"{unknown:,} allocations are charged to no memory cgroup"
@@ -289,7 +277,7 @@ only when nothing in them is allocated.
 """,
     command=Command("percpu memory by chunk, by size of allocation and by memory cgroup", top=TOP),
     since="0.2.0",
-    tables=(PERCPU_CHUNKS, PERCPU_SIZES, PERCPU_CGROUPS),
+    tables=tables_of(PercpuChunk, PercpuSize, PercpuCgroup),
     from_memory=from_memory,
     from_files=not_in_text(
         "chunks are read from the kernel's memory (as root); memory_ledger has their sum"

@@ -25,13 +25,13 @@ from mmscope.drgn.sections.section import (
     disagreement,
     not_in_text,
 )
-from mmscope.drgn.tables.rows import MOST_ORDER, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_ORDER, column
+from mmscope.drgn.tables.table import table, tables_of
 
 UNKNOWN = (-1, "unknown")
 
 
-@table_row
+@table("pins", "Pinned pages", empty="No page is pinned.", memory="again", measure="pages")
 class Pin:
     """Pinned pages of one zone, class, migratetype and size of folio."""
 
@@ -45,16 +45,6 @@ class Pin:
     order: int = column(key=True, high=MOST_ORDER, help="of the folio; 0: a base page")
     pages: int = column(unit="pages", help="of folios with at least one pinned page")
     pins: int = column(help="of these folios; a page may have several")
-
-
-PINS = Table(
-    "pins",
-    "Pinned pages",
-    Pin,
-    empty="No page is pinned.",
-    memory="again",
-    measure="pages",
-)
 
 
 def pins_from_memory(memory: Memory) -> Found:
@@ -83,14 +73,16 @@ def pins_from_memory(memory: Memory) -> Found:
         ours = sum(row.pins for row in rows)
         if abs(said - ours) > drift(prog):
             disagreement(memory, found, f"{ours:,} pins were counted, nr_foll_pin_* say {said:,}")
-    return found.add(PINS, rows)
+    return found.add(Pin, rows)
 
 
 PINS_SECTION = Section(
     name="pins",
     title="Pinned pages",
     since="0.3.0",
-    tables=(PINS,),
+    tables=tables_of(
+        Pin,
+    ),
     intro="""
 Pages of user memory that are [pinned](https://docs.kernel.org/core-api/pin_user_pages.html) for a
 device or a buffer that is registered: RDMA, VFIO, io_uring. They are neither swapped nor moved, so

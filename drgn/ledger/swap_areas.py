@@ -34,8 +34,8 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 SWP_USED, SWP_WRITEOK = 1 << 0, 1 << 1  # include/linux/swap.h
@@ -48,7 +48,14 @@ MAX_POOLS = 1 << 10  # of zswap: one for each compressor that still has pages
 MAX_AREAS = 1 << 10  # of a text; MAX_SWAPFILES is 32 at most
 
 
-@table_row
+@table(
+    "swap_areas",
+    "Swap areas",
+    empty="The machine has no swap.",
+    memory="again",
+    measure="used_bytes",
+    lasting=("path",),
+)
 class SwapArea:
     """A swap area."""
 
@@ -70,18 +77,7 @@ class SwapArea:
     )
 
 
-SWAP_AREAS = Table(
-    "swap_areas",
-    "Swap areas",
-    SwapArea,
-    empty="The machine has no swap.",
-    memory="again",
-    measure="used_bytes",
-    lasting=("path",),
-)
-
-
-@table_row
+@table("zswap", "zswap", empty="The kernel has no zswap.", memory="again", measure="memory_bytes")
 class Zswap:
     """What zswap stores."""
 
@@ -106,14 +102,6 @@ ZPOOLS = {
     "z3fold": ("z3fold_pool", "pages_nr"),
     "zbud": ("zbud_pool", "pages_nr"),
 }
-ZSWAP = Table(
-    "zswap",
-    "zswap",
-    Zswap,
-    empty="The kernel has no zswap.",
-    memory="again",
-    measure="memory_bytes",
-)
 
 
 def swap_infos(prog: Program) -> Iterator[Object]:
@@ -328,9 +316,9 @@ def from_memory(memory: Memory) -> Found:
             words = f"{row.path}: its priority is {row.priority}, in the list of areas {said}"
             disagreement(memory, found, words)
     # The one that is filled first comes first.
-    found.add(SWAP_AREAS, sorted(rows, key=lambda row: -row.priority))
+    found.add(SwapArea, sorted(rows, key=lambda row: -row.priority))
     try:
-        found.add(ZSWAP, zswap(prog, found.notes))
+        found.add(Zswap, zswap(prog, found.notes))
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"what zswap stores is unknown: {error}")
     try:
@@ -360,9 +348,9 @@ def from_files(files: Files) -> Found:
     for row in read_swaps(files.read("proc/swaps")):
         match = re.fullmatch(r"/dev/(zram\d{1,5})", row.path or "", re.ASCII)
         rows.append(_with_mm_stat(files, row, match[1]) if match else row)
-    found = Found().add(SWAP_AREAS, rows)
+    found = Found().add(SwapArea, rows)
     try:
-        found.add(ZSWAP, read_zswap(files))
+        found.add(Zswap, read_zswap(files))
     except (Absent, ValueError) as error:
         found.notes.append(f"what zswap stores is unknown: {error}")
     return found
@@ -391,7 +379,7 @@ has its slot there all the same.
 """,
     command=Command("swap areas and how full they are", name="swap_areas"),
     since="0.2.0",
-    tables=(SWAP_AREAS, ZSWAP),
+    tables=tables_of(SwapArea, Zswap),
     from_memory=from_memory,
     from_files=from_files,
     reads=(prices.SWAPS, prices.ZRAM, prices.MEMINFO, prices.ZSWAP),

@@ -24,12 +24,18 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import Inside, table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
 
 
-@table_row
+@table(
+    "vmalloc_callers",
+    "vmalloc memory by caller",
+    memory="again",
+    measure="pages",
+    inside=tuple(Inside(use, "pages", ("use", (use,))) for use in ("vmalloc", "kernel stacks")),
+)
 class VmallocCaller:
     """Areas that one function asked for."""
 
@@ -50,16 +56,6 @@ class VmallocCaller:
     address_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="addresses, guard pages included"
     )
-
-
-VMALLOC_CALLERS = Table(
-    "vmalloc_callers",
-    "vmalloc memory by caller",
-    VmallocCaller,
-    memory="again",
-    measure="pages",
-    inside=tuple(Inside(use, "pages", ("use", (use,))) for use in ("vmalloc", "kernel stacks")),
-)
 
 
 # The last addresses are errors, not pointers (include/linux/err.h).
@@ -152,13 +148,13 @@ def from_memory(memory: Memory) -> Found:
         if strange:
             words = f"the caller of {plural(strange, 'area')} of vmalloc memory is no code"
             disagreement(memory, found, words)
-    return found.add(VMALLOC_CALLERS, vmalloc_callers(memory.prog, places))
+    return found.add(VmallocCaller, vmalloc_callers(memory.prog, places))
 
 
 def from_files(files: Files) -> Found:
     if why := files.left_out("proc/vmallocinfo"):
         raise Absent(f"{VMALLOCINFO}: {why}")
-    return Found().add(VMALLOC_CALLERS, read_vmallocinfo(files.read("proc/vmallocinfo")))
+    return Found().add(VmallocCaller, read_vmallocinfo(files.read("proc/vmallocinfo")))
 
 
 VMALLOC_SECTION = Section(
@@ -171,7 +167,9 @@ ioremap() map has another owner.
 """,
     command=Command("vmalloc memory by caller", top=TOP),
     since="0.2.0",
-    tables=(VMALLOC_CALLERS,),
+    tables=tables_of(
+        VmallocCaller,
+    ),
     from_memory=from_memory,
     from_files=from_files,
     reads=(prices.VMALLOCINFO,),

@@ -28,8 +28,8 @@ from mmscope.drgn.log.records import CPU_LINE, STACK, same_caller, seconds_of, w
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST, MOST_ORDER, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST, MOST_ORDER, MOST_PIDS, column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import Log, LogRecord
 from mmscope.drgn.text.log_prefix import is_comm
 
@@ -61,7 +61,12 @@ OTHERS = re.compile(r" invoked oom-killer: |^(?:sysrq|SysRq ?): ")
 FAILURE_ID = "number of the failure in the log, from 1"
 
 
-@table_row
+@table(
+    "allocation_failures",
+    "Allocations that failed",
+    empty="the log has no allocation that failed",
+    not_compared=NOT_COMPARED,
+)
 class AllocationFailure:
     """An allocation that failed, as ``warn_alloc()`` printed it."""
 
@@ -96,7 +101,7 @@ class AllocationFailure:
     lacks: str | None = column(holds="words", help="what is missing or damaged in its log records")
 
 
-@table_row
+@table("allocation_failure_memory", "Memory when an allocation failed", not_compared=NOT_COMPARED)
 class AllocationFailureMemory:
     """A number that the kernel printed about memory when an allocation failed."""
 
@@ -109,7 +114,9 @@ class AllocationFailureMemory:
     )
 
 
-@table_row
+@table(
+    "allocation_failure_blocks", "Free blocks when an allocation failed", not_compared=NOT_COMPARED
+)
 class AllocationFailureBlocks:
     """Free blocks of one order in one zone when an allocation failed."""
 
@@ -119,27 +126,6 @@ class AllocationFailureBlocks:
     order: int = column(key=True, high=MOST_ORDER, help="of the blocks")
     blocks: int = column(high=MOST, help="free ones")
     migratetypes: str = column(holds="kernel", help="lists that have some, as in oom_free_blocks")
-
-
-ALLOCATION_FAILURES = Table(
-    "allocation_failures",
-    "Allocations that failed",
-    AllocationFailure,
-    empty="the log has no allocation that failed",
-    not_compared=NOT_COMPARED,
-)
-ALLOCATION_FAILURE_MEMORY = Table(
-    "allocation_failure_memory",
-    "Memory when an allocation failed",
-    AllocationFailureMemory,
-    not_compared=NOT_COMPARED,
-)
-ALLOCATION_FAILURE_BLOCKS = Table(
-    "allocation_failure_blocks",
-    "Free blocks when an allocation failed",
-    AllocationFailureBlocks,
-    not_compared=NOT_COMPARED,
-)
 
 
 class Failures(NamedTuple):
@@ -256,16 +242,16 @@ def _found(log: Log, page_bytes: int | None) -> Found:
     found = Found(notes=missing(log), remarks=beginning(log))
     if failures.left_out:
         found.unlisted.append(plural(failures.left_out, "later failure"))
-    found.add(ALLOCATION_FAILURES, failures.failures)
-    found.add(ALLOCATION_FAILURE_MEMORY, failures.memory)
-    return found.add(ALLOCATION_FAILURE_BLOCKS, failures.blocks)
+    found.add(AllocationFailure, failures.failures)
+    found.add(AllocationFailureMemory, failures.memory)
+    return found.add(AllocationFailureBlocks, failures.blocks)
 
 
 ALLOCATION_FAILURES_SECTION = Section(
     name="allocation_failures",
     title="Allocations that failed",
     since="0.3.0",
-    tables=(ALLOCATION_FAILURES, ALLOCATION_FAILURE_MEMORY, ALLOCATION_FAILURE_BLOCKS),
+    tables=tables_of(AllocationFailure, AllocationFailureMemory, AllocationFailureBlocks),
     intro="""
 Allocations that failed without a kill: of pages in a row, where none of that length was free and
 [reclaim and compaction](https://docs.kernel.org/admin-guide/mm/concepts.html) were not allowed or

@@ -24,12 +24,12 @@ from mmscope.drgn.log.kernel_log import (
     missing,
 )
 from mmscope.drgn.log.records import STACK, same_caller, seconds_of, whole_records
-from mmscope.drgn.log.shown_memory import SHOWN_BLOCKS, SHOWN_MEMORY, read_shown_memory
+from mmscope.drgn.log.shown_memory import ShownBlocks, ShownMemory, read_shown_memory
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import Log, LogRecord
 
 MOST_ROWS = 1_000
@@ -208,7 +208,12 @@ OF_MM = re.compile(
 )
 
 
-@table_row
+@table(
+    "kernel_complaints",
+    "What the log says about memory",
+    empty="the log has no complaint about memory that is known here",
+    not_compared=NOT_COMPARED,
+)
 class KernelComplaint:
     """A complaint of the kernel about memory, by kind and subject."""
 
@@ -226,15 +231,6 @@ class KernelComplaint:
     last_date: str | None = column(holds="words", help="of the last")
     means: str = column(holds="words", help="what that means")
     record: str = column(holds="log", help="beginning of the first record")
-
-
-KERNEL_COMPLAINTS = Table(
-    "kernel_complaints",
-    "What the log says about memory",
-    KernelComplaint,
-    empty="the log has no complaint about memory that is known here",
-    not_compared=NOT_COMPARED,
-)
 
 
 @dataclass
@@ -324,16 +320,16 @@ def _found(log: Log, page_bytes: int | None) -> Found:
         )
     if shown.damaged:
         found.notes.append(f"{plural(shown.damaged, 'line')} of memory that is shown, damaged")
-    found.add(KERNEL_COMPLAINTS, rows[:MOST_ROWS])
-    found.add(SHOWN_MEMORY, shown.memory)
-    return found.add(SHOWN_BLOCKS, shown.blocks)
+    found.add(KernelComplaint, rows[:MOST_ROWS])
+    found.add(ShownMemory, shown.memory)
+    return found.add(ShownBlocks, shown.blocks)
 
 
 KERNEL_COMPLAINTS_SECTION = Section(
     name="kernel_complaints",
     title="What the log says about memory",
     since="0.3.0",
-    tables=(KERNEL_COMPLAINTS, SHOWN_MEMORY, SHOWN_BLOCKS),
+    tables=tables_of(KernelComplaint, ShownMemory, ShownBlocks),
     intro="""
 What the kernel complained about, as far as it is of memory, each kind with its meaning: allocations
 that failed, damage that its own checks or [hardware](https://docs.kernel.org/mm/hwpoison.html)

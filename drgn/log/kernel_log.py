@@ -22,8 +22,8 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import LEVELS, Log, last_records, read_kmsg
 
 MOST_ROWS = 10_000
@@ -31,7 +31,12 @@ MOST_ROWS = 10_000
 NOT_COMPARED = "it is of the kernel's log, whose events are numbered as they come"
 
 
-@table_row
+@table(
+    "kernel_log",
+    "The kernel's log",
+    empty="the log is empty",
+    not_compared="it is a log: its records are numbered as they come",
+)
 class KernelLogRecord:
     """A record of the kernel's log."""
 
@@ -49,15 +54,6 @@ class KernelLogRecord:
         holds="words",
         help="wall clock, as the log has it; without a year where that has none",
     )
-
-
-KERNEL_LOG = Table(
-    "kernel_log",
-    "The kernel's log",
-    KernelLogRecord,
-    empty="the log is empty",
-    not_compared="it is a log: its records are numbered as they come",
-)
 
 
 def kernel_log(log: Log) -> list[KernelLogRecord]:
@@ -173,7 +169,7 @@ def _found(log: Log) -> Found:
     if len(rows) < len(log.records) + log.left_out:
         older = len(log.records) + log.left_out - len(rows)
         found.unlisted.append(plural(older, "older record"))
-    return found.add(KERNEL_LOG, rows)
+    return found.add(KernelLogRecord, rows)
 
 
 def kernel_log_from_memory(memory: Memory) -> Found:
@@ -193,7 +189,9 @@ KERNEL_LOG_SECTION = Section(
     name="kernel_log",
     title="The kernel's log",
     since="0.2.0",
-    tables=(KERNEL_LOG,),
+    tables=tables_of(
+        KernelLogRecord,
+    ),
     intro="""
 What the kernel printed, and what programs wrote to
 [/dev/kmsg](https://docs.kernel.org/admin-guide/abi-testing.html), the oldest first: records of

@@ -38,14 +38,8 @@ from mmscope.drgn.log.oom_rows import (
     KILLED,
     NO_KILL,
     NO_ONE,
-    OOM_CGROUP_MEMORY,
-    OOM_FREE_BLOCKS,
-    OOM_KILLS,
-    OOM_MEMORY,
-    OOM_TASKS,
     OPEN,
     PANIC,
-    PROGRAM_KILLS,
     OomCgroupMemory,
     OomFreeBlocks,
     OomKill,
@@ -66,6 +60,7 @@ from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS
+from mmscope.drgn.tables.table import tables_of
 from mmscope.drgn.text.kernel_log import Log, LogRecord
 from mmscope.drgn.text.log_prefix import is_comm
 
@@ -713,11 +708,11 @@ def _found(log: Log, page_bytes: int | None) -> Found:
     found = Found(notes=missing(log), remarks=beginning(log))
     if damaged := sum("damaged" in (row.lacks or "") for row in oom.kills):
         found.notes.append(f"damaged records of {plural(damaged, 'kill')}: column lacks has which")
-    found.add(OOM_KILLS, oom.kills)
-    found.add(OOM_TASKS, oom.tasks)
-    found.add(OOM_MEMORY, oom.memory)
-    found.add(OOM_FREE_BLOCKS, oom.free_blocks)
-    return found.add(OOM_CGROUP_MEMORY, oom.cgroup_memory)
+    found.add(OomKill, oom.kills)
+    found.add(OomTask, oom.tasks)
+    found.add(OomMemory, oom.memory)
+    found.add(OomFreeBlocks, oom.free_blocks)
+    return found.add(OomCgroupMemory, oom.cgroup_memory)
 
 
 def oom_kills_from_files(files: Files) -> Found:
@@ -731,17 +726,14 @@ def oom_kills_from_files(files: Files) -> Found:
     ]
     if left := len(log.killed) - len(kills):
         found.unlisted.append(plural(left, "later kill of programs", "later kills of programs"))
-    return found.add(PROGRAM_KILLS, kills)
+    return found.add(ProgramKillRow, kills)
 
 
 OOM_KILLS_SECTION = Section(
     name="oom_kills",
     title="OOM kills",
     since="0.2.0",
-    tables=(
-        *(OOM_KILLS, OOM_TASKS, OOM_MEMORY, OOM_FREE_BLOCKS, OOM_CGROUP_MEMORY),
-        PROGRAM_KILLS,
-    ),
+    tables=tables_of(OomKill, OomTask, OomMemory, OomFreeBlocks, OomCgroupMemory, ProgramKillRow),
     intro="""
 What the OOM killer wrote to the kernel's log. It chooses the task with the most memory (resident,
 swapped out, page tables), to which each point of

@@ -8,8 +8,8 @@ theirs apart.
 """
 
 from mmscope.drgn.log.kernel_log import NOT_COMPARED
-from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_ORDER, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_ORDER, MOST_PIDS, column
+from mmscope.drgn.tables.table import table
 
 KILLED, EXITING, NO_ONE, NO_KILL, PANIC, OPEN = (
     "killed",
@@ -24,7 +24,12 @@ OOM_ID = "number of the OOM killer's call in the log, from 1"
 # high=MOST: a log may be another machine's, and a process may map a page more than once.
 
 
-@table_row
+@table(
+    "oom_kills",
+    "Kills of the OOM killer",
+    empty="the log has no call of the OOM killer",
+    not_compared=NOT_COMPARED,
+)
 class OomKill:
     """A process that the OOM killer took, or a call that took none."""
 
@@ -93,7 +98,7 @@ class OomKill:
     )
 
 
-@table_row
+@table("oom_tasks", "Tasks when memory ran out", not_compared=NOT_COMPARED)
 class OomTask:
     """A row of the OOM killer's table of candidates."""
 
@@ -117,7 +122,7 @@ class OomTask:
     oom_score_adj: int = column(low=-1000, high=1000, help="-1000: never killed")
 
 
-@table_row
+@table("oom_memory", "Memory when it ran out", not_compared=NOT_COMPARED)
 class OomMemory:
     """A number about memory that ``show_mem()`` printed at an OOM."""
 
@@ -132,7 +137,7 @@ class OomMemory:
     )
 
 
-@table_row
+@table("oom_free_blocks", "Free blocks when memory ran out", not_compared=NOT_COMPARED)
 class OomFreeBlocks:
     """Free blocks of one order in one zone at an OOM, as ``show_mem()`` printed them."""
 
@@ -147,7 +152,7 @@ class OomFreeBlocks:
     )
 
 
-@table_row
+@table("oom_cgroup_memory", "Memory of cgroups that ran out", not_compared=NOT_COMPARED)
 class OomCgroupMemory:
     """A line of memory.stat, as printed, of a memory cgroup at its limit."""
 
@@ -158,7 +163,13 @@ class OomCgroupMemory:
     value: int = column(help="in memory.stat's unit: bytes, or events since creation")
 
 
-@table_row
+@table(
+    "program_kills",
+    "What programs ended to have memory",
+    since="0.3.0",
+    empty="no program says in the log that it ended a process to have memory",
+    not_compared=NOT_COMPARED,
+)
 class ProgramKillRow:
     """A process or cgroup that a program killed for memory, by its log."""
 
@@ -170,35 +181,6 @@ class ProgramKillRow:
     pid: int | None = column(high=MOST_PIDS, help="of that process")
     held_bytes: int | None = column(unit="bytes", high=MOST, help="resident memory it reports")
     why: str | None = column(holds="log", help="its reason, in its own words")
-
-
-OOM_KILLS = Table(
-    "oom_kills",
-    "Kills of the OOM killer",
-    OomKill,
-    empty="the log has no call of the OOM killer",
-    not_compared=NOT_COMPARED,
-)
-OOM_TASKS = Table("oom_tasks", "Tasks when memory ran out", OomTask, not_compared=NOT_COMPARED)
-OOM_MEMORY = Table("oom_memory", "Memory when it ran out", OomMemory, not_compared=NOT_COMPARED)
-OOM_FREE_BLOCKS = Table(
-    "oom_free_blocks", "Free blocks when memory ran out", OomFreeBlocks, not_compared=NOT_COMPARED
-)
-OOM_CGROUP_MEMORY = Table(
-    "oom_cgroup_memory",
-    "Memory of cgroups that ran out",
-    OomCgroupMemory,
-    not_compared=NOT_COMPARED,
-)
-
-PROGRAM_KILLS = Table(
-    "program_kills",
-    "What programs ended to have memory",
-    ProgramKillRow,
-    since="0.3.0",
-    empty="no program says in the log that it ended a process to have memory",
-    not_compared=NOT_COMPARED,
-)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from mmscope.drgn.log.kernel_log import NOT_COMPARED
 from mmscope.drgn.log.mem_info import MemInfo
 from mmscope.drgn.log.records import same_caller, seconds_of, whole_records
-from mmscope.drgn.tables.rows import MOST, MOST_ORDER, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST, MOST_ORDER, column
+from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_log import LogRecord
 
 MOST_SHOWN = 100
@@ -29,7 +29,12 @@ OF_OTHERS = re.compile(r" invoked oom-killer: |: page allocation (?:failure|stal
 SHOWN_ID = "in the log, from 1"
 
 
-@table_row
+@table(
+    "shown_memory",
+    "Memory that the log shows",
+    empty="the log shows no memory but that of kills and failures",
+    not_compared=NOT_COMPARED,
+)
 class ShownMemory:
     """A number about memory, printed without a kill or a failure."""
 
@@ -44,7 +49,7 @@ class ShownMemory:
     date: str | None = column(holds="words", help="wall clock, as the log has it")
 
 
-@table_row
+@table("shown_free_blocks", "Free blocks that the log shows", not_compared=NOT_COMPARED)
 class ShownBlocks:
     """Free blocks of one order in one zone, printed without a kill or a failure."""
 
@@ -54,18 +59,6 @@ class ShownBlocks:
     order: int = column(key=True, high=MOST_ORDER, help="of the blocks")
     blocks: int = column(high=MOST, help="free ones")
     migratetypes: str = column(holds="kernel", help="lists that have some, as in oom_free_blocks")
-
-
-SHOWN_MEMORY = Table(
-    "shown_memory",
-    "Memory that the log shows",
-    ShownMemory,
-    empty="the log shows no memory but that of kills and failures",
-    not_compared=NOT_COMPARED,
-)
-SHOWN_BLOCKS = Table(
-    "shown_free_blocks", "Free blocks that the log shows", ShownBlocks, not_compared=NOT_COMPARED
-)
 
 
 @dataclass

@@ -10,8 +10,8 @@ import re
 
 from drgn import Program
 
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import table
 
 MAX_LINE = 64 << 10
 MAX_WORDS = 4096
@@ -63,7 +63,11 @@ SIZES = {"mem", "memmap", "crashkernel", "cma", "hugetlb_cma", "hugepagesz", "de
 SIZES |= {"movablecore", "kernelcore", "reserve_mem"}
 
 
-@table_row
+@table(
+    "memory_options",
+    "Memory on the command line",
+    empty="No option of the command line that was looked for is about memory.",
+)
 class MemoryOption:
     """A word of the command line that is about memory."""
 
@@ -73,14 +77,6 @@ class MemoryOption:
     bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="if it names a size")
     start: str | None = column(holds="kernel", help="physical address it names, if any")
     means: str = column(holds="words", help="what it asks for, granted or not")
-
-
-MEMORY_OPTIONS = Table(
-    "memory_options",
-    "Memory on the command line",
-    MemoryOption,
-    empty="No option of the command line that was looked for is about memory.",
-)
 
 
 def command_line(prog: Program) -> str:

@@ -29,8 +29,8 @@ from mmscope.drgn.opening.constants import vmcoreinfo_number
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import PageTableFormat, page_table_format
 from mmscope.drgn.reading.kernel_arrays import Gaps
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_text import printed_number, row_number
 
 # enum pg_level (arch/x86/include/asm/pgtable_types.h), and the line of /proc/meminfo.
@@ -43,7 +43,7 @@ COUNTERS = {
 VALID = np.uint64(1)  # _PAGE_PRESENT, PTE_VALID
 
 
-@table_row
+@table("direct_map", "The direct map by level", measure="kernel_bytes", memory="mapped")
 class DirectMapLevel:
     """The direct map by level of page tables."""
 
@@ -78,11 +78,6 @@ class DirectMapLevel:
         high=MOST_BYTES,
         help="of that: counted again at boot, once for each memory range that touched the entry",
     )
-
-
-DIRECT_MAP = Table(
-    "direct_map", "The direct map by level", DirectMapLevel, measure="kernel_bytes", memory="mapped"
-)
 
 
 def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:

@@ -23,8 +23,8 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section
-from mmscope.drgn.tables.rows import column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import Log
 
 HYPERVISOR, BALLOON = "hypervisor", "balloon"
@@ -55,22 +55,18 @@ VENDORS = (
 )  # fmt: skip
 
 
-@table_row
+@table(
+    "hypervisor_signs",
+    "Hypervisor and balloons",
+    empty="Nothing shows a hypervisor.",
+    not_compared="it is what the machine is, and not what it does",
+)
 class HypervisorSign:
     """A sign of a hypervisor, or of a balloon driver."""
 
     kind: str = column(holds="words", key=True, help="hypervisor, or balloon (a driver)")
     name: str = column(holds="kernel", key=True, help="of hypervisor or driver")
     seen_in: str = column(holds="words", key=True, help="modules, log or dmi")
-
-
-HYPERVISOR_SIGNS = Table(
-    "hypervisor_signs",
-    "Hypervisor and balloons",
-    HypervisorSign,
-    empty="Nothing shows a hypervisor.",
-    not_compared="it is what the machine is, and not what it does",
-)
 
 
 def signs_of_modules(names: Iterable[str]) -> list[HypervisorSign]:
@@ -111,7 +107,7 @@ def hypervisor_from_memory(memory: Memory) -> Found:
         rows += signs_of_log(log_of_memory(memory))
     except (Absent, FaultError, ValueError) as reason:
         found.remarks.append(f"the log is not among what was looked at: {reason}")
-    return found.add(HYPERVISOR_SIGNS, rows)
+    return found.add(HypervisorSign, rows)
 
 
 def hypervisor_from_files(files: Files) -> Found:
@@ -136,14 +132,16 @@ def hypervisor_from_files(files: Files) -> Found:
         looked = True
     if not looked:
         raise Absent("there are no /proc/modules, log or /sys/class/dmi to show a hypervisor")
-    return Found().add(HYPERVISOR_SIGNS, rows)
+    return Found().add(HypervisorSign, rows)
 
 
 HYPERVISOR_SECTION = Section(
     name="hypervisor",
     title="Hypervisor and balloons",
     since="0.3.0",
-    tables=(HYPERVISOR_SIGNS,),
+    tables=tables_of(
+        HypervisorSign,
+    ),
     intro="""
 Signs that the machine is a guest, and drivers by which its hypervisor takes memory back: what a
 balloon has is in use to the guest, and mostly in no counter. Where the kernel counts it, section

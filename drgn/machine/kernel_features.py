@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmscope.drgn.opening import NoDebugInfoError
-from mmscope.drgn.tables.rows import column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import table
 
 if TYPE_CHECKING:  # findings need the words where there is no drgn
     from drgn import Program
 
 
-@table_row
+@table("kernel_features", "What this kernel does where kernels differ", since="0.2.0")
 class KernelFeature:
     """One thing in which kernels differ."""
 
@@ -35,11 +35,6 @@ class KernelFeature:
         holds="words", help="what the kernel does with it, and since which upstream release"
     )
     shown_by: str = column(holds="words", help="member, function or symbol that shows it")
-
-
-KERNEL_FEATURES = Table(
-    "kernel_features", "What this kernel does where kernels differ", KernelFeature, since="0.2.0"
-)
 
 
 @dataclass(frozen=True, slots=True)

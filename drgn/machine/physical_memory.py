@@ -25,13 +25,17 @@ from drgn import FaultError, Program
 
 from mmscope.drgn.free.zones import Zone, read_zoneinfo, zones
 from mmscope.drgn.machine.boot_options import (
-    MEMORY_OPTIONS,
     SOFT_RESERVED,
     MemoryOption,
     command_line,
     memory_options,
 )
-from mmscope.drgn.machine.direct_map import DIRECT_MAP, direct_map, missing_bytes, read_direct_map
+from mmscope.drgn.machine.direct_map import (
+    DirectMapLevel,
+    direct_map,
+    missing_bytes,
+    read_direct_map,
+)
 from mmscope.drgn.reading.io_resources import Resource, io_resources, read_iomem
 from mmscope.drgn.reading.kernel_arrays import Gaps, distinct, read_whole, struct_dtype
 from mmscope.drgn.sections import prices
@@ -39,8 +43,8 @@ from mmscope.drgn.sections.files import NO_PAGE_SIZE, Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import size_name
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import table, tables_of
 
 # enum e820_type to what /proc/iomem calls it (arch/x86/kernel/e820.c, e820_type_to_string()).
 E820_NAMES = {
@@ -85,7 +89,7 @@ class MappedRange:
     kind: str  # as /proc/iomem calls it
 
 
-@table_row
+@table("physical_memory", "Physical memory by address", measure="bytes")
 class PhysicalRange:
     """A range of physical addresses that is memory, or named by the firmware."""
 
@@ -112,12 +116,7 @@ class PhysicalRange:
     )
 
 
-PHYSICAL_MEMORY = Table(
-    "physical_memory", "Physical memory by address", PhysicalRange, measure="bytes"
-)
-
-
-@table_row
+@table("physical_memory_parts", "Physical memory, part by part", measure="bytes", memory="again")
 class PhysicalPart:
     """A part of the machine's memory. All lines after the first add up to the first."""
 
@@ -137,15 +136,6 @@ class PhysicalPart:
     kept: bool = column(help="withheld from the page allocator, at boot or later")
     options: str = column(holds="words", help="kernel options that explain it")
     means: str = column(holds="words", help="what it is")
-
-
-PHYSICAL_MEMORY_PARTS = Table(
-    "physical_memory_parts",
-    "Physical memory, part by part",
-    PhysicalPart,
-    measure="bytes",
-    memory="again",
-)
 
 
 @dataclass
@@ -446,16 +436,16 @@ def physical_memory_from_memory(memory: Memory) -> Found:
             f"the DirectMap lines of /proc/meminfo are {size_name(repeated)} too high: the kernel "
             "counted large entries again while it booted"
         )
-    return found.add(DIRECT_MAP, levels)
+    return found.add(DirectMapLevel, levels)
 
 
 def _found(read: PhysicalMemory) -> Found:
     found = Found(notes=[f"{read.more}: ranges are missing"] if read.more else [])
     if any(row.firmware is None for row in read.ranges):
         found.remarks.append("the firmware's map is not known: what was cut off of it is not shown")
-    found.add(PHYSICAL_MEMORY_PARTS, read.parts)
-    found.add(PHYSICAL_MEMORY, read.ranges)
-    return found.add(MEMORY_OPTIONS, read.options)
+    found.add(PhysicalPart, read.parts)
+    found.add(PhysicalRange, read.ranges)
+    return found.add(MemoryOption, read.options)
 
 
 def physical_memory_from_files(files: Files) -> Found:
@@ -472,14 +462,14 @@ def physical_memory_from_files(files: Files) -> Found:
     else:
         found = _found(read)
     if options is not None and not found.tables:
-        found.add(MEMORY_OPTIONS, options)
+        found.add(MemoryOption, options)
     try:
         levels = read_direct_map(files.read("proc/meminfo"))
     except (Absent, ValueError) as reason:
         missing.append(str(reason))
         levels = []
     if levels:
-        found.add(DIRECT_MAP, levels)
+        found.add(DirectMapLevel, levels)
         found.remarks.append("the direct map is by the kernel's counters; its page tables are not")
     if not found.tables:
         raise Absent("; ".join(missing))
@@ -516,7 +506,7 @@ PHYSICAL_MEMORY_SECTION = Section(
     name="physical_memory",
     title="Physical memory and what the kernel does not get",
     since="0.2.0",
-    tables=(PHYSICAL_MEMORY_PARTS, PHYSICAL_MEMORY, MEMORY_OPTIONS, DIRECT_MAP),
+    tables=tables_of(PhysicalPart, PhysicalRange, MemoryOption, DirectMapLevel),
     intro="""
 The machine's memory by physical address: the firmware's map laid over what the kernel made of
 it. Options of the command line keep memory from the page allocator (`mem=`, `memmap=`,

@@ -36,8 +36,8 @@ from mmscope.drgn.sections.section import PASS_SECONDS, Command, Found, Section,
 from mmscope.drgn.struct_pages.hugetlb import HugePages, optimized_pages
 from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
 from mmscope.drgn.tables.display import size_name
-from mmscope.drgn.tables.rows import MOST_BYTES, column, event_column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column, event_column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, row_number
 from mmscope.drgn.text.meminfo import not_whole
 from mmscope.drgn.workers.shares import Shared, added, merges, none_of
@@ -49,7 +49,12 @@ BUILT_WITHOUT = "the kernel is built without CONFIG_MEMORY_FAILURE: it marks no 
 RESULTS = ("total", "recovered", "delayed", "failed", "ignored")
 
 
-@table_row
+@table(
+    "poisoned_pages",
+    "Pages marked as bad",
+    empty="No page is marked as bad (PG_hwpoison).",
+    measure="out_of_use_bytes",
+)
 class PoisonedPages:
     """Pages of one kind and zone that are marked as bad."""
 
@@ -70,16 +75,7 @@ class PoisonedPages:
     example_pfn: int = column(help="of the first one")
 
 
-POISONED_PAGES = Table(
-    "poisoned_pages",
-    "Pages marked as bad",
-    PoisonedPages,
-    empty="No page is marked as bad (PG_hwpoison).",
-    measure="out_of_use_bytes",
-)
-
-
-@table_row
+@table("poison_counters", "What the kernel counts of bad pages")
 class PoisonCounter:
     """What the kernel counts of bad pages."""
 
@@ -92,9 +88,6 @@ class PoisonCounter:
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
     events: int | None = event_column(help="pages handled since boot")
     bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="marked bad now")
-
-
-POISON_COUNTERS = Table("poison_counters", "What the kernel counts of bad pages", PoisonCounter)
 
 
 class PoisonFinder(Shared):
@@ -300,8 +293,8 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
             found,
             f"the kernel counts {size_name(counted)} as bad, {size_name(ours)} are marked",
         )
-    found.add(POISONED_PAGES, rows)
-    return found.add(POISON_COUNTERS, counters)
+    found.add(PoisonedPages, rows)
+    return found.add(PoisonCounter, counters)
 
 
 def poisoned_pages_from_files(files: Files) -> Found:
@@ -311,14 +304,14 @@ def poisoned_pages_from_files(files: Files) -> Found:
     if not rows:
         raise Absent(not_whole(meminfo) or BUILT_WITHOUT)
     found = Found(remarks=["which pages are bad is not in /proc; read the kernel's memory"])
-    return found.add(POISON_COUNTERS, rows)
+    return found.add(PoisonCounter, rows)
 
 
 POISONED_PAGES_SECTION = Section(
     name="poisoned_pages",
     title="Pages marked as bad",
     since="0.2.0",
-    tables=(POISONED_PAGES, POISON_COUNTERS),
+    tables=tables_of(PoisonedPages, PoisonCounter),
     intro="""
 Pages that the kernel gave up, since hardware, or an administrator in its place, reported them bad
 (`PG_hwpoison`, [kernel documentation: hwpoison](https://docs.kernel.org/mm/hwpoison.html)). A

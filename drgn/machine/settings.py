@@ -12,7 +12,7 @@ from collections.abc import Callable
 from drgn import Program
 
 from mmscope.drgn.machine.kernel_features import (
-    KERNEL_FEATURES,
+    KernelFeature,
     kernel_features,
     read_kernel_features,
 )
@@ -20,8 +20,8 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Command, Found, Section
-from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.table import table, tables_of
 
 # sysctl to variable, and what the kernel takes for it (extra1 and extra2 of their tables;
 # mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, mm/vmscan.c, mm/mmap.c,
@@ -43,7 +43,12 @@ SYSCTLS = {
 RANGES = {name: bounds for name, (_, bounds) in SYSCTLS.items() if bounds is not None}
 
 
-@table_row
+@table(
+    "settings",
+    "Settings",
+    setting="value",
+    rows_since={"0.2.0": ("vm.defrag_mode", "vm.percpu_pagelist_fraction")},
+)
 class Setting:
     """One knob."""
 
@@ -57,15 +62,6 @@ class Setting:
     value: str = column(
         holds="kernel", ranges=RANGES, help="as in the file; of a choice, the chosen one"
     )
-
-
-SETTINGS = Table(
-    "settings",
-    "Settings",
-    Setting,
-    setting="value",
-    rows_since={"0.2.0": ("vm.defrag_mode", "vm.percpu_pagelist_fraction")},
-)
 
 
 # enum transparent_hugepage_flag (include/linux/huge_mm.h): the first that is set is the choice.
@@ -122,22 +118,22 @@ def read_settings(read: Callable[[str], str]) -> list[Setting]:
 
 
 def settings_from_memory(memory: Memory) -> Found:
-    found = Found().add(SETTINGS, settings(memory.prog))
-    return found.add(KERNEL_FEATURES, kernel_features(memory.prog, found.notes))
+    found = Found().add(Setting, settings(memory.prog))
+    return found.add(KernelFeature, kernel_features(memory.prog, found.notes))
 
 
 def settings_from_files(files: Files) -> Found:
     rows = read_settings(files.open)
     if not rows:
         raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
-    found = Found().add(SETTINGS, rows)
-    return found.add(KERNEL_FEATURES, read_kernel_features(files.open))
+    found = Found().add(Setting, rows)
+    return found.add(KernelFeature, read_kernel_features(files.open))
 
 
 SETTINGS_SECTION = Section(
     name="settings",
     title="Settings",
-    tables=(SETTINGS, KERNEL_FEATURES),
+    tables=tables_of(Setting, KernelFeature),
     intro="""
 The settings that decide how the allocator, reclaim and THP behave, as they were when this was
 read. Compare them with what the machine is meant to have

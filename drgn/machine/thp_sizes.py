@@ -20,8 +20,8 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, column, event_column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, column, event_column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number
 
 FOLDER = "sys/kernel/mm/transparent_hugepage"
@@ -36,7 +36,7 @@ CALLED = {
 }
 
 
-@table_row
+@table("thp_sizes", "Huge pages by size", since_boot="counter not like 'nr\\_%' escape '\\'")
 class ThpSize:
     """One counter of huge pages of a size."""
 
@@ -51,11 +51,6 @@ class ThpSize:
         help="file in stats/ of the size; nr_*: existing pages, else since boot",
     )
     value: int = event_column(high=MOST, help="huge pages of that size; zeros are left out")
-
-
-THP_SIZES = Table(
-    "thp_sizes", "Huge pages by size", ThpSize, since_boot="counter not like 'nr\\_%' escape '\\'"
-)
 
 
 def thp_sizes(prog: Program) -> list[ThpSize]:
@@ -120,14 +115,16 @@ def thp_sizes_from_files(files: Files) -> Found:
         )
     if unread:
         found.notes.append(f"{plural(unread, 'counter')} could not be read")
-    return found.add(THP_SIZES, rows)
+    return found.add(ThpSize, rows)
 
 
 THP_SIZES_SECTION = Section(
     name="thp_sizes",
     title="Huge pages by size",
     since="0.3.0",
-    tables=(THP_SIZES,),
+    tables=tables_of(
+        ThpSize,
+    ),
     intro="""
 Transparent huge pages of each size ([monitoring
 usage](https://docs.kernel.org/admin-guide/mm/transhuge.html#monitoring-usage)): what page faults
@@ -135,7 +132,7 @@ got and did not get, what went to swap whole or had to be split for it, what was
 that gets no page of a size tries the next smaller one that is enabled.
 """,
     command=Command("huge pages by size", top=TOP),
-    from_memory=lambda memory: Found().add(THP_SIZES, thp_sizes(memory.prog)),
+    from_memory=lambda memory: Found().add(ThpSize, thp_sizes(memory.prog)),
     from_files=thp_sizes_from_files,
     reads=(prices.SETTINGS,),
     optional=True,

@@ -27,8 +27,8 @@ from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Against, Command, Found, Section, hold_against
-from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, event_column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, event_column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.proc_text import SINCE_BOOT, parse_vmstat
 
 # States count page frames, each once, or what takes memory: KiB of stacks, nodes of xarrays. All
@@ -47,7 +47,7 @@ RANGES: dict[str, tuple[Bound, Bound]] = {
 BELOW_ZERO = {"nr_zone_write_pending", "nr_free_cma", "nr_writeback"}
 
 
-@table_row
+@table("vm_counters", "Counters of /proc/vmstat", since_boot=SINCE_BOOT)
 class VmCounter:
     """One line of /proc/vmstat."""
 
@@ -68,9 +68,6 @@ class VmCounter:
         low=None,
         help="per-CPU part, missing in /proc/vmstat",
     )
-
-
-VM_COUNTERS = Table("vm_counters", "Counters of /proc/vmstat", VmCounter, since_boot=SINCE_BOOT)
 
 
 # vmstat_item_print_in_thp() (include/linux/mmzone.h): kept in base pages (see thp_in_pages()),
@@ -336,7 +333,7 @@ def _hold_against_parts(prog: Program, rows: list[VmCounter], found: Found) -> N
             return None
         return row.value - apart[row.name] // (thp if row.name in IN_THP else 1), most
 
-    hold_against(found, VM_COUNTERS, rows, "value", parts, "what zones and nodes have of it")
+    hold_against(found, VmCounter, rows, "value", parts, "what zones and nodes have of it")
 
 
 def _thresholds_apart(prog: Program) -> Iterator[str]:
@@ -375,7 +372,7 @@ def _hold_against_processes(memory: Memory, rows: list[VmCounter], found: Found)
             return None
         return max(row.value, -(-mapped[row.name] // page)), most
 
-    hold_against(found, VM_COUNTERS, rows, "value", pages, "what processes map")
+    hold_against(found, VmCounter, rows, "value", pages, "what processes map")
     for name, size in mapped.items():
         if (more := (counter(rows, name) or 0) + size // -page) > most:
             found.remarks.append(
@@ -387,7 +384,7 @@ def _hold_against_processes(memory: Memory, rows: list[VmCounter], found: Found)
 def vm_counters_from_memory(memory: Memory) -> Found:
     prog = memory.prog
     rows = vm_counters_once(memory)
-    found = Found().add(VM_COUNTERS, rows)
+    found = Found().add(VmCounter, rows)
     if not memory.live:
         _hold_against_parts(prog, rows, found)
         _hold_against_processes(memory, rows, found)
@@ -398,7 +395,9 @@ def vm_counters_from_memory(memory: Memory) -> Found:
 VM_COUNTERS_SECTION = Section(
     name="vm_counters",
     title="Counters since boot",
-    tables=(VM_COUNTERS,),
+    tables=tables_of(
+        VmCounter,
+    ),
     intro="""
 The counters of /proc/vmstat, with each CPU's part that is not folded in yet. Events are counted
 since boot: they are not rates, and do not say when. For a rate take two bundles ([THP
@@ -407,7 +406,7 @@ counters](https://docs.kernel.org/admin-guide/numastat.html)).
 """,
     command=Command("/proc/vmstat, exact", picks="name"),
     from_memory=vm_counters_from_memory,
-    from_files=lambda files: Found().add(VM_COUNTERS, read_vmstat(files.read("proc/vmstat"))),
+    from_files=lambda files: Found().add(VmCounter, read_vmstat(files.read("proc/vmstat"))),
     reads=(prices.VMSTAT,),
 )
 

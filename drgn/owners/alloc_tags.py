@@ -37,8 +37,8 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import LONGEST_NAME, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import LONGEST_NAME, column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import MAX_COUNT, whole_lines
 
 MAX_TAGS = 1 << 20  # a kernel with all its modules has some tens of thousands
@@ -46,7 +46,9 @@ INACCURATE = 1  # CODETAG_FLAG_INACCURATE, include/linux/codetag.h (7.2; 6.12 ha
 MAX_ERRNO = 4095  # IS_ERR(), include/linux/err.h
 
 
-@table_row
+@table(
+    "alloc_tags", "Memory by the line of source that allocated it", measure="bytes", memory="again"
+)
 class AllocTag:
     """A line of the kernel's source that allocates."""
 
@@ -67,14 +69,6 @@ class AllocTag:
     )
     accurate: bool = column(help="false: the kernel says that its counts are incomplete")
 
-
-ALLOC_TAGS = Table(
-    "alloc_tags",
-    "Memory by the line of source that allocated it",
-    AllocTag,
-    measure="bytes",
-    memory="again",
-)
 
 NOT_COMPILED_IN = (
     "alloc tags are not compiled in; boot a kernel with CONFIG_MEM_ALLOC_PROFILING=y, with "
@@ -302,7 +296,7 @@ def from_memory(memory: Memory) -> Found:
     if len(tags) != registered:
         words = f"{len(tags):,} tags were found, the kernel has {registered:,}"
         disagreement(memory, found, words)
-    return found.add(ALLOC_TAGS, alloc_tag_rows(tags.values(), live=memory.live))
+    return found.add(AllocTag, alloc_tag_rows(tags.values(), live=memory.live))
 
 
 def from_files(files: Files) -> Found:
@@ -313,13 +307,15 @@ def from_files(files: Files) -> Found:
     if not on and not any(row.calls for row in rows):
         raise Absent(OFF)
     found = Found(notes=[] if on else [STALE])
-    return found.add(ALLOC_TAGS, rows)
+    return found.add(AllocTag, rows)
 
 
 ALLOC_TAGS_SECTION = Section(
     name="alloc_tags",
     title="Memory by line of source",
-    tables=(ALLOC_TAGS,),
+    tables=tables_of(
+        AllocTag,
+    ),
     intro="""
 Memory allocation profiling counts for every line of the kernel's source what it has allocated and
 not freed ([kernel documentation:

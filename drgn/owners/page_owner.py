@@ -48,8 +48,8 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import SERIES, Table
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import SERIES, table, table_of, tables_of
 from mmscope.drgn.text.page_owner_text import MEMBERS, not_kept
 
 # Tasks in memory; and in the table, beyond which they are one row.
@@ -75,7 +75,7 @@ UNLISTED = "not in show_stacks: its first allocation could not wait for the list
 NO_RECORD = "the stack depot has no such handle"
 
 
-@table_row
+@table("page_owner_stacks", "Pages by allocation stack", lasting=("stack",))
 class PageOwnerStack:
     """The pages that one allocation stack holds."""
 
@@ -96,12 +96,7 @@ class PageOwnerStack:
     note: str | None = column(holds="words", help="missing in the resolver, or a reused handle")
 
 
-PAGE_OWNER_STACKS = Table(
-    "page_owner_stacks", "Pages by allocation stack", PageOwnerStack, lasting=("stack",)
-)
-
-
-@table_row
+@table("page_owner_tasks", "Pages by task", lasting=("comm",), memory="again")
 class PageOwnerTask:
     """Pages allocated by one task, under its pid and comm of that moment."""
 
@@ -116,12 +111,7 @@ class PageOwnerTask:
     allocations: int = column(help="allocations behind the pages")
 
 
-PAGE_OWNER_TASKS = Table(
-    "page_owner_tasks", "Pages by task", PageOwnerTask, lasting=("comm",), memory="again"
-)
-
-
-@table_row
+@table("page_owner_orders", "Pages by order", memory="again")
 class PageOwnerOrder:
     """The pages of allocations of one order."""
 
@@ -130,10 +120,7 @@ class PageOwnerOrder:
     allocations: int = column(help="allocations")
 
 
-PAGE_OWNER_ORDERS = Table("page_owner_orders", "Pages by order", PageOwnerOrder, memory="again")
-
-
-@table_row
+@table("page_owner_gfp", "Pages by gfp mask", memory="again")
 class PageOwnerGfp:
     """The pages of allocations with one gfp mask."""
 
@@ -143,10 +130,7 @@ class PageOwnerGfp:
     allocations: int = column(help="allocations")
 
 
-PAGE_OWNER_GFP = Table("page_owner_gfp", "Pages by gfp mask", PageOwnerGfp, memory="again")
-
-
-@table_row
+@table("page_owner_migratetypes", "Pages by migratetype, and their pageblock's", memory="again")
 class PageOwnerMigratetype:
     """
     The pages by what was asked for and where they lie.
@@ -162,15 +146,7 @@ class PageOwnerMigratetype:
     allocations: int = column(help="allocations")
 
 
-PAGE_OWNER_MIGRATETYPES = Table(
-    "page_owner_migratetypes",
-    "Pages by migratetype, and their pageblock's",
-    PageOwnerMigratetype,
-    memory="again",
-)
-
-
-@table_row
+@table("page_owner_memcgs", "Pages by memory cgroup", memory="again")
 class PageOwnerMemcg:
     """The pages charged to one memory cgroup."""
 
@@ -184,12 +160,7 @@ class PageOwnerMemcg:
     allocations: int = column(help="allocations")
 
 
-PAGE_OWNER_MEMCGS = Table(
-    "page_owner_memcgs", "Pages by memory cgroup", PageOwnerMemcg, memory="again"
-)
-
-
-@table_row
+@table("page_owner_migrations", "Pages migrated since", memory="again")
 class PageOwnerMigration:
     """The pages that were migrated since they were allocated."""
 
@@ -198,12 +169,7 @@ class PageOwnerMigration:
     allocations: int = column(help="allocations")
 
 
-PAGE_OWNER_MIGRATIONS = Table(
-    "page_owner_migrations", "Pages migrated since", PageOwnerMigration, memory="again"
-)
-
-
-@table_row
+@table("page_owner_snapshots", "Snapshots", not_compared=SERIES)
 class PageOwnerSnapshot:
     """One reading of page_owner in a series."""
 
@@ -224,12 +190,7 @@ class PageOwnerSnapshot:
     )
 
 
-PAGE_OWNER_SNAPSHOTS = Table(
-    "page_owner_snapshots", "Snapshots", PageOwnerSnapshot, not_compared=SERIES
-)
-
-
-@table_row
+@table("page_owner_series", "Pages by allocation stack over time", not_compared=SERIES)
 class PageOwnerPoint:
     """
     The pages of one stack at one moment.
@@ -245,12 +206,7 @@ class PageOwnerPoint:
     )
 
 
-PAGE_OWNER_SERIES = Table(
-    "page_owner_series", "Pages by allocation stack over time", PageOwnerPoint, not_compared=SERIES
-)
-
-
-@table_row
+@table("page_owner_growth", "Growth by allocation stack", not_compared=SERIES)
 class PageOwnerGrowth:
     """The pages of one stack over the snapshots; not listed counts as none."""
 
@@ -272,12 +228,7 @@ class PageOwnerGrowth:
     rises: int = column(help="steps between snapshots with a rise")
 
 
-PAGE_OWNER_GROWTH = Table(
-    "page_owner_growth", "Growth by allocation stack", PageOwnerGrowth, not_compared=SERIES
-)
-
-
-@table_row
+@table("page_owner_ages", "Pages by age", memory="again")
 class PageOwnerAge:
     """The pages by the time since they were allocated."""
 
@@ -287,10 +238,7 @@ class PageOwnerAge:
     allocations: int = column(help="allocations")
 
 
-PAGE_OWNER_AGES = Table("page_owner_ages", "Pages by age", PageOwnerAge, memory="again")
-
-
-@table_row
+@table("page_owner_freed", "Free pages, by who freed them", memory="free")
 class PageOwnerFreed:
     """Free pages whose last owner's stack is still known, by who freed them."""
 
@@ -299,12 +247,11 @@ class PageOwnerFreed:
     stack: str | None = column(holds="kernel", help="of the free: root;…;leaf")
 
 
-PAGE_OWNER_FREED = Table(
-    "page_owner_freed", "Free pages, by who freed them", PageOwnerFreed, memory="free"
+@table(
+    "page_owner_polluters",
+    "Pages in pageblocks of another migratetype, by allocation stack",
+    memory="again",
 )
-
-
-@table_row
 class PageOwnerPolluter:
     """Pages of one stack in pageblocks of another migratetype than their own."""
 
@@ -317,15 +264,7 @@ class PageOwnerPolluter:
     stack: str | None = column(holds="kernel", help="root;…;leaf")
 
 
-PAGE_OWNER_POLLUTERS = Table(
-    "page_owner_polluters",
-    "Pages in pageblocks of another migratetype, by allocation stack",
-    PageOwnerPolluter,
-    memory="again",
-)
-
-
-@table_row
+@table("page_owner_mixed_blocks", "Pageblocks with a page of another migratetype")
 class PageOwnerMixedBlocks:
     """Pageblocks with a page of another migratetype than theirs (as /proc/pagetypeinfo)."""
 
@@ -335,12 +274,7 @@ class PageOwnerMixedBlocks:
     blocks: int = column(unit="blocks", help="pageblocks")
 
 
-PAGE_OWNER_MIXED_BLOCKS = Table(
-    "page_owner_mixed_blocks", "Pageblocks with a page of another migratetype", PageOwnerMixedBlocks
-)
-
-
-@table_row
+@table("page_owner_checks", "Stacks that the kernel counts otherwise")
 class PageOwnerCheck:
     """A stack whose count in the kernel differs from its page_exts."""
 
@@ -349,11 +283,6 @@ class PageOwnerCheck:
     page_ext_pages: int = column(unit="pages", help="base pages whose page_ext has the handle")
     head_pages: int = column(unit="pages", help="1 << order of each allocation printed")
     stack: str | None = column(holds="kernel", help="root;…;leaf")
-
-
-PAGE_OWNER_CHECKS = Table(
-    "page_owner_checks", "Stacks that the kernel counts otherwise", PageOwnerCheck
-)
 
 
 def page_owner_off(prog: Program) -> str | None:
@@ -864,27 +793,27 @@ def page_owner_from_memory(memory: Memory) -> Found:
             "show_handles: their first allocation could not wait for a lock"
         )
     found.remarks += [f"page_owner of this kernel keeps {what}" for what in not_kept(owners.has)]
-    found.add(PAGE_OWNER_STACKS, rows)
+    found.add(PageOwnerStack, rows)
     shift = prog["PAGE_SHIFT"].value_()
     stacks = [(row.stack, row.pages << shift) for row in rows if row.stack]
     found.folded.append(
-        ("page_owner", f"{PAGE_OWNER_STACKS.title}, width in bytes", "bytes", stacks)
+        ("page_owner", f"{table_of(PageOwnerStack).title}, width in bytes", "bytes", stacks)
     )
     # A table without rows would say that there is nothing, not that nothing is known.
     if "pid" in owners.has:
-        found.add(PAGE_OWNER_TASKS, page_owner_tasks(owners))
+        found.add(PageOwnerTask, page_owner_tasks(owners))
     (
-        found.add(PAGE_OWNER_ORDERS, page_owner_orders(owners))
-        .add(PAGE_OWNER_GFP, page_owner_gfp(prog, owners))
-        .add(PAGE_OWNER_MIGRATETYPES, page_owner_migratetypes(owners))
-        .add(PAGE_OWNER_POLLUTERS, page_owner_polluters(prog, depot, owners))
-        .add(PAGE_OWNER_MIXED_BLOCKS, page_owner_mixed_blocks(prog, owners))
-        .add(PAGE_OWNER_MIGRATIONS, page_owner_migrations(prog, owners))
+        found.add(PageOwnerOrder, page_owner_orders(owners))
+        .add(PageOwnerGfp, page_owner_gfp(prog, owners))
+        .add(PageOwnerMigratetype, page_owner_migratetypes(owners))
+        .add(PageOwnerPolluter, page_owner_polluters(prog, depot, owners))
+        .add(PageOwnerMixedBlocks, page_owner_mixed_blocks(prog, owners))
+        .add(PageOwnerMigration, page_owner_migrations(prog, owners))
     )
     if "ts_nsec" in owners.has:
-        found.add(PAGE_OWNER_AGES, page_owner_ages(owners))
-    return found.add(PAGE_OWNER_FREED, page_owner_freed(prog, depot, owners)).add(
-        PAGE_OWNER_CHECKS, checks
+        found.add(PageOwnerAge, page_owner_ages(owners))
+    return found.add(PageOwnerFreed, page_owner_freed(prog, depot, owners)).add(
+        PageOwnerCheck, checks
     )
 
 
@@ -896,22 +825,22 @@ def page_owner_from_files(files: Files) -> Found:
 PAGE_OWNER_SECTION = Section(
     name="page_owner",
     title="Owners of pages",
-    tables=(
-        PAGE_OWNER_STACKS,
-        PAGE_OWNER_TASKS,
-        PAGE_OWNER_ORDERS,
-        PAGE_OWNER_GFP,
-        PAGE_OWNER_MIGRATETYPES,
-        PAGE_OWNER_MEMCGS,
-        PAGE_OWNER_POLLUTERS,
-        PAGE_OWNER_MIXED_BLOCKS,
-        PAGE_OWNER_MIGRATIONS,
-        PAGE_OWNER_AGES,
-        PAGE_OWNER_FREED,
-        PAGE_OWNER_CHECKS,
-        PAGE_OWNER_SNAPSHOTS,
-        PAGE_OWNER_SERIES,
-        PAGE_OWNER_GROWTH,
+    tables=tables_of(
+        PageOwnerStack,
+        PageOwnerTask,
+        PageOwnerOrder,
+        PageOwnerGfp,
+        PageOwnerMigratetype,
+        PageOwnerMemcg,
+        PageOwnerPolluter,
+        PageOwnerMixedBlocks,
+        PageOwnerMigration,
+        PageOwnerAge,
+        PageOwnerFreed,
+        PageOwnerCheck,
+        PageOwnerSnapshot,
+        PageOwnerPoint,
+        PageOwnerGrowth,
     ),
     kernel_stacks=True,
     intro="""

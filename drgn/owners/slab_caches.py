@@ -51,7 +51,7 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import SLAB_COLUMNS, PageChunk, page_dtype, slab_type
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_ORDER, column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.table import Inside, Table, table
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
@@ -68,7 +68,7 @@ MAX_SLABS = 4 << 20
 SLABS_TOGETHER = 2048
 
 
-@table_row
+@table("slab_caches", "Slab caches", measure="pages", inside=(Inside("slab", "pages"),))
 class SlabCache:
     """A slab cache and what it holds."""
 
@@ -97,11 +97,6 @@ class SlabCache:
         default=None,
         help="free objects in sheaves of CPUs and nodes; empty: before 6.18, or text",
     )
-
-
-SLAB_CACHES = Table(
-    "slab_caches", "Slab caches", SlabCache, measure="pages", inside=(Inside("slab", "pages"),)
-)
 
 
 @table_row

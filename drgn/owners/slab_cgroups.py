@@ -36,14 +36,23 @@ from mmscope.drgn.reading.kernel_arrays import (
 from mmscope.drgn.reading.mem_sections import page_addresses, valid_page_ranges
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.reading.struct_pages import slab_type
-from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_BYTES, column
+from mmscope.drgn.tables.table import Inside, table
 
 MAX_ROWS = 10_000
 POINTER = 8  # of what an object is charged with
 
 
-@table_row
+@table(
+    "slab_cgroups",
+    "Slab objects by memory cgroup",
+    empty="No slab object is charged to a memory cgroup.",
+    memory="again",
+    measure="bytes",
+    lasting=("cgroup", "cache"),
+    inside=(Inside("slab", "bytes", by="cgroup"),),
+    since="0.2.0",
+)
 class SlabCgroup:
     """Objects of a slab cache charged to a memory cgroup itself."""
 
@@ -57,19 +66,6 @@ class SlabCgroup:
         high=MOST_BYTES,
         help="charged for them: slots, and 8 bytes each",
     )
-
-
-SLAB_CGROUPS = Table(
-    "slab_cgroups",
-    "Slab objects by memory cgroup",
-    SlabCgroup,
-    empty="No slab object is charged to a memory cgroup.",
-    memory="again",
-    measure="bytes",
-    lasting=("cgroup", "cache"),
-    inside=(Inside("slab", "bytes", by="cgroup"),),
-    since="0.2.0",
-)
 
 
 class SlabCgroups:

@@ -28,10 +28,10 @@ from drgn.helpers.linux.percpu import per_cpu
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.owners.page_owner import depot_notes, depot_of
 from mmscope.drgn.owners.slab_caches import (
-    SLAB_CACHES,
     SLAB_CHECKS,
     SLAB_OWNER_CHECKS,
     Cache,
+    SlabCache,
     SlabCheck,
     SlabFinder,
     SlabScan,
@@ -43,7 +43,7 @@ from mmscope.drgn.owners.slab_caches import (
     slab_consumer,
     slab_scan,
 )
-from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SLAB_CGROUPS, SlabCgroups
+from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SlabCgroup, SlabCgroups
 from mmscope.drgn.owners.slab_objects import slots_of
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Gaps, S64s, U8s, U64s, distinct
@@ -54,15 +54,20 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import Inside, table, table_of, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 NO_TRACK = "(no track)"
 NO_STACK = "(not in the stack depot)"
 
 
-@table_row
+@table(
+    "slab_owner_stacks",
+    "Slab objects by allocation stack",
+    lasting=("cache", "stack"),
+    inside=(Inside("slab", "bytes", by="cache stack"),),
+)
 class SlabOwnerStack:
     """The objects of one cache that one allocation stack holds."""
 
@@ -80,15 +85,6 @@ class SlabOwnerStack:
     objects: int = column(help="allocated, not freed")
     bytes: int | None = column(unit="bytes", help="objects times object size")
     requested_bytes: int | None = column(unit="bytes", help="size asked for; kmalloc caches only")
-
-
-SLAB_OWNER_STACKS = Table(
-    "slab_owner_stacks",
-    "Slab objects by allocation stack",
-    SlabOwnerStack,
-    lasting=("cache", "stack"),
-    inside=(Inside("slab", "bytes", by="cache stack"),),
-)
 
 
 class SlabOwners:
@@ -413,7 +409,7 @@ def slab_caches_from_memory(memory: Memory) -> Found:
             "the largest cache"
         )
     _note_quarantine(memory, found)
-    found.add(SLAB_CACHES, rows)
+    found.add(SlabCache, rows)
     found.add(SLAB_CHECKS, checks)
     _add_cgroups(memory, scan, found)
     return found
@@ -476,7 +472,7 @@ def _add_cgroups(memory: Memory, scan: SlabScan, found: Found) -> None:
         found.unlisted.append(
             f"slab_cgroups has the {MAX_ROWS:,} largest of {len(rows):,} pairs of cgroup and cache"
         )
-    found.add(SLAB_CGROUPS, rows[:MAX_ROWS])
+    found.add(SlabCgroup, rows[:MAX_ROWS])
 
 
 NO_TRACKS = (
@@ -517,11 +513,11 @@ def slab_owner_from_memory(memory: Memory) -> Found:
         )
     if checks:
         disagreement(memory, found, f"tracks of {plural(len(checks), 'cache')} do not add up")
-    found.add(SLAB_OWNER_STACKS, rows)
+    found.add(SlabOwnerStack, rows)
     # The cache is what the allocation leads to: the leaf.
     stacks = [(f"{row.stack};{row.cache}", row.bytes) for row in rows if row.bytes]
     found.folded.append(
-        ("slab_owner", f"{SLAB_OWNER_STACKS.title}, width in bytes", "bytes", stacks)
+        ("slab_owner", f"{table_of(SlabOwnerStack).title}, width in bytes", "bytes", stacks)
     )
     return found.add(SLAB_OWNER_CHECKS, checks)
 
@@ -550,16 +546,16 @@ def slab_owner_from_files(files: Files) -> Found:
             found.notes.append(str(reason))
     if not rows:
         raise Absent(f"{folder} has no alloc_traces (root only): {NO_TRACKS}")
-    return found.add(SLAB_OWNER_STACKS, rows)
+    return found.add(SlabOwnerStack, rows)
 
 
 SLAB_CACHES_SECTION = Section(
     name="slab_caches",
     title="Slab caches",
-    tables=(
-        SLAB_CACHES,
+    tables=tables_of(
+        SlabCache,
         SLAB_CHECKS,
-        SLAB_CGROUPS,
+        SlabCgroup,
     ),
     intro="""
 The kernel's own objects, by the slab cache that they are allocated from: how many are in use,
@@ -570,7 +566,7 @@ allocator](https://docs.kernel.org/admin-guide/mm/slab.html)).
 """,
     command=Command("slab caches by size", top=TOP, picks="cache"),
     from_memory=slab_caches_from_memory,
-    from_files=lambda files: Found().add(SLAB_CACHES, read_slabinfo(files.read("proc/slabinfo"))),
+    from_files=lambda files: Found().add(SlabCache, read_slabinfo(files.read("proc/slabinfo"))),
     deadline=PASS_SECONDS,
     reads=(prices.SLABINFO,),
     consumer=slab_consumer,
@@ -580,8 +576,8 @@ allocator](https://docs.kernel.org/admin-guide/mm/slab.html)).
 SLAB_OWNER_SECTION = Section(
     name="slab_owner",
     title="Owners of slab objects",
-    tables=(
-        SLAB_OWNER_STACKS,
+    tables=tables_of(
+        SlabOwnerStack,
         SLAB_OWNER_CHECKS,
     ),
     kernel_stacks=True,

@@ -51,7 +51,6 @@ from mmscope.drgn.page_tables.swap_types import (
 )
 from mmscope.drgn.processes.address_spaces import BROKEN_OFF, Process
 from mmscope.drgn.processes.process_memory import (
-    PROCESS_MEMORY,
     ProcessMemory,
     counted_by_cpus,
     process_memory_once,
@@ -73,11 +72,16 @@ from mmscope.drgn.sections.section import (
     hold_against,
 )
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.table import Inside, table, tables_of
 
 
-@table_row
+@table(
+    "page_tables",
+    "Page tables by process",
+    lasting=("comm",),
+    inside=(Inside("page tables", "pgtables_bytes"),),
+)
 class PageTables:
     """The page tables of one address space."""
 
@@ -120,16 +124,7 @@ class PageTables:
     )
 
 
-PAGE_TABLES = Table(
-    "page_tables",
-    "Page tables by process",
-    PageTables,
-    lasting=("comm",),
-    inside=(Inside("page tables", "pgtables_bytes"),),
-)
-
-
-@table_row
+@table("page_table_details", "What else is in page tables", measure="vmas")
 class PageTableDetails:
     """Further parts of the page tables of one address space."""
 
@@ -165,12 +160,7 @@ class PageTableDetails:
     huge_puds: int = column(since="0.3.0", help="PUDs mapping DAX that counts as resident (6.15)")
 
 
-PAGE_TABLE_DETAILS = Table(
-    "page_table_details", "What else is in page tables", PageTableDetails, measure="vmas"
-)
-
-
-@table_row
+@table("page_table_occupancy", "How full the tables are", measure="tables")
 class PageTableOccupancy:
     """How full the tables of one level are."""
 
@@ -182,12 +172,7 @@ class PageTableOccupancy:
     entries: int = column(help="in use in all of them")
 
 
-PAGE_TABLE_OCCUPANCY = Table(
-    "page_table_occupancy", "How full the tables are", PageTableOccupancy, measure="tables"
-)
-
-
-@table_row
+@table("page_table_regions", "What is mapped how, in the address spaces with the most tables")
 class PageTableRegion:
     """A part of an address space: neighbouring mappings without a large gap."""
 
@@ -208,13 +193,6 @@ class PageTableRegion:
     other_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="device memory, markers, pages being migrated"
     )
-
-
-PAGE_TABLE_REGIONS = Table(
-    "page_table_regions",
-    "What is mapped how, in the address spaces with the most tables",
-    PageTableRegion,
-)
 
 
 def page_tables(scan: PageTableScan) -> list[PageTables]:
@@ -370,7 +348,7 @@ PRICES = {
 }
 
 
-@table_row
+@table("exit_costs", "What the end of each process will cost", measure="exit_seconds")
 class ExitCost:
     """What the end of one address space takes."""
 
@@ -390,11 +368,6 @@ class ExitCost:
     dontneed_frees_tables: bool = column(
         help="this kernel frees a PTE table when MADV_DONTNEED covers all of it"
     )
-
-
-EXIT_COSTS = Table(
-    "exit_costs", "What the end of each process will cost", ExitCost, measure="exit_seconds"
-)
 
 
 def exit_costs(
@@ -477,7 +450,7 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
     """
     prog = memory.prog
     page, cpus = 1 << scan.form.page_shift, len(online_cpus(prog))
-    rows, details = (found.by_name[table.name] for table in (PAGE_TABLES, PAGE_TABLE_DETAILS))
+    rows, details = (found.by_name[table.name] for table in tables_of(PageTables, PageTableDetails))
     processes, _, _ = process_memory_once(memory)
     counted = {row.pid: row for row in processes}
     busy, exact = set(_on_cpus(prog)), counted_by_cpus(prog)
@@ -521,11 +494,11 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
         return None if mine is None or slack[row.pid] else (mine.mapped_bytes, 0)
 
     tables = {row.pid: row for row in rows}
-    hold_against(found, PROCESS_MEMORY, processes, "resident_bytes", entries, "what its tables map")
-    hold_against(found, PROCESS_MEMORY, processes, "swap_bytes", swapped, "what its tables have")
-    hold_against(found, PAGE_TABLES, rows, "resident_bytes", counter, "what the kernel counts")
-    hold_against(found, PAGE_TABLE_DETAILS, details, "vmas", vmas, "its map_count")
-    hold_against(found, PAGE_TABLE_DETAILS, details, "mapped_bytes", mapped, "its total_vm")
+    hold_against(found, ProcessMemory, processes, "resident_bytes", entries, "what its tables map")
+    hold_against(found, ProcessMemory, processes, "swap_bytes", swapped, "what its tables have")
+    hold_against(found, PageTables, rows, "resident_bytes", counter, "what the kernel counts")
+    hold_against(found, PageTableDetails, details, "vmas", vmas, "its map_count")
+    hold_against(found, PageTableDetails, details, "mapped_bytes", mapped, "its total_vm")
 
 
 def page_tables_from_memory(memory: Memory) -> Found:
@@ -579,11 +552,11 @@ def page_tables_from_memory(memory: Memory) -> Found:
         )
     details = page_table_details(scan)
     given_back = dontneed_frees_tables(memory.prog)
-    found.add(PAGE_TABLES, rows)
-    found.add(PAGE_TABLE_DETAILS, details)
-    found.add(EXIT_COSTS, exit_costs(rows, details, dontneed_frees_tables=given_back))
-    found.add(PAGE_TABLE_OCCUPANCY, page_table_occupancy(scan))
-    found.add(PAGE_TABLE_REGIONS, page_table_regions(scan))
+    found.add(PageTables, rows)
+    found.add(PageTableDetails, details)
+    found.add(ExitCost, exit_costs(rows, details, dontneed_frees_tables=given_back))
+    found.add(PageTableOccupancy, page_table_occupancy(scan))
+    found.add(PageTableRegion, page_table_regions(scan))
     if not memory.live:
         # Section process_memory says why its counters cannot be read.
         with contextlib.suppress(FaultError, LookupError, ValueError):
@@ -599,13 +572,13 @@ def page_tables_from_files(files: Files) -> Found:
         "what is in the tables is not in /proc; read the kernel's memory (as root). Processes that "
         "share their memory (vfork) count each"
     )
-    return found.add(PAGE_TABLES, rows)
+    return found.add(PageTables, rows)
 
 
 PAGE_TABLES_SECTION = Section(
     name="page_tables",
     title="Page tables",
-    tables=(PAGE_TABLES, PAGE_TABLE_DETAILS, EXIT_COSTS, PAGE_TABLE_OCCUPANCY, PAGE_TABLE_REGIONS),
+    tables=tables_of(PageTables, PageTableDetails, ExitCost, PageTableOccupancy, PageTableRegion),
     intro="""
 A page table takes a page of memory, however little is in it, and is in no process's RSS. It is
 not reclaimed: `munmap()` and the end of the process give it back. `MADV_DONTNEED` gives back the

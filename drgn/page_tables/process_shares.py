@@ -28,12 +28,18 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, row_number, whole_lines
 
 
-@table_row
+@table(
+    "process_shares",
+    "Unique and shared memory of processes",
+    memory="again",
+    measure="pss_bytes",
+    lasting=("comm",),
+)
 class ProcessShare:
     """The memory that an address space maps, and its own part of it."""
 
@@ -64,16 +70,6 @@ class ProcessShare:
         high=MOST_BYTES,
         help="SwapPss: swapped out, not in PSS; without shmem",
     )
-
-
-PROCESS_SHARES = Table(
-    "process_shares",
-    "Unique and shared memory of processes",
-    ProcessShare,
-    memory="again",
-    measure="pss_bytes",
-    lasting=("comm",),
-)
 
 
 def process_shares(scan: PageTableScan) -> list[ProcessShare]:
@@ -179,7 +175,7 @@ def from_memory(memory: Memory) -> Found:
             f"{plural(uncounted, 'mapped page')} of large folios have no count of their "
             "mappings (CONFIG_NO_PAGE_MAPCOUNT): taken for their process's own, shared or not"
         )
-    return found.add(PROCESS_SHARES, rows)
+    return found.add(ProcessShare, rows)
 
 
 # Lines of smaps_rollup, __show_smap().
@@ -264,7 +260,7 @@ def from_files(files: Files) -> Found:
         found.notes.append(f"{processes} not counted: smaps_rollup of {named}: {why}")
     rows.sort(key=lambda row: (-row.pss_bytes, row.pid))
     found.remarks.append("processes that share their memory (vfork) count each")
-    return found.add(PROCESS_SHARES, rows)
+    return found.add(ProcessShare, rows)
 
 
 PROCESS_SHARES_SECTION = Section(
@@ -279,7 +275,9 @@ once is not always free when the process ends: a file's pages stay in the page c
 """,
     command=Command("unique and shared memory of processes", top=TOP, picks="pid"),
     since="0.2.0",
-    tables=(PROCESS_SHARES,),
+    tables=tables_of(
+        ProcessShare,
+    ),
     from_memory=from_memory,
     from_files=from_files,
     deadline=PASS_SECONDS,

@@ -26,12 +26,19 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Inside, Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
+from mmscope.drgn.tables.table import Inside, table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number
 
 
-@table_row
+@table(
+    "process_memory",
+    "Memory of processes",
+    memory="again",
+    measure="resident_bytes",
+    lasting=("comm",),
+    inside=(Inside("anonymous", "anon_bytes"),),
+)
 class ProcessMemory:
     """The memory of an address space."""
 
@@ -54,16 +61,6 @@ class ProcessMemory:
     processes: int | None = column(help="thread groups sharing the address space")
     threads: int | None = column(low=1, help="of all of them")
 
-
-PROCESS_MEMORY = Table(
-    "process_memory",
-    "Memory of processes",
-    ProcessMemory,
-    memory="again",
-    measure="resident_bytes",
-    lasting=("comm",),
-    inside=(Inside("anonymous", "anon_bytes"),),
-)
 
 # enum of MM_FILEPAGES (include/linux/mm_types_task.h); all but swap are resident.
 KINDS = {
@@ -202,14 +199,14 @@ def from_memory(memory: Memory) -> Found:
         found.notes.append(BROKEN_OFF)
     if spaces.damaged:
         disagreement(memory, found, f"{spaces.damaged:,} processes could not be read")
-    return found.add(PROCESS_MEMORY, rows)
+    return found.add(ProcessMemory, rows)
 
 
 def from_files(files: Files) -> Found:
     rows, notes = rows_of_processes(files, read_status_memory)
     found = Found(notes=notes)
     found.remarks.append("processes that share their memory (vfork) count each")
-    return found.add(PROCESS_MEMORY, sorted(rows, key=_by_memory))
+    return found.add(ProcessMemory, sorted(rows, key=_by_memory))
 
 
 PROCESS_MEMORY_SECTION = Section(
@@ -222,7 +219,9 @@ in each of them, so that the sum is more than what they have together; hugetlb p
 """,
     command=Command("the memory of processes", top=TOP, picks="pid"),
     since="0.2.0",
-    tables=(PROCESS_MEMORY,),
+    tables=tables_of(
+        ProcessMemory,
+    ),
     from_memory=from_memory,
     from_files=from_files,
     reads=(prices.STATUS,),

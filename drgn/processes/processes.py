@@ -30,8 +30,8 @@ from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.section import Found
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_text import printed_number
 
 PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -48,7 +48,7 @@ WANTED = {
 LARGEST = (1 << 63) - 1
 
 
-@table_row
+@table("process_vmas", "Processes by their VMAs", measure="vmas", lasting=("comm",))
 class ProcessVmas:
     """VMAs of a process, against its limit."""
 
@@ -59,11 +59,6 @@ class ProcessVmas:
     anon_vmas: int | None = column(help="linked to its VMAs, inherited ones included")
     largest_anon_vma: str | None = column(holds="kernel", help="with most of its VMAs")
     vmas_on_it: int | None = column(unit="VMAs", help="of this process")
-
-
-PROCESS_VMAS = Table(
-    "process_vmas", "Processes by their VMAs", ProcessVmas, measure="vmas", lasting=("comm",)
-)
 
 
 @dataclass(frozen=True, slots=True)

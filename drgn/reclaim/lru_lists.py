@@ -33,8 +33,8 @@ from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_ORDER, column, event_column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_ORDER, column, event_column
+from mmscope.drgn.tables.table import table, tables_of
 
 # enum lru_list (include/linux/mmzone.h): two of anonymous memory, two of files.
 LISTS = ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
@@ -52,7 +52,7 @@ REFAULTS = {
 NOT_COMPARED = "it is a state that changes from moment to moment"
 
 
-@table_row
+@table("lru_lists", "LRU lists", measure="pages", memory="again")
 class LruList:
     """Pages of one LRU list of a zone, all memory cgroups together."""
 
@@ -66,7 +66,12 @@ class LruList:
     cgroups: int = column(help="memory cgroups with some, dying ones included")
 
 
-@table_row
+@table(
+    "lru_generations",
+    "Generations of the multi-gen LRU, of the largest memory cgroups",
+    not_compared=NOT_COMPARED,
+    empty="The multi-gen LRU has no pages: it is not in use, or not built in.",
+)
 class LruGeneration:
     """A generation of the multi-gen LRU, by memory cgroup and node."""
 
@@ -80,17 +85,7 @@ class LruGeneration:
     youngest: bool = column(help="one of the two youngest: active, not evicted")
 
 
-LRU_LISTS = Table("lru_lists", "LRU lists", LruList, measure="pages", memory="again")
-LRU_GENERATIONS = Table(
-    "lru_generations",
-    "Generations of the multi-gen LRU, of the largest memory cgroups",
-    LruGeneration,
-    not_compared=NOT_COMPARED,
-    empty="The multi-gen LRU has no pages: it is not in use, or not built in.",
-)
-
-
-@table_row
+@table("reclaim_nodes", "Reclaim by node", not_compared=NOT_COMPARED)
 class ReclaimNode:
     """Reclaim of a node."""
 
@@ -112,9 +107,6 @@ class ReclaimNode:
         help="workingset_restore_anon since boot: of these, active before"
     )
     restored_file: int | None = event_column(help="workingset_restore_file, since boot")
-
-
-RECLAIM_NODES = Table("reclaim_nodes", "Reclaim by node", ReclaimNode, not_compared=NOT_COMPARED)
 
 
 def _dtype(prog: Program) -> np.dtype[Any]:
@@ -337,10 +329,10 @@ def lru_lists_from_memory(memory: Memory) -> Found:
     lruvecs = read_lruvecs(prog, memcgs, gaps)
     found = Found()
     rows = list_rows(prog, lruvecs)
-    found.add(LRU_LISTS, rows)
-    found.add(RECLAIM_NODES, node_rows(prog, multi_gen_enabled(prog, memcgs)))
+    found.add(LruList, rows)
+    found.add(ReclaimNode, node_rows(prog, multi_gen_enabled(prog, memcgs)))
     generations = generation_rows(prog, memcgs, lruvecs, gaps)
-    found.add(LRU_GENERATIONS, generations)
+    found.add(LruGeneration, generations)
     for odd in (
         *ages_that_cannot_be(generations),
         *too_many_generations(lruvecs),
@@ -365,7 +357,7 @@ LRU_LISTS_SECTION = Section(
     name="lru_lists",
     title="LRU lists and reclaim",
     since="0.2.0",
-    tables=(LRU_LISTS, RECLAIM_NODES, LRU_GENERATIONS),
+    tables=tables_of(LruList, ReclaimNode, LruGeneration),
     intro="""
 What reclaim goes through: every memory cgroup has LRU lists on each node, here added up by zone
 beside what the zone counts. With the

@@ -14,17 +14,11 @@ write fault.
 import numpy as np
 from drgn import Program
 
-from mmscope.drgn.processes.processes import (
-    PROCESS_VMAS,
-    ProcessVmas,
-    max_map_count,
-    note_missing,
-    process_maps,
-)
+from mmscope.drgn.processes.processes import ProcessVmas, max_map_count, note_missing, process_maps
 from mmscope.drgn.reading.kernel_arrays import S64s, U64s, distinct
 from mmscope.drgn.rmap.ksm import KsmVisits, ksm_and_visits
 from mmscope.drgn.rmap.reverse_maps import (
-    ANON_VMA_CHECKS,
+    AnonVmaCheck,
     ReverseMaps,
     check_sample,
     note_reverse_maps,
@@ -41,14 +35,14 @@ from mmscope.drgn.rmap.rwsem_waiters import (
     lock_state,
     taken_locks,
 )
-from mmscope.drgn.rmap.vma_splits import VMA_NEIGHBOURS, VMA_SPLITS, vma_splits
+from mmscope.drgn.rmap.vma_splits import VmaNeighbours, VmaSplits, vma_splits
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column
+from mmscope.drgn.tables.table import table, tables_of
 
 # Beyond these, a large machine's table would be all single VMAs; the fan-out has them all.
 MAX_ROWS = 2000
@@ -57,7 +51,7 @@ MAX_PROCESSES = 500
 MAP_BINS = 256
 
 
-@table_row
+@table("anon_vmas", "anon_vmas, those with most VMAs first", measure="vmas")
 class AnonVma:
     """An anon_vma and the VMAs of its tree."""
 
@@ -78,10 +72,7 @@ class AnonVma:
     lock: str | None = column(holds="words", help="of its root: free, read, write, changing hands")
 
 
-ANON_VMAS = Table("anon_vmas", "anon_vmas, those with most VMAs first", AnonVma, measure="vmas")
-
-
-@table_row
+@table("anon_vma_fanout", "All anon_vmas by their VMAs", measure="vmas")
 class AnonVmaFanout:
     """anon_vmas by their number of VMAs."""
 
@@ -92,12 +83,11 @@ class AnonVmaFanout:
     ksm_items: int | None = column(help="KSM-merged mappings found through them")
 
 
-ANON_VMA_FANOUT = Table(
-    "anon_vma_fanout", "All anon_vmas by their VMAs", AnonVmaFanout, measure="vmas"
+@table(
+    "anon_vma_map",
+    "The page range of the anon_vma with most VMAs",
+    not_compared="it shows parts of single trees",
 )
-
-
-@table_row
 class AnonVmaMap:
     """A stretch of one anon_vma's page range."""
 
@@ -110,15 +100,11 @@ class AnonVmaMap:
     ksm_items: int | None = column(help="KSM-merged mappings in it")
 
 
-ANON_VMA_MAP = Table(
-    "anon_vma_map",
-    "The page range of the anon_vma with most VMAs",
-    AnonVmaMap,
-    not_compared="it shows parts of single trees",
+@table(
+    "anon_vma_locks",
+    "Locks of anon_vmas that are taken",
+    empty="No anon_vma's lock was taken at that moment.",
 )
-
-
-@table_row
 class AnonVmaLock:
     """A lock of anon_vmas that is taken or waited for."""
 
@@ -134,15 +120,11 @@ class AnonVmaLock:
     stack: str | None = column(holds="kernel", help="of the owner: root;…;leaf")
 
 
-ANON_VMA_LOCKS = Table(
-    "anon_vma_locks",
-    "Locks of anon_vmas that are taken",
-    AnonVmaLock,
-    empty="No anon_vma's lock was taken at that moment.",
+@table(
+    "anon_vma_waiters",
+    "Tasks queued on them",
+    empty="No task was queued on an anon_vma's lock at that moment.",
 )
-
-
-@table_row
 class AnonVmaWaiter:
     """A task that is queued on the lock of an anon_vma."""
 
@@ -152,14 +134,6 @@ class AnonVmaWaiter:
     comm: str = column(holds="comm", help="its name")
     wants: str | None = column(holds="words", help=WANTS)
     stack: str | None = column(holds="kernel", help="where it sleeps: root;…;leaf")
-
-
-ANON_VMA_WAITERS = Table(
-    "anon_vma_waiters",
-    "Tasks queued on them",
-    AnonVmaWaiter,
-    empty="No task was queued on an anon_vma's lock at that moment.",
-)
 
 
 def anon_vma_rows(
@@ -332,16 +306,16 @@ def anon_vmas_from_memory(memory: Memory) -> Found:
             f"{len(rows):,} of {len(maps.anon_vmas):,} anon_vmas are listed, those with most VMAs "
             "first; anon_vma_fanout has them all"
         )
-    found.add(ANON_VMA_FANOUT, fanout(maps, items))
-    found.add(ANON_VMA_MAP, _largest_map(maps, visits))
+    found.add(AnonVmaFanout, fanout(maps, items))
+    found.add(AnonVmaMap, _largest_map(maps, visits))
     sums, kinds, not_compared = vma_splits(memory.prog, maps)
-    found.add(VMA_SPLITS, sums).add(VMA_NEIGHBOURS, kinds).add(ANON_VMAS, rows)
+    found.add(VmaSplits, sums).add(VmaNeighbours, kinds).add(AnonVma, rows)
     locks, queued, not_read = anon_vma_locks(memory.prog, maps)
     for problem in not_compared + not_read:
         disagreement(memory, found, problem)
-    found.add(ANON_VMA_LOCKS, locks).add(ANON_VMA_WAITERS, queued)
-    found.add(PROCESS_VMAS, process_vmas(memory.prog, maps))
-    return found.add(ANON_VMA_CHECKS, checks)
+    found.add(AnonVmaLock, locks).add(AnonVmaWaiter, queued)
+    found.add(ProcessVmas, process_vmas(memory.prog, maps))
+    return found.add(AnonVmaCheck, checks)
 
 
 def anon_vmas_from_files(files: Files) -> Found:
@@ -350,22 +324,22 @@ def anon_vmas_from_files(files: Files) -> Found:
         raise Absent(f"{files.root}: proc has no maps of processes; anon_vmas are in memory only")
     found = Found(remarks=["anon_vmas are in the kernel's memory only; VMAs are counted from maps"])
     note_missing(found, missing)
-    return found.add(PROCESS_VMAS, rows[:MAX_PROCESSES])
+    return found.add(ProcessVmas, rows[:MAX_PROCESSES])
 
 
 ANON_VMAS_SECTION = Section(
     name="anon_vmas",
     title="Reverse maps",
-    tables=(
-        ANON_VMA_FANOUT,
-        ANON_VMA_MAP,
-        VMA_SPLITS,
-        VMA_NEIGHBOURS,
-        ANON_VMAS,
-        ANON_VMA_LOCKS,
-        ANON_VMA_WAITERS,
-        PROCESS_VMAS,
-        ANON_VMA_CHECKS,
+    tables=tables_of(
+        AnonVmaFanout,
+        AnonVmaMap,
+        VmaSplits,
+        VmaNeighbours,
+        AnonVma,
+        AnonVmaLock,
+        AnonVmaWaiter,
+        ProcessVmas,
+        AnonVmaCheck,
     ),
     intro="""
 Anonymous pages are found through their `anon_vma`: a tree of the VMAs that may map them, with a

@@ -77,8 +77,8 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST, MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.table import table, tables_of
 
 # Beyond these, a large machine's table would be all libraries; the fan-out has them all.
 MAX_ROWS = 500
@@ -107,7 +107,11 @@ INODE = {
 }
 
 
-@table_row
+@table(
+    "file_mapping_checks",
+    "What does not fit together",
+    empty="Trees, counters and a walked sample agree on every mapped file.",
+)
 class FileMappingCheck:
     """A disagreement between mapped files."""
 
@@ -117,15 +121,9 @@ class FileMappingCheck:
     found: int = column(help="what was found")
 
 
-FILE_MAPPING_CHECKS = Table(
-    "file_mapping_checks",
-    "What does not fit together",
-    FileMappingCheck,
-    empty="Trees, counters and a walked sample agree on every mapped file.",
+@table(
+    "file_mappings", "Mapped files, those with most VMAs first", measure="vmas", lasting=("file",)
 )
-
-
-@table_row
 class FileMapping:
     """A mapped file, and the VMAs of its tree."""
 
@@ -164,16 +162,7 @@ class FileMapping:
     )
 
 
-FILE_MAPPINGS = Table(
-    "file_mappings",
-    "Mapped files, those with most VMAs first",
-    FileMapping,
-    measure="vmas",
-    lasting=("file",),
-)
-
-
-@table_row
+@table("file_mapping_fanout", "All mapped files by their VMAs", measure="vmas")
 class FileMappingFanout:
     """Files by their number of VMAs."""
 
@@ -183,12 +172,11 @@ class FileMappingFanout:
     vmas: int = column(unit="VMAs", help="their VMAs")
 
 
-FILE_MAPPING_FANOUT = Table(
-    "file_mapping_fanout", "All mapped files by their VMAs", FileMappingFanout, measure="vmas"
+@table(
+    "file_mapping_locks",
+    "Locks of mapped files that are taken",
+    empty="No mapped file's i_mmap_rwsem was taken at that moment.",
 )
-
-
-@table_row
 class FileMappingLock:
     """An ``i_mmap_rwsem`` that is taken or waited for."""
 
@@ -203,15 +191,11 @@ class FileMappingLock:
     stack: str | None = column(holds="kernel", help="of the owner: root;…;leaf")
 
 
-FILE_MAPPING_LOCKS = Table(
-    "file_mapping_locks",
-    "Locks of mapped files that are taken",
-    FileMappingLock,
-    empty="No mapped file's i_mmap_rwsem was taken at that moment.",
+@table(
+    "file_mapping_waiters",
+    "Tasks queued on them",
+    empty="No task was queued on an i_mmap_rwsem at that moment.",
 )
-
-
-@table_row
 class FileMappingWaiter:
     """A task that is queued on an ``i_mmap_rwsem``."""
 
@@ -221,14 +205,6 @@ class FileMappingWaiter:
     comm: str = column(holds="comm", help="its name")
     wants: str | None = column(holds="words", help=WANTS)
     stack: str | None = column(holds="kernel", help="where it sleeps: root;…;leaf")
-
-
-FILE_MAPPING_WAITERS = Table(
-    "file_mapping_waiters",
-    "Tasks queued on them",
-    FileMappingWaiter,
-    empty="No task was queued on an i_mmap_rwsem at that moment.",
-)
 
 
 @dataclass(kw_only=True)
@@ -578,12 +554,12 @@ def file_maps_from_memory(memory: Memory) -> Found:
     if nameless := sum(row.file is None for row in rows):
         disagreement(memory, found, f"the names of {plural(nameless, 'file')} cannot be read")
     _note_unlisted(found, rows, len(maps.addresses))
-    found.add(FILE_MAPPING_FANOUT, file_fanout(maps)).add(FILE_MAPPINGS, rows)
+    found.add(FileMappingFanout, file_fanout(maps)).add(FileMapping, rows)
     locks, queued, problems = file_mapping_locks(memory.prog, maps)
     for problem in problems:
         disagreement(memory, found, problem)
-    found.add(FILE_MAPPING_LOCKS, locks).add(FILE_MAPPING_WAITERS, queued)
-    return found.add(FILE_MAPPING_CHECKS, checks)
+    found.add(FileMappingLock, locks).add(FileMappingWaiter, queued)
+    return found.add(FileMappingCheck, checks)
 
 
 def file_maps_from_files(files: Files) -> Found:
@@ -598,8 +574,8 @@ def file_maps_from_files(files: Files) -> Found:
     found = Found(remarks=["counted from maps, by device and inode"])
     note_missing(found, missing)
     _note_unlisted(found, rows, len(mapped))
-    found.add(FILE_MAPPING_FANOUT, classes)
-    return found.add(FILE_MAPPINGS, rows)
+    found.add(FileMappingFanout, classes)
+    return found.add(FileMapping, rows)
 
 
 def _note_unlisted(found: Found, rows: list[FileMapping], files: int) -> None:
@@ -614,12 +590,12 @@ FILE_MAPS_SECTION = Section(
     name="file_maps",
     title="File reverse maps",
     since="0.2.0",
-    tables=(
-        FILE_MAPPING_FANOUT,
-        FILE_MAPPINGS,
-        FILE_MAPPING_LOCKS,
-        FILE_MAPPING_WAITERS,
-        FILE_MAPPING_CHECKS,
+    tables=tables_of(
+        FileMappingFanout,
+        FileMapping,
+        FileMappingLock,
+        FileMappingWaiter,
+        FileMappingCheck,
     ),
     intro="""
 Pages of files, of shared memory and of hugetlbfs are found through their file's

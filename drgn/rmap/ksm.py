@@ -76,8 +76,8 @@ from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, Bound, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, Bound, column
+from mmscope.drgn.tables.table import table, tables_of
 
 STABLE_FLAG = 0x200  # of rmap_item.address: on the list of a stable node
 CHAIN = -1024  # rmap_hlist_len of a chain (STABLE_NODE_CHAIN)
@@ -101,7 +101,11 @@ RANGES: dict[str, tuple[Bound, Bound]] = {
 }
 
 
-@table_row
+@table(
+    "ksm_totals",
+    "KSM's counters and settings",
+    since_boot="name in ('full_scans', 'pages_scanned', 'pages_skipped')",
+)
 class KsmTotal:
     """A counter or setting in /sys/kernel/mm/ksm."""
 
@@ -110,15 +114,7 @@ class KsmTotal:
     counted: int | None = column(help="counted in the stable trees, where possible")
 
 
-KSM_TOTALS = Table(
-    "ksm_totals",
-    "KSM's counters and settings",
-    KsmTotal,
-    since_boot="name in ('full_scans', 'pages_scanned', 'pages_skipped')",
-)
-
-
-@table_row
+@table("ksm_chains", "Contents that one page is too few for", measure="mappings")
 class KsmChain:
     """A content that more pages share than one KSM page may."""
 
@@ -130,12 +126,7 @@ class KsmChain:
     mappings: int = column(help="of all of them")
 
 
-KSM_CHAINS = Table(
-    "ksm_chains", "Contents that one page is too few for", KsmChain, measure="mappings"
-)
-
-
-@table_row
+@table("ksm_processes", "What KSM does for processes", lasting=("comm",))
 class KsmProcess:
     """What KSM does for one process."""
 
@@ -158,10 +149,7 @@ class KsmProcess:
     )
 
 
-KSM_PROCESSES = Table("ksm_processes", "What KSM does for processes", KsmProcess, lasting=("comm",))
-
-
-@table_row
+@table("ksm_pages", "KSM pages by what a walk of their mappings visits", measure="mappings")
 class KsmPage:
     """A KSM page and what it costs to find its mappings."""
 
@@ -204,11 +192,6 @@ class KsmPage:
         holds="kernel",
         help="the one with most VMAs",
     )
-
-
-KSM_PAGES = Table(
-    "ksm_pages", "KSM pages by what a walk of their mappings visits", KsmPage, measure="mappings"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -719,14 +702,14 @@ def ksm_from_memory(memory: Memory) -> Found:
         words.append(f"KSM pages of {whose} are more than can be")
     if words:
         disagreement(memory, found, "; ".join(words))
-    found.add(KSM_TOTALS, totals)
+    found.add(KsmTotal, totals)
     pages = ksm_pages(prog, ksm, visits, node_cost(memory.rmap_node_ns))
     if len(pages) < len(ksm.node):
         found.unlisted.append(
             f"{len(pages):,} of {len(ksm.node):,} KSM pages are listed, the most expensive"
         )
-    found.add(KSM_CHAINS, ksm_chains(ksm)).add(KSM_PROCESSES, processes)
-    return found.add(KSM_PAGES, pages)
+    found.add(KsmChain, ksm_chains(ksm)).add(KsmProcess, processes)
+    return found.add(KsmPage, pages)
 
 
 def ksm_from_files(files: Files) -> Found:
@@ -736,13 +719,13 @@ def ksm_from_files(files: Files) -> Found:
             f"{files.root / folder} is not there: {NO_KSM}, or the tree was copied without it"
         )
     rows = read_ksm_totals(names, lambda name: files.open(f"sys/kernel/mm/ksm/{name}"))
-    return Found().add(KSM_TOTALS, rows)
+    return Found().add(KsmTotal, rows)
 
 
 KSM_SECTION = Section(
     name="ksm",
     title="KSM",
-    tables=(KSM_TOTALS, KSM_CHAINS, KSM_PROCESSES, KSM_PAGES),
+    tables=tables_of(KsmTotal, KsmChain, KsmProcess, KsmPage),
     intro="""
 Pages with the same content that KSM has merged ([kernel documentation: kernel samepage
 merging](https://docs.kernel.org/admin-guide/mm/ksm.html)). What was found in its stable trees

@@ -54,8 +54,8 @@ from mmscope.drgn.rmap.rwsem_waiters import lock_word
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import column
+from mmscope.drgn.tables.table import table
 
 U57 = np.uint64(57)
 # What check_sample() walks at most, VMAs and tree nodes together: a fifth of a second.
@@ -77,7 +77,11 @@ KSM_ITEM = ("struct ksm_rmap_item", "struct rmap_item")
 NO_KSM = "the kernel has no KSM (CONFIG_KSM)"
 
 
-@table_row
+@table(
+    "anon_vma_checks",
+    "What does not fit together",
+    empty="Trees, lists, counters and a walked sample agree on every anon_vma.",
+)
 class AnonVmaCheck:
     """A disagreement between anon_vmas."""
 
@@ -85,14 +89,6 @@ class AnonVmaCheck:
     problem: str = column(holds="words", key=True, help="what disagrees")
     expected: int | None = column(low=None, help="the kernel's count, or the other way of counting")
     found: int = column(help="what was found")
-
-
-ANON_VMA_CHECKS = Table(
-    "anon_vma_checks",
-    "What does not fit together",
-    AnonVmaCheck,
-    empty="Trees, lists, counters and a walked sample agree on every anon_vma.",
-)
 
 
 @dataclass(kw_only=True)

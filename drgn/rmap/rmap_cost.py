@@ -44,8 +44,8 @@ from mmscope.drgn.sections.section import (
     disagreement,
     not_in_text,
 )
-from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.workers.shares import Shared, added, merges, updated
 
 MAX_WALKS = 500
@@ -53,7 +53,7 @@ MAYBE = np.uint64(1 << 63)
 MAYBE_MASK = np.uint64(1 << 63 | 2)
 
 
-@table_row
+@table("rmap_walks", "Where reverse map walks take longest", measure="walk_ms")
 class RmapWalk:
     """Walks through one tree: its worst page's, and all."""
 
@@ -93,12 +93,12 @@ class RmapWalk:
     visits_of_all: int = column(help="tree nodes for walking each folio once")
 
 
-RMAP_WALKS = Table(
-    "rmap_walks", "Where reverse map walks take longest", RmapWalk, measure="walk_ms"
+@table(
+    "rmap_costs",
+    "What a walk of every page visits",
+    measure="visits",
+    rows_since={"0.2.0": ("folios of mapped files",)},
 )
-
-
-@table_row
 class RmapCost:
     """Sum of the walks: on this kernel, and by page offset."""
 
@@ -120,16 +120,7 @@ class RmapCost:
     measured: bool = column(help="node_ns was measured on this machine")
 
 
-RMAP_COSTS = Table(
-    "rmap_costs",
-    "What a walk of every page visits",
-    RmapCost,
-    measure="visits",
-    rows_since={"0.2.0": ("folios of mapped files",)},
-)
-
-
-@table_row
+@table("anon_folio_walks", "Anonymous folios by what a walk of them visits")
 class AnonFolioWalks:
     """Anonymous folios by what a walk of them visits."""
 
@@ -137,11 +128,6 @@ class AnonFolioWalks:
     visits_to: int = column(help="at most")
     folios: int = column(help="folios whose walk visits that many tree nodes")
     pages: int = column(unit="pages", help="their pages")
-
-
-ANON_FOLIO_WALKS = Table(
-    "anon_folio_walks", "Anonymous folios by what a walk of them visits", AnonFolioWalks
-)
 
 
 # The walk of a tree's folios that visits most.
@@ -474,15 +460,15 @@ def rmap_cost_from_memory(memory: Memory) -> Found:
         f"{measured}; {cost.one:g} ns ({cost.one_low:g} to {cost.one_high:g}) for those of VMAs "
         "that may map the page"
     )
-    found.add(RMAP_COSTS, rmap_costs(ksm[1] if ksm else None, folios, cost, of_files))
-    found.add(RMAP_WALKS, rmap_walks(maps, ksm, folios, of_files, cost))
-    return found.add(ANON_FOLIO_WALKS, anon_folio_walks(folios))
+    found.add(RmapCost, rmap_costs(ksm[1] if ksm else None, folios, cost, of_files))
+    found.add(RmapWalk, rmap_walks(maps, ksm, folios, of_files, cost))
+    return found.add(AnonFolioWalks, anon_folio_walks(folios))
 
 
 RMAP_COST_SECTION = Section(
     name="rmap_cost",
     title="The cost of reverse map walks",
-    tables=(RMAP_COSTS, RMAP_WALKS, ANON_FOLIO_WALKS),
+    tables=tables_of(RmapCost, RmapWalk, AnonFolioWalks),
     intro="""
 Reclaim, compaction and migration find the mappings of a page by a walk through trees of VMAs
 ([kernel documentation: page migration](https://docs.kernel.org/mm/page_migration.html)). Visits

@@ -27,8 +27,8 @@ from mmscope.drgn.reading.kernel_arrays import TORN, Bools, S64s, U64s
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.rmap.reverse_maps import ReverseMaps
-from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import table
 
 # An anon_vma with fewer VMAs of one process is nothing to explain.
 FEW_VMAS = 64
@@ -60,7 +60,7 @@ MADE_BY = {
 ACCOUNT = 1 << 20
 
 
-@table_row
+@table("vma_splits", "Why anon_vmas have many VMAs", measure="neighbours")
 class VmaSplits:
     """Why the VMAs of one process on one anon_vma do not merge."""
 
@@ -75,10 +75,7 @@ class VmaSplits:
     made_by_pairs: int = column(help="pairs it split")
 
 
-VMA_SPLITS = Table("vma_splits", "Why anon_vmas have many VMAs", VmaSplits, measure="neighbours")
-
-
-@table_row
+@table("vma_neighbours", "Neighbours that are VMAs of their own")
 class VmaNeighbours:
     """One kind of pair of neighbours."""
 
@@ -89,9 +86,6 @@ class VmaNeighbours:
     difference: str = column(holds="words", key=True, help="why they may not merge")
     made_by: str = column(holds="words", help="calls that make such a difference")
     pairs: int = column(help="pairs of this kind")
-
-
-VMA_NEIGHBOURS = Table("vma_neighbours", "Neighbours that are VMAs of their own", VmaNeighbours)
 
 
 def vma_splits(

@@ -8,8 +8,8 @@ from typing import Any
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import MakeConsumer, Memory
 from mmscope.drgn.tables.bounds import Impossible
-from mmscope.drgn.tables.rows import columns
-from mmscope.drgn.tables.table import Heading, Table
+from mmscope.drgn.tables.rows import Row, columns
+from mmscope.drgn.tables.table import Heading, Table, table_of, tables_of
 
 PASS_SECONDS = 600.0  # the first section that needs the struct pages waits for the pass
 TOP = 20  # rows of a table that is sorted by what matters
@@ -62,7 +62,9 @@ class Found:
     # Name, title, unit and (stack, value) of what a flame graph is drawn from.
     folded: list[tuple[str, str, str, list[tuple[str, int]]]] = field(default_factory=list)
 
-    def add(self, table: Table, rows: list[Any]) -> "Found":
+    def add(self, row: type[Row] | Table, rows: list[Row]) -> "Found":
+        """Add the rows of a table, which is named by its row."""
+        (table,) = tables_of(row)
         self.tables.append(Filled(table, rows))
         return self
 
@@ -94,7 +96,7 @@ Against = tuple[int, int]  # another number, and by how much one may differ from
 
 def hold_against(
     found: Found,
-    table: Table,
+    row_type: type,
     rows: Sequence[Any],
     column: str,
     other: Callable[[Any], Against | None],
@@ -107,8 +109,8 @@ def hold_against(
     :param other: of a row, what it is held against; None: nothing.
     :param what: that is, in words.
     """
-    ranges = next(c for c in columns(table.row) if c.name == column).ranges
-    key = next(c.name for c in columns(table.row) if c.key)
+    ranges = next(c for c in columns(row_type) if c.name == column).ranges
+    key, table = next(c.name for c in columns(row_type) if c.key), table_of(row_type)
     for number, row in enumerate(rows, 1):
         value, against = getattr(row, column), other(row)
         if value is None or against is None or abs(value - against[0]) <= against[1]:

@@ -26,15 +26,19 @@ from mmscope.drgn.free.device_ranges import PagemapRange, has_compound_pages
 from mmscope.drgn.reading.io_resources import io_resources, names_at
 from mmscope.drgn.reading.kernel_arrays import S64s
 from mmscope.drgn.struct_pages.memmap import Leaves, Memmap, estimate_ms
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import table
 
 # Kept of a page's struct pages: VMEMMAP_RESERVE_NR (mm/sparse-vmemmap.c), its head's frame and one
 # for all others.
 RESERVED_PAGES = 2
 
 
-@table_row
+@table(
+    "device_pagemaps",
+    "Device memory with struct pages",
+    empty="No device has memory with struct pages (pmem, DAX, device-private).",
+)
 class DevicePagemap:
     """A range of a device's memory that has struct pages."""
 
@@ -84,14 +88,6 @@ class DevicePagemap:
     not_shared: str = column(
         since="0.3.0", holds="words", help="why struct pages share no frame; empty: some do"
     )
-
-
-DEVICE_PAGEMAPS = Table(
-    "device_pagemaps",
-    "Device memory with struct pages",
-    DevicePagemap,
-    empty="No device has memory with struct pages (pmem, DAX, device-private).",
-)
 
 
 def shares_struct_pages(prog: Program) -> bool:

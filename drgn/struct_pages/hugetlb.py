@@ -37,8 +37,8 @@ from mmscope.drgn.reading.struct_pages import (
 )
 from mmscope.drgn.reading.symbols import has_symbol
 from mmscope.drgn.struct_pages.memmap import Leaves, Memmap, self_hosted
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_text import printed_number
 
 HVO_FLAG = "HPG_vmemmap_optimized"
@@ -51,7 +51,7 @@ KEYS = ("hugetlb_optimize_vmemmap_key", "hugetlb_free_vmemmap_enabled_key")
 MAX_SIZES, MAX_ORDER = 32, 30
 
 
-@table_row
+@table("hugetlb_pools", "hugetlb pools by size and node", measure="pages")
 class HugetlbPool:
     """The huge pages of one size on one node."""
 
@@ -75,12 +75,7 @@ class HugetlbPool:
     )
 
 
-HUGETLB_POOLS = Table(
-    "hugetlb_pools", "hugetlb pools by size and node", HugetlbPool, measure="pages"
-)
-
-
-@table_row
+@table("hugetlb_sizes", "hugetlb page sizes", measure="pages", setting="hvo")
 class HugetlbSize:
     """A size of huge pages on the whole machine."""
 
@@ -102,12 +97,12 @@ class HugetlbSize:
     )
 
 
-HUGETLB_SIZES = Table(
-    "hugetlb_sizes", "hugetlb page sizes", HugetlbSize, measure="pages", setting="hvo"
+@table(
+    "hugetlb_checks",
+    "Huge pages that the kernel counts otherwise",
+    empty="Every pool has the pages it counts, and page tables agree with their flags.",
+    measure="pages",
 )
-
-
-@table_row
 class HugetlbCheck:
     """Huge pages about which two places in the kernel disagree."""
 
@@ -115,15 +110,6 @@ class HugetlbCheck:
     node: int = column(key=True, help="NUMA node")
     problem: str = column(holds="words", key=True, help="what disagrees")
     pages: int = column(help="huge pages affected")
-
-
-HUGETLB_CHECKS = Table(
-    "hugetlb_checks",
-    "Huge pages that the kernel counts otherwise",
-    HugetlbCheck,
-    empty="Every pool has the pages it counts, and page tables agree with their flags.",
-    measure="pages",
-)
 
 
 # A huge page, by its struct pages; and what the page tables say of these, as far as they were seen.

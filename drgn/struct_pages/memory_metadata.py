@@ -26,15 +26,15 @@ from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.struct_pages.memmap import Frames, Leaves, Memmap, estimate_ms, page_flags
 from mmscope.drgn.struct_pages.vmemmap import VmemmapScan
 from mmscope.drgn.tables.display import size_name
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column
+from mmscope.drgn.tables.table import table
 
 BOOT, LATER = "nr_memmap_boot_pages", "nr_memmap_pages"
 ON_DEVICE = "struct page, on the device (altmap)"
 NOT_READABLE = "struct page, origin not readable"
 
 
-@table_row
+@table("memory_about_memory", "Memory about memory")
 class MetadataPart:
     """One kind of memory about memory."""
 
@@ -56,10 +56,13 @@ class MetadataPart:
 
 
 SHADOW_PARTS = ("KASAN shadow", "page tables of the KASAN shadow")
-MEMORY_ABOUT_MEMORY = Table("memory_about_memory", "Memory about memory", MetadataPart)
 
 
-@table_row
+@table(
+    "memmap_what_if",
+    "Struct pages of a machine of this size",
+    not_compared="it is computed from the size of the machine",
+)
 class WhatIf:
     """Struct pages of the whole machine, if all memory were used in one way."""
 
@@ -94,14 +97,6 @@ class WhatIf:
         "2021)",
     )
     formula: str = column(holds="words", help="of saved_bytes; M: the machine's memory")
-
-
-MEMMAP_WHAT_IF = Table(
-    "memmap_what_if",
-    "Struct pages of a machine of this size",
-    WhatIf,
-    not_compared="it is computed from the size of the machine",
-)
 
 
 def frame_origins(

@@ -30,7 +30,6 @@ from mmscope.drgn.sections.section import (
     not_in_text,
 )
 from mmscope.drgn.struct_pages.device_pagemaps import (
-    DEVICE_PAGEMAPS,
     DevicePagemap,
     device_pagemaps,
     memmap_amounts,
@@ -38,12 +37,10 @@ from mmscope.drgn.struct_pages.device_pagemaps import (
 )
 from mmscope.drgn.struct_pages.hugetlb import (
     HUGE_PAGE,
-    HUGETLB_CHECKS,
-    HUGETLB_POOLS,
-    HUGETLB_SIZES,
     HugePages,
     HugetlbCheck,
     HugetlbPool,
+    HugetlbSize,
     add_page_tables,
     find_huge_pages,
     hugetlb_pools,
@@ -55,8 +52,6 @@ from mmscope.drgn.struct_pages.hugetlb import (
 from mmscope.drgn.struct_pages.kasan_shadow import find_shadow
 from mmscope.drgn.struct_pages.memmap import NO_FRAMES, Frames, Leaves, Memmap, logged_times, memmap
 from mmscope.drgn.struct_pages.memory_metadata import (
-    MEMMAP_WHAT_IF,
-    MEMORY_ABOUT_MEMORY,
     MetadataPart,
     WhatIf,
     frame_origins,
@@ -68,19 +63,19 @@ from mmscope.drgn.struct_pages.memory_metadata import (
     what_if,
 )
 from mmscope.drgn.struct_pages.vmemmap import (
-    VMEMMAP_MAPPINGS,
-    VMEMMAP_SECTIONS,
-    VMEMMAP_ZONES,
+    VmemmapMapping,
     VmemmapScan,
+    VmemmapSections,
+    VmemmapZone,
     scan_vmemmap,
 )
 from mmscope.drgn.struct_pages.vmemmap_examples import (
-    VMEMMAP_EXAMPLES,
     VmemmapExample,
     vmemmap_examples,
     wanted_examples,
 )
 from mmscope.drgn.tables.display import size, size_name
+from mmscope.drgn.tables.table import tables_of
 from mmscope.drgn.text.meminfo import not_whole
 
 
@@ -226,10 +221,10 @@ def vmemmap_from_memory(memory: Memory) -> Found:
             found,
             f"{scan.stray:,} entries map struct pages of sections that are not there",
         )
-    found.add(VMEMMAP_MAPPINGS, scan.mappings)
-    found.add(VMEMMAP_ZONES, scan.zones)
-    found.add(VMEMMAP_SECTIONS, scan.runs)
-    return found.add(VMEMMAP_EXAMPLES, cost.examples)
+    found.add(VmemmapMapping, scan.mappings)
+    found.add(VmemmapZone, scan.zones)
+    found.add(VmemmapSections, scan.runs)
+    return found.add(VmemmapExample, cost.examples)
 
 
 def hugetlb_from_memory(memory: Memory) -> Found:
@@ -255,12 +250,12 @@ def hugetlb_from_memory(memory: Memory) -> Found:
             of_nodes[row.page_bytes] += getattr(row, name)
         against = {size: (pages, 0) for size, pages in of_nodes.items()}
         hold_against(
-            *(found, HUGETLB_SIZES, sizes, name),
+            *(found, HugetlbSize, sizes, name),
             *(lambda size, against=against: against.get(size.page_bytes, (0, 0)), "of its nodes"),
         )
-    found.add(HUGETLB_POOLS, rows)
-    found.add(HUGETLB_SIZES, sizes)
-    return found.add(HUGETLB_CHECKS, checks)
+    found.add(HugetlbPool, rows)
+    found.add(HugetlbSize, sizes)
+    return found.add(HugetlbCheck, checks)
 
 
 def hugetlb_from_files(files: Files) -> Found:
@@ -270,8 +265,8 @@ def hugetlb_from_files(files: Files) -> Found:
     nodes = files.numbers("sys/devices/system/node", r"node(\d+)")
     in_bytes = [size << 10 for size in sizes]
     found = Found(remarks=["which pages HVO optimised is not in /sys; read the kernel's memory"])
-    found.add(HUGETLB_POOLS, read_pools(files.open, nodes, in_bytes))
-    return found.add(HUGETLB_SIZES, read_sizes(files.open, in_bytes))
+    found.add(HugetlbPool, read_pools(files.open, nodes, in_bytes))
+    return found.add(HugetlbSize, read_sizes(files.open, in_bytes))
 
 
 def _default_size(files: Files) -> Found:
@@ -286,14 +281,14 @@ def _default_size(files: Files) -> Found:
     if others > 0 or every is None:
         amount = "may be there" if every is None else f"have {size(others)}"
         found.notes.append(f"pages of other sizes {amount}")
-    return found.add(HUGETLB_SIZES, rows)
+    return found.add(HugetlbSize, rows)
 
 
 def device_pagemaps_from_memory(memory: Memory) -> Found:
     cost, found = _begin(memory)
     if cost.more_pagemaps:
         found.notes.append(cost.more_pagemaps)
-    return found.add(DEVICE_PAGEMAPS, cost.pagemaps())
+    return found.add(DevicePagemap, cost.pagemaps())
 
 
 def memory_metadata_from_memory(memory: Memory) -> Found:
@@ -323,8 +318,8 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
             f"by the kernel's log, struct pages left for later while it booted took: {times}, by "
             "all CPUs of the node together"
         )
-    found.add(MEMORY_ABOUT_MEMORY, rows)
-    return found.add(MEMMAP_WHAT_IF, cost.what_if())
+    found.add(MetadataPart, rows)
+    return found.add(WhatIf, cost.what_if())
 
 
 def _shadow_parts(memory: Memory, found: Found) -> list[MetadataPart]:
@@ -358,7 +353,7 @@ def _begin(memory: Memory) -> tuple[StructPageCost, Found]:
 VMEMMAP_SECTION = Section(
     name="vmemmap",
     title="Struct pages",
-    tables=(VMEMMAP_MAPPINGS, VMEMMAP_ZONES, VMEMMAP_SECTIONS, VMEMMAP_EXAMPLES),
+    tables=tables_of(VmemmapMapping, VmemmapZone, VmemmapSections, VmemmapExample),
     intro="""
 Every page frame has a `struct page`: of 64 bytes, as on most kernels, they take 1.6 % of all memory
 with pages of 4 KiB, 0.4 % with 16 KiB, 0.1 % with 64 KiB. They are one array of addresses, the
@@ -378,7 +373,7 @@ deduplication](https://docs.kernel.org/mm/vmemmap_dedup.html)).
 HUGETLB_SECTION = Section(
     name="hugetlb",
     title="hugetlb pools and HVO",
-    tables=(HUGETLB_POOLS, HUGETLB_SIZES, HUGETLB_CHECKS),
+    tables=tables_of(HugetlbPool, HugetlbSize, HugetlbCheck),
     intro="""
 HVO frees the pages that a huge page's struct pages lie on, except for the first: with base pages
 of 4 KiB 7 of 8 with 2 MiB, 4,095 of 4,096 with 1 GiB. It does so when a page is taken into the
@@ -398,7 +393,9 @@ the page's flag and from the page tables, which are held against each other.
 DEVICE_PAGEMAPS_SECTION = Section(
     name="device_pagemaps",
     title="Device memory",
-    tables=(DEVICE_PAGEMAPS,),
+    tables=tables_of(
+        DevicePagemap,
+    ),
     intro="""
 Memory of devices that has struct pages (`struct dev_pagemap`): where these lie, and what
 sharing saves of them. An altmap puts them on the device itself ([kernel documentation:
@@ -415,7 +412,7 @@ ZONE_DEVICE](https://docs.kernel.org/mm/memory-model.html#zone-device)).
 MEMORY_METADATA_SECTION = Section(
     name="memory_metadata",
     title="Memory about memory",
-    tables=(MEMORY_ABOUT_MEMORY, MEMMAP_WHAT_IF),
+    tables=tables_of(MetadataPart, WhatIf),
     intro="""
 What the kernel keeps about memory, part by part, held against its own counters ([kernel
 documentation: physical memory model](https://docs.kernel.org/mm/memory-model.html)): a

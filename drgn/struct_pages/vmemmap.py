@@ -29,8 +29,8 @@ from mmscope.drgn.page_tables.page_table_formats import Entries, PageTableFormat
 from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, distinct
 from mmscope.drgn.reading.struct_pages import flag_fields
 from mmscope.drgn.struct_pages.memmap import LEAF, Leaves, Memmap, memmap, page_flags, self_hosted
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column, table_row
-from mmscope.drgn.tables.table import RUNS, Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, column
+from mmscope.drgn.tables.table import RUNS, table
 
 # How much of the array is looked at together. Page tables of the last two levels do not cross it,
 # nor does what belongs to one huge page.
@@ -40,7 +40,7 @@ LEVELS = ("pud", "pmd", "pte")
 MAPPINGS = ("none", "pmd", "pte", "pmd+pte", "pud")
 
 
-@table_row
+@table("vmemmap_mappings", "Struct pages by mapping", measure="distinct_frames")
 class VmemmapMapping:
     """Entries of one level of page tables that map struct pages."""
 
@@ -61,12 +61,7 @@ class VmemmapMapping:
     tables: int = column(unit="tables", help="tables of this level, a page each")
 
 
-VMEMMAP_MAPPINGS = Table(
-    "vmemmap_mappings", "Struct pages by mapping", VmemmapMapping, measure="distinct_frames"
-)
-
-
-@table_row
+@table("vmemmap_zones", "Struct pages by zone", measure="reused_bytes")
 class VmemmapZone:
     """The struct pages of one zone."""
 
@@ -85,10 +80,11 @@ class VmemmapZone:
     )
 
 
-VMEMMAP_ZONES = Table("vmemmap_zones", "Struct pages by zone", VmemmapZone, measure="reused_bytes")
-
-
-@table_row
+@table(
+    "vmemmap_sections",
+    "Sections by mapping, run-length encoded",
+    not_compared=RUNS + " (vmemmap_zones has the sums)",
+)
 class VmemmapSections:
     """Consecutive sections whose struct pages are mapped alike."""
 
@@ -107,14 +103,6 @@ class VmemmapSections:
     reused_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="saved: on a frame shared with others"
     )
-
-
-VMEMMAP_SECTIONS = Table(
-    "vmemmap_sections",
-    "Sections by mapping, run-length encoded",
-    VmemmapSections,
-    not_compared=RUNS + " (vmemmap_zones has the sums)",
-)
 
 
 ORIGINS = ("boot", "hotplug", "self-hosted", "device")

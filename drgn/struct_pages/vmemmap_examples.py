@@ -15,13 +15,13 @@ from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.reading.kernel_arrays import Bools, S64s, distinct
 from mmscope.drgn.struct_pages.hugetlb import HugePages
 from mmscope.drgn.struct_pages.memmap import Leaves, Memmap
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, column
+from mmscope.drgn.tables.table import table
 
 MAX_EXAMPLES = 8
 
 
-@table_row
+@table("vmemmap_examples", "Struct pages of one huge page", not_compared="it has examples")
 class VmemmapExample:
     """Consecutive entries of a huge page's struct pages that map alike."""
 
@@ -34,14 +34,6 @@ class VmemmapExample:
     same_frame: bool = column(help="all on this frame; else each on the next")
     level: str = column(holds="words", help="of the entry that maps them")
     writable: bool = column(help="HVO maps shared frames read-only")
-
-
-VMEMMAP_EXAMPLES = Table(
-    "vmemmap_examples",
-    "Struct pages of one huge page",
-    VmemmapExample,
-    not_compared="it has examples",
-)
 
 
 # What to look at: the words of the example, the huge page's first frame, its pages.

@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, Bound, Column, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, Bound, Column, column
+from mmscope.drgn.tables.table import table
 
 TABLE = "impossible_values"
 # Of a column; where there are more, the first are enough.
@@ -69,7 +69,7 @@ class Machine:
         return {"total_pages": pages, "total_bytes": every}.get(bound)
 
 
-@table_row
+@table(TABLE, "Values that cannot be")
 class Impossible:
     """A value that cannot be, and why."""
 
@@ -85,9 +85,6 @@ class Impossible:
     def __str__(self) -> str:
         where = f", {self.row_name}" if self.row_name else ""
         return f"{self.table_name}.{self.column_name}{where}: {self.bound}"
-
-
-IMPOSSIBLE_VALUES = Table(TABLE, "Values that cannot be", Impossible)
 
 
 def impossible(

@@ -7,10 +7,12 @@ A table's name and columns are a public interface (``docs/bundle-format.md``). E
 is said about it elsewhere, in titles, comparisons, ``docs/tables.md``, comes from here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, dataclass_transform
+
+from mmscope.drgn.tables.rows import Row, column, event_column, table_row
 
 Kind = TypeVar("Kind")
 
@@ -75,6 +77,33 @@ class Table:
     rows_since: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(column, event_column))
+def table(name: str, title: str, **more: Any) -> Callable[[type[Row]], type[Row]]:
+    """
+    Declare a row and the one table that has such rows.
+
+    :param more: further fields of :class:`Table`.
+    """
+
+    def declare(plain: type[Row]) -> type[Row]:
+        row = table_row(plain)
+        row.__table__ = Table(name, title, row, **more)  # type: ignore[attr-defined]
+        return row
+
+    return declare
+
+
+def table_of(row: type) -> Table:
+    """The table that has such rows."""
+    found: Table = vars(row)["__table__"]
+    return found
+
+
+def tables_of(*rows: type | Table) -> tuple[Table, ...]:
+    """Tables, each named by its row, or itself where others have such rows, too."""
+    return tuple(row if isinstance(row, Table) else table_of(row) for row in rows)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Heading:
     """
@@ -100,6 +129,16 @@ class Heading:
 def declared(modules: Iterable[ModuleType], kind: type[Kind]) -> list[Kind]:
     """The objects of a kind that modules declare, each once."""
     return list({id(v): v for m in modules for v in vars(m).values() if type(v) is kind}.values())
+
+
+def declared_tables(modules: Iterable[ModuleType]) -> list[Table]:
+    """The tables that modules declare, each once."""
+    values = (value for module in modules for value in vars(module).values())
+    found = (
+        table_of(value) if isinstance(value, type) and "__table__" in vars(value) else value
+        for value in values
+    )
+    return list({id(table): table for table in found if type(table) is Table}.values())
 
 
 RUNS = "it is run-length encoded: its rows are where runs begin"

@@ -17,15 +17,19 @@ from drgn import Object, Program
 
 from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.nodes import online_nodes
-from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import table
 
 MOST_SECONDS = 10 * 365 * 86400
 STATES_END = 1 << 20  # beyond TASK_STATE_MAX (include/linux/sched.h), 0x1000 in 5.10 and more since
 MMF_OOM_SKIP = 21  # include/linux/sched/coredump.h, later mm_types.h: the same from 5.10 to 7.3
 
 
-@table_row
+@table(
+    "reclaim_threads",
+    "Threads that free memory for others",
+    not_compared="it is a state that changes from moment to moment",
+)
 class ReclaimThread:
     """A thread that frees or compacts memory for others."""
 
@@ -41,15 +45,13 @@ class ReclaimThread:
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
 
 
-RECLAIM_THREADS = Table(
-    "reclaim_threads",
-    "Threads that free memory for others",
-    ReclaimThread,
+@table(
+    "oom_victims",
+    "OOM victims that are still there",
+    measure="seconds",
+    empty="None: no process that the OOM killer chose was still there.",
     not_compared="it is a state that changes from moment to moment",
 )
-
-
-@table_row
 class OomVictim:
     """A task of an OOM victim that still exists."""
 
@@ -69,16 +71,6 @@ class OomVictim:
     holder_pid: int | None = column(high=MOST_PIDS, help="task holding it; empty: none is recorded")
     holder_comm: str | None = column(holds="comm", help="its name")
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
-
-
-OOM_VICTIMS = Table(
-    "oom_victims",
-    "OOM victims that are still there",
-    OomVictim,
-    measure="seconds",
-    empty="None: no process that the OOM killer chose was still there.",
-    not_compared="it is a state that changes from moment to moment",
-)
 
 
 def threads(prog: Program) -> Iterator[tuple[Object, int | None, int | None, int | None]]:

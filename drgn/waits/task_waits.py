@@ -26,8 +26,9 @@ The text is /proc/PID/status, which has the state of each process's first thread
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from drgn import FaultError, Object, Program, offsetof
@@ -48,13 +49,11 @@ from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.table import table, table_of, tables_of
 from mmscope.drgn.waits.awaited_names import Names
 from mmscope.drgn.waits.faults import Fault, fault_of
 from mmscope.drgn.waits.reclaim_threads import (
-    OOM_VICTIMS,
-    RECLAIM_THREADS,
     OomVictim,
     ReclaimThread,
     reaped,
@@ -63,7 +62,7 @@ from mmscope.drgn.waits.reclaim_threads import (
 )
 from mmscope.drgn.waits.stacks import Shared, stack_from
 from mmscope.drgn.waits.waiters import Awaited, awaited
-from mmscope.drgn.waits.writeback import WRITEBACK_DEVICES, WritebackDevice, writeback_devices
+from mmscope.drgn.waits.writeback import WritebackDevice, writeback_devices
 
 MAX_STACKS = 1000
 MAX_TASKS = MOST_PIDS
@@ -114,7 +113,13 @@ READER = "reader, in a fault"
 LETS_GO = re.compile(r"mutex_unlock|^_*up_(read|write)|rwsem_wake|^wake_up|^try_to_wake_up")
 
 
-@table_row
+@table(
+    "task_waits",
+    "Tasks that wait in the kernel",
+    measure="seconds",
+    empty="No task waited at that moment.",
+    not_compared="it is a state that changes from moment to moment",
+)
 class TaskWait:
     """A task that waits, or works in memory management for long."""
 
@@ -148,17 +153,13 @@ class TaskWait:
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
 
 
-TASK_WAITS = Table(
-    "task_waits",
-    "Tasks that wait in the kernel",
-    TaskWait,
-    measure="seconds",
-    empty="No task waited at that moment.",
+@table(
+    "wait_roots",
+    "What they wait for in the end",
+    measure="waiters",
+    empty="No task waited for a lock or page at that moment.",
     not_compared="it is a state that changes from moment to moment",
 )
-
-
-@table_row
 class WaitRoot:
     """The end of chains of waiting tasks."""
 
@@ -189,16 +190,6 @@ class WaitRoot:
     )
     why: str | None = column(holds="words", help="why no holder is named; empty: it is a task")
     stack: str | None = column(holds="kernel", help="of pid: root;…;leaf")
-
-
-WAIT_ROOTS = Table(
-    "wait_roots",
-    "What they wait for in the end",
-    WaitRoot,
-    measure="waiters",
-    empty="No task waited for a lock or page at that moment.",
-    not_compared="it is a state that changes from moment to moment",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,26 +619,27 @@ def from_memory(memory: Memory) -> Found:
     found, gaps = Found(), Gaps()
     waits = Waits(memory.prog, gaps)
     tasks, roots = waits.rows()
-    found.add(WAIT_ROOTS, roots).add(TASK_WAITS, tasks)
-    for table, read in (
-        (OOM_VICTIMS, lambda: waits.oom_victims(tasks)),
-        (RECLAIM_THREADS, waits.reclaim_threads),
-        (WRITEBACK_DEVICES, lambda: waits.writeback_devices(tasks)),
-    ):
+    found.add(WaitRoot, roots).add(TaskWait, tasks)
+    more: tuple[tuple[type[Any], Callable[[], list[Any]]], ...] = (
+        (OomVictim, lambda: waits.oom_victims(tasks)),
+        (ReclaimThread, waits.reclaim_threads),
+        (WritebackDevice, lambda: waits.writeback_devices(tasks)),
+    )
+    for row, read in more:
         try:
-            found.add(table, read())
+            found.add(row, read())
         except TORN as error:
-            found.notes.append(f"{table.title}: {error}")
+            found.notes.append(f"{table_of(row).title}: {error}")
     # As kswapd_run() and kcompactd_run() name them.
     wrong = [
         row
-        for row in found.by_name.get(RECLAIM_THREADS.name, [])
+        for row in found.by_name.get(table_of(ReclaimThread).name, [])
         if row.node is not None and row.comm not in (f"kswapd{row.node}", f"kcompactd{row.node}")
     ]
     if wrong:
         words = f"a thread that reclaims for node {wrong[0].node} is called {wrong[0].comm!r}"
         found.notes.append(words)
-    if any(row.reaped is None for row in found.by_name.get(OOM_VICTIMS.name, [])):
+    if any(row.reaped is None for row in found.by_name.get(table_of(OomVictim).name, [])):
         found.notes.append("the memory of an OOM victim, signal_struct.oom_mm, could not be read")
     if waits.tasks.broken_off:
         found.notes.append(
@@ -682,7 +674,7 @@ def sleeping(status: str) -> TaskWait | None:
 
 def from_files(files: Files) -> Found:
     rows, notes = rows_of_processes(files, lambda text: [sleeping(text)])
-    found = Found().add(TASK_WAITS, [row for (row,) in rows if row is not None])
+    found = Found().add(TaskWait, [row for (row,) in rows if row is not None])
     found.notes += notes
     found.unlisted.append(
         "threads but the first of each process, stacks, locks and holders: memory alone has them"
@@ -694,7 +686,7 @@ TASK_WAITS_SECTION = Section(
     name="task_waits",
     title="Tasks that wait",
     since="0.3.0",
-    tables=(WAIT_ROOTS, TASK_WAITS, OOM_VICTIMS, RECLAIM_THREADS, WRITEBACK_DEVICES),
+    tables=tables_of(WaitRoot, TaskWait, OomVictim, ReclaimThread, WritebackDevice),
     intro="""
 Tasks that sleep in the kernel and take no signal, or only one that kills (D state), and those that
 reclaim, compact or are held back: what each is queued on, who holds that, and what stands at the

@@ -22,8 +22,8 @@ from drgn.helpers.linux.percpu import percpu_counter_sum
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reclaim.lru_lists import jiffies_a_second
-from mmscope.drgn.tables.rows import MOST, column, table_row
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.rows import MOST, column
+from mmscope.drgn.tables.table import table
 
 MOST_SECONDS = 10 * 365 * 86400
 MAX_WRITEBACKS = 1 << 14
@@ -32,7 +32,12 @@ QUEUES = ("b_dirty", "b_io", "b_more_io")
 WRAPS = (1 << 64) - 1
 
 
-@table_row
+@table(
+    "writeback_devices",
+    "Devices and servers that are written to",
+    measure="dirty_pages",
+    empty="Nothing has been written to any.",
+)
 class WritebackDevice:
     """Dirty memory of one device or server, by memory cgroup."""
 
@@ -52,15 +57,6 @@ class WritebackDevice:
         "empty: none, or unknown",
     )
     waiting: int = column(unit="tasks", help="throttled by its dirty pages")
-
-
-WRITEBACK_DEVICES = Table(
-    "writeback_devices",
-    "Devices and servers that are written to",
-    WritebackDevice,
-    measure="dirty_pages",
-    empty="Nothing has been written to any.",
-)
 
 
 def writeback_devices(

@@ -7,7 +7,7 @@ Importing this file imports every probe, with drgn and numpy.
 
 from mmscope.drgn.sections.registry import SECTIONS, modules
 from mmscope.drgn.tables import bounds
-from mmscope.drgn.tables.table import Heading, Table, declared
+from mmscope.drgn.tables.table import Heading, Table, declared_tables
 from mmscope.reports.bundle import description
 from mmscope.reports.rows.profile_rows import PROFILES_HEADING
 from mmscope.reports.rows.watch_rows import WATCH_HEADING
@@ -17,7 +17,7 @@ HEADINGS: dict[str, Heading] = {**SECTIONS, **{heading.name: heading for heading
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        *declared([*modules(), bounds, description], Table),
+        *declared_tables([*modules(), bounds, description]),
         *(table for heading in OTHERS for table in heading.tables),
     )
 }

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.hostile_text import MAX_TEXT, cut
-from mmscope.drgn.tables.rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column, table_row
-from mmscope.drgn.tables.table import Table as Declared
+from mmscope.drgn.tables.rows import MOST, MOST_PAGES, OF_MACHINE, Bound, Column, column
+from mmscope.drgn.tables.table import table
 from mmscope.reports.bundle.cells import READERS
 from mmscope.reports.bundle.outcome import UsageError
 
@@ -44,7 +44,7 @@ class BundleError(UsageError):
     """The folder is not a bundle that can be read, or cannot be written. One line, for the user."""
 
 
-@table_row
+@table("sections", "How each section fared", not_compared="it is about the readings")
 class SectionResult:
     """How one section of the reading fared."""
 
@@ -56,14 +56,6 @@ class SectionResult:
         unit="bytes", high=MOST, help="kernel memory that could not be read"
     )
     message: str | None = column(holds="words", help="why it is not ok, or what to know")
-
-
-SECTIONS = Declared(
-    "sections",
-    "How each section fared",
-    SectionResult,
-    not_compared="it is about the readings",
-)
 
 
 @dataclass(frozen=True, slots=True)

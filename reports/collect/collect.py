@@ -15,7 +15,8 @@ from mmscope.drgn.opening.target import Target
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Section
-from mmscope.drgn.tables.bounds import IMPOSSIBLE_VALUES, Impossible, Machine
+from mmscope.drgn.tables.bounds import Impossible, Machine
+from mmscope.drgn.tables.table import table_of
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.redact import RedactingWriter
 from mmscope.reports.bundle.writer import Writer
@@ -102,7 +103,7 @@ def collect(
     if more.write:
         sections += more.write(writer)
     if marks:
-        values = IMPOSSIBLE_VALUES
+        values = table_of(Impossible)
         writer.table(values.name, values.title, values.row, marks, section="sections")
     writer.finish({**asdict(target), **(notes or {})}, sections)
     return sections

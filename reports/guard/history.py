@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import Any
 
 from mmscope.drgn.tables.rows import columns
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import Table, table_of
 from mmscope.reports.rows import watch_rows
 from mmscope.reports.watch import watch_tables
 from mmscope.reports.watch.samples import Sample
@@ -44,11 +44,11 @@ STEPS = 500
 ENDS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 SERIES: tuple[tuple[Table, Any], ...] = (
-    (watch_rows.COUNTER_RATES, watch_tables.rates),
-    (watch_rows.PSI_SERIES, watch_tables.stalls),
-    (watch_rows.GAUGE_SERIES, watch_tables.gauges),
-    (watch_rows.ZONE_SERIES, watch_tables.zone_levels),
-    (watch_rows.THP_FREE_BLOCKS_SERIES, watch_tables.thp_free_blocks),
+    (table_of(watch_rows.CounterRate), watch_tables.rates),
+    (table_of(watch_rows.PsiStall), watch_tables.stalls),
+    (table_of(watch_rows.Level), watch_tables.gauges),
+    (table_of(watch_rows.ZoneLevel), watch_tables.zone_levels),
+    (table_of(watch_rows.ThpFreeBlocks), watch_tables.thp_free_blocks),
 )
 OTHERS = {
     "samples": ("time", "wall", "line"),

@@ -7,13 +7,22 @@ those that are drawn lie in ``<file>.folded``. Every sample is in one place: ``r
 ``samples`` plus ``removed``.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, dataclass_transform
 
-from mmscope.drgn.tables.rows import MOST_BYTES, column, table_row
-from mmscope.drgn.tables.table import LENGTH, Heading, Table
+from mmscope.drgn.tables.rows import MOST_BYTES, Row, column, table_row
+from mmscope.drgn.tables.table import LENGTH, Heading, table, tables_of
 
 # How page tables over faults are known (``profile_table_growth.made_by``).
 ADDRESSES, VMPTE = "addresses", "VmPTE"
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(column,))
+def recorded(name: str, title: str, **more: Any) -> Callable[[type[Row]], type[Row]]:
+    """Declare a row and its table, which is not compared, unless *more* says what is."""
+    if "measure" not in more:
+        more.setdefault("not_compared", LENGTH)
+    return table(name, title, **more)
 
 
 @table_row
@@ -30,7 +39,7 @@ class OfEvent(OfRecording):
     event: str = column(holds="words", key=True, help="what was sampled")
 
 
-@table_row
+@recorded("profiles", "Profiles")
 class Profile(OfRecording):
     """One event of a recording."""
 
@@ -55,7 +64,7 @@ class Profile(OfRecording):
     file: str | None = column(holds="stacks", help="folded stacks in the bundle")
 
 
-@table_row
+@recorded("profile_recordings", "How they were recorded")
 class ProfileRecording(OfRecording):
     """How a recording was made; of imported text, what it says."""
 
@@ -71,7 +80,7 @@ class ProfileRecording(OfRecording):
     recipe: str | None = column(since="0.3.0", holds="words", help="its recipe")
 
 
-@table_row
+@recorded("profile_parts", "Parts of the kernel's work", measure="share_of_all")
 class ProfilePart(OfEvent):
     """Samples of one part of the kernel's work."""
 
@@ -83,7 +92,7 @@ class ProfilePart(OfEvent):
     share_of_all: float = column(help="of the event's samples")
 
 
-@table_row
+@recorded("profile_frames", "Top functions")
 class ProfileFrame(OfEvent):
     """A function in a profile; the first fifty by each measure."""
 
@@ -92,7 +101,11 @@ class ProfileFrame(OfEvent):
     total_samples: int = column(help="ending in it or passing through")
 
 
-@table_row
+@recorded(
+    "profile_sites",
+    "Where interrupts come back on",
+    empty="No sample ends where interrupts come back on.",
+)
 class ProfileSite(OfEvent):
     """A leaf where interrupts come back on, for samplers that cannot see before."""
 
@@ -102,7 +115,7 @@ class ProfileSite(OfEvent):
     stands_for: str = column(holds="words", help="what these samples represent")
 
 
-@table_row
+@recorded("profile_moments", "When it happened")
 class ProfileMoment(OfRecording):
     """When something rare happened."""
 
@@ -113,7 +126,7 @@ class ProfileMoment(OfRecording):
     text: str = column(holds="words", help="the kernel's words")
 
 
-@table_row
+@recorded("profile_groups", "By what the tracepoint says", since="0.2.0")
 class ProfileGroup(OfRecording):
     """Samples of a tracepoint by what it reported, such as an order or a result."""
 
@@ -122,7 +135,7 @@ class ProfileGroup(OfRecording):
     samples: int = column(help="samples")
 
 
-@table_row
+@recorded("profile_allocations", "Atomic allocations and the HighAtomic reserve", since="0.2.0")
 class ProfileAllocation(OfRecording):
     """
     Atomic allocations of order > 0: they may not wait, may use the last reserves, and may turn a
@@ -140,7 +153,12 @@ class ProfileAllocation(OfRecording):
     from_reserve: int | None = column(help="blocks given by the reserve; empty: not seen")
 
 
-@table_row
+@recorded(
+    "profile_victims",
+    "What OOM victims held",
+    not_compared="it is about single kills",
+    since="0.2.0",
+)
 class ProfileVictim(OfRecording):
     """Memory of an OOM victim when it was chosen (oom:mark_victim)."""
 
@@ -156,7 +174,7 @@ class ProfileVictim(OfRecording):
     oom_score_adj: int | None = column(low=None, help="its bias, -1000 to 1000")
 
 
-@table_row
+@recorded("profile_page_tables", "Page tables against faults", since="0.2.0")
 class ProfilePageTables(OfRecording):
     """
     Page tables against page faults of the whole machine, from the recording's begin to the most
@@ -179,7 +197,7 @@ class ProfilePageTables(OfRecording):
     )
 
 
-@table_row
+@recorded("profile_table_growth", "Page tables a fault, over the run", since="0.3.0")
 class ProfileTableGrowth(OfRecording):
     """
     Page tables of a process over its faults. ``addresses``: tables needed by the faulting
@@ -216,7 +234,7 @@ def new_tables(faults: int, pte: int, pmd: int, pud: int) -> list[tuple[int, int
     return [(tables, number) for tables, number in found if number]
 
 
-@table_row
+@recorded("profile_commands", "Real, user and system time", since="0.3.0")
 class ProfileCommand(OfRecording):
     """
     Times of the recorded command, as ``time`` has them: its threads, and children it waited for.
@@ -235,7 +253,7 @@ class ProfileCommand(OfRecording):
     )
 
 
-@table_row
+@recorded("profile_counts", "Counted by the CPU", since="0.3.0")
 class ProfileCount(OfRecording):
     """An event that perf stat counted during the recording, without sampling."""
 
@@ -248,7 +266,7 @@ class ProfileCount(OfRecording):
     why: str | None = column(holds="words", help="why it was not counted")
 
 
-@table_row
+@recorded("profile_durations", "How long it took", measure="max_ns")
 class ProfileDuration(OfRecording):
     """Time from one event to another of the same task."""
 
@@ -264,7 +282,7 @@ class ProfileDuration(OfRecording):
     max_ns: int = column(unit="ns", help="the longest")
 
 
-@table_row
+@recorded("profile_ksm_walks", "Walks of KSM pages that went to their end", since="0.3.0")
 class ProfileKsmWalk(OfRecording):
     """Complete walks of a KSM page's mappings: two passes each."""
 
@@ -277,7 +295,7 @@ class ProfileKsmWalk(OfRecording):
     max_ns: int = column(unit="ns", help="the longest")
 
 
-@table_row
+@recorded("profile_faults", "Page faults by process")
 class ProfileFaults(OfRecording):
     """Page faults of a process, counted without sampling."""
 
@@ -295,7 +313,7 @@ class ProfileFaults(OfRecording):
     )
 
 
-@table_row
+@recorded("profile_counters", "Counters during the recording")
 class ProfileCounter(OfRecording):
     """Growth of a counter of /proc/vmstat during the recording, whole machine."""
 
@@ -304,7 +322,9 @@ class ProfileCounter(OfRecording):
     per_minute: float | None = column(since="0.2.0", unit="1/min", low=None, help="growth a minute")
 
 
-@table_row
+@recorded(
+    "profile_reaping", "Unmapped by the reaper, and again", empty="The OOM reaper did not run."
+)
 class ProfileReaping(OfEvent):
     """Clearing of OOM victims' entries: who did it, and what was done twice."""
 
@@ -313,7 +333,7 @@ class ProfileReaping(OfEvent):
     again_samples: int = column(help="by the victim after the reaper: a second walk")
 
 
-@table_row
+@recorded("profile_notes", "To know of the recordings", empty="Nothing is missing.")
 class ProfileNote(OfRecording):
     """What to know of a recording."""
 
@@ -321,74 +341,29 @@ class ProfileNote(OfRecording):
     note: str = column(holds="words", key=True, help="in words")
 
 
-def _table(name: str, title: str, row: type, **more: Any) -> Table:
-    """A table that is not compared, unless *more* says what is."""
-    if "measure" not in more:
-        more.setdefault("not_compared", LENGTH)
-    return Table(name, title, row, **more)
-
-
 PROFILES_HEADING = Heading(
     name="profiles",
     title="Profiles",
-    tables=(
-        _table("profiles", "Profiles", Profile),
-        _table("profile_recordings", "How they were recorded", ProfileRecording),
-        _table("profile_parts", "Parts of the kernel's work", ProfilePart, measure="share_of_all"),
-        _table("profile_frames", "Top functions", ProfileFrame),
-        _table(
-            "profile_sites",
-            "Where interrupts come back on",
-            ProfileSite,
-            empty="No sample ends where interrupts come back on.",
-        ),
-        _table("profile_moments", "When it happened", ProfileMoment),
-        _table("profile_groups", "By what the tracepoint says", ProfileGroup, since="0.2.0"),
-        _table(
-            "profile_allocations",
-            "Atomic allocations and the HighAtomic reserve",
-            ProfileAllocation,
-            since="0.2.0",
-        ),
-        _table(
-            "profile_victims",
-            "What OOM victims held",
-            ProfileVictim,
-            not_compared="it is about single kills",
-            since="0.2.0",
-        ),
-        _table(
-            "profile_page_tables", "Page tables against faults", ProfilePageTables, since="0.2.0"
-        ),
-        _table(
-            "profile_table_growth",
-            "Page tables a fault, over the run",
-            ProfileTableGrowth,
-            since="0.3.0",
-        ),
-        _table("profile_commands", "Real, user and system time", ProfileCommand, since="0.3.0"),
-        _table("profile_counts", "Counted by the CPU", ProfileCount, since="0.3.0"),
-        _table("profile_durations", "How long it took", ProfileDuration, measure="max_ns"),
-        _table(
-            "profile_ksm_walks",
-            "Walks of KSM pages that went to their end",
-            ProfileKsmWalk,
-            since="0.3.0",
-        ),
-        _table("profile_faults", "Page faults by process", ProfileFaults),
-        _table("profile_counters", "Counters during the recording", ProfileCounter),
-        _table(
-            "profile_reaping",
-            "Unmapped by the reaper, and again",
-            ProfileReaping,
-            empty="The OOM reaper did not run.",
-        ),
-        _table(
-            "profile_notes",
-            "To know of the recordings",
-            ProfileNote,
-            empty="Nothing is missing.",
-        ),
+    tables=tables_of(
+        Profile,
+        ProfileRecording,
+        ProfilePart,
+        ProfileFrame,
+        ProfileSite,
+        ProfileMoment,
+        ProfileGroup,
+        ProfileAllocation,
+        ProfileVictim,
+        ProfilePageTables,
+        ProfileTableGrowth,
+        ProfileCommand,
+        ProfileCount,
+        ProfileDuration,
+        ProfileKsmWalk,
+        ProfileFaults,
+        ProfileCounter,
+        ProfileReaping,
+        ProfileNote,
     ),
     intro="""
 What the CPUs were doing, recorded by perf after the recipes of `mmscope record --list`. A

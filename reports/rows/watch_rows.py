@@ -4,14 +4,14 @@ Rows of what ``mmscope watch`` saw. Every ``time`` is seconds since the first sa
 monotonic clock; ``watch_samples`` has the time of day of each.
 """
 
-from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_PAGES, MOST_PIDS, column, table_row
-from mmscope.drgn.tables.table import SERIES, Heading, Table
+from mmscope.drgn.tables.rows import MOST, MOST_BYTES, MOST_PAGES, MOST_PIDS, column
+from mmscope.drgn.tables.table import SERIES, Heading, table, tables_of
 
 TIME = "seconds since the first sample (watch_samples)"
 PERIOD = "since the previous reading"
 
 
-@table_row
+@table("watch_samples", "Samples", not_compared=SERIES)
 class WatchSample:
     """One sample, and what taking it cost."""
 
@@ -37,10 +37,12 @@ class WatchSample:
     unread: str | None = column(holds="words", help="sources that failed")
 
 
-WATCH_SAMPLES = Table("watch_samples", "Samples", WatchSample, not_compared=SERIES)
-
-
-@table_row
+@table(
+    "counter_rates",
+    "Counters that moved, as rates",
+    empty="No counter was read twice, or none moved.",
+    not_compared=SERIES,
+)
 class CounterRate:
     """Growth of one counter in one period. A counter that did not move has no row."""
 
@@ -56,16 +58,7 @@ class CounterRate:
     period_seconds: float = column(unit="s", help=PERIOD)
 
 
-COUNTER_RATES = Table(
-    "counter_rates",
-    "Counters that moved, as rates",
-    CounterRate,
-    empty="No counter was read twice, or none moved.",
-    not_compared=SERIES,
-)
-
-
-@table_row
+@table("thp_free_blocks_series", "Free blocks of THP size", not_compared=SERIES)
 class ThpFreeBlocks:
     """Free memory in blocks of THP size and larger, by migratetype."""
 
@@ -85,12 +78,7 @@ class ThpFreeBlocks:
     capped: bool = column(help="the kernel stopped counting at 100,000 a list: there are more")
 
 
-THP_FREE_BLOCKS_SERIES = Table(
-    "thp_free_blocks_series", "Free blocks of THP size", ThpFreeBlocks, not_compared=SERIES
-)
-
-
-@table_row
+@table("zone_series", "Zones and watermarks over time", not_compared=SERIES)
 class ZoneLevel:
     """Free pages of one zone, and its watermarks and HighAtomic reserve."""
 
@@ -115,10 +103,7 @@ class ZoneLevel:
     )
 
 
-ZONE_SERIES = Table("zone_series", "Zones and watermarks over time", ZoneLevel, not_compared=SERIES)
-
-
-@table_row
+@table("psi_series", "Time lost waiting for memory", not_compared=SERIES)
 class PsiStall:
     """Memory pressure (PSI): time that tasks lost waiting for memory."""
 
@@ -134,10 +119,7 @@ class PsiStall:
     period_seconds: float | None = column(unit="s", help=PERIOD)
 
 
-PSI_SERIES = Table("psi_series", "Time lost waiting for memory", PsiStall, not_compared=SERIES)
-
-
-@table_row
+@table("gauge_series", "Levels over time", not_compared=SERIES)
 class Level:
     """A level at one moment. A name that was 0 throughout is left out."""
 
@@ -156,10 +138,13 @@ class Level:
     unit: str = column(holds="words", help="bytes or pages; empty: things")
 
 
-GAUGE_SERIES = Table("gauge_series", "Levels over time", Level, not_compared=SERIES)
-
-
-@table_row
+@table(
+    "watch_holders",
+    "Who held memory",
+    empty="Nothing was read of processes, cgroups and slab caches.",
+    not_compared=SERIES,
+    since="0.3.0",
+)
 class WatchHolder:
     """
     A holder of memory: the largest of each kind, and cgroups at a limit. Read less often than the
@@ -213,17 +198,13 @@ class WatchHolder:
     )
 
 
-WATCH_HOLDERS = Table(
-    "watch_holders",
-    "Who held memory",
-    WatchHolder,
-    empty="Nothing was read of processes, cgroups and slab caches.",
+@table(
+    "watch_sleepers",
+    "Tasks that slept in D state",
+    empty="No task slept so for five seconds, as far as was read.",
     not_compared=SERIES,
     since="0.3.0",
 )
-
-
-@table_row
 class WatchSleeper:
     """
     A task that slept for long: in D state, on no CPU between readings. Read less often than the
@@ -240,17 +221,12 @@ class WatchSleeper:
     )
 
 
-WATCH_SLEEPERS = Table(
-    "watch_sleepers",
-    "Tasks that slept in D state",
-    WatchSleeper,
-    empty="No task slept so for five seconds, as far as was read.",
+@table(
+    "watch_events",
+    "Events",
+    empty="No period with an OOM kill or a failure; one sample has no period.",
     not_compared=SERIES,
-    since="0.3.0",
 )
-
-
-@table_row
 class WatchEvent:
     """A failure counter that moved in one period."""
 
@@ -261,16 +237,7 @@ class WatchEvent:
     period_seconds: float = column(unit="s", help=PERIOD)
 
 
-WATCH_EVENTS = Table(
-    "watch_events",
-    "Events",
-    WatchEvent,
-    empty="No period with an OOM kill or a failure; one sample has no period.",
-    not_compared=SERIES,
-)
-
-
-@table_row
+@table("watch_overhead", "What watching cost", not_compared=SERIES)
 class WatchOverhead:
     """What watching cost the host, and how much was kept."""
 
@@ -288,13 +255,21 @@ class WatchOverhead:
     )
 
 
-WATCH_OVERHEAD = Table("watch_overhead", "What watching cost", WatchOverhead, not_compared=SERIES)
-
-
 WATCH_HEADING = Heading(
     name="watch",
     title="Over time",
-    tables=tuple(table for table in vars().values() if isinstance(table, Table)),
+    tables=tables_of(
+        WatchSample,
+        CounterRate,
+        ThpFreeBlocks,
+        ZoneLevel,
+        PsiStall,
+        Level,
+        WatchHolder,
+        WatchSleeper,
+        WatchEvent,
+        WatchOverhead,
+    ),
     intro="""
 What `mmscope watch` sampled on the running host. Rates are what a counter grew by between two
 samples, over the time between them; levels are as they were at that moment; nothing here is

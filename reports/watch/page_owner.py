@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.display import aligned, percent, plural, share, size
 from mmscope.drgn.tables.hostile_text import echo, visible
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import table_of
 from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
 from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept
 from mmscope.drgn.text.stack_text import folded
@@ -196,17 +196,17 @@ def write_tables(
     def held() -> Iterator[tuple[Any, ...]]:
         return (stack_row(series, *stack) for stack in stacks)
 
-    tables: list[tuple[Table, Iterable[tuple[Any, ...]]]] = [(rows.PAGE_OWNER_STACKS, held())]
+    tables: list[tuple[type, Iterable[tuple[Any, ...]]]] = [(rows.PageOwnerStack, held())]
     if series.growth_known:
-        tables.append((rows.PAGE_OWNER_GROWTH, growth))
+        tables.append((rows.PageOwnerGrowth, growth))
     if len(series.snapshots) > 1:
-        tables.append((rows.PAGE_OWNER_SERIES, point_rows(series)))
-    tables.append((rows.PAGE_OWNER_SNAPSHOTS, snapshot_rows(series)))
+        tables.append((rows.PageOwnerPoint, point_rows(series)))
+    tables.append((rows.PageOwnerSnapshot, snapshot_rows(series)))
     if series.tally is not None:
         tables += breakdowns(series.tally)
     written = sum(
-        writer.table(table.name, table.title, table.row, made, section=SECTION)
-        for table, made in tables
+        writer.table(table_of(row).name, table_of(row).title, row, made, section=SECTION)
+        for row, made in tables
     )
     unit = page_size or 1
     writer.folded(
@@ -252,7 +252,7 @@ def _most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
     return sorted(counted.items(), key=by_pages)
 
 
-def breakdowns(tally: Tally) -> Iterator[tuple[Table, list[tuple[Any, ...]]]]:
+def breakdowns(tally: Tally) -> Iterator[tuple[type, list[tuple[Any, ...]]]]:
     """Tables of what only ``page_owner`` has, and their rows."""
     from mmscope.drgn.owners import page_owner as rows
 
@@ -261,20 +261,20 @@ def breakdowns(tally: Tally) -> Iterator[tuple[Table, list[tuple[Any, ...]]]]:
             yield text(part) if isinstance(part, bytes) else part
 
     # What is counted, and the cells of what is beyond the limit.
-    tables: tuple[tuple[Table, dict[Any, Any], tuple[Any, ...]], ...] = (
-        (rows.PAGE_OWNER_TASKS, tally["tasks"], (None, None, OTHER_TASKS)),
-        (rows.PAGE_OWNER_ORDERS, tally["orders"], ()),
-        (rows.PAGE_OWNER_GFP, tally["gfp"], (OTHERS, "")),
-        (rows.PAGE_OWNER_MIGRATETYPES, tally["migratetypes"], (OTHERS, OTHERS)),
-        (rows.PAGE_OWNER_MEMCGS, tally["memcgs"], (OTHERS, False, False, False)),
-        (rows.PAGE_OWNER_MIGRATIONS, tally["migrated"], (OTHERS,)),
+    tables: tuple[tuple[type, dict[Any, Any], tuple[Any, ...]], ...] = (
+        (rows.PageOwnerTask, tally["tasks"], (None, None, OTHER_TASKS)),
+        (rows.PageOwnerOrder, tally["orders"], ()),
+        (rows.PageOwnerGfp, tally["gfp"], (OTHERS, "")),
+        (rows.PageOwnerMigratetype, tally["migratetypes"], (OTHERS, OTHERS)),
+        (rows.PageOwnerMemcg, tally["memcgs"], (OTHERS, False, False, False)),
+        (rows.PageOwnerMigration, tally["migrated"], (OTHERS,)),
     )
-    for table, counted, others in tables:
-        if table is rows.PAGE_OWNER_TASKS and "pid" not in tally["members"]:
+    for row, counted, others in tables:
+        if row is rows.PageOwnerTask and "pid" not in tally["members"]:
             continue
-        by_order = table is rows.PAGE_OWNER_ORDERS
+        by_order = row is rows.PageOwnerOrder
         ordered = sorted(counted.items()) if by_order else _most_first(counted)
-        yield table, [(*(others if key is None else cells(key)), *row) for key, row in ordered]
+        yield row, [(*(others if key is None else cells(key)), *held) for key, held in ordered]
 
 
 # Selecting, as the kernel's tools/mm/page_owner_sort.c does

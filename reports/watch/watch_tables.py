@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.drgn.tables.display import percent, plural
-from mmscope.drgn.tables.table import Table
+from mmscope.drgn.tables.table import table_of
 from mmscope.drgn.text.kernel_text import MAX_COUNT
 from mmscope.drgn.text.meminfo import ENOUGH, NO_COUNTER, in_no_counter
 from mmscope.drgn.text.plain_file import LineTooLong, open_lines
 from mmscope.drgn.text.text_source import TextError
 from mmscope.reports.bundle.description import Cell, SectionResult, checked_target, plain_texts
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.rows import watch_rows
 from mmscope.reports.rows.watch_rows import (
     CounterRate,
     Level,
@@ -411,21 +410,21 @@ def overhead_words(cost: WatchOverhead) -> str:
 def write_tables(writer: Writer, log: Log) -> tuple[int, WatchOverhead]:
     """Write everything but page_owner's; returns how many rows, and what watching cost."""
     cost = overhead(log)
-    tables: list[tuple[Table, Iterable[Any]]] = [
-        (watch_rows.WATCH_SAMPLES, sample_rows(log)),
-        (watch_rows.THP_FREE_BLOCKS_SERIES, thp_free_blocks(log)),
-        (watch_rows.PSI_SERIES, stalls(log)),
-        (watch_rows.COUNTER_RATES, rates(log)),
-        (watch_rows.WATCH_EVENTS, events(log)),
-        (watch_rows.ZONE_SERIES, zone_levels(log)),
-        (watch_rows.GAUGE_SERIES, levels(log)),
-        (watch_rows.WATCH_HOLDERS, holders(log)),
-        (watch_rows.WATCH_SLEEPERS, sleepers(log)),
-        (watch_rows.WATCH_OVERHEAD, [cost]),
+    tables: list[tuple[type, Iterable[Any]]] = [
+        (WatchSample, sample_rows(log)),
+        (ThpFreeBlocks, thp_free_blocks(log)),
+        (PsiStall, stalls(log)),
+        (CounterRate, rates(log)),
+        (WatchEvent, events(log)),
+        (ZoneLevel, zone_levels(log)),
+        (Level, levels(log)),
+        (WatchHolder, holders(log)),
+        (WatchSleeper, sleepers(log)),
+        (WatchOverhead, [cost]),
     ]
     written = sum(
-        writer.table(table.name, table.title, table.row, rows, section=SECTION)
-        for table, rows in tables
+        writer.table(table_of(row).name, table_of(row).title, row, rows, section=SECTION)
+        for row, rows in tables
     )
     return written, cost
 

@@ -19,7 +19,8 @@ import pytest
 from capture import capture
 from conftest import STANDS_ON, Lab
 
-from mmscope.drgn.machine.vm_counters import VM_COUNTERS
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.tables.table import table_of
 from mmscope.drgn.text.proc_text import since_boot
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.commands.command import main
@@ -190,7 +191,7 @@ class TestCountersOfEverySeries:
         connection = duckdb.connect()
         connection.execute("create table vm_counters (name varchar, kind varchar)")
         connection.executemany("insert into vm_counters values (?, ?)", rows)
-        asked = f"select name, kind from vm_counters where {VM_COUNTERS.since_boot}"
+        asked = f"select name, kind from vm_counters where {table_of(VmCounter).since_boot}"
         found = set(connection.execute(asked).fetchall())
         assert found == {row for row in rows if since_boot(*row)}
         assert {"pgscan_kswapd", "pgsteal_direct", "pgfault", "workingset_nodereclaim"} <= {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Numbers that are read twice: one that is not what the other reading has is marked."""
 
-from mmscope.drgn.machine.vm_counters import VM_COUNTERS, VmCounter
-from mmscope.drgn.processes.processes import PROCESS_VMAS, ProcessVmas
+from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.processes.processes import ProcessVmas
 from mmscope.drgn.sections.section import Against, Found, hold_against
 
 ROWS = [
@@ -12,7 +12,7 @@ ROWS = [
 
 def marked(other: dict[int, Against]) -> list[str]:
     found = Found()
-    hold_against(found, PROCESS_VMAS, ROWS, "vmas", lambda row: other.get(row.pid), "its VMAs")
+    hold_against(found, ProcessVmas, ROWS, "vmas", lambda row: other.get(row.pid), "its VMAs")
     return [f"row {mark.row_number}: {mark}" for mark in found.impossible]
 
 
@@ -30,7 +30,7 @@ def test_what_may_differ_is_allowed_and_what_is_not_known_is_not_held_against() 
 def test_of_a_table_of_counters_the_row_is_named() -> None:
     found = Found()
     rows = [VmCounter("nr_zspages", "zone", 1 << 17, 0), VmCounter("pgfree", "event", 1, 0)]
-    hold_against(found, VM_COUNTERS, rows, "value", lambda row: (1, 0), "counted")
+    hold_against(found, VmCounter, rows, "value", lambda row: (1, 0), "counted")
     assert [str(mark) for mark in found.impossible] == [
         "vm_counters.value, nr_zspages: 131,072 is not 1, counted"
     ]

@@ -17,7 +17,7 @@ from made_sections import made_section
 from report_bundle import TARGET
 
 from mmscope.drgn.free.free_lists import FreeBlocks
-from mmscope.drgn.free.zones import ZONES, FreeAccounting, Zone
+from mmscope.drgn.free.zones import FreeAccounting, Zone
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.owners.slab_caches import SlabCache
@@ -214,7 +214,7 @@ def test_every_relation_is_to_a_number_of_the_same_row() -> None:
 
 
 def section(rows: list[Zone], machine: Machine = DUMP) -> tuple[SectionResult, Found]:
-    spec = made_section("zones", lambda _: Found().add(ZONES, rows))
+    spec = made_section("zones", lambda _: Found().add(Zone, rows))
     return run_section(spec, Files(Path("/nonexistent")), machine)
 
 

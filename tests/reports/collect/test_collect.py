@@ -17,7 +17,7 @@ from drgn import FaultError, ProgramFlags
 from made_sections import made_section
 
 from mmscope.drgn.free import free_memory
-from mmscope.drgn.machine.settings import SETTINGS, Setting
+from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.opening.target import Target
 from mmscope.drgn.owners.slab_caches import SlabFinder
 from mmscope.drgn.reading.kernel_arrays import Gaps
@@ -40,7 +40,7 @@ FILES = Files(Path("/nonexistent"))
 
 
 def found(value: str = "1") -> Found:
-    return Found().add(SETTINGS, [Setting("vm.swappiness", value)])
+    return Found().add(Setting, [Setting("vm.swappiness", value)])
 
 
 def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 5.0) -> Section:

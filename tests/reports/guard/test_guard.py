@@ -29,7 +29,6 @@ from rows_of_tables import tables_of_rows
 from watched_host import make_host, wait_for
 
 from mmscope.drgn.cgroups.container_paths import Container
-from mmscope.drgn.cgroups.containers import CONTAINERS
 from mmscope.drgn.waits.task_waits import TaskWait
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
@@ -198,7 +197,7 @@ def test_an_event_regards_the_pod_that_is_named(
     with Writer(path / "bundle") as writer:
         inner = replace(row, cgroup=f"{cgroup}/docker/{'cd' * 32}", container=None, within=cgroup)
         rows = [row, replace(row, cgroup=other, pod=None), inner]
-        writer.table("containers", CONTAINERS.title, Container, rows, section="containers")
+        writer.table("containers", "Containers", Container, rows, section="containers")
         writer.finish({"kind": "files"}, [])
     event = event_of(path, title=f"Memory cgroup {cgroup} was out of memory")
     assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == "shop"
