@@ -434,7 +434,7 @@ def told(helper: Callable[[Program], Any], prog: Program) -> Any:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             found = plain(helper(prog))
-        except (LookupError, ValueError, NotImplementedError) as error:
+        except Exception as error:
             found = repr(error)
     return found, printed.getvalue()
 
@@ -442,7 +442,7 @@ def told(helper: Callable[[Program], Any], prog: Program) -> Any:
 def plain(found: Any) -> Any:
     if isinstance(found, Object):
         where = found.address_ if found.address_ is not None else repr(found.value_())
-        return found.type_.type_name(), where
+        return spelled(found.type_), where
     if isinstance(found, Mapping):
         return [(plain(key), plain(value)) for key, value in found.items()]
     if isinstance(found, tuple | list | Iterator):
