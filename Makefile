@@ -301,7 +301,6 @@ bench: $(READY) ## how fast the commands and the passes are, beside drgn, crash 
 	@$(BIN)/python tests/bench/bench_opening.py
 	@$(BIN)/python tests/bench/bench.py
 	@$(BIN)/python tests/bench/bench_page_owner.py
-	@$(BIN)/python tests/bench/bench_perf_forms.py
 	@$(BIN)/python tests/bench/bench_rmap.py
 	@$(BIN)/python tests/bench/bench_scale.py
 	@$(BIN)/python tests/bench/bench_prices.py

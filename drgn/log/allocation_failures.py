@@ -49,7 +49,8 @@ FAILED = re.compile(
 WORKQUEUE = re.compile(r"Workqueue: (\S{1,64}) (\S{1,128})")
 # Functions that allocate for others, up to the one that wanted it.
 ALLOCATORS = re.compile(
-    r"_*(?:dump_stack|show_stack|show_trace|warn_alloc|alloc_pages?|get_page_from_freelist"
+    r"_*(?:unwind_backtrace|dump_backtrace|dump_stack|show_stack|show_trace|warn_alloc|alloc_pages?"
+    r"|alloc_kmem_pages|get_page_from_freelist"
     r"|get_free_pages?|get_zeroed_page|kmalloc|kzalloc|kcalloc|kvmalloc|krealloc|kmem_cache_alloc"
     r"|kmem_getpages|new_slab|allocate_slab|alloc_slab|slab_alloc|cache_grow|cache_alloc"
     r"|fallback_alloc"
@@ -201,7 +202,8 @@ def _take(failure: _Failure, line: str) -> None:
     base = failure.base
     if match := STACK.fullmatch(line):
         if not match[1] and not failure.memory.memory:
-            failure.frames.append(match[2] + (f" [{match[3]}]" if match[3] else ""))
+            module = match[3] or match[4]
+            failure.frames.append(match[2] + (f" [{module}]" if module else ""))
     elif match := CPU_LINE.fullmatch(line):
         if base["pid"] is None and match[2] == base["comm"] and int(match[1]) <= MOST_PIDS:
             base["pid"] = int(match[1])

@@ -86,8 +86,11 @@ HEADER = re.compile(
     re.DOTALL,
 )
 CPUSET = re.compile(r"(.*) cpuset=(.*) mems_allowed=([0-9,-]*)")
+# The first of these in a stack: the memory of the kernel's own pages is charged in __alloc_pages().
 OF_CGROUP = {"mem_cgroup_out_of_memory", "mem_cgroup_oom_synchronize"}
-OF_MACHINE = {"__alloc_pages_may_oom", "__alloc_pages_slowpath", "moom_callback"}
+OF_CGROUP |= {"try_charge", "try_charge_memcg"}
+OF_MACHINE = {"__alloc_pages_may_oom", "__alloc_pages_slowpath", "moom_callback", "__alloc_pages"}
+OF_MACHINE |= {"__alloc_pages_nodemask", "__alloc_pages_noprof", "__alloc_frozen_pages_noprof"}
 # dump_header() prints which columns a row has: they came and went.
 TASK_HEADER = re.compile(r"\[ +pid +\] +(uid +tgid +[a-z_ ]+?) +name")
 TASK_COLUMNS = {
@@ -155,6 +158,8 @@ AT_LIMIT = re.compile(r"Task in (.*) killed as a result of limit of (.*)")
 CGROUP_USAGE = re.compile(rf"memory: usage {N}kB, limit {N}kB, failcnt [0-9]+")
 # Behind the colon cgroup v1 has all of it, up to 5.2.
 CGROUP_STATS = re.compile(r"Memory cgroup stats for (.*?):((?: [a-z_]+:[0-9]{1,15}KB)*)", re.DOTALL)
+# Nothing but a call of the OOM killer prints these.
+OF_DUMP = (TASK_HEADER, AT_LIMIT, CGROUP_USAGE, CGROUP_STATS)
 CGROUP_STAT = re.compile(r"([a-z][a-z0-9_]{2,40}) ([0-9]{1,18})")
 CONSTRAINT = r"CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY|MEMCG)"
 # dump_oom_victim(), dump_oom_summary() of 6.1. A kernel without CONFIG_CPUSETS or CONFIG_MEMCG
@@ -265,6 +270,8 @@ class _Reader:
         self.calls: list[_Call] = []
         self.call: _Call | None = None  # whose records are being read
         self.gaps = gaps
+        # Of a call whose beginning is not in the log; None: what is printed is another's.
+        self.before: MemInfo | None = MemInfo()
 
     def take(self, record: LogRecord) -> None:
         """
@@ -304,10 +311,21 @@ class _Reader:
             or call.ended
             or (call.victims and not text.startswith("Tasks in "))
         ):
-            # The beginning of the table may be gone with the log's.
-            if not (_is_task(text) or text.startswith(SUMMARY)):
+            # Its beginning may be gone with the log's.
+            if OF_OTHERS.match(text):
+                self.before = None
+            if not (
+                _is_task(text)
+                or text.startswith((SUMMARY, TASKS))
+                or _of_dump(text)
+                or any(each.fullmatch(text) for each in OF_DUMP)
+            ):
+                if self.before is not None:
+                    self.before.take(text)
                 return
+            memory = self.before
             call = self.open(record, header=False)
+            call.memory = memory or call.memory
         if _begins_again(call, text):  # the header of another is lost
             call = self.open(record, header=False)
         if _inside(call, text) and text.startswith(SUMMARY):
@@ -317,6 +335,7 @@ class _Reader:
         if (before := self.call) and before.summary:
             before.after = RECORDS_AFTER  # oom_lock: the kill comes before the next call
             before.until = before.since = None
+        self.before = None
         number = len(self.calls) + 1
         base: dict[str, Any] = dict.fromkeys(OomKill.__dataclass_fields__) | {
             **{"oom": number, "victim": 0, "seconds": seconds_of(record), "date": record.date},
@@ -347,6 +366,7 @@ class _Reader:
 
     def failed_allocation(self, record: LogRecord, match: re.Match[str]) -> bool:
         """The memory that is printed next is not the call's (warn_alloc())."""
+        self.before = None
         if self.call is not None and not self.call.victims:
             self.call.ended = True
         return False
@@ -465,6 +485,8 @@ class _Reader:
 MARKS = ("oom", "of memory", "on memory", "Killed process", "allocation failure", "dropped **")
 SIZE = re.compile(r"([a-z-]+):([0-9]+)kB")
 DAMAGED = re.compile(LIKE_KILL.pattern + ".*", re.DOTALL)
+# SysRq prints memory, too (__handle_sysrq(), drivers/tty/sysrq.c).
+OF_OTHERS = re.compile(r"[Ss]ys[Rr]q ?: ")
 FAILED = re.compile(r".*: page allocation failure: order:.*", re.DOTALL)
 # console_prepend_dropped() (kernel/printk/printk.c)
 DROPPED = re.compile(r"\*\* ([0-9]{1,10}) printk messages dropped \*\* ?")
@@ -494,6 +516,12 @@ def _fits(constraint: str | None, message: str | None) -> bool:
         return True
     of_cgroup = message.startswith("Memory cgroup")
     return constraint is None or of_cgroup == (constraint == "CONSTRAINT_MEMCG")
+
+
+def _of_dump(text: str) -> bool:
+    """True if a line is of the stack that a call prints, and that nothing else has."""
+    match = STACK.fullmatch(text) if "dump_header" in text else None
+    return match is not None and match[2].partition(".")[0] == "dump_header"
 
 
 def _is_task(text: str) -> bool:
@@ -550,7 +578,7 @@ def _of_cgroup(call: _Call, text: str) -> bool:
             "limit_bytes": limit * KIB if limit < NO_LIMIT_KIB else None,
         }
     elif match := CGROUP_STATS.fullmatch(text):
-        call.in_stats = not match[2]
+        call.in_stats, call.base["cgroup_limit"] = not match[2], True
         # cgroup v1 has a line of each cgroup below, too, and what is its own in each.
         for name, kib in COUNTER.findall(match[2]):
             call.stats[name] = call.stats.get(name, 0) + int(kib) * KIB
@@ -707,7 +735,7 @@ def _found(log: Log, page_bytes: int | None) -> Found:
     oom = read_oom_records(log.records, page_bytes, whole=not log.unread)
     found = Found(notes=missing(log), remarks=beginning(log))
     if damaged := sum("damaged" in (row.lacks or "") for row in oom.kills):
-        found.notes.append(f"damaged records of {plural(damaged, 'kill')}: column lacks has which")
+        found.notes.append(f"records of {plural(damaged, 'kill')} are damaged: see what it lacks")
     found.add(OomKill, oom.kills)
     found.add(OomTask, oom.tasks)
     found.add(OomMemory, oom.memory)

@@ -6,7 +6,8 @@ not for a kill or a failed allocation, whose memory is in the tables of these.
 Lines of ``show_mem()`` of 3.10 to 7.3 (:mod:`mem_info`). Costs a look at each record of the log,
 which section ``kernel_log`` reads, too.
 
-Cannot know: of a log whose beginning is lost, whether the first memory in it was shown for a kill.
+Cannot know: of a log whose beginning and end are lost, whether the memory in it was shown for a
+kill.
 """
 
 import re
@@ -25,7 +26,11 @@ MOST_SHOWN = 100
 MOST_LINES = 400  # of one
 BEGINS = "Mem-Info:"
 # show_mem() follows a kill's header, and what warn_alloc() says.
-OF_OTHERS = re.compile(r" invoked oom-killer: |: page allocation (?:failure|stalls)|: vmalloc ")
+OF_OTHERS = re.compile(
+    r" invoked oom-killer: |: page allocation (?:failure|stalls)|: vmalloc |\bdump_header\b"
+)
+# What a kill prints behind its memory.
+OF_KILL = re.compile(r"Tasks state \(memory values|\[ +pid +\] +uid +tgid|oom-kill:constraint=")
 SHOWN_ID = "in the log, from 1"
 
 
@@ -105,7 +110,12 @@ def read_shown_memory(records: Iterable[LogRecord], page_bytes: int | None = Non
                     current = _Shown(record)
                     found.append(current)
                 of_other = None
-            elif current is not None and same_caller(current.record.caller, record.caller):
+            elif current is None or not same_caller(current.record.caller, record.caller):
+                continue
+            elif OF_KILL.match(line):
+                found.remove(current)
+                current = None
+            else:
                 current.memory.take(line)
                 current.lines += 1
         if current is not None and current.lines > MOST_LINES:

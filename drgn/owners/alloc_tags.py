@@ -242,13 +242,15 @@ def read_allocinfo(text: str) -> list[AllocTag]:
     """
     The same rows from /proc/allocinfo, ``allocinfo_show()``.
 
-    :raises ValueError: the text is not /proc/allocinfo's, or not all of it.
+    Without its first line it is a part of the file (:func:`tags_part`).
+
+    :raises ValueError: the text is not /proc/allocinfo's, or its last line is cut.
     """
     first, *lines = whole_lines(text, ALLOCINFO)
-    if not re.fullmatch(r"allocinfo - version: [12]\.[0-9]{1,3}", first, re.ASCII):
+    if tags_part(text) and not LINE.fullmatch(first):
         raise ValueError(f"not {ALLOCINFO}, or of a version that is not known: {first[:60]!r}")
     found: list[Tag] = []
-    for line in lines:
+    for line in [first, *lines] if tags_part(text) else lines:
         if line.startswith("#"):
             continue
         if not (match := LINE.fullmatch(line)):
@@ -259,6 +261,12 @@ def read_allocinfo(text: str) -> list[AllocTag]:
         source = module or "", file, int(number), function
         found.append((source, _printed(size), _printed(calls), not inaccurate))
     return alloc_tag_rows(found)
+
+
+def tags_part(text: str) -> str:
+    """In words, that a text is a part of /proc/allocinfo, as of sort; empty if it is not."""
+    whole = re.match(r"allocinfo - version: [12]\.[0-9]{1,3}\n", text, re.ASCII)
+    return "" if whole else f"{ALLOCINFO} is not whole: its first line is not there"
 
 
 def _printed(text: str) -> int:
@@ -300,13 +308,14 @@ def from_memory(memory: Memory) -> Found:
 
 
 def from_files(files: Files) -> Found:
-    rows = read_allocinfo(files.read("proc/allocinfo"))
+    text = files.read("proc/allocinfo")
+    rows = read_allocinfo(text)
     on = True
     with contextlib.suppress(OSError):  # a copy may have one file only
         on = files.open("proc/sys/vm/mem_profiling").strip() != "0"
     if not on and not any(row.calls for row in rows):
         raise Absent(OFF)
-    found = Found(notes=[] if on else [STALE])
+    found = Found(notes=[words for words in (tags_part(text), "" if on else STALE) if words])
     return found.add(AllocTag, rows)
 
 

@@ -496,25 +496,28 @@ def _as_made(cache: Cache, page: int) -> bool:
     return fits and cache.object_size <= cache.inuse <= size
 
 
+# A cache's name may be anything; the numbers are counted from the end.
+OF_CACHE = re.compile(
+    r"(.+?) +(\d+) +(\d+) +(\d+) +\d+ +(\d+) : tunables [\d ]+ : slabdata +\d+ +(\d+) +\d+ *"
+)
+
+
 def read_slabinfo(text: str) -> list[SlabCache]:
     """
     The same rows from /proc/slabinfo, which has neither the object's own size nor the flags.
 
+    Without its first line it is a part of the file (:func:`slab_part`).
+
     :raises ValueError: the text is not /proc/slabinfo's, or it is cut short.
     """
     lines = whole_lines(text, "/proc/slabinfo")
-    if not lines[0].startswith("slabinfo - version: 2"):
+    if slab_part(text) and not OF_CACHE.fullmatch(lines[0]) and not lines[0].startswith("# name"):
         raise ValueError("not /proc/slabinfo: it does not begin with its version")
     rows = []
-    for line in lines[1:]:
+    for line in lines if slab_part(text) else lines[1:]:
         if line.startswith("#"):
             continue
-        # A cache's name may be anything; the numbers are counted from the end.
-        match = re.fullmatch(
-            r"(.+?) +(\d+) +(\d+) +(\d+) +\d+ +(\d+) : tunables [\d ]+ : slabdata +\d+ +(\d+) +\d+",
-            line,
-        )
-        if not match:
+        if not (match := OF_CACHE.fullmatch(line)):
             raise ValueError(f"/proc/slabinfo is damaged: {line[:60]!r}")
         used, slots, size, pages, slabs = (
             printed_number(number, "/proc/slabinfo") for number in match.groups()[1:]
@@ -522,6 +525,12 @@ def read_slabinfo(text: str) -> list[SlabCache]:
         pages = row_number(slabs * pages, "/proc/slabinfo")
         rows.append(SlabCache(match[1], used, None, size, slots, slabs, pages, None))
     return sorted(rows, key=lambda row: (-row.pages, row.cache))
+
+
+def slab_part(text: str) -> str:
+    """In words, that a text is a part of /proc/slabinfo, as of grep or sort; empty if it is not."""
+    whole = text.startswith("slabinfo - version: 2")
+    return "" if whole else "/proc/slabinfo is not whole: its first line is not there"
 
 
 def caches_once(memory: Memory) -> tuple[list[Cache], str | None]:

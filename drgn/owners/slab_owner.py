@@ -41,6 +41,7 @@ from mmscope.drgn.owners.slab_caches import (
     read_slabinfo,
     slab_caches,
     slab_consumer,
+    slab_part,
     slab_scan,
 )
 from mmscope.drgn.owners.slab_cgroups import MAX_ROWS, SlabCgroup, SlabCgroups
@@ -549,6 +550,12 @@ def slab_owner_from_files(files: Files) -> Found:
     return found.add(SlabOwnerStack, rows)
 
 
+def caches_from_files(files: Files) -> Found:
+    text = files.read("proc/slabinfo")
+    part = slab_part(text)
+    return Found(notes=[part] if part else []).add(SlabCache, read_slabinfo(text))
+
+
 SLAB_CACHES_SECTION = Section(
     name="slab_caches",
     title="Slab caches",
@@ -566,7 +573,7 @@ allocator](https://docs.kernel.org/admin-guide/mm/slab.html)).
 """,
     command=Command("slab caches by size", top=TOP, picks="cache"),
     from_memory=slab_caches_from_memory,
-    from_files=lambda files: Found().add(SlabCache, read_slabinfo(files.read("proc/slabinfo"))),
+    from_files=caches_from_files,
     deadline=PASS_SECONDS,
     reads=(prices.SLABINFO,),
     consumer=slab_consumer,

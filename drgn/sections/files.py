@@ -244,7 +244,8 @@ def page_size(
     What is printed both in KiB and in pages gives it: MemTotal is the managed pages of all zones,
     and lines of /proc/vmstat are lines of /proc/meminfo (:data:`SAME`). The readings may lie apart,
     so that the power of two that is nearest is taken, and none if it is not near or if they
-    disagree. Else what has one size alone: x86 (its "DirectMap2M", its release) and s390.
+    disagree. Else what has one size alone: x86 (its "DirectMap2M", its release) and s390; else what
+    all of the lines are multiples of that are counted in pages (:data:`IN_PAGES`).
 
     :param of_host: a pattern of the lines of *meminfo* that are about the same machine as the rest;
         empty: all of them.
@@ -268,10 +269,22 @@ def page_size(
     if len(sizes) == 1 and said[sizes[0]] >= (1 if of_host else min(2, said.total())):
         return sizes[0]
     of_x86 = {"DirectMap2M", "DirectMap4M"} & kib.keys() and "DirectMap64k" not in kib
-    return 4096 if of_x86 or ONE_SIZE.search(version) else None
+    if of_x86 or ONE_SIZE.search(version):
+        return 4096
+    counts = {kib[name] for name in IN_PAGES if kib.get(name)}
+    common = math.gcd(*counts) << 10
+    return common if len(counts) >= ENOUGH_COUNTS and common in PAGE_SIZES else None
 
 
 ENOUGH = 1000  # pages, so that the rounding to KiB is nothing
+# Lines of /proc/meminfo that are numbers of pages (show_val_kb()), and change all the time; so many
+# different ones have nothing but a page in common.
+IN_PAGES = (
+    *("MemFree", "Buffers", "Cached", "Active(anon)", "Inactive(anon)", "Active(file)"),
+    *("Inactive(file)", "AnonPages", "Mapped", "Shmem", "SReclaimable", "SUnreclaim", "PageTables"),
+)
+ENOUGH_COUNTS = 8
+PAGE_SIZES = (4096, 16384, 65536)
 # The release, or the compiler, of an architecture whose pages have 4 KiB: x86, s390.
 ONE_SIZE = re.compile(
     r"\ALinux version \S*\b(?:x86_64|amd64|s390x|i[3-6]86)\b"

@@ -23,7 +23,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mmscope.drgn.text.log_prefix import AFTER_A_NAME, Prefixes, is_comm, name_ends, phrases_in
+from mmscope.drgn.text.log_prefix import (
+    AFTER_A_NAME,
+    Prefixes,
+    is_comm,
+    name_begins,
+    name_ends,
+    phrases_in,
+)
 from mmscope.drgn.text.program_kills import ProgramKill, program_kill, same
 
 LONGEST_LINE = 16 << 10  # characters
@@ -123,6 +130,7 @@ class LogLines:
         self.prefixes = Prefixes(self.text, self.phrases)
         self.wrap = _Wrap(self.text, self.prefixes)
         self.records = 0
+        self._cut: tuple[str, int] | None = None
         # A program's own output, without stamps.
         unstamped = self.prefixes.bare and not self.phrases
         self.of_program = unstamped and any(map(program_kill, lines))
@@ -151,12 +159,35 @@ class LogLines:
                 ours = self._add(current if ours else None, line, length, number, wrapped)
                 continue
             ours = True
+            if first := self._first(line[end:]):
+                self.records += 1
+                yield Printed(line[:end], first)
             self._look_for_a_prefix(line[end:], number)
             if current is not None:
                 yield self._made(current)
             current = _Open(line[:end], line[end:])
+        self._first("")
         if current is not None:
             yield self._made(current)
+
+    def _first(self, after: str) -> str:
+        """
+        The kernel's words in a line before its first record, whose prefix was cut with the text's
+        head: what follows is of the same task. Empty: they are another's, which is noted.
+        """
+        if self._cut is None:
+            return ""
+        line, number = self._cut
+        self._cut = None
+        begin, end = name_begins(line), name_ends(line)
+        name = "" if begin is None or begin < 0 else line[begin:end]
+        if name and re.match(
+            rf"(?:CPU: .*Comm: {(name := re.escape(name))} |{name} cpuset=)", after
+        ):
+            self.foreign -= 1
+            return line[begin:]
+        self._note_foreign(number)
+        return ""
 
     def _made(self, current: _Open) -> Printed:
         self.records += 1
@@ -183,7 +214,11 @@ class LogLines:
             self.foreign += 1
             self._look_for_a_kill(line)
             if any(map(line.__contains__, AFTER_A_NAME)) or "Killed process " in line:
-                self._note_foreign(number)
+                self._first("")
+                if current is None and not self.records:
+                    self._cut = line, number
+                else:
+                    self._note_foreign(number)
             return False
         current.lines += 1
         if wrapped:

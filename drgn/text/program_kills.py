@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Processes that a program ended to have memory, in its own words, in a log: systemd-oomd and what
-systemd says of it, earlyoom, nohang, kubelet; none of it is in the kernel's log.
+systemd says of it, earlyoom, nohang, kubelet, Talos; none of it is the kernel's own.
 
 Lines of systemd 247 to 258 (src/oom/oomd-manager.c, oomd-util.c; src/core/unit.c), earlyoom 1.0 to
-1.9 (kill.c), Kubernetes 1.20 to 1.34 (pkg/kubelet/eviction). Cannot know: kills of other programs,
-and what a program of these does not write.
+1.9 (kill.c), Kubernetes 1.20 to 1.34 (pkg/kubelet/eviction), Talos 1.12. Cannot know: kills of
+other programs, and what a program of these does not write.
 """
 
 import re
@@ -42,6 +42,7 @@ _EVICTED = re.compile(
     r"[Ee]viction manager: pod (?:is |(?P<old>\S+) is )?evicted successfully"
     r"(?:\" pod=\"(?P<pod>[^\"]+)\")?"
 )
+_TALOS = re.compile(r'\[talos\] Sending SIGKILL to cgroup \{.*"cgroup": ?"(?P<cgroup>[^"]+)"')
 _OTHERS = re.compile(
     r"\b(?P<program>oomd|nohang)\b[^:]{0,20}: (?:.{0,40}\b[Kk]illed |.{0,20}[Ss]ending SIG)"
 )
@@ -49,7 +50,7 @@ _HELD = re.compile(r"VmRSS:? (\d{1,9}) ?MiB")
 # What shows that a text has such a line.
 KILL = re.compile(
     r"systemd-oomd\b.{0,30} [Kk]illed |ending SIG(?:TERM|KILL) to process \d"
-    r"|viction manager: pod .{0,80}evicted"
+    r"|viction manager: pod .{0,80}evicted|\[talos\] Sending SIGKILL"
 )
 # One of these is in each line.
 _MARKS = ("oomd", "nohang", "ending SIG", "viction manager: pod")
@@ -72,6 +73,9 @@ def program_kill(line: str) -> ProgramKill | None:
         )
     if found := _EVICTED.search(line):
         return ProgramKill("kubelet", cgroup=found["pod"] or found["old"], why="evicted")
+    if found := _TALOS.search(line):
+        where = found["cgroup"].removeprefix("/sys/fs/cgroup")
+        return ProgramKill("Talos", cgroup=where, why="its OOM controller sent SIGKILL")
     if found := _OTHERS.search(line):
         return ProgramKill(found["program"], why=line[found.start() :][:200].strip())
     return None

@@ -38,7 +38,7 @@ WIDTH, LABEL, LINES = 80, 9, 10
 # What tells a lake, before the libraries that read it are imported.
 LAKE = "lake.json"
 # What takes more than a line first, where there is room.
-ROOM_FIRST = ("cause", "verdict", "next", "owner", "harm", "unknown", "since", "read")
+ROOM_FIRST = ("cause", "next", "verdict", "owner", "harm", "unknown", "since", "read")
 
 
 def add_command(command: Command) -> None:
@@ -118,7 +118,12 @@ def run_why(args: argparse.Namespace) -> int:
 
     bundle = Bundle(path)
     elsewhere = bool(given.kinds) and bundle.target.get("kind") != "live"
-    _say(answer_of(given, path, verdict_of(bundle), elsewhere=elsewhere), as_json=args.json)
+    answer = answer_of(given, path, verdict_of(bundle), elsewhere=elsewhere)
+    read = [section.section for section in bundle.sections if section.rows]
+    if len(read) == 1 and not given.bundles and answer.command.startswith("mmscope findings "):
+        # A file of one table: no other command shows more of it.
+        answer.command = f"mmscope show {read[0]} {shlex.quote(str(path))}"
+    _say(answer, as_json=args.json)
     return code
 
 
@@ -289,8 +294,9 @@ def lines_of(answer: Answer) -> Iterator[str]:
         if words
     }
     left = LINES - len(wrapped) - len(("run", "bundle"))
-    # The command has it; the cause is worth more.
-    alone = answer.bundle not in answer.command or len(wrapped.get("cause", "")) <= 1 + left
+    # The command has it; the cause, and a command that is to be typed, are worth more.
+    wanted = sum(len(wrapped[label]) - 1 for label in ("cause", "next") if label in wrapped)
+    alone = answer.bundle not in answer.command or wanted <= left
     left += not alone
     for label in sorted(wrapped, key=ROOM_FIRST.index):
         lines = wrapped[label]

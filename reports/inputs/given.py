@@ -49,9 +49,11 @@ from mmscope.reports.inputs.recognise import (
     ZIP,
     Kind,
     as_utf8,
+    named,
     pasted,
     recognise,
     unwrapped,
+    without_cut_line,
 )
 
 MOST_FILES = 500  # of a folder that is no tree
@@ -306,7 +308,7 @@ def _text(given: Given, kind: Kind, stream: IO[bytes], name: str) -> None:
 def _put(given: Given, kind: Kind, name: str, data: bytes, more: str = "") -> None:
     if kind.name == PASTED:
         for place, text in pasted(data):
-            _put(given, Kind(TREE, f"/{place}", place), name, text)
+            _put(given, Kind(TREE, named(place), place), name, text)
         return
     place = kind.place
     if kind.name == LOG:
@@ -318,8 +320,10 @@ def _put(given: Given, kind: Kind, name: str, data: bytes, more: str = "") -> No
     if place in given.texts:
         given.refused.append(f"{name}: {kind.words} was given before, and one is read")
         return
+    data = unwrapped(place, data)
+    given.texts[place] = whole = without_cut_line(place, data)
+    more += "" if whole == data else ", without its last line, which is cut"
     given.took(name, kind.words + more)
-    given.texts[place] = unwrapped(place, data)
     if kind.name == LOG:  # with what else is in the same file
         _put(given, Kind(PASTED, ""), name, data)
     if place.endswith("/smaps"):

@@ -43,11 +43,14 @@ class Kind:
     place: str = ""
 
 
+# Lines of these two, which are known without their first ones.
+_SLAB = rb"\S.{0,62}?(?: +\d+){5} : tunables(?: +\d+){3} : slabdata(?: +\d+){3}"
+_TAG = rb" *-?\d+ +\d+ \S.{0,300}?:\d+ (?:\[\S{1,64}\] )?func:\S[^\n]{0,300}"
 _MAPPING = rb"\A[0-9a-f]{4,16}-[0-9a-f]{4,16} [r-][w-][x-][sp-] [0-9a-f]{8,16} \S+ \d+"
 # What a tree has: a pattern of its beginning, and its path. PID stands for an unknown process.
 TEXTS = (
-    (rb"\Aallocinfo - version: ", "proc/allocinfo"),
-    (rb"\A(?:slabinfo - version: |# name +<active_objs> )", "proc/slabinfo"),
+    (rb"\A(?:allocinfo - version: |" + _TAG + rb"$)", "proc/allocinfo"),
+    (rb"\A(?:slabinfo - version: |# name +<active_objs> |" + _SLAB + rb" *\r?$)", "proc/slabinfo"),
     (rb"\AMemTotal:[ \t]+\d+ kB\r?$", "proc/meminfo"),
     (rb"\APage block order: ", "proc/pagetypeinfo"),
     (rb"\ANode +\d+, zone +\S+(?: +\d+){4,} *\r?$", "proc/buddyinfo"),
@@ -67,6 +70,7 @@ TEXTS = (
 )
 # What /proc/vmstat has, and the vmstat of a NUMA node in /sys has not (vmstat_text, mm/vmstat.c).
 _OF_ALL_NODES = re.compile(rb"^[> \t]*(?:pgfault|nr_dirty_threshold) \d+\r?$", re.MULTILINE)
+_OF_KILL = re.compile(rb"Memory cgroup stats for [^\n]*\n\Z")
 _CUT_VMSTAT = (
     "the vmstat of a NUMA node, or the beginning of /proc/vmstat, and which cannot be told: bring "
     "/proc/vmstat as a whole"
@@ -89,12 +93,32 @@ _PASTED = {
         rb"|" + _NUMBERS + rb"|(?: *(?:Unmovable|Movable|Reclaimable|HighAtomic|CMA|Isolate)\b)+|)",
         4,
     ),
-    "proc/slabinfo": (rb"slabinfo - version: [^\n]*", rb"(?:#[^\n]*|\S+(?: +\d+){3,}[^\n]*)", 2),
+    "proc/slabinfo": (
+        rb"(?:slabinfo - version: [^\n]*\n(?P=before)#[^\n]*|" + _SLAB + rb")",
+        rb"(?:#[^\n]*|" + _SLAB + rb")",
+        0,
+    ),
+    "proc/allocinfo": (
+        rb"(?:allocinfo - version: [^\n]*\n(?P=before)#[^\n]*|" + _TAG + rb")",
+        rb"(?:#[^\n]*|" + _TAG + rb")",
+        0,
+    ),
+    f"sys/fs/cgroup/{GIVEN}/memory.stat": (
+        rb"anon \d+ *\r?\n(?P=before)file \d+",
+        rb"[a-z]\w{0,60} \d+",
+        2,
+    ),
+    f"sys/fs/cgroup/memory/{GIVEN}/memory.stat": (
+        rb"cache \d+ *\r?\n(?P=before)rss \d+",
+        rb"[a-z]\w{0,60} \d+",
+        2,
+    ),
 }
 PASTED_TEXTS = {
     place: re.compile(
-        rb"^(?P<before>(?:> ?){0,4}[ \t]{0,16})(?>%b *\r?)$"
-        rb"(?:\n(?:(?P=before)|>*(?=[ \t\r]*$))(?>%b *\r?)$){%d,}" % (first, more, least),
+        rb"^(?P<before>(?:> ?){0,4}%b)(?>%b *\r?)$"
+        rb"(?:\n(?:(?P=before)|>*(?=[ \t\r]*$))(?>%b *\r?)$){%d,}"
+        % (b"" if first.endswith(_TAG + b")") else rb"[ \t]{0,16}", first, more, least),
         re.MULTILINE,
     )
     for place, (first, more, least) in _PASTED.items()
@@ -104,6 +128,17 @@ _WRAPPED = re.compile(
     rb"(?: +(?:Movable|Reclaimable|HighAtomic|CMA|Isolate))*) *\r?)$",
     re.MULTILINE,
 )
+# Of slabinfo: what goes on with a row, or with the names of its columns.
+_REST_OF_SLAB = re.compile(
+    rb"(?<=\S)[ \t]*\r?\n(?:> ?){0,4}[ \t]*(?="
+    rb"(?:(?:\d+|<\w+>) +)*(?:: *)?(?:tunables|slabdata)\b|<\w+>(?: +<\w+>)* *\r?$)",
+    re.MULTILINE,
+)
+_END_OF_SLAB = re.compile(
+    rb"( : tunables(?: +\d+){3} : slabdata(?: +\d+){0,2})[ \t]*\r?\n(?:> ?){0,4}[ \t]*"
+    rb"(?=\d+(?: +\d+){0,2} *\r?$)",
+    re.MULTILINE,
+)
 # What each of them has, which is found sooner in a long log.
 MARKS = {
     "proc/meminfo": b"MemTotal:",
@@ -111,9 +146,29 @@ MARKS = {
     "proc/buddyinfo": b", zone ",
     "proc/zoneinfo": b", zone ",
     "proc/pagetypeinfo": b"Page block order: ",
-    "proc/slabinfo": b"slabinfo - ",
+    "proc/slabinfo": b"slabdata",
+    "proc/allocinfo": b" func:",
+    f"sys/fs/cgroup/{GIVEN}/memory.stat": b"anon ",
+    f"sys/fs/cgroup/memory/{GIVEN}/memory.stat": b"rss ",
 }
 # What is met often, and not read: in words that say what to do.
+# Of other tools, at the beginning or among other words.
+OUTPUTS = (
+    (rb"^ +total +used +free", "the output of free: bring /proc/meminfo"),
+    (rb"^Node \d+ MemTotal:", "the meminfo of a NUMA node: bring /proc/meminfo"),
+    (
+        rb"^ *Active / Total Objects|^ *OBJS ACTIVE  USE ",
+        "the output of slabtop: bring /proc/slabinfo",
+    ),
+    (rb"^CACHE +(?:NAME +)?OBJSIZE +ALLOCATED", "crash's kmem -s: bring the vmcore"),
+    (rb"^ +PAGES +TOTAL +PERCENTAGE", "crash's kmem -i: bring the vmcore"),
+    (rb"^procs -+memory", "the output of vmstat: bring /proc/vmstat"),
+    (rb"^top - \d\d:", "the output of top: bring /proc/meminfo"),
+    (rb"^USER +PID +%CPU", "the output of ps: bring /proc/meminfo"),
+    (rb"^\d+: .*\nAddress +Kbytes", "the output of pmap: bring /proc/PID/smaps"),
+    (rb"^Linux \S+ \(.*\n\n?.* kbmemfree ", "the output of sar: bring /proc/meminfo, or watch"),
+    (rb"^# (?:Overhead|Samples: )", "perf report: bring perf script's text"),
+)
 LOOKS = (
     (rb"\x7fELF", "an ELF file, but no dump of a kernel: a vmlinux is for --symbols"),
     (JOURNAL, "a journal's own file that is packed: unpack it before"),
@@ -130,31 +185,14 @@ LOOKS = (
     (rb"7z\xbc\xaf|Rar!|0707|\xed\xab\xee\xdb", "an archive that is not read: unpack it before"),
     (rb"\x04\x22\x4d\x18", "compressed with lz4: unpack it before: lz4 -d FILE"),
     (rb"(?i)\s*<(?:!doctype|html)", "a web page: bring the text itself"),
-    (rb"\s+total +used +free", "the output of free: bring /proc/meminfo"),
-    (rb"Node \d+ MemTotal:", "the meminfo of a NUMA node: bring /proc/meminfo"),
     (rb" +node0\b|\s*Per-node ", "the output of numastat: bring /proc/zoneinfo and vmstat"),
-    (rb" *Active / Total Objects", "the output of slabtop: bring /proc/slabinfo"),
-    (
-        rb" *-?\d+ +\d+ \S+:\d+ .*func:",
-        "lines of /proc/allocinfo: bring it whole, with its first one",
-    ),
-    (rb"\d+: .*\nAddress +Kbytes", "the output of pmap: bring /proc/PID/smaps"),
-    (rb"Linux \S+ \(.*\n\n?.* kbmemfree ", "the output of sar: bring /proc/meminfo, or watch"),
-    (
-        rb"\s*(?:#.*\n)*# Overhead |\s*(?:#.*\n)*# Samples: ",
-        "perf report: bring perf script's text",
-    ),
-    (rb" +PAGES +TOTAL +PERCENTAGE", "crash's kmem -i: bring the vmcore"),
-    (rb"procs -+memory", "the output of vmstat: bring /proc/vmstat"),
-    (rb"top - \d\d:", "the output of top: bring /proc/meminfo"),
     (rb"# tracer: ", "text of ftrace: record it with perf, and bring perf script's"),
     (rb"(?:[^;\s][^;\n]*;)+[^;\n]* \d+\n", "folded stacks: bring the text of perf script"),
-    (rb"USER +PID +%CPU", "the output of ps: bring /proc/meminfo"),
 )
 MOST_LINES = 0.5
 LOG_LINE = re.compile(
-    rb"^(?:<\d{1,3}>|\[)?(?:[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
-    rb"|\[? *\d{1,8}\.\d{3,6}\])",
+    rb"^(?:<\d{1,3}>|\[)?(?:(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d"
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d|\[? *\d{1,8}\.\d{3,6}\])",
     re.MULTILINE,
 )
 # Entries of a log store: the kernel's may come later than what is looked at here.
@@ -165,7 +203,8 @@ OF_ENTRIES = re.compile(
 # Lines of the kernel about memory, behind any prefix.
 ABOUT_MEMORY = re.compile(
     rb"oom-killer|Killed process \d+|page allocation failure|total-vm:\d+kB|Mem-[Ii]nfo:"
-    rb"|active_anon:\d|oom_reaper|Call [Tt]race:|Kernel panic - not syncing|BUG: "
+    rb"|active_anon:\d|Tasks state \(memory values|\[ *pid *\] +uid +tgid|lowmem_reserve\[\]:"
+    rb"|oom_reaper|Call [Tt]race:|Kernel panic - not syncing|BUG: "
 )
 
 
@@ -183,19 +222,32 @@ def recognise(head: bytes) -> Kind:
     if kind := _text(head):
         return kind
     if several := pasted(head):
-        names = ", ".join(dict.fromkeys(f"/{place}" for place, _ in several))
+        names = ", ".join(dict.fromkeys(named(place) for place, _ in several))
         return Kind(PASTED, f"a text with {names} in it")
     for pattern, words in LOOKS:
         if re.match(pattern, head):
             return Kind(UNKNOWN, words)
+    among = [words for pattern, words in OUTPUTS if re.search(pattern, head, re.MULTILINE)]
+    if among:
+        return Kind(UNKNOWN, f"a text with {'; '.join(among)}")
     if b"\0" in head[:4096]:
         return Kind(UNKNOWN, f"something binary, which begins with {head[:8].hex(' ')}")
     first = visible(" ".join(head[:200].decode("utf-8", "replace").split()))[:50]
     return Kind(UNKNOWN, f"a text that mmscope does not know: {first!r}")
 
 
+def named(place: str) -> str:
+    """A file of a tree, as one calls it where it stands alone."""
+    name = place.rpartition("/")[2]
+    if "/PID/" in place:
+        return f"a process's {name}"
+    return f"a cgroup's {name}" if f"/{GIVEN}/" in place else f"/{place}"
+
+
 def pasted(text: bytes) -> list[tuple[str, bytes]]:
     """Files of /proc among other words, without what is before each line, by their path."""
+    if b"slabdata" in text:
+        text = unwrapped("proc/slabinfo", text)
     found = [
         (match, place)
         for place, each in PASTED_TEXTS.items()
@@ -204,8 +256,8 @@ def pasted(text: bytes) -> list[tuple[str, bytes]]:
     ]
     texts, end = [], 0
     for match, place in sorted(found, key=lambda each: each[0].start()):
-        if match.start() < end:
-            continue  # zoneinfo has lines of vmstat
+        if match.start() < end or _OF_KILL.search(text[: match.start()][-300:]):
+            continue  # zoneinfo has lines of vmstat, a kill those of memory.stat
         width, end = len(match["before"]), match.end()
         lines = [line[width:].rstrip() for line in match[0].splitlines()]
         whole = unwrapped(place, b"\n".join(lines).rstrip(b"\n") + b"\n")
@@ -218,9 +270,18 @@ def unwrapped(place: str, text: bytes) -> bytes:
     """A table of /proc whose lines were wrapped, or whose blanks are tabs, as it was."""
     if place == "proc/meminfo":
         return text.replace(b"\t", b" ")
+    if place == "proc/slabinfo":
+        return _END_OF_SLAB.sub(rb"\1 ", _REST_OF_SLAB.sub(b" ", text))
     if place not in ("proc/pagetypeinfo", "proc/buddyinfo"):
         return text
     return _WRAPPED.sub(rb" \1", text)
+
+
+def without_cut_line(place: str, text: bytes) -> bytes:
+    """A text without its last line where that is a row of fewer columns than the others."""
+    lines = text.rstrip(b"\n").split(b"\n")
+    cut = place == "proc/buddyinfo" and len(lines[-1].split()) < len(lines[0].split())
+    return b"\n".join(lines[:-1]) + b"\n" if cut else text
 
 
 def as_utf8(data: bytes) -> bytes:
@@ -253,11 +314,7 @@ def _text(text: bytes) -> Kind | None:
                 return None  # one behind the other
             if place == "proc/vmstat" and not _OF_ALL_NODES.search(text):
                 return Kind(UNKNOWN, _CUT_VMSTAT)
-            name = place.rpartition("/")[2]
-            if "/PID/" in place:
-                return Kind(TREE, f"a process's {name}", place)
-            of_cgroup = f"/{GIVEN}/" in place
-            return Kind(TREE, f"a cgroup's {name}" if of_cgroup else f"/{place}", place)
+            return Kind(TREE, named(place), place)
     journal = text.startswith(b"{") and b'"MESSAGE"' in text
     if journal or b"__REALTIME_TIMESTAMP=" in text[:400]:
         return Kind(LOG, "a journal's export")

@@ -165,6 +165,21 @@ FOUND: dict[str, Case] = {
         "damage-in-log", [complaint("bad counter", "Bad rss-counter state", "damage")],
         ["The kernel found damage: bad counter"], "notice",
     ),
+    "tasks that hung in reclaim": Case(
+        "hung-in-log",
+        [complaint("hung task", f"{name}, in shrink_folio_list", "stall", times=times)
+         for name, times in (("kswapd0", 3), ("java", 1))],
+        ["A task hung in memory management: kswapd0, in shrink_folio_list, and 1 more",
+         "4 records of the log, the last 1 min 40 s after boot. It begins: hung task kswapd0",
+         "its whole stack says for which"], "warning", unlike=["Nothing else ran"],
+    ),
+    "a CPU that was stuck in it": Case(
+        "hung-in-log",
+        [complaint("soft lockup", "kswapd0, in shrink_slab", "stall", first_seconds=None,
+                   last_seconds=None, last_date="2026-11-28 00:00:01")],
+        ["A CPU was stuck in memory management: kswapd0, in shrink_slab",
+         "the last at 2026-11-28 00:00:01", "Nothing else ran on that CPU"], "warning",
+    ),
     "an error that was corrected": Case(
         "damage-in-log", [complaint("memory error", "1 CE memory read error", "hardware")],
         ["Hardware has bad memory: memory error, 1 CE", "corrected cost nothing"], "notice",
@@ -186,7 +201,7 @@ FOUND: dict[str, Case] = {
         "oom-cgroup-limit",
         [oom_at_limit(), OomCgroupMemory(1, "dirty", 40 * MIB),
          OomCgroupMemory(1, "writeback", 10 * MIB)],
-        ["at its limit of 64 MiB: 50 MiB of it wait to be written; 1 process killed",
+        ["at its limit of 64 MiB: 50 MiB of it wait to be written; java was killed",
          "memory that cannot be reclaimed before"], "warning",
     ),
     "an allocation that hardly ever fails": Case(
@@ -336,7 +351,7 @@ FOUND: dict[str, Case] = {
     ),
     "a log that ends within": Case(
         "oom-kills-told", [oom(victim=0, outcome=OPEN, pid=None, comm=None)],
-        ["Memory ran out 1 time; of the last the log does not have the end"], "warning",
+        ["Memory ran out; the log does not have the end"], "warning",
     ),
     "a cgroup at its limit": Case(
         "oom-cgroup-limit",
@@ -367,7 +382,7 @@ FOUND: dict[str, Case] = {
         "oom-cgroup-limit",
         [oom_at_limit(invoker=None, oom_cgroup=None, usage_bytes=None, limit_bytes=None,
                       group_kill=True, lacks="its header")],
-        ["A memory cgroup was at its limit: 1 process killed", "memory.oom.group is set",
+        ["A memory cgroup was at its limit: java was killed", "memory.oom.group is set",
          "The log lacks its header."],
         "warning", unlike=["asked for memory", "The cgroup used"], target=NOW,
     ),
@@ -398,6 +413,9 @@ FOUND: dict[str, Case] = {
 CLEAR: dict[str, Case] = {
     "a log without damage": Case(
         "damage-in-log", [complaint("crash kernel", "256MB", "taken at boot")]
+    ),
+    "a log in which nothing hung": Case(
+        "hung-in-log", [complaint("page allocation stall", "java", "stall")]
     ),
     "no allocation that failed": Case("allocation-failures", [], empty=(AllocationFailure,)),
     "no OOM kill": Case("oom-kills-since-boot", [event("oom_kill", 0)]),
@@ -438,6 +456,7 @@ NOT_CHECKED: dict[str, Case] = {
         "oom-kills-told": "oom_kills", "oom-cgroup-limit": "oom_kills",
         "program-kills": "program_kills",
         "allocation-failures": "allocation_failures", "damage-in-log": "kernel_complaints",
+        "hung-in-log": "kernel_complaints",
         "oom-spared-larger": "oom_tasks", "oom-fragmented": "oom_free_blocks",
     }.items()
 }  # fmt: skip

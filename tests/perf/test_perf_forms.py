@@ -2,6 +2,7 @@
 """The text of ``perf script`` in the forms that people bring: the same samples in each."""
 
 import io
+import os
 import random
 
 import pytest
@@ -13,7 +14,7 @@ from mmscope.perf.folding import Fold
 from mmscope.perf.perf_script import Reading, is_perf_text, read_samples
 from mmscope.perf.recipe import counted_event, is_tracepoint
 
-FORMS = 50  # 500 of tests/bench/bench_perf_forms.py
+FORMS = 500 if os.environ.get("MMSCOPE_ALL") else 50
 
 
 @pytest.mark.parametrize("seed", range(FORMS))

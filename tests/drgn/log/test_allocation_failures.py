@@ -124,3 +124,18 @@ def test_memory_that_sysrq_printed_later_is_not_its() -> None:
             parse_dmesg(f"{head}\n<6>[  900.000000] {words}\n<4>[  900.000001] {memory}").records
         ).failures
         assert (row.usable_free_bytes, row.lacks) == (None, "the memory that there was")
+
+
+def test_the_caller_on_arm_is_no_function_that_prints_the_stack() -> None:
+    text = """
+systemd: page allocation failure: order:0, mode:0x20
+[<c000f780>] (unwind_backtrace) from [<c000d20c>] (show_stack+0x10/0x14)
+[<c000d20c>] (show_stack) from [<c009bf44>] (warn_alloc_failed+0xdc/0x124)
+[<c009bf44>] (warn_alloc_failed) from [<c009e194>] (__alloc_pages_nodemask+0x178/0x860)
+[<c009e194>] (__alloc_pages_nodemask) from [<c009ea7c>] (__alloc_page_frag+0x160/0x194)
+[<c009ea7c>] (__alloc_page_frag) from [<c051aa84>] (__netdev_alloc_skb+0x84/0xec)
+[<c051aa84>] (__netdev_alloc_skb) from [<bf17c574>] (rx_done+0xac/0x1bc [usb_x])
+[<bf17c574>] (rx_done [usb_x]) from [<c03f08c8>] (giveback+0x70/0x108)
+"""
+    (failure,) = read_allocation_failures(parse_dmesg(raw(text)).records).failures
+    assert failure.caller == "rx_done [usb_x]"

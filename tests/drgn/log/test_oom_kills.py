@@ -637,3 +637,13 @@ def test_any_log_gives_rows_that_can_be(records: list[LogRecord]) -> None:
     assert {row.oom for row in found.tasks} <= {row.oom for row in found.kills}
     keys = [(row.oom, row.pid) for row in found.tasks]
     assert len(set(keys)) == len(keys)
+
+
+def test_lines_that_only_a_kill_prints_begin_one_whose_header_is_cut() -> None:
+    lines = CGROUP_V1.splitlines(keepends=True)
+    for first in ("Task in /", "memory: usage ", "Memory cgroup stats for "):
+        at = next(at for at, line in enumerate(lines) if first in line)
+        (kill,) = read_oom_records(parse_dmesg("".join(lines[at:])).records).kills
+        assert (kill.comm, kill.lacks, kill.cgroup_limit) == ("node", "its header", True)
+        assert (kill.oom_cgroup or "").startswith("/kubepods/pod1")
+        assert (kill.limit_bytes == 614400 << 10) is ("stats" not in first)

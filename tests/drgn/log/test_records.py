@@ -24,13 +24,30 @@ from mmscope.drgn.log.records import STACK
 def test_a_frame_is_its_function(line: str) -> None:
     match = STACK.fullmatch(line)
     assert match is not None
-    assert match.groups() == (None, "oom_kill_process", None)
+    assert match.groups() == (None, "oom_kill_process", None, None)
 
 
 def test_a_guess_and_a_module_are_marked() -> None:
     match = STACK.fullmatch(" ? xfs_fault+0x37/0x40 [xfs 0123abcd]")
     assert match is not None
-    assert match.groups() == ("? ", "xfs_fault", "xfs")
+    assert match.groups() == ("? ", "xfs_fault", "xfs", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "module"),
+    [
+        ("[<bf17c574>] (rx_done [usb_x]) from [<c03f08c8>] (back+0x70/0x108)", "rx_done", "usb_x"),
+        ("[<c051aa84>] (skb) from [<bf17c574>] (rx_done+0xac/0x1bc [usb_x])", "skb", None),
+        (" rx_done [usb_x] from giveback+0x70/0x108", "rx_done", "usb_x"),
+        (" alloc_skb from rx_done+0xac/0x1bc [usb_x]", "alloc_skb", None),
+    ],
+)  # fmt: skip
+def test_of_arm_the_module_is_that_of_the_frame_and_not_of_its_caller(
+    line: str, name: str, module: str | None
+) -> None:
+    match = STACK.fullmatch(line)
+    assert match is not None
+    assert (match[2], match[3] or match[4]) == (name, module)
 
 
 @pytest.mark.parametrize("line", ["Mem-Info:", " total_vm", "eth0: up", "x (y:1)", "a from b"])

@@ -4,6 +4,7 @@
 import pytest
 from log_made import FAILURE, GLOBAL_3_10, raw
 
+from mmscope.drgn.log.oom_kills import read_oom_records
 from mmscope.drgn.log.shown_memory import Shown, read_shown_memory
 from mmscope.drgn.text.kernel_log import parse_dmesg
 
@@ -65,3 +66,20 @@ def test_lines_that_are_damaged_are_counted() -> None:
 def test_so_many_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mmscope.drgn.log.shown_memory.MOST_SHOWN", 2)
     assert read(SHOWN * 3).left_out == 1
+
+
+@pytest.mark.parametrize("cut", ["Call Trace:", "Mem-Info:", "active_anon:"])
+def test_that_of_a_kill_whose_beginning_is_cut_is_the_kills(cut: str) -> None:
+    lines = GLOBAL_3_10.splitlines(keepends=True)
+    first = next(at for at, line in enumerate(lines) if cut in line)
+    text = "".join(lines[first:])
+    assert read(text).memory == []
+    found, whole = (read_oom_records(parse_dmesg(each).records) for each in (text, GLOBAL_3_10))
+    assert (found.memory, found.free_blocks) == (whole.memory, whole.free_blocks)
+    assert (found.kills[0].comm, found.kills[0].lacks) == ("java", "its header")
+
+
+def test_what_was_shown_before_is_no_kills() -> None:
+    table = GLOBAL_3_10[GLOBAL_3_10.index("\n", GLOBAL_3_10.index("pages reserved")) + 1 :]
+    found = read_oom_records(parse_dmesg(SHOWN + table).records)
+    assert found.kills[0].comm == "java" and found.memory == []

@@ -3,10 +3,12 @@
 The kernel's records in texts of any form: one log of each kind, in each prefix and each mangling
 (``support/log_forms.py``), has the same records of the OOM killer, or says what it lacks.
 
-Some of the pairs are tried here, by chance; ``make bench`` tries all (``bench/bench_logs.py``).
+Some of the pairs are tried here, by chance; with ``MMSCOPE_ALL`` 2,000 of them. SEED=… tries
+others.
 """
 
 import json
+import os
 import random
 from collections.abc import Callable
 
@@ -46,7 +48,11 @@ EARLYOOM_KILL = ProgramKill(
 )
 # As newer ones end their line.
 NEW_EARLYOOM = f'{EARLYOOM}, cmdline "python3 a.py"'
-CHANCE = random.Random(45)
+TALOS = '[talos] Sending SIGKILL to cgroup {"component": "x", "cgroup": "/sys/fs/cgroup/kube/pod7"}'
+TALOS_WHY = "its OOM controller sent SIGKILL"
+CHANCE = random.Random(int(os.environ.get("SEED", "45")))
+# All, of which a share is made without MMSCOPE_ALL.
+RENDERINGS = 2000 if os.environ.get("MMSCOPE_ALL") else 40
 
 
 def texts(log: Log) -> list[str]:
@@ -75,6 +81,22 @@ def test_what_a_text_lost_is_said(mangling: str) -> None:
         lines = with_prefix(form, KINDS[kind])
         text, shown = LOSSY[mangling](lines, CHANCE), mangling not in SILENT
         assert differs(kind, text, lossy=True, shown=shown) is None, (kind, form)
+
+
+def test_logs_in_forms_by_chance() -> None:
+    wrong = []
+    for number in range(RENDERINGS):
+        kind = CHANCE.choice([*KINDS])
+        if CHANCE.random() < 0.1:
+            form, mangling, lossy = CHANCE.choice([*STRUCTURED]), "as it is", False
+            text = "\n".join(STRUCTURED[form](KINDS[kind]))
+        else:
+            form, mangling = CHANCE.choice([*PREFIXES]), CHANCE.choice([*PLAIN, *LOSSY])
+            lossy = mangling in LOSSY
+            text = (PLAIN | LOSSY)[mangling](with_prefix(form, KINDS[kind]), CHANCE)
+        if (why := differs(kind, text, lossy=lossy, shown=mangling not in SILENT)) is not None:
+            wrong.append(f"{number}: {kind}, {form}, {mangling}: {why[:400]}")
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("form", ["dmesg", "syslog", "journal, short", "dmesg -T", "quoted"])
@@ -154,6 +176,20 @@ class TestForeign:
         assert texts(log) == [HEADER, "Mem-Info:"]
         assert (log.foreign, log.unread) == (3, ())
 
+    @pytest.mark.parametrize("cut", ["", "14:43 n1 kernel: ", "n1 kernel: "])
+    @pytest.mark.parametrize(
+        "after", ["CPU: 1 PID: 7 Comm: bash Not tainted 6.1", "bash cpuset=/ mems_allowed=0"]
+    )
+    def test_the_first_line_may_have_lost_its_prefix(self, cut: str, after: str) -> None:
+        rest = f"{self.STAMP} kernel: {after}\n{self.STAMP} kernel: Mem-Info:\n"
+        log = parse_dmesg(f"Hello,\n```\n{cut}{HEADER}\n{rest}")
+        assert (texts(log), log.unread, log.foreign) == ([HEADER, after, "Mem-Info:"], (), 2)
+
+    def test_a_first_line_of_another_task_is_not_the_kernels(self) -> None:
+        of_cpu = "CPU: 1 PID: 7 Comm: zsh Not tainted 6.1"
+        log = parse_dmesg(f"{HEADER}\n{self.STAMP} kernel: {of_cpu}\n")
+        assert texts(log) == [of_cpu] and log.unread
+
     def test_a_program_that_copies_the_kernels_words_is_named(self) -> None:
         log = parse_dmesg(
             f"{self.STAMP} kernel: Mem-Info:\n{self.STAMP} app[77]: {HEADER}\n"
@@ -175,6 +211,7 @@ class TestForeign:
         [
             *((OOMD, OOMD_KILL), (UNIT, UNIT_KILL)),
             *((EARLYOOM, EARLYOOM_KILL), (NEW_EARLYOOM, EARLYOOM_KILL)),
+            (TALOS, ProgramKill("Talos", cgroup="/kube/pod7", why=TALOS_WHY)),
         ],
     )
     def test_what_a_program_ended_to_have_memory_is_kept(

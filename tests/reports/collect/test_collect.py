@@ -405,6 +405,16 @@ def test_what_has_one_size_alone_tells_it(texts: dict[str, str], size: int | Non
     assert page_size(**texts) == size
 
 
+@pytest.mark.parametrize("kib", [4, 16, 64])
+def test_a_page_is_what_all_counts_are_multiples_of(kib: int) -> None:
+    names = ("MemFree", "Buffers", "Cached", "AnonPages", "Mapped", "Shmem", "SReclaimable")
+    lines = [f"{name}: {(2 * at + 1) * kib} kB\n" for at, name in enumerate(names, 7)]
+    more = f"SUnreclaim: {900 * kib} kB\nKernelStack: 7 kB\nVmallocTotal: 34359738367 kB\n"
+    assert page_size("".join(lines) + more) == kib << 10
+    assert page_size("".join(lines)) is None  # too few
+    assert page_size("".join([*lines, more, "PageTables: 9 kB\n"])) is None
+
+
 def test_counters_that_disagree_tell_no_page_size() -> None:
     """As a container's /proc/meminfo beside the host's counters."""
     meminfo = "MemFree: 64000 kB\nMapped: 4000 kB\nPageTables: 4000 kB\n"

@@ -23,7 +23,7 @@ SAID = {
     "cgroup-full-of-dirty": "492.4 MiB of it wait to be written",
     # The process needs more than its limit.
     "cgroup-anonymous": "/kubepods.slice/p1.slice/app-1.scope was at its limit of 1 GiB",
-    "cgroup-and-swap": "/kubepods/pod95 was at its limit of 512 MiB: 1 process killed",
+    "cgroup-and-swap": "/kubepods/pod95 was at its limit of 512 MiB: java was killed",
     # A driver that asks in an interrupt, and asks again.
     "atomic": "An allocation of a page failed, in rx_fill [nic]",
 }

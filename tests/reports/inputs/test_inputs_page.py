@@ -32,6 +32,8 @@ Private_Dirty:    204800 kB
 SwapPss:               0 kB
 """
 MEMORY_STAT = "anon 209715200\nfile 4096\nkernel 1048576\nslab 524288\npgfault 70000\n"
+MAIL = "From: a@example.org\nMessage-ID: <7@example.org>\nSubject: it was killed\n\n"
+SLABS = "".join((TREE / "proc/slabinfo").read_text().splitlines(keepends=True)[2:9])
 
 
 def sosreport(folder: Path) -> None:
@@ -52,6 +54,8 @@ MADE: dict[str, Callable[[Path], object]] = {
     "page_owner.gz": lambda folder: put(folder, "page_owner.gz", gzip.compress(OWNER.encode())),
     "4711/smaps": lambda folder: put(folder, "4711/smaps", SMAPS),
     "memory.stat": lambda folder: put(folder, "memory.stat", MEMORY_STAT),
+    "ticket.txt": lambda folder: put(folder, "ticket.txt", f"so:\n```\n{SLABS}```\nThanks\n"),
+    "thread.eml": lambda folder: put(folder, "thread.eml", MAIL + LOG),
 }
 EXAMPLES = {given: shown.splitlines() for given, shown in EXAMPLE.findall(PAGE)}
 

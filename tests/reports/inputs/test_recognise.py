@@ -5,10 +5,19 @@ import struct
 from pathlib import Path
 
 import pytest
+from checkout import TESTS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmscope.reports.inputs.recognise import HEAD_BYTES, pasted, recognise, unwrapped
+from mmscope.reports.inputs.recognise import (
+    HEAD_BYTES,
+    LOG,
+    named,
+    pasted,
+    recognise,
+    unwrapped,
+    without_cut_line,
+)
 
 DATA = Path(__file__).parents[2] / "data"
 MAPS = b"55d0c5a4f000-55d0c5a51000 r--p 00000000 fe:00 1048 /usr/bin/cat\n"
@@ -74,7 +83,8 @@ def test_a_file_of_proc_has_its_place(name: str) -> None:
         (b"swapper;start;idle 7\n", "folded stacks"),
         (b"7z\xbc\xaf\x27", "unpack it before"),
         (b"Node 0 MemTotal:  5 kB\n", "of a NUMA node: bring /proc/meminfo"),
-        (b" 1048576  256 mm/slub.c:24 func:alloc_slab_page\n", "bring it whole"),
+        (b"so:\n Active / Total Objects (% used) : 5 / 5\n", "slabtop: bring /proc/slabinfo"),
+        (b"crash> kmem -s\nCACHE             OBJSIZE  ALLOCATED     TOTAL\n", "kmem -s: bring"),
         (b"# Overhead  Command\n", "perf report: bring perf script's text"),
         (b"<!DOCTYPE html><p>x", "a web page"),
         (b"\1\2\3\0\0\0\0\0", "something binary, which begins with 01 02 03"),
@@ -145,3 +155,61 @@ def test_the_vmstat_of_a_node_is_not_that_of_the_machine() -> None:
     assert recognise(text).place == "proc/vmstat"
     assert "the vmstat of a NUMA node" in recognise(of_node).words
     assert not pasted(b"so:\n" + of_node) and pasted(b"so:\n" + text)
+
+
+SLABINFO = (DATA / "7.2/proc/slabinfo").read_bytes()
+ALLOCINFO = (TESTS / "corpus/allocinfo/7.2").read_bytes()
+
+
+@pytest.mark.parametrize("width", [50, 60, 72, 78])
+@pytest.mark.parametrize("blanks", [True, False])
+def test_a_slabinfo_that_a_mail_has_wrapped_is_whole(width: int, blanks: bool) -> None:
+    broken = wrapped(SLABINFO, width, blanks=blanks)
+    whole = [line.split() for line in SLABINFO.splitlines()]
+    for before, mark in ((b"", b""), (b"Hello,\n\n", b"> ")):
+        text = before + b"".join(mark + line + b"\n" for line in broken.splitlines())
+        ((place, found),) = pasted(text)
+        assert place == "proc/slabinfo" and [line.split() for line in found.splitlines()] == whole
+    assert recognise(broken).place == "proc/slabinfo"
+    assert [line.split() for line in unwrapped("proc/slabinfo", broken).splitlines()] == whole
+
+
+@pytest.mark.parametrize(
+    ("place", "text"), [("proc/slabinfo", SLABINFO), ("proc/allocinfo", ALLOCINFO)]
+)
+@pytest.mark.parametrize("around", [(b"", b""), (b"so:\n```\n# sort -n | tail\n", b"```\nBye\n")])
+def test_lines_without_the_first_ones_are_known(
+    place: str, text: bytes, around: tuple[bytes, bytes]
+) -> None:
+    lines = text.splitlines(keepends=True)[2:22]
+    given = around[0] + b"".join(lines) + lines[0][:40] + b"\n" + around[1]
+    assert pasted(given) == [(place, b"".join(line.rstrip() + b"\n" for line in lines))]
+    kind = recognise(given)
+    assert f"/{place}" in kind.words and kind.name
+
+
+def test_a_cgroups_counters_among_words_are_its_own_and_those_of_a_kill_are_not() -> None:
+    text = b"anon 663552\nfile 10313728\nkernel_stack 49152\nslab 7\n"
+    for before in (b"cat memory.stat:\n", b"```\n"):
+        ((place, found),) = pasted(before + text + b"```\n")
+        assert (named(place), found) == ("a cgroup's memory.stat", text)
+    assert not pasted(b"Memory cgroup stats for /a:\n" + text)
+
+
+def test_a_table_whose_last_row_is_cut_has_the_others() -> None:
+    rows = (DATA / "7.2/proc/buddyinfo").read_bytes()
+    assert without_cut_line("proc/buddyinfo", rows) == rows
+    cut = rows.rstrip()[:-8] + b"\n"
+    assert without_cut_line("proc/buddyinfo", cut).splitlines() == rows.splitlines()[:-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"``` [Mon Dec  8 17:51:31 2025] x\n[Mon Dec  8 17:51:31 2025] 63159 pages reserved\n" * 2,
+        b"so:\n[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents adj name\n",
+        b"so:\nTasks state (memory values in pages):\n",
+    ],
+)
+def test_parts_of_a_log_are_known(text: bytes) -> None:
+    assert recognise(text.removeprefix(b"``` ")).name == LOG
