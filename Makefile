@@ -157,7 +157,7 @@ $(VENV)/.notebook: $(READY) requirements-notebook.lock
 	@touch $@
 
 .PHONY: test-s3
-test-s3: $(VENV)/.s3 ## a lake in object storage, on a server that speaks as S3 does (builds it once: 4 minutes of CPU)
+test-s3: $(VENV)/.s3 ## what Go is needed for: a lake on a server that speaks as S3 does (built once: 4 minutes of CPU), pprof by its own reader
 	MMSCOPE_S3_SERVER=$(S3_SERVER)/bin/versitygw $(BIN)/pytest tests/s3
 
 # Go's checksum database vouches for what is fetched.
@@ -208,9 +208,9 @@ guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of hug
 	@$(BIN)/python tests/lab/guard_incidents.py
 
 .PHONY: crash-kernel
-crash-kernel: $(READY) ## the hook for the crash kernel in one, as it is meant, killed, with too little memory and time: MEMORY=1536M (10 minutes; nightly)
+crash-kernel: $(READY) ## the hook for the crash kernel in one, as it is meant, killed, with too little memory, time and disk: KERNEL=7.2 MEMORY=4G (20 minutes; nightly)
 	@tools/apt-install $(LAB_PACKAGES)
-	@$(BIN)/python tests/lab/crash_kernel.py $(MEMORY)
+	@$(BIN)/python tests/lab/crash_kernel.py $(or $(KERNEL),stable) $(or $(MEMORY),1536M)
 
 .PHONY: containers
 containers: $(VENV)/.containers ## deploy/: manifests by the schemas of Kubernetes, the image of this commit built and run (10 minutes)
@@ -336,6 +336,10 @@ release-check: $(READY) ## whether this commit can be released (docs/RELEASING.m
 .PHONY: dist
 dist: $(READY) ## dist/mmscope.pyz, one file for a box without pip; DIST_PYTHON="3.11 3.13" for others' Pythons
 	@$(BIN)/python tools/make_dist.py $(addprefix --python ,$(DIST_PYTHON))
+
+.PHONY: runtime
+runtime: $(READY) ## dist/mmscope-runtime.tar.xz: a root with a Python of its own, for the crash kernel of a system without (as root)
+	@$(BIN)/python tools/make_runtime.py dist/mmscope-runtime.tar.xz
 
 .PHONY: manuals
 manuals: $(READY) ## build/manuals: manual pages, completion for bash, zsh and fish
