@@ -17,17 +17,6 @@ MOST = (1 << 63) - 1  # what a value may be
 SAMPLE_TYPE, SAMPLE, LOCATION, FUNCTION, STRINGS, TIME, COMMENT = 1, 2, 4, 5, 6, 9, 13
 
 
-class Strings:
-    """Texts by number; number 0 is the empty text, as pprof wants it."""
-
-    def __init__(self) -> None:
-        self.numbers = {"": 0}
-
-    def number(self, text: str) -> int:
-        """The number of a text."""
-        return self.numbers.setdefault(text, len(self.numbers))
-
-
 def pprof(
     profiles: Iterable[tuple[str, str, Iterable[tuple[str, int]]]],
     comment: str,
@@ -39,11 +28,16 @@ def pprof(
     :param profiles: (name, unit, folded stacks) of each.
     :param taken: when, in seconds since 1970.
     """
-    strings, functions = Strings(), Strings()
+    # Texts by number; number 0 is the empty text, as pprof wants it.
+    strings, functions = {"": 0}, {"": 0}
+
+    def string(text: str) -> int:
+        return strings.setdefault(text, len(strings))
+
     types: list[bytes] = []
     samples: dict[str, list[int]] = {}
     for number, (name, unit, stacks) in enumerate(profiles):
-        kind = strings.number(name), strings.number(UNITS.get(unit, "count"))
+        kind = string(name), string(UNITS.get(unit, "count"))
         types.append(numbers(*enumerate(kind, 1)))
         for stack, value in stacks:
             values = samples.setdefault(stack, [])
@@ -53,18 +47,19 @@ def pprof(
     for stack, values in samples.items():
         values = [min(value, MOST) for value in values] + [0] * (len(types) - len(values))
         # From the leaf.
-        frames = [functions.number(name) for name in reversed(stack.split(";")) if name]
+        names = filter(None, reversed(stack.split(";")))
+        frames = [functions.setdefault(name, len(functions)) for name in names]
         parts.append(field(SAMPLE, field(1, packed(frames)) + field(2, packed(values))))
-    for name, number in functions.numbers.items():
+    for name, number in functions.items():
         if number:
             line = numbers((1, number))
             parts.append(field(LOCATION, numbers((1, number)) + field(4, line)))
-            named = strings.number(name)
+            named = string(name)
             parts.append(field(FUNCTION, numbers((1, number), (2, named), (3, named))))
-    parts.append(numbers((COMMENT, strings.number(comment))))
+    parts.append(numbers((COMMENT, string(comment))))
     if taken is not None:
         parts.append(numbers((TIME, int(taken * 1e9))))
-    parts += [field(STRINGS, text.encode("utf-8", "replace")) for text in strings.numbers]
+    parts += [field(STRINGS, text.encode("utf-8", "replace")) for text in strings]
     # No time in the header: the same stacks are the same bytes.
     return gzip.compress(b"".join(parts), mtime=0)
 

@@ -97,7 +97,8 @@ def answers(
         if question == GREW and compared:
             yield Answer(question, grew, compared[0])
         elif here:
-            first = _best(here)
+            # The worst that was measured; an estimate only where there is nothing else.
+            first = next((view for view in here if not view.finding.estimate), here[0])
             yield Answer(question, said(first.finding), first.anchor)
         elif goals:
             yield Answer(question, _measured(bundle, question, asked, ids, faults), goals[0])
@@ -108,11 +109,6 @@ def answers(
         elif question in LACKS:
             found = _measured(bundle, question, asked, ids, faults) or LACKS[question]
             yield Answer(question, found, "")
-
-
-def _best(told: Sequence[FindingView]) -> FindingView:
-    """The worst that was measured; an estimate only where there is nothing else."""
-    return next((view for view in told if not view.finding.estimate), told[0])
 
 
 def _measured(

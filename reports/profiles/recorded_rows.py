@@ -18,6 +18,7 @@ from typing import Any
 
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.table import table_of
 from mmscope.perf.folding import UNNAMED, Fold, Folded, nanoseconds
 from mmscope.perf.perf_record import Recorded
 from mmscope.perf.perf_script import Reading
@@ -69,59 +70,60 @@ def profiled(
 ) -> tuple[Rows, Stacks]:
     """The rows of a recording that has been folded, by table, and its folded stacks."""
     fold.finish()
-    rows: Rows = {table.name: [] for table in PROFILES_HEADING.tables}
+    profiles: list[Profile] = []
+    details: list[Any] = []
     stacks: Stacks = []
     for event in fold.events.values():
         row = _event(name, event, fold, reading, recorded, making)
-        if row.file in {other.file for other in rows["profiles"]} - {None}:
+        if row.file in {other.file for other in profiles} - {None}:
             # Names of events may differ in their signs alone: cycles:p and cycles:P.
-            row = replace(row, file=f"{row.file}_{len(rows['profiles']) + 1}")
-        rows["profiles"].append(row)
+            row = replace(row, file=f"{row.file}_{len(profiles) + 1}")
+        profiles.append(row)
+        details += _details(name, event, fold, row.nmi)
         if row.file is not None:
             by_period = making.by_period and event.period != event.samples
             values = {stack: pair[by_period] for stack, pair in event.stacks.items()}
             title = fold.recipe.title if fold.recipe else name
             title = f"{title}: {event.event}, width in {row.unit}"
             stacks.append((row.file, title, row.unit, _most_first(values)))
-        for table, made in _details(name, event, fold, row.nmi):
-            rows[table] += made
-    rows["profile_recordings"] = [_recording(name, fold, making)]
-    rows["profile_moments"] = [
-        ProfileMoment(name, round((ns - fold.begin_ns) / 1e9, 9), event, pid, comm, text)
-        for ns, event, pid, comm, text in fold.timeline
-    ]
-    rows["profile_allocations"] = list(_allocations(name, fold, making))
-    rows["profile_victims"] = [
-        _victim(name, row) for row in rows["profile_moments"] if row.event == "oom:mark_victim"
-    ]
-    rows["profile_page_tables"] = list(_page_tables(name, making))
-    rows["profile_table_growth"] = growth_rows(name, fold, making)
-    rows["profile_commands"] = list(_commands(name, reading, making))
-    rows["profile_counts"] = [
-        ProfileCount(name, event, count, share, _period(rows["profiles"], event), why or None)
-        for event, count, share, why in making.counted
-    ]
-    rows["profile_durations"] = [
-        _duration(name, what, values) for what, values in fold.durations.items()
-    ]
-    rows["profile_ksm_walks"] = [
-        ProfileKsmWalk(name, hex(about & ~NODE_BITS), *times)
-        for (_, about), times in fold.about.items()
-        if about & NODE_BITS == NODE_BITS
-    ]
-    rows["profile_faults"] = list(_faults(name, fold, making))
-    seconds = making.seconds
-    rows["profile_counters"] = [
-        ProfileCounter(name, counter, gained, round(gained * 60 / seconds, 3) if seconds else None)
-        for counter, gained in making.counters.items()
-    ]
     notes = [
-        *_notes_of_reading(rows["profiles"], fold, reading, recorded, making),
-        *_notes_of_losses(rows["profiles"], fold, reading, making),
+        *_notes_of_reading(profiles, fold, reading, recorded, making),
+        *_notes_of_losses(profiles, fold, reading, making),
     ]
     # Partial ones come first.
-    rows["profile_notes"] = [ProfileNote(name, *note) for note in sorted(notes, key=itemgetter(0))]
+    noted = [ProfileNote(name, *note) for note in sorted(notes, key=itemgetter(0))]
+    of_recording = _of_recording(name, profiles, fold, reading, making)
+    rows: Rows = {table.name: [] for table in PROFILES_HEADING.tables}
+    for each in (*profiles, *details, *of_recording, *noted):
+        rows[table_of(type(each)).name].append(each)
     return rows, stacks
+
+
+def _of_recording(
+    name: str, profiles: list[Profile], fold: Fold, reading: Reading, making: Making
+) -> Iterator[Any]:
+    """Rows about the recording as a whole."""
+    yield _recording(name, fold, making)
+    for ns, event, pid, comm, text in fold.timeline:
+        seconds = round((ns - fold.begin_ns) / 1e9, 9)
+        yield (moment := ProfileMoment(name, seconds, event, pid, comm, text))
+        if event == "oom:mark_victim":
+            yield _victim(name, moment)
+    yield from _allocations(name, fold, making)
+    yield from _page_tables(name, making)
+    yield from growth_rows(name, fold, making)
+    yield from _commands(name, reading, making)
+    for event, count, share, why in making.counted:
+        yield ProfileCount(name, event, count, share, _period(profiles, event), why or None)
+    for what, values in fold.durations.items():
+        yield _duration(name, what, values)
+    for (_, about), times in fold.about.items():
+        if about & NODE_BITS == NODE_BITS:
+            yield ProfileKsmWalk(name, hex(about & ~NODE_BITS), *times)
+    yield from _faults(name, fold, making)
+    for counter, gained in making.counters.items():
+        a_minute = round(gained * 60 / making.seconds, 3) if making.seconds else None
+        yield ProfileCounter(name, counter, gained, a_minute)
 
 
 def _most_first(counts: Mapping[Any, int]) -> list[tuple[Any, int]]:
@@ -242,42 +244,23 @@ def _of_event(counts: dict[str, int], event: str) -> int | None:
     return next(same, None)
 
 
-def _details(
-    name: str, event: Folded, fold: Fold, nmi: str | None
-) -> Iterator[tuple[str, list[Any]]]:
-    """Tables of an event, and their rows."""
+def _details(name: str, event: Folded, fold: Fold, nmi: str | None) -> Iterator[Any]:
+    """Rows about an event, of several tables."""
     key = name, event.event
     inside = sum(event.parts.values())
-    if fold.split is not None and inside:
-        yield (
-            "profile_parts",
-            [
-                ProfilePart(
-                    *key,
-                    fold.split.name,
-                    who,
-                    part,
-                    count,
-                    round(count / inside, 6),
-                    round(count / event.samples, 6),
-                )
-                for (who, part), count in _most_first(event.parts)
-            ],
-        )
-    yield "profile_groups", [ProfileGroup(*key, *found) for found in _most_first(event.found)]
-    yield "profile_frames", list(_frames(name, event))
+    if fold.split is not None:
+        for (who, part), count in _most_first(event.parts):
+            shares = round(count / inside, 6), round(count / event.samples, 6)
+            yield ProfilePart(*key, fold.split.name, who, part, count, *shares)
+    for found in _most_first(event.found):
+        yield ProfileGroup(*key, *found)
+    yield from _frames(name, event)
     if nmi in ("no", "unknown"):
-        yield (
-            "profile_sites",
-            [
-                ProfileSite(*key, leaf, caller, count, fold.known.stands_for(leaf))
-                for (leaf, caller), count in _most_first(event.sites)
-            ],
-        )
+        for (leaf, caller), count in _most_first(event.sites):
+            yield ProfileSite(*key, leaf, caller, count, fold.known.stands_for(leaf))
     again = fold.again
     if again["reaper"] and event.parts:
-        counts = (again[who] for who in ("reaper", "beside", "after"))
-        yield "profile_reaping", [ProfileReaping(*key, *counts)]
+        yield ProfileReaping(*key, *(again[who] for who in ("reaper", "beside", "after")))
 
 
 def _frames(name: str, event: Folded) -> Iterator[ProfileFrame]:

@@ -343,7 +343,10 @@ def holders(log: Log) -> list[WatchHolder]:
                 at = round(sample["holders_at"] - begin, 3)
                 changed = {"most_bytes": max(size, known.most_bytes), "last_bytes": size}
                 if size >= known.most_bytes or kind == CGROUP:
-                    changed |= _of_holder(more)
+                    changed |= {
+                        name: round(value, 3) if name.endswith("_seconds") else value
+                        for name, value in more.items()
+                    }
                 known = dataclasses.replace(known, last_time=at, gone=False, **changed)
             rows[kind, name, pid] = known
     places: Counter[str] = Counter()
@@ -353,14 +356,6 @@ def holders(log: Log) -> list[WatchHolder]:
         if places[row.kind] <= MOST_HOLDERS or row.oom_kills or row.high_events:
             kept.append(row)
     return kept
-
-
-def _of_holder(more: dict[str, Any]) -> dict[str, Any]:
-    """The rest that a reading says of a holder, by column."""
-    return {
-        name: round(value, 3) if name.endswith("_seconds") else value
-        for name, value in more.items()
-    }
 
 
 def sleepers(log: Log) -> list[WatchSleeper]:
