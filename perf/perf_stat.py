@@ -26,7 +26,6 @@ from pathlib import Path
 PATIENCE = 10.0  # seconds for perf to open its counters, and to end
 SEPARATOR = ";"
 
-
 # An event as perf calls it, its count, the share of the time that it was counted, and why not.
 Counted = tuple[str, int | None, float | None, str]
 

@@ -22,7 +22,6 @@ NODE: dict[str, str | tuple[str, ...]] = {
     "id": "id",
 }
 
-
 # Path of a cgroup, and the id of its directory, which is the inode number.
 CgroupPath = tuple[str | None, int | None]
 # Of a kernfs_node: its parent, name and id.

@@ -51,7 +51,6 @@ VECTOR, KMEM, FLAGS = np.uint64(1), np.uint64(2), np.uint64(7)
 # The upper byte of a kernel address is the same in all: room for the kind of a page.
 KIND_AT, ADDRESS = np.uint64(56), np.uint64((1 << 56) - 1)
 
-
 # PG_kmemcg, a macro as all page types were (include/linux/page-flags.h, 5.10): clear in pages that
 # have the type; PAGE_TYPE_BASE is set. Until "mm: Convert page kmemcg type to a page memcg flag"
 # (18b2db3b0385, in v5.11).

@@ -84,7 +84,6 @@ COUNTED = (
     *("dentry_bytes", "inode_bytes"),
 )
 
-
 MAX_FILE_SYSTEMS = 1000
 OTHERS = "others"
 

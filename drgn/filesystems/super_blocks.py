@@ -41,7 +41,6 @@ ID_BYTES = 32  # s_id
 BDI_CAP_WRITEBACK = 1  # include/linux/backing-dev.h: a macro; 1 << 0 from 5.10 to 7.3
 COLUMNS = {"type": "s_type", "dev": "s_dev", "bdi": "s_bdi", "root": "s_root", "op": "s_op"}
 
-
 # The path of a mount, and whether it is in init's mount namespace; None: it is mounted nowhere.
 Mounted = tuple[str | None, bool | None]
 

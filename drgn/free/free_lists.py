@@ -359,7 +359,6 @@ PROBLEMS = {
 # Damage repeats: a hundred lines of it say as much as a million.
 MAX_PROBLEMS = 100
 
-
 FEW_KEYS = 1 << 12  # that are counted sooner than sorted
 
 

@@ -379,7 +379,6 @@ zones](https://docs.kernel.org/mm/physical_memory.html#zones)).
     reads=(prices.ZONEINFO, prices.PAGETYPEINFO),
 )
 
-
 FREE_LISTS_SECTION = Section(
     name="free_lists",
     title="Free lists",
@@ -397,7 +396,6 @@ and /proc/pagetypeinfo](https://docs.kernel.org/filesystems/proc.html)).
     deadline=PASS_SECONDS,
     reads=(prices.PAGETYPEINFO, prices.BUDDYINFO),
 )
-
 
 ACCOUNTING_SECTION = Section(
     name="accounting",
@@ -419,7 +417,6 @@ a live kernel ([/proc/zoneinfo and
     deadline=PASS_SECONDS,
 )
 
-
 PCP_LISTS_SECTION = Section(
     name="pcp_lists",
     title="Per-CPU lists",
@@ -436,7 +433,6 @@ CPUs reclaim are memory in the wrong place
     deadline=PASS_SECONDS,
     reads=(prices.ZONEINFO,),
 )
-
 
 PAGEBLOCKS_SECTION = Section(
     name="pageblocks",

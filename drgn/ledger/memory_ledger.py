@@ -251,7 +251,6 @@ COUNTERS = {
     ),
 }
 
-
 # How a dump's counters may differ from the pages that were counted, beyond what each CPU may have
 # been about to change (vm_counters.drift()): fewer are counted at most by those that have no other
 # mark, more by those that are in no counter. Others do not differ.

@@ -49,7 +49,6 @@ from mmscope.drgn.reading.nodes import online_nodes
 # A class of its own since drgn 0.3.0; before, drgn raised Exception itself.
 BadDataError: type[Exception] = getattr(drgn, "BadDataError", Exception)
 
-
 # An architecture's name, the sizes of its pages, and what VMCOREINFO says of where they are.
 ARCHITECTURES = {
     Architecture.X86_64: (

@@ -87,7 +87,6 @@ STALE = (
     "then"
 )
 
-
 Source = tuple[str, str, int, str]  # module, file, line and function
 Tag = tuple[Source, int | None, int | None, bool]  # with bytes, calls, and if these are accurate
 

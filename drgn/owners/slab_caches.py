@@ -140,7 +140,6 @@ class Cache:
 # A node keeps 10 full sheaves at most (MAX_FULL_SHEAVES, mm/slub.c, 7.2).
 MOST_SHEAVES = 1000
 
-
 # A slab: its cache by its position in the list of caches.
 SLAB = np.dtype(
     [("pfn", "<u8"), ("cache", "<u2"), ("objects", "<u2"), ("inuse", "<u2"), ("freelist", "<u8")]

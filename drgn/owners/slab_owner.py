@@ -579,7 +579,6 @@ allocator](https://docs.kernel.org/admin-guide/mm/slab.html)).
     consumer=slab_consumer,
 )
 
-
 SLAB_OWNER_SECTION = Section(
     name="slab_owner",
     title="Owners of slab objects",

@@ -43,7 +43,6 @@ SUMS = (
     "unique_cached",  # in the swap cache, of the unique slots
 )
 
-
 # Some struct pages; the heads of their folios (themselves, where they are no tails), the addresses
 # of the heads, and which could be read, with their heads.
 Read = tuple[Array, Array, U64s, Bools]

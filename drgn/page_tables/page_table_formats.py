@@ -183,10 +183,8 @@ X86_64_5_LEVELS = replace(
     user_end=1 << 56,
 )
 
-
 # Below the PGD, from five levels on.
 ARM64_LEVELS = ("p4d", "pud", "pmd", "pte")
-
 
 # What has differed among arm64's entries (arch/arm64/include/asm/pgtable{,-prot}.h), the newest
 # first. PTE_PRESENT_INVALID is the bit PTE_NG of entries that are not valid (6.12, 7.2).

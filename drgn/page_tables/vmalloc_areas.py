@@ -42,7 +42,6 @@ VM_IOREMAP, VM_ALLOC, VM_MAP = 0x1, 0x2, 0x4
 VM_MAP_PUT_PAGES = 0x200
 FAR = 1 << 36  # areas further from each other are walked to one by one
 
-
 AREA = np.dtype([(name, "<u8") for name in ("start", "end", "flags", "caller")])
 # Mapped pages: the first page frame of an entry, how many pages it maps, the position of its area.
 ENTRY = np.dtype([(name, np.int64) for name in ("pfn", "pages", "area")])

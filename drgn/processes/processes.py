@@ -44,7 +44,6 @@ WANTED = {
     )
 }
 
-
 LARGEST = (1 << 63) - 1
 
 

@@ -177,7 +177,6 @@ MOST_PAGES = 1 << 36  # beyond, the memory map is damaged
 LEAST_SHARE = 1 << 18  # pages: 1 GiB
 ALIGNED = 1 << 15  # pages, no less than the largest pageblock and free block
 
-
 # Something that wants to see every struct page. It has ``columns``, the keys of COLUMNS and
 # SLAB_COLUMNS that it reads, and ``take(chunk)``, which looks at a chunk: its arrays are views, and
 # what is to be kept is copied. Where a share of the pages needs to know of what comes before it,

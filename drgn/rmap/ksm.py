@@ -90,7 +90,6 @@ PLACES = ("tree", "chain", "migrate_nodes")
 # Passes over a KSM page's mappings of a walk that nothing ends before.
 PASSES = 2
 
-
 # What the files of settings take (max_page_sharing_store() and its neighbours, mm/ksm.c, 5.10 to
 # 7.3); run has a bit more while memory goes offline.
 RANGES: dict[str, tuple[Bound, Bound]] = {

@@ -25,9 +25,7 @@ MOMENTS = ("proc/zoneinfo", "proc/meminfo", "proc/vmstat", "proc/uptime", "proc/
 # Files that several sections read, and that are dear: read once, so that all show one moment.
 KEPT = ("proc/pagetypeinfo",)
 
-
 NO_PAGE_SIZE = "the size of a page cannot be derived: /proc/meminfo with /proc/zoneinfo tells"
-
 
 # Of a log: what 300,000 records print, more than a kernel's ring ever has.
 MOST_OF_LOG = 64 << 20

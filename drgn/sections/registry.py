@@ -17,7 +17,6 @@ from mmscope.drgn.tables.table import declared
 
 FOLDER = mmscope.FOLDER / "drgn"
 
-
 # What probes stand on, which declares none of its own.
 STANDS_ON = {"opening", "reading", "sections", "tables", "text"}
 

@@ -369,7 +369,6 @@ deduplication](https://docs.kernel.org/mm/vmemmap_dedup.html)).
     optional=True,
 )
 
-
 HUGETLB_SECTION = Section(
     name="hugetlb",
     title="hugetlb pools and HVO",
@@ -389,7 +388,6 @@ the page's flag and from the page tables, which are held against each other.
     optional=True,
 )
 
-
 DEVICE_PAGEMAPS_SECTION = Section(
     name="device_pagemaps",
     title="Device memory",
@@ -407,7 +405,6 @@ ZONE_DEVICE](https://docs.kernel.org/mm/memory-model.html#zone-device)).
     deadline=PASS_SECONDS,
     optional=True,
 )
-
 
 MEMORY_METADATA_SECTION = Section(
     name="memory_metadata",

@@ -108,7 +108,6 @@ class VmemmapSections:
 ORIGINS = ("boot", "hotplug", "self-hosted", "device")
 UNKNOWN_ZONE = -1
 
-
 # (Node and name of each zone; by section, the zone of most pages; of the sections of several zones,
 # the zone of each page.) A zone is node * zones_per_node + zone.
 SectionZones = tuple[dict[int, tuple[int, str]], S64s, dict[int, S64s]]

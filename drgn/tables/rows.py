@@ -26,7 +26,6 @@ Row = typing.TypeVar("Row")
 
 TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
-
 # What the text of a column may be. A reading that is passed on keeps what the kernel says of itself
 # (zones, symbols, modules, addresses) and mmscope's own words; others are names that people chose.
 HOLDS = {
@@ -35,7 +34,6 @@ HOLDS = {
     "source",  # a file of a kernel's or a module's source; of a path from / on, the folder
     "log",  # running text that anybody wrote: replaced whole
 }
-
 
 # What a value can be at least or at most: a number; a column of the same row, by name; or one of
 # OF_MACHINE.

@@ -35,7 +35,6 @@ MAX_CELL = 20_000
 # The type of a column of texts that are numbers in the unit that suits each, for the eye alone.
 AMOUNT = "amount"
 
-
 # Wider than any table; rich takes no infinity.
 ANY_WIDTH = 10_000
 

@@ -17,7 +17,6 @@ from mmscope.reports.findings.verdict import counted, headline, how_many, lackin
 LABEL = 8
 NONE = Text(" " * LABEL)
 
-
 STYLES = {"critical": "bold red", "warning": "bold yellow", "notice": "bold cyan"}
 
 

@@ -30,7 +30,6 @@ COMMAND = re.compile(
     r"(?:mmscope|perf|crash|drgn|cat|grep|ls|ps|ipcs|sysctl|echo|systemctl|journalctl|vmstat)\b[^']*)'"
 )
 
-
 # What one finding's file found: the worst first, the others alike.
 Alike = tuple[Finding, ...]
 

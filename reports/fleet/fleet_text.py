@@ -26,7 +26,6 @@ from mmscope.reports.lake.layout import OURS, File, whole_of
 MOST_SAID = 20
 MOST_OWNERS = 5
 
-
 # Columns that are numbers, with their unit; the others are text.
 NUMBERS = {
     **dict.fromkeys(("hosts", "fell", "checked", "bundles", "tables", "files", "rows"), ""),

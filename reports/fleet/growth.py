@@ -38,7 +38,6 @@ order by owner
 # of memory, and a twentieth more than before.
 LEAST, OF_MEMORY, OF_BEFORE = 32 << 20, 1000, 20
 
-
 # A class, the newest bundle of a host, bytes gained since the oldest, and seconds between the two.
 Change = tuple[str, Taken, int, float]
 

@@ -55,7 +55,6 @@ PLACE = ("node", "zone", "migratetype")
 
 Row = dict[str, Any]
 
-
 # An anchor for the first row that a finding stands on in a table, and which rows these are.
 Stood = Sequence[tuple[str, Proof]]
 

@@ -43,7 +43,6 @@ LEAST_HEIGHT, LEAST_WIDTH = 5.0, 0.3
 # Per cent of a strip that the size of a region needs below it, on a telephone as well.
 LABEL_WIDTH = 17.0
 
-
 # A part of a bar or a column: look, place and width in per cent, title.
 Part = tuple[str, float, float, str]
 

@@ -54,7 +54,6 @@ MARKS = {
     "Reclaimable": (0.26, 0.3),
 }
 
-
 # (first PFN, pageblocks, (node, zone), migratetype, eighths)
 Zone = tuple[int, str]
 Run = tuple[int, int, Zone, str, int | None]

@@ -38,7 +38,6 @@ from mmscope.reports.watch.sleepers import Sleepers
 
 Sample = dict[str, Any]
 
-
 PAGETYPEINFO_SHARE = 0.01
 # Of /proc/meminfo: levels that show who holds the memory.
 MEMINFO = (
