@@ -11,13 +11,10 @@ Costs: half a minute to make the image (about 700 MB), and a boot.
 """
 
 import dataclasses
-import importlib.util
-import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import debian_tree
@@ -26,8 +23,10 @@ from architectures import AMD64
 from archive import LabError
 from kernels import Kernel, get
 
-ROOT = Path(__file__).resolve().parents[2]
-ON_BOX = ("drgn", "_drgn", "_drgn_util", "numpy", "rich", "pygments", "markdown_it", "mdurl")
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tools")]
+
+from make_runtime import add_python, add_site  # noqa: E402
+
 # QEMU 7.2 emulates AVX2 wrongly: numpy's argsort of some hundred 64-bit numbers comes out unsorted.
 # Both virtual CPUs are one thread of QEMU's: an OpenMP thread that spins until there is work again,
 # as those do that drgn reads debug info with, takes half of it from whoever works.
@@ -48,9 +47,6 @@ def told(words):
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     os.write(1, f"lab: [{now:5.1f}] {words}\\n".encode())
 """
-LEFT_OUT = shutil.ignore_patterns(
-    "test", "tests", "idlelib", "ensurepip", "site-packages", "config-*"
-)
 
 
 def run_live(
@@ -136,63 +132,21 @@ def _boot(
 
 def build_site(tree: Path, vmlinux: Path | None, binaries: Sequence[Path]) -> None:
     """What the guest's disk holds whatever its architecture."""
-    for name in ("proc", "sys", "dev", "out", "tmp", "site", "bin"):
-        (tree / name).mkdir(exist_ok=True)
-    shutil.copytree(ROOT / "mmscope", tree / "site" / "mmscope")
+    add_site(tree)
+    (tree / "out").mkdir()
     for binary in binaries:
         shutil.copy(binary, tree / "bin" / binary.name)
     if vmlinux is not None:
         shutil.copy(vmlinux, tree / "vmlinux")
 
 
-def build_python(tree: Path, binaries: Sequence[Path], packages: Sequence[str] = ON_BOX) -> str:
-    """
-    Add this machine's Python, these of its packages, and the libraries that it and *binaries* need;
-    returns what a program begins with.
-    """
-    for name in packages:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            raise LabError(f"{name} is not installed here: make setup")
-        origin = Path(spec.origin)
-        if origin.name == "__init__.py":
-            shutil.copytree(origin.parent, tree / "site" / name, ignore=LEFT_OUT)
-        else:
-            shutil.copy(origin, tree / "site" / origin.name)
-        # Where a wheel keeps the libraries that it was linked with.
-        for bundled in origin.parents[origin.name == "__init__.py"].glob(f"{name}.libs"):
-            shutil.copytree(bundled, tree / "site" / bundled.name)
-    stdlib = Path(sysconfig.get_path("stdlib"))
-    shutil.copytree(stdlib, tree / stdlib.relative_to("/"), ignore=LEFT_OUT)
-    python = Path(sys.executable).resolve()
-    _copy(python, tree)
-    (tree / "python").symlink_to(python)
-    for library in libraries([python, *binaries, *tree.rglob("*.so*")]):
-        if not library.is_relative_to(tree):  # a wheel's own, found beside it
-            _copy(library, tree)
-    # Under emulation it takes half a minute to compile what a command imports.
-    folders = [str(tree / "site"), str(tree / stdlib.relative_to("/"))]
-    tool(str(python), "-m", "compileall", "-q", "-s", str(tree), *folders)
-    path = ["/site", str(stdlib / "lib-dynload")]
+def build_python(tree: Path, binaries: Sequence[Path]) -> str:
+    """Add this machine's Python and what it and *binaries* need; what a program begins with."""
+    try:
+        path = ["/site", str(add_python(tree, binaries))]
+    except LookupError as error:
+        raise LabError(str(error)) from None
     return f"import os, sys\nos.environ |= {ENVIRONMENT!r}\nsys.path[:0] = {path!r}\n"
-
-
-def libraries(binaries: Iterable[Path]) -> set[Path]:
-    """The shared libraries that binaries need, the loader included."""
-    found = set()
-    for binary in binaries:
-        listed = subprocess.run(["ldd", str(binary)], capture_output=True, text=True).stdout
-        found |= {
-            Path(path) for path in re.findall(r"(?:^\s|=> )(/\S+) \(0x", listed, re.MULTILINE)
-        }
-    return found
-
-
-def _copy(path: Path, tree: Path) -> None:
-    """A file at the same place in the tree, with the file itself where a link stands."""
-    target = tree / path.relative_to("/")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(path, target)
 
 
 def tool(*command: str) -> None:
