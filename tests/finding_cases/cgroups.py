@@ -60,15 +60,16 @@ FOUND: dict[str, Case] = {
         "cgroup-at-limit",
         [cgroup(swap_max_bytes=0), oom_at_limit(), cgroup(cgroup="/", max_bytes=None)],
         ["Memory cgroup /pod is at its limit: 63 MiB of 64 MiB", "memory.max 12 times",
-         "OOM killers took 0 of its own processes; the kernel's log tells of 1 at the limit of a "
-         "cgroup of this name.",
-         "60 MiB anonymous memory, 2 MiB shmem, 1 MiB of the kernel's, and 1 MiB page cache",
+         "created; 0 of its own processes were OOM-killed (1 such kill in the kernel's "
+         "log).",
+         "60 MiB of anonymous memory, 2 MiB of shmem, 1 MiB of kernel memory and 1 MiB of "
+         "page cache.",
          "It may not swap."],
         "notice",
     ),
     "one whose tasks wait": Case(
         "cgroup-at-limit", [cgroup(), *pressure(6.0, "/pod")],
-        ["waited 6.0 % of the last minute"], "warning",
+        ["full: 6.0 % of the last minute."], "warning",
     ),
     "one that meets its limit all the time": Case(
         "cgroup-at-limit", [cgroup(max_own_events=7200)], ["7,200 times"], "warning",
@@ -80,8 +81,8 @@ FOUND: dict[str, Case] = {
     "a machine that waits": Case(
         "memory-pressure", pressure(6.0, None),
         ["Tasks wait for memory: PSI full 6.0 %, some 12.0 % of the last minute",
-         "Of the last 10 s, full 6.0 %, some 12.0 %; of the last 5 minutes, full 6.0 %. Since boot "
-         "30 s of full."],
+         "Last 10 s: full 6.0 %, some 12.0 %; last 5 minutes: full 6.0 %; since boot: full"
+         " 30 s."],
         "warning",
     ),
     "a machine that only waits": Case(
@@ -117,62 +118,63 @@ FOUND: dict[str, Case] = {
         [cgroup(usage_bytes=MIB, oom_own_events=6, oom_kill_events=7, peak_bytes=64 * MIB,
                 swap_max_bytes=0),
          cgroup(cgroup="/pod/a", oom_own_events=0, oom_kill_events=7)],
-        ["Memory cgroup /pod met its limit of 64 MiB, and 7 of its processes were killed",
-         "It uses 1 MiB now, and used 64 MiB at most. It may not swap."], "warning",
+        ["Memory cgroup /pod hit its limit of 64 MiB: 7 of its processes were OOM-killed",
+         "It uses 1 MiB now, 64 MiB at its peak. It may not swap."], "warning",
     ),
     "a cgroup that is throttled": Case(
         "cgroup-throttled", [cgroup(high_bytes=63 * MIB, high_events=4_000_000, swap_max_bytes=0)],
-        ["Memory cgroup /pod is held at memory.high: 63 MiB of 63 MiB, 4,000,000 times throttled",
-         "60 MiB anonymous memory", "It may not swap."], "warning", unlike=["PSI"],
+        ["Memory cgroup /pod is throttled at memory.high: 63 MiB of 63 MiB, 4,000,000 "
+         "times", "It exceeded",
+         "60 MiB of anonymous memory", "It may not swap."], "warning", unlike=["PSI"],
     ),
     "a cgroup that was throttled, and hardly waits": Case(
         "cgroup-throttled",
         [cgroup(high_bytes=63 * MIB, high_events=4_000_000), *pressure(0.1, "/pod")],
-        ["waited 0.1 %"], "notice",
+        ["full: 0.1 %"], "notice",
     ),
     "a cgroup that waits above memory.high": Case(
         "cgroup-throttled", [cgroup(high_bytes=63 * MIB, high_events=2000), *pressure(9, "/pod")],
-        ["waited 9.0 %"], "warning",
+        ["full: 9.0 %"], "warning",
     ),
     "page cache that comes back": Case(
         "cgroup-thrash",
         [cgroup(file_bytes=22 * MIB, max_own_events=9_000_000), *came_back(2_000_000, 1_500_000)],
-        ["Memory cgroup /pod is too small for what it uses: 7.629 GiB were reclaimed and needed "
-         "again, 122 times its limit", "its own memory.max was reached 9,000,000 times",
-         "2,000,000 pages came back, 2,000,000 of them of files; at least 1,500,000 came back "
-         "soon; 4,000,000 were reclaimed."],
+        ["Memory cgroup /pod is too small for what it uses: 7.629 GiB reclaimed and read "
+         "back, 122 times its limit", "its own memory.max 9,000,000 times.",
+         "2,000,000 pages came back, 2,000,000 of them file pages; at least 1,500,000 came"
+         " back soon; 4,000,000 were reclaimed."],
         "warning",
     ),
     "page cache that comes back, of a multi-gen LRU that counts few as soon": Case(
         "cgroup-thrash", [cgroup(), *came_back(2_000_000, 1_000), *pressure(9.0, "/pod")],
-        ["2,000,000 pages came back", "at least 1,000 came back soon", "waited 9.0 %"], "warning",
+        ["2,000,000 pages came back", "at least 1,000 came back soon", "full: 9.0 %"], "warning",
     ),
     "page cache that came back, and no task waits": Case(
         "cgroup-thrash", [cgroup(), *came_back(2_000_000, 1_500_000), *pressure(0.0, "/pod")],
-        ["waited 0.0 %"], "notice",
+        ["full: 0.0 %"], "notice",
     ),
     "protection of half of memory": Case(
         "protection-forbids-reclaim",
         [cgroup(min_bytes=2 * GIB, low_bytes=0, usage_bytes=3 * GIB), cgroup(
             cgroup="/low", min_bytes=0, low_bytes=GIB, usage_bytes=GIB // 2),
          cgroup(cgroup="/pod/below", depth=2, min_bytes=2 * GIB, usage_bytes=2 * GIB)],
-        ["memory.min and memory.low keep 2.5 GiB, 62.5 % of memory", "2 cgroups below the root",
+        ["memory.min and memory.low protect 2.5 GiB, 62.5 % of memory,", "2 cgroups below the root",
          "2 GiB of it is memory.min. The largest is /pod."], "notice", unlike=["watermarks"],
     ),
     "protection, and kswapd gave up": Case(
         "protection-forbids-reclaim",
         [cgroup(min_bytes=3 * GIB // 2, low_bytes=0, usage_bytes=3 * GIB),
          zone(node_unreclaimable=True)],
-        ["kswapd has given a node up"], "warning",
+        ["kswapd gave up on a node."], "warning",
     ),
     "one with some page cache": Case(
         "cgroup-at-limit", [cgroup(file_bytes=12 * MIB, max_own_events=1, swap_bytes=MIB)],
-        ["memory.max 1 time since", "10 MiB page cache", "It has 1 MiB in swap."], "notice",
+        ["memory.max 1 time since", "10 MiB of page cache.", "It has 1 MiB in swap."], "notice",
         unlike=["kernel's log", "may not swap"],
     ),
     "one whose processes were killed": Case(
         "cgroup-at-limit", [cgroup(file_bytes=12 * MIB, oom_kill_own_events=3)],
-        ["OOM killers took 3 of its own processes."], "warning",
+        ["created; 3 of its own processes were OOM-killed."], "warning",
     ),
     "thousands of removed cgroups": Case(
         "dying-cgroups",

@@ -48,8 +48,9 @@ FOUND: dict[str, Case] = {
          cached("/y (deleted)", 1.0, deleted=True), cached("/z", 30.0),
          pages_of("nr_free_pages", 90_000)],
         ["A deleted file has 468.8 MiB in memory, 12.0 % of it: /run/x (deleted)",
-         "inode 77 on device fd:00, kind tmpfs: 120,000 pages in memory; no directory has it. "
-         "1 other such file of table cached_files: 39.06 MiB.", "A file of tmpfs, or a memfd, is"],
+         "inode 77 on device fd:00, kind tmpfs: 120,000 pages in memory; it is in no "
+         "directory. 1 other such file of table cached_files: 39.06 MiB.",
+         "A file of tmpfs, or a memfd, is"],
         "warning", ["df counts"],
     ),
     "shared memory that was unlinked when it was made": Case(
@@ -62,7 +63,7 @@ FOUND: dict[str, Case] = {
         "deleted-file-in-memory",
         [*(cached(f"memfd:frame{n}", 4.0, kind="memfd", deleted=None) for n in range(3)),
          pages_of("nr_free_pages", 90_000)],
-        ["3 files that no directory has take 468.8 MiB, 12.0 % of memory; the largest: memfd:fr"],
+        ["3 deleted files hold 468.8 MiB, 12.0 % of memory; the largest: memfd:frame0"],
         "warning",
     ),
     "a deleted log": Case(

@@ -70,7 +70,7 @@ FOUND: dict[str, Case] = {
          event("compact_migrate_scanned", 92_713), event("compact_isolated", 2_550)],
         ["Direct compaction succeeded in 3 of 1,400 attempts (0.2 %) since boot",
          "compact_success 3, compact_fail 1,397, compact_stall 1,400 in 2.0 h since boot;"
-         " 92,713 pages scanned for migration, 2,550 isolated.", "says nothing of now"],
+         " 92,713 pages scanned for migration, 2,550 isolated.", "may not be current."],
         "notice",
     ),
     "compaction fails, and the rest is unknown": Case(
@@ -121,7 +121,8 @@ FOUND: dict[str, Case] = {
         "external-fragmentation",
         [*all_orders(o0=100_000, o1=20_000), zone(), Setting("vm.extfrag_threshold", "500")],
         ["unusable free space index 1.000 at order 9",
-         "The fragmentation index is 0.998: a request of that order fails because of fragmentation",
+         "The fragmentation index is 0.998: a request of that order would fail for "
+         "fragmentation",
          "direct compaction is tried above 0.500"],
     ),
     "free memory in pieces, of unknown migratetypes and threshold": Case(
@@ -158,7 +159,8 @@ FOUND: dict[str, Case] = {
         [FreeListCheck(1, "Normal", 2, "CMA", None, 2, "links lead to no list head"),
          FreeListCheck(0, "DMA", 3, None, 5, 4, "nr_free differs")],
         ["2 free lists contradict the struct pages",
-         "First: zone DMA, order 3, all types: nr_free differs. In all 6 blocks are concerned."],
+         "First: zone DMA, order 3, all types: nr_free differs. 6 blocks are affected in "
+         "all."],
         "critical",
     ),
     "pages that nobody accounts for": Case(
@@ -218,7 +220,7 @@ FOUND: dict[str, Case] = {
          Setting("transparent_hugepage.defrag", "defer")],
         ["THP page faults got a huge page in 21 of 361 attempts (5.8 %) since boot",
          "thp_fault_alloc 21, thp_fault_fallback 340 in 2.0 h since boot;"
-         " transparent_hugepage/enabled is madvise, defrag defer.", "says nothing of now"],
+         " transparent_hugepage/enabled is madvise, defrag defer.", "may not be current."],
         "notice",
     ),
     "THP falls back, settings unknown": Case(
@@ -234,7 +236,7 @@ FOUND: dict[str, Case] = {
          *of_size(2048, anon_fault_alloc=1, anon_fault_fallback=9_000)],
         ["Faults got a huge page of 64 KiB in 100 of 1,000 attempts (10.0 %) since boot",
          "anon_fault_fallback 900, of which a memory cgroup at its limit refused 7 in 2.0 h",
-         "3 went to swap whole, 40 were split for it. 50 were split in all."],
+         "3 were swapped whole, 40 were split for it. 50 were split in all."],
         "notice", unlike=["2,048"],
     ),
     "a size that was never to be had": Case(
@@ -258,20 +260,22 @@ FOUND: dict[str, Case] = {
     "572 MiB on lists, and 368 MiB free": Case(
         "pcp-lists-hold-free",
         [*on_lists(146_432), zone(free_pages=94_208, wmark_high=200_000, **of(65_000_000))],
-        ["Node 0 zone Normal: 572 MiB lie on per-CPU lists, and 368 MiB are free for everyone",
+        ["Node 0 zone Normal: 572 MiB are cached on per-CPU lists, and 368 MiB are free in"
+         " the zone",
          "146,432 pages (0.2 % of the zone) on the lists of 4 CPUs, most on CPU 0: 143 MiB. "
          "NR_FREE_PAGES is 94,208, the high watermark 200,000 without boost."],
         "warning", target=LARGE,
     ),
     "more on lists than free, in a zone that is not short": Case(
-        "pcp-lists-hold-free", [*on_lists(40_000), zone(free_pages=30_000)], ["156.2 MiB lie"],
+        "pcp-lists-hold-free", [*on_lists(40_000), zone(free_pages=30_000)],
+        ["156.2 MiB are cached"],
         "notice",
     ),
     "a node that kswapd gave up": Case(
         "kswapd-gave-up",
         [zone(free_pages=14_000, node_unreclaimable=True),
          zone(zone="DMA", free_pages=0, wmark_min=0, wmark_low=0, wmark_high=0)],
-        ["kswapd has given node 0 up: 16 runs in a row reclaimed nothing"], "warning",
+        ["kswapd gave up on node 0: 16 runs in a row reclaimed nothing"], "warning",
     ),
     "a node that kswapd gave up, and it needs nothing": Case(
         "kswapd-gave-up", [zone(node_unreclaimable=True)], ["781.2 MiB of free memory"], "notice",

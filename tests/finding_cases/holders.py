@@ -28,12 +28,12 @@ FOUND = {
         "holder-large",
         [holder("socket", 600, "network", "tcp"), holder("socket", 20, "slab", "tcp"),
          holder("pipe", 30, "pipes")],
-        ["socket tcp of srv (pid 7): 620 MiB, 15.1 % of memory", "3 of kind socket have 620 MiB",
-         "in class network", "srv (pid 7) has them open"], "warning", ["pipe of"],
+        ["socket tcp of srv (pid 7): 620 MiB, 15.1 % of memory", "3 of kind socket hold 620 MiB",
+         "(class network", "srv (pid 7) has them open"], "warning", ["pipe of"],
     ),
     "a map that no process has open": Case(
         "holder-large", [holder("BPF map", 300, "vmalloc", "12 flows", None, None)],
-        ["BPF map 12 flows: 300 MiB, 7.3 % of memory", "No process is known"], "notice",
+        ["BPF map 12 flows: 300 MiB, 7.3 % of memory", "The process that has"], "notice",
     ),
     "two maps of a process": Case(
         "holder-large",

@@ -68,7 +68,7 @@ FOUND: dict[str, Case] = {
         "counters-disagree",
         [LedgerCheck("nr_isolated_file", -1, "", 100, 90_100, -90_000, None),
          LedgerCheck("nr_slab_unreclaimable", -1, "", 1, 90_001, -90_000, "large kmalloc")],
-        ["nr_isolated_file is 352 MiB, the pages that have its mark are 400 KiB",
+        ["nr_isolated_file says 352 MiB, but 400 KiB of pages carry its mark",
          "Counted on the whole machine: 100 pages, 90,000 fewer than the kernel's counter."],
         "notice",
     ),
@@ -77,7 +77,7 @@ FOUND: dict[str, Case] = {
         [event("pswpin", 90_000_000), event("pswpout", 90_000_001), event("pgmajfault", 7)],
         ["343.3 GiB were swapped in and 343.3 GiB out since boot, 85.8 times all memory",
          "pswpin 90,000,000 pages, pswpout 90,000,001, pgmajfault 7 in 2.0 h since boot: 1.25e+04 "
-         "pages a second both ways on average", "says nothing of now"],
+         "pages a second both ways on average", "may not be current."],
         "notice",
     ),
     "swap, and no uptime": Case(
@@ -103,8 +103,8 @@ FOUND: dict[str, Case] = {
     "memory that no counter has": Case(
         "memory-unaccounted", text_ledger(470_000),
         ["1.793 GiB, 47.0 % of memory, are in no counter of the kernel",
-         "MemTotal is 3.815 GiB. By counters, in pages: anonymous 200000; free 200000; hugetlb "
-         "130000. 470,000 pages are left over"],
+         "MemTotal is 3.815 GiB. Counted, in pages: anonymous 200000; free 200000; hugetlb"
+         " 130000. 470,000 pages are left over;"],
         "warning",
     ),
     "memory that a balloon may have": Case(
@@ -123,7 +123,7 @@ FOUND: dict[str, Case] = {
         "unexplained-pages",
         [*ledger(300_000), check("nr_slab_unreclaimable", 9_000, 189_000),
          check("nr_gpu_active", 0, 20_000), check("nr_anon_pages", 5, 90_000)],
-        ["390.6 MiB, 10.0 % of memory, have no owner that their pages show", "300,000 pages are in",
+        ["390.6 MiB, 10.0 % of memory, have no known owner", "300,000 pages are in",
          "Counters of the kernel have 200,000 pages that no mark shows",
          "100,000 are in no counter"],
     ),
@@ -131,7 +131,7 @@ FOUND: dict[str, Case] = {
         "unexplained-pages", [*ledger(200_000), looks("compound pages", 170_000, 9),
                               looks("compound pages", 10_000, 9),
                               looks("single pages", 20_000, None, "kernel memory")],
-        ["781.2 MiB, 20.0 % of memory, have no owner that their pages show",
+        ["781.2 MiB, 20.0 % of memory, have no known owner",
          "compound pages of order 9: 180000; single pages: 20000 pages",
          "20,000 of them are charged to memory cgroups as kernel memory",
          "Page frames of the largest kind: 0x1200 0x1400"],
@@ -185,7 +185,7 @@ FOUND: dict[str, Case] = {
     "little by /proc/meminfo and /proc/vmstat alone": Case(
         "memory-nearly-gone",
         [pages_of("nr_free_pages", 20_000), pages_of("nr_inactive_file", 8_000)],
-        ["109.4 MiB, 2.7 % of memory, can still be had at most", "Free memory, and all of the"],
+        ["109.4 MiB, 2.7 % of memory, are still available at most", "Free memory, and all of the"],
         "warning",
     ),
     "a process has nearly all": Case(
@@ -193,7 +193,8 @@ FOUND: dict[str, Case] = {
         [FREE, zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000),
          pages_of("nr_slab_reclaimable", 3_000), swap(95, 100),
          dataclasses.replace(swapped(7, "java", 0), anon_bytes=3 << 30)],
-        ["103.5 MiB, 2.5 % of memory, can still be had", "26,500 pages", "5 MiB of swap are free",
+        ["103.5 MiB, 2.5 % of memory, are still available", "26,500 pages",
+         "5 MiB of swap are free",
          "java (pid 7), has 3 GiB"],
         "warning",
     ),
@@ -201,7 +202,7 @@ FOUND: dict[str, Case] = {
         "memory-nearly-gone",
         [FREE, zone(free_pages=20_000), pages_of("nr_inactive_file", 20_000),
          huge_size("off", pages=700), arc(4_000)],
-        ["66.41 MiB, 2.5 % of memory beside hugetlb pages in use, can still be had",
+        ["66.41 MiB, 2.5 % of memory beside hugetlb pages in use, are still available",
          "of the page cache, of ZFS's ARC and of reclaimable slab: 17,000 pages",
          "but for lowmem_reserve and the ARC", "1.367 GiB are hugetlb pages in use."],
         "warning",
@@ -251,14 +252,14 @@ FOUND: dict[str, Case] = {
     ),
     "a percpu leak on a small machine, with what the allocator notes": Case(
         "percpu-large", [percpu("further", 110, 110), vmalloc("pcpu_create_chunk", 2.6)],
-        ["Percpu memory takes 211.6 MiB, 5.2 % of memory", "101.6 MiB more are what"], "warning",
+        ["Percpu memory takes 211.6 MiB, 5.2 % of memory", "101.6 MiB more are"], "warning",
     ),
     "vmalloc memory of one module": Case(
         "vmalloc-large",
         [vmalloc("fill_table [gpu]", 12), vmalloc("bpf_map_area_alloc", 2),
          vmalloc("copy_process", 9), vmalloc("ioremap_prot", 30, "ioremap")],
         ["fill_table [gpu] holds 468.8 MiB of vmalloc memory, 11.4 % of memory",
-         "70 areas that fill_table [gpu] asked for have 120,000 pages", "230,000 in all"],
+         "70 areas of fill_table [gpu] have 120,000 of", "230,000 pages."],
         "warning",
     ),
     "vmalloc memory of a quarter": Case(
@@ -266,11 +267,12 @@ FOUND: dict[str, Case] = {
     ),
     "pages that alloc tags name": Case(
         "unexplained-pages", [*ledger(200_000), of_line(150_000), of_line(3, line=9)],
-        ["have no owner", "Lines of source that allocated the most: drivers/a.c:7 [gpu]: 150000 "
+        ["have no known owner",
+         "Lines of source that allocated the most: drivers/a.c:7 [gpu]: 150000 "
          "pages; drivers/a.c:9 [gpu]: 3 pages."], "notice",
     ),
     "pages that page_owner names": Case(
-        "unexplained-pages", [*ledger(200_000), owned(7, 1)], ["have no owner"], "notice"
+        "unexplained-pages", [*ledger(200_000), owned(7, 1)], ["have no known owner"], "notice"
     ),
     "memory that page_owner names": Case(
         "memory-unaccounted", [*text_ledger(470_000), owned(7, 1)], ["in no counter"], "notice",

@@ -52,8 +52,8 @@ FOUND: dict[str, Case] = {
         [tables(20_000, zero_ptes=19_000, deposited_pte_tables=300, empty_pte_tables=12),
          exit_cost(0.1)],
         ["Process 7 (java) has 78.12 MiB of page tables for 1 MiB of memory",
-         "20,000 PTE tables are 0.2 % full: 12 of them have no entry, 19,000 entries map the shared"
-         " zero page. 300 more lie deposited behind huge PMDs."],
+         "20,000 PTE tables are 0.2 % full: 12 of them have no entry, 19,000 entries map "
+         "the shared zero page. 300 more are deposited behind huge PMDs."],
         "warning",
     ),
     "a process with more page tables than memory, by /proc": Case(
@@ -71,9 +71,9 @@ FOUND: dict[str, Case] = {
     ),
     "an exit that takes long": Case(
         "slow-exit", [exit_cost(2.876)],
-        ["The end of process 7 (java) will take about 2.9 s for its page tables alone",
-         "1,610,612,736 slots of PTE tables to walk and 3,145,733 tables to free. That is an"
-         " estimate", "with its pages 3.1 s.",
+        ["Exit of process 7 (java) will take about 2.9 s for its page tables alone",
+         "1,610,612,736 slots of PTE tables to walk and 3,145,733 tables to free. An "
+         "estimate from measured", "with its pages 3.1 s.",
          "1,610,000,000 of the slots are walked twice: 5.8 s."],
         "warning",
     ),

@@ -58,8 +58,8 @@ FOUND = {
         "dirty-files-stay",
         [_device(900.4, 12)],
         [
-            "nfs of srv:/data at /data (0:45): a file has been among the dirty ones for 900 s",
-            "12 tasks are held back",
+            "nfs of srv:/data at /data (0:45): a file has been dirty for 900 s,",
+            "12 tasks are throttled",
         ],
         severity="warning",
     ),
@@ -115,12 +115,12 @@ FOUND = {
                 why="1 reader",
             )
         ],
-        ["1 task waits for anon_vma 0xffff88, for 30 s", "holds anon_vma 0xffff88: 1 reader"],
+        ["1 task waits for anon_vma 0xffff88, for 30 s", "of anon_vma 0xffff88: 1 reader."],
     ),
     "a last reader, which may have gone": Case(
         "tasks-wait-behind-one",
         [_root(48.2, by_last_reader=True)],
-        ["214 tasks wait for writer (321) or another reader", "may have let it go"],
+        ["214 tasks wait for writer (321) or another reader", "may have released the lock."],
         severity="warning",
     ),
     "what is a circle if the last reader is still there": Case(

@@ -561,7 +561,7 @@ def test_a_stack_that_only_grows(tmp_path: Path) -> None:
     (leak,) = [f for f in found.found if f.id == "page-owner-stack-grows"]
     owner, _ = owner_frame(folded(STACKS[0].text.encode()))
     assert leak.severity == "warning"
-    assert leak.title == f"{owner}: pages only grow, by 1.953 MiB in 6 snapshots"
+    assert leak.title == f"{owner}: pages grow steadily, +1.953 MiB in 6 snapshots"
     assert "100 pages in the first snapshot, 600 in the last" in leak.saw
     assert "more in 5 of 5 steps: 40 KiB a second over 50 s" in leak.saw
 

@@ -119,7 +119,7 @@ def test_the_findings_of_an_old_bundle() -> None:
     )
     for reason in (
         "no column zones.node_unreclaimable in this bundle (mmscope 0.1.0 did not write it): Nodes "
-        "that kswapd has given up",
+        "on which kswapd gave up",
         "no table poison_counters in this bundle (section poisoned_pages: mmscope 0.1.0 did not "
         "write it): Pages that hardware reported as bad",
         "no column rmap_walks.walk_ms_low in this bundle (mmscope 0.1.0 did not write it): Reverse "

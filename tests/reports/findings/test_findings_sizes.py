@@ -169,7 +169,7 @@ def words_of(finding: Finding) -> str:
 # What is said with pages of 4, 16 and 64 KiB.
 SAID = {
     "pcp-lists-hold-free": (
-        on_lists, "{} lie on per-CPU lists", "781.2 MiB", "3.052 GiB", "12.21 GiB"
+        on_lists, "{} are cached on per-CPU lists", "781.2 MiB", "3.052 GiB", "12.21 GiB"
     ),
     "pcp-lists-hold-free, by the block": (
         on_lists, "Lists of THP order hold {} a block.", "2 MiB", "32 MiB", "512 MiB"
@@ -184,16 +184,16 @@ SAID = {
         device, "--align={}. Two of the eight", "2M", "32M", "512M"
     ),
     "memory-kept": (kept, "struct pages for it, {} of it", "1.6 %", "0.39 %", "0.098 %"),
-    "hvo-off": (lambda size: huge(size, "off"), "8 with pages of {}, one is enough",
+    "hvo-off": (lambda size: huge(size, "off"), "8 for a huge page of {}, one is enough",
                 "2 MiB", "32 MiB", "512 MiB"),
-    "hvo-pages-left": (lambda size: huge(size, "on"), "memory that is there: {} of its size",
+    "hvo-pages-left": (lambda size: huge(size, "on"), "existing memory: {} of its size",
                        "1.6 %", "0.39 %", "0.098 %"),
     "hugetlb-idle": (idle, "(pages of 64 KiB, {}) are free", "2 MiB", "32 MiB", "512 MiB"),
     "page-owner-large-owner": (
         owners, "200,000 pages ({}) of 1,048,576", "781.2 MiB", "3.052 GiB", "12.21 GiB"
     ),
     "page-owner-stack-grows": (
-        owners, "only grow, by {} in", "781.2 MiB", "3.052 GiB", "12.21 GiB"
+        owners, "grow steadily, +{} in", "781.2 MiB", "3.052 GiB", "12.21 GiB"
     ),
     "page-owner-took-growth": (
         owners, "199,999 pages ({}) of the 199,999", "781.2 MiB", "3.052 GiB", "12.21 GiB"

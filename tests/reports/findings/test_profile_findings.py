@@ -206,7 +206,7 @@ def test_huge_pages_that_are_in_use_are_said(tmp_path: Path) -> None:
     (finding,) = found(tmp_path / "a", "faults with huge pages", "profile-fault-tables")
     assert "THP is in use: 50 of them pass through do_huge_pmd_anonymous_page()" in finding.saw
     (finding,) = found(tmp_path / "b", "an end of huge pages", "profile-exit-share")
-    assert "50.0 % of the end clears them (zap_huge_pmd)" in finding.saw
+    assert "50.0 % of exit clears them (zap_huge_pmd)" in finding.saw
 
 
 class TestOfAnotherBoot:

@@ -103,7 +103,7 @@ def test_an_oom_kill(tmp_path: Path) -> None:
     assert finding is not None and finding.severity == "critical"
     assert finding.title == "The OOM killer took 3 processes in 60 s"
     assert finding.saw == (
-        "oom_kill moved by 3 in 2 periods, the first in the 10 s before 2026-11-20 03:00:20 UTC; "
+        "oom_kill: +3 in 2 periods, the first in the 10 s before 2026-11-20 03:00:20 UTC; "
         "MemAvailable shortly before: 12 MiB."
     )
     assert finding.since == "the 10 s before 2026-11-20 03:00:20 UTC"
@@ -154,7 +154,7 @@ def test_huge_pages_that_only_the_reserve_has(tmp_path: Path) -> None:
     )
     assert "at least 200,000 pages (781.2 MiB) were free at these moments" in finding.saw
     assert "The reserve had up to 7 such blocks then" in finding.saw
-    assert "thp_fault_fallback moved by 40" in finding.saw
+    assert "thp_fault_fallback +40" in finding.saw
 
 
 def test_a_reserve_that_has_all_while_most_faults_fall_back_is_critical(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_faults_that_fall_back(tmp_path: Path) -> None:
     assert finding.title == (
         "THP page faults got a huge page in 10 of 100 attempts (10.0 %) while watched"
     )
-    assert "thp_fault_fallback by 90 in 60 s: 1.5 fallbacks a second." in finding.saw
+    assert "thp_fault_fallback +90 in 60 s: 1.5 fallbacks a second." in finding.saw
 
 
 def test_faults_that_fall_back_at_last(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_faults_that_fall_back_at_last(tmp_path: Path) -> None:
         "THP page faults got a huge page in 2 of 60 attempts (3.3 %) in the last 60 s that were "
         "watched"
     )
-    assert "thp_fault_fallback by 58 in 60 s: 0.967 fallbacks a second." in finding.saw
+    assert "thp_fault_fallback +58 in 60 s: 0.967 fallbacks a second." in finding.saw
     few = asked(tmp_path / "few", [*rows, *moved(60, thp_fault_fallback=49)], samples=61)
     assert found(few, "watch-thp-falls-back") is None
 
@@ -241,12 +241,9 @@ def test_pressure_of_all_tasks(tmp_path: Path) -> None:
     rows = [row for n in range(1, 7) for row in stalled(n, 0.25 if n == 4 else 0.0, 0.3)]
     finding = found(asked(tmp_path, rows), "watch-memory-pressure")
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == (
-        "Memory pressure: all that CPUs had to do waited for memory 4.2 % of the time, up to 25.0 "
-        "% of 10 s"
-    )
+    assert finding.title == ("Memory pressure: PSI full 4.2 % of the time, up to 25.0 % of 10 s")
     assert "2.5 s of 60 s (4.2 %); worst in the 10 s before 2026-11-20 03:00:40 UTC" in finding.saw
-    assert "Some task waited 30.0 % of the time." in finding.saw
+    assert "PSI some: 30.0 % of the time." in finding.saw
 
 
 def test_pressure_of_seconds(tmp_path: Path) -> None:
@@ -270,7 +267,7 @@ def test_memory_that_is_taken_by_the_kernel(tmp_path: Path) -> None:
             *(level(n, "PageTables", 5 if n < 2 else 300) for n in range(3))]  # fmt: skip
     finding = found(asked(tmp_path, rows), "watch-memory-taken")
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == "PageTables has 300 MiB, 30.0 % of memory, at the end"
+    assert finding.title == "PageTables takes 300 MiB, 30.0 % of memory, at the end"
     assert "went from 5 MiB to 300 MiB in 20 s" in finding.saw
 
 
@@ -316,11 +313,11 @@ def test_kernel_memory_that_only_grows(tmp_path: Path) -> None:
     rows += [level(n, "MemAvailable", 7200) for n in range(12)]
     finding = found(asked(tmp_path, rows, samples=12), "watch-kernel-memory-grows")
     assert finding is not None and finding.severity == "notice"
-    assert finding.title == "SUnreclaim only grew: by 110 MiB in 1 min 50 s"
+    assert finding.title == "SUnreclaim grew steadily: +110 MiB in 1 min 50 s"
     assert "1000 MiB in the first of 12 samples, 1.084 GiB in the last: 1 MiB a second" in (
         finding.saw
     )
-    assert "an estimate, the 7.031 GiB that are available last 2.0 h." in finding.saw
+    assert "memory runs out in about 2.0 h (7.031 GiB available)." in finding.saw
 
 
 @pytest.mark.parametrize(
@@ -360,7 +357,7 @@ def test_growth_of_what_no_line_of_meminfo_has(tmp_path: Path) -> None:
         rows += gauges([(10 * n, {"meminfo": {name: mib << 20 for name, mib in said.items()}})])
     finding = found(asked(tmp_path, rows, 12), "watch-kernel-memory-grows")
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == "Memory in no counter only grew: by 1.074 GiB in 1 min 50 s"
+    assert finding.title == "Memory in no counter grew steadily: +1.074 GiB in 1 min 50 s"
     assert "500 MiB in the first of 12 samples" in finding.saw
 
 
@@ -370,7 +367,7 @@ def test_growth_that_began_while_it_was_watched(tmp_path: Path) -> None:
     total = [level(n, "MemTotal", 8000) for n in range(59)]
     finding = found(asked(tmp_path / "a", rows + total, 59), "watch-kernel-memory-grows")
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == "PageTables only grew: by 360 MiB in 3 min 10 s"
+    assert finding.title == "PageTables grew steadily: +360 MiB in 3 min 10 s"
     # Less than a hundredth of memory in so short a time is no leak yet.
     total = [level(n, "MemTotal", 40_000) for n in range(59)]
     assert found(asked(tmp_path / "b", rows + total, 59), "watch-kernel-memory-grows") is None
@@ -405,10 +402,8 @@ def test_files_that_are_read_again(
 ) -> None:
     finding = found(asked(tmp_path, refaulted(rate, full)), "watch-refaults")
     assert finding is not None and finding.severity == severity
-    assert finding.title == (
-        f"{rate:,} pages of files a second were read again that had been evicted, for 60 s"
-    )
-    assert f"at least {rate * 12:,} of them came back soon" in finding.saw
+    assert finding.title == (f"{rate:,} evicted file pages a second were read again, for 60 s")
+    assert f"at least {rate * 12:,} came back soon" in finding.saw
 
 
 def test_what_the_multi_gen_lru_counts_as_soon(tmp_path: Path) -> None:
@@ -416,7 +411,7 @@ def test_what_the_multi_gen_lru_counts_as_soon(tmp_path: Path) -> None:
             for row in moved(n, workingset_refault_file=100_000, workingset_activate_file=10,
                              workingset_restore_file=50_000)]  # fmt: skip
     finding = found(asked(tmp_path, rows), "watch-refaults")
-    assert finding is not None and "at least 300,000 of them came back soon" in finding.saw
+    assert finding is not None and "at least 300,000 came back soon" in finding.saw
 
 
 @pytest.mark.parametrize(("rate", "full"), [(400, 0.3), (4_000, 0.001), (4_000, None)])
@@ -431,9 +426,7 @@ def test_swap_both_ways(tmp_path: Path) -> None:
     finding = found(asked(tmp_path, rows), "watch-swap-thrash")
     assert finding is not None and finding.severity == "warning"
     assert finding.title == "50 pages a second were swapped in and 150 out, for 60 s"
-    assert finding.saw == (
-        "pswpin moved by 3,000 (11.72 MiB), pswpout by 9,000, workingset_refault_anon by 7."
-    )
+    assert finding.saw == ("pswpin +3,000 (11.72 MiB), pswpout +9,000, workingset_refault_anon +7.")
 
 
 def test_swap_both_ways_without_end_is_critical(tmp_path: Path) -> None:
@@ -445,7 +438,7 @@ def test_swap_both_ways_for_which_no_task_waits_is_a_notice(tmp_path: Path) -> N
     rows = [*moved(1, pswpin=30_000, pswpout=90_000), *stalled(1, 0.003, 0.02)]
     finding = found(asked(tmp_path, rows), "watch-swap-thrash")
     assert finding is not None and finding.severity == "notice"
-    assert "All that CPUs had to do waited for memory 0.3 % of the time" in finding.saw
+    assert "PSI full: 0.3 % of the time" in finding.saw
 
 
 def test_time_that_was_lost_to_swap_is_a_part_of_all_time(tmp_path: Path) -> None:
@@ -455,7 +448,7 @@ def test_time_that_was_lost_to_swap_is_a_part_of_all_time(tmp_path: Path) -> Non
     rows = [*moved(1, pswpin=30_000, pswpout=90_000), bad, quiet]
     finding = found(asked(tmp_path, rows), "watch-swap-thrash")
     assert finding is not None and finding.severity == "notice"
-    assert "waited for memory 0.2 % of the time" in finding.saw
+    assert "PSI full: 0.2 % of the time" in finding.saw
 
 
 @pytest.mark.parametrize(
@@ -485,7 +478,7 @@ def falls_to(mebibytes: float, swap: float = 0.0, total: float = 1_000.0) -> lis
 def test_memory_that_runs_out(tmp_path: Path) -> None:
     finding = found(asked(tmp_path, falls_to(40, swap=5)), "watch-memory-runs-out")
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == "40 MiB, 4.0 % of memory, can still be had at the end"
+    assert finding.title == "40 MiB, 4.0 % of memory, are still available at the end"
     assert finding.saw.startswith("MemAvailable went from 1000 MiB to 40 MiB in ")
 
 
@@ -494,7 +487,7 @@ def test_memory_that_runs_out_into_a_pool(tmp_path: Path) -> None:
     rows = [*falls_to(40), *(level(n, "Hugetlb", 100 if n < 3 else 800) for n in range(6))]
     finding = found(asked(tmp_path, rows), "watch-memory-runs-out")
     assert finding is not None
-    assert finding.title.startswith("40 MiB, 4.4 % of memory beside the hugetlb pool, can still")
+    assert finding.title.startswith("40 MiB, 4.4 % of memory beside the hugetlb pool, are still")
 
 
 @pytest.mark.parametrize(
@@ -548,8 +541,8 @@ def test_reclaim_that_gets_nothing(tmp_path: Path) -> None:
     assert finding is not None and finding.severity == "warning"
     assert finding.title == "Reclaim freed 5.0 % of the 100,000 pages that it scanned"
     assert finding.saw == (
-        "pgscan moved by 100,000 in 60 s (10,000 of it by tasks themselves), pgsteal by 5,000; 7 "
-        "allocations had to reclaim."
+        "pgscan +100,000 in 60 s (10,000 by direct reclaim), pgsteal +5,000; direct reclaim 7 "
+        "times (allocstall)."
     )
 
 
@@ -681,7 +674,7 @@ def test_tasks_that_sleep_on_are_of_their_process(tmp_path: Path) -> None:
     finding = found(verdict, "watch-tasks-stuck")
     assert finding is not None and finding.severity == "warning"
     assert finding.title == "2 tasks of java (pid 7) slept 30 s without being woken"
-    assert "put to sleep by vm_mmap_pgoff" in finding.saw
+    assert "asleep in vm_mmap_pgoff" in finding.saw
     assert finding.owner == "java (pid 7)"
 
 

@@ -337,7 +337,7 @@ def test_a_kill_of_a_program_is_trouble(tmp_path: Path, capsys: pytest.CaptureFi
     main(["why", put(tmp_path, "log", f"earlyoom 1.7\n{line}\n"), "-o", str(tmp_path / "case")])
     said = " ".join(capsys.readouterr().out.split())
     assert "verdict Trouble (warning)" in said
-    assert "earlyoom ended chrome (pid 7) to have memory, which held 2.441 GiB" in said
+    assert "earlyoom killed chrome (pid 7) for memory, which held 2.441 GiB" in said
 
 
 def test_several_things_are_one_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -190,7 +190,7 @@ def test_without_an_order_nothing_is_called_growth(
 def test_times_that_are_unknown_are_not_seconds(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path, leak(tmp_path, 12), code=1)
     said = run("findings", bundle).stdout
-    assert "pages only grow, by 1.59 MiB in 12 snapshots" in said and " 11 s " not in said
+    assert "pages grow steadily, +1.59 MiB in 12 snapshots" in said and " 11 s " not in said
     assert run("report", bundle, "-o", tmp_path / "r.html").returncode == 0
     html = (tmp_path / "r.html").read_text()
     growth = texts(by_id(parse(html), "picture-page_owner_growth"))
