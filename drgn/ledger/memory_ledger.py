@@ -82,7 +82,7 @@ class LedgerRow:
 
     owner: str = column(holds="words", key=True, help="class of memory")
     part: str = column(holds="words", key=True, help="part of the class")
-    node: int = column(key=True, low=-1, help="NUMA node; -1: none")
+    node: int = column(key=True, low=-1, help="NUMA node; -1: of no zone")
     zone: str = column(holds="kernel", key=True, help="zone name; empty: none")
     # A device may have more memory than the machine.
     pages: int = column(unit="pages", high=MOST_PAGES, help="base pages")
