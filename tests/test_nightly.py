@@ -4,11 +4,11 @@
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from command_line import ROOT
+from watched_host import wait_for
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 (NIGHTLY,) = re.findall(r"^NIGHTLY := (.*)$", MAKEFILE, re.MULTILINE)
@@ -61,12 +61,8 @@ exec sleep 600
         stderr=subprocess.DEVNULL,
     )
     pids = tmp_path / "pids"
-    while not (pids.exists() and pids.read_text().endswith("\n")):
-        time.sleep(0.05)
+    wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
     nightly.terminate()
-    assert nightly.wait(60) != 0
+    assert nightly.wait(600) != 0
     (pid,) = pids.read_text().split()  # nothing came after it
-    until = time.monotonic() + 60
-    while Path("/proc", pid).exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path("/proc", pid).exists()
+    wait_for(lambda: not Path("/proc", pid).exists())

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import children
 from checkout import ROOT, TESTS
@@ -53,11 +53,16 @@ def in_log(tmp_path: Path) -> int:
         return 0
 
 
-def wait_for(condition: Callable[[], object]) -> None:
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T]) -> T:
+    """Wait until it is so, however busy the machine is; returns what was true."""
     deadline = time.monotonic() + 600
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    return found
 
 
 def debugfs(tmp_path: Path, handles: bool = True) -> Path:

@@ -43,7 +43,7 @@ def found(value: str = "1") -> Found:
     return Found().add(Setting, [Setting("vm.swappiness", value)])
 
 
-def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 5.0) -> Section:
+def spec(from_files: Callable[[Any], Found], name: str = "x", seconds: float = 600.0) -> Section:
     return made_section(name, from_files, deadline=seconds)
 
 
@@ -62,7 +62,7 @@ def sleeps(source: Any) -> Found:
     return found()
 
 
-def one(from_files: Callable[[Any], Found], seconds: float = 5.0) -> SectionResult:
+def one(from_files: Callable[[Any], Found], seconds: float = LONG) -> SectionResult:
     section, tables = run_section(spec(from_files, seconds=seconds), FILES)
     assert (section.status in ("ok", "partial")) == bool(tables.tables)
     assert section.message is None or "\n" not in section.message

@@ -307,10 +307,9 @@ def test_by_hand_captures_are_made_and_ctrl_c_ends_it(tmp_path: Path) -> None:
 
 def test_a_trigger_fires_over_a_tree_of_files(tmp_path: Path) -> None:
     make_host(tmp_path / "root")
-    folder, vmstat = tmp_path / "captures", tmp_path / "root/proc/vmstat"
-    guard = start(folder, "--proc-root", tmp_path / "root")
-    wait_for(lambda: (folder / "index.html").exists())
-    time.sleep(1)
+    folder, vmstat, prom = tmp_path / "captures", tmp_path / "root/proc/vmstat", tmp_path / "prom"
+    guard = start(folder, "--proc-root", tmp_path / "root", "--openmetrics", prom)
+    wait_for(prom.exists)  # which it writes with its first sample
     rise(vmstat, "oom_kill", 2)
     wait_for(lambda: state_of(folder) == [captures.DONE])
     ((path, told),) = captures.captures(folder)

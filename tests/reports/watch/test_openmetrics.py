@@ -12,7 +12,6 @@ import re
 import signal
 import stat
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,11 +204,13 @@ class Exporter:
                 ],
                 stderr=log,
             )
-        deadline = time.monotonic() + 60
-        while not (at := re.search(r"address=(127\.0\.0\.1:\d+)", self.log.read_text())):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
-        self.url = f"http://{at[1]}/metrics"
+        self.url = f"http://{wait_for(self.address)[1]}/metrics"
+
+    def address(self) -> re.Match[str] | None:
+        """Where it listens, once it says so."""
+        said = self.log.read_text()
+        assert self.process.poll() is None, said
+        return re.search(r"address=(127\.0\.0\.1:\d+)", said)
 
     def scrape(self, *only: str) -> dict[str, Any]:
         """All that it exposes, by name, or some of it: to parse it takes longer than to get it."""
