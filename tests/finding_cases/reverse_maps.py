@@ -61,7 +61,7 @@ FOUND: dict[str, Case] = {
         ["about 13 ms", "13.3 ms a whole walk (8.0 to 26.6)", "2.22 ms (1.33 to 4.43) at a stretch",
          "At 100 ns a visit (60 to 200), as recorded here (rmap): 10 walks of 1 KSM "
          "page by the visits"],
-        "warning", ["assumption"],
+        "warning", ["Assumes"],
     ),
     "walks that were recorded of another boot": Case(
         "rmap-walk-stalls",

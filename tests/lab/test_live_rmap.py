@@ -372,4 +372,4 @@ def test_recorded_walks_say_what_a_visit_takes(wide: Bundle) -> None:
     assert (row["walks"], row["pages"]) == (3, 3)
     assert row["ns"] == pytest.approx(total / visits)
     (finding,) = (found for found in evaluate(wide).found if found.id == "rmap-walk-stalls")
-    assert "3 walks of 3 KSM pages" in finding.saw and "assumption" not in finding.saw
+    assert "3 walks of 3 KSM pages" in finding.saw and "Assumes" not in finding.saw
