@@ -141,7 +141,7 @@ KINDS = (
     # "hung_task: explicitly report I/O wait state in log output" (in v7.1)
     _kind("hung task", STALL, "blocked for more than|blocked in I/O wait for more than",
           r"INFO: task (?P<what>.*?):\d+ .*blocked (?:in I/O wait )?for more than \d+ seconds",
-          "a task waits in memory management, where its stack says", True),
+          "a task waits in memory management, where its stack says, or is of it", True),
     _kind("soft lockup", STALL, "soft lockup", r".*BUG: soft lockup - CPU#\d+ stuck for \d+s! "
           r"\[(?P<what>.{1,64}?):\d+\]", "a CPU was in memory management all the time", True),
     # mm/kmemleak.c
@@ -207,6 +207,9 @@ OF_MM = re.compile(
     r"|zap_|oom_|vm_munmap|do_mmap|do_madvise|vmalloc|alloc_vmap|pcpu_alloc|kswapd|balance_pgdat"
 )
 
+# Tasks that do nothing else, wherever they wait.
+MM_TASK = re.compile(r"(?:kswapd|kcompactd)\d+\Z|khugepaged\Z|oom_reaper\Z")
+
 
 @table(
     "kernel_complaints",
@@ -258,7 +261,7 @@ def read_kernel_complaints(records: Iterable[LogRecord]) -> list[KernelComplaint
             if (match := _match(line)) is None:
                 continue
             kind, what = match
-            if kind.of_mm:
+            if kind.of_mm and not MM_TASK.match(what):
                 waiting = _Waiting(kind, what, record)
             else:
                 _count(found, kind, what, record)

@@ -15,6 +15,7 @@ wrapped line was broken at a blank or within a word, unless other lines show it.
 """
 
 import csv
+import html
 import itertools
 import json
 import quopri
@@ -59,6 +60,11 @@ _INNER = re.compile(
     r"(?:(?:\S+ )?kernel: (?:\[ *\d{1,9}\.\d{3,9}\] )?|\[ *\d{1,9}\.\d{3,9}\] )"
     r"|(?:<\d{1,3}>)?\[ *\d{1,9}\.\d{3,9}\](?:\[ *[TC]\d+\])? (?:\S+ kernel: )?"
     r"|\[[^\W\d]{2,3} [^\W\d]{2,3} [ \d]?\d \d\d:\d\d:\d\d \d{4}\] )"
+)
+# Lines of the kernel that are long, and with what a broken one goes on.
+_REST = re.compile(
+    r" *(?:mode:0x|gfp_mask=0x|nodemask=|order=\d|oom_score_adj[=:]-?\d|total-vm:\d|anon-rss:\d"
+    r"|file-rss:\d|shmem-rss:\d|pgtables:\d|UID:\d+ )"
 )
 _STAMP = re.compile(r"\d{10,19}\Z|\d{4}-\d\d-\d\d[T ]")
 # Where an object in JSON begins, or a list of lines.
@@ -199,6 +205,8 @@ class LogLines:
     def _end(self, line: str, begin: int, wrapped: bool) -> int | None:
         """The place where a record begins in a line; None: the line is not one's beginning."""
         if self.prefixes.bare:
+            if _REST.match(line):
+                return None
             return None if wrapped and self.phrases.get(begin) != begin else 0
         end = self.prefixes.end(line)
         if end is None and self.prefixes.mixed and self.phrases.get(begin) == begin:
@@ -221,6 +229,9 @@ class LogLines:
                     self._note_foreign(number)
             return False
         current.lines += 1
+        if _REST.match(line) and not current.text.startswith("oom-kill:"):
+            current.text = f"{current.text.rstrip()} {line.strip()}"
+            return True
         if wrapped:
             current.text += (self.wrap.joint if current.text else "") + line
             return True
@@ -301,6 +312,8 @@ def _plain(text: str) -> str:
         text = quopri.decodestring(text.encode("utf-8", "replace")).decode("utf-8", "replace")
     if "<br" in text or "<BR" in text:
         text = _BREAK.sub("\n", text)
+    if "&lt;" in text or "&gt;" in text:
+        text = html.unescape(text)
     if "\x1b" in text or "[0m" in text or "^[[" in text:
         text = _ESCAPES.sub("", text)
     for odd, plain in (("\ufeff", ""), ("\xa0", " "), ("\0", ""), ("\x1e", "")):

@@ -256,6 +256,10 @@ def page_owner_records(
         if at_end and records:
             # The blank line is the last record's only mark of being whole; the next may have begun.
             record, blank, following = records[0].rpartition(b"\n\n")
+            if blank and not BEGIN.startswith(following):  # words of who pasted it
+                record, _, words = records[0].partition(b"\n\n")
+                following = b""
+                tally["skipped"] += bool(words.strip(b"`\n"))
             if not blank and _is_last(records[0]):
                 blank, record, following = b"\n", records[0].rstrip(b"\n"), b""
             records = [record] if blank and BEGIN.startswith(following) else []

@@ -31,7 +31,9 @@ class ProgramKill(NamedTuple):
     why: str | None = None
 
 
-_OOMD = re.compile(r"\bsystemd-oomd\b[^:]{0,20}: Killed (?P<cgroup>\S+) (?:due to )?(?P<why>.+)")
+_OOMD = re.compile(
+    r"\bsystemd-oomd\b[^:]{0,20}: Killed (?P<cgroup>/\S+)(?: (?:due to )?(?P<why>.+))?"
+)
 _UNIT = re.compile(r"\b(?P<cgroup>[^\s:]+): systemd-oomd (?P<why>killed (?:\d+|some) process.*)")
 # earlyoom names itself in a journal alone.
 _EARLYOOM = re.compile(
@@ -61,7 +63,8 @@ def program_kill(line: str) -> ProgramKill | None:
     if not any(map(line.__contains__, _MARKS)):
         return None
     if found := _OOMD.search(line) or _UNIT.search(line):
-        return ProgramKill("systemd-oomd", cgroup=found["cgroup"], why=found["why"].strip())
+        why = (found["why"] or "").strip() or None
+        return ProgramKill("systemd-oomd", cgroup=found["cgroup"], why=why)
     if found := _EARLYOOM.search(line):
         held = _HELD.search(found["why"])
         return ProgramKill(

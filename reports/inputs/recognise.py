@@ -167,7 +167,12 @@ OUTPUTS = (
     (rb"^USER +PID +%CPU", "the output of ps: bring /proc/meminfo"),
     (rb"^\d+: .*\nAddress +Kbytes", "the output of pmap: bring /proc/PID/smaps"),
     (rb"^Linux \S+ \(.*\n\n?.* kbmemfree ", "the output of sar: bring /proc/meminfo, or watch"),
-    (rb"^# (?:Overhead|Samples: )", "perf report: bring perf script's text"),
+    (
+        rb"^# (?:Overhead|Samples: )|^ +\d+[.,]\d+% .*\[[k.]\] |^ *PerfTop: |^Samples: .* of event",
+        "perf report's or perf top's output: bring perf script's text",
+    ),
+    (rb"^Swap Used Limit: ", "oomctl's output: bring the journal"),
+    (rb"outstanding allocations", "memleak's output: bring page_owner or /proc/allocinfo"),
 )
 LOOKS = (
     (rb"\x7fELF", "an ELF file, but no dump of a kernel: a vmlinux is for --symbols"),

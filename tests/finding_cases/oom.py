@@ -22,6 +22,7 @@ from mmscope.drgn.log.oom_rows import (
     OomTask,
     ProgramKillRow,
 )
+from mmscope.drgn.log.shown_memory import ShownMemory
 
 
 def oom(number: int = 1, **changes: Any) -> OomKill:
@@ -100,6 +101,20 @@ def complaint(kind: str, what: str, group: str, **changes: Any) -> KernelComplai
     return dataclasses.replace(said, **changes)
 
 
+def shown(number: int, free: int) -> list[Any]:
+    """A view of memory in the log: zone DMA is full."""
+    machine = {"active_anon": GIB, "inactive_anon": 2 * GIB, "active_file": 8 * MIB,
+               "inactive_file": 0, "unevictable": 500 * MIB, "slab_unreclaimable": 200 * MIB,
+               "Total swap": GIB, "Free swap": 4 * MIB}  # fmt: skip
+    zones = {"Normal": {"free": free, "min": 50 * MIB, "low": 80 * MIB, "managed": 4 * GIB},
+             "DMA": {"free": 0, "min": MIB, "low": MIB, "managed": 15 * MIB}}  # fmt: skip
+    return [
+        *(ShownMemory(number, -1, "", name, size, 99.0, None) for name, size in machine.items()),
+        *(ShownMemory(number, 0, zone, name, size, 99.0, None)
+          for zone, counters in zones.items() for name, size in counters.items()),
+    ]  # fmt: skip
+
+
 def place(words: str, *rows: Any, unlike: list[str] | None = None) -> Case:
     """A kill that is told by where the memory was."""
     return Case("oom-kills-told", [oom(), *rows], [words], "warning", unlike or [])
@@ -164,6 +179,16 @@ FOUND: dict[str, Case] = {
     "a counter that is not 0": Case(
         "damage-in-log", [complaint("bad counter", "Bad rss-counter state", "damage")],
         ["The kernel found damage: bad counter"], "notice",
+    ),
+    "memory below min where the log shows it": Case(
+        "shown-memory-short", [*shown(1, 900 * MIB), *shown(2, 40 * MIB)],
+        ["40 MiB were free when the log shows memory, below the min watermarks of 50 MiB",
+         "have 4 GiB. On the lists: anonymous 3 GiB, of files 8 MiB, unevictable 500 MiB.",
+         "Slab that cannot be reclaimed: 200 MiB.", "Of 1 GiB of swap 4 MiB were free."],
+        "warning",
+    ),
+    "memory below low where the log shows it": Case(
+        "shown-memory-short", shown(1, 60 * MIB), ["below the low watermarks of 80 MiB"], "notice"
     ),
     "tasks that hung in reclaim": Case(
         "hung-in-log",
@@ -413,6 +438,9 @@ CLEAR: dict[str, Case] = {
     "a log without damage": Case(
         "damage-in-log", [complaint("crash kernel", "256MB", "taken at boot")]
     ),
+    "memory that was there in the last view": Case(
+        "shown-memory-short", [*shown(1, 40 * MIB), *shown(2, 900 * MIB)]
+    ),
     "a log in which nothing hung": Case(
         "hung-in-log", [complaint("page allocation stall", "java", "stall")]
     ),
@@ -455,7 +483,7 @@ NOT_CHECKED: dict[str, Case] = {
         "oom-kills-told": "oom_kills", "oom-cgroup-limit": "oom_kills",
         "program-kills": "program_kills",
         "allocation-failures": "allocation_failures", "damage-in-log": "kernel_complaints",
-        "hung-in-log": "kernel_complaints",
+        "hung-in-log": "kernel_complaints", "shown-memory-short": "shown_memory",
         "oom-spared-larger": "oom_tasks", "oom-fragmented": "oom_free_blocks",
     }.items()
 }  # fmt: skip

@@ -181,3 +181,16 @@ def test_so_many_are_listed() -> None:
     section, found = run_section(SECTIONS["kernel_complaints"], files)
     assert len(found.by_name["kernel_complaints"]) == MOST_ROWS
     assert "2 later ones" in (section.message or "")
+
+
+@pytest.mark.parametrize("name", ["kswapd1", "kcompactd0", "khugepaged", "oom_reaper"])
+def test_a_task_of_memory_management_hangs_in_it_wherever_it_waits(name: str) -> None:
+    text = f"""
+INFO: task {name}:84 blocked for more than 120 seconds.
+Call Trace:
+ schedule+0x3f/0x60
+ mutex_lock+0x2a/0x50
+"""
+    (row,) = read_kernel_complaints(parse_dmesg(raw(text)).records)
+    assert (row.kind, row.what) == ("hung task", name)
+    assert not read_kernel_complaints(parse_dmesg(raw(text.replace(name, "kswapd-x"))).records)

@@ -185,6 +185,19 @@ class TestForeign:
         log = parse_dmesg(f"Hello,\n```\n{cut}{HEADER}\n{rest}")
         assert (texts(log), log.unread, log.foreign) == ([HEADER, after, "Mem-Info:"], (), 2)
 
+    @pytest.mark.parametrize("stamp", ["[  1.000001] ", "May 9 14:52:38 n kernel: ", ""])
+    def test_one_line_that_a_mail_broke_is_whole(self, stamp: str) -> None:
+        header, kill = HEADER.replace(" gfp_mask", "\ngfp_mask"), KILL.replace(" anon-", "\nanon-")
+        text = f"{stamp}{header}\n{stamp}Mem-Info:\n{stamp}{kill}\n"
+        for quoted in (text, "".join(f"> > {line}\n" for line in text.splitlines())):
+            assert texts(parse_dmesg(quoted)) == [HEADER, "Mem-Info:", KILL]
+
+    def test_what_a_page_has_escaped_is_as_it_was(self) -> None:
+        text = (
+            "[    1.000001]  &lt;TASK&gt;\n[    1.000002] a&#39;b &amp; c invoked oom-killer: gfp"
+        )
+        assert texts(parse_dmesg(text)) == [" <TASK>", "a'b & c invoked oom-killer: gfp"]
+
     def test_a_first_line_of_another_task_is_not_the_kernels(self) -> None:
         of_cpu = "CPU: 1 PID: 7 Comm: zsh Not tainted 6.1"
         log = parse_dmesg(f"{HEADER}\n{self.STAMP} kernel: {of_cpu}\n")
@@ -211,6 +224,7 @@ class TestForeign:
         [
             *((OOMD, OOMD_KILL), (UNIT, UNIT_KILL)),
             *((EARLYOOM, EARLYOOM_KILL), (NEW_EARLYOOM, EARLYOOM_KILL)),
+            (OOMD.partition(" due")[0], OOMD_KILL._replace(why=None)),
             (TALOS, ProgramKill("Talos", cgroup="/kube/pod7", why=TALOS_WHY)),
         ],
     )
