@@ -175,7 +175,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents crash-kernel systemd-try containers matrix configurations asked-check drgn-suite drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
+NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents healthy crash-kernel systemd-try containers matrix configurations asked-check drgn-suite drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
 .PHONY: every-case
 every-case: $(READY) ## all cases of what `make test` asks a share of: made machines, the exam's cases, calls that fail, pipx (a quarter of an hour)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
@@ -206,6 +206,11 @@ exam-kept: $(READY) ## the score of all kept cases of the exam, of which `make t
 guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)
 	@tools/apt-install $(LAB_PACKAGES)
 	@$(BIN)/python tests/lab/guard_incidents.py
+
+.PHONY: healthy
+healthy: $(READY) ## 10,000 readings of what tasks wait for in a busy, healthy guest: no circle, no lock without holder (READINGS=…; four hours at most; nightly)
+	@tools/apt-install $(LAB_PACKAGES)
+	$(BIN)/python tests/lab/healthy.py stable $(or $(READINGS),10000)
 
 .PHONY: crash-kernel
 crash-kernel: $(READY) ## the hook for the crash kernel in one, as it is meant, killed, with too little memory, time and disk: KERNEL=7.2 MEMORY=4G (20 minutes; nightly)

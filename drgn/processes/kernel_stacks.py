@@ -2,12 +2,13 @@
 """
 The stack of a task in the kernel: where it lies, and the functions on it.
 
-Costs a millisecond a stack, most of it for unwinding.
+Costs a millisecond a stack, most of it for unwinding; and once the list of modules.
 
 Cannot know: the stack of a task that runs on a live kernel. How long a stack is that is no vmalloc
 memory: of the first task, and of all without CONFIG_VMAP_STACK. THREAD_SIZE is a macro.
 """
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 
@@ -23,12 +24,28 @@ def kernel_frames(prog: Program, task: Object) -> list[StackFrame]:
     """
     try:
         upper = kernel_byte(prog)
+        _know_modules(prog)
         # What the unwinder finds above a user's frame is no code.
         trace = itertools.takewhile(lambda frame: frame.pc >> 56 == upper, prog.stack_trace(task))
         frames = list(trace)
         return frames if frames and on_its_stack(task, frames[-1].sp) else []
     except (FaultError, LookupError, ValueError, RuntimeError):
         return []
+
+
+def _know_modules(prog: Program) -> None:
+    """
+    Let drgn know the modules that are loaded, once.
+
+    It takes their ORC from memory, but does not look for them in the middle of a stack, which would
+    end at the first function of one.
+    """
+    if prog.cache.setdefault("mmscope modules", False):
+        return
+    prog.cache["mmscope modules"] = True
+    with contextlib.suppress(FaultError, LookupError, ValueError, RuntimeError):
+        for _ in prog.loaded_modules():
+            pass
 
 
 def function_names(frames: Sequence[StackFrame]) -> list[str]:

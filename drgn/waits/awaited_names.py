@@ -12,17 +12,22 @@ from functools import cached_property
 
 import numpy as np
 from drgn import Object, Program, offsetof
+from drgn.helpers.linux.mm import compound_nr
 from drgn.helpers.linux.slab import slab_object_info
 
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
 from mmscope.drgn.reading.dentry_paths import alias_offset, path_below
-from mmscope.drgn.reading.kernel_arrays import TORN
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at
+from mmscope.drgn.waits.fuse import TYPES, Connection, connections, owes
 from mmscope.drgn.waits.waiters import Awaited
 
 # Locks of a struct inode; of its mapping since "mm: Protect operations adding pages to page cache
 # with invalidate_lock" (730633f0b7f9, in v5.15) also the last.
 INODE_LOCKS = ("i_rwsem", "i_data.i_mmap_rwsem", "i_data.invalidate_lock")
+# Kinds of what a page is waited for.
+PAGES = ("folio lock", "writeback", "a bit of a folio")
 ANON, MOVABLE = 1, 2  # PAGE_MAPPING_ANON and PAGE_MAPPING_MOVABLE, bits of page.mapping
 
 Who = Callable[[int], tuple[int | None, str | None]]  # pid and comm of a task
@@ -46,11 +51,17 @@ class Names:
         with contextlib.suppress(*TORN):
             if found.kind == "dirty pages":
                 return self.device(found.address)
+            if found.kind == "FUSE request":
+                return self.file_system(self.connections[found.address].place)
+            if found.kind == "memory.high":
+                group = np.array([found.address], np.uint64)
+                ((path, _),) = cgroup_paths(self.prog, group, Gaps())
+                return f"memory.high of {path}" if path else hex(found.address)
             if found.kind == "percpu rwsem" and (name := self._frozen(found.address)):
                 return name
             if found.kind == "VMA lock, to write" or found.address in self.vmas:
                 return self._vma(found.address)
-            if found.kind in ("folio lock", "writeback", "a bit of a folio"):
+            if found.kind in PAGES:
                 return self._page(found.address)
         return self._of_lock(found.address)
 
@@ -72,6 +83,10 @@ class Names:
             return f"mmap_lock of {of}"
         if cache == "anon_vma":
             return f"anon_vma {start:#x}"
+        if cache == "fuse_inode" and address - start == self._page_queue():
+            return (
+                f"pages that are written of {self._file(Object(self.prog, inode, address=start))}"
+            )
         for lock in INODE_LOCKS:
             with contextlib.suppress(*TORN):
                 host = Object(self.prog, inode, address=address - offsetof(inode, lock))
@@ -94,14 +109,83 @@ class Names:
 
     def _page(self, address: int) -> str:
         """The page of a file, or of anonymous memory."""
+        if (found := self._in_file(address)) is not None:
+            inode, index = found
+            return f"page {index} of {self._file(inode)}"
+        mapping = Object(self.prog, "struct page", address=address).mapping.value_()
+        return f"{'anonymous page' if mapping & ANON else 'page'} {address:#x}"
+
+    def _in_file(self, address: int) -> tuple[Object, int] | None:
+        """``struct inode`` and index of a page of a file; None of another."""
         page = Object(self.prog, "struct page", address=address)
         mapping = page.mapping.value_()
         if not mapping or mapping & (ANON | MOVABLE):
-            what = "anonymous page" if mapping & ANON else "page"
-            return f"{what} {address:#x}"
+            return None
         host = Object(self.prog, "struct address_space *", mapping).host
         index = page.member_("index" if hasattr(page, "index") else "__folio_index").value_()
-        return f"page {index} of {self._file(host[0])}"
+        return host[0], index
+
+    def _page_queue(self) -> int | None:
+        """Offset in a ``struct fuse_inode`` of the queue for pages that the server is given."""
+        with contextlib.suppress(LookupError):
+            return int(offsetof(self.prog.type("struct fuse_inode"), "page_waitq"))
+        return None
+
+    @cached_property
+    def connections(self) -> dict[int, Connection]:
+        """Connections to FUSE servers that owe answers; none where FUSE's types are not known."""
+        if self.fuse_unknown:
+            return {}
+        return connections(self.prog, self.supers)
+
+    @cached_property
+    def fuse_unknown(self) -> bool:
+        """True if there are file systems of FUSE, a module of which no types are known."""
+        if not any(type_ in TYPES for type_ in self.supers.types):
+            return False
+        try:
+            self.prog.type("struct fuse_req")
+        except LookupError:
+            return True
+        return False
+
+    def owed_by(self, found: Awaited) -> int | None:
+        """Address of the ``struct fuse_conn`` whose server owes what a task waits for."""
+        if found.kind == "FUSE request":
+            return found.address
+        if found.kind not in (*PAGES, "queue") or not self.connections:
+            return None
+        with contextlib.suppress(*TORN):
+            if found.kind != "queue":
+                inode, index = self._in_file(found.address) or (None, 0)
+            else:
+                info = slab_object_info(self.prog, found.address)
+                waits = info is not None and found.address - info.address == self._page_queue()
+                at = info.address if info is not None and waits else None
+                inode, index = at and Object(self.prog, "struct inode", address=at), None
+            conn = self._connection_of(inode) if inode is not None else None
+            if inode is not None and conn in self.connections:
+                pages = None if index is None else self._bytes(found.address, index)
+                opcode = "READ" if found.kind == "folio lock" else "WRITE"
+                return conn if owes(self.connections[conn], inode, opcode, pages) else None
+        return None
+
+    def _connection_of(self, inode: Object) -> int | None:
+        """Address of the ``struct fuse_conn`` of an inode; None of another file system's."""
+        sb = inode.i_sb.value_()
+        at = np.flatnonzero(self.supers.address == np.uint64(sb)).tolist()
+        if not at or self.supers.types[at[0]] not in TYPES:
+            return None
+        mount = Object(self.prog, "struct fuse_mount *", inode.i_sb.s_fs_info.value_())
+        return int(mount.fc.value_())
+
+    def _bytes(self, page: int, index: int) -> range:
+        """Bytes of a file that a folio has."""
+        size = int(self.prog["PAGE_SIZE"].value_())
+        count = 1
+        with contextlib.suppress(*TORN):
+            count = int(compound_nr(Object(self.prog, "struct page *", page)))
+        return range(index * size, (index + count) * size)
 
     def _file(self, inode: Object) -> str:
         """The path of an inode; its number where it has none."""
@@ -124,9 +208,17 @@ class Names:
         """A file system: its type, of what it is, and where it is mounted."""
         supers = self.supers
         (path, _), device = supers.mounted(at), supers.mounted_from(at)
-        words = [supers.types[at] or "a file system"]
+        words = [self._type(at) or "a file system"]
         words += [f"of {device}"] if device else []
         return " ".join([*words, *([f"at {path}"] if path else [])])
+
+    def _type(self, at: int) -> str:
+        """The type of a file system with what it is of that, as /proc/mounts has it: fuse.sshfs."""
+        with contextlib.suppress(*TORN):
+            sb = Object(self.prog, "struct super_block", address=int(self.supers.address[at]))
+            if sb.s_subtype:
+                return f"{self.supers.types[at]}.{name_at(sb.s_subtype)}"
+        return self.supers.types[at]
 
     def device(self, bdi: int) -> str:
         """The file systems that are written to a device or server."""

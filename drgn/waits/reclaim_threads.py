@@ -20,7 +20,9 @@ from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import table
 
+# 10 years: more is no time that a task has slept, or a file been dirty.
 MOST_SECONDS = 10 * 365 * 86400
+STOPPED = 4 | 8  # __TASK_STOPPED, __TASK_TRACED (include/linux/sched.h)
 STATES_END = 1 << 20  # beyond TASK_STATE_MAX (include/linux/sched.h), 0x1000 in 5.10 and more since
 MMF_OOM_SKIP = 21  # include/linux/sched/coredump.h, later mm_types.h: the same from 5.10 to 7.3
 
@@ -100,7 +102,7 @@ def reaped(victim: Object) -> bool | None:
 
 def thread_state(task: Object) -> str:
     """
-    State of a ``struct task_struct *`` in a letter: R, S, D, or X.
+    State of a ``struct task_struct *`` in a letter: R, S, D, T, or X.
 
     :raises ValueError: it is none.
     """
@@ -110,7 +112,7 @@ def thread_state(task: Object) -> str:
     value = (task.state if state is None else state).value_()
     if value >= STATES_END:
         raise ValueError(f"{value:#x} is no state of a thread")
-    return "R" if value == 0 else "D" if value & 2 else "S"
+    return "R" if value == 0 else "D" if value & 2 else "T" if value & STOPPED else "S"
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
+from mmscope.drgn.processes.open_files import open_files
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps
@@ -53,7 +54,9 @@ from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import table, table_of, tables_of
 from mmscope.drgn.waits.awaited_names import Names
 from mmscope.drgn.waits.faults import Fault, fault_of
+from mmscope.drgn.waits.fuse import SERVER, FuseConnection, Server, connection_row
 from mmscope.drgn.waits.reclaim_threads import (
+    MOST_SECONDS,
     OomVictim,
     ReclaimThread,
     reaped,
@@ -67,10 +70,8 @@ from mmscope.drgn.waits.writeback import WritebackDevice, writeback_devices
 MAX_STACKS = 1000
 MAX_TASKS = MOST_PIDS
 # include/linux/sched.h
-RUNNING, UNINTERRUPTIBLE, NOLOAD = 0, 2, 0x400
+RUNNING, INTERRUPTIBLE, UNINTERRUPTIBLE, NOLOAD = 0, 1, 2, 0x400
 NANOSECONDS = 1_000_000_000
-# 10 years: more is no time that a task has slept.
-MOST_SECONDS = 10 * 365 * 86400
 
 TASK: Columns = {
     # "sched: Change task_struct::state" (2f064a59a11f, in v5.14)
@@ -95,6 +96,8 @@ DOING = (
     ("reads from swap", ("swap_page", "swapin_readahead")),
     ("exits", ("exit_mmap", "mmput")),
     ("waits for a FUSE server", ("request_wait_answer",)),
+    ("is stopped", ("signal_stop", "jobctl_trap", "ptrace_stop")),
+    ("is frozen", ("freezer_trap", "refrigerator")),
     ("waits for an NFS server", ("rpc_wait_bit", "nfs_wait", "nfs_lock_and_join", "rpc_wait_for")),
     ("waits for a page of userfaultfd", ("handle_userfault",)),
     ("faults", ("handle_mm_fault", "user_addr_fault", "page_fault", "exc_page_fault")),
@@ -128,7 +131,8 @@ class TaskWait:
     cgroup: str | None = column(holds="cgroup", help="its memory cgroup")
     state: str = column(
         holds="words",
-        help="D: sleeps, takes no signal or only fatal ones; R: runnable",
+        help="D: sleeps, takes no signal or only fatal ones; R: runnable; S: sleeps, and holds a "
+        "lock or waits for a FUSE server",
     )
     seconds: float | None = column(
         unit="seconds",
@@ -144,7 +148,8 @@ class TaskWait:
     holder_comm: str | None = column(holds="comm", help="its name")
     holder_is: str | None = column(
         holds="words",
-        help="owner, writer, reader in a fault, or last reader (may have released it)",
+        help="owner, writer, reader in a fault, last reader (may have released it), or FUSE server "
+        "(owes an answer)",
     )
     for_memory: bool | None = column(
         help="counted by the kernel as waiting for memory (/proc/pressure/memory); empty: not "
@@ -178,6 +183,9 @@ class WaitRoot:
         "others may hold it"
     )
     waiters: int = column(unit="tasks", help="direct and indirect waiters")
+    unsure_waiters: int = column(
+        unit="tasks", help="of these, those whose chain has such a last reader"
+    )
     longest_seconds: float | None = column(
         unit="seconds", high=MOST_SECONDS, help="longest wait among them"
     )
@@ -275,9 +283,9 @@ def end_of_chain(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A task that was looked at: whether it sleeps, what it does, what it is queued on."""
+    """A task that was looked at: its state, what it does, what it is queued on."""
 
-    sleeps: bool
+    state: str
     doing: str | None
     awaited: Awaited | None
 
@@ -285,8 +293,9 @@ class Seen:
 class Waits:
     """Waiting tasks of one kernel, and the chains that they form."""
 
-    def __init__(self, prog: Program, gaps: Gaps) -> None:
-        self.prog = prog
+    def __init__(self, memory: Memory, gaps: Gaps) -> None:
+        self.memory, self.prog = memory, memory.prog
+        prog = memory.prog
         self.tasks = all_tasks(prog, gaps)
         self.now = _now(prog)
         self.left_out = self.moved = 0
@@ -294,6 +303,8 @@ class Waits:
         self.pointers: dict[int, int] = {}
         self.faults: dict[int, Fault] = {}
         self.shared = Shared()
+        self.owed: dict[int, set[int]] = {}  # tasks that wait for a FUSE server, by fuse_conn
+        self.servers: dict[int, int | None] = {}
         self.names = Names(prog, self.named)
         self.places: dict[int, int] = {
             address: at for at, address in enumerate(self.tasks.addresses.tolist())
@@ -305,26 +316,49 @@ class Waits:
         sleeps = ((state & UNINTERRUPTIBLE) != 0) & ((state & NOLOAD) == 0)
         chosen = [*np.flatnonzero(sleeps).tolist(), *np.flatnonzero(state == RUNNING).tolist()]
         self.left_out = max(len(chosen) - MAX_STACKS, 0)
-        seen = {
-            int(self.tasks.addresses[at]): self._look_at(int(self.tasks.addresses[at]), sleeps[at])
-            for at in chosen[:MAX_STACKS]
+        wanted = {
+            int(self.tasks.addresses[at]): "D" if sleeps[at] else "R" for at in chosen[:MAX_STACKS]
         }
-        queued = {a: each.awaited for a, each in seen.items() if each.awaited is not None}
-        # Of those that slept all the while, as check_hung_task() (kernel/hung_task.c) tells it:
-        # what was read of others at different moments may look like a circle.
-        still = self._unmoved(queued)
-        self.moved = len(queued) - len(still)
-        queued = self._with_readers({a: found for a, found in queued.items() if a in still})
+        wanted |= {a: "S" for a in self._asking() if a not in wanted}
+        seen: dict[int, Seen] = {}
+        queued: dict[int, Awaited] = {}
+        # Who holds what these wait for may sleep in another way, and wait itself.
+        while wanted and len(seen) < 2 * MAX_STACKS:
+            found = {address: self._look_at(address, state) for address, state in wanted.items()}
+            seen |= found
+            new = {a: each.awaited for a, each in found.items() if each.awaited is not None}
+            # Of those that slept all the while, as check_hung_task() (kernel/hung_task.c) tells it:
+            # what was read of others at different moments may look like a circle.
+            still = self._unmoved(new)
+            self.moved += len(new) - len(still)
+            queued |= self._with_servers(
+                self._with_readers({a: each for a, each in new.items() if a in still})
+            )
+            holders = {each.holder.value_() for each in queued.values() if each.holder is not None}
+            wanted = dict.fromkeys(filter(self._is_asleep, holders - set(seen)), "S")
         rows = {
             address: self._row(address, each, queued.get(address))
             for address, each in seen.items()
-            if each.sleeps or each.doing in LONG
+            if each.state == "D" or each.doing in LONG or (each.state == "S" and address in queued)
         }
         named = self._with_cgroups(rows)
         order = sorted(named.values(), key=lambda row: (-(row.seconds or 0), row.pid))
         return order, self._roots(named, queued)
 
-    def _look_at(self, address: int, sleeps: bool) -> Seen:
+    def _is_asleep(self, address: int) -> bool:
+        """True of a task that sleeps and takes signals."""
+        at = self.places.get(address)
+        return at is not None and self.tasks.columns["state"][at] == INTERRUPTIBLE
+
+    def _asking(self) -> list[int]:
+        """Tasks that sleep and take signals, and whose request a FUSE server has not answered."""
+        pids = {
+            request.pid for each in self.names.connections.values() for request in each.requests
+        }
+        at = np.flatnonzero(np.isin(self.tasks.columns["pid"], [*pids - {0}])).tolist()
+        return list(filter(self._is_asleep, self.tasks.addresses[at].tolist()))
+
+    def _look_at(self, address: int, state: str) -> Seen:
         frames = self.stack_of(address)
         found = None
         if address in self.pointers:
@@ -332,9 +366,9 @@ class Waits:
                 stack = stack_from(self._task(address), self.pointers[address], self.shared)
                 if stack is not None and (fault := fault_of(stack, frames)) is not None:
                     self.faults[address] = fault
-                if stack is not None and sleeps:
+                if stack is not None and state != "R":
                     found = awaited(stack, frames)
-        return Seen(sleeps, doing(frames), found)
+        return Seen(state, doing(frames), found)
 
     def _task(self, address: int) -> Object:
         """``struct task_struct *``."""
@@ -381,7 +415,64 @@ class Waits:
         for at in np.flatnonzero(np.isin(mms, [*wanted - {0}])).tolist():
             address = int(self.tasks.addresses[at])
             if address not in self.frames and len(self.frames) < 2 * MAX_STACKS:
-                self._look_at(address, sleeps=False)
+                self._look_at(address, "R")
+
+    def _with_servers(self, queued: dict[int, Awaited]) -> dict[int, Awaited]:
+        """Name the FUSE server that owes an answer, or pages of one of its files."""
+        result = {}
+        for address, found in queued.items():
+            if found.holder is None and (conn := self.names.owed_by(found)) is not None:
+                self.owed.setdefault(conn, set()).add(address)
+                if (server := self._server(conn)) is not None:
+                    found = replace(found, holder=self._task(server), holder_is=SERVER)
+            result[address] = found
+        return result
+
+    def _server(self, conn: int) -> int | None:
+        """The task that stands for a server: of its threads the first, or one that could answer."""
+        if conn not in self.servers:
+            self.servers[conn] = self._find_server(conn)
+        return self.servers[conn]
+
+    def _find_server(self, conn: int) -> int | None:
+        connection = self.names.connections.get(conn)
+        if connection is None:
+            return None
+        idle = [task for task in connection.idle if task in self.places]
+        if idle:
+            first = self._task(idle[0]).group_leader.value_()
+        else:
+            opened = open_files(self.memory)
+            # Of the pointer a bit may be set: FUSE_DEV_SYNC_INIT (fs/fuse/fuse_dev_i.h).
+            data = opened.files["private_data"] & ~np.uint64(7)
+            has = np.flatnonzero(np.isin(data, np.array([*connection.devices], np.uint64)))
+            first_file = opened.files["process"][has[:1]].tolist()
+            pid = opened.processes[first_file[0]].pid if first_file else None
+            found = self.tasks.addresses[self.tasks.columns["pid"] == (pid or -1)].tolist()
+            first = found[0] if found else None
+        if first not in self.places:
+            return None
+        columns = self.tasks.columns
+        same = columns["mm"] == columns["mm"][self.places[first]]
+        able = self.tasks.addresses[same & (columns["state"] & UNINTERRUPTIBLE == 0)].tolist()
+        return first if first in able or not able else int(able[0])
+
+    def fuse_connections(self) -> list[FuseConnection]:
+        """FUSE servers that owe answers, those that owe most first."""
+        rows = []
+        for conn, connection in self.names.connections.items():
+            server: Server = (None, None, None, None)
+            owed = self.owed.get(conn, set())
+            times = [seconds for each in owed if (seconds := self._seconds(each)) is not None]
+            task = self._server(conn) if owed or connection.idle else None
+            if task is not None:
+                first = self._task(task).group_leader.read_()
+                frames = self.stack_of(first.value_())
+                server = (*self.named(first.value_()), thread_state(first), doing(frames))
+            name, supers = self.names.file_system(connection.place), self.names.supers
+            told = (server, len(owed), max(times, default=None))
+            rows.append(connection_row(connection, supers, name, *told))
+        return sorted(rows, key=lambda row: (-row.waiting, row.device))
 
     def reclaim_threads(self) -> list[ReclaimThread]:
         """kswapd and kcompactd of each node, and the OOM reaper."""
@@ -440,7 +531,7 @@ class Waits:
             own or 0,
             name or "",
             None,
-            "D" if seen.sleeps else "R",
+            seen.state,
             self._seconds(address),
             seen.doing,
             found.kind if found else None,
@@ -499,14 +590,13 @@ class Waits:
     def _roots(self, rows: dict[int, TaskWait], queued: dict[int, Awaited]) -> list[WaitRoot]:
         """Follow each queued task to the end of its chain."""
         ends: dict[tuple[int, bool], list[int]] = {}
-        doubtful: set[int] = set()
+        doubtful: Counter[int] = Counter()
         for address in queued:
             end, circle, by_last_reader = end_of_chain(address, queued, self.places)
             ends.setdefault((end, circle), []).append(address)
-            if by_last_reader:
-                doubtful.add(end)
+            doubtful[end] += by_last_reader
         roots = [
-            self._root(end, (circle, end in doubtful), tasks, rows, queued)
+            self._root(end, (circle, doubtful[end]), tasks, rows, queued)
             for (end, circle), tasks in ends.items()
         ]
         return sorted(roots, key=lambda root: (-root.waiters, -(root.longest_seconds or 0)))
@@ -514,7 +604,7 @@ class Waits:
     def _root(
         self,
         end: int,
-        said: tuple[bool, bool],
+        said: tuple[bool, int],
         tasks: list[int],
         rows: dict[int, TaskWait],
         queued: dict[int, Awaited],
@@ -522,7 +612,10 @@ class Waits:
         times = [seconds for each in tasks if (seconds := rows[each].seconds) is not None]
         locks = Counter(rows[each].target or "" for each in tasks)
         (lock, count), *_ = locks.most_common(1)
-        direct = [each for each in tasks if queued[each].address == end]
+        # Of a lock of PREEMPT_RT others wait for the one that waits for its readers.
+        direct = [
+            each for each in tasks if queued[each].address == end and self._last(queued[each])
+        ]
         last = end if end in self.places else direct[0] if len(direct) == 1 else None
         kind, root, why, no_holder = "task", "", None, False
         if end not in self.places:
@@ -536,8 +629,7 @@ class Waits:
             kind,
             pid,
             comm,
-            *said,
-            len(tasks),
+            *(said[0], said[1] > 0, len(tasks), said[1]),
             max(times, default=None),
             lock,
             count,
@@ -547,6 +639,10 @@ class Waits:
             why,
             folded(frames),
         )
+
+    def _last(self, found: Awaited) -> bool:
+        """True where a chain ends: no task that is there holds it."""
+        return found.holder is None or found.holder.value_() not in self.places
 
     def why(
         self, found: Awaited, queued: Container[int], direct: Sequence[int]
@@ -564,6 +660,8 @@ class Waits:
             return self._why_read(found, direct)
         if found.readers:
             return f"{plural(found.readers, 'reader')}, of which the kernel notes none", False
+        if found.kind == "memory.high":
+            return "over its limit: who allocates in it sleeps, 2 s at most at a time", False
         if found.kind in ("mutex", "rt_mutex") or found.kind.startswith("rwsem"):
             return "it is being handed over", False
         return "the kernel notes no task for it", False
@@ -617,13 +715,14 @@ def _now(prog: Program) -> int | None:
 
 def from_memory(memory: Memory) -> Found:
     found, gaps = Found(), Gaps()
-    waits = Waits(memory.prog, gaps)
+    waits = Waits(memory, gaps)
     tasks, roots = waits.rows()
     found.add(WaitRoot, roots).add(TaskWait, tasks)
     more: tuple[tuple[type[Any], Callable[[], list[Any]]], ...] = (
         (OomVictim, lambda: waits.oom_victims(tasks)),
         (ReclaimThread, waits.reclaim_threads),
         (WritebackDevice, lambda: waits.writeback_devices(tasks)),
+        (FuseConnection, waits.fuse_connections),
     )
     for row, read in more:
         try:
@@ -656,6 +755,8 @@ def from_memory(memory: Memory) -> Found:
             f"{plural(waits.moved, 'task')} went on while they were read: what they waited for is "
             "left out"
         )
+    if waits.names.fuse_unknown:
+        found.unlisted.append("what FUSE servers owe: the types of their module are not known")
     found.unreadable_bytes = gaps.bytes
     return found
 
@@ -686,7 +787,9 @@ TASK_WAITS_SECTION = Section(
     name="task_waits",
     title="Tasks that wait",
     since="0.3.0",
-    tables=tables_of(WaitRoot, TaskWait, OomVictim, ReclaimThread, WritebackDevice),
+    tables=tables_of(
+        *(WaitRoot, TaskWait, OomVictim, ReclaimThread, WritebackDevice, FuseConnection)
+    ),
     intro="""
 Tasks that sleep in the kernel and take no signal, or only one that kills (D state), and those that
 reclaim, compact or are held back: what each is queued on, who holds that, and what stands at the

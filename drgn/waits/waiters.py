@@ -10,7 +10,12 @@ what the ring hangs on is the answer. Costs the words from the stack pointer up,
 read for each task of the same queue.
 
 A task that waits for the readers of a VMA is noted in its mm (``vma_writer_wait``); one that is
-held back by dirty pages polls, with the ``struct bdi_writeback`` on its stack.
+held back by dirty pages polls, with the ``struct bdi_writeback`` on its stack; one that is held
+back at memory.high sleeps for a time, and of its cgroups one is over.
+
+With PREEMPT_RT locks are built on an rt_mutex, and each task notes what it is blocked on. A writer
+that has the rt_mutex of a ``struct rw_semaphore`` and waits for the readers to leave is queued
+nowhere: it has the lock on its stack (``rwbase_write_lock()``, kernel/locking/rwbase_rt.c).
 
 Cannot know: who holds a folio's lock (the kernel notes no task), nor of a read lock more than the
 reader that took it last; what a task waits for that polls, or that sleeps in a driver's own way.
@@ -21,9 +26,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from drgn import FaultError, Object, Program, offsetof
+from drgn import FaultError, Object, Program, container_of, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
 
+from mmscope.drgn.cgroups.cgroup_paths import MOST_LEVELS
 from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.rmap.rwsem_waiters import (
     OWNER_FLAGS,
@@ -32,6 +38,7 @@ from mmscope.drgn.rmap.rwsem_waiters import (
     holder,
     lock_state,
 )
+from mmscope.drgn.waits.fuse import conn_of
 from mmscope.drgn.waits.stacks import Stack, bounds_of
 
 # VM_REFCNT_EXCLUDE_READERS_FLAG (include/linux/mm_types.h), VMA_LOCK_OFFSET in v6.15
@@ -113,6 +120,37 @@ def _rt_mutex(stack: Stack) -> Awaited | None:
     return _owned("rt_mutex", waiter.lock.value_(), waiter.lock.owner.value_(), stack)
 
 
+def _rwbase_read(stack: Stack) -> Awaited | None:
+    return _rwbase("read", stack)
+
+
+def _rwbase_write(stack: Stack) -> Awaited | None:
+    return _rwbase("write", stack)
+
+
+def _rwbase(wants: str, stack: Stack) -> Awaited | None:
+    """A ``struct rw_semaphore`` of PREEMPT_RT: its rt_mutex, or its readers."""
+    prog = stack.prog
+    type_ = prog.type("struct rw_semaphore")
+    mutex = offsetof(type_, "rwbase.rtmutex")
+    if waiter := stack.task.pi_blocked_on:
+        lock = Object(prog, type_, address=waiter.lock.value_() - mutex)
+        count, _ = count_and_owner(lock)
+        word = waiter.lock.owner.value_()
+        found = _owned(f"rwsem, to {wants}", lock.address_ or 0, word, stack)
+        # Who has the rt_mutex may still wait for readers.
+        return replace(found, holder_is="writer" if lock_state(count) == "write" else "owner")
+    for word in _pointers(stack):
+        for address in (word, word - mutex):
+            lock = Object(prog, type_, address=address)
+            with contextlib.suppress(FaultError):
+                owner = lock.rwbase.rtmutex.owner.value_() & ~OWNER_FLAGS
+                count, _ = count_and_owner(lock)
+                if owner == stack.task.value_() and lock_state(count) == "read":
+                    return Awaited("rwsem, to write", address, readers=count >> READER_SHIFT)
+    return None
+
+
 def _owned(kind: str, address: int, word: int, stack: Stack) -> Awaited:
     """A lock with the word of its owner, which may be negative (``atomic_long_t``)."""
     owner = word & (1 << 64) - 1 & ~OWNER_FLAGS
@@ -187,6 +225,33 @@ def _dirty(stack: Stack) -> Awaited | None:
     return None
 
 
+def _high(stack: Stack) -> Awaited | None:
+    """
+    The first cgroup from that of the task up that is over its memory.high, by the address of its
+    ``struct cgroup``: ``mem_cgroup_handle_over_high()`` (mm/memcontrol.c).
+    """
+    prog = stack.prog
+    owner = getattr(stack.task.mm, "owner", None) or stack.task
+    css = owner.cgroups.subsys[prog.constant("memory_cgrp_id").value_()].read_()
+    for _ in range(MOST_LEVELS):
+        if not css:
+            break
+        group = container_of(css, "struct mem_cgroup", "css")
+        for counter in (group.memory, group.swap):
+            if counter.usage.counter.value_() > counter.high.value_():
+                return Awaited("memory.high", css.cgroup.value_())
+        css = css.parent.read_()
+    return None
+
+
+def _fuse(stack: Stack) -> Awaited | None:
+    """The connection to the server whose answer a task waits for: ``request_wait_answer()``."""
+    if (found := _queue(stack)) is None:
+        return None
+    request = found.address - offsetof(stack.prog.type("struct fuse_req"), "waitq")
+    return Awaited("FUSE request", conn_of(request, stack.prog))
+
+
 def writeback_of(prog: Program) -> dict[int, int]:
     """Address of its bdi by each ``struct backing_dev_info`` and ``struct bdi_writeback``."""
     found: dict[int, int] = {}
@@ -236,14 +301,17 @@ FORMS = {
     "balance_dirty_pages": _dirty,
     "rwsem_down_": _rwsem,
     "__mutex_lock": _mutex,
+    "rwbase_read_lock": _rwbase_read,
+    "rwbase_write_lock": _rwbase_write,
     "rt_mutex": _rt_mutex,
     "rtlock": _rt_mutex,
-    "rwbase": _rt_mutex,
     "folio_wait_bit": _page,
     "wait_on_page_bit": _page,
     "__lock_page": _page,
     "__folio_lock": _page,
     "wait_for_co": _completion,
+    "request_wait_answer": _fuse,
+    "mem_cgroup_handle_over_high": _high,
     "schedule": _queue,
 }
 

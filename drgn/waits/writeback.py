@@ -24,8 +24,8 @@ from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reclaim.lru_lists import jiffies_a_second
 from mmscope.drgn.tables.rows import MOST, column
 from mmscope.drgn.tables.table import table
+from mmscope.drgn.waits.reclaim_threads import MOST_SECONDS
 
-MOST_SECONDS = 10 * 365 * 86400
 MAX_WRITEBACKS = 1 << 14
 # struct bdi_writeback: inodes, the oldest last
 QUEUES = ("b_dirty", "b_io", "b_more_io")

@@ -63,10 +63,12 @@ def _groups(
             if each["pid"] not in above and len(above) < DEEPEST
             if (of := held.get(each["pid"]))
         ]
+        kinds = {each["kind"] for each in rows}
         groups.append(
             {
                 "target": target,
-                "kind": rows[0]["kind"],
+                # Of those that want to read and those that want to write: the lock's.
+                "kind": kinds.pop() if len(kinds) == 1 else (rows[0]["kind"] or "").split(",")[0],
                 "tasks": len(rows),
                 "names": [f"{each['comm']} ({each['pid']})" for each in rows[:MOST_NAMES]],
                 "holder_is": rows[0]["holder_is"],

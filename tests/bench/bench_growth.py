@@ -102,14 +102,14 @@ def stacks(sizes: Sequence[int]) -> Callable[[Path], list[Size]]:
     return make
 
 
-def processes(sizes: Sequence[int]) -> Callable[[Path], list[Size]]:
-    """Machines that run so many processes."""
+def processes(sizes: Sequence[int], sections: str) -> Callable[[Path], list[Size]]:
+    """Machines that run so many processes, of which these sections are read."""
 
     def make(folder: Path) -> list[Size]:
         made = []
         for count in sizes:
             machine = many_processes(count, lambda line: print(line, file=sys.stderr))
-            words = ("collect", "--only", "page_tables,process_memory,anon_vmas", "--no-findings")
+            words = ("collect", "--only", sections, "--no-findings")
             into = ("--jobs", "1", "--force", "-o", folder / "bundle")
             made.append(Size(count, [MMSCOPE, *words, *into, "--core", machine.vmcore]))
         return made
@@ -149,7 +149,13 @@ AXES = [
         "processes, of 16 VMAs",
         "`collect` of page tables, memory of processes and anon_vmas, one process",
         "tasks, address spaces, VMAs and page tables are read, and the anon_vmas of the VMAs",
-        processes([1_000, 10_000, 100_000]),
+        processes([1_000, 10_000, 100_000], "page_tables,process_memory,anon_vmas"),
+    ),
+    Axis(
+        "sleeping processes",
+        "`collect` of tasks that wait, one process",
+        "tasks are read in runs with their neighbours; the list of them one by one",
+        processes([1_000, 10_000, 100_000], "task_waits"),
     ),
     Axis(
         "hosts",

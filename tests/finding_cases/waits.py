@@ -3,6 +3,7 @@
 
 from finding_cases.case import Case
 
+from mmscope.drgn.waits.fuse import FuseConnection
 from mmscope.drgn.waits.reclaim_threads import OomVictim
 from mmscope.drgn.waits.task_waits import WaitRoot
 from mmscope.drgn.waits.writeback import WritebackDevice
@@ -19,6 +20,7 @@ def _root(seconds: float | None, **other: object) -> WaitRoot:
         "circle": False,
         "by_last_reader": False,
         "waiters": 214,
+        "unsure_waiters": 0,
         "longest_seconds": seconds,
         "lock": "mmap_lock of writer (321)",
         "lock_waiters": 213,
@@ -36,6 +38,24 @@ def _victim(state: str, seconds: float | None, reaped: bool | None = False) -> O
         *(3121, "java", "/shop", state, seconds, reaped, "exits", "rwsem, to read"),
         *("mmap_lock of java (3121)", 3122, "java", None),
     )
+
+
+def _connection(longest: float = 31.0, tasks: int = 4, **other: object) -> FuseConnection:
+    values = {
+        "device": "0:51",
+        "file_system": "fuse.sshfs of box: at /mnt (0:51)",
+        "waiting": 6,
+        "unread": 1,
+        "in_hand": 5,
+        "requests": "4 READ, 2 LOOKUP",
+        "server_pid": 812,
+        "server_comm": "sshfs",
+        "server_state": "T",
+        "server_doing": "is stopped",
+        "tasks": tasks,
+        "longest_seconds": longest,
+    }
+    return FuseConnection(**(values | other))
 
 
 def _device(oldest: float | None, waiting: int = 0) -> WritebackDevice:
@@ -70,7 +90,7 @@ FOUND = {
         "tasks-wait-behind-one",
         [_root(48.2)],
         [
-            "214 tasks wait for writer (321), 213 of them by way of mmap_lock of writer (321), one",
+            "214 tasks wait for writer (321), which faults, 213 of them by way of mmap_lock of ",
             "end of the chain and faults, for 48 s at most; it waits for no task",
         ],
         severity="warning",
@@ -81,7 +101,40 @@ FOUND = {
     "a task that waits for what has no holder": Case(
         "tasks-wait-behind-one",
         [_root(48.0, root="ext4 of /dev/sdb at /data, frozen", kind="percpu rwsem")],
-        ["214 tasks wait for ext4 of /dev/sdb at /data, frozen", "it waits for ext4 of /dev/sdb"],
+        [
+            "213 tasks wait for mmap_lock of writer (321), behind writer (321), which has itself "
+            "waited 48 s for ext4 of /dev/sdb at /data, frozen, one for 48 s",
+            "it waits for ext4 of /dev/sdb",
+        ],
+    ),
+    "a chain of several locks": Case(
+        "tasks-wait-behind-one",
+        [_root(48.0, root="nfs of srv:/data (0:45)", kind="dirty pages", lock_waiters=200)],
+        [
+            "213 tasks wait behind writer (321), 200 of them for mmap_lock of writer (321), which "
+            "has itself waited 48 s for nfs of srv:/data (0:45), one for 48 s",
+        ],
+    ),
+    "a FUSE server that is stopped": Case(
+        "fuse-server-silent",
+        [_connection()],
+        [
+            "fuse.sshfs of box: at /mnt (0:51): 4 tasks wait for its server, sshfs (812), which is "
+            "stopped, one for 31 s",
+            "6 requests have no answer: 4 READ, 2 LOOKUP; the server has read 5 and not 1",
+        ],
+        severity="warning",
+    ),
+    "a server that sleeps itself": Case(
+        "fuse-server-silent",
+        [_connection(server_state="D", server_doing="waits for an NFS server", longest=130.0)],
+        ["It sleeps itself and takes no signal: it waits for an NFS server."],
+        severity="critical",
+    ),
+    "a server outside of the machine": Case(
+        "fuse-server-silent",
+        [_connection(server_pid=None, server_comm=None, server_state=None)],
+        ["4 tasks wait for its server, one for 31 s", "the server of virtiofs is outside"],
     ),
     "a lock that no task holds": Case(
         "lock-without-holder",
@@ -119,13 +172,18 @@ FOUND = {
     ),
     "a last reader, which may have gone": Case(
         "tasks-wait-behind-one",
-        [_root(48.2, by_last_reader=True)],
+        [_root(48.2, by_last_reader=True, unsure_waiters=214)],
         ["214 tasks wait for writer (321) or another reader", "may have released the lock."],
         severity="warning",
     ),
+    "some that may wait for another reader": Case(
+        "tasks-wait-behind-one",
+        [_root(48.2, by_last_reader=True, unsure_waiters=2)],
+        ["214 tasks wait for writer (321), which", "The chain of 2 of the waiters includes a"],
+    ),
     "what is a circle if the last reader is still there": Case(
         "tasks-wait-behind-one",
-        [_root(12.0, circle=True, by_last_reader=True, waiters=2)],
+        [_root(12.0, circle=True, by_last_reader=True, waiters=2, unsure_waiters=2)],
         ["if the last reader of one of the locks still has it"],
         severity="warning",
     ),
@@ -138,9 +196,11 @@ FOUND = {
 }
 CLEAR = {
     "victims that go": Case("oom-victim-stays", [_victim("D", 0.2), _victim("R", 60.0)]),
+    "a server that answers": Case("fuse-server-silent", [_connection(longest=0.3)]),
     "files that are soon written": Case("dirty-files-stay", [_device(34.0, 3)]),
     "a moment's circle over a last reader": Case(
-        "tasks-wait-behind-one", [_root(2.0, circle=True, by_last_reader=True, waiters=2)]
+        "tasks-wait-behind-one",
+        [_root(2.0, circle=True, by_last_reader=True, waiters=2, unsure_waiters=2)],
     ),
     "a lock that is handed over": Case(
         "lock-without-holder", [_root(9.0, why="free by now: a task may be handing it over")]
@@ -153,6 +213,9 @@ NOT_CHECKED = {
     ),
     "text does not say since when files are dirty": Case(
         "dirty-files-stay", [], why_not="no table writeback_devices in this bundle"
+    ),
+    "text does not say what FUSE servers owe": Case(
+        "fuse-server-silent", [], why_not="no table fuse_connections in this bundle"
     ),
     "since when is not known": Case(
         "tasks-wait-behind-one",

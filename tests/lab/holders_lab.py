@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Frozen guests with memory behind open files of every kind (``programs/holders.c``), with dma-bufs
-and BPF maps and programs (``programs/owners.c``).
+and BPF maps and programs (``programs/owners.c``), with tasks that wait (``programs/stuck.c``).
 """
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import machine
@@ -16,7 +16,9 @@ from kernels import Kernel
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def holders_capture(name: str, say: Callable[[str], None], what: str = "holders") -> Capture:
+def holders_capture(
+    name: str, say: Callable[[str], None], what: str = "holders", modules: Sequence[str] = ()
+) -> Capture:
     """The capture of a kernel and one of the programs."""
     program = PROGRAMS / f"{what}.c"
 
@@ -29,7 +31,7 @@ def holders_capture(name: str, say: Callable[[str], None], what: str = "holders"
         subprocess.run([compiler, *options, wrapped, "-o", str(init), *sources], check=True)
         machine.run(kernel, "sizes", folder, say, init=init)
 
-    folder, kernel = kept(name, what, [program], take, say)
+    folder, kernel = kept(name, what, [program], take, say, modules)
     return Capture(
         kernel.name, kernel.release, what, folder / "vmcore", kernel.vmlinux,
         folder / "truth/A", folder / "truth/B", folder / "console.log",

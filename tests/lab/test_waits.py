@@ -212,25 +212,33 @@ def test_a_fault_that_holds_its_vma_or_mmap_lock_is_at_the_end(
     out: Path, waits: dict[int, TaskWait]
 ) -> None:
     known = json.loads((out / "known.json").read_text())
-    threads = {comm: waits[pid] for comm, pid in known["threads"].items()}
+    threads = {comm: waits[pid] for comm, pid in known["threads"].items() if pid in waits}
     mm = f"mmap_lock of mapper ({known['mapper']})"
     faulter, unmapper = threads["faulter"], threads["unmapper"]
     assert faulter.kind == "percpu rwsem" and re.search("ext4 .*, frozen", faulter.target or "")
     assert (unmapper.holder_pid, unmapper.holder_is) == (faulter.pid, "reader, in a fault")
     own = re.fullmatch(r"VMA 0x\w+-0x\w+ of mapper \(\d+\)", unmapper.target or "")
-    assert own or unmapper.target == mm  # VMAs have locks of their own since 6.4
-    for each in (threads["third"], threads["fourth"]):
-        assert (each.kind, each.target) == ("rwsem, to write", mm)
+    assert own or unmapper.target == mm
+    # VMAs have locks of their own since 6.4. Before, a thread whose turn it is may fault, and wait
+    # to read, before it maps; and the next then waits for Python's own lock, which that one has.
+    others = [threads[comm] for comm in ("third", "fourth") if own or comm in threads]
+    assert others
+    for each in others:
+        assert each.target == mm
+        assert each.kind == "rwsem, to write" or (not own and each.kind == "rwsem, to read")
         holder = (unmapper.pid, "writer") if own else (faulter.pid, "reader, in a fault")
         assert (each.holder_pid, each.holder_is) == holder
 
 
-def test_the_frozen_file_system_is_what_they_wait_for(out: Path) -> None:
+def test_the_frozen_file_system_is_what_they_wait_for(
+    out: Path, waits: dict[int, TaskWait]
+) -> None:
     known = json.loads((out / "known.json").read_text())
     rows = Bundle(out / "bundle").rows("wait_roots")
     (root,) = (WaitRoot(**row) for row in rows if row["kind"] == "percpu rwsem")
     assert root.root.endswith(", frozen") and root.pid == known["threads"]["faulter"]
-    assert (root.waiters, root.circle, root.no_holder) == (4, False, False)
+    queued = len(waits.keys() & set(known["threads"].values()))
+    assert (root.waiters, root.circle, root.no_holder) == (queued, False, False)
     assert root.lock == f"mmap_lock of mapper ({known['mapper']})" and root.lock_waiters >= 2
 
 
@@ -275,8 +283,8 @@ def test_who_is_queued_in_a_vmcore(stalled_lab: RmapLab) -> None:
 
 
 def test_a_damaged_css_set_costs_a_name_and_no_row(stalled_lab: RmapLab) -> None:
-    whole, _ = Waits(stalled_lab.prog, Gaps()).rows()
-    damaged = Waits(stalled_lab.prog, Gaps())
+    whole, _ = Waits(Memory(stalled_lab.prog), Gaps()).rows()
+    damaged = Waits(Memory(stalled_lab.prog), Gaps())
     lost = whole[0].pid
     assert whole[0].cgroup
     damaged.tasks.columns["cgroups"][damaged.tasks.columns["pid"] == lost] = 0xDEAD << 48
@@ -286,7 +294,7 @@ def test_a_damaged_css_set_costs_a_name_and_no_row(stalled_lab: RmapLab) -> None
 
 
 def test_a_free_lock_has_no_holder_only_where_all_was_looked_at(stalled_lab: RmapLab) -> None:
-    waits = Waits(stalled_lab.prog, Gaps())
+    waits = Waits(Memory(stalled_lab.prog), Gaps())
     asleep = frozenset(waits.tasks.addresses[waits.tasks.columns["state"] != 0][:2].tolist())
     runs = int(waits.tasks.addresses[waits.tasks.columns["state"] == 0][0])
     lock = Awaited("mutex", 8, is_free=True, queue=asleep)
@@ -305,7 +313,7 @@ def test_a_free_lock_has_no_holder_only_where_all_was_looked_at(stalled_lab: Rma
 
 
 def test_a_reference_is_lost_only_where_no_stack_has_the_vma(stalled_lab: RmapLab) -> None:
-    waits = Waits(stalled_lab.prog, Gaps())
+    waits = Waits(Memory(stalled_lab.prog), Gaps())
     walker = next(a for a in waits.places if waits.named(a)[1] == "walker")
     held = Object(stalled_lab.prog, "struct task_struct", address=walker).address_of_()
     waits.stack_of(walker)

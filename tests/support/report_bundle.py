@@ -296,7 +296,7 @@ def waits() -> list[TaskWait | WaitRoot]:
         for pid, comm, seconds, doing in ((99, "ps", 2.5, None), (815, "java", 3.0, "faults"))
     ]
     root = WaitRoot(
-        *("java (4711)", "task", 4711, "java", False, False, 2, 3.0, lock, 2, 3.5),
+        *("java (4711)", "task", 4711, "java", False, False, 2, 0, 3.0, lock, 2, 3.5),
         *("changes mappings", False, None, stack),
     )
     return [*waiting, root]

@@ -75,7 +75,7 @@ def test_it_is_in_the_report(tmp_path: Path) -> None:
         for pid in (2, 3)
     ]
     ends = WaitRoot(
-        *("t1 (1)", "task", 1, "t1", False, False, 2, 9.0, "a_mutex", 2, 9.0),
+        *("t1 (1)", "task", 1, "t1", False, False, 2, 0, 9.0, "a_mutex", 2, 9.0),
         *("faults", False, None, None),
     )
     contents = made.tables_of("zones") | tables_of_rows([ends, *waits])
