@@ -11,6 +11,8 @@ made when they are looked at, which is noted. What a kernel does not have is not
 Costs a minute a vmcore that is in the cache, a boot for one that is not.
 
     python tests/lab/asks.py         # all of CORES
+    python tests/lab/asks.py 7.2 6.12=VMCORE,VMCORE   # these; the others stay as they are
+    python tests/lab/asks.py --add 7.2                # these, too, beside what is written
     python tests/lab/asks.py --check # what is written, held against one vmcore of each kernel
     make docs                        # what it foretells, in docs/kernels.md
 
@@ -27,9 +29,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
+import kernels
 from archive import LabError
 from capture import Capture, capture
 from drgn import (
@@ -45,6 +49,9 @@ from drgn import (
     TypeMember,
     TypeParameter,
 )
+from foretell import in_cache
+from holders_lab import holders_capture
+from tagged import tagged
 
 from mmscope.drgn.dumps.core_file import elf_section
 from mmscope.drgn.opening import foretold
@@ -71,12 +78,13 @@ from mmscope.reports.collect.collect import run_section
 CORES = {
     "5.10": ("sizes", "slab"),
     "6.1": ("sizes",),
-    "6.12": ("sizes", "slab", "holders"),
+    "6.12": ("sizes", "slab", "holders", "owners"),
     "7.2": ("sizes", "slab", "holders", "dax", "cgroups"),
     "7.3": ("sizes", "slab", "rmap", "vmemmap"),
     "arm64-6.12": ("sizes", "slab"),
     "owner": ("owner", "tags"),
 }
+PROGRAMS = {"holders", "owners"}  # workloads that are the lab's own programs
 PATIENCE = 3600.0  # nobody waits, and the machine may be busy
 NO_MEMBER = re.compile(r"'((?:(?:struct|union) )?\w+)' has no member '(\w+)'")
 COMPOUND = {TypeKind.STRUCT: "struct", TypeKind.UNION: "union", TypeKind.CLASS: "class"}
@@ -232,19 +240,38 @@ class Asks:
 Recorded = dict[str, tuple[tuple[str, str], dict[str, bool]]]
 
 
+class Core(NamedTuple):
+    """A vmcore that was given, with its kernel's debug info."""
+
+    vmcore: Path
+    vmlinux: Path
+
+
 def main() -> int:
     """Record all that is to be known, and write it, or say what is not so any more."""
+    check = "--check" in sys.argv
+    add = "--add" in sys.argv
+    words = (word.partition("=") for word in sys.argv[1:] if not word.startswith("-"))
+    given = {name: [Path(core) for core in cores.split(",") if core] for name, _, cores in words}
     recorded: dict[str, list[Recorded]] = {}
     answering: dict[str, Has] = {}
-    check = "--check" in sys.argv
     try:
         for name, workloads in CORES.items():
-            taken = [capture(name, workload, say=print) for workload in workloads]
-            if check:
-                recorded[name] = [of_core(taken[0])]
+            if given and name not in given:
+                recorded[name], answering[name] = kept(name)
                 continue
+            taken: list[Core | Capture]
+            if cores := given.get(name):
+                vmlinux = kernels.get(name, print).vmlinux
+                taken = [Core(core, vmlinux) for core in cores]
+            else:
+                wanted = workloads[:1] if check else workloads
+                taken = [taken_of(name, workload) for workload in wanted]
             recorded[name] = [of_core(core) for core in taken]
-            answering[name] = answers_of(taken[0])
+            if add:
+                recorded[name] += kept(name)[0]
+            if not check:
+                answering[name] = answers_of(taken[0])
     except LabError as error:
         print(f"asks.py: {error}", file=sys.stderr)
         return 1
@@ -254,6 +281,37 @@ def main() -> int:
         return bool(wrong)
     KNOWN.write_text(written(recorded, answering))
     return 0
+
+
+def taken_of(name: str, workload: str) -> Capture:
+    """A vmcore out of the cache, or of a guest that boots now."""
+    if workload == "tags":
+        return tagged(print)
+    if workload in PROGRAMS:
+        return holders_capture(name, print, workload)
+    return capture(name, workload, say=print)
+
+
+def kept(name: str) -> tuple[list[Recorded], Has]:
+    """A kernel as ``asked.toml`` has it; whether it has what is asked of others is by its types."""
+    known = foretold.known()
+    column = known.kernels.index(name)
+    vmlinux = in_cache().get(name)
+    types = foretold.what_it_has(vmlinux) if vmlinux else None
+    cores: list[Recorded] = []
+    for section in known.asked.keys() & SECTIONS.keys():
+        asks = known.asked[section].get(name, set())
+        asked = {ask: known.answers[ask][column] != NO for ask in asks}
+        for number, status in enumerate(known.statuses[section].get(name, ())):
+            cores += [{}] if number == len(cores) else []
+            cores[number][section] = status, asked
+
+    def has(ask: str) -> bool | None:
+        if ask not in known.answers:
+            return types(ask) if types else None
+        return {YES: True, NO: False}.get(known.answers[ask][column])
+
+    return cores, has
 
 
 def not_so(name: str, core: Recorded) -> Iterator[str]:
@@ -280,11 +338,11 @@ def not_so(name: str, core: Recorded) -> Iterator[str]:
             yield from (f"{section} on {name}: asks no more for {ask}" for ask in sorted(wanted))
 
 
-def has_btf(taken: Capture) -> bool:
+def has_btf(taken: Core | Capture) -> bool:
     return bool(elf_section(taken.vmlinux, ".BTF", LIMITS["bytes"]))
 
 
-def opened(taken: Capture) -> Program:
+def opened(taken: Core | Capture) -> Program:
     """A vmcore with what says most of its types: BTF, where there is some."""
     if not has_btf(taken):
         return open_target(taken.vmcore, [taken.vmlinux])
@@ -294,7 +352,7 @@ def opened(taken: Capture) -> Program:
     return prog
 
 
-def of_core(taken: Capture) -> Recorded:
+def of_core(taken: Core | Capture) -> Recorded:
     """What each section asks, read by itself."""
     source, recorded = opened(taken), Recorded()
     for name, spec in SECTIONS.items():
@@ -306,7 +364,26 @@ def of_core(taken: Capture) -> Recorded:
     return recorded
 
 
-def answers_of(taken: Capture) -> Has:
+def at_all(taken: Core | Capture) -> dict[str, bool]:
+    """All that sections ask of one vmcore, read by one program: a fifth of the time."""
+    prog = opened(taken)
+    asks, memory = Asks(prog, opened(taken)), Memory(prog)
+    with asks.noting_what_is_not_there():
+        for spec in SECTIONS.values():
+            run_section(dataclasses.replace(spec, deadline=PATIENCE), memory)
+    return asks.asked
+
+
+def not_written(asked: Mapping[str, bool]) -> Iterator[str]:
+    """Asks that no section of any kernel put when ``asked.toml`` was made."""
+    known = foretold.known().answers
+    for ask in asked:
+        name = ask.removeprefix(f"{SYMBOL} ")
+        if ask not in known and f"{CONSTANT} {name}" not in known:
+            yield ask
+
+
+def answers_of(taken: Core | Capture) -> Has:
     """What the types of a kernel have; by its debug info, where it has no BTF."""
     if has_btf(taken):
         return foretold.what_it_has(taken.vmlinux)
@@ -345,8 +422,9 @@ def written(recorded: Mapping[str, list[Recorded]], answering: Mapping[str, Has]
             called[ask] = f"{CONSTANT} {name}"
 
     def answer(kernel: str, ask: str) -> str:
-        if answering[kernel](called[ask]):
-            return YES
+        has = answering[kernel](called[ask])
+        if has or has is None:
+            return YES if has else UNKNOWN
         return UNKNOWN if there[kernel].get(ask) else NO
 
     letters = {called[ask]: "".join(answer(name, ask) for name in kernels) for ask in every}
