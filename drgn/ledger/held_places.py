@@ -22,6 +22,7 @@ from mmscope.drgn.holders.kernel_buffers import (
     add_trace_rings,
 )
 from mmscope.drgn.holders.kernel_stacks import add_kernel_stacks
+from mmscope.drgn.holders.module_lists import add_module_lists
 from mmscope.drgn.holders.socket_buffers import add_fragments, add_sockets
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.page_tables.vmalloc_areas import vmalloc_once
@@ -54,6 +55,7 @@ OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {
         prog, found, Kind.BLOCK_REQUEST
     ),
     "the stack depot": lambda prog, found: add_stack_depot(prog, found, Kind.STACK_DEPOT),
+    "lists of modules": lambda prog, found: add_module_lists(prog, found, Kind.MODULE_CACHE),
 }
 
 

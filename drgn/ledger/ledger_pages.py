@@ -48,14 +48,15 @@ OWNER = np.array([[each.owner for each in KINDS].index(kind.owner) for kind in K
 # Places of reserved pages only.
 OF_BOOT = kinds_where(lambda kind: kind in (Kind.IMAGE, Kind.BOOT_PERCPU, Kind.CRASH))
 # Places of pages that a holder has beside their owner: a file's, in a pipe.
-HELD = kinds_where(lambda kind: Kind.SOCKET <= kind <= Kind.STACK_DEPOT or kind is Kind.DMA_BUF)
+OF_HOLDERS = (Kind.DMA_BUF, Kind.MODULE_CACHE)
+HELD = kinds_where(lambda kind: Kind.SOCKET <= kind <= Kind.STACK_DEPOT or kind in OF_HOLDERS)
 # Whose memcg_data is not of the page, but a vector of its objects'.
 OF_OBJECTS = kinds_where(lambda kind: kind in (Kind.RECLAIMABLE, Kind.SLAB))
 MOST_REFERENCES = 15  # that are told apart
 # The kinds of a block's first page, and of the pages after it that have no reference.
 TAIL_OF = np.full(256, Kind.NO_REFERENCE, np.uint8)
 TAIL_OF[Kind.IN_USE] = Kind.TAIL_OF_BLOCK
-for _kind in (Kind.TABLE, Kind.ROOT_TABLE, Kind.KERNEL_TABLE, Kind.PAGE_POOL):
+for _kind in (Kind.TABLE, Kind.ROOT_TABLE, Kind.KERNEL_TABLE, Kind.PAGE_POOL, Kind.MODULE_CACHE):
     TAIL_OF[_kind] = _kind
 # A page without a reference; the kind of the page before, if a block may begin there.
 KEPT = np.dtype([("pfn", np.int64), ("zone", np.uint16), ("before", np.uint8)])

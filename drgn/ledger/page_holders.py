@@ -10,9 +10,10 @@ they are all of it; of kernel stacks all but what CPUs keep for the next thread.
 Costs a few reads for each process that has files open, each thread, pipe, ring, BPF map and
 program, and each queue of a socket.
 
-Cannot know: what is behind files that no process has open; buffers on the queues of devices; GPUs'
-and other drivers' pages, page tables of KVM and of IOMMUs, all of which only a module's types lead
-to. These stay unexplained. Other vmalloc memory has its callers in ``vmalloc_callers``.
+Cannot know: what is behind files that no process has open; buffers on the queues of devices; pages
+of GPUs and other drivers that are on no list in the module's data, page tables of KVM and of
+IOMMUs, all of which only a module's types lead to. These stay unexplained. Other vmalloc memory has
+its callers in ``vmalloc_callers``.
 """
 
 from mmscope.drgn.ledger.held_places import holdings
@@ -43,7 +44,7 @@ from mmscope.drgn.tables.table import Inside, table, tables_of
         Inside(owner, "bytes", ("owner", (owner,)))
         for owner in (
             *("pipes", "network", "rings", "tracing", "kernel reserves", "driver"),
-            *("vmalloc", "kernel stacks"),
+            *("vmalloc", "kernel stacks", "unexplained"),
         )
     ),
 )
@@ -53,12 +54,13 @@ class PageHolder:
     kind: str = column(
         holds="words",
         key=True,
-        help="pipe, socket, packet ring, perf ring, BPF map, kernel stacks, …",
+        help="pipe, socket, packet ring, perf ring, BPF map, kernel stacks, list of a module, …",
     )
     holder: str = column(
         holds="kernel",
         key=True,
-        help="socket protocol, ftrace instance, map number and name, disk; empty: all of that kind",
+        help="socket protocol, ftrace instance, map number and name, disk, variable of a list; "
+        "empty: all of that kind",
     )
     pid: int | None = column(
         key=True,
@@ -127,8 +129,9 @@ PAGE_HOLDERS_SECTION = Section(
     intro="""
 Data that waits in [pipes](https://man7.org/linux/man-pages/man7/pipe.7.html) and sockets, rings of
 perf, io_uring, packet sockets and ftrace, BPF maps and programs, kernel stacks, dma-bufs, requests
-of block devices: memory of the kernel by the process that has it open; and user memory that is
-pinned for io_uring. Each page is in one row; processes with few threads share a row for stacks.
+of block devices: memory of the kernel by the process that has it open; pages that a module keeps on
+a list; and user memory that is pinned for io_uring. Each page is in one row; processes with few
+threads share a row for stacks.
 
 A page that a file has too, as sendfile() makes them, is in the class of the file.
 """,

@@ -97,6 +97,7 @@ class Kind(enum.IntEnum):
     OFFLINE = "given away", "balloon or offline"
     MOVABLE_OPS = "driver", "pages that can be migrated"
     DMA_BUF = "driver", "dma-bufs"
+    MODULE_CACHE = "driver", "on a list of a module that has a shrinker"
     GUARD = "guard", "guard pages of debug_pagealloc"
     POISONED = "bad", "hwpoison"
     IMAGE = "boot", "kernel image"

@@ -62,6 +62,7 @@ class Way(enum.IntEnum):
     RESERVES = False, "kernel reserves"
     NETWORK = False, "network"
     DMA_BUFS = False, "dma-bufs"
+    MODULES = False, "caches of modules"
     PIPES = False, "pipes"
     RINGS = False, "rings"
     TRACING = False, "tracing"
@@ -79,6 +80,7 @@ BY_KIND = {
     Kind.SLAB: Way.SLAB,
     Kind.LARGE_KMALLOC: Way.LARGE_KMALLOC,
     Kind.DMA_BUF: Way.DMA_BUFS,
+    Kind.MODULE_CACHE: Way.MODULES,
 }
 BY_OWNER = {
     "free": Way.FREE,

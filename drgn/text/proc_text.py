@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-/proc/zoneinfo, /proc/pagetypeinfo, /proc/buddyinfo and /proc/vmstat as the kernel prints them.
+/proc/zoneinfo, /proc/pagetypeinfo, /proc/buddyinfo, /proc/vmstat and /proc/sysvipc/shm as the
+kernel prints them.
 
 The probes beside this file make their rows of it; what reads again and again takes it as it is.
 Imports neither drgn nor numpy, which take longer to load than these files take to read.
@@ -259,3 +260,38 @@ def parse_vmstat(text: str) -> list[tuple[str, str, int]]:
     if kinds not in (order := list(FIRST_OF_KIND.values()), [k for k in order if k != "numa"]):
         raise ValueError(f"not {file}: its counters are not in the kernel's order, up to pgpgin")
     return list(rows.values())
+
+
+@dataclass(frozen=True)
+class SegmentText:
+    """One segment of /proc/sysvipc/shm; *rss* and *swap* are in bytes."""
+
+    key: int
+    shmid: int
+    size: int
+    cpid: int
+    nattch: int
+    rss: int
+    swap: int
+
+
+def parse_segments(text: str) -> list[SegmentText]:
+    """
+    Read /proc/sysvipc/shm (sysvipc_shm_proc_show(), ipc/shm.c): the segments of an IPC namespace.
+
+    :raises ValueError: the text is not that file's, or not all of it.
+    """
+    file = "/proc/sysvipc/shm"
+    head, *lines = whole_lines(text, file) or [""]
+    if head.split()[:4] != ["key", "shmid", "perms", "size"] or head.split()[-2:] != [
+        "rss",
+        "swap",
+    ]:
+        raise ValueError(f"not {file}: it does not begin with its columns")
+    rows = []
+    for line in lines:
+        if not re.fullmatch(r" *-?\d{1,10}( +\d{1,20}){15}", line):
+            raise ValueError(f"{file} is damaged: {line.strip()!r}")
+        key, shmid, _, size, cpid, _, nattch, *_, rss, swap = map(int, line.split())
+        rows.append(SegmentText(key, shmid, size, cpid, nattch, rss, swap))
+    return rows

@@ -296,13 +296,14 @@ group by kind
 order by kind;
 
 -- Who held memory of a kind while the host was watched
--- Of each kind of memory who has most of it at the end, and who gained most; processes by what they map.
--- Optional: watch_holders (kind varchar, name varchar, pid bigint, first_bytes bigint, last_bytes bigint, gone boolean, shmem_bytes bigint, pgtables_bytes bigint, locked_bytes bigint, reclaimable boolean)
+-- Of each kind of memory who has most of it at the end, and who gained most; processes by what they map. A kernel stack
+-- has 16 KiB or more (THREAD_SIZE).
+-- Optional: watch_holders (kind varchar, name varchar, pid bigint, first_bytes bigint, last_bytes bigint, gone boolean, shmem_bytes bigint, pgtables_bytes bigint, locked_bytes bigint, threads bigint, reclaimable boolean)
 create view watch_owners as
 with
     held as (
         select
-            kind, first_bytes, last_bytes, shmem_bytes, pgtables_bytes, locked_bytes,
+            kind, first_bytes, last_bytes, shmem_bytes, pgtables_bytes, locked_bytes, threads,
             case when kind = 'process' then name || ' (pid ' || pid || ')' else kind || ' ' || name end as owner,
             coalesce(reclaimable::varchar, 'false') = 'true' as reclaimable
         from watch_holders
@@ -313,7 +314,11 @@ with
         union all
         select 'Shmem', owner, shmem_bytes, shmem_bytes from held where kind = 'process'
         union all
+        select 'Shmem', owner, last_bytes, last_bytes - first_bytes from held where kind = 'shared file'
+        union all
         select 'PageTables', owner, pgtables_bytes, pgtables_bytes from held where kind = 'process'
+        union all
+        select 'KernelStack', owner, threads * 16384, threads * 16384 from held where kind = 'process'
         union all
         select 'Unevictable', owner, locked_bytes, locked_bytes from held where kind = 'process'
         union all

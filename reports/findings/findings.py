@@ -78,6 +78,7 @@ class Blind:
 
 
 # Shared memory as large as shmem-left-behind calls trouble where no process has it; a hole as HOLE.
+# A file may be open and mapped: not both are taken off.
 BLIND = (
     Blind(
         "for whose limit the OOM killer took {{ kills | thousands }} "
@@ -101,13 +102,25 @@ BLIND = (
         """,
     ),
     Blind(
+        "what {{ processes | thousands }} process{{ 'es' if processes > 1 }} in D state wait for, "
+        "and how long, was not read",
+        {"task_waits": ["state", "pid"], "process_memory": ["pid"], "wait_roots": ["root"]},
+        # Threads of the kernel's own, which wait so for disks all the time, map no memory.
+        """
+        select count(*) as processes
+        from task_waits join process_memory using (pid)
+        where state = 'D' and not exists (select 1 from wait_roots)
+        having count(*) > 0
+        """,
+    ),
+    Blind(
         "of {{ bytes | size(1) }} of shared memory, {{ share | percent }} of memory, it was not "
         "read whether a process has them",
         {
             "vm_counters": ["name", "value"],
             "process_memory": ["shmem_bytes"],
             "gauge_series": ["source", "name", "time", "value"],
-            "watch_holders": ["gone", "shmem_bytes"],
+            "watch_holders": ["kind", "gone", "held", "shmem_bytes", "last_bytes"],
             "cached_filesystems": ["pages"],
         },
         """
@@ -121,8 +134,12 @@ BLIND = (
             union all
             select max(value::double) filter (name = 'MemTotal'),
                 arg_max(value::double, time::double) filter (name = 'Shmem')
-                    - coalesce((select sum(shmem_bytes::bigint) from watch_holders
-                        where gone::varchar = 'false'), 0)
+                    - coalesce((
+                        select greatest(
+                            sum(shmem_bytes::bigint),
+                            sum(last_bytes::bigint) filter (held is not null)
+                        )
+                        from watch_holders where gone::varchar = 'false'), 0)
             from gauge_series
             where source = 'meminfo' and not exists (select 1 from process_memory)
         )

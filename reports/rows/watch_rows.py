@@ -155,10 +155,15 @@ class WatchHolder:
         holds="words",
         key=True,
         help="process: mapped anonymous and shared pages, swapped out included, and page tables; "
-        "cgroup: memory.current (v2); slab cache; vmalloc caller",
+        "cgroup: memory.current (v2); slab cache; vmalloc caller; shared file: tmpfs, memfd or "
+        "SysV segment, where shared memory is a tenth of memory or more",
     )
-    name: str = column(holds="comm", key=True, help="process name, cgroup path, cache or caller")
-    pid: int | None = column(key=True, high=MOST_PIDS, help="of a process")
+    name: str = column(
+        holds="comm",
+        key=True,
+        help="process name, cgroup path, cache or caller; a file's path, and who has it open",
+    )
+    pid: int | None = column(key=True, high=MOST_PIDS, help="process, or one with the file open")
     first_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="in the first reading; 0: not there yet"
     )
@@ -177,6 +182,10 @@ class WatchHolder:
     )
     locked_bytes: int | None = column(
         unit="bytes", high=MOST_BYTES, help="process: in mlock()ed mappings"
+    )
+    threads: int | None = column(help="process: threads, in its largest reading")
+    held: bool | None = column(
+        help="file: open, or segment attached; empty: not open, and may be mapped"
     )
     reclaimable: bool | None = column(
         help="slab cache: a shrinker frees its objects (SLAB_RECLAIM_ACCOUNT)"

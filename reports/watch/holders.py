@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Holders of memory while a host is watched: processes, cgroups, slab caches, callers of vmalloc.
+Holders of memory while a host is watched: processes, cgroups, slab caches, callers of vmalloc, and
+files of shared memory.
 
 A reading opens a file for each process and some for each cgroup, so that it is taken less often
 than the rest: no more than :data:`SHARE` of a CPU, :data:`IN_HASTE` while memory comes and goes
@@ -8,7 +9,13 @@ fast, and once when the watch ends. It names the largest, and what became of tho
 A cgroup's events are its own, those of cgroups below it are theirs; and what it had before the
 watch is taken off. With more than :data:`MAX_PROCESSES` processes none is read.
 
-Cannot know: who came and went between two readings; files of tmpfs that no process maps.
+Files of shared memory are looked for where it is a tenth of memory or more: what is below the
+mounts of tmpfs, SysV segments, and what processes have open. Maps are not read: that waits for the
+mmap_lock of each process, which a stuck task may hold.
+
+Cannot know: who came and went between two readings; files of tmpfs in other mount namespaces that
+no process has open, segments in other IPC namespaces; of a file that no process has open, whether
+one has it mapped, unless processes have hardly any shared memory mapped (RssShmem).
 
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
@@ -25,6 +32,8 @@ from typing import Any
 from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import whole_lines
 from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.proc_text import parse_segments
+from mmscope.reports.watch.shared_files import shared_files
 
 SHARE, IN_HASTE = 0.01, 0.1  # of a CPU
 # What has moved since the last reading, of memory, is haste.
@@ -35,11 +44,16 @@ MAX_CGROUPS = 1000
 MOST, PART = 8, 0.01
 
 PROCESS, CGROUP, SLAB, VMALLOC = "process", "cgroup", "slab cache", "vmalloc caller"
+SHARED = "shared file"
+# Of memory, that files of shared memory are worth looking for.
+SHARED_PART = 0.1
 Key = tuple[str, int | None]  # name and pid
 # Bytes that are held, and what else there is to say, by columns of watch_rows.WatchHolder.
 Held = tuple[int, dict[str, float]]
 
 _STATUS = re.compile(r"^(VmLck|VmPTE|VmSwap|RssAnon|RssShmem):[\t ]+([0-9]{1,15}) kB$", re.M)
+_THREADS = re.compile(r"^Threads:\t([0-9]{1,10})$", re.M)
+_SHMEM = re.compile(r"^Shmem: +([0-9]{1,15}) kB$", re.M)
 _SLAB = re.compile(
     r"(.+?) +\d+ +\d+ +\d+ +\d+ +(\d{1,6}) : tunables [\d ]+ : slabdata +\d+ +(\d{1,15}) +\d+",
     re.ASCII,
@@ -88,6 +102,7 @@ class Holders:
         self._reclaimable: dict[str, bool | None] = {}
         self._named: set[tuple[str, Key]] = set()
         self._budget, self._available = Budget(), 0
+        self._total = self._mapped = 0
 
     def due(self, available: int, total: int) -> bool:
         """Tell if it is time for a reading, with so much memory available."""
@@ -104,12 +119,13 @@ class Holders:
         :param total: of memory, in bytes.
         """
         rows: list[list[Any]] = []
-        self.unread = {}
+        self.unread, self._total = {}, total
         kinds: dict[str, Callable[[], Iterator[tuple[Key, Held]]]] = {
             PROCESS: self._processes,
             CGROUP: self._cgroups,
             SLAB: self._slab_caches,
             VMALLOC: self._vmalloc,
+            SHARED: self._shared,
         }
         with self._budget.spend():
             for kind, read in kinds.items():
@@ -153,6 +169,7 @@ class Holders:
         pids = [name for name in os.listdir(os.path.join(self._root, "proc")) if name.isdecimal()]
         if len(pids) > MAX_PROCESSES:
             raise ValueError(f"{len(pids):,} processes are more than a watch reads")
+        self._mapped = 0
         for pid in pids:
             try:
                 text = self._text(f"proc/{pid}/status")
@@ -165,7 +182,31 @@ class Holders:
                 tables = lines.get("VmPTE", 0)
                 more: dict[str, float] = {"shmem_bytes": shmem, "swap_bytes": swap}
                 more |= {"pgtables_bytes": tables, "locked_bytes": lines.get("VmLck", 0)}
+                if threads := _THREADS.search(text):
+                    more["threads"] = int(threads[1])
+                self._mapped += shmem
                 yield (name[1], int(pid)), (lines["RssAnon"] + shmem + swap + tables, more)
+
+    def _shared(self) -> Iterator[tuple[Key, Held]]:
+        if not is_live(self._root):
+            return  # a copy has neither links nor mounts
+        shmem = _SHMEM.search(self._text("proc/meminfo"))
+        if not shmem or int(shmem[1]) << 10 < SHARED_PART * self._total:
+            return
+        if PROCESS in self.unread:
+            raise ValueError(f"processes: {self.unread[PROCESS]}")
+        for key, size, held in shared_files(self._root, int(PART * self._total)):
+            yield key, (size, self._has(size, held))
+        with contextlib.suppress(OSError):  # no SysV here
+            for row in parse_segments(self._text("proc/sysvipc/shm")):
+                if row.rss + row.swap:
+                    name = f"SYSV{row.key & 0xFFFFFFFF:08x} (shmid {row.shmid})"
+                    size = row.rss + row.swap
+                    yield (name, None), (size, self._has(size, row.nattch > 0))
+
+    def _has(self, size: int, held: bool) -> dict[str, float]:
+        """Column ``held``; empty where it is not known."""
+        return {"held": held} if held or self._mapped < 0.1 * size else {}
 
     def _cgroups(self) -> Iterator[tuple[Key, Held]]:
         below = "sys/fs/cgroup/unified", "sys/fs/cgroup"

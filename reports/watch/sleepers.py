@@ -4,8 +4,10 @@ Tasks that sleep in D state while a host is watched, and were put on no CPU betw
 as the kernel's own check for hung tasks knows them (check_hung_task(), kernel/hung_task.c).
 
 A reading opens stat of each thread, so that it is taken less often than the rest, as who holds
-memory is (:mod:`~mmscope.reports.watch.holders`); more often while some task sleeps so. Tasks of
-the kernel itself are left out. With more than :data:`MAX_TASKS` threads none is read.
+memory is (:mod:`~mmscope.reports.watch.holders`); more often while some task sleeps so, or the load
+says that some may: it counts those in D state as well (calc_load_fold_active(),
+kernel/sched/loadavg.c). Tasks of the kernel itself are left out. With more than :data:`MAX_TASKS`
+threads none is read.
 
 Cannot know: what a task waits for, but for the function that put it to sleep (wchan), which root
 may read; what is over between two readings.
@@ -25,6 +27,7 @@ from mmscope.reports.watch.holders import Budget
 
 SHARE, WHILE_ASLEEP = 0.005, 0.02  # of a CPU
 MAX_TASKS = 10_000
+LOAD = 0.5  # more than what runs
 # Of the words behind a task's name in its stat: state, and vsize, which is 0 of the kernel's own.
 STATE, VSIZE = 0, 20
 _SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\t([0-9]{1,18})$", re.M)
@@ -47,7 +50,14 @@ class Sleepers:
     @property
     def due(self) -> bool:
         """True if it is time for a reading."""
-        return self._budget.due(WHILE_ASLEEP if self._asleep else SHARE)
+        return self._budget.due(WHILE_ASLEEP if self._asleep or self._loaded() else SHARE)
+
+    def _loaded(self) -> bool:
+        """Tell if the load of the last minute is more than the tasks that run or could."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            load, _, _, tasks, *_ = _text(os.path.join(self._proc, "loadavg")).split()
+            return float(load) >= int(tasks.partition("/")[0]) + LOAD
+        return False
 
     def read(self) -> list[list[Any]]:
         """[process, its name, task, since when (monotonic), where] of those that slept before."""

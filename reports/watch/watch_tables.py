@@ -335,7 +335,7 @@ def holders(log: Log) -> list[WatchHolder]:
     for sample in (*(sample for _, sample in log), log.end):
         for kind, name, pid, size, first, more in sample.get("holders", ()):
             known = rows.get((kind, name, pid)) or WatchHolder(
-                kind, name, pid, first, first, first, 0.0, False, *[None] * 10
+                kind, name, pid, first, first, first, 0.0, False, *[None] * 12
             )
             if size is None:
                 known = dataclasses.replace(known, gone=True, last_bytes=0)

@@ -40,6 +40,13 @@ FOUND = {
         [holder("BPF map", 300, "vmalloc", "12 flows"), holder("BPF map", 100, "vmalloc", "13 x")],
         ["BPF map 12 flows of srv (pid 7): 300 MiB"], "notice", ["13 x"],
     ),
+    "a cache of a module that has a shrinker": Case(
+        "module-cache-large",
+        [holder("list of a module with a shrinker", 900, "driver", "pool [ttm]", None, None),
+         holder("list of a module", 900, "unexplained", "leaked [drv]", None, None)],
+        ["Module's list pool [ttm] has 900 MiB, 22.0 % of memory; the module has a shrinker"],
+        "notice", ["leaked"],
+    ),
     "pins in CMA, which refuses": Case(
         "pins-in-the-way",
         [pin("Normal", "CMA", 40), pin("Normal", "Movable", 900),
@@ -62,6 +69,13 @@ CLEAR = {
     "registered buffers, which are the process's": Case(
         "holder-large", [holder("io_uring buffers", 900, "anonymous")]
     ),
+    "lists of modules, which have findings of their own": Case(
+        "holder-large", [holder("list of a module", 900, "unexplained", "leaked [drv]", None, None)]
+    ),
+    "a module's small cache": Case(
+        "module-cache-large", [holder("list of a module with a shrinker", 60, "driver", "a [b]")]
+    ),
+    "no module has one": Case("module-cache-large", [], empty=(PageHolder,)),
     "kernel stacks, which have a finding of their own": Case(
         "holder-large", [holder("kernel stacks", 900, "kernel stacks")]
     ),
@@ -73,6 +87,9 @@ CLEAR = {
 NOT_CHECKED = {
     "nobody looked for holders": Case(
         "holder-large", [], why_not="no table page_holders in this bundle"
+    ),
+    "nobody looked for lists of modules": Case(
+        "module-cache-large", [], why_not="no table page_holders in this bundle"
     ),
     "nobody looked for pins": Case("pins-in-the-way", [], why_not="no table pins in this bundle"),
 }

@@ -14,6 +14,7 @@ from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import (
     CANNOT_TELL,
     NO_TROUBLE,
+    TROUBLE,
     Finding,
     Verdict,
     evaluate,
@@ -586,6 +587,37 @@ def test_what_runs_out_is_of_who_gained_it(tmp_path: Path) -> None:
     assert owner(grew, "watch-memory-runs-out") == "java (pid 7)"
     none = asked(tmp_path / "b", [*falls_to(40), *others])
     assert owner(none, "watch-memory-runs-out") == ""
+
+
+def test_files_that_nobody_has_open_are_said_and_open_ones_are_of_who_has_them(
+    tmp_path: Path,
+) -> None:
+    memory = [level(n, name, size) for n in range(7) for name, size in
+              (("MemTotal", 1000), ("Shmem", 450))]  # fmt: skip
+    left = [held("shared file", "/dev/shm/job_1", 0, 250, held=False),
+            held("shared file", "/dev/shm/job_2", 0, 150, held=False)]  # fmt: skip
+    said = asked(tmp_path / "a", [*memory, *left])
+    assert owner(said, "watch-files-left") == "/dev/shm/job_1"
+    assert said.word == TROUBLE
+    opened = [held("shared file", "memfd:x, open by java", 0, 420, held=True)]
+    said = asked(tmp_path / "b", [*memory, *opened])
+    assert found(said, "watch-files-left") is None
+    assert owner(said, "watch-memory-taken") == "shared file memfd:x, open by java"
+    assert said.word == NO_TROUBLE
+    # Not open, and it may be mapped: it is not known.
+    said = asked(tmp_path / "c", [*memory, held("shared file", "/dev/shm/pool", 0, 420)])
+    assert said.word == CANNOT_TELL
+
+
+def test_kernel_stacks_are_of_whose_threads_they_are_and_told_once(tmp_path: Path) -> None:
+    grows = [level(n, name, 10 + 10 * n) for n in range(12) for name in
+             ("KernelStack", "VmallocUsed")]  # fmt: skip
+    rows = [held("process", "java", 5, 6, threads=6000), held("vmalloc caller", "x", 0, 110)]
+    verdict = asked(tmp_path / "a", [*grows, *rows], samples=12)
+    assert owner(verdict, "watch-kernel-memory-grows") == "java (pid 7)"
+    names = [dict(one.subject)["name"] for one in verdict.found
+             if one.id == "watch-kernel-memory-grows"]  # fmt: skip
+    assert names == ["KernelStack"]
 
 
 def test_kernel_memory_that_grows_is_of_the_cache_that_grew(tmp_path: Path) -> None:

@@ -123,6 +123,37 @@ def test_what_cannot_be_read_costs_its_kind_alone(root: Path, monkeypatch: Any) 
                              "slab cache": "No such file or directory"}  # fmt: skip
 
 
+def test_shared_memory_is_named_by_file_segment_and_who_has_it(
+    root: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(holders, "is_live", lambda root: True)
+    monkeypatch.setattr(holders, "why_left_out", lambda root, path: "")
+    found = [(("/dev/shm/job", None), 200 * MIB, False),
+             (("memfd:x, open by java", 7), 150 * MIB, True)]  # fmt: skip
+    monkeypatch.setattr(holders, "shared_files", lambda root, least: iter(found))
+    (root / "proc/sysvipc").mkdir()
+    (root / "proc/sysvipc/shm").write_text(
+        "       key      shmid perms size cpid lpid nattch uid gid cuid cgid atime dtime ctime rss "
+        "swap\n"
+        f"-5 3 600 {64 * MIB} 160 160 0 0 0 0 0 1 2 3 {40 * MIB} {20 * MIB}\n"
+        f"17 4 600 {64 * MIB} 160 160 2 0 0 0 0 1 2 3 {30 * MIB} 0\n"
+        f"18 5 600 {64 * MIB} 160 160 2 0 0 0 0 1 2 3 0 0\n"
+    )
+    (root / "proc/meminfo").write_text(f"Shmem: {99 << 10} kB\n")
+    assert not [row for row in read(Holders(str(root))) if row[0] == "shared file"]
+    (root / "proc/meminfo").write_text(f"Shmem: {400 << 10} kB\n")
+    rows = read(Holders(str(root)))
+    of_files = {row[1:]: (said[0] >> 20, said[2]) for row, said in rows.items()
+                if row[0] == "shared file"}  # fmt: skip
+    # java has 10 MiB mapped: more than a tenth of what is in the segment.
+    assert of_files == {
+        ("/dev/shm/job", None): (200, {"held": False}),
+        ("memfd:x, open by java", 7): (150, {"held": True}),
+        ("SYSVfffffffb (shmid 3)", None): (60, {}),
+        ("SYSV00000011 (shmid 4)", None): (30, {"held": True}),
+    }
+
+
 def test_a_reading_is_due_as_it_costs_and_sooner_while_memory_moves(root: Path) -> None:
     source = Holders(str(root))
     assert source.due(500 * MIB, TOTAL)

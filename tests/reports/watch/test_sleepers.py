@@ -88,3 +88,17 @@ def test_the_table_has_the_longest_sleep_of_each(tmp_path: Path, at: float, rows
     found = watch_tables.sleepers(log)
     assert len(found) == rows
     assert all((row.task, row.time, row.seconds) == (8, 0.0, at) for row in found)
+
+
+def test_a_load_that_nothing_running_explains_brings_the_next_reading_forward(
+    tmp_path: Path,
+) -> None:
+    task(tmp_path, 7, 7, "S")
+    source = Sleepers(str(tmp_path))
+    source.read()
+    source._budget._last, source._budget._spent = sleepers.time.monotonic() - 10, 0.1
+    assert not source.due
+    (tmp_path / "proc/loadavg").write_text("2.00 0.10 0.00 2/90 171\n")
+    assert not source.due
+    (tmp_path / "proc/loadavg").write_text("3.27 0.77 0.26 2/90 171\n")
+    assert source.due
