@@ -5,7 +5,8 @@ Memory cgroups from /sys/fs/cgroup: the files ``memory.*`` of each directory. Of
 (mm/memcontrol-v1.c; 6.1: mm/memcontrol.c).
 
 Costs a few small files for each cgroup; at most :data:`MAX_CGROUPS` of them, those nearest to the
-root first. Cannot know: dying cgroups, which have no directory; of which class the pages are.
+root first. Cannot know: which cgroups are dying, as they have no directory (cgroup.stat of v2 has
+their number below each); of which class the pages are.
 """
 
 import itertools
@@ -80,7 +81,7 @@ def _found(
         found.remarks.append(f"{unreadable:,} cgroups went, or cannot be read")
     if version == 1:
         found.remarks.append(V1)
-    found.remarks.append("no directory shows cgroups that are dying: kernel memory has them")
+    found.remarks.append("no directory shows which cgroups are dying: kernel memory has them")
     return found
 
 
@@ -140,6 +141,10 @@ def _read(
         events = {array: numbers(text(array.replace("_", "."))) for array, _ in EVENTS.values()}
         for name, (array, event) in EVENTS.items():
             cells[name] = events[array].get(event.removeprefix("MEMCG_").lower())
+        # Older kernels count them for all controllers together (cgroup_stat_show()).
+        below = numbers(text("cgroup.stat"))
+        dying = below.get("nr_dying_subsys_memory", below.get("nr_dying_descendants"))
+        cells["dying_below"] = dying
     else:
         cells["failures"] = number(text("memory.failcnt"))
         cells["oom_kill_own_events"] = numbers(text("memory.oom_control")).get("oom_kill")

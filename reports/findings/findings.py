@@ -102,8 +102,8 @@ BLIND = (
         """,
     ),
     Blind(
-        "what {{ processes | thousands }} process{{ 'es' if processes > 1 }} in D state wait for, "
-        "and how long, was not read",
+        "what {{ processes | thousands }} process{{ 'es' if processes > 1 }} in D state waited "
+        "for, and how long, was not read",
         {"task_waits": ["state", "pid"], "process_memory": ["pid"], "wait_roots": ["root"]},
         # Threads of the kernel's own, which wait so for disks all the time, map no memory.
         """
@@ -629,9 +629,13 @@ def unanswerable(
 
 
 def named(questions: Iterable[Question]) -> set[str]:
-    """The words of their queries, and of the views that these name: all tables are among them."""
+    """
+    The words of their queries, and of the views that these name: all tables are among them, and
+    those of :data:`BLIND`.
+    """
     words = (words_of("\n".join((question.sql, *question.needs))) for question in questions)
-    return {"kernel_features", "containers"}.union(*(found for found, _ in words))
+    blind = (set(each.optional) for each in BLIND)
+    return {"kernel_features", "containers"}.union(*(found for found, _ in words), *blind)
 
 
 @functools.cache

@@ -186,6 +186,19 @@ FOUND: dict[str, Case] = {
          "10 have memory that is swapped out.", "90 have neither pages nor swap"],
         "notice", unlike=["deleted"],
     ),
+    "removed cgroups that cost more than those in use": Case(
+        "dying-cgroups",
+        [cgroup(), *removed(6000, 4096), pin("file", 6000, 6000, "/journal")],
+        ["6,000 memory cgroups were removed"], "warning",
+    ),
+    "removed cgroups that text counts": Case(
+        "dying-cgroups-counted",
+        [cgroup(cgroup="/user.slice", depth=1, dying_below=6000),
+         cgroup(cgroup="/b", depth=1, dying_below=0)],
+        ["6,000 memory cgroups were removed and are still in the kernel", "most below /user.slice",
+         "2 are online"],
+        "warning",
+    ),
     "removed cgroups that have much": Case(
         "dying-cgroups", [*removed(20, 16 * MIB), pin("anonymous memory", 20, 80 * 1024)],
         ["20 memory cgroups were removed and are still in the kernel, with 320 MiB",
@@ -229,6 +242,12 @@ CLEAR: dict[str, Case] = {
     "some hundreds of removed cgroups": Case(
         "dying-cgroups", [*removed(900, 4096), pin("file", 900, 900, "/journal")]
     ),
+    "some hundreds that text counts": Case(
+        "dying-cgroups-counted", [cgroup(depth=1, dying_below=900)]
+    ),
+    "removed cgroups that memory has by name": Case(
+        "dying-cgroups-counted", [cgroup(depth=1, dying_below=1200), *removed(1200, 4096)]
+    ),
     "none was removed": Case("dying-cgroups", [cgroup()], empty=(DyingPin,)),
 }  # fmt: skip
 
@@ -237,7 +256,7 @@ NOT_CHECKED: dict[str, Case] = {
         name, [], why_not="no table memory_cgroups in this bundle"
     )
     for name in ("cgroup-at-limit", "cgroup-oom-kills", "dying-cgroups", "cgroup-throttled",
-                 "protection-forbids-reclaim")
+                 "dying-cgroups-counted", "protection-forbids-reclaim")
 } | {
     f"{name} without it": Case(name, [cgroup()], why_not="no table memory_pressure in this bundle")
     for name in ("memory-pressure", "cgroup-pressure")

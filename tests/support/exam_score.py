@@ -40,7 +40,7 @@ CAUSES: dict[str, set[str]] = {
     "deleted": {"deleted-file-in-memory", "shmem-left-behind", *_SHMEM},
     "sockets": {"holder-large", "slab-large", "slab-cache-large", "kernel-memory-large",
                 "unexplained-pages", "memory-unaccounted", *_GROWS},
-    "dying-cgroups": {"dying-cgroups"},
+    "dying-cgroups": {"dying-cgroups", "dying-cgroups-counted"},
     "cgroup-thrash": {"cgroup-thrash", "cgroup-pressure", "cgroup-at-limit", "watch-refaults",
                       "watch-cgroup-pressure"},
     "cgroup-throttled": {"cgroup-throttled", "cgroup-pressure", "cgroup-thrash",
