@@ -45,11 +45,11 @@ log|-|0 of 8|0 of 8|0 of 8|0
 
 Then it was used for tuning: its kept cases are no unseen ones. Lists of modules, files of shared
 memory in a watch, readings of D state by the load, dying cgroups in text, thresholds of
-`dying-cgroups` and `deleted-file-in-memory` and the severity of `memory-unaccounted` came of it, and
+`dying-cgroups` and `deleted-file-in-memory` and the severity of `memory-unaccounted` came of it.
 `holder-large` counts as right for sockets. `mmap-lock-convoy`, `tmpfs-left-behind` and `memfd-held`
-were played again with the new watch, and of `arc-with-a-shrinker` (vmcore) and `dying-cgroups`
-(text) the bundle was collected again. Text now names no cause of memory in no counter that others
-could have: a leak and a module's cache look the same there, and it cannot tell."""
+were played again with the new watch; of `arc-with-a-shrinker` (vmcore) and `dying-cgroups` (text)
+the bundle was collected again. Text now cannot tell a leak of pages in no counter from a module's
+cache, and says so."""
 
 _HEAD = """\
 # The exam
