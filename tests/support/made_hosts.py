@@ -771,15 +771,25 @@ def accepts(name: str, pages: int, number: int) -> int:
     return (SAMPLES - number) * GIB // 4 if name == "Unaccepted" else pages
 
 
+def holding(kind: str, name: str, size: int, **columns: Any) -> Host:
+    """A watched host with one holder, whose size stays the same."""
+    more: dict[str, Any] = dict.fromkeys(WatchHolder.__dataclass_fields__)
+    more |= {"kind": kind, "name": name, "last_time": 1200.0, "gone": False}
+    more |= dict.fromkeys(("first_bytes", "most_bytes", "last_bytes"), size)
+    host = watched(64)
+    host.rows[WatchHolder] = [WatchHolder(**more | columns)]
+    return host
+
+
 def at_a_limit() -> Host:
     """A cgroup that waits half of the time above its memory.high; the machine hardly does."""
-    columns: dict[str, Any] = dict.fromkeys(WatchHolder.__dataclass_fields__)
-    columns |= {"kind": "cgroup", "name": "/kube/pod", "last_time": 1200.0, "gone": False}
-    columns |= dict.fromkeys(("first_bytes", "most_bytes", "last_bytes"), 1 << 30)
-    columns |= {"high_events": 900, "max_events": 0, "some_seconds": 700.0, "full_seconds": 600.0}
-    host = watched(64)
-    host.rows[WatchHolder] = [WatchHolder(**columns)]
-    return host
+    waits = {"high_events": 900, "max_events": 0, "some_seconds": 700.0, "full_seconds": 600.0}
+    return holding("cgroup", "/kube/pod", 1 << 30, **waits)
+
+
+def left_behind() -> Host:
+    """A file of tmpfs with a third of memory, which no process has open."""
+    return holding("shared file", "/dev/shm/job", 22 << 30, held=False)
 
 
 def stuck() -> Host:
@@ -811,6 +821,7 @@ SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
     ),
     "a cgroup at its limit": (at_a_limit, "watch-cgroup-pressure"),
     "a task that is stuck": (stuck, "watch-tasks-stuck"),
+    "files left behind": (left_behind, "watch-files-left"),
     "OOM kills": (lambda: watched(64, rates={"oom_kill": 0.02}), "watch-oom-kill"),
     "memory runs out": (lambda: watched(16, level=runs_out), "watch-memory-runs-out"),
     "swap thrash": (
