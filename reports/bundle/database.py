@@ -10,7 +10,7 @@ DuckDB gets the typed values that :class:`~bundle.Bundle` has read, and no file.
 
 import contextlib
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,8 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
         if only is not None and name not in only:
             continue
         try:
-            columns[name] = create_view(connection, name, statement, loaded)
+            there = {table: columns[table] for table in loaded}
+            columns[name] = create_view(connection, name, statement, there)
         except duckdb.Error as error:
             missing[name] = str(error).splitlines()[0]
     for name, why in reasons(bundle).items():
@@ -114,22 +115,30 @@ def open_database(bundle: Bundle, only: Container[str] | None = None) -> Databas
 
 
 def create_view(
-    connection: duckdb.DuckDBPyConnection, name: str, statement: str, tables: Container[str]
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    statement: str,
+    tables: Mapping[str, Container[str]],
 ) -> set[str]:
     """
-    Create a view of ``views.sql``; tables that it calls optional are empty if not there.
+    Create a view of ``views.sql``; tables that it calls optional are empty if not there, and
+    columns that an older bundle's lack are unknown.
 
     DuckDB's own catalogue is not asked, which takes it longer than most findings.
 
-    :param tables: that are there.
+    :param tables: columns of those that are there.
     :returns: the view's columns.
     :raises duckdb.Error: it lacks a table.
     """
     stand_ins = []
     for table, described in re.findall(r"^-- Optional: (\w+) \((.+)\)$", statement, re.MULTILINE):
+        there = tables.get(table, ())
+        wanted = re.findall(r"(\w+) (\w+)", described)
+        nothing = ", ".join(f"null::{kind} as {c}" for c, kind in wanted if c not in there)
         if table not in tables:
-            nothing = re.sub(r"(\w+) (\w+)", r"null::\2 as \1", described)
             stand_ins.append(f"{table} as (select {nothing} limit 0)")
+        elif nothing:
+            stand_ins.append(f"{table} as (select *, {nothing} from main.{table})")
     if stand_ins:
         head, text = re.split(r"(?<= as\n)", statement, maxsplit=1)
         text = re.sub(r"^with\s", ", ", text)  # it may begin with such a list of its own

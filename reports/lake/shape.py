@@ -140,7 +140,8 @@ def _tried(
         for name, _, statement in views():
             if name in names:
                 try:
-                    there[name] = create_view(connection, name, statement, dict(tables))
+                    here = {table: there[table] for table, _ in tables}
+                    there[name] = create_view(connection, name, statement, here)
                 except duckdb.Error as error:
                     failing[name] = in_a_line(error)
         try:
