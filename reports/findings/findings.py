@@ -454,7 +454,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     counts = _counts(database, questions)
     found: list[Finding] = []
     under: list[Finding] = []
-    silent, not_checked = [], []
+    silent, not_checked, broken = [], [], []
     for question in questions:
         reason = unanswerable(database.missing, database.columns, question, counts)
         if not reason and (mark := doubtful(database.impossible, question)):
@@ -469,8 +469,10 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             except duckdb.Error as error:
                 tables = [need.partition(".")[0] for need in question.needs]
                 reason = failed(database, error, tables)
+                broken.append(f"check {question.id} could not be made: {reason}")
             except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
                 reason = f"its words do not fit what was found: {error}"
+                broken.append(f"check {question.id} could not be made: {reason}")
         if reason:
             left = NotChecked(question.id, question.about, reason, question.section)
             not_checked.append(dataclasses.replace(left, wants=wanting(question, database)))
@@ -481,7 +483,7 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             silent.append((question.id, question.about))
         found += findings
     found.sort(key=_place)
-    blind = [*holes(database), *unread(database), *unseen(questions, database)]
+    blind = [*holes(database), *unread(database), *unseen(questions, database), *broken]
     return Verdict(found, silent, not_checked, under, blind)
 
 

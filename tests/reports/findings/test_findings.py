@@ -30,10 +30,12 @@ from mmscope.reports.bundle.database import Database, open_database
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import (
+    CANNOT_TELL,
     FINDINGS,
     HARMS,
     HIDES,
     MEMORY,
+    NO_TROUBLE,
     SEVERITIES,
     WATCH,
     Finding,
@@ -240,6 +242,15 @@ def test_a_finding_with_a_fault_costs_no_other(
     (left,) = verdict.not_checked
     assert left.id == "faulty"
     assert left.reason.startswith(reason)
+
+
+def test_a_check_with_a_fault_is_not_one_that_found_nothing(tmp_path: Path) -> None:
+    opened = bundle(tmp_path / "b", [zone()])
+    assert evaluate(opened, [question()]).word == NO_TROUBLE
+    faulty = question(id="faulty", sql="select nonsense from zones")
+    verdict = evaluate(opened, [question(), faulty])
+    assert verdict.word == CANNOT_TELL
+    assert any("check faulty could not be made: the query failed" in why for why in verdict.blind)
 
 
 def test_every_file_is_a_finding() -> None:
