@@ -6,7 +6,10 @@ A worker has everything that its parent had read and opened. One that is killed 
 it was at: the shares that the pool has not finished are done once more, each in a process of its
 own, and one whose process is killed again has no result.
 
-Costs: a fork a job, some milliseconds each, and the pickled result of each share.
+Results are handed over in memory that both have, not in the pool's pipe: of a worker that is killed
+while it writes there, the pool would wait for the rest forever.
+
+Costs: a fork a job, some milliseconds each, and the pickled result of each share, twice.
 
 Cannot: fork where reading the target needs a conversation over a socket.
 """
@@ -22,7 +25,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, BinaryIO
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Shares a job: more balance the jobs, fewer hand over fewer results.
@@ -48,46 +51,81 @@ def in_workers(jobs: int, shares: Sequence[Any], work: Work) -> Iterator[Any]:
     :param work: makes the result of a share, which can be pickled. What it raises is raised here.
     :raises NotSharedError: there is no process to be had.
     """
-    pool = _pool(jobs, shares, work)
-    try:
+    with contextlib.ExitStack() as files:
         try:
-            found: list[Future[Any]] = [pool.submit(_do, number) for number in range(len(shares))]
+            results = [files.enter_context(_shared_file()) for _ in shares]
         except OSError as error:
             raise NotSharedError(str(error)) from error
-        for number, future in enumerate(found):
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                yield _once_more(shares[number], work)
-    except BaseException:  # a deadline or Ctrl-C waits for no share
-        for child in multiprocessing.active_children():
-            child.kill()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+        pool = _pool(jobs, shares, work, results)
+        try:
+            yield from _results(pool, shares, work, results)
+        except BaseException:  # a deadline or Ctrl-C waits for no share
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _results(
+    pool: ProcessPoolExecutor, shares: Sequence[Any], work: Work, results: Sequence[BinaryIO]
+) -> Iterator[Any]:
+    try:
+        found: list[Future[None]] = [pool.submit(_do, number) for number in range(len(shares))]
+    except OSError as error:
+        raise NotSharedError(str(error)) from error
+    for share, future, file in zip(shares, found, results, strict=True):
+        try:
+            future.result()
+        except BrokenProcessPool:
+            yield _once_more(share, work)
+        else:
+            yield _read(file)
 
 
 def _once_more(share: Any, work: Work) -> Any:
     """The result of a share in a process of its own."""
-    with _pool(1, [share], work) as pool, contextlib.suppress(BrokenProcessPool, OSError):
-        return pool.submit(_do, 0).result()
+    with contextlib.suppress(BrokenProcessPool, OSError), _shared_file() as file:
+        with _pool(1, [share], work, [file]) as pool:
+            pool.submit(_do, 0).result()
+        return _read(file)
     return KILLED
 
 
-def _pool(jobs: int, shares: Sequence[Any], work: Work) -> ProcessPoolExecutor:
+def _shared_file() -> BinaryIO:
+    """A file in memory, empty."""
+    return open(os.memfd_create("mmscope share"), "r+b")
+
+
+def _read(file: BinaryIO) -> Any:
+    """The result that a worker wrote; its memory is free then."""
+    file.seek(0)
+    result = pickle.load(file)
+    file.close()
+    return result
+
+
+def _pool(
+    jobs: int, shares: Sequence[Any], work: Work, results: Sequence[BinaryIO]
+) -> ProcessPoolExecutor:
     fork = multiprocessing.get_context("fork")
-    begin = functools.partial(_begin, os.getpid(), shares, work)
+    begin = functools.partial(_begin, os.getpid(), shares, work, results)
     return ProcessPoolExecutor(min(jobs, len(shares)), fork, begin)
 
 
 # In a worker: what it does, which a fork hands over and pickle could not.
-_share: Callable[[int], Any]
+_share: Callable[[int], None]
 
 
-def _begin(parent: int, shares: Sequence[Any], work: Work) -> None:
+def _begin(parent: int, shares: Sequence[Any], work: Work, results: Sequence[BinaryIO]) -> None:
     """Begin a worker's life."""
     global _share
-    _share = lambda number: work(shares[number])  # noqa: E731
+
+    def write(number: int) -> None:
+        pickle.dump(work(shares[number]), results[number], pickle.HIGHEST_PROTOCOL)
+        results[number].flush()
+
+    _share = write
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which a pool that is broken ends the others
@@ -95,9 +133,9 @@ def _begin(parent: int, shares: Sequence[Any], work: Work) -> None:
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
-def _do(number: int) -> Any:
+def _do(number: int) -> None:
     try:
-        return _share(number)
+        _share(number)
     except Exception as error:
         raise picklable(error) from None
 

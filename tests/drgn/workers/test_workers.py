@@ -61,6 +61,15 @@ def test_a_worker_that_is_killed_costs_its_share_alone() -> None:
     assert done(2, list(range(6)), work) == [0, 1, KILLED, 3, 4, 5]
 
 
+def test_who_wants_no_more_waits_for_no_worker_that_writes() -> None:
+    """A deadline ends workers in the middle of a large result, of which nothing more comes."""
+    for _ in range(5):
+        results = in_workers(2, range(8), lambda share: bytes(1 << 24))
+        next(results)
+        results.close()  # type: ignore[attr-defined]
+        assert no_child_is_left()
+
+
 def test_a_worker_that_is_killed_once_costs_nothing(tmp_path: Path) -> None:
     def work(share: int) -> int:
         if share == 2 and not (tmp_path / "before").exists():
