@@ -53,7 +53,7 @@ class Container:
     container_id: str | None = column(holds="cgroup", help="64 digits; empty for LXC")
     namespace: str | None = column(holds="cgroup", help="of its pod")
     pod: str | None = column(holds="cgroup", help="name of the pod")
-    container: str | None = column(holds="cgroup", help="its name")
+    container: str | None = column(holds="cgroup", help="name of the container")
     within: str | None = column(
         default=None, holds="cgroup", help="path of the enclosing container; empty: none"
     )

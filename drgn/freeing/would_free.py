@@ -77,7 +77,7 @@ class WouldFree:
 
     deed: str = column(holds="words", key=True, help="what is done")
     pid: int | None = column(key=True, high=MOST_PIDS, help="process that ends")
-    comm: str | None = column(holds="comm", help="its name")
+    comm: str | None = column(holds="comm", help="name of the process")
     path: str | None = column(
         holds="file",
         key=True,

@@ -124,8 +124,8 @@ class AllocationFailureBlocks:
     failure: int = column(key=True, low=1, help=FAILURE_ID)
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    order: int = column(key=True, high=MOST_ORDER, help="of the blocks")
-    blocks: int = column(high=MOST, help="free ones")
+    order: int = column(key=True, high=MOST_ORDER, help="order of the blocks")
+    blocks: int = column(high=MOST, help="free blocks")
     migratetypes: str = column(holds="kernel", help="lists that have some, as in oom_free_blocks")
 
 

@@ -61,8 +61,8 @@ class ShownBlocks:
     shown: int = column(key=True, low=1, help=SHOWN_ID)
     node: int = column(key=True, help="NUMA node")
     zone: str = column(holds="kernel", key=True, help="zone name")
-    order: int = column(key=True, high=MOST_ORDER, help="of the blocks")
-    blocks: int = column(high=MOST, help="free ones")
+    order: int = column(key=True, high=MOST_ORDER, help="order of the blocks")
+    blocks: int = column(high=MOST, help="free blocks")
     migratetypes: str = column(holds="kernel", help="lists that have some, as in oom_free_blocks")
 
 

@@ -117,7 +117,7 @@ class PageOwnerOrder:
 
     order: int = column(key=True, help="an allocation has 1 << order pages")
     pages: int = column(unit="pages", help="base pages")
-    allocations: int = column(help="allocations")
+    allocations: int = column(help="blocks allocated and not freed since")
 
 
 @table("page_owner_gfp", "Pages by gfp mask", memory="again")
@@ -127,7 +127,7 @@ class PageOwnerGfp:
     gfp_mask: str = column(holds="kernel", key=True, help="the caller's; bits differ by kernel")
     gfp_names: str = column(holds="kernel", help="names of the bits on this kernel")
     pages: int = column(unit="pages", help="base pages")
-    allocations: int = column(help="allocations")
+    allocations: int = column(help="blocks allocated and not freed since")
 
 
 @table("page_owner_migratetypes", "Pages by migratetype, and their pageblock's", memory="again")
@@ -143,7 +143,7 @@ class PageOwnerMigratetype:
     )
     pageblock_migratetype: str = column(holds="kernel", key=True, help="the pageblock's now")
     pages: int = column(unit="pages", help="base pages")
-    allocations: int = column(help="allocations")
+    allocations: int = column(help="blocks allocated and not freed since")
 
 
 @table("page_owner_memcgs", "Pages by memory cgroup", memory="again")
@@ -157,7 +157,7 @@ class PageOwnerMemcg:
     objcg: bool = column(key=True, help="kernel memory, charged by an object cgroup")
     slab: bool = column(key=True, help="slab page: its objects are charged one by one")
     pages: int = column(unit="pages", help="base pages")
-    allocations: int = column(help="allocations")
+    allocations: int = column(help="blocks allocated and not freed since")
 
 
 @table("page_owner_migrations", "Pages migrated since", memory="again")
@@ -166,7 +166,7 @@ class PageOwnerMigration:
 
     reason: str = column(holds="kernel", key=True, help="latest, from enum migrate_reason")
     pages: int = column(unit="pages", help="base pages")
-    allocations: int = column(help="allocations")
+    allocations: int = column(help="blocks allocated and not freed since")
 
 
 @table("page_owner_snapshots", "Snapshots", not_compared=SERIES)
@@ -235,7 +235,7 @@ class PageOwnerAge:
     min_seconds: int = column(key=True, unit="s", help="at least this old")
     max_seconds: int | None = column(unit="s", help="younger than this; empty: the oldest")
     pages: int = column(unit="pages", help="base pages")
-    allocations: int = column(help="allocations")
+    allocations: int = column(help="blocks allocated and not freed since")
 
 
 @table("page_owner_freed", "Free pages, by who freed them", memory="free")

@@ -64,7 +64,7 @@ class AnonVma:
     active_vmas: int = column(unit="VMAs", help="VMAs whose new pages belong to it")
     processes: int = column(help="processes with these VMAs")
     pid: int | None = column(high=MOST_PIDS, help="process with most of them; empty: it is gone")
-    comm: str | None = column(holds="comm", help="its name")
+    comm: str | None = column(holds="comm", help="name of the process")
     vmas_of_pid: int = column(unit="VMAs", help="VMAs of that process")
     first_index: str | None = column(holds="kernel", help="page offset of its first VMA's start")
     pages: int | None = column(unit="pages", high=MOST, help="from there to its last VMA's end")
@@ -91,7 +91,7 @@ class AnonVmaFanout:
 class AnonVmaMap:
     """A stretch of one anon_vma's page range."""
 
-    anon_vma: str = column(holds="kernel", key=True, help="which")
+    anon_vma: str = column(holds="kernel", key=True, help="its address")
     index: str = column(holds="kernel", key=True, help="page offset of the stretch's start")
     pages: int = column(unit="pages", high=MOST, help="its length")
     vmas: int = column(unit="VMAs", help="VMAs overlapping it")
@@ -112,7 +112,7 @@ class AnonVmaLock:
     state: str = column(holds="words", help=STATES)
     readers: int = column(high=MOST_PIDS, help="readers holding it")
     owner_pid: int | None = column(high=MOST_PIDS, help=OWNER)
-    owner_comm: str | None = column(holds="comm", help="its name")
+    owner_comm: str | None = column(holds="comm", help="name of the process")
     owner_is: str | None = column(holds="words", help=OWNER_IS)
     waiters: int = column(high=MOST_PIDS, help="tasks queued on it")
     anon_vmas: int = column(help="anon_vmas sharing it")
@@ -131,7 +131,7 @@ class AnonVmaWaiter:
     root: str = column(holds="kernel", key=True, help="anon_vma that has the lock")
     position: int = column(key=True, help="place in the queue, from 0")
     pid: int = column(high=MOST_PIDS, help="task")
-    comm: str = column(holds="comm", help="its name")
+    comm: str = column(holds="comm", help="name of the process")
     wants: str | None = column(holds="words", help=WANTS)
     stack: str | None = column(holds="kernel", help="where it sleeps: root;…;leaf")
 

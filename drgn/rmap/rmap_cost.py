@@ -72,7 +72,7 @@ class RmapWalk:
         help="of a file: its i_mmap_rwsem is locked",
     )
     pid: int | None = column(high=MOST_PIDS, help="process with most of its VMAs")
-    comm: str | None = column(holds="comm", help="its name")
+    comm: str | None = column(holds="comm", help="name of the process")
     folios: int = column(help="found through it")
     worst_pfn: int = column(help="the one with most visits")
     worst_pages: int = column(unit="pages", help="its size")

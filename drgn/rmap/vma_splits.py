@@ -64,9 +64,9 @@ ACCOUNT = 1 << 20
 class VmaSplits:
     """Why the VMAs of one process on one anon_vma do not merge."""
 
-    anon_vma: str = column(holds="kernel", key=True, help="which")
+    anon_vma: str = column(holds="kernel", key=True, help="its address")
     pid: int = column(key=True, high=MOST_PIDS, help="process with most VMAs on it")
-    comm: str = column(holds="comm", help="its name")
+    comm: str = column(holds="comm", help="name of the process")
     vmas: int = column(unit="VMAs", help="on the anon_vma")
     neighbours: int = column(help="adjacent pairs, without a hole")
     alternating: int = column(help="VMAs with two like neighbours unlike itself")
@@ -79,7 +79,7 @@ class VmaSplits:
 class VmaNeighbours:
     """One kind of pair of neighbours."""
 
-    anon_vma: str = column(holds="kernel", key=True, help="which")
+    anon_vma: str = column(holds="kernel", key=True, help="its address")
     pid: int = column(key=True, high=MOST_PIDS, help="process")
     left: str = column(holds="kernel", key=True, help="protection of the lower VMA")
     right: str = column(holds="kernel", key=True, help="protection of the upper VMA")

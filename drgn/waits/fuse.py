@@ -70,7 +70,7 @@ class FuseConnection:
         high=MOST_PIDS,
         help="process that serves; empty: no task waits, or no process here has the device open",
     )
-    server_comm: str | None = column(holds="comm", help="its name")
+    server_comm: str | None = column(holds="comm", help="name of the server")
     server_state: str | None = column(
         holds="words", help="of its first thread: R, S, D, T: stopped, X: dead"
     )

@@ -58,7 +58,7 @@ class OomVictim:
     """A task of an OOM victim that still exists."""
 
     pid: int = column(key=True, high=MOST_PIDS, help="thread")
-    comm: str = column(holds="comm", help="its name")
+    comm: str = column(holds="comm", help="name of the process")
     cgroup: str | None = column(holds="cgroup", help="its memory cgroup")
     state: str = column(
         holds="words", help="D: sleeps, takes no signal or only fatal ones; R; S; X: dead"
@@ -71,7 +71,7 @@ class OomVictim:
     kind: str | None = column(holds="words", help="what it is queued on; empty: unknown")
     target: str | None = column(holds="file", help="lock, page or queue")
     holder_pid: int | None = column(high=MOST_PIDS, help="task holding it; empty: none is recorded")
-    holder_comm: str | None = column(holds="comm", help="its name")
+    holder_comm: str | None = column(holds="comm", help="name of the process")
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
 
 

@@ -127,7 +127,7 @@ class TaskWait:
     """A task that waits, or works in memory management for long."""
 
     pid: int = column(key=True, high=MOST_PIDS, help="thread")
-    comm: str = column(holds="comm", help="its name")
+    comm: str = column(holds="comm", help="name of the process")
     cgroup: str | None = column(holds="cgroup", help="its memory cgroup")
     state: str = column(
         holds="words",
@@ -145,7 +145,7 @@ class TaskWait:
     kind: str | None = column(holds="words", help="what it is queued on; empty: unknown")
     target: str | None = column(holds="file", help="lock, page or queue")
     holder_pid: int | None = column(high=MOST_PIDS, help="task holding it; empty: none is recorded")
-    holder_comm: str | None = column(holds="comm", help="its name")
+    holder_comm: str | None = column(holds="comm", help="name of the process")
     holder_is: str | None = column(
         holds="words",
         help="owner, writer, reader in a fault, last reader (may have released it), or FUSE server "
@@ -176,7 +176,7 @@ class WaitRoot:
         high=MOST_PIDS,
         help="of the task, else of its only direct waiter; empty: several",
     )
-    comm: str | None = column(holds="comm", help="its name")
+    comm: str | None = column(holds="comm", help="name of the process")
     circle: bool = column(help="it waits for one of its own waiters")
     by_last_reader: bool = column(
         help="a link of the chain or circle is a lock's last reader, which may have released it: "

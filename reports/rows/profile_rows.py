@@ -122,7 +122,7 @@ class ProfileMoment(OfRecording):
     seconds: float = column(unit="s", key=True, low=None, help="since the first sample")
     event: str = column(holds="words", key=True, help="tracepoint")
     pid: int = column(key=True, low=-1, help="process that met it")
-    comm: str = column(holds="comm", help="its name")
+    comm: str = column(holds="comm", help="name of the process")
     text: str = column(holds="words", help="the kernel's words")
 
 
@@ -206,7 +206,7 @@ class ProfileTableGrowth(OfRecording):
     """
 
     pid: int = column(key=True, help="process")
-    comm: str = column(holds="comm", key=True, help="its name")
+    comm: str = column(holds="comm", key=True, help="name of the process")
     made_by: str = column(holds="words", key=True, help="addresses, or VmPTE")
     faults: int = column(key=True, help="so far; VmPTE: of all its life")
     seconds: float = column(
@@ -301,7 +301,7 @@ class ProfileFaults(OfRecording):
 
     event: str = column(holds="words", key=True, help="minor-faults or major-faults")
     pid: int = column(key=True, low=-1, help="-1: all others, beyond the limit")
-    comm: str = column(holds="comm", key=True, help="its name")
+    comm: str = column(holds="comm", key=True, help="name of the process")
     faults: int = column(help="faults")
     regions: int = column(help="distinct regions of region_bytes touched")
     first_address: str = column(holds="kernel", help="lowest address")

@@ -221,7 +221,7 @@ class WatchSleeper:
     """
 
     pid: int = column(key=True, high=MOST_PIDS, help="process")
-    comm: str = column(holds="comm", help="its name")
+    comm: str = column(holds="comm", help="name of the process")
     task: int = column(key=True, high=MOST_PIDS, help="thread of it")
     time: float = column(unit="s", low=None, help="first reading that has it asleep; " + TIME)
     seconds: float = column(unit="s", help="to the last such reading: it slept at least this long")
