@@ -37,7 +37,7 @@ LONGEST_WHAT, LONGEST_RECORD = 100, 400  # characters
 STACK_LINES = 80  # behind a task that hung
 
 DAMAGE, HARDWARE, FAILURE, STALL, LEAK = "damage", "hardware", "failure", "stall", "leak"
-TAKEN, CHANGED = "taken at boot", "changed"
+TAKEN, CHANGED, STOPPED = "taken at boot", "changed", "stopped"
 
 
 class Kind(NamedTuple):
@@ -144,6 +144,10 @@ KINDS = (
           "a task waits in memory management, where its stack says, or is of it", True),
     _kind("soft lockup", STALL, "soft lockup", r".*BUG: soft lockup - CPU#\d+ stuck for \d+s! "
           r"\[(?P<what>.{1,64}?):\d+\]", "a CPU was in memory management all the time", True),
+    # kernel/panic.c: panic()
+    _kind("kernel panic", STOPPED, "Kernel panic - not syncing: ",
+          r"Kernel panic - not syncing: (?P<what>.*)",
+          "the kernel stopped here; whether memory is the cause is in the records before it"),
     # mm/kmemleak.c
     _kind("memory leaks", LEAK, "kmemleak: ",
           r"kmemleak: (?P<what>\d+ new suspected memory leaks)",
@@ -225,7 +229,8 @@ class KernelComplaint:
     group: str = column(
         holds="words",
         help=f"{DAMAGE}: of memory or kernel data; {HARDWARE}; {FAILURE}; {STALL}; {LEAK}; "
-        f"{TAKEN}: where memory is; {CHANGED}: memory came, went, or was printed",
+        f"{TAKEN}: where memory is; {CHANGED}: memory came, went, or was printed; "
+        f"{STOPPED}: the kernel panicked",
     )
     times: int = column(help="log records; the kernel omits what is too frequent")
     first_seconds: float | None = column(unit="s", help="since boot, of the first")

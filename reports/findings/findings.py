@@ -81,6 +81,17 @@ class Blind:
 # A file may be open and mapped: not both are taken off.
 BLIND = (
     Blind(
+        "why the kernel panicked, no check looks at ({{ what }})",
+        {"kernel_complaints": ["kind", "what"]},
+        # A dump that was asked for by SysRq-c, and what findings tell of the OOM killer.
+        """
+        select what from kernel_complaints
+        where kind = 'kernel panic' and not regexp_matches(
+            what, '^([Ss]ys[Rr]q triggered crash|Out of memory|System is deadlocked on memory)')
+        limit 1
+        """,
+    ),
+    Blind(
         "for whose limit the OOM killer took {{ kills | thousands }} "
         "process{{ 'es' if kills > 1 }} was not read",
         {

@@ -94,7 +94,7 @@ def machine(
 
 
 def complaint(kind: str, what: str, group: str, **changes: Any) -> KernelComplaint:
-    """What the log says of damage."""
+    """What the log says."""
     said = KernelComplaint(
         kind, what, group, 1, 100.0, 100.0, None, None, "that is what it means", f"{kind} {what}"
     )

@@ -62,6 +62,8 @@ LINES = {
     "kernel BUG at mm/slub.c:4023!": ("kernel BUG in mm", "mm/slub.c:4023"),
     "WARNING: CPU: 3 PID: 77 at mm/page_counter.c:62 f+0x1/0x2":
         ("warning in mm", "mm/page_counter.c:62"),
+    "Kernel panic - not syncing: Fatal exception in interrupt":
+        ("kernel panic", "Fatal exception in interrupt"),
     "Memory failure: 0x3710b3: recovery action for dirty LRU page: Recovered":
         ("memory failure", "dirty LRU page: Recovered"),
     "Memory failure: 0x3710b3: Sending SIGBUS to app:361438 due to hardware memory corruption":

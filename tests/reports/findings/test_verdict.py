@@ -9,7 +9,7 @@ from finding_cases.case import TARGET, bundle
 from finding_cases.cgroups import cgroup, pressure
 from finding_cases.filesystems import on_filesystem
 from finding_cases.ledger import swapped
-from finding_cases.oom import oom_at_limit
+from finding_cases.oom import complaint, oom_at_limit
 from finding_cases.rows import GIB, MIB, event, ledger, owned, pages_of, zone
 
 from mmscope.reports.bundle.description import SectionResult
@@ -176,6 +176,20 @@ def test_a_log_alone_says_nothing_is_well(tmp_path: Path, zones: str, cannot: bo
     ]
     opened = bundle(tmp_path / "b", [zone()] if zones == "ok" else [], sections=fared)
     assert ("nothing but a log was read" in evaluate(opened).blind) == cannot
+
+
+@pytest.mark.parametrize(
+    ("what", "blind"),
+    [
+        ("Fatal exception in interrupt", True),
+        ("hung_task: blocked tasks", True),
+        ("sysrq triggered crash", False),  # somebody wanted a dump
+    ],
+)
+def test_why_a_kernel_panicked_is_not_known(tmp_path: Path, what: str, blind: bool) -> None:
+    opened = bundle(tmp_path / "b", [zone(), complaint("kernel panic", what, "stopped")])
+    said = f"why the kernel panicked, no check looks at ({what})"
+    assert (said in evaluate(opened).blind) == blind
 
 
 @pytest.mark.parametrize(
