@@ -314,12 +314,15 @@ def test_a_free_lock_has_no_holder_only_where_all_was_looked_at(stalled_lab: Rma
 
 def test_a_reference_is_lost_only_where_no_stack_has_the_vma(stalled_lab: RmapLab) -> None:
     waits = Waits(Memory(stalled_lab.prog), Gaps())
-    walker = next(a for a in waits.places if waits.named(a)[1] == "walker")
-    held = Object(stalled_lab.prog, "struct task_struct", address=walker).address_of_()
-    waits.stack_of(walker)
-    waits.tasks.columns["state"] = 1  # those that run user code have no stack here
-    stack = stack_from(held, waits.pointers[walker], Shared())
+    for place in waits.places:
+        waits.stack_of(place)
+        task = Object(stalled_lab.prog, "struct task_struct", address=place).address_of_()
+        # One that an interrupt had stopped is on another stack than its own.
+        if stack := stack_from(task, waits.pointers.get(place, 0), Shared()):
+            walker = place
+            break
     assert stack
+    waits.tasks.columns["state"] = 1  # those that run user code have no stack here
     word = next(int(each) for each in stack.words if each >> 56 == 0xFF)
     (words, lost) = waits.why(Awaited("VMA lock, to write", word, readers=1), [], [])
     assert not lost and "1 reference; on the stack of" in words
