@@ -43,6 +43,8 @@ OTHER_BOOT = " Recorded during another boot than the rest of this bundle."
 # The section that says nothing of the machine by itself.
 RECORDINGS = "profiles"
 # Those that a log is enough for: what it does not have may still be so.
+# What a query, and words about its rows, may raise.
+UNANSWERED = (duckdb.Error, jinja2.TemplateError, ArithmeticError, TypeError, ValueError)
 OF_A_LOG = {"oom_kills", "allocation_failures", "kernel_complaints", "kernel_log", "hypervisor"}
 # Of a stack, in a sentence.
 MAX_FRAMES = 8
@@ -465,11 +467,12 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
     counts = _counts(database, questions)
     found: list[Finding] = []
     under: list[Finding] = []
-    silent, not_checked, broken = [], [], []
+    silent, not_checked, faults = [], [], dict[str, None]()
     for question in questions:
         reason = unanswerable(database.missing, database.columns, question, counts)
         if not reason and (mark := doubtful(database.impossible, question)):
             reason = str(mark)
+            faults[reason] = None
         said = []
         # Without rows of the first table nothing is found.
         if not reason and counts[question.needs[0]][0]:
@@ -477,13 +480,9 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
                 rows = database.rows(query_of(database.columns, question))
                 # A row of a thing under the threshold says so, and only what was measured.
                 said = [(row.get("over", True), finding_of(question, row, kernel)) for row in rows]
-            except duckdb.Error as error:
-                tables = [need.partition(".")[0] for need in question.needs]
-                reason = failed(database, error, tables)
-                broken.append(f"check {question.id} could not be made: {reason}")
-            except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as error:
-                reason = f"its words do not fit what was found: {error}"
-                broken.append(f"check {question.id} could not be made: {reason}")
+            except UNANSWERED as error:
+                reason = _fault(error, database, question)
+                faults[f"check {question.id} could not be made: {reason}"] = None
         if reason:
             left = NotChecked(question.id, question.about, reason, question.section)
             not_checked.append(dataclasses.replace(left, wants=wanting(question, database)))
@@ -494,8 +493,24 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             silent.append((question.id, question.about))
         found += findings
     found.sort(key=_place)
-    blind = [*holes(database), *unread(database), *unseen(questions, database), *broken]
+    blind = [*holes(database), *unread(database), *unseen(questions, database)]
+    blind += [*damaged(database), *faults]
     return Verdict(found, silent, not_checked, under, blind)
+
+
+def _fault(error: Exception, database: Database, question: Question) -> str:
+    """Why a question's query, or its words, failed."""
+    if isinstance(error, duckdb.Error):
+        tables = [need.partition(".")[0] for need in question.needs]
+        return failed(database, error, tables)
+    return f"its words do not fit what was found: {error}"
+
+
+def damaged(database: Database) -> Iterator[str]:
+    """Tables that the bundle has, and that cannot be used."""
+    for name, why in database.missing.items():
+        if name in database.section_of:
+            yield f"table {name} cannot be used: {why}"
 
 
 def wanting(question: Question, database: Database) -> str:

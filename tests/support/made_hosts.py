@@ -539,6 +539,7 @@ def hugetlb_kept() -> Host:
     ]
     host.counter("nr_anon_pages", 10 * GIB)
     file = next(row for row in host.rows[VmCounter] if row.name == "nr_file_pages")
+    assert file.value >= pages, "the page cache has no room for that"
     host.rows[VmCounter].remove(file)
     host.rows[VmCounter].append(dataclasses.replace(file, value=file.value - 40 * GIB))
     return host
@@ -587,6 +588,7 @@ def unaccounted() -> Host:
 def _lose(host: Host, pages: int) -> None:
     """Pages that leave the page cache for nobody."""
     file = next(row for row in host.rows[VmCounter] if row.name == "nr_file_pages")
+    assert file.value >= pages, "the page cache has no room for that"
     host.rows[VmCounter].remove(file)
     host.rows[VmCounter].append(dataclasses.replace(file, value=file.value - pages))
 

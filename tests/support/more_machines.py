@@ -38,7 +38,9 @@ from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
 
 def pooled(gib: int, share: float, used: float) -> Host:
     """A database with a share of memory in a hugetlb pool, so much of it in use."""
-    host = full_cache(gib, int(gib * GIB * share))
+    host = healthy(gib)
+    host.counter("nr_anon_pages", gib * GIB // 10)  # what it has is in the pool
+    made._lose(host, int(gib * GIB * share))
     pages = int(gib * share) * 512
     free = int(pages * (1 - used))
     host.rows[HugetlbSize] = [HugetlbSize(2 << 20, pages, free, 0, 0, 0, "off", 28 << 10)]

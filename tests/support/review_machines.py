@@ -82,7 +82,7 @@ def full_cache(gib: int, gone: int) -> Host:
 
 def process(pid: int, comm: str, **sizes: int) -> ProcessMemory:
     nothing = dict.fromkeys((field.name for field in dataclasses.fields(ProcessMemory)), 0)
-    return ProcessMemory(**(nothing | {"pid": pid, "comm": comm} | sizes))  # type: ignore[arg-type]
+    return ProcessMemory(**(nothing | {"pid": pid, "comm": comm, "threads": 1} | sizes))  # type: ignore[arg-type]
 
 
 def pod(path: str = "/kube/java", **changes: Any) -> MemoryCgroup:

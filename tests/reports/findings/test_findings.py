@@ -253,6 +253,22 @@ def test_a_check_with_a_fault_is_not_one_that_found_nothing(tmp_path: Path) -> N
     assert any("check faulty could not be made: the query failed" in why for why in verdict.blind)
 
 
+def test_a_table_that_cannot_be_used_is_not_one_that_says_all_is_well(tmp_path: Path) -> None:
+    opened = bundle(tmp_path / "b", [zone()])
+    assert evaluate(opened, [question()]).word == NO_TROUBLE
+    with (tmp_path / "b/zones.csv").open("a") as file:
+        file.write("cut\n")
+    verdict = evaluate(Bundle(tmp_path / "b"), [question()])
+    assert verdict.word == CANNOT_TELL
+    assert [why.partition(": ")[0] for why in verdict.blind] == ["table zones cannot be used"]
+
+
+def test_a_value_that_cannot_be_is_not_one_that_says_all_is_well(tmp_path: Path) -> None:
+    verdict = evaluate(bundle(tmp_path / "b", [zone(free_pages=1 << 50)]), [question()])
+    assert verdict.word == CANNOT_TELL
+    assert [why.partition(": ")[0] for why in verdict.blind] == ["zones.free_pages"]
+
+
 def test_every_file_is_a_finding() -> None:
     assert set(QUESTIONS) == {path.stem for path in FINDINGS.glob("*.toml")}
     for asked in QUESTIONS.values():
