@@ -2,9 +2,11 @@
 """
 Files of shared memory on a running host, and whether a process has them open.
 
-Names of open files are read as links, which waits for nothing; only of those below a mount of
-tmpfs, and of memfds, the size is asked for. Names below a tmpfs of this mount namespace are listed,
-where much is on it. Sizes are blocks: what is in swap among them.
+Names of open files are read as links, which waits for nothing; only of memfds, and of files whose
+mount is a tmpfs (mnt_id in /proc/PID/fdinfo/FD), the size is asked for. Names below a tmpfs of this
+mount namespace are listed, where much is on it; no link is followed, and nothing that is mounted
+there is asked: it may be of a server that does not answer. Sizes are blocks: what is in swap among
+them.
 
 Cannot know: whether a process has a file mapped that it has closed.
 
@@ -24,6 +26,7 @@ MOST_LINKS, MOST_NAMES = 50_000, 20_000
 GONE = " (deleted)"
 MEMFD = "/memfd:"
 
+_MOUNT = re.compile(r"^mnt_id:\t([0-9]{1,10})$", re.M)
 File = tuple[int, int]  # device and inode
 
 
@@ -34,7 +37,7 @@ def shared_files(root: str, least: int) -> Iterator[tuple[tuple[str, int | None]
     :param least: bytes of a file that has a row of its own.
     :raises ValueError: more is open, or more files are there, than a watch reads.
     """
-    mounts = _mounts(root, least)
+    points, mounts = _mounts(root, least)
     opened = _open_files(os.path.join(root, "proc"), [*mounts, "/dev/shm"])
     sizes, owners = Counter[tuple[str, int]](), dict[tuple[str, int], str]()
     for name, size, pid, comm in opened.values():
@@ -45,7 +48,7 @@ def shared_files(root: str, least: int) -> Iterator[tuple[tuple[str, int | None]
             yield (f"{name}, open by {owners[name, pid]}", pid), size, True
     for mount in mounts:
         rest = number = 0
-        for path, size, file in _names(os.path.join(root, mount.lstrip("/")), mount):
+        for path, size, file in _names(root, mount, points):
             if file in opened:
                 continue
             if size >= least:
@@ -56,22 +59,35 @@ def shared_files(root: str, least: int) -> Iterator[tuple[tuple[str, int | None]
             yield (f"{number} smaller files below {mount}", None), rest, False
 
 
-def _mounts(root: str, least: int) -> list[str]:
-    """Mounts of tmpfs that have much in them; of two that share their files the first."""
-    found, seen = [], set[int]()
-    text = read_plain(os.path.join(root, "proc/mounts")).decode("utf-8", "backslashreplace")
-    for line in text.splitlines():
+def _mounts(root: str, least: int) -> tuple[set[str], list[str]]:
+    """
+    All that something is mounted on; and mounts of tmpfs that have much in them, of two that share
+    their files the first.
+    """
+    mounted = []
+    for line in _text(os.path.join(root, "proc/mounts")).splitlines():
         _, mount, kind, *_ = (*line.split(" "), "", "", "")
         mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount)
-        if kind != "tmpfs":
-            continue
+        mounted.append((mount, kind))
+    found, seen = [], set[int]()
+    for number, (mount, kind) in enumerate(mounted, 1):
+        if kind != "tmpfs" or any(_is_below(mount, later) for later, _ in mounted[number:]):
+            continue  # what is mounted over it later is what one gets there
         with contextlib.suppress(OSError):
             here = os.path.join(root, mount.lstrip("/"))
             said, device = os.statvfs(here), os.stat(here).st_dev
             if (said.f_blocks - said.f_bfree) * said.f_frsize >= least and device not in seen:
                 seen.add(device)
                 found.append(mount)
-    return found
+    return {mount for mount, _ in mounted}, found
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _text(path: str) -> str:
+    return read_plain(path).decode("utf-8", "backslashreplace")
 
 
 def _open_files(proc: str, mounts: list[str]) -> dict[File, tuple[str, int, int, str]]:
@@ -79,50 +95,63 @@ def _open_files(proc: str, mounts: list[str]) -> dict[File, tuple[str, int, int,
     found: dict[File, tuple[str, int, int, str]] = {}
     below, links = (MEMFD, *(f"{mount.rstrip('/')}/" for mount in mounts)), 0
     for pid in filter(str.isdecimal, os.listdir(proc)):
-        folder = os.path.join(proc, pid, "fd")
+        process, of_tmpfs = os.path.join(proc, pid), None
         with contextlib.suppress(OSError):  # it has exited, or only root may look
-            for each in os.listdir(folder):
+            for each in os.listdir(os.path.join(process, "fd")):
                 links += 1
                 if links > MOST_LINKS:
                     raise ValueError(f"more than {MOST_LINKS:,} open files")
-                path = os.path.join(folder, each)
+                path = os.path.join(process, "fd", each)
                 with contextlib.suppress(OSError):
                     name = os.readlink(path)
                     if not name.startswith(below):
                         continue
+                    if name.startswith(MEMFD):
+                        name = name.removeprefix("/").removesuffix(GONE)
+                    else:
+                        of_tmpfs = _tmpfs_mounts(process) if of_tmpfs is None else of_tmpfs
+                        of = _MOUNT.search(_text(os.path.join(process, "fdinfo", each)))
+                        if of is None or of[1] not in of_tmpfs:
+                            continue
                     said = os.stat(path)
                     if stat.S_ISREG(said.st_mode):
-                        comm = read_plain(os.path.join(proc, pid, "comm")).decode(
-                            "utf-8", "backslashreplace"
-                        )
-                        name = name.removeprefix("/") if name.startswith(MEMFD) else name
-                        if name.startswith("memfd:"):
-                            name = name.removesuffix(GONE)
-                        row = name, said.st_blocks * 512, int(pid), comm.rstrip("\n")
+                        comm = _text(os.path.join(process, "comm")).rstrip("\n")
+                        row = name, said.st_blocks * 512, int(pid), comm
                         found.setdefault((said.st_dev, said.st_ino), row)
     return found
 
 
-def _names(folder: str, mount: str) -> Iterator[tuple[str, int, File]]:
-    """Path, bytes and file of what is below a mount, each once, without other mounts."""
-    device, seen, number = os.stat(folder).st_dev, set[File](), 0
-    for here, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if _device(os.path.join(here, name)) == device]
-        for name in names:
-            number += 1
-            if number > MOST_NAMES:
-                raise ValueError(f"more than {MOST_NAMES:,} files below {mount}")
-            with contextlib.suppress(OSError):
-                said = os.lstat(os.path.join(here, name))
-                file = said.st_dev, said.st_ino
-                if stat.S_ISREG(said.st_mode) and file not in seen:
-                    seen.add(file)
-                    path = os.path.join(mount, os.path.relpath(here, folder), name)
-                    yield os.path.normpath(path), said.st_blocks * 512, file
+def _tmpfs_mounts(process: str) -> set[str]:
+    """Numbers of the mounts of tmpfs in a process's namespace."""
+    lines = _text(os.path.join(process, "mountinfo")).splitlines()
+    # 25 30 0:22 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw
+    return {
+        line.split(" ", 1)[0] for line in lines if line.partition(" - ")[2].startswith("tmpfs ")
+    }
 
 
-def _device(path: str) -> int:
-    try:
-        return os.lstat(path).st_dev
-    except OSError:
-        return -1
+def _names(root: str, mount: str, points: set[str]) -> Iterator[tuple[str, int, File]]:
+    """Path, bytes and file of what is below a mount, each once, without what is mounted there."""
+    seen, number, folders = set[File](), 0, [mount]
+    while folders:
+        folder = folders.pop()
+        with (
+            contextlib.suppress(OSError),
+            os.scandir(os.path.join(root, folder.lstrip("/"))) as entries,
+        ):
+            for entry in entries:
+                path = os.path.join(folder, entry.name)
+                if path in points:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                    continue
+                number += 1
+                if number > MOST_NAMES:
+                    raise ValueError(f"more than {MOST_NAMES:,} files below {mount}")
+                with contextlib.suppress(OSError):
+                    said = entry.stat(follow_symlinks=False)
+                    file = said.st_dev, said.st_ino
+                    if stat.S_ISREG(said.st_mode) and file not in seen:
+                        seen.add(file)
+                        yield path, said.st_blocks * 512, file

@@ -41,7 +41,7 @@ def test_files_by_name_and_by_who_has_them_open() -> None:
 def test_small_files_of_a_mount_are_told_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "_mounts", lambda root, least: [str(tmp_path)])
+    monkeypatch.setattr(subject, "_mounts", lambda root, least: (set(), [str(tmp_path)]))
     monkeypatch.setattr(subject, "_open_files", lambda proc, mounts: {})
     (tmp_path / "below").mkdir()
     for number in range(4):
@@ -50,6 +50,46 @@ def test_small_files_of_a_mount_are_told_together(
     ((name, pid), size, held) = next(iter(shared_files("/", MIB)))
     assert (name, pid, held) == (f"4 smaller files below {tmp_path}", None, False)
     assert 1_200_000 <= size < 2 * MIB
+
+
+def test_what_is_mounted_on_a_tmpfs_or_linked_from_it_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be of a server that does not answer."""
+    asked = []
+    monkeypatch.setattr(subject.os, "stat", lambda path: asked.append(path))
+    for name in ("own", "mounted"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "mounted")
+    (tmp_path / "bound").write_bytes(b"x")
+    points = {str(tmp_path / name) for name in ("mounted", "bound")}
+    found = [path for path, _, _ in subject._names("/", str(tmp_path), points)]
+    assert found == [str(tmp_path / "own/file")] and not asked
+
+
+def test_a_tmpfs_that_something_is_mounted_over_is_not_asked(tmp_path: Path) -> None:
+    for name in ("proc", "seen", "below/hidden", "over"):
+        (tmp_path / name).mkdir(parents=True)
+    mounts = [("tmpfs", name) for name in ("/seen", "/below/hidden", "/over")]
+    mounts += [("nfs4", "/over"), ("fuse.sshfs", "/below"), ("ext4", "/seen/in\\040it")]
+    text = "".join(f"x {where} {kind} rw 0 0\n" for kind, where in mounts)
+    (tmp_path / "proc/mounts").write_text(text)
+    points, found = subject._mounts(str(tmp_path), 0)
+    assert found == ["/seen"] and "/seen/in it" in points
+
+
+def test_a_file_of_another_mount_below_a_tmpfs_is_not_asked() -> None:
+    process = f"/proc/{os.getpid()}"
+    with Path(__file__).open("rb") as file:
+        info = Path(f"{process}/fdinfo/{file.fileno()}").read_text()
+    number = subject._MOUNT.search(info)
+    assert number
+    own = {line.split()[0]: line.partition(" - ")[2].split()[0]
+           for line in Path(f"{process}/mountinfo").read_text().splitlines()}  # fmt: skip
+    tmpfs = subject._tmpfs_mounts(process)
+    assert (number[1] in tmpfs) == (own[number[1]] == "tmpfs")
+    assert tmpfs == {each for each, kind in own.items() if kind == "tmpfs"}
 
 
 def test_more_than_a_watch_reads_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
