@@ -17,7 +17,6 @@ shrinker would give back.
 
 import contextlib
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
@@ -66,12 +65,12 @@ def add_module_lists(prog: Program, found: Holdings, kind: int) -> None:
 
 def _with_shrinkers(prog: Program, modules: list[RelocatableModule]) -> set[str]:
     """Names of the modules whose function counts what a registered shrinker can free."""
-    counting = Counter[int]()
+    counting = set[int]()
     with contextlib.suppress(FaultError, LookupError):
         head = Object(prog, "struct list_head", address=prog.symbol("shrinker_list").address)
         every = list_for_each_entry("struct shrinker", head.address_of_(), "list")
         for shrinker in islice(every, MOST_SHRINKERS):
-            counting[shrinker.count_objects.value_()] += 1
+            counting.add(shrinker.count_objects.value_())
     return {
         module.name
         for module in modules

@@ -34,7 +34,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_ORDER, column, event_column
-from mmscope.drgn.tables.table import table, tables_of
+from mmscope.drgn.tables.table import MOMENT, table, tables_of
 
 # enum lru_list (include/linux/mmzone.h): two of anonymous memory, two of files.
 LISTS = ("inactive_anon", "active_anon", "inactive_file", "active_file", "unevictable")
@@ -49,7 +49,6 @@ REFAULTS = {
     "restored_anon": "WORKINGSET_RESTORE_ANON",
     "restored_file": "WORKINGSET_RESTORE_FILE",
 }
-NOT_COMPARED = "it is a state that changes from moment to moment"
 
 
 @table("lru_lists", "LRU lists", measure="pages", memory="again")
@@ -69,7 +68,7 @@ class LruList:
 @table(
     "lru_generations",
     "Generations of the multi-gen LRU, of the largest memory cgroups",
-    not_compared=NOT_COMPARED,
+    not_compared=MOMENT,
     empty="The multi-gen LRU has no pages: it is not in use, or not built in.",
 )
 class LruGeneration:
@@ -85,7 +84,7 @@ class LruGeneration:
     youngest: bool = column(help="one of the two youngest: active, not evicted")
 
 
-@table("reclaim_nodes", "Reclaim by node", not_compared=NOT_COMPARED)
+@table("reclaim_nodes", "Reclaim by node", not_compared=MOMENT)
 class ReclaimNode:
     """Reclaim of a node."""
 

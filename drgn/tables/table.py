@@ -142,5 +142,6 @@ def declared_tables(modules: Iterable[ModuleType]) -> list[Table]:
 
 
 RUNS = "it is run-length encoded: its rows are where runs begin"
+MOMENT = "it is a state that changes from moment to moment"
 SERIES = "it is a series or a growth of its own"
 LENGTH = "it counts samples of recordings, which differ in length; profile_parts has shares"

@@ -134,9 +134,16 @@ class Names:
     @cached_property
     def connections(self) -> dict[int, Connection]:
         """Connections to FUSE servers that owe answers; none where FUSE's types are not known."""
-        if self.fuse_unknown:
-            return {}
-        return connections(self.prog, self.supers)
+        return self._fuse[0]
+
+    @property
+    def unread_connections(self) -> int:
+        """File systems of FUSE whose connection could not be read."""
+        return self._fuse[1]
+
+    @cached_property
+    def _fuse(self) -> tuple[dict[int, Connection], int]:
+        return ({}, 0) if self.fuse_unknown else connections(self.prog, self.supers)
 
     @cached_property
     def fuse_unknown(self) -> bool:
@@ -156,19 +163,24 @@ class Names:
         if found.kind not in (*PAGES, "queue") or not self.connections:
             return None
         with contextlib.suppress(*TORN):
-            if found.kind != "queue":
-                inode, index = self._in_file(found.address) or (None, 0)
-            else:
-                info = slab_object_info(self.prog, found.address)
-                waits = info is not None and found.address - info.address == self._page_queue()
-                at = info.address if info is not None and waits else None
-                inode, index = at and Object(self.prog, "struct inode", address=at), None
-            conn = self._connection_of(inode) if inode is not None else None
+            inode, pages = self._awaited_file(found)
+            conn = None if inode is None else self._connection_of(inode)
             if inode is not None and conn in self.connections:
-                pages = None if index is None else self._bytes(found.address, index)
                 opcode = "READ" if found.kind == "folio lock" else "WRITE"
                 return conn if owes(self.connections[conn], inode, opcode, pages) else None
         return None
+
+    def _awaited_file(self, found: Awaited) -> tuple[Object | None, range | None]:
+        """``struct inode`` of what a task waits for, and its bytes; None: any that are written."""
+        if found.kind == "queue":
+            info = slab_object_info(self.prog, found.address)
+            if info is None or found.address - info.address != self._page_queue():
+                return None, None
+            return Object(self.prog, "struct inode", address=info.address), None
+        if (place := self._in_file(found.address)) is None:
+            return None, None
+        inode, index = place
+        return inode, self._bytes(found.address, index)
 
     def _connection_of(self, inode: Object) -> int | None:
         """Address of the ``struct fuse_conn`` of an inode; None of another file system's."""

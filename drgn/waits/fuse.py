@@ -25,7 +25,7 @@ from drgn.helpers.linux.list import list_for_each_entry
 from mmscope.drgn.filesystems.super_blocks import MINOR_BITS, SuperBlocks
 from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column
-from mmscope.drgn.tables.table import table
+from mmscope.drgn.tables.table import MOMENT, table
 from mmscope.drgn.waits.reclaim_threads import MOST_SECONDS
 
 TYPES = ("fuse", "fuseblk", "virtiofs")
@@ -51,7 +51,7 @@ Server = tuple[int | None, str | None, str | None, str | None]
     "FUSE servers with unanswered requests",
     measure="waiting",
     empty="No FUSE file system had an unanswered request.",
-    not_compared="it is a state that changes from moment to moment",
+    not_compared=MOMENT,
 )
 class FuseConnection:
     """A FUSE file system with requests that its server has not answered."""
@@ -114,20 +114,24 @@ class Connection:
     idle: list[int]
 
 
-def connections(prog: Program, supers: SuperBlocks) -> dict[int, Connection]:
+def connections(prog: Program, supers: SuperBlocks) -> tuple[dict[int, Connection], int]:
     """
-    Connections with unanswered requests, by the address of their ``struct fuse_conn``.
+    Connections with unanswered requests, by the address of their ``struct fuse_conn``, and how many
+    file systems' could not be read.
 
     :raises LookupError: the kernel's layout is unknown.
     """
     found: dict[int, Connection] = {}
+    unread = 0
     for at in [at for at, type_ in enumerate(supers.types) if type_ in TYPES]:
-        with contextlib.suppress(*TORN):
+        try:
             sb = Object(prog, "struct super_block", address=int(supers.address[at]))
             conn = Object(prog, "struct fuse_mount *", sb.s_fs_info.value_()).fc.read_()
             if conn.value_() not in found and (waiting := _channel(conn).num_waiting.counter):
                 found[conn.value_()] = _connection(prog, conn, at, waiting.value_())
-    return found
+        except TORN:
+            unread += 1
+    return found, unread
 
 
 def _channel(conn: Object) -> Object:

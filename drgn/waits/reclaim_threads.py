@@ -18,7 +18,7 @@ from drgn import Object, Program
 from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.tables.rows import MOST_PIDS, column
-from mmscope.drgn.tables.table import table
+from mmscope.drgn.tables.table import MOMENT, table
 
 # 10 years: more is no time that a task has slept, or a file been dirty.
 MOST_SECONDS = 10 * 365 * 86400
@@ -30,7 +30,7 @@ MMF_OOM_SKIP = 21  # include/linux/sched/coredump.h, later mm_types.h: the same 
 @table(
     "reclaim_threads",
     "Threads that free memory for others",
-    not_compared="it is a state that changes from moment to moment",
+    not_compared=MOMENT,
 )
 class ReclaimThread:
     """A thread that frees or compacts memory for others."""
@@ -52,7 +52,7 @@ class ReclaimThread:
     "OOM victims that are still there",
     measure="seconds",
     empty="None: no process that the OOM killer chose was still there.",
-    not_compared="it is a state that changes from moment to moment",
+    not_compared=MOMENT,
 )
 class OomVictim:
     """A task of an OOM victim that still exists."""

@@ -51,7 +51,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS, column
-from mmscope.drgn.tables.table import table, table_of, tables_of
+from mmscope.drgn.tables.table import MOMENT, table, table_of, tables_of
 from mmscope.drgn.waits.awaited_names import Names
 from mmscope.drgn.waits.faults import Fault, fault_of
 from mmscope.drgn.waits.fuse import SERVER, FuseConnection, Server, connection_row
@@ -121,7 +121,7 @@ LETS_GO = re.compile(r"mutex_unlock|^_*up_(read|write)|rwsem_wake|^wake_up|^try_
     "Tasks that wait in the kernel",
     measure="seconds",
     empty="No task waited at that moment.",
-    not_compared="it is a state that changes from moment to moment",
+    not_compared=MOMENT,
 )
 class TaskWait:
     """A task that waits, or works in memory management for long."""
@@ -163,7 +163,7 @@ class TaskWait:
     "What they wait for in the end",
     measure="waiters",
     empty="No task waited for a lock or page at that moment.",
-    not_compared="it is a state that changes from moment to moment",
+    not_compared=MOMENT,
 )
 class WaitRoot:
     """The end of chains of waiting tasks."""
@@ -755,6 +755,8 @@ def from_memory(memory: Memory) -> Found:
             f"{plural(waits.moved, 'task')} went on while they were read: what they waited for is "
             "left out"
         )
+    if unread := waits.names.unread_connections:
+        found.notes.append(f"{plural(unread, 'FUSE connection')} could not be read")
     if waits.names.fuse_unknown:
         found.unlisted.append("what FUSE servers owe: the types of their module are not known")
     found.unreadable_bytes = gaps.bytes

@@ -151,8 +151,8 @@ MARKS = {
     f"sys/fs/cgroup/{GIVEN}/memory.stat": b"anon ",
     f"sys/fs/cgroup/memory/{GIVEN}/memory.stat": b"rss ",
 }
-# What is met often, and not read: in words that say what to do.
-# Of other tools, at the beginning or among other words.
+# What is met often, and not read, in words that say what to do: output of other tools, at the
+# beginning or among other words; and LOOKS, at the beginning alone.
 OUTPUTS = (
     (rb"^ +total +used +free", "the output of free: bring /proc/meminfo"),
     (rb"^Node \d+ MemTotal:", "the meminfo of a NUMA node: bring /proc/meminfo"),
