@@ -147,7 +147,7 @@ KINDS = (
     # kernel/panic.c: panic()
     _kind("kernel panic", STOPPED, "Kernel panic - not syncing: ",
           r"Kernel panic - not syncing: (?P<what>.*)",
-          "the kernel stopped here; whether memory is the cause is in the records before it"),
+          "the kernel stopped here; the records before it show whether memory was the cause"),
     # mm/kmemleak.c
     _kind("memory leaks", LEAK, "kmemleak: ",
           r"kmemleak: (?P<what>\d+ new suspected memory leaks)",

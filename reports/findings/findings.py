@@ -83,7 +83,7 @@ class Blind:
 # A file may be open and mapped: not both are taken off.
 BLIND = (
     Blind(
-        "why the kernel panicked, no check looks at ({{ what }})",
+        "no check looks at why the kernel panicked ({{ what }})",
         {"kernel_complaints": ["kind", "what"]},
         # A dump that was asked for by SysRq-c, and what findings tell of the OOM killer.
         """

@@ -188,7 +188,7 @@ def test_a_log_alone_says_nothing_is_well(tmp_path: Path, zones: str, cannot: bo
 )
 def test_why_a_kernel_panicked_is_not_known(tmp_path: Path, what: str, blind: bool) -> None:
     opened = bundle(tmp_path / "b", [zone(), complaint("kernel panic", what, "stopped")])
-    said = f"why the kernel panicked, no check looks at ({what})"
+    said = f"no check looks at why the kernel panicked ({what})"
     assert (said in evaluate(opened).blind) == blind
 
 
