@@ -57,7 +57,9 @@ class FuseConnection:
     """A FUSE file system with requests that its server has not answered."""
 
     device: str = column(
-        holds="kernel", key=True, help="major:minor; /sys/fs/fuse/connections has the minor"
+        holds="kernel",
+        key=True,
+        help="major:minor; its folder in /sys/fs/fuse/connections is major * 1048576 + minor",
     )
     file_system: str = column(holds="file", help="type, from where, and where mounted")
     waiting: int = column(

@@ -269,6 +269,17 @@ def test_a_value_that_cannot_be_is_not_one_that_says_all_is_well(tmp_path: Path)
     assert [why.partition(": ")[0] for why in verdict.blind] == ["zones.free_pages"]
 
 
+@pytest.mark.parametrize(("device", "folder"), [("0:51", 51), ("8:1", (8 << 20) + 1)])
+def test_the_folder_of_a_fuse_connection_is_its_whole_device_number(
+    tmp_path: Path, device: str, folder: int
+) -> None:
+    """A wrong one is another file system's, which would be ended."""
+    (row,) = FOUND["a FUSE server that is stopped"].rows
+    opened = bundle(tmp_path / "b", [dataclasses.replace(row, device=device)])
+    (finding,) = evaluate(opened, [QUESTIONS["fuse-server-silent"]]).found
+    assert f"/sys/fs/fuse/connections/{folder}/abort" in finding.next[-1].do
+
+
 def test_every_file_is_a_finding() -> None:
     assert set(QUESTIONS) == {path.stem for path in FINDINGS.glob("*.toml")}
     for asked in QUESTIONS.values():
