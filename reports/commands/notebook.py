@@ -62,9 +62,8 @@ class Why:
     def __init__(self, opened: "Opened") -> None:
         self._opened = opened  # the answer names its folder
         bundle, given = opened.bundle, opened.given
-        elsewhere = bool(given.kinds) and bundle.target.get("kind") != "live"
         judged = judge(opened.findings.verdict)
-        self.answer = answer_of(given, bundle.path, judged, elsewhere=elsewhere)
+        self.answer = answer_of(given, bundle.path, judged, bundle.target.get("kind"))
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self.answer))

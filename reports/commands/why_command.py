@@ -117,8 +117,7 @@ def run_why(args: argparse.Namespace) -> int:
     from mmscope.reports.findings.verdict import verdict_of
 
     bundle = Bundle(path)
-    elsewhere = bool(given.kinds) and bundle.target.get("kind") != "live"
-    answer = answer_of(given, path, verdict_of(bundle), elsewhere=elsewhere)
+    answer = answer_of(given, path, verdict_of(bundle), bundle.target.get("kind"))
     read = [section.section for section in bundle.sections if section.rows]
     if len(read) == 1 and not given.bundles and answer.command.startswith("mmscope findings "):
         # A file of one table: no other command shows more of it.
@@ -185,15 +184,15 @@ def _free_name() -> Path:
     return next(folder / each for each in numbers if not os.path.lexists(folder / each))
 
 
-def answer_of(given: Given, path: Path, judged: "Judgement", *, elsewhere: bool) -> Answer:
+def answer_of(given: Given, path: Path, judged: "Judgement", kind: object) -> Answer:
     """
     All that is said of a bundle.
 
-    :param elsewhere: it is a dump's, or of files: what is to be done on a host is done there.
+    :param kind: of its target: what is to be done on the host of a dump or of files is done there.
     """
     where = shlex.quote(str(path))
     shown = f"show {judged.table}" if judged.table else _shows(given, judged.cause)
-    next_words, command = _next(judged, where, live=not given.kinds, elsewhere=elsewhere)
+    next_words, command = _next(judged, where, kind, live=not given.kinds)
     return Answer(
         read=given.kinds or ["this host: the running kernel"],
         refused=given.refused,
@@ -213,6 +212,8 @@ def answer_of(given: Given, path: Path, judged: "Judgement", *, elsewhere: bool)
     )
 
 
+# Whether the host still runs, nobody has said: a dump may be of a crash.
+THERE = "On the host, while the trouble is there: "
 # Commands that show what could not be checked, by what it takes.
 SHOWS = {
     "root": ("As root, the kernel's memory is read too", "sudo mmscope why"),
@@ -221,7 +222,7 @@ SHOWS = {
 }
 
 
-def _next(judged: "Judgement", where: str, *, live: bool, elsewhere: bool) -> tuple[str, str]:
+def _next(judged: "Judgement", where: str, kind: object, *, live: bool) -> tuple[str, str]:
     """The words of the next step, and the command for where one is, which may be empty."""
     from mmscope.reports.findings.findings import NO_TROUBLE
 
@@ -230,8 +231,10 @@ def _next(judged: "Judgement", where: str, *, live: bool, elsewhere: bool) -> tu
         words, command = SHOWS["watch" if complete else "root" if os.geteuid() else "here"]
         if live:
             return words, command
-        command = SHOWS["watch" if complete else "root"][1]
-        return f"On the host, if it still runs: {command}" if elsewhere else "", ""
+        if complete and kind != "live":
+            return f"On the host: {SHOWS['watch'][1]}", ""
+        # Of a dump all memory was there to be read.
+        return "" if kind in ("live", "vmcore", "qemu") else f"{THERE}{SHOWS['root'][1]}", ""
     # Its first sentence; a command in it has a line of its own.
     do, _, _ = judged.step.do.partition(". ")
     for quoted in (f": '{judged.command}'", f" ('{judged.command}')"):
@@ -240,7 +243,7 @@ def _next(judged: "Judgement", where: str, *, live: bool, elsewhere: bool) -> tu
     if here:
         return do, judged.command.replace("BUNDLE", where)
     if judged.command and not live:
-        return f"On the host, if it still runs: {judged.command}", ""
+        return f"{THERE}{judged.command}", ""
     if judged.step.looks or live:
         return do, judged.command
     return f"On the host: {do}", ""

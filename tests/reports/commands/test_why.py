@@ -12,7 +12,7 @@ from given_inputs import LOG, TREE, put
 
 from mmscope.reports.commands import why_command
 from mmscope.reports.commands.command import main
-from mmscope.reports.findings.findings import CANNOT_TELL
+from mmscope.reports.findings.findings import CANNOT_TELL, NO_TROUBLE
 from mmscope.reports.findings.verdict import Judgement
 from mmscope.reports.inputs.given import Given
 
@@ -88,10 +88,25 @@ def test_without_arguments_it_says_how_to_see_more(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
     judged = Judgement(CANNOT_TELL, "", "", unknowns=("14 need root or a vmcore",), short="x")
-    answer = why_command.answer_of(Given(), Path("case"), judged, elsewhere=False)
+    answer = why_command.answer_of(Given(), Path("case"), judged, "live")
     lines = list(why_command.lines_of(answer))
     assert lines[2] == "unknown  14 checks need root or a vmcore"
     assert lines[-2:] == [f"run      {command}", "bundle   case"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "said"),
+    [
+        ("vmcore", NO_TROUBLE, "On the host: sudo mmscope watch -o watched"),
+        ("vmcore", CANNOT_TELL, ""),
+        ("files", CANNOT_TELL, "On the host, while the trouble is there: sudo mmscope why"),
+        ("live", CANNOT_TELL, ""),
+    ],
+)
+def test_a_host_that_crashed_is_not_said_to_run(kind: str, word: str, said: str) -> None:
+    given = Given(kinds=["what was given"], bundles=[Path("case")])
+    answer = why_command.answer_of(given, Path("case"), Judgement(word, "", ""), kind)
+    assert (answer.next, answer.command) == (said, "mmscope findings case")
 
 
 def test_who_may_not_write_here_finds_the_bundle_elsewhere(
