@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from mmscope.drgn.tables.rows import MOST_ORDER
+from mmscope.drgn.text.log_lines import UNSEEN
 
 KIB = 1024
 N, S = r"([0-9]{1,15})", r"(-?[0-9]{1,10})"
@@ -52,6 +53,7 @@ BLOCKS = re.compile(
     rf"((?:[0-9]{{1,15}}\*[0-9]{{1,12}}kB (?:\([UMERHCI]+\) )?){{5,{MOST_ORDER}}})= {N}kB"
 )
 BLOCK = re.compile(rf"{N}\*{N}kB (?:\(([UMERHCI]+)\) )?")
+LAST_FIELD = re.compile(rf"(?: [a-z_()]+[:?])? ?\S*{UNSEEN}\Z")  # of a line that a pager cut
 LIKE = re.compile(r"(?:Node [0-9]{1,4} )?[A-Za-z0-9]{1,12}(?: free:[0-9]|: [0-9]{1,15}\*[0-9])")
 MIGRATETYPES = {
     **{"U": "Unmovable", "M": "Movable", "E": "Reclaimable", "H": "HighAtomic", "C": "CMA"},
@@ -86,14 +88,18 @@ class MemInfo:
 
     def take(self, text: str) -> bool:
         """True if a line is one of these."""
+        cut = text.endswith(UNSEEN)
+        text = LAST_FIELD.sub("", text) if cut else text
         if match := ZONE.fullmatch(text):
+            self.damaged.update(["memory of a zone"] * cut)
             self.zone = int(match[1] or 0), match[2]
             for name, value in COUNTER.findall(match[3]):
                 self._keep(*self.zone, name, int(value))
-        elif match := RESERVE.fullmatch(text):
+        elif not cut and (match := RESERVE.fullmatch(text)):
             if self.zone is not None:
                 self.reserves[self.zone] = [int(pages) for pages in match[1].split()]
         elif match := NODE.fullmatch(text):
+            self.damaged.update(["memory of a node"] * cut)
             for name, value in COUNTER.findall(match[2]):
                 self._keep(int(match[1]), "", name, int(value))
         elif match := BLOCKS.fullmatch(text):

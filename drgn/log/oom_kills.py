@@ -62,6 +62,7 @@ from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS
 from mmscope.drgn.tables.table import tables_of
 from mmscope.drgn.text.kernel_log import Log, LogRecord
+from mmscope.drgn.text.log_lines import UNSEEN
 from mmscope.drgn.text.log_prefix import is_comm
 
 KIB = 1024
@@ -121,7 +122,7 @@ KILL = re.compile(
     r'(?: in VE "[^"]{0,64}")?'
     r"((?:,? (?:(?:total-vm|anon-rss|file-rss|shmem-rss|pgtables):[0-9]{1,15}kB"
     r"|UID[: ][0-9]{1,10}(?=[ ,])|oom_score_adj:-?[0-9]{1,4}$))*)"
-    r"([ ,]{0,2}[A-Za-z_-]{0,14}[: ]?-?[0-9]{0,15}k?)",
+    rf"([ ,]{{0,2}}[A-Za-z_-]{{0,14}}[: ]?-?[0-9]{{0,15}}k?){UNSEEN}?",
     re.DOTALL,
 )
 # In a sentence, a list or a program's message. All kernels have no less than these three sizes.
@@ -362,7 +363,9 @@ class _Reader:
 
     def damaged_header(self, record: LogRecord, match: re.Match[str]) -> None:
         """End the call before: what follows is another's."""
-        self.open(record, header=False).damaged["the header"] += 1
+        call = self.open(record, header=True)
+        call.damaged["the header"] += 1
+        call.base["invoker"] = match[1] if is_comm(match[1]) else None
 
     def failed_allocation(self, record: LogRecord, match: re.Match[str]) -> bool:
         """The memory that is printed next is not the call's (warn_alloc())."""
@@ -494,7 +497,7 @@ ANYWHERE: tuple[
     tuple[re.Pattern[str], Callable[[_Reader, LogRecord, re.Match[str]], bool | None]], ...
 ] = (
     (HEADER, _Reader.header),
-    (re.compile(r".* invoked oom-killer: .*", re.DOTALL), _Reader.damaged_header),
+    (re.compile(r"(.*) invoked oom-killer: .*", re.DOTALL), _Reader.damaged_header),
     (KILL, _Reader.kill),
     (CHOSEN, _Reader.chosen),
     (IN_PROSE, _Reader.killed_in_prose),
@@ -590,6 +593,8 @@ def _of_cgroup(call: _Call, text: str) -> bool:
         function = match[2].partition(".")[0]
         if function in OF_CGROUP | OF_MACHINE:
             call.base["cgroup_limit"] = function in OF_CGROUP
+        if function == "moom_callback" and call.base["order"] is None:
+            call.base["order"] = -1  # SysRq, as the header has it
     else:
         return False
     return True
@@ -608,9 +613,11 @@ def _row(text: str, names: tuple[str, ...]) -> dict[str, Any] | None:
     """A row of the table of tasks by the names of its columns; None: it is damaged, or is none."""
     for columns in [names] if names else [each.split() for each in WITHOUT_HEADER]:
         match = _row_pattern(len(columns)).fullmatch(text)
-        if match is None or not is_comm(comm := match[match.re.groups]):
+        if match is None or not is_comm((comm := match[match.re.groups]).removesuffix(UNSEEN)):
             continue
-        if not names and (not comm.strip() or comm.startswith(" ") or comm.strip(" -").isdecimal()):
+        if not names and (
+            not comm.strip() or comm.startswith(" ") or comm.strip(f" -{UNSEEN}").isdecimal()
+        ):
             continue  # there are more columns, or the line is cut
         numbers = dict(zip(columns, map(int, match.groups()[1:-1]), strict=True))
         pid, uid = int(match[1]), numbers.pop("uid")

@@ -41,6 +41,7 @@ MOST_RANGES = 5  # that are named
 MOST_TRIED = 4  # times the text: objects without an end in each other
 OWN_PREFIX = 60  # characters: another prefix that follows that soon is of the same line
 # Mails and terminals: a line that is longer was not wrapped.
+UNSEEN = "…"  # in the place of what a pager did not show of a line
 BLANKS = 14  # before a column: they are gone where the line was broken
 NARROWEST, WIDEST = 40, 132
 LINES_TO_LEARN_FROM = 20_000
@@ -52,6 +53,8 @@ _ENDS = re.compile(
     r"(?:Mem-Info|Call Trace|Tasks state \(memory values in pages\)):([^\w\n]{0,6})$", re.MULTILINE
 )
 _QUOTE = re.compile(r"(?:> ?)+")
+# A bracket that is closed at the line's end, and an arrow.
+_OPENED = re.compile(r"(?:<[^<>]{0,80}|[-=])>\Z")
 # rsyslog writes control characters out.
 _CONTROL = re.compile(r"#(0[0-3][0-7])")
 # What a line begins with that has lost its own, or that another one was written into.
@@ -131,7 +134,11 @@ class LogLines:
         for line in others:
             self._look_for_a_kill(line)
         lines = _without_ends(lines)
-        lines, self.numbers = _apart(lines, numbers or [*range(1, len(lines) + 1)])
+        numbers = numbers or [*range(1, len(lines) + 1)]
+        cut = _cut_by_pager(lines)
+        for at in cut:
+            lines[at] = lines[at][:-1] + UNSEEN
+        lines, self.numbers = _apart(lines, numbers)
         self.text, self.phrases = _unquoted("\n".join(lines))
         self.prefixes = Prefixes(self.text, self.phrases)
         self.wrap = _Wrap(self.text, self.prefixes)
@@ -141,6 +148,8 @@ class LogLines:
         unstamped = self.prefixes.bare and not self.phrases
         self.of_program = unstamped and any(map(program_kill, lines))
         self._unread = {"no whole record": damaged} if damaged else {}
+        if cut:
+            self._unread["a pager did not show their ends"] = [numbers[at] for at in cut]
 
     def __iter__(self) -> Iterator[Printed]:
         current: _Open | None = None
@@ -328,6 +337,16 @@ def _without_ends(lines: list[str]) -> list[str]:
     if len(ends) != 1 or not (end := ends.pop().strip()):
         return lines
     return [line.rstrip().removesuffix(end).rstrip() for line in lines]
+
+
+def _cut_by_pager(lines: list[str]) -> list[int]:
+    """The places of lines that ``less -S``, as of journalctl, cut at the width of the terminal."""
+    width = 0.9 * max(map(len, lines), default=0)
+    marked = [
+        at for at, line in enumerate(lines) if line.endswith(">") and not _OPENED.search(line)
+    ]
+    cut = [at for at in marked if len(lines[at]) >= width]
+    return cut if len(cut) > 1 and 10 * len(cut) > 9 * len(marked) else []
 
 
 def _unquoted(text: str) -> tuple[str, dict[int, int]]:

@@ -144,7 +144,8 @@ def _notes_of_reading(
             f"{reading.unread_bytes:,} bytes of perf's text fit no sample and are not counted",
         )
     if recorded is not None and recorded.throttled:
-        yield "remark", f"the kernel throttled sampling {recorded.throttled:,} times: too frequent"
+        times = plural(recorded.throttled, "time")
+        yield "remark", f"the kernel throttled sampling {times}: too frequent"
     for row, event in zip(profiles, fold.events.values(), strict=True):
         if row.recorded != event.recorded:
             counts = f"perf recorded {row.recorded:,} samples, {event.recorded:,} could be read"

@@ -426,7 +426,28 @@ class TestForms:
         assert [(row.oom, row.comm) for row in last] == [
             (row.oom, row.comm) for row in read(printed("7.3")).kills
         ]
-        assert last[1].invoker is None and "the header, damaged (1)" in (last[1].lacks or "")
+        assert last[1].invoker == "group hog" and "the header, damaged (1)" in (last[1].lacks or "")
+
+    @pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
+    @pytest.mark.parametrize("kernel", ["6.1", "7.3"])
+    def test_lines_that_a_pager_cut(self, kernel: str, width: int) -> None:
+        lines = [f"Nov 14 22:21:01 host kernel: {line}" for line in printed(kernel).splitlines()]
+        cut = [line if len(line) <= width else f"{line[: width - 1]}>" for line in lines]
+        whole, found = read("\n".join(lines)), read("\n".join(cut))
+        for row in found.kills:
+            (same,) = (each for each in whole.kills if each.pid == row.pid) if row.pid else (row,)
+            assert row.comm == same.comm
+            assert {row.total_vm_bytes, row.anon_bytes, row.file_bytes} <= {
+                *(same.total_vm_bytes, same.anon_bytes, same.file_bytes, None),
+            }  # fmt: skip
+            assert "damaged" in (row.lacks or "") or row == same
+        assert [row.pid for row in found.kills if row.pid] or width < 120
+        # Of a table's rows the names alone are cut, and marked.
+        comms = {row.pid: row.comm for row in whole.tasks}
+        for task in found.tasks:
+            assert comms[task.pid].startswith(task.comm.removesuffix("…"))
+            assert task.comm in (comms[task.pid], f"{task.comm.removesuffix('…')}…")
+        assert {*found.memory} <= {*whole.memory} or len(whole.kills) != len(found.kills)
 
     def test_a_kernel_without_cpusets(self) -> None:
         text = re.sub(r",cpuset=.*?,mems_allowed=0-1", "", printed("7.3"))
