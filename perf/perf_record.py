@@ -458,7 +458,11 @@ def script(
             break
         fields.remove(match[1])
     if process.returncode:
-        raise RecordError(f"{file}: perf cannot read it: {_in_words(said, process.returncode)}")
+        version = run([perf, "--version"]).stdout.strip().replace("version ", "") or "perf"
+        raise RecordError(
+            f"{file}: {version} cannot read it: {_in_words(said, process.returncode)}: if a newer "
+            "perf recorded it, the text that its 'perf script' prints is read, too"
+        )
     yield io.BytesIO()
 
 
@@ -485,6 +489,7 @@ def _trouble(said: str, code: int) -> str:
 
 def _in_words(said: str, code: int) -> str:
     """perf's words, in one line."""
+    said = said.replace(" (rerun with -v to learn more)", "")
     lines = [line.strip() for line in said.splitlines() if "Ignoring" not in line]
     ended = f"it was ended by {signal.Signals(-code).name}" if code < 0 else "it gave no reason"
     return " ".join(filter(None, lines))[:400] or ended

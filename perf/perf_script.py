@@ -292,6 +292,8 @@ def _form(headers: list[re.Match[bytes]], *, own: bool) -> Form:
         best = max(("time", "cpu", "two"), key=lambda name: share[name])
         tasks, sure = "two" if best == "two" else tasks, True
         fields |= {} if best == "two" else {best: ""}
+    if sure and fields.get("event") == "":
+        fields |= {"period": "?"}  # tracepoints have none by default, and may come later, or first
     mark = b"/" if tasks == "two" else b"[" if fields.get("cpu") == "" else b""
     if not mark and "" in (fields.get("time"), fields.get("event")):
         mark = b":"

@@ -185,7 +185,8 @@ def _add_profiles(args: argparse.Namespace, given: Given) -> bool:
         try:
             incomplete |= add_given(args.output, Path(again), name, args.mode) != DONE
         except (UsageError, RecordError) as error:
-            say(str(error).replace(again, name))
+            given.refused.append(str(error).replace(again, name))
+            say(given.refused[-1])
             incomplete = True
     return incomplete
 

@@ -302,7 +302,8 @@ def _finish(
         if args.input and making.partial:
             raise RecordError(f"no sample could be read: {'; '.join(making.partial)}")
         if args.input:
-            raise UsageError(f"{args.input[0]}: no sample in it; is it perf's?")
+            why = "perf prints no sample of it" if data else "no sample in it; is it perf's?"
+            raise UsageError(f"{args.input[0]}: {why}")
         making.remarks.append("nothing was sampled")
     if recipe is GIVEN:
         fitting = recipe_that_fits(fold)

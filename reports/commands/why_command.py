@@ -101,6 +101,7 @@ def run_why(args: argparse.Namespace) -> int:
     code = DONE
     for words in given.refused:
         say(words)
+    said = len(given.refused)
     with given.open_files:
         if given.bundles:
             if len(args.paths) > 1:
@@ -118,6 +119,9 @@ def run_why(args: argparse.Namespace) -> int:
 
     bundle = Bundle(path)
     answer = answer_of(given, path, verdict_of(bundle), bundle.target.get("kind"))
+    if unread := given.refused[said:]:
+        answer.unknown = unread + answer.unknown
+        answer.command = answer.command.replace("show profile_frames", "findings")
     read = [section.section for section in bundle.sections if section.rows]
     if len(read) == 1 and not given.bundles and answer.command.startswith("mmscope findings "):
         # A file of one table: no other command shows more of it.

@@ -17,6 +17,7 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.packed import JOURNAL, UTF_16
 from mmscope.drgn.text.program_kills import KILL
 from mmscope.drgn.text.text_source import recognise as recognise_page_owner
+from mmscope.perf.perf_record import PERF_DATA as PERF_MAGICS
 from mmscope.perf.perf_script import is_perf_text
 
 HEAD_BYTES = 64 << 10
@@ -25,7 +26,6 @@ TAR, ZIP = "tar", "zip"
 VMCORE, LOG, PERF_DATA, PERF_TEXT, PAGE_OWNER, TREE, PASTED, UNKNOWN = (
     *("vmcore", "log", "perf.data", "perf text", "page_owner", "tree", "pasted", ""),
 )
-PERF_MAGIC = b"PERFILE2"
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def _binary(head: bytes) -> Kind | None:
         return Kind(VMCORE, "a vmcore")
     if head.startswith(b"\x7fELF") and head[16:18] in (b"\x04\0", b"\0\x04"):  # ET_CORE
         return Kind(VMCORE, "a vmcore")
-    if head.startswith(PERF_MAGIC) or head.startswith(PERF_MAGIC[::-1]):
+    if head.startswith(PERF_MAGICS):
         return Kind(PERF_DATA, "a recording of perf")
     if head.startswith(b"PK\3\4"):
         return Kind(ZIP, "an archive")

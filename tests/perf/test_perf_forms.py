@@ -4,6 +4,7 @@
 import io
 import os
 import random
+from collections.abc import Callable
 
 import pytest
 from perf_forms import expected, folded, random_form, render, samples, stacks
@@ -132,6 +133,19 @@ def test_lost_tabs_and_ends_of_lines_cost_nothing(between: str, end: str, empty:
     text = block(between=between) * 20
     text = text if empty else text.replace(b"\n\n", b"\n")
     assert stacks(text.replace(b"\n", end.encode())) == {"cycles": {f"worker;{ZAPPED}": 20}}
+
+
+@pytest.mark.parametrize("rare", [block, lambda head: f"{head}prev_comm=worker\n".encode()])
+@pytest.mark.parametrize("at", [0, 150, 2000])
+def test_a_rare_tracepoint_has_no_period_where_the_others_have_one(
+    rare: Callable[[str], bytes], at: int
+) -> None:
+    switch = rare("worker  4242/4242 [004]   100.000001: sched:sched_switch: ")
+    text = block() * at + switch + block() * (2000 - at)
+    assert len(block() * 150) < 64 << 10 < len(block() * 2000)
+    found = stacks(text)
+    assert found["cycles"] == {f"worker;{ZAPPED}": 2000}
+    assert sum(found["sched:sched_switch"].values()) == 1
 
 
 def test_a_mark_of_utf_8_is_no_name() -> None:

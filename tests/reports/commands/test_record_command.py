@@ -333,6 +333,22 @@ def test_of_a_recording_without_a_sample_it_says_perfs_words(
     assert "x.data: perf did not read all of it: failed to process" in capsys.readouterr().err
 
 
+def test_of_a_recording_that_perf_does_not_read_it_says_what_is_read(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text.write_bytes(b"")
+    (tmp_path / "perf").write_text(
+        SCRIPT.format(text=text, words="incompatible file format", code=255)
+    )
+    (tmp_path / "perf").chmod(0o755)
+    (tmp_path / "x.data").write_bytes(b"PERFILE2")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert main(["why", str(tmp_path / "x.data"), "-o", str(tmp_path / "b")]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "cannot read it: incompatible file format: if a newer perf recorded it" in out
+    assert f"run mmscope findings {tmp_path / 'b'}" in out
+
+
 def test_a_file_that_ends_before_its_end_is_cut_even_where_perf_says_nothing(
     tmp_path: Path,
 ) -> None:

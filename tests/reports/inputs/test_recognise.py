@@ -27,6 +27,8 @@ KNOWN = {
     "kdump": (b"KDUMP   " + bytes(600), "vmcore"),
     "flattened": (b"makedumpfile\0\0\0\0" + bytes(600), "vmcore"),
     "perf.data": (b"PERFILE2" + bytes(100), "perf.data"),
+    "perf.data of the other byte order": (b"2ELIFREP" + bytes(100), "perf.data"),
+    "perf.data of old": (b"PERFFILE" + bytes(100), "perf.data"),
     "zip": (b"PK\3\4" + bytes(100), "zip"),
     "tar": (bytes(257).replace(b"\0", b"x") + b"ustar\0" + bytes(300), "tar"),
     "dmesg": (b"[    0.000000] Linux version 6.1.0\n", "log"),
