@@ -10,12 +10,14 @@ memory: of the first task, and of all without CONFIG_VMAP_STACK. THREAD_SIZE is 
 
 import contextlib
 import itertools
+import os
 from collections.abc import Sequence
 
-from drgn import FaultError, Object, Program, StackFrame
+from drgn import FaultError, Object, Program, ProgramFlags, StackFrame
 
 from mmscope.drgn.opening.constants import kernel_byte
 
+FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO (include/linux/proc_ns.h)
 
 def kernel_frames(prog: Program, task: Object) -> list[StackFrame]:
     """
@@ -31,6 +33,19 @@ def kernel_frames(prog: Program, task: Object) -> list[StackFrame]:
         return frames if frames and on_its_stack(task, frames[-1].sp) else []
     except (FaultError, LookupError, ValueError, RuntimeError):
         return []
+
+
+def in_user_space(prog: Program, task: Object) -> bool:
+    """
+    True if a task that runs is known to be in no function of the kernel that matters: it was in
+    user space when the machine was dumped, or it is this process, which reads.
+    """
+    with contextlib.suppress(OSError, FaultError, LookupError, ValueError, RuntimeError):
+        if prog.flags & ProgramFlags.IS_LIVE:
+            own = os.readlink("/proc/self/ns/pid") == FIRST_NAMESPACE
+            return own and bool(task.tgid.value_() == os.getpid())
+        return bool(prog.stack_trace(task)[0].pc >> 56 != kernel_byte(prog))
+    return False
 
 
 def _know_modules(prog: Program) -> None:

@@ -16,10 +16,10 @@ from drgn.helpers.linux.mm import compound_nr
 from drgn.helpers.linux.slab import slab_object_info
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
-from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
+from mmscope.drgn.filesystems.super_blocks import MINOR_BITS, SuperBlocks, read_super_blocks
 from mmscope.drgn.reading.dentry_paths import alias_offset, path_below
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
-from mmscope.drgn.reading.kernel_names import device_numbers, name_at
+from mmscope.drgn.reading.kernel_names import device_numbers, name_at, name_in
 from mmscope.drgn.waits.fuse import TYPES, Connection, connections, owes
 from mmscope.drgn.waits.waiters import Awaited
 
@@ -28,6 +28,8 @@ from mmscope.drgn.waits.waiters import Awaited
 INODE_LOCKS = ("i_rwsem", "i_data.i_mmap_rwsem", "i_data.invalidate_lock")
 # Kinds of what a page is waited for.
 PAGES = ("folio lock", "writeback", "a bit of a folio")
+NFS = ("nfs", "nfs4")
+SUSPENDED = 1 << 1  # DMF_SUSPENDED (drivers/md/dm-core.h), the same from 5.10 to 7.3
 ANON, MOVABLE = 1, 2  # PAGE_MAPPING_ANON and PAGE_MAPPING_MOVABLE, bits of page.mapping
 
 Who = Callable[[int], tuple[int | None, str | None]]  # pid and comm of a task
@@ -53,6 +55,8 @@ class Names:
                 return self.device(found.address)
             if found.kind == "FUSE request":
                 return self.file_system(self.connections[found.address].place)
+            if found.kind == "RPC":
+                return self._server(found.address)
             if found.kind == "memory.high":
                 group = np.array([found.address], np.uint64)
                 ((path, _),) = cgroup_paths(self.prog, group, Gaps())
@@ -83,6 +87,11 @@ class Names:
             return f"mmap_lock of {of}"
         if cache == "anon_vma":
             return f"anon_vma {start:#x}"
+        if cache == "buffer_head" and address == start:
+            buffer = Object(self.prog, "struct buffer_head", address=start)
+            number = int(buffer.b_bdev.bd_dev)
+            of = f"{number >> MINOR_BITS}:{number & (1 << MINOR_BITS) - 1}"
+            return f"block {buffer.b_blocknr.value_()} of device {of}"
         if cache == "fuse_inode" and address - start == self._page_queue():
             return (
                 f"pages that are written of {self._file(Object(self.prog, inode, address=start))}"
@@ -124,6 +133,44 @@ class Names:
         host = Object(self.prog, "struct address_space *", mapping).host
         index = page.member_("index" if hasattr(page, "index") else "__folio_index").value_()
         return host[0], index
+
+    def finished_by(self, found: Awaited) -> int:
+        """Address of the bdi of what has to finish what a task waits for; 0: not known, or none."""
+        with contextlib.suppress(*TORN):
+            if found.kind == "writeback" and (place := self._in_file(found.address)) is not None:
+                of = np.flatnonzero(self.supers.address == place[0].i_sb.value_())
+                written = of[self.supers.writes_back[of]].tolist()
+                return int(self.supers.columns["bdi"][written[0]]) if written else 0
+            if found.kind == "RPC" and (at := self._nfs_of(found.address)) is not None:
+                return int(self.supers.columns["bdi"][at])
+        return found.bdi
+
+    def _nfs_of(self, client: int) -> int | None:
+        """The first file system that is mounted by a ``struct rpc_clnt``."""
+        for at in [at for at, type_ in enumerate(self.supers.types) if type_ in NFS]:
+            sb = Object(self.prog, "struct super_block", address=int(self.supers.address[at]))
+            server = Object(self.prog, "struct nfs_server *", sb.s_fs_info.value_())
+            if server.client.value_() == client:
+                return at
+        return None
+
+    def _server(self, client: int) -> str:
+        """What a ``struct rpc_clnt`` asks."""
+        if (at := self._nfs_of(client)) is not None:
+            return self.file_system(at)
+        of = Object(self.prog, "struct rpc_clnt *", client)
+        return f"{name_at(of.cl_program.name)} of {name_at(of.cl_xprt.servername)}"
+
+    def is_suspended(self, bdi: int) -> bool:
+        """True if the device of a bdi is one of the device mapper's and takes no requests."""
+        for at in np.flatnonzero(self.supers.columns["bdi"] == bdi).tolist():
+            with contextlib.suppress(*TORN):
+                sb = Object(self.prog, "struct super_block", address=int(self.supers.address[at]))
+                if sb.s_bdev and name_in(sb.s_bdev.bd_disk.disk_name.string_()).startswith("dm-"):
+                    disk = sb.s_bdev.bd_disk.private_data.value_()
+                    flags = Object(self.prog, "struct mapped_device *", disk).flags.value_()
+                    return bool(flags & SUSPENDED)
+        return False
 
     def _page_queue(self) -> int | None:
         """Offset in a ``struct fuse_inode`` of the queue for pages that the server is given."""

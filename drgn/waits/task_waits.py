@@ -36,7 +36,12 @@ from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
-from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
+from mmscope.drgn.processes.kernel_stacks import (
+    folded,
+    function_names,
+    in_user_space,
+    kernel_frames,
+)
 from mmscope.drgn.processes.open_files import open_files
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
@@ -70,7 +75,7 @@ from mmscope.drgn.waits.writeback import WritebackDevice, writeback_devices
 MAX_STACKS = 1000
 MAX_TASKS = MOST_PIDS
 # include/linux/sched.h
-RUNNING, INTERRUPTIBLE, UNINTERRUPTIBLE, NOLOAD = 0, 1, 2, 0x400
+RUNNING, INTERRUPTIBLE, UNINTERRUPTIBLE, DEAD, NOLOAD = 0, 1, 2, 0x80, 0x400
 NANOSECONDS = 1_000_000_000
 
 TASK: Columns = {
@@ -171,7 +176,7 @@ class WaitRoot:
     root: str = column(
         holds="file", key=True, help="task that waits for no other, or lock that no task holds"
     )
-    kind: str = column(holds="words", help="task, or what else it is")
+    kind: str = column(holds="words", help="task, device or server, or what else it is")
     pid: int | None = column(
         high=MOST_PIDS,
         help="of the task, else of its only direct waiter; empty: several",
@@ -275,7 +280,7 @@ def end_of_chain(
             circle = over[over.index(address) :]
             return min(circle), True, by_last_reader(circle)
         if found.holder is None or found.holder.value_() not in tasks:
-            return found.address, False, by_last_reader(over)
+            return found.end, False, by_last_reader(over)
         over.append(address)
         address = found.holder.value_()
     return address, False, by_last_reader(over)
@@ -418,13 +423,15 @@ class Waits:
                 self._look_at(address, "R")
 
     def _with_servers(self, queued: dict[int, Awaited]) -> dict[int, Awaited]:
-        """Name the FUSE server that owes an answer, or pages of one of its files."""
+        """Name the FUSE server that owes an answer or pages, or what else is written to."""
         result = {}
         for address, found in queued.items():
             if found.holder is None and (conn := self.names.owed_by(found)) is not None:
                 self.owed.setdefault(conn, set()).add(address)
                 if (server := self._server(conn)) is not None:
                     found = replace(found, holder=self._task(server), holder_is=SERVER)
+            if found.holder is None and (bdi := self.names.finished_by(found)):
+                found = replace(found, bdi=bdi)
             result[address] = found
         return result
 
@@ -614,14 +621,18 @@ class Waits:
         (lock, count), *_ = locks.most_common(1)
         # Of a lock of PREEMPT_RT others wait for the one that waits for its readers.
         direct = [
-            each for each in tasks if queued[each].address == end and self._last(queued[each])
+            each for each in tasks if queued[each].end == end and self._last(queued[each])
         ]
         last = end if end in self.places else direct[0] if len(direct) == 1 else None
         kind, root, why, no_holder = "task", "", None, False
         if end not in self.places:
             found = queued[direct[0]]
-            kind, root = found.kind.partition(",")[0], self.names.of(found)
-            why, no_holder = self.why(found, queued, direct)
+            if found.bdi:
+                kind, root = "device or server", self.names.device(end)
+                why = self._why_unfinished(end, {queued[each].kind for each in direct})
+            else:
+                kind, root = found.kind.partition(",")[0], self.names.of(found)
+                why, no_holder = self.why(found, queued, direct)
         pid, comm = self.named(last) if last is not None else (None, None)
         frames = self.stack_of(last) if last is not None else []
         return WaitRoot(
@@ -666,6 +677,18 @@ class Waits:
             return "it is being handed over", False
         return "the kernel notes no task for it", False
 
+    def _why_unfinished(self, bdi: int, kinds: Container[str]) -> str:
+        """Reason why tasks wait for a device or server."""
+        words = {
+            "RPC": "requests to it are unanswered",
+            "writeback": "pages on their way to it are not written yet",
+            "dirty pages": "who makes pages of it dirty sleeps until enough are written",
+        }
+        said = [text for kind, text in words.items() if kind in kinds]
+        if self.names.is_suspended(bdi):
+            said.insert(0, "it is suspended, by the device mapper")
+        return "; ".join(said)
+
     def _why_free(self, found: Awaited, queued: Container[int]) -> tuple[str, bool]:
         """Reason why no task has a lock that tasks wait for."""
         # One that was woken takes it next; one that is not read here may have been.
@@ -685,7 +708,9 @@ class Waits:
         if len(self.places) > MAX_STACKS or self.tasks.unread or self.tasks.broken_off:
             return f"{words}; not every task was looked at", False
         own = {address for address in self.places if self._has(address, found.address)}
-        if unknown := [each for each in self.places if not self.frames[each] and self._runs(each)]:
+        gone = self.tasks.columns["state"] & DEAD != 0
+        bare = [each for each, at in self.places.items() if not (self.frames[each] or gone[at])]
+        if unknown := [each for each in bare if not in_user_space(self.prog, self._task(each))]:
             return f"{words}; the stack of {plural(len(unknown), 'task')} is not known", False
         names = sorted(f"{comm} ({pid})" for pid, comm in map(self.named, own.difference(direct)))
         if names:

@@ -65,6 +65,7 @@ class Awaited:
     :ivar readers: that have it, 0 where it is not read or that is not counted.
     :ivar is_free: no task has it, by the lock itself.
     :ivar queue: addresses of the tasks in its queue, where they were looked at.
+    :ivar bdi: of the device or server that has to finish it; 0: of none, or not known.
     """
 
     kind: str
@@ -74,6 +75,12 @@ class Awaited:
     readers: int = 0
     is_free: bool = False
     queue: frozenset[int] = frozenset()
+    bdi: int = 0
+
+    @property
+    def end(self) -> int:
+        """Address of what a chain ends at that no task holds."""
+        return self.bdi or self.address
 
 
 def awaited(stack: Stack, frames: Sequence[str]) -> Awaited | None:
@@ -221,7 +228,7 @@ def _dirty(stack: Stack) -> Awaited | None:
     known = writeback_of(prog)
     for word in _pointers(stack):
         if word in known:
-            return Awaited("dirty pages", known[word])
+            return Awaited("dirty pages", known[word], bdi=known[word])
     return None
 
 
@@ -250,6 +257,30 @@ def _fuse(stack: Stack) -> Awaited | None:
         return None
     request = found.address - offsetof(stack.prog.type("struct fuse_req"), "waitq")
     return Awaited("FUSE request", conn_of(request, stack.prog))
+
+
+def _bit(stack: Stack) -> int | None:
+    """Address of the word in which a bit is waited for: ``wait_on_bit()`` (kernel/sched)."""
+    type_ = stack.prog.type("struct wait_bit_queue_entry")
+    for entry in _entries(stack, ("wake_bit_function",)):
+        at = entry - offsetof(type_, "wq_entry")
+        return int(Object(stack.prog, type_, address=at).key.flags.value_())
+    return None
+
+
+def _rpc(stack: Stack) -> Awaited | None:
+    """
+    The ``struct rpc_clnt`` whose server has not answered: ``__rpc_execute()`` (net/sunrpc/sched.c).
+    """
+    type_ = stack.prog.type("struct rpc_task")
+    if (word := _bit(stack)) is None:
+        return None
+    task = Object(stack.prog, type_, address=word - offsetof(type_, "tk_runstate"))
+    return Awaited("RPC", task.tk_client.value_())
+
+
+def _any_bit(stack: Stack) -> Awaited | None:
+    return None if (word := _bit(stack)) is None else Awaited("bit", word)
 
 
 def writeback_of(prog: Program) -> dict[int, int]:
@@ -310,6 +341,8 @@ FORMS = {
     "__lock_page": _page,
     "__folio_lock": _page,
     "wait_for_co": _completion,
+    "rpc_wait_bit": _rpc,
+    "wait_on_bit": _any_bit,
     "request_wait_answer": _fuse,
     "mem_cgroup_handle_over_high": _high,
     "schedule": _queue,

@@ -1,37 +1,59 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Frozen guests with memory behind open files of every kind (``programs/holders.c``), with dma-bufs
-and BPF maps and programs (``programs/owners.c``), with tasks that wait (``programs/stuck.c``).
+and BPF maps and programs (``programs/owners.c``), with tasks that wait (``programs/stuck.c``, and
+``programs/servers.c``, which has a disk).
 """
 
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import machine
+from archive import run
 from capture import Capture
 from kept_captures import kept
-from kernels import Kernel
+from kernels import Kernel, with_built
 
 PROGRAMS = Path(__file__).parent / "programs"
+DISKS = {"servers": 32 << 20}
 
 
 def holders_capture(
-    name: str, say: Callable[[str], None], what: str = "holders", modules: Sequence[str] = ()
+    name: str,
+    say: Callable[[str], None],
+    what: str = "holders",
+    modules: Sequence[str] = (),
+    built: Path | None = None,
 ) -> Capture:
-    """The capture of a kernel and one of the programs."""
+    """
+    The capture of a kernel and one of the programs.
+
+    :param built: folder of a module that is built for it.
+    """
     program = PROGRAMS / f"{what}.c"
+    sources = [program, *(sorted(built.iterdir()) if built is not None else [])]
 
     def take(kernel: Kernel, folder: Path) -> None:
+        if built is not None:
+            kernel = with_built(kernel, built, say)
+        disk, drive = folder / "disk", ()
+        if what in DISKS:
+            disk.touch()
+            os.truncate(disk, DISKS[what])
+            run("mkfs.ext4", "-q", str(disk))
+            drive = ("-drive", f"file={disk},format=raw,if=virtio,cache=unsafe")
         init = folder / "init"
-        sources = [*map(str, sorted(machine.GUEST.glob("*.c"))), str(program)]
+        parts = [*map(str, sorted(machine.GUEST.glob("*.c"))), str(program)]
         options = ("-static", "-O2", "-D_GNU_SOURCE", f"-DPAGE={kernel.page_bytes}UL")
         wrapped = "-Wl,--wrap=workload_sizes"
         compiler = kernel.architecture.compiler
-        subprocess.run([compiler, *options, wrapped, "-o", str(init), *sources], check=True)
-        machine.run(kernel, "sizes", folder, say, init=init)
+        subprocess.run([compiler, *options, wrapped, "-o", str(init), *parts], check=True)
+        machine.run(kernel, "sizes", folder, say, init=init, qemu_args=drive)
+        disk.unlink(missing_ok=True)
 
-    folder, kernel = kept(name, what, [program], take, say, modules)
+    folder, kernel = kept(name, what, sources, take, say, modules)
     return Capture(
         kernel.name, kernel.release, what, folder / "vmcore", kernel.vmlinux,
         folder / "truth/A", folder / "truth/B", folder / "console.log",

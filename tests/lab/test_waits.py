@@ -322,7 +322,6 @@ def test_a_reference_is_lost_only_where_no_stack_has_the_vma(stalled_lab: RmapLa
             walker = place
             break
     assert stack
-    waits.tasks.columns["state"] = 1  # those that run user code have no stack here
     word = next(int(each) for each in stack.words if each >> 56 == 0xFF)
     (words, lost) = waits.why(Awaited("VMA lock, to write", word, readers=1), [], [])
     assert not lost and "1 reference; on the stack of" in words

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Tasks that wait for what no task of the machine holds: an NFS server that does not answer, a device
+that is suspended, a VMA with a reference that was lost; in a frozen guest, against what its program
+planted and /proc said of each.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import machine
+import pytest
+from capture import Capture
+from conftest import KERNELS
+from holders_lab import holders_capture
+
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.sections.section import Found
+from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, from_memory
+from mmscope.drgn.waits.writeback import WritebackDevice
+
+pytestmark = pytest.mark.btf
+
+# programs/servers.c
+OF_SERVER = ("n-sync", "n-truncate", "n-write", "n-look", "n-read")
+OF_DEVICE = ("d-sync", "d-truncate", "d-write")
+MODULES = ("dm-mod", "grace", "sunrpc", "lockd", "nfs_acl", "netfs", "nfs", "nfsv3")
+OTHER_MODULES = {"5.10", "6.1", "arm64-6.1"}  # have NFS of others
+# VMAs are counted references to since 6.15; a module is built for x86 alone.
+REFERENCES = {"7.2", "7.3"}
+PAGES = 16  # that are dirty
+# What /proc/PID/stack leaves out: functions of the scheduler's section (__sched), locks' included.
+SCHEDULER = re.compile(
+    r"^(__|preempt_|io_)?schedule(_\w+)?$|^__mutex_lock|^rwsem_down|^down_"
+    r"|^(out_of_line|_)?_*wait_on_bit$|^bit_wait"
+)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A frozen guest, and what is read of it."""
+
+    capture: Capture
+    found: Found
+    numbers: dict[str, int]
+
+    @property
+    def rows(self) -> dict[str, TaskWait]:
+        """By comm."""
+        return {row.comm: row for row in self.found.by_name["task_waits"]}
+
+    @property
+    def roots(self) -> list[WaitRoot]:
+        return self.found.by_name["wait_roots"]
+
+    def root(self, begin: str) -> WaitRoot:
+        (root,) = (each for each in self.roots if each.root.startswith(begin))
+        return root
+
+    def said(self, comm: str, name: str) -> str:
+        (path,) = self.capture.truth_b.glob(f"proc/*/task/{self.numbers[comm]}/{name}")
+        return path.read_text()
+
+
+@pytest.fixture(scope="module", params=[each for each in KERNELS if each not in OTHER_MODULES])
+def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Servers:
+    built = machine.GUEST / "reference" if request.param in REFERENCES else None
+    taken = holders_capture(request.param, say, "servers", MODULES, built)
+    lines = (taken.truth_a / "stages/servers").read_text().splitlines()
+    numbers = {line.split()[0]: int(line.split()[1]) for line in lines}
+    # Without debug info: as a box reads itself, and /proc/PID/stack has no inlined functions.
+    return Servers(taken, from_memory(Memory(open_target(taken.vmcore, []))), numbers)
+
+
+def test_every_task_is_there_with_its_stack(lab: Servers) -> None:
+    assert not lab.found.notes
+    planted = [*OF_SERVER, *OF_DEVICE, *(["v-unmap"] if lab.capture.kernel in REFERENCES else [])]
+    for comm in planted:
+        row = lab.rows[comm]
+        assert (row.pid, row.state) == (lab.numbers[comm], "D")
+        printed = re.findall(r"\] ([\w.]+)\+0x", lab.said(comm, "stack"))
+        names = (row.stack or "").split(";")[::-1]
+        own, told = ([n for n in each if not SCHEDULER.match(n)] for each in (names, printed))
+        assert own == told, comm
+
+
+def test_all_that_an_nfs_server_keeps_waiting_end_at_it(lab: Servers) -> None:
+    rows, server = lab.rows, "nfs of labserver:/data at /tmp/nfs"
+    for comm in ("n-sync", "n-truncate"):
+        assert (rows[comm].kind, rows[comm].target) == ("writeback", "page 0 of /tmp/nfs/data")
+    for comm in ("n-write", "n-read"):
+        assert rows[comm].target == "i_rwsem of /tmp/nfs/data"
+        assert rows[comm].holder_pid == lab.numbers["n-truncate"]
+    assert (rows["n-look"].kind, rows["n-look"].target) == ("RPC", server)
+    root = lab.root(server)
+    assert (root.kind, root.waiters, root.circle) == ("device or server", len(OF_SERVER), False)
+    assert root.why == (
+        "requests to it are unanswered; pages on their way to it are not written yet"
+    )
+
+
+def test_all_that_a_suspended_device_keeps_waiting_end_at_it(lab: Servers) -> None:
+    rows = lab.rows
+    for comm in ("d-sync", "d-truncate"):
+        assert rows[comm].kind == "writeback"
+        assert re.fullmatch(r"page \d+ of /tmp/slow/data", rows[comm].target or "")
+    assert rows["d-write"].target == "i_rwsem of /tmp/slow/data"
+    assert rows["d-write"].holder_pid == lab.numbers["d-truncate"]
+    root = lab.root("ext4 of /tmp/dm at /tmp/slow")
+    assert (root.kind, root.waiters) == ("device or server", len(OF_DEVICE))
+    assert root.why == (
+        "it is suspended, by the device mapper; pages on their way to it are not written yet"
+    )
+
+
+def test_what_they_are_written_is_counted(lab: Servers) -> None:
+    rows: list[WritebackDevice] = lab.found.by_name["writeback_devices"]
+    server, device = ("nfs of labserver:/data", "ext4 of /tmp/dm")
+    counts = {
+        row.file_systems.partition(" at ")[0]: (row.writeback_pages, row.oldest_seconds or 0)
+        for row in rows
+    }
+    for name, comm in ((server, "n-sync"), (device, "d-sync")):
+        pages, oldest = counts[name]
+        assert pages == PAGES
+        # It is of the file's first page that it waits, which it made dirty itself.
+        assert abs(oldest - (lab.rows[comm].seconds or 0)) < 2
+
+
+def test_a_reference_that_was_lost_has_no_holder(lab: Servers) -> None:
+    if lab.capture.kernel not in REFERENCES:
+        assert not any(root.no_holder for root in lab.roots)
+        return
+    unmaps, maps = lab.rows["v-unmap"], lab.rows["v-map"]
+    pid = lab.numbers["v-unmap"]
+    assert unmaps.kind == "VMA lock, to write"
+    assert re.fullmatch(rf"VMA 0x\w+-0x\w+ of v-unmap \({pid}\)", unmaps.target or "")
+    assert (maps.target, maps.holder_pid) == (f"mmap_lock of v-unmap ({pid})", pid)
+    (root,) = (each for each in lab.roots if each.no_holder)
+    assert (root.root, root.waiters) == (unmaps.target, 2)
+    assert re.fullmatch(
+        r"1 reference, and none of \d+ tasks has the VMA on its stack: lost, or kept by what is no "
+        "task",
+        root.why or "",
+    )
