@@ -95,6 +95,7 @@ class KernelSymbols:
     _found: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _promoted: dict[bytes, list[int]] = field(default_factory=dict)
     _by_length: dict[int, NDArray[np.uint32]] = field(default_factory=dict)
+    _made: dict[int, Symbol] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Whose items are Python's numbers, which are found faster than numpy's.
@@ -233,7 +234,12 @@ class KernelSymbols:
         return ENDS.fullmatch(self._index.whole(index), 1) is not None
 
     def symbol(self, index: int) -> Symbol:
-        """One of them as drgn has it."""
+        """One of them as drgn has it: those of tasks' stacks are asked for again and again."""
+        if index not in self._made:
+            self._made[index] = self._make(index)
+        return self._made[index]
+
+    def _make(self, index: int) -> Symbol:
         whole = self._index.whole(index)
         code, name = chr(whole[0]), whole[1:].decode("utf-8", "replace")
         address = self.in_order[index]

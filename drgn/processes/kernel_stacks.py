@@ -19,6 +19,7 @@ from mmscope.drgn.opening.constants import kernel_byte
 
 FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO (include/linux/proc_ns.h)
 
+
 def kernel_frames(prog: Program, task: Object) -> list[StackFrame]:
     """
     The kernel's part of a task's stack, leaf first; none where it cannot be unwound (it runs on a
@@ -30,9 +31,22 @@ def kernel_frames(prog: Program, task: Object) -> list[StackFrame]:
         # What the unwinder finds above a user's frame is no code.
         trace = itertools.takewhile(lambda frame: frame.pc >> 56 == upper, prog.stack_trace(task))
         frames = list(trace)
-        return frames if frames and on_its_stack(task, frames[-1].sp) else []
+        return frames if frames and on_its_stack(task, _within(frames[-1])) else []
     except (FaultError, LookupError, ValueError, RuntimeError):
         return []
+
+
+def _within(frame: StackFrame) -> int:
+    """
+    An address of the stack that a frame is on: its stack pointer, or its frame pointer where frames
+    are found by these (arm64 without debug info).
+
+    :raises LookupError: neither is known.
+    """
+    try:
+        return int(frame.sp)
+    except LookupError:
+        return int(frame.register("fp"))
 
 
 def in_user_space(prog: Program, task: Object) -> bool:

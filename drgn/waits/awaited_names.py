@@ -155,7 +155,7 @@ class Names:
         return None
 
     def _server(self, client: int) -> str:
-        """What a ``struct rpc_clnt`` asks."""
+        """Name of the server, or its file system, that a ``struct rpc_clnt`` asks."""
         if (at := self._nfs_of(client)) is not None:
             return self.file_system(at)
         of = Object(self.prog, "struct rpc_clnt *", client)

@@ -28,6 +28,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,7 @@ TASK: Columns = {
     "cgroups": "cgroups",
     "switches": "nvcsw",
     "mm": "mm",
+    "signal": "signal",
 }
 # What a task does, by a function on its stack: the first that fits, from 5.10 to 7.3.
 DOING = (
@@ -224,36 +226,41 @@ class Tasks:
 
 def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
     """Every task of ``init_task.tasks`` and of its process's list of threads."""
-    type_ = prog.type("struct task_struct")
+    type_, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
     head = prog["init_task"].tasks.address_of_().value_()
     leaders, whole = walk_list(prog, head, offsetof(type_, "tasks"), MAX_TASKS)
-    signals = prog.type("struct signal_struct")
-    columns, read = read_members(
-        prog, np.array(leaders, np.uint64), type_, {"signal": "signal"}, Gaps()
-    )
+    first = np.unique(np.array(leaders, np.uint64))
+    columns, read = read_members(prog, first, type_, TASK, gaps)
     numbers, known = read_members(
-        *(prog, columns["signal"][read], signals),
+        *(prog, columns["signal"], signals),
         *({"threads": "nr_threads", "oom_mm": "oom_mm"}, Gaps()),
     )
-    chosen = np.zeros(len(leaders), np.uint64)
-    chosen[np.flatnonzero(read)[known]] = numbers["oom_mm"][known]
-    mm_of: dict[int, int] = dict(zip(columns["signal"].tolist(), chosen.tolist(), strict=True))
-    victims = {task: int(mm) for task, mm in zip(leaders, chosen.tolist(), strict=True) if mm}
-    shared = columns["signal"][read][known][numbers["threads"][known] != 1]
-    tasks = list(leaders)
+    mms = np.where(known, numbers["oom_mm"], np.uint64(0))
+    victims = {int(first[at]): int(mms[at]) for at in np.flatnonzero(mms)}
+    threads: list[int] = []
     head_at, link = offsetof(signals, "thread_head"), offsetof(type_, "thread_node")
-    for signal in np.unique(shared).tolist():
+    for at in np.flatnonzero(known & (numbers["threads"] != 1)).tolist():
+        signal = int(columns["signal"][at])
         members, ended = walk_list(prog, signal + head_at, link, MAX_TASKS)
-        tasks += members
-        victims |= dict.fromkeys(members, mm_of[signal]) if mm_of[signal] else {}
+        threads += members
+        victims |= dict.fromkeys(members, int(mms[at])) if mms[at] else {}
         whole &= ended
-    addresses = np.unique(np.array(tasks, np.uint64))
-    columns, read = read_members(prog, addresses, type_, TASK, gaps)
-    return Tasks(addresses[read], columns[read], int(np.count_nonzero(~read)), not whole, victims)
+    others = np.setdiff1d(np.array(threads, np.uint64), first)
+    more, also = read_members(prog, others, type_, TASK, gaps)
+    addresses, columns = np.concatenate((first, others)), np.concatenate((columns, more))
+    order = np.argsort(addresses)
+    order = order[np.concatenate((read, also))[order]]
+    unread = len(addresses) - len(order)
+    return Tasks(addresses[order], columns[order], unread, not whole, victims)
 
 
 def doing(frames: Sequence[str]) -> str | None:
     """Part of memory management that a task is in, by the functions of its stack."""
+    return _doing(tuple(frames))
+
+
+@lru_cache(1024)  # in a convoy most stacks are alike
+def _doing(frames: tuple[str, ...]) -> str | None:
     names = [BEFORE.sub("", frame) for frame in frames]
     for words, functions in DOING:
         if any(name.startswith(functions) for name in names):
@@ -620,9 +627,7 @@ class Waits:
         locks = Counter(rows[each].target or "" for each in tasks)
         (lock, count), *_ = locks.most_common(1)
         # Of a lock of PREEMPT_RT others wait for the one that waits for its readers.
-        direct = [
-            each for each in tasks if queued[each].end == end and self._last(queued[each])
-        ]
+        direct = [each for each in tasks if queued[each].end == end and self._last(queued[each])]
         last = end if end in self.places else direct[0] if len(direct) == 1 else None
         kind, root, why, no_holder = "task", "", None, False
         if end not in self.places:

@@ -3,114 +3,114 @@
 ``make healthy``: readings of the waits of a guest that is busy and healthy, in which nothing may be
 a circle, and no lock may be said to have no holder.
 
-Processes fault, map and unmap in the threads of one address space, write and sync the same files,
-make and remove names in one directory, queue for pipes, fork and end; the two CPUs are kept busy.
-Readings follow one another until there are as many as asked for, or the time is over.
+``programs/busy.c`` keeps both of its CPUs busy. It is read from outside, over QMP, while it runs:
+as a live host is, by a reader that is not slowed down by the emulation. Readings follow one another
+until there are as many as asked for, or the time is over.
 
     python tests/lab/healthy.py [KERNEL [READINGS [SECONDS]]]      # stable 10000 14400
 """
 
-import json
+import subprocess
 import sys
 import tempfile
-from pathlib import Path
-
-from live import run_live
-from roles import resolve
-
-PROGRAM = """
-import json, mmap, os, threading, time
+import time
 from collections import Counter
 from pathlib import Path
+
+import kernels
+import machine
+from archive import LabError
+from children import DIES_WITH_US
+from holders_lab import PROGRAMS, build, make_disk
+from kernels import Kernel
+from roles import resolve
+
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.waits.task_waits import from_memory
 
-def busy(name, work, threads=1):
-    pid = os.fork()
-    if not pid:
-        Path("/proc/self/comm").write_text(name)
-        for _ in range(threads - 1):
-            threading.Thread(target=forever, args=(work,)).start()
-        forever(work)
-    return pid
-
-def forever(work):
-    while True:
-        work()
-
-def maps():
-    memory = mmap.mmap(-1, 1 << 20)
-    for at in range(0, 1 << 20, 1 << 16):
-        memory[at] = 1
-    memory.close()
-
-def syncs():
-    with open("/busy/file", "r+b") as file:
-        file.write(bytes(65536))
-        os.fsync(file.fileno())
-
-def names():
-    path = f"/busy/name-{os.getpid()}"
-    Path(path).write_text("x")
-    os.rename(path, f"{path}-too")
-    os.unlink(f"{path}-too")
-
-def forks():
-    pid = os.fork()
-    if not pid:
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-Path("/busy").mkdir()
-Path("/busy/file").write_bytes(bytes(65536))
-read, write = os.pipe()
-piece = bytes(4096)
-children = [
-    *(busy("maps", maps, 4) for _ in range(2)), *(busy("syncs", syncs, 2) for _ in range(2)),
-    *(busy("names", names) for _ in range(3)), *(busy("forks", forks) for _ in range(2)),
-    *(busy("writes", lambda: os.write(write, piece)) for _ in range(2)),
-    *(busy("reads", lambda: os.read(read, 4096)) for _ in range(2)),
-]
-prog, seen, wrong = open_target(None, []), Counter(), []
-until = time.monotonic() + SECONDS
-while seen["readings"] < READINGS and time.monotonic() < until:
-    found = from_memory(Memory(prog))
-    roots = found.by_name["wait_roots"]
-    seen["readings"] += 1
-    seen["tasks"] += len(found.by_name["task_waits"])
-    seen["queued"] += sum(root.waiters for root in roots)
-    seen["notes"] += len(found.notes)
-    wrong += [repr(each) for each in roots if each.no_holder or (each.circle and not each.by_last_reader)]
-    if found.notes:
-        wrong += found.notes
-    if seen["readings"] % 20 == 0:
-        told(f"{seen['readings']} readings, {seen['queued']} queued, {len(wrong)} wrong")
-for pid in children:
-    os.kill(pid, 9)
-Path("/out/said.json").write_text(json.dumps({"seen": seen, "wrong": wrong[:20], "wrongs": len(wrong)}))
-"""  # noqa: E501
+WARM_UP_SECONDS = 20
 
 
 def main() -> int:
     """Read until it is enough, and say what was wrong."""
-    kernel, readings, seconds = [*sys.argv[1:], *("stable", "10000", "14400")[len(sys.argv) - 1 :]]
-    program = f"READINGS, SECONDS = {int(readings)}, {int(seconds)}\n{PROGRAM}"
+    name, readings, seconds = [*sys.argv[1:], *("stable", "10000", "14400")[len(sys.argv) - 1 :]]
+    kernel = kernels.get(resolve(name, _say), _say)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        guest = _boot(kernel, folder)
+        try:
+            _wait_for("workload sizes", folder / "console.log", guest)
+            time.sleep(WARM_UP_SECONDS)
+            seen, wrong = _read(folder / "qmp", int(readings), int(seconds), guest)
+        finally:
+            guest.kill()
+            guest.wait()
+    _say(f"{seen['readings']:,} readings; {dict(seen)}")
+    for each, times in wrong.most_common(20):
+        _say(f"wrong, {times} times: {each}")
+    return 1 if wrong else 0
 
-    def say(line: str) -> None:
-        print(line, flush=True)
 
-    with tempfile.TemporaryDirectory() as folder:
-        out = run_live(
-            *(program, Path(folder), resolve(kernel, say), say),
-            symbols=False,
-            seconds=int(seconds) + 900.0,
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _boot(kernel: Kernel, folder: Path) -> "subprocess.Popen[bytes]":
+    """A guest with a disk and a QMP socket."""
+    init = build(kernel, PROGRAMS / "busy.c", folder)
+    initramfs = machine.build_initramfs(folder, init, kernel.modules)
+    arch = kernel.architecture
+    line = [machine.COMMAND_LINE, f"console={arch.console}", arch.options, kernel.options]
+    return subprocess.Popen(
+        [
+            *DIES_WITH_US,
+            *(arch.qemu, *arch.machine, *make_disk(folder, 64 << 20)),
+            *("-serial", f"file:{folder / 'console.log'}"),
+            *("-qmp", f"unix:{folder / 'qmp'},server,nowait"),
+            *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
+            *("-append", " ".join([*line, "lab.workload=sizes"])),
+        ],
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def _wait_for(words: str, console: Path, guest: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + 10 * machine.BOOT_SECONDS
+    while not console.exists() or words not in console.read_text(errors="replace"):
+        if guest.poll() is not None or time.monotonic() > end:
+            raise LabError(f"the guest never said '{words}'")
+        time.sleep(0.1)
+
+
+def _read(
+    socket: Path, readings: int, seconds: int, guest: "subprocess.Popen[bytes]"
+) -> tuple[Counter[str], Counter[str]]:
+    """What was seen, and what was wrong with it."""
+    seen: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
+    prog = open_target(None, [], qemu=str(socket))
+    until = time.monotonic() + seconds
+    while seen["readings"] < readings and time.monotonic() < until:
+        if guest.poll() is not None:
+            raise LabError("the guest died")
+        found = from_memory(Memory(prog))
+        roots, tasks = found.by_name["wait_roots"], found.by_name["task_waits"]
+        seen["readings"] += 1
+        seen["tasks"] += len(tasks)
+        seen["queued"] += sum(root.waiters for root in roots)
+        seen["with a holder"] += sum(row.holder_pid is not None for row in tasks)
+        seen["moved"] += bool(found.remarks)
+        seen["circles by a last reader"] += sum(
+            root.circle and root.by_last_reader for root in roots
         )
-        said = json.loads((out / "said.json").read_text())
-    print(f"{said['seen']['readings']:,} readings; {said['seen']}")
-    for each in said["wrong"]:
-        print(f"wrong: {each}")
-    return 1 if said["wrongs"] else 0
+        for root in roots:
+            if root.no_holder or (root.circle and not root.by_last_reader):
+                wrong[repr(root)] += 1
+        wrong.update(found.notes)
+        if seen["readings"] % 500 == 0:
+            _say(f"{dict(seen)}; {wrong.total()} wrong")
+    return seen, wrong
 
 
 if __name__ == "__main__":

@@ -20,6 +20,25 @@ PROGRAMS = Path(__file__).parent / "programs"
 DISKS = {"servers": 32 << 20}
 
 
+def build(kernel: Kernel, program: Path, folder: Path) -> Path:
+    """The guest's ``/init`` with a program in place of its workload "sizes"."""
+    init = folder / "init"
+    sources = [*map(str, sorted(machine.GUEST.glob("*.c"))), str(program)]
+    options = ("-static", "-O2", "-D_GNU_SOURCE", f"-DPAGE={kernel.page_bytes}UL")
+    compiler, wrapped = kernel.architecture.compiler, "-Wl,--wrap=workload_sizes"
+    subprocess.run([compiler, *options, wrapped, "-o", str(init), *sources], check=True)
+    return init
+
+
+def make_disk(folder: Path, size: int) -> tuple[str, ...]:
+    """A disk with an ext4, and QEMU's arguments for it."""
+    disk = folder / "own-disk"
+    disk.touch()
+    os.truncate(disk, size)
+    run("mkfs.ext4", "-q", str(disk))
+    return "-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"
+
+
 def holders_capture(
     name: str,
     say: Callable[[str], None],
@@ -38,20 +57,10 @@ def holders_capture(
     def take(kernel: Kernel, folder: Path) -> None:
         if built is not None:
             kernel = with_built(kernel, built, say)
-        disk, drive = folder / "disk", ()
-        if what in DISKS:
-            disk.touch()
-            os.truncate(disk, DISKS[what])
-            run("mkfs.ext4", "-q", str(disk))
-            drive = ("-drive", f"file={disk},format=raw,if=virtio,cache=unsafe")
-        init = folder / "init"
-        parts = [*map(str, sorted(machine.GUEST.glob("*.c"))), str(program)]
-        options = ("-static", "-O2", "-D_GNU_SOURCE", f"-DPAGE={kernel.page_bytes}UL")
-        wrapped = "-Wl,--wrap=workload_sizes"
-        compiler = kernel.architecture.compiler
-        subprocess.run([compiler, *options, wrapped, "-o", str(init), *parts], check=True)
+        drive = make_disk(folder, DISKS[what]) if what in DISKS else ()
+        init = build(kernel, program, folder)
         machine.run(kernel, "sizes", folder, say, init=init, qemu_args=drive)
-        disk.unlink(missing_ok=True)
+        (folder / "own-disk").unlink(missing_ok=True)
 
     folder, kernel = kept(name, what, sources, take, say, modules)
     return Capture(

@@ -33,7 +33,7 @@ REFERENCES = {"7.2", "7.3"}
 PAGES = 16  # that are dirty
 # What /proc/PID/stack leaves out: functions of the scheduler's section (__sched), locks' included.
 SCHEDULER = re.compile(
-    r"^(__|preempt_|io_)?schedule(_\w+)?$|^__mutex_lock|^rwsem_down|^down_"
+    r"^(__|preempt_|io_)?schedule(_\w+)?$|^__switch_to$|^__mutex_lock|^rwsem_down|^down_"
     r"|^(out_of_line|_)?_*wait_on_bit$|^bit_wait"
 )
 

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+// A workload of guest/init.c, in place of "sizes", that does not end: a machine that is busy and healthy. Threads of one
+// address space fault, map, protect and unmap; files on a disk are written and synced, others made, renamed and removed in one
+// directory; processes fork and end, queue for a pipe, and read what others map. Whoever waits, waits for a moment.
+#include "../guest/guest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DISK "/tmp/disk"
+#define AREA (1UL << 20)
+
+static char data[64 << 10];
+static int ends[2];
+
+static void must(int good, const char *what)
+{
+	if (!good)
+		fail("%s: %s", what, strerror(errno));
+}
+
+static void map(void)
+{
+	char *area = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	touch(area, AREA, PAGE);
+	mprotect(area, AREA / 2, PROT_READ);
+	munmap(area, AREA);
+}
+
+static void sync_file(void)
+{
+	int fd = open(DISK "/file", O_RDWR | O_CREAT, 0644);
+
+	must(fd >= 0 && pwrite(fd, data, sizeof(data), 0) > 0, "cannot write");
+	fsync(fd);
+	close(fd);
+}
+
+static void map_file(void)
+{
+	int fd = open(DISK "/mapped", O_RDWR | O_CREAT, 0644);
+
+	must(fd >= 0 && !ftruncate(fd, sizeof(data)), "cannot make a file");
+	char *area = mmap(NULL, sizeof(data), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	touch(area, sizeof(data), PAGE);
+	msync(area, sizeof(data), MS_SYNC);
+	munmap(area, sizeof(data));
+	close(fd);
+}
+
+static void make_names(void)
+{
+	char from[64], to[64];
+
+	snprintf(from, sizeof(from), DISK "/from-%d", getpid());
+	snprintf(to, sizeof(to), DISK "/to-%d", getpid());
+	close(open(from, O_CREAT | O_WRONLY, 0644));
+	rename(from, to);
+	unlink(to);
+}
+
+static void fork_once(void)
+{
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(0);
+	waitpid(pid, NULL, 0);
+}
+
+static void write_pipe(void)
+{
+	must(write(ends[1], data, PAGE) > 0, "pipe");
+}
+
+static void read_pipe(void)
+{
+	char taken[4096];
+
+	must(read(ends[0], taken, sizeof(taken)) > 0, "pipe");
+}
+
+static void read_maps(void)
+{
+	static char text[16384];
+	char path[64];
+
+	for (int pid = 2; pid < 400; pid++) {
+		snprintf(path, sizeof(path), "/proc/%d/maps", pid);
+		int fd = open(path, O_RDONLY);
+		while (fd >= 0 && read(fd, text, sizeof(text)) > 0)
+			;
+		close(fd);
+	}
+}
+
+static void compact(void)
+{
+	write_file("/proc/sys/vm/drop_caches", "1");
+	write_file("/proc/sys/vm/compact_memory", "1");
+	sleep(1);
+}
+
+static void *forever(void *work)
+{
+	for (;;)
+		((void (*)(void))work)();
+}
+
+static const struct {
+	const char *comm;
+	void (*work)(void);
+	int processes, threads;
+} works[] = {
+	{ "maps", map, 2, 4 }, { "syncs", sync_file, 2, 2 }, { "maps-file", map_file, 2, 2 }, { "names", make_names, 3, 1 },
+	{ "forks", fork_once, 2, 1 }, { "writes", write_pipe, 2, 1 }, { "reads", read_pipe, 2, 1 }, { "looks", read_maps, 1, 1 },
+	{ "compacts", compact, 1, 1 },
+};
+
+void __wrap_workload_sizes(void)
+{
+	pthread_t any;
+
+	mkdir(DISK, 0755);
+	must(!mount("/dev/vda", DISK, "ext4", 0, NULL) && !pipe(ends), "no disk");
+	for (size_t i = 0; i < ARRAY_SIZE(works); i++)
+		for (int number = 0; number < works[i].processes; number++)
+			if (fork() == 0) {
+				prctl(PR_SET_NAME, works[i].comm);
+				for (int thread = 1; thread < works[i].threads; thread++)
+					must(!pthread_create(&any, NULL, forever, works[i].work), "no thread");
+				forever(works[i].work);
+			}
+	for (;;)
+		pause();
+}
