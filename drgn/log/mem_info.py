@@ -19,7 +19,8 @@ from mmscope.drgn.text.log_lines import UNSEEN
 KIB = 1024
 N, S = r"([0-9]{1,15})", r"(-?[0-9]{1,10})"
 
-MACHINE = re.compile(r" ?[a-z_]+:[0-9]{1,15}(?: [a-z_]+:[0-9]{1,15}){0,5}")
+# A mail may have moved it in.
+MACHINE = re.compile(r" {0,24}[a-z_]+:[0-9]{1,15}(?: [a-z_]+:[0-9]{1,15}){0,5}")
 MACHINE_COUNTERS = {
     *("active_anon", "inactive_anon", "isolated_anon", "active_file", "inactive_file"),
     *("isolated_file", "unevictable", "dirty", "writeback", "unstable", "slab_reclaimable"),
@@ -52,9 +53,11 @@ BLOCKS = re.compile(
     r"(?:Node ([0-9]{1,4}) )?([A-Za-z0-9]{1,12}): "
     rf"((?:[0-9]{{1,15}}\*[0-9]{{1,12}}kB (?:\([UMERHCI]+\) )?){{5,{MOST_ORDER}}})= {N}kB"
 )
+LONG_LINES = (NODE, HUGEPAGES, ZONE, BLOCKS)
 BLOCK = re.compile(rf"{N}\*{N}kB (?:\(([UMERHCI]+)\) )?")
 LAST_FIELD = re.compile(rf"(?: [a-z_()]+[:?])? ?\S*{UNSEEN}\Z")  # of a line that a pager cut
 LIKE = re.compile(r"(?:Node [0-9]{1,4} )?[A-Za-z0-9]{1,12}(?: free:[0-9]|: [0-9]{1,15}\*[0-9])")
+FIRST_BLOCK = re.compile(r"[^:]+: [0-9]{1,15}\*(4|8|16|32|64)kB ")
 MIGRATETYPES = {
     **{"U": "Unmovable", "M": "Movable", "E": "Reclaimable", "H": "HighAtomic", "C": "CMA"},
     **{"I": "Isolate", "R": "Reserve"},
@@ -106,6 +109,9 @@ class MemInfo:
             self._add_blocks(int(match[1] or 0), match[2], match[3], int(match[4]))
         elif LIKE.match(text):
             self.damaged["free blocks of a zone" if "*" in text else "memory of a zone"] += 1
+            # Also of a cut line the first block is a page.
+            if first := FIRST_BLOCK.match(text):
+                self.page_kib = int(first[1])
         else:
             return self._take_machine(text)
         return True

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mmscope.drgn.log.kernel_log import beginning, log_of_files, log_of_memory, missing
-from mmscope.drgn.log.mem_info import COUNTER, PAGE_KIB, MemInfo, Request
+from mmscope.drgn.log.mem_info import COUNTER, LONG_LINES, PAGE_KIB, MemInfo, Request
 from mmscope.drgn.log.oom_rows import (
     EXITING,
     KILLED,
@@ -285,6 +285,14 @@ class _Reader:
         if call is not None and call.summary:
             call.after, call.until = call.after + 1, record.nanoseconds
         first, *more = record.text.split("\n")
+        joined = " ".join([first, *(line.strip() for line in more)]) if more else ""
+        # A mail's lines, wrapped at blanks, and no name that has a line's end.
+        if any(
+            line.fullmatch(joined) and not line.fullmatch(record.text)
+            for line in (OF_ONE_LINE if more else ())
+        ):
+            self.line(record, joined)
+            return
         if not more or (LIKE_TASK.match(first) and not any(map(LIKE_TASK.match, more))):
             self.line(record, record.text)
         elif record.continues is None or not self.known(record, record.text, DAMAGED):
@@ -463,7 +471,10 @@ class _Reader:
 
     def no_victim(self, record: LogRecord, match: re.Match[str]) -> None:
         panic = match.string.startswith("Kernel panic")
-        call = self.ended(record, None)
+        call = self.call
+        # out_of_memory() says that there is nobody to kill, and then panics.
+        if not (panic and call is not None and call.base["outcome"] == NO_ONE):
+            call = self.ended(record, None)
         call.ended = True
         call.base["outcome"] = PANIC if panic else NO_ONE
 
@@ -484,6 +495,7 @@ class _Reader:
             self.call.lost += int(match[1])
 
 
+OF_ONE_LINE = (*LONG_LINES, HEADER, KILL, SUMMARY_LINE, TASK_HEADER)
 # One of these is in each of the following.
 MARKS = ("oom", "of memory", "on memory", "Killed process", "allocation failure", "dropped **")
 SIZE = re.compile(r"([a-z-]+):([0-9]+)kB")

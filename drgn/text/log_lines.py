@@ -64,6 +64,7 @@ _INNER = re.compile(
     r"|(?:<\d{1,3}>)?\[ *\d{1,9}\.\d{3,9}\](?:\[ *[TC]\d+\])? (?:\S+ kernel: )?"
     r"|\[[^\W\d]{2,3} [^\W\d]{2,3} [ \d]?\d \d\d:\d\d:\d\d \d{4}\] )"
 )
+_SECONDS = re.compile(r"\[ *\d{1,9}\.\d{6}\](?:\[ *[TC]\d+\])? ")
 # Lines of the kernel that are long, and with what a broken one goes on.
 _REST = re.compile(
     r" *(?:mode:0x|gfp_mask=0x|nodemask=|order=\d|oom_score_adj[=:]-?\d|total-vm:\d|anon-rss:\d"
@@ -300,8 +301,16 @@ def _lines(text: str) -> Iterator[tuple[int, int, str]]:
 def _apart(lines: list[str], numbers: list[int]) -> tuple[list[str], list[int]]:
     """Lines, with those apart that had become one; and the number of the line of each."""
     result, places = list[str](), list[int]()
+    stamps = [found for line in lines[:LINES_TO_LEARN_FROM] if (found := _SECONDS.search(line))]
+    at_begin = sum(not found.string[: found.start()].strip() for found in stamps)
     for line, number in zip(lines, numbers, strict=True):
         at = begun = 0
+        # A program's words on a console, and the kernel's in the same line.
+        found = _SECONDS.search(line) if at_begin > 0.9 * len(stamps) else None
+        if found and line[: found.start()].strip():
+            result.append(line[: found.start()].rstrip(" "))
+            places.append(number)
+            at = begun = found.start()
         for inner in _INNER.finditer(line) if len(line) > 120 else ():
             if inner.start() - begun > (0 if begun else OWN_PREFIX):
                 result.append(line[at : inner.start()].rstrip(" "))

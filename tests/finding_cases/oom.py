@@ -373,6 +373,34 @@ FOUND: dict[str, Case] = {
         ["Memory ran out, and the kernel panicked", "nginx (pid 80) asked"], "critical",
         unlike=["Killed"],
     ),
+    "a kill whose report the kernel left out, after one that has it": place(
+        "Memory ran out: 50 GiB of 64 GiB were shmem and tmpfs; the kernel killed java, which held "
+        "2.001 GiB; 2 processes in all", oom(2, seconds=1010.0), *machine(shmem=50 * GIB),
+    ),
+    "a report of yesterday's, and a kill without": place(
+        "Memory ran out, and the kernel killed java, which", oom(2, seconds=90_000.0),
+        *machine(shmem=50 * GIB),
+    ),
+    "a page fault that failed while memory was free": Case(
+        "oom-kills-told",
+        [oom(gfp_mask="0x0", gfp_flags=""), *machine(free=30 * GIB, swap=(0, 0))],
+        ["A page fault failed with 30 GiB of 64 GiB free, perhaps at the limit of a memory cgroup; "
+         "the kernel killed java", "did not ask for memory of its own"], "warning",
+    ),
+    "a report without zones": place(
+        "Memory ran out: 50 GiB of 64 GiB were shmem and tmpfs; the kernel killed java",
+        *(row for row in machine(shmem=50 * GIB) if not row.zone),
+        OomMemory(1, -1, "", "free", 100 * MIB), OomMemory(1, -1, "", "pages RAM", 65 * GIB),
+        OomMemory(1, -1, "", "pages reserved", GIB),
+    ),
+    "much that is free, for a reason that is not known": place(
+        "Memory ran out with 40 GiB of 64 GiB free, and why the request could not have it is not "
+        "known; the kernel killed java", *machine(free=40 * GIB, active_file=20 * GIB),
+    ),
+    "a victim that held most, without a table of tasks": Case(
+        "oom-kills-told", [oom(anon_bytes=40 * GIB), *machine()],
+        ["40 GiB of 64 GiB were of java (pid 7)"], "warning", unlike=["the most of all tasks"],
+    ),
     "a log that ends within": Case(
         "oom-kills-told", [oom(victim=0, outcome=OPEN, pid=None, comm=None)],
         ["Memory ran out; the log does not have the end"], "warning",

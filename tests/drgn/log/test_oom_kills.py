@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_made import CGROUP_V1, FAILURE, GLOBAL_3_10
 
+from mmscope.drgn.log.mem_info import MemInfo
 from mmscope.drgn.log.oom_kills import OomRecords, read_oom_records
 from mmscope.drgn.log.oom_rows import EXITING, KILLED, NO_KILL, NO_ONE, OPEN, PANIC
 from mmscope.drgn.log.records import whole_records
@@ -311,6 +312,13 @@ class TestEnds:
         (row,) = read(f"{self.HEADER}[    1.000001] {line}\n").kills
         assert (row.outcome, row.victim, row.order, row.pid) == (outcome, 0, 2, None)
 
+    def test_a_panic_behind_nobody_to_kill_is_the_same_calls(self) -> None:
+        text = from_line(printed("7.3"), "invoked oom-killer").partition("oom-kill:")[0]
+        text += "Out of memory and no killable processes...\n"
+        text += "Kernel panic - not syncing: System is deadlocked on memory\n"
+        (call,) = read(text).kills
+        assert (call.outcome, call.victim, call.lacks) == (PANIC, 0, None)
+
     def test_what_the_same_task_prints_later_is_not_the_calls(self) -> None:
         """As of an allocation that fails then (warn_alloc())."""
         records = [
@@ -577,6 +585,24 @@ def test_kills_as_openvz_has_them() -> None:
     assert (container.total_vm_bytes, container.anon_bytes) == (281988 << 10, None)
     assert (container.oom_cgroup, machine.oom_cgroup) == ("UB 1234", None)
     assert (container.cgroup_limit, machine.cgroup_limit) == (True, None)
+
+
+def test_lines_that_a_mail_wrapped_at_blanks_beside_a_programs_words() -> None:
+    """However long its other lines are, a line of the kernel's is whole again."""
+    text = without(re.sub(r"(?m)^<\d>", "", printed("6.1")), "oom-kill:")
+    wrapped = "\n".join(
+        line if len(line) < 90 else line[: (at := line.rfind(" ", 0, 74))] + "\n" + line[at + 1 :]
+        for line in text.split("\n")
+    )
+    now, before = read(f"Writing inodes: done {wrapped}"), read(text)
+    assert [each.bytes for each in now.memory] == [each.bytes for each in before.memory]
+    assert [each.invoker for each in now.kills] == [each.invoker for each in before.kills]
+
+
+def test_blocks_of_which_the_end_is_cut_tell_the_size_of_a_page() -> None:
+    memory = MemInfo()
+    memory.take("Node 0 DMA32: 0*64kB 1*128kB (U) 2*256kB (UM) 2*512kB (UM) 2*1024kB (U)B")
+    assert memory.page_bytes() == 64 << 10 and memory.damaged
 
 
 class TestUsable:
