@@ -3,11 +3,12 @@
 Tasks that wait in memory management, what for, and who is at the end of the chain.
 
 Every task (``struct task_struct``, threads too) in D state, and those that could run and are inside
-of reclaim, compaction, or another part of memory management that takes long; each with its stack,
-what it is queued on (:mod:`~mmscope.drgn.waits.waiters`) and who holds that. Who reads an mmap_lock
-or a VMA is known by the page faults on stacks (:mod:`~mmscope.drgn.waits.faults`). Followed from
-holder to holder, a chain ends at a task that waits for no other, at what no task is known to hold,
-or in a circle.
+of reclaim, compaction, or another part of memory management that takes long, or are counted as
+waiting for memory; each with its stack, what it is queued on (:mod:`~mmscope.drgn.waits.waiters`)
+and who holds that. Who reads an mmap_lock or a VMA is known by the page faults on stacks
+(:mod:`~mmscope.drgn.waits.faults`). Followed from holder to holder, a chain ends at a task that
+waits for no other, at what no task is known to hold, at the server or device that has to finish a
+page or a request, or in a circle.
 
 Costs a few reads for each task, and for those with a row a millisecond for the stack, of which
 there are :data:`MAX_STACKS` at most. On a live host nothing is stopped: a task may go on while its
@@ -157,6 +158,9 @@ class TaskWait:
         holds="words",
         help="owner, writer, reader in a fault, last reader (may have released it), or FUSE server "
         "(owes an answer)",
+    )
+    finished_by: str | None = column(
+        holds="file", help="device or server that has to finish it, as in wait_roots"
     )
     for_memory: bool | None = column(
         help="counted by the kernel as waiting for memory (/proc/pressure/memory); empty: not "
@@ -351,7 +355,10 @@ class Waits:
         rows = {
             address: self._row(address, each, queued.get(address))
             for address, each in seen.items()
-            if each.state == "D" or each.doing in LONG or (each.state == "S" and address in queued)
+            if each.state == "D"
+            or each.doing in LONG
+            or (each.state == "S" and address in queued)
+            or self._for_memory(address)
         }
         named = self._with_cgroups(rows)
         order = sorted(named.values(), key=lambda row: (-(row.seconds or 0), row.pid))
@@ -553,6 +560,7 @@ class Waits:
             pid,
             comm,
             found.holder_is if found and pid is not None else None,
+            self.names.device(found.bdi) if found and found.bdi else None,
             self._for_memory(address),
             folded(self.stack_of(address)),
         )
@@ -802,7 +810,7 @@ def sleeping(status: str) -> TaskWait | None:
     parsed = parse_status(status)
     if not parsed.lines.get("State", "").startswith("D"):
         return None
-    return TaskWait(parsed.pid, parsed.comm, None, "D", *[None] * 9)
+    return TaskWait(parsed.pid, parsed.comm, None, "D", *[None] * 10)
 
 
 def from_files(files: Files) -> Found:

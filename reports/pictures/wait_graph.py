@@ -37,7 +37,9 @@ def wait_graph(tables: Tables, page_size: int | None) -> Row:
 
 def _first(root: Row, tasks: Rows, held: Mapping[int, list[Row]]) -> list[Row]:
     """The tasks that wait for a root directly."""
-    of_object = [each for each in tasks if each["target"] == root["root"]]
+    of_object = [
+        each for each in tasks if root["root"] in (each["target"], each.get("finished_by"))
+    ]
     unheld = [each for each in of_object if each["holder_pid"] is None]
     return unheld or held.get(root["pid"], [])
 

@@ -291,7 +291,7 @@ def waits() -> list[TaskWait | WaitRoot]:
     waiting = [
         TaskWait(
             *(pid, comm, "/", "D", seconds, doing, "mmap_lock", lock, 4711, "java", "writer"),
-            *(True, "entry_SYSCALL_64;down_read"),
+            *(None, True, "entry_SYSCALL_64;down_read"),
         )
         for pid, comm, seconds, doing in ((99, "ps", 2.5, None), (815, "java", 3.0, "faults"))
     ]

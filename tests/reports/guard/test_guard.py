@@ -460,7 +460,7 @@ def test_who_waited_first_is_kept_when_all_else_is_collected(tmp_path: Path) -> 
         report_bundle.write_bundle(
             tmp_path / name,
             report_bundle.tables_of("zones")
-            | tables_of_rows([TaskWait(pid, "task", None, "D", *[None] * 9)]),
+            | tables_of_rows([TaskWait(pid, "task", None, "D", *[None] * 10)]),
         )
         for name, pid in (("first", 7), ("later", 8))
     )

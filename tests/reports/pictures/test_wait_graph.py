@@ -50,6 +50,20 @@ def test_what_it_ends_at_is_first_and_those_behind_are_below() -> None:
     assert third["holders"] == [] and len(third["names"]) == 4
 
 
+def test_those_that_wait_for_pages_of_a_device_are_below_it() -> None:
+    tasks = [
+        task(1, "page 0 of /data/a", None, 9.0) | {"finished_by": "ext4 of /dev/sdb"},
+        task(2, "page 7 of /data/b", None, 8.0) | {"finished_by": "ext4 of /dev/sdb"},
+        task(3, "i_rwsem of /data/a", 1, 7.0),
+    ]
+    roots = [root("ext4 of /dev/sdb", None)]
+    drawn = wait_graph.draw({"wait_roots": roots, "task_waits": tasks}, None)
+    one, other = drawn["roots"][0]["groups"]
+    assert (one["target"], other["target"]) == ("page 0 of /data/a", "page 7 of /data/b")
+    ((holder, (behind,)),) = one["holders"]
+    assert (holder["pid"], behind["target"]) == (1, "i_rwsem of /data/a")
+
+
 def test_a_circle_is_drawn_once_round() -> None:
     tasks = [task(1, "a", 2, 3.0), task(2, "b", 1, 3.0)]
     drawn = wait_graph.draw({"wait_roots": [root("t1 (1)", 1, True)], "task_waits": tasks}, None)
@@ -70,7 +84,7 @@ def test_it_is_in_the_report(tmp_path: Path) -> None:
     waits = [
         TaskWait(
             *(pid, f"t{pid}", None, "D", 9.0, None, "mutex", "a_mutex", 1, "t1", "owner"),
-            *(None, None),
+            *(None, None, None),
         )
         for pid in (2, 3)
     ]
