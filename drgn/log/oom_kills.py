@@ -472,7 +472,7 @@ class _Reader:
     def no_victim(self, record: LogRecord, match: re.Match[str]) -> None:
         panic = match.string.startswith("Kernel panic")
         call = self.call
-        # out_of_memory() says that there is nobody to kill, and then panics.
+        # out_of_memory() says that there is no task to kill, and then panics.
         if not (panic and call is not None and call.base["outcome"] == NO_ONE):
             call = self.ended(record, None)
         call.ended = True

@@ -19,6 +19,7 @@ from drgn import Program, TypeKind
 
 from mmscope.drgn.processes.address_spaces import BROKEN_OFF, AddressSpaces, kept_address_spaces
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
+from mmscope.drgn.processes.shm_segments import ShmSegment, read_segments
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Array, Columns, Gaps, S64s
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
@@ -206,6 +207,13 @@ def from_files(files: Files) -> Found:
     rows, notes = rows_of_processes(files, read_status_memory)
     found = Found(notes=notes)
     found.remarks.append("processes that share their memory (vfork) count each")
+    try:
+        segments = read_segments(files)
+    except ValueError as error:
+        found.notes.append(str(error))
+    else:
+        if segments is not None:
+            found.add(ShmSegment, segments)
     return found.add(ProcessMemory, sorted(rows, key=_by_memory))
 
 
@@ -216,15 +224,14 @@ PROCESS_MEMORY_SECTION = Section(
 How much memory each process maps, by kind
 ([proc(5)](https://docs.kernel.org/filesystems/proc.html)). Pages that several processes map count
 in each of them, so that the sum is more than what they have together; hugetlb pages are in none.
+By text also SysV segments, which may have no process.
 """,
     command=Command("the memory of processes", top=TOP, picks="pid"),
     since="0.2.0",
-    tables=tables_of(
-        ProcessMemory,
-    ),
+    tables=tables_of(ProcessMemory, ShmSegment),
     from_memory=from_memory,
     from_files=from_files,
-    reads=(prices.STATUS,),
+    reads=(prices.STATUS, prices.SHM),
 )
 
 

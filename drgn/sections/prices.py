@@ -56,6 +56,7 @@ SLABINFO = "/proc/slabinfo"
 MAPS = "/proc/[0-9]*/maps"
 SMAPS_ROLLUP = "/proc/[0-9]*/smaps_rollup"
 STATUS = "/proc/[0-9]*/status /proc/[0-9]*/comm"
+SHM = "/proc/sysvipc/shm"
 ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
 OWNER_COUNTS = "/sys/kernel/debug/page_owner_stacks/*"
@@ -176,6 +177,14 @@ PRICES = {
             "alloc_lock and siglock, for some words",
             "the state of its signals",
             "processes",
+        ),
+        # sysvipc_proc_start(), ipc/util.c; shm_add_rss_swap(), ipc/shm.c
+        Price(
+            SHM,
+            "prints every SysV segment of the IPC namespace",
+            "shm_ids().rwsem, shared, for 4 KiB of text; a segment's lock",
+            None,
+            "segments",
         ),
         # slab_debug_trace_open(), process_slab(), add_location(), mm/slub.c: by open() alone
         Price(

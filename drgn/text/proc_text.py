@@ -271,6 +271,7 @@ class SegmentText:
     size: int
     cpid: int
     nattch: int
+    cuid: int
     rss: int
     swap: int
 
@@ -292,6 +293,6 @@ def parse_segments(text: str) -> list[SegmentText]:
     for line in lines:
         if not re.fullmatch(r" *-?\d{1,10}( +\d{1,20}){15}", line):
             raise ValueError(f"{file} is damaged: {line.strip()!r}")
-        key, shmid, _, size, cpid, _, nattch, *_, rss, swap = map(int, line.split())
-        rows.append(SegmentText(key, shmid, size, cpid, nattch, rss, swap))
+        key, shmid, _, size, cpid, _, nattch, _, _, cuid, *_, rss, swap = map(int, line.split())
+        rows.append(SegmentText(key, shmid, size, cpid, nattch, cuid, rss, swap))
     return rows

@@ -25,6 +25,7 @@ from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 from mmscope.drgn.machine.hypervisor import HypervisorSign
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.processes.process_memory import ProcessMemory
+from mmscope.drgn.processes.shm_segments import ShmSegment
 
 UNREAD_PAGES = "struct page not readable"
 
@@ -62,6 +63,11 @@ def vmalloc(caller: str, percent: float, use: str = "vmalloc") -> VmallocCaller:
 
 # Where zones are read, what is free is theirs.
 FREE = pages_of("nr_free_pages", 1)
+
+
+def segment(shmid: int, size: int, attached: int) -> ShmSegment:
+    return ShmSegment(shmid, "0x0000a1b2", size, size, 0, attached, 700, 1000)
+
 
 FOUND: dict[str, Case] = {
     "a counter that leaks": Case(
@@ -213,6 +219,20 @@ FOUND: dict[str, Case] = {
          dataclasses.replace(swapped(7, "job", 0), shmem_bytes=100 << 20)],
         ["1.428 GiB of shared memory, 35.7 % of memory, are mapped by no process",
          "Shmem is 1.526 GiB; all processes together have 100 MiB"], "notice",
+    ),
+    "segments that nobody has attached, and whose creator has ended": Case(
+        "shmem-unmapped",
+        [pages_of("nr_shmem", 400_000), swapped(9, "sshd", 0),
+         segment(5, 1400 << 20, 0), segment(6, 64 << 20, 0), segment(7, 20 << 20, 3)],
+        ["1.43 GiB of shared memory, 35.7 % of memory, are in 2 SysV segments that no process has "
+         "attached",
+         "the largest is SYSV0000a1b2 (shmid 5) of uid 1000, made by pid 700, which has ended."],
+        "warning", unlike=["The rest is in tmpfs"],
+    ),
+    "a segment beside more in tmpfs": Case(
+        "shmem-unmapped",
+        [pages_of("nr_shmem", 400_000), swapped(700, "job", 0), segment(5, 400 << 20, 0)],
+        ["are mapped by no process", "made by pid 700, which is job now."], "notice",
     ),
     "percpu memory by the kernel's own sum": Case(
         "kernel-memory-large",
