@@ -16,7 +16,7 @@ MOST_ROOTS, MOST_GROUPS, MOST_NAMES, DEEPEST = 10, 8, 4, 12
 
 @picture(
     "wait_roots",
-    "root pid comm circle waiters longest_seconds doing",
+    "root pid comm circle by_last_reader waiters longest_seconds doing",
     others="task_waits",
 )
 def wait_graph(tables: Tables, page_size: int | None) -> Row:

@@ -6,6 +6,7 @@ and BPF maps and programs (``programs/owners.c``), with tasks that wait (``progr
 """
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,12 @@ from kernels import Kernel, with_built
 
 PROGRAMS = Path(__file__).parent / "programs"
 DISKS = {"servers": 32 << 20}
+# What /proc/PID/stack leaves out: functions of the scheduler's section (__sched), locks' included.
+SCHEDULER = re.compile(
+    r"^(__|preempt_|io_)?schedule(_\w+)?$|^__switch_to$|^__mutex_lock|^rwsem_down|^down_"
+    r"|^(__)?percpu_|^(__)?(rt_mutex|rwbase|folio_lock|inode_lock)|^mutex_lock"
+    r"|^(out_of_line_|__)wait_on_bit$|^bit_wait"
+)
 
 
 def build(kernel: Kernel, program: Path, folder: Path) -> Path:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from capture import Capture
 from conftest import KERNELS
-from holders_lab import holders_capture
+from holders_lab import SCHEDULER, holders_capture
 
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
@@ -25,11 +25,6 @@ pytestmark = [pytest.mark.any_config, pytest.mark.btf]
 OF_SERVER = ("f-sync", "f-fault", "f-unmap", "f-map", "f-read", "f-look", "f-make", "f-look-again")
 PLANTED = (*OF_SERVER, "u-write", "u-queue", "u-queue-too", "c-high")
 AS_MODULE = {"5.10", "6.1", "arm64-6.1"}
-# What /proc/PID/stack leaves out: functions of the scheduler's section (__sched), locks' included.
-SCHEDULER = re.compile(
-    r"^(__|preempt_|io_)?schedule(_\w+)?$|^__switch_to$|^__mutex_lock|^rwsem_down|^down_"
-    r"|^(__)?percpu_|^(__)?(rt_mutex|rwbase|folio_lock|inode_lock)|^mutex_lock"
-)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ def task(pid: int, target: str, holder: int | None, seconds: float) -> dict[str,
 
 
 def root(name: str, pid: int | None, circle: bool = False) -> dict[str, Any]:
-    return {"root": name, "pid": pid, "comm": "t1", "circle": circle, "waiters": 3, "doing": None}
+    ends = {"root": name, "pid": pid, "comm": "t1", "circle": circle, "waiters": 3, "doing": None}
+    return ends | {"by_last_reader": False}
 
 
 CHAIN = [
