@@ -123,6 +123,17 @@ def test_an_oom_kill_where_memory_was_to_be_had_is_one_of_a_limit(
     assert finding is not None and finding.severity == severity
 
 
+@pytest.mark.parametrize(("stalls", "severity"), [(15, "notice"), (40, "warning")])
+def test_an_oom_kill_after_the_machines_own_reclaim_is_of_some_nodes_or_zones(
+    tmp_path: Path, stalls: int, severity: str
+) -> None:
+    rows = [*moved(2, oom_kill=1, allocstall_movable=stalls), level(1, "MemAvailable", 400),
+            level(1, "MemTotal", 1000)]  # fmt: skip
+    finding = found(asked(tmp_path, rows), "watch-oom-kill")
+    assert finding is not None and finding.severity == severity
+    assert (f"began {stalls} times (allocstall) in the 10 s" in finding.saw) == (stalls >= 16)
+
+
 def test_what_a_victim_gave_back_before_its_kill_was_counted_was_not_there(tmp_path: Path) -> None:
     rows = [*moved(3, oom_kill=1), level(1, "MemAvailable", 5), level(2, "MemAvailable", 300),
             level(1, "MemTotal", 1000)]  # fmt: skip
