@@ -39,12 +39,16 @@ PAGES, STALL, VMALLOC = "page allocation failure", "page allocation stall", "vma
 # 4.10 to 4.14 also said when an allocation took long. Before 4.12 there are no nodes, before 4.6 no
 # names of flags.
 FAILED = re.compile(
-    r"(.*?): (?:page allocation failure: order:(?P<order>[0-9]{1,2})"
+    r"(.*?): (?:page allocation failure[:.] order:(?P<order>[0-9]{1,2})"
     r"|page allocation stalls for (?P<ms>[0-9]{1,9})ms, order:(?P<stalled>[0-9]{1,2})"
     r"|vmalloc(?: error: size |: allocation failure: )(?P<size>[0-9]{1,18})[^:]*?)"
     r", ?mode:(?P<mask>0x[0-9a-f]{1,8}|0)(?:\((?P<flags>[A-Za-z0-9_|]*)\))?"
     r"(?:, ?nodemask=(?P<nodemask>\(null\)|[0-9,-]*))?"
     r"(?:,cpuset=(?P<cpuset>.*?),mems_allowed=(?P<mems>[0-9,-]*))?"
+)
+# Until 4.9 vmalloc() has a line of its own before that of pages, with order 0.
+OF_VMALLOC = re.compile(
+    r"vmalloc: allocation failure(?:: |, allocated [0-9]{1,18} of )([0-9]{1,18}) bytes\n?"
 )
 WORKQUEUE = re.compile(r"Workqueue: (\S{1,64}) (\S{1,128})")
 # Functions that allocate for others, up to the one that wanted it.
@@ -160,11 +164,17 @@ def read_allocation_failures(
     found: list[_Failure] = []
     left_out = 0
     current: _Failure | None = None
+    vmalloc: int | None = None  # bytes, as the record before said
     for record in whole_records(records):
         if record.facility not in (None, 0):
             continue
-        if ", mode:" in record.text and (match := FAILED.fullmatch(record.text)):
+        size, vmalloc = vmalloc, None
+        if "vmalloc: " in record.text and (of_vmalloc := OF_VMALLOC.fullmatch(record.text)):
+            vmalloc = int(of_vmalloc[1])
+        elif ", mode:" in record.text and (match := FAILED.fullmatch(record.text)):
             current = _begin(record, match)
+            if size is not None and match["order"] == "0":
+                current.base |= {"what": VMALLOC, "order": None, "size_bytes": size}
             if len(found) < MOST_FAILURES:
                 found.append(current)
             else:

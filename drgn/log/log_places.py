@@ -52,7 +52,8 @@ KERNEL_LINE = re.compile(
     r"|invoked oom-killer: |: page allocation failure|^Linux version [0-9]|Killed process [0-9]"
     r"|[Oo]ut of memory(?: in UB[ 0-9]*)?: (?:OOM k|K)ill|lowmemorykiller: Kill"
     r"|unreferenced object 0x|\bMem-Info:|oom-kill:constraint=|<[0-7]>\S|BUG: |Call [Tt]race:"
-    r"|\boom_reaper: ",
+    r"|\boom_reaper: |: swiotlb buffer is full|\bSLUB: Unable to allocate"
+    r"|\bvmap allocation for size ",
     re.MULTILINE,
 )
 

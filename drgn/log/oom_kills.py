@@ -502,7 +502,7 @@ SIZE = re.compile(r"([a-z-]+):([0-9]+)kB")
 DAMAGED = re.compile(LIKE_KILL.pattern + ".*", re.DOTALL)
 # SysRq prints memory, too (__handle_sysrq(), drivers/tty/sysrq.c).
 OF_OTHERS = re.compile(r"[Ss]ys[Rr]q ?: ")
-FAILED = re.compile(r".*: page allocation failure: order:.*", re.DOTALL)
+FAILED = re.compile(r".*: page allocation failure[:.] order:.*", re.DOTALL)
 # console_prepend_dropped() (kernel/printk/printk.c)
 DROPPED = re.compile(r"\*\* ([0-9]{1,10}) printk messages dropped \*\* ?")
 ANYWHERE: tuple[
@@ -605,8 +605,8 @@ def _of_cgroup(call: _Call, text: str) -> bool:
         function = match[2].partition(".")[0]
         if function in OF_CGROUP | OF_MACHINE:
             call.base["cgroup_limit"] = function in OF_CGROUP
-        if function == "moom_callback" and call.base["order"] is None:
-            call.base["order"] = -1  # SysRq, as the header has it
+        if function == "moom_callback":
+            call.base["order"] = -1  # SysRq-f; until 4.1 the header has 0
     else:
         return False
     return True

@@ -71,7 +71,10 @@ PHRASES = {
 }
 _PHRASES = {words: re.compile(pattern) for words, pattern in PHRASES.items()}
 # Before these stands the name of a task; what is before that, only its end tells.
-AFTER_A_NAME = (" invoked oom-killer: gfp_mask=", ": page allocation failure: order:")
+AFTER_A_NAME = (
+    *(" invoked oom-killer: gfp_mask=", ": page allocation failure: order:"),
+    ": page allocation failure. order:",  # until 3.2
+)
 
 WORDS = {
     *("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug", "error", "warning"),

@@ -493,7 +493,11 @@ def ask(database: Database, questions: list[Question]) -> Verdict:
             silent.append((question.id, question.about))
         found += findings
     found.sort(key=_place)
-    blind = [*holes(database), *unread(database), *unseen(questions, database)]
+    blind = [
+        *holes(database),
+        *unread(database),
+        *unseen(questions, database, some=bool(silent or found)),
+    ]
     blind += [*damaged(database), *faults]
     return Verdict(found, silent, not_checked, under, blind)
 
@@ -554,8 +558,12 @@ def unread(database: Database) -> Iterator[str]:
             yield f"what was not read cannot be told: {failed(database, error, blind.optional)}"
 
 
-def unseen(questions: list[Question], database: Database) -> Iterator[str]:
-    """Sections that questions stand on, and that were not read, or in part alone."""
+def unseen(questions: list[Question], database: Database, *, some: bool) -> Iterator[str]:
+    """
+    Sections that questions stand on, and that were not read, or in part alone.
+
+    :param some: some of them could be asked.
+    """
     needed = {question.section for question in questions}
     tables = {parts_of(need)[0] for question in questions for need in question.needs}
     needed |= {database.section_of[table] for table in tables & database.section_of.keys()}
@@ -570,6 +578,8 @@ def unseen(questions: list[Question], database: Database) -> Iterator[str]:
         yield "nothing but a recording was read"
     elif here and here <= OF_A_LOG:
         yield "nothing but a log was read"
+    elif some and (ledger := fared.get("memory_ledger")) and ledger.status == "absent":
+        yield "where memory went was not read: there is no /proc/meminfo"
 
 
 def _place(finding: Finding) -> tuple[int, bool, int]:

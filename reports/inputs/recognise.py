@@ -118,7 +118,7 @@ PASTED_TEXTS = {
     place: re.compile(
         rb"^(?P<before>(?:> ?){0,4}%b)(?>%b *\r?)$"
         rb"(?:\n(?:(?P=before)|>*(?=[ \t\r]*$))(?>%b *\r?)$){%d,}"
-        % (b"" if first.endswith(_TAG + b")") else rb"[ \t]{0,16}", first, more, least),
+        % (b"" if first.endswith(_TAG + b")") else rb"[ \t]{0,80}", first, more, least),
         re.MULTILINE,
     )
     for place, (first, more, least) in _PASTED.items()
@@ -172,6 +172,18 @@ OUTPUTS = (
         "perf report's or perf top's output: bring perf script's text",
     ),
     (rb"^Swap Used Limit: ", "oomctl's output: bring the journal"),
+    (
+        rb"^ +pages free +\d+ *\r?\n +(?:boost|min) ",
+        "a part of /proc/zoneinfo without the name of its zone: bring all of it",
+    ),
+    (
+        rb"^[ \t]*(?:MemFree|MemAvailable|Cached|Slab|SReclaimable|SUnreclaim):[ \t]+\d+ kB",
+        "some lines of a meminfo: bring /proc/meminfo",
+    ),
+    (
+        rb"^[ \t]*(?:inactive_anon|slab_unreclaimable|workingset_refault_anon) \d+ *\r?$",
+        "a part of a cgroup's memory.stat: bring all of it",
+    ),
     (rb"outstanding allocations", "memleak's output: bring page_owner or /proc/allocinfo"),
 )
 LOOKS = (

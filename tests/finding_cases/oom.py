@@ -168,6 +168,22 @@ FOUND: dict[str, Case] = {
         ["earlyoom killed chrome (pid 2) for memory, which held 2 GiB; 2 kills in all"],
         "warning",
     ),
+    "bounce buffers that ran out": Case(
+        "failures-in-log",
+        [complaint("swiotlb full", name, "failure", times=times)
+         for name, times in (("dwc3 38200000.dwc3", 1), ("ahci 0000:00:17.0", 3))],
+        ["Swiotlb full in the log: ahci 0000:00:17.0, and 1 more",
+         "4 records of the log, the last 1 min 40 s after boot: that is what it means."], "notice",
+    ),
+    "a disk of a swap area that failed": Case(
+        "failures-in-log", [complaint("swap failure", "Read-error on swap-device", "failure")],
+        ["Swap failure in the log: Read-error on swap-device"], "warning",
+    ),
+    "a kill by SysRq": Case(
+        "oom-asked-for", [oom(order=-1, comm="gnome-shell")],
+        ["The OOM killer was told to kill (SysRq-f): gnome-shell", "which held 2.001 GiB"],
+        "notice",
+    ),
     "struct pages that are damaged": Case(
         "damage-in-log",
         [complaint("bad page state", name, "damage", times=times)
@@ -469,6 +485,10 @@ CLEAR: dict[str, Case] = {
     "memory that was there in the last view": Case(
         "shown-memory-short", [*shown(1, 40 * MIB), *shown(2, 900 * MIB)]
     ),
+    "a log in which nothing failed that has no table of its own": Case(
+        "failures-in-log", [complaint("vmalloc failure", "vmap allocation", "failure")]
+    ),
+    "a kill that nobody asked for": Case("oom-asked-for", [oom()]),
     "a log in which nothing hung": Case(
         "hung-in-log", [complaint("page allocation stall", "java", "stall")]
     ),
@@ -509,6 +529,7 @@ NOT_CHECKED: dict[str, Case] = {
     f"{name} without a log": Case(name, [], why_not=f"no table {table} in this bundle")
     for name, table in {
         "oom-kills-told": "oom_kills", "oom-cgroup-limit": "oom_kills",
+        "oom-asked-for": "oom_kills", "failures-in-log": "kernel_complaints",
         "program-kills": "program_kills",
         "allocation-failures": "allocation_failures", "damage-in-log": "kernel_complaints",
         "hung-in-log": "kernel_complaints", "shown-memory-short": "shown_memory",

@@ -54,6 +54,10 @@ def test_the_memory_that_there_was() -> None:
     [
         ("swapper/0: page allocation failure: order:1, mode:0x20",
          (PAGES, "swapper/0", 1, None, "0x20", None, None)),
+        ("swapper: page allocation failure. order:1, mode:0x20",  # RHEL 6
+         (PAGES, "swapper", 1, None, "0x20", None, None)),
+        ("vmalloc: allocation failure: 37798136 bytes\ninsmod: page allocation failure: order:0, "
+         "mode:0xd2", (VMALLOC, "insmod", None, 37798136, "0xd2", None, None)),
         ("a b: page allocation failure: order:0, mode:0x2080020(GFP_ATOMIC)",
          (PAGES, "a b", 0, None, "0x2080020", None, None)),
         ("x: page allocation stalls for 10040ms, order:1, mode:0x14000c0(GFP_KERNEL), "

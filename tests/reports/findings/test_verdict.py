@@ -153,7 +153,7 @@ def test_what_other_checks_would_take(tmp_path: Path) -> None:
     assert wants["unexplained-pages"] == MEMORY
     assert wants["profile-samples-lost"] == RECORDING
     assert wants["watch-oom-kill"] == WATCH
-    assert judge(evaluate(text)).rests_on.startswith("No trouble found by ")
+    assert "No trouble found by 3 checks, which do not see that" in judge(evaluate(text)).rests_on
 
 
 @pytest.mark.parametrize(("zones", "cannot"), [("absent", True), ("ok", False)])
@@ -176,6 +176,18 @@ def test_a_log_alone_says_nothing_is_well(tmp_path: Path, zones: str, cannot: bo
     ]
     opened = bundle(tmp_path / "b", [zone()] if zones == "ok" else [], sections=fared)
     assert ("nothing but a log was read" in evaluate(opened).blind) == cannot
+
+
+@pytest.mark.parametrize(("ledger", "cannot"), [("absent", True), ("ok", False)])
+def test_a_file_of_proc_alone_says_nothing_is_well(
+    tmp_path: Path, ledger: str, cannot: bool
+) -> None:
+    fared = [
+        SectionResult(name, status, 0.1, 0, 0, None)
+        for name, status in (("zones", "ok"), ("memory_ledger", ledger))
+    ]
+    blind = evaluate(bundle(tmp_path / "b", [zone()], sections=fared)).blind
+    assert any("where memory went was not read" in words for words in blind) == cannot
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,9 @@ def test_a_file_of_proc_has_its_place(name: str) -> None:
         (b"7z\xbc\xaf\x27", "unpack it before"),
         (b"Node 0 MemTotal:  5 kB\n", "of a NUMA node: bring /proc/meminfo"),
         (b"so:\n Active / Total Objects (% used) : 5 / 5\n", "slabtop: bring /proc/slabinfo"),
+        (b"$ grep Slab:\nSlab:       181700 kB\n", "some lines of a meminfo: bring"),
+        (b"  pages free     7226\n        min      10136\n", "without the name of its zone"),
+        (b"slab_unreclaimable 7\nslab 7\n", "a part of a cgroup's memory.stat"),
         (b"crash> kmem -s\nCACHE             OBJSIZE  ALLOCATED     TOTAL\n", "kmem -s: bring"),
         (b"# Overhead  Command\n", "perf top's output: bring perf script's text"),
         (b"so:\n```\n    2.26%  [kernel]       [k] _raw_spin_lock\n", "bring perf script's text"),
@@ -194,7 +197,7 @@ def test_lines_without_the_first_ones_are_known(
 
 def test_a_cgroups_counters_among_words_are_its_own_and_those_of_a_kill_are_not() -> None:
     text = b"anon 663552\nfile 10313728\nkernel_stack 49152\nslab 7\n"
-    for before in (b"cat memory.stat:\n", b"```\n"):
+    for before in (b"cat memory.stat:\n", b"```\n", b"so:\n"):
         ((place, found),) = pasted(before + text + b"```\n")
         assert (named(place), found) == ("a cgroup's memory.stat", text)
     assert not pasted(b"Memory cgroup stats for /a:\n" + text)
