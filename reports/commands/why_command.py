@@ -216,7 +216,7 @@ def answer_of(given: Given, path: Path, judged: "Judgement", kind: object) -> An
     )
 
 
-# Whether the host still runs, nobody has said: a dump may be of a crash.
+# Whether the host still runs is not known: a dump may be of a crash.
 THERE = "On the host, while the trouble is there: "
 # Commands that show what could not be checked, by what it takes.
 SHOWS = {
