@@ -44,7 +44,7 @@ FAILED = re.compile(
     r"|vmalloc(?: error: size |: allocation failure: )(?P<size>[0-9]{1,18})[^:]*?)"
     r", ?mode:(?P<mask>0x[0-9a-f]{1,8}|0)(?:\((?P<flags>[A-Za-z0-9_|]*)\))?"
     r"(?:, ?nodemask=(?P<nodemask>\(null\)|[0-9,-]*))?"
-    r"(?:,cpuset=(?P<cpuset>.*?),mems_allowed=(?P<mems>[0-9,-]*))?"
+    r"(?:,cpuset=(?P<cpuset>.*?),mems_allowed=(?P<mems>[0-9,-]*))?(?=$|[, ])"
 )
 # Until 4.9 vmalloc() has a line of its own before that of pages, with order 0.
 OF_VMALLOC = re.compile(
@@ -169,9 +169,11 @@ def read_allocation_failures(
         if record.facility not in (None, 0):
             continue
         size, vmalloc = vmalloc, None
+        # Wrapped by a mail, with its words behind it, or cut by a terminal.
+        first = " ".join(record.text.split()) if "mode:" in record.text else ""
         if "vmalloc: " in record.text and (of_vmalloc := OF_VMALLOC.fullmatch(record.text)):
             vmalloc = int(of_vmalloc[1])
-        elif ", mode:" in record.text and (match := FAILED.fullmatch(record.text)):
+        elif match := FAILED.match(first):
             current = _begin(record, match)
             if size is not None and match["order"] == "0":
                 current.base |= {"what": VMALLOC, "order": None, "size_bytes": size}

@@ -228,6 +228,7 @@ class LogLines:
     ) -> bool:
         """Add a line without a prefix to the record before it; False: it is another program's."""
         foreign = self.prefixes.foreign(line) and not wrapped and not self.prefixes.bare
+        foreign = foreign and not _REST.match(line)
         if current is None or foreign or current.lines > MOST_CONTINUING:
             self.foreign += 1
             self._look_for_a_kill(line)
@@ -334,7 +335,7 @@ def _plain(text: str) -> str:
         text = html.unescape(text)
     if "\x1b" in text or "[0m" in text or "^[[" in text:
         text = _ESCAPES.sub("", text)
-    for odd, plain in (("\ufeff", ""), ("\xa0", " "), ("\0", ""), ("\x1e", "")):
+    for odd, plain in (("\ufeff", ""), ("\xa0", " "), ("\0", ""), ("\x1e", ""), ("\x7f", "")):
         if odd in text:
             text = text.replace(odd, plain)
     return text

@@ -26,6 +26,22 @@ def read(text: str) -> Failures:
     return read_allocation_failures(parse_dmesg(text).records)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (", mode:", ",\nmode:"),
+        (", mode:", ", \x7f\nmode:"),
+        ("nodemask=(null),cpuset=/,mems", "nodemas"),
+    ],
+)
+def test_a_line_that_was_wrapped_or_cut(old: str, new: str) -> None:
+    head, *rest = FAILURE.split("\n")
+    assert old in head
+    (row,) = read("\n".join([head.replace(old, new), *rest])).failures
+    assert (row.comm, row.order, row.gfp_mask) == ("kworker/u32:45", 4, "0x40c00")
+    assert row.work == "events_unbound async_run_entry_fn"
+
+
 def test_who_asked_for_what_and_where() -> None:
     (row,) = read(FAILURE).failures
     assert (row.what, row.comm, row.pid, row.order) == (PAGES, "kworker/u32:45", 19_318, 4)
