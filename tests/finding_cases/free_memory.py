@@ -44,6 +44,14 @@ FOUND: dict[str, Case] = {
          "(39.06 MiB)", "9,999 pages are usable (9,999 free);",
          "min 10,000, low 12,500, high 15,000, without boost", "direct reclaim"], "warning",
     ),
+    "free memory that is in CMA": Case(
+        "cma-holds-free",
+        [zone(free_pages=60_000), event("nr_free_pages", 60_000), event("nr_free_cma", 52_000)],
+        ["203.1 MiB of 234.4 MiB that are free lie in CMA blocks: requests for memory that cannot "
+         "be moved have 31.25 MiB",
+         "nr_free_cma 52,000 of nr_free_pages 60,000; the zones' watermarks are min 10,000, low "
+         "12,500 pages"], "warning",
+    ),
     "below half of min": Case(
         "below-watermarks", [zone(free_pages=4_999)], ["below half of the min watermark"],
         "critical",
@@ -294,6 +302,10 @@ FOUND: dict[str, Case] = {
 }  # fmt: skip
 
 CLEAR: dict[str, Case] = {
+    "CMA beside as much as is kept free": Case(
+        "cma-holds-free",
+        [zone(free_pages=70_000), event("nr_free_pages", 70_000), event("nr_free_cma", 52_000)],
+    ),
     "free memory in pieces, of which struct pages are missing": Case(
         "external-fragmentation",
         [*all_orders(o0=100_000), zone(),
@@ -413,6 +425,10 @@ CLEAR: dict[str, Case] = {
 }  # fmt: skip
 
 NOT_CHECKED: dict[str, Case] = {
+    "a kernel that has no CMA": Case(
+        "cma-holds-free", [zone(), event("nr_free_pages", 70_000)],
+        why_not="vm_counters has no row where name = 'nr_free_cma'",
+    ),
     "no zones": Case("below-watermarks", [], why_not="no table zones in this bundle"),
     "no counters": Case("compaction-fails", [], why_not="no table vm_counters in this bundle"),
     "a kernel without compaction": Case(
