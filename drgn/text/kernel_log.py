@@ -10,6 +10,7 @@ are gone; of a record in several lines, where it ends. Of text, the order of tim
 are in another one.
 """
 
+import itertools
 import os
 import re
 import stat
@@ -207,8 +208,22 @@ def parse_dmesg(text: str) -> Log:
 def _in_order(records: list[LogRecord]) -> list[LogRecord]:
     """Records, the oldest first: where the newest is the first, as of ``journalctl -r``, turned."""
     times = [each.nanoseconds for each in records if each.nanoseconds is not None]
-    dates = [each.date for each in records if each.date is not None]
-    return records[::-1] if newest_first(times or dates) else records
+    clock = times or [each.date for each in records if each.date is not None]
+    turned = newest_first(clock)
+    if not turned and not any(other > one for one, other in itertools.pairwise(clock)):  # a second
+        turned = newest_first([at for each in records if (at := _step(each.text)) is not None], 2)
+    return records[::-1] if turned else records
+
+
+# A call of the OOM killer, or an allocation that fails, prints these in this order.
+_STEPS = (
+    *(" invoked oom-killer: ", "CPU: ", "Mem-Info:", "Tasks state (memory", "[ pid", "[  pid"),
+    *("oom-kill:constraint=", "Killed process ", "oom_reaper: reaped"),
+)
+
+
+def _step(text: str) -> int | None:
+    return next((at for at, words in enumerate(_STEPS) if words in text), None)
 
 
 def _by_host(records: Sequence[Printed]) -> list[Printed]:

@@ -534,13 +534,13 @@ def _of_kernel(text: str) -> bool:
     return bool(phrases_in(text)) or any(map(text.__contains__, AFTER_A_NAME))
 
 
-def newest_first(times: Sequence[Any]) -> bool:
+def newest_first(times: Sequence[Any], most: int = TURNED) -> bool:
     """True if times go backward, as of ``journalctl -r`` and of most queries."""
     earlier = later = 0
     for one, other in itertools.pairwise(times):
         earlier += other < one
         later += other > one
-    return earlier > TURNED * (later + 1)
+    return earlier > most * (later + 1)
 
 
 def _rows(text: str, column: int, damaged: list[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -436,6 +436,15 @@ class TestForms:
         ]
         assert last[1].invoker == "group hog" and "the header, damaged (1)" in (last[1].lacks or "")
 
+    @pytest.mark.parametrize("stamp", ["", "Nov 14 22:21:01 host kernel: "])
+    def test_the_newest_line_first_where_no_clock_tells(self, stamp: str) -> None:
+        texts = [record.text for record in parse_dmesg(printed("6.1")).records]
+        end = next(at for at, text in enumerate(texts) if "Killed process" in text)
+        lines = [stamp + text for text in texts[: end + 1]]
+        found, same = read("\n".join(reversed(lines))), read("\n".join(lines))
+        assert found.kills == same.kills and found.kills[0].outcome == KILLED
+        assert (found.tasks, found.memory) == (same.tasks, same.memory)
+
     @pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
     @pytest.mark.parametrize("kernel", ["6.1", "7.3"])
     def test_lines_that_a_pager_cut(self, kernel: str, width: int) -> None:
