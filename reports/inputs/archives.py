@@ -305,9 +305,13 @@ class _Reader:
                     "other machines' trees in it were",
                 )
                 made.notes.append(f"{called} not read: give each by itself")
-        # Of a tree, copies of its files elsewhere in it are no inputs of their own.
+        # Of a tree, copies of its files elsewhere in it are no inputs of their own; a recording is.
         whole = any(path.startswith(("proc/", "sys/")) for path in made.tree)
-        made.lone = [each for each in self.lone if not (whole and each[0].startswith(root or ""))]
+        made.lone = [
+            (name, kind, data)
+            for name, kind, data in self.lone
+            if kind.name == PERF_DATA or not (whole and name.startswith(root or ""))
+        ]
         if beyond := [name for name in self.beyond if not (whole and name.startswith(root or ""))]:
             called = plural(len(beyond), "more file in it was", "more files in it were")
             made.notes.append(f"{called} not read: unpack it before")

@@ -32,6 +32,7 @@ from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.packed import JOURNAL, PACKED, UTF_16, PackedError, tail, unpacked
 from mmscope.drgn.text.plain_file import open_plain
 from mmscope.drgn.text.text_source import SUBSTITUTED
+from mmscope.perf.perf_record import PERF_DATA as RECORDINGS
 from mmscope.reports.bundle.description import DESCRIPTION
 from mmscope.reports.inputs.archives import Unpacked, read_archive
 from mmscope.reports.inputs.mails import is_mail, parts_of
@@ -156,6 +157,8 @@ def _folder(given: Given, path: Path, *, everything: bool) -> None:
         here = path.resolve() == Path("/")
         given.took(str(path), "this host, by /proc and /sys" if here else what)
         given.folders.append(Files(path, everything))
+        for name in [] if here else sorted(names)[:MOST_FILES]:
+            _recording(given, path / name)
         return
     for place, marks in PARTS:
         if len(names & marks) > (place == "proc/PID"):
@@ -177,6 +180,15 @@ def _folder(given: Given, path: Path, *, everything: bool) -> None:
             given.refused.append(f"{path / name}: {_why(error)}")
     if len(files) > MOST_FILES:
         given.refused.append(f"{path}: {len(files) - MOST_FILES:,} more files were not looked at")
+
+
+def _recording(given: Given, path: Path) -> None:
+    """Take a file beside a tree if it is a recording."""
+    with contextlib.suppress(OSError, PackedError):
+        with open(open_plain(str(path)), "rb") as file:
+            magic = file.read(8)
+        if magic in RECORDINGS:
+            _file(given, str(path), str(path))
 
 
 @contextlib.contextmanager

@@ -220,6 +220,12 @@ PERF = b"java 7/7 [001] 1.000000: 1 cycles: \n\tffffffff81000001 clear_page ([ke
 OWNER = b"Page allocated via order 0, mask 0x0(), pid 7\nPFN 1 type Movable\n f+0x1/0x2\n\n"
 
 
+def test_a_recording_in_a_tree_is_an_input_of_its_own() -> None:
+    files = {"a/proc/meminfo": b"MemTotal: 1 kB\n", "a/log2": LOG, "a/perf.data": b"PERFILE2"}
+    found = read(tar(files))
+    assert {name: kind.name for name, kind, _ in found.lone} == {"a/perf.data": "perf.data"}
+
+
 def test_a_text_is_read_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "MOST_OF_LOG", 1 << 10)
     found = read(tar({"cpu.txt": PERF * 100, "owners": OWNER * 100, "log": LOG * 100, "a": PERF}))
