@@ -162,9 +162,9 @@ def elsewhere(folder: Path, root: Path, ends: int = 0, **more: Any) -> tuple[str
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >> {folder}/asked\nexit {ends}\n')
         path.chmod(0o755)
-    done = hook(
-        folder, MMSCOPE=str(folder / "no-such-command"), PATH=f"{programs}:/usr/bin:/bin", **more
-    )
+    # Nothing else is surely in an initramfs of dracut's; chroot is what kdump.conf is told of.
+    (programs / "mkdir").symlink_to("/bin/mkdir")
+    done = hook(folder, MMSCOPE=str(folder / "no-such-command"), PATH=str(programs), **more)
     # kdump_pre that ends with anything else reboots without a dump.
     assert done.returncode == 0, done.stderr
     return done.stdout, (folder / "asked").read_text().splitlines()
