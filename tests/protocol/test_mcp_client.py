@@ -46,6 +46,26 @@ def ask(cases: list[Path | str], *questions: tuple[str, dict[str, Any]]) -> list
     return anyio.run(asked)
 
 
+def told(*words: str | Path) -> Any:
+    """What a command says as JSON."""
+    return json.loads(run(*words, "--json").stdout)
+
+
+def same(why: dict[str, Any], found: dict[str, Any], place: Path) -> bool:
+    """True if both answers about a bundle are those of the command line."""
+    said, listed = told("why", place), told("findings", place)
+    assert why["word"] == said["verdict"] and why["unknowns"] == said["unknown"]
+    for name in ("sentence", "severity", "cause", "owner", "harm", "since", "rests_on"):
+        assert why[name] == said[name]
+    assert [found[name] for name in ("verdict", "not_seen")] == [
+        said["verdict"],
+        listed["not_seen"],
+    ]
+    for name in ("id", "severity", "title", "saw", "why"):
+        assert [one[name] for one in found["findings"]] == [one[name] for one in listed["findings"]]
+    return True
+
+
 def test_ten_questions_are_answered_as_on_the_command_line(tmp_path: Path) -> None:
     one, two = (small(tmp_path / f"b{n}", "web-1", kills=n) for n in (3, 9))
     cases, why, found, evidence, tables, rows, kills, refused, file, compared = ask(
@@ -62,8 +82,7 @@ def test_ten_questions_are_answered_as_on_the_command_line(tmp_path: Path) -> No
         ("compare", {"before": "b3", "after": "b9"}),
     )
     assert [case["case"] for case in cases["cases"]] == ["b3", "b9"]
-    said = json.loads(run("why", "--json", one).stdout)
-    assert (why["word"], why["sentence"]) == (said["verdict"], said["sentence"])
+    assert same(why, found, one)
     assert [one["id"] for one in found["findings"]] == ["oom-kills-since-boot"]
     assert evidence["stands_on"][0]["rows"][0]["value"] == 3
     assert {table["table"] for table in tables["tables"]} == set(Bundle(one).tables)
@@ -104,8 +123,11 @@ def test_a_lake_is_asked_beside_a_bundle(tmp_path: Path) -> None:
         ("query", {"case": "lake", "sql": "select host, value from vm_counters order by all"}),
         ("why", {"case": "lake"}),
     )
+    assert found["rows"] == told("lake", "findings", tmp_path / "lake")
     assert found["rows"][0]["hosts"] == 2
     assert [row["host"] for row in kills["rows"]] == ["web-0", "web-1", "web-2"]
+    listed = told("lake", "show", tmp_path / "lake", "vm_counters")
+    assert kills["rows"] == [{name: row[name] for name in ("host", "value")} for row in listed]
     assert "is a lake" in why
 
 
@@ -116,8 +138,14 @@ def test_a_hostile_bundle_gives_text_alone(tmp_path: Path) -> None:
         sections=made.hostile_sections(),
         target=made.hostile_target(),
     )
-    answers = ask([tmp_path / "b"], ("cases", {}), ("findings", {}), ("show", {"table": "zones"}))
+    questions = ("cases", {}), ("why", {}), ("findings", {}), ("show", {"table": "zones"})
+    answers = ask([tmp_path / "b"], *questions)
     assert json.dumps(answers, ensure_ascii=False).isprintable()
+    _, why, found, zones = answers
+    assert found["findings"] and same(why, found, tmp_path / "b")
+    assert zones["rows"] == json.loads(
+        run("show", "zones", tmp_path / "b", "--format", "json").stdout
+    )
 
 
 def test_names_are_replaced_if_asked_for(tmp_path: Path) -> None:
