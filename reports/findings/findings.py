@@ -176,7 +176,7 @@ BLIND = (
 )
 # What a check that could not be made would need.
 RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time", "root or a vmcore"
-OTHERWISE = "what this kernel or this reading does not have"
+NOT_READ, OTHERWISE = "sections not read", "what this kernel or this reading does not have"
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,7 +524,9 @@ def wanting(question: Question, database: Database) -> str:
     fared = database.fared.get(question.section)
     if database.kind == "files" and (fared is None or fared.status == "absent"):
         return MEMORY
-    return MEMORY if fared is None else OTHERWISE
+    if fared is None:
+        return NOT_READ if database.kind in ("vmcore", "qemu") else MEMORY
+    return OTHERWISE
 
 
 def holes(database: Database) -> Iterator[str]:

@@ -17,6 +17,7 @@ from mmscope.reports.findings.findings import (
     CANNOT_TELL,
     MEMORY,
     NO_TROUBLE,
+    NOT_READ,
     RECORDING,
     TROUBLE,
     WATCH,
@@ -154,6 +155,10 @@ def test_what_other_checks_would_take(tmp_path: Path) -> None:
     assert wants["profile-samples-lost"] == RECORDING
     assert wants["watch-oom-kill"] == WATCH
     assert "No trouble found by 3 checks, which do not see that" in judge(evaluate(text)).rests_on
+    # Of a dump, as with --only, it is not that memory could not be read.
+    dump = bundle(tmp_path / "c", [zone()], target=TARGET | {"kind": "vmcore"})
+    wants = {item.id: item.wants for item in evaluate(dump).not_checked}
+    assert wants["unexplained-pages"] == NOT_READ
 
 
 @pytest.mark.parametrize(("zones", "cannot"), [("absent", True), ("ok", False)])
