@@ -22,6 +22,7 @@ import numpy as np
 from drgn import FindObjectFlags, Object, Program, offsetof
 from numpy.typing import NDArray
 
+from mmscope.drgn.opening.constants import pmd_order
 from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.mem_sections import (
@@ -100,11 +101,9 @@ def pageblock_order(prog: Program) -> int:
     """
     with contextlib.suppress(KeyError):  # CONFIG_HUGETLB_PAGE_SIZE_VARIABLE, or told
         return int(prog.variable("pageblock_order").value_())
-    # include/linux/pageblock-flags.h: min(HUGETLB_PAGE_ORDER, PAGE_BLOCK_MAX_ORDER). A PMD maps one
-    # page of page table entries of 8 bytes.
-    page_shift: int = prog["PAGE_SHIFT"].value_()
+    # include/linux/pageblock-flags.h: min(HUGETLB_PAGE_ORDER, PAGE_BLOCK_MAX_ORDER).
     max_order = (prog.type("struct zone").member("free_area").type.length or 11) - 1
-    return min(page_shift - 3, max_order)
+    return min(pmd_order(prog), max_order)
 
 
 def pageblock_bits(prog: Program) -> tuple[int, int | None]:

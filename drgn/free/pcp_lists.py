@@ -21,7 +21,7 @@ from drgn.helpers.linux.mm import page_to_pfn
 
 from mmscope.drgn.free.block_heads import BlockFinder, BlockHeads, ascending
 from mmscope.drgn.free.zones import for_each_zone, zone_name
-from mmscope.drgn.opening.constants import kernel_byte
+from mmscope.drgn.opening.constants import kernel_byte, pmd_order
 from mmscope.drgn.reading.cpus import copy_of, online_cpus
 from mmscope.drgn.reading.kernel_arrays import Bools, Gaps, S64s, U64s, struct_dtype
 from mmscope.drgn.reading.linked_lists import Followed, follow_lists
@@ -155,7 +155,7 @@ def list_kinds(prog: Program, names: list[str]) -> list[tuple[int, str]]:
     kinds = [
         (order, names[mt]) for order in range(PAGE_ALLOC_COSTLY_ORDER + 1) for mt in range(types)
     ]
-    thp = prog["PAGE_SHIFT"].value_() - 3  # HPAGE_PMD_ORDER
+    thp = pmd_order(prog)
     if length == low + 1:
         kinds.append((thp, "any"))
     elif length == low + 2:

@@ -205,11 +205,18 @@ def min_free(
     return MinFree("", kbytes, bound, quiet, most(0), raised, at_most)
 
 
-def thp_order(page_size: int | None) -> int | None:
-    """HPAGE_PMD_ORDER: a PMD maps one page of page table entries of eight bytes."""
+def thp_order(page_size: int | None, machine: str | None = None) -> int | None:
+    """
+    HPAGE_PMD_ORDER: a PMD maps one page of page table entries of eight bytes; on powerpc 2 MiB.
+
+    :param machine: as ``uname -m`` has it; of pages of 64 KiB it depends on that.
+    """
     if page_size is None or page_size < 4096 or page_size & (page_size - 1):
         return None
-    return page_size.bit_length() - 1 - 3
+    shift = page_size.bit_length() - 1
+    if shift < 16 or machine:
+        return 21 - shift if (machine or "").startswith("ppc64") else shift - 3
+    return None
 
 
 def unusable_free_index(blocks: dict[int, int], order: int) -> float:

@@ -6,11 +6,11 @@ Processes with fewer than :data:`MANY` threads are one row, and so are kernel th
 not grow with them. Costs a read for each thread.
 
 Cannot know: stacks of tasks that have ended and are not yet gone, and those that CPUs keep for the
-next thread. Where stacks are no vmalloc memory (CONFIG_VMAP_STACK) they are not looked at.
+next thread. Stacks smaller than a page are slab objects, and are not looked at.
 """
 
 import numpy as np
-from drgn import Program, offsetof
+from drgn import Program, offsetof, sizeof
 from drgn.helpers.linux.sched import idle_task
 
 from mmscope.drgn.holders.holdings import Holder, Holdings
@@ -25,8 +25,24 @@ MANY = 16
 MOST_THREADS = 4 << 20
 
 
-def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings) -> None:
-    """Stacks of all tasks on the list of processes, and of their threads."""
+def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> None:
+    """
+    Stacks of all tasks on the list of processes, and of their threads.
+
+    :param kind: of the ledger, of pages that are no vmalloc memory.
+    """
+
+    def add(holder: Holder, stacks: U64s) -> None:
+        if not pages:
+            found.areas(holder, stacks, objects=len(stacks))
+        else:
+            held = stacks[stacks != prog["init_task"].stack.value_()]
+            found.memory(holder, kind, held, pages, objects=len(stacks))
+
+    pages = 0
+    # Without CONFIG_VMAP_STACK, as on powerpc.
+    if not prog.type("struct task_struct").has_member("stack_vm_area"):
+        pages = sizeof(prog.type("union thread_union")) // int(prog["PAGE_SIZE"].value_())
     task, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
     columns = {"stack": "stack", "signal": "signal"}
     leaders, read = read_members(prog, files.tasks, task, columns, found.gaps)
@@ -51,12 +67,11 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings) -> None:
             others.setdefault(name, []).append(stacks)
         else:
             holder = Holder("kernel stacks", "", files.processes[at])
-            found.areas(holder, stacks, objects=len(stacks))
+            add(holder, stacks)
     if broken_off:
         words = plural(broken_off, "list of threads", "lists of threads")
         found.missing.append(f"kernel stacks: {words} could not be followed to the end")
     idle = [task.stack.value_() for cpu in possible_cpus(prog) if (task := idle_task(prog, cpu))]
     others.setdefault("kernel threads", []).append(np.array(idle, np.uint64))
     for name, parts in others.items():
-        stacks = np.concatenate(parts)
-        found.areas(Holder("kernel stacks", name), stacks, objects=len(stacks))
+        add(Holder("kernel stacks", name), np.concatenate(parts))

@@ -42,7 +42,9 @@ OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
     "rings of BPF": lambda prog, files, found: add_bpf_rings(prog, files, found, Kind.BPF_RING),
     "maps of BPF": add_bpf_maps,
     "programs of BPF": add_bpf_programs,
-    "kernel stacks": add_kernel_stacks,
+    "kernel stacks": lambda prog, files, found: add_kernel_stacks(
+        prog, files, found, Kind.STACK_BLOCK
+    ),
     "dma-bufs": lambda prog, files, found: add_dma_buffers(prog, files, found, Kind.DMA_BUF),
     "rings of io_uring": lambda prog, files, found: add_io_uring(prog, files, found, Kind.IO_URING),
     "buffers of io_uring": add_io_uring_buffers,

@@ -38,6 +38,7 @@ from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.ledger.pinned_pages import PinnedPages
 from mmscope.drgn.machine.physical_memory import CRASHED, PhysicalPart, physical_memory_once
 from mmscope.drgn.machine.vm_counters import VmCounter, drift, vm_counters_once
+from mmscope.drgn.opening.constants import is_powerpc
 from mmscope.drgn.owners.alloc_tags import Tag, tags_once
 from mmscope.drgn.owners.page_tags import UNREADABLE, PageTags, page_tags
 from mmscope.drgn.owners.slab_caches import caches_once
@@ -171,7 +172,11 @@ class LedgerCheck:
 
 
 def _kernel_stacks(prog: Program, vmstat: dict[str, int]) -> int:
-    """NR_KERNEL_STACK_KB."""
+    """NR_KERNEL_STACK_KB; stacks that are smaller than a page are slab objects."""
+    if not prog.type("struct task_struct").has_member("stack_vm_area") and (
+        sizeof(prog.type("union thread_union")) < int(prog["PAGE_SIZE"].value_())
+    ):
+        raise LookupError("stacks have no pages of their own")
     return (vmstat["nr_kernel_stack"] << 10) // int(prog["PAGE_SIZE"].value_())
 
 
@@ -227,7 +232,7 @@ COUNTERS = {
         "page tables of KVM and of IOMMUs have no mark: they are among the unexplained",
     ),
     "nr_kernel_stack": (
-        (Kind.STACK,),
+        (Kind.STACK, Kind.STACK_BLOCK),
         "stacks that a CPU keeps for the next thread (two at most) are not in the counter",
     ),
     "nr_vmalloc": ((Kind.VMALLOC, Kind.STACK), ""),
@@ -583,6 +588,8 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
     if not memory.live and not unread and not places.missing:
         _hold_against_counters(memory, pages, checks, found)
     for (said, place), count in sorted(pages.disputed.items()):
+        if is_powerpc(prog) and (KINDS[said].owner, KINDS[place].owner) == ("slab", "page tables"):
+            continue  # its upper tables are objects of slab caches
         found.remarks.append(
             f"{count:,} pages are {KINDS[said].owner} by their struct page and "
             f"{KINDS[place].owner} by their place: counted by their struct page"

@@ -31,7 +31,7 @@ from collections.abc import Callable
 import numpy as np
 from drgn import FaultError, Object, Program
 
-from mmscope.drgn.opening.constants import constant, flag, vmcoreinfo_number
+from mmscope.drgn.opening.constants import constant, flag, is_powerpc, vmcoreinfo_number
 from mmscope.drgn.reading.kernel_arrays import Bools, U8s, U32s, U64s, distinct
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.reading.symbols import variable_of
@@ -73,6 +73,7 @@ class Kind(enum.IntEnum):
     LARGE_KMALLOC = "slab", "large kmalloc"
     VMALLOC = "vmalloc", "areas"
     STACK = "kernel stacks", "stacks"
+    STACK_BLOCK = "kernel stacks", "stacks that are no vmalloc memory"
     PERCPU = "percpu", "chunks"
     TABLE = "page tables", "with the page type"
     ROOT_TABLE = "page tables", "without the page type: upper levels of processes"
@@ -144,7 +145,9 @@ TYPE_BASE = 0xF0000000
 NO_TYPE_FROM = -128
 # PP_SIGNATURE (include/linux/poison.h) with POISON_POINTER_DELTA of x86-64 and arm64. Bits 0 and 1
 # are others', and those from 7 to 47 may be an index (PP_DMA_INDEX_MASK, in 7.2).
-PP_MASK, PP_SIGNATURE = np.uint64(0xFFFF_0000_0000_007C), np.uint64(0xDEAD_0000_0000_0040)
+PP_SIGNATURE = np.uint64(0xFFFF_0000_0000_007C), np.uint64(0xDEAD_0000_0000_0040)
+# powerpc's (CONFIG_ILLEGAL_POINTER_VALUE), below which is less room for an index.
+PP_SIGNATURE_POWER = np.uint64(0xFFFF_FFFF_F000_007C), np.uint64(0x5DEA_DBEE_F000_0040)
 # ABD_FILE_CACHE_PAGE (module/os/linux/zfs/abd_os.c): scattered buffers, which is most of the ARC.
 ZFS_PAGE = np.uint64(0x2F5ABDF11ECAC4E)
 OF_MAPPING = (Kind.FILE, Kind.ANON, Kind.MOVABLE_OPS, Kind.KSM)
@@ -202,6 +205,7 @@ class PageKinds:
         if Kind.ZSMALLOC not in {kind for kind, _, _ in self._tests}:
             self._mops = variable_of(prog, "zsmalloc", "zsmalloc_mops")
             self._aops = variable_of(prog, "zsmalloc", "zsmalloc_aops")
+        self._pool_mask, self._pool = PP_SIGNATURE_POWER if is_powerpc(prog) else PP_SIGNATURE
         self._prog, self._spaces = prog, dict[int, bool]()  # address_spaces: of zsmalloc, or not
         self.columns = (
             *("flags", "mapcount", "refcount", "mapping", "tail", "private", "order"),
@@ -217,7 +221,7 @@ class PageKinds:
         """
         marks = self._marks(chunk, flags)
         kinds = np.take(BY_MARKS, marks)
-        pool = np.flatnonzero((words & PP_MASK) == PP_SIGNATURE)
+        pool = np.flatnonzero((words & self._pool_mask) == self._pool)
         if len(pool):
             kinds[pool[(marks[pool] & (REFERENCED | RESERVED)) == REFERENCED]] = Kind.PAGE_POOL
         arc = np.flatnonzero(chunk["private"] == ZFS_PAGE)

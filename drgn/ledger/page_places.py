@@ -20,6 +20,7 @@ from drgn.helpers.linux.sched import idle_task
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.machine.physical_memory import e820_map
+from mmscope.drgn.opening.constants import pmd_order
 from mmscope.drgn.page_tables.page_table_entries import (
     frames_of_tables,
     kernel_root,
@@ -300,10 +301,8 @@ def _add_kernel_tables(memory: Memory, places: PagePlaces) -> None:
     are not read, as others map memory page by page (arm64, or debug_pagealloc).
     """
     prog, form, gaps = memory.prog, page_table_format(memory.prog), Gaps()
-    top = 1 << 64
-    tables = frames_of_tables(
-        prog, form, kernel_root(prog), form.last, gaps, start=top - form.span, end=top
-    )
+    start, end = form.kernel
+    tables = frames_of_tables(prog, form, kernel_root(prog), form.last, gaps, start=start, end=end)
     places.owned.add(Kind.KERNEL_TABLE, tables, 1)
     if gaps.bytes:
         places.missing.append(f"the kernel's page tables: {gaps.bytes:,} bytes could not be read")
@@ -382,8 +381,7 @@ def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
     if "huge_zero_pfn" in prog:
         first = int(prog["huge_zero_pfn"].value_())
         if first < 1 << 52:
-            order = int(prog["PAGE_SHIFT"].value_()) - 3
-            _own(places, Kind.HUGE_ZERO, first, first + (1 << order))
+            _own(places, Kind.HUGE_ZERO, first, first + (1 << pmd_order(prog)))
 
 
 # What is found where, in this order: where places overlap, the later one holds.

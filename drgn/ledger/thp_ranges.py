@@ -21,7 +21,7 @@ import numpy as np
 from drgn import Program
 
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind, kinds_where
-from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.opening.constants import flag, pmd_order
 from mmscope.drgn.reading.kernel_arrays import Array, Bools, S64s, U8s, U32s
 from mmscope.drgn.reading.struct_pages import PageChunk, page_dtype
 from mmscope.drgn.workers.shares import Shared, added, merges
@@ -126,7 +126,7 @@ class ThpRanges(Shared):
     MERGES = merges(parts=added, pages=added)
 
     def __init__(self, prog: Program) -> None:
-        self.order = int(prog["PAGE_SHIFT"].value_()) - 3
+        self.order = pmd_order(prog)
         names = ("PG_head", "PG_lru", "PG_private", "PG_writeback", "PG_unevictable")
         bits = [np.uint32(flag(prog, name)) for name in names]
         self._head, self._lru, self._private, writeback, unevictable = bits

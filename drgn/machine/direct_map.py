@@ -3,7 +3,7 @@
 The direct map: the kernel's own mapping of all memory, and what is missing from it.
 
 Walks ``init_mm`` from ``page_offset_base`` to ``vmalloc_base`` (arm64: from ``PAGE_OFFSET`` to
-``PAGE_END``, and there are no counters). What is mapped by small entries
+``PAGE_END``; powerpc: to its vmalloc memory; without counters). What is mapped by small entries
 costs the kernel TLB misses; what is set up and not present is out of the kernel's reach: secret
 memory (memfd_secret), memory of confidential guests, pages under debug_pagealloc. Held against
 ``direct_pages_count[]``, the DirectMap lines of /proc/meminfo (arch/x86/mm/pat/set_memory.c).
@@ -40,7 +40,8 @@ COUNTERS = {
     "pte": ("PG_LEVEL_4K", "DirectMap4k"),
 }
 
-VALID = np.uint64(1)  # _PAGE_PRESENT, PTE_VALID
+# RADIX_VMALLOC_START (arch/powerpc/include/asm/book3s/64/radix.h), behind powerpc's direct map.
+POWER_VMALLOC = 0xC008 << 48
 
 
 @table("direct_map", "The direct map by level", measure="kernel_bytes", memory="mapped")
@@ -97,6 +98,8 @@ def direct_map(prog: Program, gaps: Gaps) -> list[DirectMapLevel]:
     if "page_offset_base" in prog:
         start, end = (int(prog[name].value_()) for name in ("page_offset_base", "vmalloc_base"))
         counts = prog["direct_pages_count"]
+    elif form.powerpc:
+        start, end = form.kernel[0], POWER_VMALLOC
     else:
         # arm64 has no counters: up to PAGE_END, where its modules begin
         # (arch/arm64/include/asm/memory.h).
@@ -169,9 +172,10 @@ def _count(
     counts: Counter[tuple[str, str]] = Counter()
     walk = new_walk(form, 1)
     root = kernel_root(prog)
+    valid = np.uint64(form.valid)
     for chunk in walk_page_tables(prog, form, root, walk, start=start, end=end):
         level = form.levels[chunk.level]
-        mapped = form.is_leaf(chunk.entries, chunk.level) & ((chunk.entries & VALID) != 0)
+        mapped = form.is_leaf(chunk.entries, chunk.level) & ((chunk.entries & valid) != 0)
         absent = ~(mapped | form.is_none(chunk.entries) | form.is_table(chunk.entries, chunk.level))
         counts[level.name, "mapped"] += int(np.count_nonzero(mapped))
         counts[level.name, "absent"] += int(np.count_nonzero(absent)) if level.leaf else 0

@@ -20,6 +20,7 @@ from drgn import FaultError, Object, ObjectNotFoundError, Program, ProgramFlags,
 from drgn.helpers.linux.percpu import per_cpu
 
 from mmscope.drgn.free.zones import per_cpu_zone_stats, thp_in_pages
+from mmscope.drgn.opening.constants import pmd_order
 from mmscope.drgn.reading.cpus import copy_of, online_cpus
 from mmscope.drgn.reading.kernel_arrays import S64s, read_whole
 from mmscope.drgn.reading.kernel_names import names_at
@@ -151,7 +152,7 @@ def vm_counters(prog: Program) -> list[VmCounter]:
         raise LookupError(
             f"vmstat_text has {len(names)} names for {sum(len(v) for _, v, _ in values)} counters"
         )
-    huge = 1 << (prog["PAGE_SHIFT"].value_() - 3) if thp_in_pages(prog) else 1
+    huge = 1 << pmd_order(prog) if thp_in_pages(prog) else 1
     running = bool(prog.flags & ProgramFlags.IS_LIVE)
     rows: list[VmCounter] = []
     for kind, folded, differences in values:
@@ -326,7 +327,7 @@ def parts_of_counters(prog: Program) -> dict[str, int]:
 def _hold_against_parts(prog: Program, rows: list[VmCounter], found: Found) -> None:
     """Mark counters that are not the sum of their parts."""
     apart, most = parts_of_counters(prog), drift(prog)
-    thp = 1 << (prog["PAGE_SHIFT"].value_() - 3) if thp_in_pages(prog) else 1
+    thp = 1 << pmd_order(prog) if thp_in_pages(prog) else 1
 
     def parts(row: VmCounter) -> Against | None:
         if row.name not in apart or row.kind not in ("zone", "node", "numa"):

@@ -28,8 +28,21 @@ def kernel_byte(prog: Program) -> int:
     The upper byte of the kernel's addresses: all ones, with five levels of page tables too, but on
     ppc64 (PAGE_OFFSET, arch/powerpc/Kconfig and include/asm/page.h, 5.10 to 7.3).
     """
-    power = prog.platform is not None and prog.platform.arch == Architecture.PPC64
-    return 0xC0 if power else 0xFF
+    return 0xC0 if is_powerpc(prog) else 0xFF
+
+
+def is_powerpc(prog: Program) -> bool:
+    """True of a kernel of 64-bit powerpc."""
+    return prog.platform is not None and prog.platform.arch == Architecture.PPC64
+
+
+def pmd_order(prog: Program) -> int:
+    """
+    HPAGE_PMD_ORDER: a PMD maps one page of page table entries of eight bytes; on powerpc 2 MiB,
+    whatever a page is (arch/powerpc/include/asm/book3s/64/radix-4k.h, radix-64k.h).
+    """
+    shift = int(prog["PAGE_SHIFT"].value_())
+    return 21 - shift if is_powerpc(prog) else shift - 3
 
 
 def vmcoreinfo_number(prog: Program, key: str, *, base: int = 10) -> int | None:

@@ -85,6 +85,7 @@ _BY_TYPE = {
     "struct codetag_type *": "alloc_tag_cttype",
     "struct cpuhp_cpu_state": "cpuhp_state",
     "struct cpumask": "__cpu_active_mask __cpu_online_mask __cpu_possible_mask __cpu_present_mask",
+    "struct cpu_spec *": "cur_cpu_spec",
     "struct cred": "init_cred",
     "struct css_set": "init_css_set",
     "struct ctl_table_root": "sysctl_table_root",
@@ -191,8 +192,9 @@ _BY_TYPE = {
     "unsigned int": (
         "d_hash_shift default_hstate_idx kho_scratch_cnt ksm_merge_across_nodes "
         "ksm_thread_pages_to_scan ksm_thread_sleep_millisecs m_hash_mask max_cstate nr_cpu_ids "
-        "nr_node_ids nr_swapfiles nr_vmap_nodes pgdir_shift ptrs_per_p4d stack_hash_mask "
-        "stack_max_pools sysctl_compaction_proactiveness total_nr_irqs vmap_zone_size"
+        "nr_node_ids nr_swapfiles nr_vmap_nodes pageblock_order pgdir_shift ptrs_per_p4d "
+        "stack_hash_mask stack_max_pools sysctl_compaction_proactiveness total_nr_irqs "
+        "vmap_zone_size"
     ),
     "unsigned int [room]": "nr_swapper_spaces",
     "unsigned long": (

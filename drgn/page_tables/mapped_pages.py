@@ -23,7 +23,7 @@ from collections import Counter
 import numpy as np
 from drgn import FaultError, Program, offsetof, sizeof
 
-from mmscope.drgn.opening.constants import flag
+from mmscope.drgn.opening.constants import flag, kernel_byte
 from mmscope.drgn.page_tables.swap_counts import SwapCounts
 from mmscope.drgn.reading.kernel_arrays import Array, Bools, Gaps, S64s, U8s, U64s
 from mmscope.drgn.reading.mem_sections import page_addresses, valid_page_ranges
@@ -72,6 +72,7 @@ class MappedPages:
         self.page, self.size = int(prog["PAGE_SIZE"].value_()), sizeof(page)
         self.dtype = page_dtype(prog, ("flags", "mapcount", "refcount", "mapping", "tail"))
         self.masked = compound_info_is_mask(prog)
+        self.top = kernel_byte(prog) >> 4
         try:
             self.swap = SwapCounts(prog, self.gaps)
         except (FaultError, LookupError) as error:
@@ -167,9 +168,10 @@ class MappedPages:
             self.prog, addresses[tails], self.dtype, self.gaps
         )
         # mapping is an address of the kernel's, whose last three bits say what of, until a page is
-        # mapped no more. The first four bits of such an address are set, whatever tags it has.
+        # mapped no more. The first four bits of such an address are those of all, whatever tags it
+        # has.
         mapping = heads["mapping"]
-        owned = (mapping >> np.uint64(60) == 15) & (mapping & np.uint64(7) != 2)
+        owned = (mapping >> np.uint64(60) == self.top) & (mapping & np.uint64(7) != 2)
         owned &= (mapping & np.uint64(4) == 0) & (mapping < LAST_ERROR)
         lost = (heads["flags"] & self.lru != 0) & ~owned
         lost[tails] |= heads["flags"][tails] & self.head == 0

@@ -72,6 +72,11 @@ class TableChunk:
     def __len__(self) -> int:
         return len(self.frames)
 
+    @property
+    def slots(self) -> int:
+        """Entries in each table."""
+        return int(self.entries.shape[1])
+
     @cached_property
     def places(self) -> S64s:
         """Positions of the entries that are not 0, row by row: few in most tables."""
@@ -141,8 +146,7 @@ def walk_page_tables(
     bounds = (start, end - 1)
     order = np.argsort(roots)
     bases = np.full(len(roots), prefix, np.uint64)
-    tables_at_once = CHUNK_BYTES >> form.page_shift
-    buffer = np.empty((tables_at_once, form.slots), np.uint64)
+    buffer = np.empty(CHUNK_BYTES // 8, np.uint64)
     # By its key modulo, the last table that was met there: its key, inverted.
     met = np.zeros(REMEMBERED, np.uint64)
     walk.near |= bool(prog.flags & ProgramFlags.IS_LIVE)
@@ -150,6 +154,7 @@ def walk_page_tables(
     walk.tables[:, 0] += 1
     while todo:
         wanted = todo.pop()
+        tables_at_once = CHUNK_BYTES // form.table_bytes(wanted.level)
         if len(wanted.frames) > tables_at_once:
             # The rest waits, while the first chunk is followed down.
             todo.append(wanted.part(slice(tables_at_once, None)))
@@ -221,11 +226,10 @@ def _read_tables(
     prog: Program, form: PageTableFormat, wanted: _Tables, walk: Walk, buffer: Entries
 ) -> TableChunk:
     """Read tables, those that can be, into a buffer."""
-    slots = form.slots if wanted.level else form.root_slots
+    slots = form.slots(wanted.level)
     frames, back = np.unique(wanted.frames, return_inverse=True)
-    table = np.dtype(("<u8", (slots,)))
-    entries = buffer[: len(frames)]
-    entries[:, slots:] = 0
+    table = np.dtype((">u8" if form.powerpc else "<u8", (slots,)))
+    entries = buffer[: len(frames) * slots].reshape(-1, slots)
     read = np.zeros(len(frames), np.bool_)
     first, stop = _stretches(frames, table.itemsize, 0 if walk.near else BETWEEN)
     lengths = frames[stop - 1] - frames[first] + np.uint64(table.itemsize)
@@ -234,12 +238,12 @@ def _read_tables(
         # Where pages are left out of a dump, those beside a table may be.
         part = slice(first[at], stop[at])
         walk.near |= (part.stop - part.start) * table.itemsize < lengths[at]
-        _read_runs(prog, frames, part, entries[:, :slots], read, walk.gaps)
+        _read_runs(prog, frames, part, table, entries, read, walk.gaps)
     counts = stop - first
     known = np.repeat(whole, counts)
     read |= known
     places = (frames + np.repeat(shifts, counts)) // np.uint64(table.itemsize)
-    _place(np.frombuffer(raw, table), places.astype(np.int64), known, entries[:, :slots])
+    _place(np.frombuffer(raw, table), places.astype(np.int64), known, entries)
     if len(frames) < len(back):  # a table of several roots
         entries = entries[back]
     if not read.all():
@@ -261,7 +265,7 @@ def _place(tables: Entries, numbers: S64s, whole: Bools, entries: Entries) -> No
 
     :param numbers: which of *tables* each is; of those that are not *whole*, none.
     """
-    if len(tables) and whole.all():
+    if len(tables) and whole.all() and tables.dtype.isnative:
         # All are there: to clip, and not to check, needs no copy on the way.
         np.take(tables, numbers, 0, entries, "clip")
     else:
@@ -269,10 +273,15 @@ def _place(tables: Entries, numbers: S64s, whole: Bools, entries: Entries) -> No
 
 
 def _read_runs(
-    prog: Program, frames: Entries, part: slice, entries: Entries, read: Bools, gaps: Gaps
+    prog: Program,
+    frames: Entries,
+    part: slice,
+    table: np.dtype[Any],
+    entries: Entries,
+    read: Bools,
+    gaps: Gaps,
 ) -> None:
     """Read what can be read of some tables, and nothing between them."""
-    table = np.dtype(("<u8", (entries.shape[1],)))
     for first, stop in zip(*_stretches(frames[part], table.itemsize, 0), strict=True):
         begin, count = int(part.start + first), int(stop - first)
         for at, data in read_array(prog, int(frames[begin]), count, table, gaps, physical=True):
@@ -284,12 +293,11 @@ def _blank_outside(form: PageTableFormat, chunk: TableChunk, bounds: tuple[int, 
     """Take out the entries that map nothing between the first and the last wanted address."""
     shift = form.levels[chunk.level].shift
     first, last = (np.uint64(bound >> shift << shift) for bound in bounds)
-    slots_here = form.slots if chunk.level else form.root_slots
-    table_bytes = np.uint64(slots_here - 1) << np.uint64(shift)
+    table_bytes = np.uint64(chunk.slots - 1) << np.uint64(shift)
     outer = (chunk.addresses < first) | (chunk.addresses + table_bytes > last)
     # Most are root tables, all of the same addresses.
     for address in distinct(chunk.addresses[outer]):
-        slots = address + (np.arange(form.slots, dtype=np.uint64) << np.uint64(shift))
+        slots = address + (np.arange(chunk.slots, dtype=np.uint64) << np.uint64(shift))
         rows = np.flatnonzero(chunk.addresses == address)
         chunk.entries[np.ix_(rows, np.flatnonzero((slots < first) | (slots > last)))] = 0
 
@@ -301,10 +309,11 @@ def _children(
     below = chunk.level + 1
     entries = chunk.entries.ravel()[chunk.places]
     leading = form.is_table(entries, chunk.level)
-    rows, slots = np.divmod(chunk.places[leading], form.slots)
+    rows, slots = np.divmod(chunk.places[leading], chunk.slots)
     frames = form.physical(entries[leading])
     roots = chunk.roots[rows]
-    keys = frames | roots.astype(np.uint64)
+    # No table is smaller than 256 bytes: below its address there is room for a root.
+    keys = frames << np.uint64(4) | roots.astype(np.uint64)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     again = np.zeros(len(keys), np.bool_)

@@ -35,8 +35,7 @@ class Level:
 @dataclass(frozen=True, slots=True)
 class PageTableFormat:
     """
-    The bits of an architecture's entries. Tables are one page but for the root, which may be
-    smaller; entries are 64 bits.
+    The bits of an architecture's entries, which are 64 bits each.
 
     A bit test is (mask, value): true where ``entry & mask == value``.
     """
@@ -61,6 +60,12 @@ class PageTableFormat:
     swap_offset_inverted: bool
     root_slots: int  # entries in the root table
     reserved: int = 0  # bits of the address that this CPU does not have
+    valid: int = 1  # the CPU takes the entry for one that maps memory: _PAGE_PRESENT, PTE_VALID
+    # Entries are big-endian, whatever the kernel is. Roots and PUD tables are objects of slab
+    # caches. Deposited tables are linked by their own first words, as pgtable_t is the table, and
+    # PMD tables of one page have one list (radix__pgtable_trans_huge_deposit()).
+    powerpc: bool = False
+    kernel_top: int = 1 << 64  # behind the kernel's addresses, all of which are under one root
 
     @property
     def last(self) -> int:
@@ -73,15 +78,25 @@ class PageTableFormat:
         *_, above, _ = self.levels
         return above
 
-    @property
-    def slots(self) -> int:
-        """Entries in a table; the root may have fewer."""
-        return 1 << (self.page_shift - 3)
+    def slots(self, level: int) -> int:
+        """Entries in a table of a level."""
+        if level == 0:
+            return self.root_slots
+        return 1 << (self.levels[level - 1].shift - self.levels[level].shift)
+
+    def table_bytes(self, level: int) -> int:
+        """Bytes of a table of a level: a page, but for roots, and on powerpc."""
+        return 8 * self.slots(level)
 
     @property
     def span(self) -> int:
         """Bytes of addresses under one root."""
         return self.root_slots << self.levels[0].shift
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """The addresses under the kernel's root: the first, and behind the last."""
+        return self.kernel_top - self.span, self.kernel_top
 
     def is_none(self, entries: Entries) -> Bools:
         """``pte_none()``, ``pmd_none()`` and those of the levels above."""
@@ -248,6 +263,46 @@ def arm64_format(
     )
 
 
+# Radix tables of 64-bit powerpc (arch/powerpc/include/asm/book3s/64/{pgtable,radix,radix-4k,
+# radix-64k}.h, 5.10 to 7.3): those of PTEs and PMDs share pages, where pages are 64 KiB.
+PPC64_RADIX = PageTableFormat(
+    levels=(
+        Level("pgd", 39, False),
+        Level("pud", 30, True),
+        Level("pmd", 21, True),
+        Level("pte", 12, True),
+    ),
+    page_shift=12,
+    user_end=1 << 52,
+    ignored=0,
+    present=1 << 63 | 1 << 61,  # _PAGE_PRESENT, _PAGE_INVALID: while it is changed
+    present_leaf=1 << 63 | 1 << 61,
+    table=(1 << 63 | 1 << 62, 1 << 63),  # without _PAGE_PTE
+    large=(1 << 62, 1 << 62),
+    address=0x000F_FFFF_FFFF_FF00,  # of PTE_RPN_MASK what a physical address can have
+    address_high=(0, 0),
+    read_only=(0x2, 0),  # _PAGE_WRITE
+    special=0x400,  # _PAGE_SPECIAL
+    contiguous=0,
+    inverted_without=0,
+    swap_type=(0, 5),
+    swap_offset=(12, 45),
+    swap_offset_inverted=False,
+    root_slots=1 << 13,
+    valid=1 << 63,
+    powerpc=True,
+    kernel_top=0xC010 << 48,
+)
+PPC64_RADIX_64K = replace(
+    PPC64_RADIX,
+    levels=(*PPC64_RADIX.levels[:-1], Level("pte", 16, True)),
+    page_shift=16,
+    swap_offset=(16, 41),
+)
+# MMU_FTR_TYPE_RADIX (arch/powerpc/include/asm/mmu.h).
+RADIX_FEATURE = 0x40
+
+
 def page_table_format(prog: Program) -> PageTableFormat:
     """
     The format of this kernel's page tables.
@@ -262,10 +317,20 @@ def page_table_format(prog: Program) -> PageTableFormat:
         return _x86_format(prog)
     if arch is Architecture.AARCH64:
         return _arm64_format(prog)
+    if arch is Architecture.PPC64:
+        return _ppc64_format(prog)
     name = arch.name if arch is not None else "unknown"
     raise NotImplementedError(
-        f"page tables of {name} are not known here, only x86-64's and arm64's"
+        f"page tables of {name} are not known here, only x86-64's, arm64's and powerpc's radix"
     )
+
+
+def _ppc64_format(prog: Program) -> PageTableFormat:
+    if not int(prog["cur_cpu_spec"].mmu_features.value_()) & RADIX_FEATURE:
+        raise NotImplementedError(
+            "page tables of this machine are powerpc's hashed ones, which are not known here"
+        )
+    return PPC64_RADIX_64K if int(prog["PAGE_SHIFT"].value_()) == 16 else PPC64_RADIX
 
 
 def _x86_format(prog: Program) -> PageTableFormat:

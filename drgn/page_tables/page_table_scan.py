@@ -272,7 +272,7 @@ def _walk_all(
     charged, limits = _charged(prog, scan)
     total, done = int(charged.sum()), 0
     if scan.mapped is not None:
-        scan.mapped.entries = total * form.slots
+        scan.mapped.entries = total * form.slots(form.last)
     reader = _Reader(prog, scan, lookup)
 
     def report(tables: int) -> None:
@@ -324,9 +324,11 @@ def _charged(prog: Program, scan: PageTableScan) -> tuple[S64s, S64s]:
     """The tables that each process is charged for, and how many may come at most."""
     # A process has at most the tables that it is charged for, and P4Ds, and what a live kernel
     # adds while it is read. Where more come, something is not a page table.
-    charged = scan.spaces.columns["pgtables_bytes"].astype(np.int64) >> scan.form.page_shift
+    form = scan.form
+    table = form.table_bytes(form.last)
+    charged = scan.spaces.columns["pgtables_bytes"].astype(np.int64) // table
     # Nor more than there is memory: a larger charge is damage.
-    memory = memory_pages(prog)
+    memory = (memory_pages(prog) << form.page_shift) // table
     absurd = charged > memory
     scan.absurd_charges = int(absurd.sum())
     charged = np.where(absurd, memory, np.maximum(charged, 0))
@@ -397,6 +399,8 @@ class _Reader:
         self.swaps_pmds = has_symbol(prog, "do_huge_pmd_swap_page")
         self.zero, self.huge_zero = _zero_pages(prog, scan.form)
         base, size, self.descriptors, self.shared_from, self.links = table_descriptors(prog)
+        if self.form.powerpc:
+            self.links = np.dtype([("next", "<u8")])
         self.base, self.size = np.uint64(base), np.uint64(size)
         assert self.links.fields is not None
         self.list_offset = np.uint64(self.links.fields["next"][1])
@@ -430,15 +434,15 @@ class _Reader:
         form, scan, count = self.form, self.scan, len(chunk)
         flat, some = chunk.entries.ravel(), chunk.places
         kinds = entry_kinds(form, self.kinds, self.zero, flat[some])
-        rows = some // form.slots
+        rows = some // chunk.slots
         self._mark_hugetlb(chunk, owners, some, kinds)
         if scan.mapped is not None:
-            at, slots = np.divmod(some[kinds == PAGE], form.slots)
+            at, slots = np.divmod(some[kinds == PAGE], chunk.slots)
             addresses = chunk.slot_addresses(form.page_shift, at, slots)
             physical = form.physical(chunk.entries[at, slots], form.last)
             self._take_mapped(owners[at], physical, addresses, 1)
             swapped = some[kinds == SWAP]
-            scan.mapped.take_swap(owners[swapped // form.slots], *form.swap(flat[swapped]))
+            scan.mapped.take_swap(owners[swapped // chunk.slots], *form.swap(flat[swapped]))
         # What each table has of each kind.
         found = np.bincount(rows * KINDS + kinds, minlength=count * KINDS).reshape(count, KINDS)
         found[:, NONE] = 0
@@ -447,7 +451,7 @@ class _Reader:
         tables, kind = np.nonzero(found)
         np.add.at(scan.sums["kinds"].ravel(), owners[tables] * KINDS + kind, found[tables, kind])
         first = self.lookup.key(owners, chunk.addresses)
-        slots = self.lookup.pages_between(first, first + np.uint64(form.slots))
+        slots = self.lookup.pages_between(first, first + np.uint64(chunk.slots))
         for name, each in zip(("exit_slots", "reaped_slots"), slots, strict=True):
             self._add(name, owners, each)
         self._regions_of_ptes(chunk, owners, found)
@@ -463,14 +467,14 @@ class _Reader:
             return
         flat = chunk.entries.ravel()[some]
         bound = np.flatnonzero((kinds == PAGE) & ((flat & np.uint64(form.contiguous)) != 0))
-        rows, slots = np.divmod(some[bound], form.slots)
+        rows, slots = np.divmod(some[bound], chunk.slots)
         addresses = chunk.slot_addresses(form.page_shift, rows, slots)
         area = self.lookup.find(self.lookup.key(owners[rows], addresses))
         kinds[bound[self.lookup.hugetlb[area]]] = HUGETLB
 
     def _regions_of_ptes(self, chunk: TableChunk, owners: S64s, found: S64s) -> None:
         totals = self.scan.totals
-        at = self._region(owners, chunk.addresses, self.form.slots << self.form.page_shift)
+        at = self._region(owners, chunk.addresses, chunk.slots << self.form.page_shift)
         inside = np.flatnonzero(at >= 0)
         if not len(inside):
             return
@@ -496,12 +500,12 @@ class _Reader:
         form, scan, level = self.form, self.scan, chunk.level
         entries = chunk.entries.ravel()[chunk.places]
         some = ~form.is_none(entries)
-        rows = chunk.places // form.slots
+        rows = chunk.places // chunk.slots
         used: S64s = np.bincount(rows[some], minlength=len(chunk))
         some &= ~form.is_table(entries, level)
         if not some.any():
             return used
-        rows, slots, entries = rows[some], chunk.places[some] % form.slots, entries[some]
+        rows, slots, entries = rows[some], chunk.places[some] % chunk.slots, entries[some]
         leaf = form.is_leaf(entries, level)
         absent = rows[~leaf]
         if len(absent):
@@ -591,13 +595,16 @@ class _Reader:
         ``pmd_huge_pte`` is one of a circle of descriptors; all circles are followed at once, a
         link a round.
         """
+        if self.form.powerpc:
+            _, firsts = np.unique(chunk.frames[rows] >> self.form.page_shift, return_index=True)
+            rows = rows[firsts]
         found, read = self._read_descriptors(chunk, rows)
         first = found["deposited"]
         some = np.flatnonzero(read & (first != 0))
         owner, first = owners[rows[some]], first[some] + self.list_offset
         at = first.copy()
-        # A table has no more huge PMDs than slots.
-        for _ in range(self.form.slots + 1):
+        # A page has no more huge PMDs than room for entries.
+        for _ in range((1 << self.form.page_shift) // 8 + 1):
             if not len(at):
                 break
             self._add("deposited", owner)

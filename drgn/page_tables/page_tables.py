@@ -201,7 +201,10 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
     sums, kinds = scan.sums, scan.sums["kinds"]
     charged = scan.spaces.columns["pgtables_bytes"]
     pte, pmd, pud = (_tables(scan, name) for name in ("pte", "pmd", "pud"))
-    counted = pte + pmd + pud + sums["deposited"]
+    found = sums["deposited"] * scan.form.table_bytes(scan.form.last)
+    for at, level in enumerate(scan.form.levels):
+        if level.name in ("pud", "pmd", "pte"):
+            found = found + sums["tables"][:, at] * scan.form.table_bytes(at)
     columns = (
         charged,
         (kinds[:, PAGE] << page_shift) + sums["huge_bytes"],
@@ -218,7 +221,7 @@ def page_tables(scan: PageTableScan) -> list[PageTables]:
         sums["huge"],
         sums["huge_zero"],
         sums["exit_slots"],
-        (charged >> page_shift).astype(np.int64) - counted,
+        (charged.astype(np.int64) - found) // scan.form.table_bytes(scan.form.last),
     )
     return [
         PageTables(process.pid, process.comm, *numbers)
@@ -274,12 +277,13 @@ def page_table_occupancy(scan: PageTableScan) -> list[PageTableOccupancy]:
     """Occupancy of all tables, and of those of the processes with the most."""
     filled = np.stack([scan.totals["filled"], scan.totals["filled_entries"]], axis=-1)
     names = [*(level.name for level in scan.form.levels), "deposited"]
+    slots = [scan.form.slots(level) for level in (*range(len(scan.form.levels)), scan.form.last)]
     pids = [scan.spaces.processes[at].pid for at in scan.largest]
     rows = []
     for pid, counts in zip([None, *pids], [filled.sum(axis=0), *filled], strict=False):
         for level, step in np.argwhere(counts[..., 0]).tolist():
             least = 1 << step - 1 if step else 0
-            most = min(max(2 * least - 1, 0), scan.form.slots)
+            most = min(max(2 * least - 1, 0), slots[level])
             tables, entries = counts[level, step].tolist()
             rows.append(PageTableOccupancy(pid, names[level], least, most, tables, entries))
     return rows
@@ -461,7 +465,7 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
     for at, (process, mm) in enumerate(
         zip(scan.spaces.processes, scan.spaces.addresses.tolist(), strict=True)
     ):
-        about = scan.form.slots * cpus if mm in busy else 0
+        about = scan.form.slots(scan.form.last) * cpus if mm in busy else 0
         slack[process.pid] = (about + (0 if exact else HELD_BACK * process.threads)) * page
         moved = int(scan.sums["migration_pmds"][at]) << shift
         absent[process.pid] = int(kinds[at, [MIGRATION, DEVICE]].sum()) * page + moved

@@ -23,6 +23,7 @@ import numpy as np
 from drgn import Architecture, Program
 
 from mmscope.drgn.free.device_ranges import PagemapRange, has_compound_pages
+from mmscope.drgn.opening.constants import is_powerpc
 from mmscope.drgn.reading.io_resources import io_resources, names_at
 from mmscope.drgn.reading.kernel_arrays import S64s
 from mmscope.drgn.struct_pages.memmap import Leaves, Memmap, estimate_ms
@@ -93,14 +94,18 @@ class DevicePagemap:
 def shares_struct_pages(prog: Program) -> bool:
     """
     True if this architecture lets struct pages share frames: those of device memory, and of
-    hugetlb pages (HVO).
+    hugetlb pages (HVO). powerpc does it for device memory alone, in a way of its own since v6.6
+    (arch/powerpc/mm/book3s64/radix_pgtable.c), which is not known here.
 
     Since "mm/vmemmap/devdax: fix kernel crash when probing devdax devices" (in v6.4, and in stable
     kernels) ``vmemmap_can_optimize()`` (include/linux/mm.h) asks for it. arm64 does not select it
     since Linux kernel commit 060a2c92d1b6 ("arm64: mm: hugetlb: Disable
     HUGETLB_PAGE_OPTIMIZE_VMEMMAP") (in v6.3).
     """
-    return prog.platform is None or prog.platform.arch is not Architecture.AARCH64
+    return prog.platform is None or prog.platform.arch not in (
+        Architecture.AARCH64,
+        Architecture.PPC64,
+    )
 
 
 def _why_not_shared(prog: Program, each: PagemapRange, where: Memmap) -> str:
@@ -114,6 +119,7 @@ def _why_not_shared(prog: Program, each: PagemapRange, where: Memmap) -> str:
         "this kernel has no large pages of device memory (before 5.17)": (
             not has_compound_pages(prog)
         ),
+        "how powerpc shares them is not known here": is_powerpc(prog),
         "this architecture does not share them": not shares_struct_pages(prog),
         f"struct page has {size} bytes, no power of two": bool(size & (size - 1)),
         "they lie on the device (an altmap)": each.altmap,

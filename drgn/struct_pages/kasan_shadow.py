@@ -51,7 +51,7 @@ def kasan_shadow(prog: Program) -> Frames:
     walk = new_walk(form, 1)
     starts, sizes, tables = [NO_FRAMES], [NO_FRAMES], [NO_FRAMES]
     for chunk in walk_page_tables(prog, form, kernel_root(prog), walk, start=start, end=end):
-        last = chunk.addresses + np.uint64((form.slots << form.levels[chunk.level].shift) - 1)
+        last = chunk.addresses + np.uint64((chunk.slots << form.levels[chunk.level].shift) - 1)
         # With five levels a table after the shadow is the kernel image's as well: kasan_init().
         its_own = (last < np.uint64(end)) & (chunk.level > 0)
         frames = chunk.frames[its_own] >> np.uint64(form.page_shift)

@@ -291,6 +291,13 @@ def device_pagemaps_from_memory(memory: Memory) -> Found:
     return found.add(DevicePagemap, cost.pagemaps())
 
 
+def _rounded_up(cost: StructPageCost) -> int:
+    """Bytes that whole pages for the struct pages of each section have beyond these."""
+    where = cost.scan.memmap
+    page, needed = 1 << where.page_shift, where.sections.pages * where.page_bytes
+    return len(where.sections.numbers) * (-needed % page)
+
+
 def memory_metadata_from_memory(memory: Memory) -> Found:
     cost, found = _begin(memory)
     found.unreadable_bytes += cost.origin_gaps.bytes
@@ -304,6 +311,12 @@ def memory_metadata_from_memory(memory: Memory) -> Found:
             found.remarks.append(
                 f"{row.counted_in} also has {size_name(row.bytes)} that sharing saved: this kernel "
                 "counts a device's struct pages as if they shared nothing"
+            )
+        elif row.counted_in == "nr_memmap_boot_pages" and row.bytes <= _rounded_up(cost):
+            # sparse_init_nid() (mm/sparse.c) rounds those of each section up to a page.
+            found.remarks.append(
+                f"{row.counted_in} also has {size_name(row.bytes)} that are nowhere: it counts a "
+                "page for the struct pages of each section, which are less"
             )
         else:
             disagreement(

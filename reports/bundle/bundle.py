@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mmscope import __version__
+from mmscope.drgn.free.watermarks import thp_order
 from mmscope.drgn.tables.bounds import MOST_MARKS, Impossible, Machine, impossible
 from mmscope.drgn.tables.bounds import TABLE as IMPOSSIBLE
 from mmscope.drgn.tables.display import plain_int
@@ -228,6 +229,12 @@ class Bundle:
     def page_size(self) -> int | None:
         """Bytes of a page; None where they are unknown."""
         return plain_int(self.target.get("page_size")) or None
+
+    @property
+    def thp_order(self) -> int | None:
+        """HPAGE_PMD_ORDER; None where it is unknown."""
+        machine = self.target.get("architecture")
+        return thp_order(self.page_size, machine if isinstance(machine, str) else None)
 
     def table(self, name: str) -> Table:
         """

@@ -311,8 +311,7 @@ def target_row(bundle: Bundle) -> dict[str, Cell]:
         "kind": target.get("kind"),
         "release": target.get("release"),
         "page_size": page_size,
-        # A PMD maps one page of page table entries of 8 bytes.
-        "thp_order": (page_size // 8).bit_length() - 1 if page_size else None,
+        "thp_order": bundle.thp_order,
         "total_pages": target.get("total_pages") or None,
         "uptime_seconds": bundle.uptime,
         "booted_at": bundle.booted,

@@ -562,7 +562,7 @@ def unread(database: Database) -> Iterator[str]:
 
 def unseen(questions: list[Question], database: Database, *, some: bool) -> Iterator[str]:
     """
-    Sections that questions stand on, and that were not read, or in part alone.
+    Sections that questions stand on, and that were not read, or in part alone; by the reason.
 
     :param some: some of them could be asked.
     """
@@ -570,11 +570,16 @@ def unseen(questions: list[Question], database: Database, *, some: bool) -> Iter
     tables = {parts_of(need)[0] for question in questions for need in question.needs}
     needed |= {database.section_of[table] for table in tables & database.section_of.keys()}
     fared = {name: section for name, section in database.fared.items() if name in needed}
+    alike: dict[tuple[str, str], list[str]] = {}
     for name, section in fared.items():
         if section.status in ("failed", "partial"):
-            how = "could not be read" if section.status == "failed" else "was read in part"
-            said = f"section {name} {how}"
-            yield f"{said}: {section.message}" if section.message else said
+            alike.setdefault((section.status, section.message or ""), []).append(name)
+    for (status, message), names in alike.items():
+        *others, last = names
+        which = f"sections {', '.join(others)} and {last}" if others else f"section {last}"
+        in_part = "were read in part" if others else "was read in part"
+        said = f"{which} {'could not be read' if status == 'failed' else in_part}"
+        yield f"{said}: {message}" if message else said
     here = {name for name, section in fared.items() if section.status != "absent"}
     if here == {RECORDINGS}:
         yield "nothing but a recording was read"

@@ -16,7 +16,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 
 from mmscope import FOLDER
-from mmscope.drgn.free.watermarks import thp_order
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.display import bar_percent
 from mmscope.drgn.tables.hostile_text import visible
@@ -103,14 +102,16 @@ def environment() -> Environment:
     return environment
 
 
-def context_of(page_size: int | None, uptime: str = "") -> dict[str, Any]:
+def context_of(
+    page_size: int | None, uptime: str = "", thp_order: int | None = None
+) -> dict[str, Any]:
     """Values that all templates of a page have, beside their own."""
     return {
         "page_size": page_size,
         "uptime": uptime,
         "glossary": Glossary(),
         "level_starts": free_heatmap.level_starts(page_size),
-        "thp_order": thp_order(page_size),
+        "thp_order": thp_order,
     }
 
 

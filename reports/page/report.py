@@ -96,7 +96,7 @@ def render(
     :param faults: gets what mmscope failed to draw, which the page says in its place.
     """
     page_size, offers = bundle.page_size, Downloads()
-    context = context_of(page_size, uptime_of(bundle)) | {"offer": offers.offer}
+    context = context_of(page_size, uptime_of(bundle), bundle.thp_order) | {"offer": offers.offer}
     sections = section_views(bundle, draw(bundle, context), page_size, verdict.found)
     host = host_of(bundle)
     grouped = incidents(verdict.found)

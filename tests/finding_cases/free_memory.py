@@ -219,7 +219,7 @@ FOUND: dict[str, Case] = {
         [free(9, 100), free(13, 2, "HighAtomic"), HIGHATOMIC,
          dataclasses.replace(RESERVED, highatomic_reserved_pages=2 << 13)],
         ["2 of 2 free blocks of THP size", "2 blocks of 512 MiB are free in it"], "critical",
-        target=TARGET | {"page_size": 65536},
+        target=TARGET | {"page_size": 65536, "architecture": "aarch64"},
     ),
     "THP falls back": Case(
         "thp-falls-back",

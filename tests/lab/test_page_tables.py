@@ -586,7 +586,7 @@ def test_a_tree_that_leads_back_to_its_root(lab_of_tables: TablesLab) -> None:
     form = page_table_format(lab_of_tables.prog)
     # No entry can lead to a root that is smaller than a page.
     (root,) = tables_of(lab_of_tables, "sparse")[
-        "pgd" if form.root_slots == form.slots else form.levels[1].name
+        "pgd" if form.slots(0) == form.slots(1) else form.levels[1].name
     ]
     entries = np.full(lab_of_tables.slots, root | form.table[1], np.uint64).tobytes()
     scan = scan_page_tables(damaged(lab_of_tables, {root: entries}))

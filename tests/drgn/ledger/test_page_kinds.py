@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mmscope.drgn.ledger.page_kinds import ZFS_PAGE, Kind, PageKinds
+from mmscope.drgn.ledger.page_kinds import PP_SIGNATURE, ZFS_PAGE, Kind, PageKinds
 from mmscope.drgn.reading.struct_pages import PageChunk
 
 HEAD, RESERVED, BACKED, CACHED = (np.uint32(1 << bit) for bit in range(4))
@@ -17,6 +17,7 @@ class SomeKinds(PageKinds):
 
     def __init__(self) -> None:
         self._tests, self._slab, self._dtor = [], np.uint32(0), None
+        self._pool_mask, self._pool = PP_SIGNATURE
         self._flags = (HEAD, RESERVED, BACKED, CACHED)
         self._mops = self._aops = None
 

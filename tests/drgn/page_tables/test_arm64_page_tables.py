@@ -78,7 +78,7 @@ def test_levels_cut_addresses_as_the_kernel_does(shape: tuple[int, int]) -> None
     per = page_shift - 3
     levels = (bits - 4) // per
     assert SHIFTS[shape] == [per * (4 - n) + 3 for n in range(4 - levels, 4)]
-    assert form.root_slots == 1 << bits - SHIFTS[shape][0] <= form.slots == 1 << per
+    assert form.root_slots == 1 << bits - SHIFTS[shape][0] <= form.slots(form.last) == 1 << per
     assert form.span == 1 << bits
     names = [level.name for level in form.levels]
     assert names == ["pgd", *["p4d", "pud", "pmd", "pte"][5 - levels :]]
@@ -193,7 +193,7 @@ def grow(
 ) -> int:
     """A random table and all below it; says which leaves there are, and returns its address."""
     form = memory.form
-    slots = form.slots if level else form.root_slots
+    slots = form.slots(level)
     bits = 52 if form.address_high[0] else 48
     while (at := dice.randrange(1, 1 << bits - 16) * slots * 8) in memory.tables:
         pass
@@ -313,7 +313,7 @@ def tree_of(memory: Memory, leaves: dict[int, tuple[int, int, int]]) -> int:
         span = form.levels[level - 1].shift if level else 63
         key = level, address >> span
         if key not in at:
-            slots = form.slots if level else form.root_slots
+            slots = form.slots(level)
             at[key] = (len(at) + 1) << form.page_shift
             memory.tables[at[key]] = np.zeros(slots, np.uint64)
             if level:
@@ -322,7 +322,7 @@ def tree_of(memory: Memory, leaves: dict[int, tuple[int, int, int]]) -> int:
         return at[key]
 
     def slot(level: int, address: int) -> int:
-        count = form.slots if level else form.root_slots
+        count = form.slots(level)
         return address >> form.levels[level].shift & count - 1
 
     for address, (level, physical, flags) in leaves.items():

@@ -333,9 +333,16 @@ class TestFreeHeatmap:
                 assert free_heatmap.level(start // (page or 1) - 1, page) == step - 1
         assert free_heatmap.level(1 << 40, page) == free_heatmap.LEVELS
 
-    @pytest.mark.parametrize(("page", "order"), [(4096, 9), (16384, 11), (65536, 13), (None, None)])
+    @pytest.mark.parametrize(
+        ("page", "order"), [(4096, 9), (16384, 11), (65536, None), (None, None)]
+    )
     def test_the_thp_order_follows_the_page_size(self, page: int | None, order: int | None) -> None:
         assert thp_order(page) == order
+
+    @pytest.mark.parametrize(("machine", "order"), [("aarch64", 13), ("ppc64le", 5)])
+    def test_of_pages_of_64_kib_it_follows_the_machine(self, machine: str, order: int) -> None:
+        assert thp_order(65536, machine) == order
+        assert thp_order(4096, machine) == 9
 
     def test_a_list_that_was_not_read_is_not_a_zero(self, tmp_path: Path) -> None:
         contents = made.tables_of("free_lists")
