@@ -87,8 +87,21 @@ OF_CLASS = {
     "Percpu": "percpu",
 }
 # Kinds of holders as classes of memory; a cgroup holds of several.
-HELD_AS = {"process": "anonymous", "slab cache": "slab", "vmalloc caller": "vmalloc"}
+HELD_AS = {
+    "process": "anonymous",
+    "slab cache": "slab",
+    "vmalloc caller": "vmalloc",
+    "shared file": "shmem",
+}
 MAX_HOLDERS = 12
+# Title, kinds of holders in it; of each kind as many lines as there are dashes for one colour.
+HOLDERS = (
+    ("Processes that changed most", ("process",)),
+    ("Memory cgroups that changed most, with those below them", ("cgroup",)),
+    ("Files of shared memory that changed most", ("shared file",)),
+    ("Slab caches and callers of vmalloc that changed most", ("slab cache", "vmalloc caller")),
+)
+MOST_LINES = 3
 PARTS = 4  # of a watch, whose rates say how sure the rate of the whole is
 LEAST_FALL = 0.02  # of what was available at first
 MAX_AHEAD = 30 * 86400
@@ -98,7 +111,7 @@ MAX_AHEAD = 30 * 86400
     "watch_samples",
     "time at period_seconds unread",
     others="psi_series thp_free_blocks_series zone_series watch_events watch_overhead "
-    "watch_holders page_owner_growth page_owner_stacks page_owner_snapshots",
+    "watch_holders watch_holder_series page_owner_growth page_owner_stacks page_owner_snapshots",
     # There are hundreds of counters.
     parts=owner_pictures.SERIES
     | {
@@ -146,7 +159,10 @@ def watch(tables: Tables, page_size: int | None) -> Row:
         "unhappened": [said for name, said in UNHAPPENED.items() if name not in moved_too],
         "holders": _holders(tables.get("watch_holders", [])),
         "runs_out": _runs_out(tables.get("gauge_series", [])),
-        "looks": {name: look(kind).split()[0] for name, kind in OF_CLASS.items()},
+        "looks": {
+            name: look(kind).split()[0]
+            for name, kind in (*OF_CLASS.items(), *_holder_classes(tables))
+        },
         "samples": len(samples),
         "shown": -(-len(samples) // step_of(len(samples))),
         "seconds": samples[-1]["time"] - samples[0]["time"],
@@ -176,8 +192,39 @@ def _charts(tables: Tables, samples: Rows, page_size: int | None) -> Iterator[Ch
     for title, unit, how, names in LEVELS:
         lines = [(name, sorted(gauges[name])) for name in names.split() if name in gauges]
         yield title, unit, lines, {"how": (how,) * len(lines)}
+    for title, kinds in HOLDERS:
+        lines = [line for kind in kinds for line in _held_over_time(tables, kind)]
+        yield title, "", lines, {"how": (max,) * len(lines)}
     lines = owner_pictures.lines_in_watch(tables, page_size)
     yield "Allocation stacks that grew most", unit_of_pages, lines, {}
+
+
+def _held_over_time(tables: Tables, kind: str) -> Lines:
+    """The holders of a kind whose memory changed most, at each reading."""
+    lines: dict[str, Points] = {}
+    for row in tables.get("watch_holder_series", []):
+        if row["kind"] == kind:
+            lines.setdefault(_called(row), []).append((row["time"], row["bytes"]))
+    for points in lines.values():
+        points.sort()
+    return heapq.nlargest(MOST_LINES, lines.items(), key=lambda line: _span(line[1]))
+
+
+def _span(points: Points) -> float:
+    sizes = [size for _, size in points]
+    return max(sizes) - min(sizes)
+
+
+def _holder_classes(tables: Tables) -> Iterator[tuple[str, str]]:
+    """Names of holders' lines, each with its class of memory, where it holds of one."""
+    for row in tables.get("watch_holder_series", []):
+        if row["kind"] in HELD_AS:
+            yield _called(row), HELD_AS[row["kind"]]
+
+
+def _called(row: Row) -> str:
+    name = cut(row["name"], 60)
+    return f"{name} (PID {row['pid']})" if row["pid"] else name
 
 
 def _holders(rows: Rows) -> list[Row]:
@@ -191,9 +238,7 @@ def _holders(rows: Rows) -> list[Row]:
     return [
         row
         | {
-            "name": f"{cut(row['name'], 60)} (PID {row['pid']})"
-            if row["pid"]
-            else cut(row["name"], 60),
+            "name": _called(row),
             "look": look(HELD_AS.get(row["kind"], "")).split()[0],
             **{
                 what: bar_percent(row[f"{what}_bytes"], scale) for what in ("first", "most", "last")

@@ -208,6 +208,23 @@ class WatchHolder:
 
 
 @table(
+    "watch_holder_series",
+    "Holders of memory over time",
+    empty="No holder changed between two readings.",
+    not_compared=SERIES,
+    since="0.3.0",
+)
+class HolderLevel:
+    """Memory of one holder at one reading, of those of each kind that changed most."""
+
+    time: float = column(key=True, unit="s", help=TIME)
+    kind: str = column(holds="words", key=True, help="as in watch_holders")
+    name: str = column(holds="comm", key=True, help="as in watch_holders")
+    pid: int | None = column(key=True, high=MOST_PIDS, help="as in watch_holders")
+    bytes: int = column(unit="bytes", high=MOST_BYTES, help="held; 0: not there")
+
+
+@table(
     "watch_sleepers",
     "Tasks that slept in D state",
     empty="No task slept so for five seconds, as far as was read.",
@@ -275,6 +292,7 @@ WATCH_HEADING = Heading(
         PsiStall,
         Level,
         WatchHolder,
+        HolderLevel,
         WatchSleeper,
         WatchEvent,
         WatchOverhead,

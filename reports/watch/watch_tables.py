@@ -10,6 +10,7 @@ rate, and is named.
 
 import dataclasses
 import datetime
+import heapq
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,7 @@ from mmscope.reports.bundle.description import Cell, SectionResult, checked_targ
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.rows.watch_rows import (
     CounterRate,
+    HolderLevel,
     Level,
     PsiStall,
     ThpFreeBlocks,
@@ -43,6 +45,7 @@ from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Sample
 
 SECTION = "watch"
 MOST_HOLDERS = 50
+MOST_IN_SERIES = 5  # of each kind
 LONG, MOST_SLEEPERS = 5.0, 1000
 CLOCK_STEP = 1.0  # seconds; less is NTP's, or the time between two clocks
 # Counters that are worth a mark, and what they count.
@@ -358,6 +361,34 @@ def holders(log: Log) -> list[WatchHolder]:
     return kept
 
 
+def holder_series(log: Log, held: list[WatchHolder]) -> list[HolderLevel]:
+    """
+    Every reading of the :data:`MOST_IN_SERIES` holders of each kind that changed most.
+
+    The first reading says of all what they held; a later one only of the large, and of those that
+    the reading before it named.
+    """
+    changed: dict[str, dict[tuple[Any, ...], int]] = {}
+    for row in held:
+        span = row.most_bytes - min(row.first_bytes, row.last_bytes)
+        if span:
+            changed.setdefault(row.kind, {})[row.kind, row.name, row.pid] = span
+    most = {key for spans in changed.values()
+            for key in heapq.nlargest(MOST_IN_SERIES, spans, key=spans.__getitem__)}  # fmt: skip
+    begin = float(log.first["mono"])
+    starts: dict[str, float] = {}  # a kind's first reading
+    series: dict[tuple[Any, ...], dict[float, int]] = {}
+    for sample in (*(sample for _, sample in log), log.end):
+        for kind, name, pid, size, first, _ in sample.get("holders", ()):
+            at = round(sample["holders_at"] - begin, 3)
+            start = starts.setdefault(kind, at)
+            if (key := (kind, name, pid)) in most:
+                series.setdefault(key, {start: first})[at] = size or 0
+    return [
+        HolderLevel(at, *key, size) for key, points in series.items() for at, size in points.items()
+    ]
+
+
 def sleepers(log: Log) -> list[WatchSleeper]:
     """Tasks that slept :data:`LONG` or longer; of each the longest sleep."""
     rows: dict[tuple[int, int], WatchSleeper] = {}
@@ -404,7 +435,7 @@ def overhead_words(cost: WatchOverhead) -> str:
 
 def write_tables(writer: Writer, log: Log) -> tuple[int, WatchOverhead]:
     """Write everything but page_owner's; returns how many rows, and what watching cost."""
-    cost = overhead(log)
+    cost, held = overhead(log), holders(log)
     tables: list[tuple[type, Iterable[Any]]] = [
         (WatchSample, sample_rows(log)),
         (ThpFreeBlocks, thp_free_blocks(log)),
@@ -413,7 +444,8 @@ def write_tables(writer: Writer, log: Log) -> tuple[int, WatchOverhead]:
         (WatchEvent, events(log)),
         (ZoneLevel, zone_levels(log)),
         (Level, levels(log)),
-        (WatchHolder, holders(log)),
+        (WatchHolder, held),
+        (HolderLevel, holder_series(log, held)),
         (WatchSleeper, sleepers(log)),
         (WatchOverhead, [cost]),
     ]

@@ -15,6 +15,7 @@ from mmscope.reports.drawing import time_panel
 from mmscope.reports.page.report import render
 from mmscope.reports.pictures import owner_pictures, watch_pictures
 from mmscope.reports.pictures.watch_pictures import watch
+from mmscope.reports.rows.watch_rows import HolderLevel
 
 
 def tables() -> dict[str, list[dict[str, Any]]]:
@@ -294,3 +295,27 @@ def test_memory_runs_out_by_what_was_measured_with_its_error(loss: Any, said: st
     ]
     shown = watch.draw(tables() | {"gauge_series": series}, 4096)["runs_out"]
     assert said in shown and bool(said) == bool(shown), shown
+
+
+def test_holders_that_changed_most_are_lanes_in_the_colour_of_their_class() -> None:
+    def series(kind: str, name: str, pid: int | None, *sizes: int) -> list[dict[str, Any]]:
+        return [
+            asdict(HolderLevel(10.0 * n, kind, name, pid, size << 20))
+            for n, size in enumerate(sizes)
+        ]
+
+    made = tables()
+    made["watch_holder_series"] = [
+        *(row for n in range(5) for row in series("process", "job", n + 7, 5, 10 + n, 5)),
+        *series("slab cache", "dentry", None, 1, 64),
+        *series("vmalloc caller", "leak [drv]", None, 2, 32),
+        *series("cgroup", "/pod", None, 8, 8, 8),
+    ]
+    drawn = watch.draw(made, 4096)
+    assert names(chart(drawn, "Processes")) == ["job (PID 11)", "job (PID 10)", "job (PID 9)"]
+    kernel = chart(drawn, "Slab caches and callers")
+    assert (kernel["unit"], names(kernel)) == ("MiB", ["dentry", "leak [drv]"])
+    assert kernel["lines"][0][2] == "0 1 10 64"
+    looks = drawn["looks"]
+    assert looks["job (PID 11)"] == looks["AnonPages"] and looks["dentry"] == looks["SUnreclaim"]
+    assert "/pod" not in looks and "Memory cgroups" in " ".join(drawn["flat"])

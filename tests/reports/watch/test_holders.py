@@ -165,11 +165,15 @@ def test_a_reading_is_due_as_it_costs_and_sooner_while_memory_moves(root: Path) 
     assert source.due(500 * MIB, TOTAL)
 
 
-def table(tmp_path: Path, readings: list[list[list[Any]]]) -> list[WatchHolder]:
-    """The rows of a log with these readings, five seconds apart."""
+def log_of(tmp_path: Path, readings: list[list[list[Any]]]) -> watch_tables.Log:
+    """A log with these readings, five seconds apart."""
     said = [{"holders": rows, "holders_at": 1000.0 + 5 * number, "holders_unread": {}}
             for number, rows in enumerate(readings)]  # fmt: skip
-    return watch_tables.holders(samples_of(tmp_path, said))
+    return samples_of(tmp_path, said)
+
+
+def table(tmp_path: Path, readings: list[list[list[Any]]]) -> list[WatchHolder]:
+    return watch_tables.holders(log_of(tmp_path, readings))
 
 
 def test_the_table_has_a_row_a_holder(tmp_path: Path) -> None:
@@ -188,3 +192,19 @@ def test_the_table_is_bounded_but_for_those_that_met_a_limit(tmp_path: Path) -> 
     killed = ["cgroup", "/killed", None, 1, 1, {"oom_kills": 1}]
     rows = table(tmp_path, [[*many, killed], []])
     assert len(rows) == watch_tables.MOST_HOLDERS + 1 and rows[-1].name == "/killed"
+
+
+def test_the_series_has_each_reading_of_those_that_changed_most(tmp_path: Path) -> None:
+    def job(number: int, size: int | None, first: int) -> list[Any]:
+        return ["process", "job", number, size and size * MIB, first * MIB, {}]
+
+    still = ["process", "db", 1, 900 * MIB, 900 * MIB, {}]
+    first = [still, *(job(10 + n, 5, 5) for n in range(watch_tables.MOST_IN_SERIES))]
+    # 99 was too small to be named at first, and 10 is gone in the end.
+    second = [still, *(job(10 + n, 50 + n, 5) for n in range(1, 5)), job(99, 80, 2)]
+    last = [still, job(10, None, 5), job(99, 300, 2)]
+    log = log_of(tmp_path, [first, second, last])
+    rows = watch_tables.holder_series(log, watch_tables.holders(log))
+    lines = {pid: [(row.time, row.bytes // MIB) for row in rows if row.pid == pid]
+             for pid in (1, 10, 11, 99)}  # fmt: skip
+    assert lines == {1: [], 10: [], 11: [(0, 5), (5, 51)], 99: [(0, 2), (5, 80), (10, 300)]}
