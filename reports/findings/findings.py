@@ -176,7 +176,7 @@ BLIND = (
 )
 # What a check that could not be made would need.
 RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time", "root or a vmcore"
-NOT_READ, OTHERWISE = "sections not read", "what this kernel or this reading does not have"
+NOT_READ, OTHERWISE = "sections not read", "what this kernel or reading lacks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,8 +519,10 @@ def damaged(database: Database) -> Iterator[str]:
 
 def wanting(question: Question, database: Database) -> str:
     """Name what a check that could not be made would take."""
-    if question.section in (RECORDINGS, "watch"):
-        return RECORDING if question.section == RECORDINGS else WATCH
+    if question.section == RECORDINGS:
+        return RECORDING
+    if question.section == "watch":
+        return OTHERWISE if "watch" in database.fared else WATCH
     fared = database.fared.get(question.section)
     if database.kind == "files" and (fared is None or fared.status == "absent"):
         return MEMORY

@@ -68,7 +68,7 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
             _print_paragraphs(console, "", titles)
     elif verdict.not_checked:
         # Each with its reason is a wall that is not read.
-        where = lacking(verdict, lambda section: section.replace("_", " "))
+        where = lacking(verdict)
         words = f"Not checked: {len(verdict.not_checked):,} ({where}); 'findings --all' says why."
         console.print(Text(visible(words), "dim"))
     if several:

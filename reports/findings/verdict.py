@@ -10,7 +10,6 @@ Cannot know: whether all is well. What no check looks for is not found.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mmscope.drgn.tables import display
@@ -128,12 +127,16 @@ def said(finding: Finding) -> str:
     return display.prose(finding.plain or finding.title).rstrip(".") + finding.aside
 
 
-def sentence(verdict: Verdict) -> str:
-    """The word, and in a line what it stands for."""
+def sentence(verdict: Verdict, *, wants: bool = True) -> str:
+    """
+    The word, and in a line what it stands for.
+
+    :param wants: also what the checks take that could not be made.
+    """
     if verdict.word == TROUBLE:
         return f"Trouble: {first_incident(verdict).sentence}"
     notices = f" {noticed(verdict)}" if verdict.found else ""
-    return f"{nothing_found(verdict)}{notices}"
+    return f"{nothing_found(verdict, wants=wants)}{notices}"
 
 
 def headline(verdict: Verdict) -> str:
@@ -151,20 +154,20 @@ def rests_on(verdict: Verdict) -> str:
     return nothing_found(verdict)
 
 
-def nothing_found(verdict: Verdict) -> str:
+def nothing_found(verdict: Verdict, *, wants: bool = True) -> str:
     """Words where there is no trouble that was found, or none that could be."""
+    wanted = others_want(verdict) if wants else ""
     if not verdict.checks:
         return "Cannot tell: no check was made."
     if not verdict.made:
         made = f"none of {display.plural(verdict.checks, 'check')} could be made"
-        return f"Cannot tell: {made}. {lacking_words(verdict)}."
+        return f"Cannot tell: {made}.{wanted}"
     made = f"No trouble found by {display.plural(verdict.made, 'check')}"
-    wants = others_want(verdict)
     if not verdict.blind:
-        return f"{made}.{wants}"
+        return f"{made}.{wanted}"
     first, *others = (display.prose(words).rstrip(".") for words in verdict.blind)
     more = f" (and {len(others):,} more)" if others else ""
-    return f"Cannot tell: {first}{more}. {made}, which do not see that.{wants}"
+    return f"Cannot tell: {first}{more}. {made}, which do not see that.{wanted}"
 
 
 def counted(verdict: Verdict) -> str:
@@ -203,14 +206,13 @@ def others_want(verdict: Verdict) -> str:
     return f" {lacking_words(verdict)}." if verdict.not_checked else ""
 
 
-def lacking(verdict: Verdict, title: Callable[[str], str]) -> str:
-    """
-    List what could not be checked, by where its data would be: most first, few of many.
-
-    :param title: of a section, by its name.
-    """
+def lacking(verdict: Verdict) -> str:
+    """List what could not be checked, by where its data would be: most first, few of many."""
     sections = Counter(item.section for item in verdict.not_checked).most_common()
-    listed = [f"{title(name) or 'others'} {number:,}" for name, number in sections[:MOST_LISTED]]
+    listed = [
+        f"{name.replace('_', ' ') or 'others'} {number:,}"
+        for name, number in sections[:MOST_LISTED]
+    ]
     if rest := sections[MOST_LISTED:]:
         listed.append(f"{sum(number for _, number in rest):,} in {len(rest):,} more sections")
     return ", ".join(listed)

@@ -11,7 +11,6 @@ found nothing it says what was checked.
 import contextlib
 import heapq
 import itertools
-import re
 import shlex
 from collections import Counter
 from typing import Any
@@ -61,14 +60,18 @@ def card(
         with contextlib.suppress(Exception):
             memory = segments(list(bundle.rows(table.name)))
     if not grouped:
-        said = {"sentence": f"{host}: {sentence(verdict)}", "counted": "", "severity": ""}
+        said = {
+            "sentence": f"{host}: {sentence(verdict, wants=False)}",
+            "counted": "",
+            "severity": "",
+        }
         return said | {"seen": None, "memory": memory, "marked": set()}
     first = first_incident(verdict)
     whose = "" if verdict.word == TROUBLE else f"{host}: "
     cause, *_ = first.causes[0]
-    step, command = first.first_step or (None, "")
+    step, _ = first.first_step or (None, "")
     return {
-        "sentence": whose + sentence(verdict),
+        "sentence": whose + sentence(verdict, wants=False),
         "counted": counted(verdict, grouped),
         "severity": first.severity,
         "seen": cause,  # the likely one
@@ -77,7 +80,7 @@ def card(
         "owner": first.owner,
         "since": first.since,
         "step": step,
-        "command": on_paths(command, bundle),
+        "path": path_of(bundle),
         "elsewhere": bundle.target.get("kind") != "live" and bool(step and not step.looks),
         "memory": memory,
         "marked": {name for each in first.causes for finding in each for name in finding.classes},
@@ -85,10 +88,11 @@ def card(
     }
 
 
-def on_paths(command: str, bundle: Bundle) -> str:
-    """A command with the path of the bundle, as it was given, in its place."""
-    path = bundle.path.name if "redacted" in bundle.target else str(bundle.path)
-    return re.sub(r"\bBUNDLE\b", lambda _: shlex.quote(visible(path)), command)
+def path_of(bundle: Bundle) -> str:
+    """The path of the bundle, as it was given, for a shell."""
+    return shlex.quote(
+        visible(bundle.path.name if "redacted" in bundle.target else str(bundle.path))
+    )
 
 
 def counted(verdict: Verdict, grouped: list[Incident]) -> str:

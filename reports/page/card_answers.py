@@ -14,6 +14,7 @@ from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import cut
+from mmscope.drgn.text.meminfo import NO_COUNTER
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.refusals import Fault
@@ -21,7 +22,7 @@ from mmscope.reports.findings.findings import Verdict
 from mmscope.reports.findings.verdict import said
 from mmscope.reports.page.missing import fault_in
 from mmscope.reports.page.views import FindingView
-from mmscope.reports.pictures.memory_bar import OWNERS, memory_bar
+from mmscope.reports.pictures.memory_bar import NOT_IN_USE, OWNERS, memory_bar
 from mmscope.reports.pictures.picture import Row
 from mmscope.reports.pictures.watermarks import min_free
 
@@ -35,8 +36,7 @@ WHO, GREW, HUGE, EXIT, FREE, RESERVE = (
 )
 # Findings that answer a question: of those in the page the first, which is the worst cause.
 ANSWERED_BY = {
-    GREW: "page-owner-took-growth page-owner-stack-grows watch-kernel-memory-grows "
-    "watch-memory-runs-out",
+    GREW: "page-owner-took-growth page-owner-stack-grows watch-kernel-memory-grows",
     HUGE: "highatomic-starves-thp external-fragmentation compaction-fails watch-thp-blocks-ran-out "
     "watch-thp-falls-back thp-falls-back thp-sizes-fall-back",
     EXIT: "page-table-bloat sparse-page-tables huge-zero-deposits slow-exit profile-unmapped-twice "
@@ -44,7 +44,8 @@ ANSWERED_BY = {
 }
 # Where no such finding was made: ids of pictures and tables that answer it, the best first.
 PLACES = {
-    WHO: "picture-memory_bar table-process_memory table-watch_holders table-page_owner_stacks",
+    WHO: "picture-memory_bar table-process_memory table-watch_holders table-page_owner_stacks "
+    "picture-watch",
     GREW: "picture-page_owner_growth table-watch_holders picture-watch",
     HUGE: "picture-fragmentation",
     EXIT: "table-exit_costs",
@@ -58,6 +59,21 @@ LACKS = {
     HUGE: "unknown: nothing was read that shows it",
     EXIT: "unknown: a vmcore, or 'mmscope record exit-path', shows it",
     FREE: "unknown: a vmcore, or root on the host, shows it",
+}
+UNEXPLAINED = "unexplained"
+# Levels of /proc/meminfo without overlap, as the card calls them.
+CLASSES = {
+    "AnonPages": "anonymous memory",
+    "Cached": "page cache of files",
+    "Shmem": "shared memory",
+    "SUnreclaim": "unreclaimable slab",
+    "SReclaimable": "reclaimable slab",
+    "PageTables": "page tables",
+    "KernelStack": "kernel stacks",
+    "Percpu": "percpu",
+    "VmallocUsed": "vmalloc",
+    "Hugetlb": "hugetlb",
+    NO_COUNTER: "memory in no counter",
 }
 MOST_NAMED = 60  # characters of a name
 
@@ -107,8 +123,10 @@ def answers(
                 f"{question}{told[0].finding.aside}", said(told[0].finding), told[0].anchor
             )
         elif question in LACKS:
-            found = _measured(bundle, question, asked, ids, faults) or LACKS[question]
-            yield Answer(question, found, "")
+            found = _measured(bundle, question, asked, ids, faults)
+            of_dump = question == FREE and bundle.target.get("kind") == "vmcore"
+            lacks = "unknown: section would_free was not read" if of_dump else LACKS[question]
+            yield Answer(question, found or lacks, "")
 
 
 def _measured(
@@ -135,41 +153,96 @@ def _measured(
 
 
 def holders(bundle: Bundle) -> str:
-    """The largest owner that is named, and the largest classes; empty without a ledger."""
+    """
+    The largest owner that is named, and the largest classes; the class first where no one has
+    half of it. Empty without a ledger or a watch.
+    """
     if "memory_ledger" not in bundle.tables:
-        return _watched(bundle, "last_bytes", "holds {size} at the end of the watch")
+        return _held_in_watch(bundle)
     drawn = memory_bar.draw(_rows(bundle, *OF_HOLDERS), bundle.page_size)
     total = drawn["total"]
-    used = [each for each in drawn["segments"] if each["name"] != "free"]
-    owned = [(size, name, each["name"]) for each in used for name, size in each["owners"][:1]]
+    used = [each for each in drawn["segments"] if each["name"] not in NOT_IN_USE]
+    owned = [
+        (size, name, each["name"])
+        for each in used
+        if each["name"] != UNEXPLAINED
+        for name, size in each["owners"][:1]
+    ]
     classes = ", ".join(
         f"{each['name']} {display.share(each['bytes'], total)}"
         for each in heapq.nlargest(3, drawn["segments"], key=lambda each: each["bytes"])
     )
-    if not owned:
+    if not used:
         return classes
-    size, name, kind = max(owned)
-    held = f"{display.size(size)}, {display.share(size, total)} of memory ({kind})"
-    return f"{cut(name, MOST_NAMED)} holds {held}. All: {classes}"
+    size, name, kind = max(owned, default=(0, "", ""))
+    first = max(used, key=lambda each: int(each["bytes"]))
+    if 2 * size >= first["bytes"]:
+        held = f"{display.size(size)}, {display.share(size, total)} of memory ({kind})"
+        return f"{cut(name, MOST_NAMED)} holds {held}. All: {classes}"
+    held = f"{display.size(first['bytes'])}, {display.share(first['bytes'], total)} of memory"
+    if first["name"] == UNEXPLAINED:
+        return f"no known owner: {held}. All: {classes}"
+    most = next(iter(first["owners"]), None)
+    of_it = (
+        f"its largest owner is {cut(most[0], MOST_NAMED)}, {display.size(most[1])}"
+        if most
+        else "no owner of it is named"
+    )
+    return f"the largest class is {first['name']}: {held}; {of_it}. All: {classes}"
 
 
 def grown(bundle: Bundle) -> str:
-    """The one that grew most in a watch; empty without one."""
-    return _watched(bundle, "grown", "grew by {size} while it was watched")
+    """The holder and the class of memory that grew most in a watch; empty without one."""
+    classes = {name: last - first for name, (first, last) in _levels(bundle).items()}
+    return _watched(bundle, "grown", "grew by {size}", classes, "{name} +{size}", " in the watch")
 
 
-def _watched(bundle: Bundle, what: str, words: str) -> str:
-    """The one of ``watch_holders`` that has most; a cgroup holds what its processes do."""
-    if "watch_holders" not in bundle.tables:
-        return ""
-    rows = [row for row in bundle.rows("watch_holders") if row["kind"] != "cgroup"]
+def _held_in_watch(bundle: Bundle) -> str:
+    """The holder and the class of memory that have most at the end of a watch."""
+    classes = {name: last for name, (_, last) in _levels(bundle).items()}
+    end = " at the end of the watch"
+    return _watched(bundle, "last_bytes", "holds {size}", classes, "{name} {size}", end)
+
+
+def _watched(
+    bundle: Bundle, what: str, words: str, classes: dict[str, int], of_class: str, when: str
+) -> str:
+    """The largest of ``watch_holders``, and of classes; a cgroup holds what its processes do."""
+    rows = list(bundle.rows("watch_holders")) if "watch_holders" in bundle.tables else []
     rows = [row | {"grown": row["last_bytes"] - row["first_bytes"]} for row in rows]
-    first = max(rows, key=lambda row: int(row[what]), default=None)
-    if first is None or first[what] <= 0:
-        return ""
-    called = f" (PID {first['pid']})" if first["pid"] else f" ({first['kind']})"
-    size = display.size(first[what])
-    return f"{cut(first['name'], MOST_NAMED)}{called} {words.format(size=size)}"
+    first = max(
+        (row for row in rows if row["kind"] != "cgroup"),
+        key=lambda row: int(row[what]),
+        default=None,
+    )
+    largest = max(classes, key=lambda name: classes[name], default="")
+    said = ""
+    if first is not None and first[what] > 0:
+        called = f" (PID {first['pid']})" if first["pid"] else f" ({first['kind']})"
+        name, size = cut(first["name"], MOST_NAMED) + called, display.size(first[what])
+        said = f"{name} {words.format(size=size)}{when}"
+    if not largest or classes[largest] <= 0:
+        return said
+    listed = of_class.format(name=largest, size=display.size(classes[largest]))
+    if said and first is not None and 2 * first[what] >= classes[largest]:
+        return f"{said}. Largest class: {listed}"
+    most = "Grew most" if what == "grown" else "Largest holder"
+    return f"{listed}{when}" + (f". {most}: {name}, {size}" if said else "")
+
+
+def _levels(bundle: Bundle) -> dict[str, tuple[int, int]]:
+    """Classes of memory, as /proc/meminfo has them: at the first and the last moment of a watch."""
+    if "gauge_series" not in bundle.tables:
+        return {}
+    levels: dict[str, list[tuple[float, int]]] = {}
+    for row in bundle.rows("gauge_series"):
+        if row["source"] in ("meminfo", "computed"):
+            levels.setdefault(row["name"], []).append((row["time"], row["value"]))
+    ends = {name: (min(points)[1], max(points)[1]) for name, points in levels.items()}
+    if "Cached" in ends:  # which has shared memory in it
+        shared = ends.get("Shmem", (0, 0))
+        ends["Cached"] = ends["Cached"][0] - shared[0], ends["Cached"][1] - shared[1]
+    return {words: ends[name] for name, words in CLASSES.items() if name in ends}
 
 
 def freed(bundle: Bundle) -> str:
@@ -178,7 +251,8 @@ def freed(bundle: Bundle) -> str:
         return ""
     rows = [row for row in bundle.rows("would_free") if row["least_bytes"] > 0]
     best = heapq.nlargest(2, rows, key=lambda row: row["least_bytes"])
-    return "; ".join(f"{_deed(row)}: at least {display.size(row['least_bytes'])}" for row in best)
+    said = (f"{_deed(row)}: at least {display.size(row['least_bytes'])}" for row in best)
+    return "; ".join(said) or "nothing for certain"
 
 
 def raisable(bundle: Bundle) -> str:
@@ -209,7 +283,7 @@ OF_HOLDERS = tuple(
 )
 IN_TABLES: dict[str, tuple[Callable[[Bundle], str], tuple[str, ...]]] = {
     WHO: (holders, OF_HOLDERS),
-    GREW: (grown, ("watch_holders",)),
+    GREW: (grown, ("watch_holders", "gauge_series")),
     FREE: (freed, ("would_free",)),
     RESERVE: (raisable, (min_free.table, *min_free.others)),
 }

@@ -19,7 +19,7 @@ from mmscope.reports.bundle.declared import HEADINGS
 from mmscope.reports.bundle.description import SectionResult, version_number
 from mmscope.reports.findings.findings import Verdict
 from mmscope.reports.findings.incidents import COMMAND
-from mmscope.reports.findings.verdict import how_many, lacking
+from mmscope.reports.findings.verdict import how_many, lacking_words
 
 # Sections that a sentence names.
 MAX_NAMED = 5
@@ -37,12 +37,10 @@ STATUSES = ("ok", "partial", "absent", "failed")
 
 
 def unknown(verdict: Verdict) -> str:
-    """Number of checks that could be made, and data that the others lack; empty if none do."""
+    """Number of checks that could be made, and what the others take; empty if all could."""
     if not verdict.not_checked:
         return ""
-    said = f"{how_many(verdict)}. " if verdict.found else ""
-    no_data = lacking(verdict, lambda section: section_title(section))
-    return f"{said}Not checked: {no_data}."
+    return f"{how_many(verdict)}; {lacking_words(verdict)}."
 
 
 def reading(sections: list[SectionResult]) -> str:

@@ -191,7 +191,7 @@ FOUND: dict[str, Case] = {
     "little by /proc/meminfo and /proc/vmstat alone": Case(
         "memory-nearly-gone",
         [pages_of("nr_free_pages", 20_000), pages_of("nr_inactive_file", 8_000)],
-        ["109.4 MiB, 2.7 % of memory, are still available at most", "Free memory, and all of the"],
+        ["109.4 MiB, 2.7 % of memory, available at most", "Free memory, and all of the"],
         "warning",
     ),
     "a process has nearly all": Case(
@@ -199,7 +199,7 @@ FOUND: dict[str, Case] = {
         [FREE, zone(free_pages=30_000), pages_of("nr_inactive_file", 20_000),
          pages_of("nr_slab_reclaimable", 3_000), swap(95, 100),
          dataclasses.replace(swapped(7, "java", 0), anon_bytes=3 << 30)],
-        ["103.5 MiB, 2.5 % of memory, are still available", "26,500 pages",
+        ["103.5 MiB, 2.5 % of memory, available", "26,500 pages",
          "5 MiB of swap are free",
          "java (pid 7), has 3 GiB"],
         "warning",
@@ -208,7 +208,7 @@ FOUND: dict[str, Case] = {
         "memory-nearly-gone",
         [FREE, zone(free_pages=20_000), pages_of("nr_inactive_file", 20_000),
          huge_size("off", pages=700), arc(4_000)],
-        ["66.41 MiB, 2.5 % of memory beside hugetlb pages in use, are still available",
+        ["66.41 MiB, 2.5 % of memory beside hugetlb pages in use, available",
          "of the page cache, of ZFS's ARC and of reclaimable slab: 17,000 pages",
          "but for lowmem_reserve and the ARC", "1.367 GiB are hugetlb pages in use."],
         "warning",

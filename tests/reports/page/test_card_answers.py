@@ -45,7 +45,9 @@ def test_what_would_free_memory_is_the_least_that_is_certain(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("question", [answers.GREW, answers.HUGE, answers.EXIT, answers.FREE])
 def test_what_is_not_known_is_said(question: str, tmp_path: Path) -> None:
-    bundle = made_hosts.healthy(64).write(tmp_path / "made")
+    host = made_hosts.healthy(64)
+    host.target["kind"] = "files"
+    bundle = host.write(tmp_path / "made")
     asked = answers.answers(bundle, Verdict([], [], []), [], set(), [])
     (told,) = (each for each in asked if each.question == question)
     assert (told.sentence, told.place) == (answers.LACKS[question], "")

@@ -45,7 +45,14 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.drawing.cells import cell, heading, unit_shown
-from mmscope.reports.findings.findings import OTHERWISE, Finding, NotChecked, Verdict
+from mmscope.reports.findings.findings import (
+    MEMORY,
+    OTHERWISE,
+    WATCH,
+    Finding,
+    NotChecked,
+    Verdict,
+)
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card, counted
 from mmscope.reports.page.environment import MAX_ROWS, TEMPLATES
@@ -210,12 +217,15 @@ class TestFirstScreen:
         )
         assert texts(said) == (
             "1 critical finding and 2 warnings, in 1 incident. "
-            "4 of 5 checks could be made. Not checked: others 1."
+            f"4 of 5 checks could be made; 1 needs {OTHERWISE}."
         )
 
     def test_says_what_to_do_first_with_its_command_and_price(self, pages: dict[str, str]) -> None:
         tree = parse(pages["machine"])
-        assert texts(by_id(tree, "card-command")) == "mmscope record atomic-alloc -a"
+        (command,) = (
+            e for e in elements(by_id(tree, "top"), "code") if e.get("class") == "command"
+        )
+        assert texts(command) == "mmscope record atomic-alloc -a"
         assert "costs 1 % of a CPU" in texts(by_id(tree, "top"))
 
     def test_has_all_memory_in_a_bar_with_what_it_is_about_marked(
@@ -330,15 +340,15 @@ MISSED = NotChecked("id", "title", "reason")
         (Verdict([], [("a", "A"), ("b", "B")], []), "h: No trouble found by 2 checks."),
         (
             Verdict([], [("a", "A"), ("b", "B")], [MISSED] * 34),
-            f"h: No trouble found by 2 checks. 34 need {OTHERWISE}.",
+            "h: No trouble found by 2 checks.",
         ),
         (
             Verdict([], [("a", "A")], [MISSED]),
-            f"h: No trouble found by 1 check. 1 needs {OTHERWISE}.",
+            "h: No trouble found by 1 check.",
         ),
         (
             Verdict([], [], [MISSED]),
-            f"h: Cannot tell: none of 1 check could be made. 1 needs {OTHERWISE}.",
+            "h: Cannot tell: none of 1 check could be made.",
         ),
         (Verdict([], [], []), "h: Cannot tell: no check was made."),
         (
@@ -352,8 +362,7 @@ MISSED = NotChecked("id", "title", "reason")
         ),
         (
             Verdict([finding("notice"), finding("notice")], [("a", "A")], [MISSED]),
-            f"h: No trouble found by 2 checks. 1 needs {OTHERWISE}. 2 notices, the first: "
-            "T (and 1 more).",
+            "h: No trouble found by 2 checks. 2 notices, the first: T (and 1 more).",
         ),
         (Verdict([finding("warning"), finding("notice")], [], []), "Trouble: T (and 1 more)."),
         (
@@ -402,14 +411,13 @@ def test_findings_are_counted_by_severity(severities: list[str], said: str) -> N
     assert counted(Verdict(found, [], []), incidents(found)) == said
 
 
-def test_what_was_not_checked_is_counted_by_its_section() -> None:
-    missed = [
-        NotChecked("id", "title", "reason", name) for name in ("zones", "profiles", "profiles")
-    ]
+def test_what_was_not_checked_is_counted_by_what_it_takes() -> None:
+    missed = [NotChecked("id", "title", "", "x", wants) for wants in (WATCH, MEMORY, MEMORY)]
     clear = [("a", "A")]
-    assert unknown(Verdict([], clear, missed)) == "Not checked: Profiles 2, Zones and watermarks 1."
+    wanted = f"2 need {MEMORY}, 1 {WATCH}."
+    assert unknown(Verdict([], clear, missed)) == f"1 of 4 checks could be made; {wanted}"
     assert unknown(Verdict([finding("notice")], clear, missed)) == (
-        "2 of 5 checks could be made. Not checked: Profiles 2, Zones and watermarks 1."
+        f"2 of 5 checks could be made; {wanted}"
     )
     assert unknown(NOTHING) == ""
 
@@ -417,7 +425,8 @@ def test_what_was_not_checked_is_counted_by_its_section() -> None:
 def test_every_count_of_checks_on_the_page_is_the_same(small: Bundle) -> None:
     missed = [NotChecked(f"id{n}", "title", "reason", f"s{n}") for n in range(3)]
     tree = parse(render(small, Verdict([], [("a", "A")], missed)))
-    assert "by 1 check. 3 need" in texts(by_id(tree, "top"))
+    assert "by 1 check." in texts(by_id(tree, "top"))
+    assert "1 of 4 checks could be made; 3 need" in texts(by_id(tree, "top"))
     assert "Not checked (3)" in texts(by_id(tree, "not-checked"))
     assert "Not checked 3" in texts(by_id(tree, "contents"))
 
