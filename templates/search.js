@@ -33,7 +33,7 @@
     });
     const questions = all(".questions li", function (each) {
       const link = each.querySelector("a");
-      return { kind: "question", name: text(each.firstElementChild), words: text(each), id: link ? link.hash.slice(1) : "top" };
+      return { kind: "question", name: text(each.firstElementChild), words: text(each.firstElementChild), more: text(each), id: link ? link.hash.slice(1) : "top" };
     });
     const sections = all("main > section[id]", function (each) {
       const name = text(each.querySelector("h2"));
@@ -48,6 +48,10 @@
         rows: Array.from(each.querySelectorAll("tbody tr"), function (row) { return text(row).toLowerCase(); }),
       };
     });
+    const pictures = all("main [id^='picture-']", function (each) {
+      const name = text(each.querySelector("h3"));
+      return { kind: "picture", name: name, words: name, id: each.id };
+    }).filter(function (each) { return each.name; });
     const terms = all(".glossary > div[id]", function (each) {
       const name = text(each.querySelector("dt"));
       return { kind: "glossary", name: name, words: name, more: text(each.querySelector("dd")), id: each.id };
@@ -56,7 +60,7 @@
       const place = each.closest("details[id]"), name = text(each);
       return { kind: "check", name: name, words: name, id: place ? place.id : "reading" };
     });
-    const every = findings.concat(questions, sections, tables, terms, checks);
+    const every = questions.concat(findings, sections, pictures, tables, terms, checks);
     every.forEach(function (each) {
       each.words = each.words.toLowerCase();
       each.more = (each.more || "").toLowerCase();
@@ -71,10 +75,10 @@
   ];
   function meant(word) {
     const stem = word.length > 4 ? word.replace(/(?:ing|ed|es|s)$/, "") : word;
-    const same = SAME.find(function (group) { return group.some(function (each) { return stem.length > 2 && each.startsWith(stem); }); });
+    const same = SAME.find(function (group) { return group.some(function (each) { return stem.length > 2 && (each.startsWith(stem) || stem.startsWith(each)); }); });
     return [stem].concat(same || []);
   }
-  // Each with how well it fits: by its name, by what is said of it, by its rows.
+  // Each with how well it fits: by its name, by another word for it, by what is said of it, by its rows.
   function answers(words) {
     function has(text) { return words.every(function (word) { return text.includes(word); }); }
     function near(text) { return wide.every(function (group) { return group.some(function (word) { return text.includes(word); }); }); }
@@ -83,8 +87,8 @@
     const fits = [[], [], [], []];
     index.forEach(function (each) {
       if (has(each.words)) fits[0].push({ each: each, name: each.name });
-      else if (has(each.words + " " + each.more)) fits[1].push({ each: each, name: each.name });
-      else if (near(each.words)) fits[2].push({ each: each, name: each.name });
+      else if (near(each.words)) fits[1].push({ each: each, name: each.name });
+      else if (has(each.words + " " + each.more)) fits[2].push({ each: each, name: each.name });
       const rows = each.rows ? each.rows.filter(has).length : 0;
       if (rows) fits[3].push({ each: each, name: each.id.slice(6) + ": " + rows + (rows === 1 ? " row" : " rows") + (each.cut ? " of those shown" : ""), rows: true });
     });

@@ -81,10 +81,19 @@ class Incident:
         """The harm and its likely cause, in plain words."""
         if not self.effects:
             return f"{_in_words(self.causes[0])}."
+        return f"{_in_words(self.effects[0])}. Likely cause: {self.cause}."
+
+    @property
+    def seen(self) -> str:
+        """The harm in plain words, or the cause where none was seen."""
+        return f"{_in_words((self.effects or self.causes)[0])}."
+
+    @property
+    def cause(self) -> str:
+        """The likely cause in plain words, and how many there are besides."""
         others = len(self.causes) - 1
         besides = f"; {others:,} more contributing cause{'s' * (others > 1)}" if others else ""
-        cause = _in_words(self.causes[0])
-        return f"{_in_words(self.effects[0])}. Likely cause: {cause}{besides}."
+        return f"{_in_words(self.causes[0])}{besides}"
 
     @property
     def first_step(self) -> tuple[Step, str] | None:

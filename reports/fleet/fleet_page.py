@@ -26,7 +26,14 @@ from mmscope.reports.fleet.fleet import (
     regressions,
     words,
 )
-from mmscope.reports.fleet.fleet_text import catalog_of, headline, labels_of, say_some, when
+from mmscope.reports.fleet.fleet_text import (
+    catalog_of,
+    headline,
+    labels_of,
+    rests_on,
+    say_some,
+    when,
+)
 from mmscope.reports.fleet.owners import owners, several
 from mmscope.reports.lake.catalog import Taken
 from mmscope.reports.page.report import check_name, page, write
@@ -57,6 +64,7 @@ def write_fleet(args: argparse.Namespace) -> int:
         "fleet.html",
         fleet=fleet,
         sentence=headline(fleet),
+        rests_on=rests_on(fleet),
         facts=_facts(fleet, catalog.bundles),
         owners=several(owners(fleet)),
         about={one.question.id: one.question.about for one in fleet.found},
@@ -74,6 +82,7 @@ def write_fleet(args: argparse.Namespace) -> int:
     )
     write(html, args.output, args.mode)
     echo(headline(fleet))
+    echo(rests_on(fleet))
     say_some(fleet.said)
     say(f"{args.output}: {len(html.encode()):,} bytes")
     return INCOMPLETE if fleet.said else DONE

@@ -79,6 +79,7 @@ def print_fleet(args: argparse.Namespace) -> int:
     title = headline(fleet) if as_table else ""
     _print(BY[args.by], fleet, args.format, title)
     if as_table:
+        echo(rests_on(fleet))
         shared = () if args.by == "owner" else _shared(fleet)
         for line in (*_regressed(fleet), *shared, *_unchecked(fleet)):
             echo(line)
@@ -126,21 +127,25 @@ def _engine(
 
 def headline(fleet: Fleet) -> str:
     """
-    Sum up hosts, bundles and findings in a line.
+    How many hosts have trouble, and the worst of it.
 
     It never says that no trouble was found: what was out of sight on a host, its own report says.
     """
     asked = display.plural(len(fleet.hosts), "host")
-    of = display.plural(fleet.bundles, "bundle")
     worse = [case for one in fleet.found if one.question.harm != HIDES for case in one.cases]
     ill = len({case.bundle.host for case in worse if case.severity != "notice"})
-    found = f"trouble on {ill:,}" if ill else "nothing above a notice found"
+    found = f"Trouble on {ill:,} of {asked}" if ill else f"Nothing above a notice found on {asked}"
     if fleet.found:
         one = fleet.found[0]
         hosts = f"{len(one.cases):,} of {display.plural(len(one.checked), 'host')}"
-        found += f"; {display.plural(len(fleet.found), 'finding')}, worst: "
-        found += f"{display.prose(one.question.about)} ({one.severity}, on {hosts})"
-    return f"{asked} by {of}: {found}; {_silent(fleet)}"
+        found += f"; worst: {display.prose(one.question.about)} ({one.severity}, on {hosts})"
+    return found
+
+
+def rests_on(fleet: Fleet) -> str:
+    """Basis of the headline: findings, bundles, and checks."""
+    found, of = display.plural(len(fleet.found), "finding"), display.plural(fleet.bundles, "bundle")
+    return f"{found} in {of}; {_silent(fleet)}"
 
 
 def _silent(fleet: Fleet) -> str:

@@ -70,11 +70,15 @@ def card(
     whose = "" if verdict.word == TROUBLE else f"{host}: "
     cause, *_ = first.causes[0]
     step, _ = first.first_step or (None, "")
+    said = f"Trouble: {first.seen}" if verdict.word == TROUBLE else sentence(verdict, wants=False)
     return {
-        "sentence": whose + sentence(verdict, wants=False),
+        "sentence": whose + said,
         "counted": counted(verdict, grouped),
         "severity": first.severity,
+        "trouble": verdict.word == TROUBLE,
         "seen": cause,  # the likely one
+        "cause": first.cause,
+        "worst": first.effects[0][0] if first.effects else cause,
         "harm": [worst for worst, *_ in first.effects[:MAX_HARM]],
         "harm_words": HARM_WORDS[first.effects[0][0].harm if first.effects else cause.harm],
         "owner": first.owner,

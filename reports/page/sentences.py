@@ -136,9 +136,15 @@ def with_commands(text: str) -> Markup:
     # What is in parentheses is every second part.
     parts = COMMAND.split(visible(text))
     return Markup().join(
-        Markup('<code class="command">{}</code>').format(part) if number % 2 else part
+        Markup('<code class="command">{}</code>').format(_words(part)) if number % 2 else part
         for number, part in enumerate(parts)
     )
+
+
+def _words(command: str) -> Markup:
+    """A command that breaks between its words, and not at a hyphen in one."""
+    words = (Markup("<span>{}</span>").format(w) if "-" in w else w for w in command.split(" "))
+    return Markup(" ").join(words)
 
 
 # Longest first: what is in backticks is nothing else.

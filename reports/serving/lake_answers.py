@@ -9,7 +9,7 @@ from mmscope.reports.bundle.database import connect, in_a_line, lock
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.findings.findings import OURS
 from mmscope.reports.fleet.fleet import ask_fleet
-from mmscope.reports.fleet.fleet_text import BY, LISTS, by_name, headline, rows_query
+from mmscope.reports.fleet.fleet_text import BY, LISTS, by_name, headline, rests_on, rows_query
 from mmscope.reports.lake.catalog import read_catalog
 from mmscope.reports.serving.answers import MOST_ROWS, ROWS, Row, asked, bounded, plain, tables_of
 
@@ -50,7 +50,10 @@ class LakeCase:
             {"finding": id, "reason": plain(reason), "hosts": hosts}
             for (id, reason), hosts in fleet.unchecked.most_common(MOST_ROWS)
         ]
-        said = {"sentence": plain(headline(fleet)), "damage": plain(fleet.said)}
+        said = {
+            "sentence": plain(f"{headline(fleet)}. {rests_on(fleet)}"),
+            "damage": plain(fleet.said),
+        }
         return {"case": self.name, **said, **listed, "not_checked": cannot}
 
     def query(self, sql: str, limit: int = ROWS) -> Row:

@@ -207,8 +207,7 @@ class TestFirstScreen:
             e for e in elements(parse(pages["machine"]), "p") if "verdict" in e.get("class", "")
         )
         assert texts(said) == (
-            "Trouble: Direct compaction succeeded in 0 of 8,211 attempts. Likely cause: Node 1 "
-            "zone Normal: 3 of 5 free blocks of THP size lie in the HighAtomic reserve."
+            "Trouble: Direct compaction succeeded in 0 of 8,211 attempts. Evidence"
         )
 
     def test_says_what_it_does_not_know_below(self, pages: dict[str, str]) -> None:

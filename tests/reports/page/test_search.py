@@ -32,6 +32,13 @@ def search(page: Page, words: str) -> list[str]:
             "#picture-min_free",
         ),
         ("leaks", "What grew? question", "#top"),
+        ("memory leak", "What grew? question", "#top"),
+        ("exit", "Why does exit take long? question", "main [id]"),
+        (
+            "fragmentation index",
+            "External fragmentation: the unusable free space index picture",
+            "#picture-fragmentation",
+        ),
         ("MemTotal to the last page", "", ""),
     ],
 )
