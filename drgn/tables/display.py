@@ -141,3 +141,25 @@ def compact(value: int, page_size: int | None) -> str:
 def plain_int(value: object) -> int | None:
     """An integer that a bundle's target may hold, None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# Text breaks at blanks, and behind these, as a path, a stack or a name of several words does.
+# A number is whole.
+WORD = re.compile(
+    r"[+-]?\d+(?:[.,]\d+)+[;/_,.:|=-]*|[^\s;/_,.:|=-]*[;/_,.:|=-]+|[^\s;/_,.:|=-]+|\s+"
+)
+
+
+def folded(text: str, width: int) -> str:
+    """A text as lines that are no wider; words are whole, unless one is itself wider."""
+    lines = [""]
+    for word in WORD.findall(text):
+        if len(lines[-1]) + len(word.rstrip()) > width and lines[-1]:
+            lines.append("")
+        if not lines[-1]:
+            word = word.lstrip()
+        while len(word) > width:
+            lines[-1], word = word[:width], word[width:]
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(line.rstrip() for line in lines)

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mmscope.drgn.tables.bounds import Impossible
-from mmscope.drgn.tables.display import size, size_name, time_text
+from mmscope.drgn.tables.display import WORD, folded, size, size_name, time_text
 from mmscope.drgn.tables.hostile_text import cut, echo, visible
 from mmscope.drgn.tables.rows import Column, columns, write_csv
 
@@ -273,8 +273,6 @@ MEASURES = 3
 LONGEST_AMOUNT = 16
 # Half an address cannot be copied.
 ADDRESS = re.compile(r"0x[0-9a-f]+|-")
-# Text breaks at blanks, and behind these, as a path, a stack or a name of several words does.
-WORD = re.compile(r"[^\s;/_,.:|=-]*[;/_,.:|=-]+|[^\s;/_,.:|=-]+|\s+")
 
 
 def _is_number(column: Column) -> bool:
@@ -290,21 +288,6 @@ def _stays_whole(column: Column, texts: Sequence[str]) -> bool:
     if column.type == AMOUNT:
         return all(len(text) <= LONGEST_AMOUNT for text in texts)
     return _is_number(column) or all(map(ADDRESS.fullmatch, texts))
-
-
-def _folded(text: str, width: int) -> str:
-    """A text as lines that are no wider; words are whole, unless one is itself wider."""
-    lines = [""]
-    for word in WORD.findall(text):
-        if len(lines[-1]) + len(word.rstrip()) > width and lines[-1]:
-            lines.append("")
-        if not lines[-1]:
-            word = word.lstrip()
-        while len(word) > width:
-            lines[-1], word = word[:width], word[width:]
-            lines.append("")
-        lines[-1] += word
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _least_width(texts: Sequence[str]) -> int:
@@ -381,8 +364,8 @@ def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]], width: 
     each = (width - names) // len(cells) - RECORD_GAP
     for position, column in enumerate(described):
         room = max(each, *(max(_widths([column], [[row[position]]])) for row in cells))
-        folded = (_folded(row[position], room) for row in cells)
-        table.add_row(_turned_name(column), *map(Text, folded))
+        lines = (folded(row[position], room) for row in cells)
+        table.add_row(_turned_name(column), *map(Text, lines))
     return table
 
 
@@ -448,7 +431,7 @@ def _table(
         side: Literal["left", "right"] = "right" if _is_amount(column) else "left"
         table.add_column(header, justify=side, no_wrap=True)
     for row in cells:
-        table.add_row(*(Text(_folded(text, room)) for text, room in zip(row, widths, strict=True)))
+        table.add_row(*(Text(folded(text, room)) for text, room in zip(row, widths, strict=True)))
     return table
 
 

@@ -226,6 +226,12 @@ class Bundle:
         return float(uptime) if isinstance(uptime, int | float) and uptime else None
 
     @property
+    def hostname(self) -> str:
+        """The host's name; empty where it has none, for which the kernel's word is (none)."""
+        name = self.target.get("hostname")
+        return "" if name in (None, "(none)") else str(name)
+
+    @property
     def page_size(self) -> int | None:
         """Bytes of a page; None where they are unknown."""
         return plain_int(self.target.get("page_size")) or None

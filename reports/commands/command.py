@@ -310,7 +310,7 @@ def add_compare(command: Command) -> None:
     sub = command(
         "compare",
         run_compare,
-        "hold bundles against others: mmscope compare A… -- B…",
+        "compare bundles: mmscope compare A… -- B…",
         "Hold bundles against others. With several on a side, each is a host of a group, and the "
         "medians and ranges of both groups are shown; several readings of one boot of a host are "
         "taken together, and its counters over the time between them. With one on each side, what "

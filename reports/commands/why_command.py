@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmscope.drgn.tables.display import plural
+from mmscope.drgn.tables.display import folded, plural
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.reports.bundle import modes
 from mmscope.reports.bundle.bundle import Bundle
@@ -294,9 +294,7 @@ def lines_of(answer: Answer) -> Iterator[str]:
         "next": answer.next.rstrip("."),
     }
     wrapped = {
-        label: textwrap.wrap(
-            " ".join(visible(words).split()), WIDTH - LABEL, break_on_hyphens=False
-        )
+        label: textwrap.wrap(_breakable(visible(words)), WIDTH - LABEL, break_on_hyphens=False)
         for label, words in said.items()
         if words
     }
@@ -317,6 +315,13 @@ def lines_of(answer: Answer) -> Iterator[str]:
     yield f"{'run':{LABEL}}{visible(answer.command)}"
     if alone and answer.bundle:
         yield f"{'bundle':{LABEL}}{visible(answer.bundle)}"
+
+
+def _breakable(text: str) -> str:
+    """A text of which what is wider than a line, as a path, breaks behind a slash or the like."""
+    room = WIDTH - LABEL
+    words = (folded(word, room) if len(word) > room else word for word in text.split())
+    return " ".join(" ".join(words).split())
 
 
 def _cut(line: str) -> str:

@@ -116,7 +116,7 @@ def _host(side: str, boot: list[Bundle], recording: Recorded, counted: str) -> M
     missing += [f"{name}: not there" for name in sorted(TABLES - last.tables.keys())]
     return Measured(
         side=side,
-        host=str(last.target.get("hostname") or "unknown"),
+        host=last.hostname or "unknown",
         bundle=last.path.name,
         release=None if release is None else str(release),
         readings=len(boot),

@@ -84,7 +84,7 @@ def same_boot(before: Bundle, after: Bundle) -> bool | None:
         if here and there and here != there:
             return False
     old, new = before.booted, after.booted
-    named = before.target.get("hostname") and after.target.get("hostname")
+    named = before.hostname and after.hostname
     if old is None or new is None or not named:
         return None
     return abs(new - old) <= SAME_BOOT_SECONDS
@@ -113,7 +113,8 @@ def relation(before: Bundle, after: Bundle) -> Relation:
         return old, new
 
     words = []
-    hosts, releases = said("hostname"), said("release")
+    hosts = before.hostname or "unknown", after.hostname or "unknown"
+    releases = said("release")
     named = same_names((before, after))
     same_host = None if "unknown" in hosts or not named else hosts[0] == hosts[1]
     sides = ("before", "after") if same_host else ("baseline", "this")

@@ -167,7 +167,7 @@ def fill(capture: Path, incident: Incident, settings: Settings, core: Path | Non
     if (capture / "bundle").exists():
         if core is not None:
             incident["title"] = last_words(capture / "bundle") or incident["title"]
-            incident["host"] = Bundle(capture / "bundle").target.get("hostname")
+            incident["host"] = Bundle(capture / "bundle").hostname
         explain(capture, deadline)
 
 

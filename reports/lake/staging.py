@@ -416,7 +416,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 def host_name(bundle: Bundle) -> str:
     """Name of a reading's host. Numbers of one redaction are not those of another."""
-    name = _text(bundle.target.get("hostname")) or "unnamed"
+    name = _text(bundle.hostname) or "unnamed"
     redaction = bundle.target.get("redaction")
     return f"{name}.{str(redaction)[:8]}" if redaction else name
 

@@ -70,6 +70,7 @@ def card(
     whose = "" if verdict.word == TROUBLE else f"{host}: "
     cause, *_ = first.causes[0]
     step, _ = first.first_step or (None, "")
+    live = bundle.target.get("kind") == "live"
     said = f"Trouble: {first.seen}" if verdict.word == TROUBLE else sentence(verdict, wants=False)
     return {
         "sentence": whose + said,
@@ -85,7 +86,7 @@ def card(
         "since": first.since,
         "step": step,
         "path": path_of(bundle),
-        "elsewhere": bundle.target.get("kind") != "live" and bool(step and not step.looks),
+        "elsewhere": not live and bool(step and not step.looks),
         "memory": memory,
         "marked": {name for each in first.causes for finding in each for name in finding.classes},
         "culprit": culprit(bundle, cause, bundle.page_size, faults),

@@ -83,9 +83,8 @@ def written_by(bundle: Bundle) -> list[tuple[str, str]]:
 
 def host_of(bundle: Bundle) -> str:
     """The host's name; one that has none, or the kernel's word for none, is what was read of it."""
-    name = target_text(bundle.target.get("hostname"))
-    if name not in ("", "(none)"):
-        return name
+    if bundle.hostname:
+        return bundle.hostname
     kind, release = (target_text(bundle.target.get(key)) for key in ("kind", "release"))
     return " of ".join(filter(None, (SOURCES.get(kind, kind), release))) or "a host without a name"
 

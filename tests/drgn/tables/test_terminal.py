@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmscope.drgn.tables import display
 from mmscope.drgn.tables.display import time_text
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column, column, columns, csv_line, write_csv
@@ -501,3 +502,9 @@ def test_a_table_to_look_at_has_so_many_rows_and_says_so(
     out, err = capsys.readouterr()
     assert len(out.split()) == 10 + 2
     assert err == ("mmscope: these are the first 10 rows; --format csv and json have all of them\n")
+
+
+def test_a_number_is_never_folded_and_a_path_is_behind_a_slash() -> None:
+    said = display.folded("PID 156, node-7: -2.508 MiB", 18)
+    assert said.splitlines() == ["PID 156, node-7:", "-2.508 MiB"]
+    assert display.folded("/kube/pod8028/java", 12).splitlines() == ["/kube/", "pod8028/java"]
