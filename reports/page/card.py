@@ -71,12 +71,13 @@ def card(
     cause, *_ = first.causes[0]
     step, _ = first.first_step or (None, "")
     live = bundle.target.get("kind") == "live"
-    said = f"Trouble: {first.seen}" if verdict.word == TROUBLE else sentence(verdict, wants=False)
+    trouble = verdict.word == TROUBLE
+    words = f"Trouble: {first.seen}" if trouble else sentence(verdict, wants=False)
     return {
-        "sentence": whose + said,
+        "sentence": whose + words,
         "counted": counted(verdict, grouped),
         "severity": first.severity,
-        "trouble": verdict.word == TROUBLE,
+        "trouble": trouble,
         "seen": cause,  # the likely one
         "cause": first.cause,
         "worst": first.effects[0][0] if first.effects else cause,
