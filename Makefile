@@ -334,6 +334,10 @@ $(VENV)/.site: $(READY) requirements-site.lock
 	$(BIN)/pip install --quiet --require-hashes -r requirements-site.lock
 	@touch $@
 
+.PHONY: gallery
+gallery: $(READY) ## build/gallery: reports of eight incidents that the lab made, and build/gallery.md about them
+	@$(BIN)/python tools/make_gallery.py build/gallery
+
 .PHONY: release-check
 release-check: $(READY) ## whether this commit can be released (docs/RELEASING.md): versions, changelogs, docs, tag
 	@$(BIN)/python tools/release_check.py

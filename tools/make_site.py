@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import make_gallery
 import make_manuals
 
 from mmscope.drgn.sections.registry import modules
@@ -71,6 +72,7 @@ def main() -> None:
         page.write_text(beside(page.read_text()))
     (PAGES / "commands.md").write_text(commands())
     (PAGES / "probes.md").write_text(probes())
+    (PAGES / "gallery.md").write_text(make_gallery.gallery(PAGES / "gallery"))
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
     sys.exit(subprocess.run(command, cwd=ROOT).returncode)
 

@@ -385,7 +385,9 @@ def holder_series(log: Log, held: list[WatchHolder]) -> list[HolderLevel]:
             if (key := (kind, name, pid)) in most:
                 series.setdefault(key, {start: first})[at] = size or 0
     return [
-        HolderLevel(at, *key, size) for key, points in series.items() for at, size in points.items()
+        HolderLevel(at, kind, name, pid, size)
+        for (kind, name, pid), points in series.items()
+        for at, size in points.items()
     ]
 
 
