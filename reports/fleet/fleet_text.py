@@ -127,7 +127,7 @@ def _engine(
 
 def headline(fleet: Fleet) -> str:
     """
-    How many hosts have trouble, and the worst of it.
+    Sum up on how many hosts there is trouble, and the worst of it.
 
     It never says that no trouble was found: what was out of sight on a host, its own report says.
     """
