@@ -17,6 +17,7 @@ import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mmscope.drgn.text.log_lines import LogLines, Printed, newest_first
 from mmscope.drgn.text.program_kills import ProgramKill
@@ -208,7 +209,8 @@ def parse_dmesg(text: str) -> Log:
 def _in_order(records: list[LogRecord]) -> list[LogRecord]:
     """Records, the oldest first: where the newest is the first, as of ``journalctl -r``, turned."""
     times = [each.nanoseconds for each in records if each.nanoseconds is not None]
-    clock = times or [each.date for each in records if each.date is not None]
+    dates = [each.date for each in records if each.date is not None]
+    clock: Sequence[Any] = times or dates
     turned = newest_first(clock)
     if not turned and not any(other > one for one, other in itertools.pairwise(clock)):  # a second
         turned = newest_first([at for each in records if (at := _step(each.text)) is not None], 2)
