@@ -5,7 +5,7 @@ is given up, by the rules of the kernel.
 
 No walk of its own: it stands on the pass over all struct pages (the pages of files, the slabs), on
 the walk over the page tables of processes that ``process_shares`` makes, and on the pools of
-hugetlb and swap. Costs a few milliseconds beyond these.
+hugetlb and swap, and on what ``page_holders`` knows. Costs a few milliseconds beyond these.
 
 A page comes back with the last that has it. So the least is what has no other holder, which is
 counted page by page; the most is what may have none. The least of two processes may be added up,
@@ -18,14 +18,20 @@ anyway; who else has what is pinned; what is allocated meanwhile.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program, sizeof
 
+from mmscope.drgn.cgroups.cgroup_paths import CgroupPath, cgroup_paths
+from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
 from mmscope.drgn.filesystems.cached_files import (
     BLOCK_DEVICE,
+    MEMFD,
     NOT_HELD,
     SYSV,
     TMPFS,
@@ -34,6 +40,8 @@ from mmscope.drgn.filesystems.cached_files import (
     path_of_file,
     say_unknown,
 )
+from mmscope.drgn.holders.holdings import HeldPages, Holdings
+from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.ledger.swap_areas import swap_area, swap_infos, zram_memory
@@ -41,7 +49,7 @@ from mmscope.drgn.owners.slab_caches import slab_scan
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan
 from mmscope.drgn.page_tables.process_shares import say_unread, shares_once
 from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps, S64s
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
@@ -58,6 +66,12 @@ END, CACHE, OF_CACHE, SLABS = (
 )
 EMPTY_SLABS, REMOVE, EMPTY_TMPFS = "slab cache shrunk", "file removed", "tmpfs emptied"
 POOL, SWAPOFF = "hugetlb pool emptied", "swapoff"
+LET_GO, CLOSED, BOTH, RECLAIM = (
+    "file let go of",
+    "closed",
+    "drop_caches 3",
+    "cgroup reclaimed",
+)
 MOST_FILES = 20  # and file systems and slab caches, of each deed
 # The PGD of a process is two pages where the kernel is built to isolate page tables (PTI).
 MOST_ROOT_PAGES = 2
@@ -84,7 +98,9 @@ class WouldFree:
         help="file or swap area, where its file system is mounted",
     )
     name: str | None = column(
-        holds="kernel", key=True, help="file system type, huge page size or slab cache"
+        holds="kernel",
+        key=True,
+        help="file system type, huge page size, slab cache, or what is closed",
     )
     least_bytes: int = column(
         unit="bytes",
@@ -105,17 +121,24 @@ class WouldFree:
     address: str = column(
         holds="kernel", key=True, help="address_space of the file, or super_block"
     )
+    cgroup: str | None = column(
+        holds="cgroup", key=True, default=None, help="memory cgroup that is reclaimed from"
+    )
+
+
+AMOUNTS = ("least_bytes", "most_bytes")
 
 
 def _row(deed: str, least: int, most: int, how: str, **more: Any) -> WouldFree:
-    names = ("pid", "comm", "path", "name", "huge_bytes", "swap_bytes")
+    names = ("pid", "comm", "path", "name", "cgroup", "huge_bytes", "swap_bytes")
     values: dict[str, Any] = {**dict.fromkeys(names), "address": "", **more}
     return WouldFree(deed=deed, least_bytes=least, most_bytes=max(least, most), how=how, **values)
 
 
 PAGES_OF_END = (
     "anonymous pages of its own, in the swap cache too, and page tables; at most all anonymous and "
-    "shared memory that it maps, and stacks. Files stay in the page cache, hugetlb in its pool"
+    "shared memory that it maps, stacks, and what it has open. Files stay in the page cache, "
+    "hugetlb in its pool"
 )
 
 
@@ -203,12 +226,14 @@ REMOVED = {
     True: "all its pages: it is neither open nor mapped",
     False: "all its pages, but not before who has it open or mapped lets go of it",
 }
+WHEN_LET_GO = "all its pages, with the last that has it open or mapped; what is pinned stays"
 EMPTIED = "all pages of its files; at least those of files that are neither open nor mapped"
 
 
 def of_tmpfs(files: CachedFiles) -> Iterator[WouldFree]:
     """
-    Files of tmpfs and SysV segments, the largest, and all of each tmpfs: pages go with the last
+    Files of tmpfs and SysV segments, the largest, those without a name, and all of each tmpfs:
+    pages go with the last
     reference to the inode (``shmem_evict_inode()``, mm/shmem.c).
     """
     page = int(files.prog["PAGE_SIZE"].value_())
@@ -220,6 +245,16 @@ def of_tmpfs(files: CachedFiles) -> Iterator[WouldFree]:
             *(REMOVE, most if let_go else 0, most, REMOVED[let_go]),
             path=path_of_file(files, at),
             name="SysV" if files.kind[at] == SYSV else "tmpfs",
+            address=hex(int(files.mapping[at])),
+        )
+    nameless = (files.kind == MEMFD) | ((files.kind == TMPFS) & (files.inode["links"] == 0))
+    there = np.flatnonzero(nameless)
+    for at in there[np.argsort(-pages[there], kind="stable")][:MOST_FILES].tolist():
+        size = int(pages[at]) * page
+        yield _row(
+            *(LET_GO, size, size, WHEN_LET_GO),
+            path=path_of_file(files, at),
+            name="memfd" if files.kind[at] == MEMFD else "tmpfs",
             address=hex(int(files.mapping[at])),
         )
     there = np.flatnonzero(files.kind == TMPFS)
@@ -282,14 +317,15 @@ def of_swap(memory: Memory, cached: int) -> Iterator[WouldFree]:
     :param cached: pages in the swap cache.
     """
     page = int(memory.prog["PAGE_SIZE"].value_())
+    areas = [(info, swap_area(info)) for info in swap_infos(memory.prog)]
+    outside = max(sum(row.used_bytes for _, row in areas) - cached * page, 0)
     cached += _waiting_slots(memory.prog)
-    for info in swap_infos(memory.prog):
-        row = swap_area(info)
+    for info, row in areas:
         given_back = 0
         if (zram := _zram(info)) is not None:
             given_back = zram
         yield _row(
-            *(SWAPOFF, given_back - row.used_bytes),
+            *(SWAPOFF, given_back - min(row.used_bytes, outside)),
             *(given_back - max(row.used_bytes - cached * page, 0), TAKES),
             path=row.path,
             huge_bytes=0,
@@ -315,6 +351,79 @@ def _zram(info: Any) -> int | None:
     except TORN:
         return None
     return None if found is None else found[1]
+
+
+# Pages that are the holder's alone; others are counted for who else has them.
+OWN = (
+    *(Kind.PIPE, Kind.SOCKET, Kind.LARGE_KMALLOC, Kind.VMALLOC, Kind.IO_URING, Kind.PERF_RING),
+    *(Kind.BPF_RING, Kind.DMA_BUF, Kind.MACHINE_TABLE, Kind.MACHINE_CPU),
+)
+CLOSE = "its pages, when all who have it open close it; at most objects of slabs too"
+UNREGISTER = "unregistered: pinned pages that no process maps; at most all that it has pinned"
+BUFFERS, AIO = "io_uring buffers", "AIO ring"
+OPENED = (
+    *("pipe", "socket", "packet ring", "perf ring", "io_uring", BUFFERS, AIO, "dma-buf"),
+    *("BPF ring", "BPF map", "BPF program", "virtual machine", "vCPUs"),
+)
+
+
+def of_holders(held: Holdings, pages: HeldPages, page: int) -> Iterator[WouldFree]:
+    """
+    Holders that something open is: pipes (``free_pipe_info()``), sockets, rings, BPF, dma-bufs,
+    virtual machines; the rings of AIO (``io_destroy()``); and what is registered with io_uring.
+    """
+    least, most = Counter[int](), Counter[int](held.in_slabs)
+    for number, kind, count in pages.rows():
+        holder = held.holders[number]
+        if KINDS[kind] in OWN or (holder.kind == AIO and KINDS[kind] is Kind.FILE):
+            least[number] += count * page
+            most[number] += count * page
+        elif holder.kind == BUFFERS:
+            most[number] += count * page
+    for number, count in pages.alone.items():
+        if held.holders[number].kind == BUFFERS:
+            least[number] += count * page
+    order = sorted(most, key=lambda number: (-least[number], -most[number]))
+    ours = (n for n in order if held.holders[n].kind in OPENED)
+    for number in itertools.islice(ours, 2 * MOST_FILES):
+        holder = held.holders[number]
+        how = UNREGISTER if holder.kind == BUFFERS else CLOSE
+        yield _row(
+            *(CLOSED, least[number], most[number], how),
+            pid=holder.who.pid,
+            comm=holder.who.comm,
+            name=f"{holder.kind} {holder.name}".strip(),
+            swap_bytes=0,
+        )
+
+
+OF_CGROUP = (
+    "by the cgroup's counters, with those below, which lag: pages of files that are neither "
+    "mapped, dirty nor written back, none where a cgroup is protected; at most all on its lists, "
+    "anonymous ones as far as there is swap, and slabs"
+)
+
+
+def of_cgroups(memcgs: Memcgs, paths: Sequence[CgroupPath], free_swap: int) -> Iterator[WouldFree]:
+    """
+    ``memory.reclaim`` of all that a cgroup has (``user_proactive_reclaim()``, mm/vmscan.c).
+
+    :param free_swap: bytes.
+    """
+    stats, nothing = memcgs.stats, np.zeros(len(memcgs.address), np.int64)
+
+    def of(*names: str) -> S64s:
+        return sum((stats.get(name, nothing) for name in names), nothing)
+
+    files = of("active_file", "inactive_file")
+    protected = any((memcgs.columns[f"memory.{name}"] > 0).any() for name in ("min", "low"))
+    sure = nothing if protected else files - of("file_mapped", "file_dirty", "file_writeback")
+    anonymous = np.minimum(of("active_anon", "inactive_anon"), free_swap)
+    most = files + anonymous + of("slab_reclaimable")
+    below = np.flatnonzero(memcgs.stats_read & (memcgs.depth > 0))
+    for at in below[np.argsort(-most[below], kind="stable")][:MOST_FILES].tolist():
+        least = max(int(sure[at]), 0)
+        yield _row(RECLAIM, least, int(most[at]), OF_CGROUP, cgroup=paths[at][0])
 
 
 SHRUNK = "slabs without an object in use; which of the others empty out is not known"
@@ -345,9 +454,42 @@ def of_slabs(memory: Memory, reclaimable_pages: int) -> Iterator[WouldFree]:
 
 
 def largest_first(rows: Iterable[WouldFree]) -> list[WouldFree]:
-    """The rows, those that free the most for sure first; nothing that frees nothing."""
-    some = (row for row in rows if row.least_bytes or row.most_bytes or row.swap_bytes)
+    """
+    The rows, those that free the most for sure first; nothing that frees nothing, but swapoff,
+    which may take nothing.
+    """
+    some = (
+        row
+        for row in rows
+        if row.least_bytes or row.most_bytes or row.swap_bytes or row.deed == SWAPOFF
+    )
     return sorted(some, key=lambda row: (-row.least_bytes, -row.most_bytes, row.deed))
+
+
+def _cgroups(memory: Memory, gaps: Gaps) -> Iterator[WouldFree]:
+    prog, memcgs = memory.prog, memcgs_once(memory)
+    paths = cgroup_paths(prog, memcgs.columns["cgroup"], gaps)
+    areas = [swap_area(info) for info in swap_infos(prog)] if "swap_info" in prog else []
+    yield from of_cgroups(memcgs, paths, sum(row.bytes - row.used_bytes for row in areas))
+
+
+def _together(rows: list[WouldFree]) -> list[WouldFree]:
+    """The rows; a process that ends closes what it has open; and what two deeds do together."""
+    closed = Counter[int]()
+    for row in rows:
+        if row.deed == CLOSED and row.pid is not None:
+            closed[row.pid] += row.most_bytes
+    rows = [
+        dataclasses.replace(row, most_bytes=row.most_bytes + closed[row.pid])
+        if row.deed == END and row.pid is not None and row.pid in closed
+        else row
+        for row in rows
+    ]
+    caches = [row for row in rows if row.deed in (CACHE, SLABS)]
+    if len(caches) == 2:
+        least, most = (sum(getattr(row, name) for row in caches) for name in AMOUNTS)
+        rows.append(_row(BOTH, least, most, "drop_caches 1 and 2", swap_bytes=0))
+    return rows
 
 
 def from_memory(memory: Memory) -> Found:
@@ -356,7 +498,7 @@ def from_memory(memory: Memory) -> Found:
     found = Found(unreadable_bytes=gaps.bytes)
     kinds = pages.pages.reshape(len(KINDS), -1).sum(axis=1)
     rows: list[WouldFree] = []
-    more = Gaps()
+    more, page = Gaps(), int(prog["PAGE_SIZE"].value_())
 
     def add(what: str, parts: Any) -> None:
         try:
@@ -384,7 +526,12 @@ def from_memory(memory: Memory) -> Found:
     in_cache = int(kinds[Kind.ANON_SWAP] + kinds[Kind.SWAP_CACHE])
     if "swap_info" in prog:
         add("swap areas", lambda: of_swap(memory, in_cache))
+
+    if (held := pages.held) is not None:
+        add("what is open", lambda: of_holders(holdings(memory), held, page))
+    add("memory cgroups", lambda: _cgroups(memory, more))
     add("slab caches", lambda: of_slabs(memory, int(kinds[Kind.RECLAIMABLE])))
+    rows = _together(rows)
     found.unreadable_bytes += more.bytes
     if nameless := sum(row.deed == REMOVE and row.path is None for row in rows):
         found.notes.append(f"the names of {plural(nameless, 'file')} cannot be read")
@@ -395,10 +542,11 @@ WOULD_FREE_SECTION = Section(
     name="would_free",
     title="What would free memory",
     intro="""
-What comes back if a process ends, a cache is dropped, a file of tmpfs is removed, a pool of huge
-pages is emptied, and what swapoff takes: by the rules of the kernel, page by page. A page that
-another has too does not come back: *least* has none of those. What is dirty, mlocked, mapped or
-pinned stays when [caches are dropped](https://docs.kernel.org/admin-guide/sysctl/vm.html#drop-caches).
+What comes back if a process ends, a cache is dropped, a cgroup is reclaimed, a file of tmpfs is
+removed, what is open (pipes, sockets, rings, BPF maps, memfds, virtual machines) is closed, a pool
+of huge pages is emptied, and what swapoff takes: by the rules of the kernel, page by page. A page
+that another has too does not come back: *least* has none of those. What is dirty, mlocked, mapped
+or pinned stays when [caches are dropped](https://docs.kernel.org/admin-guide/sysctl/vm.html#drop-caches).
 Rows are alternatives, and their *most* is not to be added up. No row is advice: what is dropped is
 read again, and a task in swapoff is the first that the OOM killer takes.
 """,

@@ -31,8 +31,12 @@ MOST_BUFFERS = 1 << 20  # of a pipe: 4 GiB
 MOST_PAGES = 1 << 20  # of a ring: 4 GiB
 
 
-def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> None:
-    """Pipes and FIFOs: data that waits, and pages for the next."""
+def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int, large: int) -> None:
+    """
+    Pipes and FIFOs: data that waits, and pages for the next.
+
+    :param large: the kind of an array of buffers that is a large allocation of kmalloc().
+    """
     # FIFOs, and in 7.2 anonymous pipes by themselves.
     pipes, who = files.of_kind(prog, "pipefifo_fops", "pipeanon_fops")
     pipe = prog.type("struct pipe_inode_info")
@@ -46,8 +50,11 @@ def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> No
     columns = {"bufs": "bufs", "size": "ring_size"} | {name: name for name in spares}
     rings, read = read_members(prog, pipes, pipe, columns, found.gaps)
     buffer = struct_dtype(prog.type("struct pipe_buffer"), {"page": "page", "ops": "ops"})
+    largest = 2 * int(prog["PAGE_SIZE"].value_())  # KMALLOC_MAX_CACHE_SIZE of SLUB
+    is_large = rings["size"].astype(np.int64) * buffer.itemsize > largest
     for holder, here in by_holder([Holder("pipe", "", each) for each in who]):
         here = here[read[here]]
+        found.memory(holder, large, rings["bufs"][here[is_large[here]]], objects=0)
         pages = [rings[name][here] for name in spares]
         for at in here.tolist():
             size = min(int(rings["size"][at]), MOST_BUFFERS)

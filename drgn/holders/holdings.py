@@ -13,7 +13,7 @@ Costs two reads for each run of neighbours among the struct pages of what is hel
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +92,7 @@ class Holdings:
         self._direct = np.uint64(pfn_to_virt(prog, 0).value_())
         self._shift = np.uint64(prog["PAGE_SHIFT"].value_())
         self.gaps = Gaps()
+        self.in_slabs: Counter[int] = Counter()  # bytes of objects, by number of the holder
         self.missing: list[str] = []  # kinds of holders, and why
         self.strange = 0  # addresses that are no page's
         # After settle(): blocks that do not overlap, ascending.
@@ -100,6 +101,10 @@ class Holdings:
     def count(self, holder: Holder, objects: int) -> None:
         """Add things of a holder's kind to their number."""
         self._number(holder, objects)
+
+    def objects_of(self, holder: Holder, size: int) -> None:
+        """Add bytes of a holder's that are objects of slabs, which others have a part of too."""
+        self.in_slabs[self._number(holder, 0)] += size
 
     def _number(self, holder: Holder, objects: int) -> int:
         if holder not in self._numbers:
@@ -242,21 +247,25 @@ class HeldPages(Shared):
     """
     The part of the pass that counts what is held.
 
-    :ivar pages: by holder and kind of the ledger.
+    :ivar pages: by holder and kind of the ledger; *alone*: by holder, that no other has.
     """
 
-    MERGES = merges(pages=summed)
+    MERGES = merges(pages=summed, alone=summed)
 
     def __init__(self, holdings: Holdings) -> None:
         self._starts, self._stops, self._of = holdings.starts, holdings.stops, holdings.of
         self.pages: Counter[int] = Counter()
+        self.alone: Counter[int] = Counter()
 
-    def take(self, first: int, kinds: U8s, present: Bools) -> None:
+    def take(
+        self, first: int, kinds: U8s, present: Bools, is_alone: Callable[[S64s], Bools]
+    ) -> None:
         """
         Count the pages of a chunk.
 
         :param kinds: of each page, as the ledger has found out; *first*: the page frame of the
             first.
+        :param is_alone: whether the pages at some places are the holder's alone.
         """
         low = int(np.searchsorted(self._stops, first, "right"))
         high = int(np.searchsorted(self._starts, first + len(kinds), "left"))
@@ -265,9 +274,14 @@ class HeldPages(Shared):
         begin = np.maximum(self._starts[low:high] - first, 0)
         sizes = np.minimum(self._stops[low:high] - first, len(kinds)) - begin
         at = np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
-        keys = np.repeat(self._of[low:high], sizes) << KIND_BITS | kinds[at]
-        found, counts = np.unique(keys[present[at]], return_counts=True)
-        summed(self.pages, dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        of = np.repeat(self._of[low:high], sizes)
+        of, at = of[present[at]], at[present[at]]
+        for sums, keys in (
+            (self.pages, of << KIND_BITS | kinds[at]),
+            (self.alone, of[is_alone(at)]),
+        ):
+            found, counts = np.unique(keys, return_counts=True)
+            summed(sums, dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
     def rows(self) -> list[tuple[int, int, int]]:
         """(position of the holder, kind, pages)."""

@@ -100,7 +100,7 @@ def add_sockets(prog: Program, files: OpenFiles, found: Holdings, kind: int, lar
     if not len(sockets.socks):
         return
     buffers, of = _queued(prog, sockets, found.gaps)
-    heads, pages, rest = _data(prog, buffers, of, found.gaps)
+    heads, pages, rest, small = _data(prog, buffers, of, found.gaps)
     parts = [(large, True, *heads), (kind, True, *rest), (kind, False, *pages)]
     every = np.arange(len(sockets.socks))
     parts.append((kind, False, sockets.members["frag"], every))
@@ -108,6 +108,9 @@ def add_sockets(prog: Program, files: OpenFiles, found: Holdings, kind: int, lar
         add = found.memory if direct else found.pages
         for holder, here in by_holder([sockets.holders[at] for at in whose.tolist()]):
             add(holder, kind_of, addresses[here], objects=0)
+    of_small, sizes = small
+    for holder, here in by_holder([sockets.holders[at] for at in of_small.tolist()]):
+        found.objects_of(holder, int(sizes[here].sum()))
     used = distinct(np.concatenate([whose for *_, whose in parts[:3]]))
     for holder, here in by_holder([sockets.holders[at] for at in used.tolist()]):
         found.count(holder, len(here))
@@ -173,10 +176,13 @@ def _tree(prog: Program, nodes: U64s, of: S64s, gaps: Gaps) -> Iterator[Whose]:
         of = np.tile(of[read], 2)
 
 
-def _data(prog: Program, buffers: U64s, of: S64s, gaps: Gaps) -> tuple[Whose, Whose, Whose]:
+def _data(
+    prog: Program, buffers: U64s, of: S64s, gaps: Gaps
+) -> tuple[Whose, Whose, Whose, tuple[S64s, S64s]]:
     """
     Addresses of what buffers hold, with the socket of each: heads that are large allocations;
-    struct pages of fragments; heads that are cut out of pages.
+    struct pages of fragments; heads that are cut out of pages. And the sockets of all buffers, with
+    the bytes of each that are objects of slabs.
     """
     buffer, info = prog.type("struct sk_buff"), prog.type("struct skb_shared_info")
     bit, _ = bit_field(buffer, "head_frag")
@@ -192,6 +198,7 @@ def _data(prog: Program, buffers: U64s, of: S64s, gaps: Gaps) -> tuple[Whose, Wh
     )
     largest = np.uint64(2 * int(prog["PAGE_SIZE"].value_()))  # KMALLOC_MAX_CACHE_SIZE of SLUB
     large, cuts, pages = list[Whose](), list[Whose](), list[Whose]()
+    small_of, small = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for _ in range(MOST_DEPTH):  # a fragment may be a list of buffers
         buffers, first = np.unique(buffers, return_index=True)
         of = of[first]
@@ -203,6 +210,10 @@ def _data(prog: Program, buffers: U64s, of: S64s, gaps: Gaps) -> tuple[Whose, Wh
         is_large = ~cut & (end + np.uint64(sizeof(info)) > largest)
         large.append((head[is_large], of[is_large]))
         cuts.append((head[cut], of[cut]))
+        size = end.astype(np.int64) + sizeof(info)  # kmalloc() rounds up to a power of two
+        room = np.int64(1) << np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64)
+        small_of.append(of)
+        small.append(sizeof(buffer) + np.where(cut | is_large, 0, room))
         shared, read = read_scattered(prog, head + end, dtype, gaps)
         shared, of = shared[read], of[read]
         for at in range(most):
@@ -219,7 +230,8 @@ def _data(prog: Program, buffers: U64s, of: S64s, gaps: Gaps) -> tuple[Whose, Wh
         if not lists:
             break
         buffers, of = (np.concatenate(column) for column in zip(*lists, strict=True))
-    return _joined(large), _joined(pages), _joined(cuts)
+    in_slabs = np.concatenate(small_of), np.concatenate(small)
+    return _joined(large), _joined(pages), _joined(cuts), in_slabs
 
 
 def _joined(parts: list[Whose]) -> Whose:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from drgn import Program
 
+from mmscope.drgn.holders.aio_rings import add_aio_rings
 from mmscope.drgn.holders.block_requests import add_block_requests
 from mmscope.drgn.holders.bpf_memory import add_bpf_maps, add_bpf_programs, add_bpf_rings
 from mmscope.drgn.holders.dma_buffers import add_dma_buffers
@@ -24,6 +25,7 @@ from mmscope.drgn.holders.kernel_buffers import (
 from mmscope.drgn.holders.kernel_stacks import add_kernel_stacks
 from mmscope.drgn.holders.module_lists import add_module_lists
 from mmscope.drgn.holders.socket_buffers import add_fragments, add_sockets
+from mmscope.drgn.holders.virtual_machines import add_virtual_machines
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.page_tables.vmalloc_areas import vmalloc_once
 from mmscope.drgn.processes.address_spaces import BROKEN_OFF
@@ -33,7 +35,9 @@ from mmscope.drgn.sections.memory import Memory
 
 # By what they are called where one fails.
 OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
-    "pipes": lambda prog, files, found: add_pipes(prog, files, found, Kind.PIPE),
+    "pipes": lambda prog, files, found: add_pipes(
+        prog, files, found, Kind.PIPE, Kind.LARGE_KMALLOC
+    ),
     "sockets": lambda prog, files, found: add_sockets(
         prog, files, found, Kind.SOCKET, Kind.LARGE_KMALLOC
     ),
@@ -46,6 +50,10 @@ OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
         prog, files, found, Kind.STACK_BLOCK
     ),
     "dma-bufs": lambda prog, files, found: add_dma_buffers(prog, files, found, Kind.DMA_BUF),
+    "virtual machines": lambda prog, files, found: add_virtual_machines(
+        prog, files, found, Kind.MACHINE_TABLE, Kind.MACHINE_CPU
+    ),
+    "rings of AIO": add_aio_rings,
     "rings of io_uring": lambda prog, files, found: add_io_uring(prog, files, found, Kind.IO_URING),
     "buffers of io_uring": add_io_uring_buffers,
 }

@@ -28,7 +28,7 @@ from mmscope.drgn.holders.holdings import HeldPages
 from mmscope.drgn.ledger.file_pages import OF_FILES, Droppable, FilePages
 from mmscope.drgn.ledger.page_kinds import KINDS, TAGGED, Kind, PageKinds, kinds_where
 from mmscope.drgn.ledger.page_places import PageRanges
-from mmscope.drgn.ledger.pinned_pages import PinnedPages
+from mmscope.drgn.ledger.pinned_pages import BIAS, PinnedPages
 from mmscope.drgn.ledger.thp_ranges import ThpRanges
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.page_tags import PageTags
@@ -48,7 +48,7 @@ OWNER = np.array([[each.owner for each in KINDS].index(kind.owner) for kind in K
 # Places of reserved pages only.
 OF_BOOT = kinds_where(lambda kind: kind in (Kind.IMAGE, Kind.BOOT_PERCPU, Kind.CRASH))
 # Places of pages that a holder has beside their owner: a file's, in a pipe.
-OF_HOLDERS = (Kind.DMA_BUF, Kind.MODULE_CACHE)
+OF_HOLDERS = (Kind.DMA_BUF, Kind.MODULE_CACHE, Kind.MACHINE_TABLE, Kind.MACHINE_CPU)
 HELD = kinds_where(lambda kind: Kind.SOCKET <= kind <= Kind.STACK_DEPOT or kind in OF_HOLDERS)
 # Whose memcg_data is not of the page, but a vector of its objects'.
 OF_OBJECTS = kinds_where(lambda kind: kind in (Kind.RECLAIMABLE, Kind.SLAB))
@@ -234,8 +234,15 @@ class LedgerPages(Shared):
 
     def _held(self, chunk: PageChunk, flags: U32s, kinds: U8s, zones: S64s, present: Bools) -> None:
         """Count what something holds, or has pinned."""
+
+        def pinned_alone(at: S64s) -> Bools:
+            """Anonymous pages that no process maps, with the references of one pin."""
+            references = chunk["refcount"][at]
+            alone = (references >= BIAS) & (references < 2 * BIAS)
+            return np.asarray(alone & (kinds[at] == Kind.ANON) & (chunk["mapcount"][at] == -1))
+
         if self.held is not None:
-            self.held.take(chunk.start_pfn, kinds, present)
+            self.held.take(chunk.start_pfn, kinds, present, pinned_alone)
         if self.pinned is not None:
             self.pinned.take(chunk, flags, kinds, zones, present)
 

@@ -228,8 +228,9 @@ COUNTERS = {
     ),
     "nr_page_table_pages": ((Kind.TABLE,), ""),
     "nr_sec_page_table_pages": (
-        (),
-        "page tables of KVM and of IOMMUs have no mark: they are among the unexplained",
+        (Kind.MACHINE_TABLE,),
+        "the first table of a machine is not in the counter; of IOMMUs they have no mark, and are "
+        "among the unexplained",
     ),
     "nr_kernel_stack": (
         (Kind.STACK, Kind.STACK_BLOCK),
@@ -261,7 +262,10 @@ COUNTERS = {
 # mark, more by those that are in no counter. Others do not differ.
 FEWER = ("nr_slab_unreclaimable", "nr_sec_page_table_pages", "hugetlb_total_pages")
 # VM_MAP_PUT_PAGES (mm/vmalloc.c) has pages that are in no counter.
-MORE = ("nr_free_pages", "nr_anon_pages", "nr_kernel_stack", "nr_vmalloc", "nr_balloon_pages")
+MORE = (
+    *("nr_free_pages", "nr_anon_pages", "nr_kernel_stack", "nr_vmalloc", "nr_balloon_pages"),
+    "nr_sec_page_table_pages",
+)
 NO_OTHER_MARK = tuple(kind for kind in KINDS if kind.owner in ("unexplained", "bad"))
 
 

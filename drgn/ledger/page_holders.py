@@ -5,15 +5,15 @@ Holders of pages that nothing in their struct pages names, each page once.
 What holds pages is found first, by the structures that lead to them (``drgn/holders``); the pass
 over all struct pages then counts each page in the class that the ledger has it in. So the rows of a
 class are no more than the class. Of pipes, rings, what ftrace keeps and requests of block devices
-they are all of it; of kernel stacks all but what CPUs keep for the next thread.
+they are all of it; of kernel stacks all but what CPUs keep for the next thread. Page tables of
+virtual machines are nr_sec_page_table_pages, and the first one of each machine.
 
 Costs a few reads for each process that has files open, each thread, pipe, ring, BPF map and
 program, and each queue of a socket.
 
 Cannot know: what is behind files that no process has open; buffers on the queues of devices; pages
-of GPUs and other drivers that are on no list in the module's data, page tables of KVM and of
-IOMMUs, all of which only a module's types lead to. These stay unexplained. Other vmalloc memory has
-its callers in ``vmalloc_callers``.
+of GPUs and other drivers that are on no list in the module's data, page tables of IOMMUs. These
+stay unexplained. Other vmalloc memory has its callers in ``vmalloc_callers``.
 """
 
 from mmscope.drgn.ledger.held_places import holdings
@@ -44,7 +44,7 @@ from mmscope.drgn.tables.table import Inside, table, tables_of
         Inside(owner, "bytes", ("owner", (owner,)))
         for owner in (
             *("pipes", "network", "rings", "tracing", "kernel reserves", "driver"),
-            *("vmalloc", "kernel stacks", "unexplained"),
+            *("vmalloc", "kernel stacks", "page tables", "unexplained"),
         )
     ),
 )
@@ -54,13 +54,13 @@ class PageHolder:
     kind: str = column(
         holds="words",
         key=True,
-        help="pipe, socket, packet ring, perf ring, BPF map, kernel stacks, list of a module, …",
+        help="pipe, socket, perf ring, AIO ring, BPF map, kernel stacks, virtual machine, vCPUs, …",
     )
     holder: str = column(
         holds="kernel",
         key=True,
-        help="socket protocol, ftrace instance, map number and name, disk, variable of a list; "
-        "empty: all of that kind",
+        help="socket protocol, ftrace instance, map number and name, disk, variable of a list, "
+        "kvm- and a machine's process; empty: all of that kind",
     )
     pid: int | None = column(
         key=True,
@@ -128,9 +128,10 @@ PAGE_HOLDERS_SECTION = Section(
     ),
     intro="""
 Data that waits in [pipes](https://man7.org/linux/man-pages/man7/pipe.7.html) and sockets, rings of
-perf, io_uring, packet sockets and ftrace, BPF maps and programs, kernel stacks, dma-bufs, requests
-of block devices: memory of the kernel by the process that has it open; pages that a module keeps on
-a list; and user memory that is pinned for io_uring. Each page is in one row; processes with few
+perf, io_uring, AIO, packet sockets and ftrace, BPF maps and programs, kernel stacks, dma-bufs,
+page tables and vCPUs of virtual machines (KVM on x86), requests of block devices: memory of the
+kernel by the process that has it open; pages that a module keeps on a list; and user memory that is
+pinned for io_uring. Each page is in one row; processes with few
 threads share a row for stacks.
 
 A page that a file has too, as sendfile() makes them, is in the class of the file.

@@ -23,10 +23,10 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from drgn import FaultError, Object, Program, Type
+from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import list_for_each_entry
 
-from mmscope.drgn.opening.btf import module_types
+from mmscope.drgn.opening.btf import struct_of
 from mmscope.drgn.reading.dentry_paths import path_of
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.sections import prices
@@ -153,26 +153,15 @@ def zram_memory(info: Object) -> tuple[int, int] | None:
     name = disk.disk_name.string_().decode(errors="replace")
     if not re.fullmatch(r"zram\d{1,5}", name, re.ASCII):
         return None
-    zram = Object(prog, _type_of(prog, "zram", "zram"), address=disk.private_data.value_())
+    zram = Object(prog, struct_of(prog, "zram", "zram"), address=disk.private_data.value_())
     if zram.disk.value_() != disk.value_():
         raise ValueError(f"{name}: what its private_data leads to is no struct zram of it")
     page, pages = int(prog["PAGE_SIZE"].value_()), 0
     if pool := zram.mem_pool.value_():  # none before the device has a size
         # zs_get_total_pages(), mm/zsmalloc.c
-        pool = Object(prog, _type_of(prog, "zs_pool", "zsmalloc"), address=pool)
+        pool = Object(prog, struct_of(prog, "zs_pool", "zsmalloc"), address=pool)
         pages = int(pool.pages_allocated.counter.value_())
     return int(zram.stats.pages_stored.counter.value_()) * page, pages * page
-
-
-def _type_of(prog: Program, name: str, module: str) -> Type:
-    """A struct of what may be a module, or a part of the kernel."""
-    try:
-        return prog.type(f"struct {name}")
-    except LookupError:
-        found = module_types(prog, module).struct(name)
-    if found is None:
-        raise LookupError(f"the BTF of module {module} has no struct {name}")
-    return found
 
 
 def used_slots(in_use: int, pages: int) -> int:
@@ -267,7 +256,7 @@ def _zpool_pages(prog: Program, zpool: Object) -> int:
     if driver not in ZPOOLS:
         raise LookupError(f"a zpool of {driver!r} is not known")
     name, member = ZPOOLS[driver]
-    type_ = _type_of(prog, name, driver)
+    type_ = struct_of(prog, name, driver)
     pages = Object(prog, type_, address=zpool.pool.value_()).member_(member)
     # zbud's is a plain u64, the others are atomic.
     return int((pages.counter if hasattr(pages, "counter") else pages).value_())

@@ -538,16 +538,36 @@ def module_types(prog: Program, module: str) -> Btf:
 
     ``btf_modules`` (kernel/bpf/btf.c, since "bpf: Load and verify kernel module BTFs",
     36e68442d1af, in v5.11; with CONFIG_DEBUG_INFO_BTF_MODULES). No file of the module is needed,
-    also where the kernel is read by its vmlinux. Costs 50 ms a module, for the index of the types.
+    also where the kernel is read by its vmlinux. Costs 50 ms a module, for the index of the types,
+    which is kept.
 
     :raises LookupError: the kernel keeps no BTF of modules, or none of this one.
     :raises FaultError: it cannot be read.
     :raises NoDebugInfoError: it is damaged.
     """
+    kept: dict[str, Btf] = prog.cache.setdefault("module_types", {})
+    if module in kept:
+        return kept[module]
     for btf in _of_modules(prog):
         if btf.name.string_() == module.encode():
-            return Btf(prog, _blob(btf.base_btf), _blob(btf))
+            return kept.setdefault(module, Btf(prog, _blob(btf.base_btf), _blob(btf)))
     raise LookupError(f"the kernel keeps no BTF of a module {module}")
+
+
+def struct_of(prog: Program, name: str, module: str) -> Type:
+    """
+    A struct of what may be a module, or a part of the kernel.
+
+    :raises LookupError: neither has it.
+    :raises FaultError, NoDebugInfoError: as :func:`module_types`.
+    """
+    try:
+        return prog.type(f"struct {name}")
+    except LookupError:
+        found = module_types(prog, module).struct(name)
+    if found is None:
+        raise LookupError(f"the BTF of module {module} has no struct {name}")
+    return found
 
 
 def _of_modules(prog: Program) -> Iterator[Object]:

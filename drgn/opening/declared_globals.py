@@ -187,7 +187,7 @@ _BY_TYPE = {
     "struct vmap_node *": "vmap_nodes",
     "struct worker_pool [2]": "cpu_worker_pools",
     "struct xarray": "irq_desc_tree pgmap_array",
-    "u64": "jiffies_64 zswap_pool_total_size",
+    "u64": "jiffies_64 sme_me_mask zswap_pool_total_size",
     "u8 [MEMCG_NR_STAT]": "mem_cgroup_stats_index",
     "unsigned int": (
         "d_hash_shift default_hstate_idx kho_scratch_cnt ksm_merge_across_nodes "

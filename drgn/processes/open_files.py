@@ -61,17 +61,17 @@ class OpenFiles:
     gaps: Gaps
     broken_off: bool
 
-    def of_kind(self, prog: Program, *operations: str) -> tuple[U64s, list[Opener]]:
+    def of_kind(self, prog: Program, *operations: str | int) -> tuple[U64s, list[Opener]]:
         """
         ``private_data`` of the files of a kind, each once, and who has it.
 
-        :param operations: names of their ``struct file_operations``; one that the kernel lacks has
-            no files.
+        :param operations: names of their ``struct file_operations``, or addresses of a module's;
+            one that the kernel lacks has no files.
         """
         addresses = []
         for name in operations:
             with contextlib.suppress(LookupError):
-                addresses.append(prog.symbol(name).address)
+                addresses.append(prog.symbol(name).address if isinstance(name, str) else name)
         ours = self.files[np.isin(self.files["f_op"], np.array(addresses, np.uint64))]
         data, first = np.unique(ours["private_data"], return_index=True)
         return data, [self.processes[at] for at in ours["process"][first].tolist()]

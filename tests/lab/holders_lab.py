@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Frozen guests with memory behind open files of every kind (``programs/holders.c``), with dma-bufs
-and BPF maps and programs (``programs/owners.c``), with tasks that wait (``programs/stuck.c``, and
-``programs/servers.c``, which has a disk).
+Frozen guests with memory behind open files of every kind (``programs/holders.c``), with dma-bufs,
+BPF maps and programs, AIO and KVM (``programs/owners.c``), with tasks that wait
+(``programs/stuck.c``, and ``programs/servers.c``, which has a disk).
 """
 
 import os
@@ -11,13 +11,17 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import kernels
 import machine
+from architectures import AMD64
 from archive import run
 from capture import Capture
 from kept_captures import kept
 from kernels import Kernel, with_built
 
 PROGRAMS = Path(__file__).parent / "programs"
+# QEMU's CPU has SVM, emulated.
+KVM = ("irqbypass", "kvm", "kvm-amd")
 DISKS = {"servers": 32 << 20}
 # What /proc/PID/stack leaves out: functions of the scheduler's section (__sched), locks' included.
 SCHEDULER = re.compile(
@@ -44,6 +48,12 @@ def make_disk(folder: Path, size: int) -> tuple[str, ...]:
     os.truncate(disk, size)
     run("mkfs.ext4", "-q", str(disk))
     return "-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"
+
+
+def has_kvm(name: str) -> bool:
+    """Whether a kernel has KVM, and types of it: the modules of 5.10 have no BTF."""
+    of_x86 = kernels.architecture(name) is AMD64
+    return of_x86 and name in kernels.stock() and name != "5.10"
 
 
 def holders_capture(

@@ -27,6 +27,8 @@ from conftest import KERNELS
 from kernels import Kernel
 from qemu.qmp import QMPClient
 
+from mmscope.drgn.freeing.contiguity import Contiguity
+from mmscope.drgn.freeing.contiguity import from_memory as contiguity_from_memory
 from mmscope.drgn.freeing.would_free import WouldFree
 from mmscope.drgn.freeing.would_free import from_memory as would_free_from_memory
 from mmscope.drgn.ledger.memory_ledger import memory_ledger_from_memory
@@ -37,7 +39,8 @@ from mmscope.drgn.sections.memory import Memory
 pytestmark = [pytest.mark.x86, pytest.mark.odd_machine]
 
 PROGRAM = Path(__file__).parent / "programs/deeds.c"
-DISK, SWAP, READ, MAPPED = 128 << 20, 32 << 20, 30 << 20, 4 << 20
+DISK, SWAP, READ, MAPPED, BATCH = 128 << 20, 32 << 20, 30 << 20, 4 << 20, 12 << 20
+HUGE = 2 << 20
 PAGE = 4096
 # Of what a deed frees, and of what kernel threads and slabs take or give back meanwhile.
 SHARE, PAGES = 0.02, 64
@@ -45,15 +48,27 @@ SHARE, PAGES = 0.02, 64
 EXACT = {
     "the end of victim": ("the process ends", "comm", "victim"),
     "the end of parent": ("the process ends", "comm", "parent"),
+    "the end of heir": ("the process ends", "comm", "heir"),
     "the end of swapped": ("the process ends", "comm", "swapped"),
+    "the end of sharer": ("the process ends", "comm", "sharer"),
     "the end of swapped-too": ("the process ends", "comm", "swapped-too"),
+    "memory.reclaim of /batch": ("cgroup reclaimed", "cgroup", "/batch"),
+    "close of the pipe": ("closed", "name", "pipe"),
+    "buffers unregistered": ("closed", "name", "io_uring buffers"),
+    "close of the ring": ("closed", "name", "io_uring"),
+    "close of the map": ("closed", "name", "BPF map 1"),
+    "io_destroy": ("closed", "name", "AIO ring"),
+    "close of the memfd": ("file let go of", "path", "memfd:kept"),
+    "umount of /more": ("tmpfs emptied", "path", "/more"),
     "drop_caches 1": ("drop_caches 1", "name", None),
     "the removal of /tmp/closed": ("file removed", "path", "/tmp/closed"),
     "the removal of /tmp/open": ("file removed", "path", "/tmp/open"),
     "nr_hugepages 0": ("hugetlb pool emptied", "name", "2048 KiB"),
 }
 BETWEEN = {
+    "close of the sockets": ("closed", "name", "socket unix stream"),
     "drop_caches 2": ("drop_caches 2", "name", None),
+    "drop_caches 3": ("drop_caches 3", "name", None),
     "swapoff": ("swapoff", "path", "/dev/vdb"),
 }
 
@@ -66,10 +81,12 @@ class Stop:
     rows: list[WouldFree]
     free_pages: int
     swap_pages: int
+    ranges: list[Contiguity]
 
     def row(self, deed: str, column: str, value: str | None) -> WouldFree:
-        (found,) = (r for r in self.rows if r.deed == deed and getattr(r, column) == value)
-        return found
+        """The row of a deed, the largest of several: each process has pipes."""
+        rows = [r for r in self.rows if r.deed == deed and getattr(r, column) == value]
+        return max(rows, key=lambda row: row.least_bytes)
 
 
 @dataclass(frozen=True)
@@ -90,7 +107,8 @@ def _read(prog: Any, deed: str) -> Stop:
     free = sum(row.pages for row in ledger if row.owner == "free")
     rows = would_free_from_memory(memory).by_name["would_free"]
     swapped = sum(swap_area(info).used_bytes for info in swap_infos(prog)) // PAGE
-    return Stop(deed, rows, free, swapped)
+    ranges = contiguity_from_memory(memory).by_name["contiguity"]
+    return Stop(deed, rows, free, swapped, ranges)
 
 
 async def _stops(
@@ -148,7 +166,7 @@ def deeds(
     children.run([*map(str, words)], check=True)
     files = folder / "files"
     files.mkdir()
-    for name, size in (("read", READ), ("mapped", MAPPED)):
+    for name, size in (("read", READ), ("mapped", MAPPED), ("batch", BATCH)):
         (files / name).write_bytes(b"x" * size)
     for name, size in (("disk", DISK), ("swap", SWAP)):
         (folder / name).touch()
@@ -167,9 +185,12 @@ def deeds(
         stops = asyncio.run(_stops(kernel, folder, arguments, say))
     found = {one.deed: Deed(one, other) for one, other in itertools.pairwise(stops)}
     for name, (deed, column, value) in (EXACT | BETWEEN).items():
-        row = found[name].before.row(deed, column, value)
         freed = found[name].freed_bytes
-        say(f"{name}: {row.least_bytes:,} to {row.most_bytes:,}, it was {freed:,}")
+        row = found[name].before.row(deed, column, value)
+        say(f"| {name} | {row.least_bytes:,} | {row.most_bytes:,} | {freed:,} |")
+    for name in found:
+        if name not in EXACT and name not in BETWEEN:
+            say(f"| {name} | | | {found[name].freed_bytes:,} |")
     yield found
 
 
@@ -196,6 +217,26 @@ def test_a_file_that_is_open_keeps_its_memory_until_the_last_close(deeds: dict[s
     closed = deeds["its last close"].freed_bytes
     assert row.least_bytes == 0
     assert closed == pytest.approx(row.most_bytes, abs=_slack(row.most_bytes))
+
+
+def test_a_cgroup_that_is_removed_leaves_its_pages(deeds: dict[str, Deed]) -> None:
+    assert abs(deeds["rmdir of /batch"].freed_bytes) <= PAGES * PAGE
+
+
+def test_a_pool_gives_back_a_part_as_it_gives_all(deeds: dict[str, Deed]) -> None:
+    deed = deeds["nr_hugepages 10"]
+    row = deed.before.row("hugetlb pool emptied", "name", "2048 KiB")
+    assert deed.freed_bytes == pytest.approx(6 * HUGE, abs=PAGES * PAGE)
+    assert row.least_bytes == 12 * HUGE  # but two that are in use and two that are reserved
+
+
+def test_compaction_makes_no_more_huge_blocks_than_are_possible(deeds: dict[str, Deed]) -> None:
+    deed = deeds["compact_memory"]
+    for before, behind in zip(deed.before.ranges, deed.behind.ranges, strict=True):
+        assert behind.free_ranges <= before.possible_ranges + 1
+    possible = sum(row.possible_ranges for row in deed.before.ranges)
+    free = sum(row.free_ranges for row in deed.behind.ranges)
+    assert free == pytest.approx(possible, rel=0.1)
 
 
 def test_swap_that_is_nobody_elses_is_free_then(deeds: dict[str, Deed]) -> None:

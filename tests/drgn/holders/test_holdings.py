@@ -19,9 +19,15 @@ def held() -> HeldPages:
     return HeldPages(cast(Holdings, SomeHoldings()))
 
 
-def take(pages: HeldPages, first: int, kinds: list[Kind], absent: tuple[int, ...] = ()) -> None:
+def take(
+    pages: HeldPages,
+    first: int,
+    kinds: list[Kind],
+    absent: tuple[int, ...] = (),
+    alone: tuple[int, ...] = (),
+) -> None:
     present = np.array([first + at not in absent for at in range(len(kinds))])
-    pages.take(first, np.array(kinds, np.uint8), present)
+    pages.take(first, np.array(kinds, np.uint8), present, lambda at: np.isin(first + at, alone))
 
 
 def test_pages_are_in_the_class_that_the_ledger_has_them_in() -> None:
@@ -41,6 +47,12 @@ def test_what_is_no_memory_is_not_counted() -> None:
     pages = held()
     take(pages, 10, [Kind.PIPE] * 2, absent=(11,))
     assert pages.rows() == [(0, Kind.PIPE, 1)]
+
+
+def test_pages_that_nobody_else_has_are_counted_by_holder() -> None:
+    pages = held()
+    take(pages, 9, [Kind.ANON] * 15, alone=(9, 11, 20, 21), absent=(21,))
+    assert pages.alone == {0: 1, 1: 1}
 
 
 def test_chunks_without_a_held_page_count_nothing() -> None:

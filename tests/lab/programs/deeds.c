@@ -6,6 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <linux/aio_abi.h>
+#include <linux/bpf.h>
+#include <linux/io_uring.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,6 +20,8 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/reboot.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/swap.h>
 #include <sys/syscall.h>
@@ -131,6 +137,24 @@ static void victim(void)
 	touch(file, 4 * MIB);
 }
 
+// A process that another has started.
+static void note(const char *path, pid_t pid)
+{
+	FILE *file = fopen(path, "w");
+
+	must(pid < 0 || !file || fprintf(file, "%d", pid) < 0 || fclose(file), path);
+}
+
+static pid_t noted(const char *path)
+{
+	FILE *file = fopen(path, "r");
+	pid_t pid;
+
+	must(!file || fscanf(file, "%d", &pid) != 1, path);
+	fclose(file);
+	return pid;
+}
+
 static char *inherited;
 
 static void heir(void)
@@ -142,7 +166,7 @@ static void heir(void)
 static void parent(void)
 {
 	inherited = filled(8 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-	child("heir", heir);
+	note("/tmp/heir", child("heir", heir));
 	filled(16 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 }
 
@@ -171,6 +195,22 @@ static void hugetlb(void)
 	memset(huge, 1, 2 * HUGE);
 }
 
+// Two processes with one memory, 10 MiB of it: the end of one frees nothing.
+static int beside(void *unused)
+{
+	while (pause())
+		;
+	return unused != NULL;
+}
+
+static void sharer(void)
+{
+	static char stack[64 << 10];
+
+	filled(10 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	note("/tmp/beside", clone(beside, stack + sizeof(stack), CLONE_VM, NULL));
+}
+
 static int file_of(const char *path, size_t bytes)
 {
 	static char block[MIB];
@@ -191,6 +231,91 @@ static void read_all(const char *path)
 	while (read(fd, block, sizeof(block)) > 0)
 		;
 	close(fd);
+}
+
+// Every second page of 128 MiB: nothing of it is contiguous, and all can be moved.
+static void holes(void)
+{
+	char *found = filled(128 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+
+	for (size_t at = 0; at < 128 * MIB; at += 2 * page)
+		must(madvise(found + at, page, MADV_DONTNEED), "MADV_DONTNEED");
+}
+
+static int pipe_ends[2], sockets[2], ring, map_fd;
+static aio_context_t aio;
+
+// Data that nobody reads, a page each.
+static void fill_pipe(void)
+{
+	static char data[4096];
+
+	must(pipe2(pipe_ends, O_NONBLOCK), "pipe");
+	must(fcntl(pipe_ends[1], F_SETPIPE_SZ, 4 * MIB) < 0, "F_SETPIPE_SZ");
+	while (write(pipe_ends[1], data, sizeof(data)) > 0)
+		;
+}
+
+static void fill_sockets(void)
+{
+	static char data[32 << 10];
+	int size = 8 * MIB;
+
+	must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets), "socketpair");
+	must(setsockopt(sockets[0], SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)), "SO_SNDBUFFORCE");
+	while (write(sockets[0], data, sizeof(data)) > 0)
+		;
+}
+
+// A buffer that io_uring alone has: the process has unmapped it.
+static void fill_ring(void)
+{
+	struct io_uring_params wanted = { 0 };
+	char *buffer = filled(4 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	struct { char *base; size_t size; } of = { buffer, 4 * MIB };
+
+	ring = syscall(SYS_io_uring_setup, 8192, &wanted);
+	must(ring < 0, "io_uring_setup");
+	must(syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &of, 1), "IORING_REGISTER_BUFFERS");
+	must(munmap(buffer, 4 * MIB), "munmap");
+}
+
+static void make_map(void)
+{
+	union bpf_attr wanted = { .map_type = BPF_MAP_TYPE_ARRAY, .key_size = 4, .value_size = 64, .max_entries = 1 << 17 };
+	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
+
+	setrlimit(RLIMIT_MEMLOCK, &unlimited);
+	map_fd = syscall(SYS_bpf, BPF_MAP_CREATE, &wanted, sizeof(wanted));
+	must(map_fd < 0, "BPF_MAP_CREATE");
+}
+
+static int memfd_of(size_t bytes)
+{
+	static char block[MIB];
+	int fd = memfd_create("kept", 0);
+
+	must(fd < 0, "memfd_create");
+	for (size_t done = 0; done < bytes; done += sizeof(block))
+		must(write(fd, block, sizeof(block)) != sizeof(block), "memfd");
+	return fd;
+}
+
+// A process in a cgroup of its own, which reads a file and ends: the cgroup has its pages.
+static void read_in_cgroup(void)
+{
+	mkdir("/cgroup", 0755);
+	must(mount("cgroup2", "/cgroup", "cgroup2", 0, NULL), "cgroup2");
+	write_to("/cgroup/cgroup.subtree_control", "+memory");
+	must(mkdir("/cgroup/batch", 0755), "/cgroup/batch");
+	pid_t pid = fork();
+	must(pid < 0, "fork");
+	if (!pid) {
+		write_to("/cgroup/batch/cgroup.procs", "0");
+		read_all("/disk/batch");
+		_exit(0);
+	}
+	must(waitpid(pid, NULL, 0) != pid, "waitpid");
 }
 
 // What mkswap(8) writes: union swap_header, include/linux/swap.h.
@@ -238,12 +363,23 @@ int main(void)
 	prepare();
 
 	pid_t one = child("victim", victim), two = child("parent", parent), three = child("swapped", swapped);
-	pid_t four = child("swapped-too", swapped);
+	pid_t four = child("swapped-too", swapped), five = child("sharer", sharer);
 	child("reader", reader);
 	close(file_of("/tmp/closed", 20 * MIB));
 	write_to("/proc/sys/vm/nr_hugepages", "16");
 	child("hugetlb", hugetlb);
 	int kept = file_of("/tmp/open", 6 * MIB);  // no child has it
+	int memory_file = memfd_of(7 * MIB);
+	mkdir("/more", 0755);
+	must(mount("tmpfs", "/more", "tmpfs", 0, NULL), "/more");
+	close(file_of("/more/one", 5 * MIB));
+	close(file_of("/more/two", 4 * MIB));
+	fill_pipe();
+	fill_sockets();
+	fill_ring();
+	make_map();
+	must(syscall(SYS_io_setup, 30000, &aio), "io_setup");
+	read_in_cgroup();
 	read_all("/disk/read");
 	close(file_of("/disk/dirty", 3 * MIB));
 
@@ -251,24 +387,64 @@ int main(void)
 	end(one);
 	freeze("the end of parent");
 	end(two);
+	freeze("the end of heir");
+	end(noted("/tmp/heir"));
 	freeze("the end of swapped");
 	end(three);
+	freeze("the end of sharer");
+	must(kill(noted("/tmp/beside"), SIGKILL), "kill");
+	end(five);
+	freeze("memory.reclaim of /batch");
+	int reclaim = open("/cgroup/batch/memory.reclaim", O_WRONLY);  // not in 5.10
+	if (reclaim >= 0 && write(reclaim, "1G", 2) < 0 && errno != EAGAIN)
+		fail("memory.reclaim");
+	close(reclaim);
+	freeze("rmdir of /batch");
+	must(rmdir("/cgroup/batch"), "rmdir");
+	freeze("close of the pipe");
+	close(pipe_ends[0]);
+	close(pipe_ends[1]);
+	freeze("close of the sockets");
+	close(sockets[0]);
+	close(sockets[1]);
+	freeze("buffers unregistered");
+	must(syscall(SYS_io_uring_register, ring, IORING_UNREGISTER_BUFFERS, NULL, 0), "IORING_UNREGISTER_BUFFERS");
+	freeze("close of the ring");
+	close(ring);
+	freeze("close of the map");
+	close(map_fd);
+	freeze("io_destroy");
+	must(syscall(SYS_io_destroy, aio), "io_destroy");
+	freeze("close of the memfd");
+	close(memory_file);
+	freeze("umount of /more");
+	must(umount("/more"), "umount");
 	freeze("drop_caches 1");
 	write_to("/proc/sys/vm/drop_caches", "1");
 	freeze("drop_caches 2");
 	write_to("/proc/sys/vm/drop_caches", "2");
+	freeze("reading again");
+	read_all("/disk/read");
+	freeze("drop_caches 3");
+	write_to("/proc/sys/vm/drop_caches", "3");
 	freeze("the removal of /tmp/closed");
 	must(unlink("/tmp/closed"), "unlink");
 	freeze("the removal of /tmp/open");
 	must(unlink("/tmp/open"), "unlink");
 	freeze("its last close");
 	close(kept);
+	freeze("nr_hugepages 10");
+	write_to("/proc/sys/vm/nr_hugepages", "10");
 	freeze("nr_hugepages 0");
 	write_to("/proc/sys/vm/nr_hugepages", "0");
 	freeze("swapoff");
 	must(swapoff("/dev/vdb"), "swapoff");
 	freeze("the end of swapped-too");
 	end(four);
+	freeze("making holes");
+	child("holes", holes);
+	freeze("compact_memory");
+	write_to("/proc/sys/vm/compact_memory", "1");
 	freeze("nothing");
 	for (;;)
 		pause();

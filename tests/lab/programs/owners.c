@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-// A workload of guest/init.c, in place of "sizes": dma-bufs of the system heap and of a memfd, BPF maps and programs. Each
-// process is called after what it has; what the kernel says of maps and programs is on the console.
+// A workload of guest/init.c, in place of "sizes": dma-bufs of the system heap and of a memfd, BPF maps and programs,
+// rings of AIO, and virtual machines, as far as the kernel has devices for them. Each process is called after what it has; what the kernel says of
+// maps, programs and rings is on the console.
 #include "../guest/guest.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <linux/bpf.h>
 #include <linux/dma-buf.h>
 #include <linux/dma-heap.h>
+#ifdef __x86_64__
+#include <linux/kvm.h>
+#endif
 #include <linux/udmabuf.h>
 #include <stdio.h>
 #include <string.h>
@@ -113,15 +118,89 @@ static void attached(void)
 {
 	int fd = program("attached"), of = socket(AF_UNIX, SOCK_DGRAM, 0);
 
+	write_file("/proc/sys/net/core/optmem_max", "131072");  // of 6.1 less than the program
 	must(of >= 0 && !setsockopt(of, SOL_SOCKET, SO_ATTACH_BPF, &fd, sizeof(fd)), "a socket takes no program");
 	close(fd);
 }
 
+// Rings of AIO; as many bytes as this process then has mapped of them are on the console.
+static void aio(void)
+{
+	unsigned long from, to, bytes = 0;
+	aio_context_t one = 0, two = 0;
+	char line[256];
+	FILE *maps;
+
+	must(!syscall(SYS_io_setup, 4000, &one) && !syscall(SYS_io_setup, 100, &two), "no AIO");
+	maps = fopen("/proc/self/maps", "r");
+	while (fgets(line, sizeof(line), maps))
+		if (strstr(line, "/[aio]") && sscanf(line, "%lx-%lx", &from, &to) == 2)
+			bytes += to - from;
+	say("rings of AIO: %lu", bytes);
+	fclose(maps);
+}
+
+#ifdef __x86_64__
+#define STEP (2 * MIB)
+#define CODE 0x800
+
+// A virtual machine that writes a word in each 2 MiB of its memory: each has a table of the last level.
+// mov %eax,(%edi); add $STEP,%edi; cmp %ecx,%edi; jb back; hlt
+static const unsigned char code[] = { 0x89, 0x07, 0x81, 0xc7, 0x00, 0x00, 0x20, 0x00, 0x39, 0xcf, 0x72, 0xf4, 0xf4 };
+
+static void machine(unsigned long bytes)
+{
+	int kvm = open("/dev/kvm", O_RDWR), vm = ioctl(kvm, KVM_CREATE_VM, 0), cpu = ioctl(vm, KVM_CREATE_VCPU, 0);
+	char *memory = map_memory(bytes, MADV_NOHUGEPAGE);
+	struct kvm_userspace_memory_region region = { .memory_size = bytes, .userspace_addr = (unsigned long)memory };
+	long size = ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
+	struct kvm_segment flat = { .limit = ~0U, .present = 1, .s = 1, .db = 1, .g = 1, .type = 3, .selector = 16 };
+	struct kvm_regs registers = { .rip = CODE, .rflags = 2, .rcx = bytes };
+	struct kvm_sregs special;
+
+	must(kvm >= 0 && vm >= 0 && cpu >= 0, "no virtual machine");
+	struct kvm_run *run = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, cpu, 0);
+	must(run != MAP_FAILED && !ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region), "no memory of a virtual machine");
+	memcpy(memory + CODE, code, sizeof(code));
+	must(!ioctl(cpu, KVM_GET_SREGS, &special), "no registers");
+	special.cs = special.ds = special.es = special.ss = flat;
+	special.cs.type = 11;
+	special.cs.selector = 8;
+	special.cr0 |= 1;  // protected mode
+	must(!ioctl(cpu, KVM_SET_SREGS, &special) && !ioctl(cpu, KVM_SET_REGS, &registers), "no registers");
+	do
+		must(!ioctl(cpu, KVM_RUN, 0) || errno == EINTR, "a virtual machine does not run");
+	while (run->exit_reason == KVM_EXIT_INTR);
+	if (run->exit_reason != KVM_EXIT_HLT)
+		fail("a virtual machine stops for %u", run->exit_reason);
+}
+
+static void small(void)
+{
+	machine(64 * MIB);
+}
+
+static void large(void)
+{
+	machine(512 * MIB);
+}
+
+#endif
+
 void __wrap_workload_sizes(void)
 {
-	keep_child("o-heap", heap);
-	keep_child("o-memfd", of_memfd);
+	if (!access("/dev/dma_heap/system", F_OK))
+		keep_child("o-heap", heap);
+	if (!access("/dev/udmabuf", F_OK))
+		keep_child("o-memfd", of_memfd);
 	keep_child("o-maps", maps);
 	keep_child("o-opened", opened);
 	keep_child("o-attached", attached);
+	keep_child("o-aio", aio);
+#ifdef __x86_64__
+	if (!access("/dev/kvm", F_OK)) {
+		keep_child("o-small", small);
+		keep_child("o-large", large);
+	}
+#endif
 }

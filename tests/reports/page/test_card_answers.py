@@ -43,6 +43,19 @@ def test_what_would_free_memory_is_the_least_that_is_certain(tmp_path: Path) -> 
     )
 
 
+def test_what_is_closed_is_named_with_its_process(tmp_path: Path) -> None:
+    closed = WouldFree("closed", 7, "db", None, "pipe", 5 << 20, 5 << 20, None, 0, "", "")
+    cgroup = WouldFree(
+        "cgroup reclaimed", None, None, None, None, 3 << 20, 9 << 20, None, None, "", "", "/batch"
+    )
+    both = WouldFree("drop_caches 3", None, None, None, None, 4 << 20, 8 << 20, None, 0, "", "")
+    host = made_hosts.healthy(64)
+    host.rows[WouldFree] = [closed, both, cgroup]
+    assert answers.freed(host.write(tmp_path / "made")) == (
+        "pipe of db (PID 7) closed: at least 5 MiB; cgroup reclaimed (/batch): at least 3 MiB"
+    )
+
+
 @pytest.mark.parametrize("question", [answers.GREW, answers.HUGE, answers.EXIT, answers.FREE])
 def test_what_is_not_known_is_said(question: str, tmp_path: Path) -> None:
     host = made_hosts.healthy(64)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Memory of the kernel for virtual machines (``struct kvm``, virt/kvm/kvm_main.c; x86), beside what
+they have of their process's.
+
+- Their page tables, from guest physical to host physical addresses: those of the TDP MMU
+  (``tdp_mmu_roots``) are followed from their roots down, as the CPU does; shadow pages, for nested
+  machines or without EPT and NPT, are on a list (``active_mmu_pages``).
+- Spare pages for further tables, of which each vCPU keeps up to 40
+  (``KVM_ARCH_NR_OBJS_PER_MEMORY_CACHE``), and what the CPU has of a vCPU: VMCB or VMCS, bitmaps of
+  MSRs, local APIC, ``struct kvm_run``.
+- Of each CPU what SVM needs of the host, and the bitmap of I/O ports of all machines.
+
+Costs a read of each table that is not of the last level, and some twenty for each vCPU. Nothing
+where no machine runs. The types are those of the modules' BTF.
+
+Cannot know: what vmalloc() and kmalloc() give (memslots, dirty rings); tables of AVIC and of posted
+interrupts, pages of SEV and of TDX, which the firmware has; machines of other architectures.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from drgn import Object, Program, TypeKind, cast, offsetof
+from drgn.helpers.linux.mm import pfn_to_virt
+from drgn.helpers.linux.percpu import per_cpu
+from drgn.helpers.linux.xarray import xa_for_each
+
+from mmscope.drgn.holders.holdings import Holder, Holdings, pointers
+from mmscope.drgn.opening.btf import struct_of
+from mmscope.drgn.processes.open_files import NO_PROCESS, OpenFiles
+from mmscope.drgn.reading.cpus import possible_cpus
+from mmscope.drgn.reading.kernel_arrays import Gaps, S64s, U64s, distinct
+from mmscope.drgn.reading.linked_lists import walk_list
+from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
+from mmscope.drgn.reading.symbols import variable_of
+
+MOST_MACHINES, MOST_CPUS, MOST_TABLES, MOST_SPARE = 1 << 14, 1 << 13, 1 << 24, 1 << 12
+LEVELS = 5
+# Of an entry that leads to a table: present (of EPT any of read, write, execute); not a large page.
+PRESENT, LARGE = np.uint64(7), np.uint64(1 << 7)
+FRAME, SHIFT = np.uint64((1 << 52) - 1), np.uint64(12)
+IOPM_PAGES = 4  # of IOPM_SIZE (arch/x86/kvm/svm/svm.h), a block
+# What a vendor's module has of a vCPU, and pages of each; of MSRs MSRPM_SIZE.
+SVM = {"vmcb01.ptr": 1, "msrpm": 2, "nested.vmcb02.ptr": 1, "nested.msrpm": 2, "sev_es.vmsa": 1}
+VMX = {"vmcs01.vmcs": 1, "vmcs01.shadow_vmcs": 1, "vmcs01.msr_bitmap": 1}
+MACHINE, CPUS = "virtual machine", "vCPUs"
+
+
+def add_virtual_machines(
+    prog: Program, files: OpenFiles, found: Holdings, table: int, other: int
+) -> None:
+    """
+    Tables and pages of vCPUs by machine.
+
+    :param table: kind of the page tables; *other*: of the rest.
+    """
+    if (head := variable_of(prog, "kvm", "vm_list")) is None:
+        return
+    machine = struct_of(prog, "kvm", "kvm")
+    if not machine.member("arch").type.has_member("active_mmu_pages"):
+        found.missing.append("virtual machines: of x86 alone")
+        return
+    operations = variable_of(prog, "kvm", "kvm_vm_fops")
+    opened, who = files.of_kind(prog, *([] if operations is None else [operations]))
+    openers = dict(zip(opened.tolist(), who, strict=True))
+    machines, whole = walk_list(prog, head, offsetof(machine, "vm_list"), MOST_MACHINES)
+    if not whole:
+        found.missing.append("virtual machines: their list could not be followed to the end")
+    for address in machines:
+        vm = Object(prog, machine, address=address)
+        name = f"kvm-{vm.userspace_pid.value_()}"  # as its folder in debugfs begins
+        process = openers.get(address, NO_PROCESS)
+        tables = [np.empty(0, np.uint64), *_tables(prog, vm, found)]
+        found.memory(Holder(MACHINE, name, process), table, np.concatenate(tables))
+        blocks = [(each, 1) for each in _spare(vm.arch, "split_shadow_page_cache", found.gaps)]
+        blocks.append((_address(vm, "coalesced_mmio_ring"), 1))
+        cpus = list(_cpus(vm))
+        for cpu in cpus:
+            blocks += [*((each, 1) for each in _of_any(cpu, found.gaps)), *_of_vendor(cpu)]
+        addresses, counts = np.array(blocks, np.uint64).T
+        holder = Holder(CPUS, name, process)
+        found.memory(holder, other, addresses, counts.astype(np.int64), objects=len(cpus))
+    _add_host(prog, found, other)
+
+
+def _address(of: Object, *names: str) -> int:
+    """The pointer that a member has; 0 where the kernel has no such member."""
+    for name in names:
+        if not hasattr(of, name):
+            return 0
+        of = getattr(of, name)
+    return int(of.value_())
+
+
+def _tables(prog: Program, vm: Object, found: Holdings) -> Iterator[U64s]:
+    """Addresses of the tables of a machine."""
+    page = struct_of(prog, "kvm_mmu_page", "kvm")
+    link = offsetof(page, "link")
+    columns = {"spt": "spt", "role": "role.word"}
+    for name in ("active_mmu_pages", "tdp_mmu_roots"):
+        if not hasattr(vm.arch, name):
+            continue
+        head = getattr(vm.arch, name).address_
+        heads, whole = walk_list(prog, head, link, MOST_TABLES)
+        if not whole:
+            found.missing.append("virtual machines: a list of tables could not be followed")
+        rows, read = read_members(prog, np.array(heads, np.uint64), page, columns, found.gaps)
+        rows = rows[read]
+        if name == "active_mmu_pages":
+            yield rows["spt"]
+            # Of 5.10 gfns, what is shadowed by a page.
+            more = {"more": ("shadowed_translation", "gfns")}
+            of, read = read_members(prog, np.array(heads, np.uint64), page, more, found.gaps)
+            yield of["more"][read]
+        else:
+            yield from _below(
+                prog, rows["spt"], rows["role"].astype(np.uint64) & np.uint64(15), found
+            )
+
+
+def _below(prog: Program, tables: U64s, levels: U64s, found: Holdings) -> Iterator[U64s]:
+    """Tables, and those that they lead to."""
+    direct = np.uint64(pfn_to_virt(prog, 0).value_())
+    dtype = np.dtype([("entries", "<u8", (512,))])
+    left = MOST_TABLES
+    for level in range(LEVELS, 0, -1):
+        here = tables[levels == level]
+        tables, levels = tables[levels != level], levels[levels != level]
+        left -= len(here)
+        if left < 0:
+            found.missing.append(f"more than {MOST_TABLES:,} tables of a virtual machine")
+            return
+        yield here
+        if level > 1 and len(here):
+            rows, read = read_scattered(prog, here, dtype, found.gaps)
+            entries = rows["entries"][read].ravel()
+            entries = entries[((entries & PRESENT) != 0) & ((entries & LARGE) == 0)]
+            frames = distinct(_frames(prog, entries)).astype(np.uint64)
+            tables = np.append(tables, (frames << SHIFT) + direct)
+            levels = np.append(levels, np.full(len(frames), level - 1, np.uint64))
+
+
+def _frames(prog: Program, words: U64s) -> S64s:
+    """Page frames of physical addresses, which may have flags, and the bit of encrypted memory."""
+    encrypted = np.uint64(prog["sme_me_mask"].value_() if "sme_me_mask" in prog else 0)
+    return ((words & FRAME & ~encrypted) >> SHIFT).astype(np.int64)
+
+
+def _cpus(vm: Object) -> Iterator[Object]:
+    """``struct kvm_vcpu *`` of a machine."""
+    most = min(int(vm.online_vcpus.counter.value_()), MOST_CPUS)
+    if hasattr(vm, "vcpu_array"):
+        for _, entry in itertools.islice(xa_for_each(vm.vcpu_array.address_of_()), most):
+            yield cast("struct kvm_vcpu *", entry)
+    else:  # of 5.10 an array
+        for number in range(most):
+            yield vm.vcpus[number]
+
+
+def _spare(of: Object, name: str, gaps: Gaps) -> list[int]:
+    """Pages of a ``struct kvm_mmu_memory_cache``, whose objects are no slab cache's."""
+    cache = getattr(of, name, None)
+    if cache is None or cache.kmem_cache:
+        return []
+    # Of 5.10 an array, allocated when it is filled first since.
+    is_pointer = cache.objects.type_.kind is TypeKind.POINTER
+    address = cache.objects.value_() if is_pointer else cache.objects.address_
+    count = min(int(cache.nobjs.value_()), MOST_SPARE) if address else 0
+    return [int(page) for page in pointers(of.prog_, address, count, gaps).tolist()]
+
+
+def _of_any(cpu: Object, gaps: Gaps) -> list[int]:
+    """Pages of a vCPU, whatever the CPU that it runs on."""
+    arch, pages = cpu.arch, [_address(cpu, "run")]
+    for name in ("mmu_shadow_page_cache", "mmu_shadowed_info_cache", "mmu_gfn_array_cache"):
+        pages += _spare(arch, name, gaps)
+    for mmu in (arch.root_mmu, arch.guest_mmu):
+        pages += [_address(mmu, name) for name in ("pae_root", "pml4_root", "pml5_root")]
+    pages += [_address(arch, name) for name in ("pio_data", "sev_pio_data")]
+    if arch.apic:
+        type_ = struct_of(cpu.prog_, "kvm_lapic", "kvm")
+        apic = Object(cpu.prog_, type_, address=arch.apic.value_())
+        pages.append(_address(apic, "regs"))
+    return pages
+
+
+def _of_vendor(cpu: Object) -> list[tuple[int, int]]:
+    """Blocks that the vendor's module has of a vCPU: addresses, and pages."""
+    prog = cpu.prog_
+    for module, structure, members in (
+        ("kvm_amd", "vcpu_svm", SVM),
+        ("kvm_intel", "vcpu_vmx", VMX),
+    ):
+        with contextlib.suppress(LookupError):
+            type_ = struct_of(prog, structure, module)
+            its = Object(prog, type_, address=cpu.value_() - offsetof(type_, "vcpu"))
+            return [(_address(its, *path.split(".")), pages) for path, pages in members.items()]
+    return []
+
+
+def _add_host(prog: Program, found: Holdings, kind: int) -> None:
+    """Memory that SVM has of the host: a page of each CPU, and a bitmap of I/O ports."""
+    address = variable_of(prog, "kvm_amd", "svm_data")
+    if address is None:
+        return
+    blocks = []
+    type_ = struct_of(prog, "svm_cpu_data", "kvm_amd")
+    # "KVM: SVM: do not allocate struct svm_cpu_data dynamically" (73412dfeea72, in v6.1)
+    if type_.has_member("save_area_pa"):
+        data = Object(prog, type_, address=address)
+        for cpu in possible_cpus(prog):
+            blocks.append((int(per_cpu(data, cpu).save_area_pa.value_()), 1))
+    if (address := variable_of(prog, "kvm_amd", "iopm_base")) is not None:
+        blocks.append((prog.read_u64(address), IOPM_PAGES))
+    addresses, counts = np.array(blocks, np.uint64).reshape(-1, 2).T
+    addresses, counts = addresses[addresses != 0], counts[addresses != 0]
+    frames = _frames(prog, addresses)
+    found.frames(Holder("KVM", "of the host"), kind, frames, counts.astype(np.int64), objects=0)
