@@ -96,6 +96,7 @@ class LedgerPages(Shared):
         examples=_first_examples,
         other_signatures=none_of,
         disputed=summed,
+        pools=summed,
         **dict.fromkeys(("charged", "tags", "files", "held", "pinned", "ranges"), nested),
     )
 
@@ -117,7 +118,7 @@ class LedgerPages(Shared):
         with contextlib.suppress(LookupError):
             self.memcg = MemcgWords(prog)
         self.ranges = ThpRanges(prog)
-        more = ("slab_cache", *self.ranges.columns, *(("memcg",) if self.memcg else ()))
+        more = ("slab_cache", "prev", *self.ranges.columns, *(("memcg",) if self.memcg else ()))
         pins = {pinned.column} - {*more} if pinned is not None else ()
         self.columns = (*self.kinds.columns, *more, *pins)
         self.charged = charged if self.memcg else None
@@ -142,6 +143,7 @@ class LedgerPages(Shared):
         self.examples: dict[Signature, list[int]] = {}  # page frames of heads
         self.other_signatures = 0  # pages of more signatures than are kept
         self.disputed: Counter[tuple[int, int]] = Counter()  # by (struct page's, place's) kind
+        self.pools: Counter[int] = Counter()  # pages by struct page_pool
         self.kept: list[Array] = []  # of KEPT
         self.kept_pages = 0
         # Where the chunks so far left off: the ends of free blocks; the last page that is no tail;
@@ -201,6 +203,7 @@ class LedgerPages(Shared):
             self.charged.take(chunk, low, kinds, memcg)
         self._held(chunk, low, kinds, zones, present)
         self._count_files(chunk, low, kinds, heads, present, before)
+        self._count_pools(chunk, kinds, heads, present)
         self.ranges.take(chunk, low, kinds, heads, present, zones)
         if self.tags is not None:  # those without a reference are told apart later
             here = np.flatnonzero(TAGGED[kinds] & (kinds != Kind.NO_REFERENCE) & present)
@@ -231,6 +234,14 @@ class LedgerPages(Shared):
         droppable = np.where(at < 0, drops, self.droppable.of(chunk, at, low))
         droppable &= kinds[here] == Kind.FILE
         self.files.count(mappings, kinds[here], np.where(at < 0, flags, low[at]), droppable)
+
+    def _count_pools(self, chunk: PageChunk, kinds: U8s, heads: S64s, present: Bools) -> None:
+        """Count the pages of page pools: ``page.pp`` lies where ``page.lru.prev`` does."""
+        here = heads[(kinds == Kind.PAGE_POOL) & present]
+        here = here[here >= 0]
+        if len(here):
+            pools, counts = np.unique(chunk["prev"][here], return_counts=True)
+            summed(self.pools, dict(zip(pools.tolist(), counts.tolist(), strict=True)))
 
     def _held(self, chunk: PageChunk, flags: U32s, kinds: U8s, zones: S64s, present: Bools) -> None:
         """Count what something holds, or has pinned."""

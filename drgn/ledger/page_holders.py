@@ -16,6 +16,12 @@ of GPUs and other drivers that are on no list in the module's data, page tables 
 stay unexplained. Other vmalloc memory has its callers in ``vmalloc_callers``.
 """
 
+from collections import Counter
+from collections.abc import Mapping
+
+from drgn import Program
+
+from mmscope.drgn.holders.page_pools import pool_names
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
@@ -60,7 +66,8 @@ class PageHolder:
         holds="kernel",
         key=True,
         help="socket protocol, ftrace instance, map number and name, disk, variable of a list, "
-        "kvm- and a machine's process; empty: all of that kind",
+        "kvm- and a machine's process, network device and number of a page pool; empty: all of "
+        "that kind",
     )
     pid: int | None = column(
         key=True,
@@ -113,10 +120,28 @@ def page_holders_from_memory(memory: Memory) -> Found:
                 count * page,
             )
         )
+    rows += _of_pools(memory.prog, pages.pools, page)
     if free:
         disagreement(memory, found, f"{free:,} pages that something holds are free")
     rows.sort(key=lambda row: (-row.pages, row.kind, row.holder, row.pid or 0, row.owner, row.part))
     return found.add(PageHolder, rows)
+
+
+def _of_pools(prog: Program, pages: Mapping[int, int], page: int) -> list[PageHolder]:
+    """Rows of page pools; of kernels that do not number them, by their device."""
+    names, of = pool_names(prog, [*pages]), Kind.PAGE_POOL
+    pools, sums = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for address, count in pages.items():
+        name = names.get(address, ("page pool", "that cannot be read"))
+        pools[name] += 1
+        sums[name] += count
+    return [
+        PageHolder(
+            *(kind, name, None, None, None, of.owner, of.part),
+            *(pools[kind, name], count, count * page),
+        )
+        for (kind, name), count in sums.items()
+    ]
 
 
 PAGE_HOLDERS_SECTION = Section(
@@ -129,10 +154,10 @@ PAGE_HOLDERS_SECTION = Section(
     intro="""
 Data that waits in [pipes](https://man7.org/linux/man-pages/man7/pipe.7.html) and sockets, rings of
 perf, io_uring, AIO, packet sockets and ftrace, BPF maps and programs, kernel stacks, dma-bufs,
-page tables and vCPUs of virtual machines (KVM on x86), requests of block devices: memory of the
-kernel by the process that has it open; pages that a module keeps on a list; and user memory that is
-pinned for io_uring. Each page is in one row; processes with few
-threads share a row for stacks.
+page tables and vCPUs of virtual machines (KVM on x86), page pools of network devices, requests of
+block devices: memory of the kernel by the process that has it open; pages that a module keeps on a
+list; and user memory that is pinned for io_uring. Each page is in one row; processes with few
+threads share a row for stacks. A page pool that *waits* was destroyed, and has pages in use.
 
 A page that a file has too, as sendfile() makes them, is in the class of the file.
 """,

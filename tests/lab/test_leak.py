@@ -21,6 +21,7 @@ from mmscope.drgn.cgroups.cgroup_files import memory_cgroups_from_files
 from mmscope.drgn.cgroups.cgroup_rows import AMOUNTS, ONLINE, V1
 from mmscope.drgn.ledger.memory_cgroups import memory_cgroups_from_memory
 from mmscope.drgn.ledger.memory_ledger import UnexplainedRow
+from mmscope.drgn.ledger.page_holders import page_holders_from_memory
 from mmscope.drgn.reading.printk_ring import log_records
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
@@ -111,6 +112,9 @@ def test_page_pools_have_what_they_count(leak_lab: LedgerLab) -> None:
     assert all(pools[order] >= in_use for order, in_use in ((0, 990), (2, 40)) if pools)
     pages = sum(held << order for order, held in pools.items())
     assert leak_lab.pages("network", "page pools") == pages
+    rows = page_holders_from_memory(Memory(leak_lab.prog)).by_name["page_holders"]
+    by_pool = sorted(row.pages for row in rows if row.kind == "page pool")
+    assert by_pool == sorted(held << order for order, held in pools.items())
 
 
 def test_version_1_of_memory_cgroups_is_what_its_files_say(leak_lab: LedgerLab) -> None:
