@@ -483,10 +483,14 @@ def _hold_against_markers(
     """
     Compare where names begin with what ``kallsyms_markers`` says, which follows them.
 
+    It begins at a multiple of 4 since "kallsyms: Get rid of kallsyms relative base" (a081b5789255,
+    in v7.0), before of 8 (``output_label()``, scripts/kallsyms.c).
+
     :raises NoDebugInfoError: a length is damaged, from which on all names are others.
     """
     wanted = heads[::NAMES_A_MARKER].astype("<u4").tobytes()
-    if read_bytes(prog, address + length + 7 & -8, len(wanted)) != wanted:
+    places = {address + length + each - 1 & -each for each in (4, 8)}
+    if all(read_bytes(prog, place, len(wanted)) != wanted for place in places):
         raise _damaged("names are not where kallsyms_markers has them")
 
 

@@ -6,7 +6,12 @@ import pytest
 from drgn import Architecture, Platform, Program, Symbol, SymbolBinding, SymbolKind
 
 from mmscope.drgn.opening import NoDebugInfoError
-from mmscope.drgn.opening.kernel_symbols import KernelSymbols, packed, symbols_of_text
+from mmscope.drgn.opening.kernel_symbols import (
+    KernelSymbols,
+    packed,
+    symbols_of_core,
+    symbols_of_text,
+)
 from mmscope.drgn.reading.symbols import SymbolTable, symbol_table
 
 # As x86 before 6.15: per-CPU variables are a section of their own, at 0.
@@ -178,3 +183,49 @@ def test_a_name_is_not_missing_if_one_may_be_it_with_a_damaged_byte(
 def test_a_name_that_is_packed_as_it_should_be_is_another(other: bytes) -> None:
     """text_poke_bp is not text_poke_mm with a damaged byte."""
     assert packed_table(b"T\xff", other).indexes("schedule") == ()
+
+
+def kallsyms(names: list[str], align: int) -> tuple[Program, dict[str, str]]:
+    """
+    A dump that has a symbol table as scripts/kallsyms.c writes it since v7.0, names not packed.
+
+    :param align: where its parts begin.
+    """
+    begin = 0xFFFFFFFF82000000
+    texts = [f"T{name}".encode() for name in names]
+    tokens = [b"??", *(b"%c" % code for code in range(1, 256))]
+    starts = np.cumsum([0, *(len(token) + 1 for token in tokens[:-1])])
+    heads = np.cumsum([0, *(len(text) + 1 for text in texts)])[:-1][::256]
+    memory, where = b"", {}
+
+    def put(name: str, data: bytes) -> None:
+        nonlocal memory
+        memory += bytes(-len(memory) % align)
+        where[name] = f"{begin + len(memory):016x}"
+        memory += data
+
+    put("kallsyms_num_syms", np.uint32(len(names)).tobytes())
+    put("kallsyms_names", b"".join(b"%c" % len(text) + text for text in texts))
+    put("markers", heads.astype("<u4").tobytes())
+    put("kallsyms_token_table", b"".join(token + b"\0" for token in tokens))
+    put("kallsyms_token_index", starts.astype("<u2").tobytes())
+    at = np.arange(len(names))
+    put("kallsyms_offsets", (-0x1000000 + 256 * at - 4 * at - len(memory)).astype("<i4").tobytes())
+    prog = Program(Platform(Architecture.X86_64))
+    memory += bytes(1 << 16)
+    prog.add_memory_segment(
+        begin, len(memory), lambda address, size, offset, physical: memory[offset : offset + size]
+    )
+    del where["markers"]
+    return prog, {f"SYMBOL({name})": address for name, address in where.items()}
+
+
+@pytest.mark.parametrize("align", [4, 8])
+@pytest.mark.parametrize("longer", range(8))
+def test_the_parts_of_the_table_may_begin_at_a_multiple_of_4(align: int, longer: int) -> None:
+    """Since v7.0 (a081b5789255), where they happened to be at one of 8 before."""
+    names = ["_stext", *(f"function_{number}" for number in range(600)), "x" * (1 + longer)]
+    prog, said = kallsyms(names, align)
+    said["SYMBOL(_stext)"] = f"{0xFFFFFFFF81000000:016x}"
+    found = symbols_of_core(prog, said)
+    assert found.count == 602 and found.address("function_1") == 0xFFFFFFFF81000200
