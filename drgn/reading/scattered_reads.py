@@ -117,8 +117,10 @@ def read_members(
     span = laid_out({name: (field[0], field[1] - begin) for name, field in fields.items()})
     found = np.zeros(len(addresses), [(name, format_) for name, (format_, _) in fields.items()])
     read = np.zeros(len(addresses), np.bool_)
-    for start in range(0, len(addresses), TOGETHER):
-        here = slice(start, start + TOGETHER)
+    # Large ones take a read each, with how many others it may be.
+    together = TOGETHER if span.itemsize < BETWEEN // 2 else max(AT_ONCE // span.itemsize, 1)
+    for start in range(0, len(addresses), together):
+        here = slice(start, start + together)
         part, read[here] = read_scattered(prog, addresses[here] + np.uint64(begin), span, gaps)
         for name in fields:
             found[name][here] = part[name]

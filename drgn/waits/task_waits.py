@@ -26,6 +26,7 @@ The text is /proc/PID/status, which has the state of each process's first thread
 
 import contextlib
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -121,6 +122,7 @@ BEFORE = re.compile(r"^_*(?:(?:x64|arm64|se)_sys_|do_sys_|sys_)?(?:do_)?_*")
 LONG = {words for words, _ in DOING[:9]}
 READER = "reader, in a fault"
 # A task that lets a lock go, or wakes one that waits for it: for a moment no task has the lock.
+AGAIN_SECONDS = 1.0
 LETS_GO = re.compile(r"mutex_unlock|^_*up_(read|write)|rwsem_wake|^wake_up|^try_to_wake_up")
 
 
@@ -315,6 +317,7 @@ class Waits:
         self.tasks = all_tasks(prog, gaps)
         self.now = _now(prog)
         self.left_out = self.moved = 0
+        self.again_at: float | None = None  # what may be a lock without holder is looked at
         self.frames: dict[int, list[str]] = {}  # by the task's address
         self.pointers: dict[int, int] = {}
         self.faults: dict[int, Fault] = {}
@@ -707,13 +710,44 @@ class Waits:
         # One that was woken takes it next; one that is not read here may have been.
         if not found.queue or not all(task in queued for task in found.queue):
             return "free by now: one of those in its queue was woken, or was not seen", False
-        running = (address for address in self.frames if self._runs(address))
+        running = [address for address in self.frames if self._runs(address)]
         if any(LETS_GO.search(name) for each in running for name in self.frames[each]):
             return "free by now: a task may be handing it over", False
         if self.left_out or self.tasks.unread or self.tasks.broken_off:
             return "free, though those in its queue sleep; not every task was looked at", False
-        words = f"free, though the {plural(len(found.queue), 'task')} in its queue sleep"
-        return f"{words}: one should have been woken", True
+        if not (self.lasts(found) if self.memory.live else self._all_known(running)):
+            return "free by now: a task that runs may be handing it over", False
+        one = len(found.queue) == 1
+        words = f"free, though the {plural(len(found.queue), 'task')} in its queue"
+        words += " sleeps: it" if one else " sleep: one"
+        return f"{words} should have been woken", True
+
+    def _all_known(self, running: Sequence[int]) -> bool:
+        """True if of each of these tasks it is known what of the kernel's it runs."""
+        return all(self.frames[each] or self._in_user_space(each) for each in running)
+
+    def lasts(self, found: Awaited) -> bool:
+        """
+        True if, a second after it was first asked, those that wait have slept all the while, and
+        what they wait for is as it was.
+
+        The stack of a task that runs is not known on a live kernel: it may be letting a lock go,
+        for as long as its CPU is the hypervisor's.
+        """
+        if self.again_at is None:
+            self.again_at = time.monotonic() + AGAIN_SECONDS
+        time.sleep(max(self.again_at - time.monotonic(), 0))
+        known = self._unmoved(found.queue) == found.queue
+        return known and all(self._still(found, task) for task in found.queue)
+
+    def _still(self, found: Awaited, task: int) -> bool:
+        """True if a task waits for the same, in the same state."""
+        with contextlib.suppress(FaultError, LookupError):
+            stack = stack_from(self._task(task), self.pointers[task], Shared())
+            if stack is not None and (again := awaited(stack, self.frames[task])) is not None:
+                before, now = ((e.address, e.is_free, e.readers) for e in (found, again))
+                return before == now
+        return False
 
     def _why_read(self, found: Awaited, direct: Sequence[int]) -> tuple[str, bool]:
         """Reason why no reader of a VMA is named: none is in a fault that was found."""
@@ -723,11 +757,13 @@ class Waits:
         own = {address for address in self.places if self._has(address, found.address)}
         gone = self.tasks.columns["state"] & DEAD != 0
         bare = [each for each, at in self.places.items() if not (self.frames[each] or gone[at])]
-        if unknown := [each for each in bare if not in_user_space(self.prog, self._task(each))]:
+        if unknown := [each for each in bare if not self._in_user_space(each)]:
             return f"{words}; the stack of {plural(len(unknown), 'task')} is not known", False
         names = sorted(f"{comm} ({pid})" for pid, comm in map(self.named, own.difference(direct)))
         if names:
             return f"{words}; on the stack of {', '.join(names[:3])}", False
+        if self.memory.live and not self.lasts(replace(found, queue=frozenset(direct))):
+            return f"{words}, which may be gone", False
         words += f", and none of {plural(len(self.places), 'task')} has the VMA on its stack"
         return f"{words}: lost, or kept by what is no task", True
 
@@ -739,6 +775,9 @@ class Waits:
                 stack = stack_from(self._task(address), pointer, self.shared)
                 return stack is not None and bool((stack.words == np.uint64(word)).any())
         return False
+
+    def _in_user_space(self, address: int) -> bool:
+        return in_user_space(self.prog, self._task(address))
 
     def _runs(self, address: int) -> bool:
         return bool(self.tasks.columns["state"][self.places[address]] == RUNNING)

@@ -20,9 +20,10 @@ from shared_guest import InGuest
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.rmap import anon_vmas
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.waits import task_waits
 from mmscope.drgn.waits.stacks import Shared, stack_from
 from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, Waits, from_memory
-from mmscope.drgn.waits.waiters import Awaited
+from mmscope.drgn.waits.waiters import Awaited, awaited
 from mmscope.reports.bundle.bundle import Bundle
 
 # Every task's stack is read behind the command, as a task in D state does not move.
@@ -310,6 +311,24 @@ def test_a_free_lock_has_no_holder_only_where_all_was_looked_at(stalled_lab: Rma
     assert waits.why(lock, asleep, [])[1]
     waits.left_out = 1
     assert not waits.why(lock, asleep, [])[1]
+
+
+def test_on_a_live_kernel_what_has_no_holder_is_looked_at_twice(
+    stalled_lab: RmapLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_waits, "AGAIN_SECONDS", 0.0)
+    waits = Waits(Memory(stalled_lab.prog), Gaps())
+    known = {row.pid for row in waits.rows()[0] if (row.kind or "").startswith("rwsem")}
+    task = next(each for each in waits.places if waits.named(each)[0] in known)
+    pointer = waits.pointers[task]
+    stack = stack_from(Object(stalled_lab.prog, "struct task_struct *", task), pointer, Shared())
+    assert stack
+    found = awaited(stack, waits.frames[task])
+    assert found and found.queue and waits.lasts(found)
+    assert not waits.lasts(replace(found, is_free=not found.is_free))
+    assert not waits.lasts(replace(found, readers=found.readers + 1))
+    waits.tasks.columns["switches"][waits.places[task]] -= 1
+    assert not waits.lasts(found)
 
 
 def test_a_reference_is_lost_only_where_no_stack_has_the_vma(stalled_lab: RmapLab) -> None:
