@@ -52,6 +52,7 @@ from mmscope.drgn.reading.kernel_arrays import TORN, Columns, Gaps
 from mmscope.drgn.reading.kernel_names import name_in
 from mmscope.drgn.reading.linked_lists import walk_list
 from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.reclaim.lru_lists import jiffies_a_second
 from mmscope.drgn.rmap.rwsem_waiters import LAST_READER
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
@@ -317,7 +318,7 @@ class Waits:
         self.tasks = all_tasks(prog, gaps)
         self.now = _now(prog)
         self.left_out = self.moved = 0
-        self.again_at: float | None = None  # what may be a lock without holder is looked at
+        self.asked: tuple[float, int] | None = None  # when, for a lock without holder: jiffies
         self.frames: dict[int, list[str]] = {}  # by the task's address
         self.pointers: dict[int, int] = {}
         self.faults: dict[int, Fault] = {}
@@ -734,10 +735,19 @@ class Waits:
         The stack of a task that runs is not known on a live kernel: it may be letting a lock go,
         for as long as its CPU is the hypervisor's.
         """
-        if self.again_at is None:
-            self.again_at = time.monotonic() + AGAIN_SECONDS
-        time.sleep(max(self.again_at - time.monotonic(), 0))
-        known = self._unmoved(found.queue) == found.queue
+        try:
+            now = self.prog["jiffies_64"]
+            if self.asked is None:
+                self.asked = time.monotonic(), int(now.value_())
+            begin, ticks = self.asked
+            time.sleep(max(begin + AGAIN_SECONDS - time.monotonic(), 0))
+            # In a guest that is stopped, or gets no CPU, nothing moves.
+            ran = int(now.value_()) - ticks >= AGAIN_SECONDS / 2 * (
+                jiffies_a_second(self.prog) or 1
+            )
+        except (FaultError, LookupError):
+            return False
+        known = ran and self._unmoved(found.queue) == found.queue
         return known and all(self._still(found, task) for task in found.queue)
 
     def _still(self, found: Awaited, task: int) -> bool:
