@@ -101,7 +101,7 @@ class Names:
                 host = Object(self.prog, inode, address=address - offsetof(inode, lock))
                 if host.i_data.host.value_() == host.address_of_().value_():
                     return f"{lock.split('.')[-1]} of {self._file(host)}"
-        return f"{cache} {start:#x}+{address - start:#x}"
+        return f"{cache} {start:#x}+{address - start:#x}".removesuffix("+0x0")
 
     def _mm(self, mm: Object) -> str:
         """The process of a ``struct mm_struct``; its address without CONFIG_MEMCG, which has it."""
