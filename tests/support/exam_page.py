@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from exam_kinds import KINDS
+from exam_logs import log_lines
 from exam_score import WAYS, Marked, all_sums, sums
 
 # What was made or changed after which seed was seen.
@@ -128,6 +129,8 @@ def _lines(marks: list[Marked]) -> Iterator[str]:
     yield ""
     yield from _by_kind("Sick", [one for one in marks if one.sick])
     yield from _by_kind("Innocent", [one for one in marks if not one.sick])
+    yield from log_lines()[1:]
+    yield ""
     seeds = sorted({one.seed for one in marks})
     those = f"seed{'s' if len(seeds) != 1 else ''} {', '.join(map(str, seeds))}"
     foot = _FOOT.format(seeds=those, tuned=TUNED, without=_without(marks), cases=total["cases"])

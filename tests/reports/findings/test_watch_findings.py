@@ -421,9 +421,10 @@ def test_files_that_are_read_again(
 def test_what_the_multi_gen_lru_counts_as_soon(tmp_path: Path) -> None:
     rows = [row for n in range(1, 7)
             for row in moved(n, workingset_refault_file=100_000, workingset_activate_file=10,
-                             workingset_restore_file=50_000)]  # fmt: skip
+                             workingset_restore_file=50_000, pgsteal_file=125_000)]  # fmt: skip
     finding = found(asked(tmp_path, rows), "watch-refaults")
     assert finding is not None and "at least 300,000 came back soon" in finding.saw
+    assert "750,000 file pages were reclaimed" in finding.saw and "80 came back" in finding.saw
 
 
 @pytest.mark.parametrize(("rate", "full"), [(400, 0.3), (4_000, 0.001), (4_000, None)])
