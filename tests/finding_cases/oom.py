@@ -409,6 +409,11 @@ FOUND: dict[str, Case] = {
         OomMemory(1, -1, "", "free", 100 * MIB), OomMemory(1, -1, "", "pages RAM", 65 * GIB),
         OomMemory(1, -1, "", "pages reserved", GIB),
     ),
+    "a report of the one node that was allowed": place(
+        "Memory ran out: 12 GiB of 16 GiB were of mysqld (pid 9)", *machine(managed=16 * GIB),
+        oom_task(9, "mysqld", 3 << 20, 0), OomMemory(1, -1, "", "pages RAM", 64 * GIB),
+        OomMemory(1, -1, "", "pages reserved", GIB),
+    ),
     "much that is free, for a reason that is not known": place(
         "Memory ran out with 40 GiB of 64 GiB free, and why the request could not have it is not "
         "known; the kernel killed java", *machine(free=40 * GIB, active_file=20 * GIB),
