@@ -208,9 +208,9 @@ guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of hug
 	@$(BIN)/python tests/lab/guard_incidents.py
 
 .PHONY: healthy
-healthy: $(READY) ## 10,000 readings of what tasks wait for in a busy, healthy guest: no circle, no lock without holder (READINGS=…; four hours at most; nightly)
+healthy: $(READY) ## 10,000 readings of what tasks wait for in a busy, healthy guest: no circle, no lock without holder (READINGS=… KERNEL=…; four hours at most; nightly)
 	@tools/apt-install $(LAB_PACKAGES)
-	$(BIN)/python tests/lab/healthy.py stable $(or $(READINGS),10000)
+	$(BIN)/python tests/lab/healthy.py $(or $(KERNEL),stable) $(or $(READINGS),10000)
 
 .PHONY: crash-kernel
 crash-kernel: $(READY) ## the hook for the crash kernel in one, as it is meant, killed, with too little memory, time and disk: KERNEL=7.2 MEMORY=4G (20 minutes; nightly)
