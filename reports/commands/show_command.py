@@ -25,7 +25,7 @@ from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.terminal import MAX_ROWS, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
-from mmscope.reports.bundle.description import BundleError
+from mmscope.reports.bundle.description import DESCRIPTION, BundleError
 from mmscope.reports.bundle.outcome import (
     DONE,
     INCOMPLETE,
@@ -359,6 +359,8 @@ def section_of(table: str) -> str:
     for name, section in SECTIONS.items():
         if any(each.name == table for each in section.tables):
             return name
+    if (Path(table) / DESCRIPTION).is_file():
+        raise UsageError(f"{table}: a bundle; 'mmscope show tables {table}' lists its tables")
     known = {*SECTIONS, *(each.name for section in SECTIONS.values() for each in section.tables)}
     near = did_you_mean(table, sorted(known)) or f"; {SECTION_HELP}"
     raise UsageError(f"{table}: no such section or table, and no bundle given to show one of{near}")

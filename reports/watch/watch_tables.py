@@ -58,7 +58,7 @@ EVENTS = {
     "drop_pagecache": "page cache dropped by hand",
     "drop_slab": "slabs dropped by hand",
 }
-ALLOCSTALL = "allocation had to reclaim itself"
+ALLOCSTALL = "direct reclaim"
 
 Samples = Iterable[tuple[float, Sample]]  # each with its time, as rows have it
 
@@ -526,11 +526,9 @@ def summary(log: Log, cost: WatchOverhead) -> Iterator[str]:
         yield f"{number:>12,}  {name}: {EVENTS.get(name, ALLOCSTALL)}"
     worst = {row.kind: row for row in sorted(stalls(log), key=lambda row: row.share or 0)}
     for kind, row in sorted(worst.items(), reverse=True):
-        if row.share is not None and row.period_seconds is not None:
-            yield (
-                f"{percent(row.share):>12}  at most, of {row.period_seconds:.3g} s: "
-                f"memory pressure, {kind}"
-            )
+        if row.share and row.period_seconds is not None:
+            worst_of = f"in the worst period, {row.period_seconds:.3g} s"
+            yield f"{percent(row.share):>12}  PSI {kind} {worst_of}"
 
 
 def target(log: Log) -> dict[str, Cell]:

@@ -177,6 +177,7 @@ def test_options_that_do_not_fit_together_are_2(bundle: Path) -> None:
     refused(2, "go with a kernel's memory",
             "show", "zones", "--proc-root", TREE, "--symbols", "x")  # fmt: skip
     refused(2, "moods: no such section or table, and no bundle given", "show", "moods")
+    refused(2, "a bundle; 'mmscope show tables", "show", bundle)
 
 
 def test_a_table_of_a_target_is_that_of_its_section() -> None:
