@@ -35,6 +35,15 @@ FOUND = {
         "holder-large", [holder("BPF map", 300, "vmalloc", "12 flows", None, None)],
         ["BPF map 12 flows: 300 MiB, 7.3 % of memory", "The process that has"], "notice",
     ),
+    "a page pool that was destroyed": Case(
+        "holder-large", [holder("page pool that waits", 300, "network", "eth0 5", None, None)],
+        ["page pool that waits eth0 5: 300 MiB, 7.3 % of memory",
+         "for what it receives; the pool was destroyed"], "notice", ["has them open"],
+    ),
+    "tables of a virtual machine": Case(
+        "holder-large", [holder("virtual machine", 300, "page tables", "kvm-7", comm="qemu")],
+        ["virtual machine kvm-7 of qemu (pid 7): 300 MiB, 7.3 % of memory"], "notice",
+    ),
     "two maps of a process": Case(
         "holder-large",
         [holder("BPF map", 300, "vmalloc", "12 flows"), holder("BPF map", 100, "vmalloc", "13 x")],
