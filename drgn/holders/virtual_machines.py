@@ -60,15 +60,15 @@ def add_virtual_machines(
     if (head := variable_of(prog, "kvm", "vm_list")) is None:
         return
     machine = struct_of(prog, "kvm", "kvm")
-    if not machine.member("arch").type.has_member("active_mmu_pages"):
+    machines, whole = walk_list(prog, head, offsetof(machine, "vm_list"), MOST_MACHINES)
+    if not whole:
+        found.missing.append("virtual machines: their list could not be followed to the end")
+    if machines and not machine.member("arch").type.has_member("active_mmu_pages"):
         found.missing.append("virtual machines: of x86 alone")
         return
     operations = variable_of(prog, "kvm", "kvm_vm_fops")
     opened, who = files.of_kind(prog, *([] if operations is None else [operations]))
     openers = dict(zip(opened.tolist(), who, strict=True))
-    machines, whole = walk_list(prog, head, offsetof(machine, "vm_list"), MOST_MACHINES)
-    if not whole:
-        found.missing.append("virtual machines: their list could not be followed to the end")
     for address in machines:
         vm = Object(prog, machine, address=address)
         name = f"kvm-{vm.userspace_pid.value_()}"  # as its folder in debugfs begins
@@ -207,12 +207,13 @@ def _add_host(prog: Program, found: Holdings, kind: int) -> None:
     if address is None:
         return
     blocks = []
-    type_ = struct_of(prog, "svm_cpu_data", "kvm_amd")
-    # "KVM: SVM: do not allocate struct svm_cpu_data dynamically" (73412dfeea72, in v6.1)
-    if type_.has_member("save_area_pa"):
-        data = Object(prog, type_, address=address)
-        for cpu in possible_cpus(prog):
-            blocks.append((int(per_cpu(data, cpu).save_area_pa.value_()), 1))
+    with contextlib.suppress(LookupError):  # modules of 5.10 have no BTF
+        type_ = struct_of(prog, "svm_cpu_data", "kvm_amd")
+        # "KVM: SVM: do not allocate struct svm_cpu_data dynamically" (73412dfeea72, in v6.1)
+        if type_.has_member("save_area_pa"):
+            data = Object(prog, type_, address=address)
+            for cpu in possible_cpus(prog):
+                blocks.append((int(per_cpu(data, cpu).save_area_pa.value_()), 1))
     if (address := variable_of(prog, "kvm_amd", "iopm_base")) is not None:
         blocks.append((prog.read_u64(address), IOPM_PAGES))
     addresses, counts = np.array(blocks, np.uint64).reshape(-1, 2).T
