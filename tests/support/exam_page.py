@@ -50,7 +50,24 @@ memory in a watch, readings of D state by the load, dying cgroups in text, thres
 `holder-large` counts as right for sockets. `mmap-lock-convoy`, `tmpfs-left-behind` and `memfd-held`
 were played again with the new watch; of `arc-with-a-shrinker` (vmcore) and `dying-cgroups` (text)
 the bundle was collected again. Text now cannot tell a leak of pages in no counter from a module's
-cache, and says so."""
+cache, and says so.
+
+Seed 4 had not been seen. Twenty-two of its cases, fifteen of them sick and ten of kinds that had
+never been played, were played and judged before anything was changed; `cgroup-thrash` and
+`protection-too-large` did not come about, and are planted otherwise since:
+
+way|precision|recall|cause|owner|false clear
+---|---|---|---|---|---
+vmcore|14 of 14|14 of 15|14 of 15|13 of 14|0
+text|9 of 9|9 of 15|9 of 15|6 of 14|1
+watch|10 of 10|10 of 15|9 of 15|8 of 14|4
+log|2 of 2|2 of 15|2 of 15|2 of 14|0
+
+Of a full node beside an empty one (`node-exhausted`) all that is read is that its free memory is
+at the high watermark, and nothing is reclaimed any more: that a process may use no other node is in
+no table. A watch reads no mappings, and called the kills of `oom-cpuset` and `oom-mempolicy` those
+of a cgroup's limit. The latter was changed by them (`watch-oom-kill`); the ten of new kinds are
+kept."""
 
 _HEAD = """\
 # The exam
