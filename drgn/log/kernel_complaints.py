@@ -205,7 +205,7 @@ WORDS = re.compile(
 OF_MM = re.compile(
     r"shrink_|do_try_to_free|try_to_free_|reclaim_throttle|throttle_direct_reclaim|congestion_wait"
     r"|balance_dirty_pages|__?alloc_pages|alloc_pages|get_page_from_freelist|compact_zone|isolate_mig"
-    r"|migrate_pages|folio_wait|wait_on_page|__?folio_lock|__lock_page|filemap_fault|do_swap_page"
+    r"|migrate_pages|folio_wait|wait_on_page|folio_lock|lock_page|filemap_fault|do_swap_page"
     r"|swap_read|handle_mm_fault|mmap_read_lock|mmap_write_lock|khugepaged|ksm_|try_to_unmap|rmap_walk"
     r"|mem_cgroup|try_charge|lru_add_drain|drain_all_pages|offline_pages|hugetlb_|exit_mmap|unmap_"
     r"|zap_|oom_|vm_munmap|do_mmap|do_madvise|vmalloc|alloc_vmap|pcpu_alloc|kswapd|balance_pgdat"

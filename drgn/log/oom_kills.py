@@ -89,7 +89,7 @@ HEADER = re.compile(
 CPUSET = re.compile(r"(.*) cpuset=(.*) mems_allowed=([0-9,-]*)")
 # The first of these in a stack: the memory of the kernel's own pages is charged in __alloc_pages().
 OF_CGROUP = {"mem_cgroup_out_of_memory", "mem_cgroup_oom_synchronize"}
-OF_CGROUP |= {"try_charge", "try_charge_memcg"}
+OF_CGROUP |= {"try_charge", "try_charge_memcg", "__mem_cgroup_try_charge"}
 OF_MACHINE = {"__alloc_pages_may_oom", "__alloc_pages_slowpath", "moom_callback", "__alloc_pages"}
 OF_MACHINE |= {"__alloc_pages_nodemask", "__alloc_pages_noprof", "__alloc_frozen_pages_noprof"}
 # dump_header() prints which columns a row has: they came and went.
@@ -197,6 +197,7 @@ class _Call:
     columns: tuple[str, ...] = ()  # of the table
     summary: bool = False
     victim: int | None = None  # by the summary
+    victim_comm: str | None = None
     chosen: bool = False  # who it is to be, or a child of it, was printed
     after: int = 0  # records that follow the summary
     since: int | None = None  # nanoseconds, of the summary
@@ -675,7 +676,7 @@ def _summary(call: _Call, text: str) -> None:
         return
     names = ("nodemask", "cpuset", "mems_allowed", "oom_cgroup", "victim_cgroup")
     found = dict(zip(names, match.groups()[1:6], strict=True))
-    call.victim = int(match[8])
+    call.victim, call.victim_comm = int(match[8]), match[7]
     call.base |= found | {"mems_allowed": found["mems_allowed"] or None}
 
 
@@ -731,6 +732,8 @@ def _add(call: _Call, page_bytes: int | None, result: OomRecords) -> None:
         "lacks": _lacks(call, killed),
         "usable_free_bytes": call.memory.usable_bytes(request, page),
     }
+    if not call.victims and base["outcome"] == OPEN:
+        base |= {"pid": call.victim, "comm": call.victim_comm}  # chosen, as far as the log goes
     for number, row in list(enumerate(call.victims.values(), 1)) or [(0, base)]:
         # 5.4 and 5.5 printed the bytes of page tables as KiB.
         tables, task = row["pgtables_bytes"], call.tasks.get(row["pid"] or 0)

@@ -64,8 +64,10 @@ class OomKill:
     allocating_task: bool = column(
         help="vm.oom_kill_allocating_task: the invoker was killed, whatever it held"
     )
-    pid: int | None = column(high=MOST_PIDS, help="of the victim")
-    comm: str | None = column(holds="comm", help="of the victim")
+    pid: int | None = column(
+        high=MOST_PIDS, help="of the victim; if the log does not say, of the one chosen"
+    )
+    comm: str | None = column(holds="comm", help="of the same")
     uid: int | None = column(high=MOST_UID, help="of the victim")
     total_vm_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="total-vm")
     anon_bytes: int | None = column(unit="bytes", high=MOST, help="anon-rss when it was killed")

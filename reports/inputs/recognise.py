@@ -103,6 +103,11 @@ _PASTED = {
         rb"(?:#[^\n]*|" + _TAG + rb")",
         0,
     ),
+    "proc/PID/smaps_rollup": (
+        rb"[0-9a-f]{4,16}-[0-9a-f]{4,16} ---p 0{8,16} 00:00 0 +\[rollup\]",
+        rb"[A-Z]\w{1,30}: +\d+ kB",
+        2,
+    ),
     f"sys/fs/cgroup/{GIVEN}/memory.stat": (
         rb"anon \d+ *\r?\n(?P=before)file \d+",
         rb"[a-z]\w{0,60} \d+",
@@ -148,6 +153,7 @@ MARKS = {
     "proc/pagetypeinfo": b"Page block order: ",
     "proc/slabinfo": b"slabdata",
     "proc/allocinfo": b" func:",
+    "proc/PID/smaps_rollup": b"[rollup]",
     f"sys/fs/cgroup/{GIVEN}/memory.stat": b"anon ",
     f"sys/fs/cgroup/memory/{GIVEN}/memory.stat": b"rss ",
 }
@@ -183,6 +189,14 @@ OUTPUTS = (
     (
         rb"^[ \t]*(?:inactive_anon|slab_unreclaimable|workingset_refault_anon) \d+ *\r?$",
         "a part of a cgroup's memory.stat: bring all of it",
+    ),
+    (
+        rb"^ *\d+(?:\.\d+)?[KMGT]i? +\d+ \S+:\d+ (?:\[\S+\] )?func:",
+        "allocinfo after numfmt, whose sizes are rounded: bring /proc/allocinfo",
+    ),
+    (
+        rb"^ +\d+\.\d{3} (?:\( *[\d.]+ ms\): )?\S+/\d+ [\w:]+\(",
+        "perf trace's output: bring perf script's text",
     ),
     (rb"outstanding allocations", "memleak's output: bring page_owner or /proc/allocinfo"),
 )

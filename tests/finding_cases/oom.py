@@ -175,6 +175,10 @@ FOUND: dict[str, Case] = {
         ["Swiotlb full in the log: ahci 0000:00:17.0, and 1 more",
          "4 records of the log, the last 1 min 40 s after boot: that is what it means."], "notice",
     ),
+    "objects that kmemleak found": Case(
+        "failures-in-log", [complaint("leaked object", "544", "leak", times=2)],
+        ["Leaked object in the log: 544", "to which no pointer was found stay allocated"], "notice",
+    ),
     "a disk of a swap area that failed": Case(
         "failures-in-log", [complaint("swap failure", "Read-error on swap-device", "failure")],
         ["Swap failure in the log: Read-error on swap-device"], "warning",
@@ -274,6 +278,20 @@ FOUND: dict[str, Case] = {
     "a call of which it is not known whose memory it was": Case(
         "oom-kills-told", [oom(victim=0, outcome=OPEN, cgroup_limit=None, pid=None, comm=None)],
         ["Memory of the machine or of a cgroup ran out; the log does not have the end"], "warning",
+    ),
+    "a call of which the log has who was chosen": Case(
+        "oom-kills-told", [oom(victim=0, outcome=OPEN, pid=7, comm="java")],
+        ["Memory ran out; java was to be killed, and the log does not have the end"], "warning",
+    ),
+    "memory of which the log has parts of the lines": Case(
+        "oom-kills-told",
+        [oom(lacks="memory of a node, damaged (1)"),
+         *machine(slab_unreclaimable=12 * GIB, lost=30 * GIB)],
+        ["12 GiB of 64 GiB were unreclaimable slab"], "warning", unlike=["in no counter"],
+    ),
+    "anonymous memory of a log without its tasks": Case(
+        "oom-kills-told", [oom(), *machine()], ["were anonymous memory"], "warning",
+        unlike=["belong to no task"],
     ),
     "a call without a kill": Case(
         "oom-kills-told", [oom(victim=0, outcome=NO_KILL, pid=None, comm=None)],

@@ -516,7 +516,7 @@ class TestGoesOn:
     def test_the_log_ends_there(self) -> None:
         first, second, last = read(self.TEXT).kills
         assert (first.outcome, second.outcome) == (NO_KILL, NO_KILL)  # another call follows
-        assert (last.outcome, last.pid) == (OPEN, None)
+        assert (last.outcome, last.pid) == (OPEN, 116)  # it was chosen
 
     @pytest.mark.parametrize(("seconds", "outcome"), [(23.5, OPEN), (24.5, NO_KILL)])
     def test_the_log_goes_on(self, seconds: float, outcome: str) -> None:
@@ -537,7 +537,7 @@ class TestGoesOn:
     def test_the_reaper_shows_that_a_kill_is_lost(self) -> None:
         line = "oom_reaper: reaped process 116 (x), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB"
         last = read(f"{self.TEXT}<6>[   99.000000] {line}\n").kills[-1]
-        assert (last.outcome, last.pid, last.lacks) == (OPEN, None, "1 record that is lost")
+        assert (last.outcome, last.pid, last.lacks) == (OPEN, 116, "1 record that is lost")
 
     def test_a_log_with_lines_that_were_not_understood(self) -> None:
         records = parse_dmesg(f"{self.TEXT}{self.LATER}").records

@@ -88,6 +88,8 @@ def test_a_file_of_proc_has_its_place(name: str) -> None:
         (b"so:\n Active / Total Objects (% used) : 5 / 5\n", "slabtop: bring /proc/slabinfo"),
         (b"$ grep Slab:\nSlab:       181700 kB\n", "some lines of a meminfo: bring"),
         (b"  pages free     7226\n        min      10136\n", "without the name of its zone"),
+        (b"# sort\n   2.8M    226 fs/dir.c:615 func:f\n", "after numfmt, whose sizes are rounded"),
+        (b"LOST 1 events!\n  3711.661 a/7 exceptions:page_fault_user(address: 0)\n", "perf trace"),
         (b"slab_unreclaimable 7\nslab 7\n", "a part of a cgroup's memory.stat"),
         (b"crash> kmem -s\nCACHE             OBJSIZE  ALLOCATED     TOTAL\n", "kmem -s: bring"),
         (b"# Overhead  Command\n", "perf top's output: bring perf script's text"),
@@ -193,6 +195,13 @@ def test_lines_without_the_first_ones_are_known(
     assert pasted(given) == [(place, b"".join(line.rstrip() + b"\n" for line in lines))]
     kind = recognise(given)
     assert f"/{place}" in kind.words and kind.name
+
+
+def test_sums_of_a_processs_maps_among_words_are_its_own() -> None:
+    text = b"12c00000-7fd14f2000 ---p 00000000 00:00 0   [rollup]\nRss:  55656 kB\nPss:  7071 kB\n"
+    ((place, found),) = pasted(b"a52q:/ # cat smaps_rollup\n" + text + b"---\n")
+    assert (named(place), found) == ("a process's smaps_rollup", text)
+    assert recognise(b"so:\n" + text).name == "pasted"
 
 
 def test_a_cgroups_counters_among_words_are_its_own_and_those_of_a_kill_are_not() -> None:
