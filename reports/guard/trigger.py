@@ -2,7 +2,7 @@
 """
 Triggers: what makes guard capture an incident. One TOML file each, ``triggers/<name>.toml``.
 
-    title = "Every task waited for memory {share:.0%} of the time"
+    title = "Memory pressure: PSI full {share:.0%} of the time"
     severity = "critical"
     hold = 30           # seconds that the query must have returned a row, in every sample
     distance = 3600     # least seconds between two captures for it
