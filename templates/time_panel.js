@@ -53,11 +53,11 @@
     function length(seconds) {
       return seconds >= 120 ? said(seconds / 60) + " min" : said(seconds) + " s";
     }
-    // What a line has at a moment: of steps the one that ends there or after.
+    // What a line has at a moment: of levels the last that was read, of steps the one that ends there or after.
     function valueAt(lane, line, moment) {
       if (!lane.rate) {
-        const exact = line.points.find(function (point) { return point[0] === moment; });
-        return exact ? exact[1] : null;
+        const before = line.points.filter(function (point) { return point[0] <= moment; });
+        return before.length ? before[before.length - 1][1] : null;
       }
       for (let n = 1; n < line.points.length; n += 2) {
         if (line.points[n - 1][0] < moment && moment <= line.points[n][0]) return line.points[n][1];
@@ -106,7 +106,7 @@
     function tell(moment) {
       told.replaceChildren();
       if (!period) {
-        told.append(moment === null ? "Hover for values; drag to select a period." : clock(moment));
+        told.append(moment === null ? "Hover for values, of levels the last that was read; drag to select a period." : clock(moment));
         return;
       }
       const button = document.createElement("button");
