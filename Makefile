@@ -22,6 +22,7 @@ VENV_PACKAGES := python3-venv
 LAB_PACKAGES := qemu-system-x86 gcc libc6-dev cpio xz-utils e2fsprogs linux-perf
 # To boot those of arm64, where a list of kernels has one.
 ARM64_PACKAGES := qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+PPC64EL_PACKAGES := qemu-system-ppc gcc-powerpc64le-linux-gnu libc6-dev-ppc64el-cross
 # To build the kernel with PAGE_OWNER.
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 # And the one that clang builds, with BTF.
@@ -39,7 +40,7 @@ VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
 DIST_PYTHON ?=
-KERNELS ?= 5.10?,6.1,rt-6.12?,standard-6.12?,standard-7.3?,7.2?,7.3?,arm64-6.1?,arm64-6.12?,arm64-7.2?,arm64-7.3?,arm64-16k-6.12?,arm64-16k-7.2?,arm64-16k-7.3?
+KERNELS ?= 5.10?,6.1,rt-6.12?,standard-6.12?,standard-7.3?,7.2?,7.3?,arm64-6.1?,arm64-6.12?,arm64-7.2?,arm64-7.3?,arm64-16k-6.12?,arm64-16k-7.2?,arm64-16k-7.3?,ppc64el-6.12?,ppc64el-64k-6.12?
 # A kernel that make test takes along, beside the one that it stands on.
 ALSO ?=
 # Kernels, with commas between, that it holds the few tests marked brief against: 5.10?,arm64-6.12?
@@ -127,7 +128,8 @@ part-brief:
 
 .PHONY: matrix
 matrix: $(READY) ## the lab's tests on the other kernels: KERNELS=6.1,7.3?,arm64-6.1? (?: if it can be had)
-	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES))
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES)) \
+		$(if $(findstring ppc64el,$(KERNELS)),$(PPC64EL_PACKAGES))
 	MMSCOPE_LAB_KERNELS='$(KERNELS)' $(BIN)/pytest tests/lab
 
 .PHONY: configurations
@@ -228,7 +230,8 @@ $(VENV)/.containers: $(READY) requirements-containers.lock
 
 .PHONY: seen
 seen: $(READY) ## docs/kernels.md: read every section of KERNELS anew, and say what came of it
-	@tools/apt-install $(LAB_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES))
+	@tools/apt-install $(LAB_PACKAGES) $(if $(findstring arm64,$(KERNELS)),$(ARM64_PACKAGES)) \
+		$(if $(findstring ppc64el,$(KERNELS)),$(PPC64EL_PACKAGES))
 	@$(BIN)/python tests/lab/seen.py '$(KERNELS)'
 	@$(BIN)/python tools/make_docs.py
 

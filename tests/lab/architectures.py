@@ -18,8 +18,8 @@ _NODES = (
         "node,nodeid=1,cpus=1,memdev=high",
     ),
 )
-_REST = ("-device", "vmcoreinfo", "-action", "panic=pause", "-no-reboot", "-nodefaults")
-_REST = (*_REST, "-display", "none")
+_REST = ("-action", "panic=pause", "-no-reboot", "-nodefaults", "-display", "none")
+_VMCOREINFO = ("-device", "vmcoreinfo")
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ AMD64 = Architecture(
         *("-machine", "q35,max-ram-below-4g=512M", "-smp", "2,sockets=2"),
         *_NODES,
         *("-device", "pvpanic"),
+        *_VMCOREINFO,
         *_REST,
     ),
     console="ttyS0",
@@ -83,6 +84,7 @@ ARM64 = Architecture(
         *("-machine", "virt,gic-version=3", "-smp", "2,sockets=2"),
         *_NODES,
         *("-device", "pvpanic-pci"),
+        *_VMCOREINFO,
         *_REST,
     ),
     console="ttyAMA0",
@@ -93,4 +95,24 @@ ARM64 = Architecture(
     hardware="linux,dummy-virt",
 )
 
-ARCHITECTURES = {one.name: one for one in (AMD64, ARM64)}
+# No vmcoreinfo: there is no fw_cfg, so that dumps lack the note, and it is taken from the guest.
+PPC64EL = Architecture(
+    name="ppc64el",
+    qemu="qemu-system-ppc64",
+    qemu_package="qemu-system-ppc",
+    machine=(
+        *("-accel", "tcg,thread=single", "-cpu", "power9"),
+        *("-machine", "pseries", "-smp", "2,sockets=2"),
+        *_NODES,
+        *("-device", "pvpanic-pci"),
+        *_REST,
+    ),
+    console="hvc0",
+    options="",
+    compiler="powerpc64le-linux-gnu-gcc",
+    compiler_packages="gcc-powerpc64le-linux-gnu libc6-dev-ppc64el-cross",
+    zones=("DMA", "DMA"),
+    hardware="pSeries",
+)
+
+ARCHITECTURES = {one.name: one for one in (AMD64, ARM64, PPC64EL)}

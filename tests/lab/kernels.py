@@ -354,9 +354,9 @@ def _fetch(
     target = folder / release
     # By file name in the package. The -dbg package has files named like the modules too: their
     # debug info, without code.
-    code = {"vmlinuz": "vmlinuz", f"vmlinuz-{release}": "vmlinuz"} | {
-        f"{module}.ko": f"{module}.ko" for module in modules
-    }
+    # On powerpc what boots is not packed, and called vmlinux.
+    images = ("vmlinuz", f"vmlinuz-{release}", f"vmlinux-{release}")
+    code = dict.fromkeys(images, "vmlinuz") | {f"{module}.ko": f"{module}.ko" for module in modules}
     debug = {"vmlinux": "vmlinux", f"vmlinux-{release}": "vmlinux"}
     # Beside its destination, so that the rename at the end is atomic: a kernel is whole or absent.
     temporary = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder))

@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -141,6 +142,8 @@ WORKLOAD_DISKS = {"tables": 64 << 20, "ledger": 16 << 20, "storage": 64 << 20}
 # What is made on it.
 WORKLOAD_FILE_SYSTEMS = {"storage": ("mkfs.ext4", "-q")}
 
+_ELF_HEADER, _ELF_PART = "{}16s2HI3QI6H", "{}2I6Q"
+_PT_NOTE, _ELF_BYTES = 4, 64
 _HEADER = 256  # guest/truth.c: "FILE <set> <path> <length>", padded
 
 
@@ -306,6 +309,8 @@ async def _run(
         if dump_seconds:
             vmcore = folder / "vmcore"
             await _dump(qmp, vmcore, dump_seconds)
+            if "vmcoreinfo" not in arch.machine:
+                await _add_vmcoreinfo(qmp, folder, vmcore)
             stat = vmcore.stat()
             say(
                 f"vmcore: {stat.st_size >> 20} MiB, {stat.st_blocks >> 11} of them on disk, "
@@ -329,6 +334,37 @@ async def _dump(qmp: QMPClient, vmcore: Path, seconds: float) -> None:
         raise LabError(f"the dump is not done after {seconds:.0f} s") from None
     # Most of a guest's memory is zeros, which need no room on the disk.
     _tool("fallocate", "--dig-holes", str(vmcore))
+
+
+async def _add_vmcoreinfo(qmp: QMPClient, folder: Path, vmcore: Path) -> None:
+    """
+    Give a dump of powerpc the headers that a crash kernel writes, in the order of its bytes.
+
+    QEMU asks what interrupts of a hypervisor would be, which it is itself, and writes headers and
+    registers of a big-endian machine (target/ppc/arch_dump.c, 7.2). Registers are left out; the
+    note is the guest's VMCOREINFO. There is no room for it but behind the memory.
+    """
+    where = (folder / "truth/B/sys/kernel/vmcoreinfo").read_text().split()
+    address, size = (int(number, 16) for number in where)
+    raw = folder / "vmcoreinfo"
+    await qmp.execute("pmemsave", {"val": address, "size": size, "filename": str(raw)})
+    note = raw.read_bytes()
+    raw.unlink()
+    name, length, _ = struct.unpack_from("<3I", note)
+    note = note[: 12 + (name + 3 & ~3) + (length + 3 & ~3)]
+    with vmcore.open("r+b") as file:
+        header = [*struct.unpack(_ELF_HEADER.format(">"), file.read(64))]
+        offset, each, count = header[5], header[9], header[10]
+        file.seek(offset)
+        parts = [*struct.iter_unpack(_ELF_PART.format(">"), file.read(each * count))]
+        end = file.seek(0, os.SEEK_END)
+        parts[0] = (_PT_NOTE, 0, end, 0, 0, len(note), len(note), 4)
+        file.write(note + b"".join(struct.pack(_ELF_PART.format("<"), *part) for part in parts))
+        header[0] = header[0][:5] + b"\1" + header[0][6:]
+        header[5:9] = end + len(note), 0, 0, _ELF_BYTES
+        header[11:] = 0, 0, 0  # no sections
+        file.seek(0)
+        file.write(struct.pack(_ELF_HEADER.format("<"), *header))
 
 
 async def _inflate(qmp: QMPClient, size: int) -> None:

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.any_page, pytest.mark.any_config, pytest.mark.brief]
 SIZES = {
     "amd64": {4096: [2 << 20]},
     "arm64": {4096: [64 << 10, 2 << 20, 32 << 20], 16384: [2 << 20, 32 << 20]},
+    "ppc64el": {4096: [2 << 20], 65536: [2 << 20]},
 }
 IN_POOL = 2
 # Of stock kernels, that nobody asked to remember owners; for clouds some have no memory failures.
@@ -47,8 +48,7 @@ def scan(sizes_lab: StructPagesLab) -> PageTableScan:
 
 @pytest.fixture(scope="module")
 def sizes(sizes_lab: StructPagesLab) -> list[int]:
-    arch = "arm64" if "arm64" in sizes_lab.capture.kernel else "amd64"
-    return SIZES[arch][sizes_lab.prog["PAGE_SIZE"].value_()]
+    return SIZES[sizes_lab.capture.architecture.name][sizes_lab.prog["PAGE_SIZE"].value_()]
 
 
 def test_every_section_can_be_read(sizes_lab: StructPagesLab) -> None:
@@ -79,7 +79,8 @@ def test_pages_of_every_size_are_in_page_tables(
         row = rows[int(path.parent.name)]
         printed = read_status(path.read_text())
         assert printed is not None and row.unaccounted_tables == 0
-        assert (row.pgtables_bytes, row.hugetlb_bytes) == (
+        # Printed in whole KiB; powerpc has tables of 256 bytes.
+        assert (row.pgtables_bytes >> 10 << 10, row.hugetlb_bytes) == (
             printed.pgtables_bytes,
             printed.hugetlb_bytes,
         )
@@ -108,7 +109,7 @@ def test_pools_are_those_of_sysfs(sizes_lab: StructPagesLab, sizes: list[int]) -
 
 
 def test_what_could_be_saved_is_what_this_architecture_can(sizes_lab: StructPagesLab) -> None:
-    """On arm64 no struct pages share frames; see shares_struct_pages()."""
+    """On arm64 and powerpc none that are known; see shares_struct_pages()."""
     schemes = [row for row in sizes_lab.cost.what_if() if row.kept_pages]
     assert bool(schemes) is (sizes_lab.capture.architecture.name == "amd64")
 
@@ -122,7 +123,9 @@ def test_struct_pages_lie_where_drgn_finds_them(sizes_lab: StructPagesLab) -> No
         for number in where.sections.numbers.tolist()
         for offset in range(number * where.section_bytes, (number + 1) * where.section_bytes, page)
     }
-    assert sum(row.distinct_frames for row in scan.mappings) == len(frames)
+    # Where a section's struct pages are less than what a PMD maps, the rest of it is there, too.
+    more = sum(row.distinct_frames for row in scan.mappings) - len(frames)
+    assert more == 0 or 0 < more * page < 2 << 20 > where.section_bytes
     assert sum(row.bytes for row in scan.mappings) >= len(frames) * page
     assert (scan.unmapped_sections, scan.stray, scan.gaps.bytes) == (0, 0, 0)
 
@@ -153,5 +156,6 @@ def test_the_direct_map_has_all_memory_that_the_kernel_may_reach(
     image = out_of_direct_map(sizes_lab.capture, sizes_lab.prog)
     memory = (1536 << 20) - image
     # x86: without the hole below 1 MiB, and with what lies behind RAM up to a whole entry.
-    assert abs(mapped - memory) <= (0 if "arm64" in sizes_lab.capture.kernel else 4 << 20)
+    x86 = sizes_lab.capture.architecture.name == "amd64"
+    assert abs(mapped - memory) <= (4 << 20 if x86 else 0)
     assert sum(row.not_present_bytes or 0 for row in rows) == image

@@ -27,6 +27,7 @@ static const char *const patterns[] = {
 	"/proc/cmdline",
 	"/proc/version",
 	"/proc/iomem",
+	"/sys/kernel/vmcoreinfo",
 	"/sys/devices/system/node/online",
 	"/sys/devices/system/node/node*/meminfo",
 	"/sys/kernel/mm/transparent_hugepage/enabled",
