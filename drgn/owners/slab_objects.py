@@ -32,6 +32,7 @@ from mmscope.drgn.reading.kernel_arrays import (
 )
 from mmscope.drgn.reading.linked_lists import find
 
+BATCH_BYTES = 4 << 20  # of slabs that are held at once
 # Some slots: their addresses, and their columns.
 Piece = tuple[U64s, dict[str, Array]]
 
@@ -112,7 +113,7 @@ def slots_of(
     prog: Program, scan: SlabScan, slabs: Array, cache: int, gaps: Gaps
 ) -> Iterator[tuple[Array, U64s, U8s]]:
     """
-    Read slabs of one cache.
+    Read slabs of one cache, some MiB at a time.
 
     :param cache: its position in ``scan.caches``.
     :return: Iterator of (slabs with the same number of objects, the addresses of the objects in all
@@ -123,13 +124,16 @@ def slots_of(
     sound = slabs[(slabs["cache"] == cache) & scan.plausible(slabs)]
     # Slabs of a cache have one size, or the least that will do: allocate_slab(), mm/slub.c.
     for objects in distinct(sound["objects"]).tolist():
-        here = sound[sound["objects"] == objects]
-        physical = here["pfn"] * np.uint64(page_size)
-        data, read = _read_slabs(prog, physical, objects * size, gaps)
-        if read.any():
-            slots = np.arange(objects, dtype=np.uint64) * np.uint64(size) + np.uint64(pad)
-            address = (physical[read] + np.uint64(direct_map))[:, None] + slots
-            yield here[read], address.ravel(), np.frombuffer(data, np.uint8).reshape(-1, size)
+        alike = sound[sound["objects"] == objects]
+        slots = np.arange(objects, dtype=np.uint64) * np.uint64(size) + np.uint64(pad)
+        step = max(BATCH_BYTES // max(objects * size, 1), 1)
+        for first in range(0, len(alike), step):
+            here = alike[first : first + step]
+            physical = here["pfn"] * np.uint64(page_size)
+            data, read = _read_slabs(prog, physical, objects * size, gaps)
+            if read.any():
+                address = (physical[read] + np.uint64(direct_map))[:, None] + slots
+                yield here[read], address.ravel(), np.frombuffer(data, np.uint8).reshape(-1, size)
 
 
 def slot_columns(cache: Cache, memory: U8s, dtype: np.dtype[Any], at: int = 0) -> dict[str, Array]:

@@ -270,7 +270,7 @@ def test_what_is_found(bundle: Bundle) -> None:
     questions = [question for question in load_questions() if question.section == "oom_kills"]
     found = evaluate(bundle, questions).found
     assert sorted((finding.id, dict(finding.subject).get("cgroup")) for finding in found) == [
-        ("oom-cgroup-limit", "/group"), ("oom-cgroup-limit", "/small, one"),
+        ("oom-asked-for", None), ("oom-cgroup-limit", "/group"), ("oom-cgroup-limit", "/small, one"),
         ("oom-kills-told", None), ("oom-spared-larger", None),
     ]  # fmt: skip
     words = {finding.id: f"{finding.title} {finding.saw}" for finding in found}

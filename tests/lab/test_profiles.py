@@ -135,8 +135,8 @@ def test_faults_are_counted_exactly(bundle: Bundle) -> None:
 def test_sparse_faults_are_about_page_tables(bundle: Bundle) -> None:
     tables = samples(bundle, "page_fault_sparse", "fault", "page tables")
     every = samples(bundle, "page_fault_sparse", "fault")
-    # A third of them at rest; where others keep the CPUs busy, caches are cold everywhere.
-    assert tables > every / 8
+    # A third of some hundred at rest; where others keep the CPUs busy, caches are cold everywhere.
+    assert tables > every / 20
     assert samples(bundle, "page_fault_sparse", "fault", "entry and exit") > 0
     assert samples(bundle, "page_fault_sparse", "fault", "unclassified") < every / 10
 
