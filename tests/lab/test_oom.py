@@ -270,8 +270,8 @@ def test_what_is_found(bundle: Bundle) -> None:
     questions = [question for question in load_questions() if question.section == "oom_kills"]
     found = evaluate(bundle, questions).found
     assert sorted((finding.id, dict(finding.subject).get("cgroup")) for finding in found) == [
-        ("oom-asked-for", None), ("oom-cgroup-limit", "/group"), ("oom-cgroup-limit", "/small, one"),
-        ("oom-kills-told", None), ("oom-spared-larger", None),
+        ("oom-asked-for", None), ("oom-cgroup-limit", "/group"),
+        ("oom-cgroup-limit", "/small, one"), ("oom-kills-told", None), ("oom-spared-larger", None),
     ]  # fmt: skip
     words = {finding.id: f"{finding.title} {finding.saw}" for finding in found}
     assert "the kernel killed a) b, (c, which held 1." in words["oom-kills-told"]
