@@ -86,7 +86,7 @@
     const asked = words.filter(function (word) { return word !== "memory" || words.length === 1; }), wide = asked.map(meant);
     const fits = [[], [], [], []];
     index.forEach(function (each) {
-      if (has(each.words)) fits[0].push({ each: each, name: each.name });
+      if (has(each.words) || (each.kind === "question" && near(each.words))) fits[0].push({ each: each, name: each.name });
       else if (near(each.words)) fits[1].push({ each: each, name: each.name });
       else if (has(each.words + " " + each.more)) fits[2].push({ each: each, name: each.name });
       const rows = each.rows ? each.rows.filter(has).length : 0;

@@ -142,7 +142,8 @@ class TestFirstScreen:
         self, opening: functools.partial[Opened], files: dict[str, Path]
     ) -> None:
         page = opening(files["machine"]).page
-        for selector in ("h1", ".verdict", "#card-command", ".card", ".card .mem-bar", "nav"):
+        command = '.card dt:text-is("Do first") + dd'
+        for selector in ("h1", ".verdict", command, ".card", ".card .mem-bar", "nav"):
             box = page.locator(selector).first.bounding_box()
             assert box is not None
             assert box["y"] + box["height"] <= WIDE[1]
