@@ -28,13 +28,13 @@ from mmscope.drgn.reading.kernel_arrays import (
     distinct,
     struct_dtype,
 )
-from mmscope.drgn.reading.kernel_names import device_numbers, name_at, name_in
+from mmscope.drgn.reading.kernel_names import MINOR_BITS, device_numbers, name_at, name_in
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found, disagreement
 from mmscope.drgn.tables.display import plural
 
-MINOR_BITS, MOST_MAJORS = 20, 512  # BLKDEV_MAJOR_MAX; of no disk the major number is 0
+MOST_MAJORS = 512  # BLKDEV_MAJOR_MAX; of no disk the major number is 0
 MAX_SUPER_BLOCKS = 1 << 18
 MAX_MOUNTS = 256  # of one file system that are looked at
 ID_BYTES = 32  # s_id

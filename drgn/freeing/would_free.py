@@ -233,8 +233,7 @@ EMPTIED = "all pages of its files; at least those of files that are neither open
 def of_tmpfs(files: CachedFiles) -> Iterator[WouldFree]:
     """
     Files of tmpfs and SysV segments, the largest, those without a name, and all of each tmpfs:
-    pages go with the last
-    reference to the inode (``shmem_evict_inode()``, mm/shmem.c).
+    pages go with the last reference to the inode (``shmem_evict_inode()``, mm/shmem.c).
     """
     page = int(files.prog["PAGE_SIZE"].value_())
     pages, free = files.pages, files.held == NOT_HELD

@@ -25,6 +25,16 @@ MANY = 16
 MOST_THREADS = 4 << 20
 
 
+def block_pages(prog: Program) -> int | None:
+    """
+    Pages of a stack that is a block of the page allocator, as without CONFIG_VMAP_STACK; 0: it is
+    smaller than a page, and a slab object. None: it is vmalloc memory.
+    """
+    if prog.type("struct task_struct").has_member("stack_vm_area"):
+        return None
+    return int(sizeof(prog.type("union thread_union")) // prog["PAGE_SIZE"].value_())
+
+
 def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> None:
     """
     Stacks of all tasks on the list of processes, and of their threads.
@@ -39,10 +49,7 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
             held = stacks[stacks != prog["init_task"].stack.value_()]
             found.memory(holder, kind, held, pages, objects=len(stacks))
 
-    pages = 0
-    # Without CONFIG_VMAP_STACK, as on powerpc.
-    if not prog.type("struct task_struct").has_member("stack_vm_area"):
-        pages = sizeof(prog.type("union thread_union")) // int(prog["PAGE_SIZE"].value_())
+    pages = block_pages(prog)
     task, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
     columns = {"stack": "stack", "signal": "signal"}
     leaders, read = read_members(prog, files.tasks, task, columns, found.gaps)

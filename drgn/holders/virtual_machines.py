@@ -32,7 +32,7 @@ from mmscope.drgn.holders.holdings import Holder, Holdings, pointers
 from mmscope.drgn.opening.btf import struct_of
 from mmscope.drgn.processes.open_files import NO_PROCESS, OpenFiles
 from mmscope.drgn.reading.cpus import possible_cpus
-from mmscope.drgn.reading.kernel_arrays import Gaps, S64s, U64s, distinct
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, S64s, U64s, distinct
 from mmscope.drgn.reading.linked_lists import walk_list
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.reading.symbols import variable_of
@@ -99,7 +99,9 @@ def _tables(prog: Program, vm: Object, found: Holdings) -> Iterator[U64s]:
     """Addresses of the tables of a machine."""
     page = struct_of(prog, "kvm_mmu_page", "kvm")
     link = offsetof(page, "link")
-    columns = {"spt": "spt", "role": "role.word"}
+    # What is shadowed by a page: gfns, of 5.10.
+    shadowed = ("shadowed_translation", "gfns")
+    columns: Columns = {"spt": "spt", "role": "role.word", "shadowed": shadowed}
     for name in ("active_mmu_pages", "tdp_mmu_roots"):
         if not hasattr(vm.arch, name):
             continue
@@ -111,10 +113,7 @@ def _tables(prog: Program, vm: Object, found: Holdings) -> Iterator[U64s]:
         rows = rows[read]
         if name == "active_mmu_pages":
             yield rows["spt"]
-            # Of 5.10 gfns, what is shadowed by a page.
-            more = {"more": ("shadowed_translation", "gfns")}
-            of, read = read_members(prog, np.array(heads, np.uint64), page, more, found.gaps)
-            yield of["more"][read]
+            yield rows["shadowed"]
         else:
             yield from _below(
                 prog, rows["spt"], rows["role"].astype(np.uint64) & np.uint64(15), found

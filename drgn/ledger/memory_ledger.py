@@ -25,6 +25,7 @@ from mmscope.drgn.free.free_memory import free_memory
 from mmscope.drgn.free.pageblocks import pageblock_types
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.holders.holdings import HeldPages
+from mmscope.drgn.holders.kernel_stacks import block_pages
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.ledger_pages import (
     KMEM,
@@ -173,9 +174,7 @@ class LedgerCheck:
 
 def _kernel_stacks(prog: Program, vmstat: dict[str, int]) -> int:
     """NR_KERNEL_STACK_KB; stacks that are smaller than a page are slab objects."""
-    if not prog.type("struct task_struct").has_member("stack_vm_area") and (
-        sizeof(prog.type("union thread_union")) < int(prog["PAGE_SIZE"].value_())
-    ):
+    if block_pages(prog) == 0:
         raise LookupError("stacks have no pages of their own")
     return (vmstat["nr_kernel_stack"] << 10) // int(prog["PAGE_SIZE"].value_())
 

@@ -286,14 +286,14 @@ class _Reader:
         if call is not None and call.summary:
             call.after, call.until = call.after + 1, record.nanoseconds
         first, *more = record.text.split("\n")
-        joined = " ".join([first, *(line.strip() for line in more)]) if more else ""
-        # A mail's lines, wrapped at blanks, and no name that has a line's end.
-        if any(
-            line.fullmatch(joined) and not line.fullmatch(record.text)
-            for line in (OF_ONE_LINE if more else ())
-        ):
-            self.line(record, joined)
-            return
+        if more:
+            joined = " ".join([first, *(line.strip() for line in more)])
+            # A mail's lines, wrapped at blanks, and no name that has a line's end.
+            if any(
+                line.fullmatch(joined) and not line.fullmatch(record.text) for line in OF_ONE_LINE
+            ):
+                self.line(record, joined)
+                return
         if not more or (LIKE_TASK.match(first) and not any(map(LIKE_TASK.match, more))):
             self.line(record, record.text)
         elif record.continues is None or not self.known(record, record.text, DAMAGED):

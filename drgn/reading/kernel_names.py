@@ -13,10 +13,17 @@ from mmscope.drgn.reading.kernel_arrays import Gaps, U64s
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.tables.rows import LONGEST_NAME
 
+MINOR_BITS = 20  # MINORBITS (include/linux/kdev_t.h)
+
 
 def device_numbers(dev: int) -> str:
     """Major and minor of a ``dev_t`` (include/linux/kdev_t.h), as /proc/PID/maps has them."""
-    return f"{dev >> 20:02x}:{dev & 0xFFFFF:02x}"
+    return f"{dev >> MINOR_BITS:02x}:{dev & (1 << MINOR_BITS) - 1:02x}"
+
+
+def disk_numbers(dev: int) -> str:
+    """The same in decimal, as /proc/PID/mountinfo and lsblk have them."""
+    return f"{dev >> MINOR_BITS}:{dev & (1 << MINOR_BITS) - 1}"
 
 
 def name_in(array: bytes) -> str:

@@ -40,8 +40,8 @@ MOST_CONTINUING = 100  # lines; memory.stat of a cgroup has about 60
 MOST_RANGES = 5  # that are named
 MOST_TRIED = 4  # times the text: objects without an end in each other
 OWN_PREFIX = 60  # characters: another prefix that follows that soon is of the same line
-# Mails and terminals: a line that is longer was not wrapped.
 UNSEEN = "…"  # in the place of what a pager did not show of a line
+# Mails and terminals: a line that is longer was not wrapped.
 BLANKS = 14  # before a column: they are gone where the line was broken
 NARROWEST, WIDEST = 40, 132
 LINES_TO_LEARN_FROM = 20_000

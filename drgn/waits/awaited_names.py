@@ -16,10 +16,10 @@ from drgn.helpers.linux.mm import compound_nr
 from drgn.helpers.linux.slab import slab_object_info
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
-from mmscope.drgn.filesystems.super_blocks import MINOR_BITS, SuperBlocks, read_super_blocks
+from mmscope.drgn.filesystems.super_blocks import SuperBlocks, read_super_blocks
 from mmscope.drgn.reading.dentry_paths import alias_offset, path_below
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
-from mmscope.drgn.reading.kernel_names import device_numbers, name_at, name_in
+from mmscope.drgn.reading.kernel_names import device_numbers, disk_numbers, name_at, name_in
 from mmscope.drgn.waits.fuse import TYPES, Connection, connections, owes
 from mmscope.drgn.waits.waiters import Awaited
 
@@ -89,8 +89,7 @@ class Names:
             return f"anon_vma {start:#x}"
         if cache == "buffer_head" and address == start:
             buffer = Object(self.prog, "struct buffer_head", address=start)
-            number = int(buffer.b_bdev.bd_dev)
-            of = f"{number >> MINOR_BITS}:{number & (1 << MINOR_BITS) - 1}"
+            of = disk_numbers(int(buffer.b_bdev.bd_dev))
             return f"block {buffer.b_blocknr.value_()} of device {of}"
         if cache == "fuse_inode" and address - start == self._page_queue():
             return (

@@ -22,8 +22,9 @@ import numpy as np
 from drgn import Object, Program, offsetof
 from drgn.helpers.linux.list import list_for_each_entry
 
-from mmscope.drgn.filesystems.super_blocks import MINOR_BITS, SuperBlocks
+from mmscope.drgn.filesystems.super_blocks import SuperBlocks
 from mmscope.drgn.reading.kernel_arrays import TORN
+from mmscope.drgn.reading.kernel_names import disk_numbers
 from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column
 from mmscope.drgn.tables.table import MOMENT, table
 from mmscope.drgn.waits.reclaim_threads import MOST_SECONDS
@@ -236,7 +237,7 @@ def connection_row(
     requests, number = connection.requests, int(supers.columns["dev"][connection.place])
     kinds = Counter(request.opcode for request in requests).most_common()
     return FuseConnection(
-        f"{number >> MINOR_BITS}:{number & (1 << MINOR_BITS) - 1}",
+        disk_numbers(number),
         file_system,
         connection.waiting,
         sum(not request.read for request in requests),

@@ -122,8 +122,8 @@ BEFORE = re.compile(r"^_*(?:(?:x64|arm64|se)_sys_|do_sys_|sys_)?(?:do_)?_*")
 # Of one that could run: only what takes long.
 LONG = {words for words, _ in DOING[:9]}
 READER = "reader, in a fault"
+AGAIN_SECONDS = 1.0  # after which what seems to have no holder is looked at again
 # A task that lets a lock go, or wakes one that waits for it: for a moment no task has the lock.
-AGAIN_SECONDS = 1.0
 LETS_GO = re.compile(r"mutex_unlock|^_*up_(read|write)|rwsem_wake|^wake_up|^try_to_wake_up")
 
 

@@ -69,7 +69,8 @@ def holders_capture(
     :param built: folder of a module that is built for it.
     """
     program = PROGRAMS / f"{what}.c"
-    sources = [program, *(sorted(built.iterdir()) if built is not None else [])]
+    sources = [program, PROGRAMS / "parts.h"]
+    sources += sorted(built.iterdir()) if built is not None else []
 
     def take(kernel: Kernel, folder: Path) -> None:
         if built is not None:

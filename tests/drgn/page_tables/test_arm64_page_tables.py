@@ -4,27 +4,23 @@ page_table_formats: arm64's levels, roots and entries as its headers have them
 (arch/arm64/include/asm/pgtable-hwdef.h, pgtable-prot.h and pgtable.h of 6.1 and 7.2).
 """
 
-import random
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from drgn import (
     Architecture,
-    FaultError,
     FindObjectFlags,
     Object,
     Platform,
-    PlatformFlags,
     Program,
     TypeMember,
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from page_table_trees import LITTLE, Memory, check_a_walk_finds_every_leaf
 
 from mmscope.drgn.page_tables import page_table_scan
-from mmscope.drgn.page_tables.page_table_entries import new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import (
     ARM64_ENTRIES,
     ARM64_ENTRIES_BEFORE,
@@ -39,7 +35,6 @@ from mmscope.drgn.processes.address_spaces import AddressSpaces, Process
 from mmscope.drgn.processes.vm_areas import VM_HUGETLB, VmAreas
 from mmscope.drgn.reading.kernel_arrays import Gaps
 
-LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 VALID, TABLE, BLOCK, PAGE = 1, 3, 1, 3
 NG, CONT, SPECIAL, WRITE, READ_ONLY = 1 << 11, 1 << 52, 1 << 56, 1 << 51, 1 << 7
 # PAGE_NONE of Debian's 6.1.176 and 7.2.12, out of protection_map[].
@@ -163,70 +158,21 @@ def test_swap_entries_are_taken_apart_as_the_kernel_puts_them_together(
         assert not form.is_none(array(entry)).any() or not entry
 
 
-@dataclass
-class Memory:
-    """Physical memory that has tables, the root at any multiple of its size."""
-
-    form: PageTableFormat
-    tables: dict[int, np.ndarray] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.prog = Program(Platform(Architecture.AARCH64, LITTLE))
-        self.prog.add_memory_segment(0, 1 << 52, self._read, physical=True)
-
-    def _read(self, address: int, count: int, offset: int, physical: bool) -> bytes:
-        data = b""
-        while len(data) < count:
-            here = self.tables.get(address + len(data))
-            if here is None:
-                raise FaultError("no memory here", address)
-            data += here.tobytes()
-        return data[:count]
-
-    def entry(self, physical: int) -> int:
-        high, shift = self.form.address_high
-        return physical & self.form.address | (physical >> shift & high if high else 0)
-
-
-def grow(
-    memory: Memory, dice: random.Random, level: int, base: int, found: set[tuple[int, int, int]]
-) -> int:
-    """A random table and all below it; says which leaves there are, and returns its address."""
-    form = memory.form
-    slots = form.slots(level)
-    bits = 52 if form.address_high[0] else 48
-    while (at := dice.randrange(1, 1 << bits - 16) * slots * 8) in memory.tables:
-        pass
-    memory.tables[at] = table = np.zeros(slots, np.uint64)
-    shift = form.levels[level].shift
-    for slot in dice.sample(range(slots), min(slots, dice.randrange(4))):
-        address = base + (slot << shift)
-        if level == form.last or (form.levels[level].leaf and dice.random() < 0.3):
-            physical = dice.randrange(1 << bits - shift) << shift
-            table[slot] = memory.entry(physical) | (PAGE if level == form.last else BLOCK)
-            found.add((level, address, physical))
-        else:
-            table[slot] = memory.entry(grow(memory, dice, level + 1, address, found)) | TABLE
-    return at
+def entry(form: PageTableFormat, physical: int) -> int:
+    """The bits of an entry that have an address."""
+    high, shift = form.address_high
+    return physical & form.address | (physical >> shift & high if high else 0)
 
 
 @given(st.integers(0, 1 << 32), st.sampled_from(FORMS), st.booleans())
 def test_a_walk_finds_every_leaf(seed: int, form: PageTableFormat, kernel: bool) -> None:
-    memory, dice = Memory(form), random.Random(seed)
-    expected: set[tuple[int, int, int]] = set()
-    base = (1 << 64) - form.span if kernel else 0
-    root = grow(memory, dice, 0, base, expected)
-    walk, found = new_walk(form, 1), set()
-    start, end = (base, (1 << 64) - 1) if kernel else (0, None)
-    for chunk in walk_page_tables(memory.prog, form, array(root), walk, start=start, end=end):
-        rows, slots = np.nonzero(form.is_leaf(chunk.entries, chunk.level))
-        addresses = chunk.slot_addresses(form.levels[chunk.level].shift, rows, slots)
-        physical = form.physical(chunk.entries[rows, slots], chunk.level)
-        found |= {
-            (chunk.level, *pair) for pair in zip(addresses.tolist(), physical.tolist(), strict=True)
-        }
-    assert found == expected
-    assert walk.tables.sum() == len(memory.tables) and not walk.gaps.bytes
+    check_a_walk_finds_every_leaf(
+        Memory(Architecture.AARCH64, form),
+        seed,
+        kernel=kernel,
+        leaf=lambda level, at: entry(form, at) | (PAGE if level == form.last else BLOCK),
+        table=lambda level, at: entry(form, at) | TABLE,
+    )
 
 
 def kernel_that_says(page_shift: int, none: int, *lines: str, exclusive: bool = True) -> Program:
@@ -313,12 +259,11 @@ def tree_of(memory: Memory, leaves: dict[int, tuple[int, int, int]]) -> int:
         span = form.levels[level - 1].shift if level else 63
         key = level, address >> span
         if key not in at:
-            slots = form.slots(level)
             at[key] = (len(at) + 1) << form.page_shift
-            memory.tables[at[key]] = np.zeros(slots, np.uint64)
+            memory.table(at[key], level)
             if level:
-                entry = memory.entry(at[key]) | TABLE
-                memory.tables[table(level - 1, address)][slot(level - 1, address)] = entry
+                leads = entry(form, at[key]) | TABLE
+                memory.tables[table(level - 1, address)][slot(level - 1, address)] = leads
         return at[key]
 
     def slot(level: int, address: int) -> int:
@@ -326,7 +271,7 @@ def tree_of(memory: Memory, leaves: dict[int, tuple[int, int, int]]) -> int:
         return address >> form.levels[level].shift & count - 1
 
     for address, (level, physical, flags) in leaves.items():
-        memory.tables[table(level, address)][slot(level, address)] = memory.entry(physical) | flags
+        memory.tables[table(level, address)][slot(level, address)] = entry(form, physical) | flags
     return at[0, 0]
 
 
@@ -364,7 +309,7 @@ def test_hugetlb_pages_of_several_contiguous_entries_are_counted(
 ) -> None:
     """One of each size, beside a folio of ordinary memory that is contiguous entries, too."""
     form = form_of(page_shift, 48)
-    memory, (ptes, pmds) = Memory(form), CONTIGUOUS[page_shift]
+    memory, (ptes, pmds) = Memory(Architecture.AARCH64, form), CONTIGUOUS[page_shift]
     page, pmd, last = 1 << page_shift, 1 << form.levels[-2].shift, form.last
     assert [ptes * page, pmd, pmds * pmd] == SIZES[page_shift]
     base = 1 << 40

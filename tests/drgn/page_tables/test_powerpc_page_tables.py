@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """page_table_formats: radix tables of powerpc, whose entries are big-endian."""
 
-import random
-
 import numpy as np
 import pytest
 from drgn import (
     Architecture,
-    FaultError,
     FindObjectFlags,
     Object,
     Platform,
-    PlatformFlags,
     Program,
     TypeMember,
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from page_table_trees import LITTLE, Memory, check_a_walk_finds_every_leaf
 
-from mmscope.drgn.page_tables.page_table_entries import new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import (
     PPC64_RADIX,
     PPC64_RADIX_64K,
@@ -26,76 +22,21 @@ from mmscope.drgn.page_tables.page_table_formats import (
     page_table_format,
 )
 
-LITTLE = PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN
 FORMS = (PPC64_RADIX, PPC64_RADIX_64K)
 # _PAGE_PRESENT, _PAGE_PTE, _PAGE_INVALID, _PAGE_SPECIAL, _PAGE_WRITE.
 PRESENT, PTE, INVALID, SPECIAL, WRITE = 1 << 63, 1 << 62, 1 << 61, 0x400, 0x2
 
 
-class Memory:
-    """Physical memory that has some tables and faults elsewhere. A mock."""
-
-    def __init__(self) -> None:
-        self.tables: dict[int, bytes] = {}
-        self.prog = Program(Platform(Architecture.PPC64, LITTLE))
-        self.prog.add_memory_segment(0, 1 << 52, self._read, physical=True)
-
-    def _read(self, address: int, count: int, offset: int, physical: bool) -> bytes:
-        data = b""
-        while len(data) < count:
-            here = self.tables.get(address + len(data))
-            if here is None:
-                raise FaultError("no memory here", address)
-            data += here
-        return data[:count]
-
-
-def grow(
-    memory: Memory,
-    form: PageTableFormat,
-    dice: random.Random,
-    level: int,
-    base: int,
-    found: set[tuple[int, int, int]],
-) -> int:
-    """A random table and all below it; says which leaves there are, and returns its address."""
-    slots, shift = form.slots(level), form.levels[level].shift
-    while (at := dice.randrange(1, 1 << 28) * slots * 8) in memory.tables:
-        pass
-    memory.tables[at] = b""
-    table = np.zeros(slots, ">u8")
-    for slot in dice.sample(range(slots), dice.randrange(4)):
-        address = base + (slot << shift)
-        if level == form.last or (form.levels[level].leaf and dice.random() < 0.3):
-            physical = dice.randrange(1 << 52 - shift) << shift
-            table[slot] = PRESENT | PTE | physical
-            found.add((level, address, physical))
-        else:
-            below = grow(memory, form, dice, level + 1, address, found)
-            # The lower bits say how many entries the table has.
-            table[slot] = PRESENT | below | form.slots(level + 1).bit_length() - 1
-    memory.tables[at] = table.tobytes()
-    return at
-
-
 @given(st.integers(0, 1 << 32), st.sampled_from(FORMS), st.booleans())
 def test_a_walk_finds_every_leaf(seed: int, form: PageTableFormat, kernel: bool) -> None:
-    memory, dice = Memory(), random.Random(seed)
-    expected: set[tuple[int, int, int]] = set()
-    start, end = form.kernel if kernel else (0, form.user_end)
-    root = grow(memory, form, dice, 0, start, expected)
-    walk, found = new_walk(form, 1), set()
-    for chunk in walk_page_tables(
-        memory.prog, form, np.array([root], np.uint64), walk, start=start, end=end
-    ):
-        rows, slots = np.nonzero(form.is_leaf(chunk.entries, chunk.level))
-        addresses = chunk.slot_addresses(form.levels[chunk.level].shift, rows, slots)
-        physical = form.physical(chunk.entries[rows, slots], chunk.level)
-        found |= {
-            (chunk.level, *pair) for pair in zip(addresses.tolist(), physical.tolist(), strict=True)
-        }
-    assert found == expected
-    assert walk.tables.sum() == len(memory.tables) and not walk.gaps.bytes
+    check_a_walk_finds_every_leaf(
+        Memory(Architecture.PPC64, form),
+        seed,
+        kernel=kernel,
+        leaf=lambda level, at: PRESENT | PTE | at,
+        # The lower bits say how many entries the table has.
+        table=lambda level, at: PRESENT | at | form.slots(level + 1).bit_length() - 1,
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 // A workload of guest/init.c, in place of "sizes", that does not end: a machine that is busy and healthy. Threads of one
 // address space fault, map, protect and unmap; files on a disk are written and synced, others made, renamed and removed in one
 // directory; processes fork and end, queue for a pipe, and read what others map. Whoever waits, waits for a moment.
-#include "../guest/guest.h"
+#include "parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,12 +21,6 @@
 
 static char data[64 << 10];
 static int ends[2];
-
-static void must(int good, const char *what)
-{
-	if (!good)
-		fail("%s: %s", what, strerror(errno));
-}
 
 static void map(void)
 {

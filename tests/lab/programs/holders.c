@@ -2,7 +2,7 @@
 // A workload of guest/init.c, in place of "sizes": memory behind open files, in amounts that are known. Data that nobody
 // reads in a unix, a UDP and a TCP socket, the rings of perf, io_uring, a packet socket and BPF, and buffers that are
 // registered with io_uring, which pins them. Each process is called after what it has.
-#include "../guest/guest.h"
+#include "parts.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -31,12 +31,6 @@
 #define PINNED (2 * MIB)
 
 static char data[32 << 10];
-
-static void must(int good, const char *what)
-{
-	if (!good)
-		fail("%s: %s", what, strerror(errno));
-}
 
 static void loopback_up(void)
 {

@@ -2,7 +2,7 @@
 // A workload of guest/init.c, in place of "sizes": dma-bufs of the system heap and of a memfd, BPF maps and programs,
 // rings of AIO, and virtual machines, as far as the kernel has devices for them. Each process is called after what it has; what the kernel says of
 // maps, programs and rings is on the console.
-#include "../guest/guest.h"
+#include "parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,12 +27,6 @@
 #define HEAP (8 * MIB + 3 * PAGE)
 #define SHARED (2 * MIB)
 #define INSTRUCTIONS 4000
-
-static void must(int good, const char *what)
-{
-	if (!good)
-		fail("%s: %s", what, strerror(errno));
-}
 
 static void heap(void)
 {

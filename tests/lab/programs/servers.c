@@ -3,7 +3,7 @@
 // 3, of this machine's own) stops when it is given pages to write; a device (dm-linear over the disk, with an ext4) is suspended
 // while pages of a file on it are dirty; and with the module of guest/reference a VMA has a reference that nobody has. Each
 // task is called after what it does.
-#include "../guest/guest.h"
+#include "parts.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,39 +33,6 @@
 #define REFERENCE "/sys/module/mmscope_reference/parameters/at"
 
 static char data[64 << 10];
-
-static void must(int good, const char *what)
-{
-	if (!good)
-		fail("%s: %s", what, strerror(errno));
-}
-
-static void record(const char *comm, pid_t pid, pid_t thread)
-{
-	static const char *const files[] = { "stack", "wchan", "stat" };
-	char path[96];
-
-	note_number(comm, thread);
-	for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
-		snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", pid, thread, files[i]);
-		truth_add(path);
-	}
-}
-
-static pid_t begin(const char *comm, void (*work)(void))
-{
-	pid_t pid = fork();
-
-	must(pid >= 0, "fork");
-	if (pid == 0) {
-		prctl(PR_SET_NAME, comm);
-		work();
-		_exit(1);
-	}
-	record(comm, pid, pid);
-	usleep(700000);
-	return pid;
-}
 
 // ONC RPC over TCP: words of 32 bits, in network order, a record behind a word with its length.
 static uint32_t call[(1 << 20) / 4], answer[1024];

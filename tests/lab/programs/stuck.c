@@ -3,7 +3,7 @@
 // an answer to an fsync, a read and a lookup, a fault waits for what the first writes, and others queue for the locks that
 // these have; a page that nobody fills
 // in keeps a writer in its pipe's lock; a cgroup is over its memory.high. Each task is called after what it does.
-#include "../guest/guest.h"
+#include "parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,40 +32,6 @@
 
 static char request[(128 << 10) + 4096] __attribute__((aligned(8)));
 static char data[128 << 10];
-
-static void must(int good, const char *what)
-{
-	if (!good)
-		fail("%s: %s", what, strerror(errno));
-}
-
-static void record(const char *comm, pid_t pid, pid_t thread)
-{
-	static const char *const files[] = { "stack", "wchan", "stat" };
-	char path[96];
-
-	note_number(comm, thread);
-	for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
-		snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", pid, thread, files[i]);
-		truth_add(path);
-	}
-}
-
-// A process that does its work and is not waited for.
-static pid_t begin(const char *comm, void (*work)(void))
-{
-	pid_t pid = fork();
-
-	must(pid >= 0, "fork");
-	if (pid == 0) {
-		prctl(PR_SET_NAME, comm);
-		work();
-		_exit(1);
-	}
-	record(comm, pid, pid);
-	usleep(700000);
-	return pid;
-}
 
 // The server: a directory with a file, /data, whose attributes are good for long.
 static int device;
