@@ -177,9 +177,13 @@ def by_class(said: Sizes) -> list[tuple[str, str, int, str]]:
     misc = line("KReclaimable") - line("SReclaimable")
     found["driver", "reclaimable"] = misc, ("KReclaimable",)
     # Stacks are vmalloc memory (CONFIG_VMAP_STACK), and not counted twice; where they are not, they
-    # are single blocks.
-    stacks = max(line("VmallocUsed"), line("KernelStack"))
-    found["vmalloc", "areas, kernel stacks among them"] = stacks, ("VmallocUsed",)
+    # are single blocks. Before "mm: get rid of 'vmalloc_info' from /proc/meminfo" (a5ad88ce8c7f,
+    # in v4.4), of which VmallocChunk tells, VmallocUsed is addresses, those of devices among them.
+    if line("VmallocChunk"):
+        found["kernel stacks", "stacks"] = line("KernelStack"), ("KernelStack",)
+    else:
+        stacks = max(line("VmallocUsed"), line("KernelStack"))
+        found["vmalloc", "areas, kernel stacks among them"] = stacks, ("VmallocUsed",)
     # zswap's pool is zsmalloc's, as zram's is, or of an older allocator, which has no counter.
     packed = max(line("Zswap"), line("nr_zspages"))
     found["compressed", "zswap and zram"] = packed, ("Zswap", "nr_zspages")

@@ -67,6 +67,15 @@ def test_what_a_counter_has_is_not_left(taken: int, more: dict[str, int]) -> Non
     assert sum(size for _, _, size, _ in by_class(said)) == 8 * GIB - DRIVERS
 
 
+def test_addresses_of_an_old_kernel_are_no_memory() -> None:
+    """VmallocUsed before 4.4 has what drivers mapped of devices, and vmalloc memory, unknown."""
+    said = machine(VmallocUsed=34 * GIB, VmallocChunk=1 << 44)
+    assert in_no_counter(said) == DRIVERS + 24 * MIB  # vmalloc memory beside kernel stacks
+    found = {(owner, lines): size for owner, _, size, lines in by_class(said)}
+    assert found["kernel stacks", "KernelStack"] == 16 * MIB
+    assert not any(owner == "vmalloc" for owner, _ in found)
+
+
 def test_a_balloon_that_took_its_pages_off_memtotal_hides_no_leak() -> None:
     said = machine(GIB, Balloon=2 * GIB, present=10 * GIB + 128 * MIB)
     assert in_no_counter(said) == DRIVERS + GIB
