@@ -42,19 +42,15 @@ def foretold(told: Seen, seen: Seen) -> str:
 
 def held_against(told: Seen, seen: Seen) -> str:
     """How often it was so."""
-    lines = [
-        "kernel|as foretold|one of two|unknown|otherwise",
-        "---|---|---|---|---",
+    of = [
+        verdict(status, seen[name]["sections"][section][0])
+        for name in told
+        if name in seen
+        for section, (status, *_) in told[name]["sections"].items()
+        if section in seen[name]["sections"]
     ]
-    for name in (name for name in seen if name in told):
-        of = [
-            verdict(status, seen[name]["sections"][section][0])
-            for section, (status, *_) in told[name]["sections"].items()
-            if section in seen[name]["sections"]
-        ]
-        counts = [of.count(each) for each in ("as foretold", "one of two", "unknown", "otherwise")]
-        lines.append("|".join([name, *map(str, counts)]))
-    return "\n".join(lines) + "\n"
+    counts = (f"{of.count(word)} {word}" for word in ("as foretold", "one of two", "unknown"))
+    return f"{len(of)} sections: {', '.join(counts)}, {of.count('otherwise')} otherwise.\n"
 
 
 def verdict(foretold: str, seen: str) -> str:
@@ -112,13 +108,13 @@ def sections(seen: Seen) -> str:
     lines += ["section|status|kernels|why", "---|---|---|---"]
     for (section, status, why), names in sorted(kernels.items()):
         lines.append(f"{section}|{status}|{which(names, seen)}|{plain(why)}")
-    unread = [
-        f"{section} on {name}"
-        for section in dict.fromkeys(name for of in seen.values() for name in of["sections"])
-        for name, of in seen.items()
-        if section not in of["sections"]
-    ]
-    return "\n".join([*lines, *([f"\nNot read: {', '.join(unread)}."] if unread else [])]) + "\n"
+    unread: dict[str, list[str]] = {}
+    for section in dict.fromkeys(name for of in seen.values() for name in of["sections"]):
+        where = [name for name, of in seen.items() if section not in of["sections"]]
+        if where:
+            unread.setdefault(which(where, seen), []).append(section)
+    lines += [f"\nNot read on {names}: {', '.join(of)}." for names, of in unread.items()]
+    return "\n".join(lines) + "\n"
 
 
 def which(names: list[str], seen: Seen) -> str:

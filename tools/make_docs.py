@@ -18,7 +18,7 @@ from mmscope.drgn.tables.table import Table
 from mmscope.reports.bundle.declared import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
-# Tables that have a column with the same meaning, for it to be explained once.
+# From how many tables on a column with the same meaning is explained once, for all of them.
 COMMON = 3
 
 
@@ -43,20 +43,36 @@ def place(section: Section) -> str:
     return found
 
 
-def described(table: Table, common: set[tuple[str, str]]) -> str:
+def described(table: Table, common: set[tuple[str, str]], twin: Table | None) -> str:
     """A table's part of ``docs/tables.md``."""
-    shared, lines = [], []
+    shared, as_twin, lines = [], [], []
     for at in columns(table.row):
         if not at.help or (at.name, at.help) in common:
             shared.append(name_of(at))
+        elif twin and at.help == meanings(twin).get(at.name):
+            as_twin.append(name_of(at))
         else:
             lines.append(f"{title(at)}|{at.help.replace('|', chr(92) + '|')}")
     parts = [f"### {table.name}\n\n{first_line(table.row)}\n"]
     if lines:
         parts.append("\n".join(["column|meaning", "---|---", *lines, ""]))
+    if twin and as_twin:
+        parts.append(f"As in [{twin.name}](#{twin.name}): {', '.join(as_twin)}.\n")
     if shared:
         parts.append(f"Shared: {', '.join(shared)}.\n")
     return "\n".join(parts)
+
+
+def meanings(table: Table) -> dict[str, str]:
+    """What each column means."""
+    return {at.name: at.help for at in columns(table.row)}
+
+
+def twin_of(table: Table, common: set[tuple[str, str]], before: list[Table]) -> Table | None:
+    """The table before it that has most columns with the same meaning: two at least."""
+    own = meanings(table).items() - common
+    found = max(before, key=lambda other: len(own & meanings(other).items()), default=None)
+    return found if found and len(own & meanings(found).items()) > 1 else None
 
 
 def name_of(column: Column) -> str:
@@ -93,7 +109,7 @@ prints one.
 
 - **Bold** columns name a row: two bundles are joined on them.
 - `?`: may be empty. `name:string`: its type; without one: an integer.
-- Columns listed as *shared* have the same meaning in many tables:
+- Columns listed as *shared* have the same meaning in several tables:
 
 column|meaning
 ---|---"""
@@ -101,7 +117,11 @@ column|meaning
         f"{title(dataclasses.replace(kinds[at], key=False, nullable=False))}|{at[1]}"
         for at in sorted(common)
     ]
-    parts = (described(table, common) for _, table in sorted(TABLES.items()))
+    every = [table for _, table in sorted(TABLES.items())]
+    parts = (
+        described(table, common, twin_of(table, common, every[:at]))
+        for at, table in enumerate(every)
+    )
     end = "Made by `make docs` from the declarations.\n"
     return "\n".join([head, *shared, "", *parts, end])
 

@@ -53,7 +53,7 @@ class MemoryCgroup:
     file_bytes: int | None = column(unit="bytes", high=MOST, help=f"file (with shmem) {STAT}")
     shmem_bytes: int | None = column(unit="bytes", high=MOST, help=f"shmem {STAT}")
     kernel_bytes: int | None = column(
-        unit="bytes", high=MOST, help=f"kernel (slab, stacks, page tables, percpu, …) {STAT}"
+        unit="bytes", high=MOST, help="kernel of memory.stat, as last flushed; descendants included"
     )
     slab_bytes: int | None = column(unit="bytes", high=MOST, help=f"slab {STAT}")
     high_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.high; {NO_LIMIT}")

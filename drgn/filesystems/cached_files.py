@@ -106,14 +106,13 @@ class CachedFile:
 
     path: str | None = column(
         holds="file",
-        help="from init's mount, else another mount namespace's, else the file system's root; "
-        "empty: no dentry names it any more",
+        help="from init's mount, else another namespace's, else the file system's root; empty: no "
+        "name any more",
     )
     kind: str = column(
         holds="words",
-        help="file, tmpfs, memfd, hugetlbfs; block device: its own pages (Buffers of "
-        "/proc/meminfo); SysV: shmget(); shared anonymous: mmap() without a file; kernel's "
-        "own shmem: a driver's; unknown: inode or file system unreadable",
+        help="file, tmpfs, memfd, hugetlbfs; block device: Buffers of /proc/meminfo; SysV; "
+        "shared anonymous: mmap() without a file; kernel's own shmem; unknown: unreadable",
     )
     filesystem: str | None = column(holds="kernel", help="type of its file system")
     pages: int = column(unit="pages", help="in memory")
@@ -128,12 +127,8 @@ class CachedFile:
     mlocked_pages: int = column(unit="pages", high="pages", help="locked with mlock()")
     unevictable_pages: int = column(unit="pages", high="pages", help="mlocked, or of ramfs")
     active_pages: int = column(unit="pages", high="pages", help="with PG_active")
-    deleted: bool | None = column(
-        help="in no directory any more (i_nlink is 0); empty: never was in one"
-    )
-    held: bool | None = column(
-        help="open or mapped, by its dentry's references; empty: unknown (known for tmpfs only)"
-    )
+    deleted: bool | None = column(help="in no directory any more; empty: never was")
+    held: bool | None = column(help="open or mapped; empty: unknown (known for tmpfs only)")
     size_bytes: int | None = column(high=1 << 63, help="i_size")
     device: str | None = column(holds="kernel", help="major:minor, as in /proc/PID/maps")
     # Some file systems use all 64 bits, which not every table's integers hold.

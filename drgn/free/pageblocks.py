@@ -63,7 +63,7 @@ class PageblockRun:
     migratetype: str = column(holds="kernel", help="of every pageblock in the run")
     free_eighths: int | None = column(
         high=8,
-        help="free share, in eighths: 0: nothing free, 8: all free, else rounded to 1 to 7",
+        help="free share in eighths: 0: none, 8: all, else 1 to 7",
     )
 
 

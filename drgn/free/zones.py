@@ -69,8 +69,7 @@ class Zone:
     highatomic_free_pages: int | None = column(
         unit="pages",
         high="highatomic_reserved_pages",
-        help="nr_free_highatomic: not for ordinary requests; older kernels have no such counter "
-        "and withhold the whole reserve",
+        help="nr_free_highatomic; older kernels have none and withhold the whole reserve",
     )
     highatomic_cap_pages: int | None = column(
         unit="pages",
@@ -79,8 +78,7 @@ class Zone:
     start_pfn: int | None = column(high=MOST_PAGES, help="first page frame")
     lock_held: bool | None = column(
         since="0.2.0",
-        help="zone.lock taken or waited for; in a dump: a CPU was stopped while changing free "
-        "lists",
+        help="zone.lock taken or waited for; dump: a CPU was changing free lists",
     )
     node_unreclaimable: bool | None = column(
         since="0.2.0", help="kswapd gave up the node: 16 runs in a row reclaimed nothing"
@@ -104,8 +102,7 @@ class FreeAccounting:
     remainder_pages: int | None = column(
         unit="pages",
         low=None,
-        help="NR_FREE_PAGES less free lists and unaccepted memory; 0 at rest; empty: struct pages "
-        "are missing",
+        help="NR_FREE_PAGES less free lists and unaccepted memory; 0 at rest; empty: unknown",
     )
     isolate_pages: int = column(unit="pages", help="on Isolate lists; not counted as free")
     pcp_pages: int | None = column(unit="pages", help="on per-CPU lists; not counted as free")

@@ -59,8 +59,7 @@ class Contiguity:
     free_pages: int = column(unit="pages", help="free in all of them")
     possible_ranges: int = column(
         high="ranges",
-        help="free after perfect compaction: free ranges, and movable ones while free pages "
-        "suffice",
+        help="free after perfect compaction",
     )
     pages_to_move: int = column(unit="pages", help="least that must move for that")
 

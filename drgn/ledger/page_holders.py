@@ -65,9 +65,8 @@ class PageHolder:
     holder: str = column(
         holds="kernel",
         key=True,
-        help="socket protocol, ftrace instance, map number and name, disk, variable of a list, "
-        "kvm- and a machine's process, network device and number of a page pool; empty: all of "
-        "that kind",
+        help="socket protocol, ftrace instance, map, disk, variable, virtual machine's process, "
+        "network device and page pool; empty: all of that kind",
     )
     pid: int | None = column(
         key=True,

@@ -51,8 +51,7 @@ class PercpuChunk:
     kind: str = column(
         holds="words",
         key=True,
-        help="variables: the kernel's percpu variables; modules: room for modules'; first: made at"
-        " boot; further: added later",
+        help="variables: the kernel's; modules: room for theirs; first: of boot; further: later",
     )
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="populated pages of all units")
     used_bytes: int = column(unit="bytes", high=MOST_BYTES, help="allocated in all units")

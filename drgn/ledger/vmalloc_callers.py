@@ -45,8 +45,8 @@ class VmallocCaller:
     use: str = column(
         holds="words",
         key=True,
-        help="vmalloc, kernel stacks, percpu: own pages (/proc/vmallocinfo: kernel stacks are "
-        "vmalloc); vmap: another owner's pages; ioremap: device memory",
+        help="vmalloc, kernel stacks (in text vmalloc), percpu: own pages; vmap: another owner's; "
+        "ioremap: device memory",
     )
     areas: int = column(help="areas")
     pages: int | None = column(

@@ -97,8 +97,7 @@ class AllocationFailure:
     usable_free_bytes: int | None = column(
         unit="bytes",
         high=MOST,
-        help="free in the zones and nodes open to the request, less lowmem_reserve and, unless it "
-        "is movable, free CMA pages",
+        help="free in the zones and nodes open to it, less lowmem_reserve and, unless movable, CMA",
     )
     suitable_blocks: int | None = column(
         high=MOST, help="free blocks of that order or larger in these zones; empty: not printed"

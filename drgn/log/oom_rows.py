@@ -49,8 +49,8 @@ class OomKill:
     order: int | None = column(low=-1, high=MOST_ORDER, help="of the allocation; -1: SysRq-f")
     constraint: str | None = column(
         holds="kernel",
-        help="CONSTRAINT_NONE: whole machine; _MEMCG: a memory cgroup's limit; _CPUSET, "
-        "_MEMORY_POLICY: some nodes only",
+        help="CONSTRAINT_NONE: whole machine; _MEMCG: a cgroup's limit; _CPUSET, _MEMORY_POLICY: "
+        "some nodes",
     )
     cgroup_limit: bool | None = column(
         help="a memory cgroup was at its limit; else the machine or the allowed nodes ran out"
@@ -64,9 +64,7 @@ class OomKill:
     allocating_task: bool = column(
         help="vm.oom_kill_allocating_task: the invoker was killed, whatever it held"
     )
-    pid: int | None = column(
-        high=MOST_PIDS, help="of the victim; if the log does not say, of the one chosen"
-    )
+    pid: int | None = column(high=MOST_PIDS, help="of the victim, or else of the one chosen")
     comm: str | None = column(holds="comm", help="of the same")
     uid: int | None = column(high=MOST_UID, help="of the victim")
     total_vm_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="total-vm")
@@ -88,15 +86,14 @@ class OomKill:
         since="0.3.0",
         default=None,
         holds="words",
-        help="of the wall clock, as the text of a log has it: without a year where that has none",
+        help="wall clock, as the log has it; without a year where that has none",
     )
     usable_free_bytes: int | None = column(
         since="0.3.0",
         default=None,
         unit="bytes",
         high=MOST,
-        help="free in the zones and nodes open to the request, less lowmem_reserve and, unless it "
-        "is movable, free CMA pages",
+        help="free in the zones and nodes open to it, less lowmem_reserve and, unless movable, CMA",
     )
 
 
@@ -135,7 +132,7 @@ class OomMemory:
     bytes: int | None = column(
         unit="bytes",
         high=MOST,
-        help="printed in KiB, for the whole machine in pages; empty: page size unknown",
+        help="empty: page size unknown",
     )
 
 

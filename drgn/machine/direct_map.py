@@ -77,7 +77,7 @@ class DirectMapLevel:
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="of that: counted again at boot, once for each memory range that touched the entry",
+        help="of that: counted again at boot, once a range",
     )
 
 

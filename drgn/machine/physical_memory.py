@@ -101,8 +101,8 @@ class PhysicalRange:
     )
     resource: str = column(
         holds="kernel",
-        help="resources of /proc/iomem, outermost first; KHO scratch: kept for the start of the "
-        "next kernel by Kexec Handover, CMA until then",
+        help="resources of /proc/iomem, outermost first; KHO scratch: kept by Kexec Handover, CMA "
+        "until then",
     )
     use: str = column(
         holds="words",
@@ -123,8 +123,8 @@ class PhysicalPart:
     part: str = column(
         holds="words",
         key=True,
-        help="machine: the sum; page allocator: managed pages of all zones; else a use of "
-        "physical_memory, or a part of the kernel's",
+        help="machine: the sum; page allocator: managed pages; else a use of physical_memory, or "
+        "of the kernel's",
     )
     bytes: int = column(
         unit="bytes",

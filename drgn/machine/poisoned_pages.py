@@ -66,9 +66,7 @@ class PoisonedPages:
     page_bytes: int = column(unit="bytes", key=True, help="of one such page")
     marked: int = column(help="pages of that size with the flag")
     bad_pages: int | None = column(unit="pages", help="bad base pages; of huge pages those listed")
-    unlisted: int = column(
-        help="huge pages without a list: their bad pages are unknown, and they are never dissolved"
-    )
+    unlisted: int = column(help="huge pages whose bad pages are unknown; never dissolved")
     out_of_use_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="of all marked ones, huge pages whole"
     )
@@ -82,8 +80,8 @@ class PoisonCounter:
     counter: str = column(
         holds="kernel",
         key=True,
-        help="HardwareCorrupted of /proc/meminfo, or memory_failure of a node in /sys: total = "
-        "recovered + delayed + failed + ignored",
+        help="HardwareCorrupted of /proc/meminfo, or memory_failure of a node: total = recovered + "
+        "delayed + failed + ignored",
     )
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
     events: int | None = event_column(help="pages handled since boot")

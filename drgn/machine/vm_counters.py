@@ -57,10 +57,9 @@ class VmCounter:
     )
     kind: str = column(
         holds="words",
-        help="zone, vm_stat: states; event, numa: counted since boot; node: both: pg*, "
-        "workingset_* but workingset_nodes, nr_vmscan_*, nr_dirtied, nr_written, "
-        "nr_throttled_written and nr_foll_pin_* since boot. Zone counters of kernels before "
-        "4.8 that are now nodes' are node here, too",
+        help="zone, vm_stat: states; event, numa: since boot; node: states, but pg*, nr_vmscan_*, "
+        "nr_dirtied, nr_written, nr_throttled_written, nr_foll_pin_* and workingset_* without "
+        "workingset_nodes since boot; before 4.8 zones' are here, too",
     )
     value: int = event_column(
         ranges=RANGES, help="in /proc/vmstat's unit, per-CPU differences included"

@@ -64,8 +64,7 @@ class AllocTag:
     )
     bytes: int | None = column(
         unit="bytes",
-        help="held by them: pages, slab slots, or the percpu size of one CPU (7.3: of all); empty:"
-        " not readable",
+        help="pages, slab slots, or percpu size of one CPU (7.3: of all); empty: not readable",
     )
     accurate: bool = column(help="false: the kernel says that its counts are incomplete")
 

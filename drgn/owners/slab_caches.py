@@ -81,7 +81,7 @@ class SlabCache:
     )
     objects: int = column(
         high="slots",
-        help="in use; as text or before 7.0: free ones held by CPUs included",
+        help="in use; text, or before 7.0: CPUs' free ones, too",
     )
     object_bytes: int | None = column(
         unit="bytes", low=1, high="slot_bytes", help="size that its user sees"

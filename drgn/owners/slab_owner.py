@@ -75,8 +75,7 @@ class SlabOwnerStack:
     cache: str = column(holds="kernel", key=True, help="slab cache")
     handle: int | None = column(
         key=True,
-        help="stack depot handle; 0: no stack saved; empty: text, or kernels that store the stack "
-        "in the object (before v5.19)",
+        help="stack depot handle; 0: no stack; empty: text, or before 5.19",
     )
     stack: str = column(
         holds="kernel",

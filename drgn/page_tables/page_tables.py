@@ -88,7 +88,7 @@ class PageTables:
     pid: int = column(
         key=True, high=MOST_PIDS, help="thread group; the first of those sharing them"
     )
-    comm: str = column(holds="comm", help="process name")
+    comm: str = column(holds="comm", help="name of the process")
     pgtables_bytes: int = column(
         unit="bytes",
         help="VmPTE: PTE, PMD, PUD and deposited tables, not P4D and PGD",
@@ -96,8 +96,7 @@ class PageTables:
     resident_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="mapped and resident (Rss of smaps, but for huge_puds of page_table_details); without"
-        " hugetlb",
+        help="mapped and resident (Rss of smaps), without hugetlb",
     )
     hugetlb_bytes: int | None = column(unit="bytes", high=MOST_BYTES, help="mapped hugetlb pages")
     pte_tables: int | None = column(help="without deposited ones")
@@ -131,7 +130,7 @@ class PageTableDetails:
     pid: int = column(
         key=True, high=MOST_PIDS, help="thread group; the first of those sharing them"
     )
-    comm: str = column(holds="comm", help="process name")
+    comm: str = column(holds="comm", help="name of the process")
     processes: int = column(help="processes sharing this address space (vfork)")
     threads: int = column(low=1, help="threads sharing it")
     vmas: int = column(help="mappings")
@@ -150,10 +149,7 @@ class PageTableDetails:
     )
     migration_pmds: int = column(help="huge pages being migrated")
     poisoned_pmds: int = column(help="PMDs and PUDs of lost hugetlb pages")
-    reaped_pte_slots: int = column(
-        help="of exit_pte_slots, those the OOM reaper walks first: private mappings, not hugetlb "
-        "or PFN"
-    )
+    reaped_pte_slots: int = column(help="of exit_pte_slots, those the OOM reaper walks first")
     bad_entries: int = column(
         help="lead to nothing, to an unreadable table, or to one already visited"
     )
@@ -357,7 +353,7 @@ class ExitCost:
     """What the end of one address space takes."""
 
     pid: int = column(key=True, high=MOST_PIDS, help="thread group; the first of those sharing it")
-    comm: str = column(holds="comm", help="process name")
+    comm: str = column(holds="comm", help="name of the process")
     pte_slots: int = column(help="PTE slots that the exit walks")
     reaped_pte_slots: int = column(help="PTE slots that the OOM reaper would walk first")
     tables: int = column(help="tables to free: PTE, PMD, PUD, P4D and PGD")

@@ -92,7 +92,7 @@ class ReclaimNode:
     multi_gen: bool | None = column(help="multi-gen LRU in use (lru_gen/enabled)")
     kswapd_failures: int = column(
         high=1 << 10,  # it is not woken then (wakeup_kswapd(), mm/vmscan.c)
-        help="kswapd runs in a row that reclaimed nothing; it gives up at 16",
+        help="kswapd runs in a row that reclaimed nothing; 16: it gives up",
     )
     kswapd_order: int = column(high=MOST_ORDER, help="last order asked of kswapd")
     kswapd_highest_zone: str = column(

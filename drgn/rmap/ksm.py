@@ -118,9 +118,7 @@ class KsmChain:
     """A content that more pages share than one KSM page may."""
 
     chain: str = column(holds="kernel", key=True, help="address of the heading stable node")
-    nid: int = column(
-        help="stable tree, by NUMA node; 0 where KSM merges across nodes, or without NUMA"
-    )
+    nid: int = column(help="NUMA node of the stable tree; 0: one for all")
     dups: int = column(unit="pages", help="KSM pages with this content")
     mappings: int = column(help="of all of them")
 
@@ -168,13 +166,13 @@ class KsmPage:
     )
     passes: int | None = column(
         since="0.2.0",
-        help="of a walk that ends when nothing maps the page (reclaim, unmapping for migration): 2"
-        " if mapped more often than KSM knows, as after fork; empty: mapcount unknown",
+        help="of a walk until nothing maps the page: 2 if mapped more often than KSM knows, as after "
+        "fork; empty: mapcount unknown",
     )
     pass_ms: float = column(since="0.2.0", unit="ms", help="estimate: one pass on this kernel")
     walk_ms: float = column(
         unit="ms",
-        help="estimate: two passes on this kernel, as remapping after migration and page_idle take",
+        help="estimate: two passes on this kernel, as remapping takes",
     )
     walk_ms_low: float = column(unit="ms", help="the same at the low cost of a visit")
     walk_ms_high: float = column(unit="ms", help="the same at the high cost")

@@ -79,8 +79,7 @@ class RmapWalk:
     visits: int = column(help="tree nodes of its complete walk on this kernel; KSM: two passes")
     visits_a_pass: int = column(
         since="0.2.0",
-        help="of one pass, as reclaim and unmapping for migration take, but for KSM pages of "
-        "forked processes",
+        help="of one pass, as reclaim and unmapping take",
     )
     visits_a_hold: int = column(help="most at a stretch under the lock")
     hold_ms: float = column(unit="ms", help="estimate: that stretch")

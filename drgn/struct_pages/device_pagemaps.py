@@ -61,8 +61,7 @@ class DevicePagemap:
     vmemmap_reclaimable_bytes: int = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="RAM that PMD-mapped pages would save, with 4 KiB pages (device-dax align=2M, no "
-        "altmap); none on arm64, which does not share them",
+        help="RAM that align=2M of device-dax would save, with 4 KiB pages; none on arm64",
     )
     initialised_struct_pages: int = column(
         since="0.2.0",
@@ -71,20 +70,17 @@ class DevicePagemap:
     init_ms_low: float = column(
         since="0.2.0",
         unit="ms",
-        help="estimate, at least: 8.0 ns a struct page on one CPU (128 GiB in 4 KiB pages took 268"
-        " ms in 2021)",
+        help="estimate, at least: 8.0 ns a struct page on one CPU",
     )
     init_ms_high: float = column(
         since="0.2.0",
         unit="ms",
-        help="estimate, at most: 11.9 ns a struct page (128 GiB in 2 MiB pages took 100 ms in "
-        "2021)",
+        help="estimate, at most: 11.9 ns a struct page on one CPU",
     )
     init_ms_logged: int | None = column(
         since="0.2.0",
         unit="ms",
-        help="from the log's last line on a range of that many pages, in its ticks; empty: several"
-        " such ranges",
+        help="by the log's last such range; empty: several",
     )
     not_shared: str = column(
         since="0.3.0", holds="words", help="why struct pages share no frame; empty: some do"

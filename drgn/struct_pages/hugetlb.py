@@ -62,9 +62,7 @@ class HugetlbPool:
     surplus_pages: int = column(
         high="pages", help="beyond those asked for: overcommitted, or about to be freed"
     )
-    optimized_pages: int | None = column(
-        help="whose struct pages HVO has freed, all but the first page of them"
-    )
+    optimized_pages: int | None = column(help="whose struct pages HVO has freed")
     self_hosted_pages: int | None = column(
         help="hosting their own struct pages (memmap_on_memory): HVO cannot",
     )

@@ -43,7 +43,7 @@ class MetadataPart:
         unit="bytes",
         low=None,
         high=MOST_BYTES,
-        help="of page frames; of a remainder: what the counter has beyond the parts",
+        help="of page frames; remainder: the counter's surplus",
     )
     percent: float = column(
         unit="%", low=None, help="of the machine's memory (present pages of all zones)"
@@ -81,20 +81,17 @@ class WhatIf:
     saved_percent: float = column(unit="%", low=None, help="of the machine's memory")
     initialised_struct_pages: int | None = column(
         since="0.2.0",
-        help="when memory comes or joins the pool: DAX: those sharing nothing; hugetlb: all but "
-        "gigantic pages taken at boot (6.7 and later)",
+        help="when memory comes or joins the pool",
     )
     init_ms_low: float | None = column(
         since="0.2.0",
         unit="ms",
-        help="estimate, at least: 8.0 ns a struct page on one CPU (128 GiB in 4 KiB pages took 268"
-        " ms in 2021)",
+        help="estimate, at least: 8.0 ns a struct page on one CPU",
     )
     init_ms_high: float | None = column(
         since="0.2.0",
         unit="ms",
-        help="estimate, at most: 11.9 ns a struct page (128 GiB in 2 MiB pages took 100 ms in "
-        "2021)",
+        help="estimate, at most: 11.9 ns a struct page on one CPU",
     )
     formula: str = column(holds="words", help="of saved_bytes; M: the machine's memory")
 

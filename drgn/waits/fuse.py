@@ -71,7 +71,7 @@ class FuseConnection:
     requests: str = column(holds="words", help="by opcode, most first")
     server_pid: int | None = column(
         high=MOST_PIDS,
-        help="process that serves; empty: no task waits, or no process here has the device open",
+        help="process that serves; empty: unknown",
     )
     server_comm: str | None = column(holds="comm", help="name of the server")
     server_state: str | None = column(

@@ -41,7 +41,7 @@ class ReclaimThread:
     state: str = column(holds="words", help="D: sleeps, takes no signal; R: runs; S: sleeps")
     order: int | None = column(low=None, help="last order asked for; 0: none, or base pages")
     failures: int | None = column(
-        high=1 << 10, help="kswapd: runs in a row that reclaimed nothing; it gives up at 16"
+        high=1 << 10, help="kswapd runs in a row that reclaimed nothing; 16: it gives up"
     )
     doing: str | None = column(holds="words", help="part of memory management it is in")
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")

@@ -148,7 +148,7 @@ class TaskWait:
     seconds: float | None = column(
         unit="seconds",
         high=MOST_SECONDS,
-        help="since it was last put on a CPU, what it ran then included",
+        help="since it was last put on a CPU",
     )
     doing: str | None = column(
         holds="words", help="part of memory management, by its stack; empty: another"
@@ -193,8 +193,7 @@ class WaitRoot:
     comm: str | None = column(holds="comm", help="name of the process")
     circle: bool = column(help="it waits for one of its own waiters")
     by_last_reader: bool = column(
-        help="a link of the chain or circle is a lock's last reader, which may have released it: "
-        "others may hold it"
+        help="a link is a lock's last reader, which may have released it: others may hold it"
     )
     waiters: int = column(unit="tasks", help="direct and indirect waiters")
     unsure_waiters: int = column(
@@ -207,9 +206,7 @@ class WaitRoot:
     lock_waiters: int = column(unit="tasks", help="queued on that")
     seconds: float | None = column(unit="seconds", high=MOST_SECONDS, help="since pid last ran")
     doing: str | None = column(holds="words", help="part of memory management that pid is in")
-    no_holder: bool = column(
-        help="no task holds it although waiters sleep on it, and all that could was checked"
-    )
+    no_holder: bool = column(help="no task holds it although waiters sleep on it")
     why: str | None = column(holds="words", help="why no holder is named; empty: it is a task")
     stack: str | None = column(holds="kernel", help="of pid: root;…;leaf")
 

@@ -53,8 +53,7 @@ class WritebackDevice:
     oldest_seconds: float | None = column(
         unit="seconds",
         high=MOST_SECONDS,
-        help="since the longest-dirty inode became dirty; longer if it is rewritten all the time; "
-        "empty: none, or unknown",
+        help="since the longest-dirty inode became dirty; empty: none, or unknown",
     )
     waiting: int = column(unit="tasks", help="throttled by its dirty pages")
 

@@ -273,7 +273,7 @@ class ProfileDuration(OfRecording):
     name: str = column(
         holds="words",
         key=True,
-        help="what was timed; also its waits for locks and the rest, where seen",
+        help="what was timed",
     )
     count: int = column(help="seen from begin to end")
     total_ns: int = column(unit="ns", help="all together")
@@ -309,7 +309,7 @@ class ProfileFaults(OfRecording):
     region_bytes: int = column(
         unit="bytes",
         since="0.2.0",
-        help="range of a PTE table; 2 MiB with 4 KiB pages, and where unknown",
+        help="range of a PTE table; unknown: 2 MiB",
     )
 
 

@@ -51,9 +51,7 @@ class CounterRate:
         holds="words", key=True, help="vmstat: /proc/vmstat; ksm: /sys/kernel/mm/ksm"
     )
     name: str = column(holds="kernel", key=True, help="the kernel's name")
-    delta: int = column(
-        help="growth in the counter's own unit; CPUs may fold theirs in a second late"
-    )
+    delta: int = column(help="growth in the counter's own unit")
     per_second: float = column(unit="1/s", help="delta / period_seconds, rounded")
     period_seconds: float = column(unit="s", help=PERIOD)
 
@@ -133,7 +131,7 @@ class Level:
     name: str = column(holds="kernel", key=True, help="the kernel's name")
     value: int = column(
         low=None,
-        help="in its unit; a computed one is negative where the kernel counts a page twice",
+        help="in its unit; negative: the kernel counts a page twice",
     )
     unit: str = column(holds="words", help="bytes or pages; empty: things")
 
@@ -154,14 +152,14 @@ class WatchHolder:
     kind: str = column(
         holds="words",
         key=True,
-        help="process: mapped anonymous and shared pages, swapped out included, and page tables; "
-        "cgroup: memory.current (v2); slab cache; vmalloc caller; shared file: tmpfs, memfd or "
-        "SysV segment, where shared memory is a tenth of memory or more",
+        help="process: mapped anonymous and shared pages, swap, page tables; cgroup: memory.current "
+        "(v2); slab cache; vmalloc caller; shared file: tmpfs, memfd, SysV, where shared memory "
+        "is a tenth or more",
     )
     name: str = column(
         holds="comm",
         key=True,
-        help="process name, cgroup path, cache or caller; a file's path, and who has it open",
+        help="process, cgroup, cache, caller, or file and who has it open",
     )
     pid: int | None = column(key=True, high=MOST_PIDS, help="process, or one with the file open")
     first_bytes: int = column(

@@ -93,7 +93,7 @@ def log_lines() -> list[str]:
         f"as far as the log has it. {right.count(YES)} are right, {right.count(PART)} in part, "
         f"{right.count(NO)} not. Before they were seen, 12 were right, of five a failed "
         "allocation was not read, and one sentence was wrong: what was changed came of these "
-        "logs, so they are no test of it. None was said to have no trouble."
+        "logs, so they are no test of it. None was said to have no trouble. Not right are:"
     )
     return [
         "",
@@ -103,5 +103,5 @@ def log_lines() -> list[str]:
         "",
         "thread|cause as found there|said first|right",
         "---|---|---|---",
-        *("|".join(row) for row in LOGS),
+        *("|".join(row) for row in LOGS if row[-1] != YES),
     ]
