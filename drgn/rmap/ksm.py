@@ -166,8 +166,8 @@ class KsmPage:
     )
     passes: int | None = column(
         since="0.2.0",
-        help="of a walk until nothing maps the page: 2 if mapped more often than KSM knows, as after "
-        "fork; empty: mapcount unknown",
+        help="of a walk until nothing maps the page: 2 if mapped more often than KSM knows, as "
+        "after fork; empty: mapcount unknown",
     )
     pass_ms: float = column(since="0.2.0", unit="ms", help="estimate: one pass on this kernel")
     walk_ms: float = column(
