@@ -153,8 +153,8 @@ class WatchHolder:
         holds="words",
         key=True,
         help="process: mapped anonymous and shared pages, swap, page tables; cgroup: "
-        "memory.current (v2); slab cache; vmalloc caller; shared file: tmpfs, memfd, SysV, where shared memory "
-        "is a tenth or more",
+        "memory.current (v2); slab cache; vmalloc caller; shared file: tmpfs, memfd, SysV, "
+        "where shared memory is a tenth or more",
     )
     name: str = column(
         holds="comm",
