@@ -12,6 +12,8 @@ Imports neither drgn nor numpy. Cannot know: containers of a runtime that is non
 """
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table
@@ -67,11 +69,11 @@ def container_of(path: str) -> Container | None:
     *outer, end = sorted(matches)
     own, inner = path[:end], matches[end].groupdict()
     within = path[: max(outer)] if outer else None
-    pods = [pod["uid"] for pod in POD.finditer(own)]  # a container of a pod may have some, too
+    _, uid = pod_of(own)
     return Container(
         cgroup=own,
         runtime="LXC" if "name" in inner else _runtime(inner["runtime"]),
-        pod_uid=pods[-1].replace("_", "-") if pods else None,
+        pod_uid=uid,
         container_id=inner.get("id"),
         namespace=None,
         pod=None,
@@ -80,27 +82,40 @@ def container_of(path: str) -> Container | None:
     )
 
 
+def pod_of(path: str) -> tuple[str, str | None]:
+    """The innermost pod that a cgroup is, or is in: its cgroup, and its UID; None for others."""
+    pods = [*POD.finditer(path)]  # a container of a pod may have some, too
+    return (path[: pods[-1].end()], pods[-1]["uid"].replace("_", "-")) if pods else ("", None)
+
+
 def _runtime(word: str | None) -> str | None:
     """Name of a runtime by the word for it in a path."""
     return RUNTIMES.get((word or "").rpartition("/")[2].rstrip("-"))
 
 
-def called(path: str, named: Container | None = None) -> str:
+def called(
+    path: str,
+    named: Container | None = None,
+    pods: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """
     A cgroup as a sentence has it: a container by the end of its path, its own id cut to 12 digits
-    as runtimes print it, and by its names, or the UID of its pod; others by their path.
+    as runtimes print it, and by its names, or the UID of its pod; the cgroup of a pod, whose
+    containers share its limit, by the pod's name, if that is known; others by their path.
 
     :param named: with the names that are known.
+    :param pods: ``namespace/name`` of pods, by their UID.
     """
     found = container_of(path)
+    place, uid = pod_of(path)
+    if uid and uid in pods and (found is None or len(place) > len(found.cgroup)):
+        return f"…/{path[place.rindex('/') + 1 :]} (pod {pods[uid]})"
     if found is None:
         return path
     named = named or found
     of_pod = ""
-    if named.pod:
-        of_pod = f" of pod {named.namespace}/{named.pod}"
-    elif named.pod_uid:
-        of_pod = f" of pod {named.pod_uid}"
+    if pod := f"{named.namespace}/{named.pod}" if named.pod else pods.get(uid or "", uid):
+        of_pod = f" of pod {pod}"
     what = f"container {named.container}" if named.container else "a container"
     if found.within:
         outer = container_of(found.within)

@@ -35,7 +35,9 @@ def run_mcp(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("mcp", "mcp_types"):
             raise
-        raise UsageError(f"mcp: {error.name} is missing: pip install 'mmscope[mcp]'") from error
+        raise UsageError(
+            f"mcp: {error.name} is missing: pip install 'mmscope[report,mcp]'"
+        ) from error
     from mmscope.reports.lake.layout import DESCRIPTION
     from mmscope.reports.serving.answers import Case
     from mmscope.reports.serving.lake_answers import LakeCase

@@ -46,6 +46,12 @@ class Kernel:
         containers: Mapping[str, Container] = MappingProxyType({}),
     ) -> None:
         self._containers = containers
+        # Of a container that is gone its pod is known by those that are left.
+        self._pods = {
+            each.pod_uid: f"{each.namespace}/{each.pod}"
+            for each in containers.values()
+            if each.pod and each.pod_uid
+        }
         self._present = {
             feature: present for feature, present in features.items() if isinstance(present, bool)
         }
@@ -67,9 +73,9 @@ class Kernel:
         return f"{' to '.join(said)} %"
 
     def cgroup(self, path: str) -> str:
-        """A cgroup as a sentence has it: a container by its name."""
+        """A cgroup as a sentence has it: a container and a pod by their names."""
         found = container_of(path)
-        return called(path, self._containers.get(found.cgroup)) if found else path
+        return called(path, found and self._containers.get(found.cgroup), self._pods)
 
     def __getattr__(self, feature: str) -> bool | None:
         if feature not in FEATURES:

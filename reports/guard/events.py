@@ -18,6 +18,7 @@ from pathlib import Path
 from shlex import split
 from typing import Any
 
+from mmscope.drgn.cgroups.container_paths import pod_of
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import UsageError
@@ -88,8 +89,8 @@ def kubernetes_event(incident: Incident, capture: Path) -> dict[str, Any]:
     """
     An Event of Kubernetes (events.k8s.io/v1): ``kubectl create -f event.json``.
 
-    It regards the pod whose container's cgroup the incident names, where the node's files have the
-    names of both, else the node. As kubelet does, a node's name stands for its UID.
+    It regards the pod whose cgroup, or whose container's, the incident names, where the node's
+    files have its name, else the node. As kubelet does, a node's name stands for its UID.
     """
     node = os.environ.get("NODE_NAME") or str(incident.get("host") or os.uname().nodename).lower()
     at = datetime.datetime.fromisoformat(incident["at"]).astimezone(datetime.UTC)
@@ -98,8 +99,9 @@ def kubernetes_event(incident: Incident, capture: Path) -> dict[str, Any]:
         regarding = {"apiVersion": "v1", "kind": "Pod", "name": pod["pod"]} | {
             "namespace": pod["namespace"],
             "uid": pod["pod_uid"],
-            "fieldPath": f"spec.containers{{{pod['container']}}}",
         }
+        if pod["container"]:
+            regarding["fieldPath"] = f"spec.containers{{{pod['container']}}}"
     note = f"{incident['title']} (captured on {node}: {capture})"
     name = re.sub("[^a-z0-9]+", "-", f"mmscope-{capture.name}-{node}".lower())
     words = re.findall("[A-Za-z0-9]+", incident["trigger"])
@@ -123,17 +125,20 @@ def kubernetes_event(incident: Incident, capture: Path) -> dict[str, Any]:
 
 def _pod(title: str, capture: Path) -> dict[str, Any] | None:
     """
-    The only container whose cgroup a title has, where all names of it and its pod are known: of one
-    in another the innermost whose names are.
+    The only container or pod whose cgroup a title has: of one in another the innermost whose names
+    are known. A container that is gone is its pod's, which is known by those that are left.
     """
-    needed = ("namespace", "pod", "pod_uid", "container")
+    places: dict[str, dict[str, Any] | None] = {}
     with contextlib.suppress(OSError, UsageError, LookupError, ValueError):
-        rows = list(Bundle(capture / "bundle").rows("containers"))
-        found = sorted(str(row["cgroup"]) for row in rows if str(row["cgroup"]) in title)
-        inner = found[-1] if found else ""
-        if all(inner.startswith(cgroup) for cgroup in found):
-            of = {str(row["cgroup"]): row for row in rows if all(row[name] for name in needed)}
-            return next((of[cgroup] for cgroup in reversed(found) if cgroup in of), None)
+        for row in Bundle(capture / "bundle").rows("containers"):
+            cgroup = str(row["cgroup"])
+            known = all(row[name] for name in ("namespace", "pod", "pod_uid"))
+            places[cgroup] = row if known and row["container"] else None
+            if known and (pod := pod_of(cgroup)[0]):
+                places.setdefault(pod, {**row, "container": None})
+        found = sorted(place for place in places if place in title)
+        if all(found[-1].startswith(place) for place in found):
+            return next((places[place] for place in reversed(found) if places[place]), None)
     return None
 
 

@@ -214,3 +214,16 @@ def test_how_a_sentence_has_it(tmp_path: Path) -> None:
     assert called(in_lxc) == "…/0123456789ab (a container, in container ct1)"
     in_pod = f"/kubepods/pod{UID}/{OTHER}/docker/{ID}"
     assert called(in_pod) == f"…/0123456789ab (a container of pod {UID}, in another)"
+
+
+def test_a_pod_whose_name_is_known_is_told_by_it() -> None:
+    pods = {UID: "shop/web-7d9f"}
+    of_pod = f"/kubepods.slice/kubepods-pod{LOW}.slice"
+    said = f"…/kubepods-pod{LOW}.slice (pod shop/web-7d9f)"
+    assert called(of_pod, pods=pods) == said
+    assert called(f"/lxc.payload.ct1{of_pod}", container_of("/lxc.payload.ct1"), pods) == said
+    assert called(f"/kubepods/burstable/pod{UID}", pods=pods) == f"…/pod{UID} (pod shop/web-7d9f)"
+    # A container that is gone has no names of its own left.
+    gone = called(f"{of_pod}/cri-containerd-{ID}.scope", None, pods)
+    assert gone == "…/cri-containerd-0123456789ab (a container of pod shop/web-7d9f)"
+    assert called(of_pod, pods={STATIC: "shop/db"}) == of_pod

@@ -207,6 +207,11 @@ def test_an_event_regards_the_pod_that_is_named(
     # Of a container in it that has no name here it is the outer one's.
     within = event_of(path, title=f"Memory cgroup {inner.cgroup} was out of memory")
     assert within["regarding"] == event["regarding"]
+    # At the limit of the pod, or of a container that is gone, it is the pod's.
+    for gone in ("", f"/{'ef' * 32}"):
+        title = f"Memory cgroup /kubepods/burstable/pod{uid}{gone} was out of memory"
+        of_pod = event_of(path, title=title)["regarding"]
+        assert of_pod == {n: v for n, v in event["regarding"].items() if n != "fieldPath"}
     # Without names, of two, or of none it is the node's.
     for title in (f"{other} was", f"{cgroup} and {other}", "The OOM killer took 1 process"):
         assert event_of(path, title=title)["regarding"]["name"] == "node-7"
