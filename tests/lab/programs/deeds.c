@@ -353,6 +353,8 @@ static void prepare(void)
 	// What is dirty stays so.
 	write_to("/proc/sys/vm/dirty_writeback_centisecs", "0");
 	write_to("/proc/sys/vm/page-cluster", "0");
+	// khugepaged collapses mapped files, too, and has a huge page in hand meanwhile.
+	write_to("/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs", "3600000");
 	must(ioperm(PVPANIC, 1, 1), "ioperm");
 }
 
