@@ -168,7 +168,7 @@ CONSTRAINT = r"CONSTRAINT_(?:NONE|CPUSET|MEMORY_POLICY|MEMCG)"
 SUMMARY_LINE = re.compile(
     rf"oom-kill:constraint=({CONSTRAINT}),nodemask=({NODE_LIST})"
     r"(?:,cpuset=(.*?),mems_allowed=([0-9,-]*))?(?:,global_oom|,oom_memcg=(.*?))?"
-    r"(?:,task_memcg=(.*?))?,task=(.*),pid=([0-9]{1,10}),uid=[0-9]+",
+    r"(?:,task_memcg=(.*?))?,task=(.*),pid=([0-9]{1,10}),uid=-?[0-9]+",
     re.DOTALL,
 )
 KEYS = (
@@ -678,6 +678,10 @@ def _summary(call: _Call, text: str) -> None:
     found = dict(zip(names, match.groups()[1:6], strict=True))
     call.victim, call.victim_comm = int(match[8]), match[7]
     call.base |= found | {"mems_allowed": found["mems_allowed"] or None}
+    # Before "mm/oom_kill.c: fix uninitialized oc->constraint" (432b1de0de02, in v5.3) all calls say
+    # CONSTRAINT_NONE; a cgroup is named where its limit was the reason.
+    if found["oom_cgroup"]:
+        call.base |= {"constraint": "CONSTRAINT_MEMCG", "cgroup_limit": True}
 
 
 def _tell_tables(tasks: Iterable[dict[str, Any]]) -> None:

@@ -282,6 +282,12 @@ class TestSummary:
         last = read(text).kills[-1]
         assert (last.mems_allowed, last.victim_cgroup, last.lacks) == ("0,2-3", "/", None)
 
+    def test_a_kernel_that_says_of_a_cgroup_that_there_is_no_constraint(self) -> None:
+        """Those before v5.3; and a uid_t printed as ``%d``."""
+        text = printed("6.1").replace("constraint=CONSTRAINT_MEMCG", "constraint=CONSTRAINT_NONE")
+        text = re.sub(r"(oom-kill:.*,uid=)0", r"\1-2", text)
+        assert read(text).kills == read(printed("6.1")).kills
+
     def test_a_kernel_without_cgroups(self) -> None:
         text = re.sub(r",cpuset=/,.*?,task=", ",task=", printed("7.3"))
         last = read(text).kills[-1]
