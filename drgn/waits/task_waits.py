@@ -30,11 +30,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, offsetof
+from drgn import FaultError, Object, Program, StackFrame, offsetof
 from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
 
@@ -72,6 +72,7 @@ from mmscope.drgn.waits.reclaim_threads import (
     thread_state,
     threads,
 )
+from mmscope.drgn.waits.spins import SPINLOCK, spun_for
 from mmscope.drgn.waits.stacks import Shared, stack_from
 from mmscope.drgn.waits.waiters import Awaited, awaited
 from mmscope.drgn.waits.writeback import WritebackDevice, writeback_devices
@@ -122,6 +123,7 @@ BEFORE = re.compile(r"^_*(?:(?:x64|arm64|se)_sys_|do_sys_|sys_)?(?:do_)?_*")
 # Of one that could run: only what takes long.
 LONG = {words for words, _ in DOING[:9]}
 READER = "reader, in a fault"
+MOST_NAMED = 8  # tasks that may have a spinlock: more are no help
 AGAIN_SECONDS = 1.0  # after which what seems to have no holder is looked at again
 # A task that lets a lock go, or wakes one that waits for it: for a moment no task has the lock.
 LETS_GO = re.compile(r"mutex_unlock|^_*up_(read|write)|rwsem_wake|^wake_up|^try_to_wake_up")
@@ -318,6 +320,7 @@ class Waits:
         self.asked: tuple[float, int] | None = None  # when, for a lock without holder: jiffies
         self.frames: dict[int, list[str]] = {}  # by the task's address
         self.pointers: dict[int, int] = {}
+        self.leaves: dict[int, StackFrame] = {}
         self.faults: dict[int, Fault] = {}
         self.shared = Shared()
         self.owed: dict[int, set[int]] = {}  # tasks that wait for a FUSE server, by fuse_conn
@@ -358,7 +361,7 @@ class Waits:
             for address, each in seen.items()
             if each.state == "D"
             or each.doing in LONG
-            or (each.state == "S" and address in queued)
+            or address in queued
             or self._for_memory(address)
         }
         named = self._with_cgroups(rows)
@@ -388,6 +391,8 @@ class Waits:
                     self.faults[address] = fault
                 if stack is not None and state != "R":
                     found = awaited(stack, frames)
+                elif stack is not None and address in self.on_cpus:
+                    found = spun_for(self.prog, self.leaves[address])
         return Seen(state, doing(frames), found)
 
     def _task(self, address: int) -> Object:
@@ -537,7 +542,7 @@ class Waits:
         """The functions of a task's stack in the kernel, leaf first; none where it is not known."""
         if address not in self.frames:
             if frames := kernel_frames(self.prog, self._task(address)):
-                self.pointers[address] = frames[0].sp
+                self.pointers[address], self.leaves[address] = frames[0].sp, frames[0]
             self.frames[address] = function_names(frames)
         return self.frames[address]
 
@@ -679,6 +684,8 @@ class Waits:
         """
         if found.holder is not None:
             return "it notes a task that is not there: it ended, or the note is damaged", False
+        if found.kind == SPINLOCK:
+            return self._why_spun_for(direct), False
         if found.is_free:
             return self._why_free(found, queued)
         if found.kind.startswith("VMA lock"):
@@ -690,6 +697,15 @@ class Waits:
         if found.kind in ("mutex", "rt_mutex") or found.kind.startswith("rwsem"):
             return "it is being handed over", False
         return "the kernel notes no task for it", False
+
+    def _why_spun_for(self, direct: Sequence[int]) -> str:
+        """Reason why no task is named that has a spinlock, and which could have it."""
+        words = "a CPU has it, the kernel does not note which"
+        others = [a for a in self.on_cpus if self.stack_of(a) and a not in direct]
+        if not 0 < len(others) <= MOST_NAMED or not self._all_known(sorted(self.on_cpus)):
+            return words
+        names = ", ".join(sorted(f"{comm} ({pid})" for pid, comm in map(self.named, others)))
+        return f"{words}; on CPUs, in the kernel and not spinning for it: {names}"
 
     def _why_unfinished(self, bdi: int, kinds: Container[str]) -> str:
         """Reason why tasks wait for a device or server."""
@@ -785,6 +801,15 @@ class Waits:
 
     def _in_user_space(self, address: int) -> bool:
         return in_user_space(self.prog, self._task(address))
+
+    @cached_property
+    def on_cpus(self) -> set[int]:
+        """Tasks that CPUs run, but for their idle ones; none where that is not known."""
+        with contextlib.suppress(FaultError, LookupError, ValueError):
+            queues, cpus = self.prog["runqueues"], online_cpus(self.prog)
+            now = {per_cpu(queues, cpu).curr.value_() for cpu in cpus}
+            return now & self.places.keys()
+        return set()
 
     def _runs(self, address: int) -> bool:
         return bool(self.tasks.columns["state"][self.places[address]] == RUNNING)

@@ -2,7 +2,7 @@
 """
 Frozen guests with memory behind open files of every kind (``programs/holders.c``), with dma-bufs,
 BPF maps and programs, AIO and KVM (``programs/owners.c``), with tasks that wait
-(``programs/stuck.c``, and ``programs/servers.c``, which has a disk).
+(``programs/stuck.c``, ``programs/locks.c``, and ``programs/servers.c``, which has a disk).
 """
 
 import os
@@ -23,6 +23,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 # QEMU's CPU has SVM, emulated.
 KVM = ("irqbypass", "kvm", "kvm-amd")
 DISKS = {"servers": 32 << 20}
+# More CPUs than two, of the first node.
+CPUS = {"locks": 4}
 # What /proc/PID/stack leaves out: functions of the scheduler's section (__sched), locks' included.
 SCHEDULER = re.compile(
     r"^(__|preempt_|io_)?schedule(_\w+)?$|^__switch_to$|^__mutex_lock|^rwsem_down|^down_"
@@ -76,6 +78,8 @@ def holders_capture(
         if built is not None:
             kernel = with_built(kernel, built, say)
         drive = make_disk(folder, DISKS[what]) if what in DISKS else ()
+        if what in CPUS:
+            drive += ("-smp", f"{CPUS[what]},sockets={CPUS[what]}")
         init = build(kernel, program, folder)
         machine.run(kernel, "sizes", folder, say, init=init, qemu_args=drive)
         (folder / "own-disk").unlink(missing_ok=True)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Spinlocks of memory management that CPUs spin for, in a vmcore: of a zone, of LRU lists, of a node
+of a slab cache.
+
+A CPU that spins is in ``queued_spin_lock_slowpath()`` (kernel/locking/qspinlock.c), with the lock's
+address in a register; it is taken where it is the address of such a lock, which is held, and no
+other register has one. Costs nothing where no CPU spins, else a walk over zones and slab caches.
+
+Cannot know: who has a spinlock, which notes no task. On a live kernel, whose registers are not
+read: any of it.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+from drgn import Object, Program, StackFrame, offsetof
+from drgn.helpers.linux.slab import for_each_slab_cache
+
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.opening.constants import kernel_byte
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.nodes import online_nodes
+from mmscope.drgn.waits.waiters import Awaited
+
+SPINLOCK = "spinlock"
+SPINS = "queued_spin_lock_slowpath"  # native_ and __pv_ on x86
+
+
+def spun_for(prog: Program, leaf: StackFrame) -> Awaited | None:
+    """Find the lock that a CPU spins for, by the innermost frame of its task."""
+    if not (leaf.name or "").endswith(SPINS):
+        return None
+    upper = kernel_byte(prog)
+    values = {value for value in leaf.registers().values() if value >> 56 == upper}
+    locks = [value for value in values if spin_lock_name(prog, value) is not None]
+    if len(locks) != 1 or not prog.read_u32(locks[0]):
+        return None
+    return Awaited(SPINLOCK, locks[0])
+
+
+def spin_lock_name(prog: Program, address: int) -> str | None:
+    """Name of a spinlock by its address; None of one that is no lock of these."""
+    for find in (_of_node, _of_slab, _of_cgroup):
+        with contextlib.suppress(*TORN):
+            if (name := find(prog, address)) is not None:
+                return name
+    return None
+
+
+def _of_node(prog: Program, address: int) -> str | None:
+    """The lock of a zone, or of a node's LRU lists where these are not of cgroups."""
+    for pgdat in online_nodes(prog):
+        node = pgdat.node_id.value_()
+        for zone in pgdat.node_zones:
+            if zone.lock.address_ == address:
+                return f"lock of zone {name_at(zone.name)} of node {node}"
+        # "mm/lru: replace pgdat lru_lock with lruvec lock" (6168d0da2b47, in v5.11)
+        own = pgdat if hasattr(pgdat, "lru_lock") else pgdat.member_("__lruvec")
+        if own.lru_lock.address_ == address:
+            return f"lru_lock of node {node}"
+    return None
+
+
+def _of_slab(prog: Program, address: int) -> str | None:
+    """The lock of a node of a slab cache."""
+    type_ = prog.type("struct kmem_cache_node")
+    wanted = address - offsetof(type_, "list_lock")
+    for cache in for_each_slab_cache(prog):
+        for node, found in enumerate(_nodes(cache)):
+            if found == wanted:
+                return f"list_lock of node {node} of the slab cache {name_at(cache.name)}"
+    return None
+
+
+def _nodes(cache: Object) -> Iterator[int]:
+    """Address of the ``struct kmem_cache_node`` of each node of a slab cache; 0: it has none."""
+    count = int(cache.prog_["nr_node_ids"].value_())
+    by_node = hasattr(cache, "per_node")  # as in 7.2
+    for node in range(count):
+        yield (cache.per_node[node].node if by_node else cache.node[node]).value_()
+
+
+def _of_cgroup(prog: Program, address: int) -> str | None:
+    """The lock of the LRU lists of a memory cgroup on a node."""
+    type_ = prog.type("struct mem_cgroup_per_node")
+    own = address - offsetof(type_, "lruvec.lru_lock")
+    group = Object(prog, type_, address=own).memcg
+    for node in range(int(prog["nr_node_ids"].value_())):
+        if group.nodeinfo[node].value_() == own:
+            ((path, _),) = cgroup_paths(
+                prog, np.array([group.css.cgroup.value_()], np.uint64), Gaps()
+            )
+            return f"lru_lock of node {node} of {path or hex(group.value_())}"
+    return None

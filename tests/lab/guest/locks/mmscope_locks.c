@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+// Locks of memory management that are held for good.
+//
+// /proc/mmscope_locks: write "WHAT [ADDRESS]", and the task takes it and sleeps with it, where no signal ends that. WHAT is
+// mutex (the module's own), oom_lock, cgroup_mutex; or, of what the task has mapped at the address: folio (its lock), file_read,
+// file_write (i_mmap_rwsem), anon_read, anon_write (the anon_vma's lock).
+//
+// "spin" takes the lock of a zone, of an LRU list and of a node of a slab cache, has CPUs 1 to 3 spin for one each, and
+// freezes the machine (pvpanic).
+#include <linux/delay.h>
+#include <linux/kprobes.h>
+#include <linux/kthread.h>
+#include <linux/memcontrol.h>
+#include <linux/mm.h>
+#include <linux/mmzone.h>
+#include <linux/module.h>
+#include <linux/pagemap.h>
+#include <linux/proc_fs.h>
+#include <linux/rmap.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <asm/io.h>
+
+static DEFINE_MUTEX(mmscope_mutex);
+
+// What no module is given.
+static void *address_of(const char *name)
+{
+	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
+	unsigned long (*lookup)(const char *);
+
+	if (register_kprobe(&probe))
+		return NULL;
+	lookup = (void *)probe.addr;
+	unregister_kprobe(&probe);
+	return (void *)lookup(name);
+}
+
+static noinline int sleep_with_it(void)
+{
+	for (;;)
+		schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
+	return 0;
+}
+
+static noinline int hold_mutex(struct mutex *mutex)
+{
+	if (!mutex)
+		return -ENOENT;
+	mutex_lock(mutex);
+	return sleep_with_it();
+}
+
+static noinline int hold_rwsem(struct rw_semaphore *lock, bool write)
+{
+	if (write)
+		down_write(lock);
+	else
+		down_read(lock);
+	return sleep_with_it();
+}
+
+static noinline int hold_folio(unsigned long address)
+{
+	struct page *page;
+
+	if (get_user_pages_fast(address, 1, 0, &page) != 1)
+		return -EFAULT;
+	lock_page(page);
+	return sleep_with_it();
+}
+
+// The lock of node 0 of a slab cache, struct kmem_cache_node: a list of slabs stands 16 bytes behind it.
+static spinlock_t *node_lock(unsigned long *cache)
+{
+	for (size_t i = 0; i < 64; i++) {
+		unsigned long at = cache[i] + 16, next, back;
+
+		if (!(cache[i] & 63) && !copy_from_kernel_nofault(&next, (void *)at, 8) && next &&
+		    !copy_from_kernel_nofault(&back, (void *)(next + 8), 8) && back == at)
+			return (void *)cache[i];
+	}
+	return NULL;
+}
+
+static void nothing(void *object)
+{
+}
+
+static spinlock_t *spins[3];
+static int near[3];
+
+static int spin(void *number)
+{
+	spinlock_t *lock = spins[(long)number];
+
+	WRITE_ONCE(near[(long)number], 1);
+	spin_lock(lock);
+	spin_unlock(lock);
+	return 0;
+}
+
+static noinline int freeze(void)
+{
+	struct mem_cgroup **root = address_of("root_mem_cgroup");
+	struct kmem_cache *cache = kmem_cache_create("mmscope_locks", 200, 0, 0, nothing);
+	struct task_struct *tasks[3];
+
+	if (!root || !cache || !kmem_cache_alloc(cache, GFP_KERNEL))
+		return -ENOENT;
+	spins[0] = &NODE_DATA(1)->node_zones[ZONE_NORMAL].lock;
+	spins[1] = &(*root)->nodeinfo[1]->lruvec.lru_lock;
+	spins[2] = node_lock((void *)cache);
+	if (!spins[2])
+		return -ENXIO;
+	for (long i = 0; i < 3; i++) {
+		tasks[i] = kthread_create(spin, (void *)i, "spins%ld", i);
+		kthread_bind(tasks[i], i + 1);
+	}
+	local_irq_disable();
+	for (int i = 0; i < 3; i++)
+		spin_lock(spins[i]);
+	for (int i = 0; i < 3; i++)
+		wake_up_process(tasks[i]);
+	for (int i = 0; i < 3; i++)
+		while (!READ_ONCE(near[i]))
+			cpu_relax();
+	mdelay(300);
+	for (;;)
+		outb(1, 0x505);
+	for (int i = 0; i < 3; i++)
+		spin_unlock(spins[i]);
+	return 0;
+}
+
+static int of_mapped(const char *what, unsigned long address)
+{
+	struct rw_semaphore *lock = NULL;
+	struct vm_area_struct *vma;
+
+	mmap_read_lock(current->mm);
+	vma = find_vma(current->mm, address);
+	if (vma && vma->vm_start <= address) {
+		if (!strncmp(what, "file", 4) && vma->vm_file)
+			lock = &vma->vm_file->f_mapping->i_mmap_rwsem;
+		else if (!strncmp(what, "anon", 4) && vma->anon_vma)
+			lock = &vma->anon_vma->root->rwsem;
+	}
+	mmap_read_unlock(current->mm);
+	return lock ? hold_rwsem(lock, strstr(what, "write") != NULL) : -ENOENT;
+}
+
+static ssize_t act(struct file *file, const char __user *from, size_t length, loff_t *at)
+{
+	char text[64] = "", what[16] = "";
+	unsigned long address = 0;
+
+	if (length >= sizeof(text) || copy_from_user(text, from, length) || sscanf(text, "%15s %lx", what, &address) < 1)
+		return -EINVAL;
+	if (!strcmp(what, "spin"))
+		return freeze();
+	if (!strcmp(what, "mutex"))
+		return hold_mutex(&mmscope_mutex);
+	if (!address)
+		return hold_mutex(address_of(what));
+	return strcmp(what, "folio") ? of_mapped(what, address) : hold_folio(address);
+}
+
+static const struct proc_ops operations = { .proc_write = act };
+
+static int __init mmscope_locks_init(void)
+{
+	return proc_create("mmscope_locks", 0200, NULL, &operations) ? 0 : -ENOMEM;
+}
+
+// No exit: what it holds is held for good.
+module_init(mmscope_locks_init);
+MODULE_DESCRIPTION("Held locks, for the tests of mmscope");
+MODULE_LICENSE("GPL");
