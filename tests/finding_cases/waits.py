@@ -95,6 +95,11 @@ FOUND = {
         ],
         severity="warning",
     ),
+    "one task behind another": Case(
+        "tasks-wait-behind-one",
+        [_root(16.2, waiters=1, lock="cgroup_mutex", lock_waiters=1, doing=None)],
+        ["1 task waits for writer (321), by way of cgroup_mutex, for 16 s"],
+    ),
     "a queue for longer than the kernel calls hung": Case(
         "tasks-wait-behind-one", [_root(121.0)], ["for 121 s"], severity="critical"
     ),
