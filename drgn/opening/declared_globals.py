@@ -243,6 +243,8 @@ DIFFER = {
     "stack_pools": (("void **", "stack_max_pools"), ("void *[room]", "")),
     # "lib/stackdepot: use list_head for stack record links" (4805180bc165, in v6.8)
     "stack_table": (("struct list_head *", "pools_num"), ("struct stack_record **", "")),
+    # Of 6.12 and before: see ANONYMOUS.
+    "tk_core": (("struct tk_data", "struct tk_data"),),
     # A long since v6.13; by what came later, so that between it is right up to 16 TiB.
     "zswap_stored_pages": (
         ("atomic_long_t", "zswap_stored_incompressible_pages"),
@@ -254,5 +256,5 @@ DIFFER = {
 # discards, as memory hotplug's in 5.10. drgn tells by the first whether there is a vmemmap.
 FUNCTIONS = {"vmemmap_populate"}
 
-# Structs without a name, found by their members.
+# Structs without a name where none of DIFFER is there, found by their members.
 ANONYMOUS = {"tk_core": {"seq", "timekeeper"}}

@@ -165,7 +165,7 @@ class KernelGlobals:
 
     def _type(self, prog: Program, name: str, at: int) -> Type | None:
         declared = ADDED.get(name)
-        if declared is None and name in ANONYMOUS:
+        if declared is None and name in ANONYMOUS and not self._by_sign(name):
             return self.types.anonymous_struct(ANONYMOUS[name])
         if declared is None and (type_ := self.types.variable(name)):
             return type_

@@ -20,6 +20,7 @@ import pytest
 from archive import LabError
 from capture import Capture, capture
 from drgn import Program
+from dump_formats import with_vmcoreinfo
 from machine import X86_WORKLOADS
 from roles import resolve
 from shared_guest import InGuest, of_program, run_programs
@@ -224,7 +225,8 @@ def in_guest(
 
 def fragment_lab(kernel: str, say: Callable[[str], None]) -> Lab:
     """The ``fragment`` workload on a kernel, or the first of those that its guest can run."""
-    taken = capture(kernel, [*kernels.workloads(kernel), "fragment"][0], say=say)
+    workload = [*kernels.workloads(kernel), "fragment"][0]
+    taken = with_vmcoreinfo(capture(kernel, workload, say=say))
     prog = open_target(taken.vmcore, [taken.vmlinux])
     return Lab(taken, prog, FreeMemory(prog))
 
@@ -294,7 +296,7 @@ class StructPagesLab:
 
 
 def struct_pages_lab(kernel: str, workload: str, say: Callable[[str], None]) -> StructPagesLab:
-    taken = capture(kernel, workload, say=say)
+    taken = with_vmcoreinfo(capture(kernel, workload, say=say))
     prog = open_target(taken.vmcore, [taken.vmlinux])
     return StructPagesLab(taken, prog, scan_struct_page_cost(prog))
 

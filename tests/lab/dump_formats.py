@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from archive import LabError
+from capture import Capture
 
 EHDR, PHDR = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ")
 NHDR = struct.Struct("<III")
@@ -35,6 +36,32 @@ def vmcoreinfo_note(data: bytes) -> tuple[int, int]:
     name = data.index(b"VMCOREINFO\0")
     _, size, _ = NHDR.unpack_from(data, name - NHDR.size)
     return name + 12, size
+
+
+def with_vmcoreinfo(taken: Capture) -> Capture:
+    """
+    The same, whose core has VMCOREINFO. QEMU puts it there for a guest that has qemu_fw_cfg; that
+    of one without is added here, out of the guest's memory.
+    """
+    with taken.vmcore.open("r+b") as file:
+        header = EHDR.unpack(file.read(EHDR.size))
+        _, parts = segments(file)
+        file.seek(parts[0][2])
+        notes = file.read(parts[0][5])
+        if b"VMCOREINFO\0" in notes:
+            return taken
+        said = (taken.truth_b / "sys/kernel/vmcoreinfo").read_text().split()
+        address, size = (int(number, 16) for number in said)
+        memory = next(p for p in parts[1:] if p[4] <= address < p[4] + p[5])
+        file.seek(memory[2] + address - memory[4])
+        note = file.read(size)
+        begin, length = vmcoreinfo_note(note)
+        notes += note[: begin + (length + 3 & ~3)]
+        parts[0][2], parts[0][5], parts[0][6] = file.seek(0, os.SEEK_END), len(notes), len(notes)
+        file.write(notes)
+        file.seek(header[5])
+        file.write(PHDR.pack(*parts[0]))
+    return taken
 
 
 def plain_elf(source: Path, target: Path) -> Path:

@@ -36,6 +36,7 @@ import own_kernel
 import stock_module
 from architectures import AMD64, ARCHITECTURES, Architecture
 from archive import LabError, cache_folder, left, newest_first, run, updated
+from boot_image import write_btf
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels.toml"
@@ -163,6 +164,9 @@ def _get(
     _fetch(
         release, [p for p in packages if symbols or not p.name.endswith("-dbg")], apt, modules, say
     )
+    if row.get("debug") == "":
+        folder = cache_folder() / "kernels" / release
+        write_btf(folder / "vmlinuz", folder / "vmlinux")
     kernel = in_cache(release)
     assert kernel is not None
     say(f"kept in {kernel.vmlinuz.parent}")
@@ -181,7 +185,7 @@ def look(name: str, say: Callable[[str], None]) -> tuple[str, list[_Package], li
     for suite in row["suites"]:
         say(f"looking for a {name} kernel in {suite}")
         try:
-            found, apt = in_suite(suite, row["release"], architecture(name))
+            found, apt = in_suite(suite, row["release"], architecture(name), row)
         except LabError as error:  # the suite may be gone
             missing.append(f"{suite}: {error}")
             error_type = LabError
@@ -196,15 +200,16 @@ def look(name: str, say: Callable[[str], None]) -> tuple[str, list[_Package], li
 
 
 def in_suite(
-    suite: str, release: str, of: Architecture = AMD64
+    suite: str, release: str, of: Architecture = AMD64, row: Mapping[str, Any] | None = None
 ) -> tuple[tuple[str, list[_Package]] | None, list[str]]:
     """
     The newest release of that form in a suite, with its packages, and apt's options for it.
 
+    :param row: may have packages of its own.
     :raises LabError: the suite cannot be read.
     """
     apt = updated(suite, of.name)
-    every = table()
+    every = {**table(), **(row or {})}
     return _choose(_packages(apt), release, every["debug"], every["images"]), apt
 
 
@@ -226,6 +231,7 @@ def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
         say,
         words=row.get("make", ()),
         needs=row.get("needs"),
+        architecture=architecture(name).name,
     )
     module = row.get("module")
     return Kernel(
@@ -235,6 +241,8 @@ def _own(name: str, row: dict[str, Any], say: Callable[[str], None]) -> Kernel:
         vmlinux=folder / "vmlinux",
         modules=own_kernel.build_modules(folder, HERE / module, say) if module else (),
         options=row.get("options", ""),
+        architecture=architecture(name),
+        page_bytes=page_bytes(name),
     )
 
 
@@ -318,14 +326,14 @@ def _packages(apt: list[str]) -> dict[str, _Package]:
 
 
 def _choose(
-    packages: Mapping[str, _Package], release_pattern: str, debug: str, images: Iterable[list[str]]
+    packages: Mapping[str, _Package], release_pattern: str, debug: str, images: Sequence[list[str]]
 ) -> tuple[str, list[_Package]] | None:
     """
-    The newest release that has debug info and an image of the same version.
+    The newest release that has debug info, if any is wanted, and an image of the same version.
 
     The name alone does not tell builds apart: an ABI may see several uploads.
     """
-    before, after = debug.split("{release}")
+    before, after = (debug or images[0][0]).split("{release}")
     shape = re.compile(re.escape(before) + f"({release_pattern})" + re.escape(after))
     matches = {match[1]: packages[match[0]] for match in map(shape.fullmatch, packages) if match}
     for release in newest_first(matches):
@@ -337,7 +345,7 @@ def _choose(
                 if package and package.version == matches[release].version
             ]
             if len(complete) == len(image):
-                return release, [*complete, matches[release]]
+                return release, [*complete, *([matches[release]] if debug else [])]
     return None
 
 

@@ -55,6 +55,9 @@ FOR_MODULES = (
     "tools/objtool/objtool",
 )
 
+# What boots, by Debian's name of the architecture.
+IMAGES = {"amd64": "arch/x86/boot/bzImage", "arm64": "arch/arm64/boot/Image"}
+
 # Neither the clock nor the machine shall show in a kernel.
 MAKE = ("make", "KBUILD_BUILD_USER=mmscope", "KBUILD_BUILD_HOST=lab")
 
@@ -68,6 +71,7 @@ def build_kernel(
     *,
     words: Sequence[str] = (),
     needs: Mapping[str, str] | None = None,
+    architecture: str = "amd64",
 ) -> Path:
     """
     The folder with ``vmlinuz``, ``vmlinux``, ``release``; with PAGE_OWNER ``page_owner_sort``, with
@@ -78,6 +82,7 @@ def build_kernel(
     :param configs: fragments of a kernel configuration; the last word on a symbol counts.
     :param words: for make, whenever it is called: which compiler.
     :param needs: as ``NEEDED``, beside that.
+    :param architecture: one of ``IMAGES``.
     :raises LabError: a tool or the source is missing, the configuration does not hold, or the build
         fails; has the build's last lines.
     """
@@ -103,7 +108,7 @@ def build_kernel(
         tree = _unpack(package, temporary, say)
         make = (*MAKE, *words)
         _configure(make, tree, config, say)
-        made = _compile(make, tree, enabled(config), say)
+        made = _compile(make, tree, enabled(config), IMAGES[architecture], say)
         _keep(tree, temporary, made)
         target = folder / f"{name}-{version}-{key}"
         temporary.chmod(0o755)
@@ -264,15 +269,15 @@ def enabled(config: str) -> set[str]:
 
 
 def _compile(
-    make: Sequence[str], tree: Path, options: set[str], say: Callable[[str], None]
+    make: Sequence[str], tree: Path, options: set[str], image: str, say: Callable[[str], None]
 ) -> dict[str, str]:
     """What is made that is to be kept, and under which names."""
     started = time.monotonic()
     jobs = f"-j{os.cpu_count() or 1}"
     log = tree.parent / "build.log"
     say(f"building, with {jobs}")
-    made = {"arch/x86/boot/bzImage": "vmlinuz", "vmlinux": "vmlinux"}
-    targets = ["vmlinux", "bzImage"]
+    made = {image: "vmlinuz", "vmlinux": "vmlinux"}
+    targets = ["vmlinux", Path(image).name]
     if "MODULES" in options:
         targets.append("modules")
         made |= {path: f"tree/{path}" for path in FOR_MODULES}

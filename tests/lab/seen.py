@@ -21,6 +21,7 @@ import kernels
 from archive import LabError
 from capture import Capture, capture
 from drgn import Program
+from dump_formats import with_vmcoreinfo
 from roles import resolve
 
 from mmscope.drgn.opening.no_debug_info import NoDebugInfoError, attach
@@ -48,7 +49,8 @@ def main() -> int:
     for word in words.split(","):
         try:
             name = resolve(word.removesuffix("?"), print)
-            seen[name] = of_kernel(capture(name, WORKLOADS.get(name, WORKLOAD), say=print))
+            taken = capture(name, WORKLOADS.get(name, WORKLOAD), say=print)
+            seen[name] = of_kernel(with_vmcoreinfo(taken))
         except LabError as error:
             print(f"seen.py: {error}", file=sys.stderr)
             if word[-1:] != "?":

@@ -48,7 +48,9 @@ def resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]) -
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def resolve(role: str, archive: dict[str, list[str]]) -> tuple[str, list[str]]:
-        def in_suite(suite: str, release: str, of: Architecture = AMD64) -> object:
+        def in_suite(
+            suite: str, release: str, of: Architecture = AMD64, row: object = None
+        ) -> object:
             asked.append(suite)
             if suite not in archive:
                 raise LabError("it has no Release file")
