@@ -40,7 +40,7 @@ VMCORE ?=
 VMLINUX ?=
 REPORT ?= report.html
 DIST_PYTHON ?=
-KERNELS ?= 5.10?,6.1,rt-6.12?,standard-6.12?,standard-7.3?,7.2?,7.3?,arm64-6.1?,arm64-6.12?,arm64-7.2?,arm64-7.3?,arm64-16k-6.12?,arm64-16k-7.2?,arm64-16k-7.3?,ppc64el-6.12?,ppc64el-7.2?,ppc64el-64k-6.12?
+KERNELS ?= 5.10?,6.1,6.16?,6.17?,6.18?,6.19?,7.0?,7.1?,rt-6.12?,standard-6.12?,standard-7.3?,7.2?,7.3?,arm64-6.1?,arm64-6.12?,arm64-7.2?,arm64-7.3?,arm64-16k-6.12?,arm64-16k-7.2?,arm64-16k-7.3?,ppc64el-6.12?,ppc64el-7.2?,ppc64el-64k-6.12?
 # A kernel that make test takes along, beside the one that it stands on.
 ALSO ?=
 # Kernels, with commas between, that it holds the few tests marked brief against: 5.10?,arm64-6.12?

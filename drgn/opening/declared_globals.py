@@ -131,7 +131,7 @@ _BY_TYPE = {
     "struct mem_cgroup *": "root_mem_cgroup",
     "struct mem_section **": "mem_section",
     "struct memblock": "memblock",
-    "const struct memory_stat [room]": "memory_stats",
+    "const struct memory_stat [names]": "memory_stats",
     "struct mempolicy [room]": "preferred_node_policy",
     "struct mm_struct": "efi_mm init_mm",
     "struct mm_struct *": "poking_mm text_poke_mm",
