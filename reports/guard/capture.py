@@ -173,11 +173,12 @@ def fill(capture: Path, incident: Incident, settings: Settings, core: Path | Non
 
 def notify(capture: Path, incident: Incident, settings: Settings) -> None:
     """Write down how far a capture is, on disk and in the journal."""
-    _try("incident", lambda: captures.write_incident(capture, incident))
     alert = json.dumps(events.alert(incident, capture), indent=1)
     _try("alert", lambda: captures.write(capture / "alert.json", alert + "\n"))
     if incident["state"] != captures.RUNNING:  # an Event is not changed later
         _try("event", lambda: write_event(capture, incident))
+    # After these: who waits for a capture waits for its state.
+    _try("incident", lambda: captures.write_incident(capture, incident))
     _try("index", lambda: index_page.renew(Path(settings.folder), os.uname().nodename))
     events.tell_journal(incident, capture)
 

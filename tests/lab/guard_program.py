@@ -9,6 +9,37 @@ An emulated CPU is some fifty times as slow: guard may take most of one.
 
 from shared_guest import PROCESSES
 
+UID = "3f2a8c1e-93d4-4b7a-8a11-0c5d9e7f1a2%d"
+SLICE = "/kubepods.slice/kubepods-pod{}.slice".format(UID.replace("-", "_"))
+# Cgroups of containers, each of a pod of its own, as kubelet and the runtimes name them: with
+# systemd's driver and with cgroupfs'.
+CONTAINERS = {
+    f"{SLICE % 0}/cri-containerd-{'0' * 64}.scope": "containerd",
+    f"{SLICE % 1}/crio-{'1' * 64}.scope": "CRI-O",
+    f"{SLICE % 2}/docker-{'2' * 64}.scope": "Docker",
+    f"/kubepods/burstable/pod{UID % 3}/{'3' * 64}": None,
+    f"/kubepods/burstable/pod{UID % 4}/crio-{'4' * 64}": "CRI-O",
+}
+
+# Before guard begins: a node's cgroups, and its files that have the names.
+NODE = f"""
+import ctypes
+from pathlib import Path
+
+ROOT, LOGS = Path("/sys/fs/cgroup"), Path("/var/log")
+assert not ctypes.CDLL(None).mount(b"cgroup2", bytes(ROOT), b"cgroup2", 0, None)
+(LOGS / "containers").mkdir(parents=True)
+for number, path in enumerate({[*CONTAINERS]}):
+    (LOGS / f"pods/shop_web-{{number}}_{{{UID!r} % number}}").mkdir(parents=True)
+    link = f"web-{{number}}_shop_nginx-{{str(number) * 64}}.log"
+    (LOGS / "containers" / link).symlink_to("/none")
+    at = ROOT
+    for name in path[1:].split("/"):
+        (at / "cgroup.subtree_control").write_text("+memory")
+        at /= name
+        at.mkdir(exist_ok=True)
+"""
+
 BEGIN = (
     PROCESSES
     + """
@@ -56,7 +87,7 @@ began = time.monotonic()
 guard = subprocess.Popen(
     mmscope("guard", "run", "-o", str(FOLDER), "--interval", "2", "--distance", "0",
             "--timeout", "1800", "--collect=--only zones,vm_counters,kernel_log,oom_kills,"
-            "free_lists"),
+            "containers,free_lists"),
     stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 wait_for(lambda: b"triggers, every" in Path("/out/guard/guard.log").read_bytes(), 300)
 said["start"] = time.monotonic() - began
@@ -76,6 +107,20 @@ told("guard: killed")
 note("oom-kill", time.monotonic(), 600)
 told("guard: captured")
 wait_for(lambda: done("oom-kill"), 1200)
+"""
+
+POD = f"""
+def in_pod():
+    (group / "cgroup.procs").write_text("0")
+    memory(256 << 20, mmap.MADV_NOHUGEPAGE).madvise(23)
+
+group = Path("/sys/fs/cgroup{next(iter(CONTAINERS))}")
+(group / "memory.max").write_text("32M")
+pid = child(in_pod)
+said["killed"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+told("guard: killed")
+note("cgroup-out-of-memory", time.monotonic(), 600)
+wait_for(lambda: done("cgroup-out-of-memory"), 1200)
 """
 
 FAMINE = """

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-``mmscope guard`` on a running stock kernel, inside the guest, which runs out of memory.
+``mmscope guard`` on a running stock kernel, inside the guest, which is a node of Kubernetes by its
+cgroups: a container runs out of memory.
 
 ``make guard-incidents`` takes a guest through the other troubles, which last minutes.
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import LIVES_ON
-from guard_program import BEGIN, END, OOM
+from guard_program import BEGIN, CONTAINERS, END, NODE, POD, UID
 from shared_guest import InGuest
 
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.commands.command import main
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.guard import captures
 
-PROGRAM = BEGIN + OOM + END
+PROGRAM = NODE + BEGIN + POD + END
 
 # Before the one that locks the kernel down.
 IN_GUEST = InGuest("guard", LIVES_ON, 8, PROGRAM)
@@ -49,20 +52,43 @@ def captured(out: Path, trigger: str) -> tuple[Path, captures.Incident]:
 
 def test_what_names_the_cause_is_there(out: Path, said: Any) -> None:
     """How soon is printed: an emulated CPU that others use is no measure."""
-    print(f"a bundle {said['seconds']['oom-kill']:.1f} s after the kill")
-    assert captured(out, "oom-kill")[1]["trigger"] == "oom-kill"
-
-
-def test_an_oom_kill_is_captured_with_who_was_killed(out: Path, said: Any) -> None:
-    path, incident = captured(out, "oom-kill")
+    print(f"a bundle {said['seconds']['cgroup-out-of-memory']:.1f} s after the kill")
+    path, incident = captured(out, "cgroup-out-of-memory")
     assert incident["state"] == "done" and incident["source"] == "live"
-    assert "The OOM killer took 1 process: Out of memory: Killed process" in incident["title"]
+    title = f"Memory cgroup {next(iter(CONTAINERS))} was out of memory"
+    assert re.match(rf"{title}( \d+ times)?, 1 killed in it: Memory cgroup out", incident["title"])
     bundle = Bundle(path / "bundle")
     found = {finding.id for finding in evaluate(bundle).found}
-    assert {"watch-oom-kill", "oom-kills-told"} <= found
+    assert {"watch-oom-kill", "oom-cgroup-limit"} <= found
     # Both what was before and what the kernel's memory said.
     assert {"counter_rates", "zones", "free_blocks"} <= bundle.tables.keys()
     assert bundle.target["kind"] == "live"
+
+
+def test_containers_of_each_runtime_have_their_pods_names(out: Path, said: Any) -> None:
+    path, _ = captured(out, "cgroup-out-of-memory")
+    rows = {row["cgroup"]: row for row in Bundle(path / "bundle").rows("containers")}
+    names = ("runtime", "pod_uid", "namespace", "pod", "container")
+    assert {cgroup: tuple(row[name] for name in names) for cgroup, row in rows.items()} == {
+        cgroup: (runtime, UID % number, "shop", f"web-{number}", "nginx")
+        for number, (cgroup, runtime) in enumerate(CONTAINERS.items())
+    }
+
+
+def test_whose_pod_it_is_why_says_and_the_event(
+    out: Path, said: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = captured(out, "cgroup-out-of-memory")
+    assert main(["why", str(path / "bundle")]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    print(words)
+    assert "container nginx of pod shop/web-0" in words
+    event = json.loads((path / "event.json").read_text())
+    assert event["reason"] == "CgroupOutOfMemory" and event["type"] == "Warning"
+    assert event["regarding"] == {
+        "apiVersion": "v1", "kind": "Pod", "name": "web-0", "namespace": "shop", "uid": UID % 0,
+        "fieldPath": "spec.containers{nginx}",
+    }  # fmt: skip
 
 
 def test_the_resident_stays_in_memory_and_small(said: Any) -> None:

@@ -23,10 +23,12 @@ from pathlib import Path
 
 LINE = b"console=ttyS0 panic=-1 nr_cpus=1 reset_devices irqpoll"
 SYS_FINIT_MODULE, SYS_KEXEC_FILE_LOAD, KEXEC_FILE_ON_CRASH = 313, 320, 2
-RB_POWER_OFF = 0x4321FEDC
+RB_POWER_OFF, MCL_CURRENT = 0x4321FEDC, 1
 # 4: also what the log has at a reboot.
 RAMOOPS = b"mem_address=0x50000000 mem_size=0x100000 record_size=0x10000 max_reason=4"
 OUT, CGROUPS, BALLAST = Path("/out"), Path("/sys/fs/cgroup"), Path("/tmp/ballast")
+WINDOW = 64 << 20  # of the dump, mapped at once
+zeros = bytes(1 << 20)
 HOOK = "/usr/libexec/mmscope/crash-kernel"
 CRASHED, SAID = OUT / "crashed", OUT / "said.json"
 BEGAN = time.monotonic()
@@ -75,10 +77,15 @@ def readers() -> list[int]:
     return found
 
 
+def at_second(name: str) -> list[int]:
+    """Processes of the command when it is at reading all sections."""
+    return readers() if list((OUT / name).glob("*/.all.*")) else []
+
+
 def kill_second(done: threading.Event) -> None:
     """Kill the command that reads all sections, when it is at it."""
     while not done.wait(0.2):
-        if list((OUT / "killed").glob("*/.all.*")) and (found := readers()):
+        if found := at_second("killed"):
             for pid in found:
                 os.kill(pid, signal.SIGKILL)
             return
@@ -99,6 +106,28 @@ def high_water(done: threading.Event, most: dict[str, int]) -> None:
         most["MemAvailable"] = min(most.get("MemAvailable", 1 << 62), int(available) << 10)
 
 
+def fill_memory(done: threading.Event) -> None:
+    """Take all memory when the command reads all sections, until the kernel kills for it."""
+    mount(b"tmpfs", BALLAST, b"size=100%")
+    kills = oom_kills()
+    while not at_second("out_of_memory"):
+        if done.wait(0.2):
+            return
+    libc.mlockall(MCL_CURRENT)  # what is to be killed is to wait for the disk, not this
+    with (BALLAST / "full").open("wb", buffering=0) as file:
+        while oom_kills() == kills and not done.is_set():
+            with contextlib.suppress(OSError):
+                file.write(zeros)
+    libc.munlockall()
+
+
+def oom_kills() -> int:
+    return int(Path("/proc/vmstat").read_text().split("\noom_kill ")[1].split()[0])
+
+
+WATCHERS = {"killed": kill_second, "out_of_memory": fill_memory}
+
+
 def hook(name: str, seconds: int, limit: int = 0) -> dict[str, object]:
     """What came of the hook, which has so many seconds, and so many bytes of a memory cgroup."""
     told(f"{name}: {seconds} s, {limit >> 20} MiB")
@@ -108,8 +137,9 @@ def hook(name: str, seconds: int, limit: int = 0) -> dict[str, object]:
         (group / "memory.max").write_text(str(limit))
     done, most, begin = threading.Event(), dict[str, int](), time.monotonic()
     watchers = [threading.Thread(target=high_water, args=(done, most))]
-    if name == "killed":
-        watchers.append(threading.Thread(target=kill_second, args=(done,)))
+    if name in WATCHERS:
+        watchers.append(threading.Thread(target=WATCHERS[name], args=(done,)))
+    kills = oom_kills()
     for watcher in watchers:
         watcher.start()
     with Path(f"/dev/{name}.txt").open("wb") as output:  # the disk may be full
@@ -124,18 +154,8 @@ def hook(name: str, seconds: int, limit: int = 0) -> dict[str, object]:
         watcher.join()
     peak = int((group / "memory.peak").read_text())
     told(f"{name}: {code} after {took:.1f} s, {peak >> 20} MiB")
-    return {"code": code, "seconds": took, "peak": peak, **most}
-
-
-def memory_filled(left: int) -> Path:
-    """Fill memory until so many bytes are available; with what."""
-    mount(b"tmpfs", BALLAST, b"size=100%")
-    with (BALLAST / "full").open("wb", buffering=0) as file:
-        while True:
-            available = Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]
-            if int(available) << 10 <= left:
-                return BALLAST / "full"
-            file.write(bytes(1 << 20))
+    kills = oom_kills() - kills
+    return {"code": code, "seconds": took, "peak": peak, "kills": kills, **most}
 
 
 def disk_filled() -> Path:
@@ -152,15 +172,19 @@ def disk_filled() -> Path:
 
 def saved() -> tuple[int, int, float]:
     """Copy the dump to the second disk; its size and sum, and how long it took."""
-    size, crc, zeros, begin = 0, 0, bytes(1 << 20), time.monotonic()
-    with open("/proc/vmcore", "rb", buffering=0) as core, open("/dev/vdb", "wb") as disk:
-        while chunk := core.read(1 << 20):
-            if chunk == zeros:
-                disk.seek(len(chunk), os.SEEK_CUR)
-            else:
-                disk.write(chunk)
-                crc = zlib.crc32(chunk, crc)
-            size += len(chunk)
+    crc, begin = 0, time.monotonic()
+    with open("/proc/vmcore", "rb") as core, open("/dev/vdb", "wb") as disk:
+        size = os.fstat(core.fileno()).st_size
+        for at in range(0, size, WINDOW):
+            length = min(WINDOW, size - at)
+            # read(2) maps each page for itself.
+            with mmap.mmap(core.fileno(), length, prot=mmap.PROT_READ, offset=at) as window:
+                while chunk := window.read(len(zeros)):
+                    if chunk == zeros:
+                        disk.seek(len(chunk), os.SEEK_CUR)
+                    else:
+                        disk.write(chunk)
+                        crc = zlib.crc32(chunk, crc)
         disk.flush()
         os.fsync(disk.fileno())
     return size, crc, time.monotonic() - begin
@@ -174,16 +198,16 @@ def after() -> None:
     said = {"meminfo": Path("/proc/meminfo").read_text()}
     for name, seconds, limit in asked:
         filled = None
-        if name == "out_of_memory":
-            filled, limit = memory_filled(limit), 0
-        elif name == "disk_full":
+        if name == "disk_full":
             filled = disk_filled()
+        elif name == "out_of_memory":
+            filled = BALLAST / "full"
         case = hook(name, seconds, limit)
         # The dump is saved as things are.
         case["size"], case["crc"], case["saving"] = saved()
         told(f"{name}: {case['size']} bytes of dump in {case['saving']:.1f} s")
         if filled:
-            filled.unlink()
+            filled.unlink(missing_ok=True)
         (OUT / f"{name}.txt").write_bytes(Path(f"/dev/{name}.txt").read_bytes())
         said[name] = case
         SAID.write_text(json.dumps(said))
