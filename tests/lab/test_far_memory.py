@@ -40,7 +40,7 @@ from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.collect.run_section import run_section
 
-pytestmark = pytest.mark.x86
+pytestmark = [pytest.mark.x86, pytest.mark.odd_machine]
 
 MIB = 1 << 20
 # Behind the 1 GiB of node 1, which begins at 4 GiB.
