@@ -61,6 +61,6 @@ def file_mode(text: str) -> int:
 OPTION: dict[str, Any] = {
     "type": file_mode,
     "metavar": "MODE",
-    "help": "who may read the files that are written, as for chmod: 640; by default what root "
-    "writes is root's alone (600), what others write is as the umask says",
+    "help": "permissions of written files, as for chmod, such as 640. Default: for root 600, for "
+    "others by the umask",
 }

@@ -84,8 +84,11 @@ EXAMPLES = {
     ),
     "record": ("record --list", "record rmap -a -o CASE", "record rmap -p 1234 -o CASE"),
     "watch": ("watch -o CASE", "watch --count 60 -o CASE"),
-    "guard": ("guard run", "guard trigger"),
-    "page-owner": ("page-owner /sys/kernel/debug/page_owner -o CASE",),
+    "guard": ("guard run", "guard trigger", "guard crash /var/crash"),
+    "page-owner": (
+        "page-owner /sys/kernel/debug/page_owner -o CASE",
+        "page-owner show_handles.* --stacks show_stacks_handles -o CASE",
+    ),
     "findings": ("findings CASE", "findings CASE --all", "findings CASE --json"),
     "report": ("report CASE -o report.html", "report AFTER --baseline BEFORE -o report.html"),
     "show": (
@@ -272,10 +275,10 @@ def add_findings(command: Command) -> None:
         "findings",
         run_findings,
         "say what is wrong, why it hurts and what next",
-        "Ask a bundle every question that mmscope knows, and print what was found.",
+        "Run all checks on a bundle, and print what they found.",
     )
     sub.add_argument("bundle", type=Path, metavar="BUNDLE")
-    sub.add_argument("-a", "--all", action="store_true", help="also what was checked and is not so")
+    sub.add_argument("-a", "--all", action="store_true", help="also checks that found nothing")
     sub.add_argument("--json", action="store_true", help="as JSON, for programs")
 
 
@@ -311,10 +314,9 @@ def add_compare(command: Command) -> None:
         "compare",
         run_compare,
         "compare bundles: mmscope compare A… -- B…",
-        "Hold bundles against others. With several on a side, each is a host of a group, and the "
-        "medians and ranges of both groups are shown; several readings of one boot of a host are "
-        "taken together, and its counters over the time between them. With one on each side, what "
-        "changed most follows.",
+        "Compare two bundles: what changed most; or two groups of hosts, a bundle each: medians "
+        "and ranges of both. Several readings of one boot of a host count as one host, its "
+        "counters over the time between them.",
     )
     sub.usage = (
         "mmscope compare [-h] [-v] [--format FORMAT] [-o FILE] [--redact] BUNDLE… -- BUNDLE…"
@@ -339,6 +341,7 @@ def add_doctor(command: Command) -> None:
         "doctor",
         f"{HERE}.doctor:run",
         "what can be read on this machine, what not, and how to change that",
+        "Say what can be read on this machine, what not, and how to change that.",
     )
     sub.add_argument(
         "-a", "--all", action="store_true", help="what each source gives, and what it costs to read"

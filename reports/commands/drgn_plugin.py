@@ -327,7 +327,7 @@ def register() -> None:
     linux_kernel_command(
         name="mm_findings",
         description="what is wrong with memory, why it hurts and what next",
-        long_description="Read every section and ask it every question that mmscope knows.",
+        long_description="Read every section, and run all checks.",
         arguments=(
             show_help,
             argument("-a", "--all", action="store_true", help="also what is not so"),

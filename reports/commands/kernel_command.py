@@ -40,10 +40,10 @@ def add_command(command: Command) -> None:
     sub = command(
         "kernel",
         run,
-        "what would be read of a kernel, by its types alone",
-        "Say section by section what would be read of a kernel that need not run anywhere: by its "
-        "BTF (/sys/kernel/btf/vmlinux), a vmlinux that has it, or a vmlinux.h. What its types "
-        "answer is held against the kernels that were read before.",
+        "what could be read of a kernel, by its types alone",
+        "Say section by section what could be read of a kernel that need not run anywhere, by its "
+        "BTF (/sys/kernel/btf/vmlinux), a vmlinux that has BTF, or a vmlinux.h. Its types are "
+        "compared with those of kernels that were read.",
     )
     sub.add_argument("file", type=Path, metavar="FILE", help="BTF, vmlinux or vmlinux.h")
     sub.add_argument("--json", action="store_true", help="as JSON, for programs")

@@ -25,11 +25,11 @@ def add_command(command: Command) -> None:
         "redact",
         run_redact,
         "replace the names in a bundle, to pass it on",
-        "Write a bundle that has numbers (comm-17, host-1) for the names of processes, functions "
-        "of programs, commands, cgroups, hosts, files and labels; the same number for the same "
-        "name everywhere, in all bundles that are given together. So have modules and slab caches "
-        "that are not Linux's own. What the kernel says of itself stays: its release and symbols, "
-        "threads such as kswapd0, settings, addresses, pids and times.",
+        "Write a copy of a bundle in which numbers (comm-17, host-1) replace names of processes, "
+        "functions of programs, commands, cgroups, hosts, files, labels, and of modules and slab "
+        "caches that are not Linux's own. A name has the same number in all bundles that are given "
+        "together. What the kernel says of itself stays: its release and symbols, threads such as "
+        "kswapd0, settings, addresses, pids and times.",
     )
     sub.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
     sub.add_argument(

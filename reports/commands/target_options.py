@@ -78,20 +78,18 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=range(1, MOST_JOBS + 1),
         metavar="N",
-        help="processes that share the passes over all pages of a machine of 8 GiB and more, the "
-        "walk over the page tables of many processes, and the sections of a vmcore that is "
-        "collected as a whole, without --redact; by default as many as CPUs are idle, at most 4, "
-        "and of the running kernel at most a quarter of the CPUs; a QEMU guest is read by "
-        "one",
+        help="processes that share the work: passes over all pages from 8 GiB on, page tables of "
+        "many processes, and the sections of a whole vmcore without --redact. Default: one for "
+        "each idle CPU, 4 at most; for the running kernel a quarter of the CPUs at most. A QEMU "
+        "guest is read by one",
     )
     work.add_argument(
         "--cpu-budget",
         type=percent,
         metavar="PERCENT",
-        help="take at most so much of one CPU, on average, in one process, behind all others in "
-        "line for CPUs (nice 19) and disks (idle class); 10 makes it take ten times as long. "
-        "Deadlines of sections stand still while it rests. What the kernel takes to print "
-        "/proc/PID/maps and smaps, which another process waits for, is not counted",
+        help="use at most this share of one CPU on average, in one process of the lowest priority "
+        "for CPU (nice 19) and disk (idle class): 10 takes ten times as long. Deadlines stop while "
+        "it rests. Not counted: the kernel's time to print /proc/PID/maps and smaps",
     )
     group.add_argument(
         "--rmap-node-ns",

@@ -144,7 +144,7 @@ def sentence(hosts: Sequence[Host], known: Sequence[Group]) -> str:
             f"{len(apart)} of {len(known)}: {_named(apart)}"
         )
     elif any(group.apart is not None for group in known):
-        found = f"ranges touch in all of {display.plural(len(known), 'measure')}"
+        found = f"none of {display.plural(len(known), 'measure')} separates A from B"
     else:
         found = "a side with one host has no range"
     return f"{', '.join(numbers)}; {found}."

@@ -318,7 +318,7 @@ def unlike(hosts: Sequence[Measured], *, same_names: bool = True) -> list[str]:
         words.append(f"kernels differ: A {a}; B {b}")
     names = [{host.host for host in hosts if host.side == side} for side in ("A", "B")]
     if same_names and (both := sorted(names[0] & names[1])):
-        words.append(f"on both sides: {', '.join(both)}")
+        words.append(f"hosts on both sides: {', '.join(both)}")
     over = hosts[0].counted if hosts else SINCE_BOOT
     spans = _spans(hosts, "seconds")
     recordings = "atomic allocations and reservations"

@@ -176,7 +176,7 @@ BLIND = (
 )
 # What a check that could not be made would need.
 RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time", "root or a vmcore"
-NOT_READ, OTHERWISE = "sections not read", "what this kernel or reading lacks"
+NOT_READ, OTHERWISE = "sections not read", "data that this kernel or reading lacks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +545,7 @@ def holes(database: Database) -> Iterator[str]:
         for row in database.rows(HOLE):
             size = display.pages(row["pages"], row["page_size"])
             share = display.percent(row["share"])
-            yield f"{size}, {share} of memory, have no owner that can be seen"
+            yield f"{size}, {share} of memory, has no owner that can be seen"
     except (duckdb.Error, ArithmeticError, TypeError, ValueError) as error:
         tables = ["memory_ledger", "ledger_checks"]
         why = failed(database, error, tables) if isinstance(error, duckdb.Error) else str(error)

@@ -34,7 +34,7 @@ def add_command(command: Command) -> None:
         "keep the bundles of many hosts as Parquet, and ask them as one",
         "A lake is Parquet files, in a folder or in object storage (s3://…), that have the bundles "
         "of many hosts. Findings are asked of all of them at once: how many hosts have each, since "
-        "when, which worst, on which kernels.",
+        "when, which host is worst, on which kernels.",
     )
     action = declaring(sub.add_subparsers(required=True, metavar="ACTION"))
     _add_add(
@@ -51,8 +51,7 @@ def add_command(command: Command) -> None:
             "findings",
             "mmscope.reports.fleet.fleet_text:print_fleet",
             "say what is wrong on how many hosts",
-            "Ask all bundles every question that mmscope knows. Of each host the newest bundle "
-            "counts that can tell.",
+            "Run all checks on all bundles. Each host is judged by its newest usable bundle.",
         )
     )
     _add_report(

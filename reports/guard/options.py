@@ -24,9 +24,9 @@ def add_command(command: Command) -> None:
     sub = command(
         "guard",
         RUN,
-        "capture an incident when it happens, and a crash when it has: reports without a person",
-        "Watch this host with little, and capture a bundle and a report when a trigger says so: an "
-        "OOM kill, memory pressure, huge pages that run out, an allocation that fails, kernel "
+        "capture incidents as they happen, and crashes afterwards, with a report of each",
+        "Watch this host at little cost, and capture a bundle and a report when a trigger fires: "
+        "an OOM kill, memory pressure, huge pages that run out, an allocation that fails, kernel "
         "memory that only grows. Captures are folders with an index page beside them.",
     )
     sub.set_defaults(unopened=(TextError, OSError), explain=unexpected)

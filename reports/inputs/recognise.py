@@ -357,7 +357,7 @@ def _text(text: bytes) -> Kind | None:
 def _log(text: bytes) -> Kind | None:
     """A log, by the lines in it or by how most of them begin."""
     if ABOUT_MEMORY.search(text) or KERNEL_LINE.search(text.decode("utf-8", "replace")):
-        return Kind(LOG, "a log with lines of the kernel")
+        return Kind(LOG, "a kernel log")
     if KILL.search(text.decode("utf-8", "replace")):
         return Kind(LOG, "a log of a program that ends processes to have memory")
     if re.match(rb"\s*[\[{]", text) and OF_ENTRIES.search(text):

@@ -108,7 +108,7 @@ FOUND: dict[str, Case] = {
     ),
     "memory that no counter has": Case(
         "memory-unaccounted", text_ledger(470_000),
-        ["1.793 GiB, 47.0 % of memory, are in no counter of the kernel",
+        ["1.793 GiB, 47.0 % of memory, is in no counter of the kernel",
          "MemTotal is 3.815 GiB. Counted, in pages: anonymous 200000; free 200000; hugetlb"
          " 130000. 470,000 pages are left over;"],
         "warning",
@@ -129,7 +129,7 @@ FOUND: dict[str, Case] = {
         "unexplained-pages",
         [*ledger(300_000), check("nr_slab_unreclaimable", 9_000, 189_000),
          check("nr_gpu_active", 0, 20_000), check("nr_anon_pages", 5, 90_000)],
-        ["390.6 MiB, 10.0 % of memory, have no known owner", "300,000 pages are in",
+        ["390.6 MiB, 10.0 % of memory, has no known owner", "300,000 pages are in",
          "Counters of the kernel have 200,000 pages that no mark shows",
          "100,000 are in no counter"],
     ),
@@ -137,7 +137,7 @@ FOUND: dict[str, Case] = {
         "unexplained-pages", [*ledger(200_000), looks("compound pages", 170_000, 9),
                               looks("compound pages", 10_000, 9),
                               looks("single pages", 20_000, None, "kernel memory")],
-        ["781.2 MiB, 20.0 % of memory, have no known owner",
+        ["781.2 MiB, 20.0 % of memory, has no known owner",
          "compound pages of order 9: 180000; single pages: 20000 pages",
          "20,000 of them are charged to memory cgroups as kernel memory",
          "Page frames of the largest kind: 0x1200 0x1400"],
@@ -184,7 +184,7 @@ FOUND: dict[str, Case] = {
         [pages_of("nr_mlock", 500_000), pages_of("nr_free_pages", 30_000),
          pages_of("nr_inactive_file", 20_000),
          dataclasses.replace(swapped(7, "qemu", 0), locked_bytes=2 << 30)],
-        ["1.907 GiB, 47.7 % of memory, are locked or pinned", "nr_mlock 500,000 pages; 0 pages",
+        ["1.907 GiB, 47.7 % of memory, is locked or pinned", "nr_mlock 500,000 pages; 0 pages",
          "reclaimable slab are 195.3 MiB together", "qemu (pid 7): 2048 MiB"],
         "warning",
     ),
@@ -287,12 +287,12 @@ FOUND: dict[str, Case] = {
     ),
     "pages that alloc tags name": Case(
         "unexplained-pages", [*ledger(200_000), of_line(150_000), of_line(3, line=9)],
-        ["have no known owner",
+        ["has no known owner",
          "Lines of source that allocated the most: drivers/a.c:7 [gpu]: 150000 "
          "pages; drivers/a.c:9 [gpu]: 3 pages."], "notice",
     ),
     "pages that page_owner names": Case(
-        "unexplained-pages", [*ledger(200_000), owned(7, 1)], ["have no known owner"], "notice"
+        "unexplained-pages", [*ledger(200_000), owned(7, 1)], ["has no known owner"], "notice"
     ),
     "memory that page_owner names": Case(
         "memory-unaccounted", [*text_ledger(470_000), owned(7, 1)], ["in no counter"], "notice",

@@ -277,11 +277,12 @@ FOUND: dict[str, Case] = {
     ),
     "a call of which it is not known whose memory it was": Case(
         "oom-kills-told", [oom(victim=0, outcome=OPEN, cgroup_limit=None, pid=None, comm=None)],
-        ["Memory of the machine or of a cgroup ran out; the log does not have the end"], "warning",
+        ["Memory of the machine or of a cgroup ran out; the log does not say how it ended"],
+        "warning",
     ),
     "a call of which the log has who was chosen": Case(
         "oom-kills-told", [oom(victim=0, outcome=OPEN, pid=7, comm="java")],
-        ["Memory ran out; java was to be killed, and the log does not have the end"], "warning",
+        ["Memory ran out; java was to be killed, and the log does not say how it ended"], "warning",
     ),
     "memory of which the log has parts of the lines": Case(
         "oom-kills-told",
@@ -297,9 +298,9 @@ FOUND: dict[str, Case] = {
         "oom-kills-told", [oom(victim=0, outcome=NO_KILL, pid=None, comm=None)],
         ["Memory ran out, and no process was killed"], "warning",
     ),
-    "a cgroup of which the log does not have the end": Case(
+    "a cgroup of which the log does not say how it ended": Case(
         "oom-cgroup-limit", [oom_at_limit(victim=0, outcome=OPEN, pid=None, comm=None)],
-        ["at its limit of 64 MiB: the log does not have the end"], "notice",
+        ["at its limit of 64 MiB: the log does not say how it ended"], "notice",
         unlike=["no process was killed"],
     ),
     "a cgroup without a kill": Case(
@@ -442,7 +443,7 @@ FOUND: dict[str, Case] = {
     ),
     "a log that ends within": Case(
         "oom-kills-told", [oom(victim=0, outcome=OPEN, pid=None, comm=None)],
-        ["Memory ran out; the log does not have the end"], "warning",
+        ["Memory ran out; the log does not say how it ended"], "warning",
     ),
     "a cgroup at its limit": Case(
         "oom-cgroup-limit",
@@ -451,7 +452,7 @@ FOUND: dict[str, Case] = {
            for name, size in {"anon": 60, "file": 3, "shmem": 2, "kernel": 1}.items())],
         ["Memory cgroup /pod was at its limit of 64 MiB: 2 processes killed",
          "Killed last, at 1000.5 s after boot: perl, pid 8 of uid 1000, which held 33 MiB",
-         "The cgroup used 64 MiB: anonymous 60 MiB, file 3 MiB (shmem 2 MiB), the kernel's for it "
+         "The cgroup used 64 MiB: anonymous 60 MiB, file 3 MiB (shmem 2 MiB), kernel memory "
          "1 MiB.", "When this was read, the machine had 3.906 MiB free."],
         "notice", unlike=["memory.oom.group", "lacks"],
     ),

@@ -90,7 +90,7 @@ FOUND = {
         "tasks-wait-behind-one",
         [_root(48.2)],
         [
-            "214 tasks wait for writer (321), which faults, 213 of them by way of mmap_lock of ",
+            "214 tasks wait for writer (321), which faults, 213 of them through mmap_lock of ",
             "end of the chain and faults, for 48 s at most; it waits for no task",
         ],
         severity="warning",
@@ -98,7 +98,7 @@ FOUND = {
     "one task behind another": Case(
         "tasks-wait-behind-one",
         [_root(16.2, waiters=1, lock="cgroup_mutex", lock_waiters=1, doing=None)],
-        ["1 task waits for writer (321), by way of cgroup_mutex, for 16 s"],
+        ["1 task waits for writer (321), through cgroup_mutex, for 16 s"],
     ),
     "a queue for longer than the kernel calls hung": Case(
         "tasks-wait-behind-one", [_root(121.0)], ["for 121 s"], severity="critical"
@@ -108,7 +108,7 @@ FOUND = {
         [_root(48.0, root="ext4 of /dev/sdb at /data, frozen", kind="percpu rwsem")],
         [
             "213 tasks wait for mmap_lock of writer (321), behind writer (321), which has itself "
-            "waited 48 s for ext4 of /dev/sdb at /data, frozen, one for 48 s",
+            "waited 48 s for ext4 of /dev/sdb at /data, frozen, the longest for 48 s",
             "it waits for ext4 of /dev/sdb",
         ],
     ),
@@ -117,7 +117,7 @@ FOUND = {
         [_root(48.0, root="nfs of srv:/data (0:45)", kind="dirty pages", lock_waiters=200)],
         [
             "213 tasks wait behind writer (321), 200 of them for mmap_lock of writer (321), which "
-            "has itself waited 48 s for nfs of srv:/data (0:45), one for 48 s",
+            "has itself waited 48 s for nfs of srv:/data (0:45), the longest for 48 s",
         ],
     ),
     "a FUSE server that is stopped": Case(
@@ -125,7 +125,7 @@ FOUND = {
         [_connection()],
         [
             "fuse.sshfs of box: at /mnt (0:51): 4 tasks wait for its server, sshfs (812), which is "
-            "stopped, one for 31 s",
+            "stopped, the longest for 31 s",
             "6 requests have no answer: 4 READ, 2 LOOKUP; the server has read 5 and not 1",
         ],
         severity="warning",
@@ -139,7 +139,7 @@ FOUND = {
     "a server outside of the machine": Case(
         "fuse-server-silent",
         [_connection(server_pid=None, server_comm=None, server_state=None)],
-        ["4 tasks wait for its server, one for 31 s", "the server of virtiofs is outside"],
+        ["4 tasks wait for its server, the longest for 31 s", "the server of virtiofs is outside"],
     ),
     "a lock that no task holds": Case(
         "lock-without-holder",
@@ -155,7 +155,10 @@ FOUND = {
                 why="free, though the 3 tasks in its queue sleep: one should have been woken",
             )
         ],
-        ["3 tasks wait for mutex_of_a_driver, which no task holds, one for 9 s", "(mutex) is free"],
+        [
+            "3 tasks wait for mutex_of_a_driver, which no task holds, the longest for 9 s",
+            "(mutex) is free",
+        ],
         severity="critical",
     ),
     "a lock of which no holder is noted": Case(

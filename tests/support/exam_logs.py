@@ -30,7 +30,7 @@ LOGS = (
     ("btrfs + KASAN + SLAB + lvmcache + rsync = page allocation failure, 2019",
      "not found: dm-cache and btrfs with KASAN", "a page, in btracker_queue [dm_cache]", PART),
     ("fstests: new helper to skip xfs_check, 2019", "xfs_db takes all memory",
-     "memory ran out; the log does not have the end", NO),
+     "memory ran out; the log does not say how it ended", NO),
     ("xfs: garbage file data inclusion bug under memory pressure, 2019",
      "many processes of a test", "3.082 GiB of 3.429 GiB were anonymous memory", YES),
     ("xfs: possible circular locking dependency, 2024", "a lock; compilers fill memory",

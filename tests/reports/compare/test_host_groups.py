@@ -453,7 +453,7 @@ class TestGroups:
 
     def test_say_what_else_differs(self, tmp_path: Path) -> None:
         rows = hosts_of([("A", [host(tmp_path, "a")]), ("B", [host(tmp_path / "b", "a")])])
-        assert "on both sides: a" in unlike(rows)
+        assert "hosts on both sides: a" in unlike(rows)
 
 
 class TestChance:

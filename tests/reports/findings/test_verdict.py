@@ -119,7 +119,7 @@ def test_a_gib_without_an_owner_is_a_hole_on_a_machine_of_100(
     judged = verdict_of(bundle(tmp_path / "b", [rest, free, check], target=LARGE))
     assert judged.word == word
     if word == CANNOT_TELL:
-        assert "1.1 GiB, 1.1 % of memory, have no owner that can be seen" in judged.sentence
+        assert "1.1 GiB, 1.1 % of memory, has no owner that can be seen" in judged.sentence
 
 
 @pytest.mark.parametrize(

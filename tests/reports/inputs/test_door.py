@@ -40,7 +40,7 @@ def test_a_log_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     bundle = collect(tmp_path, put(tmp_path, "ticket-4711.txt", LOG))
     assert victims(bundle) == ["java"]
     said = capsys.readouterr().err
-    assert "ticket-4711.txt: a log with lines of the kernel" in said
+    assert "ticket-4711.txt: a kernel log" in said
     # What a log cannot have is not listed.
     assert "absent" not in said and "have nothing in what was given" in said
 
@@ -461,7 +461,7 @@ def test_why_is_ten_lines_of_a_terminal(
     labels = ["read", "verdict", "cause", "harm", "since", "unknown", "next", "run", "bundle"]
     assert [line[:9].strip() for line in lines if line[0] != " "] == labels
     assert len(lines) <= 10 and max(map(len, lines)) <= 80
-    assert lines[0] == f"{'read':9}a log with lines of the kernel (dmesg.txt)"
+    assert lines[0] == f"{'read':9}a kernel log (dmesg.txt)"
     assert lines[1].startswith(f"{'verdict':9}Trouble (")
     assert "killed java" in lines[2]
     # It leaves its bundle, and says where.
@@ -480,7 +480,7 @@ def test_why_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     lines = why(capsys, put(tmp_path, "dmesg.txt", LOG), "--json", "-o", made)
     answer = json.loads("\n".join(lines))
     assert answer["verdict"] == "trouble" and answer["bundle"] == str(made)
-    assert answer["read"] == ["a log with lines of the kernel (dmesg.txt)"]
+    assert answer["read"] == ["a kernel log (dmesg.txt)"]
     assert answer["unknown"] and answer["command"]
 
 
@@ -512,7 +512,7 @@ def test_why_of_an_old_tree_says_what_is_in_no_counter(
     log = put(tmp_path, "log", "[    1.000000] Hypervisor detected: VMware\n")
     lines = why(capsys, tmp_path / "tree", log, "-o", tmp_path / "made")
     assert lines[1].startswith(f"{'verdict':9}Trouble (warning)")
-    assert "67.3 % of memory, are in no counter of the kernel" in lines[2]
+    assert "67.3 % of memory, is in no counter of the kernel" in lines[2]
     rows = Bundle(tmp_path / "made").rows("hypervisor_signs")
     assert [(row["name"], row["seen_in"]) for row in rows] == [("VMware", "log")]
 

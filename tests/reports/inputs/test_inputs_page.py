@@ -21,7 +21,7 @@ EVERY = bool(os.environ.get("MMSCOPE_ALL"))
 EXAMPLE = re.compile(r"^\$ mmscope why ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # How many checks there are, and what they would take, changes with each that is new.
 CHECKS = re.compile(
-    r"\b(?:\d+|none)(?= (?:of \d+ checks|checks?\b|needs? root|a watch|a recording|what this))"
+    r"\b(?:\d+|none)(?= (?:of \d+ checks|checks?\b|needs? root|a watch|a recording|data that))"
     r"|(?<=of )\d+(?= checks)"
 )
 OF_A_LAB = {"vmcore kern.log"}  # which is not run: it takes a dump
