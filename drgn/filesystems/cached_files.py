@@ -23,7 +23,12 @@ from typing import Any
 import numpy as np
 from drgn import FaultError, Object, Program, Type, TypeKind, container_of
 
-from mmscope.drgn.filesystems.super_blocks import SuperBlocks, note_mounts, super_blocks_once
+from mmscope.drgn.filesystems.super_blocks import (
+    SuperBlocks,
+    links_apart,
+    note_mounts,
+    super_blocks_once,
+)
 from mmscope.drgn.ledger.file_pages import COLUMNS, KIND_COLUMNS, FilePages
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
@@ -419,7 +424,7 @@ def file_rows(files: CachedFiles, present: int) -> list[CachedFile]:
                 **_page_columns(files, files.counts[at], kind, bool(able[at]), present),
                 deleted=not inode["links"] if named else None,
                 held=None if held == UNKNOWN_HOLDER else held == HELD,
-                size_bytes=max(int(inode["size"]), 0) if known else None,
+                size_bytes=int(inode["size"]) if known else None,
                 device=supers.device(sb) if known else None,
                 inode=str(int(inode["ino"])) if known else None,
                 address_space=hex(int(files.mapping[at])),
@@ -563,6 +568,8 @@ def cached_files_from_memory(memory: Memory) -> Found:
         disagreement(memory, found, "shm_mnt leads nowhere: kinds of shared memory are not told")
     if lost := nameless(files, rows):
         disagreement(memory, found, f"the names of {plural(lost, 'file')} cannot be read")
+    if apart := sum(links_apart(row.path, row.deleted, row.filesystem) for row in rows):
+        disagreement(memory, found, f"links and names of {plural(apart, 'file')} do not fit")
     if more := len(files.mapping) + files.other_rows - len(rows):
         found.unlisted.append(f"{more:,} files with fewer pages, which cached_filesystems counts")
     vmstat: dict[str, int] = {}

@@ -206,12 +206,31 @@ def super_blocks_once(memory: Memory) -> SuperBlocks:
     return memory.once("super_blocks", lambda: read_super_blocks(memory.prog))
 
 
+UNNAMED = ("/memfd:", "/SYSV", "/anon_hugepage", "memfd:", "SYSV")
+
+
+def links_apart(path: str | None, deleted: bool | None, filesystem: str | None) -> bool:
+    """
+    True if a file in memory has links and no name, or a name and no links: one without a name has
+    none from the beginning (``__shmem_file_setup()``, mm/shmem.c; ``hugetlb_file_setup()``,
+    fs/hugetlbfs/inode.c), and what is deleted leaves its directory.
+    """
+    if path is None or deleted is None or filesystem not in ("tmpfs", "hugetlbfs"):
+        return False
+    if path.endswith(" (deleted)") or not path.startswith("/"):
+        return path.startswith(UNNAMED) and not deleted
+    return deleted
+
+
 def note_mounts(memory: Memory, supers: SuperBlocks, found: Found) -> None:
     """Say of how many file systems the mounts are unknown."""
     device = supers.columns["dev"]
     if odd := int(np.count_nonzero((device == 0) | (device >> MINOR_BITS >= MOST_MAJORS))):
         words = f"{plural(odd, 'file system')} of a device that there is not"
         disagreement(memory, found, words)
+    if nameless := supers.types.count(""):
+        words = plural(nameless, "file system")
+        disagreement(memory, found, f"the type of {words} cannot be read")
     if supers.mounts_lost:
         words = plural(supers.mounts_lost, "file system")
         disagreement(memory, found, f"mounts of {words} cannot be followed to their root")

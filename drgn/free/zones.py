@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from drgn import Object, Program
+from drgn import Object, Program, sizeof
 from drgn.helpers.linux.llist import llist_for_each_entry
 from drgn.helpers.linux.mmzone import (
     high_wmark_pages,
@@ -336,16 +336,23 @@ def lock_held(zone: Object) -> bool | None:
     return None
 
 
+def _waiter(prog: Program, word: int) -> int:
+    """The CPU that a queued spinlock's queue ends with; -1: none."""
+    most = 8 * sizeof(prog["__cpu_possible_mask"].type_)  # CONFIG_NR_CPUS, rounded up
+    return (word >> (18 if most < 1 << 14 else 11)) - 1
+
+
 def locks_damaged(prog: Program) -> Iterator[str]:
     """
     Words for each zone whose lock has a value that no queued spinlock has: the lowest byte is 0, 1
     or, of a paravirtual one, 3 (include/asm-generic/qspinlock_types.h,
     kernel/locking/qspinlock_paravirt.h).
     """
+    cpus = prog["nr_cpu_ids"].value_() if "nr_cpu_ids" in prog else 1
     for node, _, zone in for_each_zone(prog):
         with contextlib.suppress(AttributeError):
             word = zone.lock.rlock.raw_lock.val.counter.value_()
-            if word & 0xFF not in (0, 1, 3):
+            if word & 0xFF not in (0, 1, 3) or _waiter(prog, word) >= cpus:
                 yield f"the lock of zone {zone_name(zone)} of node {node} is {word:#x}, as none is"
 
 

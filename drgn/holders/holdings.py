@@ -76,7 +76,7 @@ class Holdings:
     """Blocks of pages and their holders, as they are found; :meth:`settle` sorts them."""
 
     def __init__(self, prog: Program, vmalloc: VmallocAreas | None) -> None:
-        self._prog, self._vmalloc = prog, vmalloc
+        self._prog, self.vmalloc = prog, vmalloc
         self.holders: list[Holder] = []
         self.objects: list[int] = []
         self._numbers: dict[Holder, int] = {}
@@ -165,8 +165,8 @@ class Holdings:
         area.
         """
         direct = addresses != 0
-        if self._vmalloc is not None:
-            direct &= self._vmalloc.at(addresses) < 0
+        if self.vmalloc is not None:
+            direct &= self.vmalloc.at(addresses) < 0
         sizes = np.broadcast_to(np.asarray(counts, np.int64), addresses.shape)[direct]
         pfns = ((addresses[direct] - self._direct) >> self._shift).astype(np.int64)
         self.frames(holder, kind, pfns, sizes, objects=objects)
@@ -175,10 +175,10 @@ class Holdings:
     def areas(self, holder: Holder, addresses: U64s, *, objects: int = 1) -> None:
         """Add the vmalloc areas that some addresses lie in; others are left out."""
         self.count(holder, objects)
-        if self._vmalloc is None or not len(addresses):
+        if self.vmalloc is None or not len(addresses):
             return
-        at = distinct(self._vmalloc.at(addresses))
-        mapped = self._vmalloc.pages_of(at[at >= 0])
+        at = distinct(self.vmalloc.at(addresses))
+        mapped = self.vmalloc.pages_of(at[at >= 0])
         self.frames(holder, 0, mapped["pfn"], mapped["pages"], objects=0)
 
     def settle(self) -> None:
@@ -230,7 +230,8 @@ class Holdings:
             gaps,
         )
         orders = (second["order"] & 0xFF).astype(np.int64)
-        whole = also & (orders <= MOST_ORDER)
+        whole = also & (orders > 0) & (orders <= MOST_ORDER)
+        self.strange += int((~whole).sum())
         counts = counts.copy()
         counts[is_head] = np.where(whole, np.int64(1) << np.where(whole, orders, 0), 1)
         read = read & known

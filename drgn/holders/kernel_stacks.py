@@ -15,7 +15,7 @@ from drgn.helpers.linux.sched import idle_task
 
 from mmscope.drgn.holders.holdings import Holder, Holdings
 from mmscope.drgn.processes.open_files import OpenFiles
-from mmscope.drgn.reading.cpus import possible_cpus
+from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.kernel_arrays import U64s
 from mmscope.drgn.reading.linked_lists import walk_list
 from mmscope.drgn.reading.scattered_reads import read_members
@@ -45,10 +45,13 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
     def add(holder: Holder, stacks: U64s) -> None:
         if not pages:
             found.areas(holder, stacks, objects=len(stacks))
+            if found.vmalloc is not None:
+                outside.append(stacks[found.vmalloc.at(stacks) < 0])
         else:
             held = stacks[stacks != prog["init_task"].stack.value_()]
             found.memory(holder, kind, held, pages, objects=len(stacks))
 
+    outside: list[U64s] = []
     pages = block_pages(prog)
     task, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
     columns = {"stack": "stack", "signal": "signal"}
@@ -82,3 +85,9 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
     others.setdefault("kernel threads", []).append(np.array(idle, np.uint64))
     for name, parts in others.items():
         add(Holder("kernel stacks", name), np.concatenate(parts))
+    # A task that has ended has none (release_task_stack(), kernel/fork.c), the first a static one.
+    known = np.array([0, prog["init_task"].stack.value_()], np.uint64)
+    lost = sum(int((~np.isin(stacks, known)).sum()) for stacks in outside)
+    lost += len(online_cpus(prog)) - int(np.count_nonzero(idle))
+    if lost:
+        found.missing.append(f"kernel stacks: {plural(lost, 'stack')} could not be found")

@@ -40,6 +40,8 @@ from mmscope.drgn.sections.section import (
 )
 from mmscope.drgn.tables.table import tables_of
 
+ROOT_LIMITS = ("max_bytes", "high_bytes", "swap_max_bytes")
+
 
 def memory_cgroups_from_memory(memory: Memory) -> Found:
     memcgs = memcgs_once(memory)
@@ -92,6 +94,10 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
 
     for name in ("low_bytes", "min_bytes"):
         hold_against(found, MemoryCgroup, rows, name, of_root, "as the root protects nothing")
+    # mem_cgroup_write(), and CFTYPE_NOT_ON_ROOT of version 2 (mm/memcontrol.c)
+    roots = [row for row in rows if row.depth == 0]
+    if any(getattr(row, name) is not None for row in roots for name in ROOT_LIMITS):
+        found.notes.append("the root of all memory cgroups has a limit, which none can give it")
     hold_against(found, MemoryCgroup, rows, "usage_bytes", of_children, "what those below use")
     hold_against(found, MemoryCgroup, rows, "peak_bytes", highest, "what it uses now")
     try:

@@ -38,7 +38,7 @@ from mmscope.drgn.processes.address_spaces import kept_address_spaces
 from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.io_resources import Resource, io_resources
 from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, U8s, distinct, spread
-from mmscope.drgn.reading.mem_sections import valid_sections
+from mmscope.drgn.reading.mem_sections import valid_page_ranges, valid_sections
 from mmscope.drgn.reading.page_ext import page_ext_ranges, page_ext_size
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
@@ -47,6 +47,7 @@ from mmscope.drgn.struct_pages.struct_page_cost import struct_page_cost
 from mmscope.drgn.tables.rows import MOST_PAGES
 
 RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
+IO_TLB_SHIFT = 11  # include/linux/swiotlb.h
 STACK_TASKS = 64  # of so many tasks the stacks' caller is learnt
 NOT_RAM, IS_RAM = 0, 1
 MAX_ORDER = 30  # beyond any architecture's: damage
@@ -104,6 +105,7 @@ class PagePlaces:
     area_kinds: S64s | None = None  # of the areas, if they are read; 0: no own pages
     area_gaps: Gaps = field(default_factory=Gaps)
     missing: list[str] = field(default_factory=list)
+    end: int = MOST_PAGES  # behind the last page that has a struct page
 
 
 def find_places(memory: Memory) -> PagePlaces:
@@ -118,6 +120,7 @@ def page_places(memory: Memory) -> PagePlaces:
     :raises LookupError: the kernel's layout is unknown, or what is RAM cannot be found out.
     """
     prog, places = memory.prog, PagePlaces()
+    places.end = max(stop for _, stop, _ in valid_page_ranges(prog))
     resources, more = io_resources(prog)
     if more:
         resources += _by_firmware(prog, more)
@@ -178,7 +181,7 @@ def _own(places: PagePlaces, kind: Kind, first: int, stop: int) -> None:
 
     :raises ValueError: no machine has them.
     """
-    if not 0 <= first <= stop <= MOST_PAGES:
+    if not 0 <= first <= stop <= places.end:
         raise ValueError(f"page frames {first:#x} to {stop:#x} are damaged")
     _add(places.owned, kind, first, stop)
 
@@ -337,8 +340,10 @@ def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
         # "swiotlb: separate memory pool data from other allocator data" (158dbe9c9a3d, in v6.6)
         if hasattr(bounce, "defpool"):
             bounce = bounce.defpool
-        if bounce.nslabs:
-            start, end = bounce.start.value_(), bounce.end.value_()
+        start, end = bounce.start.value_(), bounce.end.value_()
+        if end - start != bounce.nslabs.value_() << IO_TLB_SHIFT:
+            raise ValueError(f"bounce buffers are damaged: {start:#x} to {end:#x}")
+        if start < end:
             _own(places, Kind.DMA_POOL, start >> shift, end >> shift)
 
 

@@ -176,6 +176,12 @@ class MappedPages:
         lost = (heads["flags"] & self.lru != 0) & ~owned
         lost[tails] |= heads["flags"][tails] & self.head == 0
         self.numbers["headless"] += int(np.count_nonzero(lost & known))
+        # What is mapped and on an LRU list has a reference; of a single page the mapping counts.
+        unheld = heads["refcount"].astype(np.int64) <= 0
+        single = (heads["flags"] & self.head) == 0
+        unheld |= single & (pages["mapcount"].astype(np.int64) == -1)
+        unheld &= known & (heads["flags"] & self.lru != 0)
+        self.numbers["absurd"] += int(np.count_nonzero(unheld))
         return pages, heads, addresses, known
 
     def _mapcounts(

@@ -18,7 +18,8 @@ import numpy as np
 from drgn import Program, Type
 
 from mmscope.drgn.reading.kernel_arrays import read_whole, struct_dtype
-from mmscope.drgn.text.kernel_log import MOST_RECORDS, Log, LogRecord, caller_name
+from mmscope.drgn.tables.rows import MOST_PIDS
+from mmscope.drgn.text.kernel_log import CPU, MOST_RECORDS, Log, LogRecord, caller_name
 
 MAX_TEXT_BITS = 28  # log_buf_len= of 256 MiB
 MAX_DESCRIPTOR_BITS = MAX_TEXT_BITS - 5  # PRB_AVGBITS
@@ -27,6 +28,8 @@ COMMITTED, FINALIZED = 1, 2  # enum desc_state
 EMPTY_LINE = 3
 WORD = 8  # bytes of unsigned long: a data block begins with its ID
 LOG_CONT = 8  # enum printk_info_flags
+LAST_FACILITY = 23  # LOG_LOCAL7, of syslog(3)
+LOG_FLAGS = 15  # all of them, LOG_PREFIX of 5.10 too
 POSITION_MASK = (1 << 8 * WORD) - 1
 STATE_SHIFT = 8 * WORD - 2  # DESC_FLAGS_SHIFT
 ID_MASK = (1 << STATE_SHIFT) - 1
@@ -66,6 +69,7 @@ def log_records(prog: Program) -> Log:
     descriptors = _slots(prog, ring.descs.value_(), 1 << bits, first, number, desc_dtype)
     infos = _slots(prog, ring.infos.value_(), 1 << bits, first, number, info_dtype)
     rows = zip(descriptors, infos, strict=True)
+    cpus = prog["nr_cpu_ids"].value_() if "nr_cpu_ids" in prog else 1
     records: list[LogRecord] = []
     lost, expected = 0, -1
     for number, ((state, begin, end), info) in enumerate(rows, tail + left_out):
@@ -74,6 +78,10 @@ def log_records(prog: Program) -> Log:
         # A reserved one is being written; a reusable one is gone.
         ours = state & ID_MASK == number and state >> STATE_SHIFT in (COMMITTED, FINALIZED)
         text = _text(data, begin, end, number, length) if ours else None
+        if not _is_caller(caller, cpus) or facility > LAST_FACILITY:
+            text = None
+        if _bits(packed_flags, flags) & ~LOG_FLAGS:
+            text = None
         expected += 1
         if text is None or (records and sequence != expected):
             lost += bool(records)  # before the first, they were overwritten
@@ -92,6 +100,11 @@ def log_records(prog: Program) -> Log:
         )
     begins = records[0].sequence if records else None
     return Log(records, None if begins is None else max(begins - left_out, 0), lost, left_out)
+
+
+def _is_caller(caller: int, cpus: int) -> bool:
+    """``printk_caller_id()`` (kernel/printk/printk.c): a thread's number, or a CPU's."""
+    return caller & ~CPU < cpus if caller & CPU else caller <= MOST_PIDS
 
 
 def _slots(

@@ -304,6 +304,15 @@ def asked_of_no_zone(prog: Program) -> Iterator[str]:
             yield f"kswapd of node {pgdat.node_id.value_()} was asked for zone {asked} of {zones}"
 
 
+def unlike_nodes(rows: list[ReclaimNode]) -> Iterator[str]:
+    """
+    In words, that the multi-gen LRU is in use on some nodes alone: ``lru_gen_change_state()``
+    (mm/vmscan.c) switches it for all.
+    """
+    if len({row.multi_gen for row in rows}) > 1:
+        yield "the multi-gen LRU is in use on some nodes alone"
+
+
 def _refaults(pgdat: Object, item: str) -> int | None:
     with contextlib.suppress(LookupError):
         return node_page_state(pgdat, item)
@@ -329,13 +338,15 @@ def lru_lists_from_memory(memory: Memory) -> Found:
     found = Found()
     rows = list_rows(prog, lruvecs)
     found.add(LruList, rows)
-    found.add(ReclaimNode, node_rows(prog, multi_gen_enabled(prog, memcgs)))
+    nodes = node_rows(prog, multi_gen_enabled(prog, memcgs))
+    found.add(ReclaimNode, nodes)
     generations = generation_rows(prog, memcgs, lruvecs, gaps)
     found.add(LruGeneration, generations)
     for odd in (
         *ages_that_cannot_be(generations),
         *too_many_generations(lruvecs),
         *asked_of_no_zone(prog),
+        *unlike_nodes(nodes),
     ):
         disagreement(memory, found, odd)
     # As after the machine slept.

@@ -35,6 +35,7 @@ import numpy as np
 from drgn import FaultError, Object, Program, ProgramFlags, offsetof
 from drgn.helpers.linux.mm import vma_find
 
+from mmscope.drgn.filesystems.super_blocks import links_apart
 from mmscope.drgn.machine.file_tree import describe_files
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.processes.processes import FilesMapped, Processes, note_missing, process_maps
@@ -553,6 +554,8 @@ def file_maps_from_memory(memory: Memory) -> Found:
     rows = file_mapping_rows(memory.prog, maps)
     if nameless := sum(row.file is None for row in rows):
         disagreement(memory, found, f"the names of {plural(nameless, 'file')} cannot be read")
+    if apart := sum(links_apart(row.file, row.deleted, row.filesystem) for row in rows):
+        disagreement(memory, found, f"links and names of {plural(apart, 'file')} do not fit")
     _note_unlisted(found, rows, len(maps.addresses))
     found.add(FileMappingFanout, file_fanout(maps)).add(FileMapping, rows)
     locks, queued, problems = file_mapping_locks(memory.prog, maps)

@@ -32,6 +32,8 @@ OWNER_FLAGS = 7
 RT_OWNER_FLAGS = 1  # RT_MUTEX_HAS_WAITERS
 # include/linux/rwbase_rt.h: a lock that a writer wants has no bias, nor has one that it holds.
 RT_READER_BIAS, RT_WRITER_BIAS = 1 << 31, 1 << 30
+READER_OWNED = 1  # RWSEM_READER_OWNED (kernel/locking/rwsem.c)
+PIDNS_ADDING = 1 << 31  # include/linux/pid_namespace.h
 WRITER_LOCKED, FLAG_WAITERS, READER_SHIFT = 1, 2, 8  # kernel/locking/rwsem.c
 NO_LOCKS = "locks of this kernel are not read: struct rw_semaphore is unknown"
 
@@ -91,7 +93,7 @@ def taken_locks(
     """
     locks: list[tuple[int, str, tuple[Any, ...]]] = []
     queued, problems, stacks = [], [], MAX_STACKS
-    counts = lock_counts(words)
+    counts, tasks = lock_counts(words), _most_tasks(prog)
     for at in np.flatnonzero(counts)[:MAX_LOCKS].tolist():
         address = hex(addresses[at])
         rwsem = Object(prog, type_, address=int(addresses[at])).member_(member)
@@ -110,12 +112,22 @@ def taken_locks(
             continue  # it is free by now
         if lock_state(count) == "write" and not word & ~OWNER_FLAGS:
             problems.append(f"the lock of {address} is held by a writer that it does not name")
+        # Each reader says so as it comes, and nothing takes that back (rwsem_set_reader_owned()).
+        if lock_state(count) == "read" and hasattr(rwsem, "owner") and not word & READER_OWNED:
+            problems.append(f"the lock of {address} has readers that never came")
+        if count >> READER_SHIFT > tasks:
+            problems.append(f"the lock of {address} has {count >> READER_SHIFT:,} readers")
         *holder, stack = owner(prog, word, count)
         holder = [lock_state(count), max(count >> READER_SHIFT, 0), *holder]
         values = [int(each[at]) for each in amounts]
         locks.append((-len(queue), address, (address, *holder, len(queue), *values, stack)))
         queued += queue
     return [cells for *_, cells in sorted(locks)], queued, problems
+
+
+def _most_tasks(prog: Program) -> int:
+    """Tasks that there may be: ``pid_allocated`` of all of them (include/linux/pid_namespace.h)."""
+    return int(prog["init_pid_ns"].pid_allocated.value_()) & ~PIDNS_ADDING
 
 
 def count_and_owner(rwsem: Object) -> tuple[int, int]:

@@ -11,7 +11,8 @@ each, and a stack.
 Cannot know: at what priority reclaim is, which is on the stack alone.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from drgn import Object, Program
 
@@ -23,6 +24,7 @@ from mmscope.drgn.tables.table import MOMENT, table
 # 10 years: more is no time that a task has slept, or a file been dirty.
 MOST_SECONDS = 10 * 365 * 86400
 STOPPED = 4 | 8  # __TASK_STOPPED, __TASK_TRACED (include/linux/sched.h)
+REPORTED = 0x7F  # TASK_REPORT and TASK_TRACED (include/linux/sched.h)
 STATES_END = 1 << 20  # beyond TASK_STATE_MAX (include/linux/sched.h), 0x1000 in 5.10 and more since
 MMF_OOM_SKIP = 21  # include/linux/sched/coredump.h, later mm_types.h: the same from 5.10 to 7.3
 
@@ -100,6 +102,14 @@ def reaped(victim: Object) -> bool | None:
         return None
 
 
+def stacks_unlike(rows: Sequence[ReclaimThread]) -> list[str]:
+    """In words, threads of the kernel of a dump whose stack does not begin where others' do."""
+    roots = [(row.stack or "").partition(";")[0] for row in rows]
+    usual, _ = Counter(roots).most_common(1)[0] if rows else ("", 0)
+    odd = [row.comm for row, root in zip(rows, roots, strict=True) if root != usual]
+    return [f"the stack of {', '.join(odd)} could not be followed to its end"] if odd else []
+
+
 def thread_state(task: Object) -> str:
     """
     State of a ``struct task_struct *`` in a letter: R, S, D, T, or X.
@@ -110,7 +120,8 @@ def thread_state(task: Object) -> str:
         return "X"
     state = getattr(task, "__state", None)
     value = (task.state if state is None else state).value_()
-    if value >= STATES_END:
+    # A thread has one of those that are shown.
+    if value >= STATES_END or (value & REPORTED).bit_count() > 1:
         raise ValueError(f"{value:#x} is no state of a thread")
     return "R" if value == 0 else "D" if value & 2 else "T" if value & STOPPED else "S"
 

@@ -57,7 +57,7 @@ from mmscope.drgn.rmap.rwsem_waiters import LAST_READER
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section
+from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import MOMENT, table, table_of, tables_of
@@ -69,6 +69,7 @@ from mmscope.drgn.waits.reclaim_threads import (
     OomVictim,
     ReclaimThread,
     reaped,
+    stacks_unlike,
     thread_state,
     threads,
 )
@@ -317,6 +318,7 @@ class Waits:
         self.tasks = all_tasks(prog, gaps)
         self.now = _now(prog)
         self.left_out = self.moved = 0
+        self.lost_devices: list[str] = []  # why they could not be read
         self.asked: tuple[float, int] | None = None  # when, for a lock without holder: jiffies
         self.frames: dict[int, list[str]] = {}  # by the task's address
         self.pointers: dict[int, int] = {}
@@ -536,7 +538,9 @@ class Waits:
     def writeback_devices(self, waits: Sequence[TaskWait]) -> list[WritebackDevice]:
         """Dirty memory by device or server."""
         held = Counter(row.target for row in waits if row.kind == "dirty pages")
-        return writeback_devices(self.prog, self.names.device, lambda name: held[name])
+        return writeback_devices(
+            self.prog, self.names.device, lambda name: held[name], self.lost_devices
+        )
 
     def stack_of(self, address: int) -> list[str]:
         """The functions of a task's stack in the kernel, leaf first; none where it is not known."""
@@ -847,8 +851,15 @@ def from_memory(memory: Memory) -> Found:
     if wrong:
         words = f"a thread that reclaims for node {wrong[0].node} is called {wrong[0].comm!r}"
         found.notes.append(words)
+    if not memory.live:
+        found.notes += stacks_unlike(found.by_name.get(table_of(ReclaimThread).name, []))
     if any(row.reaped is None for row in found.by_name.get(table_of(OomVictim).name, [])):
         found.notes.append("the memory of an OOM victim, signal_struct.oom_mm, could not be read")
+    if waits.lost_devices:
+        words = plural(
+            len(waits.lost_devices), "device that writes back", "devices that write back"
+        )
+        disagreement(memory, found, f"{words} could not be read: {waits.lost_devices[0]}")
     if waits.tasks.broken_off:
         found.notes.append(
             "the list of processes, or one of threads, could not be followed to its end"

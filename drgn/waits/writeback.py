@@ -10,7 +10,6 @@ Cannot know: dirty memory of tmpfs and the like, which is written nowhere; what 
 shared a server has in hand.
 """
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -59,17 +58,21 @@ class WritebackDevice:
 
 
 def writeback_devices(
-    prog: Program, names: Callable[[int], str], waiting: Callable[[str], int]
+    prog: Program,
+    names: Callable[[int], str],
+    waiting: Callable[[str], int],
+    lost: list[str],
 ) -> list[WritebackDevice]:
     """
     All that have written, those with most that is dirty or on its way first.
 
     :param names: the file systems of a bdi, by its address; *waiting*: tasks held back, by that.
+    :param lost: why some could not be read; appended to.
     :raises LookupError: the kernel's layout is unknown.
     """
     rows = []
     for bdi, wb in _writebacks(prog):
-        with contextlib.suppress(*TORN):
+        try:
             dirty, under_way, dirtied, written = (
                 percpu_counter_sum(wb.stat[prog.constant(name)].address_of_())
                 for name in ("WB_RECLAIMABLE", "WB_WRITEBACK", "WB_DIRTIED", "WB_WRITTEN")
@@ -91,6 +94,8 @@ def writeback_devices(
                     waiting(name) if own else 0,
                 )
             )
+        except TORN as error:
+            lost.append(str(error))
     return sorted(rows, key=lambda row: (-row.dirty_pages - row.writeback_pages, row.device))
 
 

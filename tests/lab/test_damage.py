@@ -224,6 +224,12 @@ SAID: dict[str, dict[str, str]] = {
         "no CPU is online",
     ),
     "a zone's lock 0x80": {"zones": r"the lock of zone \w+ of node 1 is 0x80, as none is"},
+    "a zone's lock with a queue of no CPU": {"zones": r"the lock of zone \w+ of node 1 is 0xfa0"},
+    "memory.max of the root 1": {"memory_cgroups": "the root of all memory cgroups has a limit"},
+    "a stack nowhere": dict.fromkeys(
+        ("memory_ledger", "contiguity", "page_holders"),
+        "kernel stacks: 1 stack could not be found",
+    ),
     "a tail without a head": {"memory_ledger": "1 tail without a head"},
     "nr_node_ids 2^31": dict.fromkeys(
         (
@@ -269,6 +275,7 @@ ON_ONE: tuple[Together, ...] = (
     ("zone_start_pfn a section down",),
     ("a zone's lock 0x80", "memory.low of the root -1"),
     ("oom_kill of the root 7", "a tail without a head"),
+    ("a zone's lock with a queue of no CPU", "memory.max of the root 1", "a stack nowhere"),
     ("nr_node_ids 2^31",),
 )
 

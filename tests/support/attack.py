@@ -191,8 +191,10 @@ class Scene:
     def spoil(self, folder: Path) -> None:
         """Spoil some files of a folder."""
         for _ in range(self.dice.choice((1, 2, 5))):
+            # Not through a link that an earlier turn put there.
             files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-            files = [path for path in files if path.stat().st_size < 8 << 20]
+            files = [path for path in files if path.lstat().st_size < 8 << 20]
+            files = [path for path in files if not path.is_symlink()]
             if not files:
                 return
             path = self.dice.choice(files)

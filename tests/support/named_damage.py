@@ -202,6 +202,11 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "totalreserve_pages 1": lambda prog: say(prog["totalreserve_pages"], 1),
     "contig_hint 2^20": lambda prog: say(prog["pcpu_first_chunk"].chunk_md.contig_hint, 1 << 20),
     "a zone's lock 0x80": lambda prog: put(prog, largest_zone(prog).lock.address_, b"\x80"),
+    "a zone's lock with a queue of no CPU": lambda prog: put(
+        prog, largest_zone(prog).lock.address_, (1000 << 18).to_bytes(4, "little")
+    ),
+    "memory.max of the root 1": _of_root_cgroup("memory.max", 1),
+    "a stack nowhere": lambda prog: say(find_task(prog, 1).stack, NOWHERE),
     "a tail without a head": _no_head,
     "nr_node_ids 2^31": lambda prog: say(prog["nr_node_ids"], 1 << 31),
     "memory.low of the root -1": _of_root_cgroup("memory.low", ONES),
