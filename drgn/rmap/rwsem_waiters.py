@@ -112,8 +112,10 @@ def taken_locks(
             continue  # it is free by now
         if lock_state(count) == "write" and not word & ~OWNER_FLAGS:
             problems.append(f"the lock of {address} is held by a writer that it does not name")
-        # Each reader says so as it comes, and nothing takes that back (rwsem_set_reader_owned()).
-        if lock_state(count) == "read" and hasattr(rwsem, "owner") and not word & READER_OWNED:
+        # Each reader says so as it comes, and nothing takes that back (rwsem_set_reader_owned());
+        # one that is about to wait counts as a reader for a moment.
+        readers = lock_state(count) == "read" and not count & FLAG_WAITERS
+        if readers and hasattr(rwsem, "owner") and not word & READER_OWNED:
             problems.append(f"the lock of {address} has readers that never came")
         if count >> READER_SHIFT > tasks:
             problems.append(f"the lock of {address} has {count >> READER_SHIFT:,} readers")
