@@ -43,8 +43,11 @@ MEMORY = 1536 << 20
 class Exam:
     """Cases of one kernel, in a folder."""
 
-    def __init__(self, kernel: str, cases: Path, work: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, kernel: str, cases: Path, work: Path, say: Callable[[str], None], raw: Path | None
+    ) -> None:
         self._kernel, self.cases, self._work, self._say = kernel, cases, work, say
+        self._raw = raw
         self._machines: Machines | None = None
 
     def case(self, kind: Kind, seed: int) -> Path | None:
@@ -98,9 +101,15 @@ class Exam:
         symbols = str(self._machines.kernel.vmlinux)
         (work / "log").rename(work / "dmesg.txt")
         collect(made / "vmcore", "--core", str(work / "vmcore"), "--symbols", symbols)
-        (work / "vmcore").unlink()
         collect(made / "text", str(work / "text"))
         collect(made / "log", str(work / "dmesg.txt"))
+        if self._raw:
+            # Pages of zeros take no disk.
+            subprocess.run(["fallocate", "--dig-holes", work / "vmcore"], check=True)
+            raw = self._raw / folder.name
+            raw.mkdir(parents=True)
+            for name in ("vmcore", "text", "dmesg.txt"):
+                (work / name).rename(raw / name)
         (work / "watch").rename(made / "watch")
         (work / "truth.json").rename(made / "truth.json")
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +156,7 @@ def main() -> int:
     parser.add_argument("--cases", type=Path, help="folder of cases, made earlier or now")
     parser.add_argument("--kernel", default="6.12", help="a row or role of kernels.toml")
     parser.add_argument("--work", type=Path, help="folder that keeps the waiting machines")
+    parser.add_argument("--raw", type=Path, help="folder that keeps cores and text, for rivals.py")
     parser.add_argument("--keep", action="store_true", help="keep them in tests/exam; docs/exam.md")
     asked = parser.parse_args()
     started = time.monotonic()
@@ -159,7 +169,7 @@ def main() -> int:
         try:
             kernel = resolve(asked.kernel, say)
             work = asked.work or Path(temporary)
-            exam = Exam(kernel, asked.cases or work / "cases", work, say)
+            exam = Exam(kernel, asked.cases or work / "cases", work, say, asked.raw)
             seeds = [int(seed) for seed in asked.seeds.split(",")]
             for one in marked(exam, chosen(asked.kinds), seeds, asked.ways.split(",")):
                 marks.append(one)

@@ -16,6 +16,7 @@ import ctypes
 import mmap
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -151,6 +152,23 @@ def in_pieces(number: int) -> mmap.mmap:
 
 def mappings() -> int:
     return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+def drop_cache() -> None:
+    """Page cache goes, also what was written just now: it would stay another cgroup's."""
+    os.sync()
+    sysctl("vm/drop_caches", 1)
+
+
+def largest_zone(node: int) -> dict[str, int]:
+    """Bytes of a node's largest zone: free, min, low, managed."""
+    text = Path("/proc/zoneinfo").read_text()
+    zones = []
+    for zone in re.split(r"(?m)^Node ", text):
+        said = dict(re.findall(r"(?m)^(?:  pages)? +(free|min|low|managed) +(\d+)$", zone))
+        if zone.startswith(f"{node}, ") and "managed" in said:
+            zones.append({name: int(pages) * PAGE for name, pages in said.items()})
+    return max(zones, key=lambda zone: zone["managed"])
 
 
 # ---- sick
@@ -320,7 +338,7 @@ def cgroup_thrash(rng: random.Random) -> dict[str, Any]:
     index = DATA / "index"
     place = cgroup(f"kube/{group}", memory_max=limit)
     write_bytes(index, int(limit * rng.uniform(1.3, 1.6)))
-    sysctl("vm/drop_caches", 1)
+    drop_cache()
     for number in range(3):
         spawn(f"{group}-{number}", for_ever(lambda: read_through(index)), place, ready=False)
     stat = place / "memory.stat"
@@ -339,7 +357,7 @@ def memory_high_throttle(rng: random.Random) -> dict[str, Any]:
     place = cgroup(f"kube/{group}", memory_high=high)
     data = DATA / "data"
     write_bytes(data, high)
-    sysctl("vm/drop_caches", 1)
+    drop_cache()
 
     def work() -> None:
         kept = populated(int(high * 0.8) // PAGE * PAGE)
@@ -540,14 +558,23 @@ def node_exhausted(rng: random.Random) -> dict[str, Any]:
     name = service(rng)
     node = rng.randrange(2)
 
-    def node_free(which: int) -> int:
-        text = Path(f"/sys/devices/system/node/node{which}/meminfo").read_text()
-        return int(text.split("MemFree:")[1].split()[0]) << 10
-
-    size = int(node_free(node) - 20 * MIB) // PAGE * PAGE
     place = cgroup("bound", cpuset_mems=node)
-    pid = spawn(name, grow(size, 15, 0.5), place)
-    check(node_free(node) < 40 * MIB < 200 * MIB < node_free(1 - node), "the nodes are not so")
+
+    def fill() -> None:
+        held = []
+        while True:
+            zone = largest_zone(node)
+            # Between the marks: kswapd reclaims, and nothing is killed.
+            room = zone["free"] - (zone["min"] + zone["low"]) // 2
+            if room > MIB:
+                held.append(populated(min(room, 32 * MIB) // PAGE * PAGE))
+            time.sleep(0.2)
+
+    pid = spawn(name, fill, place, ready=False)
+    wait_until(lambda: largest_zone(node)["free"] < largest_zone(node)["low"], 60)
+    time.sleep(5)
+    full, other = largest_zone(node), largest_zone(1 - node)
+    check(full["free"] < full["low"] and other["free"] > 200 * MIB, f"{full}, {other}")
     return {"owner": [name], "node": node, "pid": pid}
 
 
