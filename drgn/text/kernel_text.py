@@ -37,6 +37,18 @@ def printed_number(text: str, name: str) -> int:
     return int(text)
 
 
+def wrapped_number(text: str, name: str) -> int:
+    """
+    A number that the kernel prints as unsigned, and that may have fallen below 0, as a zone's pages
+    after a balloon that counted wrong: so it costs itself, and nothing beside it.
+
+    :raises ValueError: it is not a count.
+    """
+    if text.isascii() and len(text) <= 20 and MAX_COUNT < int(text) < 1 << 64:
+        return int(text) - (1 << 64)
+    return printed_number(text, name)
+
+
 def row_number(value: int, name: str) -> int:
     """
     A number that was computed from printed ones, if a row can hold it.

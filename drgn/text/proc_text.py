@@ -10,7 +10,7 @@ Imports neither drgn nor numpy, which take longer to load than these files take 
 import re
 from dataclasses import dataclass
 
-from mmscope.drgn.text.kernel_text import printed_number, whole_lines
+from mmscope.drgn.text.kernel_text import printed_number, whole_lines, wrapped_number
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ def parse_zoneinfo(text: str) -> list[ZoneText]:
             name = match.group(2)
             if name in fields:
                 raise ValueError(f"{file} is damaged: {name} is twice in zone {zone.zone}")
-            fields[name] = printed_number(match.group(3), file)
+            read = wrapped_number if fields is zone.fields else printed_number
+            fields[name] = read(match.group(3), file)
     # Before v3.8 a zone has no such count.
     if not any("managed" in zone.fields for zone in zones.values()):
         for zone in zones.values():

@@ -358,6 +358,16 @@ def test_a_number_that_the_kernel_cannot_print_is_refused(
     assert len(words) < 300
 
 
+def test_a_count_of_a_zone_that_fell_below_0_costs_itself_alone() -> None:
+    text = re.sub(r"(?<=^        managed  )\d+", str((1 << 64) - 7), ZONEINFO, count=1, flags=re.M)
+    bad, *others = read_zoneinfo(text)
+    assert bad.managed_pages == -7
+    assert others == read_zoneinfo(ZONEINFO)[1:]
+    assert dataclasses.replace(bad, managed_pages=1) == dataclasses.replace(
+        read_zoneinfo(ZONEINFO)[0], managed_pages=1
+    )
+
+
 def test_a_watermark_that_is_missing_is_named() -> None:
     text = re.sub(r"^ +low +6377\n", "", ZONEINFO, flags=re.M)
     assert refusal(read_zoneinfo, text) == (
