@@ -54,10 +54,14 @@ class Kind(NamedTuple):
     pattern: re.Pattern[str]
     means: str
     of_mm: bool = False  # only where the stack behind it is in memory management
+    fault: bool = False  # behind it is where; one of address 0 only in memory management
 
 
-def _kind(name: str, group: str, words: str, pattern: str, means: str, of_mm: bool = False) -> Kind:
-    return Kind(name, group, words, re.compile(pattern), means, of_mm)
+def _kind(
+    name: str, group: str, words: str, pattern: str, means: str, of_mm: bool = False,
+    fault: bool = False,
+) -> Kind:  # fmt: skip
+    return Kind(name, group, words, re.compile(pattern), means, of_mm, fault)
 
 
 KINDS = (
@@ -120,6 +124,15 @@ KINDS = (
           "the kernel used memory that was freed, or beyond its end"),
     _kind("kernel BUG in mm", DAMAGE, "kernel BUG at ", r"kernel BUG at (?P<what>(?:.*/)?mm/\S+?)!",
           "a condition of memory management that must hold did not; the task was ended"),
+    # arch/*/mm/fault.c; arch/x86/kernel/traps.c: exc_general_protection()
+    _kind("kernel Oops", DAMAGE,
+          "nable to handle |NULL pointer dereference|general protection fault",
+          r"(?:CPU \d+ |BUG: |Oops: )*(?P<what>[Uu]nable to handle (?:kernel )?(?:page fault"
+          r"|paging request|access to user memory|pointer dereference|data access"
+          r"|NULL pointer dereference|(?:read from|write to|execute from) \S+ memory)"
+          r"|[Kk]ernel NULL pointer dereference|general protection fault)",
+          "the kernel used an address that leads nowhere: data is damaged or was freed, or the "
+          "code is wrong; the task ended with the locks that it had", fault=True),
     _kind("warning in mm", DAMAGE, "WARNING: ", r"WARNING: (?:CPU: \d+ PID: \d+ )?at "
           r"(?P<what>(?:.*/)?mm/\S+)", "memory management found something that it does not expect"),
     # mm/memory-failure.c
@@ -213,6 +226,11 @@ OF_MM = re.compile(
 
 # Tasks that do nothing else, wherever they wait.
 MM_TASK = re.compile(r"(?:kswapd|kcompactd)\d+\Z|khugepaged\Z|oom_reaper\Z")
+# Where a fault was: show_ip(), __show_regs() of the architectures.
+WHERE = re.compile(
+    r"(?:(?:RIP: [0-9a-f]{4}|EIP|IP): ?|pc : |epc : |PC is at |NIP )(?:\[<?[0-9a-fx]+>?\] *)*"
+    r"([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+(?: (\[[\w-]{1,64}))?"
+)
 
 
 @table(
@@ -243,7 +261,7 @@ class KernelComplaint:
 
 @dataclass
 class _Waiting:
-    """A task that hung, whose stack follows."""
+    """A task that hung, or a fault, whose stack follows."""
 
     kind: Kind
     what: str
@@ -266,10 +284,12 @@ def read_kernel_complaints(records: Iterable[LogRecord]) -> list[KernelComplaint
             if (match := _match(line)) is None:
                 continue
             kind, what = match
-            if kind.of_mm and not MM_TASK.match(what):
+            if kind.fault or (kind.of_mm and not MM_TASK.match(what)):
+                _end(waiting, found)
                 waiting = _Waiting(kind, what, record)
             else:
                 _count(found, kind, what, record)
+    _end(waiting, found)
     return list(found.values())
 
 
@@ -285,9 +305,23 @@ def _match(line: str) -> tuple[Kind, str] | None:
 def _look(
     waiting: _Waiting, record: LogRecord, found: dict[tuple[str, str], KernelComplaint]
 ) -> _Waiting | None:
-    """Look for memory management in the stack of a task that hung; None: that is over."""
+    """
+    Look for memory management in the stack of a task that hung, for where a fault was; None: that
+    is over.
+    """
     for line in record.text.split("\n"):
         waiting.lines += 1
+        if waiting.kind.fault:
+            if match := WHERE.match(line):
+                if not _of_nothing(waiting) or OF_MM.match(match[1]):
+                    module = f" {match[2]}]" if match[2] else ""
+                    what = f"{waiting.what}, in {match[1]}{module}"
+                    _count(found, waiting.kind, what[:LONGEST_WHAT], waiting.record)
+                return None
+            if waiting.lines > STACK_LINES:
+                _end(waiting, found)
+                return None
+            continue
         match = STACK.fullmatch(line)
         if match and not match[1] and OF_MM.match(match[2].lstrip("_")):
             what = f"{waiting.what}, in {match[2]}"
@@ -296,6 +330,16 @@ def _look(
         if line.startswith("INFO: task ") or waiting.lines > STACK_LINES:
             return None
     return waiting
+
+
+def _of_nothing(waiting: _Waiting) -> bool:
+    return "NULL" in waiting.what
+
+
+def _end(waiting: _Waiting | None, found: dict[tuple[str, str], KernelComplaint]) -> None:
+    """Count a fault of which the log does not say where it was."""
+    if waiting is not None and waiting.kind.fault and not _of_nothing(waiting):
+        _count(found, waiting.kind, waiting.what, waiting.record)
 
 
 def _count(

@@ -148,6 +148,53 @@ def test_the_stack_of_who_has_the_lock_is_not_its() -> None:
     assert read(raw(f"{HUNG}{owner} shrink_node+0x1/0x2")) == []
 
 
+OOPS_ARM64 = """Unable to handle kernel paging request at virtual address dead000000000108
+Mem abort info:
+  ESR = 0x0000000096000044
+Internal error: Oops: 0000000096000044 [#1] SMP
+Modules linked in: nvme
+CPU: 2 UID: 0 PID: 77 Comm: kswapd0 Not tainted 6.12.0 #1
+pstate: 60400005 (nZCv daif +PAN -UAO -TCO -DIT -SSBS BTYPE=--)
+pc : {where}
+lr : shrink_node+0x1/0x2
+"""
+OOPS_X86 = """BUG: unable to handle page fault for address: ffffa8c000000010
+#PF: supervisor read access in kernel mode
+Oops: Oops: 0000 [#1] PREEMPT SMP NOPTI
+RIP: 0010:{where}
+"""
+
+
+@pytest.mark.parametrize(
+    ("oops", "what"),
+    [
+        (OOPS_ARM64, "Unable to handle kernel paging request"),
+        (OOPS_X86, "unable to handle page fault"),
+    ],
+)
+def test_an_oops_is_told_with_where_it_was(oops: str, what: str) -> None:
+    (row,) = read(raw(oops.format(where="nvme_poll+0x18/0x40 [nvme]")))
+    assert (row.kind, row.group) == ("kernel Oops", "damage")
+    assert row.what == f"{what}, in nvme_poll [nvme]"
+    (row,) = read(raw(oops.splitlines()[0]))
+    assert row.what == what
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [("shrink_lruvec+0x1/0x2", 1), ("uart_write+0x1/0x2", 0), ("sysrq_handle_crash+0x1/0x2", 0)],
+)
+def test_an_oops_of_address_0_counts_in_memory_management(where: str, rows: int) -> None:
+    line = "Unable to handle kernel NULL pointer dereference at virtual address 0000000000000008"
+    assert len(read(raw(f"{line}\npc : {where}"))) == rows
+
+
+def test_a_fault_of_a_program_is_no_oops() -> None:
+    assert (
+        read(raw("traps: java[77] general protection fault ip:7f sp:7f error:0 in libc.so")) == []
+    )
+
+
 def test_a_balloons_module_is_no_balloons_message() -> None:
     assert read(raw("Modules linked in: tcp_diag vmw_balloon virtio_balloon")) == []
 
