@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from exam_kept import KEPT
 from exam_kinds import KINDS
 from exam_logs import log_lines
 from exam_score import WAYS, Marked, all_sums, sums
@@ -113,11 +115,41 @@ def _lines(marks: list[Marked]) -> Iterator[str]:
     yield from _by_kind("Sick", [one for one in marks if one.sick])
     yield from _by_kind("Innocent", [one for one in marks if not one.sick])
     yield from log_lines()[1:]
+    yield from _rivals()
     yield ""
     seeds = sorted({one.seed for one in marks})
     those = f"seed{'s' if len(seeds) != 1 else ''} {', '.join(map(str, seeds))}"
     foot = _FOOT.format(seeds=those, tuned=TUNED, without=_without(marks), cases=total["cases"])
     yield foot.strip("\n")
+
+
+def _rivals() -> Iterator[str]:
+    """What other tools said of cases of seed 5: tests/lab/rivals.py."""
+    rows = json.loads((KEPT / "rivals.json").read_text())
+    cases = len({row["case"] for row in rows})
+    said = (
+        f"Of {cases} machines of seed 5 other tools were asked as well (`tests/lab/rivals.py`): "
+        "hotsos 1.30 of the text and log, `kmem -i` of crash 8.0.2 and of drgn 0.3.0 of the core. "
+        "Figures without a judgement neither find nor clear. insights-core 3.8.4 has parsers, and "
+        "no rule about memory: it was not asked."
+    )
+    yield from ("", "## Other tools", "", *textwrap.wrap(said, 100, break_on_hyphens=False), "")
+    yield (
+        "tool|sick called trouble|innocent called trouble|cause|owner in its words|figures alone"
+        "|says nothing|does not read this"
+    )
+    yield "---|---|---|---|---|---|---|---"
+    for tool in dict.fromkeys(row["tool"] for row in rows):
+        own = [row for row in rows if row["tool"] == tool]
+        sick = [row for row in own if row["sick"]]
+        well = [row for row in own if not row["sick"]]
+        trouble = [f"{sum(row['word'] == 'trouble' for row in some)} of {len(some)}"
+                   for some in (sick, well)]  # fmt: skip
+        right = [f"{sum(row[name] for row in sick)} of {len(sick)}"
+                 for name in ("cause_right", "owner_right")]  # fmt: skip
+        words = (sum(row["word"] == word for row in own)
+                 for word in ("figures", "nothing", "does not read this"))  # fmt: skip
+        yield "|".join((tool, *trouble, *right, *map(str, words)))
 
 
 def _without(marks: list[Marked]) -> str:
