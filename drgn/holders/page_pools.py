@@ -15,18 +15,19 @@ from collections.abc import Mapping, Sequence
 
 from drgn import FaultError, Object, Program
 
+from mmscope.drgn.holders.holdings import Holder
 from mmscope.drgn.reading.kernel_names import name_in
 
 MOST_POOLS = 1 << 16
 
 
-def pool_names(prog: Program, pools: Sequence[int]) -> Mapping[int, tuple[str, str]]:
-    """Kind and name of the pools at some addresses; of those that can be read."""
-    names = dict[int, tuple[str, str]]()
+def pool_names(prog: Program, pools: Sequence[int]) -> Mapping[int, Holder]:
+    """The pools at some addresses; of those that can be read."""
+    names = dict[int, Holder]()
     for address in pools[:MOST_POOLS]:
         pool = Object(prog, "struct page_pool", address=address)
         try:
-            names[address] = KINDS[_is_destroyed(pool)], _name(pool)
+            names[address] = Holder(KINDS[_is_destroyed(pool)], _name(pool))
         except FaultError:
             continue
     return names

@@ -77,6 +77,13 @@ def _first_examples(
     return mine | {key: (mine.get(key, []) + pfns)[:EXAMPLES] for key, pfns in theirs.items()}
 
 
+def _count(sums: Counter[int], values: U64s) -> None:
+    """Add how often each value is there."""
+    if len(values):
+        found, counts = np.unique(values, return_counts=True)
+        summed(sums, dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+
 class LedgerPages(Shared):
     """
     The consumer.
@@ -96,7 +103,7 @@ class LedgerPages(Shared):
         examples=_first_examples,
         other_signatures=none_of,
         disputed=summed,
-        pools=summed,
+        **dict.fromkeys(("pools", "balloons", "huge"), summed),
         **dict.fromkeys(("charged", "tags", "files", "held", "pinned", "ranges"), nested),
     )
 
@@ -143,7 +150,8 @@ class LedgerPages(Shared):
         self.examples: dict[Signature, list[int]] = {}  # page frames of heads
         self.other_signatures = 0  # pages of more signatures than are kept
         self.disputed: Counter[tuple[int, int]] = Counter()  # by (struct page's, place's) kind
-        self.pools: Counter[int] = Counter()  # pages by struct page_pool
+        # Pages by struct page_pool; by what page.private has; and those of hugetlb by page.mapping.
+        self.pools, self.balloons, self.huge = Counter[int](), Counter[int](), Counter[int]()
         self.kept: list[Array] = []  # of KEPT
         self.kept_pages = 0
         # Where the chunks so far left off: the ends of free blocks; the last page that is no tail;
@@ -234,14 +242,17 @@ class LedgerPages(Shared):
         droppable = np.where(at < 0, drops, self.droppable.of(chunk, at, low))
         droppable &= kinds[here] == Kind.FILE
         self.files.count(mappings, kinds[here], np.where(at < 0, flags, low[at]), droppable)
+        _count(self.huge, mappings[kinds[here] == Kind.HUGETLB])
 
     def _count_pools(self, chunk: PageChunk, kinds: U8s, heads: S64s, present: Bools) -> None:
-        """Count the pages of page pools: ``page.pp`` lies where ``page.lru.prev`` does."""
+        """
+        Count the pages of page pools, as ``page.pp`` lies where ``page.lru.prev`` does; and of
+        balloons.
+        """
         here = heads[(kinds == Kind.PAGE_POOL) & present]
-        here = here[here >= 0]
-        if len(here):
-            pools, counts = np.unique(chunk["prev"][here], return_counts=True)
-            summed(self.pools, dict(zip(pools.tolist(), counts.tolist(), strict=True)))
+        _count(self.pools, chunk["prev"][here[here >= 0]])
+        private = chunk["private"][(kinds == Kind.OFFLINE) & present]
+        _count(self.balloons, private[private != 0])
 
     def _held(self, chunk: PageChunk, flags: U32s, kinds: U8s, zones: S64s, present: Bools) -> None:
         """Count what something holds, or has pinned."""

@@ -6,7 +6,8 @@ What holds pages is found first, by the structures that lead to them (``drgn/hol
 over all struct pages then counts each page in the class that the ledger has it in. So the rows of a
 class are no more than the class. Of pipes, rings, what ftrace keeps and requests of block devices
 they are all of it; of kernel stacks all but what CPUs keep for the next thread. Page tables of
-virtual machines are nr_sec_page_table_pages, and the first one of each machine.
+virtual machines are nr_sec_page_table_pages, and the first one of each machine. Pages of hugetlb
+are HugePages_Total less HugePages_Free.
 
 Costs a few reads for each process that has files open, each thread, pipe, ring, BPF map and
 program, and each queue of a socket.
@@ -17,14 +18,18 @@ stay unexplained. Other vmalloc memory has its callers in ``vmalloc_callers``.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from drgn import Program
-
+from mmscope.drgn.holders.balloons import balloon_names
+from mmscope.drgn.holders.holdings import Holder
+from mmscope.drgn.holders.huge_pages import huge_page_holders
 from mmscope.drgn.holders.page_pools import pool_names
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
+from mmscope.drgn.processes.address_spaces import kept_address_spaces
+from mmscope.drgn.processes.open_files import Opener, open_files
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import (
     PASS_SECONDS,
@@ -50,7 +55,7 @@ from mmscope.drgn.tables.table import Inside, table, tables_of
         Inside(owner, "bytes", ("owner", (owner,)))
         for owner in (
             *("pipes", "network", "rings", "tracing", "kernel reserves", "driver"),
-            *("vmalloc", "kernel stacks", "page tables", "unexplained"),
+            *("vmalloc", "kernel stacks", "page tables", "hugetlb", "given away", "unexplained"),
         )
     ),
 )
@@ -66,12 +71,12 @@ class PageHolder:
         holds="kernel",
         key=True,
         help="socket protocol, ftrace instance, map, disk, variable, virtual machine's process, "
-        "network device and page pool; empty: all of that kind",
+        "network device and page pool, a balloon's driver, a hugetlb file; empty: all of that kind",
     )
     pid: int | None = column(
         key=True,
         high=MOST_PIDS,
-        help="thread group that has it open, the first of several; empty: unknown",
+        help="thread group that has it open, or mapped, the first of several; empty: unknown",
     )
     comm: str | None = column(holds="comm", help="name of its first thread")
     cgroup: str | None = column(holds="cgroup", help="memory cgroup of the process")
@@ -119,28 +124,46 @@ def page_holders_from_memory(memory: Memory) -> Found:
                 count * page,
             )
         )
-    rows += _of_pools(memory.prog, pages.pools, page)
+    prog = memory.prog
+    pools = dict.fromkeys(pages.pools, Holder("page pool", "that cannot be read"))
+    pools |= pool_names(prog, [*pages.pools])
+    rows += _named(pages.pools, pools, Kind.PAGE_POOL, page)
+    rows += _named(pages.balloons, balloon_names(prog, [*pages.balloons]), Kind.OFFLINE, page)
+    try:
+        huge = huge_page_holders(prog, [*pages.huge], _by_space(memory))
+        rows += _named(pages.huge, huge, Kind.HUGETLB, page)
+    except TORN as error:
+        disagreement(memory, found, f"who has pages of hugetlb: {error}")
     if free:
         disagreement(memory, found, f"{free:,} pages that something holds are free")
     rows.sort(key=lambda row: (-row.pages, row.kind, row.holder, row.pid or 0, row.owner, row.part))
     return found.add(PageHolder, rows)
 
 
-def _of_pools(prog: Program, pages: Mapping[int, int], page: int) -> list[PageHolder]:
-    """Rows of page pools; of kernels that do not number them, by their device."""
-    names, of = pool_names(prog, [*pages]), Kind.PAGE_POOL
-    pools, sums = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for address, count in pages.items():
-        name = names.get(address, ("page pool", "that cannot be read"))
-        pools[name] += 1
-        sums[name] += count
-    return [
-        PageHolder(
-            *(kind, name, None, None, None, of.owner, of.part),
-            *(pools[kind, name], count, count * page),
+def _named(
+    counts: Mapping[int, int], names: Mapping[int, Holder], of: Kind, page: int
+) -> Iterator[PageHolder]:
+    """Rows of what pages name, by its address; what has one name is one row."""
+    objects, pages = Counter[Holder](), Counter[Holder]()
+    for address, count in counts.items():
+        if holder := names.get(address):
+            objects[holder] += 1
+            pages[holder] += count
+    for holder, count in pages.items():
+        yield PageHolder(
+            *(holder.kind, holder.name, *holder.who, of.owner, of.part),
+            *(objects[holder], count, count * page),
         )
-        for (kind, name), count in sums.items()
-    ]
+
+
+def _by_space(memory: Memory) -> dict[int, Opener]:
+    """Processes by the address of their ``struct mm_struct``."""
+    spaces = kept_address_spaces(memory, Gaps())
+    openers = {each.pid: each for each in open_files(memory).processes}
+    return {
+        address: openers.get(process.pid, Opener(process.pid, process.comm))
+        for address, process in zip(spaces.addresses.tolist(), spaces.processes, strict=True)
+    }
 
 
 PAGE_HOLDERS_SECTION = Section(
@@ -155,7 +178,8 @@ Data that waits in [pipes](https://man7.org/linux/man-pages/man7/pipe.7.html) an
 perf, io_uring, AIO, packet sockets and ftrace, BPF maps and programs, kernel stacks, dma-bufs,
 page tables and vCPUs of virtual machines (KVM on x86), page pools of network devices, requests of
 block devices: memory of the kernel by the process that has it open; pages that a module keeps on a
-list; and user memory that is pinned for io_uring. Each page is in one row; processes with few
+list; user memory that is pinned for io_uring; pages of hugetlb by file and process; what a balloon
+gave back, by driver. Each page is in one row; processes with few
 threads share a row for stacks. A page pool that *waits* was destroyed, and has pages in use.
 
 A page that a file has too, as sendfile() makes them, is in the class of the file.

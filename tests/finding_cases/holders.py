@@ -81,6 +81,8 @@ CLEAR = {
     "lists of modules, which have findings of their own": Case(
         "holder-large", [holder("list of a module", 900, "unexplained", "leaked [drv]", None, None)]
     ),
+    "a pool of huge pages in use": Case("holder-large", [holder("hugetlb file", 900, "hugetlb")]),
+    "a balloon": Case("holder-large", [holder("balloon", 900, "given away", "virtio_balloon")]),
     "a module's small cache": Case(
         "module-cache-large", [holder("list of a module with a shrinker", 60, "driver", "a [b]")]
     ),

@@ -96,6 +96,9 @@ def test_a_balloon_has_the_pages_that_were_given_away(leak_lab: LedgerLab) -> No
     said = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
     assert said["balloon_inflate"] - said["balloon_deflate"] == BALLOON
     assert leak_lab.pages("given away", "balloon or offline") == BALLOON
+    rows = page_holders_from_memory(Memory(leak_lab.prog)).by_name["page_holders"]
+    by_driver = {row.holder: row.pages for row in rows if row.kind == "balloon"}
+    assert by_driver == {"virtio_balloon": BALLOON}
     # "meminfo: add a per node counter for balloon drivers" (835de37603ef, in v6.16)
     if "nr_balloon_pages" in said:
         assert said["nr_balloon_pages"] == BALLOON

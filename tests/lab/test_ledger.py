@@ -3,6 +3,7 @@
 Where the memory is, page by page, against what the kernel counts, prints, and was made to have.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -110,6 +111,18 @@ def test_stacks_and_maps_have_their_processes(ledger_lab: LedgerLab) -> None:
     assert sum(row.pages for row in stacks) in range(said - LAG // PAGE, said + LAG // PAGE)
     (array,) = (row for row in rows if row.kind == "BPF map")
     assert (array.owner, array.comm, array.pages) == ("vmalloc", "init", BPF_MAP + 1)
+
+
+def test_pages_of_hugetlb_have_their_files_and_processes(ledger_lab: LedgerLab) -> None:
+    found = page_holders_from_memory(Memory(ledger_lab.prog))
+    rows: list[PageHolder] = [r for r in found.by_name["page_holders"] if r.owner == "hugetlb"]
+    assert {(row.kind, row.holder, row.comm): row.pages for row in rows} == {
+        ("hugetlb file", "memfd:ledger-hugetlb", "init"): HUGE,
+        ("hugetlb memory", "", "init"): 3 * HUGE,
+    }
+    text = (ledger_lab.capture.truth_b / "proc/meminfo").read_text()
+    pool = {name: int(count) for name, count in re.findall(r"HugePages_(\w+): +(\d+)", text)}
+    assert sum(row.pages for row in rows) == (pool["Total"] - pool["Free"]) * HUGE
 
 
 def test_what_was_planted_is_in_its_class(ledger_lab: LedgerLab) -> None:
