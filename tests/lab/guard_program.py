@@ -27,7 +27,8 @@ import ctypes
 from pathlib import Path
 
 ROOT, LOGS = Path("/sys/fs/cgroup"), Path("/var/log")
-assert not ctypes.CDLL(None).mount(b"cgroup2", bytes(ROOT), b"cgroup2", 0, None)
+if not ROOT.is_mount():  # another program of the guest may have done it
+    assert not ctypes.CDLL(None).mount(b"cgroup2", bytes(ROOT), b"cgroup2", 0, None)
 (LOGS / "containers").mkdir(parents=True)
 for number, path in enumerate({[*CONTAINERS]}):
     (LOGS / f"pods/shop_web-{{number}}_{{{UID!r} % number}}").mkdir(parents=True)
