@@ -22,7 +22,7 @@ from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.opening.constants import kernel_byte
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.kernel_names import name_at
-from mmscope.drgn.reading.nodes import online_nodes
+from mmscope.drgn.reading.nodes import check_node_ids, online_nodes
 from mmscope.drgn.waits.waiters import Awaited
 
 SPINLOCK = "spinlock"
@@ -77,9 +77,8 @@ def _of_slab(prog: Program, address: int) -> str | None:
 
 def _nodes(cache: Object) -> Iterator[int]:
     """Address of the ``struct kmem_cache_node`` of each node of a slab cache; 0: it has none."""
-    count = int(cache.prog_["nr_node_ids"].value_())
     by_node = hasattr(cache, "per_node")  # as in 7.2
-    for node in range(count):
+    for node in range(check_node_ids(cache.prog_, "nr_node_ids")):
         yield (cache.per_node[node].node if by_node else cache.node[node]).value_()
 
 
@@ -88,7 +87,7 @@ def _of_cgroup(prog: Program, address: int) -> str | None:
     type_ = prog.type("struct mem_cgroup_per_node")
     own = address - offsetof(type_, "lruvec.lru_lock")
     group = Object(prog, type_, address=own).memcg
-    for node in range(int(prog["nr_node_ids"].value_())):
+    for node in range(check_node_ids(prog, "nr_node_ids")):
         if group.nodeinfo[node].value_() == own:
             ((path, _),) = cgroup_paths(
                 prog, np.array([group.css.cgroup.value_()], np.uint64), Gaps()
