@@ -81,13 +81,15 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
     if broken_off:
         words = plural(broken_off, "list of threads", "lists of threads")
         found.missing.append(f"kernel stacks: {words} could not be followed to the end")
-    idle = [task.stack.value_() for cpu in possible_cpus(prog) if (task := idle_task(prog, cpu))]
-    others.setdefault("kernel threads", []).append(np.array(idle, np.uint64))
+    idle = {
+        cpu: task.stack.value_() for cpu in possible_cpus(prog) if (task := idle_task(prog, cpu))
+    }
+    others.setdefault("kernel threads", []).append(np.array([*idle.values()], np.uint64))
     for name, parts in others.items():
         add(Holder("kernel stacks", name), np.concatenate(parts))
     # A task that has ended has none (release_task_stack(), kernel/fork.c), the first a static one.
     known = np.array([0, prog["init_task"].stack.value_()], np.uint64)
     lost = sum(int((~np.isin(stacks, known)).sum()) for stacks in outside)
-    lost += len(online_cpus(prog)) - int(np.count_nonzero(idle))
+    lost += sum(not idle.get(cpu) for cpu in online_cpus(prog))
     if lost:
         found.missing.append(f"kernel stacks: {plural(lost, 'stack')} could not be found")

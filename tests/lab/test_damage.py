@@ -16,8 +16,9 @@ from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, WITHOUT_BTF, Lab
 from drgn import Program
 from forked import in_a_fork
-from named_damage import DAMAGE, lack_struct_pages
+from named_damage import DAMAGE, first_cpu_alone, lack_struct_pages
 
+from mmscope.drgn.ledger.page_holders import page_holders_from_memory
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.reports.bundle.bundle import Bundle
@@ -312,6 +313,17 @@ def test_a_field_that_says_what_cannot_be_is_told_of_where_it_is_shown(
         assert re.search(words, str(found[section].message)), found[section].message
     for section, whole in read(lab.capture).sections.items():
         assert section in said or found[section].status == whole.status, found[section]
+
+
+def test_a_cpu_that_went_offline_keeps_the_stack_of_its_idle_task(lab: Lab) -> None:
+    prog = opened(lab.capture)
+
+    def notes(change: Callable[[Program], None]) -> list[str]:
+        change(prog)
+        return page_holders_from_memory(Memory(prog)).notes
+
+    whole = in_a_fork(lambda: notes(lambda _: None))
+    assert in_a_fork(lambda: notes(first_cpu_alone)) == whole
 
 
 @pytest.mark.any_kernel

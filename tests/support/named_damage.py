@@ -160,6 +160,13 @@ def _no_cpu(prog: Program) -> None:
     put(prog, mask.address_, bytes(sizeof(mask)))
 
 
+def first_cpu_alone(prog: Program) -> None:
+    """No damage: the others went offline, and keep their idle tasks."""
+    mask = prog["__cpu_online_mask"]
+    assert mask.address_ is not None
+    put(prog, mask.address_, (1).to_bytes(sizeof(mask), "little"))
+
+
 def lack_struct_pages(prog: Program, missing: int, of: int) -> None:
     """
     Have *missing* KiB of *of* KiB of the struct pages not be there, as in a dump that was filtered.
