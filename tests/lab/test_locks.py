@@ -6,21 +6,16 @@ against what its program planted and /proc said of each.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import machine
 import pytest
 from architectures import AMD64
-from capture import Capture
 from conftest import KERNELS
-from holders_lab import SCHEDULER, holders_capture
+from holders_lab import holders_capture
 from kernels import architecture, stock
+from waits_lab import WaitsLab
 
-from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found
 from mmscope.drgn.waits.reclaim_threads import OomVictim
-from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, from_memory
 
 pytestmark = [pytest.mark.any_config, pytest.mark.btf]
 
@@ -49,37 +44,13 @@ TAKEN = [
 ]
 
 
-@dataclass(frozen=True)
-class Locks:
-    """A frozen guest, and what is read of it."""
-
-    capture: Capture
-    found: Found
-    numbers: dict[str, int]
-
-    @property
-    def rows(self) -> dict[str, TaskWait]:
-        """By comm."""
-        return {row.comm: row for row in self.found.by_name["task_waits"]}
-
-    @property
-    def roots(self) -> dict[str, WaitRoot]:
-        return {row.root: row for row in self.found.by_name["wait_roots"]}
-
-    def said(self, comm: str, name: str) -> str:
-        (path,) = self.capture.truth_b.glob(f"proc/*/task/{self.numbers[comm]}/{name}")
-        return path.read_text()
-
-
 @pytest.fixture(scope="module", params=TAKEN)
-def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Locks:
+def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> WaitsLab:
     taken = holders_capture(request.param, say, "locks", (), machine.GUEST / "locks")
-    lines = (taken.truth_a / "stages/locks").read_text().splitlines()
-    numbers = {line.split()[0]: int(line.split()[1]) for line in lines}
-    return Locks(taken, from_memory(Memory(open_target(taken.vmcore, []))), numbers)
+    return WaitsLab.of(taken, "locks")
 
 
-def test_each_lock_has_its_name_and_its_holder(lab: Locks) -> None:
+def test_each_lock_has_its_name_and_its_holder(lab: WaitsLab) -> None:
     assert not lab.found.notes
     for comm, (kind, target, holder, holder_is) in HELD.items():
         row = lab.rows[comm]
@@ -89,17 +60,13 @@ def test_each_lock_has_its_name_and_its_holder(lab: Locks) -> None:
         assert (row.holder_pid, row.holder_comm, row.holder_is) == (pid, holder, holder_is), comm
 
 
-def test_stacks_are_those_of_proc(lab: Locks) -> None:
+def test_stacks_are_those_of_proc(lab: WaitsLab) -> None:
     for comm, pid in lab.numbers.items():
-        row = lab.rows[comm]
-        assert row.pid == pid
-        printed = re.findall(r"\] ([\w.]+)\+0x", lab.said(comm, "stack"))
-        names = (row.stack or "").split(";")[::-1]
-        own, told = ([n for n in each if not SCHEDULER.match(n)] for each in (names, printed))
-        assert own == told, comm
+        assert lab.rows[comm].pid == pid
+    lab.assert_stacks_as_printed(lab.numbers)
 
 
-def test_chains_end_at_those_that_hold(lab: Locks) -> None:
+def test_chains_end_at_those_that_hold(lab: WaitsLab) -> None:
     ends = {holder: target for _, target, holder, _ in HELD.values() if holder}
     for comm, target in ends.items():
         root = lab.roots[f"{comm} ({lab.numbers[comm]})"]
@@ -112,7 +79,7 @@ def test_chains_end_at_those_that_hold(lab: Locks) -> None:
     assert (page.waiters, page.why) == (1, "the kernel notes no task for it")
 
 
-def test_a_victim_that_waits_for_a_lock_has_who_holds_it(lab: Locks) -> None:
+def test_a_victim_that_waits_for_a_lock_has_who_holds_it(lab: WaitsLab) -> None:
     rows: list[OomVictim] = lab.found.by_name["oom_victims"]
     (row,) = rows
     assert (row.pid, row.comm, row.cgroup) == (lab.numbers["v-dies"], "v-dies", "/dies")
@@ -120,7 +87,7 @@ def test_a_victim_that_waits_for_a_lock_has_who_holds_it(lab: Locks) -> None:
     assert (row.target, row.holder_pid) == ("mmscope_mutex", lab.numbers["m-holds"])
 
 
-def test_cpus_that_spin_have_their_lock_and_who_may_have_it(lab: Locks) -> None:
+def test_cpus_that_spin_have_their_lock_and_who_may_have_it(lab: WaitsLab) -> None:
     spins = {row.target: row for row in lab.rows.values() if row.kind == "spinlock"}
     for number, lock in enumerate(SPUN_FOR):
         row, root = spins[lock], lab.roots[lock]

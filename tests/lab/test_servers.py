@@ -7,18 +7,14 @@ planted and /proc said of each.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import machine
 import pytest
-from capture import Capture
 from conftest import KERNELS
-from holders_lab import SCHEDULER, holders_capture
+from holders_lab import holders_capture
+from waits_lab import WaitsLab
 
-from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found
-from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, from_memory
+from mmscope.drgn.waits.task_waits import WaitRoot
 from mmscope.drgn.waits.writeback import WritebackDevice
 
 pytestmark = [pytest.mark.any_config, pytest.mark.btf]
@@ -38,30 +34,12 @@ PAGES = 16  # that are dirty
 NOT_WRITTEN = "pages on their way to it are not written yet"
 
 
-@dataclass(frozen=True)
-class Servers:
-    """A frozen guest, and what is read of it."""
-
-    capture: Capture
-    found: Found
-    numbers: dict[str, int]
-
-    @property
-    def rows(self) -> dict[str, TaskWait]:
-        """By comm."""
-        return {row.comm: row for row in self.found.by_name["task_waits"]}
-
-    @property
-    def roots(self) -> list[WaitRoot]:
-        return self.found.by_name["wait_roots"]
+class Servers(WaitsLab):
+    """With roots by how they begin."""
 
     def root(self, begin: str) -> WaitRoot:
-        (root,) = (each for each in self.roots if each.root.startswith(begin))
+        (root,) = (each for name, each in self.roots.items() if name.startswith(begin))
         return root
-
-    def said(self, comm: str, name: str) -> str:
-        (path,) = self.capture.truth_b.glob(f"proc/*/task/{self.numbers[comm]}/{name}")
-        return path.read_text()
 
 
 @pytest.fixture(scope="module", params=KERNELS)
@@ -69,10 +47,7 @@ def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Servers:
     modules = (*FIRST, *BETWEEN.get(request.param, ("netfs",)), *LAST)
     built = machine.GUEST / "reference" if request.param in REFERENCES else None
     taken = holders_capture(request.param, say, "servers", modules, built)
-    lines = (taken.truth_a / "stages/servers").read_text().splitlines()
-    numbers = {line.split()[0]: int(line.split()[1]) for line in lines}
-    # Without debug info: as a box reads itself, and /proc/PID/stack has no inlined functions.
-    return Servers(taken, from_memory(Memory(open_target(taken.vmcore, []))), numbers)
+    return Servers.of(taken, "servers")
 
 
 def test_every_task_is_there_with_its_stack(lab: Servers) -> None:
@@ -81,10 +56,7 @@ def test_every_task_is_there_with_its_stack(lab: Servers) -> None:
     for comm in planted:
         row = lab.rows[comm]
         assert (row.pid, row.state) == (lab.numbers[comm], "D")
-        printed = re.findall(r"\] ([\w.]+)\+0x", lab.said(comm, "stack"))
-        names = (row.stack or "").split(";")[::-1]
-        own, told = ([n for n in each if not SCHEDULER.match(n)] for each in (names, printed))
-        assert own == told, comm
+    lab.assert_stacks_as_printed(planted)
 
 
 def test_all_that_an_nfs_server_keeps_waiting_end_at_it(lab: Servers) -> None:
@@ -130,14 +102,14 @@ def test_what_they_are_written_is_counted(lab: Servers) -> None:
 
 def test_a_reference_that_was_lost_has_no_holder(lab: Servers) -> None:
     if lab.capture.kernel not in REFERENCES:
-        assert not any(root.no_holder for root in lab.roots)
+        assert not any(root.no_holder for root in lab.roots.values())
         return
     unmaps, maps = lab.rows["v-unmap"], lab.rows["v-map"]
     pid = lab.numbers["v-unmap"]
     assert unmaps.kind == "VMA lock, to write"
     assert re.fullmatch(rf"VMA 0x\w+-0x\w+ of v-unmap \({pid}\)", unmaps.target or "")
     assert (maps.target, maps.holder_pid) == (f"mmap_lock of v-unmap ({pid})", pid)
-    (root,) = (each for each in lab.roots if each.no_holder)
+    (root,) = (each for each in lab.roots.values() if each.no_holder)
     assert (root.root, root.waiters) == (unmaps.target, 2)
     assert re.fullmatch(
         r"1 reference, and none of \d+ tasks has the VMA on its stack: lost, or kept by what is no "

@@ -6,18 +6,14 @@ frozen guest, against what its program planted and /proc said of each.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
-from capture import Capture
 from conftest import KERNELS
-from holders_lab import SCHEDULER, holders_capture
+from holders_lab import holders_capture
+from waits_lab import WaitsLab
 
-from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Found
 from mmscope.drgn.waits.fuse import FuseConnection
-from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, from_memory
+from mmscope.drgn.waits.task_waits import TaskWait
 
 pytestmark = [pytest.mark.any_config, pytest.mark.btf]
 
@@ -27,23 +23,18 @@ PLANTED = (*OF_SERVER, "u-write", "u-queue", "u-queue-too", "c-high")
 AS_MODULE = {"5.10", "6.1", "arm64-6.1"}
 
 
-@dataclass(frozen=True)
-class StuckLab:
-    """A frozen guest, and what is read of it."""
-
-    capture: Capture
-    found: Found
-    pids: dict[str, int]
-    types: bool  # of FUSE are known: in 5.10 it is a module, whose types that kernel does not keep
+class StuckLab(WaitsLab):
+    """With what the kernel that was read tells of the guest."""
 
     @property
     def rows(self) -> dict[str, TaskWait]:
         """By comm, of those that were planted."""
-        return {row.comm: row for row in self.found.by_name["task_waits"] if row.comm in PLANTED}
+        return {comm: row for comm, row in super().rows.items() if comm in PLANTED}
 
     @property
-    def roots(self) -> dict[str, WaitRoot]:
-        return {row.root: row for row in self.found.by_name["wait_roots"]}
+    def types(self) -> bool:
+        """Types of FUSE are known: in 5.10 it is a module, whose types it does not keep."""
+        return self.capture.kernel != "5.10"
 
     @property
     def flushers(self) -> int:
@@ -55,28 +46,19 @@ class StuckLab:
     def rt(self) -> bool:
         return self.capture.kernel.startswith("rt-")
 
-    def said(self, comm: str, name: str) -> str:
-        (path,) = self.capture.truth_b.glob(f"proc/*/task/{self.pids[comm]}/{name}")
-        return path.read_text()
-
 
 @pytest.fixture(scope="module", params=KERNELS)
 def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StuckLab:
     modules = ("fuse",) if request.param in AS_MODULE else ()
     taken = holders_capture(request.param, say, "stuck", modules)
-    notes = (taken.truth_a / "stages/stuck").read_text().splitlines()
-    pids = {line.split()[0]: int(line.split()[1]) for line in notes}
-    # Without debug info: as a box reads itself, and /proc/PID/stack has no inlined functions.
-    prog = open_target(taken.vmcore, [])
-    types = request.param != "5.10"
-    return StuckLab(taken, from_memory(Memory(prog)), pids, types)
+    return StuckLab.of(taken, "stuck")
 
 
 def test_every_task_is_there_and_in_its_state(lab: StuckLab) -> None:
     assert not lab.found.notes
     assert set(lab.rows) == set(PLANTED) - {"u-write"}  # who holds and waits for no lock: a root
     for comm, row in lab.rows.items():
-        assert row.pid == lab.pids[comm]
+        assert row.pid == lab.numbers[comm]
         state = lab.said(comm, "stat").rpartition(")")[2].split()[0]
         # It ran now and then while that was read, and the guest was frozen while it slept.
         assert row.state == ("D" if comm == "c-high" else state)
@@ -86,15 +68,13 @@ def test_stacks_are_those_of_proc(lab: StuckLab) -> None:
     for comm, row in lab.rows.items():
         if comm == "c-high":
             continue  # it runs now and then
-        printed = re.findall(r"\] ([\w.]+)\+0x", lab.said(comm, "stack"))
-        names = (row.stack or "").split(";")[::-1]
-        own, told = ([n for n in each if not SCHEDULER.match(n)] for each in (names, printed))
-        assert own == told, comm
+        lab.assert_stacks_as_printed([comm])
+        names = (row.stack or "").split(";")
         assert lab.said(comm, "wchan") in (*names, "0")  # 0: 5.10 finds it by frame pointers alone
 
 
 def test_the_server_is_who_owes_all_of_it(lab: StuckLab) -> None:
-    server = lab.pids["fuse-server"]
+    server = lab.numbers["fuse-server"]
     if not lab.types:
         assert {lab.rows[comm].holder_pid for comm in ("f-sync", "f-fault", "f-read")} == {None}
         assert "types of their module are not known" in lab.found.unlisted[0]
@@ -119,16 +99,16 @@ def test_requests_are_those_that_the_kernel_counts(lab: StuckLab) -> None:
         assert rows == []
         return
     (row,) = rows
-    assert row.device == f"0:{lab.pids['connection']}"
+    assert row.device == f"0:{lab.numbers['connection']}"
     said = int((lab.capture.truth_a / "stages/waiting").read_text())
     assert row.waiting == said + lab.flushers == row.unread + row.in_hand
-    assert (row.server_pid, row.server_state) == (lab.pids["fuse-server"], "T")
+    assert (row.server_pid, row.server_state) == (lab.numbers["fuse-server"], "T")
     assert {"LOOKUP", "READ", "WRITE"} <= set(re.findall("[A-Z]+", row.requests))
     assert row.tasks == 4 + lab.flushers
 
 
 def test_a_fault_that_waits_for_the_server_keeps_its_process_waiting(lab: StuckLab) -> None:
-    dirty, rows = lab.pids["fuse-dirty"], lab.rows
+    dirty, rows = lab.numbers["fuse-dirty"], lab.rows
     faulter, unmapper, mapper = (rows[name] for name in ("f-fault", "f-unmap", "f-map"))
     mm = f"mmap_lock of fuse-dirty ({dirty})"
     assert (unmapper.holder_pid, unmapper.holder_is) == (faulter.pid, "reader, in a fault")
@@ -155,8 +135,8 @@ def test_a_directory_keeps_who_makes_one_in_it_waiting(lab: StuckLab) -> None:
 def test_a_pipe_has_its_writer(lab: StuckLab) -> None:
     for comm in ("u-queue", "u-queue-too"):
         row = lab.rows[comm]
-        assert (row.holder_pid, row.holder_is) == (lab.pids["u-write"], "owner")
-    root = lab.roots[f"u-write ({lab.pids['u-write']})"]
+        assert (row.holder_pid, row.holder_is) == (lab.numbers["u-write"], "owner")
+    root = lab.roots[f"u-write ({lab.numbers['u-write']})"]
     assert root.waiters == 2 and root.doing == "waits for a page of userfaultfd"
 
 
