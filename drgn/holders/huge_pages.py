@@ -19,11 +19,9 @@ from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 
 from mmscope.drgn.holders.holdings import Holder
 from mmscope.drgn.processes.open_files import NO_PROCESS, Opener
-from mmscope.drgn.reading.dentry_paths import alias_offset
-from mmscope.drgn.reading.kernel_names import name_in
+from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name
 
 MOST_FILES, MOST_VMAS = 1 << 16, 1 << 12
-NAME_BYTES = 255
 ANON, FLAGS = 1, 3  # PAGE_MAPPING_ANON, PAGE_MAPPING_FLAGS; of FOLIO_MAPPING_FLAGS the same
 FILE, MEMORY, UNMAPPED = "hugetlb file", "hugetlb memory", "hugetlb page without a file"
 
@@ -75,6 +73,4 @@ def _name(prog: Program, mapping: int) -> str:
     first = Object(prog, "struct address_space", address=mapping).host.i_dentry.first.value_()
     if not first:
         return ""
-    dentry = Object(prog, "struct dentry", address=first - alias_offset(prog))
-    length = min(int(dentry.d_name.len.value_()), NAME_BYTES)
-    return name_in(prog.read(dentry.d_name.name.value_(), length))
+    return dentry_name(Object(prog, "struct dentry", address=first - alias_offset(prog)))

@@ -97,7 +97,7 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
     # mem_cgroup_write(), and CFTYPE_NOT_ON_ROOT of version 2 (mm/memcontrol.c)
     roots = [row for row in rows if row.depth == 0]
     if any(getattr(row, name) is not None for row in roots for name in ROOT_LIMITS):
-        found.notes.append("the root of all memory cgroups has a limit, which none can give it")
+        found.notes.append("the root of all memory cgroups has a limit, which the kernel refuses")
     hold_against(found, MemoryCgroup, rows, "usage_bytes", of_children, "what those below use")
     hold_against(found, MemoryCgroup, rows, "peak_bytes", highest, "what it uses now")
     try:

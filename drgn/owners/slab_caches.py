@@ -198,24 +198,29 @@ def _read_cache(prog: Program, cache: Object, masks: dict[str, int], names: set[
         red_left_pad=cache.red_left_pad.value_() if hasattr(cache, "red_left_pad") else 0,
         random=cache.random.value_() if hasattr(cache, "random") else None,
         orders={value & 0xFFFF: value >> 16 for value in (least, oo)},
-        nr_slabs=_nr_slabs(prog, cache),
+        nr_slabs=_nr_slabs(cache),
     )
 
 
-def _nr_slabs(prog: Program, cache: Object) -> int | None:
+def cache_nodes(cache: Object) -> Iterator[Object]:
+    """
+    ``struct kmem_cache_node *`` of each node of a ``struct kmem_cache *``; NULL: it has none.
+
+    :raises ValueError: ``nr_node_ids`` cannot be a number of nodes.
+    """
+    # "slab: decouple pointer to barn from kmem_cache_node" (5ba6bc27b1f9, in v7.1)
+    moved = hasattr(cache, "per_node")
+    for node in range(check_node_ids(cache.prog_, "nr_node_ids")):
+        yield cache.per_node[node].node if moved else cache.node[node]
+
+
+def _nr_slabs(cache: Object) -> int | None:
     """The slabs of all nodes, as the cache counts them; None if it does not, or unreadable."""
-    total = 0
     try:
-        for node in range(check_node_ids(prog, "nr_node_ids")):
-            # "slab: decouple pointer to barn from kmem_cache_node" (5ba6bc27b1f9, in v7.1)
-            moved = hasattr(cache, "per_node")
-            per_node = cache.per_node[node].node if moved else cache.node[node]
-            # A NULL pointer does not fault in every core (QEMU's give p_vaddr = p_paddr).
-            if per_node:
-                total += per_node.nr_slabs.counter.value_()
+        # A NULL pointer does not fault in every core (QEMU's give p_vaddr = p_paddr).
+        return sum(int(node.nr_slabs.counter) for node in cache_nodes(cache) if node)
     except (AttributeError, FaultError, ValueError):
         return None
-    return total
 
 
 class SlabFinder(SharedColumns):

@@ -21,7 +21,7 @@ from mmscope.drgn.reading.dentry_paths import alias_offset, path_below
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.kernel_names import device_numbers, disk_numbers, name_at, name_in
 from mmscope.drgn.waits.fuse import TYPES, Connection, connections, owes
-from mmscope.drgn.waits.spins import SPINLOCK, spin_lock_name
+from mmscope.drgn.waits.spins import SPINLOCK, SpinLocks
 from mmscope.drgn.waits.waiters import Awaited
 
 # Locks of a struct inode; of its mapping since "mm: Protect operations adding pages to page cache
@@ -48,6 +48,7 @@ class Names:
         self.prog = prog
         self.who = who
         self.vmas: dict[int, Object] = {}
+        self.spins = SpinLocks(prog)
 
     def of(self, found: Awaited) -> str:
         """Name of what a task waits for; an address where there is none."""
@@ -69,9 +70,7 @@ class Names:
             if found.kind in PAGES:
                 return self._page(found.address)
             # Spinlocks of PREEMPT_RT are rt_mutexes.
-            if found.kind in (SPINLOCK, "rt_mutex") and (
-                name := spin_lock_name(self.prog, found.address)
-            ):
+            if found.kind in (SPINLOCK, "rt_mutex") and (name := self.spins.name(found.address)):
                 return name
         return self._of_lock(found.address)
 

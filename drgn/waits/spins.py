@@ -13,6 +13,7 @@ read: any of it.
 
 import contextlib
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from drgn import Object, Program, StackFrame, offsetof
@@ -20,6 +21,7 @@ from drgn.helpers.linux.slab import for_each_slab_cache
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.opening.constants import kernel_byte
+from mmscope.drgn.owners.slab_caches import cache_nodes
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.nodes import check_node_ids, online_nodes
@@ -29,57 +31,57 @@ SPINLOCK = "spinlock"
 SPINS = "queued_spin_lock_slowpath"  # native_ and __pv_ on x86
 
 
-def spun_for(prog: Program, leaf: StackFrame) -> Awaited | None:
-    """Find the lock that a CPU spins for, by the innermost frame of its task."""
-    if not (leaf.name or "").endswith(SPINS):
-        return None
-    upper = kernel_byte(prog)
-    values = {value for value in leaf.registers().values() if value >> 56 == upper}
-    locks = [value for value in values if spin_lock_name(prog, value) is not None]
-    if len(locks) != 1 or not prog.read_u32(locks[0]):
-        return None
-    return Awaited(SPINLOCK, locks[0])
+class SpinLocks:
+    """Spinlocks by their address; those of nodes and of slab caches are looked up once."""
+
+    def __init__(self, prog: Program) -> None:
+        self._prog = prog
+
+    def spun_for(self, leaf: StackFrame) -> Awaited | None:
+        """Find the lock that a CPU spins for, by the innermost frame of its task."""
+        if not (leaf.name or "").endswith(SPINS):
+            return None
+        upper = kernel_byte(self._prog)
+        values = {value for value in leaf.registers().values() if value >> 56 == upper}
+        locks = [value for value in values if self.name(value) is not None]
+        if len(locks) != 1 or not self._prog.read_u32(locks[0]):
+            return None
+        return Awaited(SPINLOCK, locks[0])
+
+    def name(self, address: int) -> str | None:
+        """Name of a spinlock; None of one that is no lock of these."""
+        if (name := self._names.get(address)) is None:
+            with contextlib.suppress(*TORN):
+                name = _of_cgroup(self._prog, address)
+        return name
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        found = dict[int, str]()
+        for locks in (_of_slabs(self._prog), _of_nodes(self._prog)):
+            with contextlib.suppress(*TORN):
+                found.update(locks)
+        return found
 
 
-def spin_lock_name(prog: Program, address: int) -> str | None:
-    """Name of a spinlock by its address; None of one that is no lock of these."""
-    for find in (_of_node, _of_slab, _of_cgroup):
-        with contextlib.suppress(*TORN):
-            if (name := find(prog, address)) is not None:
-                return name
-    return None
-
-
-def _of_node(prog: Program, address: int) -> str | None:
-    """The lock of a zone, or of a node's LRU lists where these are not of cgroups."""
+def _of_nodes(prog: Program) -> Iterator[tuple[int, str]]:
+    """The locks of zones, and of nodes' LRU lists where these are not of cgroups."""
     for pgdat in online_nodes(prog):
         node = pgdat.node_id.value_()
         for zone in pgdat.node_zones:
-            if zone.lock.address_ == address:
-                return f"lock of zone {name_at(zone.name)} of node {node}"
+            yield zone.lock.address_, f"lock of zone {name_at(zone.name)} of node {node}"
         # "mm/lru: replace pgdat lru_lock with lruvec lock" (6168d0da2b47, in v5.11)
         own = pgdat if hasattr(pgdat, "lru_lock") else pgdat.member_("__lruvec")
-        if own.lru_lock.address_ == address:
-            return f"lru_lock of node {node}"
-    return None
+        yield own.lru_lock.address_, f"lru_lock of node {node}"
 
 
-def _of_slab(prog: Program, address: int) -> str | None:
-    """The lock of a node of a slab cache."""
-    type_ = prog.type("struct kmem_cache_node")
-    wanted = address - offsetof(type_, "list_lock")
+def _of_slabs(prog: Program) -> Iterator[tuple[int, str]]:
+    """The locks of nodes of slab caches."""
+    lock = offsetof(prog.type("struct kmem_cache_node"), "list_lock")
     for cache in for_each_slab_cache(prog):
-        for node, found in enumerate(_nodes(cache)):
-            if found == wanted:
-                return f"list_lock of node {node} of the slab cache {name_at(cache.name)}"
-    return None
-
-
-def _nodes(cache: Object) -> Iterator[int]:
-    """Address of the ``struct kmem_cache_node`` of each node of a slab cache; 0: it has none."""
-    by_node = hasattr(cache, "per_node")  # as in 7.2
-    for node in range(check_node_ids(cache.prog_, "nr_node_ids")):
-        yield (cache.per_node[node].node if by_node else cache.node[node]).value_()
+        for node, found in enumerate(cache_nodes(cache)):
+            words = f"list_lock of node {node} of the slab cache {name_at(cache.name)}"
+            yield found.value_() + lock, words
 
 
 def _of_cgroup(prog: Program, address: int) -> str | None:

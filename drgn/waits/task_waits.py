@@ -73,7 +73,7 @@ from mmscope.drgn.waits.reclaim_threads import (
     thread_state,
     threads,
 )
-from mmscope.drgn.waits.spins import SPINLOCK, spun_for
+from mmscope.drgn.waits.spins import SPINLOCK
 from mmscope.drgn.waits.stacks import Shared, stack_from
 from mmscope.drgn.waits.waiters import Awaited, awaited
 from mmscope.drgn.waits.writeback import WritebackDevice, writeback_devices
@@ -394,7 +394,7 @@ class Waits:
                 if stack is not None and state != "R":
                     found = awaited(stack, frames)
                 elif stack is not None and address in self.on_cpus:
-                    found = spun_for(self.prog, self.leaves[address])
+                    found = self.names.spins.spun_for(self.leaves[address])
         return Seen(state, doing(frames), found)
 
     def _task(self, address: int) -> Object:
