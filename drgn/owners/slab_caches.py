@@ -506,35 +506,60 @@ OF_CACHE = re.compile(
 )
 
 
-def read_slabinfo(text: str) -> list[SlabCache]:
+# A row of slabtop (procps-ng), whose sizes are in KiB: a slot's with two digits.
+OF_SLABTOP = re.compile(r" *(\d+) +(\d+) +\d+% +(\d+)[.,](\d\d)K +(\d+) +(\d+) +(\d+)K (.+?) *")
+
+
+def read_slabinfo(text: str, page_size: int = 4096) -> list[SlabCache]:
     """
     The same rows from /proc/slabinfo, which has neither the object's own size nor the flags.
 
-    Without its first line it is a part of the file (:func:`slab_part`).
+    Without its first line it is a part of the file, or slabtop's output (:func:`slab_part`).
 
-    :raises ValueError: the text is not /proc/slabinfo's, or it is cut short.
+    :param page_size: of the kernel, in bytes; slabtop has KiB alone.
+    :raises ValueError: the text is neither, or it is cut short.
     """
     lines = whole_lines(text, "/proc/slabinfo")
-    if slab_part(text) and not OF_CACHE.fullmatch(lines[0]) and not lines[0].startswith("# name"):
+    part = slab_part(text)
+    if part and not (lines[0].startswith("# name") or _cache_of(lines[0], page_size)):
         raise ValueError("not /proc/slabinfo: it does not begin with its version")
     rows = []
-    for line in lines if slab_part(text) else lines[1:]:
+    for line in lines if part else lines[1:]:
         if line.startswith("#"):
             continue
-        if not (match := OF_CACHE.fullmatch(line)):
+        if (row := _cache_of(line, page_size)) is None:
             raise ValueError(f"/proc/slabinfo is damaged: {line[:60]!r}")
+        rows.append(row)
+    return sorted(rows, key=lambda row: (-row.pages, row.cache))
+
+
+def _cache_of(line: str, page_size: int) -> SlabCache | None:
+    """The cache of a line of /proc/slabinfo or of slabtop; None if it is neither."""
+    if match := OF_CACHE.fullmatch(line):
         used, slots, size, pages, slabs = (
             printed_number(number, "/proc/slabinfo") for number in match.groups()[1:]
         )
         pages = row_number(slabs * pages, "/proc/slabinfo")
-        rows.append(SlabCache(match[1], used, None, size, slots, slabs, pages, None))
-    return sorted(rows, key=lambda row: (-row.pages, row.cache))
+        return SlabCache(match[1], used, None, size, slots, slabs, pages, None)
+    if match := OF_SLABTOP.fullmatch(line):
+        slots, used, whole, hundredths, slabs, per_slab, kib = (
+            printed_number(number, "slabtop") for number in match.groups()[:-1]
+        )
+        largest = int((whole + (hundredths + 0.5) / 100) * 1024)
+        if slabs * per_slab:  # no more than a slab has room for
+            largest = min(largest, (kib << 10) // (slabs * per_slab))
+        size = max(largest & ~7, 8)
+        return SlabCache(match[8], used, None, size, slots, slabs, (kib << 10) // page_size, None)
+    return None
 
 
 def slab_part(text: str) -> str:
     """In words, that a text is a part of /proc/slabinfo, as of grep or sort; empty if it is not."""
-    whole = text.startswith("slabinfo - version: 2")
-    return "" if whole else "/proc/slabinfo is not whole: its first line is not there"
+    if text.startswith("slabinfo - version: 2"):
+        return ""
+    if "slabdata" not in text:
+        return "slabtop rounds the sizes of slots to 0.01 KiB and may show the first caches alone"
+    return "/proc/slabinfo is not whole: its first line is not there"
 
 
 def caches_once(memory: Memory) -> tuple[list[Cache], str | None]:

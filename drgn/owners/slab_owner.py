@@ -552,7 +552,9 @@ def slab_owner_from_files(files: Files) -> Found:
 def caches_from_files(files: Files) -> Found:
     text = files.read("proc/slabinfo")
     part = slab_part(text)
-    return Found(notes=[part] if part else []).add(SlabCache, read_slabinfo(text))
+    return Found(notes=[part] if part else []).add(
+        SlabCache, read_slabinfo(text, files.page_size() or 4096)
+    )
 
 
 SLAB_CACHES_SECTION = Section(

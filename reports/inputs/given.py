@@ -320,7 +320,7 @@ def _text(given: Given, kind: Kind, stream: IO[bytes], name: str) -> None:
 def _put(given: Given, kind: Kind, name: str, data: bytes, more: str = "") -> None:
     if kind.name == PASTED:
         for place, text in pasted(data):
-            _put(given, Kind(TREE, named(place), place), name, text)
+            _put(given, Kind(TREE, named(place, text), place), name, text)
         return
     place = kind.place
     if kind.name == LOG:

@@ -45,6 +45,8 @@ class Kind:
 
 # Lines of these two, which are known without their first ones.
 _SLAB = rb"\S.{0,62}?(?: +\d+){5} : tunables(?: +\d+){3} : slabdata(?: +\d+){3}"
+# A row of slabtop, without the blanks before it.
+_OF_SLABTOP = rb"\d+ +\d+ +\d+% +\d+[.,]\d\dK +\d+ +\d+ +\d+K \S{1,63}"
 _TAG = rb" *-?\d+ +\d+ \S.{0,300}?:\d+ (?:\[\S{1,64}\] )?func:\S[^\n]{0,300}"
 _MAPPING = rb"\A[0-9a-f]{4,16}-[0-9a-f]{4,16} [r-][w-][x-][sp-] [0-9a-f]{8,16} \S+ \d+"
 # What a tree has: a pattern of its beginning, and its path. PID stands for an unknown process.
@@ -94,8 +96,12 @@ _PASTED = {
         4,
     ),
     "proc/slabinfo": (
-        rb"(?:slabinfo - version: [^\n]*\n(?P=before)#[^\n]*|" + _SLAB + rb")",
-        rb"(?:#[^\n]*|" + _SLAB + rb")",
+        rb"(?:slabinfo - version: [^\n]*\n(?P=before)#[^\n]*|"
+        + _SLAB
+        + rb"|"
+        + _OF_SLABTOP
+        + rb")",
+        rb"(?:#[^\n]*|" + _SLAB + rb"|" + _OF_SLABTOP + rb")",
         0,
     ),
     "proc/allocinfo": (
@@ -144,18 +150,20 @@ _END_OF_SLAB = re.compile(
     rb"(?=\d+(?: +\d+){0,2} *\r?$)",
     re.MULTILINE,
 )
+# The numbers of slabtop are aligned to the right.
+_BEFORE_SLABTOP = re.compile(rb"^((?:> ?){0,4})[ \t]*(?=" + _OF_SLABTOP + rb" *\r?$)", re.MULTILINE)
 # What each of them has, which is found sooner in a long log.
 MARKS = {
-    "proc/meminfo": b"MemTotal:",
-    "proc/vmstat": b"nr_free_pages ",
-    "proc/buddyinfo": b", zone ",
-    "proc/zoneinfo": b", zone ",
-    "proc/pagetypeinfo": b"Page block order: ",
-    "proc/slabinfo": b"slabdata",
-    "proc/allocinfo": b" func:",
-    "proc/PID/smaps_rollup": b"[rollup]",
-    f"sys/fs/cgroup/{GIVEN}/memory.stat": b"anon ",
-    f"sys/fs/cgroup/memory/{GIVEN}/memory.stat": b"rss ",
+    "proc/meminfo": (b"MemTotal:",),
+    "proc/vmstat": (b"nr_free_pages ",),
+    "proc/buddyinfo": (b", zone ",),
+    "proc/zoneinfo": (b", zone ",),
+    "proc/pagetypeinfo": (b"Page block order: ",),
+    "proc/slabinfo": (b"slabdata", b"OBJ/SLAB"),
+    "proc/allocinfo": (b" func:",),
+    "proc/PID/smaps_rollup": (b"[rollup]",),
+    f"sys/fs/cgroup/{GIVEN}/memory.stat": (b"anon ",),
+    f"sys/fs/cgroup/memory/{GIVEN}/memory.stat": (b"rss ",),
 }
 # What is met often, and not read, in words that say what to do: output of other tools, at the
 # beginning or among other words; and LOOKS, at the beginning alone.
@@ -164,7 +172,7 @@ OUTPUTS = (
     (rb"^Node \d+ MemTotal:", "the meminfo of a NUMA node: bring /proc/meminfo"),
     (
         rb"^ *Active / Total Objects|^ *OBJS ACTIVE  USE ",
-        "the output of slabtop: bring /proc/slabinfo",
+        "the output of slabtop without its rows: bring /proc/slabinfo",
     ),
     (rb"^CACHE +(?:NAME +)?OBJSIZE +ALLOCATED", "crash's kmem -s: bring the vmcore"),
     (rb"^ +PAGES +TOTAL +PERCENTAGE", "crash's kmem -i: bring the vmcore"),
@@ -235,7 +243,7 @@ OF_ENTRIES = re.compile(
 ABOUT_MEMORY = re.compile(
     rb"oom-killer|Killed process \d+|page allocation failure|total-vm:\d+kB|Mem-[Ii]nfo:"
     rb"|active_anon:\d|Tasks state \(memory values|\[ *pid *\] +uid +tgid|lowmem_reserve\[\]:"
-    rb"|oom_reaper|Call [Tt]race:|Kernel panic - not syncing|BUG: "
+    rb"|oom_reaper: |Call [Tt]race:|Kernel panic - not syncing|BUG: "
 )
 
 
@@ -253,7 +261,7 @@ def recognise(head: bytes) -> Kind:
     if kind := _text(head):
         return kind
     if several := pasted(head):
-        names = ", ".join(dict.fromkeys(named(place) for place, _ in several))
+        names = ", ".join(dict.fromkeys(named(place, text) for place, text in several))
         return Kind(PASTED, f"a text with {names} in it")
     for pattern, words in LOOKS:
         if re.match(pattern, head):
@@ -267,8 +275,10 @@ def recognise(head: bytes) -> Kind:
     return Kind(UNKNOWN, f"a text that mmscope does not know: {first!r}")
 
 
-def named(place: str) -> str:
-    """A file of a tree, as one calls it where it stands alone."""
+def named(place: str, text: bytes = b"") -> str:
+    """A file of a tree, or what has the same in it, as one calls it where it stands alone."""
+    if place == "proc/slabinfo" and text and b"slabdata" not in text:
+        return "slabtop's output"
     name = place.rpartition("/")[2]
     if "/PID/" in place:
         return f"a process's {name}"
@@ -279,10 +289,12 @@ def pasted(text: bytes) -> list[tuple[str, bytes]]:
     """Files of /proc among other words, without what is before each line, by their path."""
     if b"slabdata" in text:
         text = unwrapped("proc/slabinfo", text)
+    if b"OBJ/SLAB" in text:
+        text = _BEFORE_SLABTOP.sub(rb"\1", text)
     found = [
         (match, place)
         for place, each in PASTED_TEXTS.items()
-        if MARKS[place] in text
+        if any(mark in text for mark in MARKS[place])
         for match in each.finditer(text)
     ]
     texts, end = [], 0

@@ -45,6 +45,33 @@ def test_a_cache_may_be_called_anything() -> None:
     assert [row.cache for row in read_slabinfo(text)] == ["a b : 5"]
 
 
+SLABTOP = """ Active / Total Objects (% used)    : 1694908 / 2269541 (74.7%)
+
+  OBJS ACTIVE  USE OBJ SIZE  SLABS OBJ/SLAB CACHE SIZE NAME
+1158495 1152108  99%    0.10K  29705       39    118820K buffer_head
+229166 228585  99%    1.10K  16369       14    261904K ext4_inode_cache
+ 42784  26988  63%    0.12K   1337       32      5348K kmalloc-128
+    42     42 100%    0,55K      3       14        24K taskstats
+     0      0   0%    1.00K      0       16         0K xfs_inode
+"""
+
+
+@pytest.mark.parametrize("page_size", [4096, 16384])
+def test_slabtop_is_read_as_the_slabinfo_of_its_machine(page_size: int) -> None:
+    rows = {}
+    for line in SLABTOP.splitlines(keepends=True)[3:]:
+        (row,) = read_slabinfo(line, page_size)
+        rows[row.cache] = (row.objects, row.slots, row.slot_bytes, row.slabs, row.pages)
+    fourth = page_size // 4096
+    assert rows == {
+        "buffer_head": (1152108, 1158495, 104, 29705, 29705 // fourth),
+        "ext4_inode_cache": (228585, 229166, 1128, 16369, 65476 // fourth),
+        "kmalloc-128": (26988, 42784, 128, 1337, 1337 // fourth),
+        "taskstats": (42, 42, 568, 3, 6 // fourth),  # 560 in its slabinfo: 0.55K is 558 to 568
+        "xfs_inode": (0, 0, 1024, 0, 0),
+    }
+
+
 @pytest.mark.parametrize("text", ["", "\n", SLABINFO[:-1], SLABINFO[:-40] + "\n", SLABINFO[20:]])
 def test_a_damaged_slabinfo_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="slabinfo"):

@@ -9,6 +9,7 @@ from checkout import TESTS
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmscope.drgn.owners.slab_caches import read_slabinfo
 from mmscope.reports.inputs.recognise import (
     HEAD_BYTES,
     LOG,
@@ -85,7 +86,11 @@ def test_a_file_of_proc_has_its_place(name: str) -> None:
         (b"swapper;start;idle 7\n", "folded stacks"),
         (b"7z\xbc\xaf\x27", "unpack it before"),
         (b"Node 0 MemTotal:  5 kB\n", "of a NUMA node: bring /proc/meminfo"),
-        (b"so:\n Active / Total Objects (% used) : 5 / 5\n", "slabtop: bring /proc/slabinfo"),
+        (
+            b"so:\n Active / Total Objects (% used) : 5 / 5\n",
+            "without its rows: bring /proc/slabinfo",
+        ),
+        (b"1 root 20 0 0 0 S oom_reaper\n", "a text that mmscope does not know"),
         (b"$ grep Slab:\nSlab:       181700 kB\n", "some lines of a meminfo: bring"),
         (b"  pages free     7226\n        min      10136\n", "without the name of its zone"),
         (b"# sort\n   2.8M    226 fs/dir.c:615 func:f\n", "after numfmt, whose sizes are rounded"),
@@ -229,3 +234,20 @@ def test_a_table_whose_last_row_is_cut_has_the_others() -> None:
 )
 def test_parts_of_a_log_are_known(text: bytes) -> None:
     assert recognise(text.removeprefix(b"``` ")).name == LOG
+
+
+@pytest.mark.parametrize("quote", [b"", b"> "])
+def test_slabtop_has_the_rows_of_slabinfo(quote: bytes) -> None:
+    rows = [
+        b"OBJS ACTIVE  USE OBJ SIZE  SLABS OBJ/SLAB CACHE SIZE NAME",
+        b"229166 228585  99%    1.10K  16369       14    261904K ext4_inode_cache        ",
+        b" 42784  26988  63%    0.12K   1337       32      5348K kmalloc-128",
+    ]
+    text = b"it grows:\n" + b"".join(quote + row + b"\n" for row in rows) + b"Bye\n"
+    assert recognise(text).words == "a text with slabtop's output in it"
+    ((place, table),) = pasted(text)
+    assert place == "proc/slabinfo"
+    assert [row.cache for row in read_slabinfo(table.decode())] == [
+        "ext4_inode_cache",
+        "kmalloc-128",
+    ]
