@@ -2,11 +2,12 @@
 """
 Makes one capture: the process that guard starts, and ``mmscope guard crash``.
 
-What is at hand comes first: the samples become a bundle, the capture takes its name, and alerts go
-out. Only then are the slow commands run, one after the other, each with a deadline of its own:
-``collect`` of who waits for whom alone, which is soon over, ``record``, ``collect`` of all else,
-``findings``, ``report``. One that fails or takes too long costs itself
-only. CPU and memory are limited by the unit or the container.
+``collect`` of who waits for whom alone begins before all else: a moment later others wait, and what
+follows writes to the disk and waits for other captures. Meanwhile what is at hand is told: the
+samples become a bundle, the capture takes its name, and alerts go out. Only then are the slow
+commands run, one after the other, each with a deadline of its own: ``record``, ``collect`` of all
+else, ``findings``, ``report``. One that fails or takes too long costs itself only. CPU and memory
+are limited by the unit or the container.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ COLLECT_SHARE, TEXT_SHARE, REBUILD_SHARE = 0.5, 0.2, 0.3
 # may take with the reading of it. What a buffer does not hold is lost, and counted.
 PROFILE = ("--frequency", "99", "--seconds", "5", "--buffer", "256K")
 PROFILE_SECONDS = 60.0
-WAITS_SECONDS = 20.0  # that a reading of the tasks that wait may take
+WAITS, WAITS_SECONDS = ".waits", 20.0  # the bundle of the tasks that wait; what it may take
 # panic() (kernel/panic.c); where an oops is the end, that of die() and show_fault_oops() on x86, of
 # die_kernel_fault() on arm64.
 LAST_WORDS = [
@@ -56,6 +57,7 @@ LAST_WORDS = [
     re.compile("^(BUG: |kernel BUG at |Oops: |Internal error: |Unable to handle kernel )"),
 ]
 MOST_OUTPUT = 4 << 20
+Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def mmscope(
     *words: str, main: str = "mmscope.reports.commands.command", run: str = "main"
 ) -> list[str]:
     """The running mmscope as a command, however it was started: installed, checked out, packed."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from {main} import {run}; sys.exit({run}())"
+    paths = [os.path.abspath(path) for path in sys.path]
+    code = f"import sys; sys.path[:] = {paths!r}; from {main} import {run}; sys.exit({run}())"
     return [sys.executable, "-I", "-c", code, *words]
 
 
@@ -116,6 +119,14 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
     :param core: a vmcore to be read, not this host.
     :raises OSError: it cannot take its name.
     """
+    with contextlib.ExitStack() as stack:
+        waits = None
+        if core is None and not settings.text:
+            waits = stack.enter_context(reading_waits(place))
+        return _make(place, settings, core, waits)
+
+
+def _make(place: Path, settings: Settings, core: Path | None, waits: Process | None) -> Path:
     if (place / SAMPLES).exists():
         _try("samples", lambda: merge(place))
     incident = captures.read_incident(place)
@@ -132,7 +143,7 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
         lock = Path(settings.folder, LOCK)
         _try("lock", lambda: stack.callback(os.close, captures.locked(lock, wait=True)))
         begin = time.monotonic()
-        fill(capture, incident, settings, core)
+        fill(capture, incident, settings, core, waits)
         incident |= {
             "state": captures.CUT if incident.pop("again", False) else captures.DONE,
             "ended": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -147,13 +158,19 @@ def make(place: Path, settings: Settings, core: Path | None = None) -> Path:
     return capture
 
 
-def fill(capture: Path, incident: Incident, settings: Settings, core: Path | None) -> None:
+def fill(
+    capture: Path,
+    incident: Incident,
+    settings: Settings,
+    core: Path | None,
+    waits: Process | None,
+) -> None:
     """Add what takes long: the tables, findings and the report."""
     deadline = time.monotonic() + settings.timeout
     if core is None:
-        waits = waiting(capture, settings, deadline)
+        waiting = waits_read(capture, waits) if waits is not None else None
         profile = recorded(capture, incident.get("record"), deadline)
-        others = [bundle for bundle in (profile, waits) if bundle is not None]
+        others = [bundle for bundle in (profile, waiting) if bundle is not None]
         source = collected(capture, settings, None, deadline, others)
         incident["source"] = source or incident["source"]
     else:
@@ -230,13 +247,32 @@ def merge(capture: Path, *others: Path) -> None:
         writer.finish(bundles[0].target if bundles else watch_tables.target(log), sections)
 
 
-def waiting(capture: Path, settings: Settings, deadline: float) -> Path | None:
-    """The bundle of the tasks that wait, and for whom: a moment later others may."""
-    if settings.text:
-        return None
-    where = capture / ".waits"
-    words = ["--only", "task_waits", "--no-findings", "--jobs", "1", "-o", str(where)]
-    run(["collect", *words], deadline, WAITS_SECONDS)
+@contextlib.contextmanager
+def reading_waits(place: Path) -> Iterator[Process | None]:
+    """``collect`` of the tasks that wait, into a capture, which may get another name meanwhile."""
+    words = ["--only", "task_waits", "--no-findings", "--jobs", "1", "-o", WAITS]
+    null = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(mmscope("collect", *words), cwd=place, stdin=null, stdout=null)
+    except OSError as error:
+        say(f"tasks that wait: {error.strerror}")
+        yield None
+        return
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def waits_read(capture: Path, process: Process) -> Path | None:
+    """The bundle of the tasks that wait, and for whom; now part of that of the capture."""
+    where = capture / WAITS
+    try:
+        process.wait(WAITS_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        say("tasks that wait: reading them took too long")
     if where.exists() and _try("tasks that wait", lambda: merge(capture, where)):
         return where
     shutil.rmtree(where, ignore_errors=True)

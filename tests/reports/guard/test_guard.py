@@ -476,6 +476,43 @@ def test_who_waited_first_is_kept_when_all_else_is_collected(tmp_path: Path) -> 
     assert len(names) == len(set(names)) and "zones" in merged.tables
 
 
+def test_who_waits_is_read_before_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And lands in the capture, which has its name by then."""
+    waits = tables_of_rows([TaskWait(7, "task", None, "D", *[None] * 10)])
+    read = report_bundle.write_bundle(tmp_path / "read", waits).path
+    # It ends when the capture has got its name.
+    reads = f"""
+import os, shutil, time
+while os.path.basename(os.getcwd()).startswith("."):
+    time.sleep(0.01)
+shutil.copytree({str(read)!r}, {capture.WAITS!r})
+"""
+    steps: list[str] = []
+
+    def command(*words: str) -> list[str]:
+        steps.append(" ".join(words[:3]))
+        return [sys.executable, "-I", "-c", reads if len(steps) == 1 else ""]
+
+    def noted(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def step(*words: Any, **more: Any) -> Any:
+            steps.append(name)
+            return real(*words, **more)
+
+        monkeypatch.setattr(module, name, step)
+
+    monkeypatch.setattr(capture, "mmscope", command)
+    for module, name in ((capture, "merge"), (captures, "publish"), (captures, "locked")):
+        noted(module, name)
+    place, lock = begun(tmp_path / "captures")
+    os.close(lock)
+    made = capture.make(place, Settings(str(place.parent)))
+    assert steps[:5] == ["collect --only task_waits", "merge", "publish", "locked", "merge"]
+    assert [row["pid"] for row in Bundle(made / "bundle").rows("task_waits")] == [7]
+    assert captures.read_incident(made)["state"] == captures.DONE and not [*made.glob(".*")]
+
+
 def test_its_own_metrics_are_by_trigger(tmp_path: Path) -> None:
     guard = resident(tmp_path)
     guard.captured["oom-kill"] += 1
