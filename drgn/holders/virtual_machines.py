@@ -24,24 +24,20 @@ from collections.abc import Iterator
 
 import numpy as np
 from drgn import Object, Program, TypeKind, cast, offsetof
-from drgn.helpers.linux.mm import pfn_to_virt
 from drgn.helpers.linux.percpu import per_cpu
 from drgn.helpers.linux.xarray import xa_for_each
 
 from mmscope.drgn.holders.holdings import Holder, Holdings, pointers
+from mmscope.drgn.holders.second_tables import MOST_TABLES, frames_of, tables_below
 from mmscope.drgn.opening.btf import struct_of
 from mmscope.drgn.processes.open_files import NO_PROCESS, OpenFiles
 from mmscope.drgn.reading.cpus import possible_cpus
-from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, S64s, U64s, distinct
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps, U64s
 from mmscope.drgn.reading.linked_lists import walk_list
-from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
+from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.reading.symbols import variable_of
 
-MOST_MACHINES, MOST_CPUS, MOST_TABLES, MOST_SPARE = 1 << 14, 1 << 13, 1 << 24, 1 << 12
-LEVELS = 5
-# Of an entry that leads to a table: present (of EPT any of read, write, execute); not a large page.
-PRESENT, LARGE = np.uint64(7), np.uint64(1 << 7)
-FRAME, SHIFT = np.uint64((1 << 52) - 1), np.uint64(12)
+MOST_MACHINES, MOST_CPUS, MOST_SPARE = 1 << 14, 1 << 13, 1 << 12
 IOPM_PAGES = 4  # of IOPM_SIZE (arch/x86/kvm/svm/svm.h), a block
 # What a vendor's module has of a vCPU, and pages of each; of MSRs MSRPM_SIZE.
 SVM = {"vmcb01.ptr": 1, "msrpm": 2, "nested.vmcb02.ptr": 1, "nested.msrpm": 2, "sev_es.vmsa": 1}
@@ -115,37 +111,8 @@ def _tables(prog: Program, vm: Object, found: Holdings) -> Iterator[U64s]:
             yield rows["spt"]
             yield rows["shadowed"]
         else:
-            yield from _below(
-                prog, rows["spt"], rows["role"].astype(np.uint64) & np.uint64(15), found
-            )
-
-
-def _below(prog: Program, tables: U64s, levels: U64s, found: Holdings) -> Iterator[U64s]:
-    """Tables, and those that they lead to."""
-    direct = np.uint64(pfn_to_virt(prog, 0).value_())
-    dtype = np.dtype([("entries", "<u8", (512,))])
-    left = MOST_TABLES
-    for level in range(LEVELS, 0, -1):
-        here = tables[levels == level]
-        tables, levels = tables[levels != level], levels[levels != level]
-        left -= len(here)
-        if left < 0:
-            found.missing.append(f"more than {MOST_TABLES:,} tables of a virtual machine")
-            return
-        yield here
-        if level > 1 and len(here):
-            rows, read = read_scattered(prog, here, dtype, found.gaps)
-            entries = rows["entries"][read].ravel()
-            entries = entries[((entries & PRESENT) != 0) & ((entries & LARGE) == 0)]
-            frames = distinct(_frames(prog, entries)).astype(np.uint64)
-            tables = np.append(tables, (frames << SHIFT) + direct)
-            levels = np.append(levels, np.full(len(frames), level - 1, np.uint64))
-
-
-def _frames(prog: Program, words: U64s) -> S64s:
-    """Page frames of physical addresses, which may have flags, and the bit of encrypted memory."""
-    encrypted = np.uint64(prog["sme_me_mask"].value_() if "sme_me_mask" in prog else 0)
-    return ((words & FRAME & ~encrypted) >> SHIFT).astype(np.int64)
+            levels = rows["role"].astype(np.uint64) & np.uint64(15)
+            yield from tables_below(prog, rows["spt"], levels, found, "virtual machines")
 
 
 def _cpus(vm: Object) -> Iterator[Object]:
@@ -217,5 +184,5 @@ def _add_host(prog: Program, found: Holdings, kind: int) -> None:
         blocks.append((prog.read_u64(address), IOPM_PAGES))
     addresses, counts = np.array(blocks, np.uint64).reshape(-1, 2).T
     addresses, counts = addresses[addresses != 0], counts[addresses != 0]
-    frames = _frames(prog, addresses)
+    frames = frames_of(prog, addresses)
     found.frames(Holder("KVM", "of the host"), kind, frames, counts.astype(np.int64), objects=0)

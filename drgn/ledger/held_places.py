@@ -8,6 +8,7 @@ from drgn import Program
 from mmscope.drgn.holders.aio_rings import add_aio_rings
 from mmscope.drgn.holders.block_requests import add_block_requests
 from mmscope.drgn.holders.bpf_memory import add_bpf_maps, add_bpf_programs, add_bpf_rings
+from mmscope.drgn.holders.device_memory import add_device_memory
 from mmscope.drgn.holders.dma_buffers import add_dma_buffers
 from mmscope.drgn.holders.file_buffers import (
     add_io_uring,
@@ -16,6 +17,7 @@ from mmscope.drgn.holders.file_buffers import (
     add_pipes,
 )
 from mmscope.drgn.holders.holdings import Holdings
+from mmscope.drgn.holders.iommu_tables import add_iommu_tables
 from mmscope.drgn.holders.kernel_buffers import (
     add_ftrace_records,
     add_saved_commands,
@@ -56,6 +58,7 @@ OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
     "rings of AIO": add_aio_rings,
     "rings of io_uring": lambda prog, files, found: add_io_uring(prog, files, found, Kind.IO_URING),
     "buffers of io_uring": add_io_uring_buffers,
+    "memory of devices": add_device_memory,
 }
 OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {
     "rings of ftrace": lambda prog, found: add_trace_rings(prog, found, Kind.TRACE_RING),
@@ -64,6 +67,7 @@ OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {
     "requests of block devices": lambda prog, found: add_block_requests(
         prog, found, Kind.BLOCK_REQUEST
     ),
+    "IOMMUs": lambda prog, found: add_iommu_tables(prog, found, Kind.IOMMU_TABLE),
     "the stack depot": lambda prog, found: add_stack_depot(prog, found, Kind.STACK_DEPOT),
     "lists of modules": lambda prog, found: add_module_lists(prog, found, Kind.MODULE_CACHE),
 }

@@ -227,9 +227,9 @@ COUNTERS = {
     ),
     "nr_page_table_pages": ((Kind.TABLE,), ""),
     "nr_sec_page_table_pages": (
-        (Kind.MACHINE_TABLE,),
-        "the first table of a machine is not in the counter; of IOMMUs they have no mark, and are "
-        "among the unexplained",
+        (Kind.MACHINE_TABLE, Kind.IOMMU_TABLE),
+        "the first table of a machine is not in the counter, before 6.11 none of an IOMMU; those "
+        "of AMD's and Arm's IOMMUs have no mark, and are among the unexplained",
     ),
     "nr_kernel_stack": (
         (Kind.STACK, Kind.STACK_BLOCK),

@@ -79,6 +79,7 @@ class Kind(enum.IntEnum):
     ROOT_TABLE = "page tables", "without the page type: upper levels of processes"
     KERNEL_TABLE = "page tables", "without the page type: the kernel's"
     MACHINE_TABLE = "page tables", "of virtual machines"
+    IOMMU_TABLE = "page tables", "of IOMMUs, and their queues"
     MEMMAP = "memory about memory", "struct pages"
     PAGE_EXT = "memory about memory", "page_ext"
     SHADOW = "memory about memory", "KASAN shadow"

@@ -54,7 +54,9 @@ class ProcessMemory:
     shmem_bytes: int = column(unit="bytes", high=MOST_BYTES, help="mapped shared memory and tmpfs")
     swap_bytes: int = column(unit="bytes", high=MOST_BYTES, help="anonymous pages in swap")
     pgtables_bytes: int = column(unit="bytes", help="page tables")
-    locked_bytes: int = column(unit="bytes", high=MOST_BYTES, help="in mlock()ed mappings")
+    locked_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="mlock()ed, or given to a device by VFIO"
+    )
     pinned_bytes: int = column(
         unit="bytes", high=MOST_BYTES, help="long-term pins for devices (pinned_vm)"
     )

@@ -50,7 +50,7 @@ from drgn import (
     TypeParameter,
 )
 from foretell import in_cache
-from holders_lab import holders_capture
+from holders_lab import device_modules, holders_capture
 from tagged import tagged
 
 from mmscope.drgn.dumps.core_file import elf_section
@@ -288,7 +288,8 @@ def taken_of(name: str, workload: str) -> Capture:
     if workload == "tags":
         return tagged(print)
     if workload in PROGRAMS:
-        return holders_capture(name, print, workload)
+        modules = device_modules(name) if workload == "owners" else ()
+        return holders_capture(name, print, workload, modules)
     return capture(name, workload, say=print)
 
 

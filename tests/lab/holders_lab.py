@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Frozen guests with memory behind open files of every kind (``programs/holders.c``), with dma-bufs,
-BPF maps and programs, AIO and KVM (``programs/owners.c``), with tasks that wait
+BPF maps and programs, AIO, KVM and VFIO (``programs/owners.c``), with tasks that wait
 (``programs/stuck.c``, ``programs/locks.c``, and ``programs/servers.c``, which has a disk).
 """
 
@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import kernels
@@ -20,8 +21,9 @@ from kept_captures import kept
 from kernels import Kernel, with_built
 
 PROGRAMS = Path(__file__).parent / "programs"
-# QEMU's CPU has SVM, emulated.
+# QEMU's CPU has SVM, emulated; its IOMMU is Intel's.
 KVM = ("irqbypass", "kvm", "kvm-amd")
+VFIO = ("vfio", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci")
 DISKS = {"servers": 32 << 20}
 # More CPUs than two, of the first node.
 CPUS = {"locks": 4}
@@ -52,10 +54,11 @@ def make_disk(folder: Path, size: int) -> tuple[str, ...]:
     return "-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"
 
 
-def has_kvm(name: str) -> bool:
-    """Whether a kernel has KVM, and types of it: the modules of 5.10 have no BTF."""
-    of_x86 = kernels.architecture(name) is AMD64
-    return of_x86 and name in kernels.stock() and name != "5.10"
+def device_modules(name: str) -> tuple[str, ...]:
+    """Modules of KVM and VFIO; none where a kernel has them without types: those of 5.10."""
+    if kernels.architecture(name) is not AMD64 or name not in kernels.stock() or name == "5.10":
+        return ()
+    return (*KVM, *(["vfio_virqfd"] if name == "6.1" else []), *VFIO)
 
 
 def holders_capture(
@@ -80,6 +83,10 @@ def holders_capture(
         drive = make_disk(folder, DISKS[what]) if what in DISKS else ()
         if what in CPUS:
             drive += ("-smp", f"{CPUS[what]},sockets={CPUS[what]}")
+        if "vfio" in modules:
+            mode = "on" if name.startswith("7") else "off"
+            drive += ("-device", f"intel-iommu,x-scalable-mode={mode}", "-device", "edu,addr=0x10")
+            kernel = replace(kernel, options=f"{kernel.options} intel_iommu=on")
         init = build(kernel, program, folder)
         machine.run(kernel, "sizes", folder, say, init=init, qemu_args=drive)
         (folder / "own-disk").unlink(missing_ok=True)

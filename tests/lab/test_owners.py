@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""dma-bufs, memory of BPF, AIO and KVM by who has it, as planted, and as the kernel says."""
+"""dma-bufs, memory of BPF, AIO, KVM and VFIO by who has it, as planted, and as the kernel says."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from capture import Capture
 from conftest import KERNELS
-from holders_lab import KVM, has_kvm, holders_capture
+from holders_lab import device_modules, holders_capture
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, memory_ledger_from_memory
 from mmscope.drgn.ledger.page_holders import PageHolder, page_holders_from_memory
@@ -22,6 +22,8 @@ SMALL = {"a_small_array"}
 # Built without the system heap and udmabuf; memlock of a map is an estimate there.
 OLD = ("5.10", "6.1")
 # A table of the last level for each 2 MiB, and one each of four levels above: the host has five.
+# Given to a device: small pages, a huge one, shared memory, of which half is given twice.
+GIVEN = {"base pages": 3 * MIB // PAGE, "large folios": 512, "shmem": MIB // PAGE}
 TABLES = {"o-small": 64 // 2 + 4, "o-large": 512 // 2 + 4}
 
 Lab = tuple[Capture, Found, list[PageHolder]]
@@ -29,8 +31,7 @@ Lab = tuple[Capture, Found, list[PageHolder]]
 
 @pytest.fixture(scope="module", params=KERNELS)
 def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
-    modules = KVM if has_kvm(request.param) else ()
-    taken = holders_capture(request.param, say, "owners", modules)
+    taken = holders_capture(request.param, say, "owners", device_modules(request.param))
     memory = Memory(open_target(taken.vmcore, [taken.vmlinux]))
     ledger, found = memory_ledger_from_memory(memory), page_holders_from_memory(memory)
     assert not ledger.notes and not found.notes
@@ -84,22 +85,39 @@ def test_rings_of_aio_have_what_their_process_has_mapped(lab: Lab) -> None:
 
 def test_tables_of_machines_are_those_that_the_kernel_counts(lab: Lab) -> None:
     rows = [row for row in lab[2] if row.kind == "virtual machine"]
-    assert {row.comm: row.pages for row in rows} == (TABLES if has_kvm(lab[0].kernel) else {})
+    assert {row.comm: row.pages for row in rows} == (
+        TABLES if device_modules(lab[0].kernel) else {}
+    )
     assert {row.owner for row in rows} <= {"page tables"}
     vmstat = (lab[0].truth_b / "proc/vmstat").read_text()
     said = re.search(r"^nr_sec_page_table_pages ([0-9]+)$", vmstat, re.MULTILINE)
     # The first table of each is in no counter: kvm_tdp_mmu_alloc_root().
-    assert sum(row.pages for row in rows) == (int(said[1]) if said else 0) + len(rows)
+    of_machines = sum(row.pages for row in rows) - len(rows)
+    of_iommus = sum(row.pages for row in lab[2] if row.kind == "IOMMU")
+    assert bool(of_iommus) == bool(device_modules(lab[0].kernel))
+    # Since "iommu: account IOMMU allocated memory" (212c5c078d83, in v6.11).
+    counts = "nr_iommu_pages" in vmstat
+    assert of_machines + (of_iommus if counts else 0) == (int(said[1]) if said else 0)
 
 
 def test_vcpus_have_their_pages(lab: Lab) -> None:
     rows = {row.comm: row for row in lab[2] if row.kind in ("vCPUs", "KVM")}
     # Of the host: one of each CPU, and the bitmap of I/O ports.
     assert not rows or (rows[None].kind, rows[None].pages) == ("KVM", 2 + 4)
-    for comm in TABLES if has_kvm(lab[0].kernel) else {}:
+    for comm in TABLES if device_modules(lab[0].kernel) else {}:
         # VMCB, MSRs (2), struct kvm_run, I/O, coalesced MMIO; and what is left of 40 for tables.
         assert rows[comm].objects == 1
         assert 6 <= rows[comm].pages <= 6 + 40
+
+
+def test_what_a_device_has_of_a_process_is_pinned_for_it(lab: Lab) -> None:
+    rows = [row for row in lab[2] if row.kind == "VFIO"]
+    if not device_modules(lab[0].kernel):
+        assert not rows
+        return
+    assert {(row.comm, row.holder) for row in rows} == {("o-device", "0000:00:10.0")}
+    assert {row.part: row.pages for row in rows} == GIVEN
+    assert {row.objects for row in rows} == {4}  # mappings
 
 
 def test_hardly_anything_is_unexplained(lab: Lab) -> None:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // A workload of guest/init.c, in place of "sizes": dma-bufs of the system heap and of a memfd, BPF maps and programs,
-// rings of AIO, and virtual machines, as far as the kernel has devices for them. Each process is called after what it has; what the kernel says of
-// maps, programs and rings is on the console.
+// rings of AIO, virtual machines, and memory that is given to a device by VFIO, as far as the kernel has devices for them.
+// Each process is called after what it has; what the kernel says of maps, programs and rings is on the console.
 #include "parts.h"
 
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include <linux/dma-heap.h>
 #ifdef __x86_64__
 #include <linux/kvm.h>
+#include <linux/vfio.h>
 #endif
 #include <linux/udmabuf.h>
 #include <stdio.h>
@@ -179,6 +180,46 @@ static void large(void)
 	machine(512 * MIB);
 }
 
+#define NUMBER "0000:00:10.0"
+#define DEVICE "/sys/bus/pci/devices/" NUMBER
+#define GIVEN (3UL << 20)
+#define RINGS (1UL << 20)
+
+static void give(int container, char *memory, unsigned long bytes, unsigned long at)
+{
+	struct vfio_iommu_type1_dma_map map = {
+		.argsz = sizeof(map), .flags = VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE,
+		.vaddr = (unsigned long)memory, .iova = at, .size = bytes,
+	};
+
+	must(!ioctl(container, VFIO_IOMMU_MAP_DMA, &map), "no memory for the device");
+}
+
+// Small pages, a huge one, and shared memory, of which a part is given twice.
+static void device(void)
+{
+	char link[256] = "", path[64];
+	int container = open("/dev/vfio/vfio", O_RDWR), group;
+	char *small = map_memory(GIVEN, MADV_NOHUGEPAGE), *huge = map_memory(2 * HUGE, MADV_HUGEPAGE), *shared;
+	int memory = memfd_create("rings", 0);
+
+	must(readlink(DEVICE "/iommu_group", link, sizeof(link) - 1) > 0, "the device has no IOMMU");
+	snprintf(path, sizeof(path), "/dev/vfio/%s", strrchr(link, '/') + 1);
+	group = open(path, O_RDWR);
+	must(container >= 0 && group >= 0, "no VFIO");
+	must(!ioctl(group, VFIO_GROUP_SET_CONTAINER, &container), "no container");
+	must(!ioctl(container, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU), "no IOMMU");
+	must(memory >= 0 && !ftruncate(memory, RINGS), "no memfd");
+	shared = mmap(NULL, RINGS, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+	huge = (char *)(((unsigned long)huge + HUGE - 1) & -HUGE);
+	touch(small, GIVEN, PAGE);
+	touch(huge, HUGE, PAGE);
+	touch(shared, RINGS, PAGE);
+	give(container, small, GIVEN, 0);
+	give(container, huge, HUGE, 1UL << 30);
+	give(container, shared, RINGS, 2UL << 30);
+	give(container, shared, RINGS / 2, 3UL << 30);
+}
 #endif
 
 void __wrap_workload_sizes(void)
@@ -195,6 +236,12 @@ void __wrap_workload_sizes(void)
 	if (!access("/dev/kvm", F_OK)) {
 		keep_child("o-small", small);
 		keep_child("o-large", large);
+	}
+	if (!access(DEVICE "/iommu_group", F_OK)) {
+		write_file("/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", "Y");
+		write_file(DEVICE "/driver_override", "vfio-pci");
+		write_file("/sys/bus/pci/drivers_probe", NUMBER);
+		keep_child("o-device", device);
 	}
 #endif
 }
