@@ -594,8 +594,8 @@ def memory_ledger_from_memory(memory: Memory) -> Found:
         if is_powerpc(prog) and (KINDS[said].owner, KINDS[place].owner) == ("slab", "page tables"):
             continue  # its upper tables are objects of slab caches
         found.remarks.append(
-            f"{count:,} pages are {KINDS[said].owner} by their struct page and "
-            f"{KINDS[place].owner} by their place: counted by their struct page"
+            f"by their struct page {KINDS[said].owner}, by their place {KINDS[place].owner}: "
+            f"{plural(count, 'page')}, counted by their struct page"
         )
     found.add(LedgerRow, ledger_rows(prog, pages, parts, unread))
     found.add(LedgerCheck, checks)

@@ -292,8 +292,9 @@ def _add_roots(memory: Memory, places: PagePlaces) -> None:
     pgds = [space.pgd.value_() for space in others if space.type_.kind is TypeKind.STRUCT or space]
     roots = process_roots(prog, np.append(spaces.columns["pgd"], np.array(pgds, np.uint64)))
     roots = roots[roots < np.uint64(1 << MAX_ADDRESS_BITS)]  # not yet, or damage
-    frames = (roots >> np.uint64(form.page_shift)).astype(np.int64)
-    places.owned.add(Kind.ROOT_TABLE, frames, 1)
+    if form.table_bytes(0) >> form.page_shift:  # arm64 has smaller ones, objects of a slab cache
+        frames = (roots >> np.uint64(form.page_shift)).astype(np.int64)
+        places.owned.add(Kind.ROOT_TABLE, frames, 1)
     upper = frames_of_tables(prog, form, roots, form.last - 2, Gaps())
     places.owned.add(Kind.ROOT_TABLE, upper, 1)
 

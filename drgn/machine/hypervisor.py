@@ -97,12 +97,13 @@ def signs_of_dmi(vendor: str, product: str) -> list[HypervisorSign]:
 
 
 def hypervisor_from_memory(memory: Memory) -> Found:
-    found = Found()
-    modules = list_for_each_entry("struct module", memory.prog["modules"].address_of_(), "list")
-    rows = signs_of_modules(
-        module.name.string_().decode("utf-8", "backslashreplace")
-        for module in islice(modules, MOST_MODULES)
-    )
+    found, rows, prog = Found(), list[HypervisorSign](), memory.prog
+    if "modules" in prog:  # CONFIG_MODULES
+        modules = list_for_each_entry("struct module", prog["modules"].address_of_(), "list")
+        rows = signs_of_modules(
+            module.name.string_().decode("utf-8", "backslashreplace")
+            for module in islice(modules, MOST_MODULES)
+        )
     try:
         rows += signs_of_log(log_of_memory(memory))
     except (Absent, FaultError, ValueError) as reason:

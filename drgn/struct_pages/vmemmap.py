@@ -281,7 +281,8 @@ class VmemmapScan:
 
     def level_rows(self) -> list[VmemmapMapping]:
         rows = []
-        for level in LEVELS:
+        # Of fewer than four levels one may not be there: arm64's PUDs, with pages of 64 KiB.
+        for level, size in self.sizes.items():
             tables = len(distinct(np.concatenate([np.empty(0, np.uint64), *self.tables[level]])))
             frames, users = self.frames, self.users
             if level in self.large:
@@ -292,8 +293,8 @@ class VmemmapScan:
                 VmemmapMapping(
                     level,
                     entries,
-                    entries * self.sizes[level],
-                    len(frames) * (self.sizes[level] // self.page),
+                    entries * size,
+                    len(frames) * (size // self.page),
                     int(users[users > 1].sum()),
                     self.read_only[level],
                     tables,
