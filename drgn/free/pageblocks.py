@@ -9,8 +9,8 @@ that says the same is the last table of /proc/pagetypeinfo (root only).
 A section whose usage cannot be read costs its own pageblocks: they are counted as unreadable, and
 are in no row.
 
-Cannot know: ``pageblock_order`` where it is a compile-time constant and the kernel was configured
-with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER; DWARF does not keep it. Pass the order then.
+Cannot know: a smaller ``pageblock_order`` than usual, which is a constant of the build, without
+SPARSEMEM, or where no node has two sections. Pass the order then.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from drgn import FindObjectFlags, Object, Program, offsetof
+from drgn import FaultError, FindObjectFlags, Object, Program, offsetof
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening.constants import pmd_order
@@ -68,6 +68,7 @@ class PageblockRun:
 
 
 TOLD = "mmscope pageblock_order"
+LONG = 8
 
 
 def migratetype_names(prog: Program) -> list[str]:
@@ -95,7 +96,8 @@ def set_pageblock_order(prog: Program, order: int) -> None:
 
 def pageblock_order(prog: Program) -> int:
     """
-    ``pageblock_order``: a variable where huge page sizes vary, else a constant of the build.
+    ``pageblock_order``: a variable where huge page sizes vary, else a constant of the build, which
+    is found once.
 
     The order given to :func:`set_pageblock_order` overrides it.
     """
@@ -103,7 +105,42 @@ def pageblock_order(prog: Program) -> int:
         return int(prog.variable("pageblock_order").value_())
     # include/linux/pageblock-flags.h: min(HUGETLB_PAGE_ORDER, PAGE_BLOCK_MAX_ORDER).
     max_order = (prog.type("struct zone").member("free_area").type.length or 11) - 1
-    return min(pmd_order(prog), max_order)
+    usual = min(pmd_order(prog), max_order)
+    order = usual
+    with contextlib.suppress(FaultError, LookupError, ValueError):
+        order = min(usual, _order_by_room(prog, usual))
+    set_pageblock_order(prog, order)
+    return order
+
+
+def _order_by_room(prog: Program, usual: int) -> int:
+    """
+    The order by the room that sections have for flags of pageblocks. CONFIG_PAGE_BLOCK_MAX_ORDER
+    may be smaller since "mm: add CONFIG_PAGE_BLOCK_ORDER to select page block order" (e13e7922d034,
+    in v6.16).
+
+    The usages of a node's sections of boot lie behind each other (``sparse_init_nid()``). Room is
+    whole longs: where one is enough, which flags are in use tells one order from another.
+    """
+    sections, (bits, _) = valid_sections(prog), pageblock_bits(prog)
+    offset = offsetof(prog.type("struct mem_section_usage"), "pageblock_flags")
+    boot = sections.early & sections.usage_possible
+    apart, times = np.unique(np.diff(sections.usage[boot].astype(np.int64)), return_counts=True)
+    room = int(apart[np.argmax(times)]) - offset if len(apart) else 0
+    if room < LONG or room & (room - 1):
+        return usual
+    blocks = room * 8 // bits
+    if room == LONG:
+        raw, _ = read_usage(prog, sections, offset + LONG, Gaps())
+        words = raw[boot, offset:].reshape(-1, LONG).view("<u8")
+        usual_blocks = sections.pages >> usual
+        # Most blocks of most sections are of a type that is not 0.
+        while blocks > usual_blocks:
+            upper = words >> np.uint64(blocks // 2 * bits)
+            if 2 * np.count_nonzero(upper) >= len(words):
+                break
+            blocks //= 2
+    return (sections.pages // max(blocks, 1)).bit_length() - 1
 
 
 def pageblock_bits(prog: Program) -> tuple[int, int | None]:

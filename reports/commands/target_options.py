@@ -69,8 +69,8 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=range(21),
         metavar="N",
-        help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, which its debug info "
-        "does not show",
+        help="for a kernel built with a smaller CONFIG_PAGE_BLOCK_MAX_ORDER, where no node has two "
+        "sections of memory, which show it",
     )
     work = group.add_mutually_exclusive_group()
     work.add_argument(

@@ -122,6 +122,10 @@ def test_counters_are_those_of_vmstat_plus_what_cpus_hold_back(lab: Lab) -> None
         # It keeps what was freed: slabs grow as long as anything runs, after the last print too.
         for cells in (ours, *printed):
             del cells["nr_slab_unreclaimable"]
+    if kernels.page_bytes(lab.capture.kernel) == 64 << 10:
+        # A fault maps its own page alone (fault_around_bytes): what freezes the guest may fault.
+        for cells in (ours, *printed):
+            del cells["pgfault"]
     assert_as_printed(ours, (printed[0], printed[1]), "counters", moving=MOVING_COUNTERS)
     kinds = {row.name: row.kind for row in rows}
     assert kinds == {row.name: row.kind for row in said[1]}

@@ -3,9 +3,10 @@
 
 import numpy as np
 import pytest
-from drgn import Architecture, Object, Platform, Program
+from drgn import Architecture, Object, Platform, Program, TypeMember
 from hypothesis import given
 from hypothesis import strategies as st
+from made_programs import ADDRESS, empty, fill
 
 from mmscope.drgn.free.pageblocks import (
     PageblockPages,
@@ -138,3 +139,70 @@ def test_an_order_that_is_told_is_there_before_the_kernels_own() -> None:
     assert pageblock_order(prog) == 9
     set_pageblock_order(prog, 7)
     assert pageblock_order(prog) == 7
+
+
+def with_sections(page_shift: int, section_bits: int, types: bytes) -> Program:
+    """
+    A made program of 6.17 with three sections of boot, whose pageblocks have these types.
+
+    Its debug info does not say which order its build had.
+    """
+    prog, count, offset = empty(), 3, 24
+    word = prog.int_type("unsigned long", 8, False)
+    usage = prog.struct_type(
+        "mem_section_usage", offset, (TypeMember(prog.array_type(word, 0), "pageblock_flags", 192),)
+    )
+    section = prog.struct_type(
+        "mem_section",
+        16,
+        (
+            TypeMember(word, "section_mem_map"),
+            TypeMember(prog.pointer_type(usage), "usage", 64),
+        ),
+    )
+    zone = prog.struct_type(
+        "zone", 112, (TypeMember(prog.array_type(word, page_shift - 2), "free_area"),)
+    )
+    size = offset + -(-len(types) // 8) * 8
+    usages = ADDRESS + 4096
+    flags = 0b1111  # present, with struct pages, online and of boot
+    sections = [(flags, usages + number * size) for number in range(count)]
+    array = b"".join(part.to_bytes(8, "little") for row in sections for part in row)
+    memory = (ADDRESS + 256).to_bytes(8, "little").ljust(256, b"\0") + array
+    memory = memory.ljust(4096, b"\0") + (bytes(offset) + types).ljust(size, b"\0") * count
+    prog.add_memory_segment(
+        ADDRESS, len(memory), lambda a, n, at, physical: memory[at : at + n], False
+    )
+    numbers = {
+        "NR_SECTION_ROOTS": 1,
+        "SECTIONS_PER_ROOT": count,
+        "SECTION_SIZE_BITS": section_bits,
+        "PAGE_SHIFT": page_shift,
+        "__highest_present_section_nr": count - 1,
+        "__NR_PAGEBLOCK_BITS": 5,
+        "PB_migrate_isolate": 4,
+    }
+    objects = {name: Object(prog, word, number) for name, number in numbers.items()}
+    roots = prog.pointer_type(prog.pointer_type(section))
+    objects["mem_section"] = Object(prog, roots, ADDRESS)
+    kinds = {"mem_section": section, "mem_section_usage": usage, "zone": zone}
+    return fill(prog, {**kinds, "unsigned long": word}, objects, {})
+
+
+@pytest.mark.parametrize("types", [b"\1", b"\0\1", b"\2\1\0\1"])
+@pytest.mark.parametrize(
+    ("page_shift", "section_bits", "order"),
+    [
+        *((12, 27, order) for order in (9, 8, 7, 4)),
+        *((14, 27, order) for order in (11, 10, 9, 7)),
+        *((16, 29, order) for order in (13, 12, 11, 10, 9)),
+    ],
+)
+def test_a_smaller_order_is_told_by_the_room_of_flags_and_those_in_use(
+    page_shift: int, section_bits: int, order: int, types: bytes
+) -> None:
+    blocks = 1 << section_bits - page_shift - order
+    prog = with_sections(page_shift, section_bits, (types * blocks)[-blocks:])
+    assert pageblock_order(prog) == order
+    # What was found is there for who asks next.
+    assert prog["pageblock_order"].value_() == order
