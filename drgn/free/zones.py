@@ -28,7 +28,7 @@ from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST_PAGES, column
 from mmscope.drgn.tables.table import table
-from mmscope.drgn.text.proc_text import parse_zoneinfo
+from mmscope.drgn.text.proc_text import parse_zoneinfo, zone_file_pages
 
 # A list of freed pages that trylock callers left behind; drained at the next locked operation.
 MAX_TRYLOCK_ENTRIES = 100_000
@@ -83,6 +83,15 @@ class Zone:
     node_unreclaimable: bool | None = column(
         since="0.2.0", help="kswapd gave up the node: 16 runs in a row reclaimed nothing"
     )
+    file_pages: int | None = column(
+        unit="pages",
+        since="0.3.0",
+        default=None,
+        help="page cache on its LRU lists (nr_zone_active_file, nr_zone_inactive_file)",
+    )
+
+
+FILE_LRUS = ("NR_ZONE_INACTIVE_FILE", "NR_ZONE_ACTIVE_FILE")
 
 
 @table("free_accounting", "What NR_FREE_PAGES is made of", measure="nr_free_pages", memory="free")
@@ -276,6 +285,7 @@ def zones(prog: Program) -> list[Zone]:
                 start_pfn=zone.zone_start_pfn.value_(),
                 lock_held=lock_held(zone),
                 node_unreclaimable=failures >= MAX_RECLAIM_RETRIES,
+                file_pages=max(sum(zone_page_state(zone, item)[0] for item in FILE_LRUS), 0),
             )
         )
     return rows
@@ -471,6 +481,7 @@ def read_zoneinfo(text: str) -> list[Zone]:
             lock_held=None,
             # Printed of zones with memory alone.
             node_unreclaimable={0: False, 1: True}.get(zone.fields.get("node_unreclaimable", -1)),
+            file_pages=zone_file_pages(zone.fields),
         )
         for zone in parse_zoneinfo(text)
         if zone.fields["spanned"]

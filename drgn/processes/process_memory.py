@@ -12,10 +12,14 @@ Before v6.2 a thread may have up to 64 page faults that are not in its process's
 The text that says the same is /proc/PID/status.
 """
 
+import contextlib
 import itertools
+from dataclasses import replace
 
 import numpy as np
-from drgn import Program, TypeKind
+from drgn import FaultError, Program, TypeKind
+from drgn.helpers.linux.nodemask import for_each_node_mask, for_each_node_state
+from drgn.helpers.linux.pid import find_task
 
 from mmscope.drgn.processes.address_spaces import BROKEN_OFF, AddressSpaces, kept_address_spaces
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
@@ -63,7 +67,15 @@ class ProcessMemory:
     mapped_bytes: int = column(unit="bytes", high=MOST_BYTES, help="all of its mappings")
     processes: int | None = column(help="thread groups sharing the address space")
     threads: int | None = column(low=1, help="of all of them")
+    only_node: int | None = column(
+        since="0.3.0",
+        default=None,
+        help="NUMA node that is the only one it may use, of several: by its cpuset (Mems_allowed), "
+        "and in a dump by its policy (MPOL_BIND) too",
+    )
 
+
+MOST_BOUND = 100  # the largest, whose nodes are asked for
 
 # enum of MM_FILEPAGES (include/linux/mm_types_task.h); all but swap are resident.
 KINDS = {
@@ -122,7 +134,37 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
         ProcessMemory(**vars(process), **dict(zip(amounts, values, strict=True)))
         for process, *values in zip(processes, *amounts.values(), strict=True)
     ]
-    return sorted(rows, key=_by_memory)
+    rows.sort(key=_by_memory)
+    nodes = _nodes_with_memory(prog)
+    bound = MOST_BOUND if len(nodes) > 1 else 0
+    return [replace(row, only_node=_only_node(prog, row.pid, nodes)) for row in rows[:bound]] + (
+        rows[bound:]
+    )
+
+
+def _nodes_with_memory(prog: Program) -> set[int]:
+    with contextlib.suppress(LookupError, FaultError):  # as without CONFIG_NUMA
+        return set(for_each_node_state(prog["N_MEMORY"]))
+    return set()
+
+
+def _only_node(prog: Program, pid: int, nodes: set[int]) -> int | None:
+    """The one node that a process's first task may use; None if it may use several."""
+    allowed = nodes
+    with contextlib.suppress(FaultError, LookupError):
+        if not (task := find_task(prog, pid)):
+            return None
+        with contextlib.suppress(AttributeError):  # without CONFIG_CPUSETS
+            allowed = nodes & set(for_each_node_mask(task.mems_allowed))
+        if (policy := task.mempolicy) and policy.mode == prog["MPOL_BIND"]:
+            try:
+                of_policy = policy.nodes
+            except AttributeError:
+                # Linux kernel commit 269fbe72cded ("mm/mempolicy: use unified 'nodes' for
+                # bind/interleave/prefer policies") (in v5.14) took it out of a union.
+                of_policy = policy.v.nodes
+            allowed = allowed & set(for_each_node_mask(of_policy))
+    return min(allowed) if len(allowed) == 1 else None
 
 
 def process_memory_once(
@@ -170,13 +212,14 @@ STATUS = {
 }
 
 
-def read_status_memory(text: str) -> ProcessMemory | None:
+def read_status_memory(text: str, several_nodes: bool = False) -> ProcessMemory | None:
     """
     The same of a process from /proc/PID/status.
 
     From 6.2 to where the kernel adds up all CPUs for it, the text lags by what they have not folded
     in: up to 32 pages each, more with over 16 CPUs.
 
+    :param several_nodes: the machine has memory on several nodes.
     :return: None for a kernel thread, and for a process that has exited.
     :raises ValueError: the text is not that of such a file, or it is cut short.
     """
@@ -184,11 +227,13 @@ def read_status_memory(text: str) -> ProcessMemory | None:
     if "VmRSS" not in status.lines:
         return None
     threads = status.lines.get("Threads", "")
+    nodes = status.lines.get("Mems_allowed_list", "") if several_nodes else ""
     return ProcessMemory(
         pid=status.pid,
         comm=status.comm,
         processes=None,
         threads=printed_number(threads, "status") if threads else None,
+        only_node=printed_number(nodes, "status") if nodes.isdecimal() else None,
         **{name: status.bytes(line) for name, line in STATUS.items()},
     )
 
@@ -206,7 +251,8 @@ def from_memory(memory: Memory) -> Found:
 
 
 def from_files(files: Files) -> Found:
-    rows, notes = rows_of_processes(files, read_status_memory)
+    several = len(files.numbers("sys/devices/system/node", r"node(\d+)")) > 1
+    rows, notes = rows_of_processes(files, lambda text: read_status_memory(text, several))
     found = Found(notes=notes)
     found.remarks.append("processes that share their memory (vfork) count each")
     try:

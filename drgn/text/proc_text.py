@@ -81,6 +81,12 @@ def parse_zoneinfo(text: str) -> list[ZoneText]:
     return list(zones.values())
 
 
+def zone_file_pages(fields: dict[str, int]) -> int | None:
+    """The page cache on a zone's LRU lists; None if the kernel does not say."""
+    lists = [fields.get(f"nr_zone_{which}_file") for which in ("inactive", "active")]
+    return None if None in lists else sum(filter(None, lists))
+
+
 ZONE_FIELDS = ("free", "min", "low", "high", "spanned", "present", "managed")
 
 

@@ -304,7 +304,8 @@ with
     held as (
         select
             kind, first_bytes, last_bytes, shmem_bytes, pgtables_bytes, locked_bytes, threads,
-            case when kind = 'process' then name || ' (pid ' || pid || ')' else kind || ' ' || name end as owner,
+            case when kind = 'process' then name || ' (pid ' || pid || ')'
+                when kind = 'sockets' then 'sockets of ' || name || coalesce(' (pid ' || pid || ')', '') else kind || ' ' || name end as owner,
             coalesce(reclaimable::varchar, 'false') = 'true' as reclaimable
         from watch_holders
         where coalesce(gone::varchar, 'false') = 'false'
@@ -325,6 +326,8 @@ with
         select 'SUnreclaim', owner, last_bytes, last_bytes - first_bytes from held where kind = 'slab cache' and not reclaimable
         union all
         select 'VmallocUsed', owner, last_bytes, last_bytes - first_bytes from held where kind = 'vmalloc caller'
+        union all
+        select 'Memory in no counter', owner, last_bytes, last_bytes - first_bytes from held where kind = 'sockets'
     )
 select
     level, arg_max(owner, size) as owner, max(size)::bigint as bytes, arg_max(owner, gained) as grower, max(gained)::bigint as gained

@@ -79,6 +79,8 @@ class Blind:
     sql: str
 
 
+_OF_ZONES = ("node", "managed_pages", "free_pages", "wmark_high", "wmark_boost",
+             "file_pages")  # fmt: skip
 # Shared memory as large as shmem-left-behind calls trouble where no process has it; a hole as HOLE.
 # A file may be open and mapped: not both are taken off.
 BLIND = (
@@ -157,6 +159,40 @@ BLIND = (
             where source = 'meminfo' and not exists (select 1 from process_memory)
         )
         where bytes >= 0.25 * total and not exists (select 1 from cached_filesystems)
+        """,
+    ),
+    Blind(
+        "whether a process is bound to node {{ node }}, which is short of memory while node "
+        "{{ other }} has {{ free | size(page_size) }} free, was not read",
+        {
+            "zones": [*_OF_ZONES],
+            "zone_series": ["time", *_OF_ZONES],
+            "cached_filesystems": ["pages"],
+        },
+        # By a memory policy, which memory alone has. Nearly gone as memory-nearly-gone has it; of a
+        # watch in its last three readings; with no count of page cache, where kswapd is at work.
+        f"""
+        with readings as (
+            select 0 as time, {", ".join(_OF_ZONES)} from zones
+            union all
+            select time, {", ".join(_OF_ZONES)} from zone_series
+            where time in (select distinct time from zone_series order by time desc limit 3)
+        ), totals as (
+            select time, node, sum(managed_pages::bigint) as managed,
+                sum(free_pages::bigint) as free, sum(file_pages::bigint) as file,
+                sum(wmark_high::bigint - coalesce(wmark_boost::bigint, 0)) as high
+            from readings group by time, node
+        ), nodes as (
+            select node, arg_max(free, time) as free, max(managed) as managed,
+                bool_and(coalesce(free + file // 2 - high < 0.05 * managed, free < 1.25 * high))
+                    as short
+            from totals where managed > 0 group by node
+        )
+        select n.node, o.node as other, o.free::bigint as free, page_size
+        from nodes as n join nodes as o on o.node <> n.node and o.free >= 0.25 * o.managed, target
+        where n.short and not exists (select 1 from cached_filesystems)
+        order by n.node, o.free desc
+        limit 1
         """,
     ),
     Blind(

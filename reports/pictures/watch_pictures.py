@@ -182,7 +182,8 @@ def _charts(tables: Tables, samples: Rows, page_size: int | None) -> Iterator[Ch
     most = max((value for _, points in lines for _, value in points), default=0.0)
     top = next(limit for limit in (1.0, 5.0, 20.0, 100.0) if most <= limit or limit == 100)
     yield "Memory pressure", "% of the time", lines, {"rate": True, "top": top}
-    rates = _rates(tables.get("counter_rates", []), samples)
+    machine = [r for r in tables.get("counter_rates", []) if not r["source"].startswith("node ")]
+    rates = _rates(machine, samples)
     for title, what, names in RATES:
         lines = [(name, rates[name]) for name in names.split() if name in rates]
         yield title, f"{what} per second", lines, {"rate": True}

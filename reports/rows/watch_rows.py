@@ -48,7 +48,10 @@ class CounterRate:
 
     time: float = column(key=True, unit="s", help=TIME + ", at the period's end")
     source: str = column(
-        holds="words", key=True, help="vmstat: /proc/vmstat; ksm: /sys/kernel/mm/ksm"
+        holds="words",
+        key=True,
+        help="vmstat: /proc/vmstat; ksm: /sys/kernel/mm/ksm; node N: its part of refaults, where "
+        "there are several (/proc/zoneinfo)",
     )
     name: str = column(holds="kernel", key=True, help="the kernel's name")
     delta: int = column(help="growth in the counter's own unit")
@@ -98,6 +101,12 @@ class ZoneLevel:
         unit="pages",
         high=MOST_PAGES,
         help="free ones; empty: no such counter in this kernel",
+    )
+    file_pages: int | None = column(
+        unit="pages",
+        since="0.3.0",
+        default=None,
+        help="page cache on its LRU lists (nr_zone_active_file, nr_zone_inactive_file)",
     )
 
 
@@ -154,7 +163,8 @@ class WatchHolder:
         key=True,
         help="process: mapped anonymous and shared pages, swap, page tables; cgroup: "
         "memory.current (v2); slab cache; vmalloc caller; shared file: tmpfs, memfd, SysV, "
-        "where shared memory is a tenth or more",
+        "where shared memory is a tenth or more; sockets: buffers of those of a process, where "
+        "these have a hundredth of memory",
     )
     name: str = column(
         holds="comm",
@@ -203,6 +213,22 @@ class WatchHolder:
     full_seconds: float | None = column(
         unit="s", help="cgroup with descendants: time in which all tasks waited for memory"
     )
+    mappings: int | None = column(
+        help="process: mappings (VMAs); empty: not counted, as none can be near the limit"
+    )
+    max_map_count: int | None = column(help="process: vm.max_map_count; empty: not known how near")
+    only_node: int | None = column(
+        help="process: NUMA node that is the only one it may use (Mems_allowed); empty: several"
+    )
+    sockets: int | None = column(help="sockets: of that process")
+    dying_below: int | None = column(
+        help="cgroup: removed ones below it that are still in the kernel (nr_dying_descendants)"
+    )
+    protected_bytes: int | None = column(
+        unit="bytes",
+        high=MOST_BYTES,
+        help="cgroup right below the root: of its memory, by memory.min",
+    )
 
 
 @table(
@@ -242,6 +268,27 @@ class WatchSleeper:
     seconds: float = column(unit="s", help="to the last such reading: it slept at least this long")
     wchan: str | None = column(
         holds="kernel", help="function it sleeps in (wchan); empty: root only"
+    )
+
+
+@table(
+    "watch_kills",
+    "Processes that were killed",
+    empty="The kernel's log names none that the OOM killer took, as far as was read.",
+    not_compared=SERIES,
+    since="0.3.0",
+)
+class WatchKill:
+    """A process that the OOM killer took, by the kernel's log."""
+
+    time: float = column(key=True, unit="s", help=TIME + ", by which it was read")
+    pid: int = column(key=True, high=MOST_PIDS, help="process")
+    comm: str = column(holds="comm", help="its name")
+    limit: str = column(
+        holds="words", help="machine: memory of the machine, or of nodes; cgroup: a cgroup's limit"
+    )
+    mapped_bytes: int = column(
+        unit="bytes", high=MOST_BYTES, help="anonymous and shared memory that it had mapped"
     )
 
 
@@ -292,6 +339,7 @@ WATCH_HEADING = Heading(
         WatchHolder,
         HolderLevel,
         WatchSleeper,
+        WatchKill,
         WatchEvent,
         WatchOverhead,
     ),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Holders of memory while a host is watched: processes, cgroups, slab caches, callers of vmalloc, and
-files of shared memory.
+Holders of memory while a host is watched: processes, cgroups, slab caches, callers of vmalloc,
+files of shared memory, and processes with sockets that are full.
 
 A reading opens a file for each process and some for each cgroup, so that it is taken less often
 than the rest: no more than :data:`SHARE` of a CPU, :data:`IN_HASTE` while memory comes and goes
@@ -9,13 +9,18 @@ fast, and once when the watch ends. It names the largest, and what became of tho
 A cgroup's events are its own, those of cgroups below it are theirs; and what it had before the
 watch is taken off. With more than :data:`MAX_PROCESSES` processes none is read.
 
+Mappings are counted where there may be enough in all to come near vm.max_map_count (objects of
+vm_area_struct), and of processes that are large enough. Maps wait for the mmap_lock of a process,
+which a stuck task may hold: a process of its own reads them (:mod:`~mmscope.drgn.sections.apart`),
+and who gave no answer once is not asked again.
+
 Files of shared memory are looked for where it is a tenth of memory or more: what is below the
-mounts of tmpfs, SysV segments, and what processes have open. Maps are not read: that waits for the
-mmap_lock of each process, which a stuck task may hold.
+mounts of tmpfs, SysV segments, and what processes have open.
 
 Cannot know: who came and went between two readings; files of tmpfs in other mount namespaces that
 no process has open, segments in other IPC namespaces; of a file that no process has open, whether
-one has it mapped, unless processes have hardly any shared memory mapped (RssShmem).
+one has it mapped, unless processes have hardly any shared memory mapped (RssShmem); mappings of
+processes that are neither of the largest address spaces nor of those with most page tables.
 
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
@@ -25,15 +30,18 @@ import heapq
 import math
 import os
 import re
+import resource
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import whole_lines
 from mmscope.drgn.text.plain_file import read_plain
 from mmscope.drgn.text.proc_text import parse_segments
 from mmscope.reports.watch.shared_files import shared_files
+from mmscope.reports.watch.socket_memory import socket_memory
 
 SHARE, IN_HASTE = 0.01, 0.1  # of a CPU
 # What has moved since the last reading, of memory, is haste.
@@ -44,18 +52,24 @@ MAX_CGROUPS = 1000
 MOST, PART = 8, 0.01
 
 PROCESS, CGROUP, SLAB, VMALLOC = "process", "cgroup", "slab cache", "vmalloc caller"
-SHARED = "shared file"
+SHARED, SOCKETS = "shared file", "sockets"
 # Of memory, that files of shared memory are worth looking for.
 SHARED_PART = 0.1
+# Of vm.max_map_count; of processes by size, and by page tables; seconds for an answer.
+NEAR_LIMIT, MOST_MAPS, PATIENCE = 0.8, 8, 0.5
+MANY_DYING = 1000  # cgroups
+LEVELS = ("dying_below", "protected_bytes")  # of a cgroup, beside what is counted
 Key = tuple[str, int | None]  # name and pid
 # Bytes that are held, and what else there is to say, by columns of watch_rows.WatchHolder.
 Held = tuple[int, dict[str, float]]
 
-_STATUS = re.compile(r"^(VmLck|VmPTE|VmSwap|RssAnon|RssShmem):[\t ]+([0-9]{1,15}) kB$", re.M)
+_STATUS = re.compile(r"^(VmSize|VmLck|VmPTE|VmSwap|RssAnon|RssShmem):[\t ]+([0-9]{1,15}) kB$", re.M)
+_ONE_NODE = re.compile(r"^Mems_allowed_list:\t([0-9]{1,4})$", re.M)
 _THREADS = re.compile(r"^Threads:\t([0-9]{1,10})$", re.M)
 _SHMEM = re.compile(r"^Shmem: +([0-9]{1,15}) kB$", re.M)
 _SLAB = re.compile(
-    r"(.+?) +\d+ +\d+ +\d+ +\d+ +(\d{1,6}) : tunables [\d ]+ : slabdata +\d+ +(\d{1,15}) +\d+",
+    r"(.+?) +\d+ +(\d{1,15}) +\d+ +\d+ +(\d{1,6}) : tunables [\d ]+ : "
+    r"slabdata +\d+ +(\d{1,15}) +\d+",
     re.ASCII,
 )
 _VMALLOC = re.compile(
@@ -63,6 +77,12 @@ _VMALLOC = re.compile(
 )
 _STALLS = re.compile(r"^(some|full) .* total=(\d{1,18})$", re.M)
 _EVENTS = {"oom_kill": "oom_kills", "high": "high_events", "max": "max_events"}
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process, and of those that it had read for it."""
+    others = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + others.ru_utime + others.ru_stime
 
 
 class Budget:
@@ -78,11 +98,11 @@ class Budget:
     @contextlib.contextmanager
     def spend(self) -> Iterator[None]:
         """Take a reading."""
-        self._last, begin = time.monotonic(), time.process_time()
+        self._last, begin = time.monotonic(), cpu_seconds()
         try:
             yield
         finally:
-            self._spent = time.process_time() - begin
+            self._spent = cpu_seconds() - begin
 
 
 class Holders:
@@ -103,6 +123,8 @@ class Holders:
         self._named: set[tuple[str, Key]] = set()
         self._budget, self._available = Budget(), 0
         self._total = self._mapped = 0
+        self._vmas: int | None = None  # of all processes, at most
+        self._silent: set[Key] = set()  # whose maps gave no answer
 
     def due(self, available: int, total: int) -> bool:
         """Tell if it is time for a reading, with so much memory available."""
@@ -121,11 +143,12 @@ class Holders:
         rows: list[list[Any]] = []
         self.unread, self._total = {}, total
         kinds: dict[str, Callable[[], Iterator[tuple[Key, Held]]]] = {
+            SLAB: self._slab_caches,  # says whether mappings of processes are to be counted
             PROCESS: self._processes,
             CGROUP: self._cgroups,
-            SLAB: self._slab_caches,
             VMALLOC: self._vmalloc,
             SHARED: self._shared,
+            SOCKETS: self._sockets,
         }
         with self._budget.spend():
             for kind, read in kinds.items():
@@ -146,13 +169,18 @@ class Holders:
         for key, (size, more) in found.items():
             _, at_first = first.get(key, (0, {}))
             met = any(more.get(name, 0) > at_first.get(name, 0) for name in _EVENTS.values())
+            met |= more.get("dying_below", 0) >= MANY_DYING
+            met |= more.get("mappings", 0) >= NEAR_LIMIT * more.get("max_map_count", math.inf)
             if met or size >= PART * total:
                 named.add(key)
         for key in sorted(named | before, key=str):
             now, more = found.get(key, (None, {}))
             began, at_first = first.get(key, (0, {}))
             if kind == CGROUP:
-                more = {name: max(value - at_first.get(name, 0), 0) for name, value in more.items()}
+                more = {
+                    name: value if name in LEVELS else max(value - at_first.get(name, 0), 0)
+                    for name, value in more.items()
+                }
             yield [kind, *key, now, began, more]
         self._named -= {(kind, key) for key in before}
         self._named |= {(kind, key) for key in (named | before) & found.keys()}
@@ -169,7 +197,9 @@ class Holders:
         pids = [name for name in os.listdir(os.path.join(self._root, "proc")) if name.isdecimal()]
         if len(pids) > MAX_PROCESSES:
             raise ValueError(f"{len(pids):,} processes are more than a watch reads")
-        self._mapped = 0
+        self._mapped, sizes = 0, dict[Key, tuple[int, int]]()
+        found: dict[Key, Held] = {}
+        nodes = self._several_nodes()
         for pid in pids:
             try:
                 text = self._text(f"proc/{pid}/status")
@@ -184,8 +214,48 @@ class Holders:
                 more |= {"pgtables_bytes": tables, "locked_bytes": lines.get("VmLck", 0)}
                 if threads := _THREADS.search(text):
                     more["threads"] = int(threads[1])
+                if nodes and (node := _ONE_NODE.search(text)):
+                    more["only_node"] = int(node[1])
                 self._mapped += shmem
-                yield (name[1], int(pid)), (lines["RssAnon"] + shmem + swap + tables, more)
+                key = name[1], int(pid)
+                found[key] = lines["RssAnon"] + shmem + swap + tables, more
+                sizes[key] = lines.get("VmSize", 0), tables
+        self._count_mappings(found, sizes)
+        yield from found.items()
+
+    def _several_nodes(self) -> bool:
+        with contextlib.suppress(OSError):
+            return not self._text("sys/devices/system/node/has_memory").strip().isdecimal()
+        return False
+
+    def _count_mappings(self, found: dict[Key, Held], sizes: dict[Key, tuple[int, int]]) -> None:
+        """Count the mappings of processes that may have nearly as many as one is allowed."""
+        try:
+            limit = int(self._text("proc/sys/vm/max_map_count"))
+        except (OSError, ValueError):
+            return
+        near = NEAR_LIMIT * limit
+        # A mapping is a page or more.
+        enough = self._vmas is None or self._vmas >= near
+        may = [key for key, (size, _) in sizes.items() if enough and size >= near * self._page]
+        for key in found.keys() - may:
+            found[key][1]["max_map_count"] = limit
+        asked = {*heapq.nlargest(MOST_MAPS, may, key=lambda key: sizes[key][0]),
+                 *heapq.nlargest(MOST_MAPS, may, key=lambda key: sizes[key][1])}  # fmt: skip
+        with ReaderApart(PATIENCE) as reader:  # which begins no process before it has to
+            for key in sorted(asked - self._silent, key=str):
+                path = os.path.join(self._root, "proc", str(key[1]), "maps")
+                try:
+                    # vsyscall is in every process's maps, and is no mapping.
+                    mappings = sum(b"[vsyscall]" not in line
+                                   for line in reader.read(path).splitlines())  # fmt: skip
+                except TimeoutError:
+                    self._silent.add(key)
+                except OSError as error:
+                    if not isinstance(error, FileNotFoundError | ProcessLookupError):
+                        self.unread["mappings"] = error.strerror or str(error)
+                else:
+                    found[key][1].update(mappings=mappings, max_map_count=limit)
 
     def _shared(self) -> Iterator[tuple[Key, Held]]:
         if not is_live(self._root):
@@ -204,6 +274,11 @@ class Holders:
                     size = row.rss + row.swap
                     yield (name, None), (size, self._has(size, row.nattch > 0))
 
+    def _sockets(self) -> Iterator[tuple[Key, Held]]:
+        if is_live(self._root):
+            for key, size, number in socket_memory(self._root, int(PART * self._total)):
+                yield key, (size, {"sockets": number})
+
     def _has(self, size: int, held: bool) -> dict[str, float]:
         """Column ``held``; empty where it is not known."""
         return {"held": held} if held or self._mapped < 0.1 * size else {}
@@ -221,9 +296,12 @@ class Holders:
                     entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
                 )
             waiting += [f"{folder}/{name}" for name in names]
-            held = self._cgroup(place)
-            if folder and held is not None:
-                yield (folder, None), held
+            held = self._cgroup(place) if folder else (0, {})
+            if held is not None and folder.count("/") < 2:
+                held[1].update(self._near_the_root(place, held[0]))
+            # Of cgroups right below the root that are gone it alone tells.
+            if held is not None and (folder or held[1].get("dying_below", 0) >= MANY_DYING):
+                yield (folder or "/", None), held
                 read += 1
             if read >= MAX_CGROUPS:
                 return
@@ -246,13 +324,33 @@ class Holders:
                 more[f"{kind}_seconds"] = int(stalled) / 1e6
         return current, more
 
+    def _near_the_root(self, place: str, size: int) -> dict[str, float]:
+        """
+        Cgroups below one that were removed and are still in the kernel; and what of its memory is
+        protected, in which those below have their shares.
+        """
+        found: dict[str, float] = {}
+        with contextlib.suppress(OSError):
+            text = self._text(f"{place}/cgroup.stat")
+            if number := re.search(r"^nr_dying_descendants ([0-9]{1,12})$", text, re.M):
+                found["dying_below"] = int(number[1])
+        with contextlib.suppress(OSError):  # the root has none
+            text = self._text(f"{place}/memory.min").strip()
+            least = size if text == "max" else int(text) if text.isdecimal() else 0
+            found["protected_bytes"] = min(least, size)
+        return found
+
     def _slab_caches(self) -> Iterator[tuple[Key, Held]]:
+        self._vmas = None
         for line in self._list("proc/slabinfo"):
             if match := _SLAB.fullmatch(line):
+                cache, objects, pages, slabs = match.groups()
                 more: dict[str, float] = {}
-                if (given := self._given_back(match[1])) is not None:
+                if (given := self._given_back(cache)) is not None:
                     more["reclaimable"] = given
-                yield (match[1], None), (int(match[2]) * int(match[3]) * self._page, more)
+                if cache == "vm_area_struct":
+                    self._vmas = int(objects)
+                yield (cache, None), (int(pages) * int(slabs) * self._page, more)
 
     def _given_back(self, cache: str) -> bool | None:
         """Tell if a shrinker gives a cache's objects back (SLAB_RECLAIM_ACCOUNT); asked once."""

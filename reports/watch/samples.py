@@ -32,8 +32,10 @@ from mmscope.drgn.text.proc_text import (
     parse_vmstat,
     parse_zoneinfo,
     since_boot,
+    zone_file_pages,
 )
 from mmscope.reports.watch.holders import Holders
+from mmscope.reports.watch.kills import Kills
 from mmscope.reports.watch.sleepers import Sleepers
 
 Sample = dict[str, Any]
@@ -49,6 +51,8 @@ MEMINFO = (
 )
 # Of each zone in /proc/zoneinfo, in pages, as table zone_series has them; and of newer kernels.
 ZONE = ("managed", "free", "min", "low", "high")
+# Of each node there; "workingset_refault" up to 5.8.
+REFAULTS = ("workingset_refault_file", "workingset_refault_anon", "workingset_refault")
 NEWER = ("boost", "reserved_highatomic", "free_highatomic")
 # /sys/kernel/mm/ksm: what is counted since boot, and what is a level, with its unit.
 KSM_EVENTS = ("full_scans", "pages_scanned", "pages_skipped")
@@ -97,6 +101,7 @@ class Sampler:
         self._pagetypeinfo_due = 0.0
         self._holders = Holders(root, everything=everything) if holders else None
         self._sleepers = Sleepers(root) if holders else None
+        self._kills = Kills(root) if holders else None
         self.total = 0
         # Asked once: page_owner is switched on at boot, and zones seldom grow.
         self._left_out = (
@@ -138,6 +143,8 @@ class Sampler:
             available = sample["meminfo"].get("MemAvailable", 0)
             if not trial and self._holders and self._holders.due(available, self.total):
                 sample |= self.holders()
+        if self._kills and not trial and "oom_kill" in sample.get("vmstat", {}):
+            sample["kills"] = self._kills.read(sample["vmstat"]["oom_kill"])
         if self._sleepers and not trial and self._sleepers.due:
             sample |= self.sleepers()
         sample["read"] = round(time.monotonic() - begin, 6)
@@ -176,18 +183,24 @@ class Sampler:
         sample["meminfo"] = parse_meminfo(self._text("proc/meminfo"))
 
     def _zoneinfo(self, sample: Sample) -> None:
-        whole = self._text("proc/zoneinfo")
+        at, whole = time.monotonic(), self._text("proc/zoneinfo")
         # The per-CPU part, most of the file on a large machine, is of no further use here.
         sample["listed"] = sum(map(int, re.findall(r"^ +count: +(\d{1,15})$", whole, re.MULTILINE)))
         pagesets = r"\n  pagesets\n.*?\n(?=  node_unreclaimable:)"
         zones = parse_zoneinfo(re.sub(pagesets, "\n", whole, flags=re.DOTALL))
         sample["present"] = sum(zone.fields["present"] for zone in zones)
+        # Printed with the first zone of each node that has memory; without nodes vmstat has them.
+        if len({zone.node for zone in zones if zone.fields["present"]}) > 1:
+            for zone in zones:
+                if found := {name: zone.fields[name] for name in REFAULTS if name in zone.fields}:
+                    sample[f"node {zone.node}"], sample[f"node {zone.node}_at"] = found, at
         sample["zones"] = [
             [
                 zone.node,
                 zone.zone,
                 *map(zone.fields.__getitem__, ZONE),
                 *map(zone.fields.get, NEWER),
+                zone_file_pages(zone.fields),
             ]
             for zone in zones
             if zone.fields["present"]
@@ -210,8 +223,10 @@ class Sampler:
         if not self._holders or not self.total:
             return {}
         at = time.monotonic()
-        rows = self._holders.read(self.total)
-        return {"holders": rows, "holders_at": at, "holders_unread": self._holders.unread}
+        rows, unread = self._holders.read(self.total), dict(self._holders.unread)
+        if self._kills and self._kills.unread:
+            unread["OOM kills"] = self._kills.unread
+        return {"holders": rows, "holders_at": at, "holders_unread": unread}
 
     def sleepers(self) -> Sample:
         """Read which tasks sleep in D state, whether it is time or not; empty as above."""

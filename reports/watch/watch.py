@@ -30,6 +30,7 @@ from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings_said import print_findings
 from mmscope.reports.watch import page_owner, watch_tables
+from mmscope.reports.watch.holders import cpu_seconds
 from mmscope.reports.watch.openmetrics import check_name, expose, with_last, withdraw
 from mmscope.reports.watch.sample_log import NAME, SampleLog, lock
 from mmscope.reports.watch.samples import Sampler, host_target, thp_order
@@ -178,7 +179,7 @@ def _sample(
     interval, number, failed = args.interval, 0, False
     shown: dict[str, Any] = {}
     start = due = time.monotonic()
-    wall, cpu = time.time(), time.process_time()
+    wall, cpu = time.time(), cpu_seconds()
     try:
         while True:
             row = sampler.take(late=max(time.monotonic() - due, 0.0))
@@ -189,7 +190,7 @@ def _sample(
                 copy = owners.copy(wall + row["mono"] - start)
             except OSError as error:
                 row["unread"]["page_owner"] = f"{error.filename}: {error.strerror}"
-            row |= {"number": number, "cpu_total": round(time.process_time() - cpu, 6)}
+            row |= {"number": number, "cpu_total": round(cpu_seconds() - cpu, 6)}
             log.add(row, copy)
             if args.openmetrics:
                 shown = with_last(shown, row)

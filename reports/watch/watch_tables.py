@@ -34,6 +34,7 @@ from mmscope.reports.rows.watch_rows import (
     ThpFreeBlocks,
     WatchEvent,
     WatchHolder,
+    WatchKill,
     WatchOverhead,
     WatchSample,
     WatchSleeper,
@@ -45,6 +46,9 @@ from mmscope.reports.watch.samples import KSM_EVENTS, KSM_LEVELS, Sample
 
 SECTION = "watch"
 MOST_HOLDERS = 50
+# Columns of who holds memory that are of the last reading that has them.
+LATEST = ("mappings", "max_map_count", "only_node", "dying_below",
+          "sockets", "protected_bytes")  # fmt: skip
 MOST_IN_SERIES = 5  # of each kind
 LONG, MOST_SLEEPERS = 5.0, 1000
 CLOCK_STEP = 1.0  # seconds; less is NTP's, or the time between two clocks
@@ -209,7 +213,7 @@ def _scan_sample(log: Log, sample: Sample, last: dict[str, dict[str, int]]) -> N
 
 
 def _counts(source: str, name: str) -> bool:
-    return source == "vmstat" or name in KSM_EVENTS
+    return source != "ksm" or name in KSM_EVENTS
 
 
 def clocks(before: Sample, sample: Sample) -> tuple[float | None, float | None]:
@@ -250,7 +254,8 @@ def rates(samples: Samples) -> Iterator[CounterRate]:
     """Rates of the counters that moved in each period."""
     last: dict[str, Sample] = {}
     for time, sample in samples:
-        for source in ("vmstat", "ksm"):
+        nodes = (name for name in sample if name.startswith("node ") and not name.endswith("_at"))
+        for source in ("vmstat", "ksm", *nodes):
             if source not in sample:
                 continue
             if before := last.get(source):
@@ -338,13 +343,14 @@ def holders(log: Log) -> list[WatchHolder]:
     for sample in (*(sample for _, sample in log), log.end):
         for kind, name, pid, size, first, more in sample.get("holders", ()):
             known = rows.get((kind, name, pid)) or WatchHolder(
-                kind, name, pid, first, first, first, 0.0, False, *[None] * 12
+                kind, name, pid, first, first, first, 0.0, False, *[None] * 18
             )
             if size is None:
                 known = dataclasses.replace(known, gone=True, last_bytes=0)
             else:
                 at = round(sample["holders_at"] - begin, 3)
                 changed = {"most_bytes": max(size, known.most_bytes), "last_bytes": size}
+                changed |= {name: more[name] for name in LATEST if name in more}
                 if size >= known.most_bytes or kind == CGROUP:
                     changed |= {
                         name: round(value, 3) if name.endswith("_seconds") else value
@@ -356,7 +362,8 @@ def holders(log: Log) -> list[WatchHolder]:
     kept = []
     for row in sorted(rows.values(), key=lambda row: -row.most_bytes):
         places[row.kind] += 1
-        if places[row.kind] <= MOST_HOLDERS or row.oom_kills or row.high_events:
+        special = row.oom_kills or row.high_events or row.dying_below or row.mappings
+        if places[row.kind] <= MOST_HOLDERS or special:
             kept.append(row)
     return kept
 
@@ -389,6 +396,13 @@ def holder_series(log: Log, held: list[WatchHolder]) -> list[HolderLevel]:
         for (kind, name, pid), points in series.items()
         for at, size in points.items()
     ]
+
+
+def kills(samples: Samples) -> Iterator[WatchKill]:
+    """Processes that were killed, as they were read."""
+    for time, sample in samples:
+        for pid, name, limit, size in sample.get("kills", ()):
+            yield WatchKill(time, pid, name, limit, size)
 
 
 def sleepers(log: Log) -> list[WatchSleeper]:
@@ -449,6 +463,7 @@ def write_tables(writer: Writer, log: Log) -> tuple[int, WatchOverhead]:
         (WatchHolder, held),
         (HolderLevel, holder_series(log, held)),
         (WatchSleeper, sleepers(log)),
+        (WatchKill, kills(log)),
         (WatchOverhead, [cost]),
     ]
     written = sum(

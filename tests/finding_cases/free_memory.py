@@ -4,13 +4,14 @@
 import dataclasses
 
 from finding_cases.case import LARGE, TARGET, Case
-from finding_cases.rows import RATE, all_orders, event, free, on_lists, zone
+from finding_cases.rows import GIB, RATE, all_orders, event, free, on_lists, zone
 
 from mmscope.drgn.free.free_lists import FreeListCheck, MisplacedBlocks
 from mmscope.drgn.free.pageblocks import Pageblocks
 from mmscope.drgn.free.zones import FreeAccounting
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.thp_sizes import ThpSize
+from mmscope.drgn.processes.process_memory import ProcessMemory
 
 ACCOUNTING = FreeAccounting(0, "Normal", 200_000, 0, 200_000, 0, 0, 0, 0, None)
 
@@ -36,6 +37,8 @@ HIGHATOMIC = Pageblocks(0, "Normal", "HighAtomic", 20)
 
 # Faults that found no huge page, most of them.
 FALLEN = [event("thp_fault_alloc", 21), event("thp_fault_fallback", 340)]
+
+BOUND = ProcessMemory(7, "db", GIB, GIB, 0, 0, 0, 0, 0, 0, GIB, processes=1, threads=1, only_node=0)
 
 FOUND: dict[str, Case] = {
     "below min": Case(
@@ -299,6 +302,14 @@ FOUND: dict[str, Case] = {
         "nodes-out-of-balance", [zone(free_pages=9_000), zone(node=1, free_pages=400_000)],
         ["Node 0 has"], "warning",
     ),
+    "a node that is nearly gone, and a process that may use no other": Case(
+        "nodes-out-of-balance",
+        [zone(free_pages=16_000, file_pages=20_000),
+         zone(node=1, free_pages=400_000, file_pages=0), BOUND],
+        ["Node 0 has 62.5 MiB of free memory left, node 1 has 1.526 GiB",
+         "db (pid 7) may use node 0 alone, and has 1 GiB of memory mapped."],
+        "warning",
+    ),
 }  # fmt: skip
 
 CLEAR: dict[str, Case] = {
@@ -419,6 +430,16 @@ CLEAR: dict[str, Case] = {
     ),
     "nodes that kswapd works for": Case("kswapd-gave-up", [zone()]),
     "one node": Case("nodes-out-of-balance", [zone(free_pages=12_000)]),
+    "a node whose page cache may go, and a process that may use no other": Case(
+        "nodes-out-of-balance",
+        [zone(free_pages=16_000, file_pages=200_000),
+         zone(node=1, free_pages=400_000, file_pages=0), BOUND],
+    ),
+    "a node that is nearly gone, and nobody bound to it": Case(
+        "nodes-out-of-balance",
+        [zone(free_pages=16_000, file_pages=20_000),
+         zone(node=1, free_pages=400_000, file_pages=0)],
+    ),
     "nodes that are alike": Case(
         "nodes-out-of-balance", [zone(free_pages=12_000), zone(node=1, free_pages=200_000)]
     ),

@@ -279,6 +279,7 @@ _PROC = (
     *("meminfo", "vmstat", "zoneinfo", "buddyinfo", "pagetypeinfo", "slabinfo", "vmallocinfo"),
     *("swaps", "iomem", "cmdline", "version", "uptime", "stat", "loadavg", "modules", "mounts"),
     *("pressure/memory", "pressure/io", "pressure/cpu", "cgroups", "locks", "sysvipc/shm"),
+    "net/sockstat",
     *("sys/vm/*", "sys/kernel/shm*", "sys/kernel/osrelease"),
     *("sys/fs/file-nr", "sys/fs/dentry-state", "sys/fs/inode-nr", "sys/fs/inode-state"),
     *("[0-9]*/" + name for name in ("status", "smaps_rollup", "maps", "comm", "cmdline", "cgroup",
@@ -288,7 +289,7 @@ LOCKED = {"maps", "smaps_rollup", "cmdline"}  # read with the mmap_lock held
 _SYS = (
     *("fs/cgroup/**/memory.*", "fs/cgroup/**/cgroup.*", "fs/cgroup/**/cpuset.*"),
     *("kernel/mm/**/*", "devices/system/node/**/*", "block/zram*/mm_stat"),
-    "kernel/debug/shrinker/*/count",
+    *("kernel/debug/shrinker/*/count", "kernel/debug/bdi/*/stats"),
 )
 
 
@@ -400,6 +401,7 @@ def begin(case: dict[str, Any], plant: Plant) -> None:
     try:
         mount("ext4", DATA, "/dev/vdd")
         mount("tmpfs", "/dev/shm", data="size=90%")
+        load_module("unix_diag")  # as where somebody has called ss
         play(case, plant, command)
         told("ready")
     except BaseException as error:

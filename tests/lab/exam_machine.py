@@ -37,7 +37,7 @@ from kernels import Kernel
 from qemu.qmp import QMPClient, QMPError
 
 HERE = Path(__file__).resolve().parent
-MODULES = ("zram", "virtio_balloon")
+MODULES = ("zram", "virtio_balloon", "unix_diag")
 # What a case brings along, in this order; the waiting machine has an older one of the first.
 PROGRAMS = ("exam_guest", "exam_kinds")
 WAIT_SECONDS = 400.0

@@ -31,6 +31,7 @@ from mmscope.drgn.free.pcp_lists import PcpPages, read_zoneinfo_pcp
 from mmscope.drgn.free.zones import Zone, read_zoneinfo
 from mmscope.drgn.machine.settings import Setting, read_settings
 from mmscope.drgn.machine.vm_counters import counter, read_vmstat
+from mmscope.drgn.processes.process_memory import read_status_memory
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
 DATA = TESTS / "data"
@@ -156,7 +157,21 @@ def test_zoneinfo_watermarks_are_the_zones_not_the_pagesets() -> None:
         start_pfn=4096,
         lock_held=None,
         node_unreclaimable=False,
+        file_pages=0,
     )
+    said = re.findall(r"nr_zone_(?:in)?active_file +(\d+)", ZONEINFO)
+    assert sum(row.file_pages or 0 for row in rows) == sum(map(int, said))
+
+
+def test_a_process_that_may_use_one_of_several_nodes() -> None:
+    lines = ("VmRSS", "VmSize", "VmLck", "VmPin", "VmPTE", "VmSwap", "RssAnon", "RssFile",
+             "RssShmem")  # fmt: skip
+    text = "Name:\tdb\nTgid:\t7\nPid:\t7\n"
+    text += "".join(f"{line}:\t       4 kB\n" for line in lines) + "Mems_allowed_list:\t1\n"
+    for status, several, only in ((text, True, 1), (text, False, None),
+                                  (text.replace("t:\t1", "t:\t0-1"), True, None)):  # fmt: skip
+        row = read_status_memory(status, several)
+        assert row is not None and row.only_node == only
 
 
 def test_zoneinfo_of_6_1_has_no_reserve_and_a_device_zone_no_start() -> None:

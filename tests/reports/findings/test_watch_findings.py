@@ -27,6 +27,7 @@ from mmscope.reports.rows.watch_rows import (
     PsiStall,
     ThpFreeBlocks,
     WatchHolder,
+    WatchKill,
     WatchSample,
     WatchSleeper,
     ZoneLevel,
@@ -673,6 +674,24 @@ def test_a_kill_is_of_the_cgroup_that_counts_it_or_of_the_largest_that_is_gone(
     assert owner(asked(tmp_path / "c", [*kill, small]), "watch-oom-kill") == ""
 
 
+def test_a_kill_is_of_whom_the_log_names(tmp_path: Path) -> None:
+    kill = [*moved(2, oom_kill=2), held("cgroup", "/pod", 5, 5, oom_kills=2)]
+    db, small = (
+        WatchKill(20.0, 8, "db", "machine", 900 << 20),
+        WatchKill(20.0, 9, "small", "machine", 1 << 20),
+    )
+    said = asked(tmp_path / "a", [*kill, db, small])
+    assert owner(said, "watch-oom-kill") == "db (pid 8)"
+    finding = found(said, "watch-oom-kill")
+    assert (
+        finding
+        and "Killed, by the kernel's log: db (pid 8), 900 MiB; small (pid 9), 1 MiB."
+        in (finding.saw)
+    )
+    of_pod = dataclasses.replace(db, limit="cgroup")
+    assert owner(asked(tmp_path / "b", [*kill, of_pod]), "watch-oom-kill") == "memory cgroup /pod"
+
+
 def test_pressure_is_of_the_process_that_has_most(tmp_path: Path) -> None:
     waits = [row for n in range(1, 7) for row in stalled(n, 0.2, 0.3)]
     rows = [*waits, level(1, "MemTotal", 1000), held("process", "java", 700, 700)]
@@ -701,6 +720,102 @@ def test_a_cgroup_that_waits_at_its_limit_is_why_the_machine_waits(tmp_path: Pat
 )
 def test_a_cgroup_that_is_not_why(tmp_path: Path, pod: Any) -> None:
     assert found(asked(tmp_path, [*moved(1), pod]), "watch-cgroup-pressure") is None
+
+
+def test_files_that_are_read_again_are_of_the_cgroup_that_waits_at_its_limit(
+    tmp_path: Path,
+) -> None:
+    pods = [limited("/kube/web", 1.7, max_events=900), limited("/kube/free", 1.8)]
+    said = asked(tmp_path / "a", [*refaulted(600, 0.03), *pods])
+    assert owner(said, "watch-refaults") == "memory cgroup /kube/web"
+    few = limited("/kube/web", 0.5, max_events=900)
+    assert owner(asked(tmp_path / "b", [*refaulted(600, 0.03), few]), "watch-refaults") == ""
+
+
+@pytest.mark.parametrize(
+    ("kept", "available", "waits", "severity"),
+    [(400, 40, 0.0, "warning"), (400, 150, 0.05, "warning"), (400, 150, 0.01, None),
+     (400, 400, 0.05, None), (200, 40, 0.05, None)],
+)  # fmt: skip
+def test_memory_that_is_protected_while_others_need_it(
+    tmp_path: Path, kept: int, available: int, waits: float, severity: str | None
+) -> None:
+    memory = [level(n, name, size) for n in range(4)
+              for name, size in (("MemTotal", 1000), ("MemAvailable", available))]  # fmt: skip
+    waited = [row for n in range(1, 4) for row in stalled(n, 0.0, waits)]
+    db = held("cgroup", "/db", kept, kept, protected_bytes=kept << 20)
+    said = asked(tmp_path, [*moved(1), *memory, *waited, db])
+    finding = found(said, "watch-protected")
+    assert (finding and finding.severity) == severity
+    assert finding is None or finding.owner == "memory cgroup /db"
+
+
+@pytest.mark.parametrize(
+    ("mappings", "severity"), [(7_900, None), (8_000, "warning"), (9_950, "critical")]
+)
+def test_a_process_near_the_limit_of_mappings(
+    tmp_path: Path, mappings: int, severity: str | None
+) -> None:
+    rows = [*moved(1), held("process", "es", 9, 9, mappings=mappings, max_map_count=10_000)]
+    finding = found(asked(tmp_path, rows), "watch-near-max-map-count")
+    assert (finding and finding.severity) == severity
+    if severity == "warning":
+        assert finding and finding.title == "es (7) has 8,000 of 10,000 mappings (80.0 %)"
+        assert finding.owner == "es (pid 7)"
+
+
+def test_cgroups_that_were_removed_are_of_the_one_above_them(tmp_path: Path) -> None:
+    total = [level(n, "MemTotal", 1000) for n in range(2)]
+    places = [held("cgroup", "/", 0, 0, dying_below=2_500)]
+    places += [held("cgroup", f"/{name}", 1, 1, dying_below=n)
+               for name, n in (("user.slice", 2_400), ("system.slice", 40))]  # fmt: skip
+    finding = found(asked(tmp_path / "a", [*moved(1), *total, *places]), "watch-dying-cgroups")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title.startswith("2,500 cgroups were removed")
+    assert finding.owner == "memory cgroup /user.slice"
+    few = [held("cgroup", "/user.slice", 1, 1, dying_below=900)]
+    assert found(asked(tmp_path / "b", [*moved(1), *total, *few]), "watch-dying-cgroups") is None
+
+
+@pytest.mark.parametrize(("mebibytes", "severity"), [(40, None), (60, "notice"), (200, "warning")])
+def test_sockets_that_nobody_reads(tmp_path: Path, mebibytes: int, severity: str | None) -> None:
+    total = [level(n, "MemTotal", 1000) for n in range(2)]
+    java = held("sockets", "java", 0, mebibytes - 5, sockets=300)
+    held_by = [dataclasses.replace(java, pid=7), held("sockets", "no process", 0, 5, sockets=300)]
+    finding = found(asked(tmp_path, [*moved(1), *total, *held_by]), "watch-sockets-large")
+    assert (finding and finding.severity) == severity
+    if severity == "warning":
+        assert finding and finding.owner == "java (pid 7)"
+        assert finding.saw.startswith("195 MiB in 300 sockets of java (pid 7), of 600 in all")
+
+
+def full_node(cache: int) -> list[Any]:
+    """Node 0 has hardly anything free, node 1 half."""
+    return [
+        zone_at(n, pages, node=node, file_pages=file)
+        for n in range(4)
+        for node, pages, file in ((0, 1600, cache), (1, 500_000, 0))
+    ]
+
+
+def test_a_process_that_is_bound_to_a_full_node(tmp_path: Path) -> None:
+    bound = held("process", "db", 50, 2000, only_node=0)
+    small = held("process", "db", 50, 60, only_node=0)
+    full = asked(tmp_path / "a", [*full_node(9_000), bound])
+    finding = found(full, "watch-node-full")
+    assert finding is not None and finding.severity == "warning"
+    assert finding.title == "Node 0 has 6.25 MiB of free memory left, node 1 has 1.907 GiB"
+    assert "db (pid 7) may use node 0 alone (Mems_allowed), and holds 1.953 GiB" in finding.saw
+    for name, rows in (("b", [*full_node(200_000), bound]), ("c", [*full_node(9_000), small])):
+        assert found(asked(tmp_path / name, rows), "watch-node-full") is None
+
+
+def test_a_full_node_beside_one_with_room_is_not_cleared(tmp_path: Path) -> None:
+    anyone = held("process", "db", 50, 2000)
+    verdict = asked(tmp_path / "a", [*full_node(9_000), anyone])
+    assert verdict.word == CANNOT_TELL
+    assert verdict.blind[0].startswith("whether a process is bound to node 0, which is short of")
+    assert asked(tmp_path / "b", [*full_node(200_000), anyone]).word == NO_TROUBLE
 
 
 def asleep(task: int, seconds: float, wchan: str | None = "vm_mmap_pgoff") -> WatchSleeper:

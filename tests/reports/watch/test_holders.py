@@ -154,6 +154,85 @@ def test_shared_memory_is_named_by_file_segment_and_who_has_it(
     }
 
 
+def mapped(root: Path, pid: int, name: str, mappings: int) -> None:
+    """A process with so many mappings, as its maps and slabinfo have them."""
+    process(root, pid, name, 9, VmSize=40)
+    line = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0\n"
+    end = "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0    [vsyscall]\n"
+    (root / "proc" / str(pid) / "maps").write_text(line * mappings + end)
+    slabs(root, dentry=400, vm_area_struct=16)
+    text = (root / "proc/slabinfo").read_text()
+    (root / "proc/slabinfo").write_text(
+        text.replace("vm_area_struct 9 9 ", f"vm_area_struct {mappings} {mappings + 50} ")
+    )
+
+
+def test_mappings_are_counted_where_there_are_enough_for_the_limit(root: Path) -> None:
+    (root / "proc/sys/vm").mkdir(parents=True)
+    (root / "proc/sys/vm/max_map_count").write_text("5000\n")
+    mapped(root, 70, "es", 4200)
+    mapped(root, 71, "small", 10)
+    mapped(root, 70, "es", 4200)
+    rows = read(Holders(str(root)))
+    assert (
+        rows["process", "es", 70][2] | {"mappings": 4200, "max_map_count": 5000}
+        == (rows["process", "es", 70][2])
+    )
+    # Too small to have as many: a mapping is a page or more.
+    assert rows["process", "java", 7][2]["max_map_count"] == 5000
+    assert "mappings" not in rows["process", "java", 7][2]
+    # Fewer in all than four fifths of it: nobody is asked, and nobody is near.
+    mapped(root, 70, "es", 3000)
+    assert "mappings" not in read(Holders(str(root)))["process", "es", 70][2]
+    assert read(Holders(str(root)))["process", "es", 70][2]["max_map_count"] == 5000
+
+
+def test_who_gave_no_answer_is_not_asked_for_maps_again(root: Path, monkeypatch: Any) -> None:
+    (root / "proc/sys/vm").mkdir(parents=True)
+    (root / "proc/sys/vm/max_map_count").write_text("5000\n")
+    mapped(root, 70, "es", 4200)
+    asked = []
+
+    class Silent:
+        def __init__(self, patience: float) -> None: ...
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+        def read(self, path: str) -> bytes:
+            asked.append(path)
+            raise TimeoutError
+
+    monkeypatch.setattr(holders, "ReaderApart", Silent)
+    source = Holders(str(root))
+    assert "max_map_count" not in read(source)["process", "es", 70][2]
+    source.read(TOTAL)
+    assert asked == [str(root / "proc/70/maps")]
+
+
+def test_removed_cgroups_are_those_of_the_root_and_right_below_it(root: Path) -> None:
+    cgroup(root, "kube", 70)
+    for path, dying in (("", 1500), ("kube", 1400), ("kube/web", 3)):
+        (root / "sys/fs/cgroup" / path / "cgroup.stat").write_text(
+            f"nr_descendants 2\nnr_dying_descendants {dying}\n"
+        )
+    source = Holders(str(root))
+    for _ in range(2):  # a level, of which nothing is taken off
+        rows = read(source)
+        assert rows["cgroup", "/", None] == [0, 0, {"dying_below": 1500}]
+        assert rows["cgroup", "/kube", None][2]["dying_below"] == 1400
+        assert "dying_below" not in rows["cgroup", "/kube/web", None][2]
+
+
+def test_a_process_is_bound_where_it_may_use_one_of_several_nodes(root: Path) -> None:
+    status = root / "proc/7/status"
+    status.write_text(status.read_text() + "Mems_allowed_list:\t1\n")
+    (root / "sys/devices/system/node").mkdir(parents=True)
+    for nodes, only in (("0-1\n", 1), ("1\n", None)):
+        (root / "sys/devices/system/node/has_memory").write_text(nodes)
+        assert read(Holders(str(root)))["process", "java", 7][2].get("only_node") == only
+
+
 def test_a_reading_is_due_as_it_costs_and_sooner_while_memory_moves(root: Path) -> None:
     source = Holders(str(root))
     assert source.due(500 * MIB, TOTAL)

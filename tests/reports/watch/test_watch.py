@@ -76,7 +76,7 @@ def test_a_sample_holds_what_the_files_say(host: Path) -> None:
     assert row["psi"] == {"some": [1.5, 0.3, 0.06, 2000000], "full": [0.75, 0.15, 0.03, 1000000]}
     assert row["ksm"]["general_profit"] == -4096 and row["ksm"]["pages_sharing"] == 40
     dma32 = next(zone for zone in row["zones"] if zone[1] == "DMA32")
-    assert list(dma32[8:]) == [512, 28]  # reserved_highatomic, free_highatomic
+    assert list(dma32[8:]) == [512, 28, 0]  # reserved_highatomic, free_highatomic, page cache
 
 
 def test_what_has_no_line_in_meminfo_is_not_memory_in_no_counter(host: Path) -> None:
@@ -109,9 +109,24 @@ def test_zones_without_their_cpus_are_the_same(host: Path, release: str) -> None
     shutil.copy(path, host / "proc/zoneinfo")
     assert [tuple(row) for row in Sampler(str(host), 9).take()["zones"]] == [
         (z.node, z.zone, z.managed_pages, z.free_pages, z.wmark_min, z.wmark_low, z.wmark_high,
-         z.wmark_boost, z.highatomic_reserved_pages, z.highatomic_free_pages)
+         z.wmark_boost, z.highatomic_reserved_pages, z.highatomic_free_pages, z.file_pages)
         for z in read_zoneinfo(path.read_text()) if z.present_pages
     ]  # fmt: skip
+
+
+def test_refaults_are_told_by_node(host: Path, tmp_path: Path) -> None:
+    def second_node(pages: int) -> None:
+        path = host / "proc/zoneinfo"
+        before, name, after = path.read_text().rpartition("workingset_refault_file ")
+        assert "Node 1" in before
+        path.write_text(f"{before}{name}{pages}\n{after.partition(chr(10))[2]}")
+
+    log = sampled(host, tmp_path / "log", [lambda: second_node(40), lambda: second_node(100)])
+    rows = [row for row in watch_tables.rates(log) if row.source.startswith("node ")]
+    assert [(row.source, row.name, row.delta) for row in rows] == [
+        ("node 1", "workingset_refault_file", 40),
+        ("node 1", "workingset_refault_file", 60),
+    ]
 
 
 def test_a_level_is_no_counter(host: Path) -> None:

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Processes that the OOM killer took while a host is watched: as the kernel's log names them
+(__oom_kill_process(), mm/oom_kill.c), which is read from where it was when the watch began.
+
+Costs a read for each record since, and none before the kernel counts a kill (oom_kill of
+/proc/vmstat).
+
+Cannot know: kills whose records were overwritten before they were read.
+
+Imports neither drgn nor numpy: a sample must cost less than what it measures.
+"""
+
+import os
+import re
+import stat
+from typing import Any
+
+from mmscope.drgn.sections.prices import is_live
+from mmscope.drgn.text.kernel_log import LONGEST_RECORD, MOST_RECORDS, parse_kmsg
+
+# After a kill was counted: the record is written a little later.
+SAMPLES_AFTER = 2
+LIMIT, MACHINE = "cgroup", "machine"
+_KILL = re.compile(
+    r"(Memory cgroup out|Out) of memory(?: \(oom_kill_allocating_task\))?: "
+    r"Killed process ([0-9]{1,10}) \((.*)\) total-vm:[0-9]+kB, anon-rss:([0-9]{1,15})kB, "
+    r"file-rss:[0-9]+kB, shmem-rss:([0-9]{1,15})kB",
+    re.DOTALL,
+)
+
+
+class Kills:
+    """
+    Reads who was killed.
+
+    :param root: the folder that has ``dev/kmsg`` in it.
+    :ivar unread: why it is not read.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.unread = "" if is_live(root) else "the kernel's log of a copy does not go on"
+        self._counted: int | None = None
+        self._log, self._due = -1, 0
+        if self.unread:
+            return
+        path = os.path.join(root, "dev/kmsg")
+        try:
+            self._log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if not stat.S_ISCHR(os.fstat(self._log).st_mode):
+                raise OSError(22, "is not the kernel's log")
+            os.lseek(self._log, 0, os.SEEK_END)
+        except OSError as error:
+            self.unread = f"{path}: {error.strerror}"
+
+    def read(self, counted: int) -> list[list[Any]]:
+        """
+        [pid, name, at whose limit, bytes that it had mapped] of those killed since the last
+        reading.
+
+        :param counted: the kernel's count of kills.
+        """
+        if self._counted is not None and counted > self._counted:
+            self._due = SAMPLES_AFTER
+        self._counted = counted
+        if self.unread or not self._due:
+            return []
+        self._due -= 1
+        found = []
+        for _ in range(MOST_RECORDS):
+            try:
+                record = parse_kmsg(os.read(self._log, LONGEST_RECORD))
+            except BrokenPipeError:  # some were overwritten
+                continue
+            except OSError:
+                break
+            # Others than the kernel never have facility 0 (devkmsg_write()).
+            if record and record.facility == 0 and (match := _KILL.match(record.text)):
+                whose, pid, name, anon, shmem = match.groups()
+                limit = LIMIT if whose.startswith("Memory cgroup") else MACHINE
+                found.append([int(pid), name, limit, (int(anon) + int(shmem)) << 10])
+        return found
