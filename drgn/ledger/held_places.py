@@ -16,6 +16,7 @@ from mmscope.drgn.holders.file_buffers import (
     add_perf,
     add_pipes,
 )
+from mmscope.drgn.holders.graphics_buffers import add_graphics_buffers
 from mmscope.drgn.holders.holdings import Holdings
 from mmscope.drgn.holders.iommu_tables import add_iommu_tables
 from mmscope.drgn.holders.kernel_buffers import (
@@ -52,6 +53,9 @@ OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
         prog, files, found, Kind.STACK_BLOCK
     ),
     "dma-bufs": lambda prog, files, found: add_dma_buffers(prog, files, found, Kind.DMA_BUF),
+    "buffers of graphics cards": lambda prog, files, found: add_graphics_buffers(
+        prog, files, found, Kind.GRAPHICS
+    ),
     "virtual machines": lambda prog, files, found: add_virtual_machines(
         prog, files, found, Kind.MACHINE_TABLE, Kind.MACHINE_CPU
     ),

@@ -50,6 +50,7 @@ OF_BOOT = kinds_where(lambda kind: kind in (Kind.IMAGE, Kind.BOOT_PERCPU, Kind.C
 # Places of pages that a holder has beside their owner: a file's, in a pipe.
 OF_HOLDERS = (
     *(Kind.DMA_BUF, Kind.MODULE_CACHE, Kind.MACHINE_TABLE, Kind.MACHINE_CPU, Kind.IOMMU_TABLE),
+    Kind.GRAPHICS,
 )
 HELD = kinds_where(lambda kind: Kind.SOCKET <= kind <= Kind.STACK_DEPOT or kind in OF_HOLDERS)
 # Whose memcg_data is not of the page, but a vector of its objects'.

@@ -248,7 +248,10 @@ COUNTERS = {
         "memory that a hypervisor unplugged (virtio-mem) looks the same, and is not in the counter",
     ),
     # Marked by nothing: pages that drivers took with alloc_pages().
-    "nr_gpu_active": ((), "pages of GPUs have no mark: they are among the unexplained"),
+    "nr_gpu_active": (
+        (),
+        "buffers of graphics cards; those of drivers without TTM are among the unexplained",
+    ),
     "nr_gpu_reclaim": ((), "pages of GPUs have no mark: they are among the unexplained"),
     "nr_kernel_misc_reclaimable": (
         (),

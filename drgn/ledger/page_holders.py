@@ -13,8 +13,8 @@ Costs a few reads for each process that has files open, each thread, pipe, ring,
 program, and each queue of a socket.
 
 Cannot know: what is behind files that no process has open; buffers on the queues of devices; pages
-of GPUs and other drivers that are on no list in the module's data; IOMMUs of AMD and Arm. These
-stay unexplained. Other vmalloc memory has its callers in ``vmalloc_callers``.
+of GPUs without TTM and of other drivers that are on no list in the module's data; IOMMUs of AMD and
+Arm. These stay unexplained. Other vmalloc memory has its callers in ``vmalloc_callers``.
 """
 
 from collections import Counter
@@ -176,12 +176,12 @@ PAGE_HOLDERS_SECTION = Section(
     intro="""
 Data that waits in [pipes](https://man7.org/linux/man-pages/man7/pipe.7.html) and sockets, rings of
 perf, io_uring, AIO, packet sockets and ftrace, BPF maps and programs, kernel stacks, dma-bufs,
-page tables and vCPUs of virtual machines (KVM on x86), page pools of network devices, requests of
-block devices: memory of the kernel by the process that has it open. Page tables and queues of
-IOMMUs (Intel's); pages that a module keeps on a list; user memory that is pinned for io_uring or,
-by VFIO, for a device; pages of hugetlb by file and process; what a balloon gave back, by driver.
-Each page is in one row; processes with few threads share a row for stacks. A page pool that *waits*
-was destroyed, and has pages in use.
+buffers of graphics cards (of drivers on TTM), page tables and vCPUs of virtual machines (KVM on
+x86), page pools of network devices, requests of block devices: memory of the kernel by the process
+that has it open. Page tables and queues of IOMMUs (Intel's); pages that a module keeps on a list;
+user memory that is pinned for io_uring or, by VFIO, for a device; pages of hugetlb by file and
+process; what a balloon gave back, by driver. Each page is in one row; processes with few threads
+share a row for stacks. A page pool that *waits* was destroyed, and has pages in use.
 
 A page that a file has too, as sendfile() makes them, is in the class of the file.
 """,

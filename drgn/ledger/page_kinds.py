@@ -100,6 +100,7 @@ class Kind(enum.IntEnum):
     OFFLINE = "given away", "balloon or offline"
     MOVABLE_OPS = "driver", "pages that can be migrated"
     DMA_BUF = "driver", "dma-bufs"
+    GRAPHICS = "driver", "buffers of graphics cards"
     MACHINE_CPU = "driver", "vCPUs and spare tables of virtual machines"
     MODULE_CACHE = "driver", "on a list of a module that has a shrinker"
     GUARD = "guard", "guard pages of debug_pagealloc"

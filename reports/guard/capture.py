@@ -3,7 +3,7 @@
 Makes one capture: the process that guard starts, and ``mmscope guard crash``.
 
 ``collect`` of who waits for whom alone begins before all else: a moment later others wait, and what
-follows writes to the disk and waits for other captures. Meanwhile what is at hand is told: the
+follows writes to the disk and waits for other captures. Meanwhile what is at hand is kept: the
 samples become a bundle, the capture takes its name, and alerts go out. Only then are the slow
 commands run, one after the other, each with a deadline of its own: ``record``, ``collect`` of all
 else, ``findings``, ``report``. One that fails or takes too long costs itself only. CPU and memory

@@ -24,6 +24,9 @@ PROGRAMS = Path(__file__).parent / "programs"
 # QEMU's CPU has SVM, emulated; its IOMMU is Intel's.
 KVM = ("irqbypass", "kvm", "kvm-amd")
 VFIO = ("vfio", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci")
+# A graphics card with little memory, of the kernels that have drivers of any.
+GRAPHICS = ("drm", "drm_kms_helper", "ttm", "drm_ttm_helper", "qxl")
+CARD = ("-device", "qxl,ram_size=16777216,vram_size=8388608,vgamem_mb=8")
 DISKS = {"servers": 32 << 20}
 # More CPUs than two, of the first node.
 CPUS = {"locks": 4}
@@ -55,9 +58,13 @@ def make_disk(folder: Path, size: int) -> tuple[str, ...]:
 
 
 def device_modules(name: str) -> tuple[str, ...]:
-    """Modules of KVM and VFIO; none where a kernel has them without types: those of 5.10."""
+    """
+    Modules of KVM, VFIO and a graphics card; none where a kernel has them without types: 5.10.
+    """
     if kernels.architecture(name) is not AMD64 or name not in kernels.stock() or name == "5.10":
         return ()
+    if name.startswith("standard"):
+        return ("ccp", *KVM, *VFIO, *GRAPHICS)
     return (*KVM, *(["vfio_virqfd"] if name == "6.1" else []), *VFIO)
 
 
@@ -87,6 +94,8 @@ def holders_capture(
             mode = "on" if name.startswith("7") else "off"
             drive += ("-device", f"intel-iommu,x-scalable-mode={mode}", "-device", "edu,addr=0x10")
             kernel = replace(kernel, options=f"{kernel.options} intel_iommu=on")
+        if "qxl" in modules:
+            drive += CARD
         init = build(kernel, program, folder)
         machine.run(kernel, "sizes", folder, say, init=init, qemu_args=drive)
         (folder / "own-disk").unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import pytest
 from capture import Capture
 from conftest import KERNELS
 from holders_lab import device_modules, holders_capture
+from kernels import workloads
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, memory_ledger_from_memory
 from mmscope.drgn.ledger.page_holders import PageHolder, page_holders_from_memory
@@ -15,6 +16,9 @@ from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
 
+pytestmark = pytest.mark.brief
+# The standard ones are Debian's that have drivers of graphics cards.
+TAKEN = [name for name in KERNELS if name.startswith("standard") or not workloads(name)]
 PAGE, MIB = 4096, 1 << 20
 # programs/owners.c
 HEAP, SHARED = 8 * MIB // PAGE + 3, 2 * MIB // PAGE
@@ -29,7 +33,7 @@ TABLES = {"o-small": 64 // 2 + 4, "o-large": 512 // 2 + 4}
 Lab = tuple[Capture, Found, list[PageHolder]]
 
 
-@pytest.fixture(scope="module", params=KERNELS)
+@pytest.fixture(scope="module", params=TAKEN)
 def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
     taken = holders_capture(request.param, say, "owners", device_modules(request.param))
     memory = Memory(open_target(taken.vmcore, [taken.vmlinux]))
@@ -118,6 +122,21 @@ def test_what_a_device_has_of_a_process_is_pinned_for_it(lab: Lab) -> None:
     assert {(row.comm, row.holder) for row in rows} == {("o-device", "0000:00:10.0")}
     assert {row.part: row.pages for row in rows} == GIVEN
     assert {row.objects for row in rows} == {4}  # mappings
+
+
+def test_buffers_that_do_not_fit_into_the_card_are_the_machines(lab: Lab) -> None:
+    rows = [row for row in lab[2] if row.kind == "graphics"]
+    if not lab[0].kernel.startswith("standard"):
+        assert not rows  # built without graphics cards
+        return
+    assert {(row.holder.split()[0], row.part) for row in rows} == {
+        ("qxl", "buffers of graphics cards")
+    }
+    held = {row.comm: row for row in rows}
+    # 24 MiB in buffers of 512 KiB, of which the card takes 15 MiB at most.
+    assert held["o-graphics"].pages == held["o-graphics"].objects * 128
+    assert 18 <= held["o-graphics"].objects < 48
+    assert held[None].objects == 1  # the console's
 
 
 def test_hardly_anything_is_unexplained(lab: Lab) -> None:

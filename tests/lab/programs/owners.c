@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // A workload of guest/init.c, in place of "sizes": dma-bufs of the system heap and of a memfd, BPF maps and programs,
-// rings of AIO, virtual machines, and memory that is given to a device by VFIO, as far as the kernel has devices for them.
+// rings of AIO, virtual machines, memory that is given to a device by VFIO, and buffers of a graphics card that is full, as far
+// as the kernel has devices for them.
 // Each process is called after what it has; what the kernel says of maps, programs and rings is on the console.
 #include "parts.h"
 
@@ -180,6 +181,35 @@ static void large(void)
 	machine(512 * MIB);
 }
 
+#define CARD "/dev/dri/card0"
+#define BUFFER (512UL << 10)
+// include/uapi/drm/qxl_drm.h, which is not among the kernel's headers of every distribution.
+struct qxl_alloc { unsigned size, handle; };
+struct qxl_map { unsigned long offset; unsigned handle, pad; };
+#define QXL_ALLOC _IOWR('d', 0x40, struct qxl_alloc)
+#define QXL_MAP _IOWR('d', 0x41, struct qxl_map)
+
+// More than the card has memory for: the oldest are moved out to the machine's.
+static void graphics(void)
+{
+	int card = open(CARD, O_RDWR);
+
+	must(card >= 0, "no graphics card");
+	for (int count = 0; count < 48; count++) {
+		struct qxl_alloc wanted = { .size = BUFFER };
+		struct qxl_map map = {};
+		char *memory;
+
+		must(!ioctl(card, QXL_ALLOC, &wanted), "no buffer of the card");
+		map.handle = wanted.handle;
+		must(!ioctl(card, QXL_MAP, &map), "no place of a buffer");
+		memory = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_SHARED, card, map.offset);
+		must(memory != MAP_FAILED, "a buffer cannot be mapped");
+		touch(memory, BUFFER, PAGE);
+		munmap(memory, BUFFER);
+	}
+}
+
 #define NUMBER "0000:00:10.0"
 #define DEVICE "/sys/bus/pci/devices/" NUMBER
 #define GIVEN (3UL << 20)
@@ -243,5 +273,7 @@ void __wrap_workload_sizes(void)
 		write_file("/sys/bus/pci/drivers_probe", NUMBER);
 		keep_child("o-device", device);
 	}
+	if (!access(CARD, F_OK))
+		keep_child("o-graphics", graphics);
 #endif
 }
