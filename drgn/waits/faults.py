@@ -120,8 +120,10 @@ def _faults(stack: Stack) -> list[tuple[Object, int, int]]:
 
 
 def _is_in(prog: Program, vma: Object, address: int, offset: int) -> bool:
-    """True if what may be a VMA has an address, at a page offset in its file."""
+    """True if what may be a VMA is one and has an address, at a page offset in its file."""
     start, end = vma.vm_start.value_(), vma.vm_end.value_()
     page = int(prog["PAGE_SHIFT"].value_())
+    if (start | end) & (1 << page) - 1 or vma.vm_mm.value_() >> 56 != kernel_byte(prog):
+        return False
     pages = (address - start) >> page
     return start <= address < end and bool(vma.vm_pgoff.value_() + pages == offset)

@@ -141,6 +141,18 @@ def test_what_does_not_fit_its_vma_is_no_fault(words: dict[int, int]) -> None:
     assert fault_of(stack_of(words), FRAMES) is None
 
 
+@pytest.mark.parametrize(
+    ("end", "mm"), [(4096, 0x1234), (9, MM)], ids=["of no mm", "ends on no page"]
+)
+def test_what_is_no_vma_is_passed_over_for_the_fault_behind_it(end: int, mm: int) -> None:
+    """Small numbers fit each other: address 4 is in what begins at 0, in its page 0."""
+    no_vma = VMA + 0x100
+    words = fault(0) | {no_vma + 8: end, no_vma + 24: mm}
+    words |= {AT - 0x100: no_vma, AT - 0xE8: 4}
+    found = fault_of(stack_of(words), FRAMES)
+    assert found and found.address == FAULT_AT
+
+
 def test_only_a_task_in_a_fault_is_looked_at() -> None:
     assert fault_of(stack_of(fault(0)), ["do_syscall_64"]) is None
 
