@@ -8,7 +8,7 @@ chosen is known by ``signal_struct.oom_mm`` (mark_oom_victim(), mm/oom_kill.c), 
 of that mm says that its memory was freed, or that it is not worth another try. Costs some reads for
 each, and a stack.
 
-Cannot know: at what priority reclaim is, which is on the stack alone.
+Cannot know: how far kcompactd is, which is on its stack alone.
 """
 
 from collections import Counter
@@ -18,12 +18,15 @@ from drgn import Object, Program
 
 from mmscope.drgn.reading.kernel_arrays import TORN
 from mmscope.drgn.reading.nodes import online_nodes
-from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column
 from mmscope.drgn.tables.table import MOMENT, table
+from mmscope.drgn.waits.reclaiming import DEF_PRIORITY, zones_up_to
 
 # 10 years: more is no time that a task has slept, or a file been dirty.
 MOST_SECONDS = 10 * 365 * 86400
 STOPPED = 4 | 8  # __TASK_STOPPED, __TASK_TRACED (include/linux/sched.h)
+# TASK_UNINTERRUPTIBLE; TASK_RTLOCK_WAIT, for a spinlock of PREEMPT_RT, is D in /proc, too.
+IN_D = 2 | 0x1000
 REPORTED = 0x7F  # TASK_REPORT and TASK_TRACED (include/linux/sched.h)
 STATES_END = 1 << 20  # beyond TASK_STATE_MAX (include/linux/sched.h), 0x1000 in 5.10 and more since
 MMF_OOM_SKIP = 21  # include/linux/sched/coredump.h, later mm_types.h: the same from 5.10 to 7.3
@@ -41,12 +44,28 @@ class ReclaimThread:
     comm: str = column(holds="kernel", help="kswapd0, kcompactd0, oom_reaper")
     node: int | None = column(help="empty: all")
     state: str = column(holds="words", help="D: sleeps, takes no signal; R: runs; S: sleeps")
-    order: int | None = column(low=None, help="last order asked for; 0: none, or base pages")
+    order: int | None = column(
+        low=None,
+        help="that it reclaims for; of one that does not, last asked for; 0: none, or base pages",
+    )
     failures: int | None = column(
         high=1 << 10, help="kswapd runs in a row that reclaimed nothing; 16: it gives up"
     )
     doing: str | None = column(holds="words", help="part of memory management it is in")
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
+    zones: str | None = column(
+        holds="words",
+        default=None,
+        help="that it works on; of one that does not, asked for; empty: none",
+    )
+    priority: int | None = column(
+        default=None,
+        high=DEF_PRIORITY,
+        help="of its reclaim: scans 1/2^priority of LRU lists; empty: it does not reclaim",
+    )
+    reclaimed_pages: int | None = column(
+        default=None, unit="pages", high=MOST, help="freed so far by this call"
+    )
 
 
 @table(
@@ -77,17 +96,22 @@ class OomVictim:
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
 
 
-def threads(prog: Program) -> Iterator[tuple[Object, int | None, int | None, int | None]]:
-    """``struct task_struct *`` of each such thread of the nodes; node, order, failures."""
+def threads(
+    prog: Program,
+) -> Iterator[tuple[Object, int | None, int | None, int | None, str | None]]:
+    """``struct task_struct *`` of each such thread of the nodes; node, order, failures, zones."""
     for node in online_nodes(prog):
         number = int(node.node_id)
         if node.kswapd:
             # An int in 6.12, an atomic_t in 7.2.
             failures = node.kswapd_failures
             counter = getattr(failures, "counter", failures).value_()
-            yield node.kswapd.read_(), number, node.kswapd_order.value_(), counter
+            zones = zones_up_to(node, node.kswapd_highest_zoneidx.value_())
+            yield node.kswapd.read_(), number, node.kswapd_order.value_(), counter, zones
         if getattr(node, "kcompactd", None):  # CONFIG_COMPACTION
-            yield node.kcompactd.read_(), number, node.kcompactd_max_order.value_(), None
+            zones = zones_up_to(node, node.kcompactd_highest_zoneidx.value_())
+            order = node.kcompactd_max_order.value_()
+            yield node.kcompactd.read_(), number, order, None, zones if order else None
 
 
 def reaped(victim: Object) -> bool | None:
@@ -123,7 +147,7 @@ def thread_state(task: Object) -> str:
     # A thread has one of those that are shown.
     if value >= STATES_END or (value & REPORTED).bit_count() > 1:
         raise ValueError(f"{value:#x} is no state of a thread")
-    return "R" if value == 0 else "D" if value & 2 else "T" if value & STOPPED else "S"
+    return "R" if value == 0 else "D" if value & IN_D else "T" if value & STOPPED else "S"
 
 
 if __name__ == "__main__":

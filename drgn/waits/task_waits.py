@@ -29,7 +29,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -59,12 +59,13 @@ from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
 from mmscope.drgn.tables.display import plural
-from mmscope.drgn.tables.rows import MOST_PIDS, column
+from mmscope.drgn.tables.rows import MOST, MOST_PIDS, column
 from mmscope.drgn.tables.table import MOMENT, table, table_of, tables_of
 from mmscope.drgn.waits.awaited_names import Names
 from mmscope.drgn.waits.faults import Fault, fault_of
 from mmscope.drgn.waits.fuse import SERVER, FuseConnection, Server, connection_row
 from mmscope.drgn.waits.reclaim_threads import (
+    IN_D,
     MOST_SECONDS,
     OomVictim,
     ReclaimThread,
@@ -72,6 +73,13 @@ from mmscope.drgn.waits.reclaim_threads import (
     stacks_unlike,
     thread_state,
     threads,
+)
+from mmscope.drgn.waits.reclaiming import (
+    DEF_PRIORITY,
+    MOST_ORDER,
+    PF_MEMALLOC,
+    Reclaiming,
+    reclaiming,
 )
 from mmscope.drgn.waits.spins import SPINLOCK
 from mmscope.drgn.waits.stacks import Shared, stack_from
@@ -81,7 +89,7 @@ from mmscope.drgn.waits.writeback import WritebackDevice, writeback_devices
 MAX_STACKS = 1000
 MAX_TASKS = MOST_PIDS
 # include/linux/sched.h
-RUNNING, INTERRUPTIBLE, UNINTERRUPTIBLE, DEAD, NOLOAD = 0, 1, 2, 0x80, 0x400
+RUNNING, INTERRUPTIBLE, DEAD, NOLOAD = 0, 1, 0x80, 0x400
 NANOSECONDS = 1_000_000_000
 
 TASK: Columns = {
@@ -93,6 +101,7 @@ TASK: Columns = {
     "switches": "nvcsw",
     "mm": "mm",
     "signal": "signal",
+    "flags": "flags",
 }
 # What a task does, by a function on its stack: the first that fits, from 5.10 to 7.3.
 DOING = (
@@ -100,7 +109,7 @@ DOING = (
     ("is held back at memory.high", ("mem_cgroup_handle_over_high",)),
     ("is held back by dirty pages", ("balance_dirty_pages",)),
     ("is held back in reclaim", ("reclaim_throttle", "throttle_direct_reclaim", "wait_iff_cong")),
-    ("reclaims from its cgroup", ("try_to_free_mem_cgroup_pages",)),
+    ("reclaims from a cgroup", ("try_to_free_mem_cgroup_pages",)),
     ("reclaims", ("try_to_free_pages", "node_reclaim", "shrink_node", "shrink_slab")),
     ("compacts", ("compact_zone", "try_to_compact_pages")),
     ("drains per-CPU lists", ("drain_all_pages", "lru_add_drain_all")),
@@ -173,6 +182,23 @@ class TaskWait:
         "counted"
     )
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
+    reclaims_from: str | None = column(
+        holds="cgroup", default=None, help="cgroup whose memory it reclaims; /: any memory"
+    )
+    zones: str | None = column(
+        holds="words", default=None, help="that it reclaims from, or compacts; empty: neither"
+    )
+    order: int | None = column(
+        default=None, high=MOST_ORDER, help="of the block that it reclaims or compacts for"
+    )
+    priority: int | None = column(
+        default=None,
+        high=DEF_PRIORITY,
+        help="of its reclaim: scans 1/2^priority of LRU lists; 0: all, its last try",
+    )
+    reclaimed_pages: int | None = column(
+        default=None, unit="pages", high=MOST, help="freed so far by this call"
+    )
 
 
 @table(
@@ -302,11 +328,12 @@ def end_of_chain(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A task that was looked at: its state, what it does, what it is queued on."""
+    """A task that was looked at: its state, what it does, what it is queued on, how far it is."""
 
     state: str
     doing: str | None
     awaited: Awaited | None
+    reclaims: Reclaiming | None
 
 
 class Waits:
@@ -325,6 +352,7 @@ class Waits:
         self.leaves: dict[int, StackFrame] = {}
         self.faults: dict[int, Fault] = {}
         self.shared = Shared()
+        self.reclaimed: dict[int, str] = {}  # paths of cgroups, by struct mem_cgroup
         self.owed: dict[int, set[int]] = {}  # tasks that wait for a FUSE server, by fuse_conn
         self.servers: dict[int, int | None] = {}
         self.names = Names(prog, self.named)
@@ -335,7 +363,7 @@ class Waits:
     def rows(self) -> tuple[list[TaskWait], list[WaitRoot]]:
         """Waiting tasks, those that wait longest first, and the roots of their chains."""
         state = self.tasks.columns["state"]
-        sleeps = ((state & UNINTERRUPTIBLE) != 0) & ((state & NOLOAD) == 0)
+        sleeps = ((state & IN_D) != 0) & ((state & NOLOAD) == 0)
         chosen = [*np.flatnonzero(sleeps).tolist(), *np.flatnonzero(state == RUNNING).tolist()]
         self.left_out = max(len(chosen) - MAX_STACKS, 0)
         wanted = {
@@ -363,6 +391,7 @@ class Waits:
             for address, each in seen.items()
             if each.state == "D"
             or each.doing in LONG
+            or each.reclaims is not None
             or address in queued
             or self._for_memory(address)
         }
@@ -373,7 +402,8 @@ class Waits:
     def _is_asleep(self, address: int) -> bool:
         """True of a task that sleeps and takes signals."""
         at = self.places.get(address)
-        return at is not None and self.tasks.columns["state"][at] == INTERRUPTIBLE
+        # Beside it may be TASK_FREEZABLE.
+        return at is not None and bool(self.tasks.columns["state"][at] & INTERRUPTIBLE)
 
     def _asking(self) -> list[int]:
         """Tasks that sleep and take signals, and whose request a FUSE server has not answered."""
@@ -395,7 +425,16 @@ class Waits:
                     found = awaited(stack, frames)
                 elif stack is not None and address in self.on_cpus:
                     found = self.names.spins.spun_for(self.leaves[address])
-        return Seen(state, doing(frames), found)
+        reclaims = self._reclaims(address)
+        does = doing(frames)
+        if reclaims is not None and not frames:  # it runs, on a live kernel
+            does = reclaims.doing
+        return Seen(state, does, found, reclaims)
+
+    def _reclaims(self, address: int) -> Reclaiming | None:
+        at = self.places[address]
+        works = self.tasks.columns["flags"][at] & PF_MEMALLOC
+        return reclaiming(self._task(address), self.reclaimed) if works else None
 
     def _task(self, address: int) -> Object:
         """``struct task_struct *``."""
@@ -483,7 +522,7 @@ class Waits:
             return None
         columns = self.tasks.columns
         same = columns["mm"] == columns["mm"][self.places[first]]
-        able = self.tasks.addresses[same & (columns["state"] & UNINTERRUPTIBLE == 0)].tolist()
+        able = self.tasks.addresses[same & (columns["state"] & IN_D == 0)].tolist()
         return first if first in able or not able else int(able[0])
 
     def fuse_connections(self) -> list[FuseConnection]:
@@ -508,15 +547,18 @@ class Waits:
         reapers = np.flatnonzero(self.tasks.columns["comm"] == b"oom_reaper").tolist()
         found = [
             *threads(self.prog),
-            *((self._task(int(self.tasks.addresses[at])), None, None, None) for at in reapers),
+            *((self._task(int(self.tasks.addresses[at])), *(None,) * 4) for at in reapers),
         ]
         rows = []
-        for task, node, order, failures in found:
-            frames = self.stack_of(task.value_())
+        for task, node, order, failures, zone in found:
+            frames, now = self.stack_of(task.value_()), reclaiming(task, self.reclaimed)
             comm = name_in(task.comm.string_())
             state, does = thread_state(task), doing(frames)
-            own = (node, state, order, failures, does, folded(frames))
-            rows.append(ReclaimThread(task.pid.value_(), comm, *own))
+            if now is not None:
+                zone, order, does = now.zones, now.order, does or now.doing
+            own = (node, state, order, failures, does, folded(frames), zone)
+            more = (now.priority, now.pages) if now else ()
+            rows.append(ReclaimThread(task.pid.value_(), comm, *own, *more))
         return rows
 
     def oom_victims(self, waits: Sequence[TaskWait]) -> list[OomVictim]:
@@ -573,6 +615,7 @@ class Waits:
             self.names.device(found.bdi) if found and found.bdi else None,
             self._for_memory(address),
             folded(self.stack_of(address)),
+            *(astuple(seen.reclaims) if seen.reclaims else ()),
         )
 
     def _for_memory(self, address: int) -> bool | None:

@@ -19,7 +19,7 @@ STATUS = "Name:\tcat\nUmask:\t0022\nState:\tD (disk sleep)\nTgid:\t7\nPid:\t7\nP
         ("handle_userfault handle_mm_fault exc_page_fault", "waits for a page of userfaultfd"),
         ("request_wait_answer fuse_simple_request fuse_flush", "waits for a FUSE server"),
         ("shrink_lruvec try_to_free_pages __alloc_pages_slowpath handle_mm_fault", "reclaims"),
-        ("try_to_free_mem_cgroup_pages try_charge handle_mm_fault", "reclaims from its cgroup"),
+        ("try_to_free_mem_cgroup_pages try_charge handle_mm_fault", "reclaims from a cgroup"),
         ("io_schedule balance_dirty_pages generic_perform_write", "is held back by dirty pages"),
         ("__mem_cgroup_handle_over_high exit_to_user", "is held back at memory.high"),
         ("down_write __do_sys_madvise", "changes mappings"),

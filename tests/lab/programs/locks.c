@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // A workload of guest/init.c, in place of "sizes": locks that a module (guest/locks) holds, each for a task that is called
-// *-holds, and tasks that wait for them; a victim of the OOM killer that waits for one; and, as the machine is frozen, CPUs that
-// spin for locks that CPU 0 has.
+// *-holds, and tasks that wait for them; a victim of the OOM killer that waits for one; tasks that reclaim; and, as the machine is
+// frozen, CPUs that spin for locks that CPU 0 has.
 #include "parts.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -132,29 +134,81 @@ static void map_too(void)
 
 // Memory from before a fork has an anon_vma of the same root. Who forks waits for it as well, so all are there first.
 static char *read_area, *write_area;
+static sigset_t turn;
+
+static void await_turn(void)
+{
+	int number;
+
+	must(!sigwait(&turn, &number), "no turn");
+}
 
 static void hold_anon_to_read(void)
 {
-	sleep(3);
+	await_turn();
 	hold("anon_read", read_area);
 }
 
 static void hold_anon_to_write(void)
 {
-	sleep(3);
+	await_turn();
 	hold("anon_write", write_area);
 }
 
 static void unmap_read(void)
 {
-	sleep(6);
+	await_turn();
 	munmap(read_area, PAGE);
 }
 
 static void unmap_written(void)
 {
-	sleep(6);
+	await_turn();
 	munmap(write_area, PAGE);
+}
+
+static void reclaim(void)
+{
+	write_file(GROUPS "/shrunk/cgroup.procs", "0");
+	hold("reclaim", NULL);
+}
+
+static void reclaim_from_group(void)
+{
+	write_file(GROUPS "/shrunk/memory.reclaim", "1M");
+}
+
+// However busy the machine is: the next comes when a file has these words.
+static void until(const char *path, const char *words)
+{
+	char text[512];
+
+	for (int i = 0; i < 1200; i++) {
+		int fd = open(path, O_RDONLY);
+		ssize_t length = read(fd, text, sizeof(text) - 1);
+
+		close(fd);
+		must(length > 0, path);
+		text[length] = 0;
+		if (strstr(text, words))
+			return;
+		usleep(100000);
+	}
+	must(0, path);
+}
+
+static void sleeps(pid_t pid)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	until(path, ") D ");
+}
+
+static void goes_on(pid_t pid)
+{
+	kill(pid, SIGUSR1);
+	sleeps(pid);
 }
 
 static int spin(void)
@@ -166,28 +220,38 @@ static int spin(void)
 
 void __wrap_workload_sizes(void)
 {
+	pid_t pids[4];
+
+	sigemptyset(&turn);
+	sigaddset(&turn, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &turn, NULL);
 	mkdir(GROUPS, 0755);
 	must(!mount("none", GROUPS, "cgroup2", 0, NULL), "no cgroups");
 	write_file(GROUPS "/cgroup.subtree_control", "+memory");
 	make_group("dies", "33554432");
 	make_group("full", "8388608");
-	begin("m-holds", hold_mutex);
-	begin("m-waits", hold_mutex);
-	begin("v-dies", be_killed);
+	make_group("shrunk", "max");
+	// Before one holds cgroup_mutex, which who changes its cgroup takes.
+	sleeps(begin("a-reclaims", reclaim));
+	sleeps(begin("g-reclaims", reclaim_from_group));
+	sleeps(begin("m-holds", hold_mutex));
+	sleeps(begin("m-waits", hold_mutex));
+	sleeps(begin("v-dies", be_killed));
 	begin("v-eats", have_it_killed);
-	begin("o-holds", hold_oom_lock);
-	begin("o-waits", be_over);
-	begin("c-holds", hold_cgroup_mutex);
-	begin("c-waits", make_cgroup);
+	until(GROUPS "/dies/memory.events", "oom_kill 1");
+	sleeps(begin("o-holds", hold_oom_lock));
+	sleeps(begin("o-waits", be_over));
+	sleeps(begin("c-holds", hold_cgroup_mutex));
+	sleeps(begin("c-waits", make_cgroup));
 	file = "/tmp/locked";
-	begin("l-holds", hold_folio);
-	begin("l-waits", write_it);
+	sleeps(begin("l-holds", hold_folio));
+	sleeps(begin("l-waits", write_it));
 	file = "/tmp/read";
-	begin("r-holds", hold_file_to_read);
-	begin("r-waits", map_too);
+	sleeps(begin("r-holds", hold_file_to_read));
+	sleeps(begin("r-waits", map_too));
 	file = "/tmp/written";
-	begin("w-holds", hold_file_to_write);
-	begin("w-waits", map_too);
+	sleeps(begin("w-holds", hold_file_to_write));
+	sleeps(begin("w-waits", map_too));
 	// Apart, or they were one VMA.
 	read_area = mmap(NULL, 3 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	write_area = read_area + 2 * PAGE;
@@ -195,11 +259,12 @@ void __wrap_workload_sizes(void)
 	must(!mprotect(write_area, PAGE, PROT_READ | PROT_WRITE), "cannot map");
 	touch(read_area, PAGE, PAGE);
 	touch(write_area, PAGE, PAGE);
-	begin("ar-waits", unmap_read);
-	begin("aw-waits", unmap_written);
-	begin("ar-holds", hold_anon_to_read);
-	begin("aw-holds", hold_anon_to_write);
-	sleep(6);
+	pids[0] = begin("ar-waits", unmap_read);
+	pids[1] = begin("aw-waits", unmap_written);
+	pids[2] = begin("ar-holds", hold_anon_to_read);
+	pids[3] = begin("aw-holds", hold_anon_to_write);
+	for (int i = 3; i >= 0; i--)
+		goes_on(pids[i]);
 	freeze_when = spin;
 	notes_as("/stages/locks");
 }

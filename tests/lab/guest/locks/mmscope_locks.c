@@ -3,7 +3,8 @@
 //
 // /proc/mmscope_locks: write "WHAT [ADDRESS]", and the task takes it and sleeps with it, where no signal ends that. WHAT is
 // mutex (the module's own), oom_lock, cgroup_mutex; or, of what the task has mapped at the address: folio (its lock), file_read,
-// file_write (i_mmap_rwsem), anon_read, anon_write (the anon_vma's lock).
+// file_write (i_mmap_rwsem), anon_read, anon_write (the anon_vma's lock). "reclaim" reclaims for a block of order 3 below 4 GiB and
+// does not come to an end; nor does who then reclaims from the task's cgroup and is called *-reclaims.
 //
 // "spin" takes the lock of a zone, of an LRU list and of a node of a slab cache, has CPUs 1 to 3 spin for one each, and
 // freezes the machine (pvpanic).
@@ -18,8 +19,11 @@
 #include <linux/proc_fs.h>
 #include <linux/rmap.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
+#include <linux/shrinker.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/version.h>
 #include <asm/io.h>
 
 static DEFINE_MUTEX(mmscope_mutex);
@@ -134,6 +138,54 @@ static noinline int freeze(void)
 	return 0;
 }
 
+static unsigned long count(struct shrinker *shrinker, struct shrink_control *sc)
+{
+	return strstr(current->comm, "-reclaims") ? 1 << 20 : 0;
+}
+
+static unsigned long scan(struct shrinker *shrinker, struct shrink_control *sc)
+{
+	sleep_with_it();
+	return SHRINK_STOP;
+}
+
+static struct shrinker *add_shrinker(void)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 7, 0)
+	struct shrinker *shrinker = shrinker_alloc(SHRINKER_MEMCG_AWARE, "mmscope");
+
+	if (!shrinker)
+		return NULL;
+	shrinker->count_objects = count;
+	shrinker->scan_objects = scan;
+	shrinker_register(shrinker);
+	return shrinker;
+#else
+	static struct shrinker shrinker = {
+		.count_objects = count, .scan_objects = scan, .seeks = DEFAULT_SEEKS, .flags = SHRINKER_MEMCG_AWARE,
+	};
+
+	return register_shrinker(&shrinker, "mmscope") ? NULL : &shrinker;
+#endif
+}
+
+static noinline int reclaim(void)
+{
+	void (*set_bit)(struct mem_cgroup *, int, int) = address_of("set_shrinker_bit");
+	unsigned long (*free_pages)(struct zonelist *, int, gfp_t, nodemask_t *) = address_of("try_to_free_pages");
+	struct shrinker *shrinker = add_shrinker();
+	unsigned int flags;
+
+	if (!set_bit || !free_pages || !shrinker)
+		return -ENOENT;
+	for (int node = 0; node < 2; node++)
+		set_bit(mem_cgroup_from_task(current), node, shrinker->id);
+	flags = memalloc_noreclaim_save();
+	free_pages(node_zonelist(0, GFP_KERNEL), 3, GFP_KERNEL | GFP_DMA32, NULL);
+	memalloc_noreclaim_restore(flags);
+	return 0;
+}
+
 static int of_mapped(const char *what, unsigned long address)
 {
 	struct rw_semaphore *lock = NULL;
@@ -160,6 +212,8 @@ static ssize_t act(struct file *file, const char __user *from, size_t length, lo
 		return -EINVAL;
 	if (!strcmp(what, "spin"))
 		return freeze();
+	if (!strcmp(what, "reclaim"))
+		return reclaim();
 	if (!strcmp(what, "mutex"))
 		return hold_mutex(&mmscope_mutex);
 	if (!address)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+Reclaim and compaction that tasks are in: ``struct scan_control``, ``struct compact_control``.
+
+Both are on the stack of the task that works. ``task_struct.reclaim_state`` points into the one
+(set_task_reclaim_state(), mm/vmscan.c), kswapd's too; ``task_struct.capture_control`` leads to the
+other where pages are compacted for an allocation (compact_zone_order(), mm/compaction.c). So they
+are known of tasks that run on a live kernel as well. Costs two reads for each such task.
+
+Cannot know: the nodes that direct reclaim goes through; how far kcompactd is, and compaction that
+was asked for by hand.
+"""
+
+import contextlib
+from dataclasses import dataclass
+
+import numpy as np
+from drgn import Object, container_of
+
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.kernel_names import name_at
+from mmscope.drgn.reading.nodes import online_nodes
+from mmscope.drgn.waits.stacks import bounds_of
+
+PF_MEMALLOC = 0x800  # include/linux/sched.h: of all that reclaim or compact
+DEF_PRIORITY = 12  # include/linux/mmzone.h; it counts down from there
+MOST_ORDER = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaiming:
+    """
+    Reclaim or compaction that a task is in.
+
+    :ivar cgroup: path of the one that it reclaims from, "/" for all; None: it compacts.
+    :ivar zones: in words.
+    :ivar pages: freed so far by this call.
+    """
+
+    cgroup: str | None
+    zones: str
+    order: int
+    priority: int | None = None
+    pages: int | None = None
+
+    @property
+    def doing(self) -> str:
+        """In words, where no stack says it."""
+        return {None: "compacts", "/": "reclaims"}.get(self.cgroup, "reclaims from a cgroup")
+
+
+def reclaiming(task: Object, paths: dict[int, str]) -> Reclaiming | None:
+    """
+    Reclaim or compaction of a ``struct task_struct *``; None where it does neither, or went on
+    while it was read.
+
+    :param paths: of cgroups, by the address of their ``struct mem_cgroup``, found before.
+    """
+    with contextlib.suppress(*TORN):
+        for member, read in (("reclaim_state", _reclaims), ("capture_control", _compacts)):
+            # The latter is CONFIG_COMPACTION's.
+            if (at := getattr(task, member, None)) and at.value_() in bounds_of(task):
+                found = read(at.read_(), paths)
+                return found if task.member_(member).value_() == at.value_() else None
+    return None
+
+
+def _reclaims(state: Object, paths: dict[int, str]) -> Reclaiming | None:
+    """By a ``struct reclaim_state *``."""
+    control = container_of(state, "struct scan_control", "reclaim_state")[0].read_()
+    order, priority = control.order.value_(), control.priority.value_()
+    # Behind the last try it is -1.
+    if not (0 <= order <= MOST_ORDER and -1 <= priority <= DEF_PRIORITY):
+        return None
+    group = control.target_mem_cgroup
+    if group and group.value_() not in paths:
+        of = np.array([group.css.cgroup.value_()], np.uint64)
+        ((path, _),) = cgroup_paths(state.prog_, of, Gaps())
+        paths[group.value_()] = path or hex(group.value_())
+    cgroup = paths[group.value_()] if group else "/"
+    zones = zones_up_to(next(iter(online_nodes(state.prog_))), control.reclaim_idx.value_())
+    if zones is None:
+        return None
+    return Reclaiming(cgroup, zones, order, max(priority, 0), control.nr_reclaimed.value_())
+
+
+def _compacts(capture: Object, _: dict[int, str]) -> Reclaiming | None:
+    """By a ``struct capture_control *``."""
+    control = capture.cc[0].read_()
+    order, zone = control.order.value_(), control.zone
+    if not 0 <= order <= MOST_ORDER:
+        return None
+    name, node = name_at(zone.name), zone.zone_pgdat.node_id.value_()
+    return Reclaiming(None, f"{name} of node {node}", order)
+
+
+def zones_up_to(node: Object, highest: int) -> str | None:
+    """The zones of a ``struct pglist_data *`` up to one of them, in words; every node has all."""
+    zones = node.node_zones
+    if not 0 <= highest < len(zones):
+        return None
+    return "all" if highest == len(zones) - 1 else f"up to {name_at(zones[highest].name)}"
