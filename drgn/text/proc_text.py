@@ -53,41 +53,43 @@ def parse_zoneinfo(text: str) -> list[ZoneText]:
                 raise ValueError(f"{file} is damaged: {name} is twice in zone {zone.zone}")
             read = wrapped_number if fields is zone.fields else printed_number
             fields[name] = read(match.group(3), file)
+    if not zones:
+        raise ValueError(f"not {file}: it does not begin with a line 'Node N, zone NAME'")
     # Before v3.8 a zone has no such count.
     if not any("managed" in zone.fields for zone in zones.values()):
         for zone in zones.values():
             zone.fields.setdefault("managed", zone.fields.get("present", 0))
-    if not zones:
-        raise ValueError(f"not {file}: it does not begin with a line 'Node N, zone NAME'")
+    if why := _why_not_whole([*zones.values()]):
+        raise ValueError(f"{file} is cut short or damaged: {why}")
+    return [*zones.values()]
+
+
+ZONE_FIELDS = ("free", "min", "low", "high", "spanned", "present", "managed")
+
+
+def _why_not_whole(zones: list[ZoneText]) -> str:
+    """What zones lack that the kernel prints of each; empty: nothing."""
     # Every zone with memory ends with the same line, whichever that is on this kernel.
-    ends = {[*zone.fields][-1] for zone in zones.values() if zone.fields.get("present")}
+    ends = {[*zone.fields][-1] for zone in zones if zone.fields.get("present")}
     if len(ends) > 1:
-        raise ValueError(
-            f"{file} is cut short or damaged: its zones end with {' or '.join(sorted(ends))}"
-        )
-    for zone in zones.values():
+        return f"its zones end with {' or '.join(sorted(ends))}"
+    for zone in zones:
         missing = [name for name in ZONE_FIELDS if name not in zone.fields]
         # Of a zone without memory (ZONE_DEVICE) the kernel prints no more than these.
-        if not missing and zone.fields["present"]:
-            missing = ["start_pfn"] if "start_pfn" not in zone.fields else []
+        if not missing and zone.fields["present"] and "start_pfn" not in zone.fields:
+            missing = ["start_pfn"]
         missing += [
             f"count of CPU {cpu}" for cpu, said in zone.pagesets.items() if "count" not in said
         ]
         if missing:
-            raise ValueError(
-                f"{file} is cut short or damaged: zone {zone.zone} of node {zone.node} has no "
-                f"{missing[0]}"
-            )
-    return list(zones.values())
+            return f"zone {zone.zone} of node {zone.node} has no {missing[0]}"
+    return ""
 
 
 def zone_file_pages(fields: dict[str, int]) -> int | None:
     """The page cache on a zone's LRU lists; None if the kernel does not say."""
     lists = [fields.get(f"nr_zone_{which}_file") for which in ("inactive", "active")]
     return None if None in lists else sum(filter(None, lists))
-
-
-ZONE_FIELDS = ("free", "min", "low", "high", "spanned", "present", "managed")
 
 
 @dataclass(frozen=True)

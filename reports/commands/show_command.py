@@ -112,21 +112,24 @@ def run_show(args: argparse.Namespace) -> int:
             f"{args.bundle}: has no table {args.what}: mmscope {bundle.version}, which wrote the "
             "bundle, does not know it"
         )
-    shown = bundle.table(args.what)
-    title = shown.title
-    rows: Iterable[dict[str, Any]] = bundle.rows(args.what)
+    return show_table(bundle, args.what, args.format, args.top)
+
+
+def show_table(bundle: Bundle, what: str, form: str, top: int | None) -> int:
+    """Print a table of a bundle; values in it that cannot be are marked."""
+    shown = bundle.table(what)
+    rows: Iterable[dict[str, Any]] = bundle.rows(what)
     try:
-        marks = bundle.impossible(args.what)
+        marks = bundle.impossible(what)
     except BundleError:
         marks = []  # reading the rows says why
-    total = bundle.count(args.what) if args.top and args.format == "table" else 0
-    if args.top and args.top < total:
-        title = first_of(title, args.top, total)
-    if args.format == "table" and not marks:  # they go by the place of a row
+    total = bundle.count(what) if top and form == "table" else 0
+    title = first_of(shown.title, top, total)
+    if form == "table" and not marks:  # they go by the place of a row
         rows = zeros_last(rows, shown.columns)
-    top = itertools.islice(([row[c.name] for c in shown.columns] for row in rows), args.top)
-    most = max(args.top or 0, MAX_ROWS)
-    print_rows(shown.columns, top, form=args.format, title=title, marks=marks, most=most)
+    cells = itertools.islice(([row[c.name] for c in shown.columns] for row in rows), top)
+    most = max(top or 0, MAX_ROWS)
+    print_rows(shown.columns, cells, form=form, title=title, marks=marks, most=most)
     for words in told(marks):
         say(words)
     return INCOMPLETE if marks else DONE

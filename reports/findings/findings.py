@@ -591,6 +591,8 @@ def holes(database: Database) -> Iterator[str]:
 def unread(database: Database) -> Iterator[str]:
     """Tell what was not read of things that were seen (:data:`BLIND`)."""
     for blind in BLIND:
+        if not blind.optional.keys() & database.columns.keys():
+            continue  # of nothing there is nothing to tell
         try:
             for row in database.rows(with_stand_ins(database.columns, blind.optional, blind.sql)):
                 yield _words(blind.words).render(row)

@@ -118,10 +118,11 @@ def bare(place: Path) -> Bundle:
 def readings(place: Path) -> tuple[Bundle, Bundle]:
     """The machine before and after a process of that name came, beside another one."""
     with job(place):
-        mmscope(place, "collect", "--proc-root", "/", "-o", place / "before")
+        words = ("collect", "--no-findings", "--proc-root", "/", "-o")
+        mmscope(place, *words, place / "before")
         time.sleep(1)
         with job(place):
-            mmscope(place, "collect", "--proc-root", "/", "-o", place / "after")
+            mmscope(place, *words, place / "after")
     return Bundle(place / "before"), Bundle(place / "after")
 
 
