@@ -6,13 +6,19 @@ is whole here, and need not be opened again, which takes a second.
 Not for what reads debug info: drgn does that with OpenMP, whose threads a fork does not have.
 """
 
+import functools
 import os
 import pickle
 import signal
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from capture import Capture
+from conftest import FUNCTIONS_ONLY, WITHOUT_BTF
+from drgn import Program
+
+from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.workers.workers import die_with
 
 T = TypeVar("T")
@@ -52,3 +58,24 @@ def in_a_fork(work: Callable[[], T]) -> T:
     if not done:
         raise RuntimeError(result)
     return result
+
+
+@functools.cache
+def opened(taken: Capture) -> Program:
+    """
+    A vmcore that only forks read: what drgn remembers of it is of the whole one.
+
+    By its own BTF, if it can be: each fork would look up the types in debug info again.
+    """
+    needs = taken.kernel in FUNCTIONS_ONLY | WITHOUT_BTF
+    return open_target(taken.vmcore, [taken.vmlinux] if needs else [])
+
+
+def in_its_own_fork(test: Callable[..., None]) -> Callable[..., None]:
+    """Have a test damage what :func:`opened` returns: the other tests have it whole."""
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        in_a_fork(lambda: test(**arguments))
+
+    return run

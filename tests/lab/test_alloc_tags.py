@@ -251,7 +251,7 @@ def test_the_finding_names_the_line(lab: TagLab, tmp_path_factory: pytest.TempPa
     path = tmp_path_factory.mktemp("tags") / "bundle"
     result = run(
         "collect", "--core", lab.capture.vmcore, "--symbols", lab.capture.vmlinux,
-        "--only", "memory_ledger,alloc_tags", "-o", path,
+        "--only", "memory_ledger,alloc_tags", "--no-findings", "-o", path,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     found = [item for item in evaluate(Bundle(path)).found if item.id == "alloc-tag-large"]

@@ -47,17 +47,8 @@ FREE_MEMORY = ("zones", "free_lists", "accounting", "pcp_lists", "pageblocks", "
 def collect(lab: Lab, core: Path, bundle: Path, *only: str) -> subprocess.CompletedProcess[str]:
     return children.run(
         [
-            *(
-                sys.executable,
-                "-m",
-                "mmscope.reports.commands.command",
-                "collect",
-                "--core",
-                core,
-                "-o",
-                bundle,
-            ),
-            *("--symbols", lab.capture.vmlinux, *only),
+            *(sys.executable, "-m", "mmscope", "collect", "--no-findings"),
+            *("--core", core, "--symbols", lab.capture.vmlinux, "-o", bundle, *only),
         ],
         cwd=ROOT,
         capture_output=True,

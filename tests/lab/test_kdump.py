@@ -56,7 +56,7 @@ class Crash:
 def collect(core: Path, bundle: Path, *symbols: str | Path) -> "subprocess.CompletedProcess[str]":
     return children.run(
         [
-            *(sys.executable, "-m", "mmscope", "collect", "--core", core),
+            *(sys.executable, "-m", "mmscope", "collect", "--no-findings", "--core", core),
             *(*symbols, "-o", bundle),
         ],
         cwd=ROOT,

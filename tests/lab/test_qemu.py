@@ -114,7 +114,7 @@ def guest(
 
 def test_a_running_guest_is_read_with_nothing_but_its_socket(guest: Guest, tmp_path: Path) -> None:
     bundle = tmp_path / "running"
-    done = mmscope("collect", "--qemu", guest.theirs, "-o", bundle)
+    done = mmscope("collect", "--no-findings", "--qemu", guest.theirs, "-o", bundle)
     if guest.kernel.name in FUNCTIONS_ONLY:
         assert done.returncode == 3
         assert re.fullmatch(REFUSED, done.stderr), done.stderr
@@ -146,9 +146,10 @@ def by_owner(bundle: Bundle) -> Counter[str]:
 def test_stopped_it_has_the_tables_of_its_dump(guest: Guest, tmp_path: Path) -> None:
     symbols = ("--symbols", guest.kernel.vmlinux)
     needed = symbols if guest.kernel.name in FUNCTIONS_ONLY else ()
-    outside_of = ("collect", "--qemu", guest.theirs, *needed, "-o", tmp_path / "outside", "--force")
+    again = ("collect", "--no-findings", "--force", "-o")
+    outside_of = (*again, tmp_path / "outside", "--qemu", guest.theirs, *needed)
     core = guest.console.parent / "vmcore"
-    dump_of = ("collect", "--core", core, *symbols, "-o", tmp_path / "dumped", "--force")
+    dump_of = (*again, tmp_path / "dumped", "--core", core, *symbols)
     for number in itertools.count(1):
         guest.tell("stop")
         outside = mmscope(*outside_of)

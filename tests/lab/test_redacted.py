@@ -26,7 +26,10 @@ LAB = re.compile(r"mmscope_lab|\bmodule_[0-9]|\bsymbol_[0-9]|\bcache-[0-9]")
 def collect(say: Callable[[str], None]) -> list[str]:
     """The words that read the vmcore."""
     taken = capture("owner", "owner", say)
-    return ["collect", "--core", str(taken.vmcore), "--symbols", str(taken.vmlinux)]
+    return [
+        *("collect", "--no-findings", "--core", str(taken.vmcore)),
+        *("--symbols", str(taken.vmlinux)),
+    ]
 
 
 @pytest.fixture(scope="module")

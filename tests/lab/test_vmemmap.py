@@ -13,6 +13,7 @@ import pytest
 from conftest import Lab, OwnerLab, StructPagesLab
 from drgn import FaultError, Program, offsetof
 from drgn.helpers.linux.mm import follow_phys
+from forked import in_its_own_fork, opened
 from probe_scripts import as_drgn_does, by_drgn
 from vmemmap_truth import (
     DRIFT_PAGES,
@@ -377,11 +378,6 @@ def test_drgn_runs_one(vmemmap_lab: StructPagesLab) -> None:
     assert "Struct pages by zone" in done.stdout
 
 
-def opened(lab: StructPagesLab) -> Program:
-    """A program of its own, to be damaged."""
-    return open_target(lab.capture.vmcore, [lab.capture.vmlinux])
-
-
 def pte_table_of(prog: Program, cost: StructPageCost) -> int:
     """The physical address of the page table that has an optimised huge page's struct pages."""
     from mmscope.drgn.page_tables.page_table_entries import (
@@ -413,8 +409,9 @@ def overlay(prog: Program, address: int, content: bytes | None) -> None:
     prog.add_memory_segment(address, PAGE, read, True)
 
 
+@in_its_own_fork
 def test_a_page_table_that_the_dump_lacks(vmemmap_lab: StructPagesLab) -> None:
-    prog = opened(vmemmap_lab)
+    prog = opened(vmemmap_lab.capture)
     if not has_hvo(vmemmap_lab):
         return  # without HVO, entries of 2 MiB map all struct pages
     overlay(prog, pte_table_of(prog, vmemmap_lab.cost), None)
@@ -439,7 +436,7 @@ def test_a_page_table_that_the_dump_lacks(vmemmap_lab: StructPagesLab) -> None:
 
 def test_hvo_that_is_off_is_found(vmemmap_lab: StructPagesLab, tmp_path: Path) -> None:
     """The same machine, had the switch been turned back."""
-    prog = opened(vmemmap_lab)
+    prog = open_target(vmemmap_lab.capture.vmcore, [vmemmap_lab.capture.vmlinux])
     if not has_hvo(vmemmap_lab):
         assert "vmemmap_optimize_enabled" not in prog
         return
@@ -472,9 +469,10 @@ def test_a_small_pool_is_not_worth_a_word(lab: Lab, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", [0, 0x63, 0xFFFF_FFFF_FFFF_FFFF, 0x000F_FFFF_FFFF_F063])
 @pytest.mark.any_kernel
+@in_its_own_fork
 def test_page_tables_of_garbage(vmemmap_lab: StructPagesLab, entry: int) -> None:
     """Whatever a table holds, there are numbers of it, and what does not agree is said."""
-    prog = opened(vmemmap_lab)
+    prog = opened(vmemmap_lab.capture)
     if not has_hvo(vmemmap_lab):
         return  # without HVO, entries of 2 MiB map all struct pages
     overlay(prog, pte_table_of(prog, vmemmap_lab.cost), entry.to_bytes(8, "little") * 512)
@@ -499,8 +497,9 @@ def cover(prog: Program, name: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("head", [2, 0xFFFF_8880_0000_1002, 0xDEAD_0000_0000_0002, (1 << 64) - 1])
 @pytest.mark.any_kernel
+@in_its_own_fork
 def test_a_damaged_array_of_pagemaps(vmemmap_lab: StructPagesLab, head: int) -> None:
-    prog = opened(vmemmap_lab)
+    prog = opened(vmemmap_lab.capture)
     array = prog.type("struct xarray")
     content = bytearray(array.size or 0)
     content[offsetof(array, "xa_head") :] = head.to_bytes(8, "little")
@@ -513,8 +512,9 @@ def test_a_damaged_array_of_pagemaps(vmemmap_lab: StructPagesLab, head: int) -> 
 
 @pytest.mark.parametrize("order", [0, 31, 0xFFFF_FFFF])
 @pytest.mark.any_kernel
+@in_its_own_fork
 def test_damaged_pools_cost_themselves(vmemmap_lab: StructPagesLab, order: int) -> None:
-    prog = opened(vmemmap_lab)
+    prog = opened(vmemmap_lab.capture)
     content = bytearray(prog.variable("hstates").to_bytes_())
     where = offsetof(prog.type("struct hstate"), "order")
     content[where : where + 4] = order.to_bytes(4, "little")
@@ -528,25 +528,27 @@ def test_damaged_pools_cost_themselves(vmemmap_lab: StructPagesLab, order: int) 
 def test_damaged_sections_are_bounded(
     vmemmap_lab: StructPagesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prog = opened(vmemmap_lab)
+    prog = open_target(vmemmap_lab.capture.vmcore, [vmemmap_lab.capture.vmlinux])
     root = prog["mem_section"][0].value_()
     size = prog.type("struct mem_section").size or 0
     whole = prog.read(root, PAGE)
     physical = follow_phys(prog["init_mm"].address_of_(), root).value_()
-    # All of a root's sections are there, it says, most of them where no struct page is mapped.
-    overlay(prog, physical, whole[:size] * (PAGE // size))
-    scan = scan_vmemmap(prog)
-    assert len(scan.memmap.sections.numbers) >= 256 and scan.unmapped_sections > 200
-    section, _ = run_section(SECTIONS["vmemmap"], Memory(prog))
+    # Many of a root's sections are there, it says, most of them where no struct page is mapped.
+    overlay(prog, physical, (whole[:size] * 40).ljust(PAGE, b"\0"))
+    memory = Memory(prog)
+    section, _ = run_section(SECTIONS["vmemmap"], memory)
     assert section.status == "partial" and "nothing maps" in (section.message or "")
-    monkeypatch.setattr(mem_sections, "MAX_SECTIONS", 100)
+    scan = struct_page_cost(memory).scan
+    assert len(scan.memmap.sections.numbers) >= 40 and scan.unmapped_sections > 20
+    monkeypatch.setattr(mem_sections, "MAX_SECTIONS", 20)
     with pytest.raises(ValueError, match="more sections than any machine"):
         scan_vmemmap(prog)
 
 
 @pytest.mark.any_kernel
+@in_its_own_fork
 def test_a_vmemmap_of_garbage_fails_with_words(vmemmap_lab: StructPagesLab) -> None:
-    prog = opened(vmemmap_lab)
+    prog = opened(vmemmap_lab.capture)
     root = follow_phys(prog["init_mm"].address_of_(), prog["mem_section"][0]).value_()
     overlay(prog, root, b"\xff" * PAGE)
     for name in SECTION_NAMES:
