@@ -205,7 +205,7 @@ def test_so_it_is_without_the_pages_themselves(files_lab: FilesLab, tmp_path: Pa
         assert re.search("Excluded page|cannot be read", section.message or "")
 
 
-@pytest.mark.parametrize("pages", [64, 1536])
+@pytest.mark.parametrize("pages", [192, 1536])
 def test_large_folios_may_be_read_apart(files_lab: FilesLab, pages: int) -> None:
     prog = files_lab.prog
     places = page_places(files_lab.memory)

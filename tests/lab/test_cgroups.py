@@ -207,7 +207,7 @@ def test_pages_of_a_cgroup_are_no_more_than_it_uses(cgroups_lab: CgroupsLab) -> 
             assert row.own_bytes <= row.usage_bytes
 
 
-@pytest.mark.parametrize("pages", [64, 1536])
+@pytest.mark.parametrize("pages", [192, 1536])
 @pytest.mark.any_kernel
 def test_pages_that_belong_together_may_be_read_apart(cgroups_lab: CgroupsLab, pages: int) -> None:
     prog = cgroups_lab.prog

@@ -137,7 +137,7 @@ def test_what_was_planted_is_in_its_class(ledger_lab: LedgerLab) -> None:
     assert stacks - said["KernelStack"] in MAY_DIFFER["nr_kernel_stack"]
 
 
-@pytest.mark.parametrize("pages", [64, 1536])
+@pytest.mark.parametrize("pages", [192, 1536])
 def test_pages_that_belong_together_may_be_read_apart(ledger_lab: LedgerLab, pages: int) -> None:
     """Of compound pages and free blocks the first page decides, in whatever chunk it was."""
     prog = ledger_lab.prog
