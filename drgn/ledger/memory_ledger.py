@@ -249,10 +249,13 @@ COUNTERS = {
     ),
     # Marked by nothing: pages that drivers took with alloc_pages().
     "nr_gpu_active": (
-        (),
+        (Kind.GRAPHICS,),
         "buffers of graphics cards; those of drivers without TTM are among the unexplained",
     ),
-    "nr_gpu_reclaim": ((), "pages of GPUs have no mark: they are among the unexplained"),
+    "nr_gpu_reclaim": (
+        (),
+        "free pages that drivers of GPUs keep: on lists of a module, or among the unexplained",
+    ),
     "nr_kernel_misc_reclaimable": (
         (),
         "what drivers count as reclaimable has no mark: it is among the unexplained",
@@ -262,13 +265,18 @@ COUNTERS = {
 # How a dump's counters may differ from the pages that were counted, beyond what each CPU may have
 # been about to change (vm_counters.drift()): fewer are counted at most by those that have no other
 # mark, more by those that are in no counter. Others do not differ.
-FEWER = ("nr_slab_unreclaimable", "nr_sec_page_table_pages", "hugetlb_total_pages")
+FEWER = (
+    *("nr_slab_unreclaimable", "nr_sec_page_table_pages", "hugetlb_total_pages"),
+    *("nr_gpu_active", "nr_gpu_reclaim", "nr_kernel_misc_reclaimable"),
+)
 # VM_MAP_PUT_PAGES (mm/vmalloc.c) has pages that are in no counter.
 MORE = (
     *("nr_free_pages", "nr_anon_pages", "nr_kernel_stack", "nr_vmalloc", "nr_balloon_pages"),
-    "nr_sec_page_table_pages",
+    *("nr_sec_page_table_pages", "nr_gpu_active"),
 )
-NO_OTHER_MARK = tuple(kind for kind in KINDS if kind.owner in ("unexplained", "bad"))
+NO_OTHER_MARK = tuple(
+    kind for kind in KINDS if kind.owner in ("unexplained", "bad") or kind is Kind.MODULE_CACHE
+)
 
 
 def counters_of(kind: Kind) -> str:

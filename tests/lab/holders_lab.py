@@ -25,7 +25,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 KVM = ("irqbypass", "kvm", "kvm-amd")
 VFIO = ("vfio", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci")
 # A graphics card with little memory, of the kernels that have drivers of any.
-GRAPHICS = ("drm", "drm_kms_helper", "ttm", "drm_ttm_helper", "qxl")
+GRAPHICS = ("drm", "drm_kms_helper", "ttm", "drm_ttm_helper", "drm_exec")
 CARD = ("-device", "qxl,ram_size=16777216,vram_size=8388608,vgamem_mb=8")
 DISKS = {"servers": 32 << 20}
 # More CPUs than two, of the first node.
@@ -64,7 +64,8 @@ def device_modules(name: str) -> tuple[str, ...]:
     if kernels.architecture(name) is not AMD64 or name not in kernels.stock() or name == "5.10":
         return ()
     if name.startswith("standard"):
-        return ("ccp", *KVM, *VFIO, *GRAPHICS)
+        newer = ["drm_client_lib"] if name == "standard-7.3" else []
+        return ("ccp", *KVM, *VFIO, *GRAPHICS, *newer, "qxl")
     return (*KVM, *(["vfio_virqfd"] if name == "6.1" else []), *VFIO)
 
 

@@ -137,6 +137,9 @@ def test_buffers_that_do_not_fit_into_the_card_are_the_machines(lab: Lab) -> Non
     assert held["o-graphics"].pages == held["o-graphics"].objects * 128
     assert 18 <= held["o-graphics"].objects < 48
     assert held[None].objects == 1  # the console's
+    vmstat = (lab[0].truth_b / "proc/vmstat").read_text()
+    if said := re.search(r"^nr_gpu_active ([0-9]+)$", vmstat, re.MULTILINE):
+        assert sum(row.pages for row in rows) == int(said[1])
 
 
 def test_hardly_anything_is_unexplained(lab: Lab) -> None:
