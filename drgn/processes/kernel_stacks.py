@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from drgn import FaultError, Object, Program, ProgramFlags, StackFrame
 
+from mmscope.drgn.opening.btf import LIMITS
 from mmscope.drgn.opening.constants import kernel_byte
 
 FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO (include/linux/proc_ns.h)
@@ -27,7 +28,7 @@ def kernel_frames(prog: Program, task: Object) -> list[StackFrame]:
     """
     try:
         upper = kernel_byte(prog)
-        _know_modules(prog)
+        know_modules(prog)
         # What the unwinder finds above a user's frame is no code.
         trace = itertools.takewhile(lambda frame: frame.pc >> 56 == upper, prog.stack_trace(task))
         frames = list(trace)
@@ -62,7 +63,7 @@ def in_user_space(prog: Program, task: Object) -> bool:
     return False
 
 
-def _know_modules(prog: Program) -> None:
+def know_modules(prog: Program) -> None:
     """
     Let drgn know the modules that are loaded, once.
 
@@ -73,7 +74,7 @@ def _know_modules(prog: Program) -> None:
         return
     prog.cache["mmscope modules"] = True
     with contextlib.suppress(FaultError, LookupError, ValueError, RuntimeError):
-        for _ in prog.loaded_modules():
+        for _ in itertools.islice(prog.loaded_modules(), LIMITS["modules"]):
             pass
 
 

@@ -11,6 +11,7 @@ import machine
 import pytest
 from architectures import AMD64
 from conftest import KERNELS
+from drgn import Program
 from holders_lab import holders_capture
 from kernels import architecture, stock
 from waits_lab import WaitsLab
@@ -64,6 +65,16 @@ def test_stacks_are_those_of_proc(lab: WaitsLab) -> None:
     for comm, pid in lab.numbers.items():
         assert lab.rows[comm].pid == pid
     lab.assert_stacks_as_printed(lab.numbers)
+
+
+def test_a_session_without_debug_info_has_what_called_a_module(lab: WaitsLab) -> None:
+    from drgn.commands import run_command
+
+    prog = Program()
+    prog.set_core_dump(lab.capture.vmcore)
+    run_command(prog, "no_debug_info")
+    names = [frame.name for frame in prog.stack_trace(1)]
+    assert names[0] == "freeze" and "ksys_write" in names
 
 
 def test_chains_end_at_those_that_hold(lab: WaitsLab) -> None:
