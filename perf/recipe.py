@@ -160,7 +160,6 @@ _LISTS = {"events": Event, "counts": Event, "pairs": Pair, "probes": Probe}
 
 
 def names() -> list[str]:
-    """All recipes."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 

@@ -274,7 +274,6 @@ def first_jiffy(hertz: int) -> int:
 
 
 def node_rows(prog: Program, enabled: dict[int, bool]) -> list[ReclaimNode]:
-    """A row for each node."""
     rows = []
     for pgdat in online_nodes(prog):
         # An int in 6.12, an atomic_t in 7.2.

@@ -270,7 +270,6 @@ def build_parser(asked_for: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def add_findings(command: Command) -> None:
-    """Declare ``findings``."""
     sub = command(
         "findings",
         run_findings,
@@ -283,7 +282,6 @@ def add_findings(command: Command) -> None:
 
 
 def add_report(command: Command) -> None:
-    """Declare ``report``."""
     from mmscope.reports.bundle.redact import add_redact_options
 
     sub = command(
@@ -307,7 +305,6 @@ def add_report(command: Command) -> None:
 
 
 def add_compare(command: Command) -> None:
-    """Declare ``compare``."""
     from mmscope.reports.bundle.redact import add_redact_options
 
     sub = command(
@@ -336,7 +333,6 @@ def add_compare(command: Command) -> None:
 
 
 def add_doctor(command: Command) -> None:
-    """Declare ``doctor``."""
     sub = command(
         "doctor",
         f"{HERE}.doctor:run",

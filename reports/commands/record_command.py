@@ -276,28 +276,9 @@ def _finish(
     bundle: Bundle | None,
 ) -> int:
     begin = time.monotonic()
-    split = load_split(recipe.split) if recipe.split else None
-    known = load_known_frames()
-    fold = Fold(recipe, split, known, idle=args.keep_idle, profiler=args.keep_profiler)
-    reading = Reading(on_fork=fold.fork)
     data = [file for file in files if begins(file) in PERF_DATA]
     counted = perf_record.recorded(perf_for(data[0]), data) if data else Recorded()
-    with ExitStack() as stack:
-        kept: IO[bytes] | None = None
-        if args.keep is not None and not args.input:
-            kept = stack.enter_context(_gzip_writer(args.keep / KEPT, mode_of_file(args.mode)))
-            kept.write(f"{MADE_BY}{json.dumps(making.as_json(counted))}\n".encode())
-        for file in files:
-            with opened(file, counted, making, addresses=recipe.addresses) as (stream, own):
-                fold.set_recording(
-                    making.left_out, making.filtered, making.page_bytes, making.of_command
-                )
-                if recipe.follow and making.scope == "system":
-                    fold.tree |= set(making.pids)
-                source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
-                progress = progress_line(profiles.in_words)
-                for sample in read_samples(source, reading, progress, own=own):
-                    fold.add(sample)
+    fold, reading = _folded(args, recipe, making, files, counted)
     if not reading.samples:
         if args.input and making.partial:
             raise RecordError(f"no sample could be read: {'; '.join(making.partial)}")
@@ -324,6 +305,33 @@ def _finish(
     for note in partial:
         say(f"{profiles.SECTION}: {note}")
     return INCOMPLETE if partial else DONE
+
+
+def _folded(
+    args: argparse.Namespace, recipe: Recipe, making: Making, files: list[Path], counted: Recorded
+) -> tuple[Fold, Reading]:
+    """Fold the samples of all files; their text is kept beside them, if that is asked for."""
+    split = load_split(recipe.split) if recipe.split else None
+    known = load_known_frames()
+    fold = Fold(recipe, split, known, idle=args.keep_idle, profiler=args.keep_profiler)
+    reading = Reading(on_fork=fold.fork)
+    with ExitStack() as stack:
+        kept: IO[bytes] | None = None
+        if args.keep is not None and not args.input:
+            kept = stack.enter_context(_gzip_writer(args.keep / KEPT, mode_of_file(args.mode)))
+            kept.write(f"{MADE_BY}{json.dumps(making.as_json(counted))}\n".encode())
+        for file in files:
+            with opened(file, counted, making, addresses=recipe.addresses) as (stream, own):
+                fold.set_recording(
+                    making.left_out, making.filtered, making.page_bytes, making.of_command
+                )
+                if recipe.follow and making.scope == "system":
+                    fold.tree |= set(making.pids)
+                source = stream if kept is None else cast(IO[bytes], _Tee(stream, kept))
+                progress = progress_line(profiles.in_words)
+                for sample in read_samples(source, reading, progress, own=own):
+                    fold.add(sample)
+    return fold, reading
 
 
 # What is known of a recording that was given: nothing but what it has.

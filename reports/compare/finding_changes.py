@@ -43,7 +43,6 @@ class FindingChange:
 
     @property
     def words(self) -> str:
-        """The change, in words."""
         return CHANGE_WORDS.get(self.change, self.change)
 
     @property

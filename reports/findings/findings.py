@@ -848,7 +848,6 @@ def owner_of(subject: Mapping[str, Any]) -> str:
 
 
 def severity_of(question: Question, row: dict[str, Any]) -> str:
-    """Severity of a row."""
     severity = row.get("severity", question.severity)
     severity = severity if severity in SEVERITIES else question.severity
     if severity == "critical" and _estimated(question, row):

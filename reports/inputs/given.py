@@ -225,7 +225,6 @@ def _kept(given: Given, stream: IO[bytes], name: str, most: int) -> tuple[IO[byt
 
 
 def _file(given: Given, path: str, name: str) -> None:
-    """One file."""
     with _opened(given, path, name) as (raw, again):
         _read(given, raw, again, name, itself=path == again)
 

@@ -333,7 +333,6 @@ class Stage:
         return into
 
     def flush(self) -> None:
-        """Write what there is."""
         self._take_waiting()
         self._describe()
         self._flushes += 1

@@ -246,7 +246,6 @@ class _Rows:
         self.count = row
 
     def of(self, cell: int) -> Place:
-        """Place of a cell."""
         return self.row_of[cell // COLUMNS], cell % COLUMNS
 
 

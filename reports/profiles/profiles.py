@@ -42,7 +42,6 @@ def profile_name(wanted: str, taken: Iterable[str]) -> str:
 
 
 def names_in(bundle: Bundle | None) -> list[str]:
-    """The recordings that a bundle has."""
     if bundle is None or "profiles" not in bundle.tables:
         return []
     return list(dict.fromkeys(str(row["profile"]) for row in bundle.rows("profiles")))

@@ -106,7 +106,6 @@ def _label(name: str, value: object) -> str:
 
 
 def _metrics(sample: Sample, page_size: int) -> Metrics:
-    """The metrics of a sample."""
     ksm = sample.get("ksm", {})
     zones = [dict(zip(ZONE, row, strict=True)) for row in sample.get("zones", ())]
     reserve = {tuple(place): pages for *place, pages in sample.get("reserve", ())}
