@@ -13,32 +13,32 @@ migratetype hygiene", v6.10, ended that); :class:`MisplacedBlocks` has these.
 
 The text that says the same is /proc/pagetypeinfo (root only; it prints at most 100,000 a list).
 
-Memory: 16 bytes a free block while the pass runs and 20 more while the lists are followed, up to
-:data:`MAX_BLOCKS`. Beyond that the lists are not followed and every block counts by its pageblock.
+Memory: 10 bytes a free block, up to :data:`MAX_BLOCKS`. Beyond that the lists are not followed and
+every block counts by its pageblock. ``prev`` is not kept: a sum over all pairs of neighbours says
+whether each leads back, and where one does not, all are read again.
 """
 
 import itertools
-import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from drgn import Program, offsetof, sizeof
+from drgn import Program, ProgramFlags, offsetof, sizeof
 
 from mmscope.drgn.free.block_heads import BlockFinder, ascending
 from mmscope.drgn.free.pageblocks import PageblockTypes
 from mmscope.drgn.free.zones import for_each_zone, zone_name
-from mmscope.drgn.reading.kernel_arrays import Array, S64s, U32s, U64s, read_whole
-from mmscope.drgn.reading.linked_lists import LOOPS, LOST, Followed, find, follow_lists
-from mmscope.drgn.reading.struct_pages import FlagFields, PageChunk
+from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, U32s, U64s, read_whole
+from mmscope.drgn.reading.linked_lists import find, lead_on, walk_to_ends
+from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.reading.struct_pages import COLUMNS, FlagFields, PageChunk
 from mmscope.drgn.tables.rows import MOST_ORDER, column
 from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_text import row_number
 from mmscope.drgn.text.proc_text import parse_buddyinfo, parse_pagetypeinfo
-from mmscope.drgn.workers.shares import SharedColumns, added, either, last_known, merges, summed
+from mmscope.drgn.workers.shares import SharedColumns, added, either, last_known, merges
 
-# 8 million blocks: 300 MiB, and 32 GiB of memory in single free pages.
+# 8 million blocks: 80 MiB, and 32 GiB of memory in single free pages.
 MAX_BLOCKS = 8 << 20
 # Half the memory of addresses: a block goes by the number of its first page frame. List heads have
 # the numbers from here on, and what is neither has the last one. Memory beyond 16 TiB is out of it.
@@ -46,9 +46,9 @@ FIRST_HEAD, NEITHER = 0xFFF0_0000, 0xFFFF_FFFF
 # So many blocks are looked at together where each takes room for a while.
 PIECE = 1 << 17
 
-Cell = tuple[int, int, int]  # zone index, order, migratetype
-Links = tuple[Array, ...]  # as FreeBlockFinder.links() gives them
-LINKS = (np.uint32, np.uint32, np.uint32, np.int8, np.int16, np.int8)
+Cell = tuple[int, int, int]  # zone index or -1, order, migratetype or -1
+# Of each block, ascending: its number, that of its next, and the number of its cell.
+Links = tuple[Array, Array, Array]
 
 
 @table("free_blocks", "Free blocks", left_out=("blocks", "empty lists"), memory="free")
@@ -105,10 +105,10 @@ class FreeBlockFinder(SharedColumns):
     """
 
     columns = ("flags", *BlockFinder.columns, "next", "prev")
-    ROWS, MOST, KINDS = "blocks", MAX_BLOCKS, LINKS
+    ROWS, MOST = "blocks", MAX_BLOCKS
     MERGES = merges(
-        **dict.fromkeys(("pageblock_free", "implausible", "blocks"), added),
-        **{"first_link": last_known, "counts": summed, "too_high": either},
+        **dict.fromkeys(("pageblock_free", "implausible", "blocks", "counts", "uneven"), added),
+        **{"first_link": last_known, "too_high": either},
     )
 
     def __init__(self, prog: Program, types: PageblockTypes, fields: FlagFields) -> None:
@@ -128,11 +128,19 @@ class FreeBlockFinder(SharedColumns):
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
         self.first_link = np.uint64(0)  # address of the list_head of page frame 0
         self.pageblock_free = np.zeros(len(types.types), np.int64)
-        # (zone index, order, pageblock's migratetype) to blocks
-        self.counts: dict[tuple[int, int, int], int] = {}
+        # Zone, order and pageblock's migratetype have one number; of a zone that is none, and of an
+        # unknown migratetype, these are -1.
+        self.kinds = [
+            *itertools.product((-1, *self.zones), self.orders, range(-1, len(self.names)))
+        ]
+        self._zone_number = np.zeros(max(self.zones, default=-1) + 2, np.int64)
+        self._zone_number[[*self.zones]] = 1 + np.arange(len(self.zones))
+        self.counts = np.zeros(len(self.kinds), np.int64)  # blocks
         self.implausible: list[int] = []
         self.blocks = 0
+        self.uneven = 0  # see mixed(): of next less of prev
         self.too_high = False  # page frames beyond FIRST_HEAD
+        self.KINDS = (np.uint32, np.uint32, np.min_scalar_type(len(self.kinds)))
         self._kept = self.room()
 
     def take(self, chunk: PageChunk) -> None:
@@ -142,10 +150,8 @@ class FreeBlockFinder(SharedColumns):
         if not len(heads):
             return
         pfns = chunk.start_pfn + heads
-        zones = self.fields.zone_index(chunk["flags"][heads])
-        types = self.types.of(pfns)
-        for (zone, order, mt), count in _count_rows((zones, orders, types)):
-            self.counts[zone, order, mt] = self.counts.get((zone, order, mt), 0) + count
+        kinds = self._kinds_of(self.fields.zone_index(chunk["flags"][heads]), orders, pfns)
+        self.counts += np.bincount(kinds, minlength=len(self.kinds))
         self._count_pageblocks(pfns, orders)
         self.blocks += len(heads)
         self.too_high |= bool((pfns >= FIRST_HEAD).any())
@@ -155,9 +161,17 @@ class FreeBlockFinder(SharedColumns):
         first = chunk.address - chunk.start_pfn * int(self.page_size)
         self.first_link = np.uint64(first % (1 << 64)) + self.link_offset
         following, preceding = (self.numbers(chunk[name][heads]) for name in ("next", "prev"))
-        links: Links = (pfns, following, preceding, orders, zones, types)
-        for kept, values in zip(self._kept, links, strict=True):
+        numbers = pfns.astype(np.uint32)
+        self.uneven += mixed(numbers, following) - mixed(preceding, numbers)
+        for kept, values in zip(self._kept, (numbers, following, kinds), strict=True):
             kept[self.blocks - len(heads) : self.blocks] = values
+
+    def _kinds_of(self, zones: S64s, orders: S64s, pfns: S64s) -> S64s:
+        """The number of zone, order and pageblock's migratetype of each block."""
+        known = self._zone_number[np.minimum(zones, len(self._zone_number) - 1)]
+        per_zone = len(self.kinds) // (1 + len(self.zones))
+        types = 1 + self.types.of(pfns)
+        return np.asarray(known * per_zone + orders * (len(self.names) + 1) + types)
 
     @property
     def followed(self) -> bool:
@@ -191,17 +205,12 @@ class FreeBlockFinder(SharedColumns):
         for number, large in zip(numbers[~small].tolist(), orders[~small].tolist(), strict=True):
             self.pageblock_free[number : number + (1 << (large - order))] = 1 << order
 
-    def links(self) -> Links | None:
-        """
-        All blocks, ascending: number, those of next and prev, order, zone index, pageblock's
-        migratetype. None when there were more than :data:`MAX_BLOCKS`.
-        """
-        if not self.followed:
-            return None
+    def links(self) -> Links:
+        """What was kept of all blocks; not a copy."""
         if not self._kept:
             raise RuntimeError("the links of free blocks were let go")
-        columns = tuple(kept[: self.blocks] for kept in self._kept)
-        return ascending(columns)
+        numbers, following, kinds = ascending(tuple(kept[: self.blocks] for kept in self._kept))
+        return numbers, following, kinds
 
     def place(self, zone: int) -> tuple[int, str]:
         """(node, name) of a zone index."""
@@ -210,6 +219,19 @@ class FreeBlockFinder(SharedColumns):
     def kind(self, mt: int) -> str:
         """The name of a migratetype."""
         return self.names[mt] if 0 <= mt < len(self.names) else "unknown"
+
+
+def mixed(blocks: U32s, following: U32s) -> int:
+    """
+    A sum over pairs of a block and its next one, and no others: no other pairs have the same, but
+    by a chance of 1 in 2^64 (the mixing of splitmix64).
+    """
+    both = (blocks < FIRST_HEAD) & (following < FIRST_HEAD)
+    pairs = blocks[both].astype(np.uint64) << np.uint64(32) | following[both]
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        pairs ^= pairs >> np.uint64(shift)
+        pairs *= np.uint64(factor)
+    return int((pairs ^ pairs >> np.uint64(31)).sum())
 
 
 class FreeLists(NamedTuple):
@@ -236,16 +258,21 @@ def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
         )
         for pfn in finder.implausible[:MAX_PROBLEMS]
     ]
-    links = finder.links()
-    if links is None:
-        counts = dict(finder.counts)
-    else:
-        heads = np.arange(len(finder.heads), dtype=np.uint32) + np.uint32(FIRST_HEAD)
-        followed = follow_lists(links[0], links[1], heads)
-        counts, misplaced, astray = _sort_onto_lists(followed, finder, links)
+    if finder.followed:
+        numbers, following, kinds = finder.links()
+        lists = np.arange(len(finder.heads), dtype=np.uint32) + np.uint32(FIRST_HEAD)
+        begins = lead_on(numbers, following, lists, following)
+        crooked = _check_back_links(prog, finder, (numbers, following, kinds))
+        first, to_first = _first_blocks(prog, finder, numbers)
+        steps = numbers  # in their place: what follows is known by place now
+        walk_to_ends(following, steps, len(lists), begins)
+        counts, misplaced, astray = _sort_onto_lists(finder, following, kinds)
         checks += astray
-        checks += _check_heads(prog, followed, finder, links)
-        checks += _check_back_links(finder, links)
+        checks += _check_heads(finder, first, to_first, following, steps)
+        checks += crooked
+    else:
+        known = np.flatnonzero(finder.counts).tolist()
+        counts = {finder.kinds[kind]: int(finder.counts[kind]) for kind in known}
     checks += _check_nr_free(finder, counts)
     # Blocks in a zone or a pageblock that does not exist are damage, and still free memory.
     cells = dict.fromkeys(itertools.product(finder.zones, finder.orders, range(len(finder.names))))
@@ -254,64 +281,82 @@ def free_lists(prog: Program, finder: FreeBlockFinder) -> FreeLists:
         for zone, order, mt in cells | dict.fromkeys(counts)
         for blocks in (counts.get((zone, order, mt), 0),)
     ]
-    return FreeLists(rows, misplaced, checks, links is not None)
+    return FreeLists(rows, misplaced, checks, finder.followed)
 
 
 def _sort_onto_lists(
-    followed: Followed, finder: FreeBlockFinder, links: Links
+    finder: FreeBlockFinder, ends: Array, kinds: Array
 ) -> tuple[dict[Cell, int], list[MisplacedBlocks], list[FreeListCheck]]:
-    """Count the blocks of each list; a block that is on none counts by its pageblock."""
-    different: Counter[tuple[int, ...]] = Counter()
-    for start in range(0, len(links[0]), PIECE):
+    """
+    Count the blocks of each list; a block that is on none counts by its pageblock.
+
+    :param ends: where each block leads, as :func:`walk_to_ends` says.
+    """
+    lists = len(finder.heads)
+    together: Counter[int] = Counter()
+    for start in range(0, len(ends), PIECE):
         here = slice(start, start + PIECE)
-        orders, zone_of, type_of = (column[here] for column in links[3:])
-        head = followed.head[here]
-        home = head >= 0
-        cell = finder.cells[np.where(home, head, 0)]
-        fits = home & (cell[:, 0] == zone_of) & (cell[:, 1] == orders)
-        problem = np.select([head == LOST, head == LOOPS, ~fits], [1, 2, 3])
-        columns = (zone_of, orders, np.where(fits, cell[:, 2], type_of), type_of, problem)
-        different.update(dict(_count_rows(columns)))
+        pairs, blocks = np.unique(
+            kinds[here].astype(np.int64) * (lists + 2) + ends[here], return_counts=True
+        )
+        together.update(dict(zip(pairs.tolist(), blocks.tolist(), strict=True)))
+    different: Counter[tuple[int, ...]] = Counter()
+    for pair, count in together.items():
+        kind, end = divmod(pair, lists + 2)
+        zone, order, block = finder.kinds[kind]
+        problem, mt = end - lists + 1, block
+        if end < lists:
+            of_zone, of_order, of_type = finder.cells[end].tolist()
+            problem = 0 if (of_zone, of_order) == (zone, order) else 3
+            mt = block if problem else of_type
+        different[zone, order, mt, block, problem] += count
     counts: dict[Cell, int] = {}
     misplaced, checks = [], []
     for (zone, order, mt, block, what), count in sorted(different.items()):
         counts[zone, order, mt] = counts.get((zone, order, mt), 0) + count
-        place, kind = finder.place(zone), finder.kind(mt)
+        place, kind_name = finder.place(zone), finder.kind(mt)
         if what:
-            checks.append(FreeListCheck(*place, order, kind, None, count, PROBLEMS[what]))
+            checks.append(FreeListCheck(*place, order, kind_name, None, count, PROBLEMS[what]))
         elif mt != block and block >= 0:
             misplaced.append(
-                MisplacedBlocks(*place, order, kind, finder.kind(block), count, count << order)
+                MisplacedBlocks(*place, order, kind_name, finder.kind(block), count, count << order)
             )
     return counts, misplaced, checks
 
 
-def _check_heads(
-    prog: Program, followed: Followed, finder: FreeBlockFinder, links: Links
-) -> list[FreeListCheck]:
-    """A walk from a head must see exactly the blocks whose links lead to it."""
-    lead_here = np.zeros(len(finder.heads), np.int64)
-    for start in range(0, len(followed.head), PIECE):
-        home = followed.head[start : start + PIECE]
-        lead_here += np.bincount(home[home >= 0], minlength=len(lead_here))
+def _first_blocks(prog: Program, finder: FreeBlockFinder, numbers: U32s) -> tuple[S64s, U64s]:
+    """The block that each list begins with, by its place, or -1; and ``next`` of its head."""
     pointer: np.dtype[Any] = np.dtype("<u8")
-    heads = np.array(
-        [(head, read_whole(prog, head, 1, pointer)[0]) for head in finder.heads.tolist()],
-        [("address", "<u8"), ("next", "<u8")],
+    following = np.array(
+        [read_whole(prog, head, 1, pointer)[0] for head in finder.heads.tolist()], np.uint64
     )
-    first = find(links[0], finder.numbers(heads["next"]))
+    return find(numbers, finder.numbers(following)), following
+
+
+def _check_heads(
+    finder: FreeBlockFinder, first: S64s, to_first: U64s, ends: Array, steps: Array
+) -> list[FreeListCheck]:
+    """
+    A walk from a head must see exactly the blocks whose links lead to it.
+
+    :param first: of each list, and *to_first*: as :func:`_first_blocks` returns them.
+    """
+    lead_here = np.zeros(len(finder.heads) + 2, np.int64)
+    for start in range(0, len(ends), PIECE):
+        lead_here += np.bincount(ends[start : start + PIECE], minlength=len(lead_here))
+    lead_here = lead_here[: len(finder.heads)]
     checks = []
-    for head in np.flatnonzero((heads["next"] != heads["address"]) | (lead_here != 0)):
+    for head in np.flatnonzero((to_first != finder.heads) | (lead_here != 0)):
         seen: int | None = None
-        if heads["next"][head] == heads["address"][head]:
+        if to_first[head] == finder.heads[head]:
             problem, seen = "head says empty, but blocks lead to it", 0
         elif first[head] < 0:
-            problem = f"head leads to {int(heads['next'][head]):#x}, not to a free block"
-        elif followed.head[first[head]] != head:
+            problem = f"head leads to {int(to_first[head]):#x}, not to a free block"
+        elif ends[first[head]] != head:
             problem = "head leads into another list, or in a circle"
-        elif followed.steps[first[head]] != lead_here[head]:
+        elif steps[first[head]] != lead_here[head]:
             problem = "a walk from the head does not see all blocks that lead to it"
-            seen = int(followed.steps[first[head]])
+            seen = int(steps[first[head]])
         else:
             continue
         zone, order, mt = finder.cells[head].tolist()
@@ -320,20 +365,33 @@ def _check_heads(
     return checks[:MAX_PROBLEMS]
 
 
-def _check_back_links(finder: FreeBlockFinder, links: Links) -> list[FreeListCheck]:
-    """The ``prev`` of a block's ``next`` must be the block."""
-    numbers, following, preceding, orders, zone_of, type_of = links
-    crooked: Counter[tuple[int, ...]] = Counter()
-    for start in range(0, len(numbers), PIECE):
-        here = slice(start, start + PIECE)
-        successor = find(numbers, following[here])
-        linked = start + np.flatnonzero(successor >= 0)
-        wrong = linked[preceding[successor[linked - start]] != numbers[linked]]
-        crooked.update(dict(_count_rows((zone_of[wrong], orders[wrong], type_of[wrong]))))
+def _check_back_links(prog: Program, finder: FreeBlockFinder, links: Links) -> list[FreeListCheck]:
+    """
+    The ``prev`` of a block's ``next`` must be the block.
+
+    :param links: with the places of what follows, as :func:`lead_on` leaves them.
+    """
+    if not finder.uneven % (1 << 64):
+        return []
     what = "the next block's prev leads elsewhere"
+    if prog.flags & ProgramFlags.IS_LIVE:
+        # Which one is not to be found out: what is read again is of another time.
+        return [FreeListCheck(-1, "unknown", -1, None, None, finder.blocks, f"of some, {what}")]
+    numbers, following, kinds = links
+    page, columns = prog.type("struct page"), {"prev": COLUMNS["prev"]}
+    crooked = following < len(numbers)
+    for start in range(0, len(numbers), PIECE):
+        here = numbers[start : start + PIECE]
+        addresses = finder.first_link - finder.link_offset + here * finder.page_size
+        members, _ = read_members(prog, addresses, page, columns, Gaps())
+        before = find(numbers, finder.numbers(members["prev"]))
+        straight = (before >= 0) & (following[before] == start + np.arange(len(here)))
+        crooked[before[straight]] = False
+    counted = np.bincount(kinds[crooked], minlength=len(finder.kinds))
     return [
-        FreeListCheck(*finder.place(zone), order, finder.kind(mt), None, count, what)
-        for (zone, order, mt), count in sorted(crooked.items())
+        FreeListCheck(*finder.place(zone), order, finder.kind(mt), None, int(count), what)
+        for (zone, order, mt), count in zip(finder.kinds, counted, strict=True)
+        if count
     ]
 
 
@@ -358,30 +416,6 @@ PROBLEMS = {
 }
 # Damage repeats: a hundred lines of it say as much as a million.
 MAX_PROBLEMS = 100
-
-FEW_KEYS = 1 << 12  # that are counted sooner than sorted
-
-
-def _count_rows(columns: tuple[Array, ...]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """The different rows of parallel columns of small numbers, and how often each occurs."""
-    if not len(columns[0]):
-        return
-    # One integer a row sorts ten times faster than a row of a matrix.
-    wide = [column.astype(np.int64) for column in columns]
-    low = [int(column.min()) for column in wide]
-    shape = [int(column.max()) - least + 1 for column, least in zip(wide, low, strict=True)]
-    keys = np.ravel_multi_index(
-        tuple(column - least for column, least in zip(wide, low, strict=True)), tuple(shape)
-    )
-    if math.prod(shape) <= FEW_KEYS:
-        counts = np.bincount(keys)
-        values = np.flatnonzero(counts)
-        counts = counts[values]
-    else:
-        values, counts = np.unique(keys, return_counts=True)
-    places = np.unravel_index(values, tuple(shape))
-    rows = zip(*((at + least).tolist() for at, least in zip(places, low, strict=True)), strict=True)
-    yield from zip(rows, counts.tolist(), strict=True)
 
 
 def _list_heads(prog: Program, finder: FreeBlockFinder) -> tuple[U64s, S64s]:

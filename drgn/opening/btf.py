@@ -18,7 +18,6 @@ trailing ``[0]`` from ``[]``; ``a[5][6]`` from ``a[30]`` (Documentation/bpf/btf.
 """
 
 import contextlib
-import re
 import struct
 from array import array
 from collections.abc import Callable, Iterator
@@ -43,6 +42,7 @@ from drgn.helpers.linux.list import list_for_each_entry
 from numpy.typing import NDArray
 
 from mmscope.drgn.opening import NoDebugInfoError
+from mmscope.drgn.opening.name_index import NameIndex
 
 MAGIC = 0xEB9F
 # enum of BTF_KIND_*, include/uapi/linux/btf.h
@@ -53,7 +53,6 @@ TAIL = {
     **{INT: (4, 0), ARRAY: (12, 0), STRUCT: (0, 12), UNION: (0, 12), ENUM: (0, 8)},
     **{FUNC_PROTO: (0, 8), VAR: (4, 0), DATASEC: (0, 12), DECL_TAG: (4, 0), ENUM64: (0, 12)},
 }
-NAME = re.compile(rb"[^\0]+(?=\0)")
 BY_KIND = {
     TypeKind.INT: (INT,),
     TypeKind.BOOL: (INT,),
@@ -107,7 +106,7 @@ class Btf:
             raise _damaged("its strings begin with none")
         if module:
             _, more, names, more_layout = _parts(module)
-            types, self._names = types + more, self._names + names
+            types, self._names = b"".join((types, more)), self._names + names
             layout = max(layout, more_layout, key=len)
         self._words = np.frombuffer(types, dtype=f"{order}u4")
         # Type 0 is void, which has no record.
@@ -132,12 +131,10 @@ class Btf:
     # Finding
 
     @cached_property
-    def _offsets(self) -> dict[bytes, int]:
-        """Offset of each name in the strings; pahole writes each once, a module perhaps again."""
-        found: dict[bytes, int] = {}
-        for name in NAME.finditer(self._names):
-            found.setdefault(name[0], name.start())
-        return found
+    def _index(self) -> NameIndex:
+        """The names in the strings, each after the end of another."""
+        ends = np.flatnonzero(np.frombuffer(self._names, np.uint8) == 0).astype(np.uint32)
+        return NameIndex(self._names, ends[:-1], ends[1:])
 
     def find_type(
         self, prog: Program, kinds: TypeKindSet, name: str, filename: str | None
@@ -232,8 +229,9 @@ class Btf:
         return self._found[key]
 
     def _name_offset(self, name: str) -> int | None:
-        """Offset of a name in the strings."""
-        return self._offsets.get(name.encode("utf-8", "surrogateescape"))
+        """Offset of a name in the strings; pahole writes each once, a module perhaps again."""
+        numbers = self._index.numbers(name.encode("utf-8", "surrogateescape"))
+        return int(self._index.starts[numbers[0]]) + 1 if numbers else None
 
     def _name(self, offset: int) -> str | None:
         """The string at an offset; None for the empty one: anonymous."""
@@ -451,7 +449,7 @@ _BUILDERS: dict[int, Callable[[Btf, int], Type]] = {
 }
 
 
-def _parts(blob: bytes) -> tuple[str, bytes, bytes, list[tuple[int, int]]]:
+def _parts(blob: bytes) -> tuple[str, bytes | memoryview, bytes, list[tuple[int, int]]]:
     """(byte order, types, strings, bytes of each kind as in :data:`TAIL`) of a blob."""
     if len(blob) < 24 or len(blob) > LIMITS["bytes"]:
         raise NoDebugInfoError(f"{len(blob):,} bytes are no BTF")
@@ -462,7 +460,7 @@ def _parts(blob: bytes) -> tuple[str, bytes, bytes, list[tuple[int, int]]]:
     length, type_off, type_len, str_off, str_len = np.frombuffer(
         blob, dtype=f"{order}u4", count=5, offset=4
     ).tolist()
-    types = blob[length + type_off : length + type_off + type_len]
+    types = memoryview(blob)[length + type_off : length + type_off + type_len]
     names = blob[length + str_off : length + str_off + str_len]
     if length < 24 or type_len % 4 or len(types) != type_len or len(names) != str_len:
         raise _damaged("its parts lie beyond its end")

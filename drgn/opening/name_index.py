@@ -37,7 +37,7 @@ class NameIndex:
         ends: NDArray[np.uint32],
         tokens: Sequence[bytes] = ITSELF,
     ) -> None:
-        self._text, self._starts, self._ends, self._tokens = text, starts, ends, tokens
+        self._text, self.starts, self._ends, self._tokens = text, starts, ends, tokens
         self._each = self._sums(_hash)
         upper = (self._each >> UPPER).astype(np.uint16)
         self._order = np.argsort(upper, kind="stable").astype(np.uint32)
@@ -45,7 +45,7 @@ class NameIndex:
 
     def whole(self, number: int) -> bytes:
         """A name, with the letter before it."""
-        packed = self._text[self._starts[number] : self._ends[number]]
+        packed = self._text[self.starts[number] : self._ends[number]]
         return b"".join(map(self._tokens.__getitem__, packed))
 
     def numbers(self, name: bytes) -> list[int]:
@@ -98,15 +98,15 @@ class NameIndex:
         """The sum of what all characters of each name are numbered."""
         each = np.array([number(token) for token in self._tokens], np.uint64)
         text = np.frombuffer(self._text, np.uint8)
-        sums = np.zeros(len(self._starts), np.uint64)
+        sums = np.zeros(len(self.starts), np.uint64)
         for at in range(0, len(sums), AT_ONCE):
-            starts, ends = self._starts[at : at + AT_ONCE], self._ends[at : at + AT_ONCE]
+            starts, ends = self.starts[at : at + AT_ONCE], self._ends[at : at + AT_ONCE]
             # Behind the last one is a number of no byte, since a sum needs a place to end.
             values = np.append(each.take(text[starts[0] : ends[-1]]), np.uint64(0))
             places = np.stack([starts, ends], axis=1).ravel() - starts[0]
             sums[at : at + AT_ONCE] = np.add.reduceat(values, places)[::2]
         letters = np.array([number(token[:1]) for token in self._tokens], np.uint64)
-        return sums - letters[text[self._starts]]
+        return sums - letters[text[self.starts]]
 
 
 def _hash(name: bytes) -> int:

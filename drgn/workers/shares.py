@@ -49,7 +49,7 @@ class SharedColumns(Shared):
 
     ROWS: ClassVar[str]  # the attribute that counts them
     MOST: ClassVar[int]
-    KINDS: ClassVar[Sequence[Any]]  # of the columns
+    KINDS: Sequence[Any]  # of the columns
     _kept: list[NDArray[Any]]
 
     def room(self) -> list[NDArray[Any]]:

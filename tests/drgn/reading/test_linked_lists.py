@@ -76,10 +76,8 @@ def test_follows_every_link_as_a_walk_does(lists: tuple[dict[int, int], list[int
     links, heads = lists
     expected = [walk(sorted(links), links, sorted(heads), entry) for entry in sorted(links)]
     assert follow(links, heads) == expected
-    # In pieces, also where these are given up.
-    for cut, most in ((1, 100), (3, 100), (8, 4)):
-        with patch.multiple(linked_lists, LONG=0, CUT=cut, MOST_STEPS=most, PIECE=7):
-            assert follow(links, heads) == expected
+    with patch.object(linked_lists, "PIECE", 7):
+        assert follow(links, heads) == expected
 
 
 def test_a_whole_ring_leads_home() -> None:
