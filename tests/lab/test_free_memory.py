@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conftest import Lab
 from drgn import FaultError
+from drgn.helpers.linux.list import list_for_each_entry
 from kernels import NOT_IN_STOCK
 from printed_memory import (  # noqa: F401
     MOVING_COUNTERS,
@@ -162,6 +163,34 @@ def test_too_many_blocks_are_counted_without_their_lists(
         for row in found.blocks:
             blocks[row.node, row.zone, row.order] += row.blocks
     assert counted[0] == counted[1]
+
+
+def test_a_damaged_link_is_told_of_its_list_and_costs_no_block(lab: Lab) -> None:
+    from mmscope.drgn.opening.target import open_target
+
+    prog = open_target(lab.capture.vmcore, [lab.capture.vmlinux])
+    lists = [
+        (node, zone_name(zone), order, mt, blocks)
+        for node, _, zone in for_each_zone(prog)
+        for order in range(3)
+        for mt, head in enumerate(zone.free_area[order].free_list)
+        if len(blocks := [*list_for_each_entry("struct page", head.address_of_(), "lru")]) > 2
+    ]
+    back, forth = lists[0], lists[-1]
+    assert back[:4] != forth[:4]
+    for *_, blocks, member in ((*back, "prev"), (*forth, "next")):
+        word = blocks[1].lru.member_(member).address_of_().value_()
+        prog.add_memory_segment(word, 8, lambda address, count, *_: bytes(count), False)
+    found = FreeMemory(prog).lists
+    assert {
+        (check.node, check.zone, check.order, check.problem, check.page_blocks)
+        for check in found.checks
+    } == {
+        (*back[:3], "the next block's prev leads elsewhere", 1),
+        (*forth[:3], "links lead to no list head", 2),
+        (*forth[:3], "head leads into another list, or in a circle", len(forth[4]) - 2),
+    }
+    assert found.blocks == lab.free.lists.blocks
 
 
 def test_blocks_beyond_16_tib_are_counted_without_their_lists(lab: Lab) -> None:
