@@ -13,9 +13,10 @@ migratetype hygiene", v6.10, ended that); :class:`MisplacedBlocks` has these.
 
 The text that says the same is /proc/pagetypeinfo (root only; it prints at most 100,000 a list).
 
-Memory: 10 bytes a free block, up to :data:`MAX_BLOCKS`. Beyond that the lists are not followed and
-every block counts by its pageblock. ``prev`` is not kept: a sum over all pairs of neighbours says
-whether each leads back, and where one does not, all are read again.
+Memory: 10 bytes a free block, up to :data:`MAX_BLOCKS`, or fewer where memory is tight, as in a
+crash kernel. Beyond that the lists are not followed and every block counts by its pageblock.
+``prev`` is not kept: a sum over all pairs of neighbours says whether each leads back, and where one
+does not, all are read again.
 """
 
 import itertools
@@ -36,10 +37,13 @@ from mmscope.drgn.tables.rows import MOST_ORDER, column
 from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_text import row_number
 from mmscope.drgn.text.proc_text import parse_buddyinfo, parse_pagetypeinfo
+from mmscope.drgn.workers.memory_left import memory_left
 from mmscope.drgn.workers.shares import SharedColumns, added, either, last_known, merges
 
 # 8 million blocks: 80 MiB, and 32 GiB of memory in single free pages.
 MAX_BLOCKS = 8 << 20
+# Of the memory that is left, what the rest of the pass takes, and that for each pageblock.
+BESIDE, PER_PAGEBLOCK = 24 << 20, 64
 # Half the memory of addresses: a block goes by the number of its first page frame. List heads have
 # the numbers from here on, and what is neither has the last one. Memory beyond 16 TiB is out of it.
 FIRST_HEAD, NEITHER = 0xFFF0_0000, 0xFFFF_FFFF
@@ -105,7 +109,7 @@ class FreeBlockFinder(SharedColumns):
     """
 
     columns = ("flags", *BlockFinder.columns, "next", "prev")
-    ROWS, MOST = "blocks", MAX_BLOCKS
+    ROWS = "blocks"
     MERGES = merges(
         **dict.fromkeys(("pageblock_free", "implausible", "blocks", "counts", "uneven"), added),
         **{"first_link": last_known, "too_high": either},
@@ -141,6 +145,9 @@ class FreeBlockFinder(SharedColumns):
         self.uneven = 0  # see mixed(): of next less of prev
         self.too_high = False  # page frames beyond FIRST_HEAD
         self.KINDS = (np.uint32, np.uint32, np.min_scalar_type(len(self.kinds)))
+        room = memory_left() - BESIDE - PER_PAGEBLOCK * len(types.types)
+        row = sum(np.dtype(kind).itemsize for kind in self.KINDS)
+        self.MOST = min(MAX_BLOCKS, max(room, 0) // row)
         self._kept = self.room()
 
     def take(self, chunk: PageChunk) -> None:
@@ -176,7 +183,7 @@ class FreeBlockFinder(SharedColumns):
     @property
     def followed(self) -> bool:
         """True if there is what the lists are followed by."""
-        return self.blocks <= MAX_BLOCKS and not self.too_high
+        return self.blocks <= self.MOST and not self.too_high
 
     def forget(self) -> None:
         """Let go of the links, which can then be had no more."""

@@ -266,7 +266,8 @@ def free_lists_from_memory(memory: Memory) -> Found:
         )
     if not lists.followed:
         found.notes.append(
-            "too many free blocks to follow the lists, or some beyond 16 TiB: counted by pageblock"
+            "too many free blocks to follow the lists in the memory that is left, or some beyond "
+            "16 TiB: counted by pageblock"
         )
     found.add(FreeBlocks, lists.blocks)
     found.add(MisplacedBlocks, lists.misplaced)

@@ -48,7 +48,7 @@ class SharedColumns(Shared):
     """An accumulator of rows as columns: up to MOST of them, none if there are more."""
 
     ROWS: ClassVar[str]  # the attribute that counts them
-    MOST: ClassVar[int]
+    MOST: int
     KINDS: Sequence[Any]  # of the columns
     _kept: list[NDArray[Any]]
 

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+How much more memory this process can have: what the limits of its memory cgroups leave, which a
+crash kernel's unit sets, and what the machine has.
+
+Page cache goes where it is needed; it counts as left.
+"""
+
+import contextlib
+import re
+from pathlib import Path
+
+# By version: the folder of the hierarchy, the limit, and what processes have in memory.stat.
+VERSIONS = (
+    ("sys/fs/cgroup", "memory.max", "anon"),
+    ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "total_rss"),
+)
+UNKNOWN = 1 << 62
+
+
+def memory_left(root: Path = Path("/")) -> int:
+    """
+    Bytes that can be taken before something is killed; without any limit, MemAvailable.
+
+    :param root: of the file system, for tests.
+    """
+    left = []
+    for place, limit, used in VERSIONS:
+        for group in _groups(root / "proc/self/cgroup", root / place):
+            # It is of the other version, or has no limit ("max").
+            with contextlib.suppress(OSError, ValueError):
+                most = int((group / limit).read_text())
+                left.append(most - _number(group / "memory.stat", used))
+    with contextlib.suppress(OSError, ValueError):
+        left.append(_number(root / "proc/meminfo", "MemAvailable:") << 10)
+    return max(min(left, default=UNKNOWN), 0)
+
+
+def _groups(listed: Path, top: Path) -> list[Path]:
+    """The cgroups that a process is in, of the memory controller, up to the root."""
+    try:
+        found = re.findall(r"^\d+:(?:|(?:.*,)?memory(?:,.*)?):/(.*)$", listed.read_text(), re.M)
+    except OSError:
+        return []
+    groups = []
+    for path in found:
+        group = top / path
+        groups += [group, *(each for each in group.parents if each.is_relative_to(top))]
+    return groups
+
+
+def _number(path: Path, name: str) -> int:
+    """
+    The number behind a name in a file of such lines.
+
+    :raises ValueError: the name is not there.
+    """
+    found = re.search(rf"^{re.escape(name)}\s+(\d+)", path.read_text(), re.M)
+    if found is None:
+        raise ValueError(f"{path} has no {name}")
+    return int(found[1])
