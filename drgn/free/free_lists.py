@@ -42,8 +42,8 @@ from mmscope.drgn.workers.shares import SharedColumns, added, either, last_known
 
 # 8 million blocks: 80 MiB, and 32 GiB of memory in single free pages.
 MAX_BLOCKS = 8 << 20
-# Of the memory that is left, what the rest of the pass takes, and that for each pageblock.
-BESIDE, PER_PAGEBLOCK = 24 << 20, 64
+# Of the memory that is left, what other sections take meanwhile, and the pass for each pageblock.
+BESIDE, PER_PAGEBLOCK = 40 << 20, 64
 # Half the memory of addresses: a block goes by the number of its first page frame. List heads have
 # the numbers from here on, and what is neither has the last one. Memory beyond 16 TiB is out of it.
 FIRST_HEAD, NEITHER = 0xFFF0_0000, 0xFFFF_FFFF
@@ -213,7 +213,7 @@ class FreeBlockFinder(SharedColumns):
             self.pageblock_free[number : number + (1 << (large - order))] = 1 << order
 
     def links(self) -> Links:
-        """What was kept of all blocks; not a copy."""
+        """The columns that were kept of all blocks; no copies."""
         if not self._kept:
             raise RuntimeError("the links of free blocks were let go")
         numbers, following, kinds = ascending(tuple(kept[: self.blocks] for kept in self._kept))

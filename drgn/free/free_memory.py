@@ -157,15 +157,25 @@ class FreeMemory:
         self.pcp.forget()
         return pages
 
-    @cached_property
+    @property
     def lists(self) -> FreeLists:
+        if isinstance(self._lists, Exception):
+            raise self._lists
+        return self._lists
+
+    @cached_property
+    def _lists(self) -> FreeLists | Exception:
+        """The lists, or why they are not known: following the links uses them up."""
         # Before, as both kinds of links at once take more memory. If it fails, it will say so when
         # it is asked for.
         with contextlib.suppress(Exception):
             _ = self.pcp_lists
-        lists = free_lists(self.prog, self.blocks)
-        self.blocks.forget()
-        return lists
+        try:
+            return free_lists(self.prog, self.blocks)
+        except Exception as error:
+            return error
+        finally:
+            self._blocks.forget()
 
 
 def pages_by_zone(rows: Iterable[FreeBlocks | PcpPages]) -> dict[tuple[int, str], int]:

@@ -94,7 +94,7 @@ def walk_to_ends(following: Array, steps: Array, heads: int, begins: S64s) -> No
     """
     entries = len(following)
     first_walk = entries + heads + 1  # numbers of walks, which entries get, are above all others
-    ahead, place = memoryview(following), memoryview(steps)
+    ahead, place = following.data, steps.data
     ends, lengths = list[int](), list[int]()
     # After those from where lists begin, what is left are circles.
     circles = (at for at in range(entries) if ahead[at] < entries)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-How much more memory this process can have: what the limits of its memory cgroups leave, which a
-crash kernel's unit sets, and what the machine has.
+Memory that this process can still have: what the limits of its memory cgroups leave, which a crash
+kernel's unit sets, and what the machine has.
 
 Page cache goes where it is needed; it counts as left.
 """
@@ -20,7 +20,7 @@ UNKNOWN = 1 << 62
 
 def memory_left(root: Path = Path("/")) -> int:
     """
-    Bytes that can be taken before something is killed; without any limit, MemAvailable.
+    Bytes that can be taken before something is killed.
 
     :param root: of the file system, for tests.
     """
