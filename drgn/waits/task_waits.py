@@ -39,6 +39,7 @@ from drgn.helpers.linux.percpu import per_cpu
 from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.machine.vm_counters import counter, vm_counters_once
 from mmscope.drgn.processes.kernel_stacks import (
     folded,
     function_names,
@@ -580,9 +581,11 @@ class Waits:
     def writeback_devices(self, waits: Sequence[TaskWait]) -> list[WritebackDevice]:
         """Dirty memory by device or server."""
         held = Counter(row.target for row in waits if row.kind == "dirty pages")
-        return writeback_devices(
-            self.prog, self.names.device, lambda name: held[name], self.lost_devices
-        )
+        threshold = None
+        with contextlib.suppress(*TORN):
+            threshold = counter(vm_counters_once(self.memory), "nr_dirty_threshold")
+        told = (self.names.device, lambda name: held[name], self.lost_devices)
+        return writeback_devices(self.prog, *told, threshold)
 
     def stack_of(self, address: int) -> list[str]:
         """The functions of a task's stack in the kernel, leaf first; none where it is not known."""

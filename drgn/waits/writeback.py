@@ -6,15 +6,19 @@ Writeback by device or server: ``struct bdi_writeback``, one for each ``struct b
 Costs some reads and a sum over CPUs for each that has written anything. The same for the whole
 device, not by cgroup, is /sys/kernel/debug/bdi/*/stats (bdi_debug_stats_show(), mm/backing-dev.c).
 
+The dirty limit of a cgroup that has its own is ``wb_domain.dirty_limit``, which the kernel renews
+while it holds writers back.
+
 Cannot know: dirty memory of tmpfs and the like, which is written nowhere; what of a device that is
-shared a server has in hand.
+shared a server has in hand; a device's share of the limit, which __wb_calc_thresh() makes of
+counters as they stand without what CPUs have for them, in ways that differ between kernels.
 """
 
 import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from drgn import Object, Program, offsetof
+from drgn import Object, Program, container_of, offsetof
 from drgn.helpers.linux.list import list_empty, list_for_each_entry
 from drgn.helpers.linux.percpu import percpu_counter_sum
 
@@ -55,6 +59,18 @@ class WritebackDevice:
         help="since the longest-dirty inode became dirty; empty: none, or unknown",
     )
     waiting: int = column(unit="tasks", help="throttled by its dirty pages")
+    limit_pages: int | None = column(
+        default=None,
+        unit="pages",
+        high=MOST,
+        help="dirty limit: nr_dirty_threshold; of a cgroup with its own, that as last renewed",
+    )
+    rate: int | None = column(
+        default=None,
+        unit="pages",
+        high=MOST,
+        help="a second, base for each writer that is held back (dirty_ratelimit); last estimate",
+    )
 
 
 def writeback_devices(
@@ -62,12 +78,14 @@ def writeback_devices(
     names: Callable[[int], str],
     waiting: Callable[[str], int],
     lost: list[str],
+    threshold: int | None,
 ) -> list[WritebackDevice]:
     """
     All that have written, those with most that is dirty or on its way first.
 
     :param names: the file systems of a bdi, by its address; *waiting*: tasks held back, by that.
     :param lost: why some could not be read; appended to.
+    :param threshold: ``nr_dirty_threshold``, where it is known.
     :raises LookupError: the kernel's layout is unknown.
     """
     rows = []
@@ -92,6 +110,8 @@ def writeback_devices(
                     bool(wb.dirty_exceeded),
                     _oldest(wb),
                     waiting(name) if own else 0,
+                    _limit(wb, threshold),
+                    wb.dirty_ratelimit.value_(),
                 )
             )
         except TORN as error:
@@ -116,6 +136,15 @@ def _cgroup(wb: Object) -> str | None:
     cgroup = np.array([wb.memcg_css.cgroup.value_()], np.uint64)
     ((path, _),) = cgroup_paths(wb.prog_, cgroup, Gaps())
     return path
+
+
+def _limit(wb: Object, threshold: int | None) -> int | None:
+    """Dirty limit of the domain of a ``struct bdi_writeback *``: mem_cgroup_wb_domain()."""
+    css = getattr(wb, "memcg_css", None)
+    if not css or not css.parent:
+        return threshold
+    group = container_of(css, "struct mem_cgroup", "css")
+    return group.cgwb_domain.dirty_limit.value_() or None
 
 
 def _oldest(wb: Object) -> float | None:

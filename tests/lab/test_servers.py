@@ -100,6 +100,14 @@ def test_what_they_are_written_is_counted(lab: Servers) -> None:
         assert abs(oldest - (lab.rows[comm].seconds or 0)) < 2
 
 
+def test_the_dirty_limit_is_what_vmstat_has(lab: Servers) -> None:
+    rows: list[WritebackDevice] = lab.found.by_name["writeback_devices"]
+    text = (lab.capture.truth_a / "proc/vmstat").read_text()
+    printed = int(re.findall(r"nr_dirty_threshold (\d+)", text)[0])
+    # It was printed a moment before the guest was frozen.
+    assert all(row.limit_pages == pytest.approx(printed, rel=0.05) for row in rows)
+
+
 def test_a_reference_that_was_lost_has_no_holder(lab: Servers) -> None:
     if lab.capture.kernel not in REFERENCES:
         assert not any(root.no_holder for root in lab.roots.values())
