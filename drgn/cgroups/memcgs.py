@@ -172,6 +172,8 @@ def _columns(prog: Program) -> dict[str, str | tuple[str, ...]]:
         for path in (f"{counter}.{member}" for member in members):
             with contextlib.suppress(LookupError):
                 columns[path] = member_path(type_, path)
+    with contextlib.suppress(LookupError):
+        columns["number"] = member_path(type_, "id.id")  # that swap slots have
     return columns
 
 

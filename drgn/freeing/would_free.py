@@ -44,7 +44,7 @@ from mmscope.drgn.holders.holdings import HeldPages, Holdings
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
-from mmscope.drgn.ledger.swap_areas import swap_area, swap_infos, zram_memory
+from mmscope.drgn.ledger.swap_areas import swap_area, swap_infos, zram_memory, zram_of
 from mmscope.drgn.owners.slab_caches import slab_scan
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan
 from mmscope.drgn.page_tables.process_shares import say_unread, shares_once
@@ -346,10 +346,10 @@ def _waiting_slots(prog: Program) -> int:
 def _zram(info: Any) -> int | None:
     """Memory that the device takes, if it is a zram device."""
     try:
-        found = zram_memory(info)
+        zram = zram_of(info.bdev.bd_disk.read_())
+        return None if zram is None else zram_memory(zram)[1]
     except TORN:
         return None
-    return None if found is None else found[1]
 
 
 # Pages that are the holder's alone; others are counted for who else has them.

@@ -53,6 +53,15 @@ class Holder(NamedTuple):
     who: Opener = NO_PROCESS
 
 
+class Machine(NamedTuple):
+    """A virtual machine: its name, process, vCPUs, and the pages that it was given, if known."""
+
+    name: str
+    who: Opener
+    cpus: int
+    given: int | None
+
+
 class _Part(NamedTuple):
     """Blocks of one holder and kind: their first page frames, and how many pages each has."""
 
@@ -93,6 +102,7 @@ class Holdings:
         self._shift = np.uint64(prog["PAGE_SHIFT"].value_())
         self.gaps = Gaps()
         self.in_slabs: Counter[int] = Counter()  # bytes of objects, by number of the holder
+        self.machines: list[Machine] = []
         self.missing: list[str] = []  # kinds of holders, and why
         self.strange = 0  # addresses that are no page's
         # After settle(): blocks that do not overlap, ascending.

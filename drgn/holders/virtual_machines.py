@@ -9,12 +9,14 @@ they have of their process's.
 - Spare pages for further tables, of which each vCPU keeps up to 40
   (``KVM_ARCH_NR_OBJS_PER_MEMORY_CACHE``), and what the CPU has of a vCPU: VMCB or VMCS, bitmaps of
   MSRs, local APIC, ``struct kvm_run``.
+- What it was given of its process's memory: slots of its first address space (``kvm_memslots``),
+  RAM, ROM and video memory, touched or not.
 - Of each CPU what SVM needs of the host, and the bitmap of I/O ports of all machines.
 
 Costs a read of each table that is not of the last level, and some twenty for each vCPU. Nothing
 where no machine runs. The types are those of the modules' BTF.
 
-Cannot know: what vmalloc() and kmalloc() give (memslots, dirty rings); tables of AVIC and of posted
+Cannot know: what vmalloc() and kmalloc() give (dirty rings); tables of AVIC and of posted
 interrupts, pages of SEV and of TDX, which the firmware has; machines of other architectures.
 """
 
@@ -24,10 +26,11 @@ from collections.abc import Iterator
 
 import numpy as np
 from drgn import Object, Program, TypeKind, cast, offsetof
+from drgn.helpers.linux.list import hlist_for_each_entry
 from drgn.helpers.linux.percpu import per_cpu
 from drgn.helpers.linux.xarray import xa_for_each
 
-from mmscope.drgn.holders.holdings import Holder, Holdings, pointers
+from mmscope.drgn.holders.holdings import Holder, Holdings, Machine, pointers
 from mmscope.drgn.holders.second_tables import MOST_TABLES, frames_of, tables_below
 from mmscope.drgn.opening.btf import struct_of
 from mmscope.drgn.processes.open_files import NO_PROCESS, OpenFiles
@@ -38,6 +41,7 @@ from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.reading.symbols import variable_of
 
 MOST_MACHINES, MOST_CPUS, MOST_SPARE = 1 << 14, 1 << 13, 1 << 12
+MOST_SLOTS = 1 << 15  # KVM_MEM_SLOTS_NUM
 IOPM_PAGES = 4  # of IOPM_SIZE (arch/x86/kvm/svm/svm.h), a block
 # What a vendor's module has of a vCPU, and pages of each; of MSRs MSRPM_SIZE.
 SVM = {"vmcb01.ptr": 1, "msrpm": 2, "nested.vmcb02.ptr": 1, "nested.msrpm": 2, "sev_es.vmsa": 1}
@@ -79,7 +83,22 @@ def add_virtual_machines(
         addresses, counts = np.array(blocks, np.uint64).T
         holder = Holder(CPUS, name, process)
         found.memory(holder, other, addresses, counts.astype(np.int64), objects=len(cpus))
+        found.machines.append(Machine(name, process, len(cpus), _given(vm)))
     _add_host(prog, found, other)
+
+
+def _given(vm: Object) -> int | None:
+    """Pages of the slots of memory of a machine; None of 5.10, whose slots are an array."""
+    slots = vm.memslots[0].read_()
+    if not hasattr(slots, "id_hash"):
+        return None
+    slot = struct_of(vm.prog_, "kvm_memory_slot", "kvm")
+    link = f"id_node[{int(slots.node_idx.value_())}]"
+    pages = 0
+    for head in slots.id_hash:
+        entries = hlist_for_each_entry(slot, head.address_of_(), link)
+        pages += sum(int(entry.npages.value_()) for entry in itertools.islice(entries, MOST_SLOTS))
+    return pages
 
 
 def _address(of: Object, *names: str) -> int:

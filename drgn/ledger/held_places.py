@@ -7,6 +7,7 @@ from drgn import Program
 
 from mmscope.drgn.holders.aio_rings import add_aio_rings
 from mmscope.drgn.holders.block_requests import add_block_requests
+from mmscope.drgn.holders.bounce_buffers import add_bounce_buffers
 from mmscope.drgn.holders.bpf_memory import add_bpf_maps, add_bpf_programs, add_bpf_rings
 from mmscope.drgn.holders.device_memory import add_device_memory
 from mmscope.drgn.holders.dma_buffers import add_dma_buffers
@@ -72,6 +73,7 @@ OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {
         prog, found, Kind.BLOCK_REQUEST
     ),
     "IOMMUs": lambda prog, found: add_iommu_tables(prog, found, Kind.IOMMU_TABLE),
+    "swiotlb": add_bounce_buffers,
     "the stack depot": lambda prog, found: add_stack_depot(prog, found, Kind.STACK_DEPOT),
     "lists of modules": lambda prog, found: add_module_lists(prog, found, Kind.MODULE_CACHE),
 }

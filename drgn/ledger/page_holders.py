@@ -7,7 +7,7 @@ over all struct pages then counts each page in the class that the ledger has it 
 class are no more than the class. Of pipes, rings, what ftrace keeps and requests of block devices
 they are all of it; of kernel stacks all but what CPUs keep for the next thread. Page tables of
 virtual machines are nr_sec_page_table_pages, and the first one of each machine. Pages of hugetlb
-are HugePages_Total less HugePages_Free.
+are HugePages_Total less HugePages_Free. What zram and zswap take is counted by their pools.
 
 Costs a few reads for each process that has files open, each thread, pipe, ring, BPF map and
 program, and each queue of a socket.
@@ -21,12 +21,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from mmscope.drgn.holders.balloons import balloon_names
-from mmscope.drgn.holders.holdings import Holder
+from mmscope.drgn.holders.holdings import Holder, Holdings
 from mmscope.drgn.holders.huge_pages import huge_page_holders
 from mmscope.drgn.holders.page_pools import pool_names
+from mmscope.drgn.holders.virtual_machines import CPUS, MACHINE
 from mmscope.drgn.ledger.held_places import holdings
+from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind
+from mmscope.drgn.ledger.swap_areas import zsmalloc_pools
 from mmscope.drgn.processes.address_spaces import kept_address_spaces
 from mmscope.drgn.processes.open_files import Opener, open_files
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
@@ -54,7 +57,7 @@ from mmscope.drgn.tables.table import Inside, table, tables_of
     inside=tuple(
         Inside(owner, "bytes", ("owner", (owner,)))
         for owner in (
-            *("pipes", "network", "rings", "tracing", "kernel reserves", "driver"),
+            *("pipes", "network", "rings", "tracing", "kernel reserves", "driver", "compressed"),
             *("vmalloc", "kernel stacks", "page tables", "hugetlb", "given away", "unexplained"),
         )
     ),
@@ -71,7 +74,8 @@ class PageHolder:
         holds="kernel",
         key=True,
         help="socket protocol, ftrace instance, map, disk, variable, virtual machine's process, "
-        "network device and page pool, a balloon's driver, a hugetlb file; empty: all of that kind",
+        "network device and page pool, a balloon's driver, a hugetlb file, zram device; empty: all "
+        "of that kind",
     )
     pid: int | None = column(
         key=True,
@@ -86,9 +90,41 @@ class PageHolder:
         help="class as in memory_ledger; page cache: a file's pages in a pipe",
     )
     part: str = column(holds="words", key=True, help="part of the class")
-    objects: int = column(help="pipes, sockets, rings, stacks, … of this holder")
+    objects: int = column(
+        help="pipes, sockets, rings, stacks, … of this holder; pages that zram or zswap stores"
+    )
     pages: int = column(unit="pages", high=MOST_PAGES, help="base pages, each counted once")
     bytes: int = column(unit="bytes", high=MOST_BYTES, help="of these pages")
+
+
+@table(
+    "virtual_machines",
+    "Virtual machines",
+    empty="No virtual machine runs, or none of KVM on x86.",
+    memory="again",
+    measure="kernel_bytes",
+    lasting=("machine", "comm"),
+)
+class VirtualMachine:
+    """A virtual machine, and what the kernel has for it beside the memory that it was given."""
+
+    machine: str = column(
+        holds="words", key=True, help="kvm-PID by the process that made it, as holder"
+    )
+    pid: int | None = column(
+        key=True, high=MOST_PIDS, help="thread group that has it open; empty: unknown"
+    )
+    comm: str | None = column(holds="comm", help="name of its first thread")
+    cgroup: str | None = column(holds="cgroup", help="memory cgroup of the process")
+    vcpus: int = column(help="vCPUs")
+    given_bytes: int | None = column(
+        unit="bytes",
+        high=MOST_BYTES,
+        help="RAM, ROM and video memory of the guest, touched or not; empty: unknown",
+    )
+    kernel_bytes: int = column(
+        unit="bytes", help="its page tables, and the pages of its vCPUs, as in page_holders"
+    )
 
 
 NOT_HELD = (Kind.FREE, Kind.PER_CPU, Kind.UNACCEPTED, Kind.NO_REFERENCE)
@@ -134,10 +170,41 @@ def page_holders_from_memory(memory: Memory) -> Found:
         rows += _named(pages.huge, huge, Kind.HUGETLB, page)
     except TORN as error:
         disagreement(memory, found, f"who has pages of hugetlb: {error}")
+    rows += _compressed(memory, pages, page, found)
     if free:
         disagreement(memory, found, f"{free:,} pages that something holds are free")
     rows.sort(key=lambda row: (-row.pages, row.kind, row.holder, row.pid or 0, row.owner, row.part))
-    return found.add(PageHolder, rows)
+    return found.add(PageHolder, rows).add(VirtualMachine, list(_machines(held, rows, page)))
+
+
+def _machines(held: Holdings, rows: list[PageHolder], page: int) -> Iterator[VirtualMachine]:
+    """Virtual machines, with the pages of the kernel that are theirs alone."""
+    taken = Counter[tuple[str, int | None]]()
+    for row in rows:
+        if row.kind in (MACHINE, CPUS):
+            taken[row.holder, row.pid] += row.bytes
+    for name, who, cpus, given in held.machines:
+        bytes_ = None if given is None else given * page
+        yield VirtualMachine(name, *who, cpus, bytes_, taken[name, who.pid])
+
+
+def _compressed(
+    memory: Memory, pages: LedgerPages, page: int, found: Found
+) -> Iterator[PageHolder]:
+    """Rows of zram devices and zswap, by the counters of their pools."""
+    try:
+        pools = list(zsmalloc_pools(memory.prog))
+    except TORN as error:  # modules of 5.10 have no BTF
+        found.remarks.append(f"not looked for: pages of zram and zswap: {error}")
+        return
+    marked = pages.pages.reshape(len(KINDS), -1)[Kind.ZSMALLOC].any()
+    of = KINDS[Kind.ZSMALLOC if marked else Kind.MOVABLE_OPS]
+    for holder, stored, taken in pools:
+        if taken:
+            yield PageHolder(
+                *(holder.kind, holder.name, *holder.who, of.owner, of.part),
+                *(stored, taken, taken * page),
+            )
 
 
 def _named(
@@ -172,6 +239,7 @@ PAGE_HOLDERS_SECTION = Section(
     since="0.3.0",
     tables=tables_of(
         PageHolder,
+        VirtualMachine,
     ),
     intro="""
 Data that waits in [pipes](https://man7.org/linux/man-pages/man7/pipe.7.html) and sockets, rings of
@@ -180,8 +248,9 @@ buffers of graphics cards (of drivers on TTM), page tables and vCPUs of virtual 
 x86), page pools of network devices, requests of block devices: memory of the kernel by the process
 that has it open. Page tables and queues of IOMMUs (Intel's); pages that a module keeps on a list;
 user memory that is pinned for io_uring or, by VFIO, for a device; pages of hugetlb by file and
-process; what a balloon gave back, by driver. Each page is in one row; processes with few threads
-share a row for stacks. A page pool that *waits* was destroyed, and has pages in use.
+process; what a balloon gave back, by driver; slots of swiotlb in use; what zram devices and zswap
+take. Each page is in one row; processes with few threads share a row for stacks. A page pool that
+*waits* was destroyed, and has pages in use.
 
 A page that a file has too, as sendfile() makes them, is in the class of the file.
 """,

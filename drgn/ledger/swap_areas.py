@@ -20,14 +20,20 @@ area is bit 30 of the count (:func:`used_slots`).
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator
 
 from drgn import FaultError, Object, Program
+from drgn.helpers.linux.block import disk_name, for_each_disk
 from drgn.helpers.linux.list import list_for_each_entry
 
+from mmscope.drgn.cgroups.memcgs import memcgs_once
+from mmscope.drgn.holders.holdings import Holder
+from mmscope.drgn.ledger.swap_cgroups import Area, SwapCgroup, swap_cgroups
 from mmscope.drgn.opening.btf import struct_of
 from mmscope.drgn.reading.dentry_paths import path_of
+from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -45,6 +51,7 @@ S_IFMT, S_IFBLK = 0o170000, 0o060000
 # SWAP_USAGE_OFFLIST_BIT collision with real usage count" (12e9ac7bc5b2, in 7.2).
 OFFLIST, OLD_OFFLIST = 1 << 62, 1 << 30
 MAX_POOLS = 1 << 10  # of zswap: one for each compressor that still has pages
+MOST_DISKS = 1 << 16
 MAX_AREAS = 1 << 10  # of a text; MAX_SWAPFILES is 32 at most
 
 
@@ -141,21 +148,31 @@ def swap_area(info: Object) -> SwapArea:
     )
 
 
-def zram_memory(info: Object) -> tuple[int, int] | None:
+def zram_of(disk: Object) -> Object | None:
     """
-    (bytes that its zram device stores, bytes of memory that it takes for them), as
-    ``mm_stat_show()`` has them; None if it is on no zram device.
+    The ``struct zram`` of a ``struct gendisk *``; None if that is no zram device.
 
     :raises LookupError: zram is a module, and the kernel keeps no BTF of modules.
     :raises ValueError: its BTF is damaged, or the device.
     """
-    prog, disk = info.prog_, info.bdev.bd_disk.read_()
     name = disk.disk_name.string_().decode(errors="replace")
     if not re.fullmatch(r"zram\d{1,5}", name, re.ASCII):
         return None
-    zram = Object(prog, struct_of(prog, "zram", "zram"), address=disk.private_data.value_())
+    type_ = struct_of(disk.prog_, "zram", "zram")
+    zram = Object(disk.prog_, type_, address=disk.private_data.value_())
     if zram.disk.value_() != disk.value_():
         raise ValueError(f"{name}: what its private_data leads to is no struct zram of it")
+    return zram
+
+
+def zram_memory(zram: Object) -> tuple[int, int]:
+    """
+    (bytes that a zram device stores, bytes of memory that it takes for them), as
+    ``mm_stat_show()`` has them.
+
+    :raises LookupError, ValueError: as :func:`zram_of`.
+    """
+    prog = zram.prog_
     page, pages = int(prog["PAGE_SIZE"].value_()), 0
     if pool := zram.mem_pool.value_():  # none before the device has a size
         # zs_get_total_pages(), mm/zsmalloc.c
@@ -244,10 +261,17 @@ def zswap_memory(prog: Program) -> int:
         # Kept until "mm: zswap: optimize zswap pool size tracking" (91cdcd8d624b, in v6.10).
         return int(prog["zswap_pool_total_size"].value_())
     except LookupError:
-        # Several until "mm/zswap: use only one pool in zswap" (8edc9c4e72fe, in v6.11).
-        several = prog.type("struct zswap_pool").has_member("zpools")
-        zpools = [each for pool in pools for each in (pool.zpools if several else [pool.zpool])]
-        return page * sum(_zpool_pages(prog, zpool) for zpool in zpools)
+        return page * sum(_zpool_pages(prog, zpool) for zpool in _zpools(pools))
+
+
+def _zpools(pools: list[Object]) -> list[Object]:
+    """``struct zpool``, of kernels before v6.18."""
+    # Several until "mm/zswap: use only one pool in zswap" (8edc9c4e72fe, in v6.11).
+    return [
+        zpool
+        for pool in pools
+        for zpool in (pool.zpools if hasattr(pool, "zpools") else [pool.zpool])
+    ]
 
 
 def _zpool_pages(prog: Program, zpool: Object) -> int:
@@ -260,6 +284,28 @@ def _zpool_pages(prog: Program, zpool: Object) -> int:
     pages = Object(prog, type_, address=zpool.pool.value_()).member_(member)
     # zbud's is a plain u64, the others are atomic.
     return int((pages.counter if hasattr(pages, "counter") else pages).value_())
+
+
+def zsmalloc_pools(prog: Program) -> Iterator[tuple[Holder, int, int]]:
+    """
+    Pools of zsmalloc: each zram device, whatever it is used for, and zswap; how many pages they
+    store, and how many they take.
+
+    :raises LookupError, ValueError: as :func:`zram_of`.
+    """
+    found = []
+    for disk in itertools.islice(for_each_disk(prog), MOST_DISKS):
+        if (zram := zram_of(disk)) is not None:
+            name = disk_name(disk).decode(errors="backslashreplace")
+            found.append((Holder("zram", name), *zram_memory(zram)))
+    for row in zswap(prog, []):
+        pools = _pools(prog)
+        by_zpool = pools and not hasattr(pools[0], "zs_pool")
+        if not by_zpool or {name_at(zpool.driver.type) for zpool in _zpools(pools)} == {"zsmalloc"}:
+            found.append((Holder("zswap"), row.stored_bytes, row.memory_bytes or 0))
+    page = int(prog["PAGE_SIZE"].value_())
+    for holder, stored, taken in found:
+        yield holder, stored // page, taken // page
 
 
 def read_zswap(files: Files) -> list[Zswap]:
@@ -296,7 +342,8 @@ def from_memory(memory: Memory) -> Found:
         infos = list(swap_infos(prog))
     except LookupError as error:
         raise Absent(f"the kernel has no swap: {error}") from None
-    rows = [_with_zram(info, found) for info in infos]
+    areas = [_area(info, found) for info in infos]
+    rows = [row for row, _ in areas]
     if nameless := sum(row.path is None for row in rows):
         disagreement(memory, found, f"the names of {plural(nameless, 'area')} cannot be read")
     for row, info in zip(rows, infos, strict=True):
@@ -310,6 +357,7 @@ def from_memory(memory: Memory) -> Found:
         found.add(Zswap, zswap(prog, found.notes))
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"what zswap stores is unknown: {error}")
+    _by_cgroup(memory, infos, areas, found)
     try:
         usable = sum(row.bytes for row in rows if not row.leaving)
         total = int(prog["total_swap_pages"].value_()) * int(prog["PAGE_SIZE"].value_())
@@ -322,14 +370,37 @@ def from_memory(memory: Memory) -> Found:
     return found
 
 
-def _with_zram(info: Object, found: Found) -> SwapArea:
+def _area(info: Object, found: Found) -> tuple[SwapArea, Object | None]:
+    """An area, and the ``struct zram`` that it is on, if it is and that is known."""
     row = swap_area(info)
     try:
-        stored, taken = zram_memory(info) or (None, None)
+        zram = zram_of(info.bdev.bd_disk.read_())
+        if zram is None:
+            return row, None
+        stored, taken = zram_memory(zram)
     except (FaultError, LookupError, ValueError) as error:
         found.notes.append(f"{row.path}: the memory that it takes is unknown: {error}")
-        return row
-    return dataclasses.replace(row, stored_bytes=stored, memory_bytes=taken)
+        return row, None
+    return dataclasses.replace(row, stored_bytes=stored, memory_bytes=taken), zram
+
+
+def _by_cgroup(
+    memory: Memory, infos: list[Object], areas: list[tuple[SwapArea, Object | None]], found: Found
+) -> None:
+    """Add what memory cgroups have in the areas."""
+    gaps = Gaps()
+    try:
+        # The blocks of a file on zram are not its slots.
+        on = [
+            Area(info, row.path, zram if row.kind == "partition" else None)
+            for info, (row, zram) in zip(infos, areas, strict=True)
+        ]
+        found.add(SwapCgroup, swap_cgroups(memcgs_once(memory), on, gaps))
+    except Absent as error:
+        found.remarks.append(f"swap is of no memory cgroup: {error}")
+    except TORN as error:
+        disagreement(memory, found, f"what memory cgroups have swapped out is unknown: {error}")
+    found.unreadable_bytes += gaps.bytes
 
 
 def from_files(files: Files) -> Found:
@@ -365,10 +436,12 @@ Where anonymous memory and shmem are written to when memory is short. Slots are 
 anybody may read them back, also while the page is in memory again. A zram device keeps what is
 written to it in memory, compressed. zswap does so before a page is written to any area; the page
 has its slot there all the same.
+
+What is swapped out stays charged to its memory cgroup, also to one that was removed meanwhile.
 """,
     command=Command("swap areas and how full they are", name="swap_areas"),
     since="0.2.0",
-    tables=tables_of(SwapArea, Zswap),
+    tables=tables_of(SwapArea, Zswap, SwapCgroup),
     from_memory=from_memory,
     from_files=from_files,
     reads=(prices.SWAPS, prices.ZRAM, prices.MEMINFO, prices.ZSWAP),

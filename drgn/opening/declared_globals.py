@@ -196,7 +196,7 @@ _BY_TYPE = {
         "stack_hash_mask stack_max_pools sysctl_compaction_proactiveness total_nr_irqs "
         "vmap_zone_size"
     ),
-    "unsigned int [room]": "nr_swapper_spaces",
+    "unsigned int [room]": "nr_swapper_spaces nr_zswap_trees",
     "unsigned long": (
         "__highest_present_section_nr alloc_tag_ref_mask dirty_background_bytes "
         "fault_around_bytes huge_zero_pfn jiffies ksm_pages_shared ksm_pages_sharing "
@@ -245,6 +245,11 @@ DIFFER = {
     "stack_table": (("struct list_head *", "pools_num"), ("struct stack_record **", "")),
     # Of 6.12 and before: see ANONYMOUS.
     "tk_core": (("struct tk_data", "struct tk_data"),),
+    # "zswap: replace RB tree with xarray" (796c2c23e14e, in v6.10)
+    "zswap_trees": (
+        ("struct zswap_tree *[room]", "struct zswap_tree"),
+        ("struct xarray *[room]", ""),
+    ),
     # A long since v6.13; by what came later, so that between it is right up to 16 TiB.
     "zswap_stored_pages": (
         ("atomic_long_t", "zswap_stored_incompressible_pages"),

@@ -3,7 +3,7 @@
 
 from finding_cases.case import Case
 
-from mmscope.drgn.ledger.page_holders import PageHolder
+from mmscope.drgn.ledger.page_holders import PageHolder, VirtualMachine
 from mmscope.drgn.ledger.pins import Pin
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.processes.process_memory import ProcessMemory
@@ -17,6 +17,15 @@ def holder(
 
 def pin(zone: str, migratetype: str, mib: int, owner: str = "anonymous") -> Pin:
     return Pin(0, zone, owner, "base pages", migratetype, 0, mib << 8, mib << 8)
+
+
+def guest(pid: int, given: int | None, kernel: int = 2) -> VirtualMachine:
+    given = None if given is None else given << 20
+    return VirtualMachine(f"kvm-{pid}", pid, "qemu", None, 2, given, kernel << 20)
+
+
+def resident(pid: int, mib: int, swap: int = 0) -> ProcessMemory:
+    return ProcessMemory(pid, "qemu", mib << 20, 0, 0, 0, swap << 20, 1 << 20, 0, 0, 0, 1, 1)
 
 
 def process(pid: int, comm: str, pinned: int) -> ProcessMemory:
@@ -48,6 +57,22 @@ FOUND = {
         "holder-large",
         [holder("BPF map", 300, "vmalloc", "12 flows"), holder("BPF map", 100, "vmalloc", "13 x")],
         ["BPF map 12 flows of srv (pid 7): 300 MiB"], "notice", ["13 x"],
+    ),
+    "sockets of many processes": Case(
+        "holder-large",
+        [*(holder("socket", 5, "network", "tcp", pid, f"worker-{pid}") for pid in range(1, 90)),
+         holder("socket", 9, "network", "tcp", 99, "queue"), holder("pipe", 30, "pipes")],
+        ["socket, 90 holders: 454 MiB, 11.1 % of memory", "270 of kind socket hold 454 MiB",
+         "No holder has a twentieth of memory; queue has most, 9 MiB"], "warning",
+        ["pipe of", "is unknown"],
+    ),
+    "guests whose processes take much beside them": Case(
+        "vm-beyond-size",
+        [guest(5, 1024), resident(5, 1100, 140), guest(6, 512), resident(6, 500),
+         guest(7, None), resident(7, 900)],
+        ["Virtual machines take 222 MiB beyond the memory they were given, 5.4 % of memory",
+         "2 machines of KVM, 1.5 GiB of guest memory", "at least 222 MiB more: 6 MiB are",
+         "qemu (pid 5) has most, 219 MiB beyond 1 GiB"], "notice",
     ),
     "a cache of a module that has a shrinker": Case(
         "module-cache-large",
@@ -82,6 +107,16 @@ CLEAR = {
         "holder-large", [holder("list of a module", 900, "unexplained", "leaked [drv]", None, None)]
     ),
     "a pool of huge pages in use": Case("holder-large", [holder("hugetlb file", 900, "hugetlb")]),
+    "memory that is swapped out to zram": Case(
+        "holder-large", [holder("zram", 900, "compressed", "zram0", None, None)]
+    ),
+    "slots of swiotlb": Case(
+        "holder-large", [holder("swiotlb", 400, "kernel reserves", "in use", None, None)]
+    ),
+    "guests that are as large as they were given": Case(
+        "vm-beyond-size", [guest(5, 1024), resident(5, 1100), guest(6, 512), resident(6, 90)]
+    ),
+    "no guest": Case("vm-beyond-size", [process(5, "srv", 0)], empty=(VirtualMachine,)),
     "a balloon": Case("holder-large", [holder("balloon", 900, "given away", "virtio_balloon")]),
     "a module's small cache": Case(
         "module-cache-large", [holder("list of a module with a shrinker", 60, "driver", "a [b]")]
@@ -101,6 +136,9 @@ NOT_CHECKED = {
     ),
     "nobody looked for lists of modules": Case(
         "module-cache-large", [], why_not="no table page_holders in this bundle"
+    ),
+    "nobody looked for virtual machines": Case(
+        "vm-beyond-size", [], why_not="no table virtual_machines in this bundle"
     ),
     "nobody looked for pins": Case("pins-in-the-way", [], why_not="no table pins in this bundle"),
 }

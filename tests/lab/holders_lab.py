@@ -2,7 +2,9 @@
 """
 Frozen guests with memory behind open files of every kind (``programs/holders.c``), with dma-bufs,
 BPF maps and programs, AIO, KVM and VFIO (``programs/owners.c``), with tasks that wait
-(``programs/stuck.c``, ``programs/locks.c``, and ``programs/servers.c``, which has a disk).
+(``programs/stuck.c``, ``programs/locks.c``, and ``programs/servers.c``, which has a disk), with a
+network device behind swiotlb (``programs/bounce.c``), and with swap in zram and zswap
+(``programs/compressed.c``).
 """
 
 import os
@@ -27,9 +29,12 @@ VFIO = ("vfio", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci")
 # A graphics card with little memory, of the kernels that have drivers of any.
 GRAPHICS = ("drm", "drm_kms_helper", "ttm", "drm_ttm_helper", "drm_exec")
 CARD = ("-device", "qxl,ram_size=16777216,vram_size=8388608,vgamem_mb=8")
+NETWORK = ("failover", "net_failover", "virtio_net")
 DISKS = {"servers": 32 << 20}
 # More CPUs than two, of the first node.
 CPUS = {"locks": 4}
+DEVICES = {"bounce": ("-device", "virtio-net-pci,disable-legacy=on,iommu_platform=on")}
+OPTIONS = {"bounce": "swiotlb=force"}
 # What /proc/PID/stack leaves out: functions of the scheduler's section (__sched), locks' included.
 SCHEDULER = re.compile(
     r"^(__|preempt_|io_)?schedule(_\w+)?$|^__switch_to$|^__mutex_lock|^rwsem_down|^down_"
@@ -82,23 +87,26 @@ def holders_capture(
     :param built: folder of a module that is built for it.
     """
     program = PROGRAMS / f"{what}.c"
-    sources = [program, PROGRAMS / "parts.h"]
+    sources: list[Path | str] = [program, PROGRAMS / "parts.h", *DEVICES.get(what, ())]
     sources += sorted(built.iterdir()) if built is not None else []
 
     def take(kernel: Kernel, folder: Path) -> None:
         if built is not None:
             kernel = with_built(kernel, built, say)
-        drive = make_disk(folder, DISKS[what]) if what in DISKS else ()
+        arguments = make_disk(folder, DISKS[what]) if what in DISKS else DEVICES.get(what, ())
         if what in CPUS:
-            drive += ("-smp", f"{CPUS[what]},sockets={CPUS[what]}")
+            arguments += ("-smp", f"{CPUS[what]},sockets={CPUS[what]}")
         if "vfio" in modules:
             mode = "on" if name.startswith("7") else "off"
-            drive += ("-device", f"intel-iommu,x-scalable-mode={mode}", "-device", "edu,addr=0x10")
+            arguments += ("-device", f"intel-iommu,x-scalable-mode={mode}")
+            arguments += ("-device", "edu,addr=0x10")
             kernel = replace(kernel, options=f"{kernel.options} intel_iommu=on")
         if "qxl" in modules:
-            drive += CARD
+            arguments += CARD
+        if what in OPTIONS:
+            kernel = replace(kernel, options=f"{kernel.options} {OPTIONS[what]}")
         init = build(kernel, program, folder)
-        machine.run(kernel, "sizes", folder, say, init=init, qemu_args=drive)
+        machine.run(kernel, "sizes", folder, say, init=init, qemu_args=arguments)
         (folder / "own-disk").unlink(missing_ok=True)
 
     folder, kernel = kept(name, what, sources, take, say, modules)

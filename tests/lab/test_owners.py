@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""dma-bufs, memory of BPF, AIO, KVM and VFIO by who has it, as planted, and as the kernel says."""
+"""Memory of DMA, BPF, AIO, KVM, VFIO, swiotlb by who has it: as planted, as the kernel says."""
 
 import re
 from collections.abc import Callable
@@ -7,11 +7,15 @@ from collections.abc import Callable
 import pytest
 from capture import Capture
 from conftest import KERNELS
-from holders_lab import device_modules, holders_capture
+from holders_lab import NETWORK, device_modules, holders_capture
 from kernels import workloads
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, memory_ledger_from_memory
-from mmscope.drgn.ledger.page_holders import PageHolder, page_holders_from_memory
+from mmscope.drgn.ledger.page_holders import (
+    PageHolder,
+    VirtualMachine,
+    page_holders_from_memory,
+)
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
@@ -25,12 +29,14 @@ HEAP, SHARED = 8 * MIB // PAGE + 3, 2 * MIB // PAGE
 SMALL = {"a_small_array"}
 # Built without the system heap and udmabuf; memlock of a map is an estimate there.
 OLD = ("5.10", "6.1")
-# A table of the last level for each 2 MiB, and one each of four levels above: the host has five.
 # Given to a device: small pages, a huge one, shared memory, of which half is given twice.
 GIVEN = {"base pages": 3 * MIB // PAGE, "large folios": 512, "shmem": MIB // PAGE}
+# Memory that machines were given, in MiB: a table of the last level for each 2 MiB, and one each of
+# four levels above, as the host has five.
+MACHINES = {"o-small": 64, "o-large": 512}
 TABLES = {"o-small": 64 // 2 + 4, "o-large": 512 // 2 + 4}
 
-Lab = tuple[Capture, Found, list[PageHolder]]
+Lab = tuple[Capture, Found, list[PageHolder], list[VirtualMachine]]
 
 
 @pytest.fixture(scope="module", params=TAKEN)
@@ -39,11 +45,11 @@ def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Lab:
     memory = Memory(open_target(taken.vmcore, [taken.vmlinux]))
     ledger, found = memory_ledger_from_memory(memory), page_holders_from_memory(memory)
     assert not ledger.notes and not found.notes
-    return taken, ledger, found.by_name["page_holders"]
+    return taken, ledger, found.by_name["page_holders"], found.by_name["virtual_machines"]
 
 
 def test_dma_bufs_have_the_process_that_has_them_open(lab: Lab) -> None:
-    taken, ledger, rows = lab
+    taken, ledger, rows, _ = lab
     found = {row.comm: row for row in rows if row.kind == "dma-buf"}
     counted: list[LedgerRow] = ledger.by_name["memory_ledger"]
     pages = sum(row.pages for row in counted if row.part == "dma-bufs")
@@ -57,7 +63,7 @@ def test_dma_bufs_have_the_process_that_has_them_open(lab: Lab) -> None:
 
 
 def test_maps_and_programs_have_what_memlock_says(lab: Lab) -> None:
-    taken, _, rows = lab
+    taken, _, rows, _ = lab
     said = {
         name: int(number)
         for name, number in re.findall(
@@ -142,7 +148,39 @@ def test_buffers_that_do_not_fit_into_the_card_are_the_machines(lab: Lab) -> Non
         assert sum(row.pages for row in rows) == int(said[1])
 
 
+def test_machines_have_the_memory_that_they_were_given(lab: Lab) -> None:
+    machines: list[VirtualMachine] = lab[3]
+    assert {row.comm: (row.given_bytes or 0) // MIB for row in machines} == (
+        MACHINES if device_modules(lab[0].kernel) else {}
+    )
+    for row in machines:
+        pages = sum(each.pages for each in lab[2] if each.holder == row.machine)
+        assert (row.vcpus, row.kernel_bytes) == (1, pages * PAGE)
+
+
 def test_hardly_anything_is_unexplained(lab: Lab) -> None:
     rows: list[LedgerRow] = lab[1].by_name["memory_ledger"]
     unexplained = sum(row.pages for row in rows if row.owner == "unexplained")
     assert unexplained < 0.0005 * sum(row.pages for row in rows)
+
+
+@pytest.mark.x86
+@pytest.mark.odd_machine
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_slots_of_swiotlb_are_those_that_the_kernel_counts(
+    kernel: str, say: Callable[[str], None]
+) -> None:
+    taken = holders_capture(kernel, say, "bounce", NETWORK)
+    memory = Memory(open_target(taken.vmcore, [taken.vmlinux]))
+    found = page_holders_from_memory(memory)
+    said = re.search(r"slots in use: ([0-9]+)", taken.console.read_text(errors="replace"))
+    rows: list[PageHolder] = [r for r in found.by_name["page_holders"] if r.kind == "swiotlb"]
+    assert said and not found.notes
+    if kernel == "5.10":  # its slots are no structures
+        assert not rows
+        return
+    (row,) = rows
+    assert row.objects == int(said[1]) >= 200
+    # Slots are of 2 KiB, and mappings of a page and more begin at one.
+    assert (row.objects + 1) // 2 <= row.pages <= row.objects
+    assert (row.owner, row.part) == ("kernel reserves", "DMA pools")

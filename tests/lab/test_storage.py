@@ -30,7 +30,7 @@ from mmscope.drgn.ledger.swap_areas import (
     read_swaps,
     swap_area,
     swap_infos,
-    zram_memory,
+    zram_of,
 )
 from mmscope.drgn.machine.vm_counters import read_vmstat
 from mmscope.drgn.opening.btf import module_types
@@ -321,11 +321,12 @@ class TestAModulesTypes:
         if not storage_lab.knows_modules:
             return
         prog = storage_lab.prog
-        (info,) = (info for info in swap_infos(prog) if zram_memory(info))
-        other = Object(prog, "struct gendisk", address=info.bdev.bd_disk.value_())
+        disks = [info.bdev.bd_disk.read_() for info in swap_infos(prog)]
+        (disk,) = (disk for disk in disks if zram_of(disk))
+        other = Object(prog, "struct gendisk", address=disk.value_())
         monkeypatch.setattr(swap_areas, "Object", lambda prog, type_, address: Disguised(other))
         with pytest.raises(ValueError, match="no struct zram of it"):
-            zram_memory(info)
+            zram_of(disk)
 
 
 class Disguised:

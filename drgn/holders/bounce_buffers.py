@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""
+swiotlb (kernel/dma/swiotlb.c): memory that data of devices goes through, as the device cannot reach
+where it is, or may not, in an encrypted guest.
+
+The pool is kept since boot. Each slot of 2 KiB has how many are free from it on
+(``io_tlb_slot.list``): none, if it is in use. So as many as ``io_tlb_used`` in debugfs has. Costs a
+read of all slots, 24 bytes each.
+
+Cannot know: who has the data; pools of devices of their own (restricted-dma-pool), and those that
+were added later (CONFIG_SWIOTLB_DYNAMIC); 5.10, whose slots are no structures.
+"""
+
+import numpy as np
+from drgn import Program
+
+from mmscope.drgn.holders.holdings import Holder, Holdings
+from mmscope.drgn.reading.kernel_arrays import distinct, read_array, struct_dtype
+
+MOST_SLOTS = 1 << 22
+SLOT_SHIFT = 11  # IO_TLB_SHIFT
+
+
+def add_bounce_buffers(prog: Program, found: Holdings) -> None:
+    """Pages with slots in use; the number of objects is that of slots."""
+    if "io_tlb_default_mem" not in prog:
+        return
+    pool = prog["io_tlb_default_mem"]
+    # "swiotlb: separate memory pool data from other allocator data" (158dbe9c9a3d, in v6.6)
+    if hasattr(pool, "defpool"):
+        pool = pool.defpool
+    count = min(int(pool.nslabs.value_()), MOST_SLOTS)
+    if not count or not pool.slots:
+        return
+    dtype = struct_dtype(prog.type("struct io_tlb_slot"), {"list": "list"})
+    parts = read_array(prog, pool.slots.value_(), count, dtype, found.gaps)
+    used = [at + np.flatnonzero(slots["list"] == 0) for at, slots in parts]
+    slots = np.concatenate([np.empty(0, np.int64), *used])
+    shift = int(prog["PAGE_SHIFT"].value_())
+    pages = distinct((int(pool.start.value_()) >> shift) + (slots >> (shift - SLOT_SHIFT)))
+    if len(pages):
+        found.frames(Holder("swiotlb", "in use"), 0, pages.astype(np.int64), objects=len(slots))
