@@ -29,7 +29,7 @@ from mmscope.reports.findings.findings import (
     severity_of,
 )
 from mmscope.reports.findings.kernel_said import Kernel
-from mmscope.reports.fleet.growth import CLASSES, Change, changes, classes_in, ledger_pairs
+from mmscope.reports.fleet.growth import ASKED, Amounts, Change, amounts_in, changes, ledger_pairs
 from mmscope.reports.lake.asking import Answer, Engine, Row, answers, kernels
 from mmscope.reports.lake.batch import Batch, batches, load
 from mmscope.reports.lake.catalog import Catalog, Taken
@@ -156,7 +156,7 @@ class Fleet:
     :ivar silent: what no host has of those that could tell, which is one at least.
     :ivar unasked: what no host could tell.
     :ivar unchecked: finding and reason, and how many hosts could not tell for it.
-    :ivar changes: classes of hosts' ledgers that differ between two readings.
+    :ivar changes: classes of hosts' ledgers, and holders, that differ between two readings.
     :ivar ledgers: hosts that have these two; None: they were not asked.
     """
 
@@ -187,8 +187,8 @@ def ask_fleet(
     asked = {question.id: FleetFinding(question) for question in questions}
     pairs = ledger_pairs(catalog.bundles) if ledgers else []
     wanted = {number for pair in pairs for number in pair}
-    classes: dict[int, Counter[str]] = {}
-    names = named([*questions, CLASSES] if wanted else questions)
+    amounts: Amounts = {what: {} for what in ASKED}
+    names = named([*questions, *ASKED.values()] if wanted else questions)
     done = 0
     for bundles in batches(catalog.bundles):
         batch = load(catalog, bundles, names)
@@ -198,15 +198,16 @@ def ask_fleet(
         for answer in answers(batch, questions, run):
             asked[answer.question.id].take(answer, names_of, done, kernel_of)
         if among := {number - done for number in wanted if done <= number < done + len(bundles)}:
-            for answer in answers(batch, [CLASSES], run, among):
-                classes |= classes_in(answer, done)
+            for what, question in ASKED.items():
+                for answer in answers(batch, [question], run, among):
+                    amounts[what] |= amounts_in(answer, done)
         fleet.said += [line for line in batch.said if line not in fleet.said]
         batch.connection.close()
         done += len(bundles)
     if ledgers:
-        read = [(first, last) for first, last in pairs if first in classes and last in classes]
+        read = [pair for pair in pairs if all(each in amounts["ledger class"] for each in pair)]
         fleet.ledgers = len(read)
-        fleet.changes = list(changes(catalog.bundles, read, classes))
+        fleet.changes = list(changes(catalog.bundles, read, amounts))
     for one in asked.values():
         one.count(catalog.bundles)
         for host in hosts.keys() - one.checked.keys():

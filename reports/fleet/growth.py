@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Growth between two readings of one boot: the classes of each host's memory ledger.
+Growth between two readings of one boot: the classes of each host's memory ledger, and holders of
+pages of the kernel.
 
-The ledger is asked as findings are: one query over all hosts, the same text for DuckDB and Spark.
+Both are asked as findings are: a query over all hosts, the same text for DuckDB and Spark.
 Of each host that has two ledgers of one boot, the newest such boot counts, and of it the oldest and
 the newest ledger: both of struct pages, or both of the kernel's counters, whose classes differ.
 
@@ -34,12 +35,34 @@ order by owner
     # What a finding says of a row: these are no findings.
     severity="", title="", saw="", why="", worse="", next=(), sources=(), links=(),
 )  # fmt: skip
+# A process may have begun anew between the two.
+HOLDERS = Question(
+    id="page-holders",
+    about="Bytes of each holder of pages of the kernel",
+    section="page_holders",
+    needs=("page_holders.bytes",),
+    sql="""
+select kind || case when coalesce(holder, '') = '' then '' else ' ' || holder end
+    || case when coalesce(comm, '') = '' then '' else ' of ' || comm end as owner,
+    sum(bytes)::bigint as bytes
+from page_holders
+where owner not in ('anonymous', 'page cache', 'given away')
+group by 1
+order by 1
+""",
+    severity="", title="", saw="", why="", worse="", next=(), sources=(), links=(),
+)  # fmt: skip
+# What is asked, and what its rows are.
+ASKED = {"ledger class": CLASSES, "holder": HOLDERS}
 # As finding watch-kernel-memory-grows has it: more than a burst of processes leaves, a thousandth
 # of memory, and a twentieth more than before.
 LEAST, OF_MEMORY, OF_BEFORE = 32 << 20, 1000, 20
 
-# A class, the newest bundle of a host, bytes gained since the oldest, and seconds between the two.
-Change = tuple[str, Taken, int, float]
+# What it is, its name, the newest bundle of a host, bytes gained since the oldest, and seconds
+# between the two.
+Change = tuple[str, str, Taken, int, float]
+# Bytes by name, by number of the bundle, of each that is asked.
+Amounts = dict[str, dict[int, Counter[str]]]
 
 
 def ledger_pairs(bundles: Sequence[Taken]) -> list[tuple[int, int]]:
@@ -66,9 +89,9 @@ def ledger_pairs(bundles: Sequence[Taken]) -> list[tuple[int, int]]:
     return pairs
 
 
-def classes_in(answer: Answer, first: int) -> dict[int, Counter[str]]:
+def amounts_in(answer: Answer, first: int) -> dict[int, Counter[str]]:
     """
-    Bytes of each class, by number of the bundle.
+    Bytes of each class or holder, by number of the bundle.
 
     :param first: number of the first bundle that was asked.
     """
@@ -81,14 +104,18 @@ def classes_in(answer: Answer, first: int) -> dict[int, Counter[str]]:
 
 
 def changes(
-    bundles: Sequence[Taken], pairs: Iterable[tuple[int, int]], classes: dict[int, Counter[str]]
+    bundles: Sequence[Taken], pairs: Iterable[tuple[int, int]], amounts: Amounts
 ) -> Iterator[Change]:
-    """Differences of the ledgers of each pair that are more than those of an idle machine."""
+    """Differences between the two of each pair that are more than those of an idle machine."""
     for first, last in pairs:
-        before, after, bundle = classes[first], classes[last], bundles[last]
-        least = max(LEAST, after.total() // OF_MEMORY)
-        for name in sorted((before.keys() | after.keys()) - {FREE}):
-            less, more = sorted((before[name], after[name]))
-            if more - less >= max(least, less // OF_BEFORE):
-                seconds = bundle.at - bundles[first].at
-                yield name, bundle, after[name] - before[name], seconds
+        bundle = bundles[last]
+        seconds = bundle.at - bundles[first].at
+        least = max(LEAST, amounts["ledger class"][last].total() // OF_MEMORY)
+        for what, of in amounts.items():
+            before, after = of.get(first), of.get(last)
+            if before is None or after is None:
+                continue
+            for name in sorted((before.keys() | after.keys()) - {FREE}):
+                less, more = sorted((before[name], after[name]))
+                if more - less >= max(least, less // OF_BEFORE):
+                    yield what, name, bundle, after[name] - before[name], seconds

@@ -106,7 +106,7 @@ def _add_findings(sub: argparse.ArgumentParser) -> None:
         choices=BY,
         default="finding",
         help="a row each; default: finding. owner: whose memory it is: a stack, a cache, a caller, "
-        "a class of the memory ledger that grew between two bundles of a boot",
+        "a class of the memory ledger or a holder of pages that grew between two bundles of a boot",
     )
     sub.add_argument("--only", action="append", metavar="FINDING", help="of these alone")
     sub.add_argument(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Owners of memory on several hosts: the rows of findings by the stack, cache, caller or counter that
-they are about, and the classes of the memory ledger that grew between two readings.
+they are about, and the classes of the memory ledger and the holders of pages that grew between two
+readings.
 
 One leak on each of a hundred hosts is a hundred findings, and one owner. Which hosts have a finding
 says ``fleet``; this says whose memory it is on them.
@@ -26,7 +27,6 @@ SEVERAL = 2
 NOT_KNOWN = "(not known)"
 # Classes that follow what the machine is used for.
 LOAD = ("anonymous", "page cache")
-LEDGER_CLASS = "ledger class"
 STACKS = "page-owner-stack-grows"
 # Of findings that have owners: what these are, and whether the size is what they gained; the
 # columns of their name and size, which is in pages where the row has a page size.
@@ -143,10 +143,10 @@ def _size(row: Row, column: str) -> int | None:
 
 
 def _of_ledgers(fleet: Fleet) -> Iterator[Owner]:
-    by_name: dict[str, Owner] = {}
-    for name, bundle, gained, seconds in fleet.changes:
-        new = Owner(LEDGER_CLASS, name, True, fleet.ledgers or 0, load=name in LOAD, fell=0)
-        owner = by_name.setdefault(name, new)
+    by_name: dict[tuple[str, str], Owner] = {}
+    for what, name, bundle, gained, seconds in fleet.changes:
+        new = Owner(what, name, True, fleet.ledgers or 0, load=name in LOAD, fell=0)
+        owner = by_name.setdefault((what, name), new)
         if gained > 0:
             owner.add(bundle, gained, seconds)
         else:

@@ -11,6 +11,7 @@ from made_lake import lake_of
 from made_owners import EVIL, host, leak, ledger
 
 from mmscope.drgn.ledger.memory_ledger import LedgerCheck
+from mmscope.drgn.ledger.page_holders import PageHolder
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 
 MIB = 1 << 20
@@ -123,6 +124,29 @@ class TestLedgers:
             "ledger class slab grew on 3 hosts of 5, fell on 1, by 600 MiB in all, most on h1: "
             "300 MiB in 5 h 0 min\n"
         ) in said
+
+    def test_a_holder_that_grows_is_named_beside_its_class(self, tmp_path: Path) -> None:
+        def sockets(mib: int, pid: int, kind: str = "socket") -> PageHolder:
+            names = ("tcp", pid, "srv", None, "network", "socket buffers", 3)
+            return PageHolder(kind, *names, mib << 8, mib << 20)
+
+        for name, gained in (("a", 300), ("b", 500)):
+            lake_of(
+                tmp_path,
+                host(tmp_path, name, [*ledger(network=100), sockets(90, 7), sockets(10, 8, "x")]),
+                host(
+                    tmp_path, name, [*ledger(network=100 + gained), sockets(90 + gained, 70)], at=2
+                ),
+            )
+        by_name = {(row["what"], row["owner"]): row for row in by_owner(tmp_path / "lake")}
+        assert by_name.keys() == {("ledger class", "network"), ("holder", "socket tcp of srv")}
+        row = by_name["holder", "socket tcp of srv"]
+        assert (row["hosts"], row["fell"], row["bytes"]) == ("2", "0", str(800 * MIB))
+        assert (row["worst_host"], float(row["seconds"])) == ("b", 7200)
+        assert (
+            "holder socket tcp of srv grew on 2 hosts of 2, by 800 MiB in all, most on b: 500 MiB "
+            "in 2 h 0 min\n"
+        ) in run("lake", "findings", tmp_path / "lake").stdout
 
     def test_a_little_more_is_no_growth(self, tmp_path: Path) -> None:
         for name, before, after in (("a", 100, 131), ("b", 1000, 1049)):
