@@ -8,25 +8,27 @@ slabs of each cache and the areas of each caller of vmalloc are looked up by whe
 some milliseconds for a million ranges.
 
 How many ranges compaction could free at most: those in which nothing is that cannot be moved, but
-no more than the free pages of the zone would fill (``compact_zone()`` moves within a zone).
+no more than the free pages of the zone would fill (``compact_zone()`` moves within a zone). What it
+makes is less: it takes the zone from its begin on, and fills it from its end.
 
-Cannot know: what is pinned for a moment only; what compaction does in the time that it has, and
-where the watermarks keep it from beginning.
+Cannot know: what is pinned for a moment only; what compaction for an allocation does, which ends
+with the first block.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
-from drgn import FaultError
+from drgn import FaultError, Program
 from numpy.typing import NDArray
 
+from mmscope.drgn.free.pageblocks import pageblock_types
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.memory_ledger import ledger_pages, settled, zone_names
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import find_places
 from mmscope.drgn.ledger.thp_ranges import FIXED_BITS, Way
 from mmscope.drgn.owners.slab_caches import SlabScan, slab_scan
-from mmscope.drgn.reading.kernel_arrays import S64s
+from mmscope.drgn.reading.kernel_arrays import Bools, S64s
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
@@ -62,6 +64,10 @@ class Contiguity:
         help="free after perfect compaction",
     )
     pages_to_move: int = column(unit="pages", help="least that must move for that")
+    compacted_ranges: int | None = column(
+        high="ranges",
+        help="forecast: free after compact_memory; empty: migratetypes cannot be read",
+    )
 
 
 @table(
@@ -142,13 +148,31 @@ class Ranges:
         self.spoiled = (self.fixed != 0) & ~self.is_free & ~self.is_huge
         self.can_move = ~(self.is_free | self.is_huge | self.spoiled)
 
+    def after_compaction(self, here: Bools, targets: Bools) -> int:
+        """
+        Foretell how many ranges of a zone are free after ``compact_zone()`` (mm/compaction.c) of
+        all of it. One scanner takes what can be moved from the zone's begin on, also where
+        something else stays; the other looks for free pages from its end down. Where they meet
+        compaction ends.
 
-def by_zone(ranges: Ranges, names: dict[int, tuple[int, str]], page: int) -> list[Contiguity]:
+        :param here: the ranges of the zone; *targets*: of movable pageblocks
+            (``suitable_migration_target()``), but those that are free stay so.
+        """
+        taken = np.where(self.is_huge | self.is_free, 0, self.movable)[here]
+        room = np.where(targets & ~self.is_free, self.free, 0)[here]
+        emptied = np.cumsum(taken) <= room.sum() - np.cumsum(room)
+        return int((self.is_free[here] | (self.can_move[here] & emptied)).sum())
+
+
+def by_zone(
+    ranges: Ranges, names: dict[int, tuple[int, str]], page: int, targets: Bools | None = None
+) -> list[Contiguity]:
     """
     The ranges of each zone.
 
     :param names: node and name of each zone, by its index.
     :param page: bytes of one.
+    :param targets: ranges whose free pages compaction moves pages to, if they are known.
     """
     rows = []
     for zone in np.unique(np.concatenate([ranges.zones, ranges.zones_cut])).tolist():
@@ -171,9 +195,18 @@ def by_zone(ranges: Ranges, names: dict[int, tuple[int, str]], page: int) -> lis
                 free_pages,
                 possible,
                 int(to_move.sum()),
+                ranges.after_compaction(here, targets) if targets is not None else None,
             )
         )
     return rows
+
+
+def _targets(prog: Program, ranges: Ranges) -> Bools:
+    """``suitable_migration_target()``: ranges that begin in a movable pageblock, or one of CMA."""
+    types = pageblock_types(prog)
+    into = [at for at, name in enumerate(types.names) if name in ("Movable", "CMA")]
+    found = types.of(ranges.rows["number"].astype(np.int64) << ranges.order)
+    return np.isin(found, into)
 
 
 def by_set(ranges: Ranges) -> list[ContiguitySet]:
@@ -331,7 +364,12 @@ def from_memory(memory: Memory) -> Found:
     holders.sort(key=lambda row: (-row.alone_ranges, -row.ranges, row.what, row.holder))
     if len(holders) > MAX_HOLDERS:
         found.unlisted.append(f"{len(holders) - MAX_HOLDERS:,} holders that spoil fewer ranges")
-    found.add(Contiguity, by_zone(ranges, zone_names(memory.prog, pages), page))
+    targets = None
+    try:
+        targets = _targets(memory.prog, ranges)
+    except (FaultError, LookupError) as error:
+        found.notes.append(f"what compaction would make is unknown: {error}")
+    found.add(Contiguity, by_zone(ranges, zone_names(memory.prog, pages), page, targets))
     found.add(ContiguitySet, by_set(ranges))
     return found.add(ContiguityHolder, holders[:MAX_HOLDERS])
 

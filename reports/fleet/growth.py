@@ -35,7 +35,7 @@ order by owner
     # What a finding says of a row: these are no findings.
     severity="", title="", saw="", why="", worse="", next=(), sources=(), links=(),
 )  # fmt: skip
-# A process may have begun anew between the two.
+# A process may have been started again between the two.
 HOLDERS = Question(
     id="page-holders",
     about="Bytes of each holder of pages of the kernel",

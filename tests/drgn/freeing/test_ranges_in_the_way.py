@@ -158,6 +158,25 @@ def test_compaction_makes_no_more_ranges_than_free_pages_fill() -> None:
     assert (row.possible_ranges, row.pages_to_move) == (1, 300)
 
 
+def test_compaction_ends_where_its_scanners_meet() -> None:
+    """It takes what can be moved from the begin, and free pages of movable blocks from the end."""
+    machine = Machine(6).put(3, Kind.ANON, pages=100)
+    machine.put(SIZE, Kind.ANON, pages=200).put(SIZE + 300, Kind.SLAB)
+    machine.put(2 * SIZE, Kind.ANON, pages=60)
+    machine.put(3 * SIZE, Kind.ANON, pages=412)
+    machine.put(4 * SIZE, Kind.ANON, pages=12)  # of a block that is no target
+    ranges = machine.looked_at()
+    targets = np.array([True, True, True, True, False, True])
+    (row,) = by_zone(ranges, {}, PAGE, targets)
+    # The last is free and stays so. There is room for 100, of the fourth: for the first alone.
+    assert (row.free_ranges, row.compacted_ranges, row.possible_ranges) == (1, 2, 4)
+    (row,) = by_zone(ranges, {}, PAGE, targets & False)
+    assert row.compacted_ranges == 1
+    (row,) = by_zone(ranges, {}, PAGE, targets | True)
+    # 360 pages of the first three, one of which keeps a slab, into 500 of the fifth.
+    assert row.compacted_ranges == 3
+
+
 def test_a_range_that_is_not_all_ram_is_cut() -> None:
     machine = Machine(2)
     machine.present[:3] = False
