@@ -322,7 +322,7 @@ class TestAModulesTypes:
             return
         prog = storage_lab.prog
         disks = [info.bdev.bd_disk.read_() for info in swap_infos(prog)]
-        (disk,) = (disk for disk in disks if zram_of(disk))
+        (disk,) = (disk for disk in disks if zram_of(disk) is not None)
         other = Object(prog, "struct gendisk", address=disk.value_())
         monkeypatch.setattr(swap_areas, "Object", lambda prog, type_, address: Disguised(other))
         with pytest.raises(ValueError, match="no struct zram of it"):
