@@ -68,7 +68,7 @@ ZONE_FIELDS = ("free", "min", "low", "high", "spanned", "present", "managed")
 
 
 def _why_not_whole(zones: list[ZoneText]) -> str:
-    """What zones lack that the kernel prints of each; empty: nothing."""
+    """Say what zones lack that the kernel prints of each; empty: nothing."""
     # Every zone with memory ends with the same line, whichever that is on this kernel.
     ends = {[*zone.fields][-1] for zone in zones if zone.fields.get("present")}
     if len(ends) > 1:
