@@ -6,6 +6,7 @@ Everything here is a pure function to plain text; escaping for HTML is the templ
 know what a number means: its unit comes with its column (``rows.column``).
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -151,9 +152,15 @@ WORD = re.compile(
 
 
 def folded(text: str, width: int) -> str:
-    """A text as lines that are no wider; words are whole, unless one is itself wider."""
+    """
+    A text as lines that are no wider; words are whole. One that is itself wider breaks behind its
+    marks, such as the slashes of a path.
+    """
     lines = [""]
-    for word in WORD.findall(text):
+    words = (
+        [word] if len(word) <= width else WORD.findall(word) for word in re.findall(r"\S+|\s+", text)
+    )
+    for word in itertools.chain.from_iterable(words):
         if len(lines[-1]) + len(word.rstrip()) > width and lines[-1]:
             lines.append("")
         if not lines[-1]:

@@ -20,6 +20,7 @@ from typing import IO, Any, Literal
 
 from rich import box
 from rich.console import Console
+from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -100,9 +101,10 @@ def print_table(
     """
     Print rows as a table that fits its columns; returns how many there were.
 
-    On a terminal, text wraps; numbers and addresses never do, names break at their underscores, and
-    a wide table of a few rows is turned round. In a pipe a line is a row, however long. Of a table
-    without rows there is one line, which says so.
+    On a terminal, text wraps, and what would take many lines stands below its row; numbers and
+    addresses never wrap, names break at their underscores, and a wide table of a few rows is turned
+    round. In a pipe a line is a row, however long. Of a table without rows there is one line, which
+    says so.
 
     :param piped_width: in a pipe, above which width names break and a few rows are turned round.
     :param marks: values that cannot be: they have a ``!``.
@@ -142,7 +144,10 @@ def print_table(
         for position, table in enumerate(laid_out.tables):
             if position:
                 console.print()
-            console.print(table)
+            if laid_out.below:
+                _print_with_below(console, table, laid_out.below)
+            else:
+                console.print(table)
         if not laid_out.tables:
             console.print("none")
         if laid_out.dropped:
@@ -154,6 +159,22 @@ def print_table(
             file=sys.stderr,
         )
     return len(cells)
+
+
+def _print_with_below(console: Console, table: Table, below: Sequence[Sequence[Text]]) -> None:
+    """Print a table, and below each of its rows the lines that belong to it."""
+    lines = console.render_lines(table, pad=False, new_lines=True)
+    heights = [
+        max(str(cell).count("\n") + 1 for cell in row)
+        for row in zip(*(column.cells for column in table.columns), strict=True)
+    ]
+    at = len(lines) - sum(heights)
+    console.print(Segments(itertools.chain(*lines[:at])), end="")
+    for height, texts in zip(heights, below, strict=True):
+        console.print(Segments(itertools.chain(*lines[at : at + height])), end="")
+        at += height
+        for text in texts:
+            console.print(text, soft_wrap=True)
 
 
 def _left_out(dropped: Sequence[Column], width: int) -> list[str]:
@@ -169,12 +190,14 @@ class _LaidOut:
     Rows as tables.
 
     :ivar needed: their width, which is more than there is room for only where they have a value
-        or a name that is. :ivar dropped: columns that they lack.
+        or a name that is. :ivar dropped: columns that they lack. :ivar below: of each row of a
+        single table, the lines that stand below it.
     """
 
     tables: Sequence[Table]
     needed: int
     dropped: Sequence[Column] = ()
+    below: Sequence[Sequence[Text]] = ()
 
 
 def _laid_out(
@@ -183,6 +206,17 @@ def _laid_out(
     """The tables that rows become in so much room: without columns, or turned round."""
     if not cells:
         return _LaidOut((), width)
+    if not piped and (long := _long_texts(described, cells, width)):
+        rest = [at for at in range(len(described)) if at not in long]
+        laid_out = _laid_out(
+            [described[at] for at in rest],
+            [[row[at] for at in rest] for row in cells],
+            width,
+            piped=False,
+        )
+        if all(table.show_header for table in laid_out.tables):  # none of them is turned
+            below = [_below([(described[at], row[at]) for at in long], width) for row in cells]
+            return dataclasses.replace(laid_out, below=below)
     widths = _widths(described, cells)
     # In a pipe no text is folded.
     room = ANY_WIDTH if piped else width
@@ -208,6 +242,54 @@ def _laid_out(
     parts = _parts(described, cells, width)
     needed = max(_turned_width(described, part) for part in parts)
     return _LaidOut([_turned(described, part, room) for part in parts], max(room, needed))
+
+
+def _long_texts(
+    described: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+) -> list[int]:
+    """Places of the columns of text that would fill many lines of a narrow column."""
+    long: list[int] = []
+    while True:
+        kept = [at for at in range(len(described)) if at not in long]
+        shown = [described[at] for at in kept]
+        rows = [[row[at] for at in kept] for row in cells]
+        least = list(map(max, _name_widths(shown, broken=True), _widths(shown, rows)))
+        room = _shared(least, rows, width)
+        fits = sum(least) + GAP * (len(least) - 1) <= width
+        # The first column says what a row is.
+        texts = [
+            (max(len(row[at]) for row in rows), kept[at])
+            for at, column in enumerate(shown)
+            if at and not _is_amount(column)
+            if (
+                any(_many_lines(row[at], room[at]) for row in rows)
+                if fits
+                else any(len(row[at]) > LONG_TEXT for row in rows)
+            )
+        ]
+        if not texts:
+            return sorted(long)
+        long.append(max(texts)[1])
+
+
+def _many_lines(text: str, width: int) -> bool:
+    """True if a text takes more lines of so many characters than one reads in a table."""
+    if len(text) <= width:
+        return False
+    return len(text) > width * MOST_LINES or folded(text, width).count("\n") >= MOST_LINES
+
+
+def _below(texts: Iterable[tuple[Column, str]], width: int) -> list[Text]:
+    """Lines below a row, a column's text after its name, indented."""
+    lines = []
+    for column, text in texts:
+        if text in ("", "-"):
+            continue
+        name = f"{visible(column.name)}:"
+        first, *more = folded(f"{name} {text}", width - len(INDENT) - 2).split("\n")
+        lines.append(Text.assemble(INDENT, (first[: len(name)], "dim"), first[len(name) :]))
+        lines += [Text(f"{INDENT}  {line}") for line in more]
+    return lines
 
 
 def _says(column: Column, texts: Sequence[str]) -> bool:
@@ -265,8 +347,15 @@ FEW_ROWS = 6
 MANY_ROWS = 24
 # Text is folded to so many characters, or to its longest word; numbers never.
 NARROW_TEXT = 12
+# A word that is longer than this may break at its marks: a path, an option of the kernel's.
+WHOLE_WORD = 24
 # A word that is longer than this is folded: a digest, a stranger's name.
 LONGEST_WORD = 40
+# Text that takes more lines than this in its column stands below its row.
+MOST_LINES = 3
+# So does one of so many characters that the other columns leave no room for.
+LONG_TEXT = 40
+INDENT = "    "
 # Numbers that a table is about: the first of it.
 MEASURES = 3
 # A number and its unit: -21,300,000/min, +1,023.9 MiB.
@@ -295,7 +384,12 @@ def _least_width(texts: Sequence[str]) -> int:
     longest = max(map(len, texts), default=0)
     if longest <= NARROW_TEXT:
         return longest
-    words = (len(word.strip()) for text in texts for word in WORD.findall(text))
+    words = (
+        len(word)
+        for text in texts
+        for whole in text.split()
+        for word in ([whole] if len(whole) <= WHOLE_WORD else WORD.findall(whole))
+    )
     return max(NARROW_TEXT, min(max(words, default=0), LONGEST_WORD))
 
 
