@@ -120,9 +120,24 @@ def sections(seen: Seen) -> str:
 def which(names: list[str], seen: Seen) -> str:
     """Some of the kernels, or which they are not where that is shorter."""
     others = [name for name in seen if name not in names]
+    if not others:
+        return "all"
     if len(others) >= len(names):
-        return ", ".join(names)
-    return f"all but {', '.join(others)}" if others else "all"
+        return in_short(names, seen)
+    return f"all but {in_short(others, seen)}"
+
+
+def in_short(names: list[str], seen: Seen) -> str:
+    """The same kernels, with series of one kind that follow one another as from and to."""
+    order, runs = list(seen), list[list[str]]()
+    for name in names:
+        last = runs[-1][-1] if runs else ""
+        follows = last[-1:].isdigit() and order.index(name) == order.index(last) + 1
+        if follows and name.rpartition("-")[0] == last.rpartition("-")[0]:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
 def without_debug_info(seen: Seen) -> str:

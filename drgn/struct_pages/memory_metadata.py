@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Memory about memory: what struct pages, ``page_ext``, sections and the vmemmap's page tables take
+Page metadata: what struct pages, ``page_ext``, sections and the vmemmap's page tables take
 together, held against ``nr_memmap_pages`` and ``nr_memmap_boot_pages`` of /proc/vmstat.
 
 Each frame that struct pages lie on has a struct page of its own, whose flags say where it came
@@ -34,9 +34,9 @@ ON_DEVICE = "struct page, on the device (altmap)"
 NOT_READABLE = "struct page, origin not readable"
 
 
-@table("memory_about_memory", "Memory about memory")
+@table("memory_about_memory", "Page metadata")
 class MetadataPart:
-    """One kind of memory about memory."""
+    """A kind of page metadata: memory that describes memory."""
 
     part: str = column(holds="words", key=True, help="what it is and where it lies")
     bytes: int = column(

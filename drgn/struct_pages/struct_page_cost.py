@@ -421,7 +421,7 @@ ZONE_DEVICE](https://docs.kernel.org/mm/memory-model.html#zone-device)).
 
 MEMORY_METADATA_SECTION = Section(
     name="memory_metadata",
-    title="Memory about memory",
+    title="Page metadata",
     tables=tables_of(MetadataPart, WhatIf),
     intro="""
 What the kernel keeps about memory, part by part, held against its own counters ([kernel
@@ -429,7 +429,7 @@ documentation: physical memory model](https://docs.kernel.org/mm/memory-model.ht
 remainder is what the counters have and no part explains. Beside it stands what struct pages of
 a machine of this size would take if all of it were used in one way.
 """,
-    command=Command("memory about memory"),
+    command=Command("page metadata: what describes memory"),
     from_memory=memory_metadata_from_memory,
     from_files=not_in_text(
         "the parts are not in /proc; nr_memmap_pages and its like are in vm_counters"

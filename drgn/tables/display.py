@@ -158,7 +158,8 @@ def folded(text: str, width: int) -> str:
     """
     lines = [""]
     words = (
-        [word] if len(word) <= width else WORD.findall(word) for word in re.findall(r"\S+|\s+", text)
+        [word] if len(word) <= width else WORD.findall(word)
+        for word in re.findall(r"\S+|\s+", text)
     )
     for word in itertools.chain.from_iterable(words):
         if len(lines[-1]) + len(word.rstrip()) > width and lines[-1]:

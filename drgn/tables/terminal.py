@@ -348,7 +348,7 @@ MANY_ROWS = 24
 # Text is folded to so many characters, or to its longest word; numbers never.
 NARROW_TEXT = 12
 # A word that is longer than this may break at its marks: a path, an option of the kernel's.
-WHOLE_WORD = 24
+WHOLE_WORD = 28
 # A word that is longer than this is folded: a digest, a stranger's name.
 LONGEST_WORD = 40
 # Text that takes more lines than this in its column stands below its row.
@@ -585,14 +585,24 @@ def print_rows(
     return count
 
 
-def print_prose(text: str, file: IO[str] | None = None) -> None:
-    """A sentence: on a terminal as wide as that is, between words; in a pipe it is one line."""
+def print_prose(text: str, file: IO[str] | None = None, indent: int = 0) -> None:
+    """
+    A sentence: on a terminal as wide as that is, between words; in a pipe it is one line.
+
+    :param indent: of the lines after the first.
+    """
     file = file or sys.stdout
     text = visible(text)
     lines = [text]
     if file.isatty():
         width = shutil.get_terminal_size((100, 24)).columns
-        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+        lines = textwrap.wrap(
+            text,
+            width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     echo(*lines, sep="\n", file=file)
 
 

@@ -51,6 +51,8 @@ from mmscope.reports.bundle.description import (
 )
 from mmscope.reports.bundle.outcome import did_you_mean
 
+# More names than these are not listed in a sentence.
+MANY_TABLES = 12
 # Of a stack; perf records 127 frames by default.
 MAX_FRAMES = 2048
 # A dozen times the largest table of a machine with 100,000 processes and 50,000 stacks.
@@ -249,7 +251,10 @@ class Bundle:
         :raises BundleError: the bundle has no such table.
         """
         if name not in self.tables:
-            near = did_you_mean(name, self.tables) or f"; it has {', '.join(self.tables)}"
+            near = did_you_mean(name, self.tables)
+            if not near and len(self.tables) > MANY_TABLES:
+                near = f"; 'mmscope show tables {self.path}' lists those that it has"
+            near = near or f"; it has {', '.join(self.tables)}"
             raise BundleError(f"{self.path}: has no table {name}{near}")
         return self.tables[name]
 

@@ -174,6 +174,17 @@ def parsed() -> int:
     return DONE
 
 
+class WholeWords(argparse.HelpFormatter):
+    """Help whose lines end between words: half an option cannot be typed."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        words = " ".join(text.split())
+        return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.indent("\n".join(self._split_lines(text, width)), indent)
+
+
 class Parser(argparse.ArgumentParser):
     """
     A parser that quotes words of the command line, which may be names of files, legibly.
@@ -182,6 +193,9 @@ class Parser(argparse.ArgumentParser):
     """
 
     examples: Sequence[str] = ()
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **{"formatter_class": WholeWords} | named)
 
     def format_help(self) -> str:
         """The help, with examples."""
@@ -315,9 +329,7 @@ def add_compare(command: Command) -> None:
         "and ranges of both. Several readings of one boot of a host count as one host, its "
         "counters over the time between them.",
     )
-    sub.usage = (
-        "mmscope compare [-h] [-v] [--format FORMAT] [-o FILE] [--redact] BUNDLE… -- BUNDLE…"
-    )
+    sub.usage = "mmscope compare [options] BUNDLE… -- BUNDLE…"
     sub.add_argument("bundles", nargs="+", metavar="BUNDLE", help="A's bundles, --, B's bundles")
     sub.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     add_json(sub)

@@ -24,6 +24,7 @@ from mmscope.reports.compare.groups_view import amount, signed, unit_of
 from mmscope.reports.compare.host_groups import as_rows, groups_of, hosts_of, parts_of, unlike
 from mmscope.reports.compare.host_measures import WORDS, Group, Host, Measured
 from mmscope.reports.compare.relation import same_names
+from mmscope.reports.drawing.class_looks import label
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.missing import say_faults
@@ -68,7 +69,8 @@ def run(
     if names is not None:
         hosts = [_redacted(host, names) for host in hosts]
     every = [bundle for _, bundles in opened for bundle in bundles]
-    words = unlike(hosts, same_names=same_names(every))
+    notes = unlike(hosts, same_names=same_names(every))
+    words = [note[:1].upper() + note[1:] + "." for note in notes]
     groups, parts = groups_of(hosts), parts_of(hosts)
     faults: list[Fault] = []
     tables, same = _tables(groups, parts, hosts, form)
@@ -87,7 +89,7 @@ def run(
         else:
             tables += changes
     else:
-        drawn = groups_view.view(hosts, groups, words, parts)
+        drawn = groups_view.view(hosts, groups, notes, parts)
         words.insert(0, drawn["sentence"])
         if output is not None:
             write(page("groups.html", view=drawn), output, mode)
@@ -177,7 +179,7 @@ def _changes(
     # How much the classes of memory grew, and who most of it is.
     ledger = [
         [
-            step.name,
+            label(step.name) if form == "table" else step.name,
             display.size(step.before),
             display.size(step.after),
             display.signed_size(step.difference),
@@ -189,6 +191,9 @@ def _changes(
     tops = [[top.table.name, top.what, top.before, top.after, top.difference] for top in shown.tops]
     amounts = _amounts(*sides, "difference")
     other = "other side" if form == "table" else "other_side"
+    described = _texts("change", "severity", "title", other)
+    if form == "table" and not any(row[-1] for row in findings):
+        described, findings = described[:-1], [row[:-1] for row in findings]
     changes: Tables = [
         (
             "ledger",
@@ -199,7 +204,7 @@ def _changes(
         (
             "findings",
             "Findings that changed",
-            _texts("change", "severity", "title", other),
+            described,
             findings,
         ),
         ("changes", "What changed most", [*_texts("table", "row"), *amounts], tops),

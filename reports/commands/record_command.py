@@ -14,14 +14,13 @@ import os
 import re
 import shutil
 import tempfile
-import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from mmscope.drgn.tables.display import percent
+from mmscope.drgn.tables.display import folded, percent
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.text.packed import PACKED, PIECE, PackedError, unpacked
 from mmscope.drgn.text.plain_file import check_output, make_folder, open_plain
@@ -80,11 +79,13 @@ def add_command(command: Command) -> None:
     )
     parser.usage = (
         "mmscope record RECIPE [options] [-a | -p PID,… | -- COMMAND …]\n       "
-        "mmscope record --list"
+        "mmscope record --list\n       mmscope record RECIPE --list"
     )
     parser.set_defaults(unopened=(RecordError, OSError), explain=unexpected)
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="see --list")
-    parser.add_argument("--list", action="store_true", help="explain the recipes")
+    parser.add_argument(
+        "--list", action="store_true", help="list the recipes and their overhead; explain RECIPE"
+    )
     parser.add_argument("-p", "--pid", type=pids, default=[], metavar="PID,…", help="processes")
     parser.add_argument("-a", "--all", action="store_true", help="every CPU")
     parser.add_argument("-o", "--output", type=Path, metavar="BUNDLE", help="new, or to add to")
@@ -133,7 +134,7 @@ def pids(text: str) -> list[int]:
 def run(args: argparse.Namespace) -> int:
     """Record, or read what was recorded, as the options say."""
     if args.list:
-        return list_recipes()
+        return explain_recipe(args.recipe) if args.recipe else list_recipes()
     recipe = _recipe(args)
     # Refuses what is in the way before the work.
     try:
@@ -560,19 +561,40 @@ def _text(
 
 
 def list_recipes() -> int:
-    """Explain the recipes, and whether they can run here."""
+    """List the recipes, whether they can run here, and what they cost."""
     machine = perf_events.look()
-    width = max(40, shutil.get_terminal_size((100, 24)).columns)
     for name in recipes.names():
         recipe = recipes.load(name)
-        echo(f"{name}: {recipe.title}")
-        for label, text in _explained(recipe, machine):
-            begin, text = f"  {label:8}  ", visible(" ".join(text.split()))
-            indent = " " * len(begin)
-            lines = textwrap.wrap(text, width, initial_indent=begin, subsequent_indent=indent)
-            echo(*lines or [begin], sep="\n")
-        echo()
+        _print_recipe(
+            name, recipe, [("here", ability(recipe, machine)), ("costs", recipe.overhead)]
+        )
+    echo("'mmscope record RECIPE --list' says what one records, and how to read it.")
     return DONE
+
+
+def explain_recipe(name: str) -> int:
+    """
+    Explain a recipe.
+
+    :raises UsageError: there is none of this name.
+    """
+    try:
+        recipe = recipes.load(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    _print_recipe(name, recipe, _explained(recipe, perf_events.look()))
+    return DONE
+
+
+def _print_recipe(name: str, recipe: Recipe, said: Iterable[tuple[str, str]]) -> None:
+    """Print paragraphs about a recipe, each with its label, as wide as the terminal is."""
+    width = max(40, shutil.get_terminal_size((100, 24)).columns)
+    echo(f"{name}: {recipe.title}")
+    for label, text in said:
+        begin, text = f"  {label:8}  ", visible(" ".join(text.split()))
+        lines = folded(text, width - len(begin)).split("\n")
+        echo(begin + lines[0], *(" " * len(begin) + line for line in lines[1:]), sep="\n")
+    echo()
 
 
 def _explained(recipe: Recipe, machine: perf_events.Machine) -> Iterator[tuple[str, str]]:
@@ -605,7 +627,10 @@ def ability(recipe: Recipe, machine: perf_events.Machine) -> str:
     except RecordError as reason:
         return f"no: {reason}"
     words = ["yes"]
-    words += [f"{event_name(e.first_of[0])} is missing: {reason}" for e, reason in plan.missing]
+    missing: dict[str, list[str]] = {}
+    for event, reason in plan.missing:
+        missing.setdefault(reason, []).append(event_name(event.first_of[0]))
+    words += [f"without {', '.join(names)}: {reason}" for reason, names in missing.items()]
     words += plan.notes
     sampler = next((event_name(text) for event, text in plan.events if event.required), "")
     if sampler in load_known_frames().no_nmi:

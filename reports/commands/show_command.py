@@ -22,7 +22,7 @@ from mmscope.drgn.tables import display
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.hostile_text import cut, echo, visible
 from mmscope.drgn.tables.rows import Column, columns
-from mmscope.drgn.tables.terminal import MAX_ROWS, print_rows
+from mmscope.drgn.tables.terminal import MAX_ROWS, print_prose, print_rows
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.bundle_format import new_tables
 from mmscope.reports.bundle.description import DESCRIPTION, BundleError
@@ -98,10 +98,10 @@ def run_show(args: argparse.Namespace) -> int:
     if args.format in STACK_FORMATS:
         return show_stacks(bundle, args.what, args.format, reattribute=args.reattribute)
     if args.what == "tables":
-        for table in bundle.tables.values():
-            echo(f"{table.name:24} {visible(cut(table.title, 200))}")
-        for name, title in views_of(bundle).items():
-            echo(f"{name:24} {title} (computed)")
+        titles = {table.name: cut(table.title, 200) for table in bundle.tables.values()}
+        titles |= {name: f"{title} (computed)" for name, title in views_of(bundle).items()}
+        for name, title in titles.items():
+            print_prose(f"{name:24} {title}", indent=25)
         return DONE
     if args.what == owner_matrix.NAME and args.what not in bundle.tables:
         return show_matrix(bundle, args.format, args.top)

@@ -16,6 +16,7 @@ from mmscope.reports.compare.finding_changes import CHANGE_WORDS, CHANGES, Findi
 from mmscope.reports.compare.ledger_changes import LEDGER, LedgerChanges
 from mmscope.reports.compare.table_changes import Change, TableChanges, known
 from mmscope.reports.drawing.cells import Cell, cell
+from mmscope.reports.drawing.class_looks import label
 from mmscope.reports.drawing.row_names import MAX_NAME, name_of
 from mmscope.reports.pictures.memory_bar import segments
 from mmscope.reports.pictures.picture import Row
@@ -107,7 +108,7 @@ def ledger_sentence(ledger: LedgerChanges | None) -> str:
     said = []
     for step in ledger.steps[:MAX_OTHERS]:
         inside = f" ({step.owner}: {display.signed_size(step.owner_bytes)})" if step.owner else ""
-        said.append(f"{step.name} {display.signed_size(step.difference)}{inside}")
+        said.append(f"{label(step.name)} {display.signed_size(step.difference)}{inside}")
     rest = ledger.steps[MAX_OTHERS:]
     if rest:
         others = display.plural(len(rest), "other class", "other classes")
@@ -147,8 +148,10 @@ def _most(ledger: LedgerChanges) -> str:
     """Classes of memory that changed most, what grew first, with the owner of most of it."""
     first, *more = sorted(ledger.steps[:MOST_CLASSES], key=lambda step: -step.difference)
     owner = f" ({first.owner})" if first.owner else ""
-    said = [f"{first.name} {display.signed_size(first.difference)}{owner}"]
-    return ", ".join((*said, *(f"{s.name} {display.signed_size(s.difference)}" for s in more)))
+    said = [f"{label(first.name)} {display.signed_size(first.difference)}{owner}"]
+    return ", ".join(
+        (*said, *(f"{label(s.name)} {display.signed_size(s.difference)}" for s in more))
+    )
 
 
 def top(table: TableChanges, change: Change, page_size: int | None) -> Top:

@@ -49,6 +49,7 @@ TABLES = frozenset({"zones", "free_blocks", "pageblocks", "vm_counters"})
 ASKED = TABLES | {"thp_blocks", "zones_in_part"}  # and views over them
 # Said once, of all rates.
 ONE_READING = "rates need two readings of one boot of every host, some minutes apart"
+UNNAMED = "unknown"
 NO_ATTEMPT = "there was no attempt"
 # Kinds of what was recorded in parts.
 ALLOCATIONS, FAILURES, RESERVATIONS = "allocations of", "failures of", "reservations by"
@@ -116,7 +117,7 @@ def _host(side: str, boot: list[Bundle], recording: Recorded, counted: str) -> M
     missing += [f"{name}: not there" for name in sorted(TABLES - last.tables.keys())]
     return Measured(
         side=side,
-        host=last.hostname or "unknown",
+        host=last.hostname or UNNAMED,
         bundle=last.path.name,
         release=None if release is None else str(release),
         readings=len(boot),
@@ -317,7 +318,7 @@ def unlike(hosts: Sequence[Measured], *, same_names: bool = True) -> list[str]:
         a, b = (", ".join(named) or "none" for named in releases.values())
         words.append(f"kernels differ: A {a}; B {b}")
     names = [{host.host for host in hosts if host.side == side} for side in ("A", "B")]
-    if same_names and (both := sorted(names[0] & names[1])):
+    if same_names and (both := sorted((names[0] & names[1]) - {UNNAMED})):
         words.append(f"hosts on both sides: {', '.join(both)}")
     over = hosts[0].counted if hosts else SINCE_BOOT
     spans = _spans(hosts, "seconds")

@@ -170,10 +170,9 @@ def _of_boots(one: bool | None, host: str, seconds: float | None, old: str, new:
         return f"One boot of {host}, read {apart} apart (uptime {new})."
     known = "Two boots" if one is False else "Whether this is one boot is unknown"
     return (
-        f"{known} (uptime {old} and {new}). Counters since boot are left out of "
-        "the differences: across two boots they do not show what changed over time. Pids, "
-        "handles and addresses name other things, so tables are joined by names that "
-        "last. Findings on such counters are about each boot's own time."
+        f"{known} (uptime {old} and {new}). Counters since boot are not subtracted, rows are "
+        "matched by stable names instead of pids, handles and addresses, and a finding on a "
+        "counter is about its own boot."
     )
 
 

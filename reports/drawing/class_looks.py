@@ -26,6 +26,13 @@ CLASSES = OWN | {
     for texture, names in zip(TEXTURES, LOOKS, strict=True)
     for column, name in enumerate(names)
 }
+# What a reader calls a class; tables of a bundle keep its name.
+LABELS = {"memory about memory": "page metadata"}
+
+
+def label(name: str) -> str:
+    """What a reader calls a class of memory."""
+    return LABELS.get(name, name)
 
 
 def look(name: str) -> str:

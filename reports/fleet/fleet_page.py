@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.hostile_text import echo
+from mmscope.drgn.tables.terminal import print_prose
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import SEVERITIES, load_questions
 from mmscope.reports.fleet.fleet import (
@@ -81,8 +81,8 @@ def write_fleet(args: argparse.Namespace) -> int:
         labels_of=labels_of,
     )
     write(html, args.output, args.mode)
-    echo(headline(fleet))
-    echo(rests_on(fleet))
+    print_prose(headline(fleet))
+    print_prose(rests_on(fleet))
     say_some(fleet.said)
     say(f"{args.output}: {len(html.encode()):,} bytes")
     return INCOMPLETE if fleet.said else DONE

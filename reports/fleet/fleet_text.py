@@ -10,9 +10,9 @@ from typing import Any
 import duckdb
 
 from mmscope.drgn.tables import display
-from mmscope.drgn.tables.hostile_text import echo, visible
+from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.tables.rows import Column
-from mmscope.drgn.tables.terminal import print_rows
+from mmscope.drgn.tables.terminal import print_prose, print_rows
 from mmscope.reports.bundle.database import connect, in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.findings import HIDES, load_questions
@@ -79,10 +79,10 @@ def print_fleet(args: argparse.Namespace) -> int:
     title = headline(fleet) if as_table else ""
     _print(BY[args.by], fleet, args.format, title)
     if as_table:
-        echo(rests_on(fleet))
+        print_prose(rests_on(fleet))
         shared = () if args.by == "owner" else _shared(fleet)
         for line in (*_regressed(fleet), *shared, *_unchecked(fleet)):
-            echo(line)
+            print_prose(line)
     return _end(fleet.said)
 
 

@@ -87,6 +87,7 @@ def card(
         "since": first.since,
         "step": step,
         "path": path_of(bundle),
+        "live": live,
         "elsewhere": not live and bool(step and not step.looks),
         "memory": memory,
         "marked": {name for each in first.causes for finding in each for name in finding.classes},

@@ -17,6 +17,7 @@ from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.text.meminfo import NO_COUNTER
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
+from mmscope.reports.drawing.class_looks import label
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.findings import Verdict
 from mmscope.reports.findings.verdict import said
@@ -169,7 +170,7 @@ def holders(bundle: Bundle) -> str:
         for name, size in each["owners"][:1]
     ]
     classes = ", ".join(
-        f"{each['name']} {display.share(each['bytes'], total)}"
+        f"{label(each['name'])} {display.share(each['bytes'], total)}"
         for each in heapq.nlargest(3, drawn["segments"], key=lambda each: each["bytes"])
     )
     if not used:
@@ -177,18 +178,20 @@ def holders(bundle: Bundle) -> str:
     size, name, kind = max(owned, default=(0, "", ""))
     first = max(used, key=lambda each: int(each["bytes"]))
     if 2 * size >= first["bytes"]:
-        held = f"{display.size(size)}, {display.share(size, total)} of memory ({kind})"
-        return f"{cut(name, MOST_NAMED)} holds {held}. All: {classes}"
+        held = f"{display.size(size)}, {display.share(size, total)} of memory ({label(kind)})"
+        return f"{cut(name, MOST_NAMED)} holds {held}. Largest classes: {classes}"
     held = f"{display.size(first['bytes'])}, {display.share(first['bytes'], total)} of memory"
     if first["name"] == UNEXPLAINED:
-        return f"no known owner: {held}. All: {classes}"
+        return f"no known owner: {held}. Largest classes: {classes}"
     most = next(iter(first["owners"]), None)
     of_it = (
         f"its largest owner is {cut(most[0], MOST_NAMED)}, {display.size(most[1])}"
         if most
         else "no owner of it is named"
     )
-    return f"the largest class is {first['name']}: {held}; {of_it}. All: {classes}"
+    return (
+        f"the largest class is {label(first['name'])}: {held}; {of_it}. Largest classes: {classes}"
+    )
 
 
 def grown(bundle: Bundle) -> str:

@@ -75,6 +75,7 @@ def environment() -> Environment:
         percent=display.percent,
         prose=display.prose,
         commands=with_commands,
+        label=class_looks.label,
         heading=heading,
         unit_shown=unit_shown,
         capitalize_first=lambda text: text[:1].upper() + text[1:],

@@ -16,7 +16,7 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.drawing.class_looks import look
+from mmscope.reports.drawing.class_looks import label, look
 from mmscope.reports.drawing.row_names import DESCRIBES, name_of
 from mmscope.reports.drawing.treemap import Place, treemap
 from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
@@ -125,7 +125,7 @@ def _cells(found: Rows) -> list[Row]:
     used = [s for s in used if s["bytes"] > least]
     places = treemap([s["bytes"] for s in used], (0.0, 0.0, MAP_WIDTH, MAP_HEIGHT))
     return [
-        _cell(each["name"], each["bytes"], place)
+        _cell(label(each["name"]), each["bytes"], place)
         | {"class": each, "inside": _owned(each, place, least)}
         for each, place in zip(used, places, strict=True)
     ]

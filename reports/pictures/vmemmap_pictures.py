@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Cost of struct pages as pictures: which frame each page of one huge page's struct pages lies on,
-the machine's sections by mapping, and memory about memory as a sum.
+the machine's sections by mapping, and page metadata as a sum.
 
 Drawn from run-length encoded tables, without ever unfolding them to entries: of a page of 1 GiB the
 first of its 4,096 entries are drawn, and how many more there are is said. On a machine of more than

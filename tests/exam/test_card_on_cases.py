@@ -66,7 +66,7 @@ def test_a_dump_says_who_has_the_memory_and_how_much(
     cases: Path, case: str, named: str, _: str
 ) -> None:
     said = card_answers.holders(Bundle(cases / case / "vmcore"))
-    assert named in said.split(". All: ")[0]
+    assert named in said.split(". Largest classes: ")[0]
     assert size_in(said) == near(truth(cases / case)["bytes"])
 
 

@@ -175,7 +175,7 @@ def _by_kind(title: str, marks: list[Marked]) -> Iterator[str]:
     yield ""
     sick = title == "Sick"
     says = "**right**: trouble, and its cause" if sick else "nothing, or *cannot tell*"
-    yield f"What was said first in each way; {says}. *clear* is *no trouble found*."
+    yield f"What was said first in each way; {says}. *clear*: *no trouble found*; ?: *cannot tell*."
     yield ""
     yield f"kind|what it is|{'|'.join(WAYS)}{'|owner' if sick else ''}"
     yield f"---|---{'|---' * (len(WAYS) + sick)}"
@@ -207,5 +207,5 @@ def _cell(marks: list[Marked]) -> str:
 
 def _said(one: Marked) -> str:
     if not one.called:
-        return {"no trouble found": "clear"}.get(one.word, one.word)
+        return {"no trouble found": "clear", "cannot tell": "?"}.get(one.word, one.word)
     return f"**{one.headline}**" if one.cause_right else one.headline

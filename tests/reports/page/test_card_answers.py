@@ -27,7 +27,7 @@ def test_who_holds_the_memory_and_the_largest_classes(tmp_path: Path) -> None:
     made = host()
     counted = made if LedgerRow in made.rows else made_hosts.counted(made)
     said = answers.holders(counted.write(tmp_path / "made"))
-    assert said.startswith("kmalloc-512 holds ") and " of memory (slab). All: " in said
+    assert said.startswith("kmalloc-512 holds ") and " of memory (slab). Largest classes: " in said
 
 
 def test_what_would_free_memory_is_the_least_that_is_certain(tmp_path: Path) -> None:
