@@ -85,7 +85,7 @@ PLAIN = [
     *("help", "record --list", "record thp --list"),
 ]
 READING = [
-    *("show tables case", "show nothing case", "findings case", "findings --all case", "why case"),
+    *("show tables case", "findings case", "findings --all case", "why case"),
     *("compare case -- other", "compare case other -- case other"),
     *("lake findings lake/lake", "lake show lake/lake", "doctor", "doctor --all"),
 ]
