@@ -5,7 +5,7 @@ import contextlib
 import io
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import made_lake
 import pytest
@@ -36,7 +36,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return case
 
 
-def fits(shown: str, width: int, whole: str, also: set[str] = frozenset()) -> None:
+def fits(shown: str, width: int, whole: str, also: Iterable[str] = ()) -> None:
     """
     No line is wider, and each word is one of the whole text; of one that is too long for a column,
     its parts between slashes, semicolons, underscores.
