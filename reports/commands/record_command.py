@@ -628,9 +628,9 @@ def ability(recipe: Recipe, machine: perf_events.Machine) -> str:
         return f"no: {reason}"
     words = ["yes"]
     missing: dict[str, list[str]] = {}
-    for event, reason in plan.missing:
-        missing.setdefault(reason, []).append(event_name(event.first_of[0]))
-    words += [f"without {', '.join(names)}: {reason}" for reason, names in missing.items()]
+    for event, why in plan.missing:
+        missing.setdefault(why, []).append(event_name(event.first_of[0]))
+    words += [f"without {', '.join(names)}: {why}" for why, names in missing.items()]
     words += plan.notes
     sampler = next((event_name(text) for event, text in plan.events if event.required), "")
     if sampler in load_known_frames().no_nmi:
