@@ -129,13 +129,27 @@ def started(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
 
 
+def check_lock(folder: Path) -> None:
+    """
+    Refuse what is in the place of the captures' lock and is none.
+
+    :raises OSError: it cannot be opened, or is not ours.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.close(open_own(folder / capture.LOCK))
+
+
 def ask_for_one(folder: Path) -> int:
     """
     Have the guard of a folder capture now.
 
-    :raises UsageError: there is none.
+    :raises UsageError: there is none, or what is in the place of a lock is no file of ours.
     """
     none = UsageError(f"{folder}: no guard is at work there: systemctl start mmscope-guard")
+    try:
+        check_lock(folder)
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder}: {error.strerror}") from None
     try:
         with open(open_own(folder / LOCK), "rb") as file:
             with contextlib.suppress(BlockingIOError):
@@ -231,6 +245,7 @@ class Guard:
         :raises UsageError: another guard is there, or it cannot be written to at all.
         """
         try:
+            check_lock(self.args.output)
             self._take_lock()
         except BlockingIOError:
             raise UsageError(f"{self.args.output}: another guard is at work there") from None
