@@ -305,7 +305,9 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
     first = inode["dentry"]
     address = np.where(first != 0, first - np.uint64(alias_offset(prog)), np.uint64(0))
     dentry, read = _read_there(prog, address, prog.type("struct dentry"), DENTRY, Gaps())
-    files.dentries_lost = int(((first != 0) & ~read).sum())
+    others = dentry["next"][read & (dentry["next"] != 0)]
+    _, found = read_scattered(prog, others, np.dtype("<u8"), Gaps())
+    files.dentries_lost = int(((first != 0) & ~read).sum() + (~found).sum())
     inside = inode["sb"] == np.uint64(files.supers.shm)
     kind = np.where(inside, KERNEL, TMPFS)
     ours = np.flatnonzero(inside & read)
@@ -564,7 +566,7 @@ def cached_files_from_memory(memory: Memory) -> Found:
     say_unknown(memory, files, found)
     present = int(pages.pages.sum())
     rows = file_rows(files, present)
-    if "shm_mnt" in memory.prog and not supers.shm:
+    if "shm_mnt" in memory.prog and supers.shm not in supers.address:
         disagreement(memory, found, "shm_mnt leads nowhere: kinds of shared memory are not told")
     if lost := nameless(files, rows):
         disagreement(memory, found, f"the names of {plural(lost, 'file')} cannot be read")

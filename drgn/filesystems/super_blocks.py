@@ -111,7 +111,9 @@ class SuperBlocks:
                 # MNT_NS_INTERNAL is an error pointer: the kernel's own.
                 if not namespace or namespace >= (1 << 64) - 4096:
                     continue
-                self.prog.read_u64(namespace)  # or it is none
+                root = Object(self.prog, "struct mnt_namespace", address=namespace).root
+                if root.mnt_ns.value_() != namespace:
+                    raise ValueError("a mount is in no namespace")
                 root = mnt.mnt.mnt_root
                 path = mounted_path(root, mnt)
                 if path is None or not path.startswith("/"):

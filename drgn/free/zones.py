@@ -273,9 +273,9 @@ def zones(prog: Program) -> list[Zone]:
                 managed_pages=managed,
                 spanned_pages=zone.spanned_pages.value_(),
                 free_pages=zone_page_state(zone, "NR_FREE_PAGES")[0],
-                wmark_min=min_wmark_pages(zone),
-                wmark_low=low_wmark_pages(zone),
-                wmark_high=high_wmark_pages(zone),
+                wmark_min=_unwrapped(min_wmark_pages(zone), boost),
+                wmark_low=_unwrapped(low_wmark_pages(zone), boost),
+                wmark_high=_unwrapped(high_wmark_pages(zone), boost),
                 wmark_boost=boost,
                 highatomic_reserved_pages=zone.nr_reserved_highatomic.value_(),
                 highatomic_free_pages=highatomic_free,
@@ -344,6 +344,11 @@ def lock_held(zone: Object) -> bool | None:
         with contextlib.suppress(AttributeError):
             return bool(functools.reduce(getattr, member.split("."), zone.lock).value_())
     return None
+
+
+def _unwrapped(watermark: int, boost: int | None) -> int:
+    """A watermark with its boost, of which the sum may be more than an unsigned long has."""
+    return (int(watermark) - (boost or 0)) % (1 << 64) + (boost or 0)
 
 
 def _waiter(prog: Program, word: int) -> int:

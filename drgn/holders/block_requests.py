@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from drgn import Object, Program, cast
+from drgn import Object, Program, cast, sizeof
 from drgn.helpers.linux.block import disk_name, for_each_disk
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.xarray import xa_for_each
@@ -33,15 +33,26 @@ def add_block_requests(prog: Program, found: Holdings, kind: int) -> None:
             if not tags or tags.value_() in seen:
                 continue
             seen.add(tags.value_())
+            first = len(orders)
             blocks = list_for_each_entry("struct page", tags.page_list.address_of_(), "lru")
             for page in itertools.islice(blocks, MOST_BLOCKS):
                 pages.append(page.value_())
                 orders.append(min(int(page.private.value_()), MOST_ORDER))
+            if (room := _room(disk.queue.tag_set, orders[first:])) < (number := int(tags.nr_tags)):
+                words = f"of {number:,} requests {room:,} fit into their blocks"
+                found.missing.append(f"requests of block devices: {words}")
         if pages:
             name = disk_name(disk).decode(errors="backslashreplace")
             holder = Holder("block requests", name)
             counts = np.int64(1) << np.array(orders, np.int64)
             found.pages(holder, kind, np.array(pages, np.uint64), counts=counts)
+
+
+def _room(tag_set: Object, orders: list[int]) -> int:
+    """Requests that blocks have room for (``blk_mq_alloc_rqs()``, block/blk-mq.c)."""
+    prog = tag_set.prog_
+    size = sizeof(prog.type("struct request")) + int(tag_set.cmd_size)
+    return sum((int(prog["PAGE_SIZE"]) << order) // size for order in orders)
 
 
 def _tags(queue: Object) -> Iterator[Object]:

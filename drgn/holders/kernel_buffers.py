@@ -21,12 +21,13 @@ import contextlib
 import itertools
 
 import numpy as np
-from drgn import FaultError, Object, Program, TypeKind, offsetof, sizeof
+from drgn import FaultError, Object, Program, ProgramFlags, TypeKind, offsetof, sizeof
 from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.holders.holdings import Holder, Holdings
 from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.stack_depot import POOL_ORDER, pool_addresses
+from mmscope.drgn.tables.display import plural
 
 MOST_INSTANCES = 4096
 MOST_BLOCKS = 1 << 16  # of records
@@ -43,6 +44,7 @@ def add_trace_rings(prog: Program, found: Holdings, kind: int) -> None:
         "struct trace_array", prog["ftrace_trace_arrays"].address_of_(), "list"
     )
     cpus, left = possible_cpus(prog), MOST_PAGES
+    live = bool(prog.flags & ProgramFlags.IS_LIVE)
     for instance in itertools.islice(instances, MOST_INSTANCES):
         name = instance.name.string_().decode(errors="backslashreplace") if instance.name else ""
         # The snapshot has another name in 7.3.
@@ -50,8 +52,12 @@ def add_trace_rings(prog: Program, found: Holdings, kind: int) -> None:
             buffer = getattr(getattr(instance, which, None), "buffer", None)
             for ring in (buffer.buffers[cpu] for cpu in cpus) if buffer else ():
                 if ring:
-                    pages, orders = _ring(prog, ring, min(ring.nr_pages.value_() + 1, left))
+                    number = ring.nr_pages.value_() + 1
+                    pages, orders = _ring(prog, ring, min(number, left) if live else left)
                     left -= len(pages)
+                    if left and not live and len(pages) != number:
+                        words = f"{plural(number, 'page')}, of which {len(pages):,} were found"
+                        found.missing.append(f"rings of ftrace: a ring of {words}")
                     counts = np.int64(1) << np.array(orders, np.int64)
                     found.memory(
                         Holder("trace ring", name), kind, np.array(pages, np.uint64), counts

@@ -4,6 +4,8 @@ The section of memory cgroups: the tree of them, what they use and may use, thei
 ledger's classes, and what keeps those that were removed.
 """
 
+from functools import partial
+
 import numpy as np
 
 from mmscope.drgn.cgroups.cgroup_files import memory_cgroups_from_files
@@ -92,8 +94,19 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
     def of_root(row: MemoryCgroup) -> Against | None:
         return (0, 0) if row.depth == 0 else None
 
-    for name in ("low_bytes", "min_bytes"):
+    swap = int(memcgs.prog["total_swap_pages"]) * page if "total_swap_pages" in memcgs.prog else 0
+
+    def room(row: MemoryCgroup, name: str) -> Against:
+        """Version 1 has memory and swap in one."""
+        also = row.usage_bytes or 0 if name == "memsw_bytes" else 0
+        return min(getattr(row, name) or 0, swap + also), most
+
+    for name in ("low_bytes", "min_bytes", "low_events"):
         hold_against(found, MemoryCgroup, rows, name, of_root, "as the root protects nothing")
+    hold_against(found, MemoryCgroup, rows, "high_events", of_root, "as the root has no limit")
+    for name in ("swap_bytes", "memsw_bytes"):
+        words = "as swap areas have no more room"
+        hold_against(found, MemoryCgroup, rows, name, partial(room, name=name), words)
     # mem_cgroup_write(), and CFTYPE_NOT_ON_ROOT of version 2 (mm/memcontrol.c)
     roots = [row for row in rows if row.depth == 0]
     if any(getattr(row, name) is not None for row in roots for name in ROOT_LIMITS):

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 
 from mmscope.drgn.holders.balloons import balloon_names
 from mmscope.drgn.holders.holdings import Holder, Holdings
-from mmscope.drgn.holders.huge_pages import huge_page_holders
+from mmscope.drgn.holders.huge_pages import MOST_FILES, huge_page_holders
 from mmscope.drgn.holders.page_pools import pool_names
 from mmscope.drgn.holders.virtual_machines import CPUS, MACHINE
 from mmscope.drgn.ledger.held_places import holdings
@@ -43,6 +43,7 @@ from mmscope.drgn.sections.section import (
     disagreement,
     not_in_text,
 )
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PAGES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 
@@ -168,6 +169,9 @@ def page_holders_from_memory(memory: Memory) -> Found:
     try:
         huge = huge_page_holders(prog, [*pages.huge], _by_space(memory))
         rows += _named(pages.huge, huge, Kind.HUGETLB, page)
+        if lost := len(list(pages.huge)[:MOST_FILES]) - len(huge):
+            words = plural(lost, "mapping")
+            disagreement(memory, found, f"who has pages of hugetlb: {words} cannot be followed")
     except TORN as error:
         disagreement(memory, found, f"who has pages of hugetlb: {error}")
     rows += _compressed(memory, pages, page, found)

@@ -132,6 +132,7 @@ def percpu(
                     f"chunk {address:#x}: contig_hint has {hint:,} bytes in one piece, its bitmap "
                     f"{largest:,}"
                 )
+            notes += _pages_apart(prog, chunk, page)
             starts, widths = _allocations(prog, chunk, unit)
             values, numbers = np.unique(widths, return_counts=True)
             found = Counter(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
@@ -166,6 +167,23 @@ def percpu(
     by_size = [PercpuSize(size, number, size * number * units) for size, number in sizes.items()]
     rows.sort(key=lambda row: (-row.bytes, row.address))
     return rows, sorted(by_size, key=lambda row: (-row.bytes, row.size_bytes)), notes
+
+
+def _pages_apart(prog: Program, chunk: Object, page: int) -> Iterator[str]:
+    """
+    Words where a chunk's counts of pages are not those of its bitmaps. While one allocates, pages
+    are populated later than they are given out (``pcpu_alloc()``, under ``pcpu_alloc_mutex``).
+    """
+    mutex = prog["pcpu_alloc_mutex"]
+    if mutex.owner.counter if hasattr(mutex, "owner") else mutex.rtmutex.owner:  # PREEMPT_RT
+        return
+    pages = int(chunk.nr_pages)
+    populated = _bitmap(prog, chunk.populated, pages) != 0
+    used = _bitmap(prog, chunk.alloc_map, pages * page // BIT_BYTES).reshape(pages, -1).any(axis=1)
+    for name, found in (("nr_populated", populated), ("nr_empty_pop_pages", populated & ~used)):
+        if (said := int(chunk.member_(name))) != (number := int(np.count_nonzero(found))):
+            address = chunk.base_addr.value_()
+            yield f"chunk {address:#x}: {name} is {said:,}, by its bitmaps {number:,}"
 
 
 def empty_pages_apart(prog: Program) -> Iterator[str]:
@@ -232,9 +250,9 @@ def _largest_free(prog: Program, chunk: Object, unit: int) -> int:
     return int(np.diff(used, prepend=-1, append=bits).max() - 1) * BIT_BYTES
 
 
-def _bitmap(prog: Program, pointer: Object, bits: int) -> U8s:
-    """The bits of an array of unsigned long."""
-    raw = prog.read(pointer.value_(), -(-bits // 64) * 8)
+def _bitmap(prog: Program, array: Object, bits: int) -> U8s:
+    """The bits of an array of unsigned long, or of one that is pointed to."""
+    raw = prog.read(array[0].address_of_().value_(), -(-bits // 64) * 8)
     return np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")[:bits]
 
 

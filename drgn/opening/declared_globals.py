@@ -55,8 +55,8 @@ _BY_TYPE = {
     "int": (
         "alloc_tag_ref_offs crashing_cpu defrag_mode depot_index direct_gbpages "
         "dirty_background_ratio hugetlb_max_hstate ipc_mni_shift ksm_max_page_sharing "
-        "ksm_nr_node_ids memcg_nr_cache_ids memmap_mode min_free_kbytes nr_irqs pcpu_nr_slots "
-        "pcpu_nr_units percpu_counter_batch percpu_pagelist_fraction "
+        "ksm_nr_node_ids memcg_nr_cache_ids memmap_mode min_free_kbytes nr_irqs nr_threads "
+        "pcpu_nr_slots pcpu_nr_units percpu_counter_batch percpu_pagelist_fraction "
         "percpu_pagelist_high_fraction pool_index pools_num sections_per_block "
         "sysctl_compact_unevictable_allowed "
         "sysctl_extfrag_threshold sysctl_max_map_count sysctl_overcommit_memory "
@@ -137,6 +137,7 @@ _BY_TYPE = {
     "struct mm_struct *": "poking_mm text_poke_mm",
     "struct mthp_stat": "mthp_stats",
     "struct mod_tree_root": "mod_tree",
+    "struct mutex": "pcpu_alloc_mutex",
     "struct napi_alloc_cache": "napi_alloc_cache",
     "struct neigh_table": "arp_tbl",
     "struct net": "init_net",

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 from drgn import FaultError, Program
+from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.sched import cpu_curr
 
 from mmscope.drgn.page_tables.page_table_scan import (
@@ -501,6 +502,17 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
     hold_against(found, PageTableDetails, details, "mapped_bytes", mapped, "its total_vm")
 
 
+def zero_page_apart(prog: Program) -> str | None:
+    """In words, that the frame of the zero page is not that of ``empty_zero_page``."""
+    name = "zero_page_pfn" if "zero_page_pfn" in prog else "zero_pfn"
+    with contextlib.suppress(FaultError, LookupError):
+        frame = int(prog[name].value_())
+        address = follow_phys(prog["init_mm"].address_of_(), prog.symbol("empty_zero_page").address)
+        if (real := int(address) // int(prog["PAGE_SIZE"].value_())) != frame:
+            return f"{name} is {frame:#x}, empty_zero_page is in page frame {real:#x}"
+    return None
+
+
 def page_tables_from_memory(memory: Memory) -> Found:
     # Section process_shares may have made it.
     scan = memory.once("page_table_scan", lambda: scan_of(memory))
@@ -537,6 +549,8 @@ def page_tables_from_memory(memory: Memory) -> Found:
     ):
         if count:
             disagreement(memory, found, f"{count:,} {what}")
+    if odd := zero_page_apart(memory.prog):
+        disagreement(memory, found, odd)
     if wrong := sum(bool(row.unaccounted_tables) for row in rows):
         disagreement(
             memory,

@@ -132,6 +132,9 @@ def _tables(prog: Program, tables: U64s, gaps: Gaps) -> tuple[U64s, S64s]:
     table, read = read_members(prog, fdt, prog.type("struct fdtable"), columns, gaps)
     files, process = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for at, (address, most) in zip(has[read].tolist(), table[read].tolist(), strict=True):
+        if not most or most % 64:  # BITS_PER_LONG (alloc_fdtable(), fs/file.c)
+            gaps.bytes += POINTER.itemsize
+            continue
         for _, pointers in read_array(prog, address, min(most, MAX_FDS), POINTER, gaps):
             here = pointers[pointers != 0]
             files.append(here)

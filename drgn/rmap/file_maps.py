@@ -552,8 +552,9 @@ def file_maps_from_memory(memory: Memory) -> Found:
         words = f"{plural(len(checks), 'count')} of mapped files that do not fit together"
         disagreement(memory, found, f"{words} (file_mapping_checks)")
     rows = file_mapping_rows(memory.prog, maps)
-    if nameless := sum(row.file is None for row in rows):
-        disagreement(memory, found, f"the names of {plural(nameless, 'file')} cannot be read")
+    if nameless := sum(None in (row.file, row.filesystem) for row in rows):
+        words = f"the names of {plural(nameless, 'file')}, or of their file systems, cannot be read"
+        disagreement(memory, found, words)
     if apart := sum(links_apart(row.file, row.deleted, row.filesystem) for row in rows):
         disagreement(memory, found, f"links and names of {plural(apart, 'file')} do not fit")
     _note_unlisted(found, rows, len(maps.addresses))

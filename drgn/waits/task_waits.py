@@ -28,7 +28,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.machine.vm_counters import counter, vm_counters_once
+from mmscope.drgn.processes.address_spaces import PF_KTHREAD
 from mmscope.drgn.processes.kernel_stacks import (
     folded,
     function_names,
@@ -562,6 +563,19 @@ class Waits:
             rows.append(ReclaimThread(task.pid.value_(), comm, *own, *more))
         return rows
 
+    def nameless_threads(self, known: Collection[int]) -> list[str]:
+        """In words, threads that reclaim by their names, and that no node has; of a dump."""
+        comms = self.tasks.columns["comm"]
+        named = np.char.startswith(comms, b"kswapd") | np.char.startswith(comms, b"kcompactd")
+        every = (self._task(int(self.tasks.addresses[at])) for at in np.flatnonzero(named))
+        names = [
+            name_in(task.comm.string_())
+            for task in every
+            if task.flags & PF_KTHREAD and task.pid.value_() not in known
+        ]
+        found = [f"no node says that it has {', '.join(names)}"] if names else []
+        return found if (comms == b"oom_reaper").any() else [*found, "no task is the OOM reaper"]
+
     def oom_victims(self, waits: Sequence[TaskWait]) -> list[OomVictim]:
         """Tasks of processes that the OOM killer chose."""
         by_pid = {row.pid: row for row in waits}
@@ -898,6 +912,11 @@ def from_memory(memory: Memory) -> Found:
         words = f"a thread that reclaims for node {wrong[0].node} is called {wrong[0].comm!r}"
         found.notes.append(words)
     if not memory.live:
+        rows = found.by_name.get(table_of(ReclaimThread).name, [])
+        found.notes += waits.nameless_threads({row.pid for row in rows})
+        # All but the idle tasks (copy_process(), kernel/fork.c).
+        if (said := int(memory.prog["nr_threads"])) != (number := len(waits.tasks.addresses)):
+            found.notes.append(f"{plural(number, 'task')} were found, nr_threads says {said:,}")
         found.notes += stacks_unlike(found.by_name.get(table_of(ReclaimThread).name, []))
     if any(row.reaped is None for row in found.by_name.get(table_of(OomVictim).name, [])):
         found.notes.append("the memory of an OOM victim, signal_struct.oom_mm, could not be read")

@@ -24,7 +24,7 @@ from drgn.helpers.linux.percpu import percpu_counter_sum
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
-from mmscope.drgn.reclaim.lru_lists import jiffies_a_second
+from mmscope.drgn.reclaim.lru_lists import first_jiffy, jiffies_a_second
 from mmscope.drgn.tables.rows import MOST, column
 from mmscope.drgn.tables.table import table
 from mmscope.drgn.waits.reclaim_threads import MOST_SECONDS
@@ -97,6 +97,8 @@ def writeback_devices(
             )
             if not (dirtied or dirty or under_way):
                 continue
+            if (exceeded := wb.dirty_exceeded.value_()) not in (0, 1):
+                lost.append(f"bdi_writeback.dirty_exceeded is {exceeded}")
             own = wb.value_() == bdi.wb.address_of_().value_()
             name = names(bdi.value_())
             device = bdi.dev_name.string_().decode("utf-8", "backslashreplace")
@@ -107,8 +109,8 @@ def writeback_devices(
                     name,
                     *(dirty, under_way, dirtied, written),
                     wb.avg_write_bandwidth.value_(),
-                    bool(wb.dirty_exceeded),
-                    _oldest(wb),
+                    bool(exceeded),
+                    _oldest(wb, lost),
                     waiting(name) if own else 0,
                     _limit(wb, threshold),
                     wb.dirty_ratelimit.value_(),
@@ -147,8 +149,8 @@ def _limit(wb: Object, threshold: int | None) -> int | None:
     return group.cgwb_domain.dirty_limit.value_() or None
 
 
-def _oldest(wb: Object) -> float | None:
-    """Seconds since ``inode.dirtied_when`` of the last of its lists of inodes."""
+def _oldest(wb: Object, lost: list[str]) -> float | None:
+    """Seconds since ``inode.dirtied_when`` of the last of its lists of inodes; None: of none."""
     prog = wb.prog_
     if (hertz := jiffies_a_second(prog)) is None:
         return None
@@ -160,6 +162,9 @@ def _oldest(wb: Object) -> float | None:
             inode = Object(prog, "struct inode", address=head.prev.value_() - link)
             ages.append((now - inode.dirtied_when.value_()) & WRAPS)
     seconds = max(ages, default=None)
+    if seconds is not None and seconds > now - first_jiffy(hertz):
+        lost.append("an inode was dirtied before the kernel booted")
+        return None
     if seconds is None or seconds / hertz > MOST_SECONDS:
         return None
     return round(int(seconds) / hertz, 1)

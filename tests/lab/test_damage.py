@@ -236,6 +236,18 @@ SAID: dict[str, dict[str, str]] = {
     "oom_kill of the root 7": {
         "memory_cgroups": r"oom_kill_events: 7 is not 0, memory\.events\.local"
     },
+    "low events of the root 7": {
+        "memory_cgroups": r"low_events: 7 is not 0, as the root protects nothing"
+    },
+    "nr_threads + 1": {"task_waits": r"\d+ tasks were found, nr_threads says \d+"},
+    "a node without its kswapd": {"task_waits": r"no node says that it has kswapd\d"},
+    "nr_empty_pop_pages 2^20": {
+        "percpu": r"nr_empty_pop_pages is 1,048,576, by its bitmaps \d+",
+    },
+    "a ring of no page": dict.fromkeys(
+        ("memory_ledger", "contiguity", "page_holders"),
+        r"rings of ftrace: a ring of 1 page, of which \d+ were found",
+    ),
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -254,14 +266,14 @@ ON_ONE: tuple[Together, ...] = (
     ("present_pages 2^60", "kmem_cache.size 0"),
     ("present_pages -1", "kmem_cache.size 2^31"),
     ("spanned_pages -1", "pid twice"),
-    ("managed_pages 2^60",),
+    ("managed_pages 2^60", "low events of the root 7", "nr_empty_pop_pages 2^20"),
     ("nr_zspages 2^17", "total_vm + 1", "kmem_cache.object_size 2^20"),
     ("map_count + 1", "vm_dirty_bytes beside vm_dirty_ratio"),
     ("totalreserve_pages 1", "contig_hint 2^20", "ksm_max_page_sharing -1", "oom_mm 8"),
-    ("managed_pages -1",),
+    ("managed_pages -1", "nr_threads + 1", "a ring of no page"),
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60"),
     ("_watermark 2^60", "all caches of one name"),
-    ("_watermark -1", "a name without end"),
+    ("_watermark -1", "a name without end", "a node without its kswapd"),
     ("zone_start_pfn a section down",),
     ("a zone's lock 0x80", "memory.low of the root -1"),
     ("oom_kill of the root 7", "a tail without a head"),

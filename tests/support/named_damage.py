@@ -17,6 +17,7 @@ from drgn.helpers.linux.mmzone import for_each_online_pgdat
 from drgn.helpers.linux.pid import find_task, for_each_task
 
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
+from mmscope.drgn.reading.struct_pages import compound_info_is_mask
 
 HUGE, ONES = 1 << 60, -1
 # A hole in x86-64's map (Documentation/arch/x86/x86_64/mm.rst). In arm64's it is behind the struct
@@ -146,12 +147,19 @@ def _of_root_cgroup(member: str, value: int) -> Callable[[Program], None]:
     return damage
 
 
+def _ring_of_ftrace(prog: Program) -> Object:
+    head = prog["ftrace_trace_arrays"].address_of_()
+    first = next(iter(list_for_each_entry("struct trace_array", head, "list")))
+    return first.array_buffer.buffer.buffers[0]
+
+
 def _no_head(prog: Program) -> None:
     """The second page of the slab of init's task leads to the third, which is none's head."""
     head = compound_head(virt_to_page(find_task(prog, 1)))
     page = prog.type("struct page")
     link = next(name for name in ("compound_head", "compound_info") if page.has_member(name))
-    say((head + 1).member_(link), (head + 2).value_() | 1)
+    # A mask of all bits leads to itself.
+    say((head + 1).member_(link), ONES if compound_info_is_mask(prog) else (head + 2).value_() | 1)
 
 
 def _no_cpu(prog: Program) -> None:
@@ -218,6 +226,13 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "nr_node_ids 2^31": lambda prog: say(prog["nr_node_ids"], 1 << 31),
     "memory.low of the root -1": _of_root_cgroup("memory.low", ONES),
     "oom_kill of the root 7": _of_root_cgroup("memory_events.MEMCG_OOM_KILL.counter", 7),
+    "low events of the root 7": _of_root_cgroup("memory_events.MEMCG_LOW.counter", 7),
+    "nr_threads + 1": lambda prog: say(prog["nr_threads"], prog["nr_threads"].value_() + 1),
+    "a node without its kswapd": lambda prog: say(largest_zone(prog).zone_pgdat.kswapd, 0),
+    "nr_empty_pop_pages 2^20": lambda prog: say(
+        prog["pcpu_first_chunk"].nr_empty_pop_pages, 1 << 20
+    ),
+    "a ring of no page": lambda prog: say(_ring_of_ftrace(prog).nr_pages, 0),
     "map_count -1": lambda prog: say(processes(prog)[0].mm.map_count, ONES),
     "pid -1": _pid(lambda prog: ONES),
     "pid twice": _pid(lambda prog: find_task(prog, 1).pid.value_()),
