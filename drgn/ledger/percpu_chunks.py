@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-from drgn import FaultError, Object, Program
+from drgn import FaultError, Object, Program, ProgramFlags
 from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.cgroups.memcgs import memcgs_once
@@ -171,9 +171,12 @@ def percpu(
 
 def _pages_apart(prog: Program, chunk: Object, page: int) -> Iterator[str]:
     """
-    Words where a chunk's counts of pages are not those of its bitmaps. While one allocates, pages
-    are populated later than they are given out (``pcpu_alloc()``, under ``pcpu_alloc_mutex``).
+    Words where a chunk's counts of pages are not those of its bitmaps, in a dump. While one
+    allocates, pages are populated later than they are given out (``pcpu_alloc()``, under
+    ``pcpu_alloc_mutex``).
     """
+    if prog.flags & ProgramFlags.IS_LIVE:
+        return
     mutex = prog["pcpu_alloc_mutex"]
     if mutex.owner.counter if hasattr(mutex, "owner") else mutex.rtmutex.owner:  # PREEMPT_RT
         return
