@@ -152,7 +152,7 @@ def _only_node(prog: Program, pid: int, nodes: set[int]) -> int | None:
     """The one node that a process's first task may use; None if it may use several."""
     allowed = nodes
     with contextlib.suppress(FaultError, LookupError):
-        if not (task := find_task(prog, pid)):
+        if pid < 0 or not (task := find_task(prog, pid)):  # below 0 it is damaged
             return None
         with contextlib.suppress(AttributeError):  # without CONFIG_CPUSETS
             allowed = nodes & set(for_each_node_mask(task.mems_allowed))
@@ -160,8 +160,8 @@ def _only_node(prog: Program, pid: int, nodes: set[int]) -> int | None:
             try:
                 of_policy = policy.nodes
             except AttributeError:
-                # Linux kernel commit 269fbe72cded ("mm/mempolicy: use unified 'nodes' for
-                # bind/interleave/prefer policies") (in v5.14) took it out of a union.
+                # Before "mm/mempolicy: use unified 'nodes' for bind/interleave/prefer policies"
+                # (269fbe72cded, in v5.14)
                 of_policy = policy.v.nodes
             allowed = allowed & set(for_each_node_mask(of_policy))
     return min(allowed) if len(allowed) == 1 else None
