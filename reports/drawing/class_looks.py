@@ -31,7 +31,7 @@ LABELS = {"memory about memory": "page metadata"}
 
 
 def label(name: str) -> str:
-    """What a reader calls a class of memory."""
+    """The name of a class of memory for a reader."""
     return LABELS.get(name, name)
 
 

@@ -801,6 +801,25 @@ def stuck() -> Host:
     return host
 
 
+def kept_for_one() -> Host:
+    """Half of memory is protected for a cgroup (memory.min), and hardly any is available."""
+    host = holding("cgroup", "/db", 32 << 30, protected_bytes=32 << 30)
+    short = watched(
+        64, level=lambda name, pages, _: pages // 15 if name == "MemAvailable" else pages
+    )
+    host.rows[Level] = short.rows[Level]
+    return host
+
+
+def bound_to_a_node() -> Host:
+    """A process that may use node 0 alone, which is full; node 1 is half free."""
+    host = holding("process", "db", 40 << 30, pid=7, only_node=0)
+    full = [dataclasses.replace(row, file_pages=0) for row in host.rows[ZoneLevel]]
+    free = [dataclasses.replace(row, node=1, free_pages=row.managed_pages // 2) for row in full]
+    host.rows[ZoneLevel] = [*full, *free]
+    return host
+
+
 SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
     "HighAtomic reserve starves THP": (
         lambda: watched(
@@ -824,6 +843,18 @@ SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
     "a cgroup at its limit": (at_a_limit, "watch-cgroup-pressure"),
     "a task that is stuck": (stuck, "watch-tasks-stuck"),
     "files left behind": (left_behind, "watch-files-left"),
+    "a process near its limit of mappings": (
+        lambda: holding("process", "es", 1 << 30, pid=7, mappings=8_500, max_map_count=10_000),
+        "watch-near-max-map-count",
+    ),
+    "cgroups that were removed": (
+        lambda: holding("cgroup", "/", 0, dying_below=100_000), "watch-dying-cgroups"
+    ),
+    "sockets that no process reads": (
+        lambda: holding("sockets", "java", 8 << 30, pid=7, sockets=300), "watch-sockets-large"
+    ),
+    "memory is kept for a cgroup": (kept_for_one, "watch-protected"),
+    "a process is bound to a full node": (bound_to_a_node, "watch-node-full"),
     "OOM kills": (lambda: watched(64, rates={"oom_kill": 0.02}), "watch-oom-kill"),
     "memory runs out": (lambda: watched(16, level=runs_out), "watch-memory-runs-out"),
     "swap thrash": (

@@ -406,7 +406,7 @@ class TestRecordings:
         )
         # That nothing failed is an answer, and no row to be folded.
         assert told[WORDS["atomic_failures_1_to_3"]].startswith("0/min on each of 2 hosts")
-        assert "atomic allocations and reservations are in recordings: A 30 s, B 30 s" in out
+        assert "Atomic allocations and reservations are in recordings: A 30 s, B 30 s." in out
         tree = parse((tmp_path / "page.html").read_text())
         assert "reservations by btrfs_work [btrfs]" in [
             row[0] for row in cells(by_id(tree, "recorded"))
