@@ -460,7 +460,7 @@ class TestSections:
         zone = made.tables()["zones"][2][2]
         row = cells(elements(by_id(parse(pages["machine"]), "table-zones"), "table")[0])[2]
         assert row[:3] == ["1", "Normal", f"{zone.present_pages:,}"]
-        assert row[-3:] == ["0x100000", "no", "no"]
+        assert row[-4:] == ["0x100000", "no", "no", ""]
 
     def test_every_section_begins_with_words_and_a_link_to_the_kernels_own(
         self, pages: dict[str, str]
