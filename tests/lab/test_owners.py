@@ -20,9 +20,12 @@ from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
 
-pytestmark = pytest.mark.brief
-# The standard ones are Debian's that have drivers of graphics cards.
-TAKEN = [name for name in KERNELS if name.startswith("standard") or not workloads(name)]
+# The standard ones are Debian's that have drivers of graphics cards; others run few workloads.
+TAKEN = [
+    pytest.param(name, marks=pytest.mark.brief) if name.startswith("standard") else name
+    for name in KERNELS
+    if name.startswith("standard") or not workloads(name)
+]
 PAGE, MIB = 4096, 1 << 20
 # programs/owners.c
 HEAP, SHARED = 8 * MIB // PAGE + 3, 2 * MIB // PAGE
