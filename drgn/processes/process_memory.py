@@ -250,8 +250,16 @@ def from_memory(memory: Memory) -> Found:
     return found.add(ProcessMemory, rows)
 
 
+def _several_nodes(files: Files) -> bool:
+    """True if several nodes have memory; a node may have CPUs alone."""
+    try:
+        return not files.open("sys/devices/system/node/has_memory").strip().isdecimal()
+    except OSError:
+        return len(files.numbers("sys/devices/system/node", r"node(\d+)")) > 1
+
+
 def from_files(files: Files) -> Found:
-    several = len(files.numbers("sys/devices/system/node", r"node(\d+)")) > 1
+    several = _several_nodes(files)
     rows, notes = rows_of_processes(files, lambda text: read_status_memory(text, several))
     found = Found(notes=notes)
     found.remarks.append("processes that share their memory (vfork) count each")

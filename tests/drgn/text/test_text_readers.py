@@ -13,6 +13,7 @@ mm/page_owner.c of that kernel, with as few lines as show what differs.
 import dataclasses
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +32,9 @@ from mmscope.drgn.free.pcp_lists import PcpPages, read_zoneinfo_pcp
 from mmscope.drgn.free.zones import Zone, read_zoneinfo
 from mmscope.drgn.machine.settings import Setting, read_settings
 from mmscope.drgn.machine.vm_counters import counter, read_vmstat
+from mmscope.drgn.processes.process_memory import from_files as process_memory_from_files
 from mmscope.drgn.processes.process_memory import read_status_memory
+from mmscope.drgn.sections.files import Files
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
 DATA = TESTS / "data"
@@ -163,15 +166,37 @@ def test_zoneinfo_watermarks_are_the_zones_not_the_pagesets() -> None:
     assert sum(row.file_pages or 0 for row in rows) == sum(map(int, said))
 
 
-def test_a_process_that_may_use_one_of_several_nodes() -> None:
+def status(nodes: str) -> str:
+    """/proc/PID/status of a process that may use some NUMA nodes."""
     lines = ("VmRSS", "VmSize", "VmLck", "VmPin", "VmPTE", "VmSwap", "RssAnon", "RssFile",
              "RssShmem")  # fmt: skip
-    text = "Name:\tdb\nTgid:\t7\nPid:\t7\n"
-    text += "".join(f"{line}:\t       4 kB\n" for line in lines) + "Mems_allowed_list:\t1\n"
-    for status, several, only in ((text, True, 1), (text, False, None),
-                                  (text.replace("t:\t1", "t:\t0-1"), True, None)):  # fmt: skip
-        row = read_status_memory(status, several)
+    text = "".join(f"{line}:\t       4 kB\n" for line in lines)
+    return f"Name:\tdb\nTgid:\t7\nPid:\t7\n{text}Mems_allowed_list:\t{nodes}\n"
+
+
+def test_a_process_that_may_use_one_of_several_nodes() -> None:
+    for nodes, several, only in (("1", True, 1), ("1", False, None), ("0-1", True, None)):
+        row = read_status_memory(status(nodes), several)
         assert row is not None and row.only_node == only
+
+
+@pytest.mark.parametrize(
+    ("nodes", "with_memory", "only"),
+    [("01", "0-1\n", 1), ("01", "1\n", None), ("01", None, 1), ("1", None, None)],
+    ids=["two", "one of two", "two, unknown which have memory", "one"],
+)
+def test_a_node_without_memory_is_none_that_a_process_could_use(
+    tmp_path: Path, nodes: str, with_memory: str | None, only: int | None
+) -> None:
+    place = tmp_path / "sys/devices/system/node"
+    for node in nodes:
+        (place / f"node{node}").mkdir(parents=True)
+    if with_memory is not None:
+        (place / "has_memory").write_text(with_memory)
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/status").write_text(status("1"))
+    (row,) = process_memory_from_files(Files(tmp_path)).by_name["process_memory"]
+    assert row.only_node == only
 
 
 def test_zoneinfo_of_6_1_has_no_reserve_and_a_device_zone_no_start() -> None:
