@@ -35,8 +35,7 @@ DRIVER = "vfio-iommu-type1"
 
 def add_device_memory(prog: Program, files: OpenFiles, found: Holdings) -> None:
     """Pages by container; the number of objects is that of its mappings."""
-    operations = variable_of(prog, "vfio", "vfio_fops")
-    containers, who = files.of_kind(prog, *([] if operations is None else [operations]))
+    containers, who = files.of_kind(prog, variable_of(prog, "vfio", "vfio_fops"))
     left = MAX_HELD
     for address, process in islice(zip(containers.tolist(), who, strict=True), MOST_CONTAINERS):
         container = Object(prog, struct_of(prog, "vfio_container", "vfio"), address=address)

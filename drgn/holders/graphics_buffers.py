@@ -100,12 +100,13 @@ def _resources(prog: Program, address: int, found: Holdings) -> Iterator[int]:
 
 def _openers(prog: Program, files: OpenFiles, gaps: Gaps) -> dict[int, Opener]:
     """The process of each ``struct drm_gem_object`` that one has a handle of."""
-    opening = variable_of(prog, "drm", "drm_open")
+    if (opening := variable_of(prog, "drm", "drm_open")) is None:
+        return {}
     operations = np.unique(files.files["f_op"])
     type_ = prog.type("struct file_operations")
     rows, read = read_members(prog, operations, type_, {"open": "open"}, gaps)
-    of_drm = operations[read & (rows["open"] == np.uint64(opening or 0))]
-    clients, who = files.of_kind(prog, *(of_drm.tolist() if opening else []))
+    of_drm = operations[read & (rows["open"] == np.uint64(opening))]
+    clients, who = files.of_kind(prog, *of_drm.tolist())
     openers = dict[int, Opener]()
     for address, process in zip(clients.tolist(), who, strict=True):
         client = Object(prog, struct_of(prog, "drm_file", "drm"), address=address)

@@ -37,6 +37,8 @@ INTERRUPT_PAGES, REQUEST_PAGES = 1 << 8, 1 << 4  # INTR_REMAP_PAGE_ORDER, PRQ_OR
 PAGING = 1  # __IOMMU_DOMAIN_PAGING
 TOP_LEVEL = 7  # PT_TOP_LEVEL_MASK
 LEAST_LEVELS = np.uint64(2)  # by an address width (AW, agaw) of 0
+# Of a context entry: its type, and CONTEXT_TT_PASS_THROUGH.
+TYPE, PASS_THROUGH = np.uint64(3 << 2), np.uint64(2 << 2)
 SECOND_LEVEL, FIRST_LEVEL = 2, 1  # PASID_ENTRY_PGTT_SL_ONLY, PASID_ENTRY_PGTT_FL_ONLY
 
 
@@ -88,8 +90,7 @@ def _of_unit(iommu: Object, found: Holdings, kind: int) -> tuple[U64s, U64s]:
         blocks += more
         its_tables, its_levels = _of_pasids(prog, firsts)
     else:
-        translated = (entries[:, 0] & np.uint64(12)) != np.uint64(8)  # CONTEXT_TT_PASS_THROUGH
-        entries = entries[translated]
+        entries = entries[(entries[:, 0] & TYPE) != PASS_THROUGH]
         its_tables = _virtual(prog, entries[:, 0])
         its_levels = (entries[:, 1] & np.uint64(7)) + LEAST_LEVELS
     addresses, counts = np.array(blocks, np.uint64).T

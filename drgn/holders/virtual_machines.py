@@ -66,8 +66,7 @@ def add_virtual_machines(
     if machines and not machine.member("arch").type.has_member("active_mmu_pages"):
         found.missing.append("virtual machines: of x86 alone")
         return
-    operations = variable_of(prog, "kvm", "kvm_vm_fops")
-    opened, who = files.of_kind(prog, *([] if operations is None else [operations]))
+    opened, who = files.of_kind(prog, variable_of(prog, "kvm", "kvm_vm_fops"))
     openers = dict(zip(opened.tolist(), who, strict=True))
     for address in machines:
         vm = Object(prog, machine, address=address)

@@ -61,15 +61,15 @@ class OpenFiles:
     gaps: Gaps
     broken_off: bool
 
-    def of_kind(self, prog: Program, *operations: str | int) -> tuple[U64s, list[Opener]]:
+    def of_kind(self, prog: Program, *operations: str | int | None) -> tuple[U64s, list[Opener]]:
         """
         ``private_data`` of the files of a kind, each once, and who has it.
 
         :param operations: names of their ``struct file_operations``, or addresses of a module's;
-            one that the kernel lacks has no files.
+            one that the kernel lacks, or None, has no files.
         """
         addresses = []
-        for name in operations:
+        for name in filter(None, operations):
             with contextlib.suppress(LookupError):
                 addresses.append(prog.symbol(name).address if isinstance(name, str) else name)
         ours = self.files[np.isin(self.files["f_op"], np.array(addresses, np.uint64))]

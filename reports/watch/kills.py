@@ -11,6 +11,7 @@ Cannot know: kills whose records were overwritten before they were read.
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
 
+import errno
 import os
 import re
 import stat
@@ -48,7 +49,7 @@ class Kills:
         try:
             self._log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if not stat.S_ISCHR(os.fstat(self._log).st_mode):
-                raise OSError(22, "is not the kernel's log")
+                raise OSError(errno.EINVAL, "is not the kernel's log")
             os.lseek(self._log, 0, os.SEEK_END)
         except OSError as error:
             self.unread = f"{path}: {error.strerror}"
