@@ -287,7 +287,7 @@ By text also SysV segments, which may have no process.
     tables=tables_of(ProcessMemory, ShmSegment),
     from_memory=from_memory,
     from_files=from_files,
-    reads=(prices.STATUS, prices.SHM),
+    reads=(prices.STATUS, prices.SHM, prices.SETTINGS),
 )
 
 

@@ -73,7 +73,8 @@ KMSG = "/dev/kmsg /dmesg /*/dmesg* /vmcore-dmesg.txt"
 DENTRY_STATE = "/proc/sys/fs/dentry-state /proc/sys/fs/inode-nr"
 SETTINGS = (
     "/proc/sys/* /sys/kernel/mm/* /sys/devices/system/node/*/hugepages/* "
-    "/sys/devices/system/node/*/memory_failure/* /sys/firmware/memmap/*"
+    "/sys/devices/system/node/*/memory_failure/* /sys/devices/system/node/has_memory "
+    "/sys/firmware/memmap/*"
 )
 NAMES = (
     "/proc/version /proc/uptime /proc/cmdline /proc/kallsyms /proc/mounts /proc/self/mount* "
