@@ -5,7 +5,7 @@ from finding_cases.case import Case
 
 from mmscope.drgn.waits.fuse import FuseConnection
 from mmscope.drgn.waits.reclaim_threads import OomVictim
-from mmscope.drgn.waits.task_waits import WaitRoot
+from mmscope.drgn.waits.wait_tables import WaitRoot
 from mmscope.drgn.waits.writeback import WritebackDevice
 
 STACK = "entry_SYSCALL_64_after_hwframe;do_syscall_64;ksys_write;handle_mm_fault;handle_userfault"

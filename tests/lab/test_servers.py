@@ -14,7 +14,7 @@ from conftest import KERNELS
 from holders_lab import holders_capture
 from waits_lab import WaitsLab
 
-from mmscope.drgn.waits.task_waits import WaitRoot
+from mmscope.drgn.waits.wait_tables import WaitRoot
 from mmscope.drgn.waits.writeback import WritebackDevice
 
 pytestmark = [pytest.mark.any_config, pytest.mark.btf]

@@ -13,7 +13,7 @@ from holders_lab import holders_capture
 from waits_lab import WaitsLab
 
 from mmscope.drgn.waits.fuse import FuseConnection
-from mmscope.drgn.waits.task_waits import TaskWait
+from mmscope.drgn.waits.wait_tables import TaskWait
 
 pytestmark = [pytest.mark.any_config, pytest.mark.btf]
 

@@ -20,9 +20,13 @@ from shared_guest import InGuest
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.rmap import anon_vmas
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.waits import task_waits
+from mmscope.drgn.waits import no_holder
+from mmscope.drgn.waits.no_holder import NoHolder
 from mmscope.drgn.waits.stacks import Shared, stack_from
-from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, Waits, from_memory
+from mmscope.drgn.waits.task_stacks import TaskStacks
+from mmscope.drgn.waits.task_waits import from_memory
+from mmscope.drgn.waits.wait_chains import Waits
+from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
 from mmscope.drgn.waits.waiters import Awaited, awaited
 from mmscope.reports.bundle.bundle import Bundle
 
@@ -288,64 +292,69 @@ def test_a_damaged_css_set_costs_a_name_and_no_row(stalled_lab: RmapLab) -> None
     damaged = Waits(Memory(stalled_lab.prog), Gaps())
     lost = whole[0].pid
     assert whole[0].cgroup
-    damaged.tasks.columns["cgroups"][damaged.tasks.columns["pid"] == lost] = 0xDEAD << 48
+    columns = damaged.stacks.tasks.columns
+    columns["cgroups"][columns["pid"] == lost] = 0xDEAD << 48
     rows, _ = damaged.rows()
     assert [replace(row, cgroup=None) for row in rows] == [replace(r, cgroup=None) for r in whole]
     assert [row.pid for row in rows if row.cgroup is None] == [lost]
 
 
 def test_a_free_lock_has_no_holder_only_where_all_was_looked_at(stalled_lab: RmapLab) -> None:
-    waits = Waits(Memory(stalled_lab.prog), Gaps())
-    asleep = frozenset(waits.tasks.addresses[waits.tasks.columns["state"] != 0][:2].tolist())
-    runs = int(waits.tasks.addresses[waits.tasks.columns["state"] == 0][0])
+    stacks = TaskStacks(Memory(stalled_lab.prog), Gaps())
+    no_holder, state = NoHolder(stacks), stacks.tasks.columns["state"]
+    asleep = frozenset(stacks.tasks.addresses[state != 0][:2].tolist())
+    runs = int(stacks.tasks.addresses[state == 0][0])
     lock = Awaited("mutex", 8, is_free=True, queue=asleep)
-    assert waits.why(lock, asleep, []) == (
+    assert no_holder.why(lock, asleep, []) == (
         "free, though the 2 tasks in its queue sleep: one should have been woken",
         True,
     )
-    (_, none) = waits.why(lock, {min(asleep)}, [])
+    (_, none) = no_holder.why(lock, {min(asleep)}, [])
     assert not none  # the other was woken, or is not known
-    waits.frames[runs] = ["mutex_unlock", "vfs_write"]
-    assert waits.why(lock, asleep, []) == ("free by now: a task may be handing it over", False)
-    waits.frames[runs] = ["vfs_write"]
-    assert waits.why(lock, asleep, [])[1]
-    waits.left_out = 1
-    assert not waits.why(lock, asleep, [])[1]
+    stacks.frames[runs] = ["mutex_unlock", "vfs_write"]
+    handed_over = ("free by now: a task may be handing it over", False)
+    assert no_holder.why(lock, asleep, []) == handed_over
+    stacks.frames[runs] = ["vfs_write"]
+    assert no_holder.why(lock, asleep, [])[1]
+    stacks.left_out = 1
+    assert not no_holder.why(lock, asleep, [])[1]
 
 
 def test_on_a_live_kernel_what_has_no_holder_is_looked_at_twice(
     stalled_lab: RmapLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_waits, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(no_holder, "AGAIN_SECONDS", 0.0)
     waits = Waits(Memory(stalled_lab.prog), Gaps())
+    stacks, lasts = waits.stacks, waits.no_holder.lasts
     known = {row.pid for row in waits.rows()[0] if (row.kind or "").startswith("rwsem")}
-    task = next(each for each in waits.places if waits.named(each)[0] in known)
-    pointer = waits.pointers[task]
+    task = next(each for each in stacks.places if stacks.named(each)[0] in known)
+    pointer = stacks.pointers[task]
     stack = stack_from(Object(stalled_lab.prog, "struct task_struct *", task), pointer, Shared())
     assert stack
-    found = awaited(stack, waits.frames[task])
-    assert found and found.queue and waits.lasts(found)
-    assert not waits.lasts(replace(found, is_free=not found.is_free))
-    assert not waits.lasts(replace(found, readers=found.readers + 1))
-    waits.tasks.columns["switches"][waits.places[task]] -= 1
-    assert not waits.lasts(found)
+    found = awaited(stack, stacks.frames[task])
+    assert found and found.queue and lasts(found)
+    assert not lasts(replace(found, is_free=not found.is_free))
+    assert not lasts(replace(found, readers=found.readers + 1))
+    stacks.tasks.columns["switches"][stacks.places[task]] -= 1
+    assert not lasts(found)
 
 
 def test_a_reference_is_lost_only_where_no_stack_has_the_vma(stalled_lab: RmapLab) -> None:
-    waits = Waits(Memory(stalled_lab.prog), Gaps())
-    for place in waits.places:
-        waits.stack_of(place)
+    stacks = TaskStacks(Memory(stalled_lab.prog), Gaps())
+    why = NoHolder(stacks).why
+    for place in stacks.places:
+        stacks.stack_of(place)
         task = Object(stalled_lab.prog, "struct task_struct", address=place).address_of_()
         # One that an interrupt had stopped is on another stack than its own.
-        if stack := stack_from(task, waits.pointers.get(place, 0), Shared()):
+        if stack := stack_from(task, stacks.pointers.get(place, 0), Shared()):
             walker = place
             break
     assert stack
     word = next(int(each) for each in stack.words if each >> 56 == 0xFF)
-    (words, lost) = waits.why(Awaited("VMA lock, to write", word, readers=1), [], [])
+    (words, lost) = why(Awaited("VMA lock, to write", word, readers=1), [], [])
     assert not lost and "1 reference; on the stack of" in words
-    (words, lost) = waits.why(Awaited("VMA lock, to write", 0xFF << 56 | 7, readers=2), [], [])
+    (words, lost) = why(Awaited("VMA lock, to write", 0xFF << 56 | 7, readers=2), [], [])
     assert lost and words.startswith("2 references, and none of ")
-    waits.tasks.columns["state"][waits.places[walker]] = 0
-    waits.frames[walker] = []
-    assert "is not known" in waits.why(Awaited("VMA lock, to write", 1, readers=2), [], [])[0]
+    stacks.tasks.columns["state"][stacks.places[walker]] = 0
+    stacks.frames[walker] = []
+    assert "is not known" in why(Awaited("VMA lock, to write", 1, readers=2), [], [])[0]

@@ -12,7 +12,8 @@ from holders_lab import SCHEDULER
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
-from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot, from_memory
+from mmscope.drgn.waits.task_waits import from_memory
+from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
 
 
 @dataclass(frozen=True)

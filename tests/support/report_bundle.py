@@ -47,7 +47,7 @@ from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, what_if
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
 from mmscope.drgn.struct_pages.vmemmap_examples import VmemmapExample
 from mmscope.drgn.tables.rows import column
-from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot
+from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer

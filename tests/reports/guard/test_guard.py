@@ -29,7 +29,7 @@ from rows_of_tables import tables_of_rows
 from watched_host import make_host, wait_for
 
 from mmscope.drgn.cgroups.container_paths import Container
-from mmscope.drgn.waits.task_waits import TaskWait
+from mmscope.drgn.waits.wait_tables import TaskWait
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import build_parser

@@ -8,7 +8,7 @@ import report_bundle as made
 from page_tree import NOTHING
 from rows_of_tables import tables_of_rows
 
-from mmscope.drgn.waits.task_waits import TaskWait, WaitRoot
+from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
 from mmscope.reports.page.report import render
 from mmscope.reports.pictures.wait_graph import wait_graph
 

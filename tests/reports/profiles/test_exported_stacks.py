@@ -13,7 +13,7 @@ from rows_of_tables import TABLE_OF
 
 from mmscope.drgn.log.allocation_failures import AllocationFailure
 from mmscope.drgn.rmap.file_maps import FileMappingLock
-from mmscope.drgn.waits.task_waits import TaskWait
+from mmscope.drgn.waits.wait_tables import TaskWait
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.commands.command import main

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every task of a kernel: processes, and their threads."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from drgn import Program, offsetof
+from numpy.typing import NDArray
+
+from mmscope.drgn.reading.kernel_arrays import Columns, Gaps
+from mmscope.drgn.reading.linked_lists import walk_list
+from mmscope.drgn.reading.scattered_reads import read_members
+from mmscope.drgn.tables.rows import MOST_PIDS
+
+MAX_TASKS = MOST_PIDS
+
+TASK: Columns = {
+    # "sched: Change task_struct::state" (2f064a59a11f, in v5.14)
+    "state": ("__state", "state"),
+    "pid": "pid",
+    "comm": "comm",
+    "cgroups": "cgroups",
+    "switches": "nvcsw",
+    "mm": "mm",
+    "signal": "signal",
+    "flags": "flags",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """
+    All tasks.
+
+    :ivar victims: of processes that the OOM killer chose: their mm, by the task's address.
+    :ivar unread: those that could not be read; :ivar broken_off: a list has no end, or leads
+        nowhere.
+    """
+
+    addresses: NDArray[np.uint64]
+    columns: NDArray[np.void]
+    unread: int
+    broken_off: bool
+    victims: dict[int, int]
+
+
+def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
+    """Every task of ``init_task.tasks`` and of its process's list of threads."""
+    type_, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
+    head = prog["init_task"].tasks.address_of_().value_()
+    leaders, whole = walk_list(prog, head, offsetof(type_, "tasks"), MAX_TASKS)
+    first = np.unique(np.array(leaders, np.uint64))
+    columns, read = read_members(prog, first, type_, TASK, gaps)
+    numbers, known = read_members(
+        *(prog, columns["signal"], signals),
+        *({"threads": "nr_threads", "oom_mm": "oom_mm"}, Gaps()),
+    )
+    mms = np.where(known, numbers["oom_mm"], np.uint64(0))
+    victims = {int(first[at]): int(mms[at]) for at in np.flatnonzero(mms)}
+    threads: list[int] = []
+    head_at, link = offsetof(signals, "thread_head"), offsetof(type_, "thread_node")
+    for at in np.flatnonzero(known & (numbers["threads"] != 1)).tolist():
+        signal = int(columns["signal"][at])
+        members, ended = walk_list(prog, signal + head_at, link, MAX_TASKS)
+        threads += members
+        victims |= dict.fromkeys(members, int(mms[at])) if mms[at] else {}
+        whole &= ended
+    others = np.setdiff1d(np.array(threads, np.uint64), first)
+    more, also = read_members(prog, others, type_, TASK, gaps)
+    addresses, columns = np.concatenate((first, others)), np.concatenate((columns, more))
+    order = np.argsort(addresses)
+    order = order[np.concatenate((read, also))[order]]
+    unread = len(addresses) - len(order)
+    return Tasks(addresses[order], columns[order], unread, not whole, victims)
