@@ -44,12 +44,13 @@ def add_device_memory(prog: Program, files: OpenFiles, found: Holdings) -> None:
             continue
         holder = Holder("VFIO", ", ".join(_devices(container)), process)
         for mapping in islice(_mappings(container), MOST_MAPPINGS):
-            pfns, counts = _pages(mapping, left, found)
-            left -= len(pfns)
-            found.frames(holder, 0, pfns, counts)
-            if left <= 0:
-                found.missing.append(f"VFIO: more than {MAX_HELD:,} blocks")
-                return
+            found.count(holder, 1)
+            for pfns, counts in _pages(mapping, found):
+                found.frames(holder, 0, pfns, counts, objects=0)
+                left -= len(pfns)
+                if left <= 0:
+                    found.missing.append(f"VFIO: more than {MAX_HELD:,} blocks")
+                    return
 
 
 def _devices(container: Object) -> Iterator[str]:
@@ -77,28 +78,22 @@ def _mappings(container: Object) -> Iterator[Object]:
             yield mapping
 
 
-def _pages(mapping: Object, most: int, found: Holdings) -> tuple[S64s, S64s]:
+def _pages(mapping: Object, found: Holdings) -> Iterator[tuple[S64s, S64s]]:
     """Page frames of what the process maps at a mapping, and how many pages each block has."""
     prog = mapping.prog_
     # "vfio/type1: prevent underflow of locked_vm via exec()" (046eca5018f8, in v6.3)
     space = mapping.mm if hasattr(mapping, "mm") else mapping.task.mm
     form = page_table_format(prog)
-    pfns, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     start, size = int(mapping.vaddr.value_()), int(mapping.size.value_())
     end = min(start + size, form.user_end)
     if not space or start >= end:
-        return pfns[0], counts[0]
+        return
     walk = new_walk(form, 1)
     root = process_roots(prog, np.array([space.pgd.value_()], np.uint64))
     for chunk in walk_page_tables(prog, form, root, walk, start=start, end=end):
         entries = chunk.entries.ravel()[chunk.places]
         leaves = entries[form.is_leaf(entries, chunk.level) & ~form.is_special(entries)]
-        pfns.append(
-            (form.physical(leaves, chunk.level) >> np.uint64(form.page_shift)).astype(np.int64)
-        )
-        counts.append(np.full(len(leaves), 1 << form.levels[chunk.level].shift - form.page_shift))
-        most -= len(leaves)
-        if most <= 0:
-            break
+        pfns = form.physical(leaves, chunk.level) >> np.uint64(form.page_shift)
+        pages = np.int64(1 << form.levels[chunk.level].shift - form.page_shift)
+        yield pfns.astype(np.int64), np.full(len(pfns), pages)
     found.gaps.bytes += walk.gaps.bytes
-    return np.concatenate(pfns), np.concatenate(counts)

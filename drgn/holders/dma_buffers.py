@@ -45,7 +45,7 @@ def add_dma_buffers(prog: Program, files: OpenFiles, found: Holdings, kind: int)
         operations = buffer.ops.value_()
         if _is(prog, "system_heap_buf_ops", operations):
             heap = cast("struct system_heap_buffer *", buffer.priv)
-            pages, counts = _scattered(heap.sg_table, found.gaps)
+            pages, counts = scattered(heap.sg_table, found.gaps)
             found.pages(holder, kind, pages, counts=counts)
         elif _is(prog, "udmabuf_ops", operations):
             udmabuf = cast("struct udmabuf *", buffer.priv)
@@ -75,21 +75,24 @@ def _listed(prog: Program) -> Iterator[int]:
                 yield each.value_()
 
 
-def _scattered(table: Object, gaps: Gaps) -> tuple[U64s, S64s]:
-    """Addresses of the first struct pages of a table's blocks, and their pages."""
+def scattered(table: Object, gaps: Gaps) -> tuple[U64s, S64s]:
+    """Addresses of the first struct pages of a ``struct sg_table``'s runs, and their pages."""
     prog = table.prog_
     type_, page = prog.type("struct scatterlist"), int(prog["PAGE_SIZE"].value_())
     dtype = struct_dtype(type_, {"link": "page_link", "length": "length"})
     at, left = int(table.sgl.value_()), min(int(table.orig_nents.value_()), MOST_PAGES)
     pages, counts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     while left > 0 and at:
+        # A part of the table is a page, or less; what leads to the next one is its last entry.
         number, at_next = min(left, page // sizeof(type_)), 0
         for _, part in read_array(prog, at, number, dtype, gaps):
-            link, blocks = part["link"].copy(), -(-part["length"].astype(np.int64) // page)
-            if link[-1] & np.uint64(CHAIN):
-                at_next, link, blocks = int(link[-1] & ~FLAGS), link[:-1], blocks[:-1]
+            link, runs = part["link"], -(-part["length"].astype(np.int64) // page)
+            if len(chain := np.flatnonzero(link & np.uint64(CHAIN))):
+                at_next = int(link[chain[0]] & ~FLAGS)
+                link, runs = link[: chain[0]], runs[: chain[0]]
+            link, runs = link[:left], runs[:left]
             pages.append(link & ~FLAGS)
-            counts.append(blocks)
-        left -= number - bool(at_next)
+            counts.append(runs)
+            left -= max(len(link), 1)
         at = at_next
     return np.concatenate(pages), np.concatenate(counts)

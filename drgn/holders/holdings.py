@@ -35,6 +35,8 @@ from mmscope.drgn.workers.shares import Shared, merges, summed
 
 MAX_HELD = 16 << 20  # blocks of pages
 MOST_ORDER = 30
+FEW = 1 << 12  # pages that need not be joined
+TOGETHER = 1 << 18  # pages that are looked at at a time
 KIND_BITS = 8
 POINTER = np.dtype("<u8")
 
@@ -141,9 +143,13 @@ class Holdings:
         there = row < len(self._first)
         there &= self._first[np.minimum(row, len(self._first) - 1)] <= pfns
         self.strange += int((~there).sum())
-        counts = np.broadcast_to(np.asarray(counts, np.int64), pfns.shape)
-        if there.any():
-            self._parts.append(_Part(pfns[there], counts[there], kind, number))
+        counts = np.broadcast_to(np.asarray(counts, np.int64), pfns.shape)[there]
+        pfns = pfns[there]
+        for first in range(0, len(pfns), TOGETHER):
+            part = pfns[first : first + TOGETHER], counts[first : first + TOGETHER]
+            if len(part[0]) > FEW:
+                part = self._joined(*part)
+            self._parts.append(_Part(*part, kind, number))
 
     def pages(
         self, holder: Holder, kind: int, pages: U64s, objects: int = 1, counts: S64s | int = 1
@@ -160,6 +166,17 @@ class Holdings:
         at, pages, sizes = at[inside], pages[inside], sizes[inside]
         places = ((pages - self._at[at]) // self._size).astype(np.int64)
         self.frames(holder, kind, self._first[at] + places, sizes, objects=objects)
+
+    def runs(self, holder: Holder, pages: U64s, counts: S64s) -> None:
+        """Add runs of pages by their first struct pages; any may be a part of a compound page."""
+        pages, counts = pages[pages != 0], counts[pages != 0]
+        stops = np.cumsum(counts)
+        for first in range(0, int(stops[-1]) if len(stops) else 0, TOGETHER):
+            at = np.arange(first, min(first + TOGETHER, int(stops[-1])))
+            run = np.searchsorted(stops, at, "right")
+            places = (at - (stops - counts)[run]).astype(np.uint64)
+            self.pages(holder, 0, pages[run] + places * self._size, objects=0)
+        self.count(holder, 1)
 
     def memory(
         self,
@@ -200,25 +217,37 @@ class Holdings:
         lengths = [len(part.starts) for part in self._parts]
         kinds = np.repeat([part.kind for part in self._parts], lengths)[:MAX_HELD]
         of = np.repeat([part.of for part in self._parts], lengths)[:MAX_HELD]
-        starts, counts, known, reserved = self._compounds(starts, counts)
+        if len(starts) == MAX_HELD:
+            self.missing.append(f"what is held beyond {MAX_HELD:,} blocks of pages")
+        starts, counts, known, reserved, _ = self._compounds(starts, counts)
         kinds[reserved] = 0  # the zero page, say, or memory of before the page allocator
-        # The first of those that begin at a page, the longest of its holder's.
-        order = np.lexsort((np.arange(len(starts)), starts))
-        order = order[known[order]]
-        starts, counts, kinds, of = (each[order] for each in (starts, counts, kinds, of))
-        first = np.diff(starts, prepend=-1) != 0
-        starts, counts, kinds, of = (each[first] for each in (starts, counts, kinds, of))
-        stops = starts + counts
-        before = np.maximum.accumulate(np.append(0, stops[:-1]))
-        starts = np.maximum(starts, before)
-        kept = starts < stops
-        self.starts, self.stops = starts[kept], stops[kept]
-        self.kinds, self.of = kinds[kept], of[kept]
+        starts, counts, kinds, of = (each[known] for each in (starts, counts, kinds, of))
+        # Pieces that no block ends within, each the first one's of those that have it.
+        cuts = np.unique(np.concatenate([starts, starts + counts]))
+        low, high = np.searchsorted(cuts, starts), np.searchsorted(cuts, starts + counts)
+        number = high - low
+        piece = np.repeat(low - np.cumsum(number) + number, number) + np.arange(number.sum())
+        piece, first = np.unique(piece, return_index=True)
+        block = np.repeat(np.arange(len(starts)), number)[first]
+        self.starts, self.stops = cuts[piece], cuts[piece + 1]
+        self.kinds, self.of = kinds[block], of[block]
 
-    def _compounds(self, starts: S64s, counts: S64s) -> tuple[S64s, S64s, Bools, Bools]:
+    def _joined(self, starts: S64s, counts: S64s) -> tuple[S64s, S64s]:
+        """The same pages in as few blocks as may be: compound pages once, neighbours in one."""
+        starts, counts, known, reserved, single = self._compounds(starts, counts)
+        order = np.lexsort((-counts, starts))
+        order = order[known[order]]
+        order = order[np.diff(starts[order], prepend=-1) != 0]
+        starts, counts, single = starts[order], counts[order], (single & ~reserved)[order]
+        stops = starts + counts
+        joined = single[1:] & single[:-1] & (starts[1:] == stops[:-1])
+        starts = starts[np.append(True, ~joined)[: len(starts)]]
+        return starts, stops[np.append(~joined, True)[: len(stops)]] - starts
+
+    def _compounds(self, starts: S64s, counts: S64s) -> tuple[S64s, S64s, Bools, Bools, Bools]:
         """
-        First page and pages of each block, as its struct page says; which could be read, and which
-        the page allocator does not have.
+        First page and pages of each block, as its struct page says; which could be read, which the
+        page allocator does not have, and which are no compound page.
         """
         prog, gaps = self._prog, self.gaps
         dtype = page_dtype(prog, ("flags", "tail"))
@@ -247,7 +276,7 @@ class Holdings:
         read = read & known
         read[tail] &= sane
         reserved = read & ((heads["flags"] & np.uint64(flag(prog, "PG_reserved"))) != 0)
-        return starts, counts, read, reserved
+        return starts, counts, read, reserved, ~is_head
 
     def _struct_page(self, pfns: S64s) -> U64s:
         row = np.minimum(np.searchsorted(self._stop, pfns, "right"), len(self._first) - 1)

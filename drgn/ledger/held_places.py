@@ -28,6 +28,7 @@ from mmscope.drgn.holders.kernel_buffers import (
 )
 from mmscope.drgn.holders.kernel_stacks import add_kernel_stacks
 from mmscope.drgn.holders.module_lists import add_module_lists
+from mmscope.drgn.holders.registered_memory import add_registered_memory
 from mmscope.drgn.holders.socket_buffers import add_fragments, add_sockets
 from mmscope.drgn.holders.virtual_machines import add_virtual_machines
 from mmscope.drgn.ledger.page_kinds import Kind
@@ -64,6 +65,7 @@ OF_FILES: dict[str, Callable[[Program, OpenFiles, Holdings], None]] = {
     "rings of io_uring": lambda prog, files, found: add_io_uring(prog, files, found, Kind.IO_URING),
     "buffers of io_uring": add_io_uring_buffers,
     "memory of devices": add_device_memory,
+    "memory regions of RDMA": add_registered_memory,
 }
 OF_KERNEL: dict[str, Callable[[Program, Holdings], None]] = {
     "rings of ftrace": lambda prog, found: add_trace_rings(prog, found, Kind.TRACE_RING),

@@ -251,10 +251,10 @@ perf, io_uring, AIO, packet sockets and ftrace, BPF maps and programs, kernel st
 buffers of graphics cards (of drivers on TTM), page tables and vCPUs of virtual machines (KVM on
 x86), page pools of network devices, requests of block devices: memory of the kernel by the process
 that has it open. Page tables and queues of IOMMUs (Intel's); pages that a module keeps on a list;
-user memory that is pinned for io_uring or, by VFIO, for a device; pages of hugetlb by file and
-process; what a balloon gave back, by driver; slots of swiotlb in use; what zram devices and zswap
-take. Each page is in one row; processes with few threads share a row for stacks. A page pool that
-*waits* was destroyed, and has pages in use.
+user memory that is pinned for io_uring or, by VFIO or RDMA, for a device; pages of hugetlb by file
+and process; what a balloon gave back, by driver; slots of swiotlb in use; what zram devices and
+zswap take. Each page is in one row; processes with few threads share a row for stacks. A page pool
+that *waits* was destroyed, and has pages in use.
 
 A page that a file has too, as sendfile() makes them, is in the class of the file.
 """,

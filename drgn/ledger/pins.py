@@ -9,8 +9,8 @@ mm/gup.c), so that these can be given back whole; those that are pinned there ar
 The pins of all rows are nr_foll_pin_acquired less nr_foll_pin_released, two lines of /proc/vmstat.
 
 Cannot know: who pinned a page, and whether for good. Table ``page_holders`` has what is pinned
-for io_uring and by VFIO; of table ``process_memory``, ``pinned_bytes`` has what RDMA and io_uring
-account to a process, and ``locked_bytes`` what VFIO does.
+for io_uring, by VFIO and by RDMA; of table ``process_memory``, ``pinned_bytes`` has what RDMA and
+io_uring account to a process, and ``locked_bytes`` what VFIO does.
 """
 
 from mmscope.drgn.ledger.memory_ledger import ledger_pages, zone_names
@@ -89,8 +89,9 @@ Pages of user memory that are [pinned](https://docs.kernel.org/core-api/pin_user
 device or a buffer that is registered: RDMA, VFIO, io_uring. They are neither swapped nor moved, so
 that compaction, CMA and the removal of memory fail where they lie.
 
-Table `page_holders` names who has pages pinned for io_uring or by VFIO. In table `process_memory`,
-`pinned_bytes` are pins for RDMA and io_uring; those of VFIO are in `locked_bytes`.
+Table `page_holders` names who has pages pinned for io_uring, by VFIO or by RDMA. In table
+`process_memory`, `pinned_bytes` are pins for RDMA and io_uring; those of VFIO are in
+`locked_bytes`.
 """,
     command=Command("pinned pages by zone and class", top=TOP),
     from_memory=pins_from_memory,

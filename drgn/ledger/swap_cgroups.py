@@ -33,7 +33,7 @@ from mmscope.drgn.tables.table import table
 
 NUMBERS = 1 << 16  # of memory cgroups: up to MEM_CGROUP_ID_MAX; 0 is none
 NUMBER = np.dtype("<u2")
-TOGETHER = 1 << 10  # pages of numbers
+TOGETHER = 1 << 10  # pieces of numbers
 MOST_TREES = 1 << 20  # of zswap: each has 64 MiB of an area
 
 
@@ -154,11 +154,14 @@ def _numbers(info: Object, gaps: Gaps) -> Iterator[tuple[int, Array]]:
 def _pieces(
     prog: Program, places: Array, each: int, first: int, gaps: Gaps
 ) -> Iterator[tuple[int, Array]]:
-    """Numbers that lie in pieces; of those that are there."""
-    there = np.flatnonzero(places)
-    found, read = read_scattered(prog, places[there], np.dtype((NUMBER, (each,))), gaps)
-    for at, numbers in zip(there[read].tolist(), found[read], strict=True):
-        yield first + at * each, numbers
+    """Numbers that lie in pieces; those of pieces that are not there are 0."""
+    for start in range(0, len(places), TOGETHER):
+        here = places[start : start + TOGETHER]
+        numbers = np.zeros((len(here), each), NUMBER)
+        there = np.flatnonzero(here)
+        found, read = read_scattered(prog, here[there], np.dtype((NUMBER, (each,))), gaps)
+        numbers[there[read]] = found[read]
+        yield first + start * each, numbers.ravel()
 
 
 def _sizes(zram: Object, first: int, count: int, gaps: Gaps) -> Iterator[tuple[int, S64s]]:

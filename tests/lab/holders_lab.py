@@ -3,8 +3,9 @@
 Frozen guests with memory behind open files of every kind (``programs/holders.c``), with dma-bufs,
 BPF maps and programs, AIO, KVM and VFIO (``programs/owners.c``), with tasks that wait
 (``programs/stuck.c``, ``programs/locks.c``, and ``programs/servers.c``, which has a disk), with a
-network device behind swiotlb (``programs/bounce.c``), and with swap in zram and zswap
-(``programs/compressed.c``).
+network device behind swiotlb (``programs/bounce.c``), with swap in zram and zswap
+(``programs/compressed.c``), and with memory that is registered with an RDMA device
+(``programs/rdma.c``).
 """
 
 import os
@@ -29,6 +30,7 @@ VFIO = ("vfio", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci")
 # A graphics card with little memory, of the kernels that have drivers of any.
 GRAPHICS = ("drm", "drm_kms_helper", "ttm", "drm_ttm_helper", "drm_exec")
 CARD = ("-device", "qxl,ram_size=16777216,vram_size=8388608,vgamem_mb=8")
+RDMA = ("ib_uverbs", "udp_tunnel", "ip6_udp_tunnel", "rdma_rxe")
 NETWORK = ("failover", "net_failover", "virtio_net")
 DISKS = {"servers": 32 << 20}
 # More CPUs than two, of the first node.
@@ -72,6 +74,11 @@ def device_modules(name: str) -> tuple[str, ...]:
         newer = ["drm_client_lib"] if name == "standard-7.3" else []
         return ("ccp", *KVM, *VFIO, *GRAPHICS, *newer, "qxl")
     return (*KVM, *(["vfio_virqfd"] if name == "6.1" else []), *VFIO)
+
+
+def rdma_modules(name: str) -> tuple[str, ...]:
+    """Modules of RDMA, of the kernels that have a driver without hardware."""
+    return ("ib_core", "ib_uverbs_support" if name == "standard-7.3" else "crc32_generic", *RDMA)
 
 
 def holders_capture(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Memory of DMA, BPF, AIO, KVM, VFIO, swiotlb by who has it: as planted, as the kernel says."""
+"""Memory of DMA, BPF, AIO, KVM, VFIO, RDMA, swiotlb by holder: as planted, as the kernel says."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from capture import Capture
 from conftest import KERNELS
-from holders_lab import NETWORK, device_modules, holders_capture
+from holders_lab import NETWORK, device_modules, holders_capture, rdma_modules
 from kernels import workloads
 
 from mmscope.drgn.ledger.memory_ledger import LedgerRow, memory_ledger_from_memory
@@ -20,12 +20,12 @@ from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found
 
-# The standard ones are Debian's that have drivers of graphics cards; others run few workloads.
-TAKEN = [
-    pytest.param(name, marks=pytest.mark.brief) if name.startswith("standard") else name
-    for name in KERNELS
-    if name.startswith("standard") or not workloads(name)
+# Debian's that have drivers of graphics cards and of RDMA.
+STANDARD = [
+    pytest.param(name, marks=pytest.mark.brief) for name in KERNELS if name.startswith("standard")
 ]
+# Others run few workloads.
+TAKEN = [*STANDARD, *(name for name in KERNELS if not workloads(name))]
 PAGE, MIB = 4096, 1 << 20
 # programs/owners.c
 HEAP, SHARED = 8 * MIB // PAGE + 3, 2 * MIB // PAGE
@@ -165,6 +165,27 @@ def test_hardly_anything_is_unexplained(lab: Lab) -> None:
     rows: list[LedgerRow] = lab[1].by_name["memory_ledger"]
     unexplained = sum(row.pages for row in rows if row.owner == "unexplained")
     assert unexplained < 0.0005 * sum(row.pages for row in rows)
+
+
+@pytest.mark.x86
+@pytest.mark.parametrize("kernel", STANDARD)
+def test_memory_that_is_registered_for_rdma_is_what_the_kernel_has_pinned(
+    kernel: str, say: Callable[[str], None]
+) -> None:
+    taken = holders_capture(kernel, say, "rdma", rdma_modules(kernel))
+    found = page_holders_from_memory(Memory(open_target(taken.vmcore, [taken.vmlinux])))
+    rows: list[PageHolder] = [row for row in found.by_name["page_holders"] if row.kind == "RDMA"]
+    assert not found.notes
+    assert {row.holder for row in rows} == {"rxe0"}
+    # programs/rdma.c; what is few is registered from the middle of a page to that of another.
+    assert {(row.comm, row.part): row.pages for row in rows} == {
+        ("r-several", part): pages for part, pages in GIVEN.items()
+    } | {("r-few", "base pages"): 5}
+    assert {(row.comm, row.objects) for row in rows} == {("r-several", 4), ("r-few", 1)}
+    vmstat = (taken.truth_b / "proc/vmstat").read_text()
+    acquired, released = map(int, re.findall(r"^nr_foll_pin_\w+ ([0-9]+)$", vmstat, re.MULTILINE))
+    twice = GIVEN["shmem"] // 2
+    assert sum(row.pages for row in rows) + twice == acquired - released
 
 
 @pytest.mark.x86

@@ -4,9 +4,12 @@
 from typing import cast
 
 import numpy as np
+import pytest
 
+from mmscope.drgn.holders import holdings
 from mmscope.drgn.holders.holdings import HeldPages, Holder, Holdings, by_holder
 from mmscope.drgn.ledger.page_kinds import Kind
+from mmscope.drgn.reading.kernel_arrays import Bools, S64s
 
 
 class SomeHoldings:
@@ -76,3 +79,49 @@ def test_holders_are_found_once_each() -> None:
     found = [(holder, at.tolist()) for holder, at in by_holder([one, two, one])]
     assert found == [(one, [0, 2]), (two, [1])]
     assert list(by_holder([])) == []
+
+
+class OfAThousandPages(Holdings):
+    """A machine of a thousand pages, of which 8 to 15 are a compound page, and 100 is reserved."""
+
+    def __init__(self) -> None:
+        self.holders, self.objects, self.missing, self.strange = [], [], [], 0
+        self._numbers, self._parts = {}, []
+        self._first, self._stop = np.array([0]), np.array([1000])
+
+    def _compounds(self, starts: S64s, counts: S64s) -> tuple[S64s, S64s, Bools, Bools, Bools]:
+        inside = (starts >= 8) & (starts < 16)
+        starts, counts = np.where(inside, 8, starts), np.where(inside, 8, counts)
+        return starts, counts, np.ones_like(inside), starts == 100, ~inside
+
+    def settled(self) -> list[tuple[int, int, int]]:
+        self.settle()
+        columns = (self.starts, self.stops, self.of)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@pytest.mark.parametrize("few", [1000, 0])
+def test_a_page_that_two_hold_is_the_first_ones(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdings, "FEW", few)
+    found = OfAThousandPages()
+    found.frames(Holder("one"), 0, np.arange(40, 45))
+    found.frames(Holder("two"), 0, np.arange(38, 50))
+    held = {page: of for start, stop, of in found.settled() for page in range(start, stop)}
+    assert held == {page: 0 if 40 <= page < 45 else 1 for page in range(38, 50)}
+
+
+def test_neighbours_are_one_block_but_for_compound_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdings, "FEW", 0)
+    found = OfAThousandPages()
+    found.frames(Holder("one"), 0, np.array([101, 7, 99, 100, 9, 3, 8, 4, 16, 17, 500]))
+    blocks = [(start, stop) for start, stop, _ in found.settled()]
+    assert blocks == [
+        (3, 5),
+        (7, 8),
+        (8, 16),
+        (16, 18),
+        (99, 100),
+        (100, 101),
+        (101, 102),
+        (500, 501),
+    ]
