@@ -58,7 +58,8 @@ from mmscope.drgn.processes.process_memory import (
 )
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
-from mmscope.drgn.reading.kernel_arrays import Array, S64s
+from mmscope.drgn.reading.kernel_arrays import Array, Columns, Gaps, S64s, U64s
+from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
@@ -442,6 +443,22 @@ def _on_cpus(prog: Program) -> Iterator[int]:
             continue
 
 
+RT_READER_BIAS = -(1 << 31)  # include/linux/rwbase_rt.h: of a lock that nobody has or wants
+
+
+def _locked(prog: Program, mms: U64s) -> set[int]:
+    """
+    Those of these ``mm_struct`` whose mmap_lock is taken, or cannot be read.
+
+    Who unmaps has it for reading when total_vm is lowered (vms_complete_munmap_vmas(), mm/vma.c).
+    """
+    # The latter with PREEMPT_RT, of 32 bits.
+    wanted: Columns = {"count": ("mmap_lock.count.counter", "mmap_lock.rwbase.readers.counter")}
+    found, read = read_members(prog, mms, prog.type("struct mm_struct"), wanted, Gaps())
+    free = 0 if found["count"].dtype.itemsize == 8 else RT_READER_BIAS
+    return set(mms[~read | (found["count"] != free)].tolist())
+
+
 def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> None:
     """
     Mark what a dump's page tables and VMAs have and the process's counters do not.
@@ -455,13 +472,15 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
     processes, _, _ = process_memory_once(memory)
     counted = {row.pid: row for row in processes}
     busy, exact = set(_on_cpus(prog)), counted_by_cpus(prog)
+    locked = _locked(prog, scan.spaces.addresses)
     # Of each process: by how many bytes it may differ, the bytes that are no resident entries, and
-    # its map_count.
-    slack, absent, huge_swapped, map_count = {}, {}, {}, {}
+    # its map_count, and whether a task may be changing its VMAs: on a CPU, or asleep meanwhile.
+    slack, absent, huge_swapped, map_count, moves = {}, {}, {}, {}, {}
     kinds, shift = scan.sums["kinds"], scan.form.above_ptes.shift
     for at, (process, mm) in enumerate(
         zip(scan.spaces.processes, scan.spaces.addresses.tolist(), strict=True)
     ):
+        moves[process.pid] = mm in busy or mm in locked
         about = scan.form.slots(scan.form.last) * cpus if mm in busy else 0
         slack[process.pid] = (about + (0 if exact else HELD_BACK * process.threads)) * page
         moved = int(scan.sums["migration_pmds"][at]) << shift
@@ -488,11 +507,11 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
         return min(max(row.resident_bytes or 0, there - absent[row.pid]), there), slack[row.pid]
 
     def vmas(row: PageTableDetails) -> Against:
-        return map_count[row.pid], cpus if slack[row.pid] else 0
+        return map_count[row.pid], cpus if moves[row.pid] else 0
 
     def mapped(row: PageTableDetails) -> Against | None:
         mine = counted.get(row.pid)
-        return None if mine is None or slack[row.pid] else (mine.mapped_bytes, 0)
+        return None if mine is None or moves[row.pid] else (mine.mapped_bytes, 0)
 
     tables = {row.pid: row for row in rows}
     hold_against(found, ProcessMemory, processes, "resident_bytes", entries, "what its tables map")

@@ -26,6 +26,7 @@ from mmscope.drgn.processes.process_status import parse_status, rows_of_processe
 from mmscope.drgn.processes.shm_segments import ShmSegment, read_segments
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Array, Columns, Gaps, S64s
+from mmscope.drgn.reading.nodes import check_node_ids
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
@@ -143,7 +144,9 @@ def process_memory(prog: Program, spaces: AddressSpaces, gaps: Gaps) -> list[Pro
 
 
 def _nodes_with_memory(prog: Program) -> set[int]:
-    with contextlib.suppress(LookupError, FaultError):  # as without CONFIG_NUMA
+    # Without CONFIG_NUMA, or with a damaged nr_node_ids, which the sections of nodes tell of.
+    with contextlib.suppress(LookupError, FaultError, ValueError):
+        check_node_ids(prog, "nr_node_ids")
         return set(for_each_node_state(prog["N_MEMORY"]))
     return set()
 
