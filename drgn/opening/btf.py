@@ -45,6 +45,7 @@ from mmscope.drgn.opening import NoDebugInfoError
 from mmscope.drgn.opening.name_index import NameIndex
 
 MAGIC = 0xEB9F
+NO_MODULE_TYPES = "the kernel keeps no types of modules (CONFIG_DEBUG_INFO_BTF_MODULES, since 5.11)"
 # enum of BTF_KIND_*, include/uapi/linux/btf.h
 INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC = range(1, 13)
 FUNC_PROTO, VAR, DATASEC, FLOAT, DECL_TAG, TYPE_TAG, ENUM64 = range(13, 20)
@@ -569,8 +570,15 @@ def struct_of(prog: Program, name: str, module: str) -> Type:
 
 
 def _of_modules(prog: Program) -> Iterator[Object]:
-    """The ``struct btf *`` of each module that is loaded."""
-    head = prog["btf_modules"].address_of_()
+    """
+    The ``struct btf *`` of each module that is loaded.
+
+    :raises LookupError: the kernel keeps no BTF of modules.
+    """
+    try:
+        head = prog["btf_modules"].address_of_()
+    except LookupError:
+        raise LookupError(NO_MODULE_TYPES) from None
     for entry in islice(list_for_each_entry("struct btf_module", head, "list"), LIMITS["modules"]):
         yield entry.btf.read_()
 
