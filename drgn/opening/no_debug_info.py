@@ -22,6 +22,7 @@ line numbers, inlined functions.
 """
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from drgn import FaultError, Program, ProgramFlags, RelocatableModule, Symbol, o
 
 from mmscope.drgn.dumps.bulk_reads import read_bytes
 from mmscope.drgn.opening import NoDebugInfoError as NoDebugInfoError
-from mmscope.drgn.opening.btf import Btf, ModuleTypes
+from mmscope.drgn.opening.btf import LIMITS, Btf, ModuleTypes
 from mmscope.drgn.opening.kernel_globals import KernelGlobals
 from mmscope.drgn.opening.kernel_symbols import (
     KernelSymbols,
@@ -53,11 +54,14 @@ MOST_LOST, MOST_LOST_SHARE = 3, 0.01
 OWN = "btf"  # the name of the finders
 
 
-def attach(prog: Program, btf: Path | None = None) -> tuple[Btf, KernelSymbols, int]:
+def attach(
+    prog: Program, btf: Path | None = None, *, modules: bool = True
+) -> tuple[Btf, KernelSymbols, int]:
     """
     Give a program with a kernel's memory the types and symbols that the kernel itself has.
 
     :param btf: a file with the BTF of this very kernel, instead of the kernel's own.
+    :param modules: whether drgn is to know the modules now, 1 to 2 ms of CPU each.
     :return: the types, the symbols, and how many sizes and offsets were checked.
     :raises NoDebugInfoError: the kernel has no BTF or no symbol table, they are damaged, or
         contradict VMCOREINFO. Nothing is attached then.
@@ -88,7 +92,24 @@ def attach(prog: Program, btf: Path | None = None) -> tuple[Btf, KernelSymbols, 
     if begin and end:
         # Without a file drgn does not know where the kernel's own code is.
         prog.main_module("kernel", create=True).address_range = begin, end
+    if modules:
+        know_modules(prog)
     return types, symbols, checked
+
+
+def know_modules(prog: Program) -> None:
+    """
+    Let drgn know the modules that are loaded, once.
+
+    It takes their ORC from memory, but does not look for them in the middle of a stack, which would
+    end at the first function of one.
+    """
+    if prog.cache.setdefault("mmscope modules", False):
+        return
+    prog.cache["mmscope modules"] = True
+    with contextlib.suppress(FaultError, LookupError, ValueError, RuntimeError):
+        for _ in itertools.islice(prog.loaded_modules(), LIMITS["modules"]):
+            pass
 
 
 def why_not_here() -> str | None:

@@ -382,7 +382,7 @@ def _attach_or_load(prog: Program, symbols: Sequence[Path]) -> None:
         _load_symbols(prog, symbols)
         return
     try:
-        attach(prog, *btf[:1])
+        attach(prog, *btf[:1], modules=False)  # they are known with the first stack
     except NoDebugInfoError as reason:
         if btf:
             raise TargetError(f"{btf[0]}: cannot be used for this kernel: {reason}") from reason

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from drgn import FaultError, Object, Program, ProgramFlags, StackFrame
 
-from mmscope.drgn.opening.btf import LIMITS
 from mmscope.drgn.opening.constants import kernel_byte
+from mmscope.drgn.opening.no_debug_info import know_modules
 
 FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO (include/linux/proc_ns.h)
 
@@ -61,21 +61,6 @@ def in_user_space(prog: Program, task: Object) -> bool:
             return own and bool(task.tgid.value_() == os.getpid())
         return bool(prog.stack_trace(task)[0].pc >> 56 != kernel_byte(prog))
     return False
-
-
-def know_modules(prog: Program) -> None:
-    """
-    Let drgn know the modules that are loaded, once.
-
-    It takes their ORC from memory, but does not look for them in the middle of a stack, which would
-    end at the first function of one.
-    """
-    if prog.cache.setdefault("mmscope modules", False):
-        return
-    prog.cache["mmscope modules"] = True
-    with contextlib.suppress(FaultError, LookupError, ValueError, RuntimeError):
-        for _ in itertools.islice(prog.loaded_modules(), LIMITS["modules"]):
-            pass
 
 
 def function_names(frames: Sequence[StackFrame]) -> list[str]:

@@ -13,6 +13,7 @@ was asked for by hand.
 
 import contextlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from drgn import Object, container_of
@@ -26,6 +27,7 @@ from mmscope.drgn.waits.stacks import bounds_of
 PF_MEMALLOC = 0x800  # include/linux/sched.h: of all that reclaim or compact
 DEF_PRIORITY = 12  # include/linux/mmzone.h; it counts down from there
 MOST_ORDER = 63
+AS_ASKED = "reclaims as asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Reclaiming:
 
     :ivar cgroup: path of the one that it reclaims from, "/" for all; None: it compacts.
     :ivar zones: in words.
-    :ivar pages: freed so far by this call.
+    :ivar pages: freed so far by this call; :ivar wanted: with which it ends.
+    :ivar asked: by who wrote to memory.reclaim, or to a node's file of that kind.
     """
 
     cgroup: str | None
@@ -43,11 +46,21 @@ class Reclaiming:
     order: int
     priority: int | None = None
     pages: int | None = None
+    wanted: int | None = None
+    asked: bool = False
 
     @property
     def doing(self) -> str:
-        """In words, where no stack says it."""
+        """In words."""
+        if self.asked:
+            return AS_ASKED
         return {None: "compacts", "/": "reclaims"}.get(self.cgroup, "reclaims from a cgroup")
+
+    @property
+    def cells(self) -> tuple[Any, ...]:
+        """Columns of its task."""
+        freed = (self.pages, self.wanted)
+        return self.cgroup, self.zones, self.order, self.priority, *freed
 
 
 def reclaiming(task: Object, paths: dict[int, str]) -> Reclaiming | None:
@@ -82,7 +95,10 @@ def _reclaims(state: Object, paths: dict[int, str]) -> Reclaiming | None:
     zones = zones_up_to(next(iter(online_nodes(state.prog_))), control.reclaim_idx.value_())
     if zones is None:
         return None
-    return Reclaiming(cgroup, zones, order, max(priority, 0), control.nr_reclaimed.value_())
+    freed, wanted = control.nr_reclaimed.value_(), control.nr_to_reclaim.value_()
+    # "mm: vmpressure: don't count proactive reclaim in vmpressure" added the bit (6.1 has it).
+    asked = bool(getattr(control, "proactive", False))
+    return Reclaiming(cgroup, zones, order, max(priority, 0), freed, wanted, asked)
 
 
 def _compacts(capture: Object, _: dict[int, str]) -> Reclaiming | None:

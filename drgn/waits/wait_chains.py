@@ -4,7 +4,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from drgn import FaultError, Object, offsetof
@@ -157,13 +157,15 @@ class Waits:
                     found = self.names.spins.spun_for(self.stacks.leaves[address])
         reclaims = self._reclaims(address)
         does = doing(frames)
-        if reclaims is not None and not frames:  # it runs, on a live kernel
+        # Without a stack it runs, on a live kernel.
+        if reclaims is not None and (reclaims.asked or not frames):
             does = reclaims.doing
         return Seen(state, does, found, reclaims)
 
     def _reclaims(self, address: int) -> Reclaiming | None:
+        # What runs may have begun since its flags were read.
         at = self.stacks.places[address]
-        works = self.stacks.tasks.columns["flags"][at] & PF_MEMALLOC
+        works = self.stacks.tasks.columns["flags"][at] & PF_MEMALLOC or self.stacks.runs(address)
         return reclaiming(self.stacks.task(address), self.reclaimed) if works else None
 
     def _with_readers(self, queued: dict[int, Awaited]) -> dict[int, Awaited]:
@@ -351,7 +353,7 @@ class Waits:
             self.names.device(found.bdi) if found and found.bdi else None,
             self._for_memory(address),
             folded(self.stacks.stack_of(address)),
-            *(astuple(seen.reclaims) if seen.reclaims else ()),
+            *(seen.reclaims.cells if seen.reclaims else ()),
         )
 
     def _for_memory(self, address: int) -> bool | None:

@@ -67,6 +67,9 @@ class TaskWait:
     reclaimed_pages: int | None = column(
         default=None, unit="pages", high=MOST, help="freed so far by this call"
     )
+    wanted_pages: int | None = column(
+        default=None, unit="pages", high=MOST, help="freed, with which the call ends"
+    )
 
 
 @table(

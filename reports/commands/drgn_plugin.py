@@ -205,7 +205,6 @@ def collect_program(
 def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
     """Attach the kernel's own types and symbols."""
     from mmscope.drgn.opening.no_debug_info import attach
-    from mmscope.drgn.processes.kernel_stacks import know_modules
 
     if args.btf is not None and args.btf.suffix == ".toml":
         from mmscope.drgn.opening.kernel_globals import declare_from
@@ -213,7 +212,6 @@ def run_no_debug_info_command(prog: Program, args: argparse.Namespace) -> None:
         echo(f"{declare_from(args.btf)} globals declared")
         return
     types, symbols, checked = attach(prog, args.btf)
-    know_modules(prog)
     echo(
         f"{types.count:,} types (BTF), {symbols.count:,} symbols (kallsyms); "
         f"{checked} sizes, offsets and constants agree with VMCOREINFO"

@@ -2,10 +2,12 @@
 """Findings about tasks that wait."""
 
 from finding_cases.case import Case
+from finding_cases.cgroups import cgroup
 
 from mmscope.drgn.waits.fuse import FuseConnection
-from mmscope.drgn.waits.reclaim_threads import OomVictim
-from mmscope.drgn.waits.wait_tables import WaitRoot
+from mmscope.drgn.waits.reclaim_threads import OomVictim, ReclaimThread
+from mmscope.drgn.waits.reclaiming import AS_ASKED
+from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
 from mmscope.drgn.waits.writeback import WritebackDevice
 
 STACK = "entry_SYSCALL_64_after_hwframe;do_syscall_64;ksys_write;handle_mm_fault;handle_userfault"
@@ -63,6 +65,18 @@ def _device(oldest: float | None, waiting: int = 0) -> WritebackDevice:
     return WritebackDevice("0:45", None, name, 25600, 256, 90000, 64000, 10, True, oldest, waiting)
 
 
+def _reclaims(
+    pid: int, target: str, priority: int, freed: int, doing: str = "reclaims"
+) -> TaskWait:
+    own = (pid, "hog", None, "D", 0.1, doing, *(None,) * 7)
+    return TaskWait(*own, STACK, target, "all", 0, priority, freed, 32)
+
+
+def _kswapd(priority: int | None = None, freed: int | None = None) -> ReclaimThread:
+    own = (80, "kswapd0", 0, "R", 0, 3, "reclaims", None, "all")
+    return ReclaimThread(*own, priority, freed)
+
+
 FOUND = {
     "a victim that waits for a lock": Case(
         "oom-victim-stays",
@@ -85,6 +99,36 @@ FOUND = {
     ),
     "a device that nobody waits for": Case(
         "dirty-files-stay", [_device(301.0)], ["100 MiB are dirty, 1 MiB under writeback"]
+    ),
+    "tasks that find nothing to reclaim in a cgroup": Case(
+        "reclaim-gets-nowhere",
+        [
+            *(_reclaims(300, "/shop", 3, 2), _reclaims(301, "/shop", 0, 0), _kswapd()),
+            *(_reclaims(302, "/shop", 12, 0), cgroup(cgroup="/shop", usage_bytes=64 << 20)),
+        ],
+        [
+            "2 tasks reclaim memory of /shop and get nowhere: 2 pages freed of the 64 wanted",
+            "hog (301) is at priority 0, the last: reclaim begins at 12 and counts down",
+            "at memory.high a sleep of up to 2 s",
+        ],
+        severity="warning",
+    ),
+    "a task that finds nothing anywhere": Case(
+        "reclaim-gets-nowhere",
+        [_reclaims(300, "/", 1, 1), _kswapd(12, 0)],
+        [
+            "hog (300) reclaims memory and gets nowhere: 1 page freed of the 32 wanted",
+            "priority 1:",
+        ],
+    ),
+    "kswapd, before it gives up": Case(
+        "reclaim-gets-nowhere",
+        [_kswapd(2, 0), _reclaims(80, "/", 2, 0)],
+        [
+            "kswapd0 reclaims on node 0 and gets nowhere: 0 pages freed",
+            "kswapd freed nothing in its last 3 runs; it gives up after 16.",
+        ],
+        severity="notice",
     ),
     "a queue behind one task": Case(
         "tasks-wait-behind-one",
@@ -203,6 +247,17 @@ FOUND = {
     ),
 }
 CLEAR = {
+    "reclaim that has only begun, or frees": Case(
+        "reclaim-gets-nowhere",
+        [_reclaims(300, "/", 4, 0), _reclaims(301, "/", 1, 64), _kswapd(1, 32)],
+    ),
+    "a cgroup so small that an eighth of it is little": Case(
+        "reclaim-gets-nowhere",
+        [_reclaims(300, "/shop", 2, 0), cgroup(cgroup="/shop", usage_bytes=1 << 20), _kswapd()],
+    ),
+    "reclaim that somebody asked for": Case(
+        "reclaim-gets-nowhere", [_reclaims(300, "/", 0, 0, AS_ASKED), _kswapd()]
+    ),
     "victims that go": Case("oom-victim-stays", [_victim("D", 0.2), _victim("R", 60.0)]),
     "a server that answers": Case("fuse-server-silent", [_connection(longest=0.3)]),
     "files that are soon written": Case("dirty-files-stay", [_device(34.0, 3)]),
@@ -218,6 +273,9 @@ CLEAR = {
 NOT_CHECKED = {
     "text does not say whom the OOM killer chose": Case(
         "oom-victim-stays", [], why_not="no table oom_victims in this bundle"
+    ),
+    "text does not say what reclaim scans": Case(
+        "reclaim-gets-nowhere", [], why_not="no table reclaim_threads in this bundle"
     ),
     "text does not say since when files are dirty": Case(
         "dirty-files-stay", [], why_not="no table writeback_devices in this bundle"

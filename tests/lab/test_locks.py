@@ -6,17 +6,28 @@ against what its program planted and /proc said of each.
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import machine
 import pytest
 from architectures import AMD64
 from conftest import KERNELS
-from drgn import Program
+from drgn import Program, container_of
+from drgn.helpers.linux.pid import find_task
+from forked import in_a_fork
 from holders_lab import holders_capture
 from kernels import architecture, stock
+from named_damage import say
 from waits_lab import WaitsLab
 
+from mmscope.drgn.opening.no_debug_info import attach
+from mmscope.drgn.opening.target import describe, open_target
+from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.waits.reclaim_threads import OomVictim
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.findings.findings import evaluate
 
 pytestmark = [pytest.mark.any_config, pytest.mark.btf]
 
@@ -38,6 +49,7 @@ SPUN_FOR = (
     "list_lock of node 0 of the slab cache mmscope_locks",
 )
 # A module is built for x86 alone; where a spinlock is an rt_mutex it may not be taken so.
+NOWHERE = "reclaim-gets-nowhere"
 TAKEN = [
     name
     for name in KERNELS
@@ -68,11 +80,9 @@ def test_stacks_are_those_of_proc(lab: WaitsLab) -> None:
 
 
 def test_a_session_without_debug_info_has_what_called_a_module(lab: WaitsLab) -> None:
-    from drgn.commands import run_command
-
     prog = Program()
     prog.set_core_dump(lab.capture.vmcore)
-    run_command(prog, "no_debug_info")
+    attach(prog)
     names = [frame.name for frame in prog.stack_trace(1)]
     assert names[0] == "freeze" and "ksys_write" in names
 
@@ -95,13 +105,37 @@ def test_who_reclaims_has_what_from_for_what_and_how_far(lab: WaitsLab) -> None:
     """With a shrinker that never comes back, at the first try."""
     planted = {
         "a-reclaims": ("reclaims", "/", "up to DMA32", 3, 12),
-        "g-reclaims": ("reclaims from a cgroup", "/shrunk", "all", 0, 12),
+        # By memory.reclaim.
+        "g-reclaims": ("reclaims as asked", "/shrunk", "all", 0, 12),
     }
     for comm, said in planted.items():
         row = lab.rows[comm]
         assert (row.doing, row.reclaims_from, row.zones, row.order, row.priority) == said
         assert row.state == "D" and row.reclaimed_pages is not None
+    assert lab.rows["a-reclaims"].wanted_pages == 32  # SWAP_CLUSTER_MAX
+    # Of 1 MiB, all or a quarter at a time: user_proactive_reclaim() (mm/vmscan.c).
+    assert lab.rows["g-reclaims"].wanted_pages in (256, 64)
     assert {row.comm for row in lab.rows.values() if row.order is not None} == set(planted)
+
+
+def test_reclaim_at_its_last_passes_that_freed_nothing_is_found(
+    lab: WaitsLab, tmp_path: Path
+) -> None:
+    """As these two were at their first pass, another priority is planted."""
+
+    def collected() -> None:
+        prog = open_target(lab.capture.vmcore, [])
+        for comm in ("a-reclaims", "g-reclaims"):
+            state = find_task(prog, lab.numbers[comm]).reclaim_state
+            say(container_of(state, "struct scan_control", "reclaim_state").priority, 1)
+        with Writer(tmp_path / "bundle") as writer:
+            collect(Memory(prog), describe(prog, "vmcore"), writer, ["task_waits"])
+
+    in_a_fork(collected)
+    found = [each for each in evaluate(Bundle(tmp_path / "bundle")).found if each.id == NOWHERE]
+    pid = lab.numbers["a-reclaims"]
+    words = f"a-reclaims ({pid}) reclaims memory and gets nowhere: 0 pages freed of the 32 wanted"
+    assert [each.title for each in found] == [words]
 
 
 def test_a_victim_that_waits_for_a_lock_has_who_holds_it(lab: WaitsLab) -> None:
