@@ -6,6 +6,7 @@ which ``tests/lab/seen.py`` writes; and of what is foretold of kernels by their 
 """
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -159,21 +160,29 @@ def without_debug_info(seen: Seen) -> str:
 
 def empty(seen: Seen) -> str:
     """What has nothing on one kernel, and something on another that did the same."""
+    # One that was read before a column was there says nothing of it.
+    read = Counter(of.get("columns") for of in seen.values()).most_common(1)[0][0]
+    compared = {name: of for name, of in seen.items() if of.get("columns") == read}
     kernels: dict[str, list[str]] = {}
-    for name, of in seen.items():
-        others = [other for other in seen.values() if other["workload"] == of["workload"]]
+    for name, of in compared.items():
+        others = [other for other in compared.values() if other["workload"] == of["workload"]]
         for section, columns in of["empty"].items():
             for column in columns:
                 if any(has(other, section, column) for other in others):
                     kernels.setdefault(column, []).append(name)
     by_kernels: dict[str, list[str]] = {}
     for column, names in kernels.items():
-        by_kernels.setdefault(which(names, seen), []).append(f"`{column}`")
+        by_kernels.setdefault(which(names, compared), []).append(f"`{column}`")
     lines = [
         "kernels|empty there, not on others",
         "---|---",
     ]
     lines += [f"{names}|{', '.join(columns)}" for names, columns in by_kernels.items()]
+    if left := [name for name in seen if name not in compared]:
+        names = in_short(left, seen)
+        lines.append(
+            f"\nNot in this table, as they were read before some column was there: {names}."
+        )
     return "\n".join(lines) + "\n"
 
 

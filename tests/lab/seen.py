@@ -79,6 +79,7 @@ def of_kernel(taken: Capture) -> dict[str, Any]:
         "levels": len(page_table_format(prog).levels),
         "about": kernels.about(taken.kernel),
         "workload": taken.workload,
+        "columns": sum(len(columns(t.row)) for spec in SECTIONS.values() for t in spec.tables),
         "sections": statuses,
         "without_debug_info": "the same" if without == statuses else without,
         "empty": empty,

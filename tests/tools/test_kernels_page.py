@@ -3,8 +3,10 @@
 
 import re
 import tomllib
+from typing import Any
 
 import boxes
+import kernel_matrix
 
 PAGE = (boxes.ROOT / "docs/kernels.md").read_text()
 INSTALL = (boxes.ROOT / "docs/install.md").read_text()
@@ -46,3 +48,15 @@ def test_the_pythons_and_versions_of_drgn_are_those_that_are_tried() -> None:
     assert f"runs on CPython {first} to {last} with drgn {oldest} to {newest}" in INSTALL
     requires = tomllib.loads((boxes.ROOT / "pyproject.toml").read_text())["project"]
     assert requires["requires-python"] == f">={first}"
+
+
+def test_a_kernel_that_was_read_before_a_column_was_there_is_not_said_to_have_it() -> None:
+    def seen(columns: int, *empty: str) -> dict[str, Any]:
+        sections, nothing = {"zones": ["ok"]}, {"zones": list(empty)}
+        return {"workload": "sizes", "columns": columns, "sections": sections, "empty": nothing}
+
+    of = {"6.1": seen(9), "6.12": seen(10, "zones.new"), "7.2": seen(10, "zones.new")}
+    assert "`zones.new`" not in kernel_matrix.empty(of)
+    assert "before some column was there: 6.1." in kernel_matrix.empty(of)
+    of["7.3"] = seen(10)
+    assert "\nall but 7.3|`zones.new`\n" in kernel_matrix.empty(of)
