@@ -179,9 +179,9 @@ def empty(seen: Seen) -> str:
     ]
     lines += [f"{names}|{', '.join(columns)}" for names, columns in by_kernels.items()]
     if left := [name for name in seen if name not in compared]:
-        names = in_short(left, seen)
+        where = in_short(left, seen)
         lines.append(
-            f"\nNot in this table, as they were read before some column was there: {names}."
+            f"\nNot in this table, as they were read before some column was there: {where}."
         )
     return "\n".join(lines) + "\n"
 

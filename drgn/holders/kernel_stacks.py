@@ -41,9 +41,12 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
 
     :param kind: of the ledger, of pages that are no vmalloc memory.
     """
+    pages = block_pages(prog)
+    if pages == 0:
+        return
 
     def add(holder: Holder, stacks: U64s) -> None:
-        if not pages:
+        if pages is None:
             found.areas(holder, stacks, objects=len(stacks))
             if found.vmalloc is not None:
                 outside.append(stacks[found.vmalloc.at(stacks) < 0])
@@ -52,7 +55,6 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
             found.memory(holder, kind, held, pages, objects=len(stacks))
 
     outside: list[U64s] = []
-    pages = block_pages(prog)
     task, signals = prog.type("struct task_struct"), prog.type("struct signal_struct")
     columns = {"stack": "stack", "signal": "signal"}
     leaders, read = read_members(prog, files.tasks, task, columns, found.gaps)
