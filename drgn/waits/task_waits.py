@@ -65,7 +65,7 @@ def from_memory(memory: Memory) -> Found:
 
 
 def _say_what_lacks(waits: Waits, found: Found) -> None:
-    """What could not be read, or was not looked at."""
+    """Note what could not be read, or was not looked at."""
     tasks = waits.stacks.tasks
     if tasks.broken_off:
         found.notes.append(
