@@ -448,7 +448,7 @@ RT_READER_BIAS = -(1 << 31)  # include/linux/rwbase_rt.h: of a lock that nobody 
 
 def _locked(prog: Program, mms: U64s) -> set[int]:
     """
-    Those of these ``mm_struct`` whose mmap_lock is taken, or cannot be read.
+    Addresses of these ``mm_struct`` whose mmap_lock is taken, or cannot be read.
 
     Who unmaps has it for reading when total_vm is lowered (vms_complete_munmap_vmas(), mm/vma.c).
     """
