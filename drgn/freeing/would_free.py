@@ -290,7 +290,7 @@ def of_hugetlb(memory: Memory, gaps: Gaps) -> Iterator[WouldFree]:
     found = find_huge_pages(prog, gaps)
     for row in sizes:
         of_size = found[np.int64(1) << (found["order"] + shift) == row.page_bytes]
-        flagged, number = int(of_size["flagged"].sum()), row.free_pages - row.reserved_pages
+        flagged, number = int(of_size["flagged"].sum()), row.free_pages - max(row.reserved_pages, 0)
         # Which of them are free is not asked: all, none, or in between.
         saves = row.page_saves_bytes or 0
         restored = min(number, flagged), max(0, number - (row.pages - flagged))

@@ -39,7 +39,7 @@ from mmscope.drgn.reading.symbols import has_symbol
 from mmscope.drgn.struct_pages.memmap import Leaves, Memmap, self_hosted
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import table
-from mmscope.drgn.text.kernel_text import printed_number
+from mmscope.drgn.text.kernel_text import printed_number, wrapped_number
 
 HVO_FLAG = "HPG_vmemmap_optimized"
 # The switch, newest first: "mm: hugetlb_vmemmap: replace early_param() with core_param()"
@@ -81,7 +81,10 @@ class HugetlbSize:
     pages: int = column(high="total_pages", help="persistent and surplus, all nodes")
     free_pages: int = column(high="pages", help="free, reserved ones included")
     reserved_pages: int = column(
-        high="free_pages", help="free, promised to mappings that have not touched them"
+        low=None,
+        high="free_pages",
+        help="free, promised to mappings that have not touched them; below 0: the kernel took back "
+        "more promises than it gave",
     )
     surplus_pages: int = column(
         high="pages", help="beyond those asked for: overcommitted, or about to be freed"
@@ -125,6 +128,14 @@ HUGE_PAGE = np.dtype(
 HugePages = NDArray[np.void]
 
 
+def _signed(number: int) -> int:
+    """
+    A count that the kernel has as unsigned and may have fallen below 0, as ``resv_huge_pages`` did
+    ("mm: hugetlb: fix incorrect fallback for subpool", a833a693a490).
+    """
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
 def _hstates(prog: Program) -> list[tuple[Object, int]]:
     """
     The ``struct hstate`` of each size, and its order.
@@ -156,7 +167,7 @@ def hugetlb_sizes(prog: Program) -> list[HugetlbSize]:
                 1 << (order + page_shift),
                 hstate.nr_huge_pages.value_(),
                 hstate.free_huge_pages.value_(),
-                hstate.resv_huge_pages.value_(),
+                _signed(hstate.resv_huge_pages.value_()),
                 hstate.surplus_huge_pages.value_(),
                 hstate.nr_overcommit_huge_pages.value_(),
                 why or ("on" if switch else "off"),
@@ -366,7 +377,12 @@ def hugetlb_pools(prog: Program, pages: HugePages) -> tuple[list[HugetlbPool], l
 def _read_counts(read: Callable[[str], str], where: str, *names: str) -> list[int]:
     """The files of a pool in /sys; empty if they cannot be read."""
     try:
-        return [printed_number(read(f"{where}/{name}_hugepages").strip(), where) for name in names]
+        return [
+            (wrapped_number if name == "resv" else printed_number)(
+                read(f"{where}/{name}_hugepages").strip(), where
+            )
+            for name in names
+        ]
     except OSError:
         return []
 
@@ -417,8 +433,9 @@ def read_default_size(meminfo: str) -> tuple[list[HugetlbSize], int | None]:
     which it has since v4.17 (hugetlb_report_meminfo(), mm/hugetlb.c).
     """
     said = {
-        name: int(number)
-        for name, number in re.findall(r"^(Huge\w{1,20}): +([0-9]{1,12})(?: kB)?$", meminfo, re.M)
+        name: _signed(int(number))
+        for name, number in re.findall(r"^(Huge\w{1,20}): +([0-9]{1,20})(?: kB)?$", meminfo, re.M)
+        if len(number) <= 12 or name == "HugePages_Rsvd"
     }
     counts = [said.get(f"HugePages_{what}") for what in ("Total", "Free", "Rsvd", "Surp")]
     if not said.get("Hugepagesize") or None in counts:

@@ -334,3 +334,29 @@ select
 from parts
 group by level
 order by level;
+
+-- Pressure while the host was watched; stuck: for half of ten seconds or more, in which nothing was done that tasks wait for so
+-- Optional: psi_series (kind varchar, stall_seconds double, period_seconds double)
+-- Optional: counter_rates (source varchar, name varchar, delta bigint)
+-- Optional: watch_holders (kind varchar, high_events bigint, max_events bigint)
+create view watch_psi as
+select
+    share, full_share, seconds,
+    share >= 0.5 and seconds >= 10 and counted > 0 and moved = 0
+        and not exists (from watch_holders where kind = 'cgroup' and coalesce(high_events, 0) + coalesce(max_events, 0) > 0) as stuck
+from (
+    select
+        sum(stall_seconds) filter (kind = 'some') / sum(period_seconds) filter (kind = 'some') as share,
+        sum(stall_seconds) filter (kind = 'full') / sum(period_seconds) filter (kind = 'full') as full_share,
+        sum(period_seconds) filter (kind = 'some') as seconds
+    from psi_series
+    where stall_seconds is not null
+), (
+    select
+        count(*) as counted,
+        coalesce(sum(delta) filter (
+            regexp_matches(name, '^(pgscan|pgsteal|allocstall|compact_|workingset_(refault|restore|activate)|pswp|zswp|zone_reclaim)')
+        ), 0) as moved
+    from counter_rates
+    where source = 'vmstat'
+);

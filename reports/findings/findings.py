@@ -196,6 +196,28 @@ BLIND = (
         """,
     ),
     Blind(
+        "MemAvailable says {{ available | size(1) }}, and all that it is made of is "
+        "{{ parts | size(1) }}: how much could be had was not read",
+        {"gauge_series": ["source", "name", "time", "value"]},
+        # As file-lists-miscounted; anonymous pages that may be dropped are on these lists.
+        """
+        with last as (
+            select name, arg_max(value::double, time::double) as size
+            from gauge_series where source = 'meminfo' group by name
+        )
+        select available::bigint as available, parts::bigint as parts
+        from (
+            select sum(size) filter (name = 'MemAvailable') as available,
+                sum(size) filter (name = 'MemTotal') as total,
+                sum(size) filter (name in ('MemFree', 'Cached', 'Buffers', 'AnonPages'))
+                    + coalesce(sum(size) filter (name = 'KReclaimable'),
+                        sum(size) filter (name = 'SReclaimable'), 0) as parts
+            from last
+        )
+        where available - parts >= greatest(0.01 * total, 64 << 20)
+        """,
+    ),
+    Blind(
         "who has {{ bytes | size(1) }}, {{ share | percent }} of memory, that are in no line of "
         "/proc/meminfo, was not read",
         {"gauge_series": ["source", "name", "time", "value"], "memory_ledger": ["pages"]},
@@ -620,6 +642,7 @@ def unseen(questions: list[Question], database: Database, *, some: bool) -> Iter
         in_part = "were read in part" if others else "was read in part"
         said = f"{which} {'could not be read' if status == 'failed' else in_part}"
         yield f"{said}: {message}" if message else said
+    yield from _not_sampled(questions, database)
     here = {name for name, section in fared.items() if section.status != "absent"}
     if here == {RECORDINGS}:
         yield "nothing but a recording was read"
@@ -627,6 +650,26 @@ def unseen(questions: list[Question], database: Database, *, some: bool) -> Iter
         yield "nothing but a log was read"
     elif some and (ledger := fared.get("memory_ledger")) and ledger.status == "absent":
         yield "where memory went was not read: there is no /proc/meminfo"
+
+
+def _not_sampled(questions: list[Question], database: Database) -> Iterator[str]:
+    """
+    Name what checks of a watch stand on and an earlier mmscope did not sample: what is over cannot
+    be read again.
+    """
+    if "watch" not in database.fared:
+        return
+    needs = (parts_of(need) for question in questions if question.section == "watch"
+             for need in question.needs)  # fmt: skip
+    lacking = dict.fromkeys(
+        f"{table}.{column}" if table in database.columns else table
+        for table, column, _ in needs
+        if table not in database.missing and column not in database.columns.get(table, ())
+    )
+    if lacking:
+        first, *others = lacking
+        more = f" and {len(others):,} more" if others else ""
+        yield f"an earlier mmscope took this watch, without {first}{more}, which checks stand on"
 
 
 def _place(finding: Finding) -> tuple[int, bool, int]:

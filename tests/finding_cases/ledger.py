@@ -18,6 +18,7 @@ from finding_cases.rows import (
 
 from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup
 from mmscope.drgn.cgroups.pressure import Pressure
+from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.ledger.memory_ledger import LedgerCheck, LedgerRow, UnexplainedRow
 from mmscope.drgn.ledger.percpu_chunks import PercpuChunk, PercpuSize
 from mmscope.drgn.ledger.swap_areas import SwapArea
@@ -69,7 +70,37 @@ def segment(shmid: int, size: int, attached: int) -> ShmSegment:
     return ShmSegment(shmid, "0x0000a1b2", size, size, 0, attached, 700, 1000)
 
 
+def small(pid: int, anon: int) -> ProcessMemory:
+    """A process with so much anonymous memory, by /proc/PID/status."""
+    return ProcessMemory(pid, "agetty", anon, anon, 0, 0, 0, 65_536, 0, 0, 3 << 20, 1, 1)
+
+
+# A machine of 128 CPUs by the text of its /proc/zoneinfo.
+MANY_CPUS = [PcpPages(0, "Normal", cpu, None, None, 63) for cpu in range(128)]
+COPIED = TARGET | {"kind": "files", "release": "6.8.0-90-generic", "online_cpus": None}
+
 FOUND: dict[str, Case] = {
+    "lists that count pages that have left them": Case(
+        "file-lists-miscounted",
+        [pages_of("nr_inactive_file", 5_824_000), pages_of("nr_active_file", 0),
+         pages_of("nr_file_pages", 120_000), pages_of("nr_anon_pages", 80_000)],
+        ["counts 22.22 GiB on its file LRU lists, and has 781.2 MiB of page cache and anonymous",
+         "nr_active_file and nr_inactive_file are 5,824,000 pages together"], "notice",
+    ),
+    "memory is nearly gone behind lists that count too much": Case(
+        "memory-nearly-gone",
+        [FREE, zone(free_pages=20_000), pages_of("nr_inactive_file", 5_824_000),
+         pages_of("nr_file_pages", 120_000), pages_of("nr_shmem", 100_000),
+         pages_of("nr_anon_pages", 800_000)],
+        ["58.59 MiB, 1.4 % of memory, available", "15,000 pages"], "warning",
+    ),
+    "processes whose counters each CPU has in part": Case(
+        "process-counters-lag",
+        [*MANY_CPUS, *(small(pid, 0) for pid in range(10, 14)), small(20, 9 << 20)],
+        ["4 of 5 processes have no anonymous memory by /proc/PID/status",
+         "may be off by 128 MiB", "With 128 CPUs each of them keeps up to 256 pages"],
+        "notice", target=COPIED,
+    ),
     "a counter that leaks": Case(
         "counters-disagree",
         [LedgerCheck("nr_isolated_file", -1, "", 100, 90_100, -90_000, None),
@@ -301,6 +332,23 @@ FOUND: dict[str, Case] = {
 }  # fmt: skip
 
 CLEAR: dict[str, Case] = {
+    "anonymous pages that may be dropped are on file lists": Case(
+        "file-lists-miscounted",
+        [pages_of("nr_inactive_file", 300_000), pages_of("nr_active_file", 9_000),
+         pages_of("nr_file_pages", 120_000), pages_of("nr_anon_pages", 200_000)],
+    ),
+    "small processes of few CPUs": Case(
+        "process-counters-lag", [*MANY_CPUS[:8], *(small(pid, 0) for pid in range(10, 14))],
+        target=COPIED,
+    ),
+    "small processes of a kernel without such counters": Case(
+        "process-counters-lag", [*MANY_CPUS, *(small(pid, 0) for pid in range(10, 14))],
+        target=COPIED | {"release": "5.14.0-427.el9.x86_64"},
+    ),
+    "processes of many CPUs, each counted whole": Case(
+        "process-counters-lag", [*MANY_CPUS, *(small(pid, 4096) for pid in range(10, 14))],
+        target=COPIED,
+    ),
     "counters that agree": Case("counters-disagree", ledger(1_000)),
     "counters of a dump that lacks pages": Case(
         "counters-disagree",

@@ -62,6 +62,12 @@ def pool(pages: int, free_pages: int, reserved: int = 0) -> HugetlbSize:
 
 
 FOUND: dict[str, Case] = {
+    "more promises taken back than given": Case(
+        "hugetlb-reserve-below-zero",
+        [dataclasses.replace(huge_size("off"), free_pages=10, reserved_pages=-1)],
+        ["The kernel counts -1 reserved hugetlb pages of 2 MiB",
+         "Of 1,000 pages in the pool 10 are free.", "as 18446744073709551615."], "notice",
+    ),
     "memory that an option cut off": Case(
         "memory-kept", physical(64 * GIB, cut_off=32 * GIB, crash_kernel=GIB),
         ["32 GiB (50.0 %) of the machine's memory are withheld",
@@ -160,6 +166,10 @@ FOUND: dict[str, Case] = {
 }  # fmt: skip
 
 CLEAR: dict[str, Case] = {
+    "pages that are promised": Case(
+        "hugetlb-reserve-below-zero",
+        [dataclasses.replace(huge_size("off"), free_pages=10, reserved_pages=10)],
+    ),
     "HVO on": Case("hvo-off", [huge(1000, 0), huge_size("on")]),
     "HVO off, and a small pool": Case("hvo-off", [huge(70, 0), huge_size("off")]),
     "HVO off, and no pool": Case("hvo-off", [huge_size("off")], empty=(HugetlbPool,)),

@@ -801,6 +801,18 @@ def stuck() -> Host:
     return host
 
 
+def marked_for_good() -> Host:
+    """A task that counts as waiting for memory and is not; nothing is reclaimed."""
+    nothing = dict.fromkeys(
+        ("pgscan_kswapd", "pgsteal_kswapd", "pswpin", "pswpout", "compact_success", "compact_fail"),
+        0.0,
+    )
+    host = holding("cgroup", "/kube/pod", 1 << 30, high_events=0, max_events=0)
+    other = watched(64, rates=nothing, full=0.3)
+    host.rows |= {row: other.rows[row] for row in (CounterRate, PsiStall)}
+    return host
+
+
 def kept_for_one() -> Host:
     """Half of memory is protected for a cgroup (memory.min), and hardly any is available."""
     host = holding("cgroup", "/db", 32 << 30, protected_bytes=32 << 30)
@@ -843,6 +855,7 @@ SICK_WATCHED: dict[str, tuple[Callable[[], Host], str]] = {
     "a cgroup at its limit": (at_a_limit, "watch-cgroup-pressure"),
     "a task that is stuck": (stuck, "watch-tasks-stuck"),
     "files left behind": (left_behind, "watch-files-left"),
+    "a task counts as waiting for good": (marked_for_good, "watch-pressure-stuck"),
     "a process near its limit of mappings": (
         lambda: holding("process", "es", 1 << 30, pid=7, mappings=8_500, max_map_count=10_000),
         "watch-near-max-map-count",

@@ -14,7 +14,7 @@ from mmscope.drgn.free.device_ranges import PagemapRange
 from mmscope.drgn.page_tables.page_table_formats import X86_64
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.struct_pages.device_pagemaps import memmap_amounts
-from mmscope.drgn.struct_pages.hugetlb import HUGE_PAGE, read_pools, read_sizes
+from mmscope.drgn.struct_pages.hugetlb import HUGE_PAGE, read_default_size, read_pools, read_sizes
 from mmscope.drgn.struct_pages.memmap import LEAF, Leaves, Memmap
 from mmscope.drgn.struct_pages.memory_metadata import what_if
 from mmscope.drgn.struct_pages.vmemmap import VmemmapScan
@@ -242,6 +242,19 @@ class TestPoolsOfText:
             files["hugetlb_optimize_vmemmap"] = said
         (row,) = read_sizes(read(**files), [2 * MIB])
         assert (row.hvo, row.reserved_pages, row.overcommit_pages) == (hvo, 3, None)
+
+    def test_promises_may_have_fallen_below_zero(self) -> None:
+        """Linux before 6.15 takes back more than it gave (a833a693a490)."""
+        below = str((1 << 64) - 2)
+        files = dict.fromkeys(("nr_hugepages", "free_hugepages", "surplus_hugepages"), "3\n")
+        (row,) = read_sizes(read(**files, resv_hugepages=f"{below}\n"), [2 * MIB])
+        assert (row.pages, row.free_pages, row.reserved_pages) == (3, 3, -2)
+        meminfo = (
+            f"HugePages_Total:       3\nHugePages_Free:        3\nHugePages_Rsvd:    {below}\n"
+            "HugePages_Surp:        0\nHugepagesize:       2048 kB\nHugetlb:            6144 kB\n"
+        )
+        (row,), every = read_default_size(meminfo)
+        assert (row.reserved_pages, every) == (-2, 6 * MIB)
 
 
 def sections(count: int, **changes: Any) -> dict[str, Any]:
