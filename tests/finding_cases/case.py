@@ -47,5 +47,6 @@ class Case:
     severity: str | None = None
     unlike: list[str] = field(default_factory=list)
     empty: tuple[type, ...] = ()
+    sections: tuple[SectionResult, ...] = ()
     target: dict[str, Any] = field(default_factory=lambda: TARGET)
     why_not: str | None = None  # it cannot be checked

@@ -27,6 +27,7 @@ from mmscope.drgn.machine.hypervisor import HypervisorSign
 from mmscope.drgn.machine.vm_counters import VmCounter
 from mmscope.drgn.processes.process_memory import ProcessMemory
 from mmscope.drgn.processes.shm_segments import ShmSegment
+from mmscope.reports.bundle.description import SectionResult
 
 UNREAD_PAGES = "struct page not readable"
 
@@ -79,7 +80,25 @@ def small(pid: int, anon: int) -> ProcessMemory:
 MANY_CPUS = [PcpPages(0, "Normal", cpu, None, None, 63) for cpu in range(128)]
 COPIED = TARGET | {"kind": "files", "release": "6.8.0-90-generic", "online_cpus": None}
 
+
+def excluded(section: str) -> SectionResult:
+    said = "could not read memory from kdump: Excluded page: 0xff483df740049000"
+    return SectionResult(section, "partial", 0.1, 9, 0, f"the list breaks off: {said}")
+
+
 FOUND: dict[str, Case] = {
+    "makedumpfile is older than the kernel, 7.2": Case(
+        "dump-lacks-kernel-pages", [check("nr_free_pages", 9, 9)],
+        sections=(excluded("dentries"), excluded("vmalloc")),
+        words=["pages of the kernel's own out of the dump: 2 sections could not be read whole",
+               "kernel dentries, vmalloc met", "The kernel is 7.2.12.", "Up to 1.7.9"],
+        severity="notice", unlike=["Before 1.7"],
+    ),
+    "makedumpfile is older than the kernel, 6.12": Case(
+        "dump-lacks-kernel-pages", [check("nr_free_pages", 9, 9)], sections=(excluded("dentries"),),
+        words=["1 section could not be read whole", "Before 1.7.6"], severity="notice",
+        target=TARGET | {"release": "6.12.117+deb13-amd64"},
+    ),
     "lists that count pages that have left them": Case(
         "file-lists-miscounted",
         [pages_of("nr_inactive_file", 5_824_000), pages_of("nr_active_file", 0),
@@ -332,6 +351,10 @@ FOUND: dict[str, Case] = {
 }  # fmt: skip
 
 CLEAR: dict[str, Case] = {
+    "a dump whose list breaks off for another reason": Case(
+        "dump-lacks-kernel-pages", [check("nr_free_pages", 9, 9)],
+        sections=(SectionResult("dentries", "partial", 0.1, 9, 0, "the list breaks off"),),
+    ),
     "anonymous pages that may be dropped are on file lists": Case(
         "file-lists-miscounted",
         [pages_of("nr_inactive_file", 300_000), pages_of("nr_active_file", 9_000),
@@ -431,6 +454,16 @@ CLEAR: dict[str, Case] = {
 }  # fmt: skip
 
 NOT_CHECKED: dict[str, Case] = {
+    "a reading of text has no dump": Case(
+        "dump-lacks-kernel-pages", [], why_not="no table ledger_checks in this bundle",
+    ),
+    "lists without the page cache": Case(
+        "file-lists-miscounted", [pages_of("nr_inactive_file", 1)],
+        why_not="vm_counters has no row where name = 'nr_file_pages'",
+    ),
+    "processes, and no CPUs": Case(
+        "process-counters-lag", [small(1, 0)], why_not="no table pcp_pages in this bundle",
+    ),
     "counters that were held against nothing": Case(
         "counters-disagree", [], why_not="no table ledger_checks in this bundle"
     ),

@@ -194,6 +194,9 @@ CLEAR: dict[str, Case] = {
 }  # fmt: skip
 
 NOT_CHECKED: dict[str, Case] = {
+    "no promises": Case(
+        "hugetlb-reserve-below-zero", [], why_not="no table hugetlb_sizes in this bundle"
+    ),
     "addresses that only root sees": Case(
         "memory-kept", [], why_not="no table physical_memory_parts in this bundle",
     ),

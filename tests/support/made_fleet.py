@@ -196,7 +196,9 @@ def troubles(folder: Path) -> Iterator[Path]:
     for name, make in made_hosts.EVERY.items():
         yield make().write(folder / name.replace(" ", "-")).path
     for case in packed(list({case.id: case for case in FOUND.values()}.values())):
-        yield bundle(folder / f"found-{case.id}", case.rows, case.empty, case.target).path
+        yield bundle(
+            folder / f"found-{case.id}", case.rows, case.empty, case.target, case.sections
+        ).path
     yield from of_profiles(folder / "profiles")
 
 
@@ -209,6 +211,7 @@ def packed(cases: list[Case]) -> list[Case]:
             if not taken & needed and one.target == case.target:
                 one.rows += case.rows
                 one.empty += case.empty
+                one.sections += case.sections
                 taken |= needed
                 break
         else:
@@ -234,7 +237,7 @@ def of_each_finding(folder: Path) -> list[Path]:
     for kind, cases in (("found", [*found.values()]), ("not", [*none.values()][::8])):
         for case in packed(cases):
             path = folder / f"{kind}-{case.id}"
-            bundle(path, case.rows, case.empty, case.target | host(path.name))
+            bundle(path, case.rows, case.empty, case.target | host(path.name), case.sections)
     for name, make in made_hosts.EVERY.items():
         if "watched" in name or "64 GiB, page" in name or "owner" in name:
             one = make()

@@ -60,7 +60,7 @@ QUESTIONS = {question.id: question for question in load_questions()}
 
 
 def ask(path: Path, case: Case) -> Verdict:
-    opened = bundle(path / "b", case.rows, case.empty, case.target)
+    opened = bundle(path / "b", case.rows, case.empty, case.target, case.sections)
     return evaluate(opened, [QUESTIONS[case.id]])
 
 
@@ -77,7 +77,7 @@ def test_a_check_can_be_made_without_its_optional_tables(tmp_path: Path) -> None
 @pytest.mark.parametrize("case", FOUND.values(), ids=FOUND.keys())
 def test_it_is_found_and_said(tmp_path: Path, case: Case) -> None:
     asked = QUESTIONS[case.id]
-    opened = bundle(tmp_path / "b", case.rows, case.empty, case.target)
+    opened = bundle(tmp_path / "b", case.rows, case.empty, case.target, case.sections)
     database = open_database(opened, only=named([asked]))
     verdict = evaluate_open(database, [asked])
     assert (verdict.silent, verdict.not_checked) == ([], [])

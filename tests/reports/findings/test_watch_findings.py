@@ -9,6 +9,7 @@ import pytest
 from rows_of_tables import TABLE_OF, rows_by_type, tables_of_sections
 
 from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.database import open_database
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.findings import (
@@ -17,8 +18,10 @@ from mmscope.reports.findings.findings import (
     TROUBLE,
     Finding,
     Verdict,
+    ask,
     evaluate,
     load_questions,
+    named,
 )
 from mmscope.reports.findings.verdict import first_incident
 from mmscope.reports.rows.watch_rows import (
@@ -816,6 +819,49 @@ def test_a_full_node_beside_one_with_room_is_not_cleared(tmp_path: Path) -> None
     assert verdict.word == CANNOT_TELL
     assert verdict.blind[0].startswith("whether a process is bound to node 0, which is short of")
     assert asked(tmp_path / "b", [*full_node(200_000), anyone]).word == NO_TROUBLE
+
+
+def test_a_watch_of_an_earlier_mmscope_is_not_cleared(tmp_path: Path) -> None:
+    asked(tmp_path, [*moved(1), held("process", "db", 50, 60)])
+    database = open_database(Bundle(tmp_path / "b"), only=named(QUESTIONS))
+    assert ask(database, QUESTIONS).word == NO_TROUBLE
+    database.columns["watch_holders"] -= {"max_map_count", "sockets"}
+    verdict = ask(database, QUESTIONS)
+    assert verdict.word == CANNOT_TELL
+    assert verdict.blind == [
+        "an earlier mmscope took this watch, without watch_holders.max_map_count and 1 more, "
+        "which checks stand on"
+    ]
+
+
+def test_more_to_be_had_than_there_is(tmp_path: Path) -> None:
+    """NR_INACTIVE_FILE that leaks is in MemAvailable, as of UEK 6.12."""
+    sizes = {"MemTotal": 1500, "MemFree": 100, "Cached": 300, "AnonPages": 800}
+    rows = [level(n, name, size) for n in range(3) for name, size in sizes.items()]
+    right, wrong = ([*rows, *(level(n, "MemAvailable", size) for n in range(3))]
+                    for size in (1200, 1300))  # fmt: skip
+    assert asked(tmp_path / "a", right).word == NO_TROUBLE
+    verdict = asked(tmp_path / "b", wrong)
+    assert verdict.word == CANNOT_TELL
+    assert verdict.blind[0].startswith("MemAvailable says 1.27 GiB, and all that it is made of is")
+
+
+def test_pressure_that_nothing_explains_is_a_mark_that_was_left(tmp_path: Path) -> None:
+    """A kernel that forgets psi_memstall_leave(), as erofs did; a cgroup at its limit is none."""
+    waits = [PsiStall(n * PERIOD, kind, 90.0, share * PERIOD, share, PERIOD)
+             for n in range(1, 7) for kind, share in (("some", 1.0), ("full", 0.4))]  # fmt: skip
+    idle = held("cgroup", "/kube/pod", 50, 60, high_events=0, max_events=0)
+    stuck = asked(tmp_path / "a", [*moved(1), *waits, idle])
+    finding = found(stuck, "watch-pressure-stuck")
+    assert finding is not None and finding.severity == "notice"
+    assert finding.title.startswith("PSI says that tasks waited for memory 100 % of the time")
+    assert found(stuck, "watch-memory-pressure") is None
+    limited = held("cgroup", "/kube/pod", 50, 60, high_events=9, max_events=0)
+    scanned = CounterRate(PERIOD, "vmstat", "pgscan_anon", 1, 0.1, PERIOD)
+    for name, rows in (("b", [limited]), ("c", [idle, scanned])):
+        verdict = asked(tmp_path / name, [*moved(1), *waits, *rows])
+        assert found(verdict, "watch-pressure-stuck") is None
+        assert found(verdict, "watch-memory-pressure") is not None
 
 
 def asleep(task: int, seconds: float, wchan: str | None = "vm_mmap_pgoff") -> WatchSleeper:
