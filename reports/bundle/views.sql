@@ -335,15 +335,15 @@ from parts
 group by level
 order by level;
 
--- Pressure while the host was watched; stuck: for half of ten seconds or more, in which nothing was done that tasks wait for so
+-- Pressure while the host was watched
+-- Stuck: for half of ten seconds or more, in which nothing was done that tasks wait for so, nor a cgroup met a limit.
 -- Optional: psi_series (kind varchar, stall_seconds double, period_seconds double)
 -- Optional: counter_rates (source varchar, name varchar, delta bigint)
 -- Optional: watch_holders (kind varchar, high_events bigint, max_events bigint)
 create view watch_psi as
 select
     share, full_share, seconds,
-    share >= 0.5 and seconds >= 10 and counted > 0 and moved = 0
-        and not exists (from watch_holders where kind = 'cgroup' and coalesce(high_events, 0) + coalesce(max_events, 0) > 0) as stuck
+    share >= 0.5 and seconds >= 10 and counted > 0 and moved = 0 and limited = 0 as stuck
 from (
     select
         sum(stall_seconds) filter (kind = 'some') / sum(period_seconds) filter (kind = 'some') as share,
@@ -359,4 +359,7 @@ from (
         ), 0) as moved
     from counter_rates
     where source = 'vmstat'
+), (
+    -- Unknown where no cgroup was read.
+    select sum(high_events + max_events) as limited from watch_holders where kind = 'cgroup'
 );

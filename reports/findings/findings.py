@@ -196,6 +196,12 @@ BLIND = (
         """,
     ),
     Blind(
+        "for what tasks waited {{ share | percent }} of the time, by PSI, nothing that was read "
+        "tells",
+        {"watch_psi": ["share", "stuck"]},
+        "select share from watch_psi where stuck::varchar = 'true'",
+    ),
+    Blind(
         "MemAvailable says {{ available | size(1) }}, and all that it is made of is "
         "{{ parts | size(1) }}: how much could be had was not read",
         {"gauge_series": ["source", "name", "time", "value"]},

@@ -856,6 +856,9 @@ def test_pressure_that_nothing_explains_is_a_mark_that_was_left(tmp_path: Path) 
     assert finding is not None and finding.severity == "notice"
     assert finding.title.startswith("PSI says that tasks waited for memory 100 % of the time")
     assert found(stuck, "watch-memory-pressure") is None
+    assert stuck.word == CANNOT_TELL  # and not that all is well
+    unread = asked(tmp_path / "d", [*moved(1), *waits])
+    assert found(unread, "watch-memory-pressure") is not None
     limited = held("cgroup", "/kube/pod", 50, 60, high_events=9, max_events=0)
     scanned = CounterRate(PERIOD, "vmstat", "pgscan_anon", 1, 0.1, PERIOD)
     for name, rows in (("b", [limited]), ("c", [idle, scanned])):
