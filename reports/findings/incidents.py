@@ -68,8 +68,13 @@ class Incident:
 
     @property
     def owner(self) -> str:
-        """Name of the owner; empty if that is not known."""
-        return next((finding.owner for alike in self.all for finding in alike if finding.owner), "")
+        """
+        Name of the owner; empty if that is not known. Where the cause took the memory, whoever is
+        largest beside it did not.
+        """
+        took = self.causes[0][0].harm == "takes memory"
+        told = self.causes if took else self.all
+        return next((finding.owner for alike in told for finding in alike if finding.owner), "")
 
     @property
     def since(self) -> str:

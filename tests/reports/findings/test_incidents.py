@@ -56,6 +56,16 @@ def test_several_causes_stand_beside_each_other() -> None:
     assert one.sentence == "oom. Likely cause: slab-large; 1 more contributing cause."
 
 
+def test_the_largest_of_the_rest_is_no_owner_of_what_took_the_memory() -> None:
+    stalls = dataclasses.replace(KILL, owner="db (pid 7)")
+    pool = found("hugetlb-idle", explains=SHORT, harm="takes memory")
+    assert [one.owner for one in incidents([stalls, pool])] == [""]
+    slab = dataclasses.replace(pool, owner="slab cache x")
+    assert [one.owner for one in incidents([stalls, slab])] == ["slab cache x"]
+    costs = dataclasses.replace(pool, harm="costs")
+    assert [one.owner for one in incidents([stalls, costs])] == ["db (pid 7)"]
+
+
 def test_the_sentence_is_in_plain_words_where_a_finding_has_some() -> None:
     plain = dataclasses.replace(LARGE, plain="Slab has half of memory.")
     (one,) = incidents([KILL, plain])
