@@ -69,7 +69,7 @@ class Incident:
     @property
     def owner(self) -> str:
         """
-        Name of the owner; empty if that is not known. Where the cause took the memory, whoever is
+        Name of the owner; empty if that is not known. Where the cause took the memory, who is
         largest beside it did not.
         """
         took = self.causes[0][0].harm == "takes memory"
