@@ -47,7 +47,7 @@ class MemoryCgroup:
     max_bytes: int | None = column(unit="bytes", high=MOST, help=f"memory.max; {NO_LIMIT}")
     own_bytes: int | None = column(
         unit="bytes",
-        help="pages charged to itself, counted one by one; without slab objects",
+        help="pages charged to itself, without slab objects",
     )
     anon_bytes: int | None = column(unit="bytes", high=MOST, help=f"anon {STAT}")
     file_bytes: int | None = column(unit="bytes", high=MOST, help=f"file (with shmem) {STAT}")

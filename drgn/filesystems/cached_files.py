@@ -111,7 +111,7 @@ class CachedFile:
 
     path: str | None = column(
         holds="file",
-        help="from init's mount, else another namespace's, else the file system's root; empty: no "
+        help="from init's mount, another namespace's, or the file system's root; empty: no "
         "name any more",
     )
     kind: str = column(
@@ -189,7 +189,7 @@ class CachedFilesystem:
     superblock: str = column(
         holds="kernel",
         key=True,
-        help="address of the struct super_block; others: sum of those with the fewest pages",
+        help="address of the struct super_block; others: the smallest, summed",
     )
     droppable_pages: int | None = column(
         unit="pages",

@@ -121,7 +121,7 @@ class FilesystemDentries:
     superblock: str = column(
         holds="kernel",
         key=True,
-        help="address of the struct super_block; others: sum of those with the fewest bytes",
+        help="address of the struct super_block; others: the smallest, summed",
     )
 
 

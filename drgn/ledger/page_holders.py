@@ -74,14 +74,12 @@ class PageHolder:
     holder: str = column(
         holds="kernel",
         key=True,
-        help="socket protocol, ftrace instance, map, disk, variable, virtual machine's process, "
-        "network device and page pool, a balloon's driver, a hugetlb file, zram device; empty: all "
-        "of that kind",
+        help="name by kind: protocol, map, disk, driver, file, …; empty: all of that kind",
     )
     pid: int | None = column(
         key=True,
         high=MOST_PIDS,
-        help="thread group that has it open, or mapped, the first of several; empty: unknown",
+        help="thread group that has it open or mapped, first of several; empty: unknown",
     )
     comm: str | None = column(holds="comm", help="name of its first thread")
     cgroup: str | None = column(holds="cgroup", help="memory cgroup of the process")
@@ -121,7 +119,7 @@ class VirtualMachine:
     given_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="RAM, ROM and video memory of the guest, touched or not; empty: unknown",
+        help="guest's RAM, ROM and video memory, touched or not; empty: unknown",
     )
     kernel_bytes: int = column(
         unit="bytes", help="its page tables, and the pages of its vCPUs, as in page_holders"

@@ -60,7 +60,7 @@ class SwapCgroup:
     )
     zswap_bytes: int | None = column(unit="bytes", help="these compressed")
     zram_bytes: int | None = column(
-        unit="bytes", help="compressed on the area's zram device; empty: it is on none, or unknown"
+        unit="bytes", help="compressed on the area's zram device; empty: none, or unknown"
     )
 
 

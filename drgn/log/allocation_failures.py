@@ -97,10 +97,10 @@ class AllocationFailure:
     usable_free_bytes: int | None = column(
         unit="bytes",
         high=MOST,
-        help="free in the zones and nodes open to it, less lowmem_reserve and, unless movable, CMA",
+        help="free in zones and nodes open to it, less lowmem_reserve and, unless movable, CMA",
     )
     suitable_blocks: int | None = column(
-        high=MOST, help="free blocks of that order or larger in these zones; empty: not printed"
+        high=MOST, help="free blocks of that order or larger there; empty: not printed"
     )
     lacks: str | None = column(holds="words", help="what is missing or damaged in its log records")
 

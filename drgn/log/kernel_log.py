@@ -40,7 +40,7 @@ NOT_COMPARED = "it is of the kernel's log, whose events are numbered as they com
 class KernelLogRecord:
     """A record of the kernel's log."""
 
-    number: int = column(key=True, help="the kernel's own; text without one: counted from 0")
+    number: int = column(key=True, help="the kernel's own; in text without: counted from 0")
     seconds: float | None = column(unit="s", help="since boot; empty: not in the text")
     level: str | None = column(holds="words", help="emerg, alert, crit, err, warn, … debug")
     facility: int | None = column(high=1 << 28, help="0: kernel; others: written to /dev/kmsg")
@@ -52,7 +52,7 @@ class KernelLogRecord:
         since="0.3.0",
         default=None,
         holds="words",
-        help="wall clock, as the log has it; without a year where that has none",
+        help="wall clock, as the log has it, at times without a year",
     )
 
 

@@ -86,14 +86,14 @@ class OomKill:
         since="0.3.0",
         default=None,
         holds="words",
-        help="wall clock, as the log has it; without a year where that has none",
+        help="wall clock, as the log has it, at times without a year",
     )
     usable_free_bytes: int | None = column(
         since="0.3.0",
         default=None,
         unit="bytes",
         high=MOST,
-        help="free in the zones and nodes open to it, less lowmem_reserve and, unless movable, CMA",
+        help="free in zones and nodes open to it, less lowmem_reserve and, unless movable, CMA",
     )
 
 

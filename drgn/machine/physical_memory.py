@@ -101,8 +101,7 @@ class PhysicalRange:
     )
     resource: str = column(
         holds="kernel",
-        help="resources of /proc/iomem, outermost first; KHO scratch: kept by Kexec Handover, CMA "
-        "until then",
+        help="resources of /proc/iomem, outermost first; KHO scratch: kept by Kexec Handover",
     )
     use: str = column(
         holds="words",
@@ -123,8 +122,7 @@ class PhysicalPart:
     part: str = column(
         holds="words",
         key=True,
-        help="machine: the sum; page allocator: managed pages; else a use of physical_memory, or "
-        "of the kernel's",
+        help="machine: the sum; page allocator: managed pages; else a use as in physical_memory",
     )
     bytes: int = column(
         unit="bytes",
@@ -470,7 +468,7 @@ def physical_memory_from_files(files: Files) -> Found:
         levels = []
     if levels:
         found.add(DirectMapLevel, levels)
-        found.remarks.append("the direct map is by the kernel's counters; its page tables are not")
+        found.remarks.append("the direct map is by the kernel's counters, not its page tables")
     if not found.tables:
         raise Absent("; ".join(missing))
     found.notes += missing

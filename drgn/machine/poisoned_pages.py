@@ -80,8 +80,7 @@ class PoisonCounter:
     counter: str = column(
         holds="kernel",
         key=True,
-        help="HardwareCorrupted of /proc/meminfo, or memory_failure of a node: total = recovered + "
-        "delayed + failed + ignored",
+        help="HardwareCorrupted of /proc/meminfo, or a file in memory_failure of a node",
     )
     node: int = column(key=True, low=-1, help="NUMA node; -1: the whole machine")
     events: int | None = event_column(help="pages handled since boot")

@@ -81,7 +81,7 @@ class PageOwnerStack:
 
     handle: int = column(
         key=True,
-        help="stack depot handle (below 2^32), else an id of the stack's text",
+        help="stack depot handle (below 2^32), or an id of the stack's text",
     )
     pages: int = column(unit="pages", help="allocated by this stack, not freed")
     allocations: int | None = column(help="of any order, behind the pages")

@@ -151,10 +151,8 @@ class PageTableDetails:
     )
     migration_pmds: int = column(help="huge pages being migrated")
     poisoned_pmds: int = column(help="PMDs and PUDs of lost hugetlb pages")
-    reaped_pte_slots: int = column(help="of exit_pte_slots, those the OOM reaper walks first")
-    bad_entries: int = column(
-        help="lead to nothing, to an unreadable table, or to one already visited"
-    )
+    reaped_pte_slots: int = column(help="of exit_pte_slots: those the OOM reaper walks first")
+    bad_entries: int = column(help="lead to nothing, an unreadable table, or one already visited")
     huge_puds: int = column(since="0.3.0", help="PUDs mapping DAX that counts as resident (6.15)")
 
 
@@ -164,7 +162,7 @@ class PageTableOccupancy:
 
     pid: int | None = column(key=True, high=MOST_PIDS, help="thread group; empty: all processes")
     level: str = column(holds="words", key=True, help="pgd, p4d, pud, pmd, pte, or deposited")
-    least: int = column(key=True, help="least entries in use a table, of 512 with 4 KiB pages")
+    least: int = column(key=True, help="least entries in use a table, of 512 (4 KiB pages)")
     most: int = column(help="most entries in use")
     tables: int = column(help="tables with that many")
     entries: int = column(help="in use in all of them")

@@ -71,8 +71,8 @@ class ProcessMemory:
     only_node: int | None = column(
         since="0.3.0",
         default=None,
-        help="NUMA node that is the only one it may use, of several: by its cpuset (Mems_allowed), "
-        "and in a dump by its policy (MPOL_BIND) too",
+        help="only NUMA node it may use, of several: by its cpuset (Mems_allowed), in a "
+        "dump also by MPOL_BIND",
     )
 
 

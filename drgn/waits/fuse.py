@@ -60,7 +60,7 @@ class FuseConnection:
     device: str = column(
         holds="kernel",
         key=True,
-        help="major:minor; its folder in /sys/fs/fuse/connections is major * 1048576 + minor",
+        help="major:minor; in /sys/fs/fuse/connections: major * 1048576 + minor",
     )
     file_system: str = column(holds="file", help="type, from where, and where mounted")
     waiting: int = column(

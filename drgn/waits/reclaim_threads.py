@@ -46,7 +46,7 @@ class ReclaimThread:
     state: str = column(holds="words", help="D: sleeps, takes no signal; R: runs; S: sleeps")
     order: int | None = column(
         low=None,
-        help="that it reclaims for; of one that does not, last asked for; 0: none, or base pages",
+        help="that it reclaims for, or was last asked for; 0: none, or base pages",
     )
     failures: int | None = column(
         high=1 << 10, help="kswapd runs in a row that reclaimed nothing; 16: it gives up"
@@ -56,7 +56,7 @@ class ReclaimThread:
     zones: str | None = column(
         holds="words",
         default=None,
-        help="that it works on; of one that does not, asked for; empty: none",
+        help="that it works on, or was asked for; empty: none",
     )
     priority: int | None = column(
         default=None,

@@ -63,13 +63,13 @@ class WritebackDevice:
         default=None,
         unit="pages",
         high=MOST,
-        help="dirty limit: nr_dirty_threshold; of a cgroup with its own, that as last renewed",
+        help="dirty limit: nr_dirty_threshold, or the cgroup's own as last renewed",
     )
     rate: int | None = column(
         default=None,
         unit="pages",
         high=MOST,
-        help="a second, base for each writer that is held back (dirty_ratelimit); last estimate",
+        help="a second, base for each throttled writer (dirty_ratelimit); last estimate",
     )
 
 

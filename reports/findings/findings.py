@@ -238,9 +238,11 @@ BLIND = (
         """,
     ),
 )
+BESIDE = "give a vmcore or the host's files beside it"
 # What a check that could not be made would need.
 RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time", "root or a vmcore"
-NOT_READ, OTHERWISE = "sections not read", "data that this kernel or reading lacks"
+NOT_READ, WHOLE = "sections not read", "sections read whole"
+MORE, OTHERWISE = "a fuller copy of /proc and /sys", "another kernel or other boot options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,14 +587,14 @@ def wanting(question: Question, database: Database) -> str:
     """Name what a check that could not be made would take."""
     if question.section == RECORDINGS:
         return RECORDING
-    if question.section == "watch":
-        return OTHERWISE if "watch" in database.fared else WATCH
     fared = database.fared.get(question.section)
-    if database.kind == "files" and (fared is None or fared.status == "absent"):
-        return MEMORY
+    if question.section == "watch" and fared is None:
+        return WATCH
     if fared is None:
         return NOT_READ if database.kind in ("vmcore", "qemu") else MEMORY
-    return OTHERWISE
+    if database.kind == "files":
+        return MEMORY if fared.status == "absent" else MORE
+    return WHOLE if fared.status in ("failed", "partial") else OTHERWISE
 
 
 def holes(database: Database) -> Iterator[str]:
@@ -651,11 +653,11 @@ def unseen(questions: list[Question], database: Database, *, some: bool) -> Iter
     yield from _not_sampled(questions, database)
     here = {name for name, section in fared.items() if section.status != "absent"}
     if here == {RECORDINGS}:
-        yield "nothing but a recording was read"
+        yield f"only a recording was read: {BESIDE}"
     elif here and here <= OF_A_LOG:
-        yield "nothing but a log was read"
+        yield f"only a log was read: {BESIDE}"
     elif some and (ledger := fared.get("memory_ledger")) and ledger.status == "absent":
-        yield "where memory went was not read: there is no /proc/meminfo"
+        yield "where memory went was not read: give /proc/meminfo, too"
 
 
 def _not_sampled(questions: list[Question], database: Database) -> Iterator[str]:

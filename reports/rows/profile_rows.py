@@ -243,7 +243,7 @@ class ProfileCommand(OfRecording):
     command: str | None = column(holds="command", help="what was run")
     real_seconds: float | None = column(
         unit="s",
-        help="from its first instruction until its memory was freed; empty: not seen",
+        help="first instruction until its memory was freed; empty: not seen",
     )
     user_seconds: float | None = column(
         unit="s", help="user time, in clock ticks of 10 ms; empty: not recorded"

@@ -161,10 +161,10 @@ class WatchHolder:
     kind: str = column(
         holds="words",
         key=True,
-        help="process: mapped anonymous and shared pages, swap, page tables; cgroup: "
-        "memory.current (v2); slab cache; vmalloc caller; shared file: tmpfs, memfd, SysV, "
-        "where shared memory is a tenth or more; sockets: buffers of those of a process, where "
-        "these have a hundredth of memory",
+        help="process: anonymous and shared pages, swap, page tables; cgroup: "
+        "memory.current (v2); slab cache; vmalloc caller; shared file: tmpfs, memfd, "
+        "SysV (from a tenth of memory on); sockets: a process's buffers (from a "
+        "hundredth on)",
     )
     name: str = column(
         holds="comm",
@@ -198,14 +198,12 @@ class WatchHolder:
     reclaimable: bool | None = column(
         help="slab cache: a shrinker frees its objects (SLAB_RECLAIM_ACCOUNT)"
     )
-    oom_kills: int | None = column(
-        help="cgroup without descendants, since the first reading: processes killed"
-    )
+    oom_kills: int | None = column(help="cgroup, own, since the first reading: processes killed")
     high_events: int | None = column(
-        help="cgroup without descendants, since the first reading: times over memory.high"
+        help="cgroup, own, since the first reading: times over memory.high"
     )
     max_events: int | None = column(
-        help="cgroup without descendants, since the first reading: times at memory.max"
+        help="cgroup, own, since the first reading: times at memory.max"
     )
     some_seconds: float | None = column(
         unit="s", help="cgroup with descendants: time in which a task waited for memory"
@@ -214,20 +212,18 @@ class WatchHolder:
         unit="s", help="cgroup with descendants: time in which all tasks waited for memory"
     )
     mappings: int | None = column(
-        help="process: mappings (VMAs); empty: not counted, as none can be near the limit"
+        help="process: VMAs; empty: not counted, as none can be near the limit"
     )
     max_map_count: int | None = column(help="process: vm.max_map_count; empty: not known how near")
     only_node: int | None = column(
-        help="process: NUMA node that is the only one it may use (Mems_allowed); empty: several"
+        help="process: only NUMA node it may use (Mems_allowed); empty: several"
     )
     sockets: int | None = column(help="sockets: of that process")
-    dying_below: int | None = column(
-        help="cgroup: removed ones below it that are still in the kernel (nr_dying_descendants)"
-    )
+    dying_below: int | None = column(help="cgroup: dying ones below it (nr_dying_descendants)")
     protected_bytes: int | None = column(
         unit="bytes",
         high=MOST_BYTES,
-        help="cgroup right below the root: of its memory, by memory.min",
+        help="cgroup right below the root: protected by memory.min",
     )
 
 

@@ -14,6 +14,7 @@ from finding_cases.rows import GIB, MIB, event, ledger, owned, pages_of, zone
 
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.findings.findings import (
+    BESIDE,
     CANNOT_TELL,
     MEMORY,
     NO_TROUBLE,
@@ -170,7 +171,7 @@ def test_a_recording_alone_says_nothing_of_the_machine(
         for name, status in (("profiles", "ok"), ("zones", zones))
     ]
     opened = bundle(tmp_path / "b", [zone()] if zones == "ok" else [], sections=fared)
-    assert ("nothing but a recording was read" in evaluate(opened).blind) == cannot
+    assert (f"only a recording was read: {BESIDE}" in evaluate(opened).blind) == cannot
 
 
 @pytest.mark.parametrize(("zones", "cannot"), [("absent", True), ("ok", False)])
@@ -180,7 +181,7 @@ def test_a_log_alone_says_nothing_is_well(tmp_path: Path, zones: str, cannot: bo
         for name, status in (("oom_kills", "ok"), ("kernel_complaints", "ok"), ("zones", zones))
     ]
     opened = bundle(tmp_path / "b", [zone()] if zones == "ok" else [], sections=fared)
-    assert ("nothing but a log was read" in evaluate(opened).blind) == cannot
+    assert (f"only a log was read: {BESIDE}" in evaluate(opened).blind) == cannot
 
 
 @pytest.mark.parametrize(("ledger", "cannot"), [("absent", True), ("ok", False)])

@@ -21,7 +21,7 @@ EVERY = bool(os.environ.get("MMSCOPE_ALL"))
 EXAMPLE = re.compile(r"^\$ mmscope why ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # How many checks there are, and what they would take, changes with each that is new.
 CHECKS = re.compile(
-    r"\b(?:\d+|none)(?= (?:of \d+ checks|checks?\b|needs? root|a watch|a recording|data that))"
+    r"\b(?:\d+|none)(?= (?:of \d+ checks|checks?\b|needs? root|a watch|a recording|a fuller copy))"
     r"|(?<=of )\d+(?= checks)"
 )
 OF_A_LAB = {"vmcore kern.log"}  # which is not run: it takes a dump
@@ -112,12 +112,8 @@ MADE: dict[str, Callable[[Path], object]] = {
     "dmesg.txt": lambda folder: put(folder, "dmesg.txt", LOG),
     "sosreport.tar.gz": sosreport,
     "meminfo vmstat zoneinfo": pasted,
-    "script.txt": lambda folder: put(folder, "script.txt", PERF),
-    "page_owner.gz": lambda folder: put(folder, "page_owner.gz", gzip.compress(OWNER.encode())),
-    "4711/smaps": lambda folder: put(folder, "4711/smaps", SMAPS),
     "memory.stat": lambda folder: put(folder, "memory.stat", MEMORY_STAT),
     "ticket.txt": lambda folder: put(folder, "ticket.txt", f"so:\n```\n{SLABS}```\nThanks\n"),
-    "allocinfo.txt": lambda folder: put(folder, "allocinfo.txt", ALLOCATED),
     "perf.data": recorded,
 }
 WRAPPED: dict[str, Callable[[Path], object]] = {
@@ -146,8 +142,16 @@ WRAPPED: dict[str, Callable[[Path], object]] = {
     ),
 }
 ALONE: dict[str, Callable[[Path], object]] = {
-    **of_proc("vmstat", "zoneinfo", "buddyinfo", "pagetypeinfo"),
+    **of_proc("vmstat", "zoneinfo"),
     "pressure": lambda folder: put(folder, "pressure", PRESSURE),
+}
+# No check stands on one of these alone.
+UNCHECKED: dict[str, Callable[[Path], object]] = {
+    **of_proc("buddyinfo", "pagetypeinfo"),
+    "allocinfo.txt": lambda folder: put(folder, "allocinfo.txt", ALLOCATED),
+    "page_owner.gz": lambda folder: put(folder, "page_owner.gz", gzip.compress(OWNER.encode())),
+    "4711/smaps": lambda folder: put(folder, "4711/smaps", SMAPS),
+    "memory.stat": MADE["memory.stat"],
     "memory.events": lambda folder: put(
         folder, "memory.events", "low 0\nhigh 12\nmax 900\noom 3\noom_kill 3\n"
     ),
@@ -181,6 +185,8 @@ def test_each_kind_has_an_example_of_five_lines() -> None:
     assert EXAMPLES.keys() == MADE.keys() | OF_A_LAB
     assert {given: len(lines) for given, lines in EXAMPLES.items() if len(lines) != 5} == {}
     assert ROWS.keys() == WRAPPED.keys() | ALONE.keys()
+    (unchecked,) = re.findall(r"^Of (`[^|]*?) alone none$", PAGE, re.MULTILINE)
+    assert set(re.findall("`([^`]+)`", unchecked)) == UNCHECKED.keys()
 
 
 @pytest.mark.parametrize("given", MADE)
@@ -209,6 +215,15 @@ def test_the_verdict_on_a_file_alone(
     ALONE[given](tmp_path)
     said = words(why(given, tmp_path, monkeypatch, capsys))
     assert words([f"verdict {ROWS[given]}"]) in said
+
+
+@pytest.mark.parametrize("given", list(UNCHECKED)[:: None if EVERY else 5])
+def test_no_check_stands_on_a_file_alone(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    UNCHECKED[given](tmp_path)
+    lines = why(given, tmp_path, monkeypatch, capsys)
+    assert words(lines[1:2]) == words(["verdict Cannot tell: none of 113 checks could be made."])
 
 
 def words(lines: list[str]) -> str:
