@@ -92,7 +92,7 @@ def machines(seen: Seen) -> str:
         "---|---|---|---|---",
     ]
     for name, of in seen.items():
-        pages = f"{of['page_bytes'] >> 10} KiB"
+        pages = f"{of['page_bytes'] >> 10}K"
         cells = (name, of["release"], pages, of["levels"], of["about"])
         lines.append("|".join(map(str, cells)))
     return "\n".join(lines) + "\n"

@@ -53,7 +53,7 @@ def described(table: Table, common: set[tuple[str, str]], twin: Table | None) ->
             as_twin.append(name_of(at))
         else:
             lines.append(f"{title(at)}|{at.help.replace('|', chr(92) + '|')}")
-    parts = [f"### {table.name}\n\n{first_line(table.row)}\n"]
+    parts = [f"## {table.name}\n\n{first_line(table.row)}\n"]
     if lines:
         parts.append("\n".join(["column|meaning", "---|---", *lines, ""]))
     if twin and as_twin:

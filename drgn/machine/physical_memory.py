@@ -89,7 +89,7 @@ class MappedRange:
     kind: str  # as /proc/iomem calls it
 
 
-@table("physical_memory", "Physical memory by address", measure="bytes")
+@table("physical_memory", "Physical memory by address", measure="bytes", memory="mapped")
 class PhysicalRange:
     """A range of physical addresses that is memory, or named by the firmware."""
 

@@ -51,9 +51,9 @@ class Table:
         measure is added up by them.
     :ivar since_boot: SQL condition of the rows that are counted since boot.
     :ivar setting: the column that is a setting: what it changes is named before what came of it.
-    :ivar memory: ``free``: it is not in use; ``mapped``: how memory is mapped, which takes none;
-        ``again``: the same memory as in another table, in coarser parts; ``all``: all memory,
-        what is free among it.
+    :ivar memory: ``free``: it is not in use; ``mapped``: how it is mapped, or where it lies, which
+        takes none; ``again``: the same memory as in another table, in coarser parts; ``all``: all
+        memory, what is free among it.
     :ivar inside: the classes of the memory ledger whose owners its rows are.
     :ivar not_compared: why two of this table are not held against each other.
     :ivar since: the version of mmscope that it came with, if that is later than its section's.

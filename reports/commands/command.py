@@ -157,7 +157,10 @@ def _run(words: list[str]) -> int:
     if left[:1] == [VERSUS] and not any(word.startswith("-") for word in left):
         args.bundles += left  # what is behind an option, argparse leaves
     elif left:
-        parser.error(f"unrecognized arguments: {' '.join(left)}")
+        progs = {each.prog: each for each in parsers(parser)}
+        typed = (f"{parser.prog} {' '.join(words[:number])}" for number in (2, 1))
+        asked = next((progs[prog] for prog in typed if prog in progs), parser)
+        asked.error(f"unrecognized arguments: {' '.join(left)}")
     args.command = command
     return run_and_explain(args)
 
@@ -207,14 +210,20 @@ class Parser(argparse.ArgumentParser):
         # An own newline would begin a line that is not mmscope's; a type is no word for a user.
         message = visible(message.replace(VERSUS, "--"))
         message = re.sub(r"invalid \w+ value: ", "not a value that it can have: ", message)
+        message = re.sub(r"^the following arguments are required: ", "give ", message)
+        actions = [action for each in parsers(self) for action in each._actions]
         known: list[str] = []
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             known = re.findall(r"'([^']*)'", found[2])
         elif found := re.search(r"unrecognized arguments: (--[^\s=]+)", message):
-            actions = [action for each in parsers(self) for action in each._actions]
             known = [option for action in actions for option in action.option_strings]
+        elif message == "give ACTION":
+            (sub,) = (each for each in actions if isinstance(each, argparse._SubParsersAction))
+            message = f"give one of {', '.join(sub.choices)}"
         near = did_you_mean(found[1], known) if found else ""
-        super().error(f"{found[1]}: unknown{near}" if found and near else message)
+        what = f"{found[1]}: unknown{near}" if found and near else message
+        # Its usage takes ten lines, in which what is wrong is not seen.
+        self.exit(BAD_USAGE, f"{self.prog}: {what}; see '{self.prog} --help'\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         lines = message.replace(VERSUS, "--").removesuffix("\n").split("\n")

@@ -36,7 +36,7 @@ def run_mcp(args: argparse.Namespace) -> int:
         if error.name not in ("mcp", "mcp_types"):
             raise
         raise UsageError(
-            f"mcp: {error.name} is missing: pip install 'mmscope[report,mcp]'"
+            f"mcp needs the package {error.name}: pip install 'mmscope[report,mcp]'"
         ) from error
     from mmscope.reports.lake.layout import DESCRIPTION
     from mmscope.reports.serving.answers import Case

@@ -134,9 +134,8 @@ def sentence(hosts: Sequence[Host], known: Sequence[Group]) -> str:
         found = f"they differ in {len(differ)} of {len(known)} measures: {_named(differ)}"
     elif apart and least > LEVEL:
         found = (
-            f"too few to tell: by chance alone one trial in {round(1 / least)} lies as far apart, "
-            f"and {least_hosts()} hosts a side are the least that can. "
-            f"Ranges do not touch in {len(apart)} of {len(known)} measures: {_named(apart)}"
+            f"too few to tell, which takes {least_hosts()} hosts a side. Ranges do not touch in "
+            f"{len(apart)} of {len(known)} measures: {_named(apart)}"
         )
     elif apart:
         found = (

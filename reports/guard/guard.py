@@ -101,7 +101,7 @@ def check_options(args: argparse.Namespace) -> None:
         command = capture.mmscope(*words, main="mmscope.reports.commands.command", run="parsed")
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode:
-            raise UsageError(f"--collect: {done.stderr.strip().partition('error: ')[2]}")
+            raise UsageError(f"--collect: {done.stderr.strip().partition(': ')[2]}")
         if done.stdout:
             what = visible(done.stdout.split("\n")[0])
             raise UsageError(f"--collect: {what!r} is no option; guard says what is read")

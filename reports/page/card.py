@@ -23,7 +23,7 @@ from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.drawing.row_names import DESCRIBES, name_of
-from mmscope.reports.findings.findings import SEVERITIES, TROUBLE, Finding, Verdict
+from mmscope.reports.findings.findings import CANNOT_TELL, SEVERITIES, TROUBLE, Finding, Verdict
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.findings.proof import Proof
 from mmscope.reports.findings.verdict import HARM_WORDS, first_incident, sentence
@@ -64,6 +64,7 @@ def card(
             "sentence": f"{host}: {sentence(verdict, wants=False)}",
             "counted": "",
             "severity": "",
+            "unclear": verdict.word == CANNOT_TELL,
         }
         return said | {"seen": None, "memory": memory, "marked": set()}
     first = first_incident(verdict)

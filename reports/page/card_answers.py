@@ -252,9 +252,14 @@ def freed(bundle: Bundle) -> str:
     """Deeds that give back most, by the least that is certain; empty where nothing is known."""
     if "would_free" not in bundle.tables:
         return ""
-    # drop_caches 3 is 1 and 2, of which 2 has no least.
-    every = (row for row in bundle.rows("would_free") if row["deed"] != "drop_caches 3")
-    rows = [row for row in every if row["least_bytes"] > 0]
+    # drop_caches 3 is 1 and 2, of which 2 has no least. The kernel panics where init ends.
+    rows = [
+        row
+        for row in bundle.rows("would_free")
+        if row["least_bytes"] > 0
+        and row["deed"] != "drop_caches 3"
+        and (row["pid"] != 1 or row["name"])
+    ]
     best = heapq.nlargest(2, rows, key=lambda row: row["least_bytes"])
     said = (f"{_deed(row)}: at least {display.size(row['least_bytes'])}" for row in best)
     return "; ".join(said) or "nothing for certain"

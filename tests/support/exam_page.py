@@ -20,10 +20,10 @@ Seed 1 was used for tuning: its shares are likely higher than those of an unseen
 
 way|precision|recall|cause|owner|false clear
 ---|---|---|---|---|---
-vmcore|42 of 44|42 of 45|41 of 45|39 of 43|2
-text|28 of 30|28 of 45|28 of 45|19 of 43|5
-watch|31 of 31|31 of 45|27 of 45|19 of 43|8
-log|5 of 5|5 of 45|5 of 45|5 of 43|0
+vmcore|42/44|42/45|41/45|39/43|2
+text|28/30|28/45|28/45|19/43|5
+watch|31/31|31/45|27/45|19/43|8
+log|5/5|5/45|5/45|5/43|0
 
 Afterwards seed 3, the new kinds of seed 4 and `cgroup-thrash` of seed 5 were used for tuning, too,
 and what text and watch missed of seeds 3 to 5. The kept watches of seeds 1 to 5 have no mappings,
@@ -56,7 +56,7 @@ leaves no line.
 - **owner**: sick machines whose known owner (process, cgroup, file, module) is named.
 - **false clear**: sick machines called *no trouble found*.
 
-Each share has its numbers and its interval of 95 % (Wilson).
+In parentheses: the interval of 95 % (Wilson).
 
 """
 
@@ -84,7 +84,7 @@ def figure(share: dict[str, Any]) -> str:
     if not share["of"]:
         return "-"
     low, high = round(100 * share["low"]), round(100 * share["high"])
-    return f"{share['share']:.0%} ({share['right']} of {share['of']}; {low}-{high})"
+    return f"{share['right']}/{share['of']} ({low}-{high}%)"
 
 
 def page(marks: Iterable[Marked]) -> str:
@@ -134,9 +134,9 @@ def _rivals() -> Iterator[str]:
         own = [row for row in rows if row["tool"] == tool]
         sick = [row for row in own if row["sick"]]
         well = [row for row in own if not row["sick"]]
-        trouble = [f"{sum(row['word'] == 'trouble' for row in some)} of {len(some)}"
+        trouble = [f"{sum(row['word'] == 'trouble' for row in some)}/{len(some)}"
                    for some in (sick, well)]  # fmt: skip
-        right = [f"{sum(row[name] for row in sick)} of {len(sick)}"
+        right = [f"{sum(row[name] for row in sick)}/{len(sick)}"
                  for name in ("cause_right", "owner_right")]  # fmt: skip
         words = (sum(row["word"] == word for row in own)
                  for word in ("figures", "nothing", "does not read this"))  # fmt: skip
@@ -182,7 +182,7 @@ def _by_kind(title: str, marks: list[Marked]) -> Iterator[str]:
 
 def _owned(marks: list[Marked]) -> str:
     found = sums(marks)["owner"]
-    return f"{found['right']} of {found['of']}" if found["of"] else "-"
+    return f"{found['right']}/{found['of']}" if found["of"] else "-"
 
 
 def _cell(marks: list[Marked]) -> str:

@@ -114,7 +114,9 @@ def test_v_shows_the_traceback(tmp_path: Path) -> None:
         (["lake", "fidings", "x"], "fidings: unknown; did you mean findings?"),
         (["show", "free_block"], "did you mean free_blocks?"),
         (["collect", "-o", "x", "--only", "pageblock"], "did you mean pageblocks?"),
-        (["collect"], "required: -o/--output"),
+        (["collect"], "mmscope collect: give -o/--output; see 'mmscope collect --help'\n"),
+        (["lake"], "mmscope lake: give one of add, "),
+        (["show", "zones", "x", "--tpo", "3"], "mmscope show: --tpo: unknown; did you mean --top?"),
         (
             ["collect", "-o", "x", "--only", "zones,moods"],
             "no section 'moods'; sections: memory_ledger, process_memory, memory_cgroups, ",
@@ -128,8 +130,7 @@ def test_v_shows_the_traceback(tmp_path: Path) -> None:
 def test_bad_usage_is_2(arguments: list[str], words: str) -> None:
     result = run(*arguments)
     assert result.returncode == 2
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr
+    assert words in result.stderr and result.stderr.count("\n") == 1
 
 
 # What to type.
@@ -646,7 +647,7 @@ def test_words_of_the_command_line_are_quoted_legibly(capsys: pytest.CaptureFixt
             main(these)
         said = capsys.readouterr().err
         assert all(line.isprintable() for line in said.splitlines()), said
-        assert "error: " in said.splitlines()[-1]
+        assert said.startswith("mmscope") and said.count("\n") == 1
 
 
 def test_the_sides_of_compare_may_have_options_between_them(

@@ -472,7 +472,7 @@ class TestChance:
         shown = self.trial(tmp_path, [1] * number, [400] * number)
         assert not any(row["differs"] for row in shown["measures"])
         assert "too few to tell" in shown["sentence"]
-        assert "4 hosts a side are the least" in shown["sentence"]
+        assert "which takes 4 hosts a side" in shown["sentence"]
 
     def test_enough_can_and_what_differs_is_first(self, tmp_path: Path) -> None:
         shown = self.trial(tmp_path, [1, 2, 3, 4, 5], [300, 301, 302, 303, 304])
@@ -657,7 +657,7 @@ class TestCommand:
         assert f"{path}: {path.stat().st_size:,} bytes" in out
         page = path.read_text()
         assert "default-src &#39;none&#39;" in page
-        assert "A: 2 hosts, B: 2 hosts; too few to tell: by chance alone one trial in 3" in page
+        assert "A: 2 hosts, B: 2 hosts; too few to tell, which takes 4 hosts a side. Ranges" in page
         assert "Ranges do not touch in" in page
         assert "they differ" not in page
         for measure in ("highatomic_pageblocks", "thp_success"):

@@ -33,6 +33,7 @@ def test_who_holds_the_memory_and_the_largest_classes(tmp_path: Path) -> None:
 def test_what_would_free_memory_is_the_least_that_is_certain(tmp_path: Path) -> None:
     rows = [
         WouldFree("the process ends", 7, "db", None, None, 3 << 20, 9 << 20, None, None, "", ""),
+        WouldFree("the process ends", 1, "init", None, None, 9 << 20, 9 << 20, None, None, "", ""),
         WouldFree("drop_caches 1", None, None, None, None, 1 << 20, 8 << 20, None, None, "", ""),
         WouldFree("swapoff", None, None, "/swap", None, -(1 << 20), 0, None, None, "", ""),
     ]
