@@ -299,7 +299,7 @@ def add_findings(command: Command) -> None:
         "say what is wrong, why it hurts and what next",
         "Run all checks on a bundle, and print what they found.",
     )
-    sub.add_argument("bundle", type=Path, metavar="BUNDLE")
+    sub.add_argument("bundle", type=Path, metavar="BUNDLE", help="as collect or why left it")
     sub.add_argument("-a", "--all", action="store_true", help="also checks that found nothing")
     sub.add_argument("--json", action="store_true", help="as JSON, for programs")
 
@@ -313,7 +313,7 @@ def add_report(command: Command) -> None:
         "draw a bundle as one HTML file",
         "Draw a bundle as one HTML file that opens anywhere, offline.",
     )
-    sub.add_argument("bundle", type=Path, metavar="BUNDLE")
+    sub.add_argument("bundle", type=Path, metavar="BUNDLE", help="as collect or why left it")
     sub.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), help="default: report.html"
     )
