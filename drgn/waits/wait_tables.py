@@ -43,11 +43,10 @@ class TaskWait:
         "(owes an answer)",
     )
     finished_by: str | None = column(
-        holds="file", help="device or server that has to finish it, as in wait_roots"
+        holds="file", help="device or server that must finish it, as in wait_roots"
     )
     for_memory: bool | None = column(
-        help="counted by the kernel as waiting for memory (/proc/pressure/memory); empty: not "
-        "counted"
+        help="the kernel counts it as waiting for memory (PSI); empty: not counted"
     )
     stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
     reclaims_from: str | None = column(
@@ -92,9 +91,7 @@ class WaitRoot:
     )
     comm: str | None = column(holds="comm", help="name of the process")
     circle: bool = column(help="it waits for one of its own waiters")
-    by_last_reader: bool = column(
-        help="a link is a lock's last reader, which may have released it: others may hold it"
-    )
+    by_last_reader: bool = column(help="a link is a lock's last reader, which may have released it")
     waiters: int = column(unit="tasks", help="direct and indirect waiters")
     unsure_waiters: int = column(
         unit="tasks", help="of these, those whose chain has such a last reader"
