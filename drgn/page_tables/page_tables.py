@@ -441,7 +441,7 @@ def _on_cpus(prog: Program) -> Iterator[int]:
             continue
 
 
-RT_READER_BIAS = -(1 << 31)  # include/linux/rwbase_rt.h: of a lock that nobody has or wants
+RT_READER_BIAS = -(1 << 31)  # include/linux/rwbase_rt.h: of a lock that no task has or wants
 
 
 def _locked(prog: Program, mms: U64s) -> set[int]:
