@@ -66,9 +66,11 @@ class SuperBlocks:
 
     @cached_property
     def init_namespace(self) -> int:
-        """The mount namespace of init; 0 if it cannot be read."""
+        """The mount namespace of init; 0 if it cannot be read, or is none."""
         with contextlib.suppress(*TORN):
-            return int(self.prog["init_task"].nsproxy.mnt_ns.value_())
+            namespace = self.prog["init_task"].nsproxy.mnt_ns
+            if namespace.root.mnt_ns.value_() == namespace.value_():
+                return int(namespace.value_())
         return 0
 
     @cached_property
@@ -130,7 +132,7 @@ class SuperBlocks:
         if not found:
             return (None, None), {}
         elsewhere, _, _, path, _ = found[0]
-        return (path, not elsewhere), roots
+        return (path, not elsewhere if self.init_namespace else None), roots
 
     def _mounts_in(self, at: int) -> Iterator[Object]:
         """
@@ -233,6 +235,8 @@ def note_mounts(memory: Memory, supers: SuperBlocks, found: Found) -> None:
     if nameless := supers.types.count(""):
         words = plural(nameless, "file system")
         disagreement(memory, found, f"the type of {words} cannot be read")
+    if not supers.init_namespace:
+        disagreement(memory, found, "the mount namespace of init cannot be read")
     if supers.mounts_lost:
         words = plural(supers.mounts_lost, "file system")
         disagreement(memory, found, f"mounts of {words} cannot be followed to their root")

@@ -248,6 +248,9 @@ SAID: dict[str, dict[str, str]] = {
         ("memory_ledger", "contiguity", "page_holders"),
         r"rings of ftrace: a ring of 1 page, of which \d+ were found",
     ),
+    "init in no namespace": dict.fromkeys(
+        ("cached_files", "dentries"), "the mount namespace of init cannot be read"
+    ),
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -283,7 +286,7 @@ ON_ONE: tuple[Together, ...] = (
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60"),
     ("_watermark 2^60", "all caches of one name"),
     ("_watermark -1", "a name without end", "a node without its kswapd"),
-    ("zone_start_pfn a section down",),
+    ("zone_start_pfn a section down", "init in no namespace"),
     ("a zone's lock 0x80", "memory.low of the root -1"),
     ("oom_kill of the root 7", "a tail without a head"),
     ("a zone's lock with a queue of no CPU", "memory.max of the root 1", "a stack nowhere"),

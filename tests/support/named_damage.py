@@ -239,5 +239,6 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "all caches of one name": _one_name,
     "a name without end": _endless_name,
     "no CPU online": _no_cpu,
+    "init in no namespace": lambda prog: say(prog["init_task"].nsproxy, 0),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
