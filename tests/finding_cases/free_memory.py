@@ -193,6 +193,14 @@ FOUND: dict[str, Case] = {
          "10,240 pages (40 MiB) are reserved, the cap is 10,240; 5,120 pages of it are free."],
         "notice",
     ),
+    "a reserve whose free blocks took others in": Case(
+        "highatomic-reserve-full",
+        [RESERVED, free(10, 11, "HighAtomic")],
+        ["the HighAtomic reserve is at its cap and its free lists have more pages than it",
+         "11,264 pages are on its free lists: older kernels merge its free blocks with free"
+         " blocks beside them that are not reserved."],
+        "notice",
+    ),
     "a reserve that starves THP": Case(
         "highatomic-starves-thp",
         [*STARVED, RESERVED, HIGHATOMIC, free(9, 1), event("thp_fault_alloc", 21),
