@@ -106,10 +106,10 @@ test: $(READY) ## lint, types, unit tests, lab tests on real kernels, the report
 	cat build/kernels.log $(patsubst %,build/%.log,$(filter-out unit,$(PARTS))); \
 	exit $$code
 
-# Parts of `make test`. Three run beside each other, and who ends takes the next, so that two CPUs are busy to the
-# end: vmcores; live guests; what needs no kernel, as it comes; the lab's tests of ALSO, without those of formats,
-# commands and damage, for which one kernel is enough; reports in a browser; and the few for those of BRIEFLY.
-PARTS := lab live unit $(if $(ALSO),also) browser $(if $(BRIEFLY),brief)
+# Parts of `make test`. Three run beside each other, the longest first, and who ends takes the next, so that two CPUs
+# are busy to the end: vmcores; what needs no kernel, as it comes; reports in a browser; live guests; the lab's tests of
+# ALSO, without those of formats, commands and damage, for which one kernel is enough; and the few for those of BRIEFLY.
+PARTS := lab unit browser live $(if $(ALSO),also) $(if $(BRIEFLY),brief)
 # What the tests start is no part of this make: neither its jobs nor its variables are theirs.
 PART = exec env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 .PHONY: part-lab part-live part-unit part-also part-browser part-brief

@@ -62,3 +62,8 @@ def cut_across(
     shutil.copy(dump, cut)
     os.truncate(cut, end)
     return cut, ends <= end
+
+
+def about(which: int, of: int) -> list[int]:
+    """Of so many pages of a cut dump those about the end, and of the others each 16th."""
+    return sorted({*range(max(0, which - 512), min(of, which + 512)), *range(0, of, 16)})
