@@ -5,10 +5,9 @@ Views that a bundle has, and queries that fail for it, by the columns of its tab
 DuckDB is asked, of empty tables; but once of the same columns of the tables that a view or a query
 names. Hosts of a fleet have hundreds of sets of tables, and of each table few of columns.
 
-Costs ten milliseconds for each of those.
+Costs some milliseconds for each of those.
 """
 
-import contextlib
 import functools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -132,20 +131,34 @@ def _tried(
     failing = {}
     every = (*tables, ("target", tuple(TARGET.items())))
     there = {name: {column for column, _ in kinds} for name, kinds in every}
-    with contextlib.closing(connect()) as connection:
+    here = {table: there[table] for table, _ in tables}
+    wanted = [(name, statement) for name, _, statement in views() if name in names]
+    connection = _database()
+    try:
         for name, kinds in every:
             described = ", ".join(f'"{column}" {kind}' for column, kind in kinds)
             connection.execute(f'create table main."{name}" ({described})')
-        lock(connection)
-        for name, _, statement in views():
-            if name in names:
-                try:
-                    here = {table: there[table] for table, _ in tables}
-                    there[name] = create_view(connection, name, statement, here)
-                except duckdb.Error as error:
-                    failing[name] = in_a_line(error)
+        for name, statement in wanted:
+            try:
+                there[name] = create_view(connection, name, statement, here)
+            except duckdb.Error as error:
+                failing[name] = in_a_line(error)
         try:
             connection.execute(query)
         except duckdb.Error as error:
             failing[query] = query_failed(error)
         return failing, there
+    finally:
+        for name, _ in wanted:
+            if name not in here:
+                connection.execute(f"drop view if exists {name}")
+        for name, _ in every:
+            connection.execute(f'drop table if exists main."{name}"')
+
+
+@functools.cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """An empty one for all that is tried: to open one takes longer than to try."""
+    connection = connect()
+    lock(connection)
+    return connection
