@@ -66,7 +66,8 @@ class Contiguity:
     pages_to_move: int = column(unit="pages", help="least that must move for that")
     compacted_ranges: int | None = column(
         high="ranges",
-        help="forecast: free after compact_memory; empty: migratetypes cannot be read",
+        help="forecast: free after compact_memory while per-CPU lists stay as they are; empty: "
+        "migratetypes cannot be read",
     )
 
 
@@ -153,15 +154,21 @@ class Ranges:
         Foretell how many ranges of a zone are free after ``compact_zone()`` (mm/compaction.c) of
         all of it. One scanner takes what can be moved from the zone's begin on, also where
         something else stays; the other looks for free pages from its end down. Where they meet
-        compaction ends.
+        compaction ends. Pages on per-CPU lists are no room: for compact_memory these are not
+        drained.
 
         :param here: the ranges of the zone; *targets*: of movable pageblocks
-            (``suitable_migration_target()``), but those that are free stay so.
+            (``suitable_migration_target()``), but those that are one free block stay so.
         """
+        listed = self.rows["per_cpu"].astype(np.int64)
+        is_block = self.is_free & (listed == 0)
         taken = np.where(self.is_huge | self.is_free, 0, self.movable)[here]
-        room = np.where(targets & ~self.is_free, self.free, 0)[here]
-        emptied = np.cumsum(taken) <= room.sum() - np.cumsum(room)
-        return int((self.is_free[here] | (self.can_move[here] & emptied)).sum())
+        room = np.where(targets & ~is_block, self.free - listed, 0)[here]
+        behind = room.sum() - np.cumsum(room)
+        before = np.cumsum(taken)
+        filled = (room > 0) & (behind < np.minimum(before, behind).max(initial=0))
+        emptied = self.can_move[here] & (before <= behind)
+        return int((emptied | (self.is_free[here] & ~filled)).sum())
 
 
 def by_zone(

@@ -9,7 +9,7 @@ mm/migrate.c): it moves pages on an LRU list and pages of drivers that can be mi
 no more references than their mappings and the page cache explain; mlocked ones too, unless
 vm.compact_unevictable_allowed is 0; those under writeback when that is done; never hugetlb.
 
-Costs 5 ns a page. Memory: 17 bytes for each range.
+Costs 5 ns a page. Memory: 19 bytes for each range.
 
 Cannot know: pages of large folios that something holds otherwise than by FOLL_PIN, and of file
 systems that cannot migrate dirty pages: they are taken as movable.
@@ -106,11 +106,12 @@ IS_ANON = kinds_where(lambda kind: kind.owner == "anonymous")
 EXPECTED = np.where(ON_LISTS, 1 + IN_CACHE, np.iinfo(np.int32).max).astype(np.int32)
 MOVABLE = np.array([way.movable and way is not Way.FREE for way in Way])
 FIXED_BITS = sum(1 << way for way in Way if not way.movable)
-# A range, or the part of one that is in a chunk: present pages, free ones, those that can be moved,
-# a bit for each way that is there, and whether all of it is one compound page.
+# A range, or the part of one that is in a chunk: present pages, free ones, those of them on per-CPU
+# lists, those that can be moved, a bit for each way that is there, and whether all of it is one
+# compound page.
 RANGE = np.dtype(
     [("number", "<u4"), ("zone", "<u2"), ("ways", "<u4")]
-    + [(name, "<u2") for name in ("present", "free", "movable")]
+    + [(name, "<u2") for name in ("present", "free", "per_cpu", "movable")]
     + [("huge", "?")]
 )
 
@@ -254,6 +255,7 @@ class ThpRanges(Shared):
             at = np.searchsorted(merged["number"], numbers)
             merged["ways"][at] &= ~np.uint32(1 << Way.UNTOLD)
             np.bitwise_or.at(merged["ways"], at, (1 << ways).astype(np.uint32))
-            np.add.at(merged["free"], at[ways == Way.FREE], 1)
+            for name in ("free", "per_cpu"):
+                np.add.at(merged[name], at[ways == Way.FREE], 1)
         self.parts, self._told = [merged], []
         return merged

@@ -60,6 +60,9 @@ class Machine:
         return self
 
     def looked_at(self, step: int = 1 << 15, **options: bool) -> Ranges:
+        return Ranges(cast(Any, SimpleNamespace(ranges=self.counted(step, **options))))
+
+    def counted(self, step: int = 1 << 15, **options: bool) -> SomeRanges:
         """All of it, in chunks of *step* pages."""
         found = SomeRanges(**options)
         for begin in range(0, len(self.kinds), step):
@@ -73,7 +76,7 @@ class Machine:
                 self.present[here],
                 np.zeros(len(heads), np.int64),
             )
-        return Ranges(cast(Any, SimpleNamespace(ranges=found)))
+        return found
 
 
 def sets(ranges: Ranges) -> dict[str, tuple[int, int]]:
@@ -177,6 +180,17 @@ def test_compaction_ends_where_its_scanners_meet() -> None:
     assert row.compacted_ranges == 3
 
 
+@pytest.mark.parametrize(("listed", "free"), [(0, 1), (412, 1), (413, 0), (512, 1)])
+def test_pages_on_per_cpu_lists_are_no_room_for_compaction(listed: int, free: int) -> None:
+    """Beside them is room for 100, and then no block there; for 99, and the first is not empty."""
+    machine = Machine(3).put(3, Kind.ANON, pages=100).put(2 * SIZE, Kind.ANON, pages=SIZE)
+    found = machine.put(SIZE, Kind.NO_REFERENCE, pages=listed, references=0).counted()
+    found.settle(np.arange(SIZE, SIZE + listed), Kind.PER_CPU)
+    ranges = Ranges(cast(Any, SimpleNamespace(ranges=found)))
+    (row,) = by_zone(ranges, {}, PAGE, np.ones(3, np.bool_))
+    assert (row.free_ranges, row.compacted_ranges) == (1, free)
+
+
 def test_a_range_that_is_not_all_ram_is_cut() -> None:
     machine = Machine(2)
     machine.present[:3] = False
@@ -197,11 +211,7 @@ def test_pages_without_a_reference_are_what_the_end_of_the_pass_says() -> None:
     machine = (
         Machine(2).put(4, Kind.NO_REFERENCE, references=0).put(600, Kind.NO_REFERENCE, references=0)
     )
-    found = SomeRanges()
-    found.take(
-        PageChunk(0, 0, machine.columns), machine.flags, machine.kinds, machine.heads,
-        machine.present, np.zeros(2 * SIZE, np.int64),
-    )  # fmt: skip
+    found = machine.counted()
     found.settle(np.array([4]), Kind.PER_CPU)
     found.settle(np.array([600]), np.array([Kind.TAIL_OF_BLOCK], np.uint8))
     ranges = Ranges(cast(Any, SimpleNamespace(ranges=found)))
