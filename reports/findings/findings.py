@@ -242,7 +242,9 @@ BESIDE = "give a vmcore or the host's files beside it"
 # What a check that could not be made would need.
 RECORDING, WATCH, MEMORY = "a recording ('mmscope record')", "a watch over time", "root or a vmcore"
 NOT_READ, WHOLE = "sections not read", "sections read whole"
-MORE, OTHERWISE = "a fuller copy of /proc and /sys", "another kernel or other boot options"
+MORE, OTHERWISE = "a fuller copy of /proc and /sys", "what this host lacks"
+# Of a section that is absent: of a dump it is the kernel that has none.
+KERNEL, RIGHTS = "another kernel or other boot options", "root, or a kernel that has it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,6 +596,8 @@ def wanting(question: Question, database: Database) -> str:
         return NOT_READ if database.kind in ("vmcore", "qemu") else MEMORY
     if database.kind == "files":
         return MEMORY if fared.status == "absent" else MORE
+    if fared.status == "absent":
+        return RIGHTS if database.kind == "live" else KERNEL
     return WHOLE if fared.status in ("failed", "partial") else OTHERWISE
 
 

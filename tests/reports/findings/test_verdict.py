@@ -16,12 +16,17 @@ from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.findings.findings import (
     BESIDE,
     CANNOT_TELL,
+    KERNEL,
     MEMORY,
+    MORE,
     NO_TROUBLE,
     NOT_READ,
+    OTHERWISE,
     RECORDING,
+    RIGHTS,
     TROUBLE,
     WATCH,
+    WHOLE,
     Finding,
     Verdict,
     evaluate,
@@ -160,6 +165,25 @@ def test_what_other_checks_would_take(tmp_path: Path) -> None:
     dump = bundle(tmp_path / "c", [zone()], target=TARGET | {"kind": "vmcore"})
     wants = {item.id: item.wants for item in evaluate(dump).not_checked}
     assert wants["unexplained-pages"] == NOT_READ
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "takes"),
+    [
+        ("absent", "vmcore", KERNEL),
+        ("absent", "live", RIGHTS),
+        ("partial", "vmcore", WHOLE),
+        ("partial", "files", MORE),
+        ("ok", "live", OTHERWISE),
+    ],
+)
+def test_what_a_check_on_a_section_that_was_read_would_take(
+    tmp_path: Path, status: str, kind: str, takes: str
+) -> None:
+    fared = [SectionResult("memory_ledger", status, 0, 0, 0, None)]
+    read = bundle(tmp_path / "b", [zone()], target=TARGET | {"kind": kind}, sections=fared)
+    wants = {item.id: item.wants for item in evaluate(read).not_checked}
+    assert wants["unexplained-pages"] == takes
 
 
 @pytest.mark.parametrize(("zones", "cannot"), [("absent", True), ("ok", False)])
