@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from drgn import FaultError, Object, Program, Type, TypeKind, container_of
+from drgn import FaultError, Object, Program, Type, TypeKind, container_of, sizeof
 
 from mmscope.drgn.filesystems.super_blocks import (
     SuperBlocks,
@@ -542,6 +542,23 @@ def checks(files: CachedFiles, vmstat: dict[str, int]) -> list[CachedFileCheck]:
     return rows
 
 
+def odd_counts(files: CachedFiles, present: int) -> int:
+    """
+    How many address_spaces say that they have fewer pages than were found, or more than there are,
+    and are not locked: pages come and go, and are counted, under the lock of ``i_pages``.
+    """
+    kept = files.of_mapping["nrpages"]
+    ours = files.known & (files.kind != HUGETLBFS)
+    odd = files.mapping[ours & ((kept > present) | (kept < files.pages.astype(np.uint64)))]
+    count = 0
+    for address in odd.tolist():
+        lock = Object(files.prog, "struct address_space", address=address).i_pages.xa_lock
+        with contextlib.suppress(FaultError):
+            # Free it is zeros; never, with CONFIG_DEBUG_SPINLOCK.
+            count += not any(files.prog.read(lock.address_, sizeof(lock)))
+    return count
+
+
 def cached_files_once(memory: Memory) -> CachedFiles:
     """
     The files, once for all sections.
@@ -585,6 +602,8 @@ def cached_files_from_memory(memory: Memory) -> Found:
     counted = checks(files, vmstat)
     if not memory.live and not gaps.bytes:
         _hold_against_counters(memory, counted, present, found)
+        if odd := odd_counts(files, present):
+            found.notes.append(f"nrpages of {plural(odd, 'file')} cannot be")
     return found.add(CachedFileCheck, counted)
 
 

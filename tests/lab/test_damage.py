@@ -251,6 +251,7 @@ SAID: dict[str, dict[str, str]] = {
     "init in no namespace": dict.fromkeys(
         ("cached_files", "dentries"), "the mount namespace of init cannot be read"
     ),
+    "nrpages of a program 0": {"cached_files": "nrpages of 1 file cannot be"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -287,7 +288,7 @@ ON_ONE: tuple[Together, ...] = (
     ("_watermark 2^60", "all caches of one name"),
     ("_watermark -1", "a name without end", "a node without its kswapd"),
     ("zone_start_pfn a section down", "init in no namespace"),
-    ("a zone's lock 0x80", "memory.low of the root -1"),
+    ("a zone's lock 0x80", "memory.low of the root -1", "nrpages of a program 0"),
     ("oom_kill of the root 7", "a tail without a head"),
     ("a zone's lock with a queue of no CPU", "memory.max of the root 1", "a stack nowhere"),
     ("nr_node_ids 2^31",),

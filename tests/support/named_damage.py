@@ -240,5 +240,6 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "a name without end": _endless_name,
     "no CPU online": _no_cpu,
     "init in no namespace": lambda prog: say(prog["init_task"].nsproxy, 0),
+    "nrpages of a program 0": lambda prog: say(find_task(prog, 1).mm.exe_file.f_mapping.nrpages, 0),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
