@@ -21,7 +21,6 @@ from conftest import Lab
 from cut_dump import PAGE, about, cut_across, frames_in
 from drgn import FaultError, Program
 from dump_formats import makedumpfile, plain_elf
-from packed_dump import packed_dump
 
 from mmscope.drgn.dumps import cut_short
 from mmscope.drgn.dumps.core_file import left_out, missing_bytes, missing_frames, read_kdump
@@ -41,7 +40,6 @@ FORMATS = {
 }
 
 CHUNK = 1 << 20
-ONLY = "memory_ledger,free_lists,pageblocks,slab_caches,page_tables"
 FREE_MEMORY = ("zones", "free_lists", "accounting", "pcp_lists", "pageblocks", "vm_counters")
 
 
@@ -131,26 +129,6 @@ def test_every_format_gives_the_same_tables(
         assert missing_bytes(core) == 0
         assert bundle.target.get("left_out") == left_out(core)
         assert ("left_out" in bundle.target) == (kdump.dump_level == 31)
-
-
-@pytest.mark.parametrize("kind", ["snappy", "zstd"])
-def test_what_debians_makedumpfile_cannot_pack_is_read(
-    lab: Lab, folder: Path, tables: dict[str, bytes], kind: str
-) -> None:
-    core = packed_dump(lab.capture.vmcore, folder / kind, kind)
-    result = collect(lab, core, folder / f"bundle-{kind}", "--only", ONLY)
-    core.unlink()
-    if of_a_candidate(lab):
-        assert result.returncode == 3 and "does not understand the kernel's" in result.stderr
-        return
-    assert result.returncode == 0, result.stderr
-    found = contents(folder / f"bundle-{kind}")
-    bundle = Bundle(folder / f"bundle-{kind}")
-    read = {section.section: section.status for section in bundle.sections}
-    assert read == dict.fromkeys(ONLY.split(","), "ok")
-    files = [f"{table.name}.csv" for table in bundle.tables.values() if table.section in read]
-    assert len(files) >= len(bundle.sections)
-    assert {name: found[name] for name in files} == {name: tables[name] for name in files}
 
 
 def test_a_dump_that_was_cut_short_says_by_how_much(lab: Lab, filtered: Path, folder: Path) -> None:
