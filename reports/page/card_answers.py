@@ -223,7 +223,11 @@ def _watched(
     if first is not None and first[what] > 0:
         called = f" (PID {first['pid']})" if first["pid"] else f" ({first['kind']})"
         name, size = cut(first["name"], MOST_NAMED) + called, display.size(first[what])
-        said = f"{name} {words.format(size=size)}{when}"
+        # What became dear to read was not read again.
+        late = max(row["last_time"] for row in rows) - first["last_time"]
+        until = " until" if what == "grown" else ""
+        end = f"{until} {late:.0f} s before the end of the watch" if late >= 1 else when
+        said = f"{name} {words.format(size=size)}{end}"
     if not largest or classes[largest] <= 0:
         return said
     listed = of_class.format(name=largest, size=display.size(classes[largest]))

@@ -15,20 +15,26 @@ from exam_score import WAYS, Marked, all_sums, sums
 
 # What was made or changed after which seed was seen.
 TUNED = """\
-Seed 1 was used for tuning: its shares are likely higher than those of an unseen seed. Of seeds 2 to
-5, 66 cases were played before any finding was changed by them:
+Seed 1 was used for tuning. Of seeds 2 to 5, 66 cases were played before any finding was changed by
+them, and so were all 51 kinds of seed 7:
 
-way|precision|recall|cause|owner|false clear
----|---|---|---|---|---
-vmcore|42/44|42/45|41/45|39/43|2
-text|28/30|28/45|28/45|19/43|5
-watch|31/31|31/45|27/45|19/43|8
-log|5/5|5/45|5/45|5/43|0
+seed|way|precision|recall|cause|owner|false clear
+---|---|---|---|---|---|---
+2-5|vmcore|42/44|42/45|41/45|39/43|2
+2-5|text|28/30|28/45|28/45|19/43|5
+2-5|watch|31/31|31/45|27/45|19/43|8
+2-5|log|5/5|5/45|5/45|5/43|0
+7|vmcore|26/26|26/27|26/27|23/23|1
+7|text|22/22|22/27|22/27|14/23|1
+7|watch|27/27|27/27|26/27|22/23|0
+7|log|4/4|4/27|4/27|4/23|0
 
 Afterwards seed 3, the new kinds of seed 4 and `cgroup-thrash` of seed 5 were used for tuning, too,
-and what text and watch missed of seeds 3 to 5. The kept watches of seeds 1 to 5 have no mappings,
-sockets, removed cgroups, protected memory, bound processes or names of the killed, which a watch
-reads now."""
+and what text and watch missed of seeds 3 to 5; of seed 7 `unmovable-scatter` (called clear from
+vmcore and text) and `dying-cgroups` (the watch told its slab first). The kept watches of seeds 3 to
+5 have no mappings, sockets, removed cgroups, protected memory, bound processes or names of the
+killed, which a watch reads now. Cases of seed 1 were replaced by those of seed 7 but for one, an
+innocent machine that a vmcore makes trouble of."""
 
 _HEAD = """\
 # The exam
@@ -38,8 +44,8 @@ holds every change of a finding against the cases kept in `tests/exam`.
 
 ```
 make exam-kept                                    # asks all kept cases: a minute
-make exam SEED=7                                  # new cases: a minute and a half each
-make exam SEED=7 KINDS=process-leak,idle WAYS=vmcore,watch
+make exam SEED=8                                  # new cases: a minute and a half each
+make exam SEED=8 KINDS=process-leak,idle WAYS=vmcore,watch
 make exam SEED=1,2 CASES=cases                    # cases in the folder are not played again
 make exam SEED=1 CASES=cases KEEP=1               # keeps them in tests/exam, and writes this page
 ```
