@@ -25,7 +25,7 @@ from drgn import FaultError, Object, Program, ProgramFlags, TypeKind, offsetof, 
 from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.holders.holdings import Holder, Holdings
-from mmscope.drgn.reading.cpus import possible_cpus
+from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
 from mmscope.drgn.reading.stack_depot import POOL_ORDER, pool_addresses
 from mmscope.drgn.tables.display import plural
 
@@ -43,14 +43,20 @@ def add_trace_rings(prog: Program, found: Holdings, kind: int) -> None:
     instances = list_for_each_entry(
         "struct trace_array", prog["ftrace_trace_arrays"].address_of_(), "list"
     )
-    cpus, left = possible_cpus(prog), MOST_PAGES
+    cpus, online, left = possible_cpus(prog), set(online_cpus(prog)), MOST_PAGES
     live = bool(prog.flags & ProgramFlags.IS_LIVE)
     for instance in itertools.islice(instances, MOST_INSTANCES):
         name = instance.name.string_().decode(errors="backslashreplace") if instance.name else ""
         # The snapshot has another name in 7.3.
         for which in ("array_buffer", "max_buffer", "snapshot_buffer"):
             buffer = getattr(getattr(instance, which, None), "buffer", None)
-            for ring in (buffer.buffers[cpu] for cpu in cpus) if buffer else ():
+            if not buffer:
+                continue
+            for cpu in cpus:
+                ring = buffer.buffers[cpu]
+                # trace_rb_cpu_prepare() (kernel/trace/ring_buffer.c): before a CPU is online.
+                if not ring and cpu in online and not live:
+                    found.missing.append(f"rings of ftrace: that of CPU {cpu}")
                 if ring:
                     number = ring.nr_pages.value_() + 1
                     pages, orders = _ring(prog, ring, min(number, left) if live else left)
@@ -105,13 +111,18 @@ def add_ftrace_records(prog: Program, found: Holdings, kind: int) -> None:
         starts.append(block.records.value_())
         orders.append(min(int(block.order.value_()), 20))
         block = block.next
+    if 0 in starts:
+        found.missing.append("records of ftrace: a block that has none")
     counts = np.int64(1) << np.array(orders, np.int64)
     found.memory(Holder("ftrace records"), kind, np.array(starts, np.uint64), counts)
 
 
 def add_saved_commands(prog: Program, found: Holdings, kind: int) -> None:
     """The names of tasks that ftrace keeps: one block since v6.8, kmalloc()'s memory before."""
-    if "savedcmd" not in prog or not (saved := prog["savedcmd"]):
+    if "savedcmd" not in prog:
+        return
+    if not (saved := prog["savedcmd"]):  # tracer_alloc_buffers() (kernel/trace/trace.c)
+        found.missing.append("the names of tasks that ftrace keeps")
         return
     if saved.type_.type.member("saved_cmdlines").type.kind is not TypeKind.ARRAY:
         return

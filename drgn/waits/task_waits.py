@@ -104,6 +104,7 @@ def _compare_threads(waits: Waits, found: Found) -> None:
         return
     found.notes += waits.nameless_threads({row.pid for row in threads})
     found.notes += stacks_unlike(threads)
+    found.notes += [f"{row.comm} has ended" for row in threads if row.state == "X"]
     # All but the idle tasks (copy_process(), kernel/fork.c).
     said, number = int(waits.prog["nr_threads"]), len(waits.stacks.tasks.addresses)
     if said != number:

@@ -252,6 +252,10 @@ SAID: dict[str, dict[str, str]] = {
         ("cached_files", "dentries"), "the mount namespace of init cannot be read"
     ),
     "nrpages of a program 0": {"cached_files": "nrpages of 1 file cannot be"},
+    "a CPU without its ring": dict.fromkeys(
+        ("memory_ledger", "contiguity", "page_holders"), "rings of ftrace: that of CPU 0"
+    ),
+    "kcompactd that ended": {"task_waits": "kcompactd0 has ended"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -281,7 +285,10 @@ ON_ONE: tuple[Together, ...] = (
     ("spanned_pages -1", "pid twice"),
     ("managed_pages 2^60", "low events of the root 7", "nr_empty_pop_pages 2^20"),
     ("nr_zspages 2^17", "total_vm + 1", "kmem_cache.object_size 2^20"),
-    ("map_count + 1", "vm_dirty_bytes beside vm_dirty_ratio"),
+    (
+        *("map_count + 1", "vm_dirty_bytes beside vm_dirty_ratio"),
+        *("a CPU without its ring", "kcompactd that ended"),
+    ),
     ("totalreserve_pages 1", "contig_hint 2^20", "ksm_max_page_sharing -1", "oom_mm 8"),
     ("managed_pages -1", "nr_threads + 1", "a ring of no page"),
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60"),

@@ -241,5 +241,9 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "no CPU online": _no_cpu,
     "init in no namespace": lambda prog: say(prog["init_task"].nsproxy, 0),
     "nrpages of a program 0": lambda prog: say(find_task(prog, 1).mm.exe_file.f_mapping.nrpages, 0),
+    "a CPU without its ring": lambda prog: say(_ring_of_ftrace(prog), 0),
+    "kcompactd that ended": lambda prog: say(
+        next(iter(for_each_online_pgdat(prog))).kcompactd.exit_state, 0x20
+    ),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
