@@ -544,8 +544,8 @@ def checks(files: CachedFiles, vmstat: dict[str, int]) -> list[CachedFileCheck]:
 
 def odd_counts(files: CachedFiles, present: int) -> int:
     """
-    How many address_spaces say that they have fewer pages than were found, or more than there are,
-    and are not locked: pages come and go, and are counted, under the lock of ``i_pages``.
+    Count address_spaces that say that they have fewer pages than were found, or more than there
+    are, and are not locked: pages come and go, and are counted, under the lock of ``i_pages``.
     """
     kept = files.of_mapping["nrpages"]
     ours = files.known & (files.kind != HUGETLBFS)
