@@ -19,14 +19,14 @@ from mmscope.reports.page.report import render
 ROOT = Path(__file__).resolve().parent.parent
 # What was planted: case of the exam, how it was seen, in words.
 INCIDENTS = (
-    ("process-leak-1/vmcore", "A process leaks until nothing is left"),
-    ("page-leak-of-module-1/vmcore", "A module leaks pages that no counter has"),
-    ("slab-leak-of-module-3/watch", "A module leaks slab objects, watched"),
-    ("deleted-tmpfs-file-1/vmcore", "A deleted file fills tmpfs"),
-    ("page-table-bloat-1/vmcore", "Page tables larger than the memory they map"),
-    ("unmovable-scatter-1/vmcore", "Half of memory is free, and no huge page is to be had"),
-    ("pod-killed-again-and-again-1/vmcore", "A pod is killed at its limit, again and again"),
-    ("mmap-lock-convoy-3/vmcore", "Threads wait for one lock"),
+    ("process-leak-7/vmcore", "A process leaks until nothing is left"),
+    ("page-leak-of-module-7/vmcore", "A module leaks pages that no counter has"),
+    ("slab-leak-of-module-7/watch", "A module leaks slab objects, watched"),
+    ("deleted-tmpfs-file-7/vmcore", "A deleted file fills tmpfs"),
+    ("page-table-bloat-7/vmcore", "Page tables larger than the memory they map"),
+    ("unmovable-scatter-7/vmcore", "Half of memory is free, and no huge page is to be had"),
+    ("pod-killed-again-and-again-7/vmcore", "A pod is killed at its limit, again and again"),
+    ("mmap-lock-convoy-7/vmcore", "Threads wait for one lock"),
 )
 HEAD = """# Gallery
 
