@@ -671,11 +671,11 @@ def _not_sampled(questions: list[Question], database: Database) -> Iterator[str]
     """
     if "watch" not in database.fared:
         return
-    needs = (parts_of(need) for question in questions if question.section == "watch"
-             for need in question.needs)  # fmt: skip
     lacking = dict.fromkeys(
         f"{table}.{column}" if table in database.columns else table
-        for table, column, _ in needs
+        for question in questions
+        if question.section == "watch"
+        for table, column, _ in map(parts_of, question.needs)
         if table not in database.missing and column not in database.columns.get(table, ())
     )
     if lacking:
