@@ -337,7 +337,6 @@ order by level;
 
 -- Pressure while the host was watched
 -- Stuck: for half of ten seconds or more, in which nothing was done that tasks wait for so, nor a cgroup met a limit.
--- Optional: psi_series (kind varchar, stall_seconds double, period_seconds double)
 -- Optional: counter_rates (source varchar, name varchar, delta bigint)
 -- Optional: watch_holders (kind varchar, high_events bigint, max_events bigint)
 create view watch_psi as
