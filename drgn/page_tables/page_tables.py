@@ -59,6 +59,7 @@ from mmscope.drgn.processes.process_memory import (
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Array, Columns, Gaps, S64s, U64s
+from mmscope.drgn.reading.rwsem_counts import lock_counts, lock_word
 from mmscope.drgn.reading.scattered_reads import read_members
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
@@ -441,20 +442,17 @@ def _on_cpus(prog: Program) -> Iterator[int]:
             continue
 
 
-RT_READER_BIAS = -(1 << 31)  # include/linux/rwbase_rt.h: of a lock that no task has or wants
-
-
 def _locked(prog: Program, mms: U64s) -> set[int]:
     """
     Addresses of these ``mm_struct`` whose mmap_lock is taken, or cannot be read.
 
     Who unmaps has it for reading when total_vm is lowered (vms_complete_munmap_vmas(), mm/vma.c).
     """
-    # The latter with PREEMPT_RT, of 32 bits.
-    wanted: Columns = {"count": ("mmap_lock.count.counter", "mmap_lock.rwbase.readers.counter")}
+    if (word := lock_word(prog)) is None:
+        return set(mms.tolist())
+    wanted: Columns = {"count": f"mmap_lock.{word}"}
     found, read = read_members(prog, mms, prog.type("struct mm_struct"), wanted, Gaps())
-    free = 0 if found["count"].dtype.itemsize == 8 else RT_READER_BIAS
-    return set(mms[~read | (found["count"] != free)].tolist())
+    return set(mms[~read | (lock_counts(found["count"]) != 0)].tolist())
 
 
 def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> None:

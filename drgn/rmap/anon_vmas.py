@@ -16,6 +16,7 @@ from drgn import Program
 
 from mmscope.drgn.processes.processes import ProcessVmas, max_map_count, note_missing, process_maps
 from mmscope.drgn.reading.kernel_arrays import S64s, U64s, distinct
+from mmscope.drgn.reading.rwsem_counts import lock_counts, lock_state
 from mmscope.drgn.rmap.ksm import KsmVisits, ksm_and_visits
 from mmscope.drgn.rmap.reverse_maps import (
     AnonVmaCheck,
@@ -25,16 +26,7 @@ from mmscope.drgn.rmap.reverse_maps import (
     powers_of_two,
     reverse_maps,
 )
-from mmscope.drgn.rmap.rwsem_waiters import (
-    NO_LOCKS,
-    OWNER,
-    OWNER_IS,
-    STATES,
-    WANTS,
-    lock_counts,
-    lock_state,
-    taken_locks,
-)
+from mmscope.drgn.rmap.rwsem_waiters import NO_LOCKS, OWNER, OWNER_IS, STATES, WANTS, taken_locks
 from mmscope.drgn.rmap.vma_splits import VmaNeighbours, VmaSplits, vma_splits
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files

@@ -52,6 +52,7 @@ from mmscope.drgn.reading.kernel_arrays import (
 )
 from mmscope.drgn.reading.kernel_names import device_numbers, name_at
 from mmscope.drgn.reading.linked_lists import find, follow_lists
+from mmscope.drgn.reading.rwsem_counts import lock_counts, lock_state, lock_word
 from mmscope.drgn.reading.scattered_reads import read_scattered
 from mmscope.drgn.rmap.reverse_maps import (
     IntervalTrees,
@@ -62,17 +63,7 @@ from mmscope.drgn.rmap.reverse_maps import (
     reverse_maps,
     starts,
 )
-from mmscope.drgn.rmap.rwsem_waiters import (
-    NO_LOCKS,
-    OWNER,
-    OWNER_IS,
-    STATES,
-    WANTS,
-    lock_counts,
-    lock_state,
-    lock_word,
-    taken_locks,
-)
+from mmscope.drgn.rmap.rwsem_waiters import NO_LOCKS, OWNER, OWNER_IS, STATES, WANTS, taken_locks
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory

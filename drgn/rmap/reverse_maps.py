@@ -50,7 +50,7 @@ from mmscope.drgn.processes.processes import WANTED as TASKS
 from mmscope.drgn.processes.processes import Processes, processes
 from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Gaps, S64s, U64s, member_path
 from mmscope.drgn.reading.linked_lists import find, follow_lists
-from mmscope.drgn.rmap.rwsem_waiters import lock_word
+from mmscope.drgn.reading.rwsem_counts import lock_word
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Found, disagreement
 from mmscope.drgn.tables.display import plural

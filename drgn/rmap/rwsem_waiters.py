@@ -21,20 +21,23 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 
 from mmscope.drgn.processes.kernel_stacks import folded, function_names, kernel_frames
-from mmscope.drgn.reading.kernel_arrays import Array, S64s, U64s, member_path
+from mmscope.drgn.reading.kernel_arrays import Array, U64s, member_path
+from mmscope.drgn.reading.rwsem_counts import (
+    FLAG_WAITERS,
+    READER_SHIFT,
+    WRITER_LOCKED,
+    lock_counts,
+    lock_state,
+)
 
 MAX_LOCKS = 100
 MAX_WAITERS = 1000  # of one lock
 MAX_STACKS = 100  # in all
-READER_OWNED = 1
 LAST_READER = "last reader"
 OWNER_FLAGS = 7
 RT_OWNER_FLAGS = 1  # RT_MUTEX_HAS_WAITERS
-# include/linux/rwbase_rt.h: a lock that a writer wants has no bias, nor has one that it holds.
-RT_READER_BIAS, RT_WRITER_BIAS = 1 << 31, 1 << 30
 READER_OWNED = 1  # RWSEM_READER_OWNED (kernel/locking/rwsem.c)
 PIDNS_ADDING = 1 << 31  # include/linux/pid_namespace.h
-WRITER_LOCKED, FLAG_WAITERS, READER_SHIFT = 1, 2, 8  # kernel/locking/rwsem.c
 NO_LOCKS = "locks of this kernel are not read: struct rw_semaphore is unknown"
 
 # Columns of the tables of locks and waiters.
@@ -42,39 +45,6 @@ STATES = "read, write, or changing hands (waited for, held by no task)"
 OWNER = "the writer, or the last reader to take it"
 OWNER_IS = "writer, or last reader (may have released it)"
 WANTS = "read or write; PREEMPT_RT shows it only of a writer waiting for readers"
-
-
-def lock_word(prog: Program) -> str | None:
-    """
-    The member of a ``struct rw_semaphore`` that says who has it: ``count``, with PREEMPT_RT the
-    readers ("locking/rwsem: Add rtmutex based R/W semaphore implementation", 42254105dfe8, in
-    v5.15); None where it is another.
-    """
-    paths = ("count.counter", "rwbase.readers.counter")
-    with contextlib.suppress(LookupError):
-        return member_path(prog.type("struct rw_semaphore"), paths)
-    return None
-
-
-def lock_counts(words: Array) -> S64s:
-    """``rw_semaphore.count``; made of the word that PREEMPT_RT has in its place, of 32 bits."""
-    counts = words.astype(np.int64)
-    if words.dtype.itemsize == 4:
-        held, wanted = (counts & RT_WRITER_BIAS) != 0, (counts & RT_READER_BIAS) == 0
-        counts = (counts & (RT_WRITER_BIAS - 1)) << READER_SHIFT
-        counts[wanted] |= FLAG_WAITERS
-        counts[held] = WRITER_LOCKED
-    return counts
-
-
-def lock_state(count: int) -> str:
-    """``rw_semaphore.count`` in words (kernel/locking/rwsem.c)."""
-    if count & WRITER_LOCKED:
-        return "write"
-    if count >> READER_SHIFT > 0:
-        return "read"
-    return "changing hands" if count & 6 else "free"
-
 
 Cells = list[tuple[Any, ...]]
 

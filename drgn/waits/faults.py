@@ -19,7 +19,8 @@ import numpy as np
 from drgn import FaultError, Object, Program, offsetof
 
 from mmscope.drgn.opening.constants import kernel_byte
-from mmscope.drgn.rmap.rwsem_waiters import count_and_owner, lock_state
+from mmscope.drgn.reading.rwsem_counts import lock_state
+from mmscope.drgn.rmap.rwsem_waiters import count_and_owner
 from mmscope.drgn.waits.stacks import Stack
 from mmscope.drgn.waits.waiters import EXCLUDES_READERS
 

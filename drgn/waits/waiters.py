@@ -31,13 +31,8 @@ from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.cgroups.cgroup_paths import MOST_LEVELS
 from mmscope.drgn.opening.constants import kernel_byte
-from mmscope.drgn.rmap.rwsem_waiters import (
-    OWNER_FLAGS,
-    READER_SHIFT,
-    count_and_owner,
-    holder,
-    lock_state,
-)
+from mmscope.drgn.reading.rwsem_counts import READER_SHIFT, lock_state
+from mmscope.drgn.rmap.rwsem_waiters import OWNER_FLAGS, count_and_owner, holder
 from mmscope.drgn.waits.fuse import conn_of
 from mmscope.drgn.waits.stacks import Stack, bounds_of
 

@@ -17,9 +17,10 @@ from named_damage import say as put_into
 from mmscope.drgn.free.zones import zones
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.reading.kernel_arrays import member_path
+from mmscope.drgn.reading.rwsem_counts import RT_READER_BIAS, RT_WRITER_BIAS
 from mmscope.drgn.rmap.anon_vmas import anon_vma_locks, anon_vma_rows
 from mmscope.drgn.rmap.reverse_maps import read_reverse_maps
-from mmscope.drgn.rmap.rwsem_waiters import MAX_WAITERS, RT_READER_BIAS, RT_WRITER_BIAS
+from mmscope.drgn.rmap.rwsem_waiters import MAX_WAITERS
 
 pytestmark = pytest.mark.any_config
 

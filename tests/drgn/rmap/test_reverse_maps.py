@@ -24,7 +24,6 @@ from mmscope.drgn.rmap.anon_vmas import AnonVmaMap, fanout, tree_map
 from mmscope.drgn.rmap.file_maps import _moved, mapped_files
 from mmscope.drgn.rmap.ksm import NodeCost, counts_that_cannot_be, hlist_links, read_ksm_totals
 from mmscope.drgn.rmap.reverse_maps import ReverseMaps, _count_checks, _possible
-from mmscope.drgn.rmap.rwsem_waiters import lock_counts, lock_state
 from mmscope.drgn.rmap.vma_splits import _compare, protection
 from mmscope.drgn.sections.files import Files
 
@@ -280,28 +279,6 @@ def test_protection_is_written_as_in_maps() -> None:
     assert [protection(flags) for flags in (0, 1, 3, 7, 0x83)] == [
         "---p", "r--p", "rw-p", "rwxp", "rw-s",
     ]  # fmt: skip
-
-
-def test_the_state_of_a_lock() -> None:
-    states = {0: "free", 1: "write", 1 | 2: "write", 256: "read", 3 * 256 | 2: "read"}
-    states |= {2: "changing hands", 6: "changing hands"}
-    assert {count: lock_state(count) for count in states} == states
-
-
-def test_the_word_of_a_lock_of_preempt_rt_is_read_as_that_of_any() -> None:
-    """``rwbase_rt.readers``: biased for readers, for a writer, and for none while one waits."""
-    words = {
-        1 << 31: "free",
-        (1 << 31) + 3: "read",
-        1 << 30: "write",
-        2: "read",
-        0: "changing hands",
-    }
-    counts = lock_counts(np.array([*words], np.uint32).view(np.int32))
-    assert [lock_state(count) for count in counts.tolist()] == [*words.values()]
-    assert (counts >> 8).tolist() == [0, 3, 0, 2, 0]
-    # Of other kernels it is what it is.
-    assert lock_counts(np.array([-255, 0, 256], np.int64)).tolist() == [-255, 0, 256]
 
 
 def test_maps_of_processes_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

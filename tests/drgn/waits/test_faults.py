@@ -7,7 +7,7 @@ import pytest
 from drgn import Object, Program, Type, TypeMember
 from made_programs import empty, fill
 
-from mmscope.drgn.rmap.rwsem_waiters import READER_SHIFT, WRITER_LOCKED
+from mmscope.drgn.reading.rwsem_counts import READER_SHIFT, WRITER_LOCKED
 from mmscope.drgn.waits.faults import ALLOW_RETRY, ASKING, TRIED, VMA_LOCK, fault_of, vma_lock
 from mmscope.drgn.waits.stacks import Shared, Stack, stack_from
 from mmscope.drgn.waits.waiters import EXCLUDES_READERS, Awaited, awaited
