@@ -39,7 +39,7 @@ from mmscope.drgn.reading.symbols import has_symbol
 from mmscope.drgn.struct_pages.memmap import Leaves, Memmap, self_hosted
 from mmscope.drgn.tables.rows import MOST_BYTES, column
 from mmscope.drgn.tables.table import table
-from mmscope.drgn.text.kernel_text import printed_number, wrapped_number
+from mmscope.drgn.text.kernel_text import printed_number, signed, wrapped_number
 
 HVO_FLAG = "HPG_vmemmap_optimized"
 # The switch, newest first: "mm: hugetlb_vmemmap: replace early_param() with core_param()"
@@ -128,14 +128,6 @@ HUGE_PAGE = np.dtype(
 HugePages = NDArray[np.void]
 
 
-def _signed(number: int) -> int:
-    """
-    A count that the kernel has as unsigned and may have fallen below 0, as ``resv_huge_pages`` did
-    ("mm: hugetlb: fix incorrect fallback for subpool", a833a693a490).
-    """
-    return number - (1 << 64) if number >= 1 << 63 else number
-
-
 def _hstates(prog: Program) -> list[tuple[Object, int]]:
     """
     The ``struct hstate`` of each size, and its order.
@@ -167,7 +159,8 @@ def hugetlb_sizes(prog: Program) -> list[HugetlbSize]:
                 1 << (order + page_shift),
                 hstate.nr_huge_pages.value_(),
                 hstate.free_huge_pages.value_(),
-                _signed(hstate.resv_huge_pages.value_()),
+                # "mm: hugetlb: fix incorrect fallback for subpool" (a833a693a490)
+                signed(hstate.resv_huge_pages.value_()),
                 hstate.surplus_huge_pages.value_(),
                 hstate.nr_overcommit_huge_pages.value_(),
                 why or ("on" if switch else "off"),
@@ -433,7 +426,7 @@ def read_default_size(meminfo: str) -> tuple[list[HugetlbSize], int | None]:
     which it has since v4.17 (hugetlb_report_meminfo(), mm/hugetlb.c).
     """
     said = {
-        name: _signed(int(number))
+        name: signed(int(number))
         for name, number in re.findall(r"^(Huge\w{1,20}): +([0-9]{1,20})(?: kB)?$", meminfo, re.M)
         if len(number) <= 12 or name == "HugePages_Rsvd"
     }

@@ -37,6 +37,11 @@ def printed_number(text: str, name: str) -> int:
     return int(text)
 
 
+def signed(number: int) -> int:
+    """A count that the kernel keeps as unsigned, of 64 bits, and that may have fallen below 0."""
+    return number - (1 << 64) if number > MAX_COUNT else number
+
+
 def wrapped_number(text: str, name: str) -> int:
     """
     A number that the kernel prints as unsigned, and that may have fallen below 0, as a zone's pages
@@ -45,7 +50,7 @@ def wrapped_number(text: str, name: str) -> int:
     :raises ValueError: it is not a count.
     """
     if text.isascii() and len(text) <= 20 and MAX_COUNT < int(text) < 1 << 64:
-        return int(text) - (1 << 64)
+        return signed(int(text))
     return printed_number(text, name)
 
 

@@ -12,7 +12,7 @@ was asked for by hand.
 """
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -59,8 +59,7 @@ class Reclaiming:
     @property
     def cells(self) -> tuple[Any, ...]:
         """Columns of its task."""
-        freed = (self.pages, self.wanted)
-        return self.cgroup, self.zones, self.order, self.priority, *freed
+        return astuple(self)[:-1]
 
 
 def reclaiming(task: Object, paths: dict[int, str]) -> Reclaiming | None:
