@@ -38,8 +38,6 @@ TARGET = {
     "uptime_seconds": "DOUBLE",
     "booted_at": "DOUBLE",  # seconds since 1970
 }
-# Of views that were created: DuckDB binds one again to tell, and each names its columns itself.
-VIEW_COLUMNS: dict[str, frozenset[str]] = {}
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.
 MEMORY = "256MiB"
 TOO_LARGE = f"too large: DuckDB may have {MEMORY} for all tables"
@@ -146,9 +144,7 @@ def create_view(
         text = re.sub(r"^with\s", ", ", text)  # it may begin with such a list of its own
         statement = f"{head}with {', '.join(stand_ins)} {text}"
     connection.execute(statement)
-    if name not in VIEW_COLUMNS:
-        VIEW_COLUMNS[name] = frozenset(connection.view(name).columns)
-    return set(VIEW_COLUMNS[name])
+    return set(connection.view(name).columns)
 
 
 def connect(memory: str = MEMORY, threads: int | None = 1) -> duckdb.DuckDBPyConnection:
