@@ -603,7 +603,7 @@ def cached_files_from_memory(memory: Memory) -> Found:
     if not memory.live and not gaps.bytes:
         _hold_against_counters(memory, counted, present, found)
         if odd := odd_counts(files, present):
-            found.notes.append(f"nrpages of {plural(odd, 'file')} cannot be")
+            found.notes.append(f"nrpages of {plural(odd, 'file')} cannot be right")
     return found.add(CachedFileCheck, counted)
 
 
