@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Out of others' way: the last that gets a CPU and the disk, and a budget of CPU time."""
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -52,3 +53,5 @@ def keep_to(percent: float) -> None:
     signal.signal(signal.SIGPROF, rest)
     signal.siginterrupt(signal.SIGPROF, False)  # a read that it comes into goes on
     signal.setitimer(signal.ITIMER_PROF, TICK, TICK)
+    # Python gives signals up before the process ends, and this one then kills it.
+    atexit.register(signal.setitimer, signal.ITIMER_PROF, 0)

@@ -463,7 +463,8 @@ def add_redact_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--redact",
         action=argparse.BooleanOptionalAction,
-        help="replace names, as 'mmscope redact' does",
+        help="replace names, as 'mmscope redact' does; --no-redact keeps them, whatever "
+        "/etc/mmscope.toml says",
     )
     parser.add_argument("--redact-map", type=Path, metavar="FILE", help=REDACT_MAP_HELP)
 

@@ -25,7 +25,8 @@ def add_command(command: Command) -> None:
     sub.add_argument(
         "--redact",
         action=argparse.BooleanOptionalAction,
-        help="replace names in bundles, as 'mmscope redact' does",
+        help="replace names, as 'mmscope redact' does; --no-redact keeps them, whatever "
+        "/etc/mmscope.toml says",
     )
 
 

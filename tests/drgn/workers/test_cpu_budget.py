@@ -2,6 +2,8 @@
 """A budget of CPU time: it is kept over the run, and a deadline does not count what it waits."""
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +78,17 @@ def test_a_command_keeps_to_the_budget_from_the_first_read_on(
 def test_a_budget_is_for_one_process() -> None:
     done = command_line.run("show", "settings", "--jobs", "2", "--cpu-budget", "20")
     assert done.returncode == 2 and "not allowed with argument --jobs" in done.stderr
+
+
+def test_a_process_with_a_budget_ends_as_it_would_without() -> None:
+    # What Python does at its end takes more than a tick.
+    program = (
+        "import sys; from mmscope.drgn.workers import priority; priority.keep_to(50)\n"
+        "class Slow:\n    def __del__(self):\n        sum(range(5_000_000))\n"
+        "sys.kept = Slow(); sys.exit(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=command_line.ROOT, timeout=600)
+    assert done.returncode == 3
 
 
 @pytest.mark.parametrize("text", ["0", "101", "much"])
