@@ -130,7 +130,8 @@ def old_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of the lab's guest as 0.1.0 read it: a real one, and small."""
     from mmscope.reports.bundle.bundle import Bundle
     from mmscope.reports.bundle.database import open_database
-    from mmscope.reports.findings.findings import ask, load_questions
+    from mmscope.reports.findings.findings import ask
+    from mmscope.reports.findings.question import load_questions
     from mmscope.reports.page.report import render, write
 
     path = tmp_path_factory.mktemp("old") / "r.html"

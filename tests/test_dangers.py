@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.findings.findings import Step, load_questions
+from mmscope.reports.findings.question import Step, load_questions
 
 ROOT = Path(__file__).resolve().parent.parent
 VERB = r"(?i)\b(?:raise|lower|set|limit|write|put|echo|make)\b[^.;|]{0,80}?"

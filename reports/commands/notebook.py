@@ -31,7 +31,8 @@ from mmscope.reports.commands.target_options import section_names
 from mmscope.reports.commands.why_command import answer_of, lines_of
 from mmscope.reports.drawing.downloads import Downloads
 from mmscope.reports.findings import findings_text
-from mmscope.reports.findings.findings import Finding, Verdict, evaluate
+from mmscope.reports.findings.finding import Finding, Verdict
+from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.findings.verdict import judge, sentence
 from mmscope.reports.inputs.given import Given, gather
 from mmscope.reports.page.drawn import draw

@@ -138,7 +138,8 @@ def _say(answer: Answer, *, as_json: bool) -> int:
 
 def answer_of_lake(where: str) -> Answer:
     """All that is said of a lake: what is worst on most of its hosts, and whose it is on one."""
-    from mmscope.reports.findings.findings import CANNOT_TELL, OURS, SEVERITIES, TROUBLE
+    from mmscope.reports.findings.finding import CANNOT_TELL, TROUBLE
+    from mmscope.reports.findings.question import OURS, SEVERITIES
     from mmscope.reports.findings.verdict import HARM_WORDS, said
     from mmscope.reports.fleet.fleet import ask_fleet, words
     from mmscope.reports.fleet.fleet_text import headline, when
@@ -228,7 +229,7 @@ SHOWS = {
 
 def _next(judged: "Judgement", where: str, kind: object, *, live: bool) -> tuple[str, str]:
     """The words of the next step, and the command for where one is, which may be empty."""
-    from mmscope.reports.findings.findings import NO_TROUBLE
+    from mmscope.reports.findings.finding import NO_TROUBLE
 
     if judged.step is None:
         complete = judged.word == NO_TROUBLE

@@ -21,7 +21,7 @@ from mmscope.reports.compare.ledger_changes import LedgerChanges, ledger_changes
 from mmscope.reports.compare.relation import Relation, relation
 from mmscope.reports.compare.table_changes import Change, TableChanges, compare_tables, known
 from mmscope.reports.drawing.refusals import Fault
-from mmscope.reports.findings.findings import Verdict
+from mmscope.reports.findings.finding import Verdict
 
 
 @dataclass(frozen=True, slots=True)

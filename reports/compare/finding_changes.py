@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmscope.reports.compare.relation import BOOT_NAMES
-from mmscope.reports.findings.findings import Finding, Verdict, severity_rank
+from mmscope.reports.findings.finding import Finding, Verdict
+from mmscope.reports.findings.question import severity_rank
 
 # What a finding's number must change by, to be better or worse.
 NOTABLE = 0.01

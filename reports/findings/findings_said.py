@@ -19,7 +19,9 @@ def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
     :param sections: those findings alone that are about these.
     """
     try:
-        from mmscope.reports.findings import findings, findings_text
+        from mmscope.reports.findings import findings_text
+        from mmscope.reports.findings.findings import evaluate
+        from mmscope.reports.findings.question import OURS
     except ImportError as error:
         say(f"findings need {error.name}: run 'mmscope findings' where it is installed")
         return
@@ -28,8 +30,8 @@ def print_findings(path: Path, sections: Sequence[str] | None = None) -> None:
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
-    questions = findings.OURS()
+    questions = OURS()
     if sections is not None:
         questions = [question for question in questions if question.section in sections]
         echo()
-    findings_text.print_findings(findings.evaluate(Bundle(path), questions), everything=False)
+    findings_text.print_findings(evaluate(Bundle(path), questions), everything=False)

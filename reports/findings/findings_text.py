@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.findings.findings import TROUBLE, Verdict
+from mmscope.reports.findings.finding import TROUBLE, Verdict
 from mmscope.reports.findings.incidents import Alike, incidents
 from mmscope.reports.findings.verdict import counted, headline, how_many, lacking, sentence
 

@@ -15,14 +15,8 @@ import re
 from dataclasses import dataclass
 
 from mmscope.drgn.tables import display
-from mmscope.reports.findings.findings import (
-    HARMS,
-    HIDES,
-    RECORDINGS,
-    Finding,
-    Step,
-    severity_rank,
-)
+from mmscope.reports.findings.finding import Finding
+from mmscope.reports.findings.question import HARMS, HIDES, RECORDINGS, Step, severity_rank
 
 # Words with a command in them have it in quotes; quotes within it are double.
 COMMAND = re.compile(

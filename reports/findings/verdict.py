@@ -14,16 +14,10 @@ from dataclasses import dataclass, replace
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.findings import (
-    HARMS,
-    SEVERITIES,
-    TROUBLE,
-    Finding,
-    Step,
-    Verdict,
-    evaluate,
-)
+from mmscope.reports.findings.finding import TROUBLE, Finding, Verdict
+from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.findings.incidents import Incident, incidents
+from mmscope.reports.findings.question import HARMS, SEVERITIES, Step
 
 # What each of HARMS is, as one says it.
 MOST_LISTED = 4  # sections

@@ -18,17 +18,11 @@ from typing import NamedTuple
 
 import jinja2
 
-from mmscope.reports.findings.findings import (
-    HARMS,
-    SEVERITIES,
-    Finding,
-    Question,
-    badness_of,
-    finding_of,
-    named,
-    severity_of,
-)
+from mmscope.reports.findings.finding import Finding
+from mmscope.reports.findings.finding_words import badness_of, finding_of, severity_of
+from mmscope.reports.findings.findings import named
 from mmscope.reports.findings.kernel_said import Kernel
+from mmscope.reports.findings.question import HARMS, SEVERITIES, Question
 from mmscope.reports.fleet.growth import ASKED, Amounts, Change, amounts_in, changes, ledger_pairs
 from mmscope.reports.lake.asking import Answer, Engine, Row, answers, kernels
 from mmscope.reports.lake.batch import Batch, batches, load

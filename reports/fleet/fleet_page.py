@@ -16,7 +16,7 @@ from urllib.parse import quote
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.terminal import print_prose
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
-from mmscope.reports.findings.findings import SEVERITIES, load_questions
+from mmscope.reports.findings.question import SEVERITIES, load_questions
 from mmscope.reports.fleet.fleet import (
     Case,
     Fleet,

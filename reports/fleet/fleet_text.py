@@ -15,7 +15,7 @@ from mmscope.drgn.tables.rows import Column
 from mmscope.drgn.tables.terminal import print_prose, print_rows
 from mmscope.reports.bundle.database import connect, in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
-from mmscope.reports.findings.findings import HIDES, load_questions
+from mmscope.reports.findings.question import HIDES, load_questions
 from mmscope.reports.fleet.fleet import Fleet, FleetFinding, Share, ask_fleet, regressions, words
 from mmscope.reports.fleet.owners import owners, sentence, several
 from mmscope.reports.lake.asking import Engine

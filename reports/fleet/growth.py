@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from mmscope.drgn.tables.hostile_text import cut
-from mmscope.reports.findings.findings import Question
+from mmscope.reports.findings.question import Question
 from mmscope.reports.lake.asking import Answer
 from mmscope.reports.lake.catalog import Taken, boots_of
 

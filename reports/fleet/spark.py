@@ -23,7 +23,8 @@ from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import TARGET, sql_type
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.outcome import UsageError
-from mmscope.reports.findings.findings import Question, named
+from mmscope.reports.findings.findings import named
+from mmscope.reports.findings.question import Question
 from mmscope.reports.fleet.spark_sql import ASKED, WIDE, spark_sql
 from mmscope.reports.lake.asking import Engine, QueryFailed, Row
 from mmscope.reports.lake.batch import Batch

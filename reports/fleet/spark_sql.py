@@ -26,7 +26,8 @@ from sqlglot.optimizer.scope import find_all_in_scope
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import TARGET, sql_type
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.findings.findings import Question, named
+from mmscope.reports.findings.findings import named
+from mmscope.reports.findings.question import Question
 from mmscope.reports.lake.asking import QueryFailed
 from mmscope.reports.lake.keyed import HOSTS, NUMBER, PLACE, views_of
 from mmscope.reports.lake.layout import in_words

@@ -15,8 +15,9 @@ from typing import Any
 import duckdb
 
 from mmscope.reports.bundle.database import in_a_line, query_failed
-from mmscope.reports.findings.findings import Question, doubtful, parts_of, unanswerable
 from mmscope.reports.findings.kernel_said import Kernel
+from mmscope.reports.findings.query import doubtful, unanswerable
+from mmscope.reports.findings.question import Question, parts_of
 from mmscope.reports.lake.batch import Batch
 from mmscope.reports.lake.keyed import HOSTS, NUMBER, keyed
 from mmscope.reports.lake.shape import fails

@@ -16,7 +16,8 @@ import re
 
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.views import views
-from mmscope.reports.findings.findings import Question, named
+from mmscope.reports.findings.findings import named
+from mmscope.reports.findings.question import Question
 
 NUMBER, PLACE = "lake_number", "lake_place"
 HOSTS = "lake.lake_asked"

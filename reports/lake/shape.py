@@ -30,7 +30,9 @@ from mmscope.reports.bundle.database import (
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table, table_of
 from mmscope.reports.bundle.views import views
-from mmscope.reports.findings.findings import Question, named, query_of, words_of
+from mmscope.reports.findings.findings import named
+from mmscope.reports.findings.query import query_of, words_of
+from mmscope.reports.findings.question import Question
 from mmscope.reports.lake.catalog import DAMAGE, query
 from mmscope.reports.lake.layout import LakeError
 

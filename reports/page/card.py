@@ -23,9 +23,10 @@ from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.drawing.row_names import DESCRIBES, name_of
-from mmscope.reports.findings.findings import CANNOT_TELL, SEVERITIES, TROUBLE, Finding, Verdict
+from mmscope.reports.findings.finding import CANNOT_TELL, TROUBLE, Finding, Verdict
 from mmscope.reports.findings.incidents import Incident
 from mmscope.reports.findings.proof import Proof
+from mmscope.reports.findings.question import SEVERITIES
 from mmscope.reports.findings.verdict import HARM_WORDS, first_incident, sentence
 from mmscope.reports.page.missing import fault_in
 from mmscope.reports.pictures.memory_bar import memory_bar, segments

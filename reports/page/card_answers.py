@@ -19,7 +19,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.class_looks import label
 from mmscope.reports.drawing.refusals import Fault
-from mmscope.reports.findings.findings import Verdict
+from mmscope.reports.findings.finding import Verdict
 from mmscope.reports.findings.verdict import said
 from mmscope.reports.page.missing import fault_in
 from mmscope.reports.page.views import FindingView

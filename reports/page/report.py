@@ -36,8 +36,9 @@ from mmscope.reports.compare import comparison_view
 from mmscope.reports.compare.comparison import Comparison
 from mmscope.reports.drawing.downloads import Downloads
 from mmscope.reports.drawing.refusals import Fault
-from mmscope.reports.findings.findings import SEVERITIES, Verdict
+from mmscope.reports.findings.finding import Verdict
 from mmscope.reports.findings.incidents import incidents
+from mmscope.reports.findings.question import SEVERITIES
 from mmscope.reports.page.card import card
 from mmscope.reports.page.card_answers import answers
 from mmscope.reports.page.drawn import draw

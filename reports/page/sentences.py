@@ -17,7 +17,7 @@ from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import HEADINGS
 from mmscope.reports.bundle.description import SectionResult, version_number
-from mmscope.reports.findings.findings import Verdict
+from mmscope.reports.findings.finding import Verdict
 from mmscope.reports.findings.incidents import COMMAND
 from mmscope.reports.findings.verdict import how_many, lacking_words
 

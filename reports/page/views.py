@@ -29,7 +29,7 @@ from mmscope.reports.compare.comparison import Comparison
 from mmscope.reports.compare.difference_pictures import DIFFERENCES
 from mmscope.reports.drawing import downloads
 from mmscope.reports.drawing.cells import Cell, cell, is_name
-from mmscope.reports.findings.findings import Finding
+from mmscope.reports.findings.finding import Finding
 from mmscope.reports.findings.incidents import Alike, Incident
 from mmscope.reports.findings.proof import Proof
 from mmscope.reports.page.drawn import PictureView, blame

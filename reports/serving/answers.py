@@ -26,7 +26,10 @@ from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.bundle.views import views
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.compare.comparison_view import view
-from mmscope.reports.findings.findings import OURS, Finding, Verdict, evaluate, named, query_of
+from mmscope.reports.findings.finding import Finding, Verdict
+from mmscope.reports.findings.findings import evaluate, named
+from mmscope.reports.findings.query import query_of
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.findings.verdict import judge
 
 # Of an answer. Who wants more asks for the next rows, or asks a sharper question.

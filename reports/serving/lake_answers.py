@@ -7,7 +7,7 @@ import duckdb
 
 from mmscope.reports.bundle.database import connect, in_a_line, lock
 from mmscope.reports.bundle.outcome import UsageError
-from mmscope.reports.findings.findings import OURS
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.fleet.fleet import ask_fleet
 from mmscope.reports.fleet.fleet_text import BY, LISTS, by_name, headline, rests_on, rows_query
 from mmscope.reports.lake.catalog import read_catalog

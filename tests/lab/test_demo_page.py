@@ -15,7 +15,8 @@ from pictures import opened
 from printed_memory import bundle_of
 
 from mmscope.reports.bundle.database import open_database
-from mmscope.reports.findings.findings import ask, load_questions
+from mmscope.reports.findings.findings import ask
+from mmscope.reports.findings.question import load_questions
 from mmscope.reports.page.report import render, write
 
 

@@ -52,7 +52,8 @@ from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.commands.drgn_plugin import MAIN
-from mmscope.reports.findings.findings import ask, load_questions
+from mmscope.reports.findings.findings import ask
+from mmscope.reports.findings.question import load_questions
 
 pytestmark = pytest.mark.any_page
 

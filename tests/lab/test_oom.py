@@ -27,7 +27,8 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.run_section import run_section
-from mmscope.reports.findings.findings import evaluate, load_questions
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.findings.question import load_questions
 
 MIB = 1 << 20
 # guest/workload_oom.c

@@ -16,7 +16,8 @@ import report_bundle as made
 from perf_text import KNOWN, fold, header, sampled, stack
 
 from mmscope.perf.stack_parts import load_split
-from mmscope.reports.findings.findings import evaluate, load_questions
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.findings.question import load_questions
 from mmscope.reports.rows.profile_rows import ProfileAllocation, ProfileFrame
 
 SYSCALL = ("el0t_64_sync", "el0t_64_sync_handler", "el0_svc", "do_el0_svc", "el0_svc_common",

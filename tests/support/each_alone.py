@@ -65,7 +65,7 @@ def main() -> None:
     import mmscope.reports.watch.page_owner
     import mmscope.reports.watch.watch  # noqa: F401
     from mmscope.reports.bundle.redact import vocabulary
-    from mmscope.reports.findings.findings import OURS
+    from mmscope.reports.findings.question import OURS
     from mmscope.reports.page.environment import environment
 
     vocabulary()

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from exam_score import Marked, cases_in, mark
 
-from mmscope.reports.findings.findings import OURS, named
+from mmscope.reports.findings.findings import named
+from mmscope.reports.findings.question import OURS
 
 KEPT = Path(__file__).resolve().parents[1] / "exam"
 PACKED = "cases.tar.xz"

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.findings import CANNOT_TELL, NO_TROUBLE, TROUBLE, evaluate
+from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE, TROUBLE
+from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.findings.verdict import first_incident, judge
 
 WAYS = ("vmcore", "text", "watch", "log")

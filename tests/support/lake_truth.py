@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.findings import evaluate, finding_of, load_questions
+from mmscope.reports.findings.finding_words import finding_of
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.findings.question import load_questions
 from mmscope.reports.lake.asking import answers, kernels
 from mmscope.reports.lake.batch import Batch
 

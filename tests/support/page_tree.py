@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 
-from mmscope.reports.findings.findings import Verdict
+from mmscope.reports.findings.finding import Verdict
 
 NOTHING = Verdict([], [], [])
 # Elements that load, embed, submit or redirect; and those that only we may have, and once.

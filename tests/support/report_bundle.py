@@ -51,7 +51,8 @@ from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.findings.findings import Finding, NotChecked, Step, Verdict
+from mmscope.reports.findings.finding import Finding, NotChecked, Verdict
+from mmscope.reports.findings.question import Step
 from mmscope.reports.rows.profile_rows import (
     Profile,
     ProfileAllocation,

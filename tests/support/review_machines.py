@@ -29,7 +29,7 @@ from mmscope.drgn.owners.slab_caches import SlabCache
 from mmscope.drgn.owners.slab_owner import SlabOwnerStack
 from mmscope.drgn.processes.process_memory import ProcessMemory
 from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
-from mmscope.reports.findings.findings import CANNOT_TELL, NO_TROUBLE, TROUBLE
+from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE, TROUBLE
 
 B = 1 << 30  # a GiB, in bytes
 MIN = 60.0

@@ -31,7 +31,8 @@ from mmscope.reports.bundle.description import FORMAT, BundleError
 from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.compare.comparison import compare
-from mmscope.reports.findings.findings import evaluate, load_questions, parts_of
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.findings.question import load_questions, parts_of
 
 BUNDLES = TESTS / "bundles"
 OLD, EARLY = BUNDLES / "v0.1.0", BUNDLES / "v0.1.0-early"

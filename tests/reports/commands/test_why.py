@@ -12,7 +12,7 @@ from given_inputs import LOG, TREE, put
 
 from mmscope.reports.commands import why_command
 from mmscope.reports.commands.command import main
-from mmscope.reports.findings.findings import CANNOT_TELL, NO_TROUBLE
+from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE
 from mmscope.reports.findings.verdict import Judgement
 from mmscope.reports.inputs.given import Given
 

@@ -29,7 +29,8 @@ from mmscope.reports.compare.finding_changes import compare_findings
 from mmscope.reports.compare.relation import same_boot
 from mmscope.reports.compare.table_changes import MAX_CHANGES, TableChanges
 from mmscope.reports.drawing import flame_graph
-from mmscope.reports.findings.findings import Finding, NotChecked, Verdict, evaluate
+from mmscope.reports.findings.finding import Finding, NotChecked, Verdict
+from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 
 NOTHING = Verdict([], [], [])

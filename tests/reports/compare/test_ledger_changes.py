@@ -18,7 +18,7 @@ from mmscope.reports.compare.comparison import Comparison, compare
 from mmscope.reports.compare.comparison_view import ledger_sentence, view
 from mmscope.reports.compare.ledger_changes import LedgerChanges, Step
 from mmscope.reports.drawing.row_names import name_of
-from mmscope.reports.findings.findings import Verdict
+from mmscope.reports.findings.finding import Verdict
 from mmscope.reports.page.report import render
 from mmscope.reports.pictures import memory_bar
 

@@ -30,31 +30,22 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import Database, open_database
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.findings.findings import (
-    CANNOT_TELL,
+from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE, Finding, NotChecked, Verdict
+from mmscope.reports.findings.finding_words import known, period
+from mmscope.reports.findings.findings import MEMORY, WATCH, evaluate, named
+from mmscope.reports.findings.findings import ask as evaluate_open
+from mmscope.reports.findings.findings_text import print_findings
+from mmscope.reports.findings.query import query_of, with_stand_ins
+from mmscope.reports.findings.question import (
     FINDINGS,
     HARMS,
     HIDES,
-    MEMORY,
-    NO_TROUBLE,
     SEVERITIES,
-    WATCH,
-    Finding,
-    NotChecked,
     Question,
     Step,
-    Verdict,
-    evaluate,
-    known,
     load_questions,
-    named,
     parts_of,
-    period,
-    query_of,
-    with_stand_ins,
 )
-from mmscope.reports.findings.findings import ask as evaluate_open
-from mmscope.reports.findings.findings_text import print_findings
 
 QUESTIONS = {question.id: question for question in load_questions()}
 

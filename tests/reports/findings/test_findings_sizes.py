@@ -26,7 +26,9 @@ from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, what_if
 from mmscope.drgn.tables.rows import column
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.findings.findings import Finding, Verdict, evaluate, load_questions
+from mmscope.reports.findings.finding import Finding, Verdict
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.findings.question import load_questions
 from mmscope.reports.rows.profile_rows import ProfileFaults, ProfilePart
 
 QUESTIONS = {question.id: question for question in load_questions()}

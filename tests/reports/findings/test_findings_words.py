@@ -20,9 +20,10 @@ from mmscope.drgn.machine.kernel_features import FEATURES
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.commands.command import build_parser
-from mmscope.reports.findings.findings import FINDINGS, Question, Step, evaluate, load_questions
+from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.findings.incidents import COMMAND, incidents
 from mmscope.reports.findings.kernel_said import Kernel, read_kernel
+from mmscope.reports.findings.question import FINDINGS, Question, Step, load_questions
 
 ROOT = FINDINGS.parents[1]
 QUESTIONS = {question.id: question for question in load_questions()}

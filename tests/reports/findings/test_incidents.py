@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from mmscope.reports.findings.findings import HIDES, OURS, Finding, Step
+from mmscope.reports.findings.finding import Finding
 from mmscope.reports.findings.incidents import incidents
+from mmscope.reports.findings.question import HIDES, OURS, Step
 
 LEAK, LOOK = Step("Stop the driver.", undo="start it"), Step("Run 'mmscope watch -o w'.", cost="c")
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from made_hosts import HEALTHY, SICK, Host
 
-from mmscope.reports.findings.findings import Verdict, evaluate
+from mmscope.reports.findings.finding import Verdict
+from mmscope.reports.findings.findings import evaluate
 
 SHARE = 1 if os.environ.get("MMSCOPE_ALL") else 3
 

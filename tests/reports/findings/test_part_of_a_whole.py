@@ -3,7 +3,7 @@
 
 import pytest
 
-from mmscope.reports.findings.findings import part_of_a_whole
+from mmscope.reports.findings.finding_words import part_of_a_whole
 
 
 @pytest.mark.parametrize(

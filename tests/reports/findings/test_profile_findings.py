@@ -13,15 +13,10 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database, views
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import SAME_BOOT_SECONDS
-from mmscope.reports.findings.findings import (
-    HIDES,
-    Finding,
-    Question,
-    evaluate,
-    load_questions,
-    named,
-    query_of,
-)
+from mmscope.reports.findings.finding import Finding
+from mmscope.reports.findings.findings import evaluate, named
+from mmscope.reports.findings.query import query_of
+from mmscope.reports.findings.question import HIDES, Question, load_questions
 from mmscope.reports.page.report import render
 
 QUESTIONS = {question.id: question for question in load_questions()}

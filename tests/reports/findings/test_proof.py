@@ -11,8 +11,9 @@ from page_tree import Element, by_id, elements, parse, texts
 from mmscope.drgn.tables.rows import columns
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.bundle.declared import TABLES
-from mmscope.reports.findings.findings import Question, ask, load_questions
+from mmscope.reports.findings.findings import ask
 from mmscope.reports.findings.proof import Proof, proofs
+from mmscope.reports.findings.question import Question, load_questions
 from mmscope.reports.page.report import render
 
 QUESTIONS = {question.id: question for question in load_questions()}

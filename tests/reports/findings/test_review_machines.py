@@ -14,7 +14,8 @@ import more_machines
 import pytest
 from review_machines import EVERY, Machine
 
-from mmscope.reports.findings.findings import TROUBLE, evaluate
+from mmscope.reports.findings.finding import TROUBLE
+from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.findings.verdict import judge
 
 MACHINES = EVERY | more_machines.EVERY

@@ -13,22 +13,18 @@ from finding_cases.oom import complaint, oom_at_limit
 from finding_cases.rows import GIB, MIB, event, ledger, owned, pages_of, zone
 
 from mmscope.reports.bundle.description import SectionResult
+from mmscope.reports.findings.blind import BESIDE
+from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE, TROUBLE, Finding, Verdict
 from mmscope.reports.findings.findings import (
-    BESIDE,
-    CANNOT_TELL,
     KERNEL,
     MEMORY,
     MORE,
-    NO_TROUBLE,
     NOT_READ,
     OTHERWISE,
     RECORDING,
     RIGHTS,
-    TROUBLE,
     WATCH,
     WHOLE,
-    Finding,
-    Verdict,
     evaluate,
 )
 from mmscope.reports.findings.verdict import first_incident, judge, verdict_of

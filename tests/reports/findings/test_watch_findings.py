@@ -12,17 +12,9 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
-from mmscope.reports.findings.findings import (
-    CANNOT_TELL,
-    NO_TROUBLE,
-    TROUBLE,
-    Finding,
-    Verdict,
-    ask,
-    evaluate,
-    load_questions,
-    named,
-)
+from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE, TROUBLE, Finding, Verdict
+from mmscope.reports.findings.findings import ask, evaluate, named
+from mmscope.reports.findings.question import load_questions
 from mmscope.reports.findings.verdict import first_incident
 from mmscope.reports.rows.watch_rows import (
     CounterRate,

@@ -12,7 +12,7 @@ import pytest
 from command_line import run
 from made_lake import host, lake_of, small
 
-from mmscope.reports.findings.findings import load_questions
+from mmscope.reports.findings.question import load_questions
 from mmscope.reports.fleet.fleet import Fleet, FleetFinding, Share
 from mmscope.reports.fleet.fleet_text import _regressed
 

@@ -11,7 +11,9 @@ from mmscope.drgn.freeing.would_free import WouldFree
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.drawing.refusals import Fault
-from mmscope.reports.findings.findings import Verdict, evaluate, load_questions
+from mmscope.reports.findings.finding import Verdict
+from mmscope.reports.findings.findings import evaluate
+from mmscope.reports.findings.question import load_questions
 from mmscope.reports.page import card_answers as answers
 from mmscope.reports.page.report import render
 from mmscope.reports.page.sentences import host_of

@@ -21,7 +21,8 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.comparison import compare
-from mmscope.reports.findings.findings import ask, load_questions
+from mmscope.reports.findings.findings import ask
+from mmscope.reports.findings.question import load_questions
 from mmscope.reports.page.report import render, write
 
 HERE = TESTS

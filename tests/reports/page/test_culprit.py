@@ -14,8 +14,9 @@ from checkout import TESTS
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
-from mmscope.reports.findings.findings import ask, load_questions
+from mmscope.reports.findings.findings import ask
 from mmscope.reports.findings.incidents import incidents
+from mmscope.reports.findings.question import load_questions
 from mmscope.reports.page.card import culprit
 from mmscope.reports.page.report import render, write
 

@@ -45,14 +45,8 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.drawing.cells import cell, heading, unit_shown
-from mmscope.reports.findings.findings import (
-    MEMORY,
-    OTHERWISE,
-    WATCH,
-    Finding,
-    NotChecked,
-    Verdict,
-)
+from mmscope.reports.findings.finding import Finding, NotChecked, Verdict
+from mmscope.reports.findings.findings import MEMORY, OTHERWISE, WATCH
 from mmscope.reports.findings.incidents import incidents
 from mmscope.reports.page.card import card, counted
 from mmscope.reports.page.environment import MAX_ROWS, TEMPLATES
