@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-What the findings say of one bundle: what was found, what was not, and what could not be seen.
+Answers of the findings to one bundle: what was found, what was not, what could not be seen.
 """
 
 from dataclasses import dataclass, field
