@@ -437,6 +437,12 @@ FOUND: dict[str, Case] = {
         "Memory ran out with 40 GiB of 64 GiB free, and why the request could not have it is not "
         "known; the kernel killed java", *machine(free=40 * GIB, active_file=20 * GIB),
     ),
+    "much that is free, nearly all of it CMA": place(
+        "Memory ran out with 40 GiB of 64 GiB free, of which 38 GiB are CMA, for movable "
+        "allocations alone; the kernel killed java",
+        *machine(free=40 * GIB, active_file=20 * GIB),
+        OomMemory(1, 0, "Normal", "free_cma", 38 * GIB),
+    ),
     "a victim that held most, without a table of tasks": Case(
         "oom-kills-told", [oom(anon_bytes=40 * GIB), *machine()],
         ["40 GiB of 64 GiB were of java (pid 7)"], "warning", unlike=["the most of all tasks"],
