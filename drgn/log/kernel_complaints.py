@@ -212,6 +212,13 @@ KINDS = (
           r"(?P<what>.*user-defined physical RAM map.*|[Mm]emory limited to .*)",
           "mem= or memmap= of the command line hides memory"),
 )  # fmt: skip
+# Of those of memory management alone, the others: by how the log calls both.
+ELSEWHERE = {
+    "hung task": _kind("hung task elsewhere", STALL, "", "", "a task waits, and its stack shows no "
+                       "memory management: for a disk, a lock, a driver or another task"),
+    "soft lockup": _kind("soft lockup elsewhere", STALL, "", "", "a CPU ran for long, and its "
+                         "stack shows no memory management"),
+}  # fmt: skip
 WORDS = re.compile(
     "|".join(sorted({re.escape(word) for kind in KINDS for word in kind.words.split("|")}))
 )
@@ -224,6 +231,11 @@ OF_MM = re.compile(
     r"|zap_|oom_|vm_munmap|do_mmap|do_madvise|vmalloc|alloc_vmap|pcpu_alloc|kswapd|balance_pgdat"
 )
 
+# What is above the function that waits, in the stack of a task that hung.
+HOW_ONE_WAITS = re.compile(
+    r"schedul|io_schedule|context_switch|wait_on_bit|out_of_line_wait|bit_wait|wait_for_common"
+    r"|wait_for_completion|(?:mutex|rwsem|rtmutex|down)_|down\b|native_|asm_|exc_|sysvec_|dump_stack"
+)
 # Tasks that do nothing else, wherever they wait.
 MM_TASK = re.compile(r"(?:kswapd|kcompactd)\d+\Z|khugepaged\Z|oom_reaper\Z")
 # Where a fault was: show_ip(), __show_regs() of the architectures.
@@ -267,6 +279,7 @@ class _Waiting:
     what: str
     record: LogRecord
     lines: int = 0
+    where: str = ""  # the first function that is not how one waits
 
 
 def read_kernel_complaints(records: Iterable[LogRecord]) -> list[KernelComplaint]:
@@ -323,11 +336,15 @@ def _look(
                 return None
             continue
         match = STACK.fullmatch(line)
-        if match and not match[1] and OF_MM.match(match[2].lstrip("_")):
-            what = f"{waiting.what}, in {match[2]}"
-            _count(found, waiting.kind, what[:LONGEST_WHAT], waiting.record)
-            return None
+        if match and not match[1]:
+            if OF_MM.match(match[2].lstrip("_")):
+                what = f"{waiting.what}, in {match[2]}"
+                _count(found, waiting.kind, what[:LONGEST_WHAT], waiting.record)
+                return None
+            if not waiting.where and not HOW_ONE_WAITS.match(match[2].lstrip("_")):
+                waiting.where = match[2]
         if line.startswith("INFO: task ") or waiting.lines > STACK_LINES:
+            _end(waiting, found)
             return None
     return waiting
 
@@ -337,8 +354,14 @@ def _of_nothing(waiting: _Waiting) -> bool:
 
 
 def _end(waiting: _Waiting | None, found: dict[tuple[str, str], KernelComplaint]) -> None:
-    """Count a fault of which the log does not say where it was."""
-    if waiting is not None and waiting.kind.fault and not _of_nothing(waiting):
+    """Count what memory management was not found behind: a task that hung, a fault somewhere."""
+    if waiting is None:
+        return
+    if waiting.kind.of_mm:
+        where = f", in {waiting.where}" if waiting.where else ""
+        kind = ELSEWHERE[waiting.kind.name]
+        _count(found, kind, f"{waiting.what}{where}"[:LONGEST_WHAT], waiting.record)
+    elif not _of_nothing(waiting):
         _count(found, waiting.kind, waiting.what, waiting.record)
 
 
@@ -385,7 +408,7 @@ KERNEL_COMPLAINTS_SECTION = Section(
     intro="""
 What the kernel complained about, as far as it is of memory, each kind with its meaning: allocations
 that failed, damage that its own checks or [hardware](https://docs.kernel.org/mm/hwpoison.html)
-found, tasks that hung in memory management,
+found, tasks that hung,
 [leaks](https://docs.kernel.org/dev-tools/kmemleak.html), balloons and memory hotplug, and where
 memory went at boot. The kernel prints less of what is frequent, and a ring loses its oldest
 records: that there is nothing here does not mean that nothing happened.

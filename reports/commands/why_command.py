@@ -38,7 +38,10 @@ WIDTH, LABEL, LINES = 80, 9, 10
 # What tells a lake, before the libraries that read it are imported.
 LAKE = "lake.json"
 # What takes more than a line first, where there is room.
-ROOM_FIRST = ("cause", "next", "verdict", "owner", "harm", "unknown", "since", "read")
+ROOM_FIRST = (
+    *("cause", "next", "verdict", "owner", "harm", "memory"),
+    *("unknown", "since", "read"),
+)
 
 
 def add_command(command: Command) -> None:
@@ -74,6 +77,7 @@ class Answer:
     The answer; what is not known is empty.
 
     :ivar read: what each thing was taken for. :ivar refused: what could not be read, and why.
+    :ivar memory: who has it, where no cause is named.
     """
 
     read: list[str]
@@ -83,6 +87,7 @@ class Answer:
     severity: str = ""
     rests_on: str = ""
     short: str = ""
+    memory: str = ""
     cause: str = ""
     owner: str = ""
     harm: str = ""
@@ -116,9 +121,12 @@ def run_why(args: argparse.Namespace) -> int:
             code = missing_sections(failed, bool(given.refused) or made.incomplete)
     # With DuckDB, which the box may lack: what was read is there then.
     from mmscope.reports.findings.verdict import verdict_of
+    from mmscope.reports.page.card_answers import WHO, answered
 
     bundle = Bundle(path)
     answer = answer_of(given, path, verdict_of(bundle), bundle.target.get("kind"))
+    if not answer.cause:
+        answer.memory = answered(bundle, WHO) or ""
     if unread := given.refused[said:]:
         answer.unknown = unread + answer.unknown
         answer.command = answer.command.replace("show profile_frames", "findings")
@@ -283,6 +291,7 @@ def lines_of(answer: Answer) -> Iterator[str]:
     said = {
         "read": read,
         "verdict": f"{judged[:1].upper()}{judged[1:]}",
+        "memory": answer.memory,
         "cause": answer.cause,
         "owner": answer.owner,
         "harm": answer.harm,

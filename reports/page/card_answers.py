@@ -130,6 +130,24 @@ def answers(
             yield Answer(question, found or lacks, "")
 
 
+def answered(bundle: Bundle, question: str, faults: list[Fault] | None = None) -> str | None:
+    """
+    An answer that tables hold, without any finding; empty if they say nothing, None if they cannot
+    be read.
+
+    :param faults: gets what mmscope failed to say.
+    """
+    words, tables = IN_TABLES[question]
+    try:
+        return words(bundle)
+    except BundleError:  # damaged: which its section says
+        return None
+    except Exception as error:
+        if faults is not None:
+            faults += fault_in(bundle, f"of '{question}'", error, *tables)
+        return None
+
+
 def _measured(
     bundle: Bundle,
     question: str,
@@ -139,16 +157,9 @@ def _measured(
 ) -> str:
     """Words of the tables where no finding has any; empty if they say nothing."""
     if question in IN_TABLES:
-        words, tables = IN_TABLES[question]
-        try:
-            if said := words(bundle):
-                return said
-        except BundleError:  # damaged: which its section says
-            return ""
-        except Exception as error:
-            if faults is not None:
-                faults += fault_in(bundle, f"of '{question}'", error, *tables)
-            return ""
+        said = answered(bundle, question, faults)
+        if said or said is None:
+            return said or ""
     made = sum(id in asked for id in ids)
     return f"no such trouble found by {display.plural(made, 'check')}" if made else ""
 
@@ -169,10 +180,12 @@ def holders(bundle: Bundle) -> str:
         if each["name"] != UNEXPLAINED
         for name, size in each["owners"][:1]
     ]
-    classes = ", ".join(
-        f"{label(each['name'])} {display.share(each['bytes'], total)}"
-        for each in heapq.nlargest(3, drawn["segments"], key=lambda each: each["bytes"])
-    )
+    largest = heapq.nlargest(3, drawn["segments"], key=lambda each: each["bytes"])
+    shares = [
+        (each["name"], f"{label(each['name'])} {display.share(each['bytes'], total)}")
+        for each in largest
+    ]
+    classes = ", ".join(words for _, words in shares)
     if not used:
         return classes
     size, name, kind = max(owned, default=(0, "", ""))
@@ -189,9 +202,12 @@ def holders(bundle: Bundle) -> str:
         if most
         else "no owner of it is named"
     )
-    return (
-        f"the largest class is {label(first['name'])}: {held}; {of_it}. Largest classes: {classes}"
-    )
+    (part, in_part, _), *more = first["parts"]
+    if most is None and more:
+        of_it = f"{display.size(in_part)} of it {part}; {of_it}"
+    others = ", ".join(words for name, words in shares if name != first["name"])
+    besides = f". Other large classes: {others}" if others else ""
+    return f"the largest class is {label(first['name'])}: {held}; {of_it}{besides}"
 
 
 def grown(bundle: Bundle) -> str:

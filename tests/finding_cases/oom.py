@@ -218,6 +218,11 @@ FOUND: dict[str, Case] = {
          "4 records of the log, the last 1 min 40 s after boot. It begins: hung task kswapd0",
          "its whole stack says for which"], "warning", unlike=["Nothing else ran"],
     ),
+    "a task that hung elsewhere": Case(
+        "hung-in-log", [complaint("hung task elsewhere", "jbd2/sda1-8, in rq_qos_wait", "stall")],
+        ["A task hung outside of memory management: jbd2/sda1-8, in rq_qos_wait",
+         "what is dirty for that disk cannot be reclaimed meanwhile"], "notice",
+    ),
     "a CPU that was stuck in it": Case(
         "hung-in-log",
         [complaint("soft lockup", "kswapd0, in shrink_slab", "stall", first_seconds=None,

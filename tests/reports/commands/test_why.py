@@ -63,6 +63,24 @@ def test_a_sosreport_s_folder(here: Path, capsys: pytest.CaptureFixture[str]) ->
     assert runs(capsys, said["run"])
 
 
+def test_where_no_cause_is_named_it_says_who_has_the_memory(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = {"MemTotal": 8 << 20, "MemFree": 1 << 20, "Cached": 1 << 20, "AnonPages": 1 << 20}
+    text |= {
+        "Slab": 5 << 20,
+        "SReclaimable": 4 << 20,
+        "SUnreclaim": 1 << 20,
+        "DirectMap2M": 8 << 20,
+    }
+    (here / "slab.txt").write_text("".join(f"{name}: {size} kB\n" for name, size in text.items()))
+    said = told(capsys, "slab.txt")
+    assert "cause" not in said and said["memory"].startswith(
+        "the largest class is slab: 5 GiB, 62.5 % of memory; 4 GiB of it reclaimable; no owner of "
+        "it is named. Other large classes: "
+    )
+
+
 def test_a_bundle_s_evidence_is_one_command_away(capsys: pytest.CaptureFixture[str]) -> None:
     said = told(capsys, str(OLD))
     assert said["run"].startswith("mmscope show ") and said["run"].endswith(str(OLD))
