@@ -146,8 +146,11 @@ def read_pressure(text: str, cgroup: str | None) -> list[Pressure]:
 
 def from_files(files: Files) -> Found:
     found = Found()
-    rows = read_pressure(files.read("proc/pressure/memory"), None)
-    unread = 0
+    rows, lacks, unread = list[Pressure](), None, 0
+    try:
+        rows += read_pressure(files.read("proc/pressure/memory"), None)
+    except Absent as reason:
+        lacks = reason
     for path, here in cgroup_folders(files, found):
         if path == "/":  # the machine
             continue
@@ -155,6 +158,10 @@ def from_files(files: Files) -> Found:
             rows += read_pressure(files.open(f"{here}/memory.pressure"), path)
         except (OSError, ValueError):
             unread += 1
+    if lacks is not None:
+        if not rows:
+            raise lacks
+        found.remarks.append(f"not of the machine: {lacks}")
     if unread:
         found.remarks.append(f"memory.pressure of {plural(unread, 'cgroup')} is not there")
     return found.add(Pressure, _worst_first(rows))

@@ -41,9 +41,9 @@ MOST_RANGES = 5  # that are named
 MOST_TRIED = 4  # times the text: objects without an end in each other
 OWN_PREFIX = 60  # characters: another prefix that follows that soon is of the same line
 UNSEEN = "…"  # in the place of what a pager did not show of a line
-# Mails and terminals: a line that is longer was not wrapped.
 BLANKS = 14  # before a column: they are gone where the line was broken
-NARROWEST, WIDEST = 40, 132
+# Mails are wrapped at blanks, terminals at their width: a line that is longer was not wrapped.
+NARROWEST, WIDEST, WIDEST_TERMINAL = 40, 132, 400
 LINES_TO_LEARN_FROM = 20_000
 
 # Also as a pager writes them, and where the escape itself is gone.
@@ -393,13 +393,13 @@ class _Wrap:
             if before and line.strip() and (prefixes.bare or prefixes.end(line) is None):
                 pairs.append((before, line))
             before = len(line)
-        if not pairs or not NARROWEST <= self.width <= WIDEST:
+        if not pairs or not NARROWEST <= self.width <= WIDEST_TERMINAL:
             return
         exact = sum(length == self.width for length, _ in pairs)
         full = sum(self.goes_on(line, length) for length, line in pairs)
         if exact > 1 and exact * 2 > full:
             self.joint, self.known = "", exact * 2 > len(pairs) or prefixes.bare
-        else:
+        elif self.width <= WIDEST:
             self.known = full > 1 and (full * 2 > len(pairs) or prefixes.bare)
 
     def goes_on(self, line: str, before: int) -> bool:

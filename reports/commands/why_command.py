@@ -273,9 +273,11 @@ def lines_of(answer: Answer) -> Iterator[str]:
     """
     Ten lines at most, each as long as a terminal is wide; a command is never cut.
 
-    What is not known has no line; what has more to say than a line takes the room that is left, the
-    cause first.
+    What is not known has no line, nor has an owner whom the cause names; what has more to say than
+    a line takes the room that is left, the cause first.
     """
+    from mmscope.reports.findings.verdict import HARM_WORDS
+
     read = "; ".join(answer.read)
     if len(answer.read) > 1:
         read = f"{plural(len(answer.read), 'thing')}: {read}"
@@ -288,12 +290,13 @@ def lines_of(answer: Answer) -> Iterator[str]:
             if told
             else f"{answer.verdict}: {answer.short[:1].lower()}{answer.short[1:]}"
         )
+    named = answer.owner.lower() in answer.cause.lower()
     said = {
         "read": read,
         "verdict": f"{judged[:1].upper()}{judged[1:]}",
         "memory": answer.memory,
         "cause": answer.cause,
-        "owner": answer.owner,
+        "owner": "" if named else answer.owner,
         "harm": answer.harm,
         "since": answer.since,
         "unknown": re.sub(
@@ -313,6 +316,10 @@ def lines_of(answer: Answer) -> Iterator[str]:
     wanted = sum(len(wrapped[label]) - 1 for label in ("cause", "next") if label in wrapped)
     alone = answer.bundle not in answer.command or wanted <= left
     left += not alone
+    # So is what they say to harm that is not measured, but what such a cause does as a rule.
+    if wanted > left and answer.cause and answer.harm in HARM_WORDS.values():
+        del wrapped["harm"]
+        left += 1
     for label in sorted(wrapped, key=ROOM_FIRST.index):
         lines = wrapped[label]
         wrapped[label] = kept = lines[: 1 + left]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from mmscope.drgn.cgroups.cgroup_files import GIVEN
 from mmscope.drgn.dumps.wrapped import unpacked_by
 from mmscope.drgn.opening import TargetError
 from mmscope.drgn.sections.files import MOST_OF_LOG, Files
@@ -43,6 +44,7 @@ from mmscope.reports.inputs.recognise import (
     PASTED,
     PERF_DATA,
     PERF_TEXT,
+    PRESSURE,
     TAR,
     TREE,
     UNKNOWN,
@@ -325,6 +327,16 @@ def _put(given: Given, kind: Kind, name: str, data: bytes, more: str = "") -> No
     if kind.name == LOG:
         place = _free(given, f"given/{visible(name.rpartition('/')[2])}")
         given.logs.append(place)
+    if place == PRESSURE:
+        called = name.rpartition("/")[2].lower()
+        if other := re.search(r"(?<![a-z])(?:cpu|io|irq)(?![a-z])", called):
+            given.refused.append(f"{name}: the pressure of {other[0]}, and not of memory")
+            return
+        if "memory.pressure" in called:
+            place = f"sys/fs/cgroup/{GIVEN}/memory.pressure"
+            kind = Kind(TREE, named(place), place)
+        elif "memory" not in called:
+            more += " (by its form alone: cpu and io have the same)"
     if "PID" in place:
         given_pid = re.search(r"(?:^|/)(\d{1,10})/[^/]*\Z", name)
         place = place.replace("PID", given_pid[1] if given_pid else "0")

@@ -43,6 +43,8 @@ class Kind:
     place: str = ""
 
 
+# The pressure of the CPU and of I/O has the same form: the name of a file tells which it is.
+PRESSURE = "proc/pressure/memory"
 # Lines of these two, which are known without their first ones.
 _SLAB = rb"\S.{0,62}?(?: +\d+){5} : tunables(?: +\d+){3} : slabdata(?: +\d+){3}"
 # A row of slabtop, without the blanks before it.
@@ -62,7 +64,7 @@ TEXTS = (
     (rb"\A0x[0-9a-f]+-0x[0-9a-f]+ +\d+ ", "proc/vmallocinfo"),
     (rb"\A *[0-9a-f]{8,16}-[0-9a-f]{8,16} : \w", "proc/iomem"),
     (rb"\AName:\s.*\n(?:Umask|State):\s", "proc/PID/status"),
-    (rb"\Asome avg10=[\d.]+ avg60=[\d.]+ avg300=[\d.]+ total=\d+\r?$", "proc/pressure/memory"),
+    (rb"\Asome avg10=[\d.]+ avg60=[\d.]+ avg300=[\d.]+ total=\d+\r?$", PRESSURE),
     (_MAPPING + rb" +\[rollup\]", "proc/PID/smaps_rollup"),
     (_MAPPING + rb".*\nSize: ", "proc/PID/smaps"),
     (_MAPPING, "proc/PID/maps"),

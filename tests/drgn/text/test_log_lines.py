@@ -108,6 +108,13 @@ def test_wrapped_lines_are_whole_again(form: str) -> None:
     assert differs("cgroup and machine, 7.3", text) is None
 
 
+def test_a_wide_terminal_wraps_at_its_width_alone() -> None:
+    lines = with_prefix("dmesg", KINDS["cgroup and machine, 7.3"])
+    parts = [line[at : at + 160] for line in lines for at in range(0, len(line), 160)]
+    assert sum(len(part) == 160 for part in parts) > 1
+    assert differs("cgroup and machine, 7.3", "\n".join(parts)) is None
+
+
 ODD: dict[str, Callable[[Record], str]] = {
     "a table's row": lambda r: f"| 2024-05-09 | {r.text} |",
     "CSV": lambda r: f'"2024-05-09 14:52:38","node7","kernel","{r.text}"',

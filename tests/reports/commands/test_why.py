@@ -4,6 +4,7 @@
 import os
 import shlex
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from given_inputs import LOG, TREE, put
 from mmscope.reports.commands import why_command
 from mmscope.reports.commands.command import main
 from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE
-from mmscope.reports.findings.verdict import Judgement
+from mmscope.reports.findings.verdict import HARM_WORDS, Judgement
 from mmscope.reports.inputs.given import Given
 
 OLD = TESTS / "bundles" / "v0.1.0"
@@ -132,6 +133,24 @@ def test_who_may_not_write_here_finds_the_bundle_elsewhere(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert why_command._free_name().parent == Path(tempfile.gettempdir())
+
+
+def test_an_owner_whom_the_cause_names_has_no_line_of_its_own() -> None:
+    answer = why_command.Answer(["a log"], [], "trouble", "", "warning", owner="db (pid 7)")
+    named = replace(answer, cause="db (pid 7) leaks 4 MiB/s")
+    assert "owner" not in "".join(why_command.lines_of(named))
+    other = replace(answer, cause="memory runs out in 3 h")
+    assert any(line.startswith("owner") for line in why_command.lines_of(other))
+
+
+def test_where_room_is_short_a_command_is_whole_and_harm_is_what_was_seen() -> None:
+    answer = why_command.Answer(["a log"], [], "trouble", "", "warning", bundle="case")
+    answer = replace(answer, cause="much to say " * 14, since="then", unknown=["all"])
+    answer = replace(answer, next="On the host: " + "grep " * 20, command="mmscope findings case")
+    rule = "\n".join(why_command.lines_of(replace(answer, harm=HARM_WORDS["stalls"])))
+    seen = "\n".join(why_command.lines_of(replace(answer, harm="exits take 3 s")))
+    assert "\nharm" not in rule and "\nharm" in seen
+    assert rule.count("grep") == 20 and len(rule.splitlines()) <= 10
 
 
 def test_a_long_path_breaks_between_its_words() -> None:

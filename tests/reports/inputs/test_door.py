@@ -332,6 +332,36 @@ def test_a_cgroup_s_memory_stat_alone_has_its_counters(
     assert value in counters
 
 
+PSI = (
+    "some avg10=71.20 avg60=60.00 avg300=20.00 total=8\n"
+    "full avg10=44.00 avg60=30.10 avg300=9.00 total=4\n"
+)
+
+
+@pytest.mark.parametrize("name", ["io", "cpu.pressure", "pressure-irq.txt"])
+def test_the_pressure_of_something_else_is_not_memory_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["why", str(put(tmp_path, name, PSI)), "-o", str(tmp_path / "case")]) == 3
+    assert ", and not of memory\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("memory", "of the last minute"),
+        ("memory.pressure", "Tasks of memory cgroup /given wait"),
+        ("psi.txt", "(by its form alone: cpu and io have the same)"),
+    ],
+)
+def test_the_pressure_of_memory_is_the_machine_s_or_a_cgroup_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    put(tmp_path, name, PSI)
+    assert main(["why", str(tmp_path / name), "-o", str(tmp_path / "case")]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_kill_of_a_program_is_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = 'sending SIGTERM to process 7 uid 0 "chrome": badness 852, VmRSS 2500 MiB'
     main(["why", put(tmp_path, "log", f"earlyoom 1.7\n{line}\n"), "-o", str(tmp_path / "case")])
