@@ -79,11 +79,11 @@ SECONDS_AFTER, RECORDS_AFTER = 1.0, 8
 
 N, S = r"([0-9]{1,15})", r"(-?[0-9]{1,10})"
 NODE_LIST = r"\(null\)|[0-9,-]*"
-# 3.10 has no names of flags; 4.9 to 4.18 has the nodes here.
+# 3.10 has no names of flags; 4.9 to 4.18 has the nodes here; oom_score_adj came in 2.6.36.
 HEADER = re.compile(
     r"(.*) invoked oom-killer: gfp_mask=(0x[0-9a-f]{1,8}|0)(?:\(([A-Za-z0-9_|]*)\))?,"
     rf"(?: nodemask=({NODE_LIST}),)? +order=(-1|[0-9]{{1,2}}),"
-    rf"(?: oom_adj=-?[0-9]{{1,2}},)? oom_score_adj={S}",
+    rf"(?:(?: oom_adj=-?[0-9]{{1,2}},)? oom_score_adj={S}| (?:oom_adj|oomkilladj)=-?[0-9]{{1,2}})",
     re.DOTALL,
 )
 CPUSET = re.compile(r"(.*) cpuset=(.*) mems_allowed=([0-9,-]*)")
@@ -365,7 +365,7 @@ class _Reader:
         call.base |= {
             "invoker": comm,
             "invoker_pid": pid if pid is None or pid <= MOST_PIDS else None,
-            "invoker_oom_score_adj": int(adj),
+            "invoker_oom_score_adj": None if adj is None else int(adj),
             **{"gfp_mask": mask, "gfp_flags": flags, "order": int(order), "nodemask": nodemask},
         }
         return True
@@ -601,7 +601,9 @@ def _of_cgroup(call: _Call, text: str) -> bool:
         if call.base["oom_cgroup"] is None:
             call.base["oom_cgroup"] = match[1]
     elif match := AT_LIMIT.fullmatch(text):
-        call.base |= {"cgroup_limit": True, "victim_cgroup": match[1], "oom_cgroup": match[2]}
+        of_host = match[2] == "host"  # a distribution's kernel, where it is no cgroup's limit
+        call.base |= {"cgroup_limit": not of_host, "victim_cgroup": match[1]}
+        call.base["oom_cgroup"] = None if of_host else match[2]
     elif (match := STACK.fullmatch(text)) and call.base["cgroup_limit"] is None:
         function = match[2].partition(".")[0]
         if function in OF_CGROUP | OF_MACHINE:

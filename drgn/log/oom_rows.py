@@ -174,7 +174,7 @@ class ProgramKillRow:
 
     number: int = column(key=True, low=1, help="in the log, from 1")
     date: str | None = column(holds="words", help="wall clock, as the log has it")
-    program: str = column(holds="words", help="systemd-oomd, earlyoom, nohang, oomd, kubelet")
+    program: str = column(holds="words", help="systemd-oomd, earlyoom, kubelet or another")
     cgroup: str | None = column(holds="cgroup", help="cgroup, unit or pod it ended")
     comm: str | None = column(holds="comm", help="process it ended")
     pid: int | None = column(high=MOST_PIDS, help="of that process")

@@ -32,7 +32,7 @@ from mmscope.drgn.text.log_prefix import (
     name_ends,
     phrases_in,
 )
-from mmscope.drgn.text.program_kills import ProgramKill, program_kill, same
+from mmscope.drgn.text.program_kills import LOWMEMORYKILLER, ProgramKill, program_kill, same
 
 LONGEST_LINE = 16 << 10  # characters
 RECENT = 64  # kills of programs, of which one may be said twice
@@ -208,6 +208,8 @@ class LogLines:
     def _made(self, current: _Open) -> Printed:
         self.records += 1
         text = current.text
+        if LOWMEMORYKILLER in text:  # a program's or a driver's
+            self._look_for_a_kill(text)
         if "#0" in text:
             text = _CONTROL.sub(lambda found: chr(int(found[1], 8)), text)
         return Printed(current.prefix, text)
@@ -342,7 +344,10 @@ def _plain(text: str) -> str:
 
 
 def _without_ends(lines: list[str]) -> list[str]:
-    """Lines without what was put behind each: a quotation mark, a column's border."""
+    """Lines without what was put behind each: a quotation mark, a column's border, a blank."""
+    full = [line for line in lines[:LINES_TO_LEARN_FROM] if line.strip()]
+    if 10 * sum(line.endswith(" ") for line in full) > 9 * len(full):
+        return [line.rstrip() for line in lines]
     ends = {found[1] for found in _ENDS.finditer("\n".join(lines[:LINES_TO_LEARN_FROM]))}
     if len(ends) != 1 or not (end := ends.pop().strip()):
         return lines

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 Processes that a program ended to have memory, in its own words, in a log: systemd-oomd and what
-systemd says of it, earlyoom, nohang, kubelet, Talos; none of it is the kernel's own.
+systemd says of it, earlyoom, nohang, kubelet, Talos, Android's lmkd and, in the kernel's log, the
+lowmemorykiller that its kernels had before.
 
 Lines of systemd 247 to 258 (src/oom/oomd-manager.c, oomd-util.c; src/core/unit.c), earlyoom 1.0 to
-1.9 (kill.c), Kubernetes 1.20 to 1.34 (pkg/kubelet/eviction), Talos 1.12. Cannot know: kills of
-other programs, and what a program of these does not write.
+1.9 (kill.c), Kubernetes 1.20 to 1.34 (pkg/kubelet/eviction), Talos 1.12, Android 11 to 16
+(lmkd.cpp, in logcat) and drivers/staging/android/lowmemorykiller.c (until 4.11). Cannot know: kills
+of other programs, and what a program of these does not write.
 """
 
 import re
 from typing import NamedTuple
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
 class ProgramKill(NamedTuple):
@@ -45,6 +47,14 @@ _EVICTED = re.compile(
     r"(?:\" pod=\"(?P<pod>[^\"]+)\")?"
 )
 _TALOS = re.compile(r'\[talos\] Sending SIGKILL to cgroup \{.*"cgroup": ?"(?P<cgroup>[^"]+)"')
+# The driver has the size in a line of its own.
+_LMKD = re.compile(
+    r"\blowmemorykiller: Kill(?:ing)? '(?P<comm>[^']{0,64})' \((?P<pid>\d{1,10})\),"
+    r"(?: \(tgid \d+\),)?(?: uid \d+,)? (?:oom_score_)?adj (?P<adj>-?\d{1,4})"
+    r"(?: to free (?P<kib>\d{1,12})kB rss.{0,40}; reason: (?P<why>.{1,200}))?"
+)
+# CACHED_APP_MIN_ADJ: from here on a process is kept for as long as there is room, and no longer.
+_CACHED = 900
 _OTHERS = re.compile(
     r"\b(?P<program>oomd|nohang)\b[^:]{0,20}: (?:.{0,40}\b[Kk]illed |.{0,20}[Ss]ending SIG)"
 )
@@ -52,10 +62,11 @@ _HELD = re.compile(r"VmRSS:? (\d{1,9}) ?MiB")
 # What shows that a text has such a line.
 KILL = re.compile(
     r"systemd-oomd\b.{0,30} [Kk]illed |ending SIG(?:TERM|KILL) to process \d"
-    r"|viction manager: pod .{0,80}evicted|\[talos\] Sending SIGKILL"
+    r"|viction manager: pod .{0,80}evicted|\[talos\] Sending SIGKILL|lowmemorykiller: Kill"
 )
 # One of these is in each line.
-_MARKS = ("oomd", "nohang", "ending SIG", "viction manager: pod")
+LOWMEMORYKILLER = "lowmemorykiller: Kill"
+_MARKS = ("oomd", "nohang", "ending SIG", "viction manager: pod", LOWMEMORYKILLER)
 
 
 def program_kill(line: str) -> ProgramKill | None:
@@ -79,6 +90,14 @@ def program_kill(line: str) -> ProgramKill | None:
     if found := _TALOS.search(line):
         where = found["cgroup"].removeprefix("/sys/fs/cgroup")
         return ProgramKill("Talos", cgroup=where, why="its OOM controller sent SIGKILL")
+    if (found := _LMKD.search(line)) and int(found["adj"]) < _CACHED:
+        return ProgramKill(
+            "lowmemorykiller",
+            comm=found["comm"],
+            pid=int(found["pid"]),
+            held_bytes=int(found["kib"]) * KIB if found["kib"] else None,
+            why=found["why"],
+        )
     if found := _OTHERS.search(line):
         return ProgramKill(found["program"], why=line[found.start() :][:200].strip())
     return None

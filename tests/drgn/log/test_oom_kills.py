@@ -318,6 +318,23 @@ class TestEnds:
         (row,) = read(f"{self.HEADER}[    1.000001] {line}\n").kills
         assert (row.outcome, row.victim, row.order, row.pid) == (outcome, 0, 2, None)
 
+    @pytest.mark.parametrize(
+        ("adjusted", "adj"),
+        [("oomkilladj=0", None), ("oom_adj=0", None), ("oom_adj=0, oom_score_adj=7", 7)],
+    )
+    def test_a_header_of_2_6(self, adjusted: str, adj: int | None) -> None:
+        text = self.HEADER.replace("0xcc0(GFP_KERNEL)", "0xd0")
+        (row,) = read(text.replace("oom_score_adj=0", adjusted)).kills
+        assert (row.invoker, row.order, row.gfp_mask, row.lacks) == (
+            "java", 2, "0xd0", read(self.HEADER).kills[0].lacks,
+        )  # fmt: skip
+        assert row.invoker_oom_score_adj == adj
+
+    def test_a_limit_of_the_host_is_no_cgroup_s(self) -> None:
+        line = "Task in /user.slice killed as a result of limit of host"
+        (row,) = read(f"{self.HEADER}[    1.000001] {line}\n").kills
+        assert (row.cgroup_limit, row.oom_cgroup, row.victim_cgroup) == (False, None, "/user.slice")
+
     def test_a_panic_behind_nobody_to_kill_is_the_same_calls(self) -> None:
         text = from_line(printed("7.3"), "invoked oom-killer").partition("oom-kill:")[0]
         text += "Out of memory and no killable processes...\n"

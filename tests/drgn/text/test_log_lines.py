@@ -108,6 +108,11 @@ def test_wrapped_lines_are_whole_again(form: str) -> None:
     assert differs("cgroup and machine, 7.3", text) is None
 
 
+def test_a_blank_behind_each_line_is_no_part_of_it() -> None:
+    lines = with_prefix("dmesg", KINDS["cgroup and machine, 7.3"])
+    assert differs("cgroup and machine, 7.3", "".join(f"{line} \n" for line in lines)) is None
+
+
 def test_a_wide_terminal_wraps_at_its_width_alone() -> None:
     lines = with_prefix("dmesg", KINDS["cgroup and machine, 7.3"])
     parts = [line[at : at + 160] for line in lines for at in range(0, len(line), 160)]
@@ -272,6 +277,23 @@ class TestForeign:
     def test_what_only_watches_memory_ends_no_one(self, line: str) -> None:
         log = parse_dmesg(f"{self.STAMP} kernel: Mem-Info:\n{self.STAMP} {line}\n")
         assert log.killed == ()
+
+    @pytest.mark.parametrize(
+        ("line", "adj", "held"),
+        [
+            ("10-24 14:24:26.342   710   710 I lowmemorykiller: Kill 'org.app' (17), uid 10446, "
+             "oom_score_adj {} to free 140528kB rss, 37404kB swap; reason: low watermark", 0,
+             140528 << 10),
+            ("<6>[ 4512.123456] lowmemorykiller: Killing 'org.app' (17), adj {},", 529, None),
+        ],
+    )  # fmt: skip
+    def test_on_android_a_process_that_is_only_cached_is_no_loss(
+        self, line: str, adj: int, held: int | None
+    ) -> None:
+        ((kill, _),) = parse_dmesg(f"{line.format(adj)}\n").killed
+        assert (kill.program, kill.comm, kill.pid) == ("lowmemorykiller", "org.app", 17)
+        assert kill.held_bytes == held
+        assert not parse_dmesg(f"{line.format(900)}\n").killed
 
     def test_a_prefix_that_is_not_understood_is_said(self) -> None:
         """A name has 15 bytes: what is longer has more in it."""
