@@ -31,6 +31,7 @@ from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_log import Log, LogRecord
+from mmscope.drgn.text.owner_frames import is_allocator
 
 MOST_ROWS = 1_000
 LONGEST_WHAT, LONGEST_RECORD = 100, 400  # characters
@@ -38,6 +39,9 @@ STACK_LINES = 80  # behind a task that hung
 
 DAMAGE, HARDWARE, FAILURE, STALL, LEAK = "damage", "hardware", "failure", "stall", "leak"
 TAKEN, CHANGED, STOPPED = "taken at boot", "changed", "stopped"
+# A task is in memory management or elsewhere; a fault was there, if it was of address 0; a function
+# allocated an object.
+WHERE_IT_IS, WHERE_IT_WAS, WHOSE = "where it is", "where it was", "whose"
 
 
 class Kind(NamedTuple):
@@ -46,6 +50,8 @@ class Kind(NamedTuple):
 
     :ivar words: one of these is in the record.
     :ivar pattern: with a group ``what``: of whom or of which it is.
+    :ivar behind: what the stack behind the record tells: :data:`WHERE_IT_IS`, :data:`WHERE_IT_WAS`
+        or :data:`WHOSE`; empty: nothing.
     """
 
     name: str
@@ -53,15 +59,13 @@ class Kind(NamedTuple):
     words: str
     pattern: re.Pattern[str]
     means: str
-    of_mm: bool = False  # only where the stack behind it is in memory management
-    fault: bool = False  # behind it is where; one of address 0 only in memory management
+    behind: str = ""
 
 
 def _kind(
-    name: str, group: str, words: str, pattern: str, means: str, of_mm: bool = False,
-    fault: bool = False,
+    name: str, group: str, words: str, pattern: str, means: str, behind: str = ""
 ) -> Kind:  # fmt: skip
-    return Kind(name, group, words, re.compile(pattern), means, of_mm, fault)
+    return Kind(name, group, words, re.compile(pattern), means, behind)
 
 
 KINDS = (
@@ -132,7 +136,7 @@ KINDS = (
           r"|NULL pointer dereference|(?:read from|write to|execute from) \S+ memory)"
           r"|[Kk]ernel NULL pointer dereference|general protection fault)",
           "the kernel used an address that leads nowhere: data is damaged or was freed, or the "
-          "code is wrong; the task ended with the locks that it had", fault=True),
+          "code is wrong; the task ended with the locks that it had", WHERE_IT_WAS),
     _kind("warning in mm", DAMAGE, "WARNING: ", r"WARNING: (?:CPU: \d+ PID: \d+ )?at "
           r"(?P<what>(?:.*/)?mm/\S+)", "memory management found something that it does not expect"),
     # mm/memory-failure.c
@@ -154,9 +158,15 @@ KINDS = (
     # "hung_task: explicitly report I/O wait state in log output" (in v7.1)
     _kind("hung task", STALL, "blocked for more than|blocked in I/O wait for more than",
           r"INFO: task (?P<what>.*?):\d+ .*blocked (?:in I/O wait )?for more than \d+ seconds",
-          "a task waits in memory management, where its stack says, or is of it", True),
+          "a task waits in memory management, where its stack says, or is of it", WHERE_IT_IS),
     _kind("soft lockup", STALL, "soft lockup", r".*BUG: soft lockup - CPU#\d+ stuck for \d+s! "
-          r"\[(?P<what>.{1,64}?):\d+\]", "a CPU was in memory management all the time", True),
+          r"\[(?P<what>.{1,64}?):\d+\]", "a CPU was in memory management all the time",
+          WHERE_IT_IS),
+    # kernel/sched/core.c: sched_show_task(); before 5.10 without "task:"
+    _kind("blocked task", STALL, "state:D | D ", r"(?:task:)?(?P<what>\S.{0,15}?) +"
+          r"(?:state:D |D(?: [0-9a-f]{8,16})? +\d+ +\d+ +\d+ 0x[0-9a-f]{8})",
+          "a task was in D state when the log shows it (SysRq-w, SysRq-t), and its stack is in "
+          "memory management", WHERE_IT_IS),
     # kernel/panic.c: panic()
     _kind("kernel panic", STOPPED, "Kernel panic - not syncing: ",
           r"Kernel panic - not syncing: (?P<what>.*)",
@@ -170,8 +180,8 @@ KINDS = (
           "leaks are not looked for any more"),
     # print_unreferenced() of it, in /sys/kernel/debug/kmemleak; tests print it to the log
     _kind("leaked object", LEAK, "unreferenced object ",
-          r"(?:BUG: memory leak )?unreferenced object 0x[0-9a-f]+ \(size (?P<what>\d+)\)",
-          "no pointer to an object of so many bytes was found"),
+          r"(?:BUG: memory leak )?unreferenced object 0x[0-9a-f]+ \((?P<what>size \d+)\)",
+          "no pointer to an object of so many bytes was found", WHOSE),
     # drivers/staging/android/lowmemorykiller.c, until 4.11; lmkd says the same since
     _kind("low memory killer", CHANGED, "lowmemorykiller: Kill",
           r"lowmemorykiller: Kill(?:ing)? '(?P<what>[^']{1,64})' \(\d+\)",
@@ -212,12 +222,14 @@ KINDS = (
           r"(?P<what>.*user-defined physical RAM map.*|[Mm]emory limited to .*)",
           "mem= or memmap= of the command line hides memory"),
 )  # fmt: skip
-# Of those of memory management alone, the others: by how the log calls both.
+# Kinds of those that are not in memory management, by the kind of those that are.
 ELSEWHERE = {
     "hung task": _kind("hung task elsewhere", STALL, "", "", "a task waits, and its stack shows no "
                        "memory management: for a disk, a lock, a driver or another task"),
     "soft lockup": _kind("soft lockup elsewhere", STALL, "", "", "a CPU ran for long, and its "
                          "stack shows no memory management"),
+    "blocked task": _kind("blocked task elsewhere", STALL, "", "", "a task was in D state when the "
+                          "log shows it, and its stack shows no memory management"),
 }  # fmt: skip
 WORDS = re.compile(
     "|".join(sorted({re.escape(word) for kind in KINDS for word in kind.words.split("|")}))
@@ -228,7 +240,7 @@ OF_MM = re.compile(
     r"|migrate_pages|folio_wait|wait_on_page|folio_lock|lock_page|filemap_fault|do_swap_page"
     r"|swap_read|handle_mm_fault|mmap_read_lock|mmap_write_lock|khugepaged|ksm_|try_to_unmap|rmap_walk"
     r"|mem_cgroup|try_charge|lru_add_drain|drain_all_pages|offline_pages|hugetlb_|exit_mmap|unmap_"
-    r"|zap_|oom_|vm_munmap|do_mmap|do_madvise|vmalloc|alloc_vmap|pcpu_alloc|kswapd|balance_pgdat"
+    r"|zap_|oom_|vm_munmap|vm_mmap|do_mmap|do_madvise|vmalloc|alloc_vmap|pcpu_alloc|kswapd|balance_pgdat"
 )
 
 # What is above the function that waits, in the stack of a task that hung.
@@ -273,7 +285,7 @@ class KernelComplaint:
 
 @dataclass
 class _Waiting:
-    """A task that hung, or a fault, whose stack follows."""
+    """A record whose stack follows."""
 
     kind: Kind
     what: str
@@ -297,7 +309,9 @@ def read_kernel_complaints(records: Iterable[LogRecord]) -> list[KernelComplaint
             if (match := _match(line)) is None:
                 continue
             kind, what = match
-            if kind.fault or (kind.of_mm and not MM_TASK.match(what)):
+            if kind.name == "blocked task" and waiting is not None and waiting.what == what:
+                continue  # the second line of a task that hung
+            if kind.behind and not MM_TASK.match(what):
                 _end(waiting, found)
                 waiting = _Waiting(kind, what, record)
             else:
@@ -318,35 +332,41 @@ def _match(line: str) -> tuple[Kind, str] | None:
 def _look(
     waiting: _Waiting, record: LogRecord, found: dict[tuple[str, str], KernelComplaint]
 ) -> _Waiting | None:
-    """
-    Look for memory management in the stack of a task that hung, for where a fault was; None: that
-    is over.
-    """
+    """Look for what the stack behind a record tells, and count that; None: it is over."""
     for line in record.text.split("\n"):
         waiting.lines += 1
-        if waiting.kind.fault:
+        if waiting.kind.behind == WHERE_IT_WAS:
             if match := WHERE.match(line):
                 if not _of_nothing(waiting) or OF_MM.match(match[1]):
-                    module = f" {match[2]}]" if match[2] else ""
-                    what = f"{waiting.what}, in {match[1]}{module}"
-                    _count(found, waiting.kind, what[:LONGEST_WHAT], waiting.record)
+                    _count_in(found, waiting, match[1], match[2] and f"{match[2]}]")
                 return None
-            if waiting.lines > STACK_LINES:
-                _end(waiting, found)
+        elif (match := STACK.fullmatch(line)) and not match[1]:
+            if waiting.kind.behind == WHOSE and not is_allocator(match[2]):
+                _count_in(found, waiting, match[2], match[3] and f"[{match[3]}]")
                 return None
-            continue
-        match = STACK.fullmatch(line)
-        if match and not match[1]:
-            if OF_MM.match(match[2].lstrip("_")):
-                what = f"{waiting.what}, in {match[2]}"
-                _count(found, waiting.kind, what[:LONGEST_WHAT], waiting.record)
+            if waiting.kind.behind == WHERE_IT_IS and OF_MM.match(match[2].lstrip("_")):
+                _count_in(found, waiting, match[2])
                 return None
             if not waiting.where and not HOW_ONE_WAITS.match(match[2].lstrip("_")):
                 waiting.where = match[2]
-        if line.startswith("INFO: task ") or waiting.lines > STACK_LINES:
+        others = line.startswith("INFO: task ") or (
+            line.startswith("task:") and not line.startswith(f"task:{waiting.what} ")
+        )
+        if others or waiting.lines > STACK_LINES:
             _end(waiting, found)
             return None
     return waiting
+
+
+def _count_in(
+    found: dict[tuple[str, str], KernelComplaint],
+    waiting: _Waiting,
+    function: str,
+    module: str | None = None,
+) -> None:
+    """Count a record with the function that its stack tells."""
+    what = f"{waiting.what}, in {function}{f' {module}' if module else ''}"
+    _count(found, waiting.kind, what[:LONGEST_WHAT], waiting.record)
 
 
 def _of_nothing(waiting: _Waiting) -> bool:
@@ -354,15 +374,15 @@ def _of_nothing(waiting: _Waiting) -> bool:
 
 
 def _end(waiting: _Waiting | None, found: dict[tuple[str, str], KernelComplaint]) -> None:
-    """Count what memory management was not found behind: a task that hung, a fault somewhere."""
+    """Count a record whose stack did not tell what it was looked through for."""
     if waiting is None:
         return
-    if waiting.kind.of_mm:
-        where = f", in {waiting.where}" if waiting.where else ""
-        kind = ELSEWHERE[waiting.kind.name]
-        _count(found, kind, f"{waiting.what}{where}"[:LONGEST_WHAT], waiting.record)
-    elif not _of_nothing(waiting):
-        _count(found, waiting.kind, waiting.what, waiting.record)
+    kind, what = waiting.kind, waiting.what
+    if kind.behind == WHERE_IT_IS:
+        kind = ELSEWHERE[kind.name]
+        what += f", in {waiting.where}" if waiting.where else ""
+    if not _of_nothing(waiting):
+        _count(found, kind, what[:LONGEST_WHAT], waiting.record)
 
 
 def _count(

@@ -37,7 +37,6 @@ from mmscope.drgn.free.free_memory import pageblock_note
 from mmscope.drgn.free.pageblocks import pageblock_types
 from mmscope.drgn.free.zones import for_each_zone, zone_name
 from mmscope.drgn.opening.constants import constant
-from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.reading.kernel_arrays import Array, Bools, Gaps, S64s, read_array, struct_dtype
 from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.mem_sections import valid_page_ranges
@@ -50,6 +49,7 @@ from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Sec
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import MOST_PIDS, column
 from mmscope.drgn.tables.table import SERIES, table, table_of, tables_of
+from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.drgn.text.page_owner_text import MEMBERS, not_kept
 
 # Tasks in memory; and in the table, beyond which they are one row.

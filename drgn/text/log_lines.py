@@ -379,6 +379,10 @@ def _unquoted(text: str) -> tuple[str, dict[int, int]]:
     return text, phrases_in(text)
 
 
+def _blanks(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
 class _Wrap:
     """
     The way that lines were wrapped, if they were: at a width, or at blanks, so that the next word
@@ -389,6 +393,8 @@ class _Wrap:
 
     def __init__(self, text: str, prefixes: Prefixes) -> None:
         self.width, self.joint, self.known = 0, " ", False
+        # Blanks before each line, as of a quoted block. Where a line was broken they are gone.
+        self.indent = min((_blanks(line) for _, _, line in _lines(text) if line.strip()), default=0)
         before, pairs = 0, list[tuple[int, str]]()
         for number, _, line in _lines(text):
             if number > LINES_TO_LEARN_FROM:
@@ -411,6 +417,8 @@ class _Wrap:
         """True if a line is the rest of the one before, which has so many characters."""
         if not self.joint:
             return before == self.width
+        if _blanks(line) > self.indent:
+            return False
         first = line.split(None, 1)[0] if line.strip() else ""
         blanks = BLANKS if self.known else 1
         return bool(before) and before + blanks + len(first) > self.width

@@ -12,7 +12,7 @@ more there were.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mmscope.drgn.owners.owner_frames import owner_frame
+from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 

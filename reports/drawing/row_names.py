@@ -4,9 +4,9 @@
 import re
 from typing import Any
 
-from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.tables.rows import Column
+from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.reports.drawing.cells import cell, heading, minus_one
 
 NO_STACK = "(no stack)"

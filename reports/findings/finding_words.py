@@ -12,8 +12,8 @@ from typing import Any
 import jinja2
 from jinja2.environment import TemplateExpression
 
-from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables import display
+from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.reports.findings.finding import Finding
 from mmscope.reports.findings.kernel_said import BY_PAGE, Kernel
 from mmscope.reports.findings.proof import proofs

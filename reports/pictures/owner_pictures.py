@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from mmscope.drgn.owners.owner_frames import is_allocator, owner_frame
 from mmscope.drgn.tables.display import bar_percent
 from mmscope.drgn.tables.hostile_text import cut
+from mmscope.drgn.text.owner_frames import is_allocator, owner_frame
 from mmscope.reports.drawing import downloads, flame_graph, time_panel
 from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.drawing.class_looks import look

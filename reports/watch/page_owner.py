@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.tables.display import aligned, percent, plural, share, size
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.table import table_of
+from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.drgn.text.page_owner_series import Growth, Series, growth_rows, point_rows
 from mmscope.drgn.text.page_owner_text import Selection, Tally, not_kept
 from mmscope.drgn.text.stack_text import folded

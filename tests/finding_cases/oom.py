@@ -223,6 +223,11 @@ FOUND: dict[str, Case] = {
         ["A task hung outside of memory management: jbd2/sda1-8, in rq_qos_wait",
          "what is dirty for that disk cannot be reclaimed meanwhile"], "notice",
     ),
+    "tasks that were blocked when SysRq-w showed them": Case(
+        "hung-in-log", [complaint("blocked task", "java, in vm_mmap_pgoff", "stall")],
+        ["A task was blocked in memory management: java, in vm_mmap_pgoff",
+         "which may have been a short one"], "notice",
+    ),
     "a CPU that was stuck in it": Case(
         "hung-in-log",
         [complaint("soft lockup", "kswapd0, in shrink_slab", "stall", first_seconds=None,

@@ -32,7 +32,6 @@ from mmscope.drgn.free.zones import Zone  # noqa: E402
 from mmscope.drgn.ledger.memory_ledger import LedgerRow  # noqa: E402
 from mmscope.drgn.machine.boot_options import memory_options  # noqa: E402
 from mmscope.drgn.machine.physical_memory import MappedRange, lay_out  # noqa: E402
-from mmscope.drgn.owners.owner_frames import owner_frame  # noqa: E402
 from mmscope.drgn.owners.page_owner import (  # noqa: E402
     PageOwnerGrowth,
     PageOwnerMemcg,
@@ -50,6 +49,7 @@ from mmscope.drgn.page_tables.page_tables import (  # noqa: E402
 from mmscope.drgn.processes.processes import ProcessVmas  # noqa: E402
 from mmscope.drgn.reading.io_resources import Resource  # noqa: E402
 from mmscope.drgn.rmap.ksm import KsmProcess  # noqa: E402
+from mmscope.drgn.text.owner_frames import owner_frame  # noqa: E402
 from mmscope.reports.bundle.bundle import Bundle  # noqa: E402
 from mmscope.reports.bundle.description import SectionResult  # noqa: E402
 from mmscope.reports.bundle.writer import Writer  # noqa: E402

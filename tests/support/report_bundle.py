@@ -30,7 +30,6 @@ from mmscope.drgn.machine.physical_memory import MappedRange, lay_out
 from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
-from mmscope.drgn.owners.owner_frames import owner_frame
 from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.owners.slab_owner import SlabOwnerStack
 from mmscope.drgn.page_tables.page_tables import (
@@ -47,6 +46,7 @@ from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, what_if
 from mmscope.drgn.struct_pages.vmemmap import VmemmapMapping, VmemmapSections, VmemmapZone
 from mmscope.drgn.struct_pages.vmemmap_examples import VmemmapExample
 from mmscope.drgn.tables.rows import column
+from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult

@@ -54,7 +54,7 @@ LINES = {
         ("list damaged", "list_del corruption"),
     "BUG: KASAN: use-after-free in f+0x1/0x2":
         ("KASAN report", "KASAN: use-after-free in f+0x1/0x2"),
-    "unreferenced object 0xffff88007658a9e0 (size 944):": ("leaked object", "944"),
+    "unreferenced object 0xffff88007658a9e0 (size 944):": ("leaked object", "size 944"),
     "lowmemorykiller: Killing 'd.play.games.ui' (2613), adj 1000,":
         ("low memory killer", "d.play.games.ui"),
     "lowmemorykiller: Kill 'com.example' (3946), uid 10144, oom_score_adj 900 to free 2kB rss":
@@ -148,6 +148,39 @@ def test_a_hung_task_elsewhere_has_the_function_that_waits(frames: str, what: st
     assert (row.kind, row.what) == ("hung task elsewhere", what)
     first, second = read(raw(f"{HUNG}{frames}\n{HUNG.replace('java', 'perl')} shrink_node+0x1/0x2"))
     assert (first.what, second.kind) == (what, "hung task")
+
+
+BLOCKED = """sysrq: Show Blocked State
+task:java            state:D stack:    0 pid: 4321 ppid:     1 flags:0x00000002
+Call Trace:
+ __schedule+0x34d/0x9e0
+ rwsem_down_write_slowpath+0x2b4/0x6b0
+ vm_mmap_pgoff+0xb0/0x170
+task:cat             state:S stack:    0 pid: 4322 ppid:     1 flags:0x00000002
+Call Trace:
+ shrink_node+0x1/0x2
+nfsd            D 0000000000000000     0   404      2 0x00000000
+ [<ffffffff8152a173>] io_schedule+0x73/0xc0
+ [<ffffffff811c4f10>] sync_buffer+0x40/0x50
+"""
+
+
+def test_blocked_tasks_have_where_they_wait() -> None:
+    assert [(row.kind, row.what) for row in read(raw(BLOCKED))] == [
+        ("blocked task", "java, in vm_mmap_pgoff"),
+        ("blocked task elsewhere", "nfsd, in sync_buffer"),
+    ]
+
+
+def test_a_leaked_object_has_who_allocated_it() -> None:
+    text = """unreferenced object 0xffff8881039b0b00 (size 192):
+  comm "insmod", pid 1234, jiffies 4294901234 (age 120.000s)
+  backtrace:
+    [<ffffffff812a1b2c>] kmem_cache_alloc_trace+0x10c/0x210
+    [<ffffffffc0005034>] leak_init+0x34/0x1000 [leak]
+"""
+    (row,) = read(text * 3)
+    assert (row.what, row.times) == ("size 192, in leak_init [leak]", 3)
 
 
 def test_a_hung_task_of_7_1_says_that_it_waits_for_io() -> None:

@@ -26,15 +26,15 @@ from page_owner_inputs import (
     show_stacks_handles,
 )
 
-from mmscope.drgn.owners.owner_frames import (
+from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
+from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.text import page_owner_series as ps
+from mmscope.drgn.text.owner_frames import (
     allocator_frames,
     is_allocator,
     owner_frame,
     read_patterns,
 )
-from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
-from mmscope.drgn.tables.rows import columns
-from mmscope.drgn.text import page_owner_series as ps
 from mmscope.drgn.text.page_owner_text import Selection
 from mmscope.drgn.text.stack_text import folded, stack_id
 from mmscope.drgn.text.text_source import TextError
