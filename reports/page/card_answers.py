@@ -8,6 +8,7 @@ why something is slow, where no check could be made of it. Then it says what wou
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -167,10 +168,10 @@ def _measured(
 def holders(bundle: Bundle) -> str:
     """
     The largest owner that is named, and the largest classes; the class first where no one has
-    half of it. Empty without a ledger or a watch.
+    half of it. Without a ledger that of a watch, or of page_owner; empty without any.
     """
     if "memory_ledger" not in bundle.tables:
-        return _held_in_watch(bundle)
+        return _held_in_watch(bundle) or _held_by_functions(bundle)
     drawn = memory_bar.draw(_rows(bundle, *OF_HOLDERS), bundle.page_size)
     total = drawn["total"]
     used = [each for each in drawn["segments"] if each["name"] not in NOT_IN_USE]
@@ -221,6 +222,25 @@ def _held_in_watch(bundle: Bundle) -> str:
     classes = {name: last for name, (_, last) in _levels(bundle).items()}
     end = " at the end of the watch"
     return _watched(bundle, "last_bytes", "holds {size}", classes, "{name} {size}", end)
+
+
+def _held_by_functions(bundle: Bundle) -> str:
+    """The functions that allocated most of what page_owner lists."""
+    held = Counter[str]()
+    for row in bundle.rows("page_owner_stacks") if "page_owner_stacks" in bundle.tables else ():
+        owner = row["owner"] or "a stack that is not known"
+        held[f"{owner} [{row['module']}]" if row["module"] else owner] += row["pages"]
+    if not (total := held.total()):
+        return ""
+    # Of a text that does not say how large a page is, that is assumed.
+    page_size = None if bundle.target.get("assumed") else bundle.page_size
+    said = [
+        f"{cut(name, MOST_NAMED)} {display.pages(pages, page_size)}"
+        for name, pages in held.most_common(3)
+    ]
+    share = display.share(held.most_common(1)[0][1], total)
+    said[0] += f" ({share} of what page_owner lists)"
+    return f"allocated most: {', '.join(said)}"
 
 
 def _watched(

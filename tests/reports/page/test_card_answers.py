@@ -9,6 +9,7 @@ from checkout import TESTS
 
 from mmscope.drgn.freeing.would_free import WouldFree
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
+from mmscope.drgn.owners.page_owner import PageOwnerStack
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.finding import Verdict
@@ -30,6 +31,26 @@ def test_who_holds_the_memory_and_the_largest_classes(tmp_path: Path) -> None:
     counted = made if LedgerRow in made.rows else made_hosts.counted(made)
     said = answers.holders(counted.write(tmp_path / "made"))
     assert said.startswith("kmalloc-512 holds ") and " of memory (slab). Largest classes: " in said
+
+
+def test_page_owner_alone_says_who_allocated_most(tmp_path: Path) -> None:
+    stacks = [
+        ("leak_init", "leak", 900),
+        ("leak_init", "leak", 60),
+        ("f", None, 30),
+        (None, None, 10),
+    ]
+    host = made_hosts.healthy(64)
+    host.rows = {
+        PageOwnerStack: [
+            PageOwnerStack(number, pages, None, owner, module, owner, None)
+            for number, (owner, module, pages) in enumerate(stacks)
+        ]
+    }
+    assert answers.holders(host.write(tmp_path / "made")) == (
+        "allocated most: leak_init [leak] 3.75 MiB (96.0 % of what page_owner lists), f 120 KiB, "
+        "a stack that is not known 40 KiB"
+    )
 
 
 def test_what_would_free_memory_is_the_least_that_is_certain(tmp_path: Path) -> None:
