@@ -22,6 +22,7 @@ from drgn.helpers.linux.nodemask import for_each_node_mask, for_each_node_state
 from drgn.helpers.linux.pid import find_task
 
 from mmscope.drgn.processes.address_spaces import BROKEN_OFF, AddressSpaces, kept_address_spaces
+from mmscope.drgn.processes.held_open import SharedFile, SocketBuffers, add_held_open
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.processes.shm_segments import ShmSegment, read_segments
 from mmscope.drgn.reading.cpus import online_cpus
@@ -273,6 +274,7 @@ def from_files(files: Files) -> Found:
     else:
         if segments is not None:
             found.add(ShmSegment, segments)
+    add_held_open(files, found, sum(row.shmem_bytes for row in rows))
     return found.add(ProcessMemory, sorted(rows, key=_by_memory))
 
 
@@ -283,14 +285,18 @@ PROCESS_MEMORY_SECTION = Section(
 How much memory each process maps, by kind
 ([proc(5)](https://docs.kernel.org/filesystems/proc.html)). Pages that several processes map count
 in each of them, so that the sum is more than what they have together; hugetlb pages are in none.
-By text also SysV segments, which may have no process.
+By text also SysV segments, which may have no process; of a running host files of shared memory and
+buffers of sockets, by who has them open.
 """,
     command=Command("the memory of processes", top=TOP, picks="pid"),
     since="0.2.0",
-    tables=tables_of(ProcessMemory, ShmSegment),
+    tables=tables_of(ProcessMemory, ShmSegment, SharedFile, SocketBuffers),
     from_memory=from_memory,
     from_files=from_files,
-    reads=(prices.STATUS, prices.SHM, prices.SETTINGS),
+    reads=(
+        *(prices.STATUS, prices.SHM, prices.SETTINGS, prices.MEMINFO, prices.NAMES),
+        *(prices.LINKS, prices.SOCKETS),
+    ),
 )
 
 

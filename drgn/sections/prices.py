@@ -56,6 +56,11 @@ SLABINFO = "/proc/slabinfo"
 MAPS = "/proc/[0-9]*/maps"
 SMAPS_ROLLUP = "/proc/[0-9]*/smaps_rollup"
 STATUS = "/proc/[0-9]*/status /proc/[0-9]*/comm"
+LINKS = "/proc/[0-9]*/fd/* /proc/[0-9]*/fdinfo/* /proc/[0-9]*/mountinfo"
+SOCKETS = "/proc/net/sockstat /lib/modules/*/modules.builtin"
+TASKS = "/proc/[0-9]*/task/*/stat /proc/[0-9]*/task/*/wchan"
+SCHED = "/proc/[0-9]*/task/*/sched /proc/self/sched"
+BDI = "/sys/kernel/debug/bdi/*/stats"
 SHM = "/proc/sysvipc/shm"
 ALLOC_TRACES = "/sys/kernel/debug/slab/*/alloc_traces"
 SLAB_SETTINGS = "/sys/kernel/slab/*"
@@ -178,6 +183,50 @@ PRICES = {
             "alloc_lock and siglock, for some words",
             "the state of its signals",
             "processes",
+        ),
+        # proc_readfd_common(), seq_show(), fs/proc/fd.c; mountinfo_open(), fs/proc_namespace.c
+        Price(
+            LINKS,
+            "resolves a link for each open file, where a tenth of memory is shared",
+            "file_lock of a process's table of files, for a word; namespace_sem, shared, for 4 KiB "
+            "of mountinfo",
+            None,
+            "open files; 50,000 at most",
+        ),
+        # sockstat_seq_show(), net/ipv4/proc.c; unix_diag_dump(), net/unix/diag.c;
+        # inet_diag_dump_icsk(), net/ipv4/inet_diag.c
+        Price(
+            SOCKETS,
+            "adds up counters; sock_diag then lists the sockets of each protocol whose module is "
+            "there",
+            "a lock of some sockets at a time",
+            None,
+            "sockets; 50,000 at most",
+        ),
+        # do_task_stat(), fs/proc/array.c; get_wchan(), kernel/sched/core.c
+        Price(
+            TASKS,
+            "prints a thread's counters; of one in D state walks its stack",
+            "siglock, for some words; for wchan pi_lock of the task",
+            "some words of stat; the walk of a stack, 16 frames at most",
+            "threads; 10,000 at most",
+        ),
+        # proc_sched_show_task(), kernel/sched/debug.c
+        Price(
+            SCHED,
+            "prints what the scheduler counts of a thread in D state",
+            "alloc_lock of the task, for a word",
+            None,
+            "threads in D state",
+        ),
+        # bdi_debug_stats_show(), mm/backing-dev.c
+        Price(
+            BDI,
+            "adds up counters, and counts dirty inodes",
+            "list_lock of the device's inodes, a spinlock; mutexes of debugfs",
+            None,
+            "devices, dirty inodes",
+            f"left out where over {LONGEST_WALK:,} inodes are there",
         ),
         # sysvipc_proc_start(), ipc/util.c; shm_add_rss_swap(), ipc/shm.c
         Price(
@@ -384,10 +433,20 @@ def _vmallocinfo(root: str) -> str | None:
     return None
 
 
+def _bdi(root: str) -> str | None:
+    """The spinlock over all dirty inodes keeps interrupts on, and writers of that device out."""
+    inodes = _text(root, "proc/sys/fs/inode-nr").split()
+    many = int(inodes[0]) if inodes and inodes[0].isdecimal() else LONGEST_WALK + 1
+    if many <= LONGEST_WALK:
+        return None
+    return f"there are {many:,} inodes, of which all dirty ones are walked under a spinlock"
+
+
 DEAR: dict[str, Callable[[str], str | None]] = {
     PAGETYPEINFO: _pagetypeinfo,
     SLABINFO: _slabinfo,
     VMALLOCINFO: _vmallocinfo,
+    BDI: _bdi,
     ALLOC_TRACES: lambda _: (
         "opening it walks every object of the cache with interrupts off, and "
         "may allocate memory meanwhile"

@@ -19,15 +19,13 @@ Cannot know: since when a task sleeps. ``seconds`` are since it was last put on 
 (``sched_info.last_arrival``, as crash's ``ps -l``), so the time that it ran then is among them. The
 stack of a task that runs on a live host; readers of a lock but the last one and those in faults.
 
-The text is /proc/PID/status, which has the state of each process's first thread and no more.
-/proc/PID/stack has the stack, but waits itself for the lock of an exec that is under way
-(fs/proc/base.c, ``lock_trace()``), so it is not read.
+By text: threads in D state (:mod:`~mmscope.drgn.waits.sleeping_threads`), and devices that are
+written to.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
@@ -37,9 +35,10 @@ from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.table import table_of, tables_of
 from mmscope.drgn.waits.fuse import FuseConnection
 from mmscope.drgn.waits.reclaim_threads import OomVictim, ReclaimThread, stacks_unlike
+from mmscope.drgn.waits.sleeping_threads import sleeping_threads
 from mmscope.drgn.waits.wait_chains import Waits
 from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
-from mmscope.drgn.waits.writeback import WritebackDevice
+from mmscope.drgn.waits.writeback import WritebackDevice, devices_by_text
 
 
 def from_memory(memory: Memory) -> Found:
@@ -111,25 +110,13 @@ def _compare_threads(waits: Waits, found: Found) -> None:
         found.notes.append(f"{plural(number, 'task')} were found, nr_threads says {said:,}")
 
 
-def sleeping(status: str) -> TaskWait | None:
-    """
-    The row of a process whose first thread is in D state, from its /proc/PID/status.
-
-    :raises ValueError: the text is damaged.
-    """
-    parsed = parse_status(status)
-    if not parsed.lines.get("State", "").startswith("D"):
-        return None
-    return TaskWait(parsed.pid, parsed.comm, None, "D", *[None] * 10)
-
-
 def from_files(files: Files) -> Found:
-    rows, notes = rows_of_processes(files, lambda text: [sleeping(text)])
-    found = Found().add(TaskWait, [row for (row,) in rows if row is not None])
-    found.notes += notes
-    found.unlisted.append(
-        "threads but the first of each process, stacks, locks and holders: memory alone has them"
-    )
+    found = Found()
+    found.add(TaskWait, sleeping_threads(files, found))
+    devices = devices_by_text(files, found)
+    if devices is not None:
+        found.add(WritebackDevice, devices)
+    found.unlisted.append("stacks, locks and holders: memory alone has them")
     return found
 
 
@@ -149,7 +136,7 @@ are a stall ([kernel documentation: lock types](https://docs.kernel.org/locking/
     command=Command("who waits for whom", top=TOP),
     from_memory=from_memory,
     from_files=from_files,
-    reads=(prices.STATUS,),
+    reads=(prices.STATUS, prices.TASKS, prices.SCHED, prices.BDI, prices.NAMES),
 )
 
 

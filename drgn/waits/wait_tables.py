@@ -28,7 +28,7 @@ class TaskWait:
     seconds: float | None = column(
         unit="seconds",
         high=MOST_SECONDS,
-        help="since it was last put on a CPU",
+        help="since it was last put on a CPU; by text since it last ran",
     )
     doing: str | None = column(
         holds="words", help="part of memory management, by its stack; empty: another"
@@ -48,7 +48,9 @@ class TaskWait:
     for_memory: bool | None = column(
         help="the kernel counts it as waiting for memory (PSI); empty: not counted"
     )
-    stack: str | None = column(holds="kernel", help="where it is: root;…;leaf")
+    stack: str | None = column(
+        holds="kernel", help="where it is: root;…;leaf; by text wchan, one function"
+    )
     reclaims_from: str | None = column(
         holds="cgroup", default=None, help="cgroup whose memory it reclaims; /: any memory"
     )
@@ -68,6 +70,9 @@ class TaskWait:
     )
     wanted_pages: int | None = column(
         default=None, unit="pages", high=MOST, help="freed, with which the call ends"
+    )
+    process: int | None = column(
+        since="0.3.0", default=None, high=MOST_PIDS, help="its thread group; by text alone"
     )
 
 

@@ -3,8 +3,9 @@
 Writeback by device or server: ``struct bdi_writeback``, one for each ``struct backing_dev_info`` of
 ``bdi_list`` and, with cgroup writeback, one for each memory cgroup that writes to it.
 
-Costs some reads and a sum over CPUs for each that has written anything. The same for the whole
-device, not by cgroup, is /sys/kernel/debug/bdi/*/stats (bdi_debug_stats_show(), mm/backing-dev.c).
+Costs some reads and a sum over CPUs for each that has written anything. The text of a whole device
+is /sys/kernel/debug/bdi/*/stats (bdi_debug_stats_show(), mm/backing-dev.c), in KiB; of kernels that
+have no wb_stats beside it without what cgroups write.
 
 The dirty limit of a cgroup that has its own is ``wb_domain.dirty_limit``, which the kernel renews
 while it holds writers back.
@@ -14,7 +15,10 @@ shared a server has in hand; a device's share of the limit, which __wb_calc_thre
 counters as they stand without what CPUs have for them, in ways that differ between kernels.
 """
 
+import contextlib
+import errno
 import itertools
+import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -25,11 +29,17 @@ from drgn.helpers.linux.percpu import percpu_counter_sum
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.reclaim.lru_lists import first_jiffy, jiffies_a_second
+from mmscope.drgn.sections.files import Files
+from mmscope.drgn.sections.section import Found
 from mmscope.drgn.tables.rows import MOST, column
 from mmscope.drgn.tables.table import table
 from mmscope.drgn.waits.reclaim_threads import MOST_SECONDS
 
 MAX_WRITEBACKS = 1 << 14
+BDIS = "sys/kernel/debug/bdi"
+STATS = re.compile(r"^(\w{1,40}): +([0-9]{1,15}) kB(?:ps)?$", re.M)
+# In the order of the columns.
+NAMES = ("BdiReclaimable", "BdiWriteback", "BdiDirtied", "BdiWritten", "BdiWriteBandwidth")
 # struct bdi_writeback: inodes, the oldest last
 QUEUES = ("b_dirty", "b_io", "b_more_io")
 WRAPS = (1 << 64) - 1
@@ -52,13 +62,15 @@ class WritebackDevice:
     dirtied_pages: int = column(unit="pages", low=None, help="dirtied in all")
     written_pages: int = column(unit="pages", low=None, help="written in all")
     bandwidth: int = column(unit="pages", high=MOST, help="a second, the kernel's estimate")
-    exceeded: bool = column(help="over its share of the dirty limit: writers are throttled")
+    exceeded: bool | None = column(
+        help="over its share of the dirty limit: writers are throttled; empty: by text"
+    )
     oldest_seconds: float | None = column(
         unit="seconds",
         high=MOST_SECONDS,
         help="since the longest-dirty inode became dirty; empty: none, or unknown",
     )
-    waiting: int = column(unit="tasks", help="throttled by its dirty pages")
+    waiting: int | None = column(unit="tasks", help="throttled by its dirty pages; empty: by text")
     limit_pages: int | None = column(
         default=None,
         unit="pages",
@@ -119,6 +131,50 @@ def writeback_devices(
         except TORN as error:
             lost.append(str(error))
     return sorted(rows, key=lambda row: (-row.dirty_pages - row.writeback_pages, row.device))
+
+
+def devices_by_text(files: Files, found: Found) -> list[WritebackDevice] | None:
+    """
+    The same of /sys/kernel/debug/bdi/*/stats; None: debugfs is not there, or not for this user.
+
+    :param found: is told why they are left out of a running host.
+    """
+    page, rows = files.page_size(), []
+    names = files.names(BDIS) if page else []
+    for device in names:
+        try:
+            text = files.open(f"{BDIS}/{device}/stats")
+        except OSError as error:
+            if error.errno == errno.ECANCELED:
+                found.remarks.append(f"devices that are written to: {error.strerror}")
+                return None
+            continue
+        said = {name: int(kib) for name, kib in STATS.findall(text)}
+        if said.keys() < {*NAMES}:
+            found.notes.append(f"{BDIS}/{device}/stats is damaged")
+            continue
+        assert page is not None
+        counts = [(said[name] << 10) // page for name in NAMES]
+        if any(counts[:3]):
+            of = ", ".join(_mounted_from(files).get(device, ())) or f"device {device}"
+            limit = (said["DirtyThresh"] << 10) // page if "DirtyThresh" in said else None
+            rows.append(WritebackDevice(device, None, of, *counts, *[None] * 3, limit))
+    if not names:
+        return None
+    return sorted(rows, key=lambda row: (-row.dirty_pages - row.writeback_pages, row.device))
+
+
+def _mounted_from(files: Files) -> dict[str, list[str]]:
+    """File systems by device: type, source and mount, as memory has them; three at most."""
+    found: dict[str, list[str]] = {}
+    with contextlib.suppress(OSError):
+        for line in files.open("proc/self/mountinfo").splitlines():
+            # 25 30 8:1 / /data rw,nosuid shared:4 - ext4 /dev/sda1 rw
+            own, _, of = line.partition(" - ")
+            words, kind = own.split(), of.split()
+            if len(words) > 4 and len(kind) > 1 and len(found.setdefault(words[2], [])) < 3:
+                found[words[2]].append(f"{kind[0]} of {kind[1]} at {words[4]}")
+    return found
 
 
 def _writebacks(prog: Program) -> Iterator[tuple[Object, Object]]:

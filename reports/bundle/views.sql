@@ -227,10 +227,12 @@ left join profile_boots as b using (profile);
 -- Memory in no counter, and of no owner
 -- Of kernel memory, pages that neither they themselves nor their place explain, without as many as some
 -- counter has more than pages with its mark were found: large kmalloc() of older kernels, page tables of
--- KVM and IOMMUs, pages of GPUs. Of text, what all counters leave of MemTotal (drgn/text/meminfo.py).
+-- KVM and IOMMUs, pages of GPUs. Of text, what all counters leave of MemTotal (drgn/text/meminfo.py), and
+-- buffers of sockets.
 -- Pages whose struct page is not there are nothing that is known; nor are, then, those without a
 -- reference, which may belong to a block or a compound page that begins in one of them.
 -- Optional: ledger_checks (counter varchar, difference_pages bigint)
+-- Optional: socket_buffers (bytes bigint)
 create view memory_in_no_counter as
 with
     counted as (
@@ -244,7 +246,8 @@ with
         from memory_ledger
     ),
     known as (
-        select case when unread then pages - loose else pages end as pages, total_pages
+        select case when unread then pages - loose else pages end
+                - coalesce((select sum(bytes::bigint) from socket_buffers), 0) // (select page_size from target) as pages, total_pages
         from counted
     ),
     marked as (

@@ -84,12 +84,19 @@ BLIND = (
     Blind(
         "what {{ processes | thousands }} process{{ 'es' if processes > 1 }} in D state waited "
         "for, and how long, was not read",
-        {"task_waits": ["state", "pid"], "process_memory": ["pid"], "wait_roots": ["root"]},
-        # Threads of the kernel's own, which wait so for disks all the time, map no memory.
+        {
+            "task_waits": ["state", "pid", "process", "seconds", "stack"],
+            "process_memory": ["pid"],
+            "wait_roots": ["root"],
+        },
+        # Threads of the kernel's own, which wait so for disks all the time, map no memory. For long
+        # as tasks-stuck has it, which says what it knows.
         """
-        select count(*) as processes
-        from task_waits join process_memory using (pid)
-        where state = 'D' and not exists (select 1 from wait_roots)
+        select count(distinct m.pid) as processes
+        from task_waits as w join process_memory as m
+            on m.pid::bigint = coalesce(w.process::bigint, w.pid::bigint)
+        where state = 'D' and (seconds is null or seconds::double >= 10 and stack is null)
+            and not exists (select 1 from wait_roots)
         having count(*) > 0
         """,
     ),
@@ -101,14 +108,17 @@ BLIND = (
             "process_memory": ["shmem_bytes"],
             "gauge_series": ["source", "name", "time", "value"],
             "watch_holders": ["kind", "gone", "held", "shmem_bytes", "last_bytes"],
+            "shared_files": ["bytes", "held"],
             "cached_filesystems": ["pages"],
         },
         """
         select bytes::bigint as bytes, bytes / total as share
         from (
             select total_pages::bigint * page_size as total,
-                value::bigint * page_size
-                    - coalesce((select sum(shmem_bytes::bigint) from process_memory), 0) as bytes
+                value::bigint * page_size - greatest(
+                    coalesce((select sum(shmem_bytes::bigint) from process_memory), 0),
+                    coalesce((select sum(bytes::bigint) filter (held is not null)
+                        from shared_files), 0)) as bytes
             from vm_counters, target
             where name = 'nr_shmem'
             union all

@@ -35,13 +35,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mmscope.drgn.processes.shared_files import shared_files
+from mmscope.drgn.processes.socket_memory import socket_memory
 from mmscope.drgn.sections.apart import ReaderApart
 from mmscope.drgn.sections.prices import is_live, why_left_out
 from mmscope.drgn.text.kernel_text import whole_lines
 from mmscope.drgn.text.plain_file import read_plain
 from mmscope.drgn.text.proc_text import parse_segments
-from mmscope.reports.watch.shared_files import shared_files
-from mmscope.reports.watch.socket_memory import socket_memory
 
 SHARE, IN_HASTE = 0.01, 0.1  # of a CPU
 # What has moved since the last reading, of memory, is haste.
@@ -265,8 +265,8 @@ class Holders:
             return
         if PROCESS in self.unread:
             raise ValueError(f"processes: {self.unread[PROCESS]}")
-        for key, size, held in shared_files(self._root, int(PART * self._total)):
-            yield key, (size, self._has(size, held))
+        for name, size, held, pid, comm in shared_files(self._root, int(PART * self._total)):
+            yield (f"{name}, open by {comm}" if held else name, pid), (size, self._has(size, held))
         with contextlib.suppress(OSError):  # no SysV here
             for row in parse_segments(self._text("proc/sysvipc/shm")):
                 if row.rss + row.swap:
@@ -279,9 +279,9 @@ class Holders:
             for key, size, number in socket_memory(self._root, int(PART * self._total)):
                 yield key, (size, {"sockets": number})
 
-    def _has(self, size: int, held: bool) -> dict[str, float]:
+    def _has(self, size: int, held: bool | None) -> dict[str, float]:
         """Column ``held``; empty where it is not known."""
-        return {"held": held} if held or self._mapped < 0.1 * size else {}
+        return {} if held is None or (not held and self._mapped >= 0.1 * size) else {"held": held}
 
     def _cgroups(self) -> Iterator[tuple[Key, Held]]:
         below = "sys/fs/cgroup/unified", "sys/fs/cgroup"

@@ -25,6 +25,7 @@ from mmscope.drgn.ledger.swap_areas import SwapArea
 from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 from mmscope.drgn.machine.hypervisor import HypervisorSign
 from mmscope.drgn.machine.vm_counters import VmCounter
+from mmscope.drgn.processes.held_open import SharedFile, SocketBuffers
 from mmscope.drgn.processes.process_memory import ProcessMemory
 from mmscope.drgn.processes.shm_segments import ShmSegment
 from mmscope.reports.bundle.description import SectionResult
@@ -284,6 +285,35 @@ FOUND: dict[str, Case] = {
         [pages_of("nr_shmem", 400_000), swapped(700, "job", 0), segment(5, 400 << 20, 0)],
         ["are mapped by no process", "made by pid 700, which is job now."], "notice",
     ),
+    "files of a tmpfs that nobody has open": Case(
+        "shmem-unmapped",
+        [pages_of("nr_shmem", 400_000), swapped(9, "sshd", 0),
+         SharedFile("/dev/shm/job_0", None, None, 900 << 20, False),
+         SharedFile("/dev/shm/job_1", None, None, 500 << 20, False)],
+        ["1.367 GiB of shared memory, 34.2 % of memory, are in 2 files that no process has open",
+         "The largest file: /dev/shm/job_0, 900 MiB"],
+        "warning", unlike=["The rest is in tmpfs"],
+    ),
+    "memfds that are open, and little memory beside them": Case(
+        "shmem-unmapped",
+        [pages_of("nr_shmem", 400_000), pages_of("nr_free_pages", 40_000), swapped(9, "java", 0),
+         SharedFile("memfd:buffer", 9, "java", 1500 << 20, True)],
+        ["are mapped by no process",
+         "The largest file: memfd:buffer, open by java (pid 9), 1.465 GiB.",
+         "Deleted files and memfds that are open have 1.465 GiB."], "warning",
+    ),
+    "a file that is open, on a machine with room": Case(
+        "shmem-unmapped",
+        [pages_of("nr_shmem", 400_000), pages_of("nr_free_pages", 400_000), swapped(9, "db", 0),
+         SharedFile("/dev/shm/gone (deleted)", 9, "db", 1500 << 20, True)],
+        ["/dev/shm/gone (deleted), open by db (pid 9)"], "notice",
+    ),
+    "sockets that nobody reads": Case(
+        "sockets-large",
+        [SocketBuffers("ingestd", 160, 500 << 20, 400), SocketBuffers("sshd", 9, 1 << 20, 12)],
+        ["Sockets hold 501 MiB in their buffers, 12.2 % of memory, most of it those of ingestd",
+         "500 MiB in 400 sockets of ingestd (pid 160), of 412 in all"], "warning",
+    ),
     "percpu memory by the kernel's own sum": Case(
         "kernel-memory-large",
         [pages_of("nr_kernel_stack", 9),
@@ -450,6 +480,7 @@ CLEAR: dict[str, Case] = {
         [pages_of("nr_shmem", 400_000),
          dataclasses.replace(swapped(7, "postgres", 0), shmem_bytes=1500 << 20)],
     ),
+    "sockets of a server": Case("sockets-large", [SocketBuffers("nginx", 160, 90 << 20, 9000)]),
     "percpu memory as it is on most": Case("percpu-large", [percpu("further", 60, 50)]),
 }  # fmt: skip
 
@@ -481,6 +512,9 @@ NOT_CHECKED: dict[str, Case] = {
     "what processes have mapped is not known": Case(
         "shmem-unmapped", [pages_of("nr_shmem", 400_000)],
         why_not="no table process_memory in this bundle",
+    ),
+    "sockets that were not read": Case(
+        "sockets-large", [], why_not="no table socket_buffers in this bundle"
     ),
     "what is locked is not known": Case(
         "memory-locked", [event("pgpgin", 1)],

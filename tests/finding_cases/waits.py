@@ -3,6 +3,7 @@
 
 from finding_cases.case import Case
 from finding_cases.cgroups import cgroup
+from finding_cases.ledger import swapped
 
 from mmscope.drgn.waits.fuse import FuseConnection
 from mmscope.drgn.waits.reclaim_threads import OomVictim, ReclaimThread
@@ -11,6 +12,10 @@ from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
 from mmscope.drgn.waits.writeback import WritebackDevice
 
 STACK = "entry_SYSCALL_64_after_hwframe;do_syscall_64;ksys_write;handle_mm_fault;handle_userfault"
+
+
+def _asleep(thread: int, seconds: float, where: str | None = "vm_mmap_pgoff") -> TaskWait:
+    return TaskWait(thread, "java", None, "D", seconds, *[None] * 8, where, process=300)
 
 
 def _root(seconds: float | None, **other: object) -> WaitRoot:
@@ -128,6 +133,21 @@ FOUND = {
             "kswapd0 reclaims on node 0 and gets nowhere: 0 pages freed",
             "kswapd freed nothing in its last 3 runs; it gives up after 16.",
         ],
+        severity="notice",
+    ),
+    "threads that have slept long, by text": Case(
+        "tasks-stuck",
+        [_asleep(301, 48.2), _asleep(302, 12.0), _asleep(303, 2.0), swapped(300, "java", 0)],
+        [
+            "2 tasks of java (pid 300) sleep in D state, the longest for 48 s",
+            "asleep in vm_mmap_pgoff",
+        ],
+        severity="warning",
+    ),
+    "a thread that sleeps where nobody may see": Case(
+        "tasks-stuck",
+        [_asleep(300, 130.0, None), swapped(300, "java", 0)],
+        ["1 task of java (pid 300) sleeps in D state for 2 min"],
         severity="notice",
     ),
     "a queue behind one task": Case(

@@ -94,14 +94,13 @@ class Exam:
         }
 
     def _read(self, work: Path, folder: Path) -> None:
-        """A bundle of each way; the guest has made that of the watch."""
+        """A bundle of each way; the guest has made those of the text and the watch."""
         assert self._machines is not None
         made = work / "bundles"
         made.mkdir()
         symbols = str(self._machines.kernel.vmlinux)
         (work / "log").rename(work / "dmesg.txt")
         collect(made / "vmcore", "--core", str(work / "vmcore"), "--symbols", symbols)
-        collect(made / "text", str(work / "text"))
         collect(made / "log", str(work / "dmesg.txt"))
         if self._raw:
             # Pages of zeros take no disk.
@@ -110,6 +109,7 @@ class Exam:
             raw.mkdir(parents=True)
             for name in ("vmcore", "text", "dmesg.txt"):
                 (work / name).rename(raw / name)
+        (work / "collected").rename(made / "text")
         (work / "watch").rename(made / "watch")
         (work / "truth.json").rename(made / "truth.json")
         folder.parent.mkdir(parents=True, exist_ok=True)

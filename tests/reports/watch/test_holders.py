@@ -128,8 +128,10 @@ def test_shared_memory_is_named_by_file_segment_and_who_has_it(
 ) -> None:
     monkeypatch.setattr(holders, "is_live", lambda root: True)
     monkeypatch.setattr(holders, "why_left_out", lambda root, path: "")
-    found = [(("/dev/shm/job", None), 200 * MIB, False),
-             (("memfd:x, open by java", 7), 150 * MIB, True)]  # fmt: skip
+    found = [
+        ("/dev/shm/job", 200 * MIB, False, None, None),
+        ("memfd:x", 150 * MIB, True, 7, "java"),
+    ]
     monkeypatch.setattr(holders, "shared_files", lambda root, least: iter(found))
     (root / "proc/sysvipc").mkdir()
     (root / "proc/sysvipc/shm").write_text(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mmscope.reports.watch import shared_files as subject
-from mmscope.reports.watch.shared_files import shared_files
+from mmscope.drgn.processes import shared_files as subject
+from mmscope.drgn.processes.shared_files import shared_files
 
 MIB = 1 << 20
 SHM = Path("/dev/shm")
@@ -25,30 +25,30 @@ def test_files_by_name_and_by_who_has_them_open() -> None:
             file.write(b"x" * (2 * MIB))
             file.flush()
             gone.unlink()
-            rows = {name: (size, held, pid) for (name, pid), size, held in shared_files("/", MIB)
-                    if stem in name}  # fmt: skip
+            rows = [row for row in shared_files("/", MIB) if stem in row.name]
+            _, all_seen = subject._open_files("/proc", [])
     finally:
         os.close(memfd)
         left.unlink()
     comm = Path("/proc/self/comm").read_text().rstrip()
-    assert rows == {
-        str(left): (2 * MIB, False, None),
-        f"{gone} (deleted), open by {comm}": (2 * MIB, True, os.getpid()),
-        f"memfd:{stem}, open by {comm}": (3 * MIB, True, os.getpid()),
-    }
+    assert sorted(rows) == [
+        (f"{gone} (deleted)", 2 * MIB, True, os.getpid(), comm),
+        (str(left), 2 * MIB, False if all_seen else None, None, None),
+        (f"memfd:{stem}", 3 * MIB, True, os.getpid(), comm),
+    ]
 
 
 def test_small_files_of_a_mount_are_told_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "_mounts", lambda root, least: (set(), [str(tmp_path)]))
-    monkeypatch.setattr(subject, "_open_files", lambda proc, mounts: {})
+    monkeypatch.setattr(subject, "_open_files", lambda proc, mounts: ({}, True))
     (tmp_path / "below").mkdir()
     for number in range(4):
         (tmp_path / "below" / str(number)).write_bytes(b"x" * 300_000)
     os.link(tmp_path / "below/0", tmp_path / "again")
-    ((name, pid), size, held) = next(iter(shared_files("/", MIB)))
-    assert (name, pid, held) == (f"4 smaller files below {tmp_path}", None, False)
+    name, size, _, pid, _ = next(iter(shared_files("/", MIB)))
+    assert (name, pid) == (f"4 smaller files below {tmp_path}", None)
     assert 1_200_000 <= size < 2 * MIB
 
 
@@ -92,7 +92,19 @@ def test_a_file_of_another_mount_below_a_tmpfs_is_not_asked() -> None:
     assert tmpfs == {each for each, kind in own.items() if kind == "tmpfs"}
 
 
-def test_more_than_a_watch_reads_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_other_users_processes_it_is_not_said_that_they_have_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(
+        subject.os, "listdir", lambda path: ["7"] if path == "/proc" else refuse(path)
+    )
+    assert subject._open_files("/proc", []) == ({}, False)
+
+
+def test_more_than_is_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "MOST_LINKS", 1)
     with pytest.raises(ValueError, match="more than 1 open files"):
         list(shared_files("/", MIB))

@@ -8,7 +8,8 @@ mount namespace are listed, where much is on it; no link is followed, and nothin
 there is asked: it may be of a server that does not answer. Sizes are blocks: what is in swap among
 them.
 
-Cannot know: whether a process has a file mapped that it has closed.
+Cannot know: whether a process has a file mapped that it has closed; what is open in processes that
+this user may not look at, or of another pid namespace.
 
 Imports neither drgn nor numpy: a sample must cost less than what it measures.
 """
@@ -19,6 +20,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from mmscope.drgn.text.plain_file import read_plain
 
@@ -30,33 +32,44 @@ _MOUNT = re.compile(r"^mnt_id:\t([0-9]{1,10})$", re.M)
 File = tuple[int, int]  # device and inode
 
 
-def shared_files(root: str, least: int) -> Iterator[tuple[tuple[str, int | None], int, bool]]:
+class Found(NamedTuple):
+    """A file, or smaller ones together."""
+
+    name: str
+    bytes: int
+    open: bool | None  # None: not in the processes that could be looked at
+    pid: int | None = None  # a process that has it open
+    comm: str | None = None
+
+
+def shared_files(root: str, least: int) -> Iterator[Found]:
     """
-    (name and a process that has it open, bytes, whether one has) of files, smaller ones together.
+    Files, and who has them open; smaller ones together.
 
     :param least: bytes of a file that has a row of its own.
-    :raises ValueError: more is open, or more files are there, than a watch reads.
+    :raises ValueError: more is open, or more files are there, than are read.
     """
     points, mounts = _mounts(root, least)
-    opened = _open_files(os.path.join(root, "proc"), [*mounts, "/dev/shm"])
+    opened, all_seen = _open_files(os.path.join(root, "proc"), [*mounts, "/dev/shm"])
+    left = False if all_seen else None
     sizes, owners = Counter[tuple[str, int]](), dict[tuple[str, int], str]()
     for name, size, pid, comm in opened.values():
         sizes[name, pid] += size
         owners[name, pid] = comm
     for (name, pid), size in sizes.items():
         if size >= least:
-            yield (f"{name}, open by {owners[name, pid]}", pid), size, True
+            yield Found(name, size, True, pid, owners[name, pid])
     for mount in mounts:
         rest = number = 0
         for path, size, file in _names(root, mount, points):
             if file in opened:
                 continue
             if size >= least:
-                yield (path, None), size, False
+                yield Found(path, size, left)
             else:
                 rest, number = rest + size, number + 1
         if rest >= least:
-            yield (f"{number} smaller files below {mount}", None), rest, False
+            yield Found(f"{number} smaller files below {mount}", rest, left)
 
 
 def _mounts(root: str, least: int) -> tuple[set[str], list[str]]:
@@ -90,19 +103,23 @@ def _text(path: str) -> str:
     return read_plain(path).decode("utf-8", "backslashreplace")
 
 
-def _open_files(proc: str, mounts: list[str]) -> dict[File, tuple[str, int, int, str]]:
-    """Name, bytes, and the first process that has it open, by file."""
+def _open_files(proc: str, mounts: list[str]) -> tuple[dict[File, tuple[str, int, int, str]], bool]:
+    """
+    Name, bytes, and the first process that has it open, by file; and whether all processes could be
+    looked at.
+    """
     found: dict[File, tuple[str, int, int, str]] = {}
+    all_seen = os.geteuid() == 0  # with hidepid there may be others
     below, links = (MEMFD, *(f"{mount.rstrip('/')}/" for mount in mounts)), 0
     for pid in filter(str.isdecimal, os.listdir(proc)):
         process, of_tmpfs = os.path.join(proc, pid), None
-        with contextlib.suppress(OSError):  # it has exited, or only root may look
+        try:
             for each in os.listdir(os.path.join(process, "fd")):
                 links += 1
                 if links > MOST_LINKS:
                     raise ValueError(f"more than {MOST_LINKS:,} open files")
                 path = os.path.join(process, "fd", each)
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(FileNotFoundError):
                     name = os.readlink(path)
                     if not name.startswith(below):
                         continue
@@ -118,7 +135,11 @@ def _open_files(proc: str, mounts: list[str]) -> dict[File, tuple[str, int, int,
                         comm = _text(os.path.join(process, "comm")).rstrip("\n")
                         row = name, said.st_blocks * 512, int(pid), comm
                         found.setdefault((said.st_dev, said.st_ino), row)
-    return found
+        except PermissionError:
+            all_seen = False
+        except OSError:
+            continue  # it has exited
+    return found, all_seen
 
 
 def _tmpfs_mounts(process: str) -> set[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mmscope.reports.watch import socket_memory as tested
-from mmscope.reports.watch.socket_memory import FAMILIES
+from mmscope.drgn.processes import socket_memory as tested
+from mmscope.drgn.processes.socket_memory import FAMILIES
 
 UNIX = FAMILIES[0]
 
@@ -67,7 +67,7 @@ def test_no_module_is_loaded_for_it(tmp_path: Path) -> None:
     (tmp_path / "proc/modules").write_text("unix_diag 16384 0 - Live 0x0\n")
     assert tested._modules(str(tmp_path)) == {"unix_diag"}
     (tmp_path / "proc/net/sockstat").write_text("sockets: used 60000\n")
-    with pytest.raises(ValueError, match="60,000 sockets are more than a watch reads"):
+    with pytest.raises(ValueError, match="60,000 sockets are more than are read"):
         list(tested.socket_memory(str(tmp_path), 1))
 
 

@@ -69,12 +69,12 @@ def socket_memory(root: str, least: int) -> Iterator[tuple[tuple[str, int | None
     ((name, pid) of a process, bytes in the buffers of its sockets, how many sockets); all as one
     where they have less than *least*.
 
-    :raises ValueError: there are more than a watch reads, or the kernel's modules are not there.
+    :raises ValueError: there are more than are read, or the kernel's modules are not there.
     :raises OSError: the kernel refused.
     """
     used = _USED.search(_text(os.path.join(root, "proc/net/sockstat")))
     if used and int(used[1]) > MOST_SOCKETS:
-        raise ValueError(f"{int(used[1]):,} sockets are more than a watch reads")
+        raise ValueError(f"{int(used[1]):,} sockets are more than are read")
     there = _modules(root)
     asked = [family for family in FAMILIES if family.module in there]
     if not asked:
