@@ -94,6 +94,12 @@ def add_held_open(files: Files, found: Found, mapped: int) -> None:
 
 def _shared(root: str, least: int, mapped: int) -> Iterator[SharedFile]:
     for row in sorted(shared_files(root, least), key=lambda row: -row.bytes):
-        # One that nobody has open may be mapped, unless hardly any shared memory is.
+        # One that no process has open may be mapped, unless hardly any shared memory is.
         held = None if row.open is False and mapped >= 0.1 * row.bytes else row.open
         yield SharedFile(row.name, row.pid, row.comm, row.bytes, held)
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("process_memory")

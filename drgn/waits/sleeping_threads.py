@@ -36,7 +36,7 @@ def sleeping_threads(files: Files, found: Found) -> list[TaskWait]:
     """
     Rows of all threads in D state.
 
-    :param found: is told what is wrong with some, or was not read.
+    :param found: gets notes of what is wrong with some, or was not read.
     :raises Absent: the tree has no processes.
     """
 

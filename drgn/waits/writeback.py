@@ -137,7 +137,7 @@ def devices_by_text(files: Files, found: Found) -> list[WritebackDevice] | None:
     """
     The same of /sys/kernel/debug/bdi/*/stats; None: debugfs is not there, or not for this user.
 
-    :param found: is told why they are left out of a running host.
+    :param found: gets a remark where they are left out of a running host.
     """
     page, rows = files.page_size(), []
     names = files.names(BDIS) if page else []
@@ -171,9 +171,10 @@ def _mounted_from(files: Files) -> dict[str, list[str]]:
         for line in files.open("proc/self/mountinfo").splitlines():
             # 25 30 8:1 / /data rw,nosuid shared:4 - ext4 /dev/sda1 rw
             own, _, of = line.partition(" - ")
-            words, kind = own.split(), of.split()
-            if len(words) > 4 and len(kind) > 1 and len(found.setdefault(words[2], [])) < 3:
-                found[words[2]].append(f"{kind[0]} of {kind[1]} at {words[4]}")
+            _, _, device, _, mount, *_ = (*own.split(), *[""] * 5)
+            kind, source, *_ = (*of.split(), "", "")
+            if source and len(found.setdefault(device, [])) < 3:
+                found[device].append(f"{kind} of {source} at {mount}")
     return found
 
 

@@ -24,6 +24,7 @@ from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.prices import LONGEST_WALK, PRICES, TO_READ_IT, price_of, why_left_out
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.text.proc_text import parse_zoneinfo
+from mmscope.drgn.waits import writeback
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.commands.doctor import TEXT_SOURCES
@@ -32,6 +33,12 @@ from mmscope.reports.watch.samples import Sampler
 
 DATA = TESTS / "data" / "7.2"
 TRACES = (TESTS / "corpus/alloc_traces/nsproxy").read_text()
+# What sections read of a running host alone, and not by Files.
+LIVE_ALONE = {
+    "process_memory": {prices.MEMINFO, prices.NAMES, prices.LINKS, prices.SOCKETS},
+    "task_waits": {prices.SCHED},
+}
+BDI = "".join(f"{name}: {at} kB\n" for at, name in enumerate(writeback.NAMES, 4))
 MAPS = "55d0c8a00000-55d0c8a21000 rw-p 00000000 00:00 0 [heap]\n"
 
 
@@ -47,6 +54,11 @@ def root(tmp_path: Path) -> Path:
     shutil.copytree(DATA, root)
     put(root, "proc/1/maps", MAPS)
     put(root, "proc/1/comm", "init\n")
+    status = (root / "proc/1/status").read_text().replace("Threads:\t1\n", "Threads:\t2\n")
+    put(root, "proc/1/status", status)
+    put(root, "proc/1/task/2/stat", "2 (init) D 1\n")
+    put(root, "proc/1/task/2/wchan", "do_exit")
+    put(root, "sys/kernel/debug/bdi/8:0/stats", BDI)
     put(root, "proc/sys/vm/max_map_count", "65530\n")
     put(root, "proc/pressure/memory", PRESSURE)
     put(root, "proc/cmdline", "quiet\n")
@@ -135,6 +147,9 @@ def test_every_section_declares_the_price_of_what_it_opens(
                 assert price is not None, f"{name} opens {path}, whose price is not declared"
                 assert price.files in SECTIONS[name].reads, f"{name} does not declare {path}"
                 met[name].add(price.files)
+    for name, files in LIVE_ALONE.items():
+        assert not met[name] & files
+        met[name] |= files
     assert met == {name: set(spec.reads) for name, spec in SECTIONS.items()}
 
 
