@@ -4,10 +4,7 @@ Threads in D state, by text: /proc/PID/status of each process, /proc/PID/task/TI
 threads, and of those that sleep wchan, the function that put them to sleep (``get_wchan()``,
 kernel/sched/core.c), which root may read.
 
-Of a running host also for how long: ``se.exec_start`` in /proc/PID/task/TID/sched is when the
-thread last ran, in the clock of that CPU (``rq_clock_task()``, which stands still in interrupts).
-What that clock says now is known by running there for a moment: this thread's own line. CPUs that
-it may not run on, as those kept for others, are left alone.
+Of a running host also for how long (:mod:`~mmscope.drgn.text.asleep`).
 
 Costs a file for each thread, :data:`MAX_THREADS` at most. Cannot know: locks and holders.
 /proc/PID/stack is not read: it waits itself for the lock of an exec that is under way
@@ -15,21 +12,15 @@ Costs a file for each thread, :data:`MAX_THREADS` at most. Cannot know: locks an
 """
 
 import contextlib
-import os
-import re
 
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.section import Found
-from mmscope.drgn.text.plain_file import read_plain
+from mmscope.drgn.text.asleep import STATE, Clocks, words
 from mmscope.drgn.waits.reclaim_threads import MOST_SECONDS
 from mmscope.drgn.waits.wait_tables import TaskWait
 
 MAX_THREADS = 10_000
-# Of the words behind a thread's name in its stat (do_task_stat(), fs/proc/array.c).
-STATE, CPU = 0, 36
-_RAN = re.compile(r"^se\.exec_start +: +([0-9]{1,15}\.[0-9]{6})$", re.M)
-_OWN = "/proc/thread-self/sched"
 
 
 def sleeping_threads(files: Files, found: Found) -> list[TaskWait]:
@@ -51,7 +42,7 @@ def sleeping_threads(files: Files, found: Found) -> list[TaskWait]:
     others = sum(threads for *_, threads in processes) - len(processes)
     if others > MAX_THREADS:
         found.remarks.append(f"threads in D state: of {others:,} only the first of each process")
-    clocks: dict[int, float | None] = {}
+    clocks = Clocks()
     rows = []
     for pid, comm, asleep, threads in processes:
         first = [pid] if asleep else []
@@ -62,14 +53,14 @@ def sleeping_threads(files: Files, found: Found) -> list[TaskWait]:
     return rows
 
 
-def _row(
-    files: Files, clocks: dict[int, float | None], pid: int, comm: str, thread: int
-) -> TaskWait:
+def _row(files: Files, clocks: Clocks, pid: int, comm: str, thread: int) -> TaskWait:
     here = f"proc/{pid}/task/{thread}"
     where = None
     with contextlib.suppress(OSError):
         where = files.open(f"{here}/wchan").strip()
-    seconds = _seconds(files, here, clocks) if files.live else None
+    seconds = clocks.asleep(str(files.root / here)) if files.live else None
+    if seconds is not None and seconds > MOST_SECONDS:
+        seconds = None
     return TaskWait(
         *(thread, comm, None, "D", seconds, *[None] * 8),
         stack=None if where in (None, "", "0") else where,
@@ -79,39 +70,5 @@ def _row(
 
 def _state(files: Files, pid: int, thread: int) -> str:
     with contextlib.suppress(OSError, IndexError):  # it has exited
-        return _words(files, f"proc/{pid}/task/{thread}")[STATE]
+        return words(files.open(f"proc/{pid}/task/{thread}/stat"))[STATE]
     return ""
-
-
-def _words(files: Files, here: str) -> list[str]:
-    return files.open(f"{here}/stat").rpartition(")")[2].split()
-
-
-def _seconds(files: Files, here: str, clocks: dict[int, float | None]) -> float | None:
-    """Seconds since a thread last ran; None where that is not known."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        cpu = int(_words(files, here)[CPU])
-        ran = _RAN.search(files.open(f"{here}/sched"))
-        if cpu not in clocks:
-            clocks[cpu] = _now(cpu)
-        now = clocks[cpu]
-        if ran and now is not None and float(ran[1]) > 0:
-            # One that ran since then has not slept long.
-            seconds = max(now - float(ran[1]), 0) / 1000
-            return round(seconds, 3) if seconds <= MOST_SECONDS else None
-    return None
-
-
-def _now(cpu: int) -> float | None:
-    """The clock of a CPU, in ms; None where this thread may not run there."""
-    ours = os.sched_getaffinity(0)
-    if cpu not in ours:
-        return None
-    try:
-        os.sched_setaffinity(0, {cpu})
-        ran = _RAN.search(read_plain(_OWN).decode("ascii", "replace"))
-    except OSError:
-        return None
-    finally:
-        os.sched_setaffinity(0, ours)
-    return float(ran[1]) if ran else None

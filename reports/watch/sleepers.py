@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
-Tasks that sleep in D state while a host is watched, and were put on no CPU between two readings:
-as the kernel's own check for hung tasks knows them (check_hung_task(), kernel/hung_task.c).
+Tasks that sleep in D state while a host is watched, and were put on no CPU between two readings, as
+the kernel's own check for hung tasks knows them (check_hung_task(), kernel/hung_task.c); or that
+last ran a while ago (:mod:`~mmscope.drgn.text.asleep`).
 
 A reading opens stat of each thread, so that it is taken less often than the rest, as who holds
 memory is (:mod:`~mmscope.reports.watch.holders`); more often while some task sleeps so, or the load
@@ -22,14 +23,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from mmscope.drgn.text.asleep import STATE, VSIZE, Clocks, words
 from mmscope.drgn.text.plain_file import read_plain
 from mmscope.reports.watch.holders import Budget
 
 SHARE, WHILE_ASLEEP = 0.005, 0.02  # of a CPU
 MAX_TASKS = 10_000
 LOAD = 0.5  # more than what runs
-# Of the words behind a task's name in its stat: state, and vsize, which is 0 of the kernel's own.
-STATE, VSIZE = 0, 20
 _SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\t([0-9]{1,18})$", re.M)
 
 
@@ -60,19 +60,25 @@ class Sleepers:
         return False
 
     def read(self) -> list[list[Any]]:
-        """[process, its name, task, since when (monotonic), where] of those that slept before."""
+        """
+        [process, its name, task, since when (monotonic), where] of those that slept before, by an
+        earlier reading or, where it is there, by /proc/PID/task/TID/sched.
+        """
         with self._budget.spend():
             try:
                 found = dict(self._sleeping())
             except (OSError, ValueError) as error:
                 self.unread, self._asleep = str(error), {}
                 return []
-        now = time.monotonic()
+        now, clocks = time.monotonic(), Clocks()
         before, self._asleep = self._asleep, {}
         rows = []
         for (pid, task), (name, switches, where) in found.items():
             known = before.get((pid, task))
-            since = known[1] if known and known[0] == switches else now
+            if known and known[0] == switches:
+                since = known[1]
+            else:
+                since = now - (clocks.asleep(f"{self._proc}/{pid}/task/{task}") or 0)
             self._asleep[pid, task] = switches, since, where
             if since < now:
                 rows.append([pid, name, task, since, where])
@@ -92,8 +98,8 @@ class Sleepers:
 
     def _task(self, process: str, task: str) -> tuple[str, int, str] | None:
         here = os.path.join(process, "task", task)
-        words = _text(f"{here}/stat").rpartition(")")[2].split()
-        if len(words) <= VSIZE or words[STATE] != "D" or words[VSIZE] == "0":
+        said = words(_text(f"{here}/stat"))
+        if len(said) <= VSIZE or said[STATE] != "D" or said[VSIZE] == "0":
             return None
         switches = sum(map(int, _SWITCHES.findall(_text(f"{here}/status"))))
         where = ""

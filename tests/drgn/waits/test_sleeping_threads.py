@@ -9,6 +9,7 @@ import pytest
 
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.section import Found
+from mmscope.drgn.text.asleep import Clocks
 from mmscope.drgn.waits import sleeping_threads as subject
 from mmscope.drgn.waits.sleeping_threads import sleeping_threads
 from mmscope.drgn.waits.wait_tables import TaskWait
@@ -62,7 +63,7 @@ def test_how_long_a_task_of_this_host_has_slept_is_what_its_clock_says() -> None
     pid = os.posix_spawn("/bin/sleep", ["sleep", "30"], {})
     try:
         time.sleep(0.3)
-        row = subject._row(Files(Path("/")), {}, pid, "sleep", pid)
+        row = subject._row(Files(Path("/")), Clocks(), pid, "sleep", pid)
         passed = time.monotonic() - begin
     finally:
         os.kill(pid, 9)

@@ -137,6 +137,17 @@ def test_what_a_victim_gave_back_before_its_kill_was_counted_was_not_there(tmp_p
     assert finding is not None and finding.severity == "critical"
 
 
+@pytest.mark.parametrize(("whose", "severity"), [("machine", "warning"), ("cgroup", "notice")])
+def test_a_kill_that_the_log_says_was_for_no_cgroups_limit_is_trouble(
+    tmp_path: Path, whose: str, severity: str
+) -> None:
+    rows = [*moved(2, oom_kill=1), level(1, "MemAvailable", 400), level(1, "MemTotal", 1000)]
+    finding = found(
+        asked(tmp_path, [*rows, WatchKill(20.0, 8, "db", whose, 900 << 20)]), "watch-oom-kill"
+    )
+    assert finding and finding.severity == severity
+
+
 def test_no_oom_kill(tmp_path: Path) -> None:
     assert found(asked(tmp_path, moved(1)), "watch-oom-kill") is None
 

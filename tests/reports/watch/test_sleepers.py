@@ -34,6 +34,16 @@ def test_a_task_that_sleeps_on_is_said_with_where_it_sleeps(tmp_path: Path) -> N
     assert again[3] == since
 
 
+def test_a_task_that_last_ran_a_while_ago_slept_since_then(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """One reading is enough, as its own clock tells."""
+    task(tmp_path, 7, 7, "D")
+    monkeypatch.setattr(sleepers.Clocks, "asleep", lambda self, thread: 40.0)
+    ((*_, since, where),) = Sleepers(str(tmp_path)).read()
+    assert 40 <= sleepers.time.monotonic() - since < 60 and where == "vm_mmap_pgoff"
+
+
 def test_a_task_that_was_on_a_cpu_meanwhile_sleeps_anew(tmp_path: Path) -> None:
     task(tmp_path, 7, 7, "D")
     source = Sleepers(str(tmp_path))
