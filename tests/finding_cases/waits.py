@@ -267,6 +267,13 @@ FOUND = {
     ),
 }
 CLEAR = {
+    "a parent whose child has its memory, and a disk": Case(
+        "tasks-stuck",
+        [
+            *(_asleep(300, 900.0, "wait_for_vfork_done"), _asleep(301, 0.2, "folio_wait_bit")),
+            swapped(300, "java", 0),
+        ],
+    ),
     "reclaim that has only begun, or frees": Case(
         "reclaim-gets-nowhere",
         [_reclaims(300, "/", 4, 0), _reclaims(301, "/", 1, 64), _kswapd(1, 32)],
@@ -291,6 +298,9 @@ CLEAR = {
     "locks that are waited for a moment": Case("tasks-wait-behind-one", [_root(0.4)]),
 }
 NOT_CHECKED = {
+    "threads that were not looked at": Case(
+        "tasks-stuck", [swapped(300, "java", 0)], why_not="no table task_waits in this bundle"
+    ),
     "text does not say whom the OOM killer chose": Case(
         "oom-victim-stays", [], why_not="no table oom_victims in this bundle"
     ),
