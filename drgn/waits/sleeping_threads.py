@@ -12,6 +12,7 @@ Costs a file for each thread, :data:`MAX_THREADS` at most. Cannot know: locks an
 """
 
 import contextlib
+import dataclasses
 
 from mmscope.drgn.processes.process_status import parse_status, rows_of_processes
 from mmscope.drgn.sections.files import Files
@@ -61,11 +62,9 @@ def _row(files: Files, clocks: Clocks, pid: int, comm: str, thread: int) -> Task
     seconds = clocks.asleep(str(files.root / here)) if files.live else None
     if seconds is not None and seconds > MOST_SECONDS:
         seconds = None
-    return TaskWait(
-        *(thread, comm, None, "D", seconds, *[None] * 8),
-        stack=None if where in (None, "", "0") else where,
-        process=pid,
-    )
+    stack = None if where in (None, "", "0") else where
+    row = TaskWait(thread, comm, None, "D", seconds, *[None] * 8, stack)
+    return dataclasses.replace(row, process=pid)
 
 
 def _state(files: Files, pid: int, thread: int) -> str:

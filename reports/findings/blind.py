@@ -101,6 +101,24 @@ BLIND = (
         """,
     ),
     Blind(
+        "what {{ tasks | thousands }} task{{ 's' if tasks > 1 }} waited for that slept in D state "
+        "for {{ seconds | duration }} when the watch ended, and whether for longer, was not read",
+        {
+            "watch_sleepers": ["time", "seconds", "wchan"],
+            "watch_samples": ["time"],
+        },
+        # Less than watch-tasks-stuck tells of, and not over.
+        """
+        select count(*) as tasks, max(seconds::double) as seconds
+        from watch_sleepers
+        where seconds::double < 10
+            and time::double + seconds::double >= (select max(time::double) from watch_samples)
+            and coalesce(wchan, '') not in ('__refrigerator', 'do_freezer_trap', 'get_signal',
+                'wait_for_vfork_done', 'kernel_clone', '_do_fork')
+        having count(*) > 0
+        """,
+    ),
+    Blind(
         "of {{ bytes | size(1) }} of shared memory, {{ share | percent }} of memory, it was not "
         "read whether a process has them",
         {

@@ -44,17 +44,18 @@ holds every change of a finding against the cases kept in `tests/exam`.
 
 ```
 make exam-kept                                    # asks all kept cases: a minute
-make exam SEED=8                                  # new cases: a minute and a half each
-make exam SEED=8 KINDS=process-leak,idle WAYS=vmcore,watch
+make exam SEED=10                                # new cases: a minute and a half each
+make exam SEED=10KINDS=process-leak,idle WAYS=vmcore,watch
 make exam SEED=1,2 CASES=cases                    # cases in the folder are not played again
 make exam SEED=1 CASES=cases KEEP=1               # keeps them in tests/exam, and writes this page
 ```
 
 A case is an emulated machine of 1.5 GiB with Debian's kernel 6.12. A seed draws what is planted:
 names, sizes, rates. The guest checks it in the kernel's own files, and what did not come about is
-no case. The same moment is seen in four ways: as a **vmcore**, as the **text** of /proc and /sys,
-by a **watch** (one sample a second), and as the kernel's **log** alone, in which much trouble
-leaves no line.
+no case. The same moment is seen in four ways: as a **vmcore**; as the **text** that `mmscope collect
+--proc-root /` reads on the machine, its log among it (up to seed 8 copied files of /proc and /sys,
+without a log); by a **watch** (one sample a second); and as the kernel's **log** alone, in which
+most trouble leaves no line.
 
 - **recall**: sick machines called *trouble*; *cannot tell* does not count.
 - **precision**: sick ones among the machines called *trouble*.

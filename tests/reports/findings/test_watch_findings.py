@@ -882,6 +882,19 @@ def test_shared_memory_that_processes_have_mapped_was_read(tmp_path: Path) -> No
     assert asked(tmp_path / "b", [*rows, gone]).word == CANNOT_TELL
 
 
+@pytest.mark.parametrize(
+    ("began", "wchan", "word"),
+    [(54.0, "vm_mmap_pgoff", CANNOT_TELL), (20.0, "vm_mmap_pgoff", NO_TROUBLE),
+     (54.0, "wait_for_vfork_done", NO_TROUBLE)],
+    ids=["goes on", "over", "a child has its memory"],
+)  # fmt: skip
+def test_a_task_that_sleeps_when_the_watch_ends_is_not_cleared(
+    tmp_path: Path, began: float, wchan: str, word: str
+) -> None:
+    row = dataclasses.replace(asleep(8, 7.0, wchan), time=began)
+    assert asked(tmp_path, [*moved(1), row]).word == word
+
+
 def test_tasks_that_sleep_on_are_of_their_process(tmp_path: Path) -> None:
     verdict = asked(tmp_path, [*moved(1), asleep(8, 12.0), asleep(9, 30.0)])
     finding = found(verdict, "watch-tasks-stuck")
