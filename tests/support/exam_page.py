@@ -52,7 +52,7 @@ make exam SEED=1 CASES=cases KEEP=1               # keeps them in tests/exam, an
 
 A case is an emulated machine of 1.5 GiB with Debian's kernel 6.12. A seed draws what is planted:
 names, sizes, rates. The guest checks it in the kernel's own files, and what did not come about is
-no case. The same moment is seen in four ways: as a **vmcore**; as the **text** that `mmscope collect
+no case. The same moment is seen in four ways: as a **vmcore**; as the **text** that `collect
 --proc-root /` reads on the machine, its log among it (up to seed 8 copied files of /proc and /sys,
 without a log); by a **watch** (one sample a second); and as the kernel's **log** alone, in which
 most trouble leaves no line.
