@@ -63,7 +63,8 @@ def _row(files: Files, clocks: Clocks, pid: int, comm: str, thread: int) -> Task
     if seconds is not None and seconds > MOST_SECONDS:
         seconds = None
     stack = None if where in (None, "", "0") else where
-    row = TaskWait(thread, comm, None, "D", seconds, *[None] * 8, stack)
+    unknown = (None,) * 8
+    row = TaskWait(thread, comm, None, "D", seconds, *unknown, stack)
     return dataclasses.replace(row, process=pid)
 
 

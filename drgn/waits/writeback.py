@@ -150,15 +150,16 @@ def devices_by_text(files: Files, found: Found) -> list[WritebackDevice] | None:
                 return None
             continue
         said = {name: int(kib) for name, kib in STATS.findall(text)}
-        if said.keys() < {*NAMES}:
+        if not said.keys() >= {*NAMES}:
             found.notes.append(f"{BDIS}/{device}/stats is damaged")
             continue
         assert page is not None
-        counts = [(said[name] << 10) // page for name in NAMES]
-        if any(counts[:3]):
+        dirty, under_way, dirtied, written, rate = ((said[name] << 10) // page for name in NAMES)
+        if dirty or under_way or dirtied:
             of = ", ".join(_mounted_from(files).get(device, ())) or f"device {device}"
             limit = (said["DirtyThresh"] << 10) // page if "DirtyThresh" in said else None
-            rows.append(WritebackDevice(device, None, of, *counts, *[None] * 3, limit))
+            counts = (dirty, under_way, dirtied, written, rate)
+            rows.append(WritebackDevice(device, None, of, *counts, None, None, None, limit))
     if not names:
         return None
     return sorted(rows, key=lambda row: (-row.dirty_pages - row.writeback_pages, row.device))
