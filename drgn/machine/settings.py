@@ -23,6 +23,8 @@ from mmscope.drgn.sections.section import Command, Found, Section
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import table, tables_of
 
+# What a sosreport has of /proc/sys.
+OF_SYSCTL = "sos_commands/kernel/sysctl_-a"
 # sysctl to variable, and what the kernel takes for it (extra1 and extra2 of their tables;
 # mm/page_alloc.c, mm/vmstat.c, mm/compaction.c, mm/util.c, mm/vmscan.c, mm/mmap.c,
 # kernel/sysctl.c); they are ints.
@@ -117,6 +119,12 @@ def read_settings(read: Callable[[str], str]) -> list[Setting]:
     return rows
 
 
+def read_sysctl(text: str) -> list[Setting]:
+    """The same of /proc/sys alone, from the output of ``sysctl -a``."""
+    said = dict(re.findall(r"^(vm\.\w{1,60}) = (-?[0-9]{1,20})\s*$", text, re.MULTILINE))
+    return [Setting(name, said[name]) for name in SYSCTLS if name in said]
+
+
 def settings_from_memory(memory: Memory) -> Found:
     found = Found().add(Setting, settings(memory.prog))
     return found.add(KernelFeature, kernel_features(memory.prog, found.notes))
@@ -124,6 +132,9 @@ def settings_from_memory(memory: Memory) -> Found:
 
 def settings_from_files(files: Files) -> Found:
     rows = read_settings(files.open)
+    if not any(row.name in SYSCTLS for row in rows):
+        with contextlib.suppress(OSError):
+            rows = read_sysctl(files.open(OF_SYSCTL)) + rows
     if not rows:
         raise Absent(f"{files.root}: has no settings under proc/sys/vm and sys/kernel/mm")
     found = Found().add(Setting, rows)

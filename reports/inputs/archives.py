@@ -73,7 +73,7 @@ IN_TREE = re.compile(
     r"|kernel/slab/[^/]+/object_size|kernel/debug/slab/[^/]+/alloc_traces|firmware/memmap/.+"
     r"|block/[^/]+/mm_stat|module/zswap/parameters/\w+|class/dmi/id/\w+|hypervisor/\w+)"
     r"|var/log/[^/]+|var/log/journal/[^/]+/system[^/]*\.journal~?|var/crash/(?:[^/]+/)?[^/]+"
-    r"|sos_commands/(?:kernel|general|logs|systemd)/(?:dmesg|journalctl|lsmod)[^/]*"
+    r"|sos_commands/(?:kernel|general|logs|systemd)/(?:dmesg|journalctl|lsmod|sysctl)[^/]*"
     r"|dmesg[^/]*|vmcore-dmesg\.txt|hostname)\Z"
 )
 NOT_KEPT = re.compile(r"proc/(?:kcore|kallsyms|kmsg|kpage\w+)\Z")

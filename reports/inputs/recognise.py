@@ -13,6 +13,7 @@ from mmscope.drgn.cgroups.cgroup_files import GIVEN
 from mmscope.drgn.dumps.core_file import KDUMP
 from mmscope.drgn.dumps.wrapped import FLATTENED
 from mmscope.drgn.log.log_places import KERNEL_LINE
+from mmscope.drgn.machine.settings import OF_SYSCTL
 from mmscope.drgn.tables.hostile_text import visible
 from mmscope.drgn.text.packed import JOURNAL, UTF_16
 from mmscope.drgn.text.program_kills import KILL
@@ -70,6 +71,7 @@ TEXTS = (
     (_MAPPING, "proc/PID/maps"),
     (rb"\A(?:anon \d+\r?\nfile|file \d+\r?\nanon) \d+\r?$", f"sys/fs/cgroup/{GIVEN}/memory.stat"),
     (rb"\Acache \d+\r?\nrss \d+\r?$", f"sys/fs/cgroup/memory/{GIVEN}/memory.stat"),
+    (rb"\A(?:abi|crypto|debug|dev|fs|kernel|net|user|vm)\.[\w.-]+ = ", OF_SYSCTL),
     (rb"\Alow \d+\r?\nhigh \d+\r?\nmax \d+\r?$", f"sys/fs/cgroup/{GIVEN}/memory.events"),
 )
 # What /proc/vmstat has, and the vmstat of a NUMA node in /sys has not (vmstat_text, mm/vmstat.c).
@@ -116,6 +118,7 @@ _PASTED = {
         rb"[A-Z]\w{1,30}: +\d+ kB",
         2,
     ),
+    OF_SYSCTL: (rb"vm\.\w{1,60} = -?\d+", rb"[a-z][\w.-]{1,100} = [^\n]{0,200}", 0),
     f"sys/fs/cgroup/{GIVEN}/memory.stat": (
         rb"anon \d+ *\r?\n(?P=before)file \d+",
         rb"[a-z]\w{0,60} \d+",
@@ -164,6 +167,7 @@ MARKS = {
     "proc/slabinfo": (b"slabdata", b"OBJ/SLAB"),
     "proc/allocinfo": (b" func:",),
     "proc/PID/smaps_rollup": (b"[rollup]",),
+    OF_SYSCTL: (b"vm.",),
     f"sys/fs/cgroup/{GIVEN}/memory.stat": (b"anon ",),
     f"sys/fs/cgroup/memory/{GIVEN}/memory.stat": (b"rss ",),
 }
@@ -281,6 +285,8 @@ def named(place: str, text: bytes = b"") -> str:
     """A file of a tree, or what has the same in it, as one calls it where it stands alone."""
     if place == "proc/slabinfo" and text and b"slabdata" not in text:
         return "slabtop's output"
+    if place == OF_SYSCTL:
+        return "sysctl's output"
     name = place.rpartition("/")[2]
     if "/PID/" in place:
         return f"a process's {name}"

@@ -332,6 +332,18 @@ def test_a_cgroup_s_memory_stat_alone_has_its_counters(
     assert value in counters
 
 
+@pytest.mark.parametrize("name", ["sysctl.txt", "sosreport-x/sos_commands/kernel/sysctl_-a"])
+def test_settings_are_read_out_of_sysctl(tmp_path: Path, name: str) -> None:
+    put(tmp_path, name, "fs.aio-nr = 0\nvm.min_free_kbytes = 67584\nvm.swappiness = 60\n")
+    (tmp_path / "sosreport-x/proc").mkdir(parents=True, exist_ok=True)
+    given = name if name == "sysctl.txt" else "sosreport-x"
+    rows = {
+        row["name"]: row["value"]
+        for row in collect(tmp_path, str(tmp_path / given)).rows("settings")
+    }
+    assert rows == {"vm.min_free_kbytes": "67584", "vm.swappiness": "60"}
+
+
 PSI = (
     "some avg10=71.20 avg60=60.00 avg300=20.00 total=8\n"
     "full avg10=44.00 avg60=30.10 avg300=9.00 total=4\n"

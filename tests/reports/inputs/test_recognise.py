@@ -51,6 +51,8 @@ KNOWN = {
     "slabinfo without its version": (b"# name            <active_objs> <num_objs>\nx 1\n", "tree"),
     "a status whose tabs are lost": (b"Name: bash\nUmask: 0022\nState: S (sleeping)\n", "tree"),
     "pressure": (b"some avg10=0.10 avg60=2.00 avg300=3.85 total=15\nfull avg10=0.0\n", "tree"),
+    "sysctl -a": (b"abi.vsyscall32 = 1\nvm.swappiness = 60\n", "tree"),
+    "pasted sysctl": (b"$ sysctl -a | grep vm\n> vm.swappiness = 60\n", "pasted"),
     "events": (b'{"items": [{"reason": "Pulled", "message": "Container image"}]}', "log"),
     "a query of Loki": (b'{"data":{"result":[{"values":[["1715259158000000007","x"]]}]}}', "log"),
     "other JSON": (b'[{"Id": "7", "LogPath": "/var/lib/x-json.log", "State": {}}]', ""),
