@@ -210,7 +210,7 @@ guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of hug
 	@$(BIN)/python tests/lab/guard_incidents.py
 
 .PHONY: healthy
-healthy: $(READY) ## 10,000 readings of what tasks wait for in a busy, healthy guest: no circle, no lock without holder (READINGS=… KERNEL=…; four hours at most; nightly)
+healthy: $(READY) ## 10,000 readings of what tasks wait for in a busy, healthy guest: no circle, no lock without holder; one that thrashes is told (READINGS=… KERNEL=…; four hours at most; nightly)
 	@tools/apt-install $(LAB_PACKAGES)
 	$(BIN)/python tests/lab/healthy.py $(or $(KERNEL),stable) $(or $(READINGS),10000)
 

@@ -1,78 +1,97 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """
 ``make healthy``: readings of the waits of a guest that is busy and healthy, in which nothing may be
-a circle, and no lock may be said to have no holder.
+a circle, no lock may be said to have no holder, and no reclaim to get nowhere; and of one that
+thrashes, of which the last must be said.
 
-``programs/busy.c`` keeps both of its CPUs busy. It is read from outside, over QMP, while it runs:
-as a live host is, by a reader that is not slowed down by the emulation. Readings follow one another
-until there are as many as asked for, or the time is over.
+``programs/busy.c`` keeps both of the guest's CPUs busy, and then ``programs/thrash.c``. It is read
+from outside, over QMP, while it runs: as a live host is, by a reader that is not slowed down by the
+emulation. Readings follow one another until there are as many as asked for, or the time is over.
 
     python tests/lab/healthy.py [KERNEL [READINGS [SECONDS]]]      # stable 10000 14400
 """
 
+import contextlib
+import itertools
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import kernels
 import machine
 from archive import LabError
 from children import DIES_WITH_US
+from drgn import Program
 from holders_lab import PROGRAMS, build, make_disk
 from kernels import Kernel
 from roles import resolve
 
-from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.opening.target import describe, open_target
+from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.waits.task_waits import from_memory
+from mmscope.drgn.waits.wait_chains import Waits
+from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.bundle.writer import Writer
+from mmscope.reports.collect.collect import collect
+from mmscope.reports.findings.findings import evaluate
 
 WARM_UP_SECONDS = 20
+NOWHERE, DEEP = "reclaim-gets-nowhere", 3  # the finding, and the priority that it begins at
+WHOLE = 10  # readings, of which one is of all tables of the section
 
 
 def main() -> int:
     """Read until it is enough, and say what was wrong."""
     name, readings, seconds = [*sys.argv[1:], *("stable", "10000", "14400")[len(sys.argv) - 1 :]]
     kernel = kernels.get(resolve(name, _say), _say)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        guest = _boot(kernel, folder)
-        try:
-            _wait_for("workload sizes", folder / "console.log", guest)
-            time.sleep(WARM_UP_SECONDS)
-            seen, wrong = _read(folder / "qmp", int(readings), int(seconds), guest)
-        finally:
-            guest.kill()
-            guest.wait()
+    with _guest(kernel, "busy") as prog:
+        seen, wrong = _read(prog, int(readings), int(seconds))
     _say(f"{seen['readings']:,} readings; {dict(seen)}")
     for each, times in wrong.most_common(20):
         _say(f"wrong, {times} times: {each}")
-    return 1 if wrong else 0
+    with _guest(kernel, "thrash") as prog:
+        found = _accused(prog, int(seconds))
+    return 1 if wrong or found != {"/thrash"} else 0
 
 
 def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _boot(kernel: Kernel, folder: Path) -> "subprocess.Popen[bytes]":
-    """A guest with a disk and a QMP socket."""
-    init = build(kernel, PROGRAMS / "busy.c", folder)
-    initramfs = machine.build_initramfs(folder, init, kernel.modules)
-    arch = kernel.architecture
-    line = [machine.COMMAND_LINE, f"console={arch.console}", arch.options, kernel.options]
-    return subprocess.Popen(
-        [
-            *DIES_WITH_US,
-            *(arch.qemu, *arch.machine, *make_disk(folder, 64 << 20)),
-            *("-serial", f"file:{folder / 'console.log'}"),
-            *("-qmp", f"unix:{folder / 'qmp'},server,nowait"),
-            *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-            *("-append", " ".join([*line, "lab.workload=sizes"])),
-        ],
-        stdin=subprocess.DEVNULL,
-    )
+@contextlib.contextmanager
+def _guest(kernel: Kernel, program: str) -> Iterator[Program]:
+    """A guest with a disk that runs a program, to be read over QMP."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        init = build(kernel, PROGRAMS / f"{program}.c", folder)
+        initramfs = machine.build_initramfs(folder, init, kernel.modules)
+        arch = kernel.architecture
+        line = [machine.COMMAND_LINE, f"console={arch.console}", arch.options, kernel.options]
+        guest = subprocess.Popen(
+            [
+                *DIES_WITH_US,
+                *(arch.qemu, *arch.machine, *make_disk(folder, 64 << 20)),
+                *("-serial", f"file:{folder / 'console.log'}"),
+                *("-qmp", f"unix:{folder / 'qmp'},server,nowait"),
+                *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
+                *("-append", " ".join([*line, "lab.workload=sizes"])),
+            ],
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            _wait_for("workload sizes", folder / "console.log", guest)
+            time.sleep(WARM_UP_SECONDS)
+            yield open_target(None, [], qemu=str(folder / "qmp"))
+            if guest.poll() is not None:
+                raise LabError("the guest died")
+        finally:
+            guest.kill()
+            guest.wait()
 
 
 def _wait_for(words: str, console: Path, guest: "subprocess.Popen[bytes]") -> None:
@@ -83,34 +102,55 @@ def _wait_for(words: str, console: Path, guest: "subprocess.Popen[bytes]") -> No
         time.sleep(0.1)
 
 
-def _read(
-    socket: Path, readings: int, seconds: int, guest: "subprocess.Popen[bytes]"
-) -> tuple[Counter[str], Counter[str]]:
-    """What was seen, and what was wrong with it."""
+def _read(prog: Program, readings: int, seconds: int) -> tuple[Counter[str], Counter[str]]:
+    """What was seen, and what was wrong with it; each tenth time all tables."""
     seen: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
-    prog = open_target(None, [], qemu=str(socket))
     until = time.monotonic() + seconds
     while seen["readings"] < readings and time.monotonic() < until:
-        if guest.poll() is not None:
-            raise LabError("the guest died")
-        found = from_memory(Memory(prog))
-        roots, tasks = found.by_name["wait_roots"], found.by_name["task_waits"]
+        if seen["readings"] % WHOLE == 0:
+            found = from_memory(Memory(prog))
+            tasks, roots = found.by_name["task_waits"], found.by_name["wait_roots"]
+            wrong.update(found.notes)
+        else:
+            waits = Waits(Memory(prog), Gaps())
+            tasks, roots = waits.rows()
+            seen["went on meanwhile"] += waits.moved
         seen["readings"] += 1
         seen["tasks"] += len(tasks)
-        seen["queued"] += sum(root.waiters for root in roots)
+        seen["reclaiming"] += sum(row.reclaims_from is not None for row in tasks)
         seen["with a holder"] += sum(row.holder_pid is not None for row in tasks)
-        seen["moved"] += bool(found.remarks)
+        seen.update(f"queued: {row.kind}" for row in tasks if row.kind)
         seen["circles by a last reader"] += sum(
             root.circle and root.by_last_reader for root in roots
         )
         for root in roots:
             if root.no_holder or (root.circle and not root.by_last_reader):
                 wrong[repr(root)] += 1
-        wrong.update(found.notes)
+                _say(f"wrong: {root}, of {tasks}")
+        for row in tasks:
+            if row.priority is not None and row.priority <= DEEP and row.reclaimed_pages < 32:
+                wrong["reclaim gets nowhere"] += 1
+                _say(f"wrong: {row}")
         if seen["readings"] % 500 == 0:
-            _say(f"{dict(seen)}; {wrong.total()} wrong")
+            _say(f"{dict(seen)}; {wrong.total()} wrong; {time.thread_time():.0f} s of CPU")
     return seen, wrong
+
+
+def _accused(prog: Program, seconds: int) -> set[str]:
+    """The cgroups of which it was said that reclaim gets nowhere, at the first reading with one."""
+    until = time.monotonic() + seconds
+    for number in itertools.count(1):
+        with tempfile.TemporaryDirectory() as place:
+            with Writer(Path(place) / "bundle") as writer:
+                sections = ["task_waits", "memory_cgroups"]
+                collect(Memory(prog), describe(prog, "live"), writer, sections)
+            found = evaluate(Bundle(Path(place) / "bundle")).found
+        said = {dict(each.subject)["target"]: each.title for each in found if each.id == NOWHERE}
+        if said or time.monotonic() > until:
+            _say(f"after {number} readings: {said}")
+            return set(said)
+    raise AssertionError
 
 
 if __name__ == "__main__":

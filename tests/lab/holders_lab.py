@@ -2,9 +2,9 @@
 """
 Frozen guests with memory behind open files of every kind (``programs/holders.c``), with dma-bufs,
 BPF maps and programs, AIO, KVM and VFIO (``programs/owners.c``), with tasks that wait
-(``programs/stuck.c``, ``programs/locks.c``, and ``programs/servers.c``, which has a disk), with a
-network device behind swiotlb (``programs/bounce.c``), with swap in zram and zswap
-(``programs/compressed.c``), and with memory that is registered with an RDMA device
+(``programs/stuck.c``, ``programs/locks.c``, ``programs/stall.c``, and ``programs/servers.c``, which
+has a disk), with a network device behind swiotlb (``programs/bounce.c``), with swap in zram and
+zswap (``programs/compressed.c``), and with memory that is registered with an RDMA device
 (``programs/rdma.c``).
 """
 

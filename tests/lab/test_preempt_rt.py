@@ -11,6 +11,7 @@ from capture import capture
 from conftest import KERNELS
 from drgn import Object, Program, offsetof
 from drgn.helpers.linux.pid import find_task
+from holders_lab import holders_capture
 from named_damage import largest_zone
 from named_damage import say as put_into
 
@@ -28,8 +29,8 @@ RT = [name for name in KERNELS if name.startswith("rt-")]
 HAS_WAITERS = 1  # in rt_mutex_base.owner
 
 
-def opened(kernel: str, say: Callable[[str], None], workload: str = "sizes") -> Program:
-    taken = capture(kernel, workload, say=say)
+def opened(kernel: str, say: Callable[[str], None]) -> Program:
+    taken = capture(kernel, "sizes", say=say)
     return open_target(taken.vmcore, [taken.vmlinux])
 
 
@@ -100,7 +101,8 @@ if RT:
     def test_those_who_split_vmas_queue_while_ksm_walks(
         kernel: str, say: Callable[[str], None]
     ) -> None:
-        prog = opened(kernel, say, "rmap_stall")
+        taken = holders_capture(kernel, say, "stall")
+        prog = open_target(taken.vmcore, [taken.vmlinux])
         locks, queued, problems = anon_vma_locks(prog, read_reverse_maps(prog))
         assert not problems
         lock = locks[0]

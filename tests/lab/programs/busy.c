@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // A workload of guest/init.c, in place of "sizes", that does not end: a machine that is busy and healthy. Threads of one
 // address space fault, map, protect and unmap; files on a disk are written and synced, others made, renamed and removed in one
-// directory; processes fork and end, queue for a pipe, and read what others map. Whoever waits, waits for a moment.
+// directory; processes fork and end, queue for a pipe, and read what others map; in a cgroup at its limit a file is read, mapped
+// and written that is larger, all of whose pages can be reclaimed. Whoever waits, waits for a moment.
 #include "parts.h"
 
 #include <errno.h>
@@ -18,6 +19,9 @@
 
 #define DISK "/tmp/disk"
 #define AREA (1UL << 20)
+#define GROUPS "/tmp/groups"
+#define LIMIT "25165824"
+#define LARGE (64L << 20)
 
 static char data[64 << 10];
 static int ends[2];
@@ -48,6 +52,21 @@ static void map_file(void)
 	char *area = mmap(NULL, sizeof(data), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	touch(area, sizeof(data), PAGE);
 	msync(area, sizeof(data), MS_SYNC);
+	munmap(area, sizeof(data));
+	close(fd);
+}
+
+// More than its cgroup may have.
+static void read_large(void)
+{
+	static char taken[256 << 10];
+	static off_t at;
+	int fd = open(DISK "/large", O_RDWR);
+
+	must(fd >= 0 && pread(fd, taken, sizeof(taken), at) > 0, "cannot read");
+	at = (at + sizeof(taken)) % LARGE;
+	char *area = mmap(NULL, sizeof(data), PROT_READ | PROT_WRITE, MAP_SHARED, fd, LARGE - sizeof(data));
+	touch(area, sizeof(data), PAGE);
 	munmap(area, sizeof(data));
 	close(fd);
 }
@@ -100,7 +119,7 @@ static void read_maps(void)
 
 static void compact(void)
 {
-	write_file("/proc/sys/vm/drop_caches", "1");
+	write_file("/proc/sys/vm/drop_caches", "2");
 	write_file("/proc/sys/vm/compact_memory", "1");
 	sleep(1);
 }
@@ -114,11 +133,11 @@ static void *forever(void *work)
 static const struct {
 	const char *comm;
 	void (*work)(void);
-	int processes, threads;
+	int processes, threads, limited;
 } works[] = {
 	{ "maps", map, 2, 4 }, { "syncs", sync_file, 2, 2 }, { "maps-file", map_file, 2, 2 }, { "names", make_names, 3, 1 },
 	{ "forks", fork_once, 2, 1 }, { "writes", write_pipe, 2, 1 }, { "reads", read_pipe, 2, 1 }, { "looks", read_maps, 1, 1 },
-	{ "compacts", compact, 1, 1 },
+	{ "compacts", compact, 1, 1 }, { "reclaims", read_large, 2, 2, 1 },
 };
 
 void __wrap_workload_sizes(void)
@@ -126,11 +145,21 @@ void __wrap_workload_sizes(void)
 	pthread_t any;
 
 	mkdir(DISK, 0755);
+	mkdir(GROUPS, 0755);
 	must(!mount("/dev/vda", DISK, "ext4", 0, NULL) && !pipe(ends), "no disk");
+	must(!mount("none", GROUPS, "cgroup2", 0, NULL), "no cgroups");
+	write_file(GROUPS "/cgroup.subtree_control", "+memory +io");
+	mkdir(GROUPS "/limited", 0755);
+	write_file(GROUPS "/limited/memory.max", LIMIT);
+	int fd = open(DISK "/large", O_RDWR | O_CREAT, 0644);
+	must(fd >= 0 && !ftruncate(fd, LARGE), "cannot make a file");
+	close(fd);
 	for (size_t i = 0; i < ARRAY_SIZE(works); i++)
 		for (int number = 0; number < works[i].processes; number++)
 			if (fork() == 0) {
 				prctl(PR_SET_NAME, works[i].comm);
+				if (works[i].limited)
+					write_file(GROUPS "/limited/cgroup.procs", "0");
 				for (int thread = 1; thread < works[i].threads; thread++)
 					must(!pthread_create(&any, NULL, forever, works[i].work), "no thread");
 				forever(works[i].work);
