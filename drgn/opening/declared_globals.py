@@ -187,11 +187,12 @@ _BY_TYPE = {
     "struct vmap_node": "single",
     "struct vmap_node *": "vmap_nodes",
     "struct worker_pool [2]": "cpu_worker_pools",
+    "struct wb_domain": "global_wb_domain",
     "struct xarray": "irq_desc_tree pgmap_array",
     "u64": "jiffies_64 sme_me_mask zswap_pool_total_size",
     "u8 [MEMCG_NR_STAT]": "mem_cgroup_stats_index",
     "unsigned int": (
-        "d_hash_shift default_hstate_idx kho_scratch_cnt ksm_merge_across_nodes "
+        "bdi_min_ratio d_hash_shift default_hstate_idx kho_scratch_cnt ksm_merge_across_nodes "
         "ksm_thread_pages_to_scan ksm_thread_sleep_millisecs m_hash_mask max_cstate nr_cpu_ids "
         "nr_node_ids nr_swapfiles nr_vmap_nodes pageblock_order pgdir_shift ptrs_per_p4d "
         "stack_hash_mask stack_max_pools sysctl_compaction_proactiveness total_nr_irqs "

@@ -7,8 +7,8 @@ Both are on the stack of the task that works. ``task_struct.reclaim_state`` poin
 other where pages are compacted for an allocation (compact_zone_order(), mm/compaction.c). So they
 are known of tasks that run on a live kernel as well. Costs two reads for each such task.
 
-Cannot know: the nodes that direct reclaim goes through; how far kcompactd is, and compaction that
-was asked for by hand.
+Cannot know: at which of its nodes direct reclaim is; how far kcompactd is, and compaction that was
+asked for by hand.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from drgn import Object, container_of
+from drgn.helpers.linux.nodemask import for_each_node_mask
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
@@ -36,7 +37,7 @@ class Reclaiming:
     Reclaim or compaction that a task is in.
 
     :ivar cgroup: path of the one that it reclaims from, "/" for all; None: it compacts.
-    :ivar zones: in words.
+    :ivar zones: in words, and the nodes where a policy or cpuset leaves some out.
     :ivar pages: freed so far by this call; :ivar wanted: with which it ends.
     :ivar asked: by who wrote to memory.reclaim, or to a node's file of that kind.
     """
@@ -91,9 +92,14 @@ def _reclaims(state: Object, paths: dict[int, str]) -> Reclaiming | None:
         ((path, _),) = cgroup_paths(state.prog_, of, Gaps())
         paths[group.value_()] = path or hex(group.value_())
     cgroup = paths[group.value_()] if group else "/"
-    zones = zones_up_to(next(iter(online_nodes(state.prog_))), control.reclaim_idx.value_())
+    nodes = [*online_nodes(state.prog_)]
+    zones = zones_up_to(nodes[0], control.reclaim_idx.value_())
     if zones is None:
         return None
+    if control.nodemask:
+        allowed = {*for_each_node_mask(control.nodemask[0])}
+        if left := [number for node in nodes if (number := node.node_id.value_()) in allowed]:
+            zones += "" if len(left) == len(nodes) else f" of node {', '.join(map(str, left))}"
     freed, wanted = control.nr_reclaimed.value_(), control.nr_to_reclaim.value_()
     # "mm: vmpressure: don't count proactive reclaim in vmpressure" added the bit (6.1 has it).
     asked = bool(getattr(control, "proactive", False))

@@ -38,7 +38,7 @@ from mmscope.drgn.waits.stacks import stack_from
 from mmscope.drgn.waits.task_stacks import MAX_STACKS, NOLOAD, RUNNING, TaskStacks
 from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
 from mmscope.drgn.waits.waiters import Awaited, awaited
-from mmscope.drgn.waits.writeback import WritebackDevice, writeback_devices
+from mmscope.drgn.waits.writeback import Limits, WritebackDevice, writeback_devices
 
 READER = "reader, in a fault"
 
@@ -327,11 +327,14 @@ class Waits:
     def writeback_devices(self, waits: Sequence[TaskWait]) -> list[WritebackDevice]:
         """Dirty memory by device or server."""
         held = Counter(row.target for row in waits if row.kind == "dirty pages")
-        threshold = None
+        limits = None
         with contextlib.suppress(*TORN):
-            threshold = counter(vm_counters_once(self.memory), "nr_dirty_threshold")
+            counters = vm_counters_once(self.memory)
+            names = ("nr_dirty_threshold", "nr_dirty", "nr_writeback")
+            threshold, dirty, written = (counter(counters, name) for name in names)
+            limits = Limits(threshold, dirty + written)
         told = (self.names.device, lambda name: held[name], self.lost_devices)
-        return writeback_devices(self.prog, *told, threshold)
+        return writeback_devices(self.prog, *told, limits)
 
     def _row(self, address: int, seen: Seen, found: Awaited | None) -> TaskWait:
         pid = comm = None

@@ -10,9 +10,15 @@ have no wb_stats beside it without what cgroups write.
 The dirty limit of a cgroup that has its own is ``wb_domain.dirty_limit``, which the kernel renews
 while it holds writers back.
 
+A device's share of the limit is not kept, but made of its part in what was written lately whenever
+it is asked for: ``__wb_calc_thresh()``. It is told where the part is that of the current period, and
+where kernels agree: since "mm/page-writeback: raise wb_thresh to prevent write blocking with
+strictlimit" (39ac99852fca, in v6.13) they lift a low share, where the limit is strict to a
+hundredth of what may be dirtied yet, and then also elsewhere to an eighth.
+
 Cannot know: dirty memory of tmpfs and the like, which is written nowhere; what of a device that is
-shared a server has in hand; a device's share of the limit, which __wb_calc_thresh() makes of
-counters as they stand without what CPUs have for them, in ways that differ between kernels.
+shared a server has in hand; the share of a device that was not asked for one in the last seconds,
+or that such a lift may have raised.
 """
 
 import contextlib
@@ -20,6 +26,7 @@ import errno
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from drgn import Object, Program, container_of, offsetof
@@ -43,6 +50,9 @@ NAMES = ("BdiReclaimable", "BdiWriteback", "BdiDirtied", "BdiWritten", "BdiWrite
 # struct bdi_writeback: inodes, the oldest last
 QUEUES = ("b_dirty", "b_io", "b_more_io")
 WRAPS = (1 << 64) - 1
+# include/linux/backing-dev.h, since "mm: use part per 1000000 for bdi ratios" (not in 6.1); the
+# function that is looked for came with it.
+BDI_RATIO_SCALE = 10000
 
 
 @table(
@@ -77,6 +87,13 @@ class WritebackDevice:
         high=MOST,
         help="dirty limit: nr_dirty_threshold, or the cgroup's own as last renewed",
     )
+    share_pages: int | None = column(
+        default=None,
+        unit="pages",
+        high=MOST,
+        help="of this limit, by how much of all that was written lately is its own; empty: a "
+        "cgroup's, or unknown",
+    )
     rate: int | None = column(
         default=None,
         unit="pages",
@@ -85,19 +102,26 @@ class WritebackDevice:
     )
 
 
+class Limits(NamedTuple):
+    """``nr_dirty_threshold`` of the machine, and the pages that are dirty or under writeback."""
+
+    threshold: int
+    dirty: int
+
+
 def writeback_devices(
     prog: Program,
     names: Callable[[int], str],
     waiting: Callable[[str], int],
     lost: list[str],
-    threshold: int | None,
+    limits: Limits | None,
 ) -> list[WritebackDevice]:
     """
     All that have written, those with most that is dirty or on its way first.
 
     :param names: the file systems of a bdi, by its address; *waiting*: tasks held back, by that.
     :param lost: why some could not be read; appended to.
-    :param threshold: ``nr_dirty_threshold``, where it is known.
+    :param limits: the machine's, where they are known.
     :raises LookupError: the kernel's layout is unknown.
     """
     rows = []
@@ -124,7 +148,8 @@ def writeback_devices(
                     bool(exceeded),
                     _oldest(wb, lost),
                     waiting(name) if own else 0,
-                    _limit(wb, threshold),
+                    _limit(wb, limits),
+                    share_of_limit(wb, limits) if own and limits else None,
                     wb.dirty_ratelimit.value_(),
                 )
             )
@@ -198,13 +223,47 @@ def _cgroup(wb: Object) -> str | None:
     return path
 
 
-def _limit(wb: Object, threshold: int | None) -> int | None:
+def _limit(wb: Object, limits: Limits | None) -> int | None:
     """Dirty limit of the domain of a ``struct bdi_writeback *``: mem_cgroup_wb_domain()."""
     css = getattr(wb, "memcg_css", None)
     if not css or not css.parent:
-        return threshold
+        return limits.threshold if limits else None
     group = container_of(css, "struct mem_cgroup", "css")
     return group.cgwb_domain.dirty_limit.value_() or None
+
+
+def share_of_limit(wb: Object, limits: Limits) -> int | None:
+    """Share of a ``struct bdi_writeback *`` in the limit: __wb_calc_thresh()."""
+    prog, threshold = wb.prog_, limits.threshold
+    domain = prog["global_wb_domain"]
+    every, own = domain.completions, wb.completions
+    # fprop_fraction_percpu() (lib/flex_proportions.c) first ages what is of a period before.
+    if own.period.value_() != every.period.value_():
+        return None
+    part, whole = (max(each.events.count.value_(), 0) for each in (own, every))
+    whole = max(part, whole, 1)
+    scale = 100 * (BDI_RATIO_SCALE if _has(prog, "bdi_set_min_ratio_no_scale") else 1)
+    share = threshold * (scale - prog["bdi_min_ratio"].value_()) // scale * part // whole
+    least, most = wb.bdi.min_ratio.value_(), wb.bdi.max_ratio.value_()
+    # wb_min_max_ratio(), with CONFIG_CGROUP_WRITEBACK
+    if hasattr(wb, "memcg_css"):
+        rate, rates = wb.avg_write_bandwidth.value_(), wb.bdi.tot_write_bandwidth.counter.value_()
+        if rate < rates:
+            least = least * rate // rates
+            most = most * rate // rates if most < scale else most
+    most = threshold * most // scale
+    share = min(share + threshold * least // scale, most)
+    strict = max(threshold, domain.dirty_limit.value_()) - limits.dirty
+    lift = max((threshold - limits.dirty) // 8, strict // 100)
+    return share if share >= min(lift, most) else None
+
+
+def _has(prog: Program, function: str) -> bool:
+    try:
+        prog.symbol(function)
+    except LookupError:
+        return False
+    return True
 
 
 def _oldest(wb: Object, lost: list[str]) -> float | None:

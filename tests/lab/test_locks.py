@@ -24,6 +24,7 @@ from mmscope.drgn.opening.no_debug_info import attach
 from mmscope.drgn.opening.target import describe, open_target
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.waits.reclaim_threads import OomVictim
+from mmscope.drgn.waits.reclaiming import Reclaiming, reclaiming
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.collect import collect
@@ -116,6 +117,22 @@ def test_who_reclaims_has_what_from_for_what_and_how_far(lab: WaitsLab) -> None:
     # Of 1 MiB, all or a quarter at a time: user_proactive_reclaim() (mm/vmscan.c).
     assert lab.rows["g-reclaims"].wanted_pages in (256, 64)
     assert {row.comm for row in lab.rows.values() if row.order is not None} == set(planted)
+
+
+def test_who_reclaims_on_some_nodes_has_them(lab: WaitsLab) -> None:
+    """As a memory policy has it; its mask is put where another number of the reclaim was."""
+
+    def bound() -> Reclaiming | None:
+        prog = open_target(lab.capture.vmcore, [])
+        task = find_task(prog, lab.numbers["a-reclaims"])
+        control = container_of(task.reclaim_state, "struct scan_control", "reclaim_state")
+        say(control.nr_scanned, 1 << 1)
+        assert control.nr_scanned.address_ is not None
+        say(control.nodemask, control.nr_scanned.address_)
+        return reclaiming(task, {})
+
+    reclaims = in_a_fork(bound)
+    assert reclaims is not None and reclaims.zones == "up to DMA32 of node 1"
 
 
 def test_reclaim_at_its_last_passes_that_freed_nothing_is_found(

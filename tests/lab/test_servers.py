@@ -11,11 +11,17 @@ from collections.abc import Callable
 import machine
 import pytest
 from conftest import KERNELS
+from drgn import Object
+from drgn.helpers.linux.list import list_for_each_entry
 from holders_lab import holders_capture
 from waits_lab import WaitsLab
 
+from mmscope.drgn.opening.target import open_target
+from mmscope.drgn.processes.kernel_stacks import function_names, kernel_frames
+from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.waits.all_tasks import all_tasks
 from mmscope.drgn.waits.wait_tables import WaitRoot
-from mmscope.drgn.waits.writeback import WritebackDevice
+from mmscope.drgn.waits.writeback import Limits, WritebackDevice, share_of_limit
 
 pytestmark = [pytest.mark.any_config, pytest.mark.btf]
 
@@ -57,6 +63,34 @@ def test_every_task_is_there_with_its_stack(lab: Servers) -> None:
         row = lab.rows[comm]
         assert (row.pid, row.state) == (lab.numbers[comm], "D")
     lab.assert_stacks_as_printed(planted)
+
+
+def test_the_stack_of_every_task_is_that_of_proc(lab: Servers) -> None:
+    """Of those that did not run since it was printed, without what the kernel leaves out."""
+    prog = open_target(lab.capture.vmcore, [])
+    left_out = [
+        range(*(prog.symbol(f"__{name}_text_{end}").address for end in ("start", "end")))
+        for name in ("sched", "lock")  # in_sched_functions() (kernel/sched/core.c)
+    ]
+    compared, tasks = 0, all_tasks(prog, Gaps())
+    for address in tasks.addresses.tolist():
+        task = Object(prog, "struct task_struct", address=address).address_of_()
+        folders = lab.capture.truth_b.glob(f"proc/*/task/{task.pid.value_()}")
+        if (folder := next(folders, None)) is None:
+            continue  # it began since
+        switches = re.findall(r"ctxt_switches:\t(\d+)", (folder / "status").read_text())
+        if [*map(int, switches)] != [task.nvcsw.value_(), task.nivcsw.value_()]:
+            continue  # it ran
+        if task.exit_state:
+            continue  # of what has ended the kernel prints none
+        printed = re.findall(r"\] ([\w.]+)\+0x", (folder / "stack").read_text())
+        frames = kernel_frames(prog, task)
+        inner = [not any(frame.pc in code for code in left_out) for frame in frames]
+        assert [
+            name for name, told in zip(function_names(frames), inner, strict=True) if told
+        ] == printed
+        compared += 1
+    assert compared >= 0.9 * len(tasks.addresses)
 
 
 def test_all_that_an_nfs_server_keeps_waiting_end_at_it(lab: Servers) -> None:
@@ -106,6 +140,34 @@ def test_the_dirty_limit_is_what_vmstat_has(lab: Servers) -> None:
     printed = int(re.findall(r"nr_dirty_threshold (\d+)", text)[0])
     # It was printed a moment before the guest was frozen.
     assert all(row.limit_pages == pytest.approx(printed, rel=0.05) for row in rows)
+
+
+def test_a_devices_share_of_it_is_what_debugfs_has(lab: Servers) -> None:
+    """Of each whose part in what was written is of the current period, where kernels agree."""
+    prog = open_target(lab.capture.vmcore, [])
+    period, known = prog["global_wb_domain"].completions.period, {}
+    for bdi in list_for_each_entry(
+        "struct backing_dev_info", prog["bdi_list"].address_of_(), "bdi_list"
+    ):
+        name = bdi.dev_name.string_().decode()
+        path = lab.capture.truth_b / f"sys/kernel/debug/bdi/{name}/stats"
+        text = path.read_text() if path.exists() else ""
+        if not text:
+            continue  # it was made after the others were recorded
+        page = prog["PAGE_SIZE"].value_() >> 10
+        said = {key: int(kb) // page for key, kb in re.findall(r"(\w+): +(\d+) kB\n", text)}
+        dirty = said["BdiReclaimable"] + said["BdiWriteback"]
+        share = share_of_limit(bdi.wb.address_of_(), Limits(said["DirtyThresh"], dirty))
+        if share is not None:
+            assert share == said["BdiDirtyThresh"], text
+            known[name] = share
+    device = f"253:{lab.numbers['dm']}"
+    (row,) = (each for each in lab.found.by_name["writeback_devices"] if each.device == device)
+    # Unless a period has begun since.
+    if row.share_pages is not None:
+        assert known[device] > 0
+    else:
+        assert period.value_() and device not in known
 
 
 def test_a_reference_that_was_lost_has_no_holder(lab: Servers) -> None:

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <linux/dm-ioctl.h>
 #include <net/if.h>
 #include <pthread.h>
@@ -312,6 +313,30 @@ static void keep_and_unmap(void)
 	munmap(area, DIRTY_BYTES);
 }
 
+// So that the device has its part in what was written lately, for some half-lives of 3 s.
+static void write_much(void)
+{
+	int fd = open(SLOW "/much", O_RDWR | O_CREAT, 0644);
+
+	for (int i = 0; i < 256; i++)
+		must(fd >= 0 && write(fd, data, sizeof(data)) == (ssize_t)sizeof(data), "cannot write much");
+	must(!fsync(fd), "fsync");
+}
+
+static void record_all(const char *folders, const char *const *files)
+{
+	char path[300];
+	glob_t found;
+
+	must(!glob(folders, 0, NULL, &found), folders);
+	for (size_t i = 0; i < found.gl_pathc; i++)
+		for (const char *const *file = files; *file; file++) {
+			snprintf(path, sizeof(path), "%s/%s", found.gl_pathv[i], *file);
+			truth_add(path);
+		}
+	globfree(&found);
+}
+
 void __wrap_workload_sizes(void)
 {
 	mkdir(NFS, 0755);
@@ -327,6 +352,7 @@ void __wrap_workload_sizes(void)
 	mount_device();
 	file = open(SLOW "/data", O_RDWR | O_CREAT, 0644);
 	must(file >= 0 && pwrite(file, data, sizeof(data), 0) == (ssize_t)sizeof(data) && !fsync(file), "cannot write to the device");
+	write_much();
 	order(DM_DEV_SUSPEND, DM_SUSPEND_FLAG | DM_SKIP_LOCKFS_FLAG | DM_NOFLUSH_FLAG, NULL, 0);
 	begin("d-sync", sync_file);
 	begin("d-truncate", truncate_file);
@@ -334,5 +360,8 @@ void __wrap_workload_sizes(void)
 	if (!access(REFERENCE, W_OK))
 		begin("v-unmap", keep_and_unmap);
 	sleep(8);
+	record_all("/sys/kernel/debug/bdi/*", (const char *const[]){ "stats", NULL });
+	// How often a task has run is read before where it is: if that is all in the end, it is there still.
+	record_all("/proc/[0-9]*/task/[0-9]*", (const char *const[]){ "status", "stack", NULL });
 	notes_as("/stages/servers");
 }
