@@ -20,6 +20,7 @@ from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.processes.kernel_stacks import function_names, kernel_frames
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.waits.all_tasks import all_tasks
+from mmscope.drgn.waits.task_stacks import RUNNING
 from mmscope.drgn.waits.wait_tables import WaitRoot
 from mmscope.drgn.waits.writeback import Limits, WritebackDevice, share_of_limit
 
@@ -73,7 +74,7 @@ def test_the_stack_of_every_task_is_that_of_proc(lab: Servers) -> None:
         for name in ("sched", "lock")  # in_sched_functions() (kernel/sched/core.c)
     ]
     compared, tasks = 0, all_tasks(prog, Gaps())
-    for address in tasks.addresses.tolist():
+    for at, address in enumerate(tasks.addresses.tolist()):
         task = Object(prog, "struct task_struct", address=address).address_of_()
         folders = lab.capture.truth_b.glob(f"proc/*/task/{task.pid.value_()}")
         if (folder := next(folders, None)) is None:
@@ -81,8 +82,8 @@ def test_the_stack_of_every_task_is_that_of_proc(lab: Servers) -> None:
         switches = re.findall(r"ctxt_switches:\t(\d+)", (folder / "status").read_text())
         if [*map(int, switches)] != [task.nvcsw.value_(), task.nivcsw.value_()]:
             continue  # it ran
-        if task.exit_state:
-            continue  # of what has ended the kernel prints none
+        if task.exit_state or tasks.columns["state"][at] == RUNNING:
+            continue  # of what has ended the kernel prints none; who printed runs
         printed = re.findall(r"\] ([\w.]+)\+0x", (folder / "stack").read_text())
         frames = kernel_frames(prog, task)
         inner = [not any(frame.pc in code for code in left_out) for frame in frames]

@@ -42,10 +42,6 @@ class StuckLab(WaitsLab):
         waits = self.found.by_name["task_waits"]
         return sum(row.comm.startswith("kworker") and row.kind == "FUSE request" for row in waits)
 
-    @property
-    def rt(self) -> bool:
-        return self.capture.kernel.startswith("rt-")
-
 
 @pytest.fixture(scope="module", params=KERNELS)
 def lab(request: pytest.FixtureRequest, say: Callable[[str], None]) -> StuckLab:

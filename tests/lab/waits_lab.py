@@ -40,6 +40,11 @@ class WaitsLab:
     def roots(self) -> dict[str, WaitRoot]:
         return {row.root: row for row in self.found.by_name["wait_roots"]}
 
+    @property
+    def rt(self) -> bool:
+        """With PREEMPT_RT, which notes no reader of a lock."""
+        return self.capture.kernel.startswith("rt-")
+
     def said(self, comm: str, name: str) -> str:
         (path,) = self.capture.truth_b.glob(f"proc/*/task/{self.numbers[comm]}/{name}")
         return path.read_text()

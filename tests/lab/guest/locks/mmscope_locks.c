@@ -7,7 +7,7 @@
 // does not come to an end; nor does who then reclaims from the task's cgroup and is called *-reclaims.
 //
 // "spin" takes the lock of a zone, of an LRU list and of a node of a slab cache, has CPUs 1 to 3 spin for one each, and
-// freezes the machine (pvpanic).
+// freezes the machine (pvpanic). With PREEMPT_RT these are rt_mutexes, for which a CPU spins while their owner runs.
 #include <linux/delay.h>
 #include <linux/kprobes.h>
 #include <linux/kthread.h>
@@ -75,11 +75,11 @@ static noinline int hold_folio(unsigned long address)
 	return sleep_with_it();
 }
 
-// The lock of node 0 of a slab cache, struct kmem_cache_node: a list of slabs stands 16 bytes behind it.
+// The lock of node 0 of a slab cache, struct kmem_cache_node: behind it stand a number and a list of slabs.
 static spinlock_t *node_lock(unsigned long *cache)
 {
 	for (size_t i = 0; i < 64; i++) {
-		unsigned long at = cache[i] + 16, next, back;
+		unsigned long at = cache[i] + ALIGN(sizeof(spinlock_t), 8) + 8, next, back;
 
 		if (!(cache[i] & 63) && !copy_from_kernel_nofault(&next, (void *)at, 8) && next &&
 		    !copy_from_kernel_nofault(&back, (void *)(next + 8), 8) && back == at)
@@ -122,7 +122,8 @@ static noinline int freeze(void)
 		tasks[i] = kthread_create(spin, (void *)i, "spins%ld", i);
 		kthread_bind(tasks[i], i + 1);
 	}
-	local_irq_disable();
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+		local_irq_disable();
 	for (int i = 0; i < 3; i++)
 		spin_lock(spins[i]);
 	for (int i = 0; i < 3; i++)
