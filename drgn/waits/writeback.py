@@ -11,10 +11,10 @@ The dirty limit of a cgroup that has its own is ``wb_domain.dirty_limit``, which
 while it holds writers back.
 
 A device's share of the limit is not kept, but made of its part in what was written lately whenever
-it is asked for: ``__wb_calc_thresh()``. It is told where the part is that of the current period, and
+it is asked for: ``__wb_calc_thresh()``. It is told where that part is of the current period, and
 where kernels agree: since "mm/page-writeback: raise wb_thresh to prevent write blocking with
 strictlimit" (39ac99852fca, in v6.13) they lift a low share, where the limit is strict to a
-hundredth of what may be dirtied yet, and then also elsewhere to an eighth.
+hundredth of what may be dirtied yet, and later ones elsewhere to an eighth.
 
 Cannot know: dirty memory of tmpfs and the like, which is written nowhere; what of a device that is
 shared a server has in hand; the share of a device that was not asked for one in the last seconds,
