@@ -11,7 +11,7 @@ The dirty limit of a cgroup that has its own is ``wb_domain.dirty_limit``, which
 while it holds writers back.
 
 A device's share of the limit is not kept, but made of its part in what was written lately whenever
-it is asked for: ``__wb_calc_thresh()``. It is told where that part is of the current period, and
+it is asked for: ``__wb_calc_thresh()``. It is known where that part is of the current period, and
 where kernels agree: since "mm/page-writeback: raise wb_thresh to prevent write blocking with
 strictlimit" (39ac99852fca, in v6.13) they lift a low share, where the limit is strict to a
 hundredth of what may be dirtied yet, and later ones elsewhere to an eighth.
