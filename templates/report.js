@@ -76,7 +76,7 @@
       var words = input.value.toLowerCase().split(/\s+/);
       var left = 0;
       rows.forEach(function (row) {
-        var text = row.textContent.toLowerCase();
+        var text = row.textContent.toLowerCase().replace(/\s+/g, " ");
         row.hidden = !words.every(function (word) { return text.indexOf(word) >= 0; });
         if (!row.hidden) left += 1;
       });
@@ -89,7 +89,7 @@
     button.hidden = false;
     button.textContent = name;
     button.addEventListener("click", function () {
-      var text = (source ? document.getElementById(source) : button.previousElementSibling).textContent;
+      var text = (source ? document.getElementById(source) : button.previousElementSibling).textContent.replace(/\u00a0/g, " ");
       function done(word) {
         button.textContent = word;
         setTimeout(function () { button.textContent = name; }, 2000);

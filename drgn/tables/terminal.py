@@ -102,7 +102,7 @@ def print_table(
     Print rows as a table that fits its columns; returns how many there were.
 
     On a terminal, text wraps, and what would take many lines stands below its row; numbers and
-    addresses never wrap, names break at their underscores, and a wide table of a few rows is turned
+    addresses never wrap, names break between their words, and a wide table of a few rows is turned
     round. In a pipe a line is a row, however long. Of a table without rows there is one line, which
     says so.
 
@@ -407,7 +407,7 @@ def _name_widths(described: Sequence[Column], *, broken: bool) -> list[int]:
     """
     The width of each column's header.
 
-    :param broken: names break at their underscores.
+    :param broken: names break between their words.
     """
     return [
         max(
@@ -434,14 +434,14 @@ GAP, RECORD_GAP = 3, 2
 
 def _broken(name: str, width: int) -> str:
     """A name of words that is no wider than this, or than its longest word."""
-    words = re.findall(r"[^_]*_+|[^_]+", name)
+    words = re.findall(r"[^_ ]*[_ ]+|[^_ ]+", name)
     width = max(width, *map(len, words)) if words else width
     lines = [""]
     for word in words:
         if len(lines[-1] + word) > width:
             lines.append("")
         lines[-1] += word
-    return "\n".join(lines)
+    return "\n".join(line.rstrip(" ") for line in lines)
 
 
 def _turned(described: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> Table:
@@ -508,7 +508,7 @@ def _table(
     A table of text in so much room.
 
     :param least: width of each column, below which its cells would be broken.
-    :param broken: names that are wider than their column break at their underscores.
+    :param broken: names that are wider than their column break between their words.
     """
     table = Table(
         box=box.SIMPLE_HEAD,

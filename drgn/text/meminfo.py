@@ -19,6 +19,22 @@ from collections.abc import Mapping
 from mmscope.drgn.text.kernel_text import printed_number
 
 NO_COUNTER = "Memory in no counter"
+# Lines of /proc/meminfo as one says them.
+CALLED = {
+    "AnonPages": "anonymous memory",
+    "Cached": "page cache of files",
+    "Shmem": "shared memory",
+    "SUnreclaim": "unreclaimable slab",
+    "SReclaimable": "reclaimable slab",
+    "PageTables": "page tables",
+    "SecPageTables": "secondary page tables",
+    "KernelStack": "kernel stacks",
+    "Percpu": "percpu memory",
+    "VmallocUsed": "vmalloc memory",
+    "Unevictable": "unevictable memory",
+    "Hugetlb": "hugetlb memory",
+    NO_COUNTER: "memory in no counter",
+}
 MAX_MEMINFO = 1 << 16
 # Of ZFS, for :func:`arc_bytes`.
 KSTATS = ("proc/spl/kstat/zfs/abdstats", "proc/spl/kstat/zfs/arcstats")

@@ -310,8 +310,8 @@ def add_report(command: Command) -> None:
     sub = command(
         "report",
         run_report,
-        "draw a bundle as one HTML file",
-        "Draw a bundle as one HTML file that opens anywhere, offline.",
+        "write a bundle as one HTML file",
+        "Write a bundle as one HTML file that opens anywhere, offline.",
     )
     sub.add_argument("bundle", type=Path, metavar="BUNDLE", help="as collect or why left it")
     sub.add_argument(
@@ -321,7 +321,7 @@ def add_report(command: Command) -> None:
         "--baseline",
         type=Path,
         metavar="BUNDLE",
-        help="say what changed against this one: the machine before, or another machine",
+        help="also say what changed since this bundle: the machine before, or another one",
     )
     sub.add_argument("--mode", **modes.OPTION)
     add_redact_options(sub)

@@ -233,7 +233,7 @@ def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column],
     """Both sides as a reader wants them; what is the same on every host is left out."""
     described = [
         *_texts("measure", "A", "B"),
-        *_amounts("difference", "by chance"),
+        *_amounts("difference", "p-value"),
     ]
     cells = [
         [
@@ -242,7 +242,7 @@ def _groups(rows: Sequence[Group], hosts: Sequence[Host]) -> tuple[list[Column],
             None if row.difference is None else signed(row),
             None
             if row.chance is None
-            else display.percent(row.chance) + (", differs" if row.differs else ""),
+            else groups_view.p_value(row.chance) + (", differs" if row.differs else ""),
         ]
         for row in groups_view.with_numbers(rows)
         if not groups_view.equal(row, len(hosts))
@@ -289,7 +289,10 @@ def _hosts(rows: Sequence[Host]) -> tuple[list[Column], list[list[Any]]]:
     """A line for each host; what no host has, or all have alike, is left out."""
     described, _ = groups_view.heads_of(rows)
     units = [unit_of(c) for c in described]
-    heads = [(_amounts if c.type in ("integer", "number") else _texts)(c.name) for c in described]
+    heads = [
+        (_amounts if c.type in ("integer", "number") else _texts)(groups_view.head(c))
+        for c in described
+    ]
     return [column for head in heads for column in head], [
         [amount(getattr(host, c.name), unit) for c, unit in zip(described, units, strict=True)]
         for host in rows

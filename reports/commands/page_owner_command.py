@@ -122,7 +122,7 @@ def add_price_options(parser: Any) -> None:
         help="on a running host, leave out files whose reading would keep interrupts off for long "
         "or disturb the allocator; 'mmscope doctor' lists them. This is the default",
     )
-    which.add_argument("--all", action="store_true", help="read these files, too")
+    which.add_argument("--all", action="store_true", help="read these files as well")
 
 
 def positive(text: str) -> float:

@@ -83,8 +83,18 @@ def heads_of(hosts: Sequence[Host]) -> tuple[list[Column], list[tuple[str, str]]
             heads.append(column)
         elif column.name not in WORDS and values != {None}:
             text, _ = _cell(values.pop(), column)
-            same.append((SAME_WORDS.get(column.name) or heading(column), text))
+            same.append((head(column), text))
     return heads, same
+
+
+def head(column: Column) -> str:
+    """Name a column of hosts in words."""
+    return SAME_WORDS.get(column.name) or WORDS.get(column.name) or heading(column)
+
+
+def p_value(chance: float) -> str:
+    """A p-value, in two digits."""
+    return f"{chance:.2g}"
 
 
 def lacks(groups: Sequence[Group], hosts: Sequence[Host]) -> list[str]:
@@ -267,7 +277,7 @@ def _drawn(
         "cells": [text or "no number" for text in sides(group)],
         "difference": "" if group.difference is None else signed(group),
         "apart": group.apart,
-        "chance": "" if group.chance is None else display.percent(group.chance),
+        "chance": "" if group.chance is None else p_value(group.chance),
         "differs": bool(group.differs),
         "strips": strips,
         "scale": (amount(start, group.unit) or "", amount(end, group.unit) or ""),

@@ -13,6 +13,7 @@ import jinja2
 from jinja2.environment import TemplateExpression
 
 from mmscope.drgn.tables import display
+from mmscope.drgn.text.meminfo import CALLED
 from mmscope.drgn.text.owner_frames import owner_frame
 from mmscope.reports.findings.finding import Finding
 from mmscope.reports.findings.kernel_said import BY_PAGE, Kernel
@@ -67,6 +68,12 @@ def from_leaf(stack: str) -> str:
     return f"{said} <- {further} further" if further > 1 else said
 
 
+def called(level: str) -> str:
+    """A line of /proc/meminfo as a sentence begins with it."""
+    words = CALLED.get(level, level)
+    return words if words.startswith("vmalloc") else words[:1].upper() + words[1:]
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     # Words are plain text here and are escaped where they are shown: in HTML by its templates, on
@@ -74,6 +81,7 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "thousands": known(display.count),
+        "called": called,
         "percent": known(part_of_a_whole),
         "size": known(display.pages),
         "period": period,

@@ -24,6 +24,9 @@ COMMAND = re.compile(
     r"(?:mmscope|perf|crash|drgn|cat|grep|ls|ps|ipcs|sysctl|echo|systemctl|journalctl|vmstat)\b[^']*)'"
 )
 
+NUMBERS = {1: "one", 2: "two", 3: "three"}
+MOST_NAMED = 2  # nodes and zones besides the worst
+
 # What one finding's file found: the worst first, the others alike.
 Alike = tuple[Finding, ...]
 
@@ -91,7 +94,8 @@ class Incident:
     def cause(self) -> str:
         """The likely cause in plain words, and how many there are besides."""
         others = len(self.causes) - 1
-        besides = f"; {others:,} more contributing cause{'s' * (others > 1)}" if others else ""
+        number = NUMBERS.get(others, f"{others:,}")
+        besides = f"; {number} more contributing cause{'s' * (others > 1)}" if others else ""
         return f"{_in_words(self.causes[0])}{besides}"
 
     @property
@@ -112,7 +116,22 @@ def _in_words(alike: Alike) -> str:
     """The worst of several as one says it aloud, and how many there are besides."""
     worst, *more = alike
     words = display.prose(worst.plain or worst.title).rstrip(".") + worst.aside
-    return f"{words} (and {len(more):,} more)" if more else words
+    if not more:
+        return words
+    names = [name for finding in more if (name := _place_in_memory(finding))]
+    if len(names) == len(more) <= MOST_NAMED:
+        return f"{words}; also {' and '.join(names)}"
+    return f"{words}; {NUMBERS.get(len(more), f'{len(more):,}')} more like it"
+
+
+def _place_in_memory(finding: Finding) -> str:
+    """Where a finding of a node or zone is: "node 0 DMA32"; empty for others."""
+    subject = dict(finding.subject)
+    if subject.keys() - {"node", "zone"} or "node" not in subject:
+        return ""
+    return " ".join(
+        str(each) for each in ("node", subject["node"], subject.get("zone", ""))
+    ).strip()
 
 
 def incidents(found: list[Finding]) -> list[Incident]:

@@ -160,7 +160,7 @@ def nothing_found(verdict: Verdict, *, wants: bool = True) -> str:
     if not verdict.blind:
         return f"{made}.{wanted}"
     first, *others = (display.prose(words).rstrip(".") for words in verdict.blind)
-    more = f" (and {len(others):,} more)" if others else ""
+    more = f"; {display.plural(len(others), 'more reason')}" if others else ""
     return f"Cannot tell: {first}{more}. {made}, which do not see that.{wanted}"
 
 

@@ -223,7 +223,7 @@ def _regressed(fleet: Fleet) -> Iterator[str]:
         yield (
             f"{one.question.id}: {here.hosts:,} of {here.checked:,} hosts with "
             f"{visible(display.prose(kernel))} have it, {elsewhere.hosts:,} of "
-            f"{elsewhere.checked:,} with other kernels (by chance: {chance:.1g})"
+            f"{elsewhere.checked:,} with other kernels (p-value {chance:.1g})"
         )
 
 
@@ -232,8 +232,8 @@ def _unchecked(fleet: Fleet) -> Iterator[str]:
     ids = {id for id, _ in fleet.unchecked}
     if ids:
         yield (
-            f"Of {display.plural(len(ids), 'finding')} some hosts cannot tell; column checked says "
-            "how many can"
+            f"{display.plural(len(ids), 'finding')} could not be checked on all hosts; column "
+            "checked says on how many"
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.hostile_text import cut
-from mmscope.drgn.text.meminfo import NO_COUNTER
+from mmscope.drgn.text.meminfo import CALLED, NO_COUNTER
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.class_looks import label
@@ -63,20 +63,11 @@ LACKS = {
     FREE: "unknown: a vmcore, or root on the host, shows it",
 }
 UNEXPLAINED = "unexplained"
-# Levels of /proc/meminfo without overlap, as the card calls them.
-CLASSES = {
-    "AnonPages": "anonymous memory",
-    "Cached": "page cache of files",
-    "Shmem": "shared memory",
-    "SUnreclaim": "unreclaimable slab",
-    "SReclaimable": "reclaimable slab",
-    "PageTables": "page tables",
-    "KernelStack": "kernel stacks",
-    "Percpu": "percpu",
-    "VmallocUsed": "vmalloc",
-    "Hugetlb": "hugetlb",
-    NO_COUNTER: "memory in no counter",
-}
+# Levels of /proc/meminfo without overlap.
+CLASSES = (
+    *("AnonPages", "Cached", "Shmem", "SUnreclaim", "SReclaimable", "PageTables", "KernelStack"),
+    *("Percpu", "VmallocUsed", "Hugetlb", NO_COUNTER),
+)
 MOST_NAMED = 60  # characters of a name
 
 
@@ -192,8 +183,10 @@ def holders(bundle: Bundle) -> str:
     size, name, kind = max(owned, default=(0, "", ""))
     first = max(used, key=lambda each: int(each["bytes"]))
     if 2 * size >= first["bytes"]:
-        held = f"{display.size(size)}, {display.share(size, total)} of memory ({label(kind)})"
-        return f"{cut(name, MOST_NAMED)} holds {held}. Largest classes: {classes}"
+        who, _, what = name.partition(", ")
+        of = f"{label(kind)}: {cut(what, MOST_NAMED)}" if what else label(kind)
+        held = f"{display.size(size)}, {display.share(size, total)} of memory ({of})"
+        return f"{cut(who, MOST_NAMED)} holds {held}. Largest classes: {classes}"
     held = f"{display.size(first['bytes'])}, {display.share(first['bytes'], total)} of memory"
     if first["name"] == UNEXPLAINED:
         return f"no known owner: {held}. Largest classes: {classes}"
@@ -285,7 +278,7 @@ def _levels(bundle: Bundle) -> dict[str, tuple[int, int]]:
     if "Cached" in ends:  # which has shared memory in it
         shared = ends.get("Shmem", (0, 0))
         ends["Cached"] = ends["Cached"][0] - shared[0], ends["Cached"][1] - shared[1]
-    return {words: ends[name] for name, words in CLASSES.items() if name in ends}
+    return {CALLED[name]: ends[name] for name in CLASSES if name in ends}
 
 
 def freed(bundle: Bundle) -> str:

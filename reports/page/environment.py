@@ -10,7 +10,7 @@ import base64
 import functools
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
@@ -72,8 +72,8 @@ def environment() -> Environment:
         count=display.count,
         size=display.size,
         signed_size=display.signed_size,
-        percent=display.percent,
-        prose=display.prose,
+        percent=_whole(display.percent),
+        prose=_whole(display.prose),
         commands=with_commands,
         label=class_looks.label,
         heading=heading,
@@ -86,7 +86,7 @@ def environment() -> Environment:
     environment.globals.update(
         section_title=section_title,
         plural=display.plural,
-        share=display.share,
+        share=_whole(display.share),
         short_size=display.short_size,
         is_name=is_name,
         when_empty={name: table.empty for name, table in TABLES.items() if table.empty},
@@ -114,6 +114,11 @@ def context_of(
         "level_starts": free_heatmap.level_starts(page_size),
         "thp_order": thp_order,
     }
+
+
+def _whole(words: Callable[..., str]) -> Callable[..., str]:
+    """The same words, but no line ends between a number and its per cent."""
+    return lambda *given: re.sub(r"(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", words(*given))
 
 
 def _shown(value: Any) -> Any:

@@ -6,18 +6,18 @@ Below it a map of what is in use, by class and owner, then every class by its pa
 owners as each table of them has it, and the kernel's counters that do not agree.
 """
 
-import re
 from collections import Counter
 from itertools import repeat
 from typing import Any
 
 from mmscope.drgn.tables.display import bar_percent
-from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.tables.hostile_text import cut
+from mmscope.drgn.tables.rows import Column, columns
 from mmscope.drgn.tables.table import Inside, Table
 from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.drawing.class_looks import label, look
-from mmscope.reports.drawing.row_names import DESCRIBES, name_of
+from mmscope.reports.drawing.row_names import DESCRIBES, MAX_NAME, name_of
 from mmscope.reports.drawing.treemap import Place, treemap
 from mmscope.reports.pictures.picture import Row, Rows, Tables, picture
 
@@ -46,7 +46,6 @@ for _table in TABLES.values():
         OWNERS.setdefault(_inside.owner, []).append((_table, _inside))
 for _pairs in OWNERS.values():
     _pairs.sort(key=lambda pair: bool(pair[1].by))  # what adds rows up comes last
-PROCESS = re.compile(r"^PID (\d+), (.+)$")
 
 
 def segments(rows: Rows) -> list[Row]:
@@ -107,7 +106,7 @@ def _owners_in(table: Table, inside: Inside, rows: Rows, page_size: int | None) 
     owners = []
     for key, size in sums.most_common(MAX_OWNERS):
         values = key if by else tuple(rows[key].get(c.name) for c in named)
-        owners.append((PROCESS.sub(r"\2 (PID \1)", name_of(named, values)), size))
+        owners.append((_owner_name(named, values), size))
     more = len(sums) - len(owners)
     return {
         "table": table.name,
@@ -116,6 +115,18 @@ def _owners_in(table: Table, inside: Inside, rows: Rows, page_size: int | None) 
         "more": more,
         "bytes": sums.total(),
     }
+
+
+def _owner_name(described: list[Column], values: tuple[Any, ...]) -> str:
+    """A row's name, a process first: "db (PID 7), socket, unix stream"."""
+    row = {column.name: value for column, value in zip(described, values, strict=True)}
+    if row.get("pid") is None or not row.get("comm"):
+        return name_of(described, values)
+    process = f"{cut(row['comm'], MAX_NAME)} (PID {row['pid']})"
+    rest = [(c, row[c.name]) for c in described if c.name not in ("pid", "comm") and row[c.name]]
+    if not rest:
+        return process
+    return f"{process}, {name_of([c for c, _ in rest], tuple(value for _, value in rest))}"
 
 
 def _cells(found: Rows) -> list[Row]:

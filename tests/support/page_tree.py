@@ -43,7 +43,7 @@ def parse(html: str) -> Element:
 
 
 def texts(element: Element) -> str:
-    return "".join(element.itertext())
+    return "".join(element.itertext()).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def elements(tree: Element, name: str) -> list[Element]:

@@ -480,11 +480,11 @@ class TestChance:
         assert differ == [row["name"] for row in shown["measures"]][: len(differ)]
         assert "highatomic_pageblocks" in differ and "page_table_bytes" not in differ
         assert f"they differ in {len(differ)} of" in shown["sentence"]
-        assert shown["measures"][0]["chance"] == "0.8 %"
+        assert shown["measures"][0]["chance"] == "0.0079"
 
     def test_of_what_is_as_rare_the_farthest_apart_is_first(self, tmp_path: Path) -> None:
         shown = self.trial(tmp_path, [1, 2], [399, 400])
-        assert {row["chance"] for row in shown["measures"][:2]} == {"33.3 %"}
+        assert {row["chance"] for row in shown["measures"][:2]} == {"0.33"}
         assert shown["measures"][0]["name"].startswith("highatomic")
 
     def test_hosts_that_are_equal_are_said_to_be(self, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_several_causes_stand_beside_each_other() -> None:
     other = found("percpu-large", "notice", explains=SHORT)
     (one,) = incidents([KILL, LARGE, other])
     assert [t[0].id for t in one.causes] == ["slab-large", "percpu-large"]
-    assert one.sentence == "oom. Likely cause: slab-large; 1 more contributing cause."
+    assert one.sentence == "oom. Likely cause: slab-large; one more contributing cause."
 
 
 def test_the_largest_of_the_rest_is_no_owner_of_what_took_the_memory() -> None:
@@ -83,8 +84,25 @@ def test_what_explains_two_symptoms_joins_them() -> None:
 def test_rows_of_one_finding_are_told_once() -> None:
     rows = [found("x", title=f"zone {n}") for n in range(3)]
     (one,) = incidents(rows)
-    assert one.sentence == "zone 0 (and 2 more)."
+    assert one.sentence == "zone 0; two more like it."
     assert one.causes[0] == tuple(rows)
+
+
+@pytest.mark.parametrize(
+    ("places", "sentence"),
+    [
+        ((1, 0), "zone 1; also node 0 DMA32."),
+        ((2, 1, 0), "zone 2; also node 1 DMA32 and node 0 DMA32."),
+        (range(6), "zone 0; 5 more like it."),
+    ],
+)
+def test_nodes_and_zones_are_named_while_they_are_few(places: Sequence[int], sentence: str) -> None:
+    rows = [
+        dataclasses.replace(found("x", title=f"zone {n}"), subject=(("node", n), ("zone", "DMA32")))
+        for n in places
+    ]
+    (one,) = incidents(rows)
+    assert one.sentence == sentence
 
 
 def test_the_worst_incident_is_first_by_any_of_its_findings() -> None:
@@ -141,7 +159,7 @@ def test_rows_go_to_the_incident_that_is_theirs() -> None:
     limits = [found("limit", title=f"{name} at limit", explains=f"{name} is short") for name in "b"]
     told = incidents([*kills, *limits])
     assert [each.sentence for each in told] == [
-        "a killed (and 1 more).",
+        "a killed; one more like it.",
         "b killed. Likely cause: b at limit.",
     ]
 

@@ -286,7 +286,7 @@ def test_memory_that_is_taken_by_the_kernel(tmp_path: Path) -> None:
             *(level(n, "PageTables", 5 if n < 2 else 300) for n in range(3))]  # fmt: skip
     finding = found(asked(tmp_path, rows), "watch-memory-taken")
     assert finding is not None and finding.severity == "warning"
-    assert finding.title == "PageTables takes 300 MiB, 30.0 % of memory, at the end"
+    assert finding.title == "Page tables: 300 MiB, 30.0 % of memory, at the end of the watch"
     assert "went from 5 MiB to 300 MiB in 20 s" in finding.saw
 
 

@@ -346,7 +346,7 @@ MISSED = NotChecked("id", "title", "reason")
         (Verdict([], [], []), "h: Cannot tell: no check was made."),
         (
             Verdict([], [("a", "A")], [], blind=["2 GiB are in no counter", "x"]),
-            "h: Cannot tell: 2 GiB are in no counter (and 1 more). No trouble found by 1 check, "
+            "h: Cannot tell: 2 GiB are in no counter; 1 more reason. No trouble found by 1 check, "
             "which do not see that.",
         ),
         (
@@ -355,9 +355,9 @@ MISSED = NotChecked("id", "title", "reason")
         ),
         (
             Verdict([finding("notice"), finding("notice")], [("a", "A")], [MISSED]),
-            "h: No trouble found by 2 checks. 2 notices, the first: T (and 1 more).",
+            "h: No trouble found by 2 checks. 2 notices, the first: T; one more like it.",
         ),
-        (Verdict([finding("warning"), finding("notice")], [], []), "Trouble: T (and 1 more)."),
+        (Verdict([finding("warning"), finding("notice")], [], []), "Trouble: T; one more like it."),
         (
             Verdict([replace(finding("critical", "R"), harm="hides")], [], []),
             "h: No trouble found by 1 check. 1 critical: R.",
