@@ -538,13 +538,13 @@ class TestCommand:
         line = next(line for line in out.splitlines() if line.startswith("HighAtomic pageblocks"))
         assert re.split(" {2,}", line)[1:] == [
             *("310.5 (309 to 312), together 621", "1 on each of 2 hosts, together 2"),
-            *("-309.5", "33.3 %"),
+            *("-309.5", "0.33"),
         ]
         # A difference of shares is in points: "0 %" could be a change by a part of itself.
         line = next(line for line in out.splitlines() if line.startswith(WORDS["thp_success"]))
         assert re.split(" {2,}", line)[1:] == [
             *("15.0 % (10.0 to 20.0 %), together 15.0 %", "10.0 % on each of 2 hosts"),
-            *("-5.0 points", "100 %"),
+            *("-5.0 points", "1"),
         ]
         # What no host differs in is a line behind the tables, and no row.
         (same,) = (line for line in out.splitlines() if line.startswith("The same on every host: "))
