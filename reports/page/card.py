@@ -24,7 +24,7 @@ from mmscope.reports.bundle.description import BundleError
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.drawing.row_names import DESCRIBES, name_of
 from mmscope.reports.findings.finding import CANNOT_TELL, TROUBLE, Finding, Verdict
-from mmscope.reports.findings.incidents import Incident
+from mmscope.reports.findings.incidents import COMMAND, Incident
 from mmscope.reports.findings.proof import Proof
 from mmscope.reports.findings.question import SEVERITIES
 from mmscope.reports.findings.verdict import HARM_WORDS, first_incident, sentence
@@ -88,6 +88,7 @@ def card(
         "owner": first.owner,
         "since": first.since,
         "step": step,
+        "do": _with_its_command(step.do) if step else "",
         "path": path_of(bundle),
         "live": live,
         "elsewhere": not live and bool(step and not step.looks),
@@ -95,6 +96,14 @@ def card(
         "marked": {name for each in first.causes for finding in each for name in finding.classes},
         "culprit": culprit(bundle, cause, bundle.page_size, faults),
     }
+
+
+def _with_its_command(do: str) -> str:
+    """A step up to the sentence with its command: what follows stands with its finding."""
+    words = display.prose(do)
+    command = COMMAND.search(words)
+    end = words.find(". ", command.end()) if command else -1
+    return words if end < 0 else words[: end + 1]
 
 
 def path_of(bundle: Bundle) -> str:

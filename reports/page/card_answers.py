@@ -108,7 +108,10 @@ def answers(
         elif here:
             # The worst that was measured; an estimate only where there is nothing else.
             first = next((view for view in here if not view.finding.estimate), here[0])
-            yield Answer(question, said(first.finding), first.anchor)
+            words, owner = said(first.finding), first.finding.owner
+            if question == GREW and owner and owner not in words:
+                words = f"{words}. Most of it: {owner}"
+            yield Answer(question, words, first.anchor)
         elif goals:
             yield Answer(question, _measured(bundle, question, asked, ids, faults), goals[0])
         elif told:

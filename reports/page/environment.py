@@ -117,8 +117,8 @@ def context_of(
 
 
 def _whole(words: Callable[..., str]) -> Callable[..., str]:
-    """The same words, but no line ends between a number and its per cent."""
-    return lambda *given: re.sub(r"(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", words(*given))
+    """The same words, but no line ends between a number and its per cent or seconds."""
+    return lambda *given: re.sub(r"(?<=\d) (?=%|s\b)", "\N{NO-BREAK SPACE}", words(*given))
 
 
 def _shown(value: Any) -> Any:
