@@ -2,6 +2,7 @@
 // What the theme leaves out for keyboards and screen readers, as it makes these by itself.
 const mend = () => {
     for (const table of document.querySelectorAll('.md-typeset__scrollwrap')) table.tabIndex = 0;
+    document.querySelector('.md-search[role=dialog]')?.setAttribute('aria-label', 'Search');
     document.querySelectorAll('.md-code__nav').forEach((nav, n) => {
         nav.setAttribute('aria-label', `Code ${n + 1}`);
     });

@@ -192,13 +192,13 @@ FOUND: dict[str, Case] = {
         "damage-in-log",
         [complaint("bad page state", name, "damage", times=times)
          for name, times in (("java", 1), ("kworker/0:1", 3))],
-        ["The kernel found damage: bad page state, kworker/0:1, and 1 more",
+        ["The kernel found damage (bad page state): kworker/0:1, and 1 more",
          "4 records of the log, the last 1 min 40 s after boot: that is what it means.",
          "It begins: bad page state kworker/0:1"], "warning", unlike=["bad memory takes"],
     ),
     "a counter that is not 0": Case(
         "damage-in-log", [complaint("bad counter", "Bad rss-counter state", "damage")],
-        ["The kernel found damage: bad counter"], "notice",
+        ["The kernel found damage (bad counter)"], "notice",
     ),
     "memory below min where the log shows it": Case(
         "shown-memory-short", [*shown(1, 900 * MIB), *shown(2, 40 * MIB)],
@@ -237,7 +237,7 @@ FOUND: dict[str, Case] = {
     ),
     "an error that was corrected": Case(
         "damage-in-log", [complaint("memory error", "1 CE memory read error", "hardware")],
-        ["Hardware has bad memory: memory error, 1 CE", "errors cost nothing,"], "notice",
+        ["Hardware has bad memory (memory error): 1 CE", "errors cost nothing,"], "notice",
     ),
     "an error that was not corrected": Case(
         "damage-in-log", [complaint("memory error", "1 UE memory read error", "hardware",
@@ -249,7 +249,7 @@ FOUND: dict[str, Case] = {
         "oom-kills-told",
         [oom(usable_free_bytes=9 * MIB), *machine(free=30 * GIB, slab_unreclaimable=12 * GIB)],
         ["Memory ran out that the request could use: of 30 GiB that were free it could have 9 MiB; "
-         "the kernel killed java", "12 GiB were: unreclaimable slab"],
+         "the kernel killed java", "Largest: unreclaimable slab, 12 GiB"],
         "warning", unlike=["cannot free"],
     ),
     "a cgroup full of what is not written": Case(
@@ -397,7 +397,7 @@ FOUND: dict[str, Case] = {
     ),
     "locked memory": place("were locked or unevictable;", *machine(unevictable=50 * GIB)),
     "one process, and full swap": place(
-        "were of java (pid 7), and swap was full; the kernel killed java",
+        ", and swap was full; the kernel killed java",
         *machine(swap=(8 * GIB, MIB)), oom_task(7, "java", 10_000_000, 0, True),
     ),
     "many processes": place("were anonymous memory of many processes; the", *machine(),
@@ -439,7 +439,7 @@ FOUND: dict[str, Case] = {
         OomMemory(1, -1, "", "pages reserved", GIB),
     ),
     "a report of the one node that was allowed": place(
-        "Memory ran out: 12 GiB of 16 GiB were of mysqld (pid 9)", *machine(managed=16 * GIB),
+        "Memory ran out: mysqld (pid 9) held 12 GiB of 16 GiB", *machine(managed=16 * GIB),
         oom_task(9, "mysqld", 3 << 20, 0), OomMemory(1, -1, "", "pages RAM", 64 * GIB),
         OomMemory(1, -1, "", "pages reserved", GIB),
     ),
@@ -455,7 +455,7 @@ FOUND: dict[str, Case] = {
     ),
     "a victim that held most, without a table of tasks": Case(
         "oom-kills-told", [oom(anon_bytes=40 * GIB), *machine()],
-        ["40 GiB of 64 GiB were of java (pid 7)"], "warning", unlike=["the most of all tasks"],
+        ["java (pid 7) held 40 GiB of 64 GiB"], "warning", unlike=["the most of all tasks"],
     ),
     "a log that ends within": Case(
         "oom-kills-told", [oom(victim=0, outcome=OPEN, pid=None, comm=None)],
@@ -496,7 +496,7 @@ FOUND: dict[str, Case] = {
     ),
     "a larger task that was spared": Case(
         "oom-spared-larger", SPARED,
-        ["The OOM killer took java (3.906 MiB) and spared mysqld (35.16 MiB): oom_score_adj",
+        ["The OOM killer took java (3.906 MiB) and spared mysqld (35.16 MiB), by oom_score_adj",
          "mysqld (pid 9) has oom_score_adj -500, java (pid 7) 500",
          "Each point of oom_score_adj counts as a thousandth"],
         "notice", unlike=["calls in the log"],

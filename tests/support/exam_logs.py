@@ -34,7 +34,7 @@ LOGS = (
     ("xfs: garbage file data inclusion bug under memory pressure, 2019",
      "many processes of a test", "3.082 GiB of 3.429 GiB were anonymous memory", YES),
     ("xfs: possible circular locking dependency, 2024", "a lock; compilers fill memory",
-     "10.11 GiB of 20.88 GiB were of cc1plus", YES),
+     "held 10.11 GiB of 20.88 GiB", YES),
     ("xfstests generic/133: KASAN: slab-out-of-bounds, 2024", "a use beyond an object's end",
      "damage: KASAN report in xfs_read_iomap_begin", YES),
     ("MIPS: Ingenic: Add missing nodes, 2020", "32 pages in a row for a sysctl",
