@@ -125,7 +125,7 @@ def _in_words(alike: Alike) -> str:
 
 
 def _place_in_memory(finding: Finding) -> str:
-    """Where a finding of a node or zone is: "node 0 DMA32"; empty for others."""
+    """Place of a finding of a node or zone, "node 0 DMA32"; empty for others."""
     subject = dict(finding.subject)
     if subject.keys() - {"node", "zone"} or "node" not in subject:
         return ""
