@@ -40,6 +40,7 @@ NAME_WORDS = {
 }
 PART_WORDS = {
     "comm": "process",
+    "process": "thread group",
     "highatomic": "HighAtomic",
     "id": "ID",
     "kmem": "kernel memory",
