@@ -26,9 +26,9 @@ from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.memory_ledger import ledger_pages, settled, zone_names
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import find_places
-from mmscope.drgn.ledger.thp_ranges import FIXED_BITS, Way
+from mmscope.drgn.ledger.thp_ranges import FIXED_BITS, STEPS, Way
 from mmscope.drgn.owners.slab_caches import SlabScan, slab_scan
-from mmscope.drgn.reading.kernel_arrays import Bools, S64s
+from mmscope.drgn.reading.kernel_arrays import Array, Bools, S64s
 from mmscope.drgn.reading.symbols import frame_names
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, not_in_text
@@ -154,21 +154,36 @@ class Ranges:
         Foretell how many ranges of a zone are free after ``compact_zone()`` (mm/compaction.c) of
         all of it. One scanner takes what can be moved from the zone's begin on, also where
         something else stays; the other looks for free pages from its end down. Where they meet
-        compaction ends. Pages on per-CPU lists are no room: for compact_memory these are not
-        drained.
+        compaction ends.
 
         :param here: the ranges of the zone; *targets*: of movable pageblocks
             (``suitable_migration_target()``), but those that are one free block stay so.
         """
-        listed = self.rows["per_cpu"].astype(np.int64)
-        is_block = self.is_free & (listed == 0)
+        stepped = self.rows["stepped"]
         taken = np.where(self.is_huge | self.is_free, 0, self.movable)[here]
-        room = np.where(targets & ~is_block, self.free - listed, 0)[here]
+        room = found_free(stepped[here], targets[here] & (stepped[here, 0] < self.size))
         behind = room.sum() - np.cumsum(room)
         before = np.cumsum(taken)
         filled = (room > 0) & (behind < np.minimum(before, behind).max(initial=0))
         emptied = self.can_move[here] & (before <= behind)
         return int((emptied | (self.is_free[here] & ~filled)).sum())
+
+
+def found_free(stepped: Array, targets: Bools) -> S64s:
+    """
+    Free pages that ``isolate_freepages()`` takes of each range, from the last down. After a target
+    without any, as is one in the midst of a larger free block, or one whose free pages are on
+    per-CPU lists, it looks at every second page of the next, then at every fourth, up to every
+    32nd, until it comes to a free block. What it steps over is lost for this compaction.
+
+    :param stepped: as in ``RANGE`` (``ledger/thp_ranges.py``).
+    """
+    found, step = np.zeros(len(targets), np.int64), 0
+    at = np.flatnonzero(targets)[::-1]
+    for place, pages in zip(at.tolist(), stepped[at].tolist(), strict=True):
+        found[place] = pages[step]
+        step = 0 if pages[step] else min(step + 1, STEPS - 1)
+    return found
 
 
 def by_zone(

@@ -105,6 +105,7 @@ class Holdings:
         self.gaps = Gaps()
         self.in_slabs: Counter[int] = Counter()  # bytes of objects, by number of the holder
         self.machines: list[Machine] = []
+        self.guest_files: dict[int, Holder] = {}  # by struct address_space
         self.missing: list[str] = []  # kinds of holders, and why
         self.strange = 0  # addresses that are no page's
         # After settle(): blocks that do not overlap, ascending.

@@ -11,6 +11,8 @@ they have of their process's.
   MSRs, local APIC, ``struct kvm_run``.
 - What it was given of its process's memory: slots of its first address space (``kvm_memslots``),
   RAM, ROM and video memory, touched or not.
+- Files of memory for a machine (guest_memfd, virt/kvm/guest_memfd.c), whose pages are page cache
+  and are counted in the pass over all struct pages.
 - Of each CPU what SVM needs of the host, and the bitmap of I/O ports of all machines.
 
 Costs a read of each table that is not of the last level, and some twenty for each vCPU. Nothing
@@ -46,7 +48,7 @@ IOPM_PAGES = 4  # of IOPM_SIZE (arch/x86/kvm/svm/svm.h), a block
 # What a vendor's module has of a vCPU, and pages of each; of MSRs MSRPM_SIZE.
 SVM = {"vmcb01.ptr": 1, "msrpm": 2, "nested.vmcb02.ptr": 1, "nested.msrpm": 2, "sev_es.vmsa": 1}
 VMX = {"vmcs01.vmcs": 1, "vmcs01.shadow_vmcs": 1, "vmcs01.msr_bitmap": 1}
-MACHINE, CPUS = "virtual machine", "vCPUs"
+MACHINE, CPUS, GUEST_FILE = "virtual machine", "vCPUs", "guest_memfd"
 
 
 def add_virtual_machines(
@@ -70,7 +72,7 @@ def add_virtual_machines(
     openers = dict(zip(opened.tolist(), who, strict=True))
     for address in machines:
         vm = Object(prog, machine, address=address)
-        name = f"kvm-{vm.userspace_pid.value_()}"  # as its folder in debugfs begins
+        name = _machine_name(vm)
         process = openers.get(address, NO_PROCESS)
         tables = [np.empty(0, np.uint64), *_tables(prog, vm, found)]
         found.memory(Holder(MACHINE, name, process), table, np.concatenate(tables))
@@ -83,7 +85,29 @@ def add_virtual_machines(
         holder = Holder(CPUS, name, process)
         found.memory(holder, other, addresses, counts.astype(np.int64), objects=len(cpus))
         found.machines.append(Machine(name, process, len(cpus), _given(vm)))
+    _guest_files(prog, files, found)
     _add_host(prog, found, other)
+
+
+def _guest_files(prog: Program, files: OpenFiles, found: Holdings) -> None:
+    """Files of guest_memfd by machine and process."""
+    if (operations := variable_of(prog, "kvm", "kvm_gmem_fops")) is None:
+        return
+    for file in files.files[files.files["f_op"] == operations]:
+        opened = Object(prog, "struct file", address=int(file["address"]))
+        try:
+            of = struct_of(prog, "gmem_file", "kvm")
+        except LookupError:
+            # "KVM: guest_memfd: Rename "struct kvm_gmem" to ..." (497b1dfbcacf, in v6.19)
+            of = struct_of(prog, "kvm_gmem", "kvm")
+        name = _machine_name(Object(prog, of, address=int(file["private_data"])).kvm)
+        holder = Holder(GUEST_FILE, name, files.processes[file["process"]])
+        found.guest_files[opened.f_mapping.value_()] = holder
+
+
+def _machine_name(vm: Object) -> str:
+    """Name that a machine's folder in debugfs begins with."""
+    return f"kvm-{vm.userspace_pid.value_()}"
 
 
 def _given(vm: Object) -> int | None:

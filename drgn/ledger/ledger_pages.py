@@ -215,7 +215,7 @@ class LedgerPages(Shared):
         self._held(chunk, low, kinds, zones, present)
         self._count_files(chunk, low, kinds, heads, present, before)
         self._count_pools(chunk, kinds, heads, present)
-        self.ranges.take(chunk, low, kinds, heads, present, zones)
+        self.ranges.take(chunk, self._blocks.of(chunk), low, kinds, heads, present, zones)
         if self.tags is not None:  # those without a reference are told apart later
             here = np.flatnonzero(TAGGED[kinds] & (kinds != Kind.NO_REFERENCE) & present)
             at = np.where(kinds[here] == Kind.NO_HEAD, here, heads[here])
@@ -288,7 +288,7 @@ class LedgerPages(Shared):
         zones = self.fields.zone_index(chunk["flags"][heads])
         counts = np.bincount(zones, np.diff(heads, append=size), minlength=self.zones)
         self.pages[Kind.FREE * self.zones :][: self.zones] += counts.astype(np.int64)
-        self.ranges.take_free(chunk, zones)
+        self.ranges.take_free(chunk, self._blocks.of(chunk), zones)
         self._free_until[Kind.FREE] = max(self._free_until[Kind.FREE], begin + at)
         self._head = (begin + size - 1, int(Kind.FREE), np.uint64(0), np.uint32(0), False)
         self._next = begin + size, int(Kind.FREE)

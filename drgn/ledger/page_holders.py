@@ -18,13 +18,16 @@ Arm. These stay unexplained. Other vmalloc memory has its callers in ``vmalloc_c
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
 
 from mmscope.drgn.holders.balloons import balloon_names
 from mmscope.drgn.holders.holdings import Holder, Holdings
 from mmscope.drgn.holders.huge_pages import MOST_FILES, huge_page_holders
 from mmscope.drgn.holders.page_pools import pool_names
 from mmscope.drgn.holders.virtual_machines import CPUS, MACHINE
+from mmscope.drgn.ledger.file_pages import COLUMNS
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
@@ -33,6 +36,7 @@ from mmscope.drgn.ledger.swap_areas import zsmalloc_pools
 from mmscope.drgn.processes.address_spaces import kept_address_spaces
 from mmscope.drgn.processes.open_files import Opener, open_files
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import (
     PASS_SECONDS,
@@ -69,7 +73,8 @@ class PageHolder:
     kind: str = column(
         holds="words",
         key=True,
-        help="pipe, socket, perf ring, AIO ring, BPF map, kernel stacks, virtual machine, vCPUs, …",
+        help="pipe, socket, perf ring, AIO ring, BPF map, kernel stacks, virtual machine, vCPUs, "
+        "guest_memfd, …",
     )
     holder: str = column(
         holds="kernel",
@@ -173,10 +178,19 @@ def page_holders_from_memory(memory: Memory) -> Found:
     except TORN as error:
         disagreement(memory, found, f"who has pages of hugetlb: {error}")
     rows += _compressed(memory, pages, page, found)
+    rows += _named(_of_files(pages, held.guest_files), held.guest_files, Kind.FILE, page)
     if free:
         disagreement(memory, found, f"{free:,} pages that something holds are free")
     rows.sort(key=lambda row: (-row.pages, row.kind, row.holder, row.pid or 0, row.owner, row.part))
     return found.add(PageHolder, rows).add(VirtualMachine, list(_machines(held, rows, page)))
+
+
+def _of_files(pages: LedgerPages, mappings: Iterable[int]) -> dict[int, int]:
+    """Pages of some files, by their address spaces."""
+    every, counts = pages.files.mappings, pages.files.counts[:, COLUMNS.index("file")]
+    wanted = np.array(sorted(mappings), np.uint64)
+    at = find(every, wanted)
+    return dict(zip(wanted[at >= 0].tolist(), counts[at[at >= 0]].tolist(), strict=True))
 
 
 def _machines(held: Holdings, rows: list[PageHolder], page: int) -> Iterator[VirtualMachine]:
@@ -250,9 +264,9 @@ buffers of graphics cards (of drivers on TTM), page tables and vCPUs of virtual 
 x86), page pools of network devices, requests of block devices: memory of the kernel by the process
 that has it open. Page tables and queues of IOMMUs (Intel's); pages that a module keeps on a list;
 user memory that is pinned for io_uring or, by VFIO or RDMA, for a device; pages of hugetlb by file
-and process; what a balloon gave back, by driver; slots of swiotlb in use; what zram devices and
-zswap take. Each page is in one row; processes with few threads share a row for stacks. A page pool
-that *waits* was destroyed, and has pages in use.
+and process; files of guest_memfd by virtual machine; what a balloon gave back, by driver; slots of
+swiotlb in use; what zram devices and zswap take. Each page is in one row; processes with few
+threads share a row for stacks. A page pool that *waits* was destroyed, and has pages in use.
 
 A page that a file has too, as sendfile() makes them, is in the class of the file.
 """,

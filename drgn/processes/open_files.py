@@ -48,8 +48,8 @@ class OpenFiles:
 
     :ivar processes: of all tasks of the list of processes, kernel threads among them.
     :ivar tasks: addresses of their ``struct task_struct``.
-    :ivar files: ``f_op`` and ``private_data`` of each; ``process``: the position of the first that
-        has it.
+    :ivar files: ``address``, ``f_op`` and ``private_data`` of each; ``process``: the position of
+        the first that has it.
     :ivar gaps: what could not be read.
     :ivar broken_off: the list of processes could not be followed to its end.
     """
@@ -110,11 +110,12 @@ def _open_files(prog: Program) -> OpenFiles:
         gaps,
     )
     rows = np.empty(
-        int(read.sum()), [(name, "<u8") for name in ("f_op", "private_data", "process")]
+        int(read.sum()),
+        [(name, "<u8") for name in ("address", "f_op", "private_data", "process")],
     )
     for name in ("f_op", "private_data"):
         rows[name] = members[name][read]
-    rows["process"] = process[first[read]]
+    rows["address"], rows["process"] = addresses[read], process[first[read]]
     kernel = (found["flags"] & PF_KTHREAD) != 0
     return OpenFiles(processes, tasks["address"], kernel, rows, gaps, broken_off)
 

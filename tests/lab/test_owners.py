@@ -113,6 +113,18 @@ def test_tables_of_machines_are_those_that_the_kernel_counts(lab: Lab) -> None:
     assert of_machines + (of_iommus if counts else 0) == (int(said[1]) if said else 0)
 
 
+def test_files_of_guest_memfd_have_their_machine(lab: Lab) -> None:
+    """Kernels from 6.18 have them for any machine, those before for such as are encrypted."""
+    said = re.search(r"guest_memfd: ([0-9]+)", lab[0].console.read_text(errors="replace"))
+    rows = [row for row in lab[2] if row.kind == "guest_memfd"]
+    assert bool(said) == bool(rows) == lab[0].kernel.removeprefix("standard-").startswith("7")
+    for row in rows:
+        assert said
+        (of,) = (each for each in lab[3] if each.comm == row.comm)
+        assert (row.comm, row.holder) == ("o-small", of.machine)
+        assert (row.owner, row.part, row.bytes) == ("page cache", "files", int(said[1]))
+
+
 def test_vcpus_have_their_pages(lab: Lab) -> None:
     rows = {row.comm: row for row in lab[2] if row.kind in ("vCPUs", "KVM")}
     # Of the host: one of each CPU, and the bitmap of I/O ports.

@@ -230,21 +230,21 @@ def test_a_pool_gives_back_a_part_as_it_gives_all(deeds: dict[str, Deed]) -> Non
     assert row.least_bytes == 12 * HUGE  # but two that are in use and two that are reserved
 
 
-def test_compaction_makes_about_as_many_huge_blocks_as_were_forecast(
-    deeds: dict[str, Deed], say: Callable[[str], None]
+@pytest.mark.parametrize("name", ["compact_memory", "compact_memory again"])
+def test_compaction_makes_as_many_huge_blocks_as_were_forecast(
+    deeds: dict[str, Deed], say: Callable[[str], None], name: str
 ) -> None:
-    deed = deeds["compact_memory"]
-    for before, behind in zip(deed.before.ranges, deed.behind.ranges, strict=True):
+    forecast = came = 0
+    for before, behind in zip(deeds[name].before.ranges, deeds[name].behind.ranges, strict=True):
         assert before.compacted_ranges is not None
         ranges = f"{before.free_ranges} free, {before.compacted_ranges} forecast"
         say(f"{before.zone}: {ranges}, {behind.free_ranges} came of {before.possible_ranges}")
         assert before.compacted_ranges <= before.possible_ranges
         assert behind.free_ranges <= before.possible_ranges + 1
-        # Of a small zone two ranges are more than a tenth.
-        assert behind.free_ranges == pytest.approx(before.compacted_ranges, rel=0.1, abs=2)
-    forecast = sum(row.compacted_ranges or 0 for row in deed.before.ranges)
-    free = sum(row.free_ranges for row in deed.behind.ranges)
-    assert free == pytest.approx(forecast, rel=0.1)
+        forecast += before.compacted_ranges - before.free_ranges
+        came += behind.free_ranges - before.free_ranges
+    # Two or three ranges keep a page of the disk's cache with buffers that ext4 holds: superblocks.
+    assert came == pytest.approx(forecast, rel=0.1, abs=4)
 
 
 def test_swap_that_is_nobody_elses_is_free_then(deeds: dict[str, Deed]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from mmscope.drgn.free.block_heads import BlockHeads
 from mmscope.drgn.freeing.contiguity import Ranges, by_class, by_set, by_zone
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.thp_ranges import WAY_OF, ThpRanges, Way
@@ -32,7 +33,10 @@ class SomeRanges(ThpRanges):
 
 
 class Machine:
-    """Struct pages from page frame 0 on: free, unless something is put there."""
+    """
+    Struct pages from page frame 0 on: free, in blocks of a page each, unless something is put
+    there.
+    """
 
     def __init__(self, ranges: int = 1) -> None:
         count = ranges * SIZE
@@ -41,6 +45,12 @@ class Machine:
         self.columns["mapcount"] = -1
         self.flags, self.heads = np.zeros(count, np.uint32), np.arange(count)
         self.present = np.ones(count, np.bool_)
+        self.orders = np.zeros(count, np.int64)  # of free blocks; -1 in the midst of one
+
+    def block(self, pfn: int, order: int) -> "Machine":
+        self.orders[pfn : pfn + (1 << order)] = -1
+        self.orders[pfn] = order
+        return self
 
     def put(
         self, pfn: int, kind: Kind, *, pages: int = 1, references: int = 1, mapped: int = 1,
@@ -68,8 +78,11 @@ class Machine:
         for begin in range(0, len(self.kinds), step):
             here = slice(begin, begin + step)
             heads = self.heads[here] - begin
+            at = np.flatnonzero((self.kinds[here] == Kind.FREE) & (self.orders[here] >= 0))
+            orders = self.orders[here][at]
             found.take(
                 PageChunk(begin, 0, self.columns[here]),
+                BlockHeads(at, orders, at + (1 << orders), np.empty(0, np.int64)),
                 self.flags[here],
                 self.kinds[here],
                 np.where(heads < 0, -1, heads),
@@ -180,15 +193,55 @@ def test_compaction_ends_where_its_scanners_meet() -> None:
     assert row.compacted_ranges == 3
 
 
-@pytest.mark.parametrize(("listed", "free"), [(0, 1), (412, 1), (413, 0), (512, 1)])
+@pytest.mark.parametrize(("listed", "free"), [(0, 1), (413, 1), (414, 0), (512, 1)])
 def test_pages_on_per_cpu_lists_are_no_room_for_compaction(listed: int, free: int) -> None:
     """Beside them is room for 100, and then no block there; for 99, and the first is not empty."""
-    machine = Machine(3).put(3, Kind.ANON, pages=100).put(2 * SIZE, Kind.ANON, pages=SIZE)
+    machine = Machine(3).put(3, Kind.ANON, pages=100).put(2 * SIZE, Kind.ANON, pages=SIZE - 1)
     found = machine.put(SIZE, Kind.NO_REFERENCE, pages=listed, references=0).counted()
     found.settle(np.arange(SIZE, SIZE + listed), Kind.PER_CPU)
     ranges = Ranges(cast(Any, SimpleNamespace(ranges=found)))
     (row,) = by_zone(ranges, {}, PAGE, np.ones(3, np.bool_))
     assert (row.free_ranges, row.compacted_ranges) == (1, free)
+
+
+def sparse(holes: range, full: int) -> Machine:
+    """A page to move, a range with holes, and so many full ones behind it."""
+    machine = Machine(2 + full).put(0, Kind.ANON).put(SIZE, Kind.ANON, pages=SIZE * (1 + full))
+    for hole in holes:
+        machine.kinds[SIZE + hole] = Kind.FREE
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("holes", "full", "emptied"),
+    [
+        (range(1, SIZE, 2), 0, 1),
+        (range(1, SIZE, 2), 1, 0),  # it looks at every second page, and finds none
+        (range(0, SIZE, 2), 1, 1),
+        (range(2, SIZE, 4), 1, 1),
+        (range(2, SIZE, 4), 2, 0),
+        (range(0, SIZE, 4), 2, 1),
+        (range(16, SIZE, 32), 5, 0),
+        (range(32, SIZE, 32), 99, 1),  # every 32nd, and no fewer
+    ],
+)
+def test_behind_full_pageblocks_compaction_looks_at_some_pages_only(
+    holes: range, full: int, emptied: int
+) -> None:
+    ranges = sparse(holes, full).looked_at()
+    (row,) = by_zone(ranges, {}, PAGE, np.ones(2 + full, np.bool_))
+    assert row.compacted_ranges == emptied
+
+
+def test_the_second_half_of_a_larger_free_block_is_a_full_one_to_compaction() -> None:
+    machine = sparse(range(1, SIZE, 2), 2)
+    machine.kinds[2 * SIZE :] = Kind.FREE
+    targets = np.ones(4, np.bool_)
+    (row,) = by_zone(machine.block(2 * SIZE, 10).looked_at(), {}, PAGE, targets)
+    assert (row.free_ranges, row.compacted_ranges) == (2, 2)
+    machine.block(2 * SIZE, 9).block(3 * SIZE, 9)
+    (row,) = by_zone(machine.looked_at(), {}, PAGE, targets)
+    assert row.compacted_ranges == 3
 
 
 def test_a_range_that_is_not_all_ram_is_cut() -> None:
@@ -203,7 +256,8 @@ def test_where_chunks_end_changes_nothing(step: int) -> None:
     machine = Machine(4).put(5, Kind.SLAB, pages=200).put(600, Kind.ANON, pages=30)
     machine.put(1500, Kind.TABLE).put(1600, Kind.ANON, references=2, pages=100)
     whole, parts = machine.looked_at(), machine.looked_at(step)
-    assert by_zone(parts, {}, PAGE) == by_zone(whole, {}, PAGE)
+    targets = np.ones(4, np.bool_)
+    assert by_zone(parts, {}, PAGE, targets) == by_zone(whole, {}, PAGE, targets)
     assert by_set(parts) == by_set(whole)
 
 
