@@ -420,23 +420,36 @@ class LedgerPages(Shared):
         """
         Compound pages that nothing explains are large allocations of kmalloc(), where these have no
         mark and the kernel's counter has just as many pages more than were counted: each of them is
-        such a page, and none is left for anything else.
+        such a page, and none is left for anything else. Or those with one reference are, if they
+        are just as many: blocks that a network driver cuts buffers from have more.
 
         :param unreclaimable: nr_slab_unreclaimable.
         """
         counted = self.pages.reshape(len(KINDS), self.zones)
         lacks = unreclaimable - int(counted[[Kind.SLAB, Kind.LARGE_KMALLOC]].sum())
-        if self.kinds.marks_large or lacks != int(counted[Kind.COMPOUND].sum()):
+        if self.kinds.marks_large:
             return
-        counted[Kind.LARGE_KMALLOC] += counted[Kind.COMPOUND]
-        counted[Kind.COMPOUND] = 0
-        for key in [key for key in self.unexplained if key[0] == Kind.COMPOUND]:
+        keys = [key for key in self.unexplained if key[0] == Kind.COMPOUND]
+        if lacks == int(counted[Kind.COMPOUND].sum()):
+            counted[Kind.LARGE_KMALLOC] += counted[Kind.COMPOUND]
+            counted[Kind.COMPOUND] = 0
+            if self.tags is not None:
+                for kind, tag in [key for key in self.tags.pages if key[0] == Kind.COMPOUND]:
+                    self.tags.pages[Kind.LARGE_KMALLOC, tag] += self.tags.pages.pop((kind, tag))
+            if self.charged is not None:
+                self.charged.move(Kind.COMPOUND, Kind.LARGE_KMALLOC)
+        else:
+            keys = [key for key in keys if key[3] == 1]
+            # What has a tag or is charged is counted elsewhere too, without its references.
+            if self.tags is not None or any(key[5] for key in keys):
+                return
+            if lacks != sum(self.unexplained[key] for key in keys):
+                return
+            for key in keys:
+                counted[Kind.COMPOUND, key[1]] -= self.unexplained[key]
+                counted[Kind.LARGE_KMALLOC, key[1]] += self.unexplained[key]
+        for key in keys:
             del self.unexplained[key], self.examples[key]
-        if self.tags is not None:
-            for kind, tag in [key for key in self.tags.pages if key[0] == Kind.COMPOUND]:
-                self.tags.pages[Kind.LARGE_KMALLOC, tag] += self.tags.pages.pop((kind, tag))
-        if self.charged is not None:
-            self.charged.move(Kind.COMPOUND, Kind.LARGE_KMALLOC)
 
     def _move(self, kept: Array, to: U8s | Kind) -> None:
         """Pages that were counted as without a reference are of other kinds."""

@@ -422,8 +422,15 @@ class Btf:
     def _later(self, number: int, bits: int = 0) -> Callable[[], Any]:
         """A type that is built when the member is looked at."""
         if bits:
-            return lambda: Object(self.prog, self._object(number), bit_field_size=bits)
+            return lambda: self._bit_field(number, bits)
         return lambda: self._object(number)
+
+    def _bit_field(self, number: int, bits: int) -> Object:
+        type_ = self._object(number)
+        try:
+            return Object(self.prog, type_, bit_field_size=bits)
+        except (TypeError, ValueError) as error:
+            raise _damaged(f"{bits} bits of type {number}: {error}") from None
 
     def _object(self, number: int) -> Type:
         """A type that something can be of: no function, which only pointers lead to."""

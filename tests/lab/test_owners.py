@@ -174,9 +174,14 @@ def test_machines_have_the_memory_that_they_were_given(lab: Lab) -> None:
 
 
 def test_hardly_anything_is_unexplained(lab: Lab) -> None:
-    rows: list[LedgerRow] = lab[1].by_name["memory_ledger"]
-    unexplained = sum(row.pages for row in rows if row.owner == "unexplained")
-    assert unexplained < 0.0005 * sum(row.pages for row in rows)
+    assert unexplained(lab[1]) < 0.0005
+
+
+def unexplained(ledger: Found) -> float:
+    """Share of all pages."""
+    rows: list[LedgerRow] = ledger.by_name["memory_ledger"]
+    pages = sum(row.pages for row in rows if row.owner == "unexplained")
+    return pages / sum(row.pages for row in rows)
 
 
 @pytest.mark.x86
@@ -212,6 +217,8 @@ def test_slots_of_swiotlb_are_those_that_the_kernel_counts(
     said = re.search(r"slots in use: ([0-9]+)", taken.console.read_text(errors="replace"))
     rows: list[PageHolder] = [r for r in found.by_name["page_holders"] if r.kind == "swiotlb"]
     assert said and not found.notes
+    # Large allocations of kmalloc() have no mark in 6.1 and 6.12, nor have a driver's blocks.
+    assert unexplained(memory_ledger_from_memory(memory)) < 0.0005
     if kernel == "5.10":  # its slots are no structures
         assert not rows
         return

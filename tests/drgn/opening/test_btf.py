@@ -6,7 +6,7 @@ from btf_blobs import BtfBlob
 from drgn import Architecture, Platform, Program
 
 from mmscope.drgn.opening import NoDebugInfoError
-from mmscope.drgn.opening.btf import DATASEC, ENUM, PTR, TYPEDEF, Btf
+from mmscope.drgn.opening.btf import DATASEC, ENUM, PTR, STRUCT, TYPEDEF, Btf
 
 PROG = Program(Platform(Architecture.X86_64))
 NEW, NEWER = 20, 100  # kinds that no kernel has
@@ -97,6 +97,18 @@ def test_a_layout_beyond_the_end_is_refused() -> None:
     blob[28:32] = (1 << 20).to_bytes(4, "little")
     with pytest.raises(NoDebugInfoError, match="layout lies beyond its end"):
         Btf(PROG, bytes(blob))
+
+
+def test_a_bit_field_is_no_longer_than_its_type() -> None:
+    made = BtfBlob()
+    integer, name = made.integer("int", 4), made.name("bits")
+    for bits in (32, 33):
+        tail = [name, integer, bits << 24]
+        made.add(STRUCT, f"of_{bits}", 1, 8, tail, flag=True)
+    types = Btf(PROG, made.blob())
+    assert members(types, "of_32") == ["int"]
+    with pytest.raises(NoDebugInfoError, match="BTF is damaged: 33 bits of type 1: bit field"):
+        members(types, "of_33")
 
 
 def test_a_split_blob_goes_on_behind_one_with_unknown_kinds() -> None:
