@@ -242,15 +242,15 @@ static void holes(void)
 		must(madvise(found + at, page, MADV_DONTNEED), "MADV_DONTNEED");
 }
 
-// Three of ten pages of 400 MiB, here and there.
+// Of 500 MiB three tenths, in runs of 64 KiB here and there.
 static void sparser(void)
 {
-	char *found = filled(400 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	char *found = filled(500 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 	unsigned seed = 1;
 
-	for (size_t at = 0; at < 400 * MIB; at += page)
-		if (rand_r(&seed) % 10 < 3)
-			must(madvise(found + at, page, MADV_DONTNEED), "MADV_DONTNEED");
+	for (size_t at = 0; at < 500 * MIB; at += 16 * page)
+		if (rand_r(&seed) % 10 < 7)
+			must(madvise(found + at, 16 * page, MADV_DONTNEED), "MADV_DONTNEED");
 }
 
 static int pipe_ends[2], sockets[2], ring, map_fd;
