@@ -420,10 +420,11 @@ class LedgerPages(Shared):
         """
         Compound pages that nothing explains are large allocations of kmalloc(), where these have no
         mark and the kernel's counter has just as many pages more than were counted: each of them is
-        such a page, and none is left for anything else. Or those with one reference are, if they
-        are just as many: blocks that a network driver cuts buffers from have more.
+        such a page, and none is left for anything else. Where there are more of them, those are
+        that have one reference, as what kmalloc() gives has, and more pages than are left over: no
+        such block can be anything else.
 
-        :param unreclaimable: nr_slab_unreclaimable.
+        :param unreclaimable: nr_slab_unreclaimable, when the pages were read.
         """
         counted = self.pages.reshape(len(KINDS), self.zones)
         lacks = unreclaimable - int(counted[[Kind.SLAB, Kind.LARGE_KMALLOC]].sum())
@@ -440,10 +441,10 @@ class LedgerPages(Shared):
                 self.charged.move(Kind.COMPOUND, Kind.LARGE_KMALLOC)
         else:
             keys = [key for key in keys if key[3] == 1]
+            left = sum(self.unexplained[key] for key in keys) - lacks
+            keys = [key for key in keys if 1 << key[4] > left]
             # What has a tag or is charged is counted elsewhere too, without its references.
-            if self.tags is not None or any(key[5] for key in keys):
-                return
-            if lacks != sum(self.unexplained[key] for key in keys):
+            if left < 0 or self.tags is not None or any(key[5] for key in keys):
                 return
             for key in keys:
                 counted[Kind.COMPOUND, key[1]] -= self.unexplained[key]
