@@ -242,17 +242,6 @@ static void holes(void)
 		must(madvise(found + at, page, MADV_DONTNEED), "MADV_DONTNEED");
 }
 
-// Of 500 MiB three tenths, in runs of 64 KiB here and there.
-static void sparser(void)
-{
-	char *found = filled(500 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-	unsigned seed = 1;
-
-	for (size_t at = 0; at < 500 * MIB; at += 16 * page)
-		if (rand_r(&seed) % 10 < 7)
-			must(madvise(found + at, 16 * page, MADV_DONTNEED), "MADV_DONTNEED");
-}
-
 static int pipe_ends[2], sockets[2], ring, map_fd;
 static aio_context_t aio;
 
@@ -455,14 +444,8 @@ int main(void)
 	freeze("the end of swapped-too");
 	end(four);
 	freeze("making holes");
-	pid_t six = child("holes", holes);
+	child("holes", holes);
 	freeze("compact_memory");
-	write_to("/proc/sys/vm/compact_memory", "1");
-	freeze("other holes");
-	end(six);
-	read_all("/disk/batch");
-	child("sparser", sparser);
-	freeze("compact_memory again");
 	write_to("/proc/sys/vm/compact_memory", "1");
 	freeze("nothing");
 	for (;;)
