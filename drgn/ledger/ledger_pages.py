@@ -440,17 +440,28 @@ class LedgerPages(Shared):
             if self.charged is not None:
                 self.charged.move(Kind.COMPOUND, Kind.LARGE_KMALLOC)
         else:
-            keys = [key for key in keys if key[3] == 1]
-            left = sum(self.unexplained[key] for key in keys) - lacks
-            keys = [key for key in keys if 1 << key[4] > left]
-            # What has a tag or is charged is counted elsewhere too, without its references.
-            if left < 0 or self.tags is not None or any(key[5] for key in keys):
-                return
+            keys = self._surely_large(keys, lacks)
             for key in keys:
                 counted[Kind.COMPOUND, key[1]] -= self.unexplained[key]
                 counted[Kind.LARGE_KMALLOC, key[1]] += self.unexplained[key]
         for key in keys:
             del self.unexplained[key], self.examples[key]
+
+    def _surely_large(self, keys: list[Signature], lacks: int) -> list[Signature]:
+        """Those of one reference, of blocks with more pages than they have beside *lacks*."""
+        blocks = {}
+        for key in keys:
+            *_, references, order, charged = key
+            if order < 0 or self.other_signatures:
+                return []  # their references are not known
+            if references == 1:
+                blocks[key] = 1 << order, charged
+        left = sum(self.unexplained[key] for key in blocks) - lacks
+        surely = {key: charged for key, (size, charged) in blocks.items() if size > left}
+        # What has a tag or is charged is counted elsewhere too, without its references.
+        if left < 0 or self.tags is not None or any(surely.values()):
+            return []
+        return [*surely]
 
     def _move(self, kept: Array, to: U8s | Kind) -> None:
         """Pages that were counted as without a reference are of other kinds."""
