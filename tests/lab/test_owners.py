@@ -114,7 +114,7 @@ def test_tables_of_machines_are_those_that_the_kernel_counts(lab: Lab) -> None:
 
 
 def test_files_of_guest_memfd_have_their_machine(lab: Lab) -> None:
-    """Kernels from 6.18 have them for any machine, those before for such as are encrypted."""
+    """Kernels 7.x have them for any machine."""
     said = re.search(r"guest_memfd: ([0-9]+)", lab[0].console.read_text(errors="replace"))
     rows = [row for row in lab[2] if row.kind == "guest_memfd"]
     assert bool(said) == bool(rows) == lab[0].kernel.removeprefix("standard-").startswith("7")

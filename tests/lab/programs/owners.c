@@ -184,7 +184,7 @@ static void guest_file(int vm)
 	struct guest_memfd wanted = { .size = 2 * PRIVATE, .flags = INIT_SHARED };
 	int fd = ioctl(vm, GUEST_MEMFD, &wanted);
 
-	if (fd >= 0 && !fallocate(fd, 0, MIB, PRIVATE))
+	if (fd >= 0 && !fallocate(fd, FALLOC_FL_KEEP_SIZE, MIB, PRIVATE))
 		say("guest_memfd: %lu", PRIVATE);
 	else
 		say("no guest_memfd: %s", strerror(errno));
