@@ -187,6 +187,7 @@ def page_holders_from_memory(memory: Memory) -> Found:
 
 def _of_files(pages: LedgerPages, mappings: Iterable[int]) -> dict[int, int]:
     """Pages of some files, by their address spaces."""
+    pages.files.settle()
     every, counts = pages.files.mappings, pages.files.counts[:, COLUMNS.index("file")]
     wanted = np.array(sorted(mappings), np.uint64)
     at = find(every, wanted)
