@@ -448,7 +448,7 @@ class LedgerPages(Shared):
             del self.unexplained[key], self.examples[key]
 
     def _surely_large(self, keys: list[Signature], lacks: int) -> list[Signature]:
-        """Those of one reference, of blocks with more pages than they have beside *lacks*."""
+        """Signatures of one reference, of blocks larger than all that these have beyond *lacks*."""
         blocks = {}
         for key in keys:
             *_, references, order, charged = key
