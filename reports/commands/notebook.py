@@ -12,7 +12,7 @@ import contextlib
 import io
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ FRAME = (
 class Shown:
     """A page or a picture, in a frame of its own."""
 
-    html: str
+    html: str = field(repr=False)
     height: int = 40
 
     def _repr_html_(self) -> str:

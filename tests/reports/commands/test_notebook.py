@@ -94,6 +94,7 @@ def test_a_hostile_bundle_shows_nothing_of_its_own(tmp_path: Path) -> None:
         assert all(
             not attributes or attributes.keys() == {"open"} for _, attributes in Tags(html).tags
         )
+    assert len(repr(opened.pictures)) < 5_000  # names, and no pages
     for shown in opened.pictures.values():
         assert not {"script", "iframe", "object", "embed", "link"} & {
             tag for tag, _ in Tags(shown.html).tags
