@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from make_dist import locked
+from make_manuals import completion
 
 from mmscope import __version__
 
@@ -88,6 +89,8 @@ def source(output: Path) -> None:
         (inside,) = (folder / "unpacked").iterdir()
         inside.rename(tree / "bundled-drgn")
         wheels.rename(tree / wheels.name)
+        # Debian 13's shtab knows no fish.
+        (tree / "debian/mmscope.fish").write_text(completion("fish"), encoding="utf-8")
         subprocess.run(["dpkg-source", "--build", tree.name], cwd=folder, check=True)
         for path in folder.glob("mmscope_*"):
             shutil.copy(path, output)
