@@ -37,13 +37,10 @@ from mmscope.drgn.tables.rows import MOST_ORDER, column
 from mmscope.drgn.tables.table import table
 from mmscope.drgn.text.kernel_text import row_number
 from mmscope.drgn.text.proc_text import parse_buddyinfo, parse_pagetypeinfo
-from mmscope.drgn.workers.memory_left import memory_left
 from mmscope.drgn.workers.shares import SharedColumns, added, either, last_known, merges
 
 # 8 million blocks: 80 MiB, and 32 GiB of memory in single free pages.
 MAX_BLOCKS = 8 << 20
-# Of the memory that is left, what other sections take meanwhile, and the pass for each pageblock.
-BESIDE, PER_PAGEBLOCK = 40 << 20, 64
 # Half the memory of addresses: a block goes by the number of its first page frame. List heads have
 # the numbers from here on, and what is neither has the last one. Memory beyond 16 TiB is out of it.
 FIRST_HEAD, NEITHER = 0xFFF0_0000, 0xFFFF_FFFF
@@ -145,10 +142,8 @@ class FreeBlockFinder(SharedColumns):
         self.uneven = 0  # see mixed(): of next less of prev
         self.too_high = False  # page frames beyond FIRST_HEAD
         self.KINDS = (np.uint32, np.uint32, np.min_scalar_type(len(self.kinds)))
-        room = memory_left() - BESIDE - PER_PAGEBLOCK * len(types.types)
-        row = sum(np.dtype(kind).itemsize for kind in self.KINDS)
-        self.MOST = min(MAX_BLOCKS, max(room, 0) // row)
-        self._kept = self.room()
+        self.MOST = MAX_BLOCKS
+        super().__init__()
 
     def take(self, chunk: PageChunk) -> None:
         found = self._find.of(chunk)
@@ -160,9 +155,9 @@ class FreeBlockFinder(SharedColumns):
         kinds = self._kinds_of(self.fields.zone_index(chunk["flags"][heads]), orders, pfns)
         self.counts += np.bincount(kinds, minlength=len(self.kinds))
         self._count_pageblocks(pfns, orders)
-        self.blocks += len(heads)
         self.too_high |= bool((pfns >= FIRST_HEAD).any())
         if not self.followed:
+            self.blocks += len(heads)
             self.forget()
             return
         first = chunk.address - chunk.start_pfn * int(self.page_size)
@@ -170,8 +165,7 @@ class FreeBlockFinder(SharedColumns):
         following, preceding = (self.numbers(chunk[name][heads]) for name in ("next", "prev"))
         numbers = pfns.astype(np.uint32)
         self.uneven += mixed(numbers, following) - mixed(preceding, numbers)
-        for kept, values in zip(self._kept, (numbers, following, kinds), strict=True):
-            kept[self.blocks - len(heads) : self.blocks] = values
+        self.keep(numbers, following, kinds)
 
     def _kinds_of(self, zones: S64s, orders: S64s, pfns: S64s) -> S64s:
         """The number of zone, order and pageblock's migratetype of each block."""
@@ -183,11 +177,7 @@ class FreeBlockFinder(SharedColumns):
     @property
     def followed(self) -> bool:
         """True if there is what the lists are followed by."""
-        return self.blocks <= self.MOST and not self.too_high
-
-    def forget(self) -> None:
-        """Let go of the links, which can then be had no more."""
-        self._kept = []
+        return not (self.overflowed or self.too_high)
 
     def numbers(self, addresses: U64s) -> U32s:
         """

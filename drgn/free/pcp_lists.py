@@ -10,7 +10,7 @@ another such page or to a head) and the links decide.
 
 The text that says the same is /proc/zoneinfo, one ``count`` a CPU and zone, with no order.
 
-Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`.
+Memory: 16 bytes a candidate, up to :data:`MAX_CANDIDATES`, or fewer where memory is tight.
 """
 
 from typing import NamedTuple
@@ -72,7 +72,7 @@ class PcpFinder(SharedColumns):
     """Consumer of the struct page pass: pages that may lie on a per-CPU list."""
 
     columns = (*BlockFinder.columns, "refcount", "next")
-    ROWS, MOST, KINDS = "candidates", MAX_CANDIDATES, (np.uint64, np.uint64)
+    ROWS, KINDS = "candidates", (np.uint64, np.uint64)
     MERGES = merges(candidates=added)
 
     def __init__(self, prog: Program) -> None:
@@ -81,8 +81,8 @@ class PcpFinder(SharedColumns):
         self.link_offset = np.uint64(offsetof(page_type, "lru"))
         self.lowest = np.uint64(kernel_byte(prog) << 56)
         self._free_blocks = BlockFinder(prog)
-        self.candidates = 0
-        self._kept = self.room()
+        self.candidates, self.MOST = 0, MAX_CANDIDATES
+        super().__init__()
 
     def take(self, chunk: PageChunk) -> None:
         blocks = self._free_blocks.of(chunk)
@@ -102,31 +102,20 @@ class PcpFinder(SharedColumns):
         linked = following != addresses
         if np.count_nonzero(linked) > MANY:
             linked &= ~_behind(blocks, found)
-        addresses, following = addresses[linked], following[linked]
-        begin = self.candidates
-        self.candidates += len(addresses)
-        if self.candidates > MAX_CANDIDATES:
-            self.forget()
-            return
-        for kept, values in zip(self._kept, (addresses, following), strict=True):
-            kept[begin : self.candidates] = values
+        self.keep(addresses[linked], following[linked])
 
     def links(self) -> tuple[U64s, U64s]:
         """
         Addresses of the candidates' list_heads, ascending, and their ``next``.
 
-        :raises ValueError: there were more than :data:`MAX_CANDIDATES`.
+        :raises ValueError: there were more than it had room for.
         """
-        if self.candidates > MAX_CANDIDATES:
-            raise ValueError(f"more than {MAX_CANDIDATES:,} pages may be on per-CPU lists")
+        if self.overflowed:
+            raise ValueError("more pages may be on per-CPU lists than there is room for")
         if not self._kept:
             raise RuntimeError("the links of per-CPU lists were let go")
         addresses, following = ascending(tuple(kept[: self.candidates] for kept in self._kept))
         return addresses, following
-
-    def forget(self) -> None:
-        """Let go of the links, which can then be had no more."""
-        self._kept = []
 
 
 def _behind(blocks: BlockHeads, pages: S64s) -> Bools:

@@ -269,8 +269,10 @@ class ThpRanges(Shared):
         if (rows["number"][1:] < rows["number"][:-1]).any():
             rows = rows[np.argsort(rows["number"], kind="stable")]
         # One that lies in two chunks has two rows.
-        begins = np.flatnonzero(np.diff(rows["number"].astype(np.int64), prepend=-1))
-        merged = rows if len(begins) == len(rows) else rows[begins]
+        begin = np.ones(len(rows), np.bool_)
+        begin[1:] = rows["number"][1:] != rows["number"][:-1]
+        begins = np.flatnonzero(begin)
+        merged = rows if begin.all() else rows[begin]
         if merged is not rows:
             for name in ("present", "free", "movable", "stepped"):
                 merged[name] = np.add.reduceat(rows[name], begins)

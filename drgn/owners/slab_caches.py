@@ -228,7 +228,8 @@ class SlabFinder(SharedColumns):
     Consumer of the struct page pass: where every slab is, so that :class:`SlabScan` needs no pass
     of its own.
 
-    Memory: 22 bytes a slab, up to :data:`MAX_SLABS`; with more it has none of them.
+    Memory: 22 bytes a slab, up to :data:`MAX_SLABS`, or fewer where memory is tight; with more it
+    has none of them.
 
     :param caches: what :func:`read_caches` gave.
 
@@ -236,7 +237,7 @@ class SlabFinder(SharedColumns):
     """
 
     columns = ("flags", "mapcount", *SLAB_COLUMNS)
-    ROWS, MOST = "slabs", MAX_SLABS
+    ROWS = "slabs"
     KINDS = (SLAB,)
     MERGES = merges(slabs=added)
 
@@ -256,8 +257,8 @@ class SlabFinder(SharedColumns):
         for name in ("objects", "inuse"):
             shift, size = bit_field(slab, name)
             self._bits[name] = np.uint64(shift - word), np.uint64((1 << size) - 1)
-        self.slabs = 0
-        self._kept = self.room()
+        self.slabs, self.MOST = 0, MAX_SLABS
+        super().__init__()
 
     def find(self, start_pfn: int, pages: Array) -> Array:
         """The slabs that begin in some struct pages."""
@@ -276,18 +277,12 @@ class SlabFinder(SharedColumns):
         return found
 
     def take(self, chunk: PageChunk) -> None:
-        found = self.find(chunk.start_pfn, chunk.columns)
-        begin = self.slabs
-        self.slabs += len(found)
-        if self.slabs > MAX_SLABS:
-            self._kept = []
-            return
-        self._kept[0][begin : self.slabs] = found
+        self.keep(self.find(chunk.start_pfn, chunk.columns))
 
     @property
     def whole(self) -> bool:
         """True if it has all slabs."""
-        return self.slabs <= MAX_SLABS
+        return not self.overflowed
 
     def chunks(self) -> Iterator[Array]:
         """The slabs, by their address."""

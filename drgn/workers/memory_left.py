@@ -8,6 +8,8 @@ Page cache goes where it is needed; it counts as left.
 
 import contextlib
 import re
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 # By version: the folder of the hierarchy, the limit, and what processes have in memory.stat.
@@ -16,6 +18,8 @@ VERSIONS = (
     ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "total_rss"),
 )
 UNKNOWN = 1 << 62
+# What the kernel takes for a process beside its data, and what a process cannot do without.
+BESIDE, LEAST = 10 << 20, 4 << 20
 
 
 def memory_left(root: Path = Path("/")) -> int:
@@ -34,6 +38,21 @@ def memory_left(root: Path = Path("/")) -> int:
     with contextlib.suppress(OSError, ValueError):
         left.append(_number(root / "proc/meminfo", "MemAvailable:") << 10)
     return max(min(left, default=UNKNOWN), 0)
+
+
+@contextlib.contextmanager
+def bounded_by_it() -> Iterator[None]:
+    """In the block, who wants more than is left gets a MemoryError, and is not killed for it."""
+    before, left = resource.getrlimit(resource.RLIMIT_DATA), memory_left()
+    if left != UNKNOWN:
+        data = _number(Path("/proc/self/status"), "VmData:") << 10
+        bounds = [each for each in before if each != resource.RLIM_INFINITY]
+        most = min([data + max(left - BESIDE, LEAST), *bounds])
+        resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _groups(listed: Path, top: Path) -> list[Path]:

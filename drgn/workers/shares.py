@@ -14,9 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mmscope.drgn.workers.memory_left import memory_left
 from mmscope.drgn.workers.workers import NotSharedError
 
 Merge = Callable[[Any, Any], Any]
+
+# Of the memory that is left, what sections take beside the rows that are kept.
+BESIDE = 40 << 20
+FEWEST = 4096  # rows that room is made for
 
 
 class Shared:
@@ -45,16 +50,47 @@ class Shared:
 
 
 class SharedColumns(Shared):
-    """An accumulator of rows as columns: up to MOST of them, none if there are more."""
+    """
+    An accumulator of rows as columns: up to MOST of them, as far as memory has room; none if there
+    are more.
+
+    :ivar overflowed: there were more.
+    """
 
     ROWS: ClassVar[str]  # the attribute that counts them
     MOST: int
     KINDS: Sequence[Any]  # of the columns
-    _kept: list[NDArray[Any]]
+    overflowed = False
 
-    def room(self) -> list[NDArray[Any]]:
-        """Room for all rows at once, which takes no memory before it is written to."""
-        return [np.empty(self.MOST, kind) for kind in self.KINDS]
+    def __init__(self) -> None:
+        self._kept = [np.empty(0, kind) for kind in self.KINDS]
+
+    def keep(self, *columns: NDArray[Any]) -> None:
+        """Keep the rows that come next, and count them."""
+        begin = getattr(self, self.ROWS)
+        end = begin + len(columns[0])
+        setattr(self, self.ROWS, end)
+        if self._kept and (end > self.MOST or not self._room_for(end)):
+            self.overflowed = True
+            self.forget()
+        for kept, values in zip(self._kept, columns, strict=False):
+            kept[begin:end] = values
+
+    def _room_for(self, rows: int) -> bool:
+        """Make room, if memory has it: by an eighth more, which is moved by its page tables."""
+        room = len(self._kept[0])
+        if rows > room:
+            wanted = min(max(rows, room + max(room // 8, FEWEST)), self.MOST)
+            row = sum(kept.itemsize for kept in self._kept)
+            if memory_left() - BESIDE < (wanted - room) * row:
+                return False
+            for kept in self._kept:
+                kept.resize(wanted, refcheck=False)
+        return True
+
+    def forget(self) -> None:
+        """Let go of the rows, which can then be had no more."""
+        self._kept = []
 
     def share(self) -> dict[str, Any]:
         rows = getattr(self, self.ROWS)
@@ -64,15 +100,17 @@ class SharedColumns(Shared):
         begin = getattr(self, self.ROWS)
         super().add_share(share)
         end = getattr(self, self.ROWS)
-        if not self._kept or not share["kept"] or end > len(self._kept[0]):
-            self._kept = []
-            return
-        for kept, values in zip(self._kept, share["kept"], strict=True):
-            kept[begin:end] = values
+        if share["kept"] and self._kept:
+            setattr(self, self.ROWS, begin)
+            self.keep(*share["kept"])
+        else:
+            self.overflowed |= end > begin
+            self.forget()
 
     def restore(self, share: Mapping[str, Any]) -> None:
         super().restore(share)
-        self._kept = self.room()
+        SharedColumns.__init__(self)
+        self.overflowed = False
 
 
 def merges(**names: Merge) -> Mapping[str, Merge]:

@@ -27,6 +27,7 @@ from mmscope.drgn.sections.section import Found, Section
 from mmscope.drgn.tables.bounds import Machine, rows_that_cannot_be, told
 from mmscope.drgn.tables.hostile_text import echo
 from mmscope.drgn.tables.rows import columns
+from mmscope.drgn.workers.memory_left import bounded_by_it
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, say
 
@@ -91,7 +92,9 @@ def _run(
     found = Found()
     status, message = "ok", None
     try:
-        with deadline(spec.deadline):
+        # A running kernel may have swap, and others to take memory from.
+        dump = isinstance(source, Memory) and not source.live
+        with deadline(spec.deadline), bounded_by_it() if dump else contextlib.nullcontext():
             if isinstance(source, Memory):
                 found = spec.from_memory(source)
             else:
@@ -123,6 +126,8 @@ def _run(
         if verbose:
             echo(*traceback.format_exc().splitlines(), sep="\n", file=sys.stderr)
         status, message = "failed", explain(error)
+        # It may be kept (Memory.once()); what its frames hold is not to be.
+        traceback.clear_frames(error.__traceback__)
     rows = sum(len(filled.rows) for filled in found.tables)
     seconds = round(time.monotonic() - begin, 3)
     return SectionResult(spec.name, status, seconds, rows, found.unreadable_bytes, message), found
@@ -131,6 +136,8 @@ def _run(
 def explain(error: BaseException) -> str:
     """One line for an error inside a section."""
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, MemoryError):
+        return "it takes more memory than is left here"
     if isinstance(error, FaultError):
         why = "" if "cut short" in text else ": damaged, or left out of the dump"
         return f"memory that it needs cannot be read ({text}){why}"

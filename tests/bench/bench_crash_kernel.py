@@ -8,6 +8,8 @@ cache that the core takes, which /proc/vmcore does not; what it shares with othe
 
 The machines are emulated, and their memory is a sparse file, as ``bench_scale.py`` has it: 1,020
 GiB, the most that can be, take a quarter of an hour to boot and 20 GiB of disk, and go afterwards.
+Where $XDG_CACHE_HOME/mmscope/lab/sparse is a btrfs that compresses (a loop device, mounted with
+``compress-force=zstd:1``), it is 1.5 GiB.
 Types and symbols are the dump's own. Cannot: say how long the same takes in a crash kernel, which
 runs on one CPU and maps each page that it reads.
 """

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What memory is left is the least that any limit leaves, of cgroups of either version."""
 
+import resource
 from pathlib import Path
 
 import pytest
 
-from mmscope.drgn.workers.memory_left import UNKNOWN, memory_left
+from mmscope.drgn.workers import memory_left as memory_left_module
+from mmscope.drgn.workers.memory_left import BESIDE, UNKNOWN, bounded_by_it, memory_left
 
 MIB = 1 << 20
 MEMINFO = "MemTotal:  1000000 kB\nMemAvailable:  409600 kB\n"
@@ -53,3 +55,13 @@ def test_the_tightest_limit_counts(
 
 def test_where_nothing_says_there_is_no_limit(tmp_path: Path) -> None:
     assert memory_left(tmp_path) == UNKNOWN
+
+
+def test_who_wants_more_than_is_left_is_refused_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    monkeypatch.setattr(memory_left_module, "memory_left", lambda: BESIDE + 64 * MIB)
+    with bounded_by_it():
+        assert len(bytearray(32 * MIB))
+        with pytest.raises(MemoryError):
+            bytearray(128 * MIB)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before

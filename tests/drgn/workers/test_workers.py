@@ -13,6 +13,8 @@ import pytest
 from children import no_child_is_left
 
 from mmscope.drgn.reading.struct_pages import _edges
+from mmscope.drgn.workers import shares as shares_module
+from mmscope.drgn.workers.memory_left import UNKNOWN
 from mmscope.drgn.workers.shares import (
     Shared,
     SharedColumns,
@@ -136,26 +138,43 @@ def test_no_worker_outlives_its_parent() -> None:
     assert parent.returncode == -signal.SIGKILL
 
 
-class Rows(SharedColumns):
-    ROWS, MOST, KINDS = "rows", 3, (np.int64,)
-    MERGES = merges(rows=added)
+class Kept(SharedColumns):
+    ROWS, KINDS, MERGES = "rows", (np.uint64, np.uint16), merges(rows=added)
 
-    def __init__(self, *numbers: int) -> None:
-        self.rows, self._kept = 0, self.room()
-        self.rows = len(numbers)
-        self._kept = [np.concatenate((numbers, self._kept[0]))[:3]] if self.rows <= 3 else []
+    def __init__(self, most: int) -> None:
+        self.rows, self.MOST = 0, most
+        super().__init__()
+
+    def take(self, numbers: range) -> None:
+        self.keep(np.array(numbers), np.array(numbers))
 
 
-def test_columns_are_kept_as_long_as_there_is_room() -> None:
-    rows = Rows(1)
-    rows.add_share(Rows(2, 3).share())
-    assert (rows.rows, rows._kept[0].tolist()) == (3, [1, 2, 3])
-    rows.add_share(Rows(4).share())
-    assert (rows.rows, rows._kept) == (4, [])
-    rows.restore({"rows": 0})
-    assert (rows.rows, len(rows._kept)) == (0, 1)
-    rows.add_share(Rows(1, 2, 3, 4).share())
-    assert (rows.rows, rows._kept) == (4, [])
+def kept(most: int, *pieces: range) -> Kept:
+    made = Kept(most)
+    for piece in pieces:
+        made.take(piece)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("left", "most", "whole"),
+    [(UNKNOWN, 20_000, True), (UNKNOWN, 19_999, False), (90_000, 20_000, False), (0, 0, False)],
+)
+def test_rows_are_kept_as_far_as_memory_has_room(
+    left: int, most: int, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares_module, "memory_left", lambda: shares_module.BESIDE + left)
+    one = kept(most, range(10_000), range(10_000, 20_000))
+    assert (one.rows, one.overflowed) == (20_000, not whole)
+    both = kept(most, range(10_000))
+    both.add_share(kept(most, range(10_000, 20_000)).share())
+    both.add_share(kept(most).share())
+    assert (both.rows, both.overflowed) == (20_000, not whole)
+    for each in (one, both):
+        columns = each.share()["kept"]
+        assert [column.tolist() for column in columns] == [[*range(20_000)]] * 2 * whole
+    both.restore(kept(most).share())
+    assert (both.rows, both.overflowed) == (0, False)
 
 
 class Few(Shared):

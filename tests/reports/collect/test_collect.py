@@ -26,7 +26,9 @@ from mmscope.drgn.sections import registry
 from mmscope.drgn.sections.files import Absent, Files, page_size
 from mmscope.drgn.sections.memory import DeadlineExceeded, Memory
 from mmscope.drgn.sections.section import Found, Section
+from mmscope.drgn.tables.bounds import Machine
 from mmscope.drgn.tables.table import Table
+from mmscope.drgn.workers import memory_left
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
@@ -96,7 +98,7 @@ def test_a_remark_does_not_make_a_section_partial() -> None:
         (ValueError(), "failed", "ValueError"),
         (ZeroDivisionError("x"), "failed", "ZeroDivisionError: x"),
         (RecursionError("deep"), "failed", "RecursionError: deep"),
-        (MemoryError(), "failed", "MemoryError: MemoryError"),
+        (MemoryError(), "failed", "it takes more memory than is left here"),
         (LookupError("no struct page"), "failed", "layout is not known here: no struct page"),
         (KeyError("lru"), "failed", "layout is not known here: lru"),
         (FaultError("no memory", 0x10), "failed", "damaged, or left out of the dump"),
@@ -109,6 +111,18 @@ def test_whatever_happens_is_a_status_and_a_line(
     assert section.status == status
     assert section.message is not None
     assert section.message.endswith(message) or message in section.message
+
+
+def test_a_section_of_a_dump_that_takes_too_much_memory_fails_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_left, "memory_left", lambda: 64 << 20)
+    memory = Memory(SimpleNamespace(flags=ProgramFlags(0)))  # type: ignore[arg-type]
+    greedy = spec(lambda _: Found(remarks=[str(len(bytearray(256 << 20)))]))
+    section, _ = run_section(greedy, memory, Machine())
+    assert (section.status, section.message) == ("failed", "it takes more memory than is left here")
+    section, _ = run_section(spec(lambda _: found()), memory, Machine())
+    assert section.status == "ok"
 
 
 def test_a_section_is_stopped_at_its_deadline() -> None:
