@@ -291,8 +291,8 @@ $(VENV)/.fuzz: $(READY) requirements-fuzz.lock
 	@touch $@
 
 .PHONY: attack
-attack: $(READY) ## what strangers may send, made by chance, and what the commands make of it: ATTACKS=300, SEED=… (ten minutes)
-	@$(BIN)/python tests/support/attack.py $(if $(ATTACKS),--attacks $(ATTACKS)) $(if $(SEED),--seed $(SEED))
+attack: $(READY) ## what strangers may send, made by chance, and what the commands make of it: ATTACKS=300, SECONDS=…, SEED=… (ten minutes)
+	@$(BIN)/python tests/support/attack.py $(if $(ATTACKS),--attacks $(ATTACKS)) $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: lint
 lint: $(READY) ## ruff and mypy

@@ -548,8 +548,9 @@ def odd_counts(files: CachedFiles, present: int) -> int:
     are, and are not locked: pages come and go, and are counted, under the lock of ``i_pages``.
     """
     kept = files.of_mapping["nrpages"]
-    ours = files.known & (files.kind != HUGETLBFS)
-    odd = files.mapping[ours & ((kept > present) | (kept < files.pages.astype(np.uint64)))]
+    # Before v6.7 hugetlbfs counted huge pages.
+    fewer = (kept < files.pages.astype(np.uint64)) & (files.kind != HUGETLBFS)
+    odd = files.mapping[files.known & ((kept > present) | fewer)]
     count = 0
     for address in odd.tolist():
         lock = Object(files.prog, "struct address_space", address=address).i_pages.xa_lock

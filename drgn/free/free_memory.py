@@ -60,6 +60,7 @@ from mmscope.drgn.free.zones import (
     zones_beyond_nodes,
 )
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.nodes import misnumbered
 from mmscope.drgn.reading.struct_pages import Consumer, flag_fields, scan_struct_pages
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
@@ -206,7 +207,8 @@ def zones_from_memory(memory: Memory) -> Found:
     rows = zones(memory.prog)
     found = Found().add(Zone, rows)
     prog = memory.prog
-    for words in (*zones_beyond_nodes(prog), *totals_apart(prog, rows), *locks_damaged(prog)):
+    odd = *misnumbered(prog), *zones_beyond_nodes(prog)
+    for words in (*odd, *totals_apart(prog, rows), *locks_damaged(prog)):
         disagreement(memory, found, words)
     # What is more than the machine has is marked as that.
     block, total = 1 << pageblock_order(memory.prog), sum(row.present_pages for row in rows)

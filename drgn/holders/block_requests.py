@@ -29,6 +29,11 @@ def add_block_requests(prog: Program, found: Holdings, kind: int) -> None:
     seen = set[int]()
     for disk in itertools.islice(for_each_disk(prog), MOST_DISKS):
         pages, orders = list[int](), list[int]()
+        if (tag_set := disk.queue.tag_set) and int(tag_set.nr_hw_queues) != (
+            number := int(disk.queue.nr_hw_queues)
+        ):
+            words = f"{int(tag_set.nr_hw_queues):,} queues of {number:,}"
+            found.missing.append(f"requests of block devices: {words} have tags")
         for tags in _tags(disk.queue):
             if not tags or tags.value_() in seen:
                 continue

@@ -20,7 +20,7 @@ process provides to io_uring by a ring of the kernel's; rings with CONFIG_PERF_U
 """
 
 import numpy as np
-from drgn import FaultError, Object, Program, TypeKind, offsetof, sizeof
+from drgn import FaultError, Object, Program, ProgramFlags, TypeKind, offsetof, sizeof
 
 from mmscope.drgn.holders.holdings import Holder, Holdings, by_holder, pointers
 from mmscope.drgn.processes.open_files import OpenFiles
@@ -47,20 +47,28 @@ def add_pipes(prog: Program, files: OpenFiles, found: Holdings, kind: int, large
     for name in more:
         type_ = type_.member(name).type
     spares = [f"{spare}[{at}]" for at in range(getattr(type_, "length", 0))] or [spare]
-    columns = {"bufs": "bufs", "size": "ring_size"} | {name: name for name in spares}
+    columns = {"bufs": "bufs", "size": "ring_size", "head": "head", "tail": "tail"}
+    columns |= {name: name for name in spares}
     rings, read = read_members(prog, pipes, pipe, columns, found.gaps)
     buffer = struct_dtype(prog.type("struct pipe_buffer"), {"page": "page", "ops": "ops"})
     largest = 2 * int(prog["PAGE_SIZE"].value_())  # KMALLOC_MAX_CACHE_SIZE of SLUB
     is_large = rings["size"].astype(np.int64) * buffer.itemsize > largest
+    odd = 0
     for holder, here in by_holder([Holder("pipe", "", each) for each in who]):
         here = here[read[here]]
         found.memory(holder, large, rings["bufs"][here[is_large[here]]], objects=0)
         pages = [rings[name][here] for name in spares]
         for at in here.tolist():
-            size = min(int(rings["size"][at]), MOST_BUFFERS)
+            size, used = min(int(rings["size"][at]), MOST_BUFFERS), 0
             for _, chunk in read_array(prog, int(rings["bufs"][at]), size, buffer, found.gaps):
                 pages.append(chunk["page"][chunk["ops"] != 0])
+                used += len(pages[-1])
+            # pipe_occupancy(); a buffer and its index change one after the other.
+            between = int(rings["head"][at]) - int(rings["tail"][at])
+            odd += abs((between & 0xFFFFFFFF) - used) > 1
         found.pages(holder, kind, np.concatenate(pages), len(here))
+    if odd and not prog.flags & ProgramFlags.IS_LIVE:
+        found.missing.append(f"pipes: the buffers of {odd:,} are not those between head and tail")
 
 
 def add_perf(prog: Program, files: OpenFiles, found: Holdings, kind: int) -> None:

@@ -164,6 +164,7 @@ def percpu(
             )
         )
     rows += _variables(prog, page, units)
+    notes += _places_apart(prog)
     by_size = [PercpuSize(size, number, size * number * units) for size, number in sizes.items()]
     rows.sort(key=lambda row: (-row.bytes, row.address))
     return rows, sorted(by_size, key=lambda row: (-row.bytes, row.size_bytes)), notes
@@ -228,6 +229,25 @@ def _variables(prog: Program, page: int, units: int) -> list[PercpuChunk]:
         raise LookupError(f"percpu variables of {size:,} bytes: their addresses are damaged")
     used = (size + int(chunk.start_offset)) * units
     return [PercpuChunk(f"{base:#x}", STATIC, size * units, used, None, 0, size, 0, 0)]
+
+
+def _places_apart(prog: Program) -> Iterator[str]:
+    """
+    Words where the kernel's own variables and the chunks at boot do not follow one another, without
+    a hole (``pcpu_setup_first_chunk()``, mm/percpu.c).
+    """
+    at, what = prog["pcpu_base_addr"].value_(), "the kernel's own variables"
+    with contextlib.suppress(LookupError):
+        start, end = (prog.symbol(f"__per_cpu_{name}").address for name in ("start", "end"))
+        at += -(-(end - start) // BIT_BYTES) * BIT_BYTES
+        for name in ("pcpu_reserved_chunk", "pcpu_first_chunk"):
+            if not (chunk := prog[name].read_()):
+                continue
+            begin = chunk.base_addr.value_() + int(chunk.start_offset)
+            if begin != at:
+                yield f"{name} begins at {begin:#x}, {what} end at {at:#x}"
+            pages, what = int(chunk.nr_pages) * int(prog["PAGE_SIZE"].value_()), name
+            at = chunk.base_addr.value_() + pages - int(chunk.end_offset)
 
 
 def _allocations(prog: Program, chunk: Object, unit: int) -> tuple[S64s, S64s]:

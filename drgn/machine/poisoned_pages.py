@@ -246,6 +246,16 @@ def read_poison_counters(
     return rows
 
 
+def sums_apart(rows: list[PoisonCounter]) -> str:
+    """In words, that a node's results do not add up: ``update_per_node_mf_stats()`` counts both."""
+    counts = {(row.node, row.counter.rpartition("/")[2]): row.events or 0 for row in rows}
+    for node in {row.node for row in rows if row.events is not None}:
+        parts = sum(counts.get((node, name), 0) for name in RESULTS if name != "total")
+        if abs(counts[node, "total"] - parts) > 1:  # it may be counted at this moment
+            return f"node {node} had {counts[node, 'total']:,} memory failures, by result {parts:,}"
+    return ""
+
+
 def marked_pages(memory: Memory) -> tuple[PoisonFinder, Gaps]:
     """
     Pages that are marked as bad, by the pass that is shared or one of its own, and what that could
@@ -290,6 +300,8 @@ def poisoned_pages_from_memory(memory: Memory) -> Found:
             found,
             f"the kernel counts {size_name(counted)} as bad, {size_name(ours)} are marked",
         )
+    if odd := sums_apart(counters):
+        disagreement(memory, found, odd)
     found.add(PoisonedPages, rows)
     return found.add(PoisonCounter, counters)
 

@@ -105,6 +105,7 @@ class PageTableScan:
         deposited; bin], the entries in use in them, and bytes and PTE tables of each region.
     :ivar numbers: unreadable_tables, repeated_tables, dropped_tables, broken_deposits.
     :ivar absurd_charges: processes with more page tables than there is memory, by their count.
+    :ivar odd_charges: with a part of a table.
     :ivar mapped: who shares what is mapped, if that was asked for.
     :ivar lost: by process, whether its worker was killed: it is to be left out.
     """
@@ -120,6 +121,7 @@ class PageTableScan:
     damaged_vmas: int
     numbers: Counter[str] = field(default_factory=Counter)
     absurd_charges: int = 0
+    odd_charges: int = 0
     mapped: MappedPages | None = None
 
     def all_gaps(self) -> list[Gaps]:
@@ -326,7 +328,10 @@ def _charged(prog: Program, scan: PageTableScan) -> tuple[S64s, S64s]:
     # adds while it is read. Where more come, something is not a page table.
     form = scan.form
     table = form.table_bytes(form.last)
-    charged = scan.spaces.columns["pgtables_bytes"].astype(np.int64) // table
+    charged = scan.spaces.columns["pgtables_bytes"].astype(np.int64)
+    least = min(form.table_bytes(level) for level in range(1, len(form.levels)))
+    scan.odd_charges = int(np.count_nonzero(charged % least))
+    charged //= table
     # Nor more than there is memory: a larger charge is damage.
     memory = (memory_pages(prog) << form.page_shift) // table
     absurd = charged > memory

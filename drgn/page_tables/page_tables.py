@@ -556,6 +556,10 @@ def page_tables_from_memory(memory: Memory) -> Found:
             "damaged",
         ),
         (
+            scan.odd_charges,
+            "processes are charged for a part of a table: pgtables_bytes is damaged",
+        ),
+        (
             scan.numbers["dropped_tables"],
             "tables are more than their process was charged for, or than there is memory; not "
             "followed",

@@ -27,12 +27,21 @@ from mmscope.drgn.processes.process_status import parse_status, rows_of_processe
 from mmscope.drgn.processes.shm_segments import ShmSegment, read_segments
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Array, Columns, Gaps, S64s
+from mmscope.drgn.reading.mem_sections import memory_pages
 from mmscope.drgn.reading.nodes import check_node_ids
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement
+from mmscope.drgn.sections.section import (
+    TOP,
+    Against,
+    Command,
+    Found,
+    Section,
+    disagreement,
+    hold_against,
+)
 from mmscope.drgn.tables.rows import MOST_BYTES, MOST_PIDS, column
 from mmscope.drgn.tables.table import Inside, table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number
@@ -77,6 +86,8 @@ class ProcessMemory:
     )
 
 
+# A page that is given to devices again counts again; nobody does so more often.
+MOST_TIMES = 1000
 MOST_BOUND = 100  # the largest, whose nodes are asked for
 
 # enum of MM_FILEPAGES (include/linux/mm_types_task.h); all but swap are resident.
@@ -251,6 +262,20 @@ def from_memory(memory: Memory) -> Found:
         found.notes.append(BROKEN_OFF)
     if spaces.damaged:
         disagreement(memory, found, f"{spaces.damaged:,} processes could not be read")
+    if not memory.live:
+        most = MOST_TIMES * memory_pages(memory.prog) * int(memory.prog["PAGE_SIZE"])
+
+        def room(row: ProcessMemory) -> Against:
+            return min(row.pinned_bytes, most), 0
+
+        def locked(row: ProcessMemory) -> Against:
+            return min(row.locked_bytes, row.mapped_bytes + most), 0
+
+        hold_against(
+            found, ProcessMemory, rows, "pinned_bytes", room, "a thousand times all memory"
+        )
+        words = "its mappings and a thousand times all memory"
+        hold_against(found, ProcessMemory, rows, "locked_bytes", locked, words)
     return found.add(ProcessMemory, rows)
 
 

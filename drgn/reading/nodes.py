@@ -22,6 +22,13 @@ def online_nodes(prog: Program) -> list[Object]:
     return [NODE_DATA(prog, node) for node in for_each_online_node(prog)]
 
 
+def misnumbered(prog: Program) -> list[str]:
+    """In words, which online nodes have a ``node_id`` that is not theirs."""
+    nodes = zip(for_each_online_node(prog), online_nodes(prog), strict=True)
+    said = [(node, int(pgdat.node_id)) for node, pgdat in nodes]
+    return [f"node {node} says that it is node {other}" for node, other in said if node != other]
+
+
 def check_node_ids(prog: Program, name: str) -> int:
     """
     A number of nodes that the kernel keeps, 1 where it is built for one (!CONFIG_NUMA).

@@ -27,6 +27,7 @@ from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import ID, PATH
 from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
 from mmscope.drgn.free.zones import for_each_zone, node_page_state, zone_name, zone_page_state
+from mmscope.drgn.machine.vm_counters import counter, vm_counters_once
 from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, laid_out
 from mmscope.drgn.reading.nodes import check_node_ids, online_nodes
 from mmscope.drgn.reading.scattered_reads import read_scattered
@@ -312,6 +313,19 @@ def unlike_nodes(rows: list[ReclaimNode]) -> Iterator[str]:
         yield "the multi-gen LRU is in use on some nodes alone"
 
 
+def more_failures_than_runs(memory: Memory, rows: list[ReclaimNode]) -> Iterator[str]:
+    """
+    In words, that kswapd failed more often than it ran: ``balance_pgdat()`` (mm/vmscan.c) counts
+    PAGEOUTRUN first.
+    """
+    runs = None
+    with contextlib.suppress(FaultError, LookupError, ValueError):  # its section says why
+        runs = counter(vm_counters_once(memory), "pageoutrun")
+    failures = sum(row.kswapd_failures for row in rows)
+    if runs is not None and failures > runs:
+        yield f"kswapd failed {failures:,} times, and ran {runs:,} times (pageoutrun)"
+
+
 def _refaults(pgdat: Object, item: str) -> int | None:
     with contextlib.suppress(LookupError):
         return node_page_state(pgdat, item)
@@ -346,6 +360,7 @@ def lru_lists_from_memory(memory: Memory) -> Found:
         *too_many_generations(lruvecs),
         *asked_of_no_zone(prog),
         *unlike_nodes(nodes),
+        *more_failures_than_runs(memory, nodes),
     ):
         disagreement(memory, found, odd)
     # As after the machine slept.

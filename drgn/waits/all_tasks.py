@@ -35,6 +35,8 @@ class Tasks:
     :ivar victims: of processes that the OOM killer chose: their mm, by the task's address.
     :ivar unread: those that could not be read; :ivar broken_off: a list has no end, or leads
         nowhere.
+    :ivar miscounted: processes whose list of threads is not as long as ``signal_struct.nr_threads``
+        says; it and the list change one after the other.
     """
 
     addresses: NDArray[np.uint64]
@@ -42,6 +44,7 @@ class Tasks:
     unread: int
     broken_off: bool
     victims: dict[int, int]
+    miscounted: int
 
 
 def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
@@ -58,6 +61,7 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
     mms = np.where(known, numbers["oom_mm"], np.uint64(0))
     victims = {int(first[at]): int(mms[at]) for at in np.flatnonzero(mms)}
     threads: list[int] = []
+    miscounted = 0
     head_at, link = offsetof(signals, "thread_head"), offsetof(type_, "thread_node")
     for at in np.flatnonzero(known & (numbers["threads"] != 1)).tolist():
         signal = int(columns["signal"][at])
@@ -65,10 +69,11 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
         threads += members
         victims |= dict.fromkeys(members, int(mms[at])) if mms[at] else {}
         whole &= ended
+        miscounted += abs(len(members) - int(numbers["threads"][at])) > 1
     others = np.setdiff1d(np.array(threads, np.uint64), first)
     more, also = read_members(prog, others, type_, TASK, gaps)
     addresses, columns = np.concatenate((first, others)), np.concatenate((columns, more))
     order = np.argsort(addresses)
     order = order[np.concatenate((read, also))[order]]
     unread = len(addresses) - len(order)
-    return Tasks(addresses[order], columns[order], unread, not whole, victims)
+    return Tasks(addresses[order], columns[order], unread, not whole, victims, miscounted)

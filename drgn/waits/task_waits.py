@@ -26,6 +26,8 @@ written to.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Files
@@ -34,7 +36,12 @@ from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagree
 from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.table import table_of, tables_of
 from mmscope.drgn.waits.fuse import FuseConnection
-from mmscope.drgn.waits.reclaim_threads import OomVictim, ReclaimThread, stacks_unlike
+from mmscope.drgn.waits.reclaim_threads import (
+    STATES_END,
+    OomVictim,
+    ReclaimThread,
+    stacks_unlike,
+)
 from mmscope.drgn.waits.sleeping_threads import sleeping_threads
 from mmscope.drgn.waits.wait_chains import Waits
 from mmscope.drgn.waits.wait_tables import TaskWait, WaitRoot
@@ -104,6 +111,13 @@ def _compare_threads(waits: Waits, found: Found) -> None:
     found.notes += waits.nameless_threads({row.pid for row in threads})
     found.notes += stacks_unlike(threads)
     found.notes += [f"{row.comm} has ended" for row in threads if row.state == "X"]
+    tasks = waits.stacks.tasks
+    if odd := int(np.count_nonzero(tasks.columns["state"] >= STATES_END)):
+        words = plural(odd, "task is", "tasks are")
+        found.notes.append(f"{words} in a state that there is not")
+    if odd := tasks.miscounted:
+        words = plural(odd, "process has", "processes have")
+        found.notes.append(f"{words} more threads, or fewer, than nr_threads says")
     # All but the idle tasks (copy_process(), kernel/fork.c).
     said, number = int(waits.prog["nr_threads"]), len(waits.stacks.tasks.addresses)
     if said != number:

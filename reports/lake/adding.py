@@ -15,6 +15,7 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from mmscope.reports.lake.layout import (
     Lake,
     LakeError,
     commit,
+    in_words,
     literal,
     torn,
     whole_of,
@@ -85,6 +87,8 @@ def add(
                 if last:
                     raise
                 say(f"{error}: again")
+            except duckdb.IOException as error:
+                raise LakeError(f"{lake}: cannot be written: {_cause(error)}") from error
         before += known
         for each in made:
             total += each.added
@@ -92,6 +96,12 @@ def add(
             for line in (*each.refused, *each.left_out, *each.said):
                 say(line)
     return total, before, whole
+
+
+def _cause(error: duckdb.IOException) -> str:
+    """What the system said; DuckDB quotes it in words and JSON of its own."""
+    number = re.search(r'"errno":"(\d{1,4})"', str(error))
+    return os.strerror(int(number[1])) if number else in_words(error)
 
 
 def _add(

@@ -16,10 +16,11 @@ from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS, WITHOUT_BTF, Lab
 from drgn import Program
 from forked import in_a_fork, opened
-from named_damage import DAMAGE, first_cpu_alone, lack_struct_pages
+from named_damage import DAMAGE, first_cpu_alone, lack_struct_pages, largest_zone, say
 
 from mmscope.drgn.ledger.page_holders import page_holders_from_memory
 from mmscope.drgn.opening.target import describe
+from mmscope.drgn.reading.nodes import misnumbered
 from mmscope.drgn.sections.memory import Memory
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
@@ -256,6 +257,15 @@ SAID: dict[str, dict[str, str]] = {
         ("memory_ledger", "contiguity", "page_holders"), "rings of ftrace: that of CPU 0"
     ),
     "kcompactd that ended": {"task_waits": "kcompactd0 has ended"},
+    "kswapd_failures 1000": {"lru_lists": r"kswapd failed 1,0[0-9]+ times, and ran [0-9,]+ times"},
+    "pgtables_bytes + 1": {"page_tables": "1 processes are charged for a part of a table"},
+    "pinned_vm 2^40": {"process_memory": r"pinned_bytes: [0-9,]+ is not [0-9,]+, a thousand times"},
+    "a task in no state": {"task_waits": "1 task is in a state that there is not"},
+    "nr_threads of init 65": {"task_waits": "1 process has more threads, or fewer, than"},
+    "huge_zero_pfn + 128": dict.fromkeys(
+        ("memory_ledger", "contiguity", "page_holders"), r"huge_zero_pfn is 0x\w+, huge_zero_folio"
+    ),
+    "no reserved chunk": {"percpu": r"pcpu_first_chunk begins at 0x\w+, the kernel's"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -289,10 +299,14 @@ ON_ONE: tuple[Together, ...] = (
         *("map_count + 1", "vm_dirty_bytes beside vm_dirty_ratio"),
         *("a CPU without its ring", "kcompactd that ended"),
     ),
+    (
+        *("kswapd_failures 1000", "pgtables_bytes + 1", "pinned_vm 2^40", "a task in no state"),
+        "no reserved chunk",
+    ),
     ("totalreserve_pages 1", "contig_hint 2^20", "ksm_max_page_sharing -1", "oom_mm 8"),
     ("managed_pages -1", "nr_threads + 1", "a ring of no page"),
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60"),
-    ("_watermark 2^60", "all caches of one name"),
+    ("_watermark 2^60", "all caches of one name", "nr_threads of init 65", "huge_zero_pfn + 128"),
     ("_watermark -1", "a name without end", "a node without its kswapd"),
     ("zone_start_pfn a section down", "init in no namespace"),
     ("a zone's lock 0x80", "memory.low of the root -1", "nrpages of a program 0"),
@@ -339,6 +353,18 @@ def test_a_field_that_says_what_cannot_be_is_told_of_where_it_is_shown(
             assert status == whole.status or re.search(words, message), message
         else:
             assert status == whole.status, message
+
+
+@pytest.mark.any_kernel
+def test_a_node_of_another_number_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+
+    def odd() -> list[str]:
+        say(largest_zone(prog).zone_pgdat.node_id, 7)
+        return misnumbered(prog)
+
+    assert in_a_fork(odd) == ["node 1 says that it is node 7"]
+    assert misnumbered(prog) == []
 
 
 def test_a_cpu_that_went_offline_keeps_the_stack_of_its_idle_task(lab: Lab) -> None:

@@ -11,6 +11,7 @@ the commands that read it, each in a process of its own. Counted is what no comm
 Ends with 1 where there is any. The seed is printed; the same seed gives the same attacks:
 
     python tests/support/attack.py --attacks 300 --seed 7
+    python tests/support/attack.py --attacks 10000 --seconds 28800     # as many as a night has
     python tests/support/attack.py --seed 7 --only 41      # one, with what it said; its files stay
 
 Costs some seconds of CPU an attack, and 1 GiB of memory at most. Cannot know: what an input does
@@ -608,8 +609,10 @@ def main() -> int:
         default=",".join(kind.__name__ for kind in KINDS),
         help="of these alone, with commas between",
     )
+    parser.add_argument("--seconds", type=float, default=1e9, help="no attack begins after")
     args = parser.parse_args()
-    begin, counts, run = time.monotonic(), collections.Counter[str](), Runner()
+    begin, run = time.monotonic(), Runner()
+    counts, done = collections.Counter[str](), collections.Counter[str]()
     kinds = [kind.__name__ for kind in KINDS]
     numbers = [n for n in range(args.attacks) if kinds[n % len(kinds)] in args.kinds.split(",")]
     print(f"seed {args.seed}, {len(numbers):,} attacks: {args.kinds}", flush=True)
@@ -617,14 +620,23 @@ def main() -> int:
     if args.only is not None:
         return 1 if attack(args.seed, args.only, run, keep=True) else 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = pool.map(lambda n: attack(args.seed, n, run), numbers)
+        # Those that are left when the time is over are not made.
+        made = pool.map(
+            lambda n: (
+                attack(args.seed, n, run) if time.monotonic() < begin + args.seconds else None
+            ),
+            numbers,
+        )
         for number, found in zip(numbers, made, strict=True):
+            if found is None:
+                break
+            done[kinds[number % len(kinds)]] += 1
             for what, where in found.items():
                 counts[what] += 1
                 kind = kinds[number % len(kinds)]
                 print(f"{kind}, --seed {args.seed} --only {number}: {what}: {where[0]}", flush=True)
     seconds = time.monotonic() - begin
-    print(f"{len(numbers):,} attacks in {seconds:,.0f} s: "
+    print(f"{done.total():,} attacks in {seconds:,.0f} s ({json.dumps(done)}): "
           + ", ".join(f"{counts[what]} {what}" for what in FAILURES))  # fmt: skip
     return 1 if counts else 0
 

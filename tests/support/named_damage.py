@@ -132,6 +132,7 @@ def _counter(name: str, value: int) -> Callable[[Program], None]:
 def _one_more(name: str) -> Callable[[Program], None]:
     def damage(prog: Program) -> None:
         field = processes(prog)[0].mm.member_(name)
+        field = getattr(field, "counter", field)
         say(field, field.value_() + 1)
 
     return damage
@@ -145,6 +146,16 @@ def _of_root_cgroup(member: str, value: int) -> Callable[[Program], None]:
         say(field, value)
 
     return damage
+
+
+def _kswapd_failures(prog: Program) -> None:
+    failures = largest_zone(prog).zone_pgdat.kswapd_failures
+    say(getattr(failures, "counter", failures), 1000)
+
+
+def _no_state(prog: Program) -> None:
+    task = find_task(prog, 1)
+    say(task.member_("__state" if hasattr(task, "__state") else "state"), 1 << 25)
 
 
 def _ring_of_ftrace(prog: Program) -> Object:
@@ -245,5 +256,14 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "kcompactd that ended": lambda prog: say(
         next(iter(for_each_online_pgdat(prog))).kcompactd.exit_state, 0x20
     ),
+    "kswapd_failures 1000": _kswapd_failures,
+    "pgtables_bytes + 1": _one_more("pgtables_bytes"),
+    "pinned_vm 2^40": lambda prog: say(processes(prog)[0].mm.pinned_vm.counter, 1 << 40),
+    "a task in no state": _no_state,
+    "nr_threads of init 65": lambda prog: say(find_task(prog, 1).signal.nr_threads, 65),
+    "huge_zero_pfn + 128": lambda prog: say(
+        prog["huge_zero_pfn"], prog["huge_zero_pfn"].value_() + 128
+    ),
+    "no reserved chunk": lambda prog: say(prog["pcpu_reserved_chunk"], 0),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
