@@ -53,6 +53,16 @@ def test_each_host_is_told_what_its_bundle_alone_is_told(tmp_path: Path, paths: 
     assert fired | profiles >= {question.id for question in QUESTIONS}
 
 
+def test_a_lake_that_cannot_be_written_is_said_in_the_systems_words(tmp_path: Path) -> None:
+    bundle = small(tmp_path / "host", "host", kills=0)
+    # As on a full disk: no file may be larger.
+    command = ["prlimit", "--fsize=300", *RUN, "lake", "add", bundle, tmp_path / "lake"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    words = f"mmscope: {tmp_path}/lake: cannot be written: File too large\n"
+    assert (ran.stderr, ran.returncode) == (words, 2)
+    assert not lake_of(tmp_path, bundle)  # and later it can be
+
+
 def test_what_a_lake_says_of_hosts(tmp_path: Path) -> None:
     days = ("2026-11-20", "2026-11-21", "2026-11-22")
     bundles = [
