@@ -387,11 +387,12 @@ def _add_huge_zero_page(memory: Memory, places: PagePlaces) -> None:
     if "huge_zero_pfn" in prog:
         first = int(prog["huge_zero_pfn"].value_())
         for name in ("huge_zero_folio", "huge_zero_page"):
-            if name not in prog or memory.live or not (page := prog[name].read_()):
+            if name not in prog or memory.live:
                 continue
             # get_huge_zero_page() sets the number last (mm/huge_memory.c).
-            frame = int(page_to_pfn(cast("struct page *", page)))
-            if first not in (frame, (1 << 64) - 1):
+            page, none = prog[name].read_(), (1 << 64) - 1
+            frame = int(page_to_pfn(cast("struct page *", page))) if page else none
+            if first not in (frame, none):
                 places.missing.append(f"huge_zero_pfn is {first:#x}, {name} is {frame:#x}")
         if first < 1 << 52:
             _own(places, Kind.HUGE_ZERO, first, first + (1 << pmd_order(prog)))

@@ -113,6 +113,7 @@ READ_KERNELS = ("why", "collect", "show", "doctor", "kernel")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    _open_standard_files()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal or pipe that is not UTF-8 gets what it can show, and the rest as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -137,6 +138,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return DONE
         say(f"output: {error.strerror}")
         return BAD_USAGE
+
+
+def _open_standard_files() -> None:
+    """Open what is closed of stdin, stdout and stderr: or a file of ours gets its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def _run(words: list[str]) -> int:

@@ -114,3 +114,13 @@ def test_the_oldest_drgn_is_the_one_that_pip_is_told() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"drgn>={OLDEST_DRGN}" in project["dependencies"]
     assert too_old() is None
+
+
+def test_closed_standard_files_cost_nothing(tmp_path: Path) -> None:
+    command = f"exec {sys.executable} -m mmscope %s 0<&- 1>&- 2>&-"
+    ran = subprocess.run(["sh", "-c", command % "--version"], cwd=ROOT)
+    assert ran.returncode == 0
+    folder = tmp_path / "bundle"
+    words = f"collect --proc-root tests/data/7.2 --only zones -o {folder}"
+    assert subprocess.run(["sh", "-c", command % words], cwd=ROOT).returncode == 0
+    assert (folder / "zones.csv").read_text().startswith("node,zone")
