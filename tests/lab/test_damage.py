@@ -262,7 +262,9 @@ SAID: dict[str, dict[str, str]] = {
     "pinned_vm 2^40": {"process_memory": r"pinned_bytes: [0-9,]+ is not [0-9,]+, a thousand times"},
     "a task in no state": {"task_waits": "1 task is in a state that there is not"},
     "nr_threads of init 65": {"task_waits": "1 process has more threads, or fewer, than"},
-    "huge_zero_pfn + 128": {"memory_ledger": r"huge_zero_pfn is 0x\w+, huge_zero_\w+ is 0x\w+"},
+    "huge_zero_pfn + 128": dict.fromkeys(
+        ("memory_ledger", "contiguity"), r"huge_zero_pfn is 0x\w+, huge_zero_\w+ is 0x\w+"
+    ),
     "no reserved chunk": {"percpu": r"pcpu_first_chunk begins at 0x\w+, the kernel's"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
