@@ -88,6 +88,7 @@ def read_slab_objects(
     :param found: the slabs, by a pass that went before.
     :param progress: called with (struct pages done, struct pages in all).
     :raises LookupError: a cache, a type or a member is not there, or the allocator is not SLUB.
+    :raises ValueError: a cache is not among those that were found.
     """
     dtypes = {
         kind: struct_dtype(prog.type(want.type), want.columns) for kind, want in wanted.items()
@@ -95,6 +96,8 @@ def read_slab_objects(
     scan, result = SlabScan(prog, found, progress), SlabObjects({})
     position = {cache.address: at for at, cache in enumerate(scan.caches)}
     caches = {kind: position.get(prog[want.cache].value_(), -1) for kind, want in wanted.items()}
+    if lost := [wanted[kind].cache for kind, at in caches.items() if at < 0]:
+        raise ValueError(f"{lost[0]} leads to none of the slab caches that were found")
     parts: dict[str, list[Piece]] = {kind: [] for kind in wanted}
     for slabs in scan:
         for at in set(distinct(slabs["cache"]).tolist()).intersection(caches.values()):
@@ -102,7 +105,7 @@ def read_slab_objects(
                 for kind in [kind for kind, cache in caches.items() if cache == at]:
                     columns = slot_columns(scan.caches[at], memory, dtypes[kind])
                     parts[kind].append((address, columns))
-    result.odd_slabs = sum(int(scan.totals["odd"][at]) for at in {*caches.values()} - {-1})
+    result.odd_slabs = sum(int(scan.totals["odd"][at]) for at in {*caches.values()})
     result.gaps.bytes += scan.gaps.bytes
     for kind, pieces in parts.items():
         result.objects[kind] = _ascending(pieces, dtypes[kind].names or ())

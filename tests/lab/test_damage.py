@@ -265,6 +265,10 @@ SAID: dict[str, dict[str, str]] = {
     "huge_zero_pfn + 128": dict.fromkeys(
         ("memory_ledger", "contiguity"), r"huge_zero_pfn is 0x\w+, huge_zero_\w+ is 0x\w+"
     ),
+    "anon_vma_cachep 0": dict.fromkeys(
+        ("anon_vmas", "file_maps", "ksm", "rmap_cost"),
+        "anon_vma_cachep leads to none of the slab caches that were found",
+    ),
     "no reserved chunk": {"percpu": r"pcpu_first_chunk begins at 0x\w+, the kernel's"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
@@ -301,7 +305,7 @@ ON_ONE: tuple[Together, ...] = (
     ),
     (
         *("kswapd_failures 1000", "pgtables_bytes + 1", "pinned_vm 2^40", "a task in no state"),
-        "no reserved chunk",
+        *("no reserved chunk", "anon_vma_cachep 0"),
     ),
     ("totalreserve_pages 1", "contig_hint 2^20", "ksm_max_page_sharing -1", "oom_mm 8"),
     ("managed_pages -1", "nr_threads + 1", "a ring of no page"),

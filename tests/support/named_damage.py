@@ -264,6 +264,7 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "huge_zero_pfn + 128": lambda prog: say(
         prog["huge_zero_pfn"], prog["huge_zero_pfn"].value_() + 128
     ),
+    "anon_vma_cachep 0": lambda prog: say(prog["anon_vma_cachep"], 0),
     "no reserved chunk": lambda prog: say(prog["pcpu_reserved_chunk"], 0),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
