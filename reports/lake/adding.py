@@ -99,7 +99,7 @@ def add(
 
 
 def _cause(error: duckdb.IOException) -> str:
-    """What the system said; DuckDB quotes it in words and JSON of its own."""
+    """Words of the system, which DuckDB quotes in words and JSON of its own."""
     number = re.search(r'"errno":"(\d{1,4})"', str(error))
     return os.strerror(int(number[1])) if number else in_words(error)
 
