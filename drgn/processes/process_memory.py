@@ -86,7 +86,7 @@ class ProcessMemory:
     )
 
 
-# A page that is given to devices again counts again; nobody does so more often.
+# A page that is given to devices again counts again; more often than this none is.
 MOST_TIMES = 1000
 MOST_BOUND = 100  # the largest, whose nodes are asked for
 
