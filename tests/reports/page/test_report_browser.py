@@ -230,6 +230,7 @@ class TestWithoutScript:
         opened = opening(files["machine"], script=False)
         tree = parse(files["machine"].read_text())
         shown = opened.page.locator("main").text_content() or ""
+        shown = shown.replace("\N{NO-BREAK SPACE}", " ")
         for table in elements(tree, "table"):
             for cell in elements(table, "td"):
                 assert texts(cell) in shown
