@@ -92,7 +92,7 @@ FOUND: dict[str, Case] = {
         "dump-lacks-kernel-pages", [check("nr_free_pages", 9, 9)],
         sections=(excluded("dentries"), excluded("vmalloc")),
         words=["pages of the kernel's own out of the dump: 2 sections could not be read whole",
-               "kernel dentries, vmalloc met", "The kernel is 7.2.12.", "Up to 1.7.9"],
+               "dentries, vmalloc: pages of the kernel", "The kernel is 7.2.12.", "Up to 1.7.9"],
         severity="notice", unlike=["Before 1.7"],
     ),
     "makedumpfile is older than the kernel, 6.12": Case(

@@ -245,7 +245,8 @@ def test_the_demo_workload_is_found_out(lab: Lab, tmp_path: Path) -> None:
     # Nobody recorded a profile or watched it; 6.1 is built without CONFIG_MEMORY_FAILURE, and does
     # not count huge pages by size. What programs killed is in their logs.
     without = {item.section for item in verdict.not_checked if item.id != "program-kills"}
-    without -= {"memory_cgroups", "memory_ledger"}  # of text alone, and of cgroups that are used
+    # Of text alone, and of cgroups that are used.
+    without -= {"memory_cgroups", "memory_ledger", "process_memory"}
     not_there = {"profiles", "watch", "poisoned_pages", "thp_sizes"}
     assert without <= NOT_IN_STOCK | not_there, verdict.not_checked
 
