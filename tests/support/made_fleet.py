@@ -18,6 +18,7 @@ import datetime
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,9 +32,11 @@ from finding_cases.case import Case, bundle
 from finding_cases.every import FOUND, NOT_CHECKED
 from made_lake import host
 from profile_cases import PROFILES
+from rows_of_tables import TABLE_OF
 
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import DESCRIPTION, Table, older
+from mmscope.reports.findings.question import OURS
 
 REAL = TESTS / "bundles"
 # What a machine with more memory has more of.
@@ -203,10 +206,19 @@ def troubles(folder: Path) -> Iterator[Path]:
 
 
 def packed(cases: list[Case]) -> list[Case]:
-    """The same on fewer hosts: each takes along whatever needs other tables than it has."""
+    """
+    The same on fewer hosts: each takes along whatever needs other tables than it has, and none that
+    it must not have.
+    """
+    rows_of = {table.name: row for row, table in TABLE_OF.items()}
+    absent = {
+        question.id: set(re.findall(r"not exists \(select 1 from (\w+)\)", question.sql))
+        for question in OURS()
+    }
     hosts: list[tuple[Case, set[type]]] = []
     for case in cases:
         needed = {*map(type, case.rows), *case.empty}
+        needed |= {rows_of[name] for name in absent.get(case.id, ()) if name in rows_of}
         for one, taken in hosts:
             if not taken & needed and one.target == case.target:
                 one.rows += case.rows
