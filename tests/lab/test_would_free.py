@@ -233,18 +233,20 @@ def test_a_pool_gives_back_a_part_as_it_gives_all(deeds: dict[str, Deed]) -> Non
 def test_compaction_makes_as_many_huge_blocks_as_were_forecast(
     deeds: dict[str, Deed], say: Callable[[str], None]
 ) -> None:
-    deed, forecast, came = deeds["compact_memory"], 0, 0
+    deed, free, forecast, came = deeds["compact_memory"], 0, 0, 0
     for before, behind in zip(deed.before.ranges, deed.behind.ranges, strict=True):
         assert before.compacted_ranges is not None
         ranges = f"{before.free_ranges} free, {before.compacted_ranges} forecast"
         say(f"{before.zone}: {ranges}, {behind.free_ranges} came of {before.possible_ranges}")
         assert before.compacted_ranges <= before.possible_ranges
         assert behind.free_ranges <= before.possible_ranges + 1
-        forecast += before.compacted_ranges - before.free_ranges
-        came += behind.free_ranges - before.free_ranges
+        free += before.free_ranges
+        forecast += before.compacted_ranges
+        came += behind.free_ranges
     # Two or three ranges keep a page of the disk's cache with buffers that ext4 holds: superblocks.
-    # And what is freed pushes others off a CPU's list, which are room then.
-    assert came == pytest.approx(forecast, rel=0.1, abs=4)
+    # What is freed pushes others off a CPU's list, which are room then. And meanwhile the kernel
+    # itself takes pages of ranges that were free: of two in a hundred at most, whatever came.
+    assert came == pytest.approx(forecast, abs=max(4, 0.1 * (forecast - free), 0.02 * free))
 
 
 def test_swap_that_is_nobody_elses_is_free_then(deeds: dict[str, Deed]) -> None:
