@@ -161,7 +161,7 @@ def from_files(files: Files) -> Found:
     if lacks is not None:
         if not rows:
             raise lacks
-        found.remarks.append(f"not of the machine: {lacks}")
+        found.remarks.append(f"the machine's own was not read: {lacks}")
     if unread:
         found.remarks.append(f"memory.pressure of {plural(unread, 'cgroup')} is not there")
     return found.add(Pressure, _worst_first(rows))

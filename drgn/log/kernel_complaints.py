@@ -243,6 +243,7 @@ OF_MM = re.compile(
     r"|zap_|oom_|vm_munmap|vm_mmap|do_mmap|do_madvise|vmalloc|alloc_vmap|pcpu_alloc|kswapd|balance_pgdat"
 )
 
+TASK = re.compile(r"task:(\S.{0,15}?) +state:")
 # What is above the function that waits, in the stack of a task that hung.
 HOW_ONE_WAITS = re.compile(
     r"schedul|io_schedule|context_switch|wait_on_bit|out_of_line_wait|bit_wait|wait_for_common"
@@ -309,8 +310,8 @@ def read_kernel_complaints(records: Iterable[LogRecord]) -> list[KernelComplaint
             if (match := _match(line)) is None:
                 continue
             kind, what = match
-            if kind.name == "blocked task" and waiting is not None and waiting.what == what:
-                continue  # the second line of a task that hung
+            if kind.name == "blocked task" and waiting is not None and _is_its(waiting, what):
+                continue
             if kind.behind and not MM_TASK.match(what):
                 _end(waiting, found)
                 waiting = _Waiting(kind, what, record)
@@ -349,13 +350,17 @@ def _look(
                 return None
             if not waiting.where and not HOW_ONE_WAITS.match(match[2].lstrip("_")):
                 waiting.where = match[2]
-        others = line.startswith("INFO: task ") or (
-            line.startswith("task:") and not line.startswith(f"task:{waiting.what} ")
-        )
+        other = TASK.match(line)
+        others = line.startswith("INFO: task ") or (other and not _is_its(waiting, other[1]))
         if others or waiting.lines > STACK_LINES:
             _end(waiting, found)
             return None
     return waiting
+
+
+def _is_its(waiting: _Waiting, comm: str) -> bool:
+    """True if a task's line is the second of one that hung, before its stack."""
+    return waiting.kind.name == "hung task" and waiting.what == comm and not waiting.where
 
 
 def _count_in(

@@ -35,6 +35,7 @@ from drgn.helpers.linux.percpu import percpu_counter_sum
 
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.reading.kernel_arrays import TORN, Gaps
+from mmscope.drgn.reading.symbols import has_symbol
 from mmscope.drgn.reclaim.lru_lists import first_jiffy, jiffies_a_second
 from mmscope.drgn.sections.files import Files
 from mmscope.drgn.sections.section import Found
@@ -166,6 +167,7 @@ def devices_by_text(files: Files, found: Found) -> list[WritebackDevice] | None:
     """
     page, rows = files.page_size(), []
     names = files.names(BDIS) if page else []
+    mounted = _mounted_from(files) if names else {}
     for device in names:
         try:
             text = files.open(f"{BDIS}/{device}/stats")
@@ -181,7 +183,7 @@ def devices_by_text(files: Files, found: Found) -> list[WritebackDevice] | None:
         assert page is not None
         dirty, under_way, dirtied, written, rate = ((said[name] << 10) // page for name in NAMES)
         if dirty or under_way or dirtied:
-            of = ", ".join(_mounted_from(files).get(device, ())) or f"device {device}"
+            of = ", ".join(mounted.get(device, ())) or f"device {device}"
             limit = (said["DirtyThresh"] << 10) // page if "DirtyThresh" in said else None
             counts = (dirty, under_way, dirtied, written, rate)
             rows.append(WritebackDevice(device, None, of, *counts, None, None, None, limit))
@@ -242,7 +244,7 @@ def share_of_limit(wb: Object, limits: Limits) -> int | None:
         return None
     part, whole = (max(each.events.count.value_(), 0) for each in (own, every))
     whole = max(part, whole, 1)
-    scale = 100 * (BDI_RATIO_SCALE if _has(prog, "bdi_set_min_ratio_no_scale") else 1)
+    scale = 100 * (BDI_RATIO_SCALE if has_symbol(prog, "bdi_set_min_ratio_no_scale") else 1)
     share = threshold * (scale - prog["bdi_min_ratio"].value_()) // scale * part // whole
     least, most = wb.bdi.min_ratio.value_(), wb.bdi.max_ratio.value_()
     # wb_min_max_ratio(), with CONFIG_CGROUP_WRITEBACK
@@ -256,14 +258,6 @@ def share_of_limit(wb: Object, limits: Limits) -> int | None:
     strict = max(threshold, domain.dirty_limit.value_()) - limits.dirty
     lift = max((threshold - limits.dirty) // 8, strict // 100)
     return share if share >= min(lift, most) else None
-
-
-def _has(prog: Program, function: str) -> bool:
-    try:
-        prog.symbol(function)
-    except LookupError:
-        return False
-    return True
 
 
 def _oldest(wb: Object, lost: list[str]) -> float | None:

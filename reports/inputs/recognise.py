@@ -51,6 +51,12 @@ _SLAB = rb"\S.{0,62}?(?: +\d+){5} : tunables(?: +\d+){3} : slabdata(?: +\d+){3}"
 # A row of slabtop, without the blanks before it.
 _OF_SLABTOP = rb"\d+ +\d+ +\d+% +\d+[.,]\d\dK +\d+ +\d+ +\d+K \S{1,63}"
 _TAG = rb" *-?\d+ +\d+ \S.{0,300}?:\d+ (?:\[\S{1,64}\] )?func:\S[^\n]{0,300}"
+# The first line of `sysctl -a`, or of a part of it: other settings have such names, too.
+_SYSCTL = (
+    rb"\A(?:(?:abi|kernel|vm)\.[\w.-]+ = |crypto\.fips_|debug\.(?:exception-trace|kprobes)"
+    rb"|dev\.(?:cdrom|hpet|raid|scsi|tty)\.|fs\.(?:aio-|binfmt_misc|dentry-state|file-|inode-)"
+    rb"|net\.(?:core|ipv4|ipv6|netfilter)\.|user\.max_)"
+)
 _MAPPING = rb"\A[0-9a-f]{4,16}-[0-9a-f]{4,16} [r-][w-][x-][sp-] [0-9a-f]{8,16} \S+ \d+"
 # What a tree has: a pattern of its beginning, and its path. PID stands for an unknown process.
 TEXTS = (
@@ -71,7 +77,7 @@ TEXTS = (
     (_MAPPING, "proc/PID/maps"),
     (rb"\A(?:anon \d+\r?\nfile|file \d+\r?\nanon) \d+\r?$", f"sys/fs/cgroup/{GIVEN}/memory.stat"),
     (rb"\Acache \d+\r?\nrss \d+\r?$", f"sys/fs/cgroup/memory/{GIVEN}/memory.stat"),
-    (rb"\A(?:abi|crypto|debug|dev|fs|kernel|net|user|vm)\.[\w.-]+ = ", OF_SYSCTL),
+    (_SYSCTL, OF_SYSCTL),
     (rb"\Alow \d+\r?\nhigh \d+\r?\nmax \d+\r?$", f"sys/fs/cgroup/{GIVEN}/memory.events"),
 )
 # What /proc/vmstat has, and the vmstat of a NUMA node in /sys has not (vmstat_text, mm/vmstat.c).

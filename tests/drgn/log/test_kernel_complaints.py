@@ -172,6 +172,15 @@ def test_blocked_tasks_have_where_they_wait() -> None:
     ]
 
 
+def test_each_of_several_threads_of_one_name_is_counted() -> None:
+    line = "task:java            state:D stack:    0 pid: {} ppid:     1 flags:0x00000002\n"
+    text = "".join(line.format(pid) + " nfs_wait+0x1/0x2\n" for pid in (1, 2))
+    text += line.format(3) + " shrink_node+0x1/0x2\n"
+    assert [(row.what, row.times) for row in read(raw(text))] == [
+        ("java, in nfs_wait", 2), ("java, in shrink_node", 1),
+    ]  # fmt: skip
+
+
 def test_a_leaked_object_has_who_allocated_it() -> None:
     text = """unreferenced object 0xffff8881039b0b00 (size 192):
   comm "insmod", pid 1234, jiffies 4294901234 (age 120.000s)

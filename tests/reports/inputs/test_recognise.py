@@ -53,6 +53,7 @@ KNOWN = {
     "pressure": (b"some avg10=0.10 avg60=2.00 avg300=3.85 total=15\nfull avg10=0.0\n", "tree"),
     "sysctl -a": (b"abi.vsyscall32 = 1\nvm.swappiness = 60\n", "tree"),
     "pasted sysctl": (b"$ sysctl -a | grep vm\n> vm.swappiness = 60\n", "pasted"),
+    "settings of something else": (b"user.name = bob\nnet.timeout = 30\n", ""),
     "events": (b'{"items": [{"reason": "Pulled", "message": "Container image"}]}', "log"),
     "a query of Loki": (b'{"data":{"result":[{"values":[["1715259158000000007","x"]]}]}}', "log"),
     "other JSON": (b'[{"Id": "7", "LogPath": "/var/lib/x-json.log", "State": {}}]', ""),
