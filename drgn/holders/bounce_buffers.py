@@ -4,21 +4,23 @@ swiotlb (kernel/dma/swiotlb.c): memory that data of devices goes through, as the
 where it is, or may not, in an encrypted guest.
 
 The pool is kept since boot. Each slot of 2 KiB has how many are free from it on
-(``io_tlb_slot.list``): none, if it is in use. So as many as ``io_tlb_used`` in debugfs has. Costs a
-read of all slots, 24 bytes each.
+(``io_tlb_slot.list``): none, if it is in use. So as many as ``io_tlb_used`` in debugfs has. In a
+dump each is held against the next. Costs a read of all slots, 24 bytes each.
 
 Cannot know: who has the data; pools of devices of their own (restricted-dma-pool), and those that
 were added later (CONFIG_SWIOTLB_DYNAMIC); 5.10, whose slots are no structures.
 """
 
 import numpy as np
-from drgn import Program
+from drgn import Program, ProgramFlags
 
 from mmscope.drgn.holders.holdings import Holder, Holdings
-from mmscope.drgn.reading.kernel_arrays import distinct, read_array, struct_dtype
+from mmscope.drgn.reading.kernel_arrays import Array, distinct, read_array, struct_dtype
+from mmscope.drgn.tables.display import plural
 
 MOST_SLOTS = 1 << 22
 SLOT_SHIFT = 11  # IO_TLB_SHIFT
+SEGMENT = 128  # IO_TLB_SEGSIZE
 
 
 def add_bounce_buffers(prog: Program, found: Holdings) -> None:
@@ -33,10 +35,23 @@ def add_bounce_buffers(prog: Program, found: Holdings) -> None:
     if not count or not pool.slots:
         return
     dtype = struct_dtype(prog.type("struct io_tlb_slot"), {"list": "list"})
-    parts = read_array(prog, pool.slots.value_(), count, dtype, found.gaps)
+    parts = [*read_array(prog, pool.slots.value_(), count, dtype, found.gaps)]
+    if not prog.flags & ProgramFlags.IS_LIVE and (torn := sum(_torn(*part) for part in parts)):
+        words = plural(torn, "slot is", "slots are")
+        found.missing.append(f"swiotlb: {words} not as free as the next says")
     used = [at + np.flatnonzero(slots["list"] == 0) for at, slots in parts]
     slots = np.concatenate([np.empty(0, np.int64), *used])
     shift = int(prog["PAGE_SHIFT"].value_())
     pages = distinct((int(pool.start.value_()) >> shift) + (slots >> (shift - SLOT_SHIFT)))
     if len(pages):
         found.frames(Holder("swiotlb", "in use"), 0, pages.astype(np.int64), objects=len(slots))
+
+
+def _torn(first: int, slots: Array) -> int:
+    """
+    Free slots whose number is not one more than that of the next. The last of a segment has one.
+    """
+    free = slots["list"].astype(np.int64)
+    last = (first + np.arange(len(free))) % SEGMENT == SEGMENT - 1
+    after = np.where(last, 0, np.append(free[1:], free[-1:] - 1))
+    return int(((free != 0) & (free != after + 1)).sum())

@@ -9,8 +9,10 @@ that a bundle that was opened to others stays open to them. Until it is whole no
 whatever its mode will be.
 """
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,18 @@ def as_umask() -> int:
 def mode_of_folder(file: int) -> int:
     """The mode of a folder of such files: those who may read them may enter it."""
     return file | (file & 0o444) >> 2
+
+
+@contextlib.contextmanager
+def no_wider_than(folder: Path) -> Iterator[None]:
+    """What is made meanwhile is open to nobody but those whom a folder is open to."""
+    closed = 0o777 & ~folder.stat().st_mode
+    before = os.umask(closed)
+    os.umask(before | closed)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def file_mode(text: str) -> int:

@@ -34,7 +34,7 @@ from mmscope import __version__
 from mmscope.drgn.text.plain_file import check_folder, open_plain
 from mmscope.reports.bundle.description import IDENTIFIER
 from mmscope.reports.bundle.leftovers import clear_up, is_unfinished, replaced
-from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder
+from mmscope.reports.bundle.modes import as_umask, mode_of_file, mode_of_folder, no_wider_than
 from mmscope.reports.bundle.outcome import UsageError, say
 
 DESCRIPTION, LOCK, STAGE = "lake.json", ".lock", ".stage"
@@ -246,7 +246,7 @@ def writing(lake: Lake) -> Iterator[list[File]]:
         # What root reads is root's alone, as a bundle is: no other user gets into the folder.
         folder.mkdir(mode_of_folder(mode_of_file()), parents=True, exist_ok=True)
         _files_if_any(lake)  # nothing is written where there is something else
-        with open(_lock(folder), "rb") as lock:
+        with no_wider_than(folder), open(_lock(folder), "rb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -5,7 +5,7 @@
 Each attack is a number of its own: it chooses one of :data:`KINDS` (bundles, trees of /proc, texts
 of page_owner and of perf, lakes, guard's folders and triggers, headers of dumps, names that are to
 be replaced, text for the terminal, archives, any text as it comes), spoils a good input, and runs
-the commands that read it, each in a process of its own. Counted is what no command may do:
+commands that read it, each in a process of its own. Counted is what no command may do:
 :data:`FAILURES`.
 
 Ends with 1 where there is any. The seed is printed; the same seed gives the same attacks:
@@ -14,7 +14,7 @@ Ends with 1 where there is any. The seed is printed; the same seed gives the sam
     python tests/support/attack.py --attacks 10000 --seconds 28800     # as many as a night has
     python tests/support/attack.py --seed 7 --only 41      # one, with what it said; its files stay
 
-Costs some seconds of CPU an attack, and 1 GiB of memory at most. Cannot know: what an input does
+Costs a second of CPU an attack, and 1 GiB of memory at most. Cannot know: what an input does
 that is not among these, or what a command does as another user.
 """
 
@@ -216,13 +216,20 @@ class Scene:
         table = self.dice.choice(("zones", "free_blocks", "page_tables", "profiles", "settings"))
         form = self.dice.choice(("table", "csv", "json"))
         return [
-            ["show", "tables", bundle],
             ["show", table, bundle, "--format", form],
-            ["findings", bundle, "-a"],
-            ["why", bundle],
-            ["report", bundle, "-o", "report.html"],
             ["redact", bundle, "-o", "redacted"],
+            *self.one_of(
+                [["show", "tables", bundle]],
+                [["findings", bundle, "-a"]],
+                [["why", bundle]],
+                [["report", bundle, "-o", "report.html"]],
+                [["compare", good("bundle"), "-o", "c.html", "--", bundle]],
+            ),
         ]
+
+    def one_of(self, *commands: list[list[Any]]) -> list[list[Any]]:
+        """Of commands that ask the same of an input: another attack asks by another."""
+        return self.dice.choice(commands)
 
 
 def bundles(scene: Scene) -> None:
@@ -234,8 +241,6 @@ def bundles(scene: Scene) -> None:
     else:
         scene.spoil(bundle)
     scene.commands = scene.asked(bundle)
-    if scene.dice.random() < 0.3:
-        scene.commands.append(["compare", good("bundle"), "-o", "c.html", "--", bundle])
 
 
 def trees(scene: Scene) -> None:
@@ -243,12 +248,11 @@ def trees(scene: Scene) -> None:
     tree = scene.folder / "tree"
     shutil.copytree(ROOT / "tests/data/7.2", tree)
     scene.spoil(tree)
-    scene.commands = [
-        ["collect", "--proc-root", tree, "-o", "c"],
-        ["watch", "--count", "2", "--interval", "0.01", "--proc-root", tree, "-o", "w"],
-        ["report", "c", "-o", "report.html"],
-        ["why", tree],
-    ]
+    scene.commands = scene.one_of(
+        [["collect", "--proc-root", tree, "-o", "c"], ["report", "c", "-o", "report.html"]],
+        [["watch", "--count", "2", "--interval", "0.01", "--proc-root", tree, "-o", "w"]],
+        [["why", tree]],
+    )
 
 
 def texts(scene: Scene) -> None:
@@ -288,13 +292,14 @@ def lakes(scene: Scene) -> None:
     else:
         scene.spoil(lake)
     scene.commands = [
-        ["lake", "findings", lake, "--format", "csv"],
-        ["lake", "show", lake],
-        ["lake", "show", lake, "zones"],
-        ["lake", "report", lake, "-o", "report.html"],
+        *scene.one_of(
+            [["lake", "findings", lake, "--format", "csv"]],
+            [["lake", "show", lake], ["lake", "show", lake, "zones"]],
+            [["lake", "report", lake, "-o", "report.html"]],
+            [["why", lake]],
+        ),
         ["lake", "add", good("small"), lake],
         ["lake", "show", lake, "bundles"],
-        ["why", lake],
     ]
 
 
@@ -427,11 +432,10 @@ def archives(scene: Scene) -> None:
     path.write_bytes(made)
     if scene.dice.random() < 0.3:
         scene.bytes(path)
-    scene.commands = [
-        ["collect", path, "-o", "c"],
-        ["report", "c", "-o", "report.html"],
-        ["why", path],
-    ]
+    scene.commands = scene.one_of(
+        [["collect", path, "-o", "c"], ["report", "c", "-o", "report.html"]],
+        [["why", path]],
+    )
 
 
 def any_text(dice: random.Random) -> bytes:
@@ -473,12 +477,11 @@ def doors(scene: Scene) -> None:
             scene.other(path)
         given.append(path if path.parent == scene.folder else scene.folder / "in")
     given = [*dict.fromkeys(given)]
-    scene.commands = [
-        ["collect", *given, "-o", "c"],
-        ["report", "c", "-o", "report.html"],
-        ["why", *given],
-        ["why", "--json", *given],
-    ]
+    scene.commands = scene.one_of(
+        [["collect", *given, "-o", "c"], ["report", "c", "-o", "report.html"]],
+        [["why", *given]],
+        [["why", "--json", *given]],
+    )
 
 
 KINDS = (

@@ -48,7 +48,8 @@ ROW_TYPES = [
 def values(kind: str) -> st.SearchStrategy[Any]:
     hostile = st.sampled_from(
         ["", " ", '"', '""', "a,b", "a\nb", "a\r\nb", "\r", "\n", "\0", "\ud800", "\x1b[31m",
-         "NULL", "\\N", "-", "0", "nan", "=1+1", "'; drop table zones; --", "é\u202e", "\ufeff",
+         "NULL", "\\N", "-", "0", "nan", "=1+1", "+1", "-1", "@a",
+         "'; drop table zones; --", "é\u202e", "\ufeff",
          "#", "\\"]
     )  # fmt: skip
     return {

@@ -103,17 +103,20 @@ def test_who_a_bundle_is_costs_no_more_than_what_is_read_of_it(
     assert identity(path) != before
 
 
-@pytest.mark.parametrize(("user", "mode"), [(0, 0o700), (65534, 0o755)])
+@pytest.mark.parametrize(
+    ("user", "umask", "mode"), [(0, 0o022, 0o700), (0, 0, 0o700), (65534, 0o022, 0o755)]
+)
 def test_what_root_adds_to_is_roots_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, mode: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, umask: int, mode: int
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    before = os.umask(0o022)
+    before = os.umask(umask)
     try:
         lake_of(tmp_path, small(tmp_path / "b", "a"))
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "lake").stat().st_mode) == mode
+    made = [tmp_path / "lake", *(tmp_path / "lake").rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {mode, mode & 0o666}
 
 
 def test_files_stay_few_however_many_come_singly(tmp_path: Path) -> None:
