@@ -106,6 +106,7 @@ class Holdings:
         self.in_slabs: Counter[int] = Counter()  # bytes of objects, by number of the holder
         self.machines: list[Machine] = []
         self.guest_files: dict[int, Holder] = {}  # by struct address_space
+        self.stacks: list[S64s] = []  # vmalloc areas that are stacks of tasks
         self.missing: list[str] = []  # kinds of holders, and why
         self.strange = 0  # addresses that are no page's
         # After settle(): blocks that do not overlap, ascending.
@@ -208,6 +209,15 @@ class Holdings:
         at = distinct(self.vmalloc.at(addresses))
         mapped = self.vmalloc.pages_of(at[at >= 0])
         self.frames(holder, 0, mapped["pfn"], mapped["pages"], objects=0)
+
+    def without_area(self, stacks: U64s) -> U64s:
+        """Note which vmalloc areas are stacks of tasks; returns the stacks that none is."""
+        if self.vmalloc is None:
+            return stacks[:0]
+        at = self.vmalloc.at(stacks)
+        begin = (at >= 0) & np.isin(stacks, self.vmalloc.areas["start"])
+        self.stacks.append(at[begin])
+        return stacks[~begin]
 
     def settle(self) -> None:
         """Find the compound pages, and whose what several hold is: the first one's."""

@@ -48,8 +48,7 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
     def add(holder: Holder, stacks: U64s) -> None:
         if pages is None:
             found.areas(holder, stacks, objects=len(stacks))
-            if found.vmalloc is not None:
-                outside.append(stacks[found.vmalloc.at(stacks) < 0])
+            outside.append(found.without_area(stacks))
         else:
             held = stacks[stacks != prog["init_task"].stack.value_()]
             found.memory(holder, kind, held, pages, objects=len(stacks))

@@ -7,15 +7,13 @@ are gathered before the pass over all struct pages, and looked up chunk by chunk
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from drgn import FaultError, Object, Program, TypeKind, cast
+from drgn import FaultError, Program, TypeKind, cast
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import page_to_pfn, pfn_to_virt
-from drgn.helpers.linux.pid import for_each_task
-from drgn.helpers.linux.sched import idle_task
 
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.page_kinds import Kind
@@ -31,11 +29,10 @@ from mmscope.drgn.page_tables.vmalloc_areas import (
     AREA,
     ENTRY,
     own_pages,
-    stack_callers,
     vmalloc_once,
 )
 from mmscope.drgn.processes.address_spaces import kept_address_spaces
-from mmscope.drgn.reading.cpus import online_cpus, possible_cpus
+from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.io_resources import Resource, io_resources
 from mmscope.drgn.reading.kernel_arrays import Array, Gaps, S64s, U8s, distinct, spread
 from mmscope.drgn.reading.mem_sections import valid_page_ranges, valid_sections
@@ -48,7 +45,6 @@ from mmscope.drgn.tables.rows import MOST_PAGES
 
 RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
 IO_TLB_SHIFT = 11  # include/linux/swiotlb.h
-STACK_TASKS = 64  # of so many tasks the stacks' caller is learnt
 NOT_RAM, IS_RAM = 0, 1
 MAX_ORDER = 30  # beyond any architecture's: damage
 MAX_ADDRESS_BITS = 52
@@ -202,14 +198,10 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
         places.missing.append(f"vmalloc areas: {unread:,} bytes could not be read")
     owned = own_pages(areas)
     kinds = np.where(owned, Kind.VMALLOC, 0)
-    callers: set[int] = set()
-    # Idle tasks' stacks are allocated elsewhere than those of all others.
-    for tasks in (for_each_task(prog), _idle_tasks(prog)):
-        try:
-            callers |= stack_callers(itertools.islice(tasks, STACK_TASKS))
-        except (FaultError, LookupError, ValueError) as error:
-            places.missing.append(f"vmalloc areas: some stacks may be taken for others: {error}")
-    kinds[owned & np.isin(areas["caller"], np.array(sorted(callers), np.uint64))] = Kind.STACK
+    # Those of tasks, and what has their callers: stacks of tasks that have ended, or are to come.
+    stacks = np.concatenate([np.empty(0, np.int64), *holdings(memory).stacks])
+    kinds[owned & np.isin(areas["caller"], distinct(areas["caller"][stacks]))] = Kind.STACK
+    kinds[stacks] = Kind.STACK
     # pcpu_get_vm_areas() gives itself as the caller.
     percpu = np.uint64(prog.symbol("pcpu_get_vm_areas").address)
     kinds[owned & (areas["caller"] == percpu)] = Kind.PERCPU
@@ -218,11 +210,6 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
         here = entries[kinds[entries["area"]] == kind]
         places.owned.add(kind, here["pfn"], here["pages"])
     places.owned.add(Kind.KERNEL_TABLE, found.tables, 1)
-
-
-def _idle_tasks(prog: Program) -> Iterator[Object]:
-    for cpu in online_cpus(prog):
-        yield idle_task(prog, cpu)
 
 
 def _add_struct_pages(memory: Memory, places: PagePlaces) -> None:

@@ -12,11 +12,10 @@ Costs a few reads for a thousand areas, and a read for each run of page tables.
 """
 
 import contextlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from drgn import FaultError, Object, Program, ProgramFlags, offsetof
+from drgn import FaultError, Program, ProgramFlags, offsetof
 
 from mmscope.drgn.page_tables.page_table_entries import kernel_root, new_walk, walk_page_tables
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
@@ -204,19 +203,3 @@ def _stretches(areas: Array) -> list[tuple[int, int]]:
     firsts = areas["start"][np.append(0, breaks + 1)]
     ends = areas["end"][np.append(breaks, len(areas) - 1)]
     return list(zip(firsts.tolist(), ends.tolist(), strict=True))
-
-
-def stack_callers(tasks: Iterable[Object]) -> set[int]:
-    """
-    The return addresses that kernel stacks are allocated from: those of the stacks of some tasks.
-
-    :raises FaultError: the list of tasks breaks off.
-    """
-    callers = set()
-    for task in tasks:
-        try:
-            if area := task.stack_vm_area:
-                callers.add(int(area.caller.value_()))
-        except (FaultError, AttributeError):
-            continue
-    return callers

@@ -5,7 +5,7 @@
 Reads the commands from stdin, each a line of JSON: [folder, [word, …]]. Prints a line of JSON for
 each when it has ended: code (below 0: by that signal), what it wrote on stderr, how many bytes on
 stdout and how they begin, and the most memory that it had, in KiB. A command that hangs is ended
-after so many seconds of CPU as the first argument says, or 900; one that sleeps, after ten times as
+after so many seconds of CPU as the first argument says, or 900; one that sleeps, after 30 times as
 many by the clock.
 """
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 SECONDS = int(sys.argv[1]) if __name__ == "__main__" and sys.argv[1:] else 900
-ASLEEP = 10
+ASLEEP = 30  # a busy machine may give a command a thirtieth of a CPU
 HEAD = 1 << 20
 # Beyond it a command fails, and the machine is not taken down with it.
 MOST_ADDRESSES = 6 << 30
