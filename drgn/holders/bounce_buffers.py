@@ -36,8 +36,8 @@ def add_bounce_buffers(prog: Program, found: Holdings) -> None:
         return
     dtype = struct_dtype(prog.type("struct io_tlb_slot"), {"list": "list"})
     parts = [*read_array(prog, pool.slots.value_(), count, dtype, found.gaps)]
-    if not prog.flags & ProgramFlags.IS_LIVE and (torn := sum(_torn(*part) for part in parts)):
-        words = plural(torn, "slot is", "slots are")
+    if not prog.flags & ProgramFlags.IS_LIVE and (number := sum(torn(*part) for part in parts)):
+        words = plural(number, "slot is", "slots are")
         found.missing.append(f"swiotlb: {words} not as free as the next says")
     used = [at + np.flatnonzero(slots["list"] == 0) for at, slots in parts]
     slots = np.concatenate([np.empty(0, np.int64), *used])
@@ -47,7 +47,7 @@ def add_bounce_buffers(prog: Program, found: Holdings) -> None:
         found.frames(Holder("swiotlb", "in use"), 0, pages.astype(np.int64), objects=len(slots))
 
 
-def _torn(first: int, slots: Array) -> int:
+def torn(first: int, slots: Array) -> int:
     """
     Free slots whose number is not one more than that of the next. The last of a segment has one.
     """

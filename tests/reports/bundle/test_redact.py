@@ -329,6 +329,7 @@ def test_modules_and_slab_caches_stay_where_they_are_linux_own() -> None:
     again = Names()
     assert again.frame("symbol_1 [module_1]_[k]") == "symbol_1 [module_1]_[k]"
     assert names.words("gpu_fill of acme_gpu, acme_cache") == "symbol_1 of module_1, cache-1"
+    assert names.words("order 3, customer 4711") == "order 3, name-1 4711"
 
 
 def test_of_resources_drivers_names_go() -> None:
