@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from mmscope.drgn.owners import page_owner_rows as rows
+from mmscope.drgn.owners.page_owner_rows import OTHER_TASKS
 from mmscope.drgn.tables.display import aligned, percent, plural, share, size
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.table import table_of
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 SECTION = "page_owner"
 TOP = 20
 OTHERS = "(others, beyond the limit of what is kept)"
-OTHER_TASKS = "(other tasks, beyond the limit of what is kept)"
 
 
 def text(data: bytes | None) -> str | None:
@@ -45,7 +46,7 @@ def stacks_of(series: Series) -> list[tuple[int, int]]:
 
 
 def stack_row(series: Series, handle: int, pages: int) -> tuple[Any, ...]:
-    """A stack as a row of :class:`page_owner.PageOwnerStack`."""
+    """A stack as a row of :class:`PageOwnerStack`."""
     printed = series.stacks.get(handle)
     stack = folded(printed) if printed else None
     owner, module = owner_frame(stack) if stack else (None, None)
@@ -187,9 +188,6 @@ def write_tables(
     writer: "Writer | RedactingWriter", series: Series, page_size: int | None, *, seconds: float
 ) -> tuple[SectionResult, list[tuple[int, int]], list[Growth]]:
     """Write everything about page_owner; returns the section, the stacks and their growth."""
-    # The probe's file, which has drgn: taking samples does without.
-    from mmscope.drgn.owners import page_owner as rows
-
     begin = time.monotonic()
     stacks, growth = stacks_of(series), growth_of(series)
 
@@ -254,7 +252,6 @@ def _most_first(counted: dict[Any, Any]) -> list[tuple[Any, list[int]]]:
 
 def breakdowns(tally: Tally) -> Iterator[tuple[type, list[tuple[Any, ...]]]]:
     """Tables of what only ``page_owner`` has, and their rows."""
-    from mmscope.drgn.owners import page_owner as rows
 
     def cells(key: Any) -> Iterator[Any]:
         for part in key if isinstance(key, tuple) else (key,):

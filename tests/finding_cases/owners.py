@@ -7,7 +7,7 @@ from finding_cases.case import TARGET, Case
 from finding_cases.rows import ledger, of_line, owned, slab
 
 from mmscope.drgn.owners.alloc_tags import AllocTag
-from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerSnapshot
+from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot
 from mmscope.drgn.owners.slab_caches import SlabCache
 from mmscope.drgn.owners.slab_owner import SlabOwnerStack
 

@@ -9,7 +9,7 @@ from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import Zone
 from mmscope.drgn.ledger.memory_ledger import REMAINDER, LedgerCheck, LedgerRow, LedgerTag
 from mmscope.drgn.machine.vm_counters import VmCounter
-from mmscope.drgn.owners.page_owner import PageOwnerStack
+from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.struct_pages.hugetlb import HugetlbSize
 from mmscope.reports.rows.watch_rows import CounterRate
 

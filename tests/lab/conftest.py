@@ -27,7 +27,7 @@ from shared_guest import InGuest, of_program, run_programs
 
 from mmscope.drgn.free.free_memory import FreeMemory
 from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.owners.page_owner import PageOwner, scan_page_owner
+from mmscope.drgn.owners.page_owner_scan import PageOwner, scan_page_owner
 from mmscope.drgn.owners.slab_owner import SlabOwners, slab_owners, tracks_have_stacks
 from mmscope.drgn.reading.stack_depot import StackDepot, stack_depot
 from mmscope.drgn.rmap.ksm import Ksm, KsmVisits, ksm_visits, read_ksm

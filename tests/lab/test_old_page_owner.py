@@ -20,13 +20,8 @@ from capture import one_at_a_time
 from conftest import KERNELS
 
 from mmscope.drgn.opening.target import open_target
-from mmscope.drgn.owners.page_owner import (
-    PageOwner,
-    page_owner_orders,
-    page_owner_stacks,
-    page_owner_tasks,
-    scan_page_owner,
-)
+from mmscope.drgn.owners.page_owner import page_owner_orders, page_owner_stacks, page_owner_tasks
+from mmscope.drgn.owners.page_owner_scan import PageOwner, scan_page_owner
 from mmscope.drgn.reading.stack_depot import stack_depot
 from mmscope.drgn.text.page_owner_text import MEMBERS, read_page_owner
 from mmscope.drgn.text.stack_text import folded

@@ -16,14 +16,11 @@ from conftest import Lab, OwnerLab
 from plain_walks import page_owner_loop
 
 from mmscope.drgn.opening.target import describe
-from mmscope.drgn.owners import page_owner
+from mmscope.drgn.owners import page_owner_scan
 from mmscope.drgn.owners.page_owner import (
     EARLY,
     NO_RECORD,
     UNLISTED,
-    PageOwner,
-    PageOwnerStack,
-    distinct_rows,
     page_owner_ages,
     page_owner_freed,
     page_owner_gfp,
@@ -35,8 +32,9 @@ from mmscope.drgn.owners.page_owner import (
     page_owner_polluters,
     page_owner_stacks,
     page_owner_tasks,
-    scan_page_owner,
 )
+from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
+from mmscope.drgn.owners.page_owner_scan import PageOwner, distinct_rows, scan_page_owner
 from mmscope.drgn.owners.slab_owner import slab_owner_stacks, slab_owners
 from mmscope.drgn.reading import stack_depot as stack_depot_module
 from mmscope.drgn.reading.page_ext import PageExtRange, page_ext_ranges
@@ -285,7 +283,7 @@ def test_the_vectors_count_as_a_loop_over_pages_does(owner_lab: OwnerLab) -> Non
     loop = page_owner_loop(owner_lab.prog, span.start_pfn, span.start_pfn + 4096)
     with pytest.MonkeyPatch.context() as patch:
         cut = PageExtRange(span.start_pfn, span.start_pfn + 4096, span.address)
-        patch.setattr(page_owner, "page_ext_ranges", lambda prog: [cut])
+        patch.setattr(page_owner_scan, "page_ext_ranges", lambda prog: [cut])
         found = scan_page_owner(owner_lab.prog)
     assert sum(count for _, count in stacks_of(found).values()) == sum(loop.values()) > 100
     assert (
@@ -296,7 +294,7 @@ def test_the_vectors_count_as_a_loop_over_pages_does(owner_lab: OwnerLab) -> Non
 def test_page_exts_that_the_dump_lacks_are_counted(
     owner_lab: OwnerLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = page_owner.read_array
+    read = page_owner_scan.read_array
 
     def holes(prog, address, count, dtype, gaps, **options):
         for first, part in read(prog, address, count, dtype, gaps, **options):
@@ -307,9 +305,9 @@ def test_page_exts_that_the_dump_lacks_are_counted(
             else:
                 yield first, part
 
-    monkeypatch.setattr(page_owner, "read_array", holes)
+    monkeypatch.setattr(page_owner_scan, "read_array", holes)
     found = scan_page_owner(owner_lab.prog)
-    pieces = found.gaps.bytes // page_owner._page_owner_dtype(owner_lab.prog).itemsize // 100
+    pieces = found.gaps.bytes // page_owner_scan._page_owner_dtype(owner_lab.prog).itemsize // 100
     assert pieces == len(page_ext_ranges(owner_lab.prog))
     whole = sum(pages for pages, _ in stacks_of(owner_lab.owners).values())
     less = whole - sum(pages for pages, _ in stacks_of(found).values())
@@ -356,7 +354,7 @@ def test_rows_with_the_same_mix_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
         ]
         assert len(first) == 3
         # Now every row has the same mix.
-        monkeypatch.setattr(page_owner, "MIX", np.uint64(0))
+        monkeypatch.setattr(page_owner_scan, "MIX", np.uint64(0))
 
 
 def test_without_the_kernels_counts_the_page_exts_have_the_pages(owner_lab: OwnerLab) -> None:

@@ -32,7 +32,7 @@ from mmscope.drgn.free.zones import Zone  # noqa: E402
 from mmscope.drgn.ledger.memory_ledger import LedgerRow  # noqa: E402
 from mmscope.drgn.machine.boot_options import memory_options  # noqa: E402
 from mmscope.drgn.machine.physical_memory import MappedRange, lay_out  # noqa: E402
-from mmscope.drgn.owners.page_owner import (  # noqa: E402
+from mmscope.drgn.owners.page_owner_rows import (  # noqa: E402
     PageOwnerGrowth,
     PageOwnerMemcg,
     PageOwnerPoint,

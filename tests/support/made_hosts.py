@@ -43,7 +43,7 @@ from mmscope.drgn.ledger.vmalloc_callers import VmallocCaller
 from mmscope.drgn.machine.kernel_features import KernelFeature
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter, read_vmstat
-from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
+from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from mmscope.drgn.owners.slab_caches import SlabCache, read_slabinfo
 from mmscope.drgn.page_tables.page_tables import ExitCost, PageTables
 from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap

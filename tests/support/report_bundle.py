@@ -30,7 +30,7 @@ from mmscope.drgn.machine.physical_memory import MappedRange, lay_out
 from mmscope.drgn.machine.poisoned_pages import PoisonCounter, PoisonedPages
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
-from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
+from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.owners.slab_owner import SlabOwnerStack
 from mmscope.drgn.page_tables.page_tables import (
     PageTableDetails,

@@ -17,14 +17,10 @@ from drgn import Object, Program, SymbolKind, TypeEnumerator, TypeMember
 from made_programs import ADDRESS, empty, fill
 
 from mmscope.drgn.free.pageblocks import PageblockTypes
-from mmscope.drgn.owners import page_owner
-from mmscope.drgn.owners.page_owner import (
-    PageOwnerTask,
-    page_owner_ages,
-    page_owner_off,
-    page_owner_tasks,
-    scan_page_owner,
-)
+from mmscope.drgn.owners import page_owner, page_owner_scan
+from mmscope.drgn.owners.page_owner import page_owner_ages, page_owner_off, page_owner_tasks
+from mmscope.drgn.owners.page_owner_rows import PageOwnerTask
+from mmscope.drgn.owners.page_owner_scan import scan_page_owner
 from mmscope.drgn.reading.page_ext import PageExtRange
 from mmscope.drgn.reading.struct_pages import FlagFields
 from mmscope.drgn.text.page_owner_text import MEMBERS, not_kept
@@ -119,7 +115,7 @@ def rest_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "ktime_get_coarse_ns": SimpleNamespace(value_=lambda: NOW),
     }
     for name, value in given.items():
-        monkeypatch.setattr(page_owner, name, lambda prog, value=value: value)
+        monkeypatch.setattr(page_owner_scan, name, lambda prog, value=value: value)
     yield
 
 

@@ -26,7 +26,7 @@ from page_owner_inputs import (
     show_stacks_handles,
 )
 
-from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
+from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerPoint, PageOwnerStack
 from mmscope.drgn.tables.rows import columns
 from mmscope.drgn.text import page_owner_series as ps
 from mmscope.drgn.text.owner_frames import (

@@ -17,7 +17,7 @@ from rows_of_tables import Contents
 
 from mmscope.drgn.machine.settings import Setting
 from mmscope.drgn.machine.vm_counters import VmCounter
-from mmscope.drgn.owners.page_owner import PageOwnerStack
+from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.drgn.page_tables.page_tables import PageTables
 from mmscope.drgn.rmap.ksm import KsmTotal
 from mmscope.drgn.tables.rows import column

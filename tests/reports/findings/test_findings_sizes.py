@@ -19,7 +19,7 @@ import report_bundle as made
 from mmscope.drgn.free.pcp_lists import PcpPages
 from mmscope.drgn.free.zones import Zone
 from mmscope.drgn.machine.physical_memory import PhysicalPart
-from mmscope.drgn.owners.page_owner import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
+from mmscope.drgn.owners.page_owner_rows import PageOwnerGrowth, PageOwnerSnapshot, PageOwnerStack
 from mmscope.drgn.struct_pages.device_pagemaps import DevicePagemap
 from mmscope.drgn.struct_pages.hugetlb import HugetlbPool, HugetlbSize
 from mmscope.drgn.struct_pages.memory_metadata import MetadataPart, what_if

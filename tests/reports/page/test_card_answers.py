@@ -9,7 +9,7 @@ from checkout import TESTS
 
 from mmscope.drgn.freeing.would_free import WouldFree
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
-from mmscope.drgn.owners.page_owner import PageOwnerStack
+from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.finding import Verdict

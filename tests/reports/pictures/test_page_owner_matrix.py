@@ -27,7 +27,7 @@ from page_owner_inputs import (
 from page_tree import by_id, elements, parse, texts
 from watched_host import debugfs, watch
 
-from mmscope.drgn.owners.page_owner import PageOwnerTask
+from mmscope.drgn.owners.page_owner_rows import PageOwnerTask
 from mmscope.drgn.text.stack_text import folded
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
