@@ -10,9 +10,10 @@ could tell had it.
 Cannot know: what was between two readings.
 """
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,11 +25,11 @@ from mmscope.reports.findings.findings import named
 from mmscope.reports.findings.kernel_said import Kernel
 from mmscope.reports.findings.question import HARMS, SEVERITIES, Question
 from mmscope.reports.fleet.growth import ASKED, Amounts, Change, amounts_in, changes, ledger_pairs
-from mmscope.reports.lake.asking import Answer, Engine, Row, answers, kernels
-from mmscope.reports.lake.batch import Batch, batches, load
-from mmscope.reports.lake.catalog import Catalog, Taken
+from mmscope.reports.lake.asking import Answer, Row, answers, kernels
+from mmscope.reports.lake.batch import batches, load
+from mmscope.reports.lake.catalog import Catalog, Taken, open_lake
+from mmscope.reports.lake.layout import File
 
-KernelOf = Callable[[int], Kernel]
 # A share of hosts that differs between kernels by chance this often, or less, is said.
 CHANCE = 0.001
 LEAST_HOSTS = 5
@@ -92,12 +93,9 @@ class FleetFinding:
         """Time at which the first host had it."""
         return min(case.since for case in self.cases)
 
-    def take(self, answer: Answer, hosts: Sequence[str], first: int, kernel: KernelOf) -> None:
-        """
-        Take an answer in.
-
-        :param hosts: of the bundles that were asked. :param first: number of the first of them.
-        """
+    def take(self, answer: Answer, reply: "Reply") -> None:
+        """Take an answer of a portion in."""
+        hosts, first = reply.portion.hosts, reply.portion.first
         # Of a fleet most hosts have nothing: these are not looked at one by one.
         found = {
             number: rows
@@ -109,7 +107,7 @@ class FleetFinding:
         self.silent |= {hosts[n]: first + n for n in answer.asked if n not in found}
         for number, rows in found.items():
             self.found.setdefault(hosts[number], []).append(first + number)
-            self.rows[hosts[number]] = rows, kernel(number)
+            self.rows[hosts[number]] = rows, reply.kernels[number]
 
     def count(self, bundles: Sequence[Taken]) -> None:
         """Find the cases, and their shares of kernels and labels, once all answers are there."""
@@ -165,16 +163,76 @@ class Fleet:
     ledgers: int | None = None
 
 
+@dataclass(frozen=True)
+class Portion:
+    """
+    Bundles that are asked together, here or on another machine, which sees the same lake.
+
+    :ivar first: number of the first of them.
+    :ivar paired: numbers, within the portion, of those whose ledgers are compared.
+    """
+
+    lake: str
+    damaged: Collection[File]
+    bundles: Sequence[Taken]
+    questions: Sequence[Question]
+    first: int
+    paired: Collection[int]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Host of each bundle."""
+        return [bundle.host for bundle in self.bundles]
+
+
+@dataclass
+class Reply:
+    """
+    Answers of a portion.
+
+    :ivar amounts: what was asked of growth, and its answer.
+    :ivar kernels: of the bundles that have rows, by number.
+    """
+
+    portion: Portion
+    answers: list[Answer]
+    amounts: list[tuple[str, Answer]]
+    kernels: dict[int, Kernel]
+    said: list[str]
+
+
+def ask(portion: Portion) -> Reply:
+    """Ask the bundles of a portion every question."""
+    lake = open_lake(portion.lake)
+    catalog = Catalog(lake, [], list(portion.bundles), [], portion.damaged)
+    growth = ASKED if portion.paired else {}
+    batch = load(catalog, portion.bundles, named([*portion.questions, *growth.values()]))
+    with contextlib.closing(batch.connection):
+        found = list(answers(batch, portion.questions))
+        amounts = [
+            (what, answer)
+            for what, question in growth.items()
+            for answer in answers(batch, [question], portion.paired)
+        ]
+        of, numbers = kernels(batch), {number for answer in found for number in answer.rows}
+        return Reply(
+            portion, found, amounts, {number: of(number) for number in numbers}, batch.said
+        )
+
+
 def ask_fleet(
     catalog: Catalog,
     questions: Sequence[Question],
-    engine: Callable[[Batch], Engine] | None = None,
     ledgers: bool = False,
+    run: Callable[[Callable[[Portion], Reply], list[Portion]], Iterable[Reply]] = map,
+    parts: int = 1,
 ) -> Fleet:
     """
     Ask all bundles every question, as many at once as memory has room for.
 
     :param ledgers: ask also what grew between two of a host.
+    :param run: calls a function with each portion, and gives what it returns, in their order.
+    :param parts: portions there should be at least.
     """
     hosts = {bundle.host: bundle for bundle in catalog.bundles}
     fleet = Fleet(hosts, len(catalog.bundles), list(catalog.said))
@@ -182,22 +240,18 @@ def ask_fleet(
     pairs = ledger_pairs(catalog.bundles) if ledgers else []
     wanted = {number for pair in pairs for number in pair}
     amounts: Amounts = {what: {} for what in ASKED}
-    names = named([*questions, *ASKED.values()] if wanted else questions)
-    done = 0
-    for bundles in batches(catalog.bundles):
-        batch = load(catalog, bundles, names)
-        kernel_of = kernels(batch)
-        names_of = [bundle.host for bundle in bundles]
-        run = engine(batch) if engine else None
-        for answer in answers(batch, questions, run):
-            asked[answer.question.id].take(answer, names_of, done, kernel_of)
-        if among := {number - done for number in wanted if done <= number < done + len(bundles)}:
-            for what, question in ASKED.items():
-                for answer in answers(batch, [question], run, among):
-                    amounts[what] |= amounts_in(answer, done)
-        fleet.said += [line for line in batch.said if line not in fleet.said]
-        batch.connection.close()
+    portions, done = [], 0
+    for bundles in batches(catalog.bundles, parts):
+        paired = {number - done for number in wanted if done <= number < done + len(bundles)}
+        lake = str(catalog.lake)
+        portions.append(Portion(lake, catalog.damaged, bundles, questions, done, paired))
         done += len(bundles)
+    for reply in run(ask, portions):
+        for answer in reply.answers:
+            asked[answer.question.id].take(answer, reply)
+        for what, answer in reply.amounts:
+            amounts[what] |= amounts_in(answer, reply.portion.first)
+        fleet.said += [line for line in reply.said if line not in fleet.said]
     if ledgers:
         read = [pair for pair in pairs if all(each in amounts["ledger class"] for each in pair)]
         fleet.ledgers = len(read)

@@ -18,8 +18,7 @@ from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.question import HIDES, load_questions
 from mmscope.reports.fleet.fleet import Fleet, FleetFinding, Share, ask_fleet, regressions, words
 from mmscope.reports.fleet.owners import owners, sentence, several
-from mmscope.reports.lake.asking import Engine
-from mmscope.reports.lake.batch import MEMORY, Batch
+from mmscope.reports.lake.batch import MEMORY
 from mmscope.reports.lake.catalog import Catalog, Taken, read_catalog
 from mmscope.reports.lake.layout import OURS, File, whole_of
 
@@ -71,10 +70,10 @@ def print_fleet(args: argparse.Namespace) -> int:
     if args.only:
         questions = [question for question in questions if question.id in args.only]
     catalog = catalog_of(args)
-    with _engine(args, catalog) as engine:
-        # What grew between bundles is said where all is asked.
-        all_asked = args.by == "owner" or (args.by, args.format) == ("finding", "table")
-        fleet = ask_fleet(catalog, questions, engine, ledgers=all_asked and not args.only)
+    # What grew between bundles is said where all is asked.
+    all_asked = args.by == "owner" or (args.by, args.format) == ("finding", "table")
+    with _engine(args) as engine:
+        fleet = ask_fleet(catalog, questions, all_asked and not args.only, **engine)
     as_table = args.format == "table"
     title = headline(fleet) if as_table else ""
     _print(BY[args.by], fleet, args.format, title)
@@ -108,21 +107,19 @@ def _end(said: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _engine(
-    args: argparse.Namespace, catalog: Catalog
-) -> Iterator[Callable[[Batch], Engine] | None]:
-    """Start the engine that runs the queries; None: DuckDB."""
+def _engine(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Start the engine; what ``ask_fleet`` is given for it."""
     if args.engine == "duckdb":
-        yield None
+        yield {}
         return
     try:
-        from mmscope.reports.fleet.spark import session, spark_engine
+        from mmscope.reports.fleet.spark import workers
     except ModuleNotFoundError as error:
         raise UsageError(
             f"--engine spark: {error.name} is missing: pip install 'mmscope[spark]'"
         ) from error
-    with session(args.master) as spark:
-        yield lambda batch: spark_engine(spark, catalog, batch)
+    with workers(args.master) as (run, parts):
+        yield {"run": run, "parts": parts}
 
 
 def headline(fleet: Fleet) -> str:

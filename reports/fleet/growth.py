@@ -3,7 +3,7 @@
 Growth between two readings of one boot: the classes of each host's memory ledger, and holders of
 pages of the kernel.
 
-Both are asked as findings are: a query over all hosts, the same text for DuckDB and Spark.
+Both are asked as findings are: a query over all hosts.
 Of each host that has two ledgers of one boot, the newest such boot counts, and of it the oldest and
 the newest ledger: both of struct pages, or both of the kernel's counters, whose classes differ.
 

@@ -23,21 +23,7 @@ from mmscope.reports.lake.keyed import HOSTS, NUMBER, keyed
 from mmscope.reports.lake.shape import fails
 
 Row = dict[str, Any]
-# Gives the rows of a question for bundles of these numbers, by number.
-Engine = Callable[[Question, Sequence[int]], list[tuple[int, Row]]]
 BAD_VALUES = (duckdb.OutOfRangeException, duckdb.ConversionException)
-
-
-class QueryFailed(Exception):
-    """
-    Refusal of another engine than DuckDB.
-
-    :ivar too_large: for a value that is too large to compute with.
-    """
-
-    def __init__(self, why: str, too_large: bool = False) -> None:
-        super().__init__(why)
-        self.too_large = too_large
 
 
 @dataclass
@@ -56,27 +42,9 @@ class Answer:
     refused: dict[int, str] = field(default_factory=dict)
 
 
-def duckdb_engine(batch: Batch) -> Engine:
-    """DuckDB over the tables of a batch."""
-
-    def rows(question: Question, numbers: Sequence[int]) -> list[tuple[int, Row]]:
-        connection = batch.connection
-        connection.execute(
-            f"create or replace table {HOSTS} as select unnest($numbers::bigint[]) as {NUMBER}",
-            {"numbers": list(numbers)},
-        )
-        result = connection.execute(keyed(question))
-        _, _, *names = [name for name, *_ in result.description or ()]
-        found = sorted(result.fetchall(), key=lambda row: row[:2])
-        return [(number, dict(zip(names, row, strict=True))) for number, _, *row in found]
-
-    return rows
-
-
 def answers(
     batch: Batch,
     questions: Sequence[Question],
-    engine: Engine | None = None,
     among: Container[int] | None = None,
 ) -> Iterator[Answer]:
     """
@@ -87,7 +55,6 @@ def answers(
 
     :param among: numbers of the bundles that are asked, if not all are.
     """
-    engine = engine or duckdb_engine(batch)
     filled = _filled(batch, questions)
     alike: dict[tuple[Any, ...], list[int]] = {}
     for number, bundle in enumerate(batch.bundles):
@@ -106,7 +73,7 @@ def answers(
         answer.asked.sort()
         # Those that have rows of what it needs first.
         first = filled[question.needs[0]]
-        _ask(engine, answer, [number for number in answer.asked if number in first])
+        _ask(batch, answer, [number for number in answer.asked if number in first])
         yield answer
 
 
@@ -163,18 +130,18 @@ def _refused(
     return {}
 
 
-def _ask(engine: Engine, answer: Answer, numbers: Sequence[int]) -> None:
+def _ask(batch: Batch, answer: Answer, numbers: Sequence[int]) -> None:
     if not numbers:
         return
     try:
-        for number, row in engine(answer.question, numbers):
+        for number, row in _rows(batch, answer.question, numbers):
             answer.rows.setdefault(number, []).append(row)
-    except (duckdb.Error, QueryFailed) as error:
-        too_large = isinstance(error, BAD_VALUES) or getattr(error, "too_large", False)
+    except duckdb.Error as error:
+        too_large = isinstance(error, BAD_VALUES)
         if too_large and len(numbers) > 1:
             middle = len(numbers) // 2
-            _ask(engine, answer, numbers[:middle])
-            _ask(engine, answer, numbers[middle:])
+            _ask(batch, answer, numbers[:middle])
+            _ask(batch, answer, numbers[middle:])
             return
         why = query_failed(error)
         if too_large:
@@ -182,6 +149,18 @@ def _ask(engine: Engine, answer: Answer, numbers: Sequence[int]) -> None:
         answer.refused |= dict.fromkeys(numbers, why)
         gone = set(numbers)
         answer.asked = [number for number in answer.asked if number not in gone]
+
+
+def _rows(batch: Batch, question: Question, numbers: Sequence[int]) -> list[tuple[int, Row]]:
+    """The rows of a question for bundles of these numbers, by number."""
+    batch.connection.execute(
+        f"create or replace table {HOSTS} as select unnest($numbers::bigint[]) as {NUMBER}",
+        {"numbers": list(numbers)},
+    )
+    result = batch.connection.execute(keyed(question))
+    _, _, *names = [name for name, *_ in result.description or ()]
+    found = sorted(result.fetchall(), key=lambda row: row[:2])
+    return [(number, dict(zip(names, row, strict=True))) for number, _, *row in found]
 
 
 def kernels(batch: Batch) -> Callable[[int], Kernel]:

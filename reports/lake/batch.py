@@ -61,15 +61,16 @@ class Batch:
     faults: set[File] = field(default_factory=set)
 
 
-def batches(bundles: Iterable[Taken]) -> list[list[Taken]]:
-    """Bundles in portions that fit into memory."""
+def batches(bundles: Sequence[Taken], parts: int = 1) -> list[list[Taken]]:
+    """Bundles in portions that fit into memory, at least so many *parts* if there are bundles."""
+    most = min(MAX_ROWS, sum(bundle.rows for bundle in bundles) // parts)
     portions: list[list[Taken]] = []
     room = 0
     for bundle in bundles:
         room -= bundle.rows
         if room < 0 or not portions:
             portions.append([])
-            room = MAX_ROWS - bundle.rows
+            room = most - bundle.rows
         portions[-1].append(bundle)
     return portions
 

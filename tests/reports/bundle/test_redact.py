@@ -47,7 +47,6 @@ OPTIONAL = (
     "reports/serving/mcp_server.py",
     "reports/lake/bucket.py",
     "reports/fleet/spark.py",
-    "reports/fleet/spark_sql.py",
 )
 
 
