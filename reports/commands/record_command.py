@@ -8,29 +8,25 @@ Imports no drgn, numpy or rich.
 import argparse
 import dataclasses
 import gzip
-import io
 import json
 import os
 import re
 import shutil
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
-from mmscope.drgn.tables.display import folded, percent
-from mmscope.drgn.tables.hostile_text import echo, visible
-from mmscope.drgn.text.packed import PACKED, PIECE, PackedError, unpacked
-from mmscope.drgn.text.plain_file import check_output, make_folder, open_plain
-from mmscope.drgn.text.text_source import MAX_UNPACKED_BYTES, TOO_LARGE
+from mmscope.drgn.tables.display import percent
+from mmscope.drgn.tables.hostile_text import echo
+from mmscope.drgn.text.plain_file import check_output, make_folder
 from mmscope.perf import perf_events, perf_record
 from mmscope.perf import recipe as recipes
 from mmscope.perf.folding import MARK, Fold
 from mmscope.perf.perf_events import RecordError
 from mmscope.perf.perf_record import PERF_DATA, Recorded
-from mmscope.perf.perf_script import FIELDS, NotPerfText, Reading, read_samples
+from mmscope.perf.perf_script import Reading, read_samples
 from mmscope.perf.recipe import Event, Recipe, event_name
 from mmscope.perf.stack_parts import load_known_frames, load_split, plain
 from mmscope.reports.bundle.bundle import Bundle
@@ -47,6 +43,7 @@ from mmscope.reports.bundle.outcome import (
     unexpected,
 )
 from mmscope.reports.commands.page_owner_command import positive
+from mmscope.reports.commands.recipe_list import explain_recipe, list_recipes
 from mmscope.reports.profiles import profiles
 from mmscope.reports.profiles.making import (
     FAULTS,
@@ -59,12 +56,11 @@ from mmscope.reports.profiles.making import (
     vmstat,
 )
 from mmscope.reports.profiles.recorded_rows import profiled
+from mmscope.reports.profiles.recordings import MADE_BY, begins, opened, perf_for, plain_file
 
 MUCH = 0.1  # of all samples
-PEEK_BYTES = 6  # that show how a file is packed
 # In the folder of --keep: the text, with a first line about the recording.
 KEPT = "perf-script.txt.gz"
-MADE_BY = "# mmscope "
 
 
 def add_command(command: Command) -> None:
@@ -151,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     name = profiles.profile_name(f"{recipe.name} {args.label or ''}", taken)
     making = Making(label=args.label, against=args.against, by_period=args.by_period)
     with scratch() as folder:
-        files = [_plain_file(Path(file), folder) for file in args.input]
+        files = [plain_file(Path(file), folder) for file in args.input]
         if not files:
             making.captured_at, making.booted_at = now(), booted()
             files = _record(args, recipe, making, folder)
@@ -360,7 +356,7 @@ def add_given(output: Path, file: Path, name: str, mode: int | None) -> int:
     profile = profiles.profile_name(Path(name).stem, profiles.names_in(bundle))
     args = argparse.Namespace(**options, **switches)
     with scratch() as folder:
-        return _finish(args, GIVEN, profile, Making(), [_plain_file(file, folder)], bundle)
+        return _finish(args, GIVEN, profile, Making(), [plain_file(file, folder)], bundle)
 
 
 def recipe_that_fits(fold: Fold) -> list[str]:
@@ -424,215 +420,3 @@ class _Tee:
         data = self.stream.read(size)
         self.copy.write(data)
         return data
-
-
-@contextmanager
-def _unpacked(file: Path) -> Iterator[io.BufferedReader]:
-    """
-    The bytes of a file, unpacked, as far as their bound.
-
-    :raises OSError: it cannot be read, or is not a plain file.
-    :raises UsageError: of the block, too: it is damaged, or another's.
-    """
-    with open(open_plain(file), "rb") as raw:
-        try:
-            with unpacked(raw, raw.peek(PEEK_BYTES)) as stream:
-                yield raw if stream is raw else io.BufferedReader(_Unpacked(stream), PIECE)
-        except (NotPerfText, PackedError) as error:
-            raise UsageError(f"{file}: {error}") from error
-
-
-class _Unpacked(io.RawIOBase):
-    """Unpacked bytes, as far as their bound."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._left = stream, MAX_UNPACKED_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._stream.read(len(buffer))
-        self._left -= len(data)
-        if self._left < 0:
-            raise NotPerfText(TOO_LARGE)
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def begins(file: Path) -> bytes:
-    """
-    The first bytes of a file, unpacked, which show what it is.
-
-    :raises OSError: it cannot be read, or is not a plain file. :raises UsageError: it is damaged.
-    """
-    with _unpacked(file) as stream:
-        return stream.read(len(PERF_DATA[0]))
-
-
-def _plain_file(file: Path, folder: Path) -> Path:
-    """
-    A file that others can open: what is piped, or a recording that is packed, is copied.
-
-    :raises UsageError: it is damaged, or there is no room for it.
-    """
-    if str(file) == "-":
-        with open(os.dup(0), "rb") as pipe:
-            file = _copy(pipe, folder / "standard input")
-    piped = Path("/proc/self/fd") == file.parent
-    with open(open_plain(file), "rb") as raw:
-        packed = raw.read(PEEK_BYTES).startswith(PACKED)
-    if begins(file) not in PERF_DATA or not (piped or packed):
-        return file
-    folder = Path(tempfile.mkdtemp(dir=folder))
-    with _unpacked(file) as stream:
-        return _copy(stream, folder / (file.stem if packed else file.name))
-
-
-def _copy(stream: IO[bytes], file: Path) -> Path:
-    """
-    Write a stream to a file of our own.
-
-    :raises UsageError: it takes more than half of what is free.
-    """
-    room = min(shutil.disk_usage(file.parent).free // 2, MAX_UNPACKED_BYTES)
-    with open(file, "xb") as copy:
-        while piece := stream.read(PIECE):
-            room -= len(piece)
-            if room < 0:
-                raise UsageError(f"{file.name}: has no room in {file.parent}: give it as a file")
-            copy.write(piece)
-    return file
-
-
-def perf_for(file: Path) -> str:
-    """
-    The perf that reads a recording.
-
-    :raises RecordError: perf was not found.
-    """
-    perf = shutil.which("perf")
-    if perf is None:
-        to_get_it = perf_events.where_to_get_perf(os.uname().release, perf_events.os_release())
-        raise RecordError(
-            f"{file}: perf is needed to read it: {to_get_it}; or bring the text of "
-            f"'perf script --ns -F {','.join(FIELDS)}'"
-        )
-    return perf
-
-
-@contextmanager
-def opened(
-    file: Path, counted: Recorded, making: Making, *, addresses: bool
-) -> Iterator[tuple[IO[bytes], bool]]:
-    """
-    The text of ``perf script`` of a recording, and whether it is straight out of perf.
-
-    :param counted, making: what a text that was kept says of its recording is put there, and what
-        perf says that a recording lacks.
-    :raises UsageError: of the block, too: the text is damaged, or another's.
-    """
-    begin = begins(file)
-    try:
-        if begin in PERF_DATA:
-            perf, lacks = perf_for(file), making.partial
-            with perf_record.script(perf, file, addresses=addresses, lacks=lacks) as text:
-                yield text, True
-        else:
-            with _unpacked(file) as stream:
-                yield _text(stream, counted, making)
-    except NotPerfText as error:
-        raise UsageError(f"{file}: {error}") from error
-
-
-def _text(
-    stream: io.BufferedReader, counted: Recorded, making: Making
-) -> tuple[io.BufferedReader, bool]:
-    """A text, and whether it was kept: such a one begins with a line about its recording."""
-    kept = stream.peek(len(MADE_BY))[: len(MADE_BY)] == MADE_BY.encode()
-    if kept:
-        line = stream.readline(1 << 20)
-        try:
-            counted.add(making.from_json(json.loads(line[len(MADE_BY) :])))
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise UsageError(f"the line about the recording is damaged: {why}") from error
-    return stream, kept
-
-
-def list_recipes() -> int:
-    """List the recipes, whether they can run here, and what they cost."""
-    machine = perf_events.look()
-    for name in recipes.names():
-        recipe = recipes.load(name)
-        _print_recipe(
-            name, recipe, [("here", ability(recipe, machine)), ("costs", recipe.overhead)]
-        )
-    echo("'mmscope record RECIPE --list' says what one records, and how to read it.")
-    return DONE
-
-
-def explain_recipe(name: str) -> int:
-    """
-    Explain a recipe.
-
-    :raises UsageError: there is none of this name.
-    """
-    try:
-        recipe = recipes.load(name)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    _print_recipe(name, recipe, _explained(recipe, perf_events.look()))
-    return DONE
-
-
-def _print_recipe(name: str, recipe: Recipe, said: Iterable[tuple[str, str]]) -> None:
-    """Print paragraphs about a recipe, each with its label, as wide as the terminal is."""
-    width = max(40, shutil.get_terminal_size((100, 24)).columns)
-    echo(f"{name}: {recipe.title}")
-    for label, text in said:
-        begin, text = f"  {label:8}  ", visible(" ".join(text.split()))
-        lines = folded(text, width - len(begin)).split("\n")
-        echo(begin + lines[0], *(" " * len(begin) + line for line in lines[1:]), sep="\n")
-    echo()
-
-
-def _explained(recipe: Recipe, machine: perf_events.Machine) -> Iterator[tuple[str, str]]:
-    """Labels and paragraphs about a recipe."""
-    yield "answers", recipe.answers
-    yield "here", ability(recipe, machine)
-    yield "needs", recipe.needs
-    yield "costs", recipe.overhead
-    limit = f"{recipe.seconds:g} s" if recipe.seconds else "until Ctrl-C"
-    scope = "every CPU" if recipe.scope == "system" else "the command or process"
-    ring = f", kept when {recipe.trigger} happens" if recipe.trigger else ""
-    size = f"{recipe.megabytes} MB of perf.data at most" if not recipe.trigger else "a ring"
-    yield "records", f"{scope}, {limit} where nothing ends it, {size}{ring}"
-    for event in recipe.events:
-        yield "", f"{event_names(event.first_of)}: {event.why}"
-    for count in recipe.counts:
-        yield "", f"counted by perf stat, {event_names(count.first_of)}: {count.why}"
-    yield "read", recipe.read
-
-
-def event_names(choices: Sequence[str]) -> str:
-    """The names of events of which one is taken; of several models of CPU some are alike."""
-    return " or ".join(dict.fromkeys(map(event_name, choices)))
-
-
-def ability(recipe: Recipe, machine: perf_events.Machine) -> str:
-    """Say if a recipe can run on this machine."""
-    try:
-        plan = perf_events.plan(recipe, machine)
-    except RecordError as reason:
-        return f"no: {reason}"
-    words = ["yes"]
-    missing: dict[str, list[str]] = {}
-    for event, why in plan.missing:
-        missing.setdefault(why, []).append(event_name(event.first_of[0]))
-    words += [f"without {', '.join(names)}: {why}" for why, names in missing.items()]
-    words += plan.notes
-    sampler = next((event_name(text) for event, text in plan.events if event.required), "")
-    if sampler in load_known_frames().no_nmi:
-        words.append(f"samples by {sampler}, which does not see what runs with interrupts off")
-    return "; ".join(words)

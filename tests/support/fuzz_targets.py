@@ -76,7 +76,7 @@ from mmscope.reports.bundle.outcome import UsageError
 from mmscope.reports.bundle.writer import LINE_BREAK, Writer
 from mmscope.reports.collect import run_section as running
 from mmscope.reports.collect.collect import collect
-from mmscope.reports.commands import record_command
+from mmscope.reports.profiles import recordings
 from mmscope.reports.profiles.making import Making
 from mmscope.reports.profiles.recorded_rows import profiled
 
@@ -244,7 +244,7 @@ def perf(data: bytes) -> None:
     fold, making = Fold(recipe, split, known), Making()
     reading = Reading(on_fork=fold.fork)
     try:
-        stream, own = record_command._text(io.BufferedReader(io.BytesIO(text)), Recorded(), making)
+        stream, own = recordings._text(io.BufferedReader(io.BytesIO(text)), Recorded(), making)
     except UsageError as error:
         in_one_line(error)
         return

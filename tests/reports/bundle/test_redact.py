@@ -26,11 +26,11 @@ from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.redact import Names, RedactingWriter, redact, redacted, write_map
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import main
-from mmscope.reports.commands.record_command import MADE_BY
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
 from mmscope.reports.profiles.making import Making
+from mmscope.reports.profiles.recordings import MADE_BY
 
 # Nothing of mmscope's own has this in it.
 SECRET = "zqsecret"

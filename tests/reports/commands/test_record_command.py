@@ -31,12 +31,12 @@ from mmscope.perf.perf_events import Machine, RecordError, plan
 from mmscope.perf.perf_record import Recorded, arguments, cut_short, without
 from mmscope.perf.speedscope import speedscope
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.commands import record_command
 from mmscope.reports.commands.command import main
-from mmscope.reports.commands.record_command import MADE_BY
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.page.report import render
+from mmscope.reports.profiles import recordings
 from mmscope.reports.profiles.making import ALWAYS, Making
+from mmscope.reports.profiles.recordings import MADE_BY
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_what_is_packed_or_piped_is_as_the_plain_file(
         for source, name in ((f"{file.name}.{ending}", "named"), ("-", "piped")):
             if name == "piped":
                 descriptor = os.open(tmp_path / f"{file.name}.{ending}", os.O_RDONLY)
-                monkeypatch.setattr(record_command.os, "dup", lambda _, made=descriptor: made)
+                monkeypatch.setattr(recordings.os, "dup", lambda _, made=descriptor: made)
             out = tmp_path / f"{file.stem} {name}"
             monkeypatch.chdir(tmp_path)
             assert record("exit-path", "--input", source, "-o", out) == 0
@@ -115,7 +115,7 @@ def test_gzip_that_unpacks_without_end_is_one_line(
     assert record("exit-path", "--input", packed, "-o", tmp_path / "b") == 2
     assert capsys.readouterr().err == f"mmscope: {packed}: 64 MiB of it fit no sample of perf's\n"
     packed.write_bytes(gzip.compress(TEXT * 100))
-    monkeypatch.setattr(record_command, "MAX_UNPACKED_BYTES", 100 * len(TEXT) - 1)
+    monkeypatch.setattr(recordings, "MAX_UNPACKED_BYTES", 100 * len(TEXT) - 1)
     assert record("exit-path", "--input", packed, "-o", tmp_path / "b") == 2
     assert "unpacked it has more than" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
