@@ -49,7 +49,7 @@ def mode_of_folder(file: int) -> int:
 
 @contextlib.contextmanager
 def no_wider_than(folder: Path) -> Iterator[None]:
-    """What is made meanwhile is open to nobody but those whom a folder is open to."""
+    """Open what is made meanwhile to those alone whom a folder is open to."""
     closed = 0o777 & ~folder.stat().st_mode
     before = os.umask(closed)
     os.umask(before | closed)
