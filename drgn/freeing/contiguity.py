@@ -27,7 +27,7 @@ from mmscope.drgn.ledger.ledger_pages import LedgerPages
 from mmscope.drgn.ledger.memory_ledger import ledger_pages, settled, zone_names
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import find_places
-from mmscope.drgn.ledger.thp_ranges import FIXED_BITS, STEPS, Way
+from mmscope.drgn.ledger.thp_ranges import BATCH, FIXED_BITS, STEPS, Way
 from mmscope.drgn.owners.slab_caches import SlabScan, slab_scan
 from mmscope.drgn.reading.kernel_arrays import Array, Bools, S64s
 from mmscope.drgn.reading.symbols import frame_names
@@ -132,19 +132,14 @@ class Ranges:
     """
 
     def __init__(self, pages: LedgerPages) -> None:
-        rows, self.pages = pages.ranges.ranges(), pages.ranges.pages.tolist()
+        self.rows, self.pages = pages.ranges.ranges(), pages.ranges.pages.tolist()
         self.order = pages.ranges.order
         self.size = 1 << self.order
-        self.cut = rows["present"] < self.size
-        self.rows = rows[~self.cut]
-        self.zones, self.zones_cut = (
-            self.rows["zone"],
-            rows["zone"][self.cut & (rows["present"] > 0)],
-        )
+        self.zones, self.zones_cut = self.rows["zone"], pages.ranges.cut
         self.fixed = self.rows["ways"] & np.uint32(FIXED_BITS)
-        self.free = self.rows["free"].astype(np.int64)
-        self.movable = self.rows["movable"].astype(np.int64)
-        self.fixed_pages = self.size - self.free - self.movable
+        self.free, self.movable = self.rows["free"], self.rows["movable"]
+        # Of a page that is counted twice, as may be in damaged memory, less than none.
+        self.fixed_pages = self.size - self.free.astype(np.int32) - self.movable
         self.is_free = self.free == self.size
         self.is_huge = self.rows["huge"] & ~self.is_free
         self.spoiled = (self.fixed != 0) & ~self.is_free & ~self.is_huge
@@ -161,16 +156,16 @@ class Ranges:
             (``suitable_migration_target()``), but those that are one free block stay so.
         """
         stepped = self.rows["stepped"]
+        room = found_free(stepped, targets & here & (stepped[:, 0] < self.size))[here]
+        behind = int(room.sum()) - np.cumsum(room, dtype=np.int64)
         taken = np.where(self.is_huge | self.is_free, 0, self.movable)[here]
-        room = found_free(stepped[here], targets[here] & (stepped[here, 0] < self.size))
-        behind = room.sum() - np.cumsum(room)
-        before = np.cumsum(taken)
+        before = np.cumsum(taken, dtype=np.int64)
         filled = (room > 0) & (behind < np.minimum(before, behind).max(initial=0))
         emptied = self.can_move[here] & (before <= behind)
         return int((emptied | (self.is_free[here] & ~filled)).sum())
 
 
-def found_free(stepped: Array, targets: Bools) -> S64s:
+def found_free(stepped: Array, targets: Bools) -> Array:
     """
     Free pages that ``isolate_freepages()`` takes of each range, from the last down. After a target
     without any, as is one in the midst of a larger free block, or one whose free pages are on
@@ -180,21 +175,19 @@ def found_free(stepped: Array, targets: Bools) -> S64s:
     :param stepped: as in ``RANGE`` (``ledger/thp_ranges.py``).
     """
     at = np.flatnonzero(targets)[::-1]
-    rooms = stepped[at].astype(np.int64)
-    has = rooms[:, 0] > 0
-    places = np.arange(len(at))
-    last = np.maximum.accumulate(np.where(has, places, -1))
-    steps = np.minimum(places - np.append(-1, last[:-1]) - 1, STEPS - 1)
-    taken = rooms[places, steps]
+    has = stepped[at, 0] > 0
+    steps = np.arange(len(at), dtype=np.int32)
+    steps[1:] -= np.maximum.accumulate(np.where(has, steps, -1))[:-1] + 1
+    taken = stepped[at, np.minimum(steps, STEPS - 1, out=steps)]
     # Where it steps over all there is the next is no better off.
     until = 0
     for place in np.flatnonzero(has & (taken == 0)).tolist():
         step, until = int(steps[place]), max(until, place + 1)
         while until < len(at) and not taken[until - 1]:
             step = min(step + 1, STEPS - 1)
-            taken[until] = rooms[until, step]
+            taken[until] = stepped[at[until], step]
             until += 1
-    found = np.zeros(len(targets), np.int64)
+    found = np.zeros(len(targets), taken.dtype)
     found[at] = taken
     return found
 
@@ -240,8 +233,11 @@ def _targets(prog: Program, ranges: Ranges) -> Bools:
     """``suitable_migration_target()``: ranges that begin in a movable pageblock, or one of CMA."""
     types = pageblock_types(prog)
     into = [at for at, name in enumerate(types.names) if name in ("Movable", "CMA")]
-    found = types.of(ranges.rows["number"].astype(np.int64) << ranges.order)
-    return np.isin(found, into)
+    numbers, found = ranges.rows["number"], np.zeros(len(ranges.rows), np.bool_)
+    for begin in range(0, len(found), BATCH):
+        here = slice(begin, begin + BATCH)
+        found[here] = np.isin(types.of(numbers[here].astype(np.int64) << ranges.order), into)
+    return found
 
 
 def by_set(ranges: Ranges) -> list[ContiguitySet]:
@@ -275,58 +271,68 @@ def by_set(ranges: Ranges) -> list[ContiguitySet]:
     return rows
 
 
-# Of a holder in a range: the range's place, the way, the number of the holder, and its pages.
-HELD = np.dtype([("range", "<i8"), ("way", "<i8"), ("holder", "<i8"), ("pages", "<i8")])
+# Of a holder in a range: the range's place, the number of the holder, and its pages.
+HELD = np.dtype([("range", "<i8"), ("holder", "<i8"), ("pages", "<i8")])
 
 
-def _held(
-    ranges: Ranges, way: S64s | Way, pfns: S64s, holders: S64s, pages: S64s
-) -> NDArray[np.void]:
-    """Pages of holders by range: HELD, each range and holder once."""
-    numbers = pfns >> ranges.order
-    at = np.searchsorted(ranges.rows["number"], numbers)
-    at = np.minimum(at, max(len(ranges.rows) - 1, 0))
-    ours = np.flatnonzero((ranges.rows["number"][at] == numbers) & ranges.spoiled[at])
-    found = np.empty(len(ours), HELD)
-    found["range"], found["holder"], found["pages"] = at[ours], holders[ours], pages[ours]
-    found["way"] = way if isinstance(way, Way) else way[ours]
-    order = np.lexsort((found["holder"], found["range"]))
-    found = found[order]
-    begins = np.flatnonzero(
-        (np.diff(found["range"], prepend=-1) != 0) | (np.diff(found["holder"], prepend=-1) != 0)
-    )
-    merged = found[begins]
-    if len(begins):
-        merged["pages"] = np.add.reduceat(found["pages"], begins)
-    return merged
+class Holders:
+    """
+    What the holders of unmovable pages spoil, counted as they are read.
 
+    :ivar pages: of each holder, anywhere.
+    :param ways: of each holder.
+    """
 
-def _rows_of(
-    ranges: Ranges, held: NDArray[np.void], names: list[str], totals: S64s, page: int
-) -> Iterator[ContiguityHolder]:
-    """Rows of the holders of ways that are alone in a range if the way is, and they in it."""
-    if not len(held):
-        return
-    alone = ranges.fixed[held["range"]] == np.uint32(1) << held["way"].astype(np.uint32)
-    pages = ranges.fixed_pages[held["range"]]
-    alone &= held["pages"] == pages
-    _, first, of, counts = np.unique(
-        held["holder"], return_index=True, return_inverse=True, return_counts=True
-    )
-    alone_ranges = np.bincount(of[alone], minlength=len(first)).tolist()
-    alone_pages = np.bincount(of[alone], held["pages"][alone], len(first)).tolist()
-    for row, number, only, pages_only in zip(
-        held[first], counts.tolist(), alone_ranges, alone_pages, strict=True
-    ):
-        yield ContiguityHolder(
-            WORDS[int(row["way"])],
-            names[row["holder"]],
-            number,
-            only,
-            only * ranges.size * page,
-            int(pages_only),
-            int(totals[row["holder"]]),
+    def __init__(self, ranges: Ranges, ways: S64s) -> None:
+        self.ranges, self.ways = ranges, ways
+        self.pages, self._alone_pages, self._spoiled, self._alone = np.zeros(
+            (4, len(ways)), np.int64
         )
+        self._last = np.empty(0, HELD)  # of the last range, in which more may be
+
+    def take(self, pfns: S64s, holders: S64s, pages: S64s) -> None:
+        """Count pages of holders, in no range before the last of those that were taken."""
+        ranges, numbers = self.ranges, pfns >> self.ranges.order
+        at = np.searchsorted(ranges.rows["number"], numbers)
+        at = np.minimum(at, max(len(ranges.rows) - 1, 0))
+        ours = np.flatnonzero((ranges.rows["number"][at] == numbers) & ranges.spoiled[at])
+        found = np.empty(len(ours), HELD)
+        found["range"], found["holder"], found["pages"] = at[ours], holders[ours], pages[ours]
+        self.pages += np.bincount(holders, pages, len(self.ways)).astype(np.int64)
+        found = np.concatenate([self._last, found])
+        last = found["range"] == found["range"].max(initial=0)
+        self._last = found[last]
+        self._count(found[~last])
+
+    def _count(self, held: NDArray[np.void]) -> None:
+        if not len(held):
+            return
+        held = held[np.lexsort((held["holder"], held["range"]))]
+        begins = np.flatnonzero(
+            (np.diff(held["range"], prepend=-1) != 0) | (np.diff(held["holder"], prepend=-1) != 0)
+        )
+        at, holders = held["range"][begins], held["holder"][begins]
+        pages = np.add.reduceat(held["pages"], begins)
+        alone = self.ranges.fixed[at] == np.uint32(1) << self.ways[holders].astype(np.uint32)
+        alone &= pages == self.ranges.fixed_pages[at]
+        self._spoiled += np.bincount(holders, minlength=len(self.ways))
+        self._alone += np.bincount(holders[alone], minlength=len(self.ways))
+        np.add.at(self._alone_pages, holders[alone], pages[alone])
+
+    def rows(self, names: list[str], page: int) -> Iterator[ContiguityHolder]:
+        """Rows of those that have pages in a spoiled range, when all was taken."""
+        self._count(self._last)
+        for holder in np.flatnonzero(self._spoiled).tolist():
+            alone = int(self._alone[holder])
+            yield ContiguityHolder(
+                WORDS[int(self.ways[holder])],
+                names[holder],
+                int(self._spoiled[holder]),
+                alone,
+                alone * self.ranges.size * page,
+                int(self._alone_pages[holder]),
+                int(self.pages[holder]),
+            )
 
 
 def by_class(ranges: Ranges, page: int) -> Iterator[ContiguityHolder]:
@@ -348,19 +354,13 @@ def by_class(ranges: Ranges, page: int) -> Iterator[ContiguityHolder]:
 
 def of_slabs(ranges: Ranges, scan: SlabScan, page: int) -> Iterator[ContiguityHolder]:
     """Rows of slab caches."""
-    caches = scan.caches
-    pfns, which, pages = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    reclaimable = np.array([cache.reclaimable for cache in scan.caches], np.bool_)
+    found = Holders(ranges, np.where(reclaimable, Way.RECLAIMABLE, Way.SLAB).astype(np.int64))
     for slabs in scan:
-        pages.append(scan.pages_of(slabs))
-        pfns.append(slabs["pfn"].astype(np.int64))
-        which.append(slabs["cache"].astype(np.int64))
-    holders = np.concatenate(which)
-    reclaimable = np.array([cache.reclaimable for cache in caches], np.bool_)
-    ways = np.where(reclaimable[holders], Way.RECLAIMABLE, Way.SLAB).astype(np.int64)
-    sizes = np.concatenate(pages)
-    held = _held(ranges, ways, np.concatenate(pfns), holders, sizes)
-    totals = np.bincount(holders, sizes).astype(np.int64)
-    yield from _rows_of(ranges, held, [cache.name for cache in caches], totals, page)
+        found.take(
+            slabs["pfn"].astype(np.int64), slabs["cache"].astype(np.int64), scan.pages_of(slabs)
+        )
+    yield from found.rows([cache.name for cache in scan.caches], page)
 
 
 def of_vmalloc(ranges: Ranges, memory: Memory, page: int) -> Iterator[ContiguityHolder]:
@@ -374,10 +374,10 @@ def of_vmalloc(ranges: Ranges, memory: Memory, page: int) -> Iterator[Contiguity
     callers, back = np.unique(places.areas["caller"][small["area"]], return_inverse=True)
     # A function may call it from several places.
     names, of_caller = np.unique(frame_names(memory.prog, callers), return_inverse=True)
+    found = Holders(ranges, np.full(len(names), Way.VMALLOC, np.int64))
     its, sizes = of_caller.astype(np.int64)[back], small["pages"].astype(np.int64)
-    held = _held(ranges, Way.VMALLOC, small["pfn"].astype(np.int64), its, sizes)
-    totals = np.bincount(its, sizes).astype(np.int64)
-    yield from _rows_of(ranges, held, names.tolist(), totals, page)
+    found.take(small["pfn"].astype(np.int64), its, sizes)
+    yield from found.rows(names.tolist(), page)
 
 
 def from_memory(memory: Memory) -> Found:

@@ -9,7 +9,8 @@ mm/migrate.c): it moves pages on an LRU list and pages of drivers that can be mi
 no more references than their mappings and the page cache explain; mlocked ones too, unless
 vm.compact_unevictable_allowed is 0; those under writeback when that is done; never hugetlb.
 
-Costs 5 ns a page, and 10 a free block. Memory: 29 bytes for each range.
+Costs 5 ns a page, and 10 a free block. Memory: 29 bytes for each range, of which there are none
+where memory is too tight for all of them.
 
 Cannot know: pages of large folios that something holds otherwise than by FOLL_PIN, and of file
 systems that cannot migrate dirty pages: they are taken as movable.
@@ -25,7 +26,7 @@ from mmscope.drgn.ledger.page_kinds import KINDS, Kind, kinds_where
 from mmscope.drgn.opening.constants import flag, pmd_order
 from mmscope.drgn.reading.kernel_arrays import Array, Bools, S64s, U8s, U32s
 from mmscope.drgn.reading.struct_pages import PageChunk, page_dtype
-from mmscope.drgn.workers.shares import Shared, added, merges
+from mmscope.drgn.workers.shares import SharedColumns, added, merges
 
 
 class Way(enum.IntEnum):
@@ -111,6 +112,8 @@ FIXED_BITS = sum(1 << way for way in Way if not way.movable)
 # (COMPACT_CLUSTER_MAX) from the begin of its pageblock come to it, less one.
 STEPS = 6
 LAST_STEP = np.array([5 if not pfn else (pfn & -pfn).bit_length() - 1 for pfn in range(32)])
+MAX_RANGES = 64 << 20  # 128 TiB
+BATCH = 1 << 14  # ranges that are looked at together
 # A range, or the part of one that is in a chunk: present pages, free ones, those that can be moved,
 # pages of free blocks to which each step comes, a bit for each way that is there, and whether all
 # of it is one compound page.
@@ -121,15 +124,17 @@ RANGE = np.dtype(
 )
 
 
-class ThpRanges(Shared):
+class ThpRanges(SharedColumns):
     """
     The accumulator; :meth:`ranges` has each range once.
 
     :ivar order: of a range: HPAGE_PMD_ORDER.
     :ivar pages: by :class:`Way`, wherever they are.
+    :ivar cut: zones of ranges of which only a part is RAM, or was read, once they are put together.
     """
 
-    MERGES = merges(parts=added, pages=added)
+    ROWS, MOST, KINDS = "rows", MAX_RANGES, (RANGE,)
+    MERGES = merges(rows=added, pages=added)
 
     def __init__(self, prog: Program) -> None:
         self.order = pmd_order(prog)
@@ -150,8 +155,9 @@ class ThpRanges(Shared):
             pass
         else:
             self._pins, self.columns = True, (*self.columns, "pincount")
-        self.parts: list[Array] = []
-        self.pages = np.zeros(WAYS, np.int64)
+        super().__init__()
+        self.rows, self.pages = 0, np.zeros(WAYS, np.int64)
+        self.cut: Array | None = None
         self._shape = (0, 0)
         self._begins = self._keys = np.empty(0, np.int64)
         self._told: list[tuple[S64s, S64s]] = []  # numbers, ways
@@ -195,7 +201,7 @@ class ThpRanges(Shared):
         whole = ends - begins + 1 == 1 << self.order
         # Both of one head, in the chunk or before it; a page of its own is its own head.
         rows["huge"] = whole & (heads[begins] == heads[ends])
-        self.parts.append(rows)
+        self.keep(rows)
 
     def take_free(self, chunk: PageChunk, blocks: BlockHeads, zones: S64s) -> None:
         """
@@ -211,7 +217,7 @@ class ThpRanges(Shared):
         rows["ways"] = 1 << Way.FREE
         rows["stepped"] = self._stepped(chunk, blocks, first, len(rows))
         self.pages[Way.FREE] += len(chunk)
-        self.parts.append(rows)
+        self.keep(rows)
 
     def _places(self, chunk: PageChunk) -> tuple[int, S64s, S64s]:
         """The number of the first range, where each begins, and the first key of each page."""
@@ -263,24 +269,35 @@ class ThpRanges(Shared):
         self.pages += np.bincount(ways, minlength=WAYS)
 
     def ranges(self) -> Array:
-        """All ranges, ascending, once the pass is over."""
-        rows = np.concatenate([np.empty(0, RANGE), *self.parts])
-        self.parts = []  # they take room
-        if (rows["number"][1:] < rows["number"][:-1]).any():
-            rows = rows[np.argsort(rows["number"], kind="stable")]
-        # One that lies in two chunks has two rows.
-        begin = np.ones(len(rows), np.bool_)
-        begin[1:] = rows["number"][1:] != rows["number"][:-1]
-        begins = np.flatnonzero(begin)
-        merged = rows if begin.all() else rows[begin]
-        if merged is not rows:
-            for name in ("present", "free", "movable", "stepped"):
-                merged[name] = np.add.reduceat(rows[name], begins)
-            merged["ways"] = np.bitwise_or.reduceat(rows["ways"], begins)
-        for numbers, ways in self._told:
-            at = np.searchsorted(merged["number"], numbers)
-            merged["ways"][at] &= ~np.uint32(1 << Way.UNTOLD)
-            np.bitwise_or.at(merged["ways"], at, (1 << ways).astype(np.uint32))
-            np.add.at(merged["free"], at[ways == Way.FREE], 1)
-        self.parts, self._told = [merged], []
-        return merged
+        """
+        All ranges that are RAM throughout, ascending, once the pass is over.
+
+        :raises ValueError: memory has no room for them.
+        """
+        if self.overflowed:
+            raise ValueError("there are more ranges than memory has room for")
+        rows = self._kept[0][: self.rows]
+        if self.cut is not None:
+            return rows
+        numbers = rows["number"]
+        if (numbers[1:] < numbers[:-1]).any():
+            rows[:] = rows[np.argsort(numbers, kind="stable")]
+        # One that lies in two chunks has two rows: the first gets all, the other is left empty.
+        again = np.flatnonzero(numbers[1:] == numbers[:-1]) + 1
+        into = np.searchsorted(numbers, numbers[again])
+        for name in ("present", "free", "movable", "stepped"):
+            np.add.at(rows[name], into, rows[name][again])
+        np.bitwise_or.at(rows["ways"], into, rows["ways"][again])
+        rows["present"][again] = 0
+        for told, ways in self._told:
+            at = np.searchsorted(numbers, told)
+            rows["ways"][at] &= ~np.uint32(1 << Way.UNTOLD)
+            np.bitwise_or.at(rows["ways"], at, (1 << ways).astype(np.uint32))
+            np.add.at(rows["free"], at[ways == Way.FREE], 1)
+        self._told = []
+        whole = rows["present"] == 1 << self.order
+        self.cut = rows["zone"][~whole & (rows["present"] > 0)]
+        self.rows = 0
+        for begin in range(0, len(rows), BATCH):  # where they are, as they take room
+            self.keep(rows[begin : begin + BATCH][whole[begin : begin + BATCH]])
+        return self._kept[0][: self.rows]

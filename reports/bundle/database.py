@@ -9,9 +9,13 @@ DuckDB gets the typed values that :class:`~bundle.Bundle` has read, and no file.
 """
 
 import contextlib
+import functools
+import mmap
 import re
+import resource
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -40,6 +44,8 @@ TARGET = {
 }
 # Of all tables of one database and what a query makes of them; nothing goes to the disk.
 MEMORY = "256MiB"
+# What DuckDB reserves of addresses as it begins; where it gets fewer it may end by a signal.
+ADDRESSES = 640 << 20
 TOO_LARGE = f"too large: DuckDB may have {MEMORY} for all tables"
 
 
@@ -153,7 +159,9 @@ def connect(memory: str = MEMORY, threads: int | None = 1) -> duckdb.DuckDBPyCon
 
     :param threads: None: as many as there are CPUs. The time of a bundle goes to many small tables
         and queries, which more threads only slow down.
+    :raises MemoryError: a limit of addresses leaves too few.
     """
+    check_addresses()
     config: dict[str, str | bool | int | float | list[str]]
     config = {"memory_limit": memory, "temp_directory": ""}
     if threads is not None:
@@ -166,6 +174,22 @@ def connect(memory: str = MEMORY, threads: int | None = 1) -> duckdb.DuckDBPyCon
     # Text is text, whatever it looks like.
     connection.execute("set pandas_analyze_sample = 0")
     return connection
+
+
+@functools.cache
+def check_addresses() -> None:
+    """
+    Refuse a limit that would end the process by a signal as DuckDB begins.
+
+    :raises MemoryError: it leaves too few addresses.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    if limit != resource.RLIM_INFINITY and limit - used < ADDRESSES:
+        most = (used + ADDRESSES) >> 10
+        raise MemoryError(
+            f"DuckDB may crash with no more than {limit >> 10} KiB of addresses: ulimit -v {most}"
+        )
 
 
 def lock(connection: duckdb.DuckDBPyConnection) -> None:

@@ -124,6 +124,9 @@ def run_and_explain(args: argparse.Namespace) -> int:
             discard_output()
         elif isinstance(error, (*args.unopened, UsageError)):
             say(str(error))
+        elif isinstance(error, MemoryError):
+            say(str(error) or "this takes more memory than is left here")
+            return NO_TARGET
         elif isinstance(error, ImportError) and (why := too_old()):
             # Tables are declared in the files of the probes, which import drgn's helpers.
             say(why)

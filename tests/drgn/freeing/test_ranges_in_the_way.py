@@ -12,6 +12,7 @@ from mmscope.drgn.freeing.contiguity import Ranges, by_class, by_set, by_zone
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.thp_ranges import WAY_OF, ThpRanges, Way
 from mmscope.drgn.reading.struct_pages import PageChunk
+from mmscope.drgn.workers.shares import SharedColumns
 
 HEAD, LRU, PRIVATE, WRITEBACK, UNEVICTABLE = (np.uint32(1 << bit) for bit in range(5))
 SIZE, PAGE = 512, 4096
@@ -28,7 +29,8 @@ class SomeRanges(ThpRanges):
         if not mlocked_move:
             self._marked.append((UNEVICTABLE, Way.MLOCKED))
         self._marks = np.bitwise_or.reduce([mark for mark, _ in self._marked])
-        self.parts, self._told, self.pages = [], [], np.zeros(len(Way), np.int64)
+        SharedColumns.__init__(self)
+        self.rows, self.cut, self._told, self.pages = 0, None, [], np.zeros(len(Way), np.int64)
         self._shape, self._begins, self._keys = (0, 0), np.empty(0, np.int64), np.empty(0, np.int64)
 
 
