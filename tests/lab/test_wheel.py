@@ -116,8 +116,25 @@ def test_it_reads_a_vmcore_and_drgn_has_its_commands(lab: Lab, box: Path, tmp_pa
     assert "page-fault" in said.stdout, said.stderr
 
 
-# It takes two environments more, and much of the network.
+# It takes five environments more, and much of the network.
 if os.environ.get("MMSCOPE_ALL"):
+
+    @pytest.mark.parametrize(
+        ("extra", "module"),
+        [
+            ("mcp", "reports.serving.mcp_server"),
+            ("s3", "reports.lake.bucket"),
+            ("spark", "reports.fleet.spark"),
+        ],
+    )
+    def test_each_extra_brings_what_it_is_for(
+        extra: str, module: str, built: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        venv.create(tmp_path / "box")
+        commands = tmp_path / "box/bin"
+        install(commands, f"mmscope[report,{extra}] @ {built[0].as_uri()}")
+        said = run([commands / "python", "-c", f"import mmscope.{module}"], tmp_path)
+        assert said.returncode == 0, said.stderr
 
     def test_pipx_installs_the_command(built: tuple[Path, Path], tmp_path: Path) -> None:
         venv.create(tmp_path / "tool")
