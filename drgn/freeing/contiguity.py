@@ -277,7 +277,7 @@ HELD = np.dtype([("range", "<i8"), ("holder", "<i8"), ("pages", "<i8")])
 
 class Holders:
     """
-    What the holders of unmovable pages spoil, counted as they are read.
+    Counts of what holders of unmovable pages spoil, taken as they are read.
 
     :ivar pages: of each holder, anywhere.
     :param ways: of each holder.

@@ -43,7 +43,8 @@ def deadline(seconds: float) -> Iterator[None]:
     """
 
     def expire(signum: int, frame: FrameType | None) -> None:
-        raise DeadlineExceeded(f"took longer than {seconds:g} s and was stopped")
+        most = max(round(seconds, 1), 0.1)
+        raise DeadlineExceeded(f"took longer than {most:g} s and was stopped")
 
     previous = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, seconds)
