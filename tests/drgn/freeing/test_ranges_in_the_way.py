@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mmscope.drgn.free.block_heads import BlockHeads
-from mmscope.drgn.freeing.contiguity import Ranges, by_class, by_set, by_zone
+from mmscope.drgn.freeing.contiguity import Holders, Ranges, by_class, by_set, by_zone
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.thp_ranges import WAY_OF, ThpRanges, Way
 from mmscope.drgn.reading.struct_pages import PageChunk
@@ -273,3 +273,25 @@ def test_pages_without_a_reference_are_what_the_end_of_the_pass_says() -> None:
     ranges = Ranges(cast(Any, SimpleNamespace(ranges=found)))
     assert ranges.is_free.tolist() == [True, False]
     assert sets(ranges) == {"unexplained": (1, 1)}
+
+
+def test_a_holder_is_alone_in_a_range_whose_pages_come_in_two_batches() -> None:
+    machine = Machine(3).put(5, Kind.SLAB, pages=4).put(SIZE, Kind.SLAB, pages=2)
+    ranges = machine.put(2 * SIZE, Kind.SLAB).looked_at()
+    pfns = np.array([5, 6, 7, 8, SIZE, SIZE + 1, 2 * SIZE])
+    caches, ones = np.array([0, 0, 0, 0, 0, 1, 1]), np.ones(len(pfns), np.int64)
+    for middle in range(len(pfns)):
+        holders = Holders(ranges, np.full(2, Way.SLAB, np.int64))
+        for part in (slice(middle), slice(middle, None)):
+            holders.take(pfns[part], caches[part], ones[part])
+        rows = [
+            (row.holder, row.ranges, row.alone_ranges, row.alone_pages, row.pages)
+            for row in holders.rows(["dentry", "vm_area_struct"], PAGE)
+        ]
+        assert rows == [("dentry", 2, 1, 4, 5), ("vm_area_struct", 2, 1, 1, 2)]
+
+
+def test_without_room_for_all_ranges_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmscope.drgn.workers.shares.memory_left", lambda: 0)
+    with pytest.raises(ValueError, match="more ranges than memory has room for"):
+        Machine(2).looked_at()
