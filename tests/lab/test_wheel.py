@@ -69,7 +69,7 @@ def install(commands: Path, what: str) -> None:
     """By this environment's pip; what is used is compiled when it is, the rest never."""
     pip = [sys.executable, "-m", "pip", "--python", commands / "python", "install", what]
     pip += ["--quiet", "--disable-pip-version-check", "--no-compile"]
-    done = subprocess.run(pip, capture_output=True, text=True, env={**os.environ}, timeout=900)
+    done = subprocess.run(pip, capture_output=True, text=True, env={**os.environ}, timeout=3600)
     assert done.returncode == 0, done.stderr
 
 
