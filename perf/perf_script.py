@@ -334,11 +334,12 @@ def _present(header: re.Match[bytes], *, narrow: bool) -> Iterator[str]:
 def is_perf_text(head: bytes) -> bool:
     """
     True if a text that begins like this is ``perf script``'s: with stacks of addresses and what
-    they are in, or with headers that have a task, a time and an event each.
+    they are in, or with headers that have a task, a time and an event each. An Oops has words of
+    the kernel's stack below something with a colon, too; most of it is no sample.
     """
-    head = head[:_HEAD]
-    samples = list(read_samples(io.BytesIO(head), Reading()))
-    stacks = sum(map(_has_stack, samples))
+    head, reading = head[:_HEAD], Reading()
+    samples = list(read_samples(io.BytesIO(head), reading))
+    stacks = sum(map(_has_stack, samples)) * (2 * reading.unread_bytes <= len(head))
     whole = sum(bool(s.event and s.time) and s.tid != UNKNOWN for s in samples)
     return stacks > len(samples) // 4 or 2 * whole > head.count(b"\n") + 1
 

@@ -12,7 +12,7 @@ became of the caller: most have another way.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -224,8 +224,10 @@ def _take(failure: _Failure, line: str) -> None:
         failure.memory.take(line)
 
 
-def _caller(frames: Iterable[str]) -> str | None:
-    return next((frame for frame in frames if not ALLOCATORS.match(frame)), None)
+def _caller(frames: Sequence[str]) -> str | None:
+    """The first frame outside the allocators; what is before ``warn_alloc()`` is another task's."""
+    begin = next((at for at, frame in enumerate(frames) if frame.startswith("warn_alloc")), 0)
+    return next((frame for frame in frames[begin:] if not ALLOCATORS.match(frame)), None)
 
 
 def _add(number: int, failure: _Failure, page_bytes: int | None, result: Failures) -> None:

@@ -44,6 +44,13 @@ TAKEN, CHANGED, STOPPED = "taken at boot", "changed", "stopped"
 WHERE_IT_IS, WHERE_IT_WAS, WHOSE = "where it is", "where it was", "whose"
 
 
+# Files of memory management, with its headers.
+OF_SOURCE = (
+    r"(?:.*/)?(?:mm/"
+    r"|include/linux/(?:mm|page|swap|huge|memcontrol|memory|rmap|gfp|slab|highmem)[\w-]*\.h:)"
+)
+
+
 class Kind(NamedTuple):
     """
     A kind of complaint.
@@ -82,8 +89,13 @@ KINDS = (
           r"oom_reaper: unable to reap pid:\d+ \((?P<what>.*)\)",
           "memory of a killed process was not taken from it: its lock was held"),
     _kind("vmalloc failure", FAILURE, "vm", r"(?:.*?: )?(?P<what>vmalloc(?: error: size |"
-          r": allocation failure: )\d+|vmap allocation for size \d+ failed)",
+          r": allocation failure: )\d+)",
           "an allocation of the kernel's virtual addresses failed: no pages, or no addresses"),
+    # mm/vmalloc.c: alloc_vmap_area()
+    _kind("kernel addresses used up", FAILURE, "vm", r"(?:.*?: )?(?P<what>(?:vmap allocation"
+          r"|vmalloc_node_range) for size \d+ failed)",
+          "no free range of that size was left in the part of the kernel's virtual addresses that "
+          "was asked for: that of vmalloc() or of modules"),
     # mm/slub.c: slab_out_of_memory()
     _kind("slab allocation failure", FAILURE, "SLUB: Unable to allocate memory",
           r"SLUB: Unable to allocate memory on (?:CPU \d+ \(of )?node -?\d+\)?,? +(?P<what>.*)",
@@ -92,8 +104,10 @@ KINDS = (
           r"percpu: allocation failed, (?P<what>size=\d+)", "memory for each CPU could not be had"),
     # kernel/dma/swiotlb.c
     _kind("swiotlb full", FAILURE, "swiotlb buffer is full",
-          r"(?P<what>.*?): swiotlb buffer is full", "a device's transfer failed: the bounce "
-          "buffers for DMA are used up; swiotlb= of the command line sets how many there are"),
+          r"(?P<what>.*?(?=: swiotlb buffer)|swiotlb buffer is full \(sz: \d+ bytes\))",
+          "a device's transfer got no bounce buffer of that size: none is free in a row, or it is "
+          "larger than one can be (256 KiB); the record has how many slots there are and are used; "
+          "swiotlb= of the command line sets how many"),
     _kind("swiotlb failure", FAILURE, "software IO TLB: ", r"software IO TLB: (?P<what>[Cc]annot "
           r"allocate.*|[Nn]o low mem|.*failed.*)", "there are no bounce buffers for DMA"),
     # mm/hugetlb.c
@@ -118,6 +132,10 @@ KINDS = (
           "a process ended with counters of memory that are not 0: pages are lost or miscounted"),
     _kind("swap entry damaged", DAMAGE, "Bad swap", r"(?:.*?: )?(?P<what>Bad swap (?:file|offset) "
           r"entry)", "a swap entry leads where no swap is: page tables or shmem are damaged"),
+    # mm/slub.c: list_slab_objects(); mm/slab_common.c: kmem_cache_destroy()
+    _kind("slab cache destroyed in use", LEAK, "bjects remaining |Slab cache still has objects",
+          r"(?:BUG (?=.*: Objects remaining )|kmem_cache_destroy )(?P<what>[^\s:]+)",
+          "a slab cache was to be destroyed while objects of it were in use: they stay allocated"),
     # mm/slub.c: slab_bug(); lib/list_debug.c
     _kind("slab damaged", DAMAGE, "BUG ", r"BUG (?P<what>\S+ ?\(.*?\): .*)",
           "an object of a slab cache was written to after it was freed, beyond its end, or freed "
@@ -126,7 +144,8 @@ KINDS = (
           "a list of the kernel is damaged"),
     _kind("KASAN report", DAMAGE, "BUG: K", r"BUG: (?P<what>K(?:ASAN|FENCE): .*)",
           "the kernel used memory that was freed, or beyond its end"),
-    _kind("kernel BUG in mm", DAMAGE, "kernel BUG at ", r"kernel BUG at (?P<what>(?:.*/)?mm/\S+?)!",
+    _kind("kernel BUG in mm", DAMAGE, "kernel BUG at ",
+          rf"kernel BUG at (?P<what>{OF_SOURCE}\S+?)!",
           "a condition of memory management that must hold did not; the task was ended"),
     # arch/*/mm/fault.c; arch/x86/kernel/traps.c: exc_general_protection()
     _kind("kernel Oops", DAMAGE,
@@ -138,7 +157,8 @@ KINDS = (
           "the kernel used an address that leads nowhere: data is damaged or was freed, or the "
           "code is wrong; the task ended with the locks that it had", WHERE_IT_WAS),
     _kind("warning in mm", DAMAGE, "WARNING: ", r"WARNING: (?:CPU: \d+ PID: \d+ )?at "
-          r"(?P<what>(?:.*/)?mm/\S+)", "memory management found something that it does not expect"),
+          rf"(?P<what>{OF_SOURCE}\S+)",
+          "memory management found something that it does not expect"),
     # mm/memory-failure.c
     _kind("memory failure", HARDWARE, "Memory failure: ",
           r"Memory failure: 0x[0-9a-f]+: recovery action for (?P<what>.*)",

@@ -52,8 +52,10 @@ KERNEL_LINE = re.compile(
     r"|invoked oom-killer: |: page allocation failure|^Linux version [0-9]|Killed process [0-9]"
     r"|[Oo]ut of memory(?: in UB[ 0-9]*)?: (?:OOM k|K)ill|lowmemorykiller: Kill"
     r"|unreferenced object 0x|\bMem-Info:|oom-kill:constraint=|<[0-7]>\S|BUG: |Call [Tt]race:"
-    r"|\boom_reaper: |: swiotlb buffer is full|\bSLUB: Unable to allocate"
-    r"|\bvmap allocation for size ",
+    r"|\boom_reaper: |\bswiotlb buffer is full \(sz: [0-9]|\bSLUB: Unable to allocate"
+    r"|\bvmap allocation for size |\bUnable to handle kernel |\bkernel BUG at \S+:[0-9]"
+    r"|\bWARNING: (?:CPU: [0-9]+ PID: [0-9]+ )?at \S+:[0-9]|\bgeneral protection fault[:,] "
+    r"|\bINFO: task \S.{0,60} blocked for more than |^BUG \S{1,64} ?\([^()\n]{1,80}\): ",
     re.MULTILINE,
 )
 

@@ -23,11 +23,12 @@ CPU_LINE = re.compile(
 # front, powerpc that of the frame, too; arm says who called it; decode_stacktrace.sh adds the line.
 _AT = r"\+0x[0-9a-f]+/0x[0-9a-f]+"
 _SOURCE = r"[\w./-]+\.(?:[chS]|rs):[0-9]+(?: \(discriminator [0-9]+\))?"
+_SOURCES = rf"{_SOURCE}(?: {_SOURCE})*"  # of what is inlined there, too
 _MODULE = r"(?: \[([\w-]+)[^\]]*\])?"
 STACK = re.compile(
     r" *(?:\(?\[<?[0-9a-fx]+>?\] ){0,2}(\? )?\(?([A-Za-z_][\w.]*)"
     rf"(?:{_AT}{_MODULE}|{_MODULE}\)? from .{{0,40}}?[\w.]+{_AT}(?: \[[^\]]*\])?"
-    rf"|(?= \({_SOURCE}\)))\)?(?: {_SOURCE}| \({_SOURCE}\)| \(unreliable\))?"
+    rf"|(?= \({_SOURCES}\)))\)?(?: {_SOURCES}| \({_SOURCES}\)(?: [\w-]+)?| \(unreliable\))? *"
 )
 
 

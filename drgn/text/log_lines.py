@@ -65,6 +65,8 @@ _INNER = re.compile(
     r"|\[[^\W\d]{2,3} [^\W\d]{2,3} [ \d]?\d \d\d:\d\d:\d\d \d{4}\] )"
 )
 _SECONDS = re.compile(r"\[ *\d{1,9}\.\d{6}\](?:\[ *[TC]\d+\])? ")
+_RULE = re.compile(r"\W*\Z")
+_AT_BEGIN = re.compile(rf"^[> ]{{0,9}}(?={_SECONDS.pattern})", re.MULTILINE)
 # Lines of the kernel that are long, and with what a broken one goes on.
 _REST = re.compile(
     r" *(?:mode:0x|gfp_mask=0x|nodemask=|order=\d|oom_score_adj[=:]-?\d|total-vm:\d|anon-rss:\d"
@@ -157,7 +159,7 @@ class LogLines:
         ours = False
         before = 0  # the length of the line before
         for number, begin, line in _lines(self.text):
-            length, before = before, len(line)
+            length, before = before, _filled(line)
             if len(line) > LONGEST_LINE:
                 self._note("longer than a line of the kernel's can be", number)
                 continue
@@ -370,13 +372,19 @@ def _unquoted(text: str) -> tuple[str, dict[int, int]]:
     phrases in it.
     """
     phrases = phrases_in(text)
-    quoted = sum(text.startswith(">", begin) for begin in phrases)
-    if not phrases or quoted * 2 < len(phrases):
+    begins = phrases or [found.start() for found in _AT_BEGIN.finditer(text)]
+    quoted = sum(text.startswith(">", begin) for begin in begins)
+    if not begins or quoted * 2 < len(begins):
         return text, phrases
     text = "\n".join(
         _QUOTE.sub("", line, count=1) if line.startswith(">") else line for line in text.split("\n")
     )
     return text, phrases_in(text)
+
+
+def _filled(line: str) -> int:
+    """The length of a line; 0 of a rule, with which nothing goes on."""
+    return 0 if _RULE.match(line) else len(line)
 
 
 def _blanks(line: str) -> int:
@@ -403,7 +411,7 @@ class _Wrap:
                 self.width = max(self.width, len(line))
             if before and line.strip() and (prefixes.bare or prefixes.end(line) is None):
                 pairs.append((before, line))
-            before = len(line)
+            before = _filled(line)
         if not pairs or not NARROWEST <= self.width <= WIDEST_TERMINAL:
             return
         exact = sum(length == self.width for length, _ in pairs)

@@ -17,7 +17,7 @@ SEVERITIES = ("critical", "warning", "notice")
 HIDES = "hides"
 # What a finding does to the machine, the worst first: the order of those of one severity. The last
 # is nothing that the machine suffers: a recording or a counter is not what it seems to be.
-HARMS = ("ends work", "stalls", "takes memory", "costs", HIDES)
+HARMS = ("ends work", "damages data", "stalls", "takes memory", "costs", HIDES)
 # The section that says nothing of the machine by itself.
 RECORDINGS = "profiles"
 

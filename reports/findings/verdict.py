@@ -26,6 +26,7 @@ HARM_WORDS = dict(
         HARMS,
         (
             "work is ended: processes are killed, or allocations fail",
+            "data is damaged: what happens later may come of it",
             "work waits",
             "memory is taken that others could use",
             "it costs more than it has to",

@@ -188,11 +188,40 @@ OUTPUTS = (
     ),
     (rb"^CACHE +(?:NAME +)?OBJSIZE +ALLOCATED", "crash's kmem -s: bring the vmcore"),
     (rb"^ +PAGES +TOTAL +PERCENTAGE", "crash's kmem -i: bring the vmcore"),
-    (rb"^procs -+memory", "the output of vmstat: bring /proc/vmstat"),
+    (rb"^-*procs-* -+memory", "the output of vmstat: bring /proc/vmstat"),
     (rb"^top - \d\d:", "the output of top: bring /proc/meminfo"),
-    (rb"^USER +PID +%CPU", "the output of ps: bring /proc/meminfo"),
+    (rb"^USER +PID +%CPU|^UID +PID +PPID +C ", "the output of ps: bring /proc/meminfo"),
     (rb"^\d+: .*\nAddress +Kbytes", "the output of pmap: bring /proc/PID/smaps"),
-    (rb"^Linux \S+ \(.*\n\n?.* kbmemfree ", "the output of sar: bring /proc/meminfo, or watch"),
+    (
+        rb"^[0-9a-f]{8,16} (?:default|bind|interleave|prefer)\S*(?: \S+)* kernelpagesize_kB=",
+        "a process's numa_maps: bring its smaps",
+    ),
+    (
+        rb" (?:kbmemfree|kbswpfree|kbhugfree|pgpgin/s|pswpin/s) ",
+        "the output of sar: bring /proc/meminfo, or watch",
+    ),
+    (rb" minflt/s +majflt/s ", "the output of pidstat: bring /proc/PID/smaps_rollup, or watch"),
+    (
+        rb"^ *(?:Last )?State: +Terminated *\r?\n *Reason: +OOMKilled",
+        "kubectl's words of a container that was killed at a limit or for the node's memory: bring "
+        "the node's kernel log, which says which: journalctl -k",
+    ),
+    (
+        rb"^(?:NAMESPACE +)?(?:POD +)?NAME +CPU\(cores\) +(?:CPU% +)?MEMORY\(bytes\)",
+        "kubectl top's output: bring memory.stat of the pod's cgroup",
+    ),
+    (
+        rb"^CONTAINER ID +NAME +CPU % +MEM USAGE",
+        "docker stats' output: bring memory.stat of the container's cgroup",
+    ),
+    (
+        rb"^(?:Control Group|CGroup) +Tasks +%CPU +Memory",
+        "systemd-cgtop's output: bring memory.stat of the cgroup",
+    ),
+    (
+        rb"^(?:Applications Memory Usage|Total PSS by process)",
+        "dumpsys meminfo's output: bring /proc/meminfo",
+    ),
     (
         rb"^# (?:Overhead|Samples: )|^ +\d+[.,]\d+% .*\[[k.]\] |^ *PerfTop: |^Samples: .* of event",
         "perf report's or perf top's output: bring perf script's text",

@@ -120,6 +120,19 @@ def place(words: str, *rows: Any, unlike: list[str] | None = None) -> Case:
     return Case("oom-kills-told", [oom(), *rows], [words], "warning", unlike or [])
 
 
+WHOLE = [
+    *(
+        OomMemory(1, -1, "", name, size)
+        for name, size in {
+            **dict.fromkeys(("active_anon", "active_file", "inactive_file", "unevictable"), MIB),
+            **dict.fromkeys(("slab_reclaimable", "slab_unreclaimable", "pagetables"), MIB),
+            **{"inactive_anon": 4 * GIB - 8 * MIB, "free": MIB},
+            **{"pages RAM": 17 * GIB, "pages reserved": GIB},
+        }.items()
+    ),
+    OomMemory(1, 0, "", "hugepages_total 2048kB", 0),
+]
+BALLOON = [complaint("balloon", "hv_balloon: Balloon floor reached.", "changed")]
 SPARED = [oom(), oom_task(7, "java", 1000, 500, True), oom_task(9, "mysqld", 9000, -500)]
 NOW = TARGET | {"uptime_seconds": 1010.5}
 
@@ -394,6 +407,15 @@ FOUND: dict[str, Case] = {
     "a hugetlb pool": place("50 GiB of 64 GiB were hugetlb pages;", *machine(hugetlb=50 * GIB)),
     "memory that is in no counter": place(
         "45 GiB of 64 GiB were in no counter; the kernel killed java", *machine(lost=45 * GIB),
+    ),
+    "memory that is in no counter, by the machine's own lines": Case(
+        "oom-kills-told", [oom(lacks="memory of a zone, damaged (3)"), *WHOLE, *BALLOON],
+        ["12 GiB of 16 GiB were in no counter; the kernel killed java",
+         "by which the host takes memory: hv_balloon: Balloon floor reached."], "warning",
+    ),
+    "lines of zones that are cut, beside a hugetlb pool that the log may have lost": Case(
+        "oom-kills-told", [oom(lacks="memory of a zone, damaged (3)"), *WHOLE[:-1]],
+        ["Memory ran out, and the kernel killed java"], "warning", unlike=["in no counter"],
     ),
     "locked memory": place("were locked or unevictable;", *machine(unevictable=50 * GIB)),
     "one process, and full swap": place(

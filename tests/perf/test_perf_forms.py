@@ -210,3 +210,16 @@ def test_of_what_has_no_time_nothing_is_timed() -> None:
 def test_other_text_is_not_taken_for_perfs(text: bytes) -> None:
     assert not is_perf_text(text)
     assert not [*read_samples(io.BytesIO(text), Reading())]
+
+
+def test_an_oops_without_times_is_not_perfs() -> None:
+    """Words of the kernel's stack look like addresses below a header, with a colon."""
+    text = (
+        b"WARNING: at f.c:1 f+0x1/0x2()\nModules linked in: a b c\nCPU: 1 PID: 42 Comm: kswapd0\n"
+        b"Hardware name: A Computer, by name, of a maker\n"
+        b" 0000000000000009 ffff88022259da58 ffffffff816606a8 ffff88022259da98\n"
+        b" ffffffff8105d660 ffff88022259dba0 ffff880227014410 ffff88022259dba8\nCall Trace:\n"
+        + b" [<ffffffff816606a8>] dump_stack+0x19/0x1b\n"
+        * 9
+    )
+    assert not is_perf_text(text)

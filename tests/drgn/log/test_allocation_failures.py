@@ -146,6 +146,15 @@ def test_memory_that_sysrq_printed_later_is_not_its() -> None:
         assert (row.usable_free_bytes, row.lacks) == (None, "the memory that there was")
 
 
+def test_the_caller_is_not_in_a_stack_that_another_task_printed_in_between() -> None:
+    """A log without callers: the stack of an allocation that failed begins with warn_alloc()."""
+    text = FAILURE.replace(" <TASK>", " kasan_report+0x1/0x2", 1)
+    (other,), (failure,) = (read_allocation_failures(parse_dmesg(each).records).failures
+                            for each in (text, FAILURE))  # fmt: skip
+    assert "kasan_report" in (other.stack or "")
+    assert other.caller == failure.caller
+
+
 def test_the_caller_on_arm_is_no_function_that_prints_the_stack() -> None:
     text = """
 systemd: page allocation failure: order:0, mode:0x20

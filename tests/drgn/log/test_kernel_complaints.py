@@ -33,11 +33,15 @@ LINES = {
     "SLUB: Unable to allocate memory on node -1, gfp=0x820(GFP_ATOMIC)":
         ("slab allocation failure", "gfp=0x820(GFP_ATOMIC)"),
     "vmap allocation for size 20480 failed: use vmalloc=<size> to increase size":
-        ("vmalloc failure", "vmap allocation for size 20480 failed"),
+        ("kernel addresses used up", "vmap allocation for size 20480 failed"),
+    "vmalloc_node_range for size 8192 failed: Address range restricted to 0xf0 - 0xff":
+        ("kernel addresses used up", "vmalloc_node_range for size 8192 failed"),
     "percpu: allocation failed, size=2048 align=8 atomic=0, alloc from reserved chunk failed":
         ("percpu allocation failure", "size=2048"),
     "ahci 0000:00:1f.2: swiotlb buffer is full (sz: 65536 bytes), total 32768 (slots), used 7":
         ("swiotlb full", "ahci 0000:00:1f.2"),
+    "swiotlb buffer is full (sz: 4096 bytes), total 0 (slots), used 0 (slots)":
+        ("swiotlb full", "swiotlb buffer is full (sz: 4096 bytes)"),
     "HugeTLB: allocating 512 of page size 2.00 MiB failed.  Only allocated 98 hugepages.":
         ("huge pages failed", "512 of page size 2.00 MiB"),
     "Write-error on swap-device (8:16:2048)": ("swap failure", "Write-error on swap-device"),
@@ -50,6 +54,10 @@ LINES = {
         ("swap entry damaged", "Bad swap file entry"),
     "BUG kmalloc-64 (Tainted: G    B): Poison overwritten":
         ("slab damaged", "kmalloc-64 (Tainted: G    B): Poison overwritten"),
+    "BUG task (Tainted: G    B): Objects remaining in task on __kmem_cache_shutdown()":
+        ("slab cache destroyed in use", "task"),
+    "kmem_cache_destroy task: Slab cache still has objects when called from f+0x1/0x2":
+        ("slab cache destroyed in use", "task"),
     "list_del corruption. prev->next should be ffff, but was 0":
         ("list damaged", "list_del corruption"),
     "BUG: KASAN: use-after-free in f+0x1/0x2":
@@ -60,6 +68,8 @@ LINES = {
     "lowmemorykiller: Kill 'com.example' (3946), uid 10144, oom_score_adj 900 to free 2kB rss":
         ("low memory killer", "com.example"),
     "kernel BUG at mm/slub.c:4023!": ("kernel BUG in mm", "mm/slub.c:4023"),
+    "kernel BUG at include/linux/page-flags.h:356!":
+        ("kernel BUG in mm", "include/linux/page-flags.h:356"),
     "WARNING: CPU: 3 PID: 77 at mm/page_counter.c:62 f+0x1/0x2":
         ("warning in mm", "mm/page_counter.c:62"),
     "Kernel panic - not syncing: Fatal exception in interrupt":
@@ -190,6 +200,33 @@ def test_a_leaked_object_has_who_allocated_it() -> None:
 """
     (row,) = read(text * 3)
     assert (row.what, row.times) == ("size 192, in leak_init [leak]", 3)
+
+
+@pytest.mark.parametrize("before", ["> ", "  "])
+def test_a_leaked_object_that_is_quoted_has_who_allocated_it(before: str) -> None:
+    text = f"""so:
+{before}unreferenced object 0xffff8881039b0b00 (size 192):
+{before}  comm "insmod", pid 1234, jiffies 4294901234
+{before}  backtrace:
+{before}    [<ffffffff810f8f36>] create_object+0x126/0x2b0
+{before}    [<ffffffff810f91d5>] kmemleak_alloc+0x25/0x60
+{before}    [<ffffffffc0005034>] leak_init+0x34/0x1000 leak/leak.c:12 \n"""
+    (row,) = read(text)
+    assert row.what == "size 192, in leak_init"
+
+
+def test_a_device_of_a_quoted_line_is_without_its_time() -> None:
+    line = "ahci 0000:00:1f.2: swiotlb buffer is full (sz: 65536 bytes), total 9 (slots), used 7"
+    (row,) = read(f"No, I see:\n>> [    2.202000] {line}\nis all.\n")
+    assert (row.what, row.first_seconds) == ("ahci 0000:00:1f.2", 2.202)
+
+
+def test_nothing_goes_on_with_a_rule() -> None:
+    """A line of "=" is as wide as others, and no part of what follows."""
+    rule = "=" * 77
+    line = "BUG kmalloc-64 (Not tainted): Poison overwritten"
+    (row,) = read(f"{rule}\n{line}\n{'-' * 77}\n\nINFO: {'x ' * 36}\n f+0x1/0x2\n")
+    assert row.what == "kmalloc-64 (Not tainted): Poison overwritten"
 
 
 def test_a_hung_task_of_7_1_says_that_it_waits_for_io() -> None:

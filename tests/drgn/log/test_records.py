@@ -19,6 +19,7 @@ from mmscope.drgn.log.records import STACK
         " oom_kill_process from out_of_memory+0x140/0x368",
         " oom_kill_process+0x7f/0xc0 mm/oom_kill.c:437",  # syzkaller
         " oom_kill_process (mm/oom_kill.c:437 (discriminator 3))",  # decode_stacktrace.sh
+        " oom_kill_process (mm/oom_kill.c:437 ./include/linux/mm.h:5) vmw_x ",  # inlined, a module
     ],
 )
 def test_a_frame_is_its_function(line: str) -> None:

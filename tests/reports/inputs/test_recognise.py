@@ -87,6 +87,16 @@ def test_a_file_of_proc_has_its_place(name: str) -> None:
         (b"LPKSHHRH", "unpack it before"),
         (b"               total        used        free\n", "bring /proc/meminfo"),
         (b"swapper;start;idle 7\n", "folded stacks"),
+        (b"--procs-- -----memory-----\n", "of vmstat: bring /proc/vmstat"),
+        (b"UID    PID  PPID  C STIME TTY\n", "of ps: bring /proc/meminfo"),
+        (b"7f2a10c93000 default anon=3 dirty=3 N0=3 kernelpagesize_kB=4\n", "bring its smaps"),
+        (b"Linux 5.14.0 (x)\n\n12:00:01  pgpgin/s pgpgout/s   fault/s\n", "of sar: bring"),
+        (
+            b"Name: web-1\n    Last State:     Terminated\n      Reason:       OOMKilled\n",
+            "bring the node's kernel log, which says which: journalctl -k",
+        ),
+        (b"NAME    CPU(cores)   MEMORY(bytes)\nweb-1   5m   90Mi\n", "kubectl top's output"),
+        (b"CONTAINER ID   NAME   CPU %     MEM USAGE / LIMIT\n", "of the container's cgroup"),
         (b"7z\xbc\xaf\x27", "unpack it before"),
         (b"Node 0 MemTotal:  5 kB\n", "of a NUMA node: bring /proc/meminfo"),
         (
@@ -233,6 +243,9 @@ def test_a_table_whose_last_row_is_cut_has_the_others() -> None:
         b"``` [Mon Dec  8 17:51:31 2025] x\n[Mon Dec  8 17:51:31 2025] 63159 pages reserved\n" * 2,
         b"so:\n[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents adj name\n",
         b"so:\nTasks state (memory values in pages):\n",
+        b"=====\nBUG kmalloc-64 (Not tainted): Poison overwritten\n-----\n",
+        b"Unable to handle kernel paging request at virtual address 00000009\n",
+        b"WARNING: at mm/page_alloc.c:2204 f+0x1/0x2()\n",
     ],
 )
 def test_parts_of_a_log_are_known(text: bytes) -> None:
