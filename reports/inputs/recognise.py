@@ -15,6 +15,7 @@ from mmscope.drgn.dumps.wrapped import FLATTENED
 from mmscope.drgn.log.log_places import KERNEL_LINE
 from mmscope.drgn.machine.settings import OF_SYSCTL
 from mmscope.drgn.tables.hostile_text import visible
+from mmscope.drgn.text.meminfo import KSTATS
 from mmscope.drgn.text.packed import JOURNAL, UTF_16
 from mmscope.drgn.text.program_kills import KILL
 from mmscope.drgn.text.text_source import recognise as recognise_page_owner
@@ -75,6 +76,10 @@ TEXTS = (
     (_MAPPING + rb" +\[rollup\]", "proc/PID/smaps_rollup"),
     (_MAPPING + rb".*\nSize: ", "proc/PID/smaps"),
     (_MAPPING, "proc/PID/maps"),
+    (
+        rb"\A\d+ 1 0x[0-9a-f]+(?: \d+){4} *\r?\nname +type +data *\r?\n(?:.*\n){0,120}?c_max ",
+        KSTATS[1],
+    ),
     (rb"\A(?:anon \d+\r?\nfile|file \d+\r?\nanon) \d+\r?$", f"sys/fs/cgroup/{GIVEN}/memory.stat"),
     (rb"\Acache \d+\r?\nrss \d+\r?$", f"sys/fs/cgroup/memory/{GIVEN}/memory.stat"),
     (_SYSCTL, OF_SYSCTL),
@@ -188,8 +193,11 @@ OUTPUTS = (
     ),
     (rb"^CACHE +(?:NAME +)?OBJSIZE +ALLOCATED", "crash's kmem -s: bring the vmcore"),
     (rb"^ +PAGES +TOTAL +PERCENTAGE", "crash's kmem -i: bring the vmcore"),
-    (rb"^-*procs-* -+memory", "the output of vmstat: bring /proc/vmstat"),
-    (rb"^top - \d\d:", "the output of top: bring /proc/meminfo"),
+    (
+        rb"^(?:-+time-+ )?-*procs-* -+memory|^ +\d+ K total memory",
+        "the output of vmstat: bring /proc/vmstat",
+    ),
+    (rb"^(?:```)?top - \d\d:", "the output of top: bring /proc/meminfo"),
     (rb"^USER +PID +%CPU|^UID +PID +PPID +C ", "the output of ps: bring /proc/meminfo"),
     (rb"^\d+: .*\nAddress +Kbytes", "the output of pmap: bring /proc/PID/smaps"),
     (

@@ -59,6 +59,8 @@ KNOWN = {
     "other JSON": (b'[{"Id": "7", "LogPath": "/var/lib/x-json.log", "State": {}}]', ""),
     "earlyoom": (b'earlyoom 1.7\nsending SIGTERM to process 7 uid 0 "x": badness 9\n', "log"),
     "kmemleak": (b"unreferenced object 0xffff88007658a9e0 (size 944):\n", "log"),
+    "arcstats": (b"13 1 0x01 9 99 52 282\nname type data\nhits 4 1\nc_max 4 82\n", "tree"),
+    "another kstat": (b"13 1 0x01 9 99 52 282\nname type data\nhits 4 1\n", ""),
     "allocinfo": (b"allocinfo - version: 1.0\n#     <size>\n", "tree"),
 }  # fmt: skip
 
@@ -88,6 +90,9 @@ def test_a_file_of_proc_has_its_place(name: str) -> None:
         (b"               total        used        free\n", "bring /proc/meminfo"),
         (b"swapper;start;idle 7\n", "folded stacks"),
         (b"--procs-- -----memory-----\n", "of vmstat: bring /proc/vmstat"),
+        (b"--time-- procs -----memory-----\n", "of vmstat: bring /proc/vmstat"),
+        (b"$ vmstat -s\n      4020152 K total memory\n", "of vmstat: bring /proc/vmstat"),
+        (b"so:\n```top - 09:20:17 up 18 min\n", "of top: bring /proc/meminfo"),
         (b"UID    PID  PPID  C STIME TTY\n", "of ps: bring /proc/meminfo"),
         (b"7f2a10c93000 default anon=3 dirty=3 N0=3 kernelpagesize_kB=4\n", "bring its smaps"),
         (b"Linux 5.14.0 (x)\n\n12:00:01  pgpgin/s pgpgout/s   fault/s\n", "of sar: bring"),
