@@ -23,6 +23,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -63,15 +64,18 @@ BY_KIND = {
     TypeKind.ENUM: (ENUM, ENUM64),
     TypeKind.TYPEDEF: (TYPEDEF,),
 }
-# "bpf: Extend BTF UAPI vlen, kinds to use unused bits" (f7a6b9eaff3e); these bits were 0 before.
-KIND, VLEN = np.uint32(0x7F), np.uint32(0xFF_FFFF)
-UNKNOWN = np.uint32(1 << 31)  # words: beyond the end of any blob
-INT_SIGNED, INT_BOOL = 1, 4
 QUALIFIERS = {
     CONST: Qualifiers.CONST,
     VOLATILE: Qualifiers.VOLATILE,
     RESTRICT: Qualifiers.RESTRICT,
 }
+MADE_OF_A_TYPE = (PTR, TYPEDEF, *QUALIFIERS, FUNC_PROTO, VAR, TYPE_TAG)
+# What something may be of: void, and what is not known here, too.
+TYPES = [kind for kind in range(128) if kind not in (FUNC, VAR, DATASEC, DECL_TAG)]
+# "bpf: Extend BTF UAPI vlen, kinds to use unused bits" (f7a6b9eaff3e); these bits were 0 before.
+KIND, VLEN = np.uint32(0x7F), np.uint32(0xFF_FFFF)
+UNKNOWN = np.uint32(1 << 31)  # words: beyond the end of any blob
+INT_SIGNED, INT_BOOL = 1, 4
 
 # Of a whole kernel's, the largest known are about a tenth of these.
 LIMITS = {
@@ -118,11 +122,30 @@ class Btf:
         self._kinds = (self._info >> 24 & KIND).astype(np.uint8)
         for column in (self._name_offsets, self._info, self._size_or_type, self._kinds):
             column[0] = 0
+        self._check_references()
         self._built: dict[int, Type] = {}
+        self._bits: dict[int, int] = {}
         self._building: list[int] = []
         self._flattened: dict[int, int] = {}
         self._found: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         self._enumerators: tuple[NDArray[np.uint32], NDArray[np.int64]] | None = None
+
+    def _check_references(self) -> None:
+        """
+        Find records that lead to others that they cannot be made of.
+
+        Where the length of one is damaged it swallows others: the numbers of all behind it are
+        wrong.
+
+        :raises NoDebugInfoError: there is one.
+        """
+        for kinds, allowed in ((FUNC,), (FUNC_PROTO,)), (MADE_OF_A_TYPE, TYPES):
+            leading = np.isin(self._kinds, kinds)
+            led_to = self._kinds.take(self._size_or_type[leading], mode="clip")
+            wrong = np.flatnonzero(~np.isin(led_to, allowed))
+            if len(wrong):
+                number = np.flatnonzero(leading)[wrong[0]]
+                raise _damaged(f"type {number:,} is made of one of kind {led_to[wrong[0]]}")
 
     @property
     def count(self) -> int:
@@ -382,14 +405,49 @@ class Btf:
             raise _damaged(f"type {number} has {size:,} bytes")
         if self._flattened_members(number) > LIMITS["flattened"]:
             raise _damaged(f"type {number} has too many members")
-        members = []
-        for name, type_number, offset, bits in self._members(number):
-            if offset > 8 * size:
-                raise _damaged(f"{name} of type {number} lies behind its end")
-            members.append(TypeMember(self._later(type_number, bits), name, offset))
+        self._check_places(number, size)
+        members = [
+            TypeMember(self._later(type_number, bits), name, offset)
+            for name, type_number, offset, bits in self._members(number)
+        ]
         name = self._name(int(self._name_offsets[number]))
         make = self.prog.struct_type if self._kinds[number] == STRUCT else self.prog.union_type
         return make(name, size, members)
+
+    def _check_places(self, number: int, size: int) -> None:
+        """
+        Find members that C does not lay out so: beyond the end of their struct, in another member,
+        or in a part of a byte.
+
+        :raises NoDebugInfoError: there is one.
+        """
+        end = 0
+        of_union = self._kinds[number] == UNION
+        for name, type_number, offset, bits in sorted(self._members(number), key=itemgetter(2)):
+            last = offset + (bits or self._bits_of(type_number))
+            if last > 8 * size or offset < end or (offset % 8 and not bits):
+                raise _damaged(f"{name or 'a member'} of type {number} lies where it does not fit")
+            end = 0 if of_union else last
+
+    def _bits_of(self, number: int, depth: int = 0) -> int:
+        """Size in bits of a type, by its record alone; 0 where it is not known."""
+        if number >= len(self._kinds) or depth > LIMITS["chain"]:
+            return 0
+        if number not in self._bits:
+            at, kind = int(self._starts[number]) + 3, int(self._kinds[number])
+            bits = 0
+            if kind == INT:
+                bits = int(self._words[at]) & 0xFF
+            elif kind == PTR:
+                bits = 64
+            elif kind == ARRAY:
+                bits = self._bits_of(int(self._words[at]), depth + 1) * int(self._words[at + 2])
+            elif kind in (STRUCT, UNION, ENUM, ENUM64, FLOAT):
+                bits = 8 * int(self._size_or_type[number])
+            elif kind in (TYPEDEF, TYPE_TAG, *QUALIFIERS):
+                bits = self._bits_of(int(self._size_or_type[number]), depth + 1)
+            self._bits[number] = bits
+        return self._bits[number]
 
     def _members(self, number: int) -> Iterator[tuple[str | None, int, int, int]]:
         """(name, number of its type, offset in bits, bits of a bit field or 0) of each member."""

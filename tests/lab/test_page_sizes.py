@@ -9,14 +9,18 @@ import json
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import seen
 from conftest import KERNELS, StructPagesLab, struct_pages_lab
 from drgn.helpers.linux.mm import follow_phys
+from drgn.helpers.linux.pid import for_each_task
 from kernel_image import out_of_direct_map
 
+from mmscope.drgn.page_tables.page_table_entries import new_walk, process_roots, walk_page_tables
 from mmscope.drgn.page_tables.page_table_scan import PageTableScan, scan_page_tables
 from mmscope.drgn.page_tables.page_tables import page_table_regions, page_tables, read_status
+from mmscope.drgn.page_tables.swap_types import PAGE, SPECIAL, entry_kinds, swap_kinds
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.registry import SECTIONS
 from mmscope.drgn.struct_pages.hugetlb import hugetlb_sizes
@@ -93,6 +97,29 @@ def test_pages_of_every_size_are_in_page_tables(
         assert sum(region.hugetlb_bytes for region in here) == row.hugetlb_bytes
         assert sum(region.small_bytes + region.huge_bytes for region in here) == row.resident_bytes
     assert sorted(filter(None, mapped)) == sizes
+
+
+def test_pages_are_where_drgn_finds_them(sizes_lab: StructPagesLab, scan: PageTableScan) -> None:
+    """Each page of each process, small and huge."""
+    prog, form, kinds = sizes_lab.prog, scan.form, swap_kinds(sizes_lab.prog)
+    for task in for_each_task(prog):
+        if not task.mm or task.pid != task.tgid:
+            continue
+        roots, seen = process_roots(prog, np.array([task.mm.pgd.value_()], np.uint64)), 0
+        for chunk in walk_page_tables(prog, form, roots, new_walk(form, 1)):
+            entries = chunk.entries.ravel()[chunk.places]
+            if chunk.level == form.last:
+                nowhere = np.zeros(0, np.uint64)
+                leaves = np.isin(entry_kinds(form, kinds, nowhere, entries), (PAGE, SPECIAL))
+            else:
+                leaves = form.is_leaf(entries, chunk.level)
+            rows, slots = np.divmod(chunk.places[leaves], chunk.slots)
+            addresses = chunk.slot_addresses(form.levels[chunk.level].shift, rows, slots)
+            for address, physical in zip(addresses, form.physical(entries[leaves]), strict=True):
+                ours = int(physical) >> form.page_shift << form.page_shift
+                assert follow_phys(task.mm, int(address)).value_() == ours
+                seen += 1
+        assert seen > 20
 
 
 def test_pools_are_those_of_sysfs(sizes_lab: StructPagesLab, sizes: list[int]) -> None:

@@ -6,7 +6,17 @@ from btf_blobs import BtfBlob
 from drgn import Architecture, Platform, Program
 
 from mmscope.drgn.opening import NoDebugInfoError
-from mmscope.drgn.opening.btf import DATASEC, ENUM, PTR, STRUCT, TYPEDEF, Btf
+from mmscope.drgn.opening.btf import (
+    DATASEC,
+    ENUM,
+    FUNC,
+    FUNC_PROTO,
+    PTR,
+    STRUCT,
+    TYPEDEF,
+    UNION,
+    Btf,
+)
 
 PROG = Program(Platform(Architecture.X86_64))
 NEW, NEWER = 20, 100  # kinds that no kernel has
@@ -109,6 +119,55 @@ def test_a_bit_field_is_no_longer_than_its_type() -> None:
     assert members(types, "of_32") == ["int"]
     with pytest.raises(NoDebugInfoError, match="BTF is damaged: 33 bits of type 1: bit field"):
         members(types, "of_33")
+
+
+def laid_out(kind: int, size: int, *members: tuple[int, int]) -> Btf:
+    """A struct or union "made" of ints of so many bytes at such bits."""
+    made = BtfBlob()
+    numbers = {width: made.integer(f"int{width}", width) for width in (1, 4, 8)}
+    tail = [word for width, at in members for word in (made.name("m"), numbers[width], at)]
+    made.add(kind, "made", len(members), size, tail)
+    return Btf(PROG, made.blob())
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "members"),
+    [
+        (STRUCT, 8, [(4, 0), (8, 32)]),  # ends behind the struct
+        (STRUCT, 16, [(8, 0), (4, 32)]),  # in the first
+        (STRUCT, 16, [(4, 32), (8, 0)]),  # the same, declared later
+        (STRUCT, 16, [(4, 2)]),  # in a part of a byte
+        (UNION, 4, [(4, 0), (8, 0)]),
+    ],
+)
+def test_members_lie_where_c_may_lay_them(
+    kind: int, size: int, members: list[tuple[int, int]]
+) -> None:
+    with pytest.raises(NoDebugInfoError, match="m of type 4 lies where it does not fit"):
+        laid_out(kind, size, *members).struct("made")
+
+
+def test_members_may_come_in_any_order_with_gaps() -> None:
+    """As where the layout of structs is random (CONFIG_RANDSTRUCT)."""
+    assert laid_out(STRUCT, 64, (4, 256), (8, 0), (1, 64)).struct("made") is not None
+    assert laid_out(UNION, 8, (8, 0), (4, 0)).struct("made") is not None
+
+
+@pytest.mark.parametrize("behind", [FUNC, PTR])
+def test_a_record_that_swallows_another_is_told_by_those_behind_it(behind: int) -> None:
+    made = BtfBlob()
+    first = made.add(FUNC_PROTO)
+    made.add(FUNC, "f", 1, first)
+    made.struct("pair", 16, {"first": (0, 0)})
+    made.add(PTR, size_or_type=1)  # so long is a member
+    proto = made.add(FUNC_PROTO)
+    made.add(FUNC, "g", 1, proto if behind == FUNC else first)
+    made.add(PTR, size_or_type=proto)
+    whole = made.blob()
+    assert Btf(PROG, whole).function("g") is not None
+    number = 5 if behind == FUNC else 6
+    with pytest.raises(NoDebugInfoError, match=f"type {number} is made of one of kind {FUNC}$"):
+        Btf(PROG, whole.replace(b"\1\0\0\4", b"\2\0\0\4", 1))
 
 
 def test_a_split_blob_goes_on_behind_one_with_unknown_kinds() -> None:
