@@ -309,7 +309,7 @@ class Btf:
     def _integer(self, number: int) -> Type:
         name, size = self._named(number)
         encoding = int(self._words[self._starts[number] + 3]) >> 24 & 0xF
-        if name is None or size not in (1, 2, 4, 8, 16):
+        if name is None or size not in ((1,) if encoding & INT_BOOL else (1, 2, 4, 8, 16)):
             raise _damaged(f"type {number} is an integer of {size} bytes")
         if encoding & INT_BOOL:
             return self.prog.bool_type(name, size)
