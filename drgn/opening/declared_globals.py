@@ -122,8 +122,8 @@ _BY_TYPE = {
     "struct ksm_scan": "ksm_scan",
     "struct list_head": (
         "bdi_list btf_modules dmabuf_list ftrace_trace_arrays kclist_head migrate_nodes "
-        "modules net_namespace_list pci_root_buses slab_caches super_blocks vmap_area_list "
-        "workqueues zswap_pools"
+        "modules net_namespace_list pci_root_buses slab_caches super_blocks vm_list "
+        "vmap_area_list workqueues zswap_pools"
     ),
     "struct list_head *": "pcpu_chunk_lists",
     "struct llist_head": "call_single_queue",
