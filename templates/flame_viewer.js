@@ -286,9 +286,8 @@
     }
     function tell(event) {
       const each = at(event);
-      if (each) told.textContent = each.element.querySelector("title").textContent;
+      if (each) told.textContent = each.frame.words || graph.words(each.frame);
     }
-    view.addEventListener("mouseover", tell);
     // Chromium makes a svg element with such a listener a stop of its own.
     scroller.addEventListener("focusin", tell);
     reset.addEventListener("click", function () { back(false); });

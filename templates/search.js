@@ -82,8 +82,8 @@
   function answers(words) {
     function has(text) { return words.every(function (word) { return text.includes(word); }); }
     function near(text) { return wide.every(function (group) { return group.some(function (word) { return text.includes(word); }); }); }
-    // "memory" is in everything.
-    const asked = words.filter(function (word) { return word !== "memory" || words.length === 1; }), wide = asked.map(meant);
+    // Of a question, what it is about; "memory" is in everything.
+    const asked = words.filter(function (word) { return words.length === 1 || !/^(?:memory|an?|are|do|does|is|my|of|the|what|why)$/.test(word); }), wide = asked.map(meant);
     const fits = [[], [], [], []];
     index.forEach(function (each) {
       if (has(each.words) || (each.kind === "question" && near(each.words))) fits[0].push({ each: each, name: each.name });

@@ -126,6 +126,13 @@ def test_docs_have_none_of_the_words() -> None:
     assert len(pages) > 10 and not found, f"better is {AVOIDED}"
 
 
+def test_docs_are_short_enough_to_be_read() -> None:
+    # What commands print included, rules and bars of tables not.
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    words = [word for page in pages for word in page.read_text().split() if re.search(r"\w", word)]
+    assert len(words) <= 30_000
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -129,7 +129,7 @@ def plural(value: int, one: str, many: str = "") -> str:
 
 def pages(value: int, page_size: int | None) -> str:
     """Pages as bytes; as a number of pages where the page size is not known."""
-    return f"{value:,} pages" if page_size is None else size(value * page_size)
+    return plural(value, "page") if page_size is None else size(value * page_size)
 
 
 def compact(value: int, page_size: int | None) -> str:

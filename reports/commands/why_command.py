@@ -226,7 +226,7 @@ def answer_of(given: Given, path: Path, judged: "Judgement", kind: object) -> An
 
 
 # Whether the host still runs is not known: a dump may be of a crash.
-THERE = "On the host, while the trouble is there: "
+THERE = "On the host, while it lasts: "
 # Commands that show what could not be checked, by what it takes.
 SHOWS = {
     "root": ("As root, the kernel's memory is read too", "sudo mmscope why"),

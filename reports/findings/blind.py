@@ -101,8 +101,8 @@ BLIND = (
         """,
     ),
     Blind(
-        "what {{ tasks | thousands }} task{{ 's' if tasks > 1 }} waited for that slept in D state "
-        "for {{ seconds | duration }} when the watch ended, and whether for longer, was not read",
+        "{{ tasks | thousands }} task{{ 's' if tasks > 1 }} had slept in D state for "
+        "{{ seconds | duration }} when the watch ended: for what, and how long, was not read",
         {
             "watch_sleepers": ["time", "seconds", "wchan"],
             "watch_samples": ["time"],
@@ -119,8 +119,8 @@ BLIND = (
         """,
     ),
     Blind(
-        "of {{ bytes | size(1) }} of shared memory, {{ share | percent }} of memory, it was not "
-        "read whether a process has them",
+        "whether a process has {{ bytes | size(1) }} of shared memory, {{ share | percent }} of memory, "
+        "was not read",
         {
             "vm_counters": ["name", "value"],
             "process_memory": ["shmem_bytes"],
@@ -189,8 +189,7 @@ BLIND = (
         """,
     ),
     Blind(
-        "for what tasks waited {{ share | percent }} of the time, by PSI, nothing that was read "
-        "tells",
+        "tasks waited {{ share | percent }} of the time, by PSI: for what was not read",
         {"watch_psi": ["share", "stuck"]},
         "select share from watch_psi where stuck::varchar = 'true'",
     ),
@@ -217,8 +216,8 @@ BLIND = (
         """,
     ),
     Blind(
-        "who has {{ bytes | size(1) }}, {{ share | percent }} of memory, that are in no line of "
-        "/proc/meminfo, was not read",
+        "who has the {{ bytes | size(1) }}, {{ share | percent }} of memory, that no line of "
+        "/proc/meminfo counts was not read",
         {"gauge_series": ["source", "name", "time", "value"], "memory_ledger": ["pages"]},
         """
         select bytes::bigint as bytes, bytes / total as share
@@ -248,7 +247,7 @@ def holes(database: Database) -> Iterator[str]:
         for row in database.rows(HOLE):
             size = display.pages(row["pages"], row["page_size"])
             share = display.percent(row["share"])
-            yield f"{size}, {share} of memory, has no owner that can be seen"
+            yield f"{size}, {share} of memory, has no known owner"
     except (duckdb.Error, ArithmeticError, TypeError, ValueError) as error:
         tables = ["memory_ledger", "ledger_checks"]
         why = failed(database, error, tables) if isinstance(error, duckdb.Error) else str(error)
@@ -314,7 +313,7 @@ def _not_sampled(questions: list[Question], database: Database) -> Iterator[str]
     if lacking:
         first, *others = lacking
         more = f" and {len(others):,} more" if others else ""
-        yield f"an earlier mmscope took this watch, without {first}{more}, which checks stand on"
+        yield f"an earlier mmscope took this watch: {first}{more}, which checks need, are missing"
 
 
 def damaged(database: Database) -> Iterator[str]:

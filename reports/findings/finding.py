@@ -95,7 +95,7 @@ class Verdict:
 
     @property
     def made(self) -> int:
-        """Checks that could be made."""
+        """Checks that ran."""
         return len({finding.id for finding in self.found} | {id for id, _ in self.silent})
 
     @property

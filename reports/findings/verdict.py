@@ -25,12 +25,12 @@ HARM_WORDS = dict(
     zip(
         HARMS,
         (
-            "work is ended: processes are killed, or allocations fail",
+            "processes are killed, or allocations fail",
             "data is damaged: what happens later may come of it",
-            "work waits",
-            "memory is taken that others could use",
-            "it costs more than it has to",
-            "what was read is not what it seems to be",
+            "tasks are delayed",
+            "less memory is left for everything else",
+            "CPU time or memory is wasted",
+            "figures that were read may mislead",
         ),
         strict=True,
     )
@@ -48,7 +48,7 @@ class Judgement:
     :ivar rests_on: how many checks, and what the others would take.
     :ivar short: number of checks that found nothing, and of notices, without what is unknown.
     :ivar harm: what it does to the machine. :ivar owner: whose it is.
-    :ivar unknowns: what could not be seen, and what checks that could not be made would take.
+    :ivar unknowns: what could not be seen, and what checks that did not run would take.
     :ivar step: what to do first. :ivar command: in it. :ivar table: the first that it stands on.
     """
 
@@ -97,7 +97,7 @@ def judge(verdict: Verdict) -> Judgement:
 def none_found(verdict: Verdict) -> str:
     """Words where there is no trouble that was found: by how many checks."""
     if not verdict.made:
-        return f"None of {display.plural(verdict.checks, 'check')} could be made"
+        return f"None of {display.plural(verdict.checks, 'check')} could run"
     return f"No trouble found by {verdict.made:,} of {display.plural(verdict.checks, 'check')}"
 
 
@@ -126,7 +126,7 @@ def sentence(verdict: Verdict, *, wants: bool = True) -> str:
     """
     The word, and in a line what it stands for.
 
-    :param wants: also what the checks take that could not be made.
+    :param wants: also what the checks take that did not run.
     """
     if verdict.word == TROUBLE:
         return f"Trouble: {first_incident(verdict).sentence}"
@@ -155,7 +155,7 @@ def nothing_found(verdict: Verdict, *, wants: bool = True) -> str:
     if not verdict.checks:
         return "Cannot tell: no check was made."
     if not verdict.made:
-        made = f"none of {display.plural(verdict.checks, 'check')} could be made"
+        made = f"none of {display.plural(verdict.checks, 'check')} could run"
         return f"Cannot tell: {made}.{wanted}"
     made = f"No trouble found by {display.plural(verdict.made, 'check')}"
     if not verdict.blind:
@@ -182,10 +182,10 @@ def noticed(verdict: Verdict) -> str:
 
 
 def how_many(verdict: Verdict) -> str:
-    """Number of checks that could be made: the one count that everything else is said beside."""
+    """Number of checks that ran: the one count that everything else is said beside."""
     if not verdict.not_checked:
-        return f"All {display.plural(verdict.made, 'check')} could be made"
-    return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} could be made"
+        return f"All {display.plural(verdict.made, 'check')} ran"
+    return f"{verdict.made:,} of {display.plural(verdict.checks, 'check')} ran"
 
 
 def lacking_words(verdict: Verdict) -> str:
@@ -197,7 +197,7 @@ def lacking_words(verdict: Verdict) -> str:
 
 
 def others_want(verdict: Verdict) -> str:
-    """The same as a sentence, with a space before; empty where all checks could be made."""
+    """The same as a sentence, with a space before; empty where all checks ran."""
     return f" {lacking_words(verdict)}." if verdict.not_checked else ""
 
 

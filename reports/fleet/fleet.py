@@ -134,7 +134,7 @@ class FleetFinding:
         # Over many hosts, an engine keeps no order of the rows that a query gives for one.
         rows = tuple(sorted(rows, key=lambda row: _worse_first(question, row)))
         worst = badness_of(question, rows[0]) or -math.inf
-        severity = min((severity_of(question, row) for row in rows), key=SEVERITIES.index)
+        severity = severity_of(question, rows[0])
         bundle = bundles[self.checked[host]]
         return Case(bundle, rows, severity, worst, bundles[since].at, without < 0, kernel)
 
@@ -269,9 +269,11 @@ def ask_fleet(
     return fleet
 
 
-def _worse_first(question: Question, row: Row) -> tuple[float, list[str]]:
+def _worse_first(question: Question, row: Row) -> tuple[int, float, list[str]]:
     worse = badness_of(question, row)
-    return (math.inf if worse is None else -worse), [str(row[name]) for name in question.subject]
+    severity = SEVERITIES.index(severity_of(question, row))
+    subject = [str(row[name]) for name in question.subject]
+    return severity, math.inf if worse is None else -worse, subject
 
 
 def _worst_first(case: Case) -> tuple[int, float, str]:

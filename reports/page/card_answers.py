@@ -57,7 +57,7 @@ PLACES = {
 # What would answer a question that this bundle leaves open.
 LACKS = {
     WHO: "unknown: no table has it",
-    GREW: "unknown from one reading: 'mmscope watch', or a second bundle and 'mmscope compare'",
+    GREW: "unknown from one reading: 'mmscope watch' shows it, or 'mmscope compare' with a second bundle",
     HUGE: "unknown: nothing was read that shows it",
     EXIT: "unknown: a vmcore, or 'mmscope record exit-path', shows it",
     FREE: "unknown: a vmcore, or root on the host, shows it",
@@ -156,7 +156,7 @@ def _measured(
         if said or said is None:
             return said or ""
     made = sum(id in asked for id in ids)
-    return f"no such trouble found by {display.plural(made, 'check')}" if made else ""
+    return f"no trouble found by {display.plural(made, 'check')}" if made else ""
 
 
 def holders(bundle: Bundle) -> str:
@@ -253,7 +253,7 @@ def _watched(
     largest = max(classes, key=lambda name: classes[name], default="")
     said = ""
     if first is not None and first[what] > 0:
-        called = f" (PID {first['pid']})" if first["pid"] else f" ({first['kind']})"
+        called = f" (pid {first['pid']})" if first["pid"] else f" ({first['kind']})"
         name, size = cut(first["name"], MOST_NAMED) + called, display.size(first[what])
         # What became dear to read was not read again.
         late = max(row["last_time"] for row in rows) - first["last_time"]
@@ -308,12 +308,14 @@ def raisable(bundle: Bundle) -> str:
         return ""
     found = min_free.draw(rows, bundle.page_size)
     now, most = (display.size(each.kbytes << 10) if each else "" for each in (found, found.at_most))
+    above = f"above {display.size(found.quiet << 10)} kswapd is woken"
+    if found.bound <= found.quiet:
+        above = "more than a hundredth of memory is not advised"
     return {
         "unknown": f"unknown: {found.unknown}",
         "no": "no: a main zone is below its min watermark already",
         "not now": "not now: a main zone is below its low watermark",
-        "hardly": f"hardly: it is {now}, and above {display.size(found.quiet << 10)} kswapd is "
-        "woken",
+        "hardly": f"hardly: it is {now}, and {above}",
         "a little": f"a little, from {now} to {most} at most",
     }[found.answer]
 
@@ -338,7 +340,7 @@ IN_TABLES: dict[str, tuple[Callable[[Bundle], str], tuple[str, ...]]] = {
 def _deed(row: Row) -> str:
     """A deed of table ``would_free`` with what it is done to."""
     if row["pid"] is not None:
-        process = f"{cut(row['comm'], MOST_NAMED)} (PID {row['pid']})"
+        process = f"{cut(row['comm'], MOST_NAMED)} (pid {row['pid']})"
         what = cut(row["name"] or "", MOST_NAMED)
         return f"{what} of {process} {row['deed']}" if what else f"the end of {process}"
     what = row["path"] or row["cgroup"] or row["name"]

@@ -66,6 +66,7 @@ SCRIPTS = (
     "report.js",
     "search.js",
     "lights.js",
+    "tip.js",
     "flame_graphs.js",
     "flame_viewer.js",
 )

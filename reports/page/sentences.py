@@ -37,7 +37,7 @@ STATUSES = ("ok", "partial", "absent", "failed")
 
 
 def unknown(verdict: Verdict) -> str:
-    """Number of checks that could be made, and what the others take; empty if all could."""
+    """Number of checks that ran, and what the others take; empty if all did."""
     if not verdict.not_checked:
         return ""
     return f"{how_many(verdict)}; {lacking_words(verdict)}."

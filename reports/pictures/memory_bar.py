@@ -118,11 +118,11 @@ def _owners_in(table: Table, inside: Inside, rows: Rows, page_size: int | None) 
 
 
 def _owner_name(described: list[Column], values: tuple[Any, ...]) -> str:
-    """A row's name, a process first: "db (PID 7), socket, unix stream"."""
+    """A row's name, a process first: "db (pid 7), socket, unix stream"."""
     row = {column.name: value for column, value in zip(described, values, strict=True)}
     if row.get("pid") is None or not row.get("comm"):
         return name_of(described, values)
-    process = f"{cut(row['comm'], MAX_NAME)} (PID {row['pid']})"
+    process = f"{cut(row['comm'], MAX_NAME)} (pid {row['pid']})"
     rest = [(c, row[c.name]) for c in described if c.name not in ("pid", "comm") and row[c.name]]
     if not rest:
         return process

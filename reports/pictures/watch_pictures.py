@@ -225,7 +225,7 @@ def _holder_classes(tables: Tables) -> Iterator[tuple[str, str]]:
 
 def _called(row: Row) -> str:
     name = cut(row["name"], 60)
-    return f"{name} (PID {row['pid']})" if row["pid"] else name
+    return f"{name} (pid {row['pid']})" if row["pid"] else name
 
 
 def _holders(rows: Rows) -> list[Row]:

@@ -81,7 +81,7 @@ FOUND: dict[str, Case] = {
         [on_filesystem("tmpfs", 12.0, 8.0), on_filesystem("SysV", 9.0, 4.0, superblock="0xff11"),
          cached("SYSV0052e2c1", 4.0, kind="SysV", held=False, inode="32769"),
          cached("/tmp/a", 6.0, kind="tmpfs", held=False)],
-        ["468.8 MiB of shared memory, 12.0 % of memory, are in 14 files and segments that no",
+        ["14 files and segments that no process uses hold 468.8 MiB of shared memory, 12.0 % of",
          "156.2 MiB of it are SysV segments",
          "The largest: /tmp/a: 60000 pages, SYSV0052e2c1 (shmid 32769): 40000 pages"],
         "notice",

@@ -50,8 +50,8 @@ FOUND: dict[str, Case] = {
     "free memory that is in CMA": Case(
         "cma-holds-free",
         [zone(free_pages=60_000), event("nr_free_pages", 60_000), event("nr_free_cma", 52_000)],
-        ["203.1 MiB of 234.4 MiB that are free lie in CMA blocks: requests for memory that cannot "
-         "be moved have 31.25 MiB",
+        ["203.1 MiB of 234.4 MiB free lies in CMA blocks: 31.25 MiB is left for allocations that "
+         "are not movable",
          "nr_free_cma 52,000 of nr_free_pages 60,000; the zones' watermarks are min 10,000, low "
          "12,500 pages"], "warning",
     ),

@@ -78,7 +78,7 @@ FOUND = {
         "module-cache-large",
         [holder("list of a module with a shrinker", 900, "driver", "pool [ttm]", None, None),
          holder("list of a module", 900, "unexplained", "leaked [drv]", None, None)],
-        ["Module's list pool [ttm] has 900 MiB, 22.0 % of memory; the module has a shrinker"],
+        ["pool [ttm], a module's list, holds 900 MiB, 22.0 % of memory; the module has a shrinker"],
         "notice", ["leaked"],
     ),
     "pins in CMA, which refuses": Case(

@@ -215,7 +215,7 @@ FOUND: dict[str, Case] = {
     ),
     "memory below min where the log shows it": Case(
         "shown-memory-short", [*shown(1, 900 * MIB), *shown(2, 40 * MIB)],
-        ["40 MiB were free when the log shows memory, below the min watermarks of 50 MiB",
+        ["40 MiB free in the log's view of memory, below the min watermarks of 50 MiB",
          "have 4 GiB. On the lists: anonymous 3 GiB, of files 8 MiB, unevictable 500 MiB.",
          "Slab that cannot be reclaimed: 200 MiB.", "Of 1 GiB of swap 4 MiB were free."],
         "warning",
@@ -261,7 +261,7 @@ FOUND: dict[str, Case] = {
     "a kill while other zones had memory": Case(
         "oom-kills-told",
         [oom(usable_free_bytes=9 * MIB), *machine(free=30 * GIB, slab_unreclaimable=12 * GIB)],
-        ["Memory ran out that the request could use: of 30 GiB that were free it could have 9 MiB; "
+        ["Memory ran out: of 30 GiB free the request could use 9 MiB; "
          "the kernel killed java", "Largest: unreclaimable slab, 12 GiB"],
         "warning", unlike=["cannot free"],
     ),

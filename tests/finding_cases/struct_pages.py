@@ -70,7 +70,7 @@ FOUND: dict[str, Case] = {
     ),
     "memory that an option cut off": Case(
         "memory-kept", physical(64 * GIB, cut_off=32 * GIB, crash_kernel=GIB),
-        ["32 GiB (50.0 %) of the machine's memory are withheld",
+        ["The page allocator does not get 32 GiB (50.0 %) of the machine's memory",
          "32 GiB of the firmware's RAM are cut off; by the command line: mem=4G."],
         "notice", unlike=["soft", "offline"],
     ),

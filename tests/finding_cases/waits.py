@@ -155,7 +155,7 @@ FOUND = {
         [_root(48.2)],
         [
             "214 tasks wait for writer (321), which faults, 213 of them through mmap_lock of ",
-            "end of the chain and faults, for 48 s at most; it waits for no task",
+            "end of the chain and faults, for 48 s at most. It waits for no task",
         ],
         severity="warning",
     ),

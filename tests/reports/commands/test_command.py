@@ -572,7 +572,7 @@ def test_findings_say_what_was_not_checked(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     said = " ".join(result.stdout.split())
     assert re.match(
-        r"Cannot tell: none of \d+ checks could be made\..*Not checked: \d+ \(.*\bvm counters \d",
+        r"Cannot tell: none of \d+ checks could run\..*Not checked: \d+ \(.*\bvm counters \d",
         said,
     )
     assert len(result.stdout.splitlines()) <= 10

@@ -118,7 +118,7 @@ def test_without_arguments_it_says_how_to_see_more(
     [
         ("vmcore", NO_TROUBLE, "On the host: sudo mmscope watch -o watched"),
         ("vmcore", CANNOT_TELL, ""),
-        ("files", CANNOT_TELL, "On the host, while the trouble is there: sudo mmscope why"),
+        ("files", CANNOT_TELL, "On the host, while it lasts: sudo mmscope why"),
         ("live", CANNOT_TELL, ""),
     ],
 )

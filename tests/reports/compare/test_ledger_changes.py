@@ -111,7 +111,7 @@ def test_each_step_names_who_took_most(grown: Comparison) -> None:
 
 def test_it_is_said_in_a_sentence(grown: Comparison) -> None:
     assert ledger_sentence(grown.ledger) == (
-        "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (PID 80, database: "
+        "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (pid 80, database: "
         "+198 MiB), vmalloc +64 MiB (bpf_map_alloc, vmalloc: +64 MiB), page cache -50 MiB."
     )
 
@@ -168,7 +168,7 @@ def test_the_bar_names_the_largest_owners_of_each_class(grown: Comparison) -> No
     }
     drawn = memory_bar.memory_bar.draw(tables, 4096)["segments"]
     owners = {s["name"]: [(name, size // MIB) for name, size in s["owners"]] for s in drawn}
-    assert owners["anonymous"] == [("database (PID 80)", 288), ("init (PID 1)", 12)]
+    assert owners["anonymous"] == [("database (pid 80)", 288), ("init (pid 1)", 12)]
     assert owners["vmalloc"] == [("bpf_map_alloc", 66)]
     assert owners["page cache"] == []
 
@@ -180,7 +180,7 @@ def test_the_map_has_the_owners_inside_their_class_and_what_is_left(grown: Compa
     cells = {c["name"]: c for c in memory_bar.memory_bar.draw(tables, 4096)["cells"]}
     assert "free" not in cells
     inside = {c["name"]: c["bytes"] // MIB for c in cells["anonymous"]["inside"]}
-    assert inside["database (PID 80)"] == 288
+    assert inside["database (pid 80)"] == 288
     assert sum(c["bytes"] for c in cells["anonymous"]["inside"]) == cells["anonymous"]["bytes"]
     # Pages that processes share would count with each: no area is wrong.
     for row in tables["process_memory"]:

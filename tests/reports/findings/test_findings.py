@@ -479,7 +479,7 @@ def test_on_a_terminal_titles_keep_clear_of_the_severity(
     )  # fmt: skip
     print_findings(Verdict([finding], [("y", title)], []), everything=True)
     assert capsys.readouterr().out.splitlines() == [
-        "Trouble: 1 critical. All 2 checks could be made.",
+        "Trouble: 1 critical. All 2 checks ran.",
         "",
         "CRITICAL Node 1 zone Normal: 5 of 5 free blocks of THP size",
         "         lie in the HighAtomic reserve",
@@ -512,7 +512,7 @@ MISSED = [
         (Verdict([], [("y", "Y"), ("z", "Z")], []), "No trouble found by 2 checks."),
         (
             Verdict([], [], MISSED),
-            "Cannot tell: none of 3 checks could be made. 2 need a watch over time, 1 root or a "
+            "Cannot tell: none of 3 checks could run. 2 need a watch over time, 1 root or a "
             "vmcore.",
         ),
     ],
@@ -538,7 +538,7 @@ def test_of_several_the_summary_is_the_last_line_too(capsys: pytest.CaptureFixtu
     ]
     print_findings(Verdict(found, [], MISSED), everything=False)
     lines = capsys.readouterr().out.splitlines()
-    said = "1 critical, 2 warnings. 3 of 6 checks could be made."
+    said = "1 critical, 2 warnings. 3 of 6 checks ran."
     assert lines[0].startswith("Trouble: ")
     assert (lines[1], lines[-1]) == (said, f"Trouble: {said}")
     assert lines[-2].startswith("Not checked: 3 ")
@@ -548,7 +548,7 @@ def test_an_estimate_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("x", "warning", "T", "s", "w", (), (), "zones", estimate=True)
     print_findings(Verdict([finding], [], MISSED), everything=False)
     out = capsys.readouterr().out
-    assert out.startswith("Trouble: 1 warning. 1 of 4 checks could be made.")
+    assert out.startswith("Trouble: 1 warning. 1 of 4 checks ran.")
     assert "WARNING  T (estimate)" in out
 
 

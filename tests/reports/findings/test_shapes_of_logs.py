@@ -18,7 +18,7 @@ LOGS = TESTS / "data" / "logs"
 # What the thread found: words that are said first of it.
 SAID = {
     # Free memory was CMA and HighMem, which an unmovable page of the kernel may not be of.
-    "cma-is-free": "Memory ran out that the request could use: of 2.672 GiB that were free",
+    "cma-is-free": "Memory ran out: of 2.672 GiB free the request could use",
     # cp of large files at a small limit of cgroup v1.
     "cgroup-full-of-dirty": "492.4 MiB of it wait to be written",
     # The process needs more than its limit.

@@ -75,7 +75,7 @@ def test_what_is_wrong_whose_it_is_and_since_when() -> None:
     assert judged.sentence == "Trouble: Memory ran out. Likely cause: Slab cache x has 4 GiB."
     assert (judged.cause, judged.harm) == ("Slab cache x has 4 GiB", "Memory ran out")
     assert (judged.owner, judged.since) == ("slab cache x", "noon")
-    assert judged.rests_on == "All 3 checks could be made."
+    assert judged.rests_on == "All 3 checks ran."
 
 
 def test_what_a_recording_hides_does_not_stand_before_the_machine() -> None:
@@ -121,7 +121,7 @@ def test_a_gib_without_an_owner_is_a_hole_on_a_machine_of_100(
     judged = verdict_of(bundle(tmp_path / "b", [rest, free, check], target=LARGE))
     assert judged.word == word
     if word == CANNOT_TELL:
-        assert "1.1 GiB, 1.1 % of memory, has no owner that can be seen" in judged.sentence
+        assert "1.1 GiB, 1.1 % of memory, has no known owner" in judged.sentence
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def test_shared_memory_that_a_watch_sees_is_no_trouble_and_not_cleared(tmp_path:
     assert verdict.word == CANNOT_TELL
     (blind,) = verdict.blind
     assert blind.startswith(
-        "of 400 MiB of shared memory, 40.0 % of memory, it was not read whether"
+        "whether a process has 400 MiB of shared memory, 40.0 % of memory, was not"
     )
 
 
@@ -421,7 +421,7 @@ def test_files_that_are_read_again(
 ) -> None:
     finding = found(asked(tmp_path, refaulted(rate, full)), "watch-refaults")
     assert finding is not None and finding.severity == severity
-    assert finding.title == (f"{rate:,} evicted file pages a second were read again, for 60 s")
+    assert finding.title == (f"{rate:,} evicted file pages a second were read back, for 60 s")
     assert f"at least {rate * 12:,} came back soon" in finding.saw
 
 
@@ -832,8 +832,8 @@ def test_a_watch_of_an_earlier_mmscope_is_not_cleared(tmp_path: Path) -> None:
     verdict = ask(database, QUESTIONS)
     assert verdict.word == CANNOT_TELL
     assert verdict.blind == [
-        "an earlier mmscope took this watch, without watch_holders.max_map_count and 1 more, "
-        "which checks stand on"
+        "an earlier mmscope took this watch: watch_holders.max_map_count and 1 more, which checks "
+        "need, are missing"
     ]
 
 

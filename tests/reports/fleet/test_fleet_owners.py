@@ -65,6 +65,20 @@ def test_those_of_most_hosts_come_first_and_those_of_one_are_listed(lake: Path) 
     )  # fmt: skip
 
 
+def test_a_leak_is_named_before_page_cache_that_grew_more(tmp_path: Path) -> None:
+    """The owner that is named is the one of the severity that is said."""
+    (tmp_path / "of").mkdir()
+    cache = leak(90_000, "filemap_add_folio")[:2]
+    lake_of(tmp_path, host(tmp_path / "of", "h", [*cache, *leak(1000)]))
+    done = run("lake", "findings", tmp_path / "lake", "--format", "csv")
+    (row,) = (
+        row
+        for row in csv.DictReader(io.StringIO(done.stdout))
+        if row["finding"] == "page-owner-stack-grows"
+    )
+    assert row["severity"] == "warning" and row["title"].startswith("xfs_buf_alloc [xfs]: ")
+
+
 def test_the_terminal_says_who_it_is_on_several_hosts(lake: Path) -> None:
     done = run("lake", "findings", lake)
     assert (

@@ -513,7 +513,7 @@ def test_why_is_ten_lines_of_a_terminal(
     assert why(capsys, bundle)[1:8] == lines[1:8]
     # What is run next is about what was given: this host is another.
     (step,) = (line for line in lines if line.startswith("next"))
-    assert step.startswith(f"{'next':9}On the host, while the trouble is there: ")
+    assert step.startswith(f"{'next':9}On the host, while it lasts: ")
     assert lines[-2].split() == ["run", "mmscope", "findings", bundle.name]
 
 

@@ -63,7 +63,7 @@ def test_what_would_free_memory_is_the_least_that_is_certain(tmp_path: Path) -> 
     host = made_hosts.healthy(64)
     host.rows[WouldFree] = rows
     assert answers.freed(host.write(tmp_path / "made")) == (
-        "the end of db (PID 7): at least 3 MiB; drop_caches 1: at least 1 MiB"
+        "the end of db (pid 7): at least 3 MiB; drop_caches 1: at least 1 MiB"
     )
 
 
@@ -76,7 +76,7 @@ def test_what_is_closed_is_named_with_its_process(tmp_path: Path) -> None:
     host = made_hosts.healthy(64)
     host.rows[WouldFree] = [closed, both, cgroup]
     assert answers.freed(host.write(tmp_path / "made")) == (
-        "pipe of db (PID 7) closed: at least 5 MiB; cgroup reclaimed (/batch): at least 3 MiB"
+        "pipe of db (pid 7) closed: at least 5 MiB; cgroup reclaimed (/batch): at least 3 MiB"
     )
 
 
@@ -120,6 +120,6 @@ def test_an_answer_that_mmscope_cannot_say_is_its_own_fault(
 
 def test_how_far_min_free_kbytes_may_be_raised(tmp_path: Path) -> None:
     said = answers.raisable(Bundle(TESTS / "bundles" / "v0.1.0"))
-    assert said == "hardly: it is 66 MiB, and above 480.2 MiB kswapd is woken"
+    assert said == "hardly: it is 66 MiB, and more than a hundredth of memory is not advised"
     said = answers.raisable(made_hosts.healthy(64).write(tmp_path / "made"))
     assert said.startswith("unknown: vm.min_free_kbytes and ")

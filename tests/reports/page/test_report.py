@@ -210,7 +210,7 @@ class TestFirstScreen:
         )
         assert texts(said) == (
             "1 critical finding and 2 warnings, in 1 incident. "
-            f"4 of 5 checks could be made; 1 needs {OTHERWISE}."
+            f"4 of 5 checks ran; 1 needs {OTHERWISE}."
         )
 
     def test_says_what_to_do_first_with_its_command_and_price(self, pages: dict[str, str]) -> None:
@@ -341,7 +341,7 @@ MISSED = NotChecked("id", "title", "reason")
         ),
         (
             Verdict([], [], [MISSED]),
-            "h: Cannot tell: none of 1 check could be made.",
+            "h: Cannot tell: none of 1 check could run.",
         ),
         (Verdict([], [], []), "h: Cannot tell: no check was made."),
         (
@@ -408,9 +408,9 @@ def test_what_was_not_checked_is_counted_by_what_it_takes() -> None:
     missed = [NotChecked("id", "title", "", "x", wants) for wants in (WATCH, MEMORY, MEMORY)]
     clear = [("a", "A")]
     wanted = f"2 need {MEMORY}, 1 {WATCH}."
-    assert unknown(Verdict([], clear, missed)) == f"1 of 4 checks could be made; {wanted}"
+    assert unknown(Verdict([], clear, missed)) == f"1 of 4 checks ran; {wanted}"
     assert unknown(Verdict([finding("notice")], clear, missed)) == (
-        f"2 of 5 checks could be made; {wanted}"
+        f"2 of 5 checks ran; {wanted}"
     )
     assert unknown(NOTHING) == ""
 
@@ -419,7 +419,7 @@ def test_every_count_of_checks_on_the_page_is_the_same(small: Bundle) -> None:
     missed = [NotChecked(f"id{n}", "title", "reason", f"s{n}") for n in range(3)]
     tree = parse(render(small, Verdict([], [("a", "A")], missed)))
     assert "by 1 check." in texts(by_id(tree, "top"))
-    assert "1 of 4 checks could be made; 3 need" in texts(by_id(tree, "top"))
+    assert "1 of 4 checks ran; 3 need" in texts(by_id(tree, "top"))
     assert "Not checked (3)" in texts(by_id(tree, "not-checked"))
     assert "Not checked 3" in texts(by_id(tree, "contents"))
 

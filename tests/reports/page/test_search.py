@@ -34,6 +34,7 @@ def search(page: Page, words: str) -> list[str]:
         ("leaks", "What grew? question", "#top"),
         ("memory leak", "What grew? question", "#top"),
         ("exit", "Why does exit take long? question", "main [id]"),
+        ("why is exit slow", "Why does exit take long? question", "main [id]"),
         (
             "fragmentation index",
             "External fragmentation: the unusable free space index picture",

@@ -312,10 +312,10 @@ def test_holders_that_changed_most_are_lanes_in_the_colour_of_their_class() -> N
         *series("cgroup", "/pod", None, 8, 8, 8),
     ]
     drawn = watch.draw(made, 4096)
-    assert names(chart(drawn, "Processes")) == ["job (PID 11)", "job (PID 10)", "job (PID 9)"]
+    assert names(chart(drawn, "Processes")) == ["job (pid 11)", "job (pid 10)", "job (pid 9)"]
     kernel = chart(drawn, "Slab caches and callers")
     assert (kernel["unit"], names(kernel)) == ("MiB", ["dentry", "leak [drv]"])
     assert kernel["lines"][0][2] == "0 1 10 64"
     looks = drawn["looks"]
-    assert looks["job (PID 11)"] == looks["AnonPages"] and looks["dentry"] == looks["SUnreclaim"]
+    assert looks["job (pid 11)"] == looks["AnonPages"] and looks["dentry"] == looks["SUnreclaim"]
     assert "/pod" not in looks and "Memory cgroups" in " ".join(drawn["flat"])
