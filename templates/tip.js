@@ -38,8 +38,9 @@
     tip.style.left = Math.max(0, Math.min(x, document.documentElement.clientWidth - tip.offsetWidth)) + "px";
     tip.style.top = Math.max(0, below ? y : event.clientY - 8 - tip.offsetHeight) + "px";
   }
-  addEventListener("pointerover", show);
   addEventListener("pointermove", show);
+  // A finger does not move; a page that moves under a mouse is no question.
+  addEventListener("pointerover", function (event) { if (event.pointerType !== "mouse") show(event); });
   addEventListener("scroll", leave, true);
   addEventListener("keydown", leave, true);
   addEventListener("click", leave, true);

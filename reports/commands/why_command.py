@@ -52,8 +52,8 @@ def add_command(command: Command) -> None:
         "what is wrong, in ten lines, of whatever there is",
         "Read whatever there is, as 'collect' does, and say in ten lines what is wrong. PATHs are "
         "a bundle, a lake, a vmcore, a sosreport or another folder or archive, logs, profiles, "
-        "files of /proc; - is standard input. Without any it reads the live kernel. Its bundle "
-        "stays.",
+        "files of /proc; - is standard input. Without any it reads the live kernel. What "
+        "was read stays in a bundle, which the last line names.",
     )
     sub.add_argument("paths", nargs="*", metavar="PATH", help="what to read, whatever it is")
     sub.add_argument("--json", action="store_true", help="the same as JSON")

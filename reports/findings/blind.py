@@ -119,8 +119,8 @@ BLIND = (
         """,
     ),
     Blind(
-        "whether a process has {{ bytes | size(1) }} of shared memory, {{ share | percent }} of memory, "
-        "was not read",
+        "whether a process has {{ bytes | size(1) }} of shared memory, {{ share | percent }} of "
+        "memory, was not read",
         {
             "vm_counters": ["name", "value"],
             "process_memory": ["shmem_bytes"],

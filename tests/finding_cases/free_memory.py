@@ -184,7 +184,7 @@ FOUND: dict[str, Case] = {
     "pages that are missing": Case(
         "free-pages-unaccounted",
         [dataclasses.replace(ACCOUNTING, nr_free_pages=199_999, remainder_pages=-1)],
-        ["differs from the free lists by -1 pages", "remainder -1 pages (-4 KiB)"],
+        ["differs from the free lists by -1 page", "remainder -1 pages (-4 KiB)"],
     ),
     "a reserve at its cap": Case(
         "highatomic-reserve-full",

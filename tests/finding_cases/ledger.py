@@ -117,7 +117,7 @@ FOUND: dict[str, Case] = {
     "processes whose counters each CPU has in part": Case(
         "process-counters-lag",
         [*MANY_CPUS, *(small(pid, 0) for pid in range(10, 14)), small(20, 9 << 20)],
-        ["4 of 5 processes have no anonymous memory by /proc/PID/status",
+        ["/proc/PID/status says that 4 of 5 processes have no anonymous memory",
          "may be off by 128 MiB", "With 128 CPUs each of them keeps up to 256 pages"],
         "notice", target=COPIED,
     ),
@@ -242,7 +242,7 @@ FOUND: dict[str, Case] = {
     "little by /proc/meminfo and /proc/vmstat alone": Case(
         "memory-nearly-gone",
         [pages_of("nr_free_pages", 20_000), pages_of("nr_inactive_file", 8_000)],
-        ["109.4 MiB, 2.7 % of memory, available at most", "Free memory, and all of the"],
+        ["109.4 MiB, 2.7 % of memory, available at most", "free memory, and all of the"],
         "warning",
     ),
     "a process has nearly all": Case(
@@ -260,8 +260,8 @@ FOUND: dict[str, Case] = {
         [FREE, zone(free_pages=20_000), pages_of("nr_inactive_file", 20_000),
          huge_size("off", pages=700), arc(4_000)],
         ["66.41 MiB, 2.5 % of memory beside hugetlb pages in use, available",
-         "of the page cache, of ZFS's ARC and of reclaimable slab: 17,000 pages",
-         "but for lowmem_reserve and the ARC", "1.367 GiB are hugetlb pages in use."],
+         "of the page cache, of ZFS's ARC and of reclaimable slab; MemAvailable",
+         "takes off lowmem_reserve, and leaves out the ARC", "1.367 GiB are hugetlb pages in use."],
         "warning",
     ),
     "shared memory that no process has mapped": Case(

@@ -466,8 +466,8 @@ FOUND: dict[str, Case] = {
         OomMemory(1, -1, "", "pages reserved", GIB),
     ),
     "much that is free, for a reason that is not known": place(
-        "Memory ran out with 40 GiB of 64 GiB free, and why the request could not have it is not "
-        "known; the kernel killed java", *machine(free=40 * GIB, active_file=20 * GIB),
+        "Memory ran out with 40 GiB of 64 GiB free, and why the request could not use it is "
+        "unknown; the kernel killed java", *machine(free=40 * GIB, active_file=20 * GIB),
     ),
     "much that is free, nearly all of it CMA": place(
         "Memory ran out with 40 GiB of 64 GiB free, of which 38 GiB are CMA, for movable "

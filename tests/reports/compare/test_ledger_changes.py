@@ -111,7 +111,7 @@ def test_each_step_names_who_took_most(grown: Comparison) -> None:
 
 def test_it_is_said_in_a_sentence(grown: Comparison) -> None:
     assert ledger_sentence(grown.ledger) == (
-        "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (pid 80, database: "
+        "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (PID 80, database: "
         "+198 MiB), vmalloc +64 MiB (bpf_map_alloc, vmalloc: +64 MiB), page cache -50 MiB."
     )
 

@@ -319,7 +319,7 @@ def test_memory_that_is_taken_as_it_is_meant(tmp_path: Path, name: str, mebibyte
 def test_what_no_line_of_meminfo_has_is_not_cleared(tmp_path: Path) -> None:
     hole = Level(10.0, "computed", "Memory in no counter", 80 << 20, "bytes")
     verdict = asked(tmp_path, [level(1, "MemTotal", 1000), hole])
-    assert verdict.word == CANNOT_TELL and "who has 80 MiB, 8.0 %" in verdict.blind[0]
+    assert verdict.word == CANNOT_TELL and "who has the 80 MiB, 8.0 %" in verdict.blind[0]
 
 
 def test_pressure_that_is_little(tmp_path: Path) -> None:

@@ -409,9 +409,7 @@ def test_what_was_not_checked_is_counted_by_what_it_takes() -> None:
     clear = [("a", "A")]
     wanted = f"2 need {MEMORY}, 1 {WATCH}."
     assert unknown(Verdict([], clear, missed)) == f"1 of 4 checks ran; {wanted}"
-    assert unknown(Verdict([finding("notice")], clear, missed)) == (
-        f"2 of 5 checks ran; {wanted}"
-    )
+    assert unknown(Verdict([finding("notice")], clear, missed)) == (f"2 of 5 checks ran; {wanted}")
     assert unknown(NOTHING) == ""
 
 

@@ -469,6 +469,32 @@ class TestKeyboard:
         assert unfolded.get_attribute("open") is not None
 
 
+class TestTips:
+    @pytest.mark.parametrize("size", [NARROW, WIDE], ids=["360", "1280"])
+    def test_the_words_of_a_shape_are_at_the_pointer_and_on_the_screen(
+        self, opening: functools.partial[Opened], files: dict[str, Path], size: tuple[int, int]
+    ) -> None:
+        page = opening(files["machine"], size).page
+        unfold(page, "#picture-page_owner")
+        all_drawn(page, "#picture-page_owner")
+        frames = page.locator("#picture-page_owner .flame-view > svg")
+        for frame in (frames.first, frames.last):
+            words = frame.locator("title").text_content()
+            frame.evaluate("(e) => e.scrollIntoView({block: 'center'})")
+            box = frame.bounding_box()
+            assert box is not None
+            x, y = min(box["x"] + box["width"] / 2, size[0] - 2), box["y"] + box["height"] / 2
+            page.mouse.move(x - 1, y)
+            page.mouse.move(x, y)
+            tip = page.locator(".tip")
+            at = tip.bounding_box()
+            assert tip.text_content() == words and at is not None
+            assert at["x"] >= 0 and at["x"] + at["width"] <= size[0]
+            assert at["x"] <= x + 12 and y < at["y"] < y + 24
+            page.mouse.move(x, 1)
+            assert not tip.is_visible() and frame.locator("title").text_content() == words
+
+
 class TestSavedPage:
     def test_a_page_that_a_browser_saved_works_as_before(
         self, opening: functools.partial[Opened], files: dict[str, Path], tmp_path: Path
