@@ -118,7 +118,7 @@ FOUND: dict[str, Case] = {
         "process-counters-lag",
         [*MANY_CPUS, *(small(pid, 0) for pid in range(10, 14)), small(20, 9 << 20)],
         ["/proc/PID/status says that 4 of 5 processes have no anonymous memory",
-         "may be off by 128 MiB", "With 128 CPUs each of them keeps up to 256 pages"],
+         "may be off by 128 MiB", "Each of the 128 CPUs keeps up to 256 pages"],
         "notice", target=COPIED,
     ),
     "a counter that leaks": Case(
