@@ -15,6 +15,7 @@
     if (title) title.textContent = tip.textContent;
     title = null;
     tip.hidden = true;
+    tip.removeAttribute("style"); // which a saved page may not have
   }
   function titled(shape) {
     for (; shape instanceof SVGElement; shape = shape.parentNode) {
