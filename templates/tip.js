@@ -3,19 +3,14 @@
 // late, and on a telephone not at all.
 "use strict";
 (function () {
-  // One may be in a page that a browser saved.
-  document.querySelectorAll(".tip").forEach(function (old) { old.remove(); });
   const tip = document.createElement("div");
   tip.className = "tip";
   tip.ariaHidden = "true"; // which the shape's title is not
-  tip.hidden = true;
-  document.body.append(tip);
-  let title = null;
+  let title = null, last = "";
   function leave() {
     if (title) title.textContent = tip.textContent;
     title = null;
-    tip.hidden = true;
-    tip.removeAttribute("style"); // which a saved page may not have
+    tip.remove(); // a page that a browser saves has none
   }
   function titled(shape) {
     for (; shape instanceof SVGElement; shape = shape.parentNode) {
@@ -32,15 +27,20 @@
       title = found;
       tip.textContent = title.textContent;
       title.textContent = ""; // the browser would say it a second time
-      tip.hidden = false;
+      document.body.append(tip);
     }
     if (!title) return;
     const x = event.clientX + 12, y = event.clientY + 16, below = y + tip.offsetHeight <= innerHeight;
     tip.style.left = Math.max(0, Math.min(x, document.documentElement.clientWidth - tip.offsetWidth)) + "px";
     tip.style.top = Math.max(0, below ? y : event.clientY - 8 - tip.offsetHeight) + "px";
   }
-  addEventListener("pointermove", show);
-  // A finger does not move; a page that moves under a mouse is no question.
+  addEventListener("pointermove", function (event) {
+    // A page that moves under a mouse is no question.
+    const at = event.clientX + " " + event.clientY;
+    if (at !== last) show(event);
+    last = at;
+  });
+  // A finger does not move.
   addEventListener("pointerover", function (event) { if (event.pointerType !== "mouse") show(event); });
   addEventListener("scroll", leave, true);
   addEventListener("keydown", leave, true);
