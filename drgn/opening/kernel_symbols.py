@@ -96,6 +96,7 @@ class KernelSymbols:
     _promoted: dict[bytes, list[int]] = field(default_factory=dict)
     _by_length: dict[int, NDArray[np.uint32]] = field(default_factory=dict)
     _made: dict[int, Symbol] = field(default_factory=dict)
+    _around: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Whose items are Python's numbers, which are found faster than numpy's.
@@ -230,6 +231,13 @@ class KernelSymbols:
             return SOME_BYTES
         return room
 
+    def _about(self, last: int) -> tuple[int, list[int]]:
+        """The extent of the last symbol of its address, and all of that address."""
+        if last not in self._around:
+            first = bisect.bisect_left(self.in_order, self.in_order[last])
+            self._around[last] = self._extent(last), [*range(first, last + 1)]
+        return self._around[last]
+
     def _is_end(self, index: int) -> bool:
         return ENDS.fullmatch(self._index.whole(index), 1) is not None
 
@@ -268,12 +276,13 @@ class KernelSymbols:
             if address not in self.image:
                 return []
             last = bisect.bisect_right(self.in_order, address) - 1
-            if last < 0 or not address - self.in_order[last] < max(self._extent(last), 1):
+            if last < 0:
                 return []
-            start = self.in_order[last]
-            first = bisect.bisect_left(self.in_order, start)
-            at_start = address == start
-            indexes = [n for n in range(first, last + 1) if at_start or not self._is_end(n)]
+            extent, indexes = self._about(last)
+            if not address - self.in_order[last] < max(extent, 1):
+                return []
+            if address != self.in_order[last]:
+                indexes = [at for at in indexes if not self._is_end(at)]
         if name is not None:
             named = self.indexes(name)
             indexes = [at for at in named if address is None or at in indexes]

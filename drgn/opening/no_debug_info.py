@@ -172,6 +172,7 @@ def _module_finder() -> Callable[[Program, str | None, int | None, bool], Sequen
     """
     ranges: list[tuple[int, int, RelocatableModule]] | None = None
     tables: dict[str, list[Symbol]] = {}
+    known: dict[int, list[Symbol]] = {}  # tasks that wait for one server have the same stack
 
     def find(prog: Program, name: str | None, address: int | None, one: bool) -> Sequence[Symbol]:
         nonlocal ranges
@@ -188,9 +189,10 @@ def _module_finder() -> Callable[[Program, str | None, int | None, bool], Sequen
             if start <= address < end:
                 if module.name not in tables:
                     tables[module.name] = _symbols_of(module)
-                table = tables[module.name]
-                inside = [s for s in table if 0 <= address - s.address < (s.size or 1)]
-                return inside[:1] if one else inside
+                if address not in known:
+                    table = tables[module.name]
+                    known[address] = [s for s in table if 0 <= address - s.address < (s.size or 1)]
+                return known[address][:1] if one else known[address]
         return []
 
     return find

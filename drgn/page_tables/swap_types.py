@@ -6,11 +6,13 @@ Their type is a number of five bits. The first are swap files; after these come,
 kernel was built with them, poisoned pages, migration entries, device memory, and markers
 (include/linux/swap.h). None of these numbers is in debug info: they are counted from where
 the swap files end, which is the length of ``swap_info[]``. A kernel without CONFIG_SWAP has the
-others all the same, at the same end: there they are counted from the last one down.
+others all the same, at the same end: there they are counted from the last one down. Without debug
+info the length is that up to the next symbol, which may be a few too many: then the functions that
+the kernel has say which combination it is.
 
 Costs a few lookups. Cannot know: a kernel whose types are another combination than there
-have been; its special entries are then ``OTHER``. So are those that, on a kernel without swap, may
-be one thing or another (before 6.3).
+have been; its special entries are then ``OTHER``. So are those that may be one thing or another
+(before 6.3), on a kernel without swap, or without debug info where the length is too large.
 """
 
 from collections.abc import Iterable
@@ -38,6 +40,7 @@ HUGETLB = 10  # a part of a hugetlb page that is smaller than a PMD maps (arm64)
 KINDS = 11
 
 SWP_TYPES = 32
+ALIGNED = 8  # pointers in a cache line, at the begin of which the next symbol may be
 # Read, exclusive read, write: since "mm: remember exclusively mapped anonymous pages with
 # PG_anon_exclusive" (6c287605fd56, in v5.19). Before, read and write, and no markers after.
 MIGRATION_TYPES, MIGRATION_TYPES_BEFORE = 3, 2
@@ -69,13 +72,18 @@ def swap_kinds(prog: Program) -> U8s:
         files = prog["swap_info"].type_.unaliased().length or 0
     except LookupError:
         files = 0
+    likely = _that_may_be(prog, behind)
     if files:
         rest = SWP_TYPES - files - len(fixed)
-        layouts = [_layout(fixed, *counts) for counts in behind if sum(counts) == rest]
+        more = {counts: sum(counts) - rest for counts in likely}
+        chosen = [counts for counts in likely if more[counts] == 0]
+        chosen = chosen or [counts for counts in likely if 0 < more[counts] < ALIGNED]
+        chosen = chosen or [counts for counts in behind if sum(counts) == rest]
+        layouts = [_layout(fixed, *counts) for counts in chosen]
         # What is known of a combination that there has not been.
         layouts = layouts or [([SWAP] * files + fixed + [OTHER] * SWP_TYPES)[:SWP_TYPES]]
     else:
-        layouts = [_layout(fixed, *counts) for counts in _that_may_be(prog, behind)]
+        layouts = [_layout(fixed, *counts) for counts in likely]
     # Entries have room for larger numbers on some kernels; none of them means anything.
     kinds = np.full(2 * SWP_TYPES, OTHER, np.uint8)
     for type_, may_be in enumerate(zip(*layouts, strict=True)):

@@ -87,6 +87,25 @@ def test_no_entry_is_taken_for_another(
 
 
 @pytest.mark.parametrize(
+    ("series", "room", "functions", "kinds"),
+    [
+        # Debian's kernel with PREEMPT_RT, of which symbols alone are known.
+        ("6.12", 28, [POISON, MIGRATE], "." * 27 + "PMMMm"),
+        ("6.12", 24, [POISON, MIGRATE, RANGE], "." * 23 + "PMMMDDDDm"),
+        ("7.2", 32, [POISON, MIGRATE], "." * 27 + "PMMMm"),
+        # Markers may be one type or two, device memory none or two.
+        ("6.1", 28, [POISON, MIGRATE], "." * 26 + "??MM?m"),
+        ("5.10", 32, [POISON, MIGRATE], "." * 27 + "?????"),
+    ],
+)
+def test_room_behind_the_array_makes_no_other_kinds(
+    series: str, room: int, functions: list[str], kinds: str
+) -> None:
+    found = "".join(LETTERS[kind] for kind in swap_kinds(kernel(room, functions, series)).tolist())
+    assert found == kinds + "?" * 32
+
+
+@pytest.mark.parametrize(
     ("series", "functions", "end"),
     [
         ("7.3", [POISON, MIGRATE], "PMMMm"),
