@@ -5,7 +5,7 @@ Reclaim and compaction that tasks are in: ``struct scan_control``, ``struct comp
 Both are on the stack of the task that works. ``task_struct.reclaim_state`` points into the one
 (set_task_reclaim_state(), mm/vmscan.c), kswapd's too; ``task_struct.capture_control`` leads to the
 other where pages are compacted for an allocation (compact_zone_order(), mm/compaction.c). So they
-are known of tasks that run on a live kernel as well. Costs two reads for each such task.
+are known of tasks that run on a live kernel as well. Costs four reads for each such task.
 
 Cannot know: at which of its nodes direct reclaim is; how far kcompactd is, and compaction that was
 asked for by hand.
@@ -51,6 +51,11 @@ class Reclaiming:
     asked: bool = False
 
     @property
+    def goal(self) -> tuple[Any, ...]:
+        """Parts that stay as they are until it ends."""
+        return self.cgroup, self.zones, self.order, self.wanted, self.asked
+
+    @property
     def doing(self) -> str:
         """In words."""
         if self.asked:
@@ -74,8 +79,13 @@ def reclaiming(task: Object, paths: dict[int, str]) -> Reclaiming | None:
         for member, read in (("reclaim_state", _reclaims), ("capture_control", _compacts)):
             # The latter is CONFIG_COMPACTION's.
             if (at := getattr(task, member, None)) and at.value_() in bounds_of(task):
-                found = read(at.read_(), paths)
-                return found if task.member_(member).value_() == at.value_() else None
+                # Between two calls of a loop it is something else: it has to be the same twice.
+                at, goals = at.read_(), set[tuple[Any, ...]]()
+                for _ in range(2):
+                    if (found := read(at, paths)) is None or task.member_(member) != at:
+                        return None
+                    goals.add(found.goal)
+                return found if len(goals) == 1 else None
     return None
 
 

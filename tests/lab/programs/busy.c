@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 // A workload of guest/init.c, in place of "sizes", that does not end: a machine that is busy and healthy. Threads of one
 // address space fault, map, protect and unmap; files on a disk are written and synced, others made, renamed and removed in one
-// directory; processes fork and end, queue for a pipe, and read what others map; in a cgroup at its limit a file is read, mapped
-// and written that is larger, all of whose pages can be reclaimed. Whoever waits, waits for a moment.
+// directory, or cut and punched while others map them; processes fork and end, queue for a pipe, read what others map, and make and
+// remove cgroups; pages are merged, become huge ones, or are filled in by a thread with userfaultfd; in a cgroup at its limit a file
+// is read, mapped and written that is larger, all of whose pages can be reclaimed; another cgroup goes over its memory.high with what
+// cannot be. Whoever waits, waits for a moment.
 #include "parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +26,8 @@
 #define AREA (1UL << 20)
 #define GROUPS "/tmp/groups"
 #define LIMIT "25165824"
+#define HIGH "8388608"
+#define MERGED (256UL << 10)
 #define LARGE (64L << 20)
 
 static char data[64 << 10];
@@ -117,6 +124,92 @@ static void read_maps(void)
 	}
 }
 
+// Under those who map it.
+static void cut_file(void)
+{
+	int fd = open(DISK "/mapped", O_RDWR | O_CREAT, 0644);
+
+	fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, PAGE, 2 * PAGE);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+}
+
+static void merge(void)
+{
+	char *area = mmap(NULL, MERGED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	madvise(area, MERGED, MADV_MERGEABLE);
+	for (int times = 0; times < 20; times++) {
+		memset(area, times, MERGED);
+		usleep(20000);
+	}
+	munmap(area, MERGED);
+}
+
+static void be_huge(void)
+{
+	char *area = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	madvise(area, 2 * HUGE, MADV_HUGEPAGE);
+	touch(area, 2 * HUGE, PAGE);
+	mprotect(area + HUGE / 2, HUGE, PROT_READ);
+	munmap(area, 2 * HUGE);
+}
+
+// Gives the pages that another thread faults on.
+static void *fill(void *number)
+{
+	int fd = (int)(long)number;
+	struct uffd_msg message;
+
+	while (read(fd, &message, sizeof(message)) == sizeof(message)) {
+		struct uffdio_zeropage page = {
+			.range = { message.arg.pagefault.address & -PAGE, PAGE },
+		};
+		ioctl(fd, UFFDIO_ZEROPAGE, &page);
+	}
+	return NULL;
+}
+
+static void be_filled(void)
+{
+	static char *area;
+	static int fd;
+	pthread_t any;
+
+	if (!area) {
+		struct uffdio_api api = { .api = UFFD_API };
+		fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+		must(fd >= 0 && !ioctl(fd, UFFDIO_API, &api), "no userfaultfd");
+		area = mmap(NULL, MERGED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct uffdio_register all = {
+			.range = { (unsigned long)area, MERGED }, .mode = UFFDIO_REGISTER_MODE_MISSING,
+		};
+		must(!ioctl(fd, UFFDIO_REGISTER, &all), "no pages");
+		must(!pthread_create(&any, NULL, fill, (void *)(long)fd), "no thread");
+	}
+	touch(area, MERGED, PAGE);
+	madvise(area, MERGED, MADV_DONTNEED);
+}
+
+static void take_too_much(void)
+{
+	char *area = mmap(NULL, 3 * AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	touch(area, 3 * AREA, PAGE);
+	munmap(area, 3 * AREA);
+}
+
+static void make_cgroup(void)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), GROUPS "/of-%d", getpid());
+	mkdir(path, 0755);
+	rmdir(path);
+	usleep(10000);
+}
+
 static void compact(void)
 {
 	write_file("/proc/sys/vm/drop_caches", "2");
@@ -133,16 +226,20 @@ static void *forever(void *work)
 static const struct {
 	const char *comm;
 	void (*work)(void);
-	int processes, threads, limited;
+	int processes, threads;
+	const char *group;
 } works[] = {
 	{ "maps", map, 2, 4 }, { "syncs", sync_file, 2, 2 }, { "maps-file", map_file, 2, 2 }, { "names", make_names, 3, 1 },
 	{ "forks", fork_once, 2, 1 }, { "writes", write_pipe, 2, 1 }, { "reads", read_pipe, 2, 1 }, { "looks", read_maps, 1, 1 },
-	{ "compacts", compact, 1, 1 }, { "reclaims", read_large, 2, 2, 1 },
+	{ "compacts", compact, 1, 1 }, { "reclaims", read_large, 2, 2, "limited" }, { "cuts", cut_file, 1, 1 },
+	{ "merges", merge, 1, 2 }, { "is-huge", be_huge, 1, 2 }, { "is-filled", be_filled, 1, 1 },
+	{ "is-high", take_too_much, 4, 1, "high" }, { "groups", make_cgroup, 2, 1 },
 };
 
 void __wrap_workload_sizes(void)
 {
 	pthread_t any;
+	char path[64];
 
 	mkdir(DISK, 0755);
 	mkdir(GROUPS, 0755);
@@ -151,6 +248,9 @@ void __wrap_workload_sizes(void)
 	write_file(GROUPS "/cgroup.subtree_control", "+memory +io");
 	mkdir(GROUPS "/limited", 0755);
 	write_file(GROUPS "/limited/memory.max", LIMIT);
+	mkdir(GROUPS "/high", 0755);
+	write_file(GROUPS "/high/memory.high", HIGH);
+	write_file("/sys/kernel/mm/ksm/run", "1");
 	int fd = open(DISK "/large", O_RDWR | O_CREAT, 0644);
 	must(fd >= 0 && !ftruncate(fd, LARGE), "cannot make a file");
 	close(fd);
@@ -158,8 +258,10 @@ void __wrap_workload_sizes(void)
 		for (int number = 0; number < works[i].processes; number++)
 			if (fork() == 0) {
 				prctl(PR_SET_NAME, works[i].comm);
-				if (works[i].limited)
-					write_file(GROUPS "/limited/cgroup.procs", "0");
+				if (works[i].group) {
+					snprintf(path, sizeof(path), GROUPS "/%s/cgroup.procs", works[i].group);
+					write_file(path, "0");
+				}
 				for (int thread = 1; thread < works[i].threads; thread++)
 					must(!pthread_create(&any, NULL, forever, works[i].work), "no thread");
 				forever(works[i].work);

@@ -233,7 +233,8 @@ void __wrap_workload_sizes(void)
 	make_group("shrunk", "max");
 	// Before one holds cgroup_mutex, which who changes its cgroup takes.
 	sleeps(begin("a-reclaims", reclaim));
-	sleeps(begin("g-reclaims", reclaim_from_group));
+	if (!access(GROUPS "/shrunk/memory.reclaim", F_OK))
+		sleeps(begin("g-reclaims", reclaim_from_group));
 	sleeps(begin("m-holds", hold_mutex));
 	sleeps(begin("m-waits", hold_mutex));
 	sleeps(begin("v-dies", be_killed));

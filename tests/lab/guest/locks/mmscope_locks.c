@@ -114,7 +114,11 @@ static noinline int freeze(void)
 	if (!root || !cache || !kmem_cache_alloc(cache, GFP_KERNEL))
 		return -ENOENT;
 	spins[0] = &NODE_DATA(1)->node_zones[ZONE_NORMAL].lock;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 11, 0)
 	spins[1] = &(*root)->nodeinfo[1]->lruvec.lru_lock;
+#else
+	spins[1] = &NODE_DATA(1)->lru_lock;
+#endif
 	spins[2] = node_lock((void *)cache);
 	if (!spins[2])
 		return -ENXIO;
@@ -166,13 +170,19 @@ static struct shrinker *add_shrinker(void)
 		.count_objects = count, .scan_objects = scan, .seeks = DEFAULT_SEEKS, .flags = SHRINKER_MEMCG_AWARE,
 	};
 
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 0, 0)
 	return register_shrinker(&shrinker, "mmscope") ? NULL : &shrinker;
+#else
+	return register_shrinker(&shrinker) ? NULL : &shrinker;
+#endif
 #endif
 }
 
 static noinline int reclaim(void)
 {
-	void (*set_bit)(struct mem_cgroup *, int, int) = address_of("set_shrinker_bit");
+	// Its name since 6.1, and before.
+	void (*set_bit)(struct mem_cgroup *, int, int) =
+		address_of("set_shrinker_bit") ?: address_of("memcg_set_shrinker_bit");
 	unsigned long (*free_pages)(struct zonelist *, int, gfp_t, nodemask_t *) = address_of("try_to_free_pages");
 	struct shrinker *shrinker = add_shrinker();
 	unsigned int flags;
