@@ -65,6 +65,7 @@ TEXTS = (
     (rb"\A(?:slabinfo - version: |# name +<active_objs> |" + _SLAB + rb" *\r?$)", "proc/slabinfo"),
     (rb"\AMemTotal:[ \t]+\d+ kB\r?$", "proc/meminfo"),
     (rb"\APage block order: ", "proc/pagetypeinfo"),
+    (rb"\ALinux version \d[^\n]*\n?\Z", "proc/version"),
     (rb"\ANode +\d+, zone +\S+(?: +\d+){4,} *\r?$", "proc/buddyinfo"),
     (rb"\ANode +\d+, zone +\S+ *\r?\n(?:.*\n){0,80} +pages free", "proc/zoneinfo"),
     (rb"\Anr_free_pages \d+\r?$", "proc/vmstat"),

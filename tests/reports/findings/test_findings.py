@@ -272,6 +272,16 @@ def test_a_value_that_cannot_be_is_not_one_that_says_all_is_well(tmp_path: Path)
     assert [why.partition(": ")[0] for why in verdict.blind] == ["zones.free_pages"]
 
 
+@pytest.mark.parametrize(("pages", "owner"), [(330_000, "slab cache dentry"), (9_000, "")])
+def test_slab_is_of_a_cache_that_has_a_good_part_of_it(
+    tmp_path: Path, pages: int, owner: str
+) -> None:
+    cache = dataclasses.replace(owners.CACHE, pages=pages)
+    opened = bundle(tmp_path / "b", [*owners.slab(20_000, 300_000), cache])
+    (finding,) = evaluate(opened, [QUESTIONS["slab-large"]]).found
+    assert finding.owner == owner
+
+
 @pytest.mark.parametrize(("device", "folder"), [("0:51", 51), ("8:1", (8 << 20) + 1)])
 def test_the_folder_of_a_fuse_connection_is_its_whole_device_number(
     tmp_path: Path, device: str, folder: int

@@ -60,6 +60,7 @@ KNOWN = {
     "earlyoom": (b'earlyoom 1.7\nsending SIGTERM to process 7 uid 0 "x": badness 9\n', "log"),
     "kmemleak": (b"unreferenced object 0xffff88007658a9e0 (size 944):\n", "log"),
     "arcstats": (b"13 1 0x01 9 99 52 282\nname type data\nhits 4 1\nc_max 4 82\n", "tree"),
+    "version": (b"Linux version 6.1.0 (a@b) (gcc 12) #1 SMP PREEMPT_DYNAMIC\n", "tree"),
     "another kstat": (b"13 1 0x01 9 99 52 282\nname type data\nhits 4 1\n", ""),
     "allocinfo": (b"allocinfo - version: 1.0\n#     <size>\n", "tree"),
 }  # fmt: skip
