@@ -40,8 +40,8 @@ STACK_LINES = 80  # behind a task that hung
 DAMAGE, HARDWARE, FAILURE, STALL, LEAK = "damage", "hardware", "failure", "stall", "leak"
 TAKEN, CHANGED, STOPPED = "taken at boot", "changed", "stopped"
 # A task is in memory management or elsewhere; a fault was there, if it was of address 0; a function
-# allocated an object.
-WHERE_IT_IS, WHERE_IT_WAS, WHOSE = "where it is", "where it was", "whose"
+# allocated an object; an object was to be of a cache.
+WHERE_IT_IS, WHERE_IT_WAS, WHOSE, OF_WHICH = "where it is", "where it was", "whose", "of which"
 
 
 # Files of memory management, with its headers.
@@ -57,8 +57,8 @@ class Kind(NamedTuple):
 
     :ivar words: one of these is in the record.
     :ivar pattern: with a group ``what``: of whom or of which it is.
-    :ivar behind: what the stack behind the record tells: :data:`WHERE_IT_IS`, :data:`WHERE_IT_WAS`
-        or :data:`WHOSE`; empty: nothing.
+    :ivar behind: what the lines behind the record tell: :data:`WHERE_IT_IS`, :data:`WHERE_IT_WAS`,
+        :data:`WHOSE` or :data:`OF_WHICH`; empty: nothing.
     """
 
     name: str
@@ -99,7 +99,7 @@ KINDS = (
     # mm/slub.c: slab_out_of_memory()
     _kind("slab allocation failure", FAILURE, "SLUB: Unable to allocate memory",
           r"SLUB: Unable to allocate memory on (?:CPU \d+ \(of )?node -?\d+\)?,? +(?P<what>.*)",
-          "an object of a slab cache could not be had, and no page for a new slab"),
+          "an object of a slab cache could not be had, and no page for a new slab", OF_WHICH),
     _kind("percpu allocation failure", FAILURE, "percpu: allocation failed",
           r"percpu: allocation failed, (?P<what>size=\d+)", "memory for each CPU could not be had"),
     # kernel/dma/swiotlb.c
@@ -263,6 +263,8 @@ OF_MM = re.compile(
     r"|zap_|oom_|vm_munmap|vm_mmap|do_mmap|do_madvise|vmalloc|alloc_vmap|pcpu_alloc|kswapd|balance_pgdat"
 )
 
+# The second line of slab_out_of_memory(); a cache of a cgroup has its ID and name in parentheses.
+CACHE = re.compile(r" *cache: (.+?), object size: \d+")
 TASK = re.compile(r"task:(\S.{0,15}?) +state:")
 # What is above the function that waits, in the stack of a task that hung.
 HOW_ONE_WAITS = re.compile(
@@ -361,6 +363,12 @@ def _look(
                 if not _of_nothing(waiting) or OF_MM.match(match[1]):
                     _count_in(found, waiting, match[1], match[2] and f"{match[2]}]")
                 return None
+        elif waiting.kind.behind == OF_WHICH:
+            if match := CACHE.match(line):
+                _count(found, waiting.kind, match[1][:LONGEST_WHAT], waiting.record)
+            else:
+                _end(waiting, found)
+            return None
         elif (match := STACK.fullmatch(line)) and not match[1]:
             if waiting.kind.behind == WHOSE and not is_allocator(match[2]):
                 _count_in(found, waiting, match[2], match[3] and f"[{match[3]}]")

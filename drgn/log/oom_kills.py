@@ -111,18 +111,20 @@ WITHOUT_HEADER = (
 LIKE_TASK = re.compile(r"\[ *[0-9]{1,15}\] +-?[0-9]")
 TASKS = "Tasks state (memory values in pages):"
 SUMMARY = "oom-kill:constraint="
-MESSAGE = r"(Out of memory|Memory cgroup out of memory|Out of memory \(oom_kill_allocating_task\))"
+MESSAGE = (
+    r"(Out of [Mm]emory|Memory cgroup out of memory|Out of memory \(oom_kill_allocating_task\))"
+)
 # Until 5.2 the one with the highest score is said first; a child of it may be killed.
 CHOSEN = re.compile(rf"{MESSAGE}: Kill process {N} \((.*)\) score [0-9]+ or sacrifice child")
-# From 3.10 on, as RHEL 7 has it (RHEL 6 has the UID before the name), with the message of 5.3, and
-# with what 5.4 has behind it. A terminal or a pager may have cut it: what is behind the last whole
-# number is the rest.
+# From 3.10 on, as RHEL 7 has it (RHEL 6 has the UID before the name; before 2.6.33 there are no
+# sizes), with the message of 5.3, and with what 5.4 has behind it. A terminal or a pager may have
+# cut it: what is behind the last whole number is the rest.
 KILL = re.compile(
     rf"(?:{MESSAGE}: )?Killed process {N}(?:, UID [0-9]{{1,10}},)? \((.*)\)"
     r'(?: in VE "[^"]{0,64}")?'
     r"((?:,? (?:(?:total-vm|anon-rss|file-rss|shmem-rss|pgtables):[0-9]{1,15}kB"
     r"|UID[: ][0-9]{1,10}(?=[ ,])|oom_score_adj:-?[0-9]{1,4}$))*)"
-    rf"([ ,]{{0,2}}[A-Za-z_-]{{0,14}}[: ]?-?[0-9]{{0,15}}k?){UNSEEN}?",
+    rf"([ ,]{{0,2}}[A-Za-z_-]{{0,14}}[: ]?-?[0-9]{{0,15}}k?)(?:{UNSEEN}|\.)?",
     re.DOTALL,
 )
 # In a sentence, a list or a program's message. All kernels have no less than these three sizes.
@@ -142,7 +144,9 @@ SIZES = {
     **{"shmem-rss": "shmem_bytes", "pgtables": "pgtables_bytes"},
 }
 LABELS = (*SIZES, "UID", "oom_score_adj")
-LIKE_KILL = re.compile(r"(?:(?:Memory cgroup out|Out) of memory[^:]{0,40}: )?Killed process [0-9]")
+LIKE_KILL = re.compile(
+    r"(?:(?:Memory cgroup out|Out) of [Mm]emory[^:]{0,40}: )?Killed process [0-9]"
+)
 SKIPPED = re.compile(
     rf"{MESSAGE}: OOM victim {N} \((.*)\) is already exiting\. Skip killing the task",
     re.DOTALL,

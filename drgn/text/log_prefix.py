@@ -36,8 +36,9 @@ PHRASES = {
     "[ ": r"\[ +pid +\] +uid +tgid ",
     "oom-kill:constraint=": "",
     "Out of memory: Kill": "",
+    "Out of Memory: Kill": "",  # of older 2.6
     "Memory cgroup out of memory: Kill": "",
-    "Killed process ": r"(?<!memory: )Killed process \d+ \(",
+    "Killed process ": r"(?<![Mm]emory: )Killed process \d+ \(",
     "Memory cgroup stats for ": "",
     "memory: usage ": r"memory: usage \d+kB, limit",
     "Task in ": r"Task in .* killed as a result of limit",

@@ -229,6 +229,18 @@ def test_nothing_goes_on_with_a_rule() -> None:
     assert row.what == "kmalloc-64 (Not tainted): Poison overwritten"
 
 
+def test_a_slab_allocation_that_failed_has_its_cache() -> None:
+    line = "SLUB: Unable to allocate memory on node -1 (gfp=0x20)"
+    cache = "  cache: {}, object size: 192, buffer size: 192, default order: 0, min order: 0"
+    names = ("kmalloc-192", "kmalloc-1024(1793:c8ed)", "kmalloc-192")
+    text = "\n".join(f"{line}\n{cache.format(name)}\n  node 0: slabs: 1" for name in names)
+    assert [(row.kind, row.what, row.times) for row in read(raw(f"{text}\n{line}\nx"))] == [
+        ("slab allocation failure", "kmalloc-192", 2),
+        ("slab allocation failure", "kmalloc-1024(1793:c8ed)", 1),
+        ("slab allocation failure", "(gfp=0x20)", 1),
+    ]
+
+
 def test_a_hung_task_of_7_1_says_that_it_waits_for_io() -> None:
     hung = HUNG.replace("blocked for", "blocked in I/O wait for")
     assert [row.what for row in read(raw(f"{hung} shrink_node+0x1/0x2"))] == [

@@ -330,6 +330,18 @@ class TestEnds:
         )  # fmt: skip
         assert row.invoker_oom_score_adj == adj
 
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "Out of Memory: Killed process 2368 (jserver).",
+            "Out of memory: Killed process 2368, UID 501, (jserver).",
+        ],
+    )
+    def test_a_kill_of_older_2_6(self, line: str) -> None:
+        lines = ("oom-killer: gfp_mask=0xd0", line)
+        (row,) = read("".join(f"Jul 19 05:19:24 h kernel: {each}\n" for each in lines)).kills
+        assert (row.outcome, row.pid, row.comm) == ("killed", 2368, "jserver")
+
     def test_a_limit_of_the_host_is_no_cgroup_s(self) -> None:
         line = "Task in /user.slice killed as a result of limit of host"
         (row,) = read(f"{self.HEADER}[    1.000001] {line}\n").kills
