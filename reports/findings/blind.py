@@ -161,9 +161,12 @@ BLIND = (
             "zones": [*_OF_ZONES],
             "zone_series": ["time", *_OF_ZONES],
             "cached_filesystems": ["pages"],
+            "process_memory": ["only_node"],
+            "watch_holders": ["only_node", "gone"],
         },
-        # By a memory policy, which memory alone has. Nearly gone as memory-nearly-gone has it; of a
-        # watch in its last three readings; with no count of page cache, where kswapd is at work.
+        # By a memory policy, which memory alone has; by a cpuset it was read. Nearly gone as
+        # memory-nearly-gone has it; of a watch in its last three readings; with no count of page
+        # cache, where kswapd is at work.
         f"""
         with readings as (
             select 0 as time, {", ".join(_OF_ZONES)} from zones
@@ -184,6 +187,9 @@ BLIND = (
         select n.node, o.node as other, o.free::bigint as free, page_size
         from nodes as n join nodes as o on o.node <> n.node and o.free >= 0.25 * o.managed, target
         where n.short and not exists (select 1 from cached_filesystems)
+            and not exists (select 1 from process_memory where only_node::bigint = n.node)
+            and not exists (select 1 from watch_holders
+                where only_node::bigint = n.node and gone::varchar = 'false')
         order by n.node, o.free desc
         limit 1
         """,

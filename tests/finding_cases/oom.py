@@ -93,6 +93,19 @@ def machine(
     ]  # fmt: skip
 
 
+def shown_of_node(managed: int, free: int, anon: int, elsewhere: int) -> list[Any]:
+    """Memory as shown where a request may use node 1 alone: sums of all nodes, lines of that."""
+    sums = {"active_anon": anon + elsewhere, "unevictable": 0, "slab_unreclaimable": 3 * GIB,
+            "free": free + 20 * GIB, "pages RAM": 64 * GIB, "pages reserved": GIB}  # fmt: skip
+    return [
+        *(OomMemory(1, -1, "", name, size) for name, size in sums.items()),
+        OomMemory(1, 1, "", "active_anon", anon), OomMemory(1, 1, "", "pagetables", MIB),
+        OomMemory(1, 0, "", "hugepages_total 2048kB", 8 * GIB),
+        OomMemory(1, 1, "Normal", "managed", managed), OomMemory(1, 1, "Normal", "free", free),
+        OomMemory(1, 1, "Normal", "min", 90 * MIB),
+    ]  # fmt: skip
+
+
 def complaint(kind: str, what: str, group: str, **changes: Any) -> KernelComplaint:
     """What the log says."""
     said = KernelComplaint(
@@ -379,10 +392,11 @@ FOUND: dict[str, Case] = {
     ),
     "a process that was killed just now, on some nodes": Case(
         "oom-kills-told",
-        [oom(), oom(2, constraint="CONSTRAINT_CPUSET", mems_allowed="0,2-3", order=3,
+        [oom(), oom(2, constraint="CONSTRAINT_CPUSET", mems_allowed="0,2-3", cpuset="pods", order=3,
                     lacks="its header")],
-        ["2 processes in all", "asked for 8 contiguous pages",
-         "Its cpuset allows nodes 0,2-3 only.", "The log lacks its header."],
+        ["Memory ran out on nodes 0,2-3, all that cpuset pods allows, and the kernel killed java",
+         "2 processes in all", "asked for 8 contiguous pages",
+         "Its cpuset allows nodes 0,2-3 alone.", "The log lacks its header."],
         "critical", target=NOW,
     ),
     "one of which the log has nothing but the kill": Case(
@@ -394,7 +408,19 @@ FOUND: dict[str, Case] = {
     "the one that asked": Case(
         "oom-kills-told", [oom(allocating_task=True, constraint="CONSTRAINT_MEMORY_POLICY",
                                nodemask="1")],
-        ["Its memory policy allows nodes 1 only.", "It was the one that asked"], "warning",
+        ["Its memory policy allows node 1 alone.", "It was the one that asked"], "warning",
+    ),
+    # Slab, hugetlb pages and page tables of other nodes, and what java has there, did not fill it.
+    "a node that is full, beside one with room": Case(
+        "oom-kills-told",
+        [oom(constraint="CONSTRAINT_MEMORY_POLICY", nodemask="1"),
+         oom_task(7, "java", 5 << 18, 0, True),
+         *shown_of_node(8 * GIB, 80 * MIB, anon=7 * GIB, elsewhere=GIB)],
+        ["Memory ran out on node 1, all that the memory policy of nginx allows: java (pid 7) held "
+         "at least 4 GiB of 8 GiB; the kernel killed java",
+         "The page allocator had 8 GiB there. Largest: java (pid 7), at least 4 GiB.",
+         "Its memory policy allows node 1 alone; other nodes had 20 GiB free."],
+        "warning", unlike=["slab", "hugetlb"],
     ),
     "unreclaimable slab": place(
         "Memory ran out: 20 GiB of 64 GiB were unreclaimable slab; the kernel killed java, which "

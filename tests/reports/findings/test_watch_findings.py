@@ -537,6 +537,11 @@ def test_a_zone_that_stays_below_min_is_critical(tmp_path: Path) -> None:
     finding = found(asked(tmp_path, rows), "watch-below-low")
     assert finding is not None and finding.severity == "critical"
     assert finding.title.endswith("in 5 of 5 readings, below min in 1")
+    # What that did is pressure's to say, and whose it is.
+    rows += [row for n in range(1, 5) for row in stalled(n, 0.3, 0.4)]
+    verdict = asked(tmp_path / "pressure", rows)
+    assert found(verdict, "watch-below-low").severity == "warning"
+    assert first_incident(verdict).causes[0][0].id == "watch-memory-pressure"
 
 
 @pytest.mark.parametrize(
@@ -641,6 +646,17 @@ def test_kernel_stacks_are_of_whose_threads_they_are_and_told_once(tmp_path: Pat
     assert names == ["KernelStack"]
 
 
+def test_percpu_memory_is_told_with_its_bookkeeping(tmp_path: Path) -> None:
+    grows = [level(n, name, 10 + 30 * n) for n in range(12) for name in ("Percpu", "VmallocUsed")]
+    total = level(0, "MemTotal", 1000)
+    for caller, names in (("pcpu_create_chunk", ["Percpu"]), ("x", ["Percpu", "VmallocUsed"])):
+        rows = [*grows, total, held("vmalloc caller", caller, 0, 320)]
+        verdict = asked(tmp_path / caller, rows, samples=12)
+        for id in ("watch-kernel-memory-grows", "watch-memory-taken"):
+            told = [dict(one.subject)["name"] for one in verdict.found if one.id == id]
+            assert sorted(told) == names
+
+
 def test_kernel_memory_that_grows_is_of_the_cache_that_grew(tmp_path: Path) -> None:
     grows = [level(n, "SUnreclaim", 1000 + 10 * n) for n in range(12)]
     caches = [held("slab cache", "large", 700, 700), held("slab cache", "leak", 20, 120)]
@@ -694,6 +710,7 @@ def test_a_kill_is_of_whom_the_log_names(tmp_path: Path) -> None:
         and "Killed, by the kernel's log: db (pid 8), 900 MiB; small (pid 9), 1 MiB."
         in (finding.saw)
     )
+    assert finding.title.endswith(" s: db (pid 8), small (pid 9)")
     of_pod = dataclasses.replace(db, limit="cgroup")
     assert owner(asked(tmp_path / "b", [*kill, of_pod]), "watch-oom-kill") == "memory cgroup /pod"
 
@@ -821,6 +838,8 @@ def test_a_full_node_beside_one_with_room_is_not_cleared(tmp_path: Path) -> None
     verdict = asked(tmp_path / "a", [*full_node(9_000), anyone])
     assert verdict.word == CANNOT_TELL
     assert verdict.blind[0].startswith("whether a process is bound to node 0, which is short of")
+    bound = held("process", "db", 50, 60, only_node=0)
+    assert not asked(tmp_path / "c", [*full_node(9_000), bound]).blind
     assert asked(tmp_path / "b", [*full_node(200_000), anyone]).word == NO_TROUBLE
 
 
