@@ -300,13 +300,13 @@ order by kind;
 
 -- Who held memory of a kind while the host was watched
 -- Of each kind of memory who has most of it at the end, and who gained most; processes by what they map. A kernel stack
--- has 16 KiB or more (THREAD_SIZE).
--- Optional: watch_holders (kind varchar, name varchar, pid bigint, first_bytes bigint, last_bytes bigint, gone boolean, shmem_bytes bigint, pgtables_bytes bigint, locked_bytes bigint, threads bigint, reclaimable boolean)
+-- has 16 KiB or more (THREAD_SIZE). A kind may be dear to read, and be read for the last time (read_at) before the end.
+-- Optional: watch_holders (kind varchar, name varchar, pid bigint, first_bytes bigint, last_bytes bigint, gone boolean, shmem_bytes bigint, pgtables_bytes bigint, locked_bytes bigint, threads bigint, reclaimable boolean, last_time double)
 create view watch_owners as
 with
     held as (
         select
-            kind, first_bytes, last_bytes, shmem_bytes, pgtables_bytes, locked_bytes, threads,
+            kind, first_bytes, last_bytes, last_time, shmem_bytes, pgtables_bytes, locked_bytes, threads,
             case when kind = 'process' then name || ' (pid ' || pid || ')'
                 when kind = 'sockets' then 'sockets of ' || name || coalesce(' (pid ' || pid || ')', '') else kind || ' ' || name end as owner,
             coalesce(reclaimable::varchar, 'false') = 'true' as reclaimable
@@ -314,26 +314,27 @@ with
         where coalesce(gone::varchar, 'false') = 'false'
     ),
     parts as (
-        select 'processes' as level, owner, last_bytes as size, last_bytes - first_bytes as gained from held where kind = 'process'
+        select 'processes' as level, owner, last_bytes as size, last_bytes - first_bytes as gained, last_time from held where kind = 'process'
         union all
-        select 'Shmem', owner, shmem_bytes, shmem_bytes from held where kind = 'process'
+        select 'Shmem', owner, shmem_bytes, shmem_bytes, last_time from held where kind = 'process'
         union all
-        select 'Shmem', owner, last_bytes, last_bytes - first_bytes from held where kind = 'shared file'
+        select 'Shmem', owner, last_bytes, last_bytes - first_bytes, last_time from held where kind = 'shared file'
         union all
-        select 'PageTables', owner, pgtables_bytes, pgtables_bytes from held where kind = 'process'
+        select 'PageTables', owner, pgtables_bytes, pgtables_bytes, last_time from held where kind = 'process'
         union all
-        select 'KernelStack', owner, threads * 16384, threads * 16384 from held where kind = 'process'
+        select 'KernelStack', owner, threads * 16384, threads * 16384, last_time from held where kind = 'process'
         union all
-        select 'Unevictable', owner, locked_bytes, locked_bytes from held where kind = 'process'
+        select 'Unevictable', owner, locked_bytes, locked_bytes, last_time from held where kind = 'process'
         union all
-        select 'SUnreclaim', owner, last_bytes, last_bytes - first_bytes from held where kind = 'slab cache' and not reclaimable
+        select 'SUnreclaim', owner, last_bytes, last_bytes - first_bytes, last_time from held where kind = 'slab cache' and not reclaimable
         union all
-        select 'VmallocUsed', owner, last_bytes, last_bytes - first_bytes from held where kind = 'vmalloc caller'
+        select 'VmallocUsed', owner, last_bytes, last_bytes - first_bytes, last_time from held where kind = 'vmalloc caller'
         union all
-        select 'Memory in no counter', owner, last_bytes, last_bytes - first_bytes from held where kind = 'sockets'
+        select 'Memory in no counter', owner, last_bytes, last_bytes - first_bytes, last_time from held where kind = 'sockets'
     )
 select
-    level, arg_max(owner, size) as owner, max(size)::bigint as bytes, arg_max(owner, gained) as grower, max(gained)::bigint as gained
+    level, arg_max(owner, size) as owner, max(size)::bigint as bytes, arg_max(owner, gained) as grower, max(gained)::bigint as gained,
+    max(last_time::double) as read_at
 from parts
 group by level
 order by level;

@@ -657,6 +657,19 @@ def test_percpu_memory_is_told_with_its_bookkeeping(tmp_path: Path) -> None:
             assert sorted(told) == names
 
 
+def test_whose_it_is_goes_by_what_had_grown_when_owners_were_last_read(tmp_path: Path) -> None:
+    grows = [level(n, "VmallocUsed", 10 + 30 * n) for n in range(12)]
+    for at, words in ((50.0, "vmalloc caller x"), (10.0, "")):
+        read = held("vmalloc caller", "x", 0, int(3 * at), last_time=at)
+        verdict = asked(tmp_path / str(at), [*grows, read], samples=12)
+        assert owner(verdict, "watch-kernel-memory-grows") == words
+    finding = found(
+        asked(tmp_path / "c", [*grows, held("vmalloc caller", "x", 0, 130, last_time=50.0)], 12),
+        "watch-kernel-memory-grows",
+    )
+    assert "Owners were last read after 50 s: vmalloc caller x had gained 130 MiB" in finding.saw
+
+
 def test_kernel_memory_that_grows_is_of_the_cache_that_grew(tmp_path: Path) -> None:
     grows = [level(n, "SUnreclaim", 1000 + 10 * n) for n in range(12)]
     caches = [held("slab cache", "large", 700, 700), held("slab cache", "leak", 20, 120)]
