@@ -419,7 +419,7 @@ FOUND: dict[str, Case] = {
         ["Memory ran out on node 1, all that the memory policy of nginx allows: java (pid 7) held "
          "at least 4 GiB of 8 GiB; the kernel killed java",
          "The page allocator had 8 GiB there. Largest: java (pid 7), at least 4 GiB.",
-         "Its memory policy allows node 1 alone; other nodes had 20 GiB free."],
+         "Its memory policy allows node 1 alone; elsewhere 20 GiB were free."],
         "warning", unlike=["slab", "hugetlb"],
     ),
     "unreclaimable slab": place(
