@@ -49,16 +49,16 @@ vmcore and text) and `dying-cgroups` (the watch told its slab first); of seed 8 
 called clear: `oom-cpuset` (a kill for no cgroup's limit was a notice) and `mmap-lock-convoy` (tasks
 were looked at once, late; now the kernel says how long each has slept).
 
-From seed 9 on text is read on the machine itself. Seven machines of seed 9 were played afterwards: five
-kinds that copied text missed or had no owner for, a process that leaks, and a tmpfs in use. The six
-sick ones are right, with cause and owner, from text, vmcore and watch; the seventh is not called
-sick.
+From seed 9 on text is read on the machine itself. Seven machines of seed 9 were played afterwards:
+five kinds that copied text missed or had no owner for, a process that leaks, and a tmpfs in use.
+The six sick ones are right, with cause and owner, from text, vmcore and watch; the seventh is not
+called sick.
 
-Of seeds 10 and 11 text called `vmalloc-leak-of-module` clear: /proc/vmallocinfo is left out where it
-is dear to read, and nothing looked at VmallocUsed. From text `page-leak-of-module` is *cannot tell*.
-The watch told `swap-storm` of seed 10 by a zone's watermarks, and lost the owner of the vmalloc
-memory of seed 11. Who keeps `dying-cgroups` a vmcore alone says. All but `page-leak-of-module` and
-`dying-cgroups` was mended afterwards.
+Of seeds 10 and 11 text called `vmalloc-leak-of-module` clear: /proc/vmallocinfo is left out where
+it is dear to read, and nothing looked at VmallocUsed. From text `page-leak-of-module` is *cannot
+tell*. The watch told `swap-storm` of seed 10 by a zone's watermarks, and lost the owner of the
+vmalloc memory of seed 11. Who keeps `dying-cgroups` a vmcore alone says. All but
+`page-leak-of-module` and `dying-cgroups` was mended afterwards.
 
 6 of the 24 innocent machines of seed 11, and 1 of seed 10, are *cannot tell* from a vmcore, most as
 slabs of one cache were being freed when it was taken.
