@@ -16,9 +16,19 @@ from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS, WITHOUT_BTF, Lab
 from drgn import Program
 from forked import in_a_fork, opened
-from named_damage import DAMAGE, first_cpu_alone, lack_struct_pages, largest_zone, say
+from named_damage import (
+    DAMAGE,
+    NOWHERE,
+    first_cpu_alone,
+    lack_struct_pages,
+    largest_zone,
+    processes,
+    say,
+)
 
 from mmscope.drgn.ledger.page_holders import page_holders_from_memory
+from mmscope.drgn.ledger.page_kinds import Kind
+from mmscope.drgn.ledger.page_places import page_places
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.reading.nodes import misnumbered
 from mmscope.drgn.sections.memory import Memory
@@ -380,6 +390,19 @@ def test_a_cpu_that_went_offline_keeps_the_stack_of_its_idle_task(lab: Lab) -> N
 
     whole = in_a_fork(lambda: notes(lambda _: None))
     assert in_a_fork(lambda: notes(first_cpu_alone)) == whole
+
+
+def test_a_tasks_stack_is_a_kernel_stack_whoever_allocated_it(lab: Lab) -> None:
+    prog = opened(lab.capture)
+
+    def stacks(change: Callable[[Program], None]) -> int:
+        change(prog)
+        kinds = page_places(Memory(prog)).area_kinds
+        return 0 if kinds is None else int((kinds == Kind.STACK).sum())
+
+    whole = in_a_fork(lambda: stacks(lambda _: None))
+    of_one = processes(prog)[0].stack_vm_area.caller
+    assert in_a_fork(lambda: stacks(lambda _: say(of_one, NOWHERE))) == whole > 0
 
 
 @pytest.mark.any_kernel
