@@ -67,6 +67,8 @@ DENTRY: Columns = {
     "next": ("d_alias.next", "d_u.d_alias.next"),
 }
 AT = {name: number for number, name in enumerate(COLUMNS)}
+DEAD = -128  # lockref_mark_dead()
+MOST_HOLD = 1 << 28  # a dentry: as many open files take 50 GiB
 NAME_BEGINS = 8  # bytes of a dentry's name that tell what shared memory it is
 
 KINDS = (
@@ -305,6 +307,8 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
     first = inode["dentry"]
     address = np.where(first != 0, first - np.uint64(alias_offset(prog)), np.uint64(0))
     dentry, read = _read_there(prog, address, prog.type("struct dentry"), DENTRY, Gaps())
+    counts = dentry["count"].astype(np.int32)
+    read &= (counts >= DEAD) & (counts < MOST_HOLD)
     others = dentry["next"][read & (dentry["next"] != 0)]
     _, found = read_scattered(prog, others, np.dtype("<u8"), Gaps())
     files.dentries_lost = int(((first != 0) & ~read).sum() + (~found).sum())
@@ -321,7 +325,7 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
     # With several names the other dentries may be held.
     single = read & (dentry["next"] == 0)
     held = np.where(single, NOT_HELD, UNKNOWN_HOLDER)
-    held[read & (dentry["count"].astype(np.int64) > pinned)] = HELD
+    held[read & (counts > pinned)] = HELD
     # Without a name it would be gone if it were not in use; what kernel code has is none of these.
     held[(held == NOT_HELD) & ((pinned == 0) | (kind == KERNEL))] = UNKNOWN_HOLDER
     files.held[at] = held
@@ -637,8 +641,8 @@ def say_unknown(memory: Memory, files: CachedFiles, found: Found) -> None:
         disagreement(
             memory,
             found,
-            f"{files.dentries_lost:,} dentries of files of shared memory cannot be read: "
-            "whether these are open or mapped is unknown, and they are in no count of "
+            f"{files.dentries_lost:,} dentries of files of shared memory are damaged or not "
+            "readable: whether these are open or mapped is unknown, and they are in no count of "
             "unused files",
         )
     if files.other_rows:
