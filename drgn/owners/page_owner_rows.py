@@ -214,3 +214,9 @@ class PageOwnerCheck:
     page_ext_pages: int = column(unit="pages", help="base pages whose page_ext has the handle")
     head_pages: int = column(unit="pages", help="1 << order of each allocation printed")
     stack: str | None = column(holds="kernel", help="root;…;leaf")
+
+
+if __name__ == "__main__":
+    from mmscope.drgn.sections.script import print_section
+
+    print_section("page_owner")

@@ -345,4 +345,4 @@ def _cut(line: str) -> str:
     """A line that goes on, which is not said, without half a word."""
     if len(line) >= WIDTH - LABEL:
         line = line.rpartition(" ")[0] or line[: WIDTH - LABEL - 1]
-    return f"{line.rstrip(',;:')}…"
+    return f"{line.rstrip(',;:…')}…"
