@@ -60,8 +60,9 @@ tell*. The watch told `swap-storm` of seed 10 by a zone's watermarks, and lost t
 vmalloc memory of seed 11. Who keeps `dying-cgroups` a vmcore alone says. All but
 `page-leak-of-module` and `dying-cgroups` was mended afterwards.
 
-6 of the 24 innocent machines of seed 11, and 1 of seed 10, are *cannot tell* from a vmcore, most as
-slabs of one cache were being freed when it was taken.
+6 of the 24 innocent machines of seed 11, and 1 of seed 10, were *cannot tell* from a vmcore, most
+as empty slabs of a cache that RCU frees (bio-192) were off its count already. Such slabs are no
+disagreement now.
 
 The kept watches of seed 3 have no mappings, sockets, removed cgroups, protected memory, bound
 processes or names of the killed, which a watch reads now. A kept case of seed 1 is an innocent

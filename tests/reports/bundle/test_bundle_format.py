@@ -114,7 +114,7 @@ def test_the_findings_of_an_old_bundle() -> None:
     assert result.returncode == 0
     assert result.stderr == f"mmscope: {OLD}: {UNWRITTEN}\n"
     said = " ".join(result.stdout.split())
-    assert re.search(r"2 critical, 2 warnings, \d notices\. \d\d of \d{2,3} checks could", said)
+    assert re.search(r"2 critical, 2 warnings, \d notices\. \d\d of \d{2,3} checks ran", said)
     assert (
         "Node 1 zone Normal: 5 of 5 free blocks of THP size lie in the HighAtomic reserve" in said
     )
