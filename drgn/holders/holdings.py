@@ -107,6 +107,7 @@ class Holdings:
         self.machines: list[Machine] = []
         self.guest_files: dict[int, Holder] = {}  # by struct address_space
         self.stacks: list[S64s] = []  # vmalloc areas that are stacks of tasks
+        self.stacks_whole = False  # they were all looked for
         self.missing: list[str] = []  # kinds of holders, and why
         self.strange = 0  # addresses that are no page's
         # After settle(): blocks that do not overlap, ascending.

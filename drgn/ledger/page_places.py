@@ -15,6 +15,7 @@ from drgn import FaultError, Program, TypeKind, cast
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import page_to_pfn, pfn_to_virt
 
+from mmscope.drgn.holders.kernel_stacks import block_pages
 from mmscope.drgn.ledger.held_places import holdings
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.machine.physical_memory import e820_map
@@ -45,6 +46,8 @@ from mmscope.drgn.tables.rows import MOST_PAGES
 
 RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
 IO_TLB_SHIFT = 11  # include/linux/swiotlb.h
+# As ``holdings`` says why it did not look for all stacks.
+WITHOUT_STACKS = ("kernel stacks: ", "what is in open files: ")
 NOT_RAM, IS_RAM = 0, 1
 MAX_ORDER = 30  # beyond any architecture's: damage
 MAX_ADDRESS_BITS = 52
@@ -199,7 +202,11 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
     owned = own_pages(areas)
     kinds = np.where(owned, Kind.VMALLOC, 0)
     # Those of tasks, and what has their callers: stacks of tasks that have ended, or are to come.
-    stacks = np.concatenate([np.empty(0, np.int64), *holdings(memory).stacks])
+    held = holdings(memory)
+    if block_pages(prog) is None and not held.stacks_whole:
+        why = [words for words in held.missing if words.startswith(WITHOUT_STACKS)][-1:]
+        places.missing += [f"vmalloc areas: some stacks may be taken for others: {w}" for w in why]
+    stacks = np.concatenate([np.empty(0, np.int64), *held.stacks])
     kinds[owned & np.isin(areas["caller"], distinct(areas["caller"][stacks]))] = Kind.STACK
     kinds[stacks] = Kind.STACK
     # pcpu_get_vm_areas() gives itself as the caller.

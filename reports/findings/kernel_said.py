@@ -45,7 +45,7 @@ class Kernel:
         size: Any,
         containers: Mapping[str, Container] = MappingProxyType({}),
     ) -> None:
-        self._containers = dict(containers)
+        self._containers = dict(containers)  # the default cannot be pickled
         # Of a container that is gone its pod is known by those that are left.
         self._pods = {
             each.pod_uid: f"{each.namespace}/{each.pod}"

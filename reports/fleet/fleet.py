@@ -13,7 +13,7 @@ Cannot know: what was between two readings.
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,9 +27,11 @@ from mmscope.reports.findings.question import HARMS, SEVERITIES, Question
 from mmscope.reports.fleet.growth import ASKED, Amounts, Change, amounts_in, changes, ledger_pairs
 from mmscope.reports.lake.asking import Answer, Row, answers, kernels
 from mmscope.reports.lake.batch import batches, load
-from mmscope.reports.lake.catalog import Catalog, Taken, open_lake
-from mmscope.reports.lake.layout import File
+from mmscope.reports.lake.catalog import Catalog, Taken
+from mmscope.reports.lake.layout import File, Lake
 
+# What maps a function over portions, in their order, here or on other machines.
+Run = Callable[[Callable[["Portion"], "Reply"], list["Portion"]], Iterable["Reply"]]
 # A share of hosts that differs between kernels by chance this often, or less, is said.
 CHANCE = 0.001
 LEAST_HOSTS = 5
@@ -93,9 +95,15 @@ class FleetFinding:
         """Time at which the first host had it."""
         return min(case.since for case in self.cases)
 
-    def take(self, answer: Answer, reply: "Reply") -> None:
-        """Take an answer of a portion in."""
-        hosts, first = reply.portion.hosts, reply.portion.first
+    def take(
+        self, answer: Answer, hosts: Sequence[str], first: int, kernels: Mapping[int, Kernel]
+    ) -> None:
+        """
+        Take an answer in.
+
+        :param hosts: of the bundles that were asked. :param first: number of the first of them.
+        :param kernels: of those that have rows.
+        """
         # Of a fleet most hosts have nothing: these are not looked at one by one.
         found = {
             number: rows
@@ -107,7 +115,7 @@ class FleetFinding:
         self.silent |= {hosts[n]: first + n for n in answer.asked if n not in found}
         for number, rows in found.items():
             self.found.setdefault(hosts[number], []).append(first + number)
-            self.rows[hosts[number]] = rows, reply.kernels[number]
+            self.rows[hosts[number]] = rows, kernels[number]
 
     def count(self, bundles: Sequence[Taken]) -> None:
         """Find the cases, and their shares of kernels and labels, once all answers are there."""
@@ -172,17 +180,12 @@ class Portion:
     :ivar paired: numbers, within the portion, of those whose ledgers are compared.
     """
 
-    lake: str
+    lake: Lake
     damaged: Collection[File]
-    bundles: Sequence[Taken]
+    bundles: list[Taken]
     questions: Sequence[Question]
     first: int
     paired: Collection[int]
-
-    @property
-    def hosts(self) -> list[str]:
-        """Host of each bundle."""
-        return [bundle.host for bundle in self.bundles]
 
 
 @dataclass
@@ -194,7 +197,6 @@ class Reply:
     :ivar kernels: of the bundles that have rows, by number.
     """
 
-    portion: Portion
     answers: list[Answer]
     amounts: list[tuple[str, Answer]]
     kernels: dict[int, Kernel]
@@ -203,8 +205,7 @@ class Reply:
 
 def ask(portion: Portion) -> Reply:
     """Ask the bundles of a portion every question."""
-    lake = open_lake(portion.lake)
-    catalog = Catalog(lake, [], list(portion.bundles), [], portion.damaged)
+    catalog = Catalog(portion.lake, [], portion.bundles, [], portion.damaged)
     growth = ASKED if portion.paired else {}
     batch = load(catalog, portion.bundles, named([*portion.questions, *growth.values()]))
     with contextlib.closing(batch.connection):
@@ -214,24 +215,21 @@ def ask(portion: Portion) -> Reply:
             for what, question in growth.items()
             for answer in answers(batch, [question], portion.paired)
         ]
-        of, numbers = kernels(batch), {number for answer in found for number in answer.rows}
-        return Reply(
-            portion, found, amounts, {number: of(number) for number in numbers}, batch.said
-        )
+        kernel_of, numbers = kernels(batch), {n for answer in found for n in answer.rows}
+        return Reply(found, amounts, {n: kernel_of(n) for n in numbers}, batch.said)
 
 
 def ask_fleet(
     catalog: Catalog,
     questions: Sequence[Question],
     ledgers: bool = False,
-    run: Callable[[Callable[[Portion], Reply], list[Portion]], Iterable[Reply]] = map,
+    run: Run = map,
     parts: int = 1,
 ) -> Fleet:
     """
     Ask all bundles every question, as many at once as memory has room for.
 
     :param ledgers: ask also what grew between two of a host.
-    :param run: calls a function with each portion, and gives what it returns, in their order.
     :param parts: portions there should be at least.
     """
     hosts = {bundle.host: bundle for bundle in catalog.bundles}
@@ -243,14 +241,14 @@ def ask_fleet(
     portions, done = [], 0
     for bundles in batches(catalog.bundles, parts):
         paired = {number - done for number in wanted if done <= number < done + len(bundles)}
-        lake = str(catalog.lake)
-        portions.append(Portion(lake, catalog.damaged, bundles, questions, done, paired))
+        portions.append(Portion(catalog.lake, catalog.damaged, bundles, questions, done, paired))
         done += len(bundles)
-    for reply in run(ask, portions):
+    for portion, reply in zip(portions, run(ask, portions), strict=True):
+        names_of = [bundle.host for bundle in portion.bundles]
         for answer in reply.answers:
-            asked[answer.question.id].take(answer, reply)
+            asked[answer.question.id].take(answer, names_of, portion.first, reply.kernels)
         for what, answer in reply.amounts:
-            amounts[what] |= amounts_in(answer, reply.portion.first)
+            amounts[what] |= amounts_in(answer, portion.first)
         fleet.said += [line for line in reply.said if line not in fleet.said]
     if ledgers:
         read = [pair for pair in pairs if all(each in amounts["ledger class"] for each in pair)]

@@ -16,7 +16,15 @@ from mmscope.drgn.tables.terminal import print_prose, print_rows
 from mmscope.reports.bundle.database import connect, in_a_line
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
 from mmscope.reports.findings.question import HIDES, load_questions
-from mmscope.reports.fleet.fleet import Fleet, FleetFinding, Share, ask_fleet, regressions, words
+from mmscope.reports.fleet.fleet import (
+    Fleet,
+    FleetFinding,
+    Run,
+    Share,
+    ask_fleet,
+    regressions,
+    words,
+)
 from mmscope.reports.fleet.owners import owners, sentence, several
 from mmscope.reports.lake.batch import MEMORY
 from mmscope.reports.lake.catalog import Catalog, Taken, read_catalog
@@ -72,8 +80,8 @@ def print_fleet(args: argparse.Namespace) -> int:
     catalog = catalog_of(args)
     # What grew between bundles is said where all is asked.
     all_asked = args.by == "owner" or (args.by, args.format) == ("finding", "table")
-    with _engine(args) as engine:
-        fleet = ask_fleet(catalog, questions, all_asked and not args.only, **engine)
+    with _engine(args) as (run, parts):
+        fleet = ask_fleet(catalog, questions, all_asked and not args.only, run, parts)
     as_table = args.format == "table"
     title = headline(fleet) if as_table else ""
     _print(BY[args.by], fleet, args.format, title)
@@ -107,10 +115,10 @@ def _end(said: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _engine(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Start the engine; what ``ask_fleet`` is given for it."""
+def _engine(args: argparse.Namespace) -> Iterator[tuple[Run, int]]:
+    """Start what asks portions, and say how many it asks at once."""
     if args.engine == "duckdb":
-        yield {}
+        yield map, 1
         return
     try:
         from mmscope.reports.fleet.spark import workers
@@ -118,8 +126,8 @@ def _engine(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         raise UsageError(
             f"--engine spark: {error.name} is missing: pip install 'mmscope[spark]'"
         ) from error
-    with workers(args.master) as (run, parts):
-        yield {"run": run, "parts": parts}
+    with workers(args.master) as found:
+        yield found
 
 
 def headline(fleet: Fleet) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mmscope.reports.bundle.outcome import UsageError
+from mmscope.reports.fleet.fleet import Portion, Reply, Run
 from mmscope.reports.lake.layout import in_words
 
 SETTINGS = {
@@ -27,7 +28,6 @@ SETTINGS = {
 }
 # The last line of what Python said on a worker.
 RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
-Run = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def workers(master: str) -> Iterator[tuple[Run, int]]:
         ) from error
     context = spark.sparkContext
 
-    def run(function: Callable[[Any], Any], portions: list[Any]) -> Iterable[Any]:
+    def run(function: Callable[[Portion], Reply], portions: list[Portion]) -> list[Reply]:
         try:
             return list(context.parallelize(portions, len(portions)).map(function).collect())
         except (PySparkException, Py4JError) as error:

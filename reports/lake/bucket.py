@@ -65,6 +65,9 @@ class Bucket(Lake):
     def __str__(self) -> str:
         return self.url
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bucket, (self.url,)
+
     def description(self) -> bytes:
         """Read ``lake.json``; what is written next replaces this one and no other."""
         self._tag = None

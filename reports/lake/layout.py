@@ -85,6 +85,10 @@ class Lake:
     def __str__(self) -> str:
         return str(self.folder)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle where it is, as processes in other folders find it."""
+        return Lake, (self.folder.absolute(),)
+
     def description(self) -> bytes:
         """
         Read ``lake.json``.

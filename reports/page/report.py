@@ -66,10 +66,10 @@ SCRIPTS = (
     "report.js",
     "search.js",
     "lights.js",
-    "tip.js",
     "flame_graphs.js",
     "flame_viewer.js",
 )
+TIPS = "tip.js"  # of pictures
 # Of pictures that few pages have.
 SCRIPTS_OF = dict.fromkeys(("page_owner_growth", "watch"), "time_panel.js")
 # So many findings leave room for the sections beside them.
@@ -150,7 +150,7 @@ def render(
             (view.anchor for view in findings if view.finding is finding), ""
         ),
         bundle_version=bundle.version,
-        **_looks({picture.name for picture in drawn}),
+        **_looks({picture.name for picture in drawn}, tips=bool(drawn or different)),
     )
     return offers.fill(squeeze(html) + "\n")
 
@@ -189,10 +189,14 @@ def page(template: str, **values: Any) -> str:
     return squeeze(html) + "\n"
 
 
-def _looks(pictures: Container[str] = ()) -> dict[str, str]:
-    """Style, script and policy of every page, and who made it."""
+def _looks(pictures: Container[str] = (), tips: bool = True) -> dict[str, str]:
+    """
+    Style, script and policy of a page, and who made it.
+
+    :param pictures: in it that have a script of their own. :param tips: it may have pictures.
+    """
     wanted = (script for picture, script in SCRIPTS_OF.items() if picture in pictures)
-    names = [*SCRIPTS, *dict.fromkeys(wanted)]
+    names = [*SCRIPTS, *([TIPS] if tips else ()), *dict.fromkeys(wanted)]
     style = squeeze(environment().get_template("report.css").render())
     script = "\n".join(environment().get_template(name).render() for name in names)
     # Comments are for those who read the sources.

@@ -12,8 +12,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mmscope.drgn.owners import page_owner_rows as rows
-from mmscope.drgn.owners.page_owner_rows import OTHER_TASKS
+from mmscope.drgn.owners.page_owner_rows import (
+    OTHER_TASKS,
+    PageOwnerGfp,
+    PageOwnerGrowth,
+    PageOwnerMemcg,
+    PageOwnerMigratetype,
+    PageOwnerMigration,
+    PageOwnerOrder,
+    PageOwnerPoint,
+    PageOwnerSnapshot,
+    PageOwnerStack,
+    PageOwnerTask,
+)
 from mmscope.drgn.tables.display import aligned, percent, plural, share, size
 from mmscope.drgn.tables.hostile_text import echo, visible
 from mmscope.drgn.tables.table import table_of
@@ -194,12 +205,12 @@ def write_tables(
     def held() -> Iterator[tuple[Any, ...]]:
         return (stack_row(series, *stack) for stack in stacks)
 
-    tables: list[tuple[type, Iterable[tuple[Any, ...]]]] = [(rows.PageOwnerStack, held())]
+    tables: list[tuple[type, Iterable[tuple[Any, ...]]]] = [(PageOwnerStack, held())]
     if series.growth_known:
-        tables.append((rows.PageOwnerGrowth, growth))
+        tables.append((PageOwnerGrowth, growth))
     if len(series.snapshots) > 1:
-        tables.append((rows.PageOwnerPoint, point_rows(series)))
-    tables.append((rows.PageOwnerSnapshot, snapshot_rows(series)))
+        tables.append((PageOwnerPoint, point_rows(series)))
+    tables.append((PageOwnerSnapshot, snapshot_rows(series)))
     if series.tally is not None:
         tables += breakdowns(series.tally)
     written = sum(
@@ -259,17 +270,17 @@ def breakdowns(tally: Tally) -> Iterator[tuple[type, list[tuple[Any, ...]]]]:
 
     # What is counted, and the cells of what is beyond the limit.
     tables: tuple[tuple[type, dict[Any, Any], tuple[Any, ...]], ...] = (
-        (rows.PageOwnerTask, tally["tasks"], (None, None, OTHER_TASKS)),
-        (rows.PageOwnerOrder, tally["orders"], ()),
-        (rows.PageOwnerGfp, tally["gfp"], (OTHERS, "")),
-        (rows.PageOwnerMigratetype, tally["migratetypes"], (OTHERS, OTHERS)),
-        (rows.PageOwnerMemcg, tally["memcgs"], (OTHERS, False, False, False)),
-        (rows.PageOwnerMigration, tally["migrated"], (OTHERS,)),
+        (PageOwnerTask, tally["tasks"], (None, None, OTHER_TASKS)),
+        (PageOwnerOrder, tally["orders"], ()),
+        (PageOwnerGfp, tally["gfp"], (OTHERS, "")),
+        (PageOwnerMigratetype, tally["migratetypes"], (OTHERS, OTHERS)),
+        (PageOwnerMemcg, tally["memcgs"], (OTHERS, False, False, False)),
+        (PageOwnerMigration, tally["migrated"], (OTHERS,)),
     )
     for row, counted, others in tables:
-        if row is rows.PageOwnerTask and "pid" not in tally["members"]:
+        if row is PageOwnerTask and "pid" not in tally["members"]:
             continue
-        by_order = row is rows.PageOwnerOrder
+        by_order = row is PageOwnerOrder
         ordered = sorted(counted.items()) if by_order else _most_first(counted)
         yield row, [(*(others if key is None else cells(key)), *held) for key, held in ordered]
 

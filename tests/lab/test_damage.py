@@ -219,7 +219,7 @@ SAID: dict[str, dict[str, str]] = {
     "no CPU online": dict.fromkeys(
         (
             *("zones", "accounting", "pcp_lists", "physical_memory", "vm_counters"),
-            *("memory_ledger", "process_memory", "cached_files", "lru_lists"),
+            *("memory_ledger", "process_memory", "cached_files", "lru_lists", "vmalloc"),
             *("memory_cgroups", "contiguity", "would_free", "pins", "page_holders"),
         ),
         "no CPU is online",

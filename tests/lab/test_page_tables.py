@@ -95,7 +95,7 @@ class TablesLab:
         pages of 32 MiB, and sets a size of THP, at which the kernel raises min_free_kbytes to 5 %
         of it (set_recommended_min_free_kbytes()).
         """
-        return self.page > 4096
+        return self.page == 16384
 
     def row(self, comm: str) -> SimpleNamespace:
         (found,) = (row for row in self.rows if row.comm == comm)

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import os
+import pickle
 import re
 import shutil
 import stat
@@ -33,6 +34,7 @@ from mmscope.reports.lake.adding import add
 from mmscope.reports.lake.asking import answers
 from mmscope.reports.lake.batch import load
 from mmscope.reports.lake.catalog import read_catalog
+from mmscope.reports.lake.layout import Lake
 from mmscope.reports.lake.staging import Stage, identity
 
 KILLS = [question for question in QUESTIONS if question.id == "oom-kills-since-boot"]
@@ -453,6 +455,16 @@ def test_what_is_merged_while_it_is_read_is_read(tmp_path: Path) -> None:
     fleet = ask_fleet(catalog, KILLS)
     assert [case.bundle.host for one in fleet.found for case in one.cases] == ["a"]
     assert not fleet.said
+
+
+def test_a_process_in_another_folder_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake_of(tmp_path, small(tmp_path / "one", "a"))
+    monkeypatch.chdir(tmp_path)
+    sent = pickle.dumps(Lake(Path("lake")))
+    monkeypatch.chdir("/")
+    assert json.loads(pickle.loads(sent).description())
 
 
 def test_only_what_is_wanted_is_asked(tmp_path: Path) -> None:
