@@ -2,14 +2,17 @@
 """
 Memory of a running host that processes hold by files they have open, and that is in no counter of
 theirs: files of shared memory (:mod:`~mmscope.drgn.processes.shared_files`), where Shmem is a tenth
-of memory or more, and buffers of sockets (:mod:`~mmscope.drgn.processes.socket_memory`).
+of memory or more, or many cgroups were removed and something keeps them; and buffers of sockets
+(:mod:`~mmscope.drgn.processes.socket_memory`).
 
 Costs a link for each open file. Of a kernel's memory ``cached_files`` and ``page_holders`` have the
 same. Cannot know: of a copied tree, anything: it has neither links nor sizes.
 """
 
+import contextlib
 from collections.abc import Iterator
 
+from mmscope.drgn.cgroups.cgroup_files import ROOTS, numbers
 from mmscope.drgn.processes.shared_files import shared_files
 from mmscope.drgn.processes.socket_memory import socket_memory
 from mmscope.drgn.sections.files import Files
@@ -20,6 +23,8 @@ from mmscope.drgn.text.meminfo import read_sizes
 
 # Of memory: that files of shared memory are worth looking for, and that one has a row of its own.
 SHARED_PART, PART = 0.1, 0.01
+# Removed cgroups, that a smaller file may keep them; of shared memory, that one has a row then.
+MANY_DYING, PART_OF_SHARED = 1000, 0.1
 
 
 @table(
@@ -27,10 +32,13 @@ SHARED_PART, PART = 0.1, 0.01
     "Files of shared memory, by text",
     measure="bytes",
     since="0.3.0",
-    empty="No file has a hundredth of memory.",
+    empty="No file is large enough.",
 )
 class SharedFile:
-    """A file of a tmpfs or a memfd with a hundredth of memory or more."""
+    """
+    A file of a tmpfs or a memfd with a hundredth of memory or more; where many cgroups were
+    removed, with a tenth of all shared memory.
+    """
 
     name: str = column(
         key=True, holds="file", help="path, or memfd:NAME; (deleted): in no directory any more"
@@ -79,8 +87,12 @@ def add_held_open(files: Files, found: Found, mapped: int) -> None:
     try:
         sizes = read_sizes(files.read("proc/meminfo"))
         total, shmem = sizes["MemTotal"], sizes["Shmem"]
-        if shmem >= SHARED_PART * total:
-            found.add(SharedFile, list(_shared(root, int(PART * total), mapped)))
+        least = PART * total
+        many_dying = _dying(files) >= MANY_DYING
+        if many_dying:
+            least = min(least, PART_OF_SHARED * shmem)
+        if many_dying or shmem >= SHARED_PART * total:
+            found.add(SharedFile, list(_shared(root, int(least), mapped)))
     except (OSError, ValueError, LookupError) as error:
         found.remarks.append(f"who has files of shared memory open was not read: {error}")
         total = 0
@@ -90,6 +102,14 @@ def add_held_open(files: Files, found: Found, mapped: int) -> None:
         found.remarks.append(f"memory of sockets was not read: {error}")
     else:
         found.add(SocketBuffers, [SocketBuffers(*who, size, many) for who, size, many in held])
+
+
+def _dying(files: Files) -> int:
+    """Cgroups that were removed and are not freed."""
+    for root in ROOTS[2]:
+        with contextlib.suppress(OSError):
+            return numbers(files.open(f"{root}/cgroup.stat")).get("nr_dying_descendants", 0)
+    return 0
 
 
 def _shared(root: str, least: int, mapped: int) -> Iterator[SharedFile]:

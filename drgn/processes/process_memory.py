@@ -320,7 +320,7 @@ buffers of sockets, by who has them open.
     from_files=from_files,
     reads=(
         *(prices.STATUS, prices.SHM, prices.SETTINGS, prices.MEMINFO, prices.NAMES),
-        *(prices.LINKS, prices.SOCKETS),
+        *(prices.LINKS, prices.SOCKETS, prices.CGROUPS),
     ),
 )
 

@@ -187,7 +187,8 @@ PRICES = {
         # proc_readfd_common(), seq_show(), fs/proc/fd.c; mountinfo_open(), fs/proc_namespace.c
         Price(
             LINKS,
-            "resolves a link for each open file, where a tenth of memory is shared",
+            "resolves a link for each open file, where a tenth of memory is shared, or a thousand "
+            "removed cgroups are not freed",
             "file_lock of a process's table of files, for a word; namespace_sem, shared, for 4 KiB "
             "of mountinfo",
             None,

@@ -6,12 +6,13 @@ from typing import Any
 
 from finding_cases.case import Case
 from finding_cases.oom import oom_at_limit
-from finding_cases.rows import GIB, MIB, zone
+from finding_cases.rows import GIB, MIB, pages_of, zone
 
 from mmscope.drgn.cgroups.cgroup_rows import MemoryCgroup, MemoryCgroupCounter
 from mmscope.drgn.cgroups.container_paths import Container
 from mmscope.drgn.cgroups.dying_pins import DyingPin
 from mmscope.drgn.cgroups.pressure import Pressure
+from mmscope.drgn.processes.held_open import SharedFile
 
 CGROUP = MemoryCgroup(**{name: None for name in MemoryCgroup.__dataclass_fields__} | {
     "cgroup": "/pod", "cgroup_id": 7, "state": "online", "depth": 1, "usage_bytes": 63 * MIB,
@@ -36,6 +37,14 @@ def removed(count: int, held: int, **changes: Any) -> list[MemoryCgroup]:
 def pin(words: str, cgroups: int, pages: int, file: str | None = None) -> DyingPin:
     of_file = ("tmpfs", "00:18", "203", file, False) if file else (None,) * 5
     return DyingPin(words, *of_file, cgroups, cgroups, pages, pages * 4096)
+
+
+JOURNAL = SharedFile("/dev/shm/journal", None, None, 11 * MIB, False)
+
+
+def of_sessions(dying: int, **changes: Any) -> MemoryCgroup:
+    """A cgroup below which so many were removed, as text has it."""
+    return cgroup(cgroup="/user.slice", depth=1, dying_below=dying, **changes)
 
 
 ID, UID = "0123456789ab" + "c" * 52, "3f2a8c1e-93d4-4b7a-8a11-0c5d9e7f1a2b"
@@ -193,11 +202,33 @@ FOUND: dict[str, Case] = {
     ),
     "removed cgroups that text counts": Case(
         "dying-cgroups-counted",
-        [cgroup(cgroup="/user.slice", depth=1, dying_below=6000),
+        [of_sessions(6000, file_bytes=90 * MIB, shmem_bytes=26 * MIB),
+         cgroup(cgroup="/user.slice/a", depth=2, dying_below=0),
          cgroup(cgroup="/b", depth=1, dying_below=0)],
-        ["6,000 memory cgroups were removed and are still in the kernel", "most below /user.slice",
-         "2 are online"],
-        "warning",
+        ["6,000 memory cgroups were removed and are still in the kernel, most of them from "
+         "/user.slice", "3 are online", "6,000 were below /user.slice.",
+         "24 MiB of shared memory, 63 MiB of other page cache and 0 B of anonymous memory are "
+         "charged to these or to /user.slice itself"],
+        "warning", unlike=["At least"],
+    ),
+    "removed cgroups with pages of a file that text has": Case(
+        "dying-cgroups-counted",
+        [of_sessions(2600, shmem_bytes=11 * MIB), pages_of("nr_shmem", 12 * 256), JOURNAL],
+        ["At least 10 MiB of that shared memory is in /dev/shm/journal: all other files have "
+         "less."],
+        "notice",
+    ),
+    "removed cgroups whose pages may be of other files": Case(
+        "dying-cgroups-counted",
+        [of_sessions(2600, shmem_bytes=11 * MIB), pages_of("nr_shmem", 40 * 256), JOURNAL],
+        ["11 MiB of shared memory"], "notice", unlike=["/dev/shm/journal"],
+    ),
+    "removed cgroups from everywhere": Case(
+        "dying-cgroups-counted",
+        [cgroup(cgroup=f"/{name}", depth=1, dying_below=600) for name in "abc"],
+        ["1,800 memory cgroups were removed",
+         "cgroup.stat counts those that were removed and are not freed."],
+        "notice", unlike=["most", "below"],
     ),
     "removed cgroups that have much": Case(
         "dying-cgroups", [*removed(20, 16 * MIB), pin("anonymous memory", 20, 80 * 1024)],

@@ -48,6 +48,24 @@ def test_a_file_that_nobody_has_open_may_be_mapped(monkeypatch: pytest.MonkeyPat
     assert held == {0: [False, None], 6 * MIB: [None, None]}
 
 
+def test_smaller_files_have_rows_where_many_cgroups_are_dying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(subject, "shared_files", lambda root, least: asked.append(least) or ())
+    monkeypatch.setattr(Files, "live", True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(
+        "MemTotal: 1438088 kB\nMemFree: 1175512 kB\nShmem: 12172 kB\n"
+    )
+    stat = tmp_path / "sys/fs/cgroup/cgroup.stat"
+    stat.parent.mkdir(parents=True)
+    for dying in (900, 2733):
+        stat.write_text(f"nr_descendants 8\nnr_dying_descendants {dying}\n")
+        read(root=str(tmp_path))
+    assert asked == [12172 * 1024 // 10]
+
+
 def test_sockets_are_told_by_process(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [(("sshd", 9), 5, 1), (("ingestd", 160), 9 * MIB, 400)]
     monkeypatch.setattr(subject, "socket_memory", lambda root, least: iter(found))

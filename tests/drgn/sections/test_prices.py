@@ -35,7 +35,9 @@ DATA = TESTS / "data" / "7.2"
 TRACES = (TESTS / "corpus/alloc_traces/nsproxy").read_text()
 # What sections read of a running host alone, and not by Files.
 LIVE_ALONE = {
-    "process_memory": {prices.MEMINFO, prices.NAMES, prices.LINKS, prices.SOCKETS},
+    "process_memory": {
+        *(prices.MEMINFO, prices.NAMES, prices.LINKS, prices.SOCKETS, prices.CGROUPS),
+    },
     "task_waits": {prices.SCHED},
 }
 BDI = "".join(f"{name}: {at} kB\n" for at, name in enumerate(writeback.NAMES, 4))
