@@ -32,6 +32,14 @@ def test_children():
         child.send_signal(number)
         assert child.wait() == -number
 """
+WITH_A_FOLDER = """
+import children, signal, tempfile
+
+children.exit_if_killed()
+with tempfile.TemporaryDirectory(dir="."):
+    print("made", flush=True)
+    signal.pause()
+"""
 
 
 def ran(folder: Path, text: str, *before: str) -> tuple[int, str]:
@@ -59,3 +67,17 @@ def test_children_are_interrupted_though_pytest_was_started_with_signals_ignored
 ) -> None:
     code, output = ran(tmp_path, INTERRUPTS_CHILDREN, "env", "--ignore-signal=INT,HUP")
     assert code == 0, output
+
+
+def test_a_program_that_is_killed_takes_its_folder_with_it(tmp_path: Path) -> None:
+    process = children.start(
+        [sys.executable, "-c", WITH_A_FOLDER],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": ":".join(map(str, PATHS))},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "made\n"
+    assert [*tmp_path.iterdir()]
+    process.terminate()
+    assert (process.wait(), [*tmp_path.iterdir()]) == (128 + 15, [])

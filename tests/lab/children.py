@@ -15,6 +15,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from types import FrameType
 from typing import Any
 
@@ -60,6 +61,13 @@ def end_all() -> None:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
+
+
+def exit_if_killed() -> None:
+    """Have SIGTERM and SIGHUP end a program as an exception does: what it made goes with it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup's
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def no_child_is_left() -> bool:

@@ -221,4 +221,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    children.exit_if_killed()
     sys.exit(main())

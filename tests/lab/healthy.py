@@ -26,7 +26,7 @@ from pathlib import Path
 import kernels
 import machine
 from archive import LabError
-from children import DIES_WITH_US
+from children import DIES_WITH_US, exit_if_killed
 from drgn import Program
 from drgn.helpers.linux.percpu import per_cpu
 from holders_lab import PROGRAMS, build, make_disk
@@ -172,4 +172,5 @@ def _accused(prog: Program, seconds: int) -> set[str]:
 
 
 if __name__ == "__main__":
+    exit_if_killed()
     sys.exit(main())
