@@ -114,6 +114,11 @@ def add_ftrace_records(prog: Program, found: Holdings, kind: int) -> None:
     if 0 in starts:
         found.missing.append("records of ftrace: a block that has none")
     counts = np.int64(1) << np.array(orders, np.int64)
+    if "ftrace_number_of_pages" in prog and not prog.flags & ProgramFlags.IS_LIVE:
+        number = prog["ftrace_number_of_pages"].value_()
+        if number != (pages := counts.sum()):
+            words = f"{plural(number, 'page')}, of which {pages:,} were found"
+            found.missing.append(f"records of ftrace: {words}")
     found.memory(Holder("ftrace records"), kind, np.array(starts, np.uint64), counts)
 
 

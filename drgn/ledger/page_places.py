@@ -7,11 +7,11 @@ are gathered before the pass over all struct pages, and looked up chunk by chunk
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from drgn import FaultError, Program, TypeKind, cast
+from drgn import FaultError, Object, Program, ProgramFlags, TypeKind, cast
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import page_to_pfn, pfn_to_virt
 
@@ -314,22 +314,19 @@ MAX_CHUNKS = 4096
 
 def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
     prog = memory.prog
-    shift = int(prog["PAGE_SHIFT"].value_())
+    shift, live = int(prog["PAGE_SHIFT"].value_()), bool(prog.flags & ProgramFlags.IS_LIVE)
     for name in ATOMIC_POOLS:
         if name not in prog:
             continue
         pool = prog[name]
         if hasattr(pool, "pool"):  # struct dma_gen_pool, in v7.3
             pool = pool.pool
-        if not pool:
-            continue
-        chunks = list_for_each_entry(
-            "struct gen_pool_chunk", pool.chunks.address_of_(), "next_chunk"
-        )
-        for chunk in itertools.islice(chunks, MAX_CHUNKS):
-            start = chunk.phys_addr.value_()
-            size = chunk.end_addr.value_() + 1 - chunk.start_addr.value_()
+        chunks = list(_chunks(pool)) if pool else []
+        for start, size in chunks:
             _own(places, Kind.DMA_POOL, start >> shift, start + size >> shift)
+        total, size_of = sum(size for _, size in chunks), name.replace("atomic_pool", "pool_size")
+        if size_of in prog and not live and total != (said := prog[size_of].value_()):
+            places.missing.append(f"{name} has {total:,} bytes, {size_of} says {said:,}")
     if "io_tlb_default_mem" in prog:
         bounce = prog["io_tlb_default_mem"]
         # "swiotlb: separate memory pool data from other allocator data" (158dbe9c9a3d, in v6.6)
@@ -340,6 +337,13 @@ def _add_dma_pools(memory: Memory, places: PagePlaces) -> None:
             raise ValueError(f"bounce buffers are damaged: {start:#x} to {end:#x}")
         if start < end:
             _own(places, Kind.DMA_POOL, start >> shift, end >> shift)
+
+
+def _chunks(pool: Object) -> Iterator[tuple[int, int]]:
+    """The physical address and the bytes of each chunk of a ``struct gen_pool``."""
+    chunks = list_for_each_entry("struct gen_pool_chunk", pool.chunks.address_of_(), "next_chunk")
+    for chunk in itertools.islice(chunks, MAX_CHUNKS):
+        yield chunk.phys_addr.value_(), chunk.end_addr.value_() + 1 - chunk.start_addr.value_()
 
 
 # mempool_t of pages that are globals of the kernel; those of drivers are not known.

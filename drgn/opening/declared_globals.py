@@ -201,12 +201,13 @@ _BY_TYPE = {
     "unsigned int [room]": "nr_swapper_spaces nr_zswap_trees",
     "unsigned long": (
         "__highest_present_section_nr alloc_tag_ref_mask dirty_background_bytes "
-        "fault_around_bytes huge_zero_pfn jiffies ksm_pages_shared ksm_pages_sharing "
-        "ksm_pages_skipped ksm_pages_unshared ksm_rmap_items ksm_run ksm_stable_node_chains "
-        "ksm_stable_node_dups max_low_pfn max_pfn min_low_pfn nr_inodes nr_unused page_ext_size "
-        "page_offset_base pcpu_nr_populated quarantine_size sysctl_overcommit_kbytes "
-        "tainted_mask totalcma_pages totalreserve_pages transparent_hugepage_flags "
-        "vm_dirty_bytes vmalloc_base vmemmap_base zero_page_pfn zero_pfn"
+        "fault_around_bytes ftrace_number_of_pages huge_zero_pfn jiffies ksm_pages_shared "
+        "ksm_pages_sharing ksm_pages_skipped ksm_pages_unshared ksm_rmap_items ksm_run "
+        "ksm_stable_node_chains ksm_stable_node_dups max_low_pfn max_pfn min_low_pfn nr_inodes "
+        "nr_unused page_ext_size page_offset_base pcpu_nr_populated pool_size_dma pool_size_dma32 "
+        "pool_size_kernel quarantine_size sysctl_overcommit_kbytes tainted_mask totalcma_pages "
+        "totalreserve_pages transparent_hugepage_flags vm_dirty_bytes vmalloc_base vmemmap_base "
+        "zero_page_pfn zero_pfn"
     ),
     "const unsigned long *": "pcpu_unit_offsets",
     "unsigned long [3]": "avenrun",

@@ -23,6 +23,7 @@ from named_damage import (
     lack_struct_pages,
     largest_zone,
     processes,
+    put,
     say,
 )
 
@@ -403,6 +404,20 @@ def test_a_tasks_stack_is_a_kernel_stack_whoever_allocated_it(lab: Lab) -> None:
     whole = in_a_fork(lambda: stacks(lambda _: None))
     of_one = processes(prog)[0].stack_vm_area.caller
     assert in_a_fork(lambda: stacks(lambda _: say(of_one, NOWHERE))) == whole > 0
+
+
+@pytest.mark.parametrize("name", ["atomic_pool_kernel", "ftrace_pages_start"])
+def test_a_list_that_is_shorter_than_the_kernel_counts_is_told_of(lab: Lab, name: str) -> None:
+    prog = opened(lab.capture)
+
+    def missing(damage: bytes = b"") -> list[str]:
+        put(prog, prog.symbol(name).address, damage)
+        return page_places(Memory(prog)).missing
+
+    assert in_a_fork(missing) == []
+    (words,) = in_a_fork(lambda: missing(bytes(8)))
+    number = r"262,144$" if name == "atomic_pool_kernel" else r"\d+ pages, of which 0 were found"
+    assert re.search(number, words), words
 
 
 @pytest.mark.any_kernel
