@@ -27,7 +27,7 @@ PPC64EL_PACKAGES := qemu-system-ppc gcc-powerpc64le-linux-gnu libc6-dev-ppc64el-
 BUILD_PACKAGES := bc flex bison libelf-dev libssl-dev
 # And the one that clang builds, with BTF.
 CLANG_PACKAGES := clang-19 lld-19 llvm-19 pahole
-TEST_PACKAGES := chromium-headless-shell libdevel-nytprof-perl zstd makedumpfile libsnappy1v5
+TEST_PACKAGES := chromium-headless-shell pngquant libdevel-nytprof-perl zstd makedumpfile libsnappy1v5
 BENCH_PACKAGES := crash
 DEB_PACKAGES := mmdebstrap dpkg-dev debian-archive-keyring
 # To run programs of arm64 without a kernel of theirs.
