@@ -358,9 +358,11 @@ def _add_mempools(memory: Memory, places: PagePlaces) -> None:
             continue
         pool = prog[name]
         order = pool.pool_data.value_()  # of mempool_alloc_pages()
-        if order > MAX_ORDER:
+        held, most = pool.curr_nr.value_(), pool.min_nr.value_()
+        if order > MAX_ORDER or not 0 <= held <= most:
+            places.missing.append(f"{name} is damaged: {held:,} of {most:,}, of order {order:,}")
             continue
-        for at in range(min(pool.curr_nr.value_(), MAX_CHUNKS)):
+        for at in range(min(held, MAX_CHUNKS)):
             page = cast("struct page *", pool.elements[at])
             first = page_to_pfn(page).value_()
             _own(places, Kind.MEMPOOL, first, first + (1 << order))
