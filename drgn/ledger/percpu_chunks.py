@@ -18,12 +18,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-from drgn import FaultError, Object, Program, ProgramFlags
+from drgn import FaultError, Object, Program, ProgramFlags, cast
 from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup, PercpuOwners
 from mmscope.drgn.opening.constants import constant
+from mmscope.drgn.reading.cpus import possible_cpus
 from mmscope.drgn.reading.kernel_arrays import S64s, U8s
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
@@ -133,13 +134,14 @@ def percpu(
                     f"{largest:,}"
                 )
             notes += _pages_apart(prog, chunk, page)
+            notes += _area_apart(prog, chunk) if kind == OTHER and units > 1 else ()
             starts, widths = _allocations(prog, chunk, unit)
             values, numbers = np.unique(widths, return_counts=True)
             found = Counter(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
             if owners is not None:
                 owners.take(chunk, starts, widths)
         except FaultError as error:
-            notes.append(f"bitmaps of chunk {address:#x}: {error}")
+            notes.append(f"chunk {address:#x}: {error}")
         if found is not None:
             sizes.update(found)
             if (total := sum(size * number for size, number in found.items())) != usable - free:
@@ -188,6 +190,17 @@ def _pages_apart(prog: Program, chunk: Object, page: int) -> Iterator[str]:
         if (said := int(chunk.member_(name))) != (number := int(np.count_nonzero(found))):
             address = chunk.base_addr.value_()
             yield f"chunk {address:#x}: {name} is {said:,}, by its bitmaps {number:,}"
+
+
+def _area_apart(prog: Program, chunk: Object) -> Iterator[str]:
+    """
+    Words where a chunk does not begin with its areas (``pcpu_create_chunk()``, mm/percpu-vm.c). The
+    first area is that of some CPU's group.
+    """
+    begin = cast("struct vm_struct **", chunk.data)[0].addr.value_()
+    address, offsets = chunk.base_addr.value_(), prog["pcpu_unit_offsets"]
+    if begin - address not in {offsets[cpu].value_() for cpu in possible_cpus(prog)}:
+        yield f"chunk {address:#x}: its first vmalloc area begins at {begin:#x}"
 
 
 def empty_pages_apart(prog: Program) -> Iterator[str]:

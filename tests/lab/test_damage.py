@@ -29,6 +29,7 @@ from named_damage import (
 from mmscope.drgn.ledger.page_holders import page_holders_from_memory
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import page_places
+from mmscope.drgn.ledger.percpu_chunks import OTHER, chunks, percpu
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.reading.nodes import misnumbered
 from mmscope.drgn.sections.memory import Memory
@@ -427,6 +428,19 @@ def test_blocks_and_pools_that_are_not_as_large_as_the_kernel_counts_are_told_of
         (words,) = in_a_fork(functools.partial(missing, name))
         assert re.fullmatch(COUNTED[name], words), words
     assert of_this
+
+
+def test_a_percpu_chunk_that_is_not_where_its_memory_is_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    further = next(chunk for kind, chunk in chunks(prog) if kind == OTHER)
+
+    def notes(pages: int) -> list[str]:
+        say(further.base_addr, further.base_addr.value_() + 4096 * pages)
+        return percpu(prog)[2]
+
+    assert in_a_fork(lambda: notes(0)) == []
+    (words,) = in_a_fork(lambda: notes(1))
+    assert re.search(r"chunk 0x\w+1000: its first vmalloc area begins at 0x\w+0000$", words)
 
 
 @pytest.mark.any_kernel
