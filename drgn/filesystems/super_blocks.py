@@ -120,6 +120,8 @@ class SuperBlocks:
                 path = mounted_path(root, mnt)
                 if path is None or not path.startswith("/"):
                     raise ValueError("a mount in a namespace leads to no root")
+                if root.d_sb.value_() != int(self.address[at]):
+                    raise ValueError("the root of a mount is in another file system")
                 whole = root.value_() == int(self.columns["root"][at])
                 elsewhere = namespace != self.init_namespace
                 found.append((elsewhere, not whole, len(path), path, root.value_()))

@@ -52,7 +52,7 @@ def mounted_path(dentry: Object, mnt: Object) -> str | None:
 
     :param dentry: ``struct dentry *``; *mnt*: the ``struct mount *`` that it is seen through.
     :raises FaultError: a part of it cannot be read.
-    :raises ValueError: a name is empty.
+    :raises ValueError: a name is empty, or a mount is damaged.
     """
     dentry, mnt = dentry.read_(), mnt.read_()
     parts: list[str] = []
@@ -64,6 +64,8 @@ def mounted_path(dentry: Object, mnt: Object) -> str | None:
             dentry, mnt = mnt.mnt_mountpoint.read_(), above
             continue
         if dentry == dentry.d_parent:  # unmounted lazily
+            if mnt.mnt.mnt_root.d_sb != dentry.d_sb:
+                raise ValueError("the root of a mount is in another file system")
             return "/".join(reversed(parts))
         parts.append(_component(dentry))
         dentry = dentry.d_parent.read_()

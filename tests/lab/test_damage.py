@@ -15,6 +15,7 @@ import soak
 from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS, WITHOUT_BTF, Lab
 from drgn import Program
+from drgn.helpers.linux.fs import for_each_mount, mount_dst
 from forked import in_a_fork, opened
 from named_damage import (
     DAMAGE,
@@ -26,6 +27,7 @@ from named_damage import (
     say,
 )
 
+from mmscope.drgn.filesystems.super_blocks import read_super_blocks
 from mmscope.drgn.ledger.page_holders import page_holders_from_memory
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import page_places
@@ -441,6 +443,21 @@ def test_a_percpu_chunk_that_is_not_where_its_memory_is_is_told_of(lab: Lab) -> 
     assert in_a_fork(lambda: notes(0)) == []
     (words,) = in_a_fork(lambda: notes(1))
     assert re.search(r"chunk 0x\w+1000: its first vmalloc area begins at 0x\w+0000$", words)
+
+
+def test_a_mount_whose_root_is_not_of_its_file_system_is_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+    mount = next(each for each in for_each_mount(prog) if mount_dst(each) == b"/proc")
+
+    def lost(root: int) -> int:
+        say(mount.mnt.mnt_root, root)
+        blocks = read_super_blocks(prog)
+        assert any([blocks.roots(at) for at in range(len(blocks.address))])
+        return blocks.mounts_lost
+
+    assert in_a_fork(lambda: lost(mount.mnt.mnt_root.value_())) == 0
+    for other in (NOWHERE, mount.mnt_parent.mnt.mnt_root.value_()):
+        assert in_a_fork(functools.partial(lost, other)) == 1
 
 
 @pytest.mark.any_kernel
