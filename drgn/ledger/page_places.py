@@ -282,8 +282,14 @@ def _add_roots(memory: Memory, places: PagePlaces) -> None:
     """
     prog, form = memory.prog, page_table_format(memory.prog)
     spaces = kept_address_spaces(memory, Gaps())
-    others = [prog[name] for name in OTHER_SPACES if name in prog]
-    pgds = [space.pgd.value_() for space in others if space.type_.kind is TypeKind.STRUCT or space]
+    pgds = []
+    for name in OTHER_SPACES:
+        if name in prog:
+            space = prog[name]
+            if space.type_.kind is TypeKind.STRUCT or space:
+                pgds.append(space.pgd.value_())
+            else:  # poking_init() (arch/x86/mm/init.c), of start_kernel()
+                places.missing.append(f"{name} is 0, as it is at boot alone")
     roots = process_roots(prog, np.append(spaces.columns["pgd"], np.array(pgds, np.uint64)))
     roots = roots[roots < np.uint64(1 << MAX_ADDRESS_BITS)]  # not yet, or damage
     if form.table_bytes(0) >> form.page_shift:  # arm64 has smaller ones, objects of a slab cache
