@@ -30,7 +30,8 @@ from mmscope.drgn.sections.section import Found
 
 MAX_CGROUPS = 1000
 THE_FIRST = f"of cgroups the first {MAX_CGROUPS:,}"
-ROOTS = {2: ("sys/fs/cgroup", "sys/fs/cgroup/unified"), 1: ("sys/fs/cgroup/memory",)}
+V2_ROOTS = "sys/fs/cgroup", "sys/fs/cgroup/unified"
+ROOTS = {2: V2_ROOTS, 1: ("sys/fs/cgroup/memory",)}
 GIVEN = "given"  # a cgroup of which single files were given: what it uses is not known
 CURRENT = {2: "memory.current", 1: "memory.usage_in_bytes"}
 # PAGE_COUNTER_MAX in bytes, as v1 prints that there is no limit: less than a page below 1 << 63.

@@ -9,7 +9,11 @@ some milliseconds for a million ranges, and two tenths of a second for what comp
 
 How many ranges compaction could free at most: those in which nothing is that cannot be moved, but
 no more than the free pages of the zone would fill (``compact_zone()`` moves within a zone). What it
-makes is less: it takes the zone from its begin on, and fills it from its end.
+makes is less: it takes the zone from its begin on, and fills it from its end. Since v6.9 it may end
+at the first large folio that cannot be split, for which there are two numbers: for a folio it takes
+a free block as large, or one of those that it has set aside already (``compaction_alloc()``). If
+there is none the folio is split; what is dirty with buffers is not (``filemap_release_folio()``),
+and ``migrate_pages()`` has no memory, by which compaction of the zone is over.
 
 Cannot know: what is pinned for a moment only; pages of a device's cache with buffers that a file
 system holds, as superblocks are, which compaction leaves; what compaction for an allocation does,
@@ -69,6 +73,10 @@ class Contiguity:
         high="ranges",
         help="forecast: free after compact_memory while per-CPU lists stay as they are; empty: "
         "migratetypes cannot be read",
+    )
+    compacted_least: int | None = column(
+        high="ranges",
+        help="forecast, if it ends at the first large folio that is dirty or held",
     )
 
 
@@ -145,7 +153,7 @@ class Ranges:
         self.spoiled = (self.fixed != 0) & ~self.is_free & ~self.is_huge
         self.can_move = ~(self.is_free | self.is_huge | self.spoiled)
 
-    def after_compaction(self, here: Bools, targets: Bools) -> int:
+    def after_compaction(self, here: Bools, targets: Bools) -> tuple[int, int]:
         """
         Foretell how many ranges of a zone are free after ``compact_zone()`` (mm/compaction.c) of
         all of it. One scanner takes what can be moved from the zone's begin on, also where
@@ -154,15 +162,21 @@ class Ranges:
 
         :param here: the ranges of the zone; *targets*: of movable pageblocks
             (``suitable_migration_target()``), but those that are one free block stay so.
+        :returns: at most, and at least: if it ends at the first folio that cannot be split.
         """
-        stepped = self.rows["stepped"]
+        stepped, passed_by = self.rows["stepped"], self.rows["passed_by"].astype(np.int32)
         room = found_free(stepped, targets & here & (stepped[:, 0] < self.size))[here]
         behind = int(room.sum()) - np.cumsum(room, dtype=np.int64)
-        taken = np.where(self.is_huge | self.is_free, 0, self.movable)[here]
-        before = np.cumsum(taken, dtype=np.int64)
-        filled = (room > 0) & (behind < np.minimum(before, behind).max(initial=0))
-        emptied = self.can_move[here] & (before <= behind)
-        return int((emptied | (self.is_free[here] & ~filled)).sum())
+        taken = np.where(self.is_huge | self.is_free, 0, self.movable - passed_by)[here]
+        empties, free = self.can_move[here] & (passed_by[here] == 0), self.is_free[here]
+
+        def left(taken: Array, empties: Bools) -> int:
+            before = np.cumsum(taken, dtype=np.int64)
+            filled = (room > 0) & (behind < np.minimum(before, behind).max(initial=0))
+            return int(((empties & (before <= behind)) | (free & ~filled)).sum())
+
+        reached = ~np.logical_or.accumulate(self.rows["unsplit"][here])
+        return left(taken, empties), left(taken * reached, empties & reached)
 
 
 def found_free(stepped: Array, targets: Bools) -> Array:
@@ -208,6 +222,9 @@ def by_zone(
         free, moves = ranges.is_free & here, ranges.can_move & here
         free_pages, already = int(ranges.free[here].sum()), int(free.sum())
         possible = min(already + int(moves.sum()), free_pages // ranges.size)
+        most, least = (
+            ranges.after_compaction(here, targets) if targets is not None else (None, None)
+        )
         # The emptiest first; into free pages of the others.
         to_move = np.sort(ranges.movable[moves])[: possible - already]
         rows.append(
@@ -223,7 +240,7 @@ def by_zone(
                 free_pages,
                 possible,
                 int(to_move.sum()),
-                ranges.after_compaction(here, targets) if targets is not None else None,
+                *(most, least),
             )
         )
     return rows

@@ -7,9 +7,10 @@ Each page is free or in the way, and what is in the way can be moved or not, by 
 compaction (``isolate_migratepages_block()``, mm/compaction.c 6.12; ``folio_migrate_mapping()``,
 mm/migrate.c): it moves pages on an LRU list and pages of drivers that can be migrated, if they have
 no more references than their mappings and the page cache explain; mlocked ones too, unless
-vm.compact_unevictable_allowed is 0; those under writeback when that is done; never hugetlb.
+vm.compact_unevictable_allowed is 0; those under writeback when that is done; never hugetlb. Large
+folios it moves since v6.9 (ee6f62fd34f0), before that it passes them by.
 
-Costs 5 ns a page, and 10 a free block. Memory: 29 bytes for each range, of which there are none
+Costs 5 ns a page, and 10 a free block. Memory: 32 bytes for each range, of which there are none
 where memory is too tight for all of them.
 
 Cannot know: pages of large folios that something holds otherwise than by FOLL_PIN, and of file
@@ -19,7 +20,7 @@ systems that cannot migrate dirty pages: they are taken as movable.
 import enum
 
 import numpy as np
-from drgn import Program
+from drgn import Program, TypeKind
 
 from mmscope.drgn.free.block_heads import BlockHeads
 from mmscope.drgn.ledger.page_kinds import KINDS, Kind, kinds_where
@@ -115,13 +116,22 @@ LAST_STEP = np.array([5 if not pfn else (pfn & -pfn).bit_length() - 1 for pfn in
 MAX_RANGES = 64 << 20  # 128 TiB
 BATCH = 1 << 14  # ranges that are looked at together
 # A range, or the part of one that is in a chunk: present pages, free ones, those that can be moved,
-# pages of free blocks to which each step comes, a bit for each way that is there, and whether all
-# of it is one compound page.
+# pages of free blocks to which each step comes, a bit for each way that is there, whether all of it
+# is one compound page, pages that compaction passes by as they are of large folios, and whether a
+# large folio begins there that cannot be split.
 RANGE = np.dtype(
     [("number", "<u4"), ("zone", "<u2"), ("ways", "<u4")]
     + [(name, "<u2") for name in ("present", "free", "movable")]
-    + [("stepped", "<u2", (STEPS,)), ("huge", "?")]
+    + [("stepped", "<u2", (STEPS,)), ("huge", "?"), ("passed_by", "<u2"), ("unsplit", "?")]
 )
+
+
+def _moves_large(prog: Program) -> bool:
+    try:
+        free = prog.type("struct compact_control").member("freepages")
+    except LookupError:  # CONFIG_COMPACTION=n: it moves nothing
+        return True
+    return bool(free.type.kind == TypeKind.ARRAY)  # v6.9, 733aea0b3a7b
 
 
 class ThpRanges(SharedColumns):
@@ -138,9 +148,10 @@ class ThpRanges(SharedColumns):
 
     def __init__(self, prog: Program) -> None:
         self.order = pmd_order(prog)
-        names = ("PG_head", "PG_lru", "PG_private", "PG_writeback", "PG_unevictable")
+        names = ("PG_head", "PG_lru", "PG_private", "PG_dirty", "PG_writeback", "PG_unevictable")
         bits = [np.uint32(flag(prog, name)) for name in names]
-        self._head, self._lru, self._private, writeback, unevictable = bits
+        self._head, self._lru, self._private, self._dirty, writeback, unevictable = bits
+        self._moves_large = _moves_large(prog)
         self._marked = [(writeback, Way.WRITEBACK)]
         # CONFIG_COMPACT_UNEVICTABLE_DEFAULT: 0 with PREEMPT_RT.
         name = "sysctl_compact_unevictable_allowed"
@@ -197,6 +208,12 @@ class ThpRanges(SharedColumns):
         rows["present"], rows["free"] = found.sum(axis=1), found[:, Way.FREE]
         rows["movable"] = found[:, MOVABLE].sum(axis=1)
         rows["stepped"] = self._stepped(chunk, blocks, first, count)
+        if self._moves_large:
+            rows["unsplit"][self._keys[self._unsplit(low, kinds, ways)] // WAYS] = True
+        else:
+            large = np.flatnonzero((heads != np.arange(len(chunk))) | ((low & self._head) != 0))
+            large = large[MOVABLE[ways[large]]]
+            rows["passed_by"] = np.bincount(self._keys[large] // WAYS, minlength=count)
         ends = np.append(begins[1:], len(chunk)) - 1
         whole = ends - begins + 1 == 1 << self.order
         # Both of one head, in the chunk or before it; a page of its own is its own head.
@@ -261,6 +278,19 @@ class ThpRanges(SharedColumns):
                 odd = np.flatnonzero(np.isin(heads, odd))
             ways[odd] = np.where(IS_ANON[kinds[odd]], Way.HELD_ANON, Way.HELD_CACHE)
 
+    def _unsplit(self, low: U32s, kinds: U8s, ways: S64s) -> S64s:
+        """
+        Find the heads of large folios of the page cache that cannot be split: under writeback, held
+        by more than their mappings, or dirty with what a file system keeps of them
+        (``filemap_release_folio()`` before it is split, mm/huge_memory.c 6.12).
+        """
+        heads = np.flatnonzero((low & self._head) != 0)
+        heads = heads[ON_LISTS[kinds[heads]] & ~IS_ANON[kinds[heads]]]
+        dirty, flags = self._dirty | self._private, low[heads]
+        stays = ((flags & dirty) == dirty) | np.isin(ways[heads], (Way.WRITEBACK, Way.HELD_CACHE))
+        found: S64s = heads[stays & (ways[heads] != Way.MLOCKED)]
+        return found
+
     def settle(self, pfns: S64s, kinds: U8s | Kind) -> None:
         """Pages that were without a reference are of these kinds."""
         ways = np.broadcast_to(WAY_OF[kinds], len(pfns))
@@ -285,9 +315,10 @@ class ThpRanges(SharedColumns):
         # One that lies in two chunks has two rows: the first gets all, the other is left empty.
         again = np.flatnonzero(numbers[1:] == numbers[:-1]) + 1
         into = np.searchsorted(numbers, numbers[again])
-        for name in ("present", "free", "movable", "stepped"):
+        for name in ("present", "free", "movable", "stepped", "passed_by"):
             np.add.at(rows[name], into, rows[name][again])
-        np.bitwise_or.at(rows["ways"], into, rows["ways"][again])
+        for name in ("ways", "unsplit"):
+            np.bitwise_or.at(rows[name], into, rows[name][again])
         rows["present"][again] = 0
         for told, ways in self._told:
             at = np.searchsorted(numbers, told)

@@ -12,7 +12,7 @@ same. Cannot know: of a copied tree, anything: it has neither links nor sizes.
 import contextlib
 from collections.abc import Iterator
 
-from mmscope.drgn.cgroups.cgroup_files import ROOTS, numbers
+from mmscope.drgn.cgroups.cgroup_files import V2_ROOTS, numbers
 from mmscope.drgn.processes.shared_files import shared_files
 from mmscope.drgn.processes.socket_memory import socket_memory
 from mmscope.drgn.sections.files import Files
@@ -106,7 +106,7 @@ def add_held_open(files: Files, found: Found, mapped: int) -> None:
 
 def _dying(files: Files) -> int:
     """Cgroups that were removed and are not freed."""
-    for root in ROOTS[2]:
+    for root in V2_ROOTS:
         with contextlib.suppress(OSError):
             return numbers(files.open(f"{root}/cgroup.stat")).get("nr_dying_descendants", 0)
     return 0

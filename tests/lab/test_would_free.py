@@ -230,23 +230,31 @@ def test_a_pool_gives_back_a_part_as_it_gives_all(deeds: dict[str, Deed]) -> Non
     assert row.least_bytes == 12 * HUGE  # but two that are in use and two that are reserved
 
 
+@pytest.mark.parametrize("name", ["compact_memory", "compact_memory again"])
 def test_compaction_makes_as_many_huge_blocks_as_were_forecast(
-    deeds: dict[str, Deed], say: Callable[[str], None]
+    deeds: dict[str, Deed], say: Callable[[str], None], name: str
 ) -> None:
-    deed, free, forecast, came = deeds["compact_memory"], 0, 0, 0
-    for before, behind in zip(deed.before.ranges, deed.behind.ranges, strict=True):
-        assert before.compacted_ranges is not None
-        ranges = f"{before.free_ranges} free, {before.compacted_ranges} forecast"
-        say(f"{before.zone}: {ranges}, {behind.free_ranges} came of {before.possible_ranges}")
-        assert before.compacted_ranges <= before.possible_ranges
-        assert behind.free_ranges <= before.possible_ranges + 1
+    """Large folios of ext4 that are dirty, which it has since v6.16, may end it in their zone."""
+    free = least = most = came = 0
+    for before, behind in zip(deeds[name].before.ranges, deeds[name].behind.ranges, strict=True):
+        assert before.compacted_ranges is not None and before.compacted_least is not None
+        forecast = f"{before.compacted_least} to {before.compacted_ranges} forecast"
+        possible = before.possible_ranges
+        say(
+            f"{name}, {before.zone}: {before.free_ranges} free, {forecast}, "
+            f"{behind.free_ranges} came of {possible}"
+        )
+        assert before.compacted_least <= before.compacted_ranges <= possible
+        assert behind.free_ranges <= possible + 1
         free += before.free_ranges
-        forecast += before.compacted_ranges
+        least += before.compacted_least
+        most += before.compacted_ranges
         came += behind.free_ranges
     # Two or three ranges keep a page of the disk's cache with buffers that ext4 holds: superblocks.
     # What is freed pushes others off a CPU's list, which are room then. And meanwhile the kernel
     # itself takes pages of ranges that were free: of two in a hundred at most, whatever came.
-    assert came == pytest.approx(forecast, abs=max(4, 0.1 * (forecast - free), 0.02 * free))
+    slack = max(4, 0.1 * (most - free), 0.02 * free)
+    assert least - slack <= came <= most + slack
 
 
 def test_swap_that_is_nobody_elses_is_free_then(deeds: dict[str, Deed]) -> None:

@@ -14,17 +14,17 @@ from mmscope.drgn.ledger.thp_ranges import WAY_OF, ThpRanges, Way
 from mmscope.drgn.reading.struct_pages import PageChunk
 from mmscope.drgn.workers.shares import SharedColumns
 
-HEAD, LRU, PRIVATE, WRITEBACK, UNEVICTABLE = (np.uint32(1 << bit) for bit in range(5))
+HEAD, LRU, PRIVATE, WRITEBACK, UNEVICTABLE, DIRTY = (np.uint32(1 << bit) for bit in range(6))
 SIZE, PAGE = 512, 4096
 PAGES = np.dtype([("refcount", "<i4"), ("mapcount", "<i4"), ("pincount", "<i4")])
 
 
 class SomeRanges(ThpRanges):
-    """Of a kernel whose flags are the first five bits."""
+    """Of a kernel whose flags are the first six bits."""
 
-    def __init__(self, *, mlocked_move: bool = True) -> None:
-        self.order, self._pins = 9, True
-        self._head, self._lru, self._private = HEAD, LRU, PRIVATE
+    def __init__(self, *, mlocked_move: bool = True, large_move: bool = True) -> None:
+        self.order, self._pins, self._moves_large = 9, True, large_move
+        self._head, self._lru, self._private, self._dirty = HEAD, LRU, PRIVATE, DIRTY
         self._marked = [(WRITEBACK, Way.WRITEBACK)]
         if not mlocked_move:
             self._marked.append((UNEVICTABLE, Way.MLOCKED))
@@ -63,10 +63,10 @@ class Machine:
         self.columns["refcount"][here], self.columns["mapcount"][here] = references, mapped - 1
         return self
 
-    def folio(self, pfn: int, kind: Kind, pages: int, pins: int = 0) -> "Machine":
+    def folio(self, pfn: int, kind: Kind, pages: int, pins: int = 0, flags: int = 0) -> "Machine":
         self.put(pfn, kind, pages=pages, references=0, mapped=0, flags=0)
         self.heads[pfn : pfn + pages] = pfn
-        self.flags[pfn] = HEAD | LRU
+        self.flags[pfn] = HEAD | LRU | np.uint32(flags)
         self.columns["refcount"][pfn] = pages + pins
         self.columns["pincount"][pfn + 1] = pins
         return self
@@ -193,6 +193,40 @@ def test_compaction_ends_where_its_scanners_meet() -> None:
     (row,) = by_zone(ranges, {}, PAGE, targets | True)
     # 360 pages of the first three, one of which keeps a slab, into 500 of the fifth.
     assert row.compacted_ranges == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "pins", "least"),
+    [
+        (Kind.FILE, 0, 0, 4),
+        (Kind.FILE, DIRTY, 0, 4),  # of tmpfs: nothing but the folio is dirty
+        (Kind.FILE, PRIVATE, 0, 4),
+        (Kind.FILE, DIRTY | PRIVATE, 0, 2),
+        (Kind.FILE, WRITEBACK, 0, 2),
+        (Kind.FILE, DIRTY | PRIVATE | UNEVICTABLE, 0, 2),
+        (Kind.FILE, 0, 1, 2),
+        (Kind.LARGE, DIRTY | PRIVATE, 0, 4),
+    ],
+)
+@pytest.mark.parametrize("step", [1 << 15, 600])
+def test_compaction_may_end_at_a_large_folio_that_cannot_be_split(
+    kind: Kind, flags: int, pins: int, least: int, step: int
+) -> None:
+    machine = Machine(5).put(3, Kind.ANON, pages=10).put(2 * SIZE, Kind.ANON, pages=10)
+    machine.folio(SIZE + 128, kind, 16, pins, flags).put(4 * SIZE, Kind.SLAB)
+    (row,) = by_zone(machine.looked_at(step), {}, PAGE, np.ones(5, np.bool_))
+    assert (row.free_ranges, row.compacted_least) == (1, least)
+    # One that is held stays, and its range with it.
+    assert row.compacted_ranges == 4 - (pins > 0)
+
+
+def test_kernels_that_do_not_move_large_folios_pass_them_by() -> None:
+    machine = Machine(4).put(3, Kind.ANON, pages=10).folio(SIZE + 128, Kind.FILE, 16)
+    machine.put(2 * SIZE, Kind.ANON, pages=10).put(3 * SIZE, Kind.SLAB)
+    for moved, free in ((True, 3), (False, 2)):
+        ranges = machine.looked_at(600, large_move=moved)
+        (row,) = by_zone(ranges, {}, PAGE, np.ones(4, np.bool_))
+        assert (row.compacted_least, row.compacted_ranges) == (free, free)
 
 
 @pytest.mark.parametrize(("listed", "free"), [(0, 1), (413, 1), (414, 0), (512, 1)])

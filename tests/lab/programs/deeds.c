@@ -242,6 +242,17 @@ static void holes(void)
 		must(madvise(found + at, page, MADV_DONTNEED), "MADV_DONTNEED");
 }
 
+// Three of ten pages of 400 MiB, here and there.
+static void sparser(void)
+{
+	char *found = filled(400 * MIB, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	unsigned seed = 1;
+
+	for (size_t at = 0; at < 400 * MIB; at += page)
+		if (rand_r(&seed) % 10 < 3)
+			must(madvise(found + at, page, MADV_DONTNEED), "MADV_DONTNEED");
+}
+
 static int pipe_ends[2], sockets[2], ring, map_fd;
 static aio_context_t aio;
 
@@ -444,8 +455,14 @@ int main(void)
 	freeze("the end of swapped-too");
 	end(four);
 	freeze("making holes");
-	child("holes", holes);
+	pid_t six = child("holes", holes);
 	freeze("compact_memory");
+	write_to("/proc/sys/vm/compact_memory", "1");
+	freeze("other holes");
+	end(six);
+	close(file_of("/disk/dirty too", 8 * MIB));
+	child("sparser", sparser);
+	freeze("compact_memory again");
 	write_to("/proc/sys/vm/compact_memory", "1");
 	freeze("nothing");
 	for (;;)
