@@ -14,7 +14,8 @@ program, and each queue of a socket.
 
 Cannot know: what is behind files that no process has open; buffers on the queues of devices; pages
 of GPUs without TTM and of other drivers that are on no list in the module's data; IOMMUs of AMD and
-Arm. These stay unexplained. Other vmalloc memory has its callers in ``vmalloc_callers``.
+Arm; the huge page that ``collapse_huge_page()`` has in hand while it waits for a lock. These stay
+unexplained. Other vmalloc memory has its callers in ``vmalloc_callers``.
 """
 
 from collections import Counter
