@@ -33,7 +33,7 @@ from mmscope.reports.findings.finding import (
 )
 from mmscope.reports.findings.finding_words import finding_of
 from mmscope.reports.findings.kernel_said import read_kernel
-from mmscope.reports.findings.query import doubtful, query_of, unanswerable, words_of
+from mmscope.reports.findings.query import asked, doubtful, query_of, unanswerable
 from mmscope.reports.findings.question import (
     HARMS,
     OURS,
@@ -100,9 +100,9 @@ def named(questions: Iterable[Question]) -> set[str]:
     The words of their queries, and of the views that these name: all tables are among them, and
     those of :data:`BLIND`.
     """
-    words = (words_of("\n".join((question.sql, *question.needs))) for question in questions)
+    words = (asked(question)[0] for question in questions)
     blind = (set(each.optional) for each in BLIND)
-    return {"kernel_features", "containers"}.union(*(found for found, _ in words), *blind)
+    return {"kernel_features", "containers"}.union(*words, *blind)
 
 
 def _place(finding: Finding) -> tuple[int, bool, int]:

@@ -55,9 +55,14 @@ def words_of(text: str) -> tuple[set[str], list[str]]:
     return set(re.findall(r"\w+", text)), re.findall(r"'([^']{3,})'", text)
 
 
+def asked(question: Question) -> tuple[set[str], list[str]]:
+    """The words of a question, among them all tables that it asks, and what is quoted there."""
+    return words_of("\n".join((question.sql, *question.needs)))
+
+
 def doubtful(marks: Iterable[Impossible], question: Question) -> Impossible | None:
     """The first value that cannot be of which a question would be answered."""
-    words, quoted = words_of("\n".join((question.sql, *question.needs)))
+    words, quoted = asked(question)
     for mark in marks:
         if mark.table_name in words and mark.column_name in words:
             name = mark.row_name

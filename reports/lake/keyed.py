@@ -16,7 +16,7 @@ import re
 
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.views import views
-from mmscope.reports.findings.findings import named
+from mmscope.reports.findings.query import asked
 from mmscope.reports.findings.question import Question
 
 NUMBER, PLACE = "lake_number", "lake_place"
@@ -37,7 +37,7 @@ def keyed(question: Question) -> str:
     A question's SQL over all bundles in :data:`HOSTS`: a row has the number of its bundle, and its
     place among that bundle's.
     """
-    words = named([question])
+    words, _ = asked(question)
     parts = [
         f'{name} as (select * exclude ({NUMBER}) from lake."{name}" as l '
         f"where l.{NUMBER} = b.{NUMBER})"

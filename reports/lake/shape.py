@@ -30,8 +30,7 @@ from mmscope.reports.bundle.database import (
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.bundle.description import Table, table_of
 from mmscope.reports.bundle.views import views
-from mmscope.reports.findings.findings import named
-from mmscope.reports.findings.query import query_of, words_of
+from mmscope.reports.findings.query import asked, query_of, words_of
 from mmscope.reports.findings.question import Question
 from mmscope.reports.lake.catalog import DAMAGE, query
 from mmscope.reports.lake.layout import LakeError
@@ -104,7 +103,7 @@ def _shape(tables: Sequence[Table], wanted: set[str]) -> Shape:
 
 def fails(shape: Shape, question: Question) -> str | None:
     """Reason why a query fails for such bundles, which have all that it needs."""
-    names = named([question])
+    names, _ = asked(question)
     # What a query does not name, it does not miss.
     if all(
         table in question.optional or _whole(table) & names <= shape.there.get(table, set())
