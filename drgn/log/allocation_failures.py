@@ -4,9 +4,11 @@ Allocations that failed and said so: ``warn_alloc()`` (mm/page_alloc.c), which p
 what, the stack, and the memory that there was; of pages, and of ``vmalloc()``.
 
 Lines of 3.10 to 7.3. Costs a look at each record of the log, which section ``kernel_log`` reads,
-too.
+too. Where the line that says what failed is cut off, ``warn_alloc()`` in the stack tells that
+something did.
 
-Cannot know: failures whose caller asked for silence (``__GFP_NOWARN``), and those that came too
+Cannot know: of lines that several CPUs printed at once, and that name no caller, whose stack and
+memory is whose; failures whose caller asked for silence (``__GFP_NOWARN``), and those that came too
 soon after another: one in 10 s is printed, older kernels print ten in 5 s (``nopage_rs``); nor what
 became of the caller: most have another way.
 """
@@ -46,6 +48,16 @@ FAILED = re.compile(
     r"(?:, ?nodemask=(?P<nodemask>\(null\)|[0-9,-]*))?"
     r"(?:,cpuset=(?P<cpuset>.*?),mems_allowed=(?P<mems>[0-9,-]*))?(?=$|[, ])"
 )
+# In a line that another CPU's words are in: the name was printed before it, in 4.9 by a call of its
+# own, and so was the mode behind it (pr_cont()).
+PIECE = re.compile(r"page allocation failure[:.] ?order:([0-9]{1,2})")
+MODE = re.compile(r", ?mode:(0x[0-9a-f]{1,8})(?:\(([A-Z0-9_a-z|]*)\))?")
+NO_NAME = re.compile(r"\s*page allocation failure[:.] ?order:[0-9]")
+WHOSE = "whose stack and memory it is: several CPUs printed at once"
+HEAD = "the line that says what failed"
+DUMPS = re.compile(r"_*(?:dump_stack|show_stack|show_trace|dump_backtrace|unwind_backtrace)")
+# Lines between that of the task and its stack.
+MOST_BETWEEN = 12
 # Until 4.9 vmalloc() has a line of its own before that of pages, with order 0.
 OF_VMALLOC = re.compile(
     r"vmalloc: allocation failure(?:: |, allocated [0-9]{1,18} of )([0-9]{1,18}) bytes\n?"
@@ -84,7 +96,7 @@ class AllocationFailure:
     order: int | None = column(high=MOST_ORDER, help="2^order contiguous pages were asked for")
     size_bytes: int | None = column(unit="bytes", high=MOST, help="size asked of vmalloc()")
     stalled_ms: int | None = column(unit="ms", help="time the allocation had taken so far")
-    gfp_mask: str = column(holds="kernel", help="hexadecimal")
+    gfp_mask: str | None = column(holds="kernel", help="hexadecimal; empty: cut or mixed line")
     gfp_flags: str | None = column(holds="kernel", help="names of the mask, as printed")
     nodemask: str | None = column(holds="kernel", help="nodes of the memory policy")
     cpuset: str | None = column(holds="cgroup", help="last component of the task's cpuset")
@@ -150,6 +162,8 @@ class _Failure:
     lines: int = 0
     frames: list[str] = field(default_factory=list)  # leaf first
     memory: MemInfo = field(default_factory=MemInfo)
+    lacks: str = ""
+    over: bool = False  # another task's lines follow
 
 
 def read_allocation_failures(
@@ -164,42 +178,102 @@ def read_allocation_failures(
     left_out = 0
     current: _Failure | None = None
     vmalloc: int | None = None  # bytes, as the record before said
+    stacks = _Stacks()
     for record in whole_records(records):
         if record.facility not in (None, 0):
             continue
         size, vmalloc = vmalloc, None
         # Wrapped by a mail, with its words behind it, or cut by a terminal.
         first = " ".join(record.text.split()) if "mode:" in record.text else ""
+        begun: list[_Failure] = []
         if "vmalloc: " in record.text and (of_vmalloc := OF_VMALLOC.fullmatch(record.text)):
             vmalloc = int(of_vmalloc[1])
+        elif begun := _pieces(record):
+            current = None
         elif match := FAILED.match(first):
             current = _begin(record, match)
             if size is not None and match["order"] == "0":
                 current.base |= {"what": VMALLOC, "order": None, "size_bytes": size}
-            if len(found) < MOST_FAILURES:
-                found.append(current)
-            else:
-                left_out += 1
+            begun = [current]
         elif OTHERS.search(record.text):
             current = None  # it prints its own memory
-        elif current is not None and same_caller(current.record.caller, record.caller):
+        else:
             for line in record.text.split("\n"):
-                _take(current, line)
-            if current.lines > MOST_LINES:
-                current = None
+                if (headless := stacks.take(record, line)) is not None:
+                    current = headless
+                    begun.append(current)
+                elif current is not None and same_caller(current.record.caller, record.caller):
+                    _take(current, line)
+                    if current.lines > MOST_LINES or current.over:
+                        current = None
+        stacks.heads += sum(each.lacks != HEAD for each in begun)
+        room = max(MOST_FAILURES - len(found), 0)
+        found += begun[:room]
+        left_out += len(begun[room:])
     result = Failures([], [], [], left_out)
     for number, failure in enumerate(found, 1):
         _add(number, failure, page_bytes, result)
     return result
 
 
+@dataclass
+class _Stacks:
+    """Stacks that are passed by, for one of ``warn_alloc()`` without the line before it."""
+
+    heads: int = 0  # of failures whose stack has not come yet
+    dumps: bool = False  # all frames so far, and one at least, are what prints a stack
+    frames: int = 0
+    task: re.Match[str] | None = None
+    lines: int = 0  # since that
+
+    def take(self, record: LogRecord, line: str) -> _Failure | None:
+        self.lines += 1
+        if match := CPU_LINE.fullmatch(line):
+            self.task, self.lines = match, 0
+        if (frame := STACK.fullmatch(line)) is None:
+            self.dumps, self.frames = False, 0
+            return None
+        dumps, self.frames = self.dumps, self.frames + 1
+        self.dumps = bool(DUMPS.match(frame[2])) and (dumps or self.frames == 1)
+        if not dumps or not frame[2].startswith("warn_alloc"):
+            return None
+        if self.heads:
+            self.heads -= 1
+            return None
+        task = self.task if self.lines <= MOST_BETWEEN else None
+        failure = _Failure(_empty(record), record, frames=[frame[2]], lacks=HEAD)
+        if task is not None and is_comm(task[2]) and int(task[1]) <= MOST_PIDS:
+            failure.base |= {"comm": task[2], "pid": int(task[1])}
+        return failure
+
+
+def _pieces(record: LogRecord) -> list[_Failure]:
+    """Failures in a record that is of several CPUs; their mode where all have the same."""
+    text = record.text
+    if text.count("page allocation failure") < 2 and not NO_NAME.match(text):
+        return []
+    orders = PIECE.findall(text)
+    modes = MODE.findall(text)
+    mask, flags = modes[0] if len({*modes}) == 1 and len(modes) >= len(orders) else ("", "")
+    known = {"gfp_mask": mask or None, "gfp_flags": flags or None}
+    return [
+        _Failure(_empty(record) | known | {"order": int(order)}, record, lacks=WHOSE)
+        for order in orders
+    ]
+
+
+def _empty(record: LogRecord) -> dict[str, Any]:
+    return dict.fromkeys(AllocationFailure.__dataclass_fields__) | {
+        **{"seconds": seconds_of(record), "date": record.date, "what": PAGES},
+    }
+
+
 def _begin(record: LogRecord, match: re.Match[str]) -> _Failure:
     order = match["order"] or match["stalled"]
     kind = STALL if match["ms"] else VMALLOC if match["size"] else PAGES
     numbers = {"order": order, "size_bytes": match["size"], "stalled_ms": match["ms"]}
-    base: dict[str, Any] = dict.fromkeys(AllocationFailure.__dataclass_fields__) | {
-        **{"seconds": seconds_of(record), "date": record.date, "what": kind},
-        **{"comm": match[1] if is_comm(match[1]) else None},
+    base = _empty(record) | {
+        **{"what": kind, "comm": match[1] if is_comm(match[1]) else None},
         **{name: None if text is None else int(text) for name, text in numbers.items()},
         **{"gfp_mask": match["mask"], "gfp_flags": match["flags"], "nodemask": match["nodemask"]},
         **{"cpuset": match["cpuset"], "mems_allowed": match["mems"] or None},
@@ -218,6 +292,10 @@ def _take(failure: _Failure, line: str) -> None:
     elif match := CPU_LINE.fullmatch(line):
         if base["pid"] is None and match[2] == base["comm"] and int(match[1]) <= MOST_PIDS:
             base["pid"] = int(match[1])
+        elif base["comm"] is not None and not failure.memory.memory:
+            failure.over = True
+            if base["pid"] is None:
+                failure.lacks, failure.frames = WHOSE, []
     elif match := WORKQUEUE.fullmatch(line):
         base["work"] = f"{match[1]} {match[2]}"
     else:
@@ -235,8 +313,12 @@ def _add(number: int, failure: _Failure, page_bytes: int | None, result: Failure
     page = page_bytes or memory.page_bytes()
     request = Request(base["gfp_mask"], base["gfp_flags"], base["nodemask"], base["mems_allowed"])
     lacks = [f"{what}, damaged ({times:,})" for what, times in memory.damaged.items()]
-    if not memory.memory:
+    if failure.lacks:
+        lacks.insert(0, failure.lacks)
+    if not memory.memory and failure.lacks != WHOSE:
         lacks.insert(0, "the memory that there was")
+    if failure.lacks == HEAD and any("vmalloc" in frame for frame in failure.frames[1:2]):
+        base["what"] = VMALLOC
     base |= {
         "failure": number,
         "caller": _caller(failure.frames),

@@ -78,7 +78,7 @@ def _kind(
 KINDS = (
     # mm/page_alloc.c: warn_alloc()
     _kind("page allocation failure", FAILURE, "page allocation failure",
-          r"(?P<what>.*?: page allocation failure[:.] order:\d+)",
+          r"(?P<what>(?:.*?: |\s*)page allocation failure[:.] ?order:\d+)",
           "an allocation got no memory; table allocation_failures has it"),
     _kind("page allocation stall", STALL, "page allocation stalls for ",
           r"(?P<what>.*?): page allocation stalls for \d+ms",

@@ -32,8 +32,10 @@ PAGES = re.compile(
     r"|cma reserved|hwpoisoned))"
 )
 SWAP = re.compile(rf"(Free swap|Total swap) += {N}kB")
+# 4.8 to 4.12 count scanned pages here.
 NODE = re.compile(
-    r"Node ([0-9]{1,4})((?: [A-Za-z_()]{3,30}: ?[0-9]{1,15}kB| all_unreclaimable\? (?:yes|no)){5,})"
+    r"Node ([0-9]{1,4})((?: [A-Za-z_()]{3,30}: ?[0-9]{1,15}kB| pages_scanned:[0-9]{1,15}"
+    r"| all_unreclaimable\? (?:yes|no)){5,})"
 )
 HUGEPAGES = re.compile(
     rf"Node ([0-9]{{1,4}}) hugepages_total={N} hugepages_free={N} hugepages_surp={N} "
@@ -63,7 +65,10 @@ MIGRATETYPES = {
     **{"I": "Isolate", "R": "Reserve"},
 }
 PAGE_KIB = (4, 8, 16, 32, 64)
-ENOUGH = 6  # different amounts, to have nothing but a page in common
+# Different amounts, to have nothing but a page in common: the smallest, or a larger one.
+ENOUGH, ENOUGH_OF_LARGE = 6, 16
+# Printed of the machine in pages and of each node in kB.
+ON_LISTS = ("active_anon", "inactive_anon", "active_file", "inactive_file")
 # ___GFP_DMA, ___GFP_HIGHMEM, ___GFP_DMA32, ___GFP_MOVABLE: the same in all kernels (gfp_types.h).
 DMA, HIGHMEM, DMA32, MOVABLE = 1, 2, 4, 8
 ZONES = ("DMA", "DMA32", "Normal", "HighMem", "Movable")  # the highest last
@@ -151,16 +156,35 @@ class MemInfo:
             self.blocks[node, zone, order] = int(blocks), names
 
     def page_bytes(self) -> int | None:
-        """The size of a page: of the smallest block, else what all amounts are multiples of."""
+        """
+        The size of a page: of the smallest block, else of the lists, of which the machine has pages
+        and nodes have kB, else what all amounts are multiples of.
+        """
         if self.page_kib is not None:
             return self.page_kib * KIB
+        if (of_lists := self._page_of_lists()) is not None:
+            return of_lists
         sizes = {
             size // KIB
             for (_, zone, name), size in self.memory.items()
             if zone and size and name != "kernel_stack"
         }
         common = math.gcd(*sizes)
-        return common * KIB if common in PAGE_KIB and len(sizes) >= ENOUGH else None
+        enough = ENOUGH if common == PAGE_KIB[0] else ENOUGH_OF_LARGE
+        return common * KIB if common in PAGE_KIB and len(sizes) >= enough else None
+
+    def _page_of_lists(self) -> int | None:
+        pages = {name: self.machine[name] for name in ON_LISTS if self.machine.get(name)}
+        sizes = dict.fromkeys(pages, 0)
+        for (node, zone, name), size in self.memory.items():
+            if node >= 0 and not zone and name in sizes:
+                sizes[name] += size
+        # Printed one after the other, and may differ by what changed meanwhile.
+        for page in (kib * KIB for kib in PAGE_KIB):
+            ratios = [sizes[name] / (pages[name] * page) for name in pages]
+            if ratios.count(1) > 1 and all(abs(ratio - 1) < 0.1 for ratio in ratios):
+                return page
+        return None
 
     def rows(self, page_bytes: int | None) -> list[tuple[int, str, str, int | None]]:
         """Node, zone, counter and bytes of all that was printed."""

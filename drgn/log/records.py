@@ -21,12 +21,13 @@ CPU_LINE = re.compile(
 )
 # "? " before a function that may be left from another call. 3.10 and s390 have the address in
 # front, powerpc that of the frame, too; arm says who called it; decode_stacktrace.sh adds the line.
+# Before 4.9 the name of a stack is in the line of its first frame.
 _AT = r"\+0x[0-9a-f]+/0x[0-9a-f]+"
 _SOURCE = r"[\w./-]+\.(?:[chS]|rs):[0-9]+(?: \(discriminator [0-9]+\))?"
 _SOURCES = rf"{_SOURCE}(?: {_SOURCE})*"  # of what is inlined there, too
 _MODULE = r"(?: \[([\w-]+)[^\]]*\])?"
 STACK = re.compile(
-    r" *(?:\(?\[<?[0-9a-fx]+>?\] ){0,2}(\? )?\(?([A-Za-z_][\w.]*)"
+    r" *(?:<[A-Z]{3}> +)?(?:\(?\[<?[0-9a-fx]+>?\] ){0,2}(\? )?\(?([A-Za-z_][\w.]*)"
     rf"(?:{_AT}{_MODULE}|{_MODULE}\)? from .{{0,40}}?[\w.]+{_AT}(?: \[[^\]]*\])?"
     rf"|(?= \({_SOURCES}\)))\)?(?: {_SOURCES}| \({_SOURCES}\)(?: [\w-]+)?| \(unreliable\))? *"
 )

@@ -28,6 +28,7 @@ BEGINS = "Mem-Info:"
 # show_mem() follows a kill's header, and what warn_alloc() says.
 OF_OTHERS = re.compile(
     r" invoked oom-killer: |: page allocation (?:failure|stalls)|: vmalloc |\bdump_header\b"
+    r"|\bwarn_alloc(?:_failed)?\b"
 )
 # What a kill prints behind its memory.
 OF_KILL = re.compile(r"Tasks state \(memory values|\[ +pid +\] +uid +tgid|oom-kill:constraint=")

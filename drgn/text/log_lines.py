@@ -73,6 +73,14 @@ _REST = re.compile(
     r"|file-rss:\d|shmem-rss:\d|pgtables:\d|UID:\d+ )"
 )
 _STAMP = re.compile(r"\d{10,19}\Z|\d{4}-\d\d-\d\d[T ]")
+# What several CPUs printed at once: watermarks or free blocks, and a call trace behind them in the
+# same line; or a part of one of these lines, or of a failed allocation's, alone.
+_TRACE = r"(?:\[<[0-9a-f]+>\] )?(?:\? )?[A-Za-z_][\w.]*\+0x[0-9a-f]+/0x"
+_BEFORE_TRACE = re.compile(
+    r"(?:\dkB|\([UMERHCI]{1,7}\)|lowmem_reserve\[\]:|(?:DMA|DMA32|Normal|HighMem|Movable):"
+    rf"|\bactive_anon:\d.{{0,200}})[ 0-9]*{_TRACE}"
+)
+_PART = re.compile(r" ?(?:\d+\*\d+kB|\([UMERHCI]{1,7}\)|= \d+kB) ?\Z|, mode:0x| *page allocation f")
 # Where an object in JSON begins, or a list of lines.
 _BEGINS = re.compile(r'\{|\[\s*"')
 _STRINGS = re.compile(r'\s*\[\s*"')
@@ -173,6 +181,8 @@ class LogLines:
             if line.endswith("  ") and self.wrap.joint:
                 line = line.rstrip(" ")
             end = self._end(line, begin, wrapped)
+            if end is not None and _mixed(line, end):
+                self._note("messages of several CPUs are mixed", number)
             if end is None:
                 ours = self._add(current if ours else None, line, length, number, wrapped)
                 continue
@@ -276,6 +286,13 @@ class LogLines:
     def unread(self) -> tuple[str, ...]:
         """The lines that were not read, and why."""
         return tuple(f"{_ranges(sorted(numbers))}: {why}" for why, numbers in self._unread.items())
+
+
+def _mixed(line: str, begin: int) -> bool:
+    """True if a line has words of two messages, or a part of one."""
+    if "+0x" in line:
+        return _BEFORE_TRACE.search(line, begin) is not None
+    return _PART.match(line, begin) is not None or line.count("page allocation failure") > 1
 
 
 def _ranges(numbers: list[int]) -> str:

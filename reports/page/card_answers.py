@@ -162,10 +162,12 @@ def _measured(
 def holders(bundle: Bundle) -> str:
     """
     The largest owner that is named, and the largest classes; the class first where no one has
-    half of it. Without a ledger that of a watch, or of page_owner; empty without any.
+    half of it. Without a ledger that of a watch, page_owner, slab caches, or the log; empty without
+    any.
     """
     if "memory_ledger" not in bundle.tables:
-        return _held_in_watch(bundle) or _held_by_functions(bundle)
+        of_parts = _held_in_watch, _held_by_functions, _held_by_caches, _held_in_log
+        return next((said for part in of_parts if (said := part(bundle))), "")
     drawn = memory_bar.draw(_rows(bundle, *OF_HOLDERS), bundle.page_size)
     total = drawn["total"]
     used = [each for each in drawn["segments"] if each["name"] not in NOT_IN_USE]
@@ -237,6 +239,44 @@ def _held_by_functions(bundle: Bundle) -> str:
     share = display.share(held.most_common(1)[0][1], total)
     said[0] += f" ({share} of what page_owner lists)"
     return f"allocated most: {', '.join(said)}"
+
+
+def _held_by_caches(bundle: Bundle) -> str:
+    """The largest slab caches, by the size of their objects."""
+    rows = list(bundle.rows("slab_caches")) if "slab_caches" in bundle.tables else []
+    sizes = [((row["slots"] or 0) * (row["slot_bytes"] or 0), row["cache"]) for row in rows]
+    said = [
+        f"{cut(name, MOST_NAMED)} {display.size(size)}"
+        for size, name in heapq.nlargest(3, sizes)
+        if size
+    ]
+    return f"largest slab caches: {', '.join(said)}" if said else ""
+
+
+# As the kernel prints them of the machine.
+OF_LISTS = {
+    "anonymous": ("active_anon", "inactive_anon"),
+    "files": ("active_file", "inactive_file"),
+    "unevictable": ("unevictable",),
+    "free": ("free",),
+}
+
+
+def _held_in_log(bundle: Bundle) -> str:
+    """What the last view of memory in a log has on the machine's lists, and free."""
+    rows = list(bundle.rows("shown_memory")) if "shown_memory" in bundle.tables else []
+    last = max((row["shown"] for row in rows), default=0)
+    sizes = {
+        row["counter"]: row["bytes"] or 0
+        for row in rows
+        if row["shown"] == last and row["node"] < 0
+    }
+    said = [
+        f"{name} {display.size(size)}"
+        for name, counters in OF_LISTS.items()
+        if (size := sum(sizes.get(counter, 0) for counter in counters))
+    ]
+    return f"in the log: {', '.join(said)}" if said else ""
 
 
 def _watched(

@@ -296,6 +296,12 @@ FOUND: dict[str, Case] = {
         ["asked with 0x20", "last at 2017-12-07 00:05:15.", "The log lacks the memory.",
          "allocation's flags, which"], "notice",
     ),
+    "an allocation whose first line the log lacks": Case(
+        "allocation-failures", [failure(order=None, gfp_flags=None, gfp_mask=None,
+                                        lacks="the line that says what failed")],
+        ["An allocation of pages failed, in", "asked", "The log lacks the line that says"],
+        "notice", unlike=["None"],
+    ),
     "an allocation that was waited for": Case(
         "allocation-failures", [failure(what=STALL, stalled_ms=10_040)],
         ["An allocation waited for 10.0 s"], "warning",

@@ -51,6 +51,12 @@ FOUND: dict[str, Case] = {
         [dataclasses.replace(LEAK, pages=31 << 18)], ["31 GiB, 6.1 % of memory"], "warning",
         target=TARGET | {"total_pages": 512 << 18},
     ),
+    "44 GiB in one cache of slabinfo alone": Case(
+        "slab-cache-large",
+        [dataclasses.replace(LEAK, slots=44 << 20)],
+        ["Slab cache kmalloc-1k takes at least 44 GiB", "How much memory the machine has is not"],
+        "warning", unlike=["% of memory"], target=TARGET | {"total_pages": None, "page_size": None},
+    ),
     "a stack that only grows": Case(
         "page-owner-stack-grows",
         [owned(7, 1100), grown(7, 100, 1100, 1.0, 4), *SNAPSHOTS],
@@ -127,6 +133,10 @@ FOUND: dict[str, Case] = {
 CLEAR: dict[str, Case] = {
     "a small cache, and one of dentries": Case(
         "slab-cache-large", [CACHE, dataclasses.replace(LEAK, pages=20_000)]
+    ),
+    "7 GiB in one cache of slabinfo alone": Case(
+        "slab-cache-large", [dataclasses.replace(LEAK, slots=7 << 20)],
+        target=TARGET | {"total_pages": None, "page_size": None},
     ),
     "a cache that all slab has": Case("slab-cache-large", [LEAK, *slab(0, 150_000)]),
     "a cache that has more than all unreclaimable slab": Case(

@@ -93,6 +93,61 @@ def test_lines_of_other_kernels(line: str, expected: tuple[object, ...]) -> None
     assert row.lacks == "the memory that there was"
 
 
+MIXED = [
+    # A call of pr_cont() each, as 4.9 has it.
+    "swapper/8: \nswapper/6: \npage allocation failure: order:0page allocation failure: order:0, "
+    "mode:0x2080020(GFP_ATOMIC)\n, mode:0x2080020(GFP_ATOMIC)",
+    "page allocation failure: order:0, mode:0x20(GFP_ATOMIC)\npage allocation failure: order:0 "
+    "0000000000000000\n, mode:0x20(GFP_ATOMIC)",
+]
+
+
+@pytest.mark.parametrize("lines", MIXED)
+def test_failures_of_several_cpus_in_one_line_are_told(lines: str) -> None:
+    rest = FAILURE.partition("\n")[2]
+    text = raw(lines) + rest
+    log = parse_dmesg(text)
+    found = read_allocation_failures(log.records)
+    assert [(row.order, row.comm, row.caller) for row in found.failures] == [(0, None, None)] * 2
+    assert all("several CPUs" in (row.lacks or "") for row in found.failures)
+    assert not found.memory
+    assert "messages of several CPUs are mixed" in " ".join(log.unread)
+
+
+def test_the_stack_of_another_task_is_nobodys() -> None:
+    head, *rest = FAILURE.splitlines(keepends=True)
+    other = head.replace("kworker/u32:45", "swapper/1")
+    assert other != head
+    first, second = read("".join([head, other, *rest])).failures
+    assert (first.comm, second.comm) == ("kworker/u32:45", "swapper/1")
+    assert first.stack is second.stack is None
+    assert "whose stack" in (second.lacks or "")
+
+
+def test_a_failure_whose_head_is_cut_off() -> None:
+    found = read(FAILURE.partition("\n")[2])
+    (row,) = found.failures
+    (whole,) = read(FAILURE).failures
+    assert (row.what, row.comm, row.pid) == (PAGES, whole.comm, whole.pid)
+    assert row.order is row.gfp_mask is row.usable_free_bytes is None
+    assert row.caller == whole.caller
+    assert row.lacks == "the line that says what failed"
+    assert found.memory == read(FAILURE).memory
+
+
+def test_a_stack_that_waits_while_it_is_printed_is_no_failure() -> None:
+    stuck = raw("""
+CPU: 1 PID: 7 Comm: kworker/1:0 Not tainted 6.1.0 #1
+Call Trace:
+ console_unlock+0x1/0x2
+ dump_stack+0x1/0x2
+ warn_alloc+0x1/0x2
+ __alloc_pages+0x1/0x2
+""")
+    assert not read(stuck).failures
+    assert len(read(stuck.replace("console_unlock", "dump_stack_lvl")).failures) == 1
+
+
 def test_a_name_that_cannot_be_one_is_not_shown() -> None:
     (row,) = read("alpha beta gamma x: page allocation failure: order:1, mode:0x20\n").failures
     assert row.comm is None

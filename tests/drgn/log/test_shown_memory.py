@@ -54,6 +54,32 @@ def test_as_old_kernels_begin_it_or_none() -> None:
     assert read("".join(lines[1:])).memory == read(SHOWN).memory
 
 
+# Of 4.9, which counts scanned pages of a node; of one list the nodes' share changed meanwhile.
+NODES = """
+Mem-Info:
+active_anon:1859030 inactive_anon:329765 isolated_anon:0
+ active_file:5146966 inactive_file:563690 isolated_file:32
+Node 0 active_anon:2393412kB inactive_anon:598520kB active_file:11417140kB inactive_file:1167040kB \
+unevictable:0kB pages_scanned:512913 all_unreclaimable? no
+Node 1 active_anon:5042708kB inactive_anon:720540kB active_file:9170720kB inactive_file:1087720kB \
+unevictable:0kB pages_scanned:0 all_unreclaimable? no
+Node 0 DMA free:13312kB min:64kB low:80kB high:96kB present:15992kB managed:15360kB
+"""
+
+
+def test_the_size_of_a_page_is_that_of_the_lists() -> None:
+    found = {(row.node, row.counter): row.bytes for row in read(raw(NODES)).memory}
+    assert found[-1, "active_anon"] == 1859030 << 12
+    assert found[1, "active_anon"] == 5042708 << 10
+    # All amounts of one zone are multiples of 8 KiB by chance.
+    zone = "".join(line for line in raw(NODES).splitlines(keepends=True) if "Node 1" not in line)
+    assert {row.bytes for row in read(zone).memory if row.node < 0} == {None}
+
+
+def test_that_behind_the_stack_of_a_failure_is_its() -> None:
+    assert read(FAILURE.partition("\n")[2]).memory == []
+
+
 def test_each_is_numbered() -> None:
     shown = read(SHOWN * 3)
     assert {row.shown for row in shown.memory} == {1, 2, 3}

@@ -23,7 +23,7 @@ from log_forms import (
     records_of,
     with_prefix,
 )
-from log_made import CGROUP_V1, GLOBAL_3_10, raw
+from log_made import CGROUP_V1, FAILURE, GLOBAL_3_10, raw
 from log_truth import KINDS, differs, read
 
 from mmscope.drgn.text.kernel_log import Log, parse_dmesg
@@ -371,3 +371,24 @@ def test_records_of_old_kernels_have_the_same_forms() -> None:
 
 def test_a_record_keeps_its_place() -> None:
     assert records_of(raw("a\nb"))[1] == Record(100_001_000, 4, "b", 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "235*8kB lowmem_reserve[]: [<ffffffff931949d1>] ? shrink_inactive_list+0x1a1/0x540",
+        "(UME)  0 [<ffffffff931949d1>] ? shrink_inactive_list+0x1a1/0x540",
+        "0*128kB DMA:  [<ffffffff93185ac4>] ? __alloc_pages_slowpath+0x394/0xbf0",
+        "Node 0 Normal free:59200kB min:44088kB  warn_alloc+0x10e/0x180",
+        "149*16kB ",
+        ", mode:0x2080020(GFP_ATOMIC)",
+    ],
+)
+def test_words_of_several_cpus_in_a_line_are_not_understood(line: str) -> None:
+    text = f"[  100.000001] {HEADER}\n[  100.000002] {line}\n[  100.000003] Mem-Info:\n"
+    assert parse_dmesg(text).unread == ("line 2: messages of several CPUs are mixed",)
+
+
+@pytest.mark.parametrize("text", [FAILURE, GLOBAL_3_10])
+def test_whole_lines_are_of_one_cpu(text: str) -> None:
+    assert not parse_dmesg(text).unread
