@@ -287,8 +287,8 @@ def _held_back(prog: Program) -> Iterator[str]:
             held = _differences([structure], member, array.type_.length or 0)
             if (largest := int(abs(held).max(initial=0))) > most:
                 yield (
-                    f"a CPU holds back {largest:,} of a counter of a {what}, but folds it in above "
-                    f"{most - 1:,}"
+                    f"a CPU has not added {largest:,} pages to a counter of a {what} yet, and "
+                    f"{most - 1:,} is the most that it may hold back"
                 )
 
 

@@ -157,7 +157,7 @@ class PageTableDetails:
     huge_puds: int = column(since="0.3.0", help="PUDs mapping DAX that counts as resident (6.15)")
 
 
-@table("page_table_occupancy", "How full the tables are", measure="tables")
+@table("page_table_occupancy", "How full page tables are", measure="tables")
 class PageTableOccupancy:
     """How full the tables of one level are."""
 

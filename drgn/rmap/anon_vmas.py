@@ -114,7 +114,7 @@ class AnonVmaLock:
 
 @table(
     "anon_vma_waiters",
-    "Tasks queued on them",
+    "Tasks queued on locks of anon_vmas",
     empty="No task was queued on an anon_vma's lock at that moment.",
 )
 class AnonVmaWaiter:

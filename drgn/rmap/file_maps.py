@@ -101,7 +101,7 @@ INODE = {
 
 @table(
     "file_mapping_checks",
-    "What does not fit together",
+    "Mapped files that do not add up",
     empty="Trees, counters and a walked sample agree on every mapped file.",
 )
 class FileMappingCheck:
@@ -185,7 +185,7 @@ class FileMappingLock:
 
 @table(
     "file_mapping_waiters",
-    "Tasks queued on them",
+    "Tasks queued on locks of mapped files",
     empty="No task was queued on an i_mmap_rwsem at that moment.",
 )
 class FileMappingWaiter:

@@ -79,7 +79,7 @@ NO_KSM = "the kernel has no KSM (CONFIG_KSM)"
 
 @table(
     "anon_vma_checks",
-    "What does not fit together",
+    "anon_vmas that do not add up",
     empty="Trees, lists, counters and a walked sample agree on every anon_vma.",
 )
 class AnonVmaCheck:

@@ -75,7 +75,7 @@ class VmaSplits:
     made_by_pairs: int = column(help="pairs it split")
 
 
-@table("vma_neighbours", "Neighbours that are VMAs of their own")
+@table("vma_neighbours", "Neighbouring VMAs that were not merged")
 class VmaNeighbours:
     """One kind of pair of neighbours."""
 

@@ -78,7 +78,7 @@ class TaskWait:
 
 @table(
     "wait_roots",
-    "What they wait for in the end",
+    "What waiting tasks wait for in the end",
     measure="waiters",
     empty="No task waited for a lock or page at that moment.",
     not_compared=MOMENT,

@@ -295,6 +295,7 @@ with
     )
 select kind, arg_max(owner, size) as owner, max(size)::bigint as size, sum(size)::bigint as all_size
 from parts
+where size > 0
 group by kind
 order by kind;
 

@@ -199,7 +199,10 @@ def _check(args: argparse.Namespace, given: Given) -> None:
             raise UsageError(f"{given.core}: a vmcore, beside --core or --qemu: give one")
         args.core = given.core
     if args.paths and not (given.core or given.files or given.profiles or given.owners):
-        raise TargetError("nothing that was given can be read; 'mmscope help why' says what can")
+        empty = "" if given.refused else f"{args.paths[0]}: has no file that is known: "
+        raise TargetError(
+            f"{empty}nothing that was given can be read; 'mmscope help why' says what can"
+        )
     if args.redact and given.profiles:
         raise UsageError("--redact: not with profiles; 'mmscope redact' does the whole bundle")
 

@@ -221,7 +221,7 @@ class Parser(argparse.ArgumentParser):
         """Say what is wrong, and the nearest word that there is."""
         # An own newline would begin a line that is not mmscope's; a type is no word for a user.
         message = visible(message.replace(VERSUS, "--"))
-        message = re.sub(r"invalid \w+ value: ", "not a value that it can have: ", message)
+        message = re.sub(r"invalid \w+ value: ", "invalid value ", message)
         message = re.sub(r"^the following arguments are required: ", "give ", message)
         actions = [action for each in parsers(self) for action in each._actions]
         known: list[str] = []
@@ -233,9 +233,9 @@ class Parser(argparse.ArgumentParser):
             (sub,) = (each for each in actions if isinstance(each, argparse._SubParsersAction))
             message = f"give one of {', '.join(sub.choices)}"
         near = did_you_mean(found[1], known) if found else ""
-        what = f"{found[1]}: unknown{near}" if found and near else message
+        what = f"{found[1]}: unknown{near} See" if found and near else f"{message}; see"
         # Its usage takes ten lines, in which what is wrong is not seen.
-        self.exit(BAD_USAGE, f"{self.prog}: {what}; see '{self.prog} --help'\n")
+        self.exit(BAD_USAGE, f"{self.prog}: {what} '{self.prog} --help'\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         lines = message.replace(VERSUS, "--").removesuffix("\n").split("\n")
@@ -259,7 +259,7 @@ def overview() -> Iterator[str]:
     yield ""
     yield "  mmscope why                this machine, in ten lines"
     yield "  mmscope why PATH           a vmcore, sosreport, log or bundle, in ten lines"
-    yield "  mmscope report CASE        all of what was read, as one HTML file"
+    yield "  mmscope report BUNDLE      what 'why' left, as one page of HTML"
     for title, names in GROUPS.items():
         yield from ("", f"{title}:")
         for name in names:

@@ -80,7 +80,8 @@ def add_command(command: Command) -> None:
     sub.add_argument(
         "--reattribute",
         action="store_true",
-        help="give samples where interrupts come back on to the caller (folded, speedscope, pprof)",
+        help="count samples of functions that enable interrupts again for their caller (folded, "
+        "speedscope, pprof)",
     )
     add_target_options(sub)
     page_owner_command.add_cull_options(sub)

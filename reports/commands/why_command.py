@@ -39,7 +39,7 @@ WIDTH, LABEL, LINES = 80, 9, 10
 LAKE = "lake.json"
 # What takes more than a line first, where there is room.
 ROOM_FIRST = (
-    *("cause", "next", "verdict", "owner", "harm", "memory"),
+    *("cause", "notice", "next", "verdict", "owner", "harm", "memory"),
     *("unknown", "since", "read"),
 )
 
@@ -77,7 +77,7 @@ class Answer:
     The answer; what is not known is empty.
 
     :ivar read: what each thing was taken for. :ivar refused: what could not be read, and why.
-    :ivar memory: who has it, where no cause is named.
+    :ivar memory: who has it, where no cause is named. :ivar notice: the first, where no cause is.
     """
 
     read: list[str]
@@ -87,6 +87,7 @@ class Answer:
     severity: str = ""
     rests_on: str = ""
     short: str = ""
+    notice: str = ""
     memory: str = ""
     cause: str = ""
     owner: str = ""
@@ -214,6 +215,7 @@ def answer_of(given: Given, path: Path, judged: "Judgement", kind: object) -> An
         sentence=judged.sentence,
         rests_on=judged.rests_on,
         short=judged.short,
+        notice=judged.notice.rstrip("."),
         cause=judged.cause,
         owner=judged.owner,
         harm=judged.harm,
@@ -294,6 +296,7 @@ def lines_of(answer: Answer) -> Iterator[str]:
     said = {
         "read": read,
         "verdict": f"{judged[:1].upper()}{judged[1:]}",
+        "notice": answer.notice,
         "memory": answer.memory,
         "cause": answer.cause,
         "owner": "" if named else answer.owner,

@@ -127,8 +127,10 @@ BLIND = (
             "gauge_series": ["source", "name", "time", "value"],
             "watch_holders": ["kind", "gone", "held", "shmem_bytes", "last_bytes"],
             "shared_files": ["bytes", "held"],
+            "shm_segments": ["rss_bytes", "attached"],
             "cached_filesystems": ["pages"],
         },
+        # Segments that nobody has attached are told by shmem-unmapped.
         """
         select bytes::bigint as bytes, bytes / total as share
         from (
@@ -136,7 +138,9 @@ BLIND = (
                 value::bigint * page_size - greatest(
                     coalesce((select sum(shmem_bytes::bigint) from process_memory), 0),
                     coalesce((select sum(bytes::bigint) filter (held is not null)
-                        from shared_files), 0)) as bytes
+                        from shared_files), 0))
+                    - coalesce((select sum(rss_bytes::bigint) filter (attached::bigint = 0)
+                        from shm_segments), 0) as bytes
             from vm_counters, target
             where name = 'nr_shmem'
             union all

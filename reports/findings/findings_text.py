@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mmscope.drgn.tables.hostile_text import visible
-from mmscope.reports.findings.finding import TROUBLE, Verdict
+from mmscope.reports.findings.finding import CANNOT_TELL, TROUBLE, Verdict
 from mmscope.reports.findings.incidents import Alike, incidents
 from mmscope.reports.findings.verdict import counted, headline, how_many, lacking, sentence
 
@@ -46,7 +46,7 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
             console.print(Text(f"{counted(verdict)}. {how_many(verdict)}.", "dim"))
     else:
         console.print(Text(visible(headline(verdict)), "bold"))
-    for words in verdict.blind:
+    for words in verdict.blind[verdict.word == CANNOT_TELL :]:  # whose first was said
         console.print(Text(visible(f"Not seen: {words}."), "bold"))
     if told:
         console.print()
@@ -88,14 +88,15 @@ def _print_part(console: Console, heading: str, found: Iterable[Alike]) -> None:
             _print_labelled(console, severity, title)
             _print_paragraphs(console, "saw", [finding.saw])
         _print_paragraphs(console, "why", dict.fromkeys(f.why for f in findings))
-        label = "next"
+        label, before = "next", None
         for step in dict.fromkeys(step for f in findings for step in f.next):
             _print_paragraphs(console, label, [step.do])
-            for what, words in step.price:
+            as_above = [(", ".join(what for what, _ in step.price), "as above")]
+            for what, words in as_above if step.price and step.price == before else step.price:
                 # The words are dim, and not the room after them, which is taken off.
                 price = Text.assemble((visible(f"{what}: {words}"), "dim"))
                 _print_labelled(console, NONE, price)
-            label = ""
+            label, before = "", step.price
         console.print()
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from mmscope.drgn.tables import display
 from mmscope.reports.bundle.bundle import Bundle
-from mmscope.reports.findings.finding import TROUBLE, Finding, Verdict
+from mmscope.reports.findings.finding import CANNOT_TELL, TROUBLE, Finding, Verdict
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.findings.incidents import Incident, incidents
 from mmscope.reports.findings.question import HARMS, SEVERITIES, Step
@@ -47,6 +47,7 @@ class Judgement:
     :ivar sentence: what is wrong; where nothing was found, what that rests on.
     :ivar rests_on: how many checks, and what the others would take.
     :ivar short: number of checks that found nothing, and of notices, without what is unknown.
+    :ivar notice: where there is no trouble: the first of what was found.
     :ivar harm: what it does to the machine. :ivar owner: whose it is.
     :ivar unknowns: what could not be seen, and what checks that did not run would take.
     :ivar step: what to do first. :ivar command: in it. :ivar table: the first that it stands on.
@@ -65,6 +66,7 @@ class Judgement:
     command: str = ""
     table: str = ""
     short: str = ""
+    notice: str = ""
 
 
 def verdict_of(bundle: Bundle) -> Judgement:
@@ -77,7 +79,8 @@ def judge(verdict: Verdict) -> Judgement:
     unknowns = (*verdict.blind, *([lacking_words(verdict)] if verdict.not_checked else ()))
     judged = Judgement(verdict.word, sentence(verdict), rests_on(verdict), unknowns=unknowns)
     if verdict.word != TROUBLE:
-        return replace(judged, short=f"{none_found(verdict)}{found_besides(verdict)}.")
+        notice = incidents(verdict.found)[0].sentence if verdict.found else ""
+        return replace(judged, short=f"{none_found(verdict)}.", notice=notice)
     first = first_incident(verdict)
     worst, *_ = first.causes[0]
     step, command = first.first_step or (None, "")
@@ -95,15 +98,15 @@ def judge(verdict: Verdict) -> Judgement:
 
 
 def none_found(verdict: Verdict) -> str:
-    """Words where there is no trouble that was found: by how many checks."""
+    """Words where there is no trouble that was found: by how many checks, and how many notices."""
     if not verdict.made:
         return f"None of {display.plural(verdict.checks, 'check')} could run"
-    return f"No trouble found by {verdict.made:,} of {display.plural(verdict.checks, 'check')}"
-
-
-def found_besides(verdict: Verdict) -> str:
-    """Findings that are no trouble, after a semicolon: the first of it by name."""
-    return f"; {noticed(verdict).rstrip('.')}" if verdict.found else ""
+    by = f"found by {verdict.made:,} of {display.plural(verdict.checks, 'check')}"
+    if not verdict.found:
+        return f"No trouble {by}"
+    if verdict.word == CANNOT_TELL:
+        return f"{counted(verdict)}, nothing worse {by}"
+    return f"No trouble {by}; {counted(verdict)}"
 
 
 def first_incident(verdict: Verdict) -> Incident:
@@ -130,14 +133,21 @@ def sentence(verdict: Verdict, *, wants: bool = True) -> str:
     """
     if verdict.word == TROUBLE:
         return f"Trouble: {first_incident(verdict).sentence}"
-    notices = f" {noticed(verdict)}" if verdict.found else ""
-    return f"{nothing_found(verdict, wants=wants)}{notices}"
+    if not verdict.found:
+        return nothing_found(verdict, wants=wants)
+    if verdict.word == CANNOT_TELL:  # what was seen before what was not
+        wanted = others_want(verdict) if wants else ""
+        return f"Cannot tell all. {noticed(verdict)} Not seen: {unseen(verdict)}.{wanted}"
+    return f"{nothing_found(verdict, wants=wants)} {noticed(verdict)}"
 
 
 def headline(verdict: Verdict) -> str:
     """The word, and numbers of findings and checks."""
     if verdict.word == TROUBLE:
         return f"Trouble: {counted(verdict)}. {how_many(verdict)}."
+    if verdict.found and verdict.word == CANNOT_TELL:
+        more = f"Not seen: {unseen(verdict)}.{others_want(verdict)}"
+        return f"Cannot tell all: {none_found(verdict)}. {more}"
     found = f" {counted(verdict)}." if verdict.found else ""
     return f"{nothing_found(verdict)}{found}"
 
@@ -160,9 +170,13 @@ def nothing_found(verdict: Verdict, *, wants: bool = True) -> str:
     made = f"No trouble found by {display.plural(verdict.made, 'check')}"
     if not verdict.blind:
         return f"{made}.{wanted}"
+    return f"Cannot tell: {unseen(verdict)}. {made}, which do not see that.{wanted}"
+
+
+def unseen(verdict: Verdict) -> str:
+    """The first of what was out of sight, and how much more."""
     first, *others = (display.prose(words).rstrip(".") for words in verdict.blind)
-    more = f"; {display.plural(len(others), 'more reason')}" if others else ""
-    return f"Cannot tell: {first}{more}. {made}, which do not see that.{wanted}"
+    return first + (f"; {display.plural(len(others), 'more reason')}" if others else "")
 
 
 def counted(verdict: Verdict) -> str:

@@ -32,8 +32,8 @@ def add_command(command: Command) -> None:
         "lake",
         run_add,
         "keep the bundles of many hosts as Parquet, and ask them as one",
-        "A lake is Parquet files, in a folder or in object storage (s3://…), that have the bundles "
-        "of many hosts. All hosts are checked at once: how many hosts have each, since "
+        "A lake is Parquet files, in a folder or in object storage (s3://…), that hold the bundles "
+        "of many hosts. All hosts are checked at once: how many have each finding, since "
         "when, which host is worst, on which kernels.",
     )
     action = declaring(sub.add_subparsers(required=True, metavar="ACTION"))

@@ -38,6 +38,7 @@ from mmscope.reports.bundle.description import DESCRIPTION
 from mmscope.reports.inputs.archives import Unpacked, read_archive
 from mmscope.reports.inputs.mails import is_mail, parts_of
 from mmscope.reports.inputs.recognise import (
+    EMPTY,
     HEAD_BYTES,
     LOG,
     PAGE_OWNER,
@@ -380,7 +381,8 @@ def _of_smaps(place: str, data: bytes) -> dict[str, bytes]:
 def _other(given: Given, kind: Kind, again: str, name: str) -> None:
     """Take a file that is read by its name."""
     if kind.name == UNKNOWN:
-        given.refused.append(f"{name}: not recognised: it looks like {kind.words}")
+        looks = "is" if kind.words == EMPTY else "not recognised: it looks like"
+        given.refused.append(f"{name}: {looks} {kind.words}")
     elif kind.name == VMCORE:
         if given.core is not None:
             raise TargetError(

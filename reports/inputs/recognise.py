@@ -29,6 +29,8 @@ VMCORE, LOG, PERF_DATA, PERF_TEXT, PAGE_OWNER, TREE, PASTED, UNKNOWN = (
     *("vmcore", "log", "perf.data", "perf text", "page_owner", "tree", "pasted", ""),
 )
 
+EMPTY = "an empty file"
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -307,7 +309,7 @@ def recognise(head: bytes) -> Kind:
         return kind
     head = as_utf8(head)
     if not head.strip(b"\0 \t\r\n"):
-        return Kind(UNKNOWN, "nothing but zeros and spaces" if head else "an empty file")
+        return Kind(UNKNOWN, "nothing but zeros and spaces" if head else EMPTY)
     if kind := _text(head):
         return kind
     if several := pasted(head):

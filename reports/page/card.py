@@ -52,9 +52,11 @@ def card(
     First words of a report; texts are plain, with values from the bundle in them.
 
     :param grouped: the incidents of *verdict*, the worst first.
+    :param host: its name, if it has one.
     :param faults: gets what mmscope failed to draw.
     """
     memory: list[Row] = []
+    whose = f"{host}: " if host else ""
     table = bundle.tables.get(memory_bar.table)
     if table and memory_bar.columns <= {c.name for c in table.columns}:
         # Its section has the same picture, or says why not.
@@ -62,21 +64,20 @@ def card(
             memory = segments(list(bundle.rows(table.name)))
     if not grouped:
         said = {
-            "sentence": f"{host}: {sentence(verdict, wants=False)}",
+            "sentence": whose + sentence(verdict, wants=False),
             "counted": "",
             "severity": "",
             "unclear": verdict.word == CANNOT_TELL,
         }
         return said | {"seen": None, "memory": memory, "marked": set()}
     first = first_incident(verdict)
-    whose = "" if verdict.word == TROUBLE else f"{host}: "
     cause, *_ = first.causes[0]
     step, _ = first.first_step or (None, "")
     live = bundle.target.get("kind") == "live"
     trouble = verdict.word == TROUBLE
     words = f"Trouble: {first.seen}" if trouble else sentence(verdict, wants=False)
     return {
-        "sentence": whose + words,
+        "sentence": words if trouble else whose + words,
         "counted": counted(verdict, grouped),
         "severity": first.severity,
         "trouble": trouble,

@@ -100,6 +100,9 @@ def render(
     page_size, offers = bundle.page_size, Downloads()
     context = context_of(page_size, uptime_of(bundle), bundle.thp_order) | {"offer": offers.offer}
     sections = section_views(bundle, draw(bundle, context), page_size, verdict.found)
+    # Of a log, say, most were not: what was read comes before them.
+    if 2 * sum(view.status == "absent" for view in sections) > len(sections):
+        sections.sort(key=lambda view: view.status == "absent")
     host = host_of(bundle)
     grouped = incidents(verdict.found)
     incident_list = incident_views(bundle, grouped, verdict.found, sections)
@@ -116,7 +119,7 @@ def render(
     html = template.render(
         context,
         host=host,
-        card=card(bundle, verdict, grouped, host, faults),
+        card=card(bundle, verdict, grouped, bundle.hostname or "", faults),
         unknown=unknown(verdict),
         reading=reading(bundle.sections),
         facts=facts_of(bundle, page_size),

@@ -17,6 +17,7 @@ from mmscope.reports.bundle import bundle_format
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.declared import HEADINGS
 from mmscope.reports.bundle.description import SectionResult, version_number
+from mmscope.reports.findings.blind import OF_A_LOG
 from mmscope.reports.findings.finding import Verdict
 from mmscope.reports.findings.incidents import COMMAND
 from mmscope.reports.findings.verdict import how_many, lacking_words
@@ -85,8 +86,17 @@ def host_of(bundle: Bundle) -> str:
     """The host's name; one that has none, or the kernel's word for none, is what was read of it."""
     if bundle.hostname:
         return bundle.hostname
-    kind, release = (target_text(bundle.target.get(key)) for key in ("kind", "release"))
-    return " of ".join(filter(None, (SOURCES.get(kind, kind), release))) or "a host without a name"
+    release = target_text(bundle.target.get("release"))
+    return " of ".join(filter(None, (source_of(bundle), release))) or "a host without a name"
+
+
+def source_of(bundle: Bundle) -> str:
+    """Words for what was read."""
+    kind = target_text(bundle.target.get("kind"))
+    read = {each.section for each in bundle.sections if each.status in ("ok", "partial")}
+    return (
+        "kernel log" if kind == "files" and read and read <= OF_A_LOG else SOURCES.get(kind, kind)
+    )
 
 
 def target_text(value: object) -> str:
@@ -103,7 +113,7 @@ def facts_of(bundle: Bundle, page_size: int | None) -> list[tuple[str, str, str]
     elif total is not None:
         memory = f"{total:,} pages of unknown size"
     kind = target_text(target.get("kind"))
-    source = SOURCES.get(kind, kind)
+    source = source_of(bundle)
     file = target_text(target.get("source"))
     cpus = display.plain_int(target.get("online_cpus"))
     kernel = " ".join(

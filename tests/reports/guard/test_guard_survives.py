@@ -313,7 +313,7 @@ def test_a_slow_command_does_not_hold_up_the_capture(folder: Path, tmp_path: Pat
         (["--exec", ""], "names no command"),
         (["--exec", " "], "names no command"),
         (["--interval", "0"], "0 is not a number above 0"),
-        (["--distance", "x"], "--distance: not a value that it can have: 'x'"),
+        (["--distance", "x"], "--distance: invalid value 'x'"),
         (["--proc-root", "/no/such"], "--proc-root /no/such: has no folder 'proc'"),
         (["--collect=--no-such"], "--collect: --no-such: unknown"),
         (["--collect=--only zone"], "no section 'zone'"),
