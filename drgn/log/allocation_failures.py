@@ -203,7 +203,7 @@ def read_allocation_failures(
                     current = headless
                     begun.append(current)
                 elif current is not None and same_caller(current.record.caller, record.caller):
-                    _take(current, line)
+                    _take(current, line, several=stacks.heads > 1)
                     if current.lines > MOST_LINES or current.over:
                         current = None
         stacks.heads += sum(each.lacks != HEAD for each in begun)
@@ -281,8 +281,12 @@ def _begin(record: LogRecord, match: re.Match[str]) -> _Failure:
     return _Failure(base, record)
 
 
-def _take(failure: _Failure, line: str) -> None:
-    """Read a line that may be of it."""
+def _take(failure: _Failure, line: str, *, several: bool) -> None:
+    """
+    Read a line that may be of it.
+
+    :param several: more than one failed whose stack has not come yet.
+    """
     failure.lines += 1
     base = failure.base
     if match := STACK.fullmatch(line):
@@ -292,10 +296,11 @@ def _take(failure: _Failure, line: str) -> None:
     elif match := CPU_LINE.fullmatch(line):
         if base["pid"] is None and match[2] == base["comm"] and int(match[1]) <= MOST_PIDS:
             base["pid"] = int(match[1])
-        elif base["comm"] is not None and not failure.memory.memory:
+        elif base["pid"] is not None and not failure.memory.memory:
             failure.over = True
-            if base["pid"] is None:
-                failure.lacks, failure.frames = WHOSE, []
+        elif several and base["comm"] is not None:
+            failure.over = True
+            failure.lacks, failure.frames = WHOSE, []
     elif match := WORKQUEUE.fullmatch(line):
         base["work"] = f"{match[1]} {match[2]}"
     else:

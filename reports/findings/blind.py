@@ -130,7 +130,7 @@ BLIND = (
             "shm_segments": ["rss_bytes", "attached"],
             "cached_filesystems": ["pages"],
         },
-        # Segments that nobody has attached are told by shmem-unmapped.
+        # shmem-unmapped tells of segments that no process has attached.
         """
         select bytes::bigint as bytes, bytes / total as share
         from (

@@ -263,7 +263,7 @@ OF_LISTS = {
 
 
 def _held_in_log(bundle: Bundle) -> str:
-    """What the last view of memory in a log has on the machine's lists, and free."""
+    """The machine's lists, and what is free, in the last view of memory in a log."""
     rows = list(bundle.rows("shown_memory")) if "shown_memory" in bundle.tables else []
     last = max((row["shown"] for row in rows), default=0)
     sizes = {

@@ -124,6 +124,13 @@ def test_the_stack_of_another_task_is_nobodys() -> None:
     assert "whose stack" in (second.lacks or "")
 
 
+def test_a_name_that_was_replaced_leaves_the_rest() -> None:
+    head, rest = FAILURE.split("\n", 1)
+    (row,) = read(head.replace("kworker/u32:45", "xxxx") + "\n" + rest).failures
+    (whole,) = read(FAILURE).failures
+    assert (row.stack, row.usable_free_bytes) == (whole.stack, whole.usable_free_bytes)
+
+
 def test_a_failure_whose_head_is_cut_off() -> None:
     found = read(FAILURE.partition("\n")[2])
     (row,) = found.failures
