@@ -46,7 +46,9 @@ def _print(console: Console, verdict: Verdict, *, everything: bool) -> None:
             console.print(Text(f"{counted(verdict)}. {how_many(verdict)}.", "dim"))
     else:
         console.print(Text(visible(headline(verdict)), "bold"))
-    for words in verdict.blind[verdict.word == CANNOT_TELL :]:  # whose first was said
+    # The first is in the sentence above.
+    said = verdict.word == CANNOT_TELL and verdict.made > 0
+    for words in verdict.blind[said:]:
         console.print(Text(visible(f"Not seen: {words}."), "bold"))
     if told:
         console.print()

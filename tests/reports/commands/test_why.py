@@ -128,6 +128,14 @@ def test_a_host_that_crashed_is_not_said_to_run(kind: str, word: str, said: str)
     assert (answer.next, answer.command) == (said, "mmscope findings case")
 
 
+def test_a_notice_has_a_line_of_its_own() -> None:
+    given = Given(kinds=["a log"])
+    short = "1 notice, nothing worse found by 10 of 121 checks."
+    judged = Judgement(CANNOT_TELL, "", "", short=short, notice="java was killed.")
+    lines = [*why_command.lines_of(why_command.answer_of(given, Path("case"), judged, "files"))]
+    assert lines[1:3] == [f"verdict  Cannot tell: {short}", "notice   java was killed"]
+
+
 def test_who_may_not_write_here_finds_the_bundle_elsewhere(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -541,6 +541,18 @@ def test_the_headline_tells_what_could_be_checked(
     assert [line for line in lines if line] == left
 
 
+def test_what_was_not_seen_and_a_price_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (Step("Do a.", cost="c"), Step("Do b.", cost="c"))
+    for found in ([], [Finding("f", "notice", "T", "s", "w", steps, (), "zones")]):
+        silent = [("y", "Y")]
+        print_findings(Verdict(found, silent, [], blind=["darkness"]), everything=False)
+        assert capsys.readouterr().out.count("darkness") == 1
+        print_findings(Verdict(found, silent, [], blind=["x", "z"]), everything=False)
+        assert "Not seen: z." in capsys.readouterr().out
+    print_findings(Verdict(found, silent, []), everything=False)
+    assert "costs: as above" in capsys.readouterr().out
+
+
 def test_of_several_the_summary_is_the_last_line_too(capsys: pytest.CaptureFixture[str]) -> None:
     found = [
         Finding(name, severity, name, "s", "w", (), (), "zones")

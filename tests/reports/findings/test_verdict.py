@@ -61,6 +61,16 @@ def test_the_word(verdict: Verdict, word: str) -> None:
     assert judged.sentence.lower().startswith(word)
 
 
+def test_what_was_seen_comes_before_what_was_not() -> None:
+    verdict = Verdict(
+        [found(severity="notice", title="It hurts")], [], [], blind=["x was not read"]
+    )
+    judged = judge(verdict)
+    assert judged.sentence == "Cannot tell all. 1 notice: It hurts. Not seen: x was not read."
+    assert judged.short == "1 notice, nothing worse found by 1 of 1 check."
+    assert judged.notice == "It hurts."
+
+
 def test_what_is_wrong_whose_it_is_and_since_when() -> None:
     cause = found(
         "cause",
