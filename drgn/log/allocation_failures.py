@@ -223,13 +223,15 @@ class _Stacks:
     heads: int = 0  # of failures whose stack has not come yet
     dumps: bool = False  # all frames so far, and one at least, are what prints a stack
     frames: int = 0
-    task: re.Match[str] | None = None
+    task: dict[str, Any] = field(default_factory=dict)  # comm and pid
     lines: int = 0  # since that
 
     def take(self, record: LogRecord, line: str) -> _Failure | None:
         self.lines += 1
         if match := CPU_LINE.fullmatch(line):
-            self.task, self.lines = match, 0
+            comm, pid = match[2], int(match[1])
+            self.lines = 0
+            self.task = {"comm": comm, "pid": pid} if is_comm(comm) and pid <= MOST_PIDS else {}
         if (frame := STACK.fullmatch(line)) is None:
             self.dumps, self.frames = False, 0
             return None
@@ -240,11 +242,8 @@ class _Stacks:
         if self.heads:
             self.heads -= 1
             return None
-        task = self.task if self.lines <= MOST_BETWEEN else None
-        failure = _Failure(_empty(record), record, frames=[frame[2]], lacks=HEAD)
-        if task is not None and is_comm(task[2]) and int(task[1]) <= MOST_PIDS:
-            failure.base |= {"comm": task[2], "pid": int(task[1])}
-        return failure
+        task = self.task if self.lines <= MOST_BETWEEN else {}
+        return _Failure(_empty(record) | task, record, frames=[frame[2]], lacks=HEAD)
 
 
 def _pieces(record: LogRecord) -> list[_Failure]:
