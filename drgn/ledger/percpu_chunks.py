@@ -18,14 +18,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-from drgn import FaultError, Object, Program, ProgramFlags, cast
+from drgn import Object, Program, ProgramFlags, cast
 from drgn.helpers.linux.list import list_for_each_entry
 
 from mmscope.drgn.cgroups.memcgs import memcgs_once
 from mmscope.drgn.cgroups.percpu_owners import PercpuCgroup, PercpuOwners
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.reading.cpus import possible_cpus
-from mmscope.drgn.reading.kernel_arrays import S64s, U8s
+from mmscope.drgn.reading.kernel_arrays import TORN, S64s, U8s
 from mmscope.drgn.sections.files import Absent
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import TOP, Command, Found, Section, disagreement, not_in_text
@@ -134,13 +134,13 @@ def percpu(
                     f"{largest:,}"
                 )
             notes += _pages_apart(prog, chunk, page)
-            notes += _area_apart(prog, chunk) if kind == OTHER and units > 1 else ()
             starts, widths = _allocations(prog, chunk, unit)
             values, numbers = np.unique(widths, return_counts=True)
             found = Counter(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
             if owners is not None:
                 owners.take(chunk, starts, widths)
-        except FaultError as error:
+            notes += _area_apart(prog, chunk) if kind == OTHER and units > 1 else ()
+        except TORN as error:
             notes.append(f"chunk {address:#x}: {error}")
         if found is not None:
             sizes.update(found)
