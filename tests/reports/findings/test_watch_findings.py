@@ -768,6 +768,15 @@ def test_files_that_are_read_again_are_of_the_cgroup_that_waits_at_its_limit(
     assert owner(asked(tmp_path / "b", [*refaulted(600, 0.03), few]), "watch-refaults") == ""
 
 
+def test_files_come_back_where_memory_is_kept_for_a_cgroup(tmp_path: Path) -> None:
+    sizes = {"MemTotal": 1404, "MemAvailable": 77}
+    levels = [level(n, name, size) for n in range(7) for name, size in sizes.items()]
+    kept = held("cgroup", "/db", 960, 960, protected_bytes=960 << 20)
+    first = first_incident(asked(tmp_path, [*refaulted(5000, 0.03), *levels, kept]))
+    assert [cause.id for cause, *_ in first.causes] == ["watch-protected"]
+    assert [effect.id for effect, *_ in first.effects] == ["watch-refaults"]
+
+
 @pytest.mark.parametrize(
     ("kept", "available", "waits", "severity"),
     [(400, 40, 0.0, "warning"), (400, 150, 0.05, "warning"), (400, 150, 0.01, None),
