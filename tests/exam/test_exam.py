@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from exam_kept import KEPT, PACKED, score, unpack
-from exam_page import page
+from exam_page import fresh_lines, page
 from exam_score import CAUSES, WAYS, Marked, mark, share, wilson
 
 SHARE = 1 if os.environ.get("MMSCOPE_ALL") else 3
@@ -71,6 +71,10 @@ def test_what_is_kept_is_small_and_of_both_sorts() -> None:
 
 def test_the_page_is_of_these_cases() -> None:
     assert (KEPT.parents[1] / "docs" / "exam.md").read_text() == page(score())
+
+
+def test_the_first_page_has_the_table_of_fresh_seeds() -> None:
+    assert "\n".join(fresh_lines()) in (KEPT.parents[1] / "README.md").read_text()
 
 
 def test_every_cause_is_a_finding() -> None:
