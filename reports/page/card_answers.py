@@ -56,7 +56,7 @@ PLACES = {
 }
 # What would answer a question that this bundle leaves open.
 LACKS = {
-    WHO: "unknown: no table has it",
+    WHO: "unknown: nothing was read that shows it",
     GREW: "unknown from one reading: 'mmscope watch' shows it, or 'mmscope compare' with another",
     HUGE: "unknown: nothing was read that shows it",
     EXIT: "unknown: a vmcore, or 'mmscope record exit-path', shows it",
