@@ -68,10 +68,8 @@ from mmscope.drgn.text.log_prefix import is_comm
 KIB = 1024
 RECENT = 64  # calls
 MOST_PROGRAM_KILLS = 2_000
-CUT, LONGEST_OF_6_1 = (
-    975,
-    1100,
-)  # characters of a record that may be cut: LOG_LINE_MAX of 6.1 has a NUL at its end
+# Characters of a record that may be cut: LOG_LINE_MAX of 6.1 has a NUL at its end.
+CUT, LONGEST_OF_6_1 = 975, 1100
 # PAGE_COUNTER_MAX in KiB, with pages of 4 KiB; of larger pages it is no less than this.
 NO_LIMIT_KIB = 9_007_199_254_740_000
 # The log goes on after a call where so much of it follows.
@@ -175,15 +173,9 @@ SUMMARY_LINE = re.compile(
     r"(?:,task_memcg=(.*?))?,task=(.*),pid=([0-9]{1,10}),uid=-?[0-9]+",
     re.DOTALL,
 )
-KEYS = (
-    ",nodemask=",
-    ",cpuset=",
-    ",mems_allowed=",
-    ",oom_memcg=",
-    ",task_memcg=",
-    ",task=",
-    ",pid=",
-)
+# What follows the constraint in it.
+NAMES = ("nodemask", "cpuset", "mems_allowed", "oom_memcg", "task_memcg", "task", "pid")
+KEYS = tuple(f",{name}=" for name in NAMES)
 
 
 @dataclass
@@ -301,7 +293,7 @@ class _Reader:
         if not more or (LIKE_TASK.match(first) and not any(map(LIKE_TASK.match, more))):
             self.line(record, record.text)
         elif record.continues is None or not self.known(record, record.text, DAMAGED):
-            lines = record.text.split("\n")
+            lines = [first, *more]
             # Up to 6.1 memory.stat is one record, and a longer one is cut, in a number perhaps.
             if record.date is None and len(record.text) in range(CUT, LONGEST_OF_6_1):
                 lines.pop()
