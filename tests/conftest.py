@@ -131,12 +131,12 @@ def old_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from mmscope.reports.bundle.bundle import Bundle
     from mmscope.reports.bundle.database import open_database
     from mmscope.reports.findings.findings import ask
-    from mmscope.reports.findings.question import load_questions
+    from mmscope.reports.findings.question import OURS
     from mmscope.reports.page.report import render, write
 
     path = tmp_path_factory.mktemp("old") / "r.html"
     bundle = Bundle(Path(__file__).parent / "bundles" / "v0.1.0")
-    write(render(bundle, ask(open_database(bundle), load_questions())), path)
+    write(render(bundle, ask(open_database(bundle), OURS())), path)
     return path
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.findings.question import Step, load_questions
+from mmscope.reports.findings.question import OURS, Step
 
 ROOT = Path(__file__).resolve().parent.parent
 VERB = r"(?i)\b(?:raise|lower|set|limit|write|put|echo|make)\b[^.;|]{0,80}?"
@@ -90,7 +90,7 @@ def lacking_of(step: Step) -> list[str]:
 
 STEPS = {
     f"{question.id} {number}": step
-    for question in load_questions()
+    for question in OURS()
     for number, step in enumerate(question.next, 1)
 }
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from mmscope.drgn.tables import display
 from mmscope.drgn.tables.terminal import print_prose
 from mmscope.reports.bundle.outcome import DONE, INCOMPLETE, UsageError, say
-from mmscope.reports.findings.question import SEVERITIES, load_questions
+from mmscope.reports.findings.question import OURS, SEVERITIES
 from mmscope.reports.fleet.fleet import (
     Case,
     Fleet,
@@ -50,7 +50,7 @@ def write_fleet(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{args.reports}: cannot be read: {error.strerror}") from error
     catalog = catalog_of(args)
-    fleet = ask_fleet(catalog, load_questions(), ledgers=True)
+    fleet = ask_fleet(catalog, OURS(), ledgers=True)
 
     def report_of(bundle: Taken) -> str:
         """The report of a bundle, or else of its host. A name that is in a folder is no path."""

@@ -18,7 +18,7 @@ from printed_memory import bundle_of
 
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.findings.findings import ask
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.page.report import render, write
 
 MORE_THAN_NOTHING = 10_000  # bytes; a picture of an empty page has 229
@@ -31,7 +31,7 @@ def test_it_is_no_longer_than_somebody_reads_and_has_its_pictures_taken(
     """``make demo`` adds profiles, which take two screens more, of twelve."""
     bundle = bundle_of(lab, tmp_path / "bundle")
     report = tmp_path / "r.html"
-    write(render(bundle, ask(open_database(bundle), load_questions())), report)
+    write(render(bundle, ask(open_database(bundle), OURS())), report)
     with opened() as browser:
         page = browser.new_page(viewport={"width": SCREEN[0], "height": SCREEN[1]})
         page.goto(report.as_uri())

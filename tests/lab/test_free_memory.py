@@ -53,7 +53,7 @@ from mmscope.reports.bundle.database import open_database
 from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.commands.drgn_plugin import MAIN
 from mmscope.reports.findings.findings import ask
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 
 pytestmark = pytest.mark.any_page
 
@@ -235,7 +235,7 @@ def test_two_readings_of_one_vmcore_are_the_same_bundle(lab: Lab, tmp_path: Path
 
 
 def test_the_demo_workload_is_found_out(lab: Lab, tmp_path: Path) -> None:
-    verdict = ask(open_database(bundle_of(lab, tmp_path / "bundle")), load_questions())
+    verdict = ask(open_database(bundle_of(lab, tmp_path / "bundle")), OURS())
     found = {finding.id for finding in verdict.found}
     assert "thp-falls-back" in found
     # Fragmentation matters where free memory has room for 64 huge pages: of 32 MiB it never has.

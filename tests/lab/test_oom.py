@@ -28,7 +28,7 @@ from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.collect.run_section import run_section
 from mmscope.reports.findings.findings import evaluate
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 
 MIB = 1 << 20
 # guest/workload_oom.c
@@ -268,7 +268,7 @@ def test_sections_of_a_copied_tree(oom_lab: OomLab) -> None:
 
 
 def test_what_is_found(bundle: Bundle) -> None:
-    questions = [question for question in load_questions() if question.section == "oom_kills"]
+    questions = [question for question in OURS() if question.section == "oom_kills"]
     found = evaluate(bundle, questions).found
     assert sorted((finding.id, dict(finding.subject).get("cgroup")) for finding in found) == [
         ("oom-asked-for", None), ("oom-cgroup-limit", "/group"),

@@ -17,7 +17,7 @@ from perf_text import KNOWN, fold, header, sampled, stack
 
 from mmscope.perf.stack_parts import load_split
 from mmscope.reports.findings.findings import evaluate
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.rows.profile_rows import ProfileAllocation, ProfileFrame
 
 SYSCALL = ("el0t_64_sync", "el0t_64_sync_handler", "el0_svc", "do_el0_svc", "el0_svc_common",
@@ -115,13 +115,13 @@ def test_the_way_into_the_kernel_is_not_who_allocates(tmp_path: Path) -> None:
             "profile_frames": frames}  # fmt: skip
     for table, found in rows.items():
         contents[table] = (*contents[table][:2], found, "profiles")
-    questions = [q for q in load_questions() if q.id == "profile-atomic-callers"]
+    questions = [q for q in OURS() if q.id == "profile-atomic-callers"]
     (finding,) = evaluate(made.write_bundle(tmp_path / "b", contents), questions).found
     assert "most through ena_refill_rx_bufs_[k]" in finding.title
 
 
 def test_drivers_are_who_allocates_whatever_they_are_called() -> None:
-    (question,) = (q for q in load_questions() if q.id == "profile-atomic-callers")
+    (question,) = (q for q in OURS() if q.id == "profile-atomic-callers")
     found = re.search(r"'(\^\(asm_.*\))'", question.sql)
     assert found
     for name in ("e1000_alloc_rx", "elan_report", "gve_rx_post", "ret_pages", "el3_rx"):

@@ -18,7 +18,7 @@ from made_fleet import of_each_finding, of_profiles
 from made_lake import lake_of, small
 from made_owners import host, leak, ledger
 
-from mmscope.reports.findings.question import RECORDINGS, load_questions
+from mmscope.reports.findings.question import OURS, RECORDINGS
 
 ON_SPARK = ["--engine", "spark", "--master", "local[2]"]
 
@@ -38,7 +38,7 @@ def test_findings_are_those_of_duckdb(tmp_path: Path) -> None:
     real = sorted(path.parent for path in (ROOT / "tests" / "bundles").glob("*/datapackage.json"))
     lake_of(tmp_path, *paths, *of_profiles(tmp_path / "profiles"), *real)
     said = same_on_spark("lake", "findings", tmp_path / "lake", "--by", "host", "--format", "csv")
-    of_machines = {q.id for q in load_questions() if q.section != RECORDINGS}
+    of_machines = {q.id for q in OURS() if q.section != RECORDINGS}
     assert {row["finding"] for row in csv.DictReader(said.splitlines())} >= of_machines
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.findings.finding_words import finding_of
 from mmscope.reports.findings.findings import evaluate
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.lake.asking import answers, kernels
 from mmscope.reports.lake.batch import Batch
 
-QUESTIONS = load_questions()
+QUESTIONS = OURS()
 
 
 def said_of(batch: Batch) -> Iterator[tuple[str, int, list[str], str | None]]:

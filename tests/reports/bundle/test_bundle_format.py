@@ -32,7 +32,7 @@ from mmscope.reports.bundle.redact import Names, redact
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.findings.findings import evaluate
-from mmscope.reports.findings.question import load_questions, parts_of
+from mmscope.reports.findings.question import OURS, parts_of
 
 BUNDLES = TESTS / "bundles"
 OLD, EARLY = BUNDLES / "v0.1.0", BUNDLES / "v0.1.0-early"
@@ -142,7 +142,7 @@ def came_later(need: str) -> bool:
 def test_what_cannot_be_checked_in_an_old_bundle_is_not_called_clear() -> None:
     verdict = evaluate(Bundle(OLD))
     unchecked = {item.id: item.reason for item in verdict.not_checked}
-    later = {q.id for q in load_questions() if any(map(came_later, q.needs))}
+    later = {q.id for q in OURS() if any(map(came_later, q.needs))}
     assert {"kswapd-gave-up", "memory-kept", "oom-kills-told", "vmalloc-large"} <= later
     assert {
         finding for finding, why in unchecked.items() if "mmscope 0.1.0 did not write it" in why

@@ -40,6 +40,7 @@ from mmscope.reports.findings.question import (
     FINDINGS,
     HARMS,
     HIDES,
+    OURS,
     SEVERITIES,
     Question,
     Step,
@@ -47,7 +48,7 @@ from mmscope.reports.findings.question import (
     parts_of,
 )
 
-QUESTIONS = {question.id: question for question in load_questions()}
+QUESTIONS = {question.id: question for question in OURS()}
 
 
 def ask(path: Path, case: Case) -> Verdict:

@@ -28,10 +28,10 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.finding import Finding, Verdict
 from mmscope.reports.findings.findings import evaluate
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.rows.profile_rows import ProfileFaults, ProfilePart
 
-QUESTIONS = {question.id: question for question in load_questions()}
+QUESTIONS = {question.id: question for question in OURS()}
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (4 * KIB, 16 * KIB, 64 * KIB)
 PAGES = 1 << 20  # of the machine

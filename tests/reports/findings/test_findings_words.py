@@ -23,10 +23,10 @@ from mmscope.reports.commands.command import build_parser
 from mmscope.reports.findings.findings import evaluate
 from mmscope.reports.findings.incidents import COMMAND, incidents
 from mmscope.reports.findings.kernel_said import Kernel, read_kernel
-from mmscope.reports.findings.question import FINDINGS, Question, Step, load_questions
+from mmscope.reports.findings.question import FINDINGS, OURS, Question, Step
 
 ROOT = FINDINGS.parents[1]
-QUESTIONS = {question.id: question for question in load_questions()}
+QUESTIONS = {question.id: question for question in OURS()}
 STEPS = {
     f"{question.id} {number}": step
     for question in QUESTIONS.values()

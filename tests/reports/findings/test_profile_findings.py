@@ -16,10 +16,10 @@ from mmscope.reports.bundle.description import SAME_BOOT_SECONDS
 from mmscope.reports.findings.finding import Finding
 from mmscope.reports.findings.findings import evaluate, named
 from mmscope.reports.findings.query import query_of
-from mmscope.reports.findings.question import HIDES, Question, load_questions
+from mmscope.reports.findings.question import HIDES, OURS, Question
 from mmscope.reports.page.report import render
 
-QUESTIONS = {question.id: question for question in load_questions()}
+QUESTIONS = {question.id: question for question in OURS()}
 ABOUT_PROFILES = [q for q in QUESTIONS.values() if q.id.startswith("profile-")]
 
 

@@ -13,10 +13,10 @@ from mmscope.reports.bundle.database import open_database
 from mmscope.reports.bundle.declared import TABLES
 from mmscope.reports.findings.findings import ask
 from mmscope.reports.findings.proof import Proof, proofs
-from mmscope.reports.findings.question import Question, load_questions
+from mmscope.reports.findings.question import OURS, Question
 from mmscope.reports.page.report import render
 
-QUESTIONS = {question.id: question for question in load_questions()}
+QUESTIONS = {question.id: question for question in OURS()}
 
 
 class TestWhichTheyAre:

@@ -14,7 +14,7 @@ from mmscope.reports.bundle.description import SectionResult
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.findings.finding import CANNOT_TELL, NO_TROUBLE, TROUBLE, Finding, Verdict
 from mmscope.reports.findings.findings import ask, evaluate, named
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.findings.verdict import first_incident
 from mmscope.reports.rows.watch_rows import (
     CounterRate,
@@ -29,7 +29,7 @@ from mmscope.reports.rows.watch_rows import (
 )
 from mmscope.reports.watch.watch_tables import gauges
 
-QUESTIONS = [question for question in load_questions() if question.id.startswith("watch-")]
+QUESTIONS = [question for question in OURS() if question.id.startswith("watch-")]
 PERIOD = 10.0
 
 

@@ -12,7 +12,7 @@ import pytest
 from command_line import run
 from made_lake import host, lake_of, small
 
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.fleet.fleet import Fleet, FleetFinding, Share
 from mmscope.reports.fleet.fleet_text import _regressed
 
@@ -57,7 +57,7 @@ def test_the_headline_says_how_much_could_be_asked_and_what_is_worst(lake: Path)
     assert int(found) == len(rows)
     assert (rows[0]["severity"], rows[0]["hosts"]) == (severity, "2")
     assert about == "Processes that the OOM killer took since boot"
-    assert int(found) + int(on_all) + int(on_some) + int(unasked) == len(load_questions())
+    assert int(found) + int(on_all) + int(on_some) + int(unasked) == len(OURS())
     page = lake.parent / "page.html"
     run("lake", "report", lake, "-o", page)
     text = page.read_text()
@@ -92,6 +92,6 @@ def test_which_bundles_these_are_can_be_listed(lake: Path) -> None:
 
 def test_a_kernel_that_calls_itself_a_command_is_written_out() -> None:
     shares = {"\x1b[31m7.3\u202e": Share(12, 12), "7.2": Share(0, 12)}
-    told = FleetFinding(load_questions()[0], by_kernel=shares)
+    told = FleetFinding(OURS()[0], by_kernel=shares)
     (line,) = _regressed(Fleet({}, 24, [], [told]))
     assert r"12 of 12 hosts with \x1b[31m7.3\u202e have it" in line

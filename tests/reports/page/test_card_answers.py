@@ -14,7 +14,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.drawing.refusals import Fault
 from mmscope.reports.findings.finding import Verdict
 from mmscope.reports.findings.findings import evaluate
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.page import card_answers as answers
 from mmscope.reports.page.report import render
 from mmscope.reports.page.sentences import host_of
@@ -22,7 +22,7 @@ from mmscope.reports.page.sentences import host_of
 
 def test_every_finding_that_answers_is_one() -> None:
     named = {id for ids in answers.ANSWERED_BY.values() for id in ids.split()}
-    assert named <= {question.id for question in load_questions()}
+    assert named <= {question.id for question in OURS()}
 
 
 def test_who_holds_the_memory_and_the_largest_classes(tmp_path: Path) -> None:

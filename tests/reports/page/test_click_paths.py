@@ -22,7 +22,7 @@ from mmscope.reports.bundle.database import open_database
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.findings.findings import ask
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.page.report import render, write
 
 HERE = TESTS
@@ -62,7 +62,7 @@ class Reader:
 
 
 def report_of(bundle: Bundle, path: Path) -> Path:
-    write(render(bundle, ask(open_database(bundle), load_questions())), path)
+    write(render(bundle, ask(open_database(bundle), OURS())), path)
     return path
 
 
@@ -119,7 +119,7 @@ def test_who_leaked_between_yesterday_and_today(
             "uptime_seconds": day * 86400.0,
         }  # fmt: skip
     bundles = yesterday.write(tmp_path / "yesterday"), today.write(tmp_path / "today")
-    before, after = (ask(open_database(bundle), load_questions()) for bundle in bundles)
+    before, after = (ask(open_database(bundle), OURS()) for bundle in bundles)
     path = tmp_path / "r.html"
     write(render(bundles[1], after, compare(*bundles, (before, after), draw=True)), path)
     reader = Reader(opening(path, SCREEN))

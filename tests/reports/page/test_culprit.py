@@ -16,7 +16,7 @@ from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.findings.findings import ask
 from mmscope.reports.findings.incidents import incidents
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.page.card import culprit
 from mmscope.reports.page.report import render, write
 
@@ -24,7 +24,7 @@ REAL = TESTS / "bundles" / "v0.1.0"
 
 
 def of(bundle: Bundle) -> dict[str, Any] | None:
-    told = incidents(ask(open_database(bundle), load_questions()).found)
+    told = incidents(ask(open_database(bundle), OURS()).found)
     return culprit(bundle, told[0].causes[0][0], 4096)
 
 
@@ -94,7 +94,7 @@ def test_an_owner_behind_the_largest_is_shown_for_it(tmp_path: Path) -> None:
 def test_of_a_damaged_table_there_is_none(tmp_path: Path) -> None:
     host = made("HighAtomic reserve starves THP")
     bundle = host.write(tmp_path / "b")
-    verdict = ask(open_database(bundle), load_questions())
+    verdict = ask(open_database(bundle), OURS())
     path = tmp_path / "b" / "free_blocks.csv"
     path.write_text(path.read_text().replace(",Movable,", ",Movable,many,", 1))
     damaged = Bundle(tmp_path / "b")
@@ -106,7 +106,7 @@ def test_the_first_screen_holds_the_card(
 ) -> None:
     bundle = Bundle(REAL)
     path = tmp_path / "r.html"
-    write(render(bundle, ask(open_database(bundle), load_questions())), path)
+    write(render(bundle, ask(open_database(bundle), OURS())), path)
     page = opening(path, (1440, 900)).page
     for selector in (".card .culprit", ".card", ".questions"):
         box = page.locator(selector).bounding_box()

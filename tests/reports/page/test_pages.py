@@ -24,7 +24,7 @@ from mmscope.reports.bundle.database import open_database
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.comparison import compare
 from mmscope.reports.findings.findings import ask
-from mmscope.reports.findings.question import load_questions
+from mmscope.reports.findings.question import OURS
 from mmscope.reports.guard import captures, index_page
 from mmscope.reports.page.report import render, write
 
@@ -66,7 +66,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     healthy = [host(lambda: made_hosts.healthy(64), f"h{n}", folder) for n in range(2)]
     leaking = [host(made_hosts.slab_leak, f"l{n}", folder) for n in range(2)]
-    read = {b: ask(open_database(b), load_questions()) for b in (DEMO, healthy[0], leaking[0])}
+    read = {b: ask(open_database(b), OURS()) for b in (DEMO, healthy[0], leaking[0])}
     pair = healthy[0], leaking[0]
     compared = compare(*pair, (read[pair[0]], read[pair[1]]), draw=True)
     for name, html in (
