@@ -17,7 +17,8 @@ from mmscope.reports.commands import target_options
 
 
 @pytest.fixture(autouse=True)
-def no_budget_afterwards() -> Iterator[None]:
+def no_budget_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The timer is off before the clock is the real one again, by which an hour would be owed."""
     handler = signal.getsignal(signal.SIGPROF)
     yield
     signal.setitimer(signal.ITIMER_PROF, 0)
