@@ -77,8 +77,9 @@ NUMBER = re.compile(
     r"[-+~]?(?:0x[0-9a-fA-F]+|[0-9][0-9,]*(?:\.[0-9]+)?)(?:%|[kKMGT]?i?B|[munµ]?s|x|th)?"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.]+(?:Z|[-+][0-9:]+)?)?"
 )
-# A size and an address of the command line: 64M$0x108000000.
-SIZES = re.compile(r"(?:[-+@$!%#]?(?:0x[0-9a-fA-F]+|[0-9]+)[kKMGTPE]?)+")
+# A size and an address of the command line: 64M$0x108000000. What was taken is not given back, by
+# which a long row of digits would be tried in all its parts.
+SIZES = re.compile(r"(?:[-+@$!%#]?(?:0x[0-9a-fA-F]++|[0-9]++)[kKMGTPE]?)++")
 # A device of PCI's, a range of buses, an ACPI device.
 HARDWARE = re.compile(
     r"[0-9]{4}:[0-9a-f]{2}(?::[0-9a-f]{2}\.[0-7])?|[0-9][0-9a-f]-[0-9a-f]{2}|PNP[0-9A-F]{4}:[0-9a-f]{2}"

@@ -23,7 +23,14 @@ from mmscope.perf.perf_record import Recorded
 from mmscope.reports.bundle import redact as redaction
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.description import SectionResult
-from mmscope.reports.bundle.redact import Names, RedactingWriter, redact, redacted, write_map
+from mmscope.reports.bundle.redact import (
+    SIZES,
+    Names,
+    RedactingWriter,
+    redact,
+    redacted,
+    write_map,
+)
 from mmscope.reports.bundle.writer import Writer
 from mmscope.reports.commands.command import main
 from mmscope.reports.compare.comparison import compare
@@ -240,6 +247,11 @@ def test_messages_lose_what_is_not_mmscopes() -> None:
     assert names.words("10.1.2.3 and fe80::1 are not read") == "name-1 and name-2 are not read"
     said = names.words("pid=7 comm=my pages total-vm=12kB uid=0 acme=1")
     assert said == "pid=7 comm=comm-2 total-vm=12kB uid=0 name-3=1"
+
+
+def test_a_long_row_of_digits_is_looked_at_once() -> None:
+    assert SIZES.fullmatch("64M$0x108000000")
+    assert not SIZES.fullmatch("0" * 5000 + "z")
 
 
 def test_a_name_has_one_number_wherever_it_is(tmp_path: Path) -> None:
