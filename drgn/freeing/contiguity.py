@@ -10,10 +10,10 @@ some milliseconds for a million ranges, and two tenths of a second for what comp
 How many ranges compaction could free at most: those in which nothing is that cannot be moved, but
 no more than the free pages of the zone would fill (``compact_zone()`` moves within a zone). What it
 makes is less: it takes the zone from its begin on, and fills it from its end. Since v6.9 it may end
-at the first large folio that cannot be split, for which there are two numbers: for a folio it takes
-a free block as large, or one of those that it has set aside already (``compaction_alloc()``). If
-there is none the folio is split; what is dirty with buffers is not (``filemap_release_folio()``),
-and ``migrate_pages()`` has no memory, by which compaction of the zone is over.
+at the first large folio that cannot be split, so there are two numbers. A folio needs a free block
+as large among those that were taken aside (``compaction_alloc()``), else it is split. One that is
+dirty and has buffers is not (``filemap_release_folio()``): ``migrate_pages()`` returns -ENOMEM, and
+``compact_zone()`` ends.
 
 Cannot know: what is pinned for a moment only; pages of a device's cache with buffers that a file
 system holds, as superblocks are, which compaction leaves; what compaction for an allocation does,
@@ -76,7 +76,8 @@ class Contiguity:
     )
     compacted_least: int | None = column(
         high="ranges",
-        help="forecast, if it ends at the first large folio that is dirty or held",
+        help="forecast, if it ends at the first large folio that is dirty, held or written back; "
+        "empty: as compacted_ranges",
     )
 
 
@@ -240,7 +241,8 @@ def by_zone(
                 free_pages,
                 possible,
                 int(to_move.sum()),
-                *(most, least),
+                most,
+                least,
             )
         )
     return rows
