@@ -110,8 +110,7 @@ def _names(module: RelocatableModule, heads: list[int]) -> dict[int, str]:
     """The variable that each head is in; its address where no symbol has it."""
     symbols = list[Symbol]()
     with contextlib.suppress(FaultError, LookupError, ValueError):
-        every = (symbol for symbol in module_symbols(module) if symbol.name)
-        symbols = sorted(every, key=lambda symbol: symbol.address)
+        symbols = sorted(module_symbols(module), key=lambda symbol: symbol.address)
     starts = [symbol.address for symbol in symbols]
     named = {head: f"{head:#x}" for head in heads}
     for head in heads:

@@ -38,6 +38,8 @@ CODE = (SymbolKind.FUNC, SymbolKind.UNKNOWN, SymbolKind.IFUNC)
 MAX_BACK = 64
 # amdgpu, the largest, has 60,000.
 MAX_MODULE_SYMBOLS = 1_000_000
+# Labels that tell code from data within a section (arm64: $x, $d), and local ones.
+ASSEMBLERS = ("$", ".L")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,8 @@ def _alias_rank(symbol: Symbol) -> tuple[bool, int, str]:
 
 
 def symbol_table(symbols: Sequence[Symbol], *, first: bool = False) -> SymbolTable:
-    """Sort symbols by address, without those that tell code from data within a section (arm64)."""
-    symbols = [symbol for symbol in symbols if symbol.name[:1] != "$"]
+    """Sort symbols by address, without those of the assembler."""
+    symbols = [symbol for symbol in symbols if not symbol.name.startswith(ASSEMBLERS)]
     starts = np.fromiter((symbol.address for symbol in symbols), np.uint64, len(symbols))
     order = np.argsort(starts, kind="stable")
     ordered = [symbols[at] for at in order.tolist()]
@@ -99,7 +101,10 @@ def symbol_table(symbols: Sequence[Symbol], *, first: bool = False) -> SymbolTab
 
 def module_symbols(module: RelocatableModule) -> list[Symbol]:
     """
-    The symbols of a module, from ``struct mod_kallsyms``.
+    The symbols of a module that the kernel itself prints, from ``struct mod_kallsyms``.
+
+    It passes by those without a name and those of the assembler (``find_kallsyms_symbol()``,
+    kernel/module/kallsyms.c; ``is_arm_mapping_symbol()`` before v6.4, ``is_mapping_symbol()``).
 
     :raises ValueError: it has more of them than any module.
     :raises FaultError: they cannot be read.
@@ -108,7 +113,11 @@ def module_symbols(module: RelocatableModule) -> list[Symbol]:
     count = module.object.kallsyms.num_symtab.value_()
     if not 0 < count <= MAX_MODULE_SYMBOLS:
         raise ValueError(f"{count:,} symbols cannot be one module's")
-    return module_kallsyms(module.object)
+    return [
+        symbol
+        for symbol in module_kallsyms(module.object)
+        if symbol.name and not symbol.name.startswith(ASSEMBLERS)
+    ]
 
 
 def has_symbol(prog: Program, name: str) -> bool:

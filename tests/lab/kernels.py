@@ -273,8 +273,8 @@ def with_built(kernel: Kernel, source: Path, say: Callable[[str], None]) -> Kern
 
     :raises LabError: its headers cannot be had, or they do not build.
     """
-    suites = _row(kernel.name)["suites"]
-    built = stock_module.build(kernel.release, suites, kernel.vmlinuz.parent, source, say)
+    suites, folder = _row(kernel.name)["suites"], kernel.vmlinuz.parent
+    built = stock_module.build(kernel.release, kernel.architecture, suites, folder, source, say)
     return replace(kernel, modules=(*kernel.modules, *built))
 
 

@@ -5,7 +5,8 @@ The lab's own module for a stock kernel, built with Debian's linux-headers of th
 Costs, the first time: the package lists of a suite, 13 MB fetched (16 MB where the tools of
 linux-kbuild need a newer libc than this machine has: they run with that of their suite) and ten
 seconds; nothing afterwards, and then without a network. A module of some 100 KB is kept beside the
-kernel, under a hash of its source. x86-64 only.
+kernel, under a hash of its source. For arm64 the headers are of arm64 and the tools of amd64, which
+builds across.
 
 Cannot: build for a release that has left the archive; or keep to the compiler of the kernel: this
 machine's gcc is taken, without the one option that an older one does not have. Needs make and gcc.
@@ -20,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from architectures import AMD64, Architecture
 from archive import LabError, run, updated
 from kept_modules import kept_modules
 
@@ -35,7 +37,12 @@ TOOLS = {
 
 
 def build(
-    release: str, suites: Sequence[str], kernel: Path, source: Path, say: Callable[[str], None]
+    release: str,
+    architecture: Architecture,
+    suites: Sequence[str],
+    kernel: Path,
+    source: Path,
+    say: Callable[[str], None],
 ) -> tuple[Path, ...]:
     """
     The modules made from the folder *source*, from the cache if there.
@@ -47,7 +54,7 @@ def build(
     def make(files: Sequence[Path], folder: Path) -> Path:
         built = folder / "built"
         built.mkdir()
-        _build(release, suites, files, folder, built, say)
+        _build(release, architecture, suites, files, folder, built, say)
         return built
 
     return kept_modules(kernel, source, make, Path(__file__).read_bytes())
@@ -55,15 +62,17 @@ def build(
 
 def _build(
     release: str,
+    architecture: Architecture,
     suites: Sequence[str],
     files: Sequence[Path],
     folder: Path,
     built: Path,
     say: Callable[[str], None],
 ) -> None:
-    suite, packages, apt = _headers(release, suites)
-    say(f"building the lab's module for {release} with {', '.join(packages)} of {suite}")
-    root = _unpacked(packages, apt, folder)
+    suite, headers, tools = _headers(release, architecture, suites)
+    say(f"building the lab's module for {release} with {', '.join(headers + tools)} of {suite}")
+    root = _unpacked(headers, updated(suite, architecture.name), folder)
+    _unpack(tools, updated(suite), root)
     (flavour,) = root.glob(f"usr/src/linux-headers-{release}")
     (common,) = root.glob("usr/src/linux-headers-*-common")
     (kbuild,) = root.glob("usr/lib/linux-kbuild-*")
@@ -74,35 +83,51 @@ def _build(
     for file in files:
         shutil.copy(file, sources)
     where = (f"O={flavour}", f"M={sources}")
-    run("make", "-C", str(common), *where, "CC=gcc", *WITHOUT, "modules")
+    across = () if architecture is AMD64 else _across(architecture)
+    compiler = f"CC={architecture.compiler}"
+    run("make", "-C", str(common), *where, *across, compiler, *WITHOUT, "modules")
     for module in sources.glob("*.ko"):
         module.rename(built / module.name)
 
 
-def _headers(release: str, suites: Sequence[str]) -> tuple[str, list[str], list[str]]:
-    """The first suite that has the headers, the packages, and apt's options."""
+def _across(architecture: Architecture) -> tuple[str, str]:
+    """What tells kbuild that it builds for another architecture."""
+    prefix = architecture.compiler.removesuffix("gcc")
+    return f"ARCH={architecture.name}", f"CROSS_COMPILE={prefix}"
+
+
+def _headers(
+    release: str, architecture: Architecture, suites: Sequence[str]
+) -> tuple[str, list[str], list[str]]:
+    """The first suite that has the headers, their packages, and those of the tools."""
     package = f"linux-headers-{release}"
     missing = []
     for suite in suites:
         try:
-            apt = updated(suite)
+            apt = updated(suite, architecture.name)
             shown = run("apt-cache", *apt, "show", "--no-all-versions", package)
         except LabError as error:  # the suite, or the package, may be gone
             missing.append(f"{suite}: {str(error).splitlines()[0]}")
             continue
-        needs = re.findall(r"\b(linux-(?:headers-[^ ,\n]*-common|kbuild-[^ ,\n]+))", shown)
-        return suite, [package, *dict.fromkeys(needs)], apt
+        (common,) = set(re.findall(r"\blinux-headers-[^ ,\n]*-common\b", shown))
+        (kbuild,) = set(re.findall(r"\blinux-kbuild-[^ ,\n:]+", shown))
+        return suite, [package, common], [kbuild]
     raise LabError(f"no {package}, with which a module is built: {'; '.join(missing)}")
 
 
 def _unpacked(packages: Sequence[str], apt: Sequence[str], folder: Path) -> Path:
     """Fetch packages and unpack them all in one root, which is returned."""
     place = Path(tempfile.mkdtemp(prefix="root-", dir=folder))
+    _unpack(packages, apt, place)
+    return place
+
+
+def _unpack(packages: Sequence[str], apt: Sequence[str], place: Path) -> None:
+    """Fetch packages and unpack them in a root that is there."""
     run("apt-get", *apt, "download", "--quiet=2", *packages, cwd=place)
     for deb in sorted(place.glob("*.deb")):
         run("dpkg-deb", "-x", str(deb), str(place))
         deb.unlink()
-    return place
 
 
 def _tools(kbuild: Path) -> list[tuple[Path, Path]]:

@@ -119,6 +119,15 @@ def test_a_label_of_a_file_with_debug_info_reaches_to_the_next() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["$x", "$d.12", ".Ltmp3"])
+def test_a_label_of_the_assembler_names_nothing(name: str) -> None:
+    function, label = (
+        Symbol(name, address, size, SymbolBinding.LOCAL, SymbolKind.FUNC)
+        for name, address, size in (("function", 0x1000, 0x80), (name, 0x1040, 0))
+    )
+    assert symbol_table([label, function]).function(0x1044) == "function"
+
+
 def by_name(text: str, order: list[str]) -> KernelSymbols:
     """The symbols of a text, in the order that their names had when the kernel was built."""
     found = symbols_of_text(text.encode())
