@@ -251,6 +251,15 @@ ELSEWHERE = {
     "blocked task": _kind("blocked task elsewhere", STALL, "", "", "a task was in D state when the "
                           "log shows it, and its stack shows no memory management"),
 }  # fmt: skip
+# And of those whose stack the log does not have.
+UNKNOWN = {
+    "hung task": _kind("hung task, stack unknown", STALL, "", "", "a task waits, and the log has "
+                       "no stack of it"),
+    "soft lockup": _kind("soft lockup, stack unknown", STALL, "", "", "a CPU ran for long, and the "
+                         "log has no stack of it"),
+    "blocked task": _kind("blocked task, stack unknown", STALL, "", "", "a task was in D state "
+                          "when the log shows it, and the log has no stack of it"),
+}  # fmt: skip
 WORDS = re.compile(
     "|".join(sorted({re.escape(word) for kind in KINDS for word in kind.words.split("|")}))
 )
@@ -314,6 +323,7 @@ class _Waiting:
     what: str
     record: LogRecord
     lines: int = 0
+    has_stack: bool = False  # a frame that the unwinder is sure of
     where: str = ""  # the first function that is not how one waits
 
 
@@ -370,6 +380,7 @@ def _look(
                 _end(waiting, found)
             return None
         elif (match := STACK.fullmatch(line)) and not match[1]:
+            waiting.has_stack = True
             if waiting.kind.behind == WHOSE and not is_allocator(match[2]):
                 _count_in(found, waiting, match[2], match[3] and f"[{match[3]}]")
                 return None
@@ -412,7 +423,7 @@ def _end(waiting: _Waiting | None, found: dict[tuple[str, str], KernelComplaint]
         return
     kind, what = waiting.kind, waiting.what
     if kind.behind == WHERE_IT_IS:
-        kind = ELSEWHERE[kind.name]
+        kind = (ELSEWHERE if waiting.has_stack else UNKNOWN)[kind.name]
         what += f", in {waiting.where}" if waiting.where else ""
     if not _of_nothing(waiting):
         _count(found, kind, what[:LONGEST_WHAT], waiting.record)

@@ -26,10 +26,12 @@ from mmscope.drgn.reading.kernel_arrays import S64s, read_whole
 from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
+from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import Against, Command, Found, Section, hold_against
 from mmscope.drgn.tables.rows import LONGEST_NAME, MOST, Bound, column, event_column
 from mmscope.drgn.tables.table import table, tables_of
+from mmscope.drgn.text.meminfo import counters_of_meminfo
 from mmscope.drgn.text.proc_text import SINCE_BOOT, parse_vmstat
 
 # States count page frames, each once, or what takes memory: KiB of stacks, nodes of xarrays. All
@@ -396,6 +398,28 @@ def vm_counters_from_memory(memory: Memory) -> Found:
     return found
 
 
+def vm_counters_from_files(files: Files) -> Found:
+    """
+    The rows of /proc/vmstat; where there is none, the states that /proc/meminfo has as well.
+
+    :raises Absent: neither is there.
+    """
+    try:
+        return Found().add(VmCounter, read_vmstat(files.read("proc/vmstat")))
+    except Absent as missing:
+        page = files.page_size()
+        if "vmstat" in files.names("proc") or files.lxcfs or page is None:
+            raise
+        try:
+            rows = counters_of_meminfo(files.read("proc/meminfo"), page)
+        except Absent:
+            rows = []
+        if not rows:
+            raise
+        by = f"{missing}: by /proc/meminfo, which has {len(rows)} of the states and no events"
+        return Found(notes=[by]).add(VmCounter, [VmCounter(*row, None) for row in rows])
+
+
 VM_COUNTERS_SECTION = Section(
     name="vm_counters",
     title="Counters since boot",
@@ -410,7 +434,7 @@ counters](https://docs.kernel.org/admin-guide/numastat.html)).
 """,
     command=Command("/proc/vmstat, exact", picks="name"),
     from_memory=vm_counters_from_memory,
-    from_files=lambda files: Found().add(VmCounter, read_vmstat(files.read("proc/vmstat"))),
+    from_files=vm_counters_from_files,
     reads=(prices.VMSTAT,),
 )
 

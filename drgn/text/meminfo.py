@@ -110,6 +110,55 @@ OF_VMSTAT = {
     **{"SUnreclaim": "nr_slab_unreclaimable", "PageTables": "nr_page_table_pages"},
     "SecPageTables": "nr_sec_page_table_pages",
 }
+# The lines that are a counter of /proc/vmstat each, by its kind there since v5.11. VmallocUsed has
+# been one since v7.2.
+COUNTED = {
+    "zone": {"MemFree": "nr_free_pages", "Mlocked": "nr_mlock", "CmaFree": "nr_free_cma"},
+    "node": {
+        **{"Active(anon)": "nr_active_anon", "Inactive(anon)": "nr_inactive_anon"},
+        **{"Active(file)": "nr_active_file", "Inactive(file)": "nr_inactive_file"},
+        **{"Unevictable": "nr_unevictable", "AnonPages": "nr_anon_pages", "Mapped": "nr_mapped"},
+        **{"Shmem": "nr_shmem", "Dirty": "nr_dirty", "Writeback": "nr_writeback"},
+        **{"SReclaimable": "nr_slab_reclaimable", "SUnreclaim": "nr_slab_unreclaimable"},
+        **{"PageTables": "nr_page_table_pages", "SecPageTables": "nr_sec_page_table_pages"},
+        **{"SwapCached": "nr_swapcached", "Balloon": "nr_balloon_pages"},
+    },
+}
+# Without these the others say little of how short memory is.
+ENOUGH_COUNTED = frozenset(
+    ("MemFree", "AnonPages", "Active(file)", "Inactive(file)", "SReclaimable", "SUnreclaim")
+)
+FILE_PAGES = frozenset(("Cached", "SwapCached", "Buffers"))
+
+
+def counters_of_meminfo(text: str, page: int) -> list[tuple[str, str, int]]:
+    """
+    The states of /proc/vmstat that /proc/meminfo has as well: name, kind and value (pages; KiB of
+    kernel stacks). None where it lacks a line that matters.
+
+    ``nr_file_pages`` has the swap cache and block devices' pages, which are lines of their own, and
+    KReclaimable has reclaimable slab (meminfo_proc_show(), fs/proc/meminfo.c, 5.10 to 7.3).
+
+    :param page: bytes of a page.
+    :raises ValueError: the text is not /proc/meminfo's.
+    """
+    said = read_sizes(text)
+    if not said.keys() >= ENOUGH_COUNTED:
+        return []
+    rows = [
+        (name, kind, said[line] // page)
+        for kind, lines in COUNTED.items()
+        for line, name in lines.items()
+        if line in said
+    ]
+    if said.keys() >= FILE_PAGES:
+        rows.append(("nr_file_pages", "node", sum(said[line] for line in FILE_PAGES) // page))
+    if "KReclaimable" in said:
+        more = max(said["KReclaimable"] - said["SReclaimable"], 0) // page
+        rows.append(("nr_kernel_misc_reclaimable", "node", more))
+    if "KernelStack" in said:
+        rows.append(("nr_kernel_stack", "node", said["KernelStack"] >> 10))
+    return rows
 
 
 def meminfo_of_vmstat(vmstat: Mapping[str, int], managed: int, page: int) -> str:

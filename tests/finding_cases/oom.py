@@ -249,6 +249,11 @@ FOUND: dict[str, Case] = {
         ["A task hung outside of memory management: jbd2/sda1-8, in rq_qos_wait",
          "what is dirty for that disk cannot be reclaimed meanwhile"], "notice",
     ),
+    "a task that hung, in a log without its stack": Case(
+        "hung-in-log", [complaint("hung task, stack unknown", "java", "stall")],
+        ["A task hung, and the log has no stack of it: java", "it is cut, filtered"], "notice",
+        unlike=["outside of"],
+    ),
     "tasks that were blocked when SysRq-w showed them": Case(
         "hung-in-log", [complaint("blocked task", "java, in vm_mmap_pgoff", "stall")],
         ["A task was blocked in memory management: java, in vm_mmap_pgoff",
@@ -496,6 +501,13 @@ FOUND: dict[str, Case] = {
         "Memory ran out: mysqld (pid 9) held 12 GiB of 16 GiB", *machine(managed=16 * GIB),
         oom_task(9, "mysqld", 3 << 20, 0), OomMemory(1, -1, "", "pages RAM", 64 * GIB),
         OomMemory(1, -1, "", "pages reserved", GIB),
+    ),
+    "zones whose lines were cut out": Case(
+        "oom-kills-told",
+        [oom(constraint=None, cgroup_limit=None), *machine(managed=16 * GIB, free=12 * GIB),
+         OomMemory(1, -1, "", "pages RAM", 65 * GIB), OomMemory(1, -1, "", "pages reserved", GIB)],
+        ["Memory of the machine or of a cgroup ran out, and the kernel killed java"], "warning",
+        unlike=["of 16 GiB", "12 GiB", "in no counter"],
     ),
     "much that is free, for a reason that is not known": place(
         "Memory ran out with 40 GiB of 64 GiB free, and why the request could not use it is "

@@ -160,6 +160,13 @@ def test_a_hung_task_elsewhere_has_the_function_that_waits(frames: str, what: st
     assert (first.what, second.kind) == (what, "hung task")
 
 
+@pytest.mark.parametrize("frames", ["", " ? mutex_lock+0x1/0x2\n ? do_shrink_slab+0x1/0x2"])
+def test_where_a_task_hangs_without_a_sure_frame_is_unknown(frames: str) -> None:
+    hung = "INFO: task java:4321 blocked for more than 120 seconds.\nCall Trace:\n"
+    (row,) = read(raw(hung + frames))
+    assert (row.kind, row.what) == ("hung task, stack unknown", "java")
+
+
 BLOCKED = """sysrq: Show Blocked State
 task:java            state:D stack:    0 pid: 4321 ppid:     1 flags:0x00000002
 Call Trace:

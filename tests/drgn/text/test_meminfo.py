@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from mmscope.drgn.text.meminfo import arc_bytes, beside_meminfo, by_class, in_no_counter, read_sizes
+from mmscope.drgn.text.meminfo import (
+    arc_bytes,
+    beside_meminfo,
+    by_class,
+    counters_of_meminfo,
+    in_no_counter,
+    read_sizes,
+)
 
 MIB, GIB = 1 << 20, 1 << 30
 # A machine of 8 GiB; what is not here is free, but for 100 MiB of drivers.
@@ -114,3 +121,33 @@ def test_lines_that_are_not_sizes_stay_numbers() -> None:
     assert read_sizes(text)["HugePages_Total"] == 5
     with pytest.raises(ValueError, match="has no lines MemTotal and MemFree"):
         read_sizes("MemTotal: 5 kB\n")
+
+
+MEMINFO = """MemTotal: 2017520 kB
+MemFree: 213812 kB
+Buffers: 6128 kB
+Cached: 306624 kB
+SwapCached: 4 kB
+Active(file): 74444 kB
+Inactive(file): 34088 kB
+AnonPages: 156660 kB
+KReclaimable: 178680 kB
+SReclaimable: 178672 kB
+SUnreclaim: 577952 kB
+KernelStack: 4748 kB
+VmallocUsed: 40960 kB
+"""
+
+
+def test_states_that_meminfo_has_are_those_of_vmstat() -> None:
+    found = {name: value for name, _, value in counters_of_meminfo(MEMINFO, 4096)}
+    assert found == {
+        "nr_free_pages": 53453, "nr_active_file": 18611, "nr_inactive_file": 8522,
+        "nr_anon_pages": 39165, "nr_slab_reclaimable": 44668, "nr_slab_unreclaimable": 144488,
+        "nr_swapcached": 1, "nr_file_pages": (6128 + 306624 + 4) // 4,
+        "nr_kernel_misc_reclaimable": 2, "nr_kernel_stack": 4748,
+    }  # fmt: skip
+
+
+def test_some_lines_of_meminfo_are_no_counters() -> None:
+    assert counters_of_meminfo(MEMINFO.replace("SUnreclaim", "Else"), 4096) == []
