@@ -248,9 +248,9 @@ asked-check: $(READY) ## whether sections still ask what asked.toml says, of a v
 	@$(BIN)/python tests/lab/asks.py --check
 
 .PHONY: drgn-suite
-drgn-suite: $(READY) ## drgn's own tests for Linux in a stock guest, with DWARF and without: DRGN=FOLDER for a checkout (10 minutes; nightly)
+drgn-suite: $(READY) ## drgn's own tests for Linux in a stock guest, with DWARF and without: KERNEL=7.2, DRGN=FOLDER for a checkout (10 minutes; nightly)
 	@tools/apt-install $(LAB_PACKAGES)
-	@$(BIN)/python tests/lab/drgn_suite.py $(if $(DRGN),'$(DRGN)')
+	@$(BIN)/python tests/lab/drgn_suite.py --kernel $(or $(KERNEL),stable) $(if $(DRGN),'$(DRGN)')
 
 .PHONY: drgn-versions
 drgn-versions: $(READY) ## a vmcore and a bundle with other versions of drgn, and installed Pythons, cell by cell: VERSIONS="0.1.0 0.3.0"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmscope.drgn.opening import NoDebugInfoError
+from mmscope.drgn.opening.source_places import inlined_into
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table
 
@@ -111,9 +112,13 @@ def reserves_from_buddy_only(prog: Program) -> bool | None:
 
     It moved from ``get_page_from_freelist()``, where a page from a per-CPU list ends as well, to
     ``rmqueue_buddy()``. Looked for from the end, where compilers put what is unlikely. A tenth of a
-    second; unknown where it is a function by itself, and without DWARF.
+    second; unknown where it is a function by itself, and without DWARF on a kernel that does not
+    say what was inlined (:mod:`mmscope.drgn.opening.source_places`).
     """
-    for function in ("rmqueue_buddy", "rmqueue", "get_page_from_freelist"):
+    callers = ("rmqueue_buddy", "rmqueue", "get_page_from_freelist")
+    if places := inlined_into(prog, "reserve_highatomic_pageblock", callers):
+        return "rmqueue_buddy" in places
+    for function in callers:
         try:
             symbol = prog.symbol(function)
         except LookupError:
@@ -124,8 +129,8 @@ def reserves_from_buddy_only(prog: Program) -> bool | None:
             except (AttributeError, LookupError):  # an older drgn; no lines for this address
                 continue
             if "reserve_highatomic_pageblock" in names:
-                callers = names[names.index("reserve_highatomic_pageblock") + 1 :]
-                return "rmqueue_buddy" in callers if callers else None
+                around = names[names.index("reserve_highatomic_pageblock") + 1 :]
+                return "rmqueue_buddy" in around if around else None
     return None
 
 

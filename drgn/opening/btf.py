@@ -18,6 +18,7 @@ trailing ``[0]`` from ``[]``; ``a[5][6]`` from ``a[30]`` (Documentation/bpf/btf.
 """
 
 import contextlib
+import string
 import struct
 from array import array
 from collections.abc import Callable, Iterator
@@ -50,6 +51,8 @@ NO_MODULE_TYPES = "the kernel keeps no types of modules (CONFIG_DEBUG_INFO_BTF_M
 # enum of BTF_KIND_*, include/uapi/linux/btf.h
 INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC = range(1, 13)
 FUNC_PROTO, VAR, DATASEC, FLOAT, DECL_TAG, TYPE_TAG, ENUM64 = range(13, 20)
+# Of a series that is not released: see source_places.py. Its length is the layout section's.
+LOCSEC, LOCSEC_TAIL = 22, (0, 12)
 # Bytes after the 12 of struct btf_type: so many, and so many for each of its vlen.
 TAIL = {
     **{INT: (4, 0), ARRAY: (12, 0), STRUCT: (0, 12), UNION: (0, 12), ENUM: (0, 8)},
@@ -69,6 +72,11 @@ QUALIFIERS = {
     VOLATILE: Qualifiers.VOLATILE,
     RESTRICT: Qualifiers.RESTRICT,
 }
+NAMED = (INT, FWD, TYPEDEF, FUNC, VAR, DATASEC, FLOAT, DECL_TAG, TYPE_TAG)
+NAMELESS = (PTR, ARRAY, *QUALIFIERS, FUNC_PROTO)
+WITHOUT_LENGTH = (INT, PTR, ARRAY, FWD, TYPEDEF, *QUALIFIERS, VAR, FLOAT, DECL_TAG, TYPE_TAG)
+# Of these, pahole leaves one of each (btf__dedup(), tools/lib/bpf/btf.c).
+ONCE = (INT, PTR, FWD, TYPEDEF, *QUALIFIERS)
 MADE_OF_A_TYPE = (PTR, TYPEDEF, *QUALIFIERS, FUNC_PROTO, VAR, TYPE_TAG)
 # What something may be of: void, and what is not known here, too.
 TYPES = [kind for kind in range(128) if kind not in (FUNC, VAR, DATASEC, DECL_TAG)]
@@ -76,6 +84,27 @@ TYPES = [kind for kind in range(128) if kind not in (FUNC, VAR, DATASEC, DECL_TA
 KIND, VLEN = np.uint32(0x7F), np.uint32(0xFF_FFFF)
 UNKNOWN = np.uint32(1 << 31)  # words: beyond the end of any blob
 INT_SIGNED, INT_BOOL = 1, 4
+# Of names, types' of several words ("long int") and tags' ("address_space(1)") among them.
+LETTERS = np.zeros(256, bool)
+LETTERS[list(b"\0 .()_" + string.ascii_letters.encode() + string.digits.encode())] = True
+# Names are compared by so many of their bytes. Where types are sorted by them, so small a share
+# that is not is damage; where they are not sorted, a tenth of them and more is not.
+COMPARED_BYTES, MOST_MISPLACED = 32, 0.001
+# Larger than any alignment that a struct asks for: that of a page of the largest size.
+MOST_ALIGNED = 1 << 16
+# Have bit fields without names, of which BTF has nothing: include/uapi/linux (timex.h, ioam6.h),
+# drivers/scsi/BusLogic.h, and amdgpu's and nouveau's.
+WITH_MORE = frozenset(
+    {"__kernel_timex", "ioam6_hdr", "blogic_autoscsi", "blogic_ccb", "blogic_inbox"}
+    | {"blogic_outbox", "dmub_cursor_offload_pipe_data_dcn30_v1", "crcc37d_entry"}
+)
+# A last value that is less far from where its enum counts may be meant.
+FAR = 64
+# One bit from where they would be if their enum counted (of mlx5, cxgb4, ceph, i915, als4000).
+UNCOUNTED = frozenset(
+    {"MLX5_ATOMIC_MODE_OFFSET", "FW_PARAMS_PARAM_PFVF_RQ_START", "CEPH_MDS_OP_LSSNAP"}
+    | {"HDCP_DDI_A", "ALS4K_IOB_16_ACK_FOR_CR1E"}
+)
 
 # Of a whole kernel's, the largest known are about a tenth of these.
 LIMITS = {
@@ -113,6 +142,7 @@ class Btf:
             _, more, names, more_layout = _parts(module)
             types, self._names = b"".join((types, more)), self._names + names
             layout = max(layout, more_layout, key=len)
+        self._layout = layout
         self._words = np.frombuffer(types, dtype=f"{order}u4")
         # Type 0 is void, which has no record.
         self._starts = np.append(np.uint32(0), _starts(self._words, layout))
@@ -123,6 +153,9 @@ class Btf:
         for column in (self._name_offsets, self._info, self._size_or_type, self._kinds):
             column[0] = 0
         self._check_references()
+        if not module:
+            self._check_records()
+            self._check_names()
         self._built: dict[int, Type] = {}
         self._bits: dict[int, int] = {}
         self._building: list[int] = []
@@ -146,6 +179,53 @@ class Btf:
             if len(wrong):
                 number = np.flatnonzero(leading)[wrong[0]]
                 raise _damaged(f"type {number:,} is made of one of kind {led_to[wrong[0]]}")
+
+    def _check_records(self) -> None:
+        """
+        Find records that the kernel would not take (``btf_*_check_meta()``, kernel/bpf/btf.c), and
+        such as are there twice.
+
+        :raises NoDebugInfoError: there is one.
+        """
+        named, length = self._name_offsets != 0, self._info & VLEN
+        wrong = np.isin(self._kinds, NAMED) & ~named | np.isin(self._kinds, NAMELESS) & named
+        wrong |= np.isin(self._kinds, WITHOUT_LENGTH) & (length != 0)
+        if len(found := np.flatnonzero(wrong)):
+            raise _damaged(f"type {found[0]:,} has a name or a length that its kind has not")
+        refs = np.flatnonzero(np.isin(self._kinds, ONCE))
+        arrays = np.flatnonzero(self._kinds == ARRAY)
+        at = self._starts[arrays] + 3
+        for numbers, keys in (
+            (refs, (self._info[refs], self._name_offsets[refs], self._size_or_type[refs])),
+            (arrays, (self._words[at], self._words[at + 2])),
+        ):
+            order = np.lexsort(keys)
+            same = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
+            if same.any():
+                raise _damaged(f"type {numbers[order[1:][same][0]]:,} is there twice")
+
+    def _check_names(self) -> None:
+        """
+        Find names that begin within another, or that are not where the kernel's sorting has put
+        them ("btf: Optimize type lookup with binary search", 7.0: types with names ascend).
+
+        :raises NoDebugInfoError: there is one.
+        """
+        letters = np.frombuffer(self._names, np.uint8)
+        if not LETTERS[letters].all():
+            raise _damaged("a name is no name of C's")
+        offsets = self._name_offsets[self._name_offsets != 0].astype(np.int64)
+        if offsets.max(initial=0) >= len(letters) or letters[offsets - 1].any():
+            raise _damaged("the name of a type begins within another")
+        # The strings end with a zero, and so do these.
+        at = np.minimum(offsets[:, None] + np.arange(COMPARED_BYTES), len(letters) - 1)
+        names = letters[at]
+        names *= np.logical_and.accumulate(names != 0, axis=1)
+        ordered = names.view(f"S{COMPARED_BYTES}").ravel()
+        misplaced = np.flatnonzero(ordered[:-1] > ordered[1:])
+        if 0 < len(misplaced) <= MOST_MISPLACED * len(ordered):
+            name = ordered[misplaced[0]].decode("ascii", "backslashreplace")
+            raise _damaged(f"types are sorted by their names, but for those around {name}")
 
     @property
     def count(self) -> int:
@@ -192,6 +272,24 @@ class Btf:
         """The names of the global variables that it has, which are per CPU."""
         offsets = self._name_offsets[self._kinds == VAR]
         return [name for offset in offsets.tolist() if (name := self._name(offset))]
+
+    def inline_sites(self) -> Iterator[tuple[str, str, int]]:
+        """
+        (section, function, bytes from the begin of that) of each place where one was inlined.
+
+        :raises NoDebugInfoError: they are of another form than is known here, or damaged.
+        """
+        if self._layout[LOCSEC : LOCSEC + 1] not in ([], [LOCSEC_TAIL]):
+            raise NoDebugInfoError("BTF has inline sites of a form that is not known here")
+        for number in np.flatnonzero(self._kinds == LOCSEC).tolist():
+            section = self._name(int(self._name_offsets[number])) or ""
+            at = int(self._starts[number]) + 3
+            sites = self._words[at : at + 3 * self._vlen(number)].reshape(-1, 3).tolist()
+            for function, _, offset in sites:
+                if function >= len(self._kinds) or self._kinds[function] != FUNC:
+                    raise _damaged(f"type {function:,} is no function that can be inlined")
+                name = self._name(int(self._name_offsets[function])) or ""
+                yield section.removeprefix("inline"), name, offset
 
     def struct(self, name: str) -> Type | None:
         """The struct, union or typedef of a name."""
@@ -262,7 +360,7 @@ class Btf:
         if not offset:
             return None
         end = self._names.find(b"\0", offset, offset + LIMITS["name"] + 1)
-        if end < 0:
+        if end < 0 or self._names[offset - 1]:
             raise _damaged(f"no name at offset {offset:,}")
         return self._names[offset:end].decode("ascii", "backslashreplace") or None
 
@@ -308,8 +406,11 @@ class Btf:
 
     def _integer(self, number: int) -> Type:
         name, size = self._named(number)
-        encoding = int(self._words[self._starts[number] + 3]) >> 24 & 0xF
-        if name is None or size not in ((1,) if encoding & INT_BOOL else (1, 2, 4, 8, 16)):
+        word = int(self._words[self._starts[number] + 3])
+        encoding = word >> 24 & 0xF
+        sizes = (1,) if encoding & INT_BOOL else (1, 2, 4, 8, 16)
+        # btf_int_check_meta(), kernel/bpf/btf.c; pahole writes no integer that is a part of a byte.
+        if name is None or size not in sizes or word & 0xFFFFFF != 8 * size:
             raise _damaged(f"type {number} is an integer of {size} bytes")
         if encoding & INT_BOOL:
             return self.prog.bool_type(name, size)
@@ -344,6 +445,8 @@ class Btf:
         element = self._object(int(self._words[at]))
         length = int(self._words[at + 2])
         size = _size(element)
+        if element.kind == TypeKind.VOID:
+            raise _damaged(f"type {number} is an array of nothing")
         if length * max(size, 1) > LIMITS["array_bytes"]:
             raise _damaged(f"type {number} is an array of {length:,} elements")
         # What is written [] or [0] has no length here.
@@ -379,7 +482,7 @@ class Btf:
         if size not in (1, 2, 4, 8):
             raise _damaged(f"type {number} is an enum of {size} bytes")
         signed = bool(self._info[number] >> 31)
-        values = self._words[at : at + count * (3 if wide else 2)].reshape(count, -1)
+        values = self._words[at : at + count * (3 if wide else 2)].reshape(count, 3 if wide else 2)
         low = values[:, 1].astype(np.uint64)
         bits = low | values[:, 2].astype(np.uint64) << np.uint64(32) if wide else low
         if not wide and not signed:
@@ -391,6 +494,9 @@ class Btf:
             TypeEnumerator(self._name(offset) or "", value)
             for offset, value in zip(values[:, 0].tolist(), bits.tolist(), strict=True)
         ]
+        wrong = _miscounted(bits)
+        if wrong is not None and enumerators[wrong].name not in UNCOUNTED:
+            raise _damaged(f"{enumerators[wrong].name} is one bit from what those beside it count")
         names = {1: "char", 2: "short", 4: "int", 8: "long"}
         compatible = self.prog.int_type(
             f"{'' if signed else 'unsigned '}{names[size]}", size, signed
@@ -417,20 +523,35 @@ class Btf:
     def _check_places(self, number: int, size: int) -> None:
         """
         Find members that C does not lay out so: beyond the end of their struct, in another member,
-        or in a part of a byte.
+        in a part of a byte, or farther from the last than an alignment puts them; and a size that
+        is larger than an alignment makes it.
 
         :raises NoDebugInfoError: there is one.
         """
-        end = 0
-        of_union = self._kinds[number] == UNION
-        for name, type_number, offset, bits in sorted(self._members(number), key=itemgetter(2)):
+        end = largest = 0
+        alignment, of_union = 1, self._kinds[number] == UNION
+        name = self._name(int(self._name_offsets[number])) or "a struct"
+        tight = name not in WITH_MORE
+        for member, type_number, offset, bits in sorted(self._members(number), key=itemgetter(2)):
             last = offset + (bits or self._bits_of(type_number))
-            if last > 8 * size or offset < end or (offset % 8 and not bits):
-                raise _damaged(f"{name or 'a member'} of type {number} lies where it does not fit")
-            end = 0 if of_union else last
+            asked = 1 if bits or not tight else _alignment(end, offset)
+            if (
+                last > 8 * size
+                or offset < end
+                or (not bits and (offset % 8 or not asked))
+                or (of_union and offset)
+            ):
+                raise _damaged(f"{member or 'a member'} of {name} lies where it does not fit")
+            alignment = max(alignment, asked)
+            end, largest = (0, max(largest, last)) if of_union else (last, last)
+        if largest and tight and (size % alignment or not _alignment(largest, 8 * size)):
+            raise _damaged(f"{name} has {size:,} bytes, which its members do not have")
 
     def _bits_of(self, number: int, depth: int = 0) -> int:
-        """Size in bits of a type, by its record alone; 0 where it is not known."""
+        """
+        Size in bits of a type, by its record alone; 0 where it is not known, more than any where
+        nothing can be of it.
+        """
         if number >= len(self._kinds) or depth > LIMITS["chain"]:
             return 0
         if number not in self._bits:
@@ -446,6 +567,8 @@ class Btf:
                 bits = 8 * int(self._size_or_type[number])
             elif kind in (TYPEDEF, TYPE_TAG, *QUALIFIERS):
                 bits = self._bits_of(int(self._size_or_type[number]), depth + 1)
+            elif kind <= ENUM64:
+                bits = 16 * LIMITS["struct_bytes"]
             self._bits[number] = bits
         return self._bits[number]
 
@@ -530,7 +653,7 @@ def _parts(blob: bytes) -> tuple[str, bytes | memoryview, bytes, list[tuple[int,
     names = blob[length + str_off : length + str_off + str_len]
     if length < 24 or type_len % 4 or len(types) != type_len or len(names) != str_len:
         raise _damaged("its parts lie beyond its end")
-    if not names.endswith(b"\0"):
+    if names and not names.endswith(b"\0"):
         raise _damaged("its strings have no end")
     return order, types, names, _layout(blob, order, length)
 
@@ -585,6 +708,53 @@ def _starts(words: NDArray[np.uint32], layout: list[tuple[int, int]]) -> NDArray
     if at != end:
         raise _damaged("its last type has no end")
     return np.frombuffer(starts, np.uint32)
+
+
+def _miscounted(values: NDArray[Any]) -> int | None:
+    """
+    The first value that is one bit from its place: those beside it count as if it were there. One
+    that repeats another's is left out, as such names stand between, but where three on each side
+    count; so is the last but where all before it count, and it is far off.
+    """
+    if at := _one_bit_off(values, 3):  # not 0: names of the first value repeat another's
+        return at
+    once = np.sort(np.unique(values, return_index=True)[1])
+    at = _one_bit_off(values[once], 2)
+    if at is not None:
+        return int(once[at])
+    last = len(once) - 1
+    far = (int(values[once[last]]) ^ last) if last >= 3 else 0
+    counted = far >= FAR and np.array_equal(values[once[:last]], np.arange(last))
+    return int(once[last]) if counted and far & (far - 1) == 0 else None
+
+
+def _one_bit_off(values: NDArray[Any], beside: int) -> int | None:
+    """
+    The first value, but for the last, that is one bit from what lies between those beside it.
+
+    :param beside: how many on each side count, where there are as many, or one more behind.
+    """
+    off = (values[:-1] ^ (values[1:] - 1)).astype(np.uint64)
+    for at in np.flatnonzero((off != 0) & (off & (off - 1) == 0)).tolist():
+        before = values[max(at - beside, 0) : at].tolist()
+        behind = values[at + 1 : at + 1 + beside + (not at)].tolist()
+        place = behind[0] - 1
+        if len(before) + len(behind) <= beside or (not at and place):
+            continue
+        counted = [*range(place - len(before), place), *range(place + 1, place + 1 + len(behind))]
+        if [*before, *behind] == counted:
+            return int(at)
+    return None
+
+
+def _alignment(end: int, bits: int) -> int:
+    """The smallest alignment that puts something at so many bits after what ends there, or 0."""
+    end, at, alignment = (end + 7) // 8, bits // 8, 1
+    while -(-end // alignment) * alignment != at:
+        alignment *= 2
+        if alignment > MOST_ALIGNED:
+            return 0
+    return alignment
 
 
 def _size(type_: Type) -> int:

@@ -3,13 +3,16 @@
 drgn's own tests for Linux on a running stock kernel, once with its DWARF and once by what it says
 of itself: what passes with DWARF has to pass without.
 
-    make drgn-suite            (or: python tests/lab/drgn_suite.py [FOLDER])
+    make drgn-suite KERNEL=7.2      (or: python tests/lab/drgn_suite.py --kernel 7.2 [FOLDER])
 
-The tests are those of the pinned drgn's source at PyPI, or of a checkout. Left out is what needs
-drgn's test module, or Python packages and programs that the guest has not. Costs ten minutes of a
-quiet machine. Ends with 1 where less than SHARE passes, or something fails that WHY does not have.
+The tests are those of the pinned drgn's source at PyPI, or of a checkout, with drgn's test module,
+built for this kernel and read by its own debug info in both. Left out is what needs Python packages
+and programs that the guest has not. The kernel is one of Debian's for x86-64 with debug info. Costs
+seven minutes of CPU. Ends with 1 where less than SHARE passes, or something fails that WHY does not
+have.
 """
 
+import argparse
 import json
 import re
 import sys
@@ -19,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import children
+import kernels
 from archive import LabError, cache_folder
 from live import run_live
 from roles import resolve
@@ -27,7 +31,20 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SHARE = 0.99
 # What passes with DWARF alone, and why: patterns of names of tests.
-WHY = {r"TestDebugInfo\.test_debug_info$": "it asks for the file that the debug info is from"}
+WHY = {
+    r"TestDebugInfo\.test_debug_info$|TestSys\.test_sys$": (
+        "it asks for the file that the debug info is from"
+    ),
+    r"TestKernfs\.test_kernfs_root$": "it asks for a static by its file: two files have one",
+    r"TestPrintAnnotatedStack\.": "it asks for files and lines",
+    # The module's debug info is in use in both, and where the kernel's is not, beside BTF.
+    r"TestSlab\.test_slab_cache_(usage|for_each_allocated_object)$": (
+        "the debug info of drgn's module only declares struct kmem_cache"
+    ),
+    r"TestCallFunction\.test_(many_out_params|string_args)$": (
+        "char of the debug info of drgn's module is not char of BTF"
+    ),
+}
 
 
 def say(text: str) -> None:
@@ -52,12 +69,15 @@ def source() -> Path:
     return kept
 
 
-def packed(given: Path | None, folder: Path) -> Path:
+def unpacked(folder: Path) -> Path:
+    """The source of the pinned drgn."""
+    with tarfile.open(source()) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / f"drgn-{version('drgn')}"
+
+
+def packed(given: Path, folder: Path) -> Path:
     """drgn's tests in a file for the guest."""
-    if not given:
-        with tarfile.open(source()) as archive:
-            archive.extractall(folder, filter="data")
-        given = folder / f"drgn-{version('drgn')}"
     made = folder / "suite.tar"
     with tarfile.open(made, "w") as archive:
         for name in ("tests", "util.py"):
@@ -65,18 +85,28 @@ def packed(given: Path | None, folder: Path) -> Path:
     return made
 
 
+def built(kernel: str, folder: Path) -> Path:
+    """drgn's test module for a stock kernel."""
+    return kernels.with_built(kernels.get(kernel, say), folder, say).modules[-1]
+
+
 def main() -> int:
     """Run both, print what differs, and the share."""
-    given = Path(sys.argv[1]) if sys.argv[1:] else None
+    parser = argparse.ArgumentParser(description="drgn's own tests for Linux in a stock guest")
+    parser.add_argument("--kernel", default="stable", help="a row or a role of kernels.toml")
+    parser.add_argument("folder", nargs="?", type=Path, help="a checkout of drgn")
+    args = parser.parse_args()
     program = (HERE / "programs/drgn_suite_guest.py").read_text()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
-            kernel = resolve("stable", say)
+            kernel = resolve(args.kernel, say)
+            given = args.folder or unpacked(folder)
+            module = built(kernel, given / "tests/linux_kernel/kmod")
             suite = packed(given, folder)
             work = folder / "guest"
             work.mkdir()
-            out = run_live(program, work, kernel, say, binaries=[suite])
+            out = run_live(program, work, kernel, say, binaries=[suite, module])
         except (LabError, OSError) as error:
             print(f"drgn_suite.py: {error}", file=sys.stderr)
             return 1

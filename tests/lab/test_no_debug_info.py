@@ -25,6 +25,7 @@ import children
 import drgn.helpers.linux
 import kernels
 import pytest
+from btf_flips import NOTICED, SILENT, flips
 from capture import Capture, capture
 from conftest import FUNCTIONS_ONLY, KERNELS, STANDS_ON, WITHOUT_BTF, Lab, fragment_lab
 from drgn import (
@@ -558,6 +559,17 @@ class TestDamage:
             except NoDebugInfoError:
                 refused += 1
         assert 0 < refused < 40
+
+    def test_of_one_bit_of_a_type_that_sections_ask_for(
+        self, lab: Lab, say: Callable[[str], None]
+    ) -> None:
+        """More of them, and of other kernels: docs/btf.md."""
+        info = vmcoreinfo(bare(lab.capture.vmcore))
+        found = list(flips(blob(lab.capture), info, 120, seed=49))
+        say(f"{lab.capture.kernel}: {dict(Counter(each.outcome for each in found))}")
+        silent = [each for each in found if each.outcome == SILENT]
+        assert len(silent) <= 2, silent
+        assert sum(each.outcome == NOTICED for each in found) > 40
 
     def test_a_struct_whose_members_multiply_is_refused(self) -> None:
         with pytest.raises(NoDebugInfoError, match="too many members"):

@@ -137,13 +137,15 @@ def laid_out(kind: int, size: int, *members: tuple[int, int]) -> Btf:
         (STRUCT, 16, [(8, 0), (4, 32)]),  # in the first
         (STRUCT, 16, [(4, 32), (8, 0)]),  # the same, declared later
         (STRUCT, 16, [(4, 2)]),  # in a part of a byte
+        (STRUCT, 32, [(4, 0), (4, 96)]),  # farther from the first than an alignment puts it
         (UNION, 4, [(4, 0), (8, 0)]),
+        (UNION, 16, [(4, 0), (8, 64)]),  # not where a union begins
     ],
 )
 def test_members_lie_where_c_may_lay_them(
     kind: int, size: int, members: list[tuple[int, int]]
 ) -> None:
-    with pytest.raises(NoDebugInfoError, match="m of type 4 lies where it does not fit"):
+    with pytest.raises(NoDebugInfoError, match="m of made lies where it does not fit"):
         laid_out(kind, size, *members).struct("made")
 
 
@@ -151,6 +153,120 @@ def test_members_may_come_in_any_order_with_gaps() -> None:
     """As where the layout of structs is random (CONFIG_RANDSTRUCT)."""
     assert laid_out(STRUCT, 64, (4, 256), (8, 0), (1, 64)).struct("made") is not None
     assert laid_out(UNION, 8, (8, 0), (4, 0)).struct("made") is not None
+
+
+@pytest.mark.parametrize("size", [4, 8, 16, 64, 4096, 65536])
+def test_a_struct_ends_where_an_alignment_puts_its_end(size: int) -> None:
+    assert laid_out(STRUCT, size, (4, 0)).struct("made") is not None
+
+
+def test_a_member_that_is_aligned_aligns_its_struct() -> None:
+    assert laid_out(STRUCT, 128, (8, 0), (8, 512)).struct("made") is not None
+    with pytest.raises(NoDebugInfoError, match="made has 80 bytes, which its members"):
+        laid_out(STRUCT, 80, (8, 0), (8, 512)).struct("made")
+
+
+@pytest.mark.parametrize("size", [5, 12, 20, 24, 4104])
+def test_a_size_that_its_members_do_not_have_is_damage(size: int) -> None:
+    with pytest.raises(NoDebugInfoError, match=f"made has {size:,} bytes, which its members"):
+        laid_out(STRUCT, size, (4, 0)).struct("made")
+
+
+def test_bit_fields_without_names_are_not_in_btf() -> None:
+    made = BtfBlob()
+    integer = made.integer("int", 4)
+    made.struct("__kernel_timex", 208, {"tai": (integer, 160)})
+    assert Btf(PROG, made.blob()).struct("__kernel_timex") is not None
+
+
+@pytest.mark.parametrize("kind", [FUNC_PROTO, DATASEC, 0])
+def test_nothing_is_of_what_is_no_object(kind: int) -> None:
+    made = BtfBlob()
+    other = made.add(kind) if kind else 0
+    alias = made.add(TYPEDEF, "alias", 0, other)
+    made.struct("holder", 8, {"m": (alias, 0)})
+    with pytest.raises(NoDebugInfoError, match="BTF is damaged"):
+        members(Btf(PROG, made.blob()), "holder")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *((0, 1, 2, 3, 4), (0, 1, 1, 2, 3), (0, 1, 2, 3, 3), (1, 2, 4, 8), (0, 1, 2, 3, 36)),
+        *((0, 1, 3, 2, 3), (7, 9, 2), ()),
+    ],
+)
+def test_what_an_enum_may_count(values: tuple[int, ...]) -> None:
+    made = BtfBlob()
+    tail = [word for at, value in enumerate(values) for word in (made.name(f"n{at}"), value)]
+    made.add(ENUM, "numbers", len(values), 4, tail)
+    assert Btf(PROG, made.blob()).type(1).tag == "numbers"
+
+
+@pytest.mark.parametrize(
+    ("values", "wrong"),
+    [
+        *(((64, 1, 2, 3), "n0"), ((0, 1, 2 + 8, 3, 4), "n2"), ((0, 1, 2 | 1 << 31, 3, 4), "n2")),
+        *(((0, 1 + 32, 2, 2, 3), "n1"), ((0, 1, 2, 2, 3 + 64), "n4"), ((0, 0, 2, 3, 4), "n1")),
+    ],
+)
+def test_one_bit_beside_what_others_count_is_damage(values: tuple[int, ...], wrong: str) -> None:
+    made = BtfBlob()
+    tail = [word for at, value in enumerate(values) for word in (made.name(f"n{at}"), value)]
+    made.add(ENUM, "numbers", len(values), 4, tail)
+    with pytest.raises(NoDebugInfoError, match=f"{wrong} is one bit from"):
+        Btf(PROG, made.blob()).type(1)
+
+
+def test_records_that_the_kernel_would_not_take_are_damage() -> None:
+    for kind, name, vlen in ((PTR, "named", 0), (PTR, "", 2), (TYPEDEF, "", 0), (TYPEDEF, "t", 1)):
+        made = BtfBlob()
+        integer = made.integer("int", 4)
+        made.add(kind, name, vlen, integer)
+        with pytest.raises(NoDebugInfoError, match="type 2 has a name or a length that its kind"):
+            Btf(PROG, made.blob())
+
+
+def test_a_record_is_there_once() -> None:
+    for kind, tail in ((PTR, []), (3, [1, 1, 5])):
+        made = BtfBlob()
+        integer = made.integer("int", 4)
+        for _ in range(2):
+            made.add(kind, "", 0, integer if kind == PTR else 0, tail)
+        with pytest.raises(NoDebugInfoError, match="type 3 is there twice"):
+            Btf(PROG, made.blob())
+
+
+def test_no_name_begins_within_another() -> None:
+    made = BtfBlob()
+    integer = made.integer("int", 4)
+    made.struct("holder", 4, {"member": (integer, 0)})
+    made.add(TYPEDEF, "alias", 0, integer)
+    whole = made.blob()
+    for name in ("member", "alias"):
+        offset, within = ((made.name(name) + at).to_bytes(4, "little") for at in (0, 1))
+        assert whole.count(offset) == 1
+        with pytest.raises(NoDebugInfoError, match=r"BTF is damaged: .*name"):
+            members(Btf(PROG, whole.replace(offset, within)), "holder")
+    with pytest.raises(NoDebugInfoError, match="a name is no name of C's"):
+        Btf(PROG, whole.replace(b"member", b"mem\xe2er"))
+
+
+def test_names_that_the_kernel_has_sorted_stay_so() -> None:
+    made = BtfBlob()
+    integer = made.integer("int", 4)
+    names = [f"t{number:05}" for number in range(5000)]
+    for name in names:
+        made.add(TYPEDEF, name, 0, integer)
+    whole = made.blob()
+    assert Btf(PROG, whole).struct("t00017") is not None
+    with pytest.raises(NoDebugInfoError, match="sorted by their names, but for those around t"):
+        Btf(PROG, whole.replace(b"t00017", b"t10017"))
+    unsorted = BtfBlob()
+    integer = unsorted.integer("int", 4)
+    for name in sorted(names, key=lambda name: name[::-1]):
+        unsorted.add(TYPEDEF, name, 0, integer)
+    assert Btf(PROG, unsorted.blob()).struct("t00017") is not None
 
 
 @pytest.mark.parametrize("behind", [FUNC, PTR])

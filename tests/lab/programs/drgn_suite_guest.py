@@ -4,6 +4,7 @@ drgn's tests for Linux in a guest, with the kernel's DWARF and without; what cam
 to ``/out/<way>.json``. Runs after what ``live.py`` begins a program with.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ from mmscope.drgn.opening.no_debug_info import attach
 
 SECONDS = 300  # for one test: an emulated CPU may have other work
 SUITE = "/tmp/suite"
+MODULE = "/bin/drgn_test.ko"
+SYS_FINIT_MODULE = 313  # x86-64
 
 
 class Outcomes(unittest.TestResult):
@@ -70,6 +73,11 @@ def run(way, prog):
     told(f"{way}: {len(outcomes.of)} tests, done")  # noqa: F821
 
 
+os.environ["DRGN_TEST_KMOD"] = MODULE
+libc = ctypes.CDLL(None, use_errno=True)
+with open(MODULE, "rb") as module:
+    if libc.syscall(SYS_FINIT_MODULE, module.fileno(), b"", 0):
+        raise OSError(ctypes.get_errno(), f"{MODULE} cannot be loaded")
 with tarfile.open("/bin/suite.tar") as tar:
     tar.extractall(SUITE)
 sys.path.insert(0, SUITE)
@@ -82,9 +90,10 @@ for way in ("dwarf", "none"):
         prog = drgn.Program()
         prog.set_kernel()
         if way == "dwarf":
-            prog.load_debug_info(["/vmlinux"])
+            prog.load_debug_info(["/vmlinux", MODULE])
         else:
             attach(prog)
+            prog.load_debug_info([MODULE])
         run(way, prog)
         os._exit(0)
     os.waitpid(child, 0)
