@@ -74,12 +74,13 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
     Mark what a cgroup of a dump uses, if those below it use more, and a peak that is no peak:
     ``page_counter_try_charge()`` (mm/page_counter.c) charges all on the way up.
 
-    A CPU may have been on that way.
+    A CPU may have been on that way. Removed ones are left out: what they had passes to the parent
+    (``memcg_reparent_objcgs()``, mm/memcontrol.c), and is taken from its counter alone when freed.
     """
     page = int(memcgs.prog["PAGE_SIZE"].value_())
     usage = memcgs.columns["memory.usage.counter"].astype(np.int64)
     below = np.zeros(len(usage), np.int64)
-    child = memcgs.parent >= 0
+    child = (memcgs.parent >= 0) & ~memcgs.dying
     np.add.at(below, memcgs.parent[child], usage[child])
     order = largest_first(memcgs)
     sums = dict(zip(map(id, rows), (below[order] * page).tolist(), strict=True))

@@ -19,6 +19,7 @@ from mmscope.drgn.cgroups.cgroup_files import numbers
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
 from mmscope.drgn.cgroups.cgroup_rows import (
     DYING,
+    ONLINE,
     MemoryCgroup,
     MemoryCgroupCounter,
 )
@@ -234,6 +235,28 @@ def test_dying_cgroups_are_as_many_as_the_kernel_says(cgroups_lab: CgroupsLab) -
     assert cgroups_lab.online["/gone"].dying_below == len(dying)
     assert cgroups_lab.online["/"].dying_below == len(dying)
     assert cgroups_lab.online["/shop"].dying_below == 0
+
+
+@pytest.mark.btf
+@pytest.mark.parametrize("state", [DYING, ONLINE])
+def test_a_dying_cgroup_may_say_more_than_its_parent_uses(
+    cgroups_lab: CgroupsLab, state: str
+) -> None:
+    """Its kernel memory passes to the parent, and is freed there alone; its own counter stays."""
+    prog = open_target(cgroups_lab.capture.vmcore, [])
+    memcgs = read_memcgs(prog)
+    at = np.flatnonzero((memcgs.dying == (state == DYING)) & (memcgs.depth > 1))[0]
+    memcg = Object(prog, "struct mem_cgroup *", int(memcgs.address[at]))
+    parent = int(memcgs.columns["memory.usage.counter"][memcgs.parent[at]])
+    usage = (parent + 1000).to_bytes(8, "little")
+
+    def planted(address: int, count: int, offset: int, physical: bool) -> bytes:
+        return usage[offset : offset + count]
+
+    prog.add_memory_segment(memcg.memory.usage.counter.address_, 8, planted, False)
+    found = memory_cgroups_from_memory(Memory(prog))
+    said = [one for one in found.impossible if one.bound.endswith("what those below use")]
+    assert bool(said) == (state == ONLINE), said
 
 
 def test_what_keeps_dying_cgroups_has_its_name(cgroups_lab: CgroupsLab) -> None:
