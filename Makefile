@@ -177,7 +177,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents healthy crash-kernel systemd-try containers matrix configurations asked-check drgn-suite drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
+NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents healthy crash-kernel systemd-try kdump-try containers matrix configurations asked-check drgn-suite drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
 .PHONY: every-case
 every-case: $(READY) ## all cases of what `make test` asks a share of: made machines, the exam's cases, calls that fail, pipx (a quarter of an hour)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
@@ -377,6 +377,12 @@ systemd-try: $(READY) ## the packages under systemd in a guest: dumps become rep
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(DEB_PACKAGES)
 	@[ "$$(cat dist/deb/.commit 2> /dev/null)" = "$$(git rev-parse HEAD)" ] || $(MAKE) --no-print-directory deb
 	@$(BIN)/python tests/lab/systemd_try.py
+
+.PHONY: kdump-try
+kdump-try: $(READY) ## the packages beside Debian 13's kdump-tools in a guest: it crashes, the crash kernel's systemd runs the unit before the dump, it reboots (10 minutes; nightly)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(DEB_PACKAGES)
+	@[ "$$(cat dist/deb/.commit 2> /dev/null)" = "$$(git rev-parse HEAD)" ] || $(MAKE) --no-print-directory deb
+	@$(BIN)/python tests/lab/kdump_try.py
 
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, s3, mcp, notebook, site and containers, from pyproject.toml

@@ -119,18 +119,18 @@ def check(tree: Path) -> None:
                 raise LabError(f"dist/deb has another {own.relative_to(ROOT)}: make deb")
 
 
-def make_root(tree: Path) -> None:
-    """Debian with systemd as its init and the packages in it."""
+def make_root(tree: Path, others: tuple[str, ...], enabled: tuple[str, ...]) -> None:
+    """Debian with the packages in it, and others; with these of their units enabled."""
     debs = packages()
     hooks = (
         'mkdir "$1/debs"',
         *(f"copy-in {deb} /debs" for deb in debs),
         'chroot "$1" sh -c "apt-get -qq -y --no-install-recommends install /debs/*.deb"',
         'rm -r "$1/debs"',
-        'chroot "$1" systemctl enable mmscope-crash.service mmscope-crash.path mmscope-crash.timer',
+        f'chroot "$1" systemctl enable {" ".join(enabled)}',
         'chroot "$1" systemd-machine-id-setup',
     )
-    words = [*ALONE, *MMDEBSTRAP, "--variant=apt", f"--include={','.join(PACKAGES)}"]
+    words = [*ALONE, *MMDEBSTRAP, "--variant=apt", f"--include={','.join(others)}"]
     words += [f"--customize-hook={hook}" for hook in hooks]
     # What it leaves when it is killed goes with the tree.
     environment = os.environ | {"TMPDIR": str(tree.parent)}
@@ -275,7 +275,7 @@ def tried(folder: Path, out: Path) -> None:
     core = crashed(role, say)[0] / "core"
     tree, image = folder / "tree", folder / "disk.ext4"
     say("making the root")
-    make_root(tree)
+    make_root(tree, PACKAGES, UNITS[1:])
     add_trial(tree, core)
     words = ["mke2fs", "-q", "-t", "ext4", "-d", tree, image, str(ROOM >> 10)]
     children.run(words, check=True)
