@@ -110,6 +110,22 @@ def test_asks_for_nothing_complains_of_nothing_and_fits_every_screen(
     assert opened.complaints == []
 
 
+def test_saved_after_use_it_complains_of_nothing(
+    opening: functools.partial[Opened], files: dict[str, Path], tmp_path: Path
+) -> None:
+    page = opening(files["machine"]).page
+    page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
+    page.mouse.wheel(0, 3000)
+    page.keyboard.press("/")
+    page.keyboard.type("zone")
+    saved = tmp_path / "saved.html"
+    saved.write_text(page.content())
+    assert opening(saved).complaints == []
+    # The policy is in force there: a style attribute is complained of.
+    saved.write_text(page.content().replace("<main", '<main style="color: red"', 1))
+    assert any("style" in complaint for complaint in opening(saved).complaints)
+
+
 # The others are made of the same parts: a comparison with another machine has no more of them.
 @pytest.mark.parametrize("name", ["machine", "empty", "compared, one boot"])
 def test_there_is_no_barrier(
