@@ -62,6 +62,7 @@ INODE = {
 }
 DENTRY: Columns = {
     "name": "d_name.name",
+    "length": "d_name.len",
     "count": "d_lockref.count",
     # The union has no name in 7.2.
     "next": ("d_alias.next", "d_u.d_alias.next"),
@@ -238,6 +239,7 @@ class CachedFiles:
     others: S64s = field(default_factory=lambda: np.zeros(len(COLUMNS), np.int64))
     other_rows: int = 0
     dentries_lost: int = 0  # of shared memory, that cannot be read
+    names_unlike: int = 0  # of shared memory, that no kernel code gives
     gaps: Gaps = field(default_factory=Gaps)
 
     @property
@@ -320,6 +322,8 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
     for begin, of_name in NAMES.items():
         kind[ours[np.char.startswith(starts["text"], begin) & named]] = of_name
     files.kind[at] = kind
+    texts = zip(starts["text"][named].tolist(), dentry["length"][ours][named].tolist(), strict=True)
+    files.names_unlike = sum(starts_unlike(text, length) for text, length in texts)
 
     pinned = np.where((kind == SYSV) | ((kind == TMPFS) & (inode["links"] > 0)), 1, 0)
     # With several names the other dentries may be held.
@@ -329,6 +333,25 @@ def _look_at_shared_memory(files: CachedFiles) -> None:
     # Without a name it would be gone if it were not in use; what kernel code has is none of these.
     held[(held == NOT_HELD) & ((pinned == 0) | (kind == KERNEL))] = UNKNOWN_HOLDER
     files.held[at] = held
+
+
+def starts_unlike(text: bytes, length: int) -> bool:
+    """
+    True if no kernel code gives such a name in shm_mnt: one letter from a name that tells a kind,
+    not text, or of another length.
+
+    :param text: its first bytes, up to a zero; :param length: ``d_name.len``.
+    """
+    if len(text) != min(length, NAME_BEGINS):
+        return True
+    if text.startswith(tuple(NAMES)):
+        return False
+    apart = (
+        sum(a != b for a, b in zip(text, begin, strict=False))
+        for begin in NAMES
+        if len(text) >= len(begin)
+    )
+    return 1 in apart or not (text.isascii() and text.decode("ascii").isprintable())
 
 
 def _read_there(
@@ -590,6 +613,11 @@ def cached_files_from_memory(memory: Memory) -> Found:
     rows = file_rows(files, present)
     if "shm_mnt" in memory.prog and supers.shm not in supers.address:
         disagreement(memory, found, "shm_mnt leads nowhere: kinds of shared memory are not told")
+    if odd := files.names_unlike:
+        words = "no kernel code gives: their kind may be another"
+        disagreement(
+            memory, found, f"{plural(odd, 'file')} of shared memory have names that {words}"
+        )
     if lost := nameless(files, rows):
         disagreement(memory, found, f"the names of {plural(lost, 'file')} cannot be read")
     if apart := sum(links_apart(row.path, row.deleted, row.filesystem) for row in rows):

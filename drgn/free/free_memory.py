@@ -29,6 +29,7 @@ from mmscope.drgn.free.pageblocks import (
     PageblockPages,
     PageblockRun,
     Pageblocks,
+    counts_apart,
     pageblock_order,
     pageblock_runs,
     pageblock_types,
@@ -337,12 +338,12 @@ def pageblocks_from_memory(memory: Memory) -> Found:
     rows = pageblocks(free.pageblocks, free.zone_names)
     # What could not be read is missing, and was said to be.
     if not free.types.unreadable and not free.scan.gaps.bytes:
-        present = {
-            (node, zone_name(zone)): zone.present_pages.value_()
-            for node, _, zone in for_each_zone(memory.prog)
-        }
+        by_name = {(node, zone_name(zone)): zone for node, _, zone in for_each_zone(memory.prog)}
+        present = {key: int(zone.present_pages) for key, zone in by_name.items()}
         for words in short_zones(rows, present, free.types.order):
             disagreement(memory, found, words)
+        if not memory.live:
+            found.remarks += counts_apart(rows, by_name, free.types.order)
     found.add(Pageblocks, rows)
     runs = pageblock_runs(free.pageblocks, free_pages, free.zone_names)
     return found.add(PageblockRun, runs)

@@ -372,6 +372,36 @@ def short_zones(
     ]
 
 
+# Pageblocks of a type that a zone counts; where it lies, and what that has of a pageblock.
+COUNTED = {"Isolate": "nr_isolate_pageblock", "HighAtomic": "nr_reserved_highatomic"}
+
+
+def counts_apart(
+    rows: list[Pageblocks], zones: Mapping[tuple[int, str], Object], order: int
+) -> list[str]:
+    """
+    In words, which zones count other pageblocks of a type than there are. One that is isolated and
+    given back may have another type then (``undo_isolate_page_range()``, mm/page_isolation.c).
+
+    :param zones: each ``struct zone``, by node and name.
+    """
+    blocks = {(row.node, row.zone, row.migratetype): row.blocks for row in rows}
+    found = []
+    for (node, name), zone in zones.items():
+        for migratetype, member in COUNTED.items():
+            key = node, name, migratetype
+            if key not in blocks or not zone.type_.has_member(member):
+                continue
+            said = int(zone.member_(member))
+            there = blocks[key] << (order if migratetype == "HighAtomic" else 0)
+            if said != there:
+                found.append(
+                    f"{member} of zone {name} of node {node} is {said:,}, but {there:,} by the "
+                    "pageblocks: one was isolated meanwhile, or damage"
+                )
+    return found
+
+
 def pageblock_runs(
     census: PageblockPages, free_pages: S64s | None, zone_names: dict[int, tuple[int, str]]
 ) -> list[PageblockRun]:

@@ -345,6 +345,16 @@ def _hold_against_counters(
         return nearest, most
 
     by_name = {row.counter: row for row in checks}
+    slight = [
+        row.counter
+        for row in checks
+        if (against := pages_of(row)) and 0 < abs(row.kernel_pages - against[0]) <= most
+    ]
+    if slight:
+        found.remarks.append(
+            f"{', '.join(slight)}: a little more or less than the pages that were counted: a CPU "
+            "was stopped between the two, or damage"
+        )
     hold_against(found, LedgerCheck, checks, "kernel_pages", pages_of, COUNTED)
     with contextlib.suppress(FaultError, LookupError, ValueError):
         rows = vm_counters_once(memory)

@@ -145,6 +145,7 @@ class PhysicalMemory:
     options: list[MemoryOption]
     more: str = ""  # why there may be more ranges
     pages_beyond: int = 0  # present pages of zones that are in no range
+    apart: str = ""  # how the kernel's copies of the firmware's map differ
 
 
 def physical_memory(prog: Program) -> PhysicalMemory:
@@ -163,7 +164,29 @@ def physical_memory(prog: Program) -> PhysicalMemory:
     resources += kho_scratch(prog, resources)
     found = lay_out(resources, firmware, kernel, options, zones(prog), page)
     found.more = more
+    found.apart = copies_apart(prog, firmware)
     return found
+
+
+def copies_apart(prog: Program, firmware: Sequence[MappedRange] | None) -> str:
+    """
+    In words, a range that is of one kind in ``e820_table_firmware`` and of another in
+    ``e820_table_kexec``; empty: none. One is copied to the other (``e820__memory_setup()``,
+    arch/x86/kernel/e820.c); of RAM there, the kernel may then reserve some.
+
+    :raises ValueError: a table is damaged.
+    """
+    kexec = e820_map(prog, "e820_table_kexec")
+    if firmware is None or kexec is None:
+        return ""
+    bounds = distinct(np.concatenate([_ends(firmware), _ends(kexec)]))
+    both = zip(_innermost(bounds, firmware), _innermost(bounds, kexec), strict=True)
+    for start, (one, other) in zip(bounds.tolist(), both, strict=False):
+        said = firmware[one].kind if one >= 0 else "none"
+        copied = kexec[other].kind if other >= 0 else "none"
+        if said != copied and (said, copied) != (RAM, RESERVED):
+            return f"memory at {start:#x} is {said} in e820_table_firmware, {copied} in its copy"
+    return ""
 
 
 def kho_scratch(prog: Program, resources: Sequence[Resource]) -> list[Resource]:
@@ -416,6 +439,8 @@ def physical_memory_from_memory(memory: Memory) -> Found:
             found,
             f"zones have {read.pages_beyond:,} pages that are in no range of System RAM",
         )
+    if read.apart:
+        disagreement(memory, found, read.apart)
     gaps = Gaps()
     try:
         levels = direct_map(memory.prog, gaps)

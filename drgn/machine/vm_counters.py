@@ -340,6 +340,38 @@ def _hold_against_parts(prog: Program, rows: list[VmCounter], found: Found) -> N
         return row.value - apart[row.name] // (thp if row.name in IN_THP else 1), most
 
     hold_against(found, VmCounter, rows, "value", parts, "what zones and nodes have of it")
+    if odd := [name for name, pages in apart.items() if 0 < abs(pages) <= most]:
+        found.remarks.append(
+            f"{', '.join(odd)}: a little more or less than zones and nodes have of it: a CPU was "
+            "stopped between the two, or damage"
+        )
+
+
+# zone_statistics() (mm/page_alloc.c): what a node got was meant for it or not, was asked for by its
+# CPUs or by others, and what was not meant for it another node missed.
+NUMA_SUMS = (
+    (("numa_hit", "numa_miss"), ("numa_local", "numa_other")),
+    (("numa_miss",), ("numa_foreign",)),
+)
+
+
+def numa_sums_apart(prog: Program, rows: Iterable[VmCounter]) -> list[str]:
+    """
+    Words where the kernel's counts of allocations by NUMA node do not fit each other.
+
+    Each CPU may have been stopped between two of them, with as many pages as it takes at once.
+    """
+    values = {row.name: row.value for row in rows if row.kind == "numa"}
+    most, found = len(online_cpus(prog)) * MOST_HELD_BACK, []
+    for ours, theirs in NUMA_SUMS:
+        if not {*ours, *theirs} <= {*values}:
+            continue
+        one, other = (sum(values[name] for name in names) for names in (ours, theirs))
+        if one != other:
+            names = f"{' and '.join(ours)} are {one:,}, {' and '.join(theirs)} {other:,}"
+            slight = abs(one - other) <= most
+            found.append(f"{names}: a CPU was stopped between them, or damage" if slight else names)
+    return found
 
 
 def _thresholds_apart(prog: Program) -> Iterator[str]:
@@ -395,6 +427,7 @@ def vm_counters_from_memory(memory: Memory) -> Found:
         _hold_against_parts(prog, rows, found)
         _hold_against_processes(memory, rows, found)
         found.notes += [*_thresholds_apart(prog), *_held_back(prog)]
+        found.remarks += numa_sums_apart(prog, rows)
     return found
 
 

@@ -51,7 +51,7 @@ from mmscope.drgn.page_tables.swap_types import (
 )
 from mmscope.drgn.page_tables.vma_lookup import VmaLookup
 from mmscope.drgn.processes.address_spaces import AddressSpaces, address_spaces, kept_address_spaces
-from mmscope.drgn.processes.vm_areas import VmAreas, read_vm_areas
+from mmscope.drgn.processes.vm_areas import VM_LOCKED, VmAreas, read_vm_areas
 from mmscope.drgn.reading.kernel_arrays import (
     Bools,
     Gaps,
@@ -86,7 +86,17 @@ REGION_KINDS = ("small", "huge", "hugetlb", "zero", "huge_zero", "swap", "other"
 REGION_OF_KIND = {PAGE: "small", ZERO: "zero", SWAP: "swap", HUGETLB: "hugetlb"}
 # What is added up for each process, beside its tables by level and its PTEs by kind.
 SUMS = (
-    *("deposited", "shared_pmds", "empty", "vmas", "mapped", "exit_slots", "reaped_slots", "bad"),
+    *(
+        "deposited",
+        "shared_pmds",
+        "empty",
+        "vmas",
+        "mapped",
+        "locked",
+        "exit_slots",
+        "reaped_slots",
+        "bad",
+    ),
     *("huge", "huge_bytes", "huge_puds", "huge_zero", "other_huge", "hugetlb_bytes"),
     *("migration_pmds", "poisoned_pmds", "swap_pmds"),
 )
@@ -247,7 +257,10 @@ def scan_page_tables(
     if shares:
         scan.mapped = MappedPages(prog, count, scan.sums, scan.numbers)
     scan.sums["vmas"] += np.bincount(areas.owners, minlength=count)
-    np.add.at(scan.sums["mapped"], areas.owners, (areas.ends - areas.starts).astype(np.int64))
+    sizes = (areas.ends - areas.starts).astype(np.int64)
+    np.add.at(scan.sums["mapped"], areas.owners, sizes)
+    locked = (areas.flags & np.uint64(VM_LOCKED)) != 0
+    np.add.at(scan.sums["locked"], areas.owners[locked], sizes[locked])
     _walk_all(prog, scan, VmaLookup(areas, form.page_shift), jobs, progress)
     return scan
 

@@ -442,6 +442,9 @@ def _on_cpus(prog: Program) -> Iterator[int]:
             continue
 
 
+MOST_NAMED = 3  # processes in a sentence
+
+
 def _locked(prog: Program, mms: U64s) -> set[int]:
     """
     Addresses of these ``mm_struct`` whose mmap_lock is taken, or cannot be read.
@@ -509,7 +512,29 @@ def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> N
         mine = counted.get(row.pid)
         return None if mine is None or moves[row.pid] else (mine.mapped_bytes, 0)
 
+    def locked_pages(row: ProcessMemory) -> Against | None:
+        # VFIO adds what it gave to a device (account_locked_vm(), mm/util.c).
+        least = in_locked.get(row.pid)
+        return None if least is None else (max(row.locked_bytes, least), 0)
+
     tables = {row.pid: row for row in rows}
+    in_locked = {
+        process.pid: locked_bytes
+        for process, locked_bytes in zip(
+            scan.spaces.processes, scan.sums["locked"].tolist(), strict=True
+        )
+        if not moves[process.pid]
+    }
+    words = "what its VMAs with VM_LOCKED have"
+    hold_against(found, ProcessMemory, processes, "locked_bytes", locked_pages, words)
+    more = [
+        row.comm for row in processes if row.locked_bytes > in_locked.get(row.pid, row.locked_bytes)
+    ]
+    if more:
+        found.remarks.append(
+            f"{', '.join(more[:MOST_NAMED])}: more is locked than by mlock(): given to a device, "
+            "or damage"
+        )
     hold_against(found, ProcessMemory, processes, "resident_bytes", entries, "what its tables map")
     hold_against(found, ProcessMemory, processes, "swap_bytes", swapped, "what its tables have")
     hold_against(found, PageTables, rows, "resident_bytes", counter, "what the kernel counts")

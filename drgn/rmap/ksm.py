@@ -47,8 +47,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from drgn import FaultError, Program, Type, offsetof, sizeof
+from drgn import FaultError, Program, Type, TypeKind, offsetof, sizeof
 
+from mmscope.drgn.machine.vm_counters import drift
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.reading.kernel_arrays import (
     Array,
@@ -617,12 +618,38 @@ def counts_that_cannot_be(counts: Mapping[str, S64s]) -> int:
     return int(np.count_nonzero(wrong))
 
 
-def _mapcounts(prog: Program, pfns: S64s, nodes: U64s) -> list[int | None]:
+def zero_pages_apart(prog: Program, counts: Mapping[str, S64s]) -> str:
+    """
+    In words, how the zero pages of all processes differ from the kernel's sum; empty: not.
+
+    Each change is made in both since "mm/ksm: fix ksm_zero_pages accounting" (c2dc78b86e08, in
+    v6.10), which made them atomic.
+    """
+    pages, said = counts.get("ksm_zero_pages"), _number(prog, "ksm_zero_pages")
+    of_mm = prog.type("struct mm_struct")
+    if pages is None or said is None or of_mm.member("ksm_zero_pages").type.kind is TypeKind.INT:
+        return ""
+    if said == (ours := sum(pages.tolist())):
+        return ""
+    return f"ksm_zero_pages is {said:,}, and {ours:,} by process: an exit was under way, or damage"
+
+
+PIN = 1024  # GUP_PIN_COUNTING_BIAS (include/linux/mm.h)
+
+
+def _mapcounts(prog: Program, pfns: S64s, nodes: U64s) -> tuple[list[int | None], int]:
     """
     Mappings of each KSM page by its struct page; None where it is no KSM page any more
     (``mapping`` does not lead back to the stable node), or cannot be read.
+
+    :return: (these, the number of pages whose references do not fit: each mapping has one, and
+        beside pins few others have).
     """
-    columns = {"mapping": "mapping", "mapcount": "_mapcount.counter"}
+    columns = {
+        "mapping": "mapping",
+        "mapcount": "_mapcount.counter",
+        "count": "_refcount.counter",
+    }
     dtype = struct_dtype(prog.type("struct page"), columns)
     size, base = np.uint64(dtype.itemsize), np.uint64(prog["vmemmap"].value_())
     # Of a damaged node the frame is beyond any memory.
@@ -630,14 +657,22 @@ def _mapcounts(prog: Program, pfns: S64s, nodes: U64s) -> list[int | None]:
     addresses = base + np.where(sound, pfns, 0).astype(np.uint64) * size
     pages, read = read_scattered(prog, addresses, dtype, Gaps())
     known = sound & read & (pages["mapping"] == nodes | np.uint64(3))
+    mapcounts = pages["mapcount"].astype(np.int64) + 1
+    others = pages["count"].astype(np.int64) - mapcounts
+    odd = known & ((mapcounts < 0) | (others < 0) | (others % PIN > drift(prog)))
     return [
-        mapcount + 1 if is_known else None
-        for mapcount, is_known in zip(pages["mapcount"].tolist(), known.tolist(), strict=True)
-    ]
+        mapcount if is_known else None
+        for mapcount, is_known in zip(mapcounts.tolist(), known.tolist(), strict=True)
+    ], int(np.count_nonzero(odd))
 
 
-def ksm_pages(prog: Program, ksm: Ksm, visits: KsmVisits, cost: NodeCost) -> list[KsmPage]:
-    """The KSM pages whose walk is most expensive here."""
+def ksm_pages(
+    prog: Program, ksm: Ksm, visits: KsmVisits, cost: NodeCost
+) -> tuple[list[KsmPage], int]:
+    """
+    The KSM pages whose walk is most expensive here; and of how many the references do not fit their
+    mappings.
+    """
     widest = np.zeros(len(ksm.node), np.uint64)
     through = (visits.anon_vma >= 0) & (visits.anon_vma == visits.largest[ksm.item_node])
     widest[ksm.item_node[through]] = ksm.item_anon_vma[through]
@@ -646,7 +681,7 @@ def ksm_pages(prog: Program, ksm: Ksm, visits: KsmVisits, cost: NodeCost) -> lis
     whole = visits.indexed if visits.uses_index else visits.whole
     order = np.lexsort((-visits.whole, -whole))[:MAX_KSM_PAGES]
     unplaced = np.bincount(ksm.item_node[~visits.placed], minlength=len(ksm.node))
-    mapped = _mapcounts(prog, ksm.node_kpfn[order], ksm.node[order])
+    mapped, odd = _mapcounts(prog, ksm.node_kpfn[order], ksm.node[order])
     rows = []
     for at, mapcount in zip(order.tolist(), mapped, strict=True):
         here, mappings = int(passes[at]), int(ksm.mappings[at])
@@ -680,7 +715,7 @@ def ksm_pages(prog: Program, ksm: Ksm, visits: KsmVisits, cost: NodeCost) -> lis
                 anon_vma=hex(widest[at]) if widest[at] else None,
             )
         )
-    return rows
+    return rows, odd
 
 
 def ksm_from_memory(memory: Memory) -> Found:
@@ -697,10 +732,14 @@ def ksm_from_memory(memory: Memory) -> Found:
     if wrong_of := counts_that_cannot_be(maps.tasks.counts):
         whose = plural(wrong_of, "process", "processes")
         words.append(f"KSM pages of {whose} are more than can be")
+    pages, odd = ksm_pages(prog, ksm, visits, node_cost(memory.rmap_node_ns))
+    if odd:
+        words.append(f"references and mappings of {plural(odd, 'KSM page')} do not fit")
     if words:
         disagreement(memory, found, "; ".join(words))
+    if not memory.live and (unlike := zero_pages_apart(prog, maps.tasks.counts)):
+        found.remarks.append(unlike)
     found.add(KsmTotal, totals)
-    pages = ksm_pages(prog, ksm, visits, node_cost(memory.rmap_node_ns))
     if len(pages) < len(ksm.node):
         found.unlisted.append(
             f"{len(pages):,} of {len(ksm.node):,} KSM pages are listed, the most expensive"

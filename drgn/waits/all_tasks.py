@@ -24,6 +24,8 @@ TASK: Columns = {
     "mm": "mm",
     "signal": "signal",
     "flags": "flags",
+    # "Use a struct pid pointer for each task" (2c4704756cab, in v4.19)
+    "thread_pid": "thread_pid",
 }
 
 
@@ -37,6 +39,7 @@ class Tasks:
         nowhere.
     :ivar miscounted: processes whose list of threads is not as long as ``signal_struct.nr_threads``
         says; it and the list change one after the other.
+    :ivar misnumbered: tasks whose ``pid`` is not what their ``struct pid`` has.
     """
 
     addresses: NDArray[np.uint64]
@@ -45,6 +48,7 @@ class Tasks:
     broken_off: bool
     victims: dict[int, int]
     miscounted: int
+    misnumbered: int
 
 
 def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
@@ -76,4 +80,18 @@ def all_tasks(prog: Program, gaps: Gaps) -> Tasks:
     order = np.argsort(addresses)
     order = order[np.concatenate((read, also))[order]]
     unread = len(addresses) - len(order)
-    return Tasks(addresses[order], columns[order], unread, not whole, victims, miscounted)
+    columns = columns[order]
+    misnumbered = _misnumbered(prog, columns)
+    return Tasks(addresses[order], columns, unread, not whole, victims, miscounted, misnumbered)
+
+
+def _misnumbered(prog: Program, tasks: NDArray[np.void]) -> int:
+    """
+    Number of tasks whose ``pid`` is not the first number of their ``struct pid`` (``pid_nr()``); a
+    task that was released has none.
+    """
+    tasks = tasks[tasks["thread_pid"] != 0]
+    pids, read = read_members(
+        prog, tasks["thread_pid"], prog.type("struct pid"), {"number": "numbers[0].nr"}, Gaps()
+    )
+    return int(np.count_nonzero(~read | (pids["number"] != tasks["pid"])))
