@@ -90,7 +90,7 @@ _BY_TYPE = {
     "struct css_set": "init_css_set",
     "struct ctl_table_root": "sysctl_table_root",
     "struct dma_buf_list": "db_list",
-    "struct e820_table *": "e820_table e820_table_firmware",
+    "struct e820_table *": "e820_table e820_table_firmware e820_table_kexec",
     "struct exception_stacks": "exception_stacks",
     "const struct file_operations": "def_blk_fops fanotify_fops inotify_fops ns_file_operations",
     "struct folio *": "huge_zero_folio",
