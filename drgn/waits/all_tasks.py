@@ -91,7 +91,8 @@ def _misnumbered(prog: Program, tasks: NDArray[np.void]) -> int:
     task that was released has none.
     """
     tasks = tasks[tasks["thread_pid"] != 0]
-    pids, read = read_members(
-        prog, tasks["thread_pid"], prog.type("struct pid"), {"number": "numbers[0].nr"}, Gaps()
-    )
+    # Its size has no number in it since "pid: Replace struct pid 1-element array with flex-array"
+    # (b69f0aeb0689, in v6.5).
+    first = tasks["thread_pid"] + np.uint64(offsetof(prog.type("struct pid"), "numbers"))
+    pids, read = read_members(prog, first, prog.type("struct upid"), {"number": "nr"}, Gaps())
     return int(np.count_nonzero(~read | (pids["number"] != tasks["pid"])))
