@@ -201,8 +201,8 @@ exam: $(READY) ## score on planted and innocent machines, in guests: SEED=1 KIND
 	  $(if $(WAYS),--ways $(WAYS)) $(if $(CASES),--cases '$(CASES)') $(if $(KEEP),--keep)
 
 .PHONY: exam-kept
-exam-kept: $(READY) ## the score of all kept cases of the exam, of which `make test` asks some (a minute)
-	MMSCOPE_ALL=1 $(BIN)/python -m pytest -q tests/exam
+exam-kept: $(READY) ## the score of all kept cases of the exam, of which `make test` asks some (a minute); their cards: make every-case
+	MMSCOPE_ALL=1 $(BIN)/python -m pytest -q tests/exam/test_exam.py
 
 .PHONY: guard-incidents
 guard-incidents: $(READY) ## mmscope guard in a guest: out of memory, out of huge blocks, and a leak (5 minutes)

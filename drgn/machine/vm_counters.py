@@ -355,14 +355,14 @@ NUMA_SUMS = (
 )
 
 
-def numa_sums_apart(prog: Program, rows: Iterable[VmCounter]) -> list[str]:
+def numa_sums_apart(rows: Iterable[VmCounter], cpus: int) -> list[str]:
     """
     Words where the kernel's counts of allocations by NUMA node do not fit each other.
 
     Each CPU may have been stopped between two of them, with as many pages as it takes at once.
     """
     values = {row.name: row.value for row in rows if row.kind == "numa"}
-    most, found = len(online_cpus(prog)) * MOST_HELD_BACK, []
+    most, found = cpus * MOST_HELD_BACK, []
     for ours, theirs in NUMA_SUMS:
         if not {*ours, *theirs} <= {*values}:
             continue
@@ -427,7 +427,7 @@ def vm_counters_from_memory(memory: Memory) -> Found:
         _hold_against_parts(prog, rows, found)
         _hold_against_processes(memory, rows, found)
         found.notes += [*_thresholds_apart(prog), *_held_back(prog)]
-        found.remarks += numa_sums_apart(prog, rows)
+        found.remarks += numa_sums_apart(rows, len(online_cpus(prog)))
     return found
 
 

@@ -49,7 +49,6 @@ from functools import cached_property
 import numpy as np
 from drgn import FaultError, Program, Type, TypeKind, offsetof, sizeof
 
-from mmscope.drgn.machine.vm_counters import drift
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.reading.kernel_arrays import (
     Array,
@@ -635,6 +634,7 @@ def zero_pages_apart(prog: Program, counts: Mapping[str, S64s]) -> str:
 
 
 PIN = 1024  # GUP_PIN_COUNTING_BIAS (include/linux/mm.h)
+MOST_OTHERS = 64  # references of who looks at a page, and of CPUs' batches (mm/swap.c)
 
 
 def _mapcounts(prog: Program, pfns: S64s, nodes: U64s) -> tuple[list[int | None], int]:
@@ -659,7 +659,7 @@ def _mapcounts(prog: Program, pfns: S64s, nodes: U64s) -> tuple[list[int | None]
     known = sound & read & (pages["mapping"] == nodes | np.uint64(3))
     mapcounts = pages["mapcount"].astype(np.int64) + 1
     others = pages["count"].astype(np.int64) - mapcounts
-    odd = known & ((mapcounts < 0) | (others < 0) | (others % PIN > drift(prog)))
+    odd = known & ((mapcounts < 0) | (others < 0) | (others % PIN > MOST_OTHERS))
     return [
         mapcount if is_known else None
         for mapcount, is_known in zip(mapcounts.tolist(), known.tolist(), strict=True)

@@ -120,7 +120,7 @@ def _compare_threads(waits: Waits, found: Found) -> None:
         found.notes.append(f"{words} more threads, or fewer, than nr_threads says")
     if odd := tasks.misnumbered:
         words = plural(odd, "task has", "tasks have")
-        found.notes.append(f"{words} another PID than their struct pid")
+        found.notes.append(f"{words} another PID than struct pid")
     # All but the idle tasks (copy_process(), kernel/fork.c).
     said, number = int(waits.prog["nr_threads"]), len(waits.stacks.tasks.addresses)
     if said != number:

@@ -371,7 +371,7 @@ def neighbours(rng: random.Random) -> list[str]:
 
 
 def facts() -> dict[str, Any]:
-    """What the kernel says of the machine when the case is over."""
+    """What the kernel says of the machine when the case is over and all that looked has ended."""
     kept = ("MemTotal", "MemFree", "MemAvailable", "AnonPages", "Shmem", "SUnreclaim", "SwapTotal",
             "SwapFree", "PageTables", "VmallocUsed", "Percpu", "Mlocked", "Unevictable",
             "HugePages_Total", "HugePages_Free", "Cached", "Dirty", "Writeback")  # fmt: skip
@@ -407,11 +407,12 @@ def play(case: dict[str, Any], plant: Plant, watch: Any) -> None:
     told("planted")
     wait_for_samples(LEAST_SAMPLES)
     os.kill(pid, signal.SIGINT)
-    planted["facts"] = facts()
     collect(int(COLLECTOR.read_text()), 200)
     copy_tree(OUT / "text", set(map(str, planted.get("locked", ()))))
     (OUT / "log").write_text(log())
     check(ends(pid, 240), "the watch does not end")
+    # As the dump will see it, without the memory of the watch and the collector.
+    planted["facts"] = facts()
     check((OUT / "watch" / "datapackage.json").exists(), (OUT / "watch.log").read_text()[-300:])
     truth = {"neighbours": around, **planted}
     (OUT / "truth.json").write_text(json.dumps(case | truth, indent=1))

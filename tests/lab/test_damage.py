@@ -201,6 +201,7 @@ SAID: dict[str, dict[str, str]] = {
         "page_tables": r"page_table_details\.vmas: \d+ is not [0-9,-]+, its map_count",
     },
     "pid -1": {
+        "task_waits": r"tasks? (has|have) another PID than struct pid",
         "page_tables": r"page_tables\.pid: -1 is below 0",
         "process_memory": r"process_memory\.pid: -1 is below 0",
         "process_shares": r"process_shares\.pid: -1 is below 0",
@@ -211,6 +212,7 @@ SAID: dict[str, dict[str, str]] = {
         "page_holders": r"page_holders\.pid: -1 is below 0",
     },
     "pid twice": {
+        "task_waits": r"tasks? (has|have) another PID than struct pid",
         "page_tables": r"page_tables\.pid: the key of row \d+ is that of row \d+",
         "process_memory": r"process_memory\.pid: the key of row \d+ is that of row \d+",
         "process_shares": r"process_shares\.pid: the key of row \d+ is that of row \d+",

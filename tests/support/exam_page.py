@@ -140,7 +140,8 @@ them, and so were all 51 kinds of seeds 7, 8, 10, 11 and 12, and 50 of seed 13:
 
 {played}
 
-Of the 27 logs of sick machines of each of seeds 8, 10, 11 and 12 (26 of 13), 4 have a line of the trouble.
+Of the 27 logs of sick machines of each of seeds 8, 10, 11 and 12 (26 of 13), 4 have a line of the
+trouble.
 
 {tuned}
 
@@ -211,8 +212,8 @@ def _rivals() -> Iterator[str]:
     said = (
         f"Of {cases} machines of seed 13 other tools were asked as well (`tests/lab/rivals.py`): "
         "hotsos 1.30 of the text and log, `kmem -i` of crash 8.0.2 and of drgn 0.3.0 of the core. "
-        "Figures without a judgement neither find nor clear. What mmscope said of them stands below, "
-        "in the rows of seed 13."
+        "Figures without a judgement neither find nor clear. mmscope's are the rows of seed 13, "
+        "below."
     )
     yield from ("", "## Other tools", "", *textwrap.wrap(said, 100, break_on_hyphens=False), "")
     yield (
