@@ -637,13 +637,10 @@ PIN = 1024  # GUP_PIN_COUNTING_BIAS (include/linux/mm.h)
 MOST_OTHERS = 64  # references of who looks at a page, and of CPUs' batches (mm/swap.c)
 
 
-def _mapcounts(prog: Program, pfns: S64s, nodes: U64s) -> tuple[list[int | None], int]:
+def _struct_pages(prog: Program, pfns: S64s, nodes: U64s) -> tuple[Array, Bools]:
     """
-    Mappings of each KSM page by its struct page; None where it is no KSM page any more
-    (``mapping`` does not lead back to the stable node), or cannot be read.
-
-    :return: (these, the number of pages whose references do not fit: each mapping has one, and
-        beside pins few others have).
+    The struct page of each KSM page, and which are one: read, and their ``mapping`` leads back to
+    the stable node.
     """
     columns = {
         "mapping": "mapping",
@@ -656,23 +653,32 @@ def _mapcounts(prog: Program, pfns: S64s, nodes: U64s) -> tuple[list[int | None]
     sound = (pfns >= 0) & (pfns < MAX_COUNT)
     addresses = base + np.where(sound, pfns, 0).astype(np.uint64) * size
     pages, read = read_scattered(prog, addresses, dtype, Gaps())
-    known = sound & read & (pages["mapping"] == nodes | np.uint64(3))
+    return pages, sound & read & (pages["mapping"] == nodes | np.uint64(3))
+
+
+def _mapcounts(prog: Program, pfns: S64s, nodes: U64s) -> list[int | None]:
+    """Mappings of each KSM page by its struct page; None where it is no KSM page any more."""
+    pages, known = _struct_pages(prog, pfns, nodes)
+    return [
+        mapcount + 1 if is_known else None
+        for mapcount, is_known in zip(pages["mapcount"].tolist(), known.tolist(), strict=True)
+    ]
+
+
+def references_apart(prog: Program, ksm: Ksm) -> int:
+    """
+    Number of KSM pages whose references do not fit their mappings: each of these has one, and
+    beside pins few others have.
+    """
+    pages, known = _struct_pages(prog, ksm.node_kpfn, ksm.node)
     mapcounts = pages["mapcount"].astype(np.int64) + 1
     others = pages["count"].astype(np.int64) - mapcounts
-    odd = known & ((mapcounts < 0) | (others < 0) | (others % PIN > MOST_OTHERS))
-    return [
-        mapcount if is_known else None
-        for mapcount, is_known in zip(mapcounts.tolist(), known.tolist(), strict=True)
-    ], int(np.count_nonzero(odd))
+    odd = (mapcounts < 0) | (others < 0) | (others % PIN > MOST_OTHERS)
+    return int(np.count_nonzero(known & odd))
 
 
-def ksm_pages(
-    prog: Program, ksm: Ksm, visits: KsmVisits, cost: NodeCost
-) -> tuple[list[KsmPage], int]:
-    """
-    The KSM pages whose walk is most expensive here; and of how many the references do not fit their
-    mappings.
-    """
+def ksm_pages(prog: Program, ksm: Ksm, visits: KsmVisits, cost: NodeCost) -> list[KsmPage]:
+    """The KSM pages whose walk is most expensive here."""
     widest = np.zeros(len(ksm.node), np.uint64)
     through = (visits.anon_vma >= 0) & (visits.anon_vma == visits.largest[ksm.item_node])
     widest[ksm.item_node[through]] = ksm.item_anon_vma[through]
@@ -681,7 +687,7 @@ def ksm_pages(
     whole = visits.indexed if visits.uses_index else visits.whole
     order = np.lexsort((-visits.whole, -whole))[:MAX_KSM_PAGES]
     unplaced = np.bincount(ksm.item_node[~visits.placed], minlength=len(ksm.node))
-    mapped, odd = _mapcounts(prog, ksm.node_kpfn[order], ksm.node[order])
+    mapped = _mapcounts(prog, ksm.node_kpfn[order], ksm.node[order])
     rows = []
     for at, mapcount in zip(order.tolist(), mapped, strict=True):
         here, mappings = int(passes[at]), int(ksm.mappings[at])
@@ -715,7 +721,7 @@ def ksm_pages(
                 anon_vma=hex(widest[at]) if widest[at] else None,
             )
         )
-    return rows, odd
+    return rows
 
 
 def ksm_from_memory(memory: Memory) -> Found:
@@ -732,14 +738,14 @@ def ksm_from_memory(memory: Memory) -> Found:
     if wrong_of := counts_that_cannot_be(maps.tasks.counts):
         whose = plural(wrong_of, "process", "processes")
         words.append(f"KSM pages of {whose} are more than can be")
-    pages, odd = ksm_pages(prog, ksm, visits, node_cost(memory.rmap_node_ns))
-    if odd:
+    if not memory.live and (odd := references_apart(prog, ksm)):
         words.append(f"references and mappings of {plural(odd, 'KSM page')} do not fit")
     if words:
         disagreement(memory, found, "; ".join(words))
     if not memory.live and (unlike := zero_pages_apart(prog, maps.tasks.counts)):
         found.remarks.append(unlike)
     found.add(KsmTotal, totals)
+    pages = ksm_pages(prog, ksm, visits, node_cost(memory.rmap_node_ns))
     if len(pages) < len(ksm.node):
         found.unlisted.append(
             f"{len(pages):,} of {len(ksm.node):,} KSM pages are listed, the most expensive"
