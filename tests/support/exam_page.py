@@ -43,6 +43,10 @@ PLAYED = """\
 13|text|25/25|25/26|25/26|21/22|0
 13|watch|26/26|26/26|26/26|20/22|0
 13|log|4/4|4/26|4/26|4/22|0
+14, sick alone|vmcore|-|26/26|26/26|22/22|0
+14, sick alone|text|-|25/26|25/26|21/22|0
+14, sick alone|watch|-|26/26|26/26|21/22|0
+14, sick alone|log|-|4/26|4/26|4/22|0
 """
 FRESH = ("7", "8", "10", "11", "12", "13")  # seeds of which all kinds were played
 
@@ -73,9 +77,10 @@ memory 7.4 % of the last minute (PSI full); the guest had asked for less than 5 
 before. It counts as wrong. `swap-storm` and two innocent machines were played a second time, as
 they did not come about on a host that was too busy.
 
-`swap-storm` of seed 13 did not come about on a busy host, twice. Of the others of seed 13 text
+`swap-storm` of seeds 13 and 14 did not come about on a busy host, twice each. Of the others text
 called `page-leak-of-module` *cannot tell* and did not have the caller of the vmalloc memory; the
-watch did not have the owner of `dying-cgroups` and `node-exhausted`.
+watch did not have the owner of `dying-cgroups`, nor of seed 13 that of `node-exhausted`. From text
+nothing sick of seeds 12, 13 and 14 was called clear.
 
 6 of the 24 innocent machines of seed 11, and 1 of seed 10, were *cannot tell* from a vmcore, most
 as empty slabs of a cache that RCU frees (bio-192) were off its count already. Such slabs are no
@@ -136,12 +141,12 @@ _FOOT = """
 The kept cases are of {seeds}.
 
 Seed 1 was used for tuning. Of seeds 2 to 5, 66 cases were played before any finding was changed by
-them, and so were all 51 kinds of seeds 7, 8, 10, 11 and 12, and 50 of seed 13:
+them, and so were all 51 kinds of seeds 7, 8, 10, 11 and 12, 50 of seed 13, and 26 sick ones of 14:
 
 {played}
 
-Of the 27 logs of sick machines of each of seeds 8, 10, 11 and 12 (26 of 13), 4 have a line of the
-trouble.
+Of the 27 logs of sick machines of each of seeds 8, 10, 11 and 12 (26 of 13 and 14), 4 have a line of
+the trouble.
 
 {tuned}
 
