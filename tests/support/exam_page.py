@@ -145,8 +145,8 @@ them, and so were all 51 kinds of seeds 7, 8, 10, 11 and 12, 50 of seed 13, and 
 
 {played}
 
-Of the 27 logs of sick machines of each of seeds 8, 10, 11 and 12 (26 of 13 and 14), 4 have a line of
-the trouble.
+Of the 27 logs of sick machines of each of seeds 8, 10, 11 and 12 (26 of 13 and 14), 4 have a line
+of the trouble.
 
 {tuned}
 
