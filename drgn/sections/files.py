@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.apart import ReaderApart
+from mmscope.drgn.text.meminfo import COUNTER_OF
 from mmscope.drgn.text.packed import PACKED, tail, unpacked
 from mmscope.drgn.text.plain_file import open_plain, read_plain
 
@@ -201,16 +202,8 @@ class Files:
         return file
 
 
-# Counters of /proc/vmstat in pages, and the lines of /proc/meminfo that have the same in KiB
-# (meminfo_proc_show(), fs/proc/meminfo.c, 3.10 to 7.3).
-SAME = {
-    "nr_free_pages": "MemFree",
-    "nr_mapped": "Mapped",
-    "nr_page_table_pages": "PageTables",
-    "nr_slab_unreclaimable": "SUnreclaim",
-    "nr_active_file": "Active(file)",
-    "nr_inactive_file": "Inactive(file)",
-}
+# Lines of /proc/meminfo that are counters of /proc/vmstat, from 3.10 to 7.3.
+SAME = ("MemFree", "Mapped", "PageTables", "SUnreclaim", "Active(file)", "Inactive(file)")
 
 
 def log_of(raw: IO[bytes]) -> tuple[bytes, int]:
@@ -258,9 +251,9 @@ def page_size(
     if size := _near(kib.get("MemTotal", 0), managed):
         return size
     said = Counter(
-        _near(kib[line], int(pages[name]))
-        for name, line in SAME.items()
-        if kib.get(line) and int(pages.get(name, 0)) >= ENOUGH
+        _near(kib[line], int(pages[COUNTER_OF[line]]))
+        for line in SAME
+        if kib.get(line) and int(pages.get(COUNTER_OF[line], 0)) >= ENOUGH
     )
     sizes = [size for size in said if size]
     # A container's /proc/meminfo beside the host's counters may fit by chance, once.

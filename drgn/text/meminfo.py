@@ -102,16 +102,8 @@ def not_whole(text: str) -> str:
     return f"/proc/meminfo is not whole: it ends with {last.strip()[:60]!r}"
 
 
-# Lines of /proc/vmstat, in pages, that are lines of /proc/meminfo (meminfo_proc_show(),
-# fs/proc/meminfo.c). The pages of files have those of block devices, which are Buffers there.
-OF_VMSTAT = {
-    **{"MemFree": "nr_free_pages", "AnonPages": "nr_anon_pages", "Cached": "nr_file_pages"},
-    **{"Shmem": "nr_shmem", "SReclaimable": "nr_slab_reclaimable", "VmallocUsed": "nr_vmalloc"},
-    **{"SUnreclaim": "nr_slab_unreclaimable", "PageTables": "nr_page_table_pages"},
-    "SecPageTables": "nr_sec_page_table_pages",
-}
-# The lines that are a counter of /proc/vmstat each, by its kind there since v5.11. VmallocUsed has
-# been one since v7.2.
+# The lines that are a counter of /proc/vmstat each, in pages there, by its kind since v5.11
+# (meminfo_proc_show(), fs/proc/meminfo.c).
 COUNTED = {
     "zone": {"MemFree": "nr_free_pages", "Mlocked": "nr_mlock", "CmaFree": "nr_free_cma"},
     "node": {
@@ -121,8 +113,16 @@ COUNTED = {
         **{"Shmem": "nr_shmem", "Dirty": "nr_dirty", "Writeback": "nr_writeback"},
         **{"SReclaimable": "nr_slab_reclaimable", "SUnreclaim": "nr_slab_unreclaimable"},
         **{"PageTables": "nr_page_table_pages", "SecPageTables": "nr_sec_page_table_pages"},
-        **{"SwapCached": "nr_swapcached", "Balloon": "nr_balloon_pages"},
+        "Balloon": "nr_balloon_pages",
     },
+}
+COUNTER_OF = {line: name for lines in COUNTED.values() for line, name in lines.items()}
+_OF_CLASSES = ("MemFree", "AnonPages", "Shmem", "SReclaimable", "SUnreclaim", "PageTables")
+# Those of a class, for :func:`meminfo_of_vmstat`. The pages of files have those of block devices,
+# which are Buffers; VmallocUsed has been a counter since v7.2.
+OF_VMSTAT = {
+    **{line: COUNTER_OF[line] for line in (*_OF_CLASSES, "SecPageTables")},
+    **{"Cached": "nr_file_pages", "VmallocUsed": "nr_vmalloc"},
 }
 # Without these the others say little of how short memory is.
 ENOUGH_COUNTED = frozenset(
@@ -134,7 +134,7 @@ FILE_PAGES = frozenset(("Cached", "SwapCached", "Buffers"))
 def counters_of_meminfo(text: str, page: int) -> list[tuple[str, str, int]]:
     """
     The states of /proc/vmstat that /proc/meminfo has as well: name, kind and value (pages; KiB of
-    kernel stacks). None where it lacks a line that matters.
+    kernel stacks). Empty where it lacks a line that matters.
 
     ``nr_file_pages`` has the swap cache and block devices' pages, which are lines of their own, and
     KReclaimable has reclaimable slab (meminfo_proc_show(), fs/proc/meminfo.c, 5.10 to 7.3).

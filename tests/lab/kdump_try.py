@@ -15,7 +15,6 @@ it runs, a root (150 MB fetched), three boots and ten minutes of a quiet machine
 Ends with 1 where something is not as it should be.
 """
 
-import contextlib
 import json
 import re
 import shutil
@@ -31,7 +30,7 @@ import children
 from architectures import AMD64
 from archive import LabError
 from crash_kernel import ROOT, bundles
-from systemd_try import LINE, NUMPY, make_root
+from systemd_try import LINE, NUMPY, follow, make_root, say
 
 from mmscope.reports.bundle.bundle import Bundle
 
@@ -65,10 +64,6 @@ TimeoutStartSec=6600
 """
 
 
-def say(text: str) -> None:
-    print(f"  lab: {text}", file=sys.stderr, flush=True)
-
-
 def add_trial(tree: Path) -> None:
     """What is tried there, and a journal that outlasts a boot."""
     (tree / "try").mkdir()
@@ -100,18 +95,7 @@ def boot(folder: Path, image: Path) -> list[str]:
         ],
         stdin=subprocess.DEVNULL,
     )
-    shown, lines = 0, list[str]()
-    for _ in range(SECONDS):
-        text = console.read_text(errors="replace") if console.exists() else ""
-        lines = text[: text.rfind("\n") + 1].splitlines()
-        for one in lines[shown:]:
-            if re.search("try: |kdump-tools|mmscope|verdict", one):
-                say(one)
-        shown = len(lines)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            qemu.wait(1)
-            return lines
-    raise LabError("the guest takes too long:\n" + "\n".join(lines[-20:]))
+    return follow(qemu, console, "try: |kdump-tools|mmscope|verdict", SECONDS)
 
 
 def messages(journal: str, boot_id: str, unit: str) -> list[str]:

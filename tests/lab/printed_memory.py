@@ -22,6 +22,7 @@ from mmscope.drgn.machine.settings import read_settings, settings
 from mmscope.drgn.machine.vm_counters import read_vmstat, vm_counters
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.sections.memory import Memory
+from mmscope.drgn.text.meminfo import counters_of_meminfo
 from mmscope.reports.bundle.bundle import Bundle
 from mmscope.reports.bundle.database import open_database
 from mmscope.reports.bundle.writer import Writer
@@ -129,6 +130,18 @@ def test_counters_are_those_of_vmstat_plus_what_cpus_hold_back(lab: Lab) -> None
     assert_as_printed(ours, (printed[0], printed[1]), "counters", moving=MOVING_COUNTERS)
     kinds = {row.name: row.kind for row in rows}
     assert kinds == {row.name: row.kind for row in said[1]}
+
+
+@pytest.mark.brief
+def test_states_of_meminfo_are_those_of_vmstat(lab: Lab) -> None:
+    """But for what moved between the two files: fewer pages than a CPU's lists have."""
+    page = kernels.page_bytes(lab.capture.kernel)
+    for meminfo, vmstat in zip(lab.said("proc/meminfo"), lab.said("proc/vmstat"), strict=True):
+        printed = {row.name: row.value for row in read_vmstat(vmstat)}
+        states = counters_of_meminfo(meminfo, page)
+        assert len(states) > 15
+        for name, _, value in states:
+            assert abs(value - printed[name]) <= 64, name
 
 
 @pytest.mark.brief

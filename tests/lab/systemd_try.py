@@ -21,6 +21,7 @@ import csv
 import filecmp
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -184,17 +185,28 @@ def boot(folder: Path, kernel: kernels.Kernel, image: Path) -> None:
         ],
         stdin=subprocess.DEVNULL,
     )
+    follow(qemu, console, "^try: ")
+
+
+def follow(
+    qemu: subprocess.Popen[Any], console: Path, pattern: str, seconds: int = SECONDS
+) -> list[str]:
+    """
+    Say the console's lines that have a pattern until the guest has powered itself off; all lines.
+
+    :raises LabError: it does not.
+    """
     shown, lines = 0, list[str]()
-    for _ in range(SECONDS):
+    for _ in range(seconds):
         text = console.read_text(errors="replace") if console.exists() else ""
         lines = text[: text.rfind("\n") + 1].splitlines()
         for one in lines[shown:]:
-            if one.startswith("try: "):
+            if re.search(pattern, one):
                 say(one)
         shown = len(lines)
         with contextlib.suppress(subprocess.TimeoutExpired):
             qemu.wait(1)
-            return
+            return lines
     raise LabError("the guest takes too long:\n" + "\n".join(lines[-20:]))
 
 

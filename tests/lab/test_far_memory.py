@@ -26,6 +26,7 @@ from printed_memory import (  # noqa: F401
     test_free_pages_of_a_zone_are_what_zoneinfo_says_plus_what_cpus_hold_back,
     test_nr_free_pages_is_the_sum_of_its_parts,
     test_per_cpu_lists_hold_what_zoneinfo_counts,
+    test_states_of_meminfo_are_those_of_vmstat,
     test_the_pageblock_map_is_the_census_in_physical_order,
     test_walking_every_list_finds_as_many_blocks,
     test_zones_are_those_of_zoneinfo,

@@ -30,6 +30,7 @@ from printed_memory import (  # noqa: F401
     test_nr_free_pages_is_the_sum_of_its_parts,
     test_per_cpu_lists_hold_what_zoneinfo_counts,
     test_settings_are_those_of_proc_and_sys,
+    test_states_of_meminfo_are_those_of_vmstat,
     test_the_pageblock_map_is_the_census_in_physical_order,
     test_walking_every_list_finds_as_many_blocks,
     test_zones_are_those_of_zoneinfo,
