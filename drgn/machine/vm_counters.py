@@ -357,7 +357,7 @@ NUMA_SUMS = (
 
 def numa_sums_apart(rows: Iterable[VmCounter], cpus: int) -> list[str]:
     """
-    Words where the kernel's counts of allocations by NUMA node do not fit each other.
+    Words on counts of allocations by NUMA node that do not fit each other.
 
     Each CPU may have been stopped between two of them, with as many pages as it takes at once.
     """
@@ -370,7 +370,8 @@ def numa_sums_apart(rows: Iterable[VmCounter], cpus: int) -> list[str]:
         if one != other:
             names = f"{' and '.join(ours)} are {one:,}, {' and '.join(theirs)} {other:,}"
             slight = abs(one - other) <= most
-            found.append(f"{names}: a CPU was stopped between them, or damage" if slight else names)
+            why = ": a CPU was stopped between them, or damage" if slight else ", not as many"
+            found.append(names + why)
     return found
 
 
@@ -449,8 +450,8 @@ def vm_counters_from_files(files: Files) -> Found:
             rows = []
         if not rows:
             raise
-        by = f"{missing}: by /proc/meminfo, which has {len(rows)} of the states and no events"
-        return Found(notes=[by]).add(VmCounter, [VmCounter(*row, None) for row in rows])
+        instead = f"{missing}; these {len(rows)} states are /proc/meminfo's, which has no events"
+        return Found(notes=[instead]).add(VmCounter, [VmCounter(*row, None) for row in rows])
 
 
 VM_COUNTERS_SECTION = Section(

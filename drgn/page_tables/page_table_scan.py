@@ -86,17 +86,8 @@ REGION_KINDS = ("small", "huge", "hugetlb", "zero", "huge_zero", "swap", "other"
 REGION_OF_KIND = {PAGE: "small", ZERO: "zero", SWAP: "swap", HUGETLB: "hugetlb"}
 # What is added up for each process, beside its tables by level and its PTEs by kind.
 SUMS = (
-    *(
-        "deposited",
-        "shared_pmds",
-        "empty",
-        "vmas",
-        "mapped",
-        "locked",
-        "exit_slots",
-        "reaped_slots",
-        "bad",
-    ),
+    *("deposited", "shared_pmds", "empty", "vmas", "mapped", "locked"),
+    *("exit_slots", "reaped_slots", "bad"),
     *("huge", "huge_bytes", "huge_puds", "huge_zero", "other_huge", "hugetlb_bytes"),
     *("migration_pmds", "poisoned_pmds", "swap_pmds"),
 )

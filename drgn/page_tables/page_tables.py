@@ -442,9 +442,6 @@ def _on_cpus(prog: Program) -> Iterator[int]:
             continue
 
 
-MOST_NAMED = 3  # processes in a sentence
-
-
 def _locked(prog: Program, mms: U64s) -> set[int]:
     """
     Addresses of these ``mm_struct`` whose mmap_lock is taken, or cannot be read.
@@ -456,6 +453,9 @@ def _locked(prog: Program, mms: U64s) -> set[int]:
     wanted: Columns = {"count": f"mmap_lock.{word}"}
     found, read = read_members(prog, mms, prog.type("struct mm_struct"), wanted, Gaps())
     return set(mms[~read | (lock_counts(found["count"]) != 0)].tolist())
+
+
+MOST_NAMED = 3  # processes in a sentence
 
 
 def _hold_against_counts(memory: Memory, scan: PageTableScan, found: Found) -> None:
