@@ -9,14 +9,12 @@ and docs. An advice is known by its verb and the name of what it changes; it mus
 import re
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from said_words import ROOT, STEPS, texts
 
-from mmscope.drgn.sections.registry import SECTIONS
-from mmscope.reports.findings.question import OURS, Step
+from mmscope.reports.findings.question import Step
 
-ROOT = Path(__file__).resolve().parent.parent
 VERB = r"(?i)\b(?:raise|lower|set|limit|write|put|echo|make)\b[^.;|]{0,80}?"
 HARD_LIMIT = r"memory\.max\b|memory\.limit_in_bytes|MemoryMax="
 SOFT_LIMIT = r"memory\.high\b|MemoryHigh="
@@ -88,13 +86,6 @@ def lacking_of(step: Step) -> list[str]:
     return found
 
 
-STEPS = {
-    f"{question.id} {number}": step
-    for question in OURS()
-    for number, step in enumerate(question.next, 1)
-}
-
-
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
 def test_a_step_says_what_it_may_do(step: Step) -> None:
     assert lacking_of(step) == [], step.text
@@ -110,22 +101,6 @@ def test_no_step_is_advised_for_what_it_does_not_do() -> None:
 def test_files_of_a_cgroup_are_called_as_the_version_calls_them(step: Step) -> None:
     if re.search(r"\bmemory\.(?!(?:c|h|rst)\b)\w+", step.do):
         assert re.search(r"cgroup v[12]", step.text), step.text
-
-
-def texts() -> Iterator[tuple[str, str]]:
-    """(place, words) of what else is said: a paragraph of docs, a page's picture, a recipe."""
-    docs = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").iterdir()]
-    for path in sorted(docs):
-        if path.is_file():
-            parts = re.split(r"\n\s*\n|\n(?=[-|] )", path.read_text(encoding="utf-8"))
-            yield from ((f"{path.name} {number}", part) for number, part in enumerate(parts, 1))
-    for path in sorted((ROOT / "templates").glob("*.html")):
-        yield path.name, re.sub(r"{[#%].*?[#%]}|<[^>]+>", " ", path.read_text(encoding="utf-8"))
-    for folder in ("perf/recipes", "reports/guard/triggers", "reports/page"):
-        for path in sorted((ROOT / folder).glob("*.toml")):
-            yield path.name, path.read_text(encoding="utf-8")
-    for section in SECTIONS.values():
-        yield f"section {section.name}", section.intro
 
 
 # What is only named there, with no one told to do it.
