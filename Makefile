@@ -177,7 +177,7 @@ $(VENV)/.spark: $(READY) requirements-spark.lock
 	@touch $@
 
 # What no change is held against as it comes. Each is run, whatever became of those before it.
-NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents healthy crash-kernel systemd-try kdump-try containers matrix configurations asked-check drgn-suite drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
+NIGHTLY := test-spark test-s3 test-mcp test-notebook rpm guard-incidents healthy crash-kernel systemd-try kdump-try containers matrix configurations asked-check sources drgn-suite drgn-versions box box-arm64 live-arm64 bench-lake attack every-case
 .PHONY: every-case
 every-case: $(READY) ## all cases of what `make test` asks a share of: made machines, the exam's cases, calls that fail, pipx (a quarter of an hour)
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES)
@@ -234,6 +234,11 @@ seen: $(READY) ## docs/kernels.md: read every section of KERNELS anew, and say w
 		$(if $(findstring ppc64el,$(KERNELS)),$(PPC64EL_PACKAGES))
 	@$(BIN)/python tests/lab/seen.py '$(KERNELS)'
 	@$(BIN)/python tools/make_docs.py
+
+.PHONY: sources
+sources: $(READY) ## whether the functions that findings name as their source are in that file of that kernel, by Debian's sources of 5.10 to 7.3 (5 minutes, 700 MB fetched; nightly)
+	@tools/apt-install $(LAB_PACKAGES)
+	@$(BIN)/python tests/lab/named_sources.py
 
 .PHONY: asked
 asked: $(READY) ## drgn/opening/asked.toml: what each section asks of kernels' types, for mmscope kernel; and what that foretells: ONLY="6.12 7.2" for some (15 minutes)

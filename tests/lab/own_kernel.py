@@ -104,8 +104,8 @@ def build_kernel(
     # Beside its destination, so that the rename at the end is atomic: a kernel is whole or absent.
     temporary = Path(tempfile.mkdtemp(prefix=f".build-{name}-", dir=folder))
     try:
-        version, package = _fetch(name, sources, suites, temporary, say)
-        tree = _unpack(package, temporary, say)
+        version, package = fetch_source(name, sources, suites, temporary, say)
+        tree = unpack_source(package, temporary, say)
         make = (*MAKE, *words)
         _configure(make, tree, config, say)
         made = _compile(make, tree, enabled(config), IMAGES[architecture], say)
@@ -135,7 +135,7 @@ def build_modules(kernel: Path, source: Path, say: Callable[[str], None]) -> tup
     return kept_modules(kernel, source, build)
 
 
-def _fetch(
+def fetch_source(
     name: str,
     sources: Iterable[str],
     suites: Sequence[str],
@@ -181,7 +181,8 @@ def _download(
     return fields["Version"], deb
 
 
-def _unpack(deb: Path, folder: Path, say: Callable[[str], None]) -> Path:
+def unpack_source(deb: Path, folder: Path, say: Callable[[str], None]) -> Path:
+    """The tree of a package with a kernel's source, in *folder*; the package is removed."""
     say("unpacking the source")
     tree = folder / "source"
     tree.mkdir()
