@@ -24,9 +24,10 @@ from mmscope.drgn.reading.struct_pages import PageChunk, page_dtype, second_page
 from mmscope.drgn.workers.shares import Shared, merges, summed
 
 BIAS = 1 << 10
-# Of what user memory has; others are not pinned, and have other things in these words.
+# Of what user memory has, and what udmabuf pinned of a memfd (memfd_pin_folios(), since v6.11);
+# others are not pinned, and have other things in these words.
 OF_USERS = kinds_where(
-    lambda kind: kind.owner in ("anonymous", "page cache") or kind is Kind.HUGETLB
+    lambda kind: kind.owner in ("anonymous", "page cache") or kind in (Kind.HUGETLB, Kind.DMA_BUF)
 )
 
 

@@ -2,22 +2,23 @@
 """
 ``make sources``: whether what findings name as their source is in that file of that kernel.
 
-Read are Debian's packages of the kernels' source, each unpacked and removed again: 1.6 GB of disk.
+Read are Debian's packages of the kernels' source, each fetched and removed again.
 What is named by a commit instead of a release is counted, and not looked at.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
+import subprocess
 import sys
+import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from archive import LabError, cache_folder
-from own_kernel import fetch_source, unpack_source
+from own_kernel import fetch_source
 
 from mmscope.reports.findings.question import OURS
 
@@ -44,14 +45,32 @@ def named() -> Iterator[tuple[str, str, str, str]]:
                     yield question.id, kernel, found["file"], name.removesuffix("()")
 
 
-def absent(tree: Path, wanted: list[tuple[str, str, str]]) -> list[str]:
-    """What of (finding, file, name) the tree of a kernel does not have."""
+def files_of(deb: Path, wanted: set[str]) -> dict[str, str]:
+    """The files of a package with a kernel's source that are wanted, by name."""
+    found = {}
+    # One file of note: the source, packed once more.
+    with (
+        subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as unpacking,
+        tarfile.open(fileobj=unpacking.stdout, mode="r|") as package,
+    ):
+        packed = next(one for one in package if one.name.endswith(".tar.xz"))
+        with tarfile.open(fileobj=package.extractfile(packed), mode="r|xz") as tree:
+            for one in tree:
+                name = one.name.partition("/")[2]
+                if name in wanted and (file := tree.extractfile(one)):
+                    found[name] = file.read().decode(errors="replace")
+        for _ in package:  # or dpkg-deb complains of a closed pipe
+            pass
+    return found
+
+
+def absent(files: dict[str, str], wanted: list[tuple[str, str, str]]) -> list[str]:
+    """What of (finding, file, name) a kernel's files do not have."""
     lacking = []
     for finding, file, name in wanted:
-        path = tree / file
-        if not path.is_file():
+        if file not in files:
             lacking.append(f"{finding}: no file {file}")
-        elif not re.search(rf"\b{re.escape(name)}\b", path.read_text(errors="replace")):
+        elif not re.search(rf"\b{re.escape(name)}\b", files[file]):
             lacking.append(f"{finding}: no {name} in {file}")
     return lacking
 
@@ -67,17 +86,17 @@ def main() -> int:
             others[kernel] += 1
     failed = False
     for kernel, names in wanted.items():
-        folder = Path(tempfile.mkdtemp(prefix="source-", dir=cache_folder()))
+        package = [rf"linux-source-{re.escape(kernel)}"]
         try:
-            package = [rf"linux-source-{re.escape(kernel)}"]
-            version, deb = fetch_source(kernel, package, SUITES[kernel], folder, lambda _: None)
-            lacking = absent(unpack_source(deb, folder, lambda _: None), names)
+            with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+                version, deb = fetch_source(
+                    kernel, package, SUITES[kernel], Path(folder), lambda _: None
+                )
+                lacking = absent(files_of(deb, {file for _, file, _ in names}), names)
             print(f"{kernel} ({version}): {len(names)} names, {len(lacking)} absent", flush=True)
         except LabError as error:
             lacking = [f"not looked at: {error}"]
             print(f"{kernel}: not looked at")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         for line in lacking:
             print(f"  {line}")
         failed |= bool(lacking)

@@ -105,7 +105,7 @@ def build_kernel(
     temporary = Path(tempfile.mkdtemp(prefix=f".build-{name}-", dir=folder))
     try:
         version, package = fetch_source(name, sources, suites, temporary, say)
-        tree = unpack_source(package, temporary, say)
+        tree = _unpack(package, temporary, say)
         make = (*MAKE, *words)
         _configure(make, tree, config, say)
         made = _compile(make, tree, enabled(config), IMAGES[architecture], say)
@@ -181,8 +181,7 @@ def _download(
     return fields["Version"], deb
 
 
-def unpack_source(deb: Path, folder: Path, say: Callable[[str], None]) -> Path:
-    """The tree of a package with a kernel's source, in *folder*; the package is removed."""
+def _unpack(deb: Path, folder: Path, say: Callable[[str], None]) -> Path:
     say("unpacking the source")
     tree = folder / "source"
     tree.mkdir()

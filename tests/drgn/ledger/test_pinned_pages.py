@@ -69,3 +69,9 @@ def test_a_large_folio_is_pinned_whole() -> None:
 def test_other_compound_pages_are_not_looked_at() -> None:
     pages = [{"head": 1, "refcount": 3}, {"tail": 1, "order": 9, "pincount": 2}]
     assert not pins_of(Kind.SLAB, pages).pages
+
+
+def test_pages_of_a_memfd_are_pinned_for_a_dma_buf() -> None:
+    found = pins_of(Kind.DMA_BUF, [{"refcount": BIAS + 2}, {"refcount": 1}])
+    key = (0, int(Kind.DMA_BUF), CMA, 0)
+    assert (dict(found.pages), dict(found.pins)) == ({key: 1}, {key: 1})
