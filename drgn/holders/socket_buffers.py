@@ -245,8 +245,10 @@ def add_fragments(prog: Program, files: OpenFiles, found: Holdings, kind: int) -
     process, and ``netdev_alloc_cache`` and ``napi_alloc_cache`` of each CPU.
     """
     task = prog.type("struct task_struct")
-    members, read = read_members(prog, files.tasks, task, {"page": "task_frag.page"}, found.gaps)
-    here = np.flatnonzero(read & (members["page"] != 0))
+    columns = {"page": "task_frag.page", "exit_state": "exit_state"}
+    members, read = read_members(prog, files.tasks, task, columns, found.gaps)
+    # do_exit() (kernel/exit.c) gives the block back, and leaves the zombie its address.
+    here = np.flatnonzero(read & (members["page"] != 0) & (members["exit_state"] == 0))
     for holder, at in by_holder(
         [Holder("task_frag", "", files.processes[n]) for n in here.tolist()]
     ):

@@ -181,7 +181,7 @@ def page_holders_from_memory(memory: Memory) -> Found:
     rows += _compressed(memory, pages, page, found)
     rows += _named(_of_files(pages, held.guest_files), held.guest_files, Kind.FILE, page)
     if free:
-        disagreement(memory, found, f"{free:,} pages that something holds are free")
+        disagreement(memory, found, f"free, and held by something: {plural(free, 'page')}")
     rows.sort(key=lambda row: (-row.pages, row.kind, row.holder, row.pid or 0, row.owner, row.part))
     return found.add(PageHolder, rows).add(VirtualMachine, list(_machines(held, rows, page)))
 

@@ -16,9 +16,11 @@ from drgn.helpers.linux.list import list_for_each_entry
 from holders_lab import holders_capture
 from waits_lab import WaitsLab
 
+from mmscope.drgn.ledger.page_holders import page_holders_from_memory
 from mmscope.drgn.opening.target import open_target
 from mmscope.drgn.processes.kernel_stacks import function_names, kernel_frames
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.waits.all_tasks import all_tasks
 from mmscope.drgn.waits.task_stacks import RUNNING
 from mmscope.drgn.waits.wait_tables import WaitRoot
@@ -64,6 +66,12 @@ def test_every_task_is_there_with_its_stack(lab: Servers) -> None:
         row = lab.rows[comm]
         assert (row.pid, row.state) == (lab.numbers[comm], "D")
     lab.assert_stacks_as_printed(planted)
+
+
+def test_a_process_that_ended_holds_no_page(lab: Servers) -> None:
+    """The server that forked the one that stopped: its last block of fragments is free again."""
+    found = page_holders_from_memory(Memory(open_target(lab.capture.vmcore, [])))
+    assert not found.notes
 
 
 def test_the_stack_of_every_task_is_that_of_proc(lab: Servers) -> None:
