@@ -107,11 +107,16 @@ class Holdings:
         self.machines: list[Machine] = []
         self.guest_files: dict[int, Holder] = {}  # by struct address_space
         self.stacks: list[S64s] = []  # vmalloc areas that are stacks of tasks
-        self.stacks_whole = False  # they were all looked for
         self.missing: list[str] = []  # kinds of holders, and why
+        self.failed: dict[str, str] = {}  # of those that were not looked for at all: why
         self.strange = 0  # addresses that are no page's
         # After settle(): blocks that do not overlap, ascending.
         self.starts = self.stops = self.of = self.kinds = np.empty(0, np.int64)
+
+    def fail(self, *kinds: str, why: str) -> None:
+        """Note that some kinds of holders were not looked for."""
+        self.missing.append(why)
+        self.failed |= dict.fromkeys(kinds, why)
 
     def count(self, holder: Holder, objects: int) -> None:
         """Add things of a holder's kind to their number."""

@@ -94,4 +94,3 @@ def add_kernel_stacks(prog: Program, files: OpenFiles, found: Holdings, kind: in
     lost += sum(not idle.get(cpu) for cpu in online_cpus(prog))
     if lost:
         found.missing.append(f"kernel stacks: {plural(lost, 'stack')} could not be found")
-    found.stacks_whole = True

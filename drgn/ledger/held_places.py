@@ -100,17 +100,17 @@ def _holdings(memory: Memory) -> Holdings:
             found.missing.append(f"what further processes have open: {BROKEN_OFF}")
         found.gaps.bytes += files.gaps.bytes
     except TORN as error:
-        found.missing.append(f"what is in open files: {error}")
+        found.fail(*OF_FILES, why=f"what is in open files: {error}")
     else:
         for what, add in OF_FILES.items():
             try:
                 add(memory.prog, files, found)
             except TORN as error:
-                found.missing.append(f"{what}: {error}")
+                found.fail(what, why=f"{what}: {error}")
     for what, add_kernel in OF_KERNEL.items():
         try:
             add_kernel(memory.prog, found)
         except TORN as error:
-            found.missing.append(f"{what}: {error}")
+            found.fail(what, why=f"{what}: {error}")
     found.settle()
     return found

@@ -46,8 +46,6 @@ from mmscope.drgn.tables.rows import MOST_PAGES
 
 RAM, CRASH_KERNEL, KERNEL = "System RAM", "Crash kernel", "Kernel "
 IO_TLB_SHIFT = 11  # include/linux/swiotlb.h
-# As ``holdings`` says why it did not look for all stacks.
-WITHOUT_STACKS = ("kernel stacks: ", "what is in open files: ")
 NOT_RAM, IS_RAM = 0, 1
 MAX_ORDER = 30  # beyond any architecture's: damage
 MAX_ADDRESS_BITS = 52
@@ -203,9 +201,8 @@ def _add_areas(memory: Memory, places: PagePlaces) -> None:
     kinds = np.where(owned, Kind.VMALLOC, 0)
     # Those of tasks, and what has their callers: stacks of tasks that have ended, or are to come.
     held = holdings(memory)
-    if block_pages(prog) is None and not held.stacks_whole:
-        why = [words for words in held.missing if words.startswith(WITHOUT_STACKS)][-1:]
-        places.missing += [f"vmalloc areas: some stacks may be taken for others: {w}" for w in why]
+    if block_pages(prog) is None and (why := held.failed.get("kernel stacks")):
+        places.missing.append(f"vmalloc areas: some stacks may be taken for others: {why}")
     stacks = np.concatenate([np.empty(0, np.int64), *held.stacks])
     kinds[owned & np.isin(areas["caller"], distinct(areas["caller"][stacks]))] = Kind.STACK
     kinds[stacks] = Kind.STACK
