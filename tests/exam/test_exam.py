@@ -3,19 +3,18 @@
 The score of the cases that are kept: no finding may lower it.
 
 Each was planted in a guest (``tests/lab/exam_kinds.py``), and seen as a vmcore, as text, by a watch
-and by its log alone. ``make exam-kept`` keeps new ones, asks all of them, and writes docs/exam.md;
-without ``MMSCOPE_ALL`` it is every watch and log, and a third of the others.
+and by its log alone. ``make exam-kept`` asks all of them; without ``MMSCOPE_ALL`` it is every watch
+and log, and a third of the others.
 """
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from exam_kept import KEPT, PACKED, score, unpack
+from exam_kept import KEPT, PACKED, said_now, score, unpack
 from exam_page import fresh_lines, page
-from exam_score import CAUSES, WAYS, Marked, mark, share, wilson
+from exam_score import CAUSES, WAYS, Marked, share, wilson
 
 SHARE = 1 if os.environ.get("MMSCOPE_ALL") else 3
 
@@ -31,13 +30,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Marked, Marked]
     """What was said when a case was kept, and what is said now."""
     folder = tmp_path_factory.mktemp("exam")
     unpack(folder)
-    found = []
-    for one in asked(score()):
-        case = folder / f"{one.kind}-{one.seed}"
-        found.append(
-            (one, mark(case / one.way, json.loads((case / "truth.json").read_text()), one.way))
-        )
-    return found
+    before = asked(score())
+    return list(zip(before, said_now(folder, before), strict=True))
 
 
 RIGHT: dict[str, Callable[[Marked], bool]] = {

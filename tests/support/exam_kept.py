@@ -11,7 +11,9 @@ import json
 import lzma
 import tarfile
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 
 from exam_score import Marked, cases_in, mark
@@ -36,6 +38,17 @@ def unpack(to: Path, folder: Path = KEPT) -> None:
 def score(folder: Path = KEPT) -> list[Marked]:
     """What was said of each case when it was kept."""
     return [Marked(**one) for one in json.loads((folder / SCORE).read_text())]
+
+
+def said_now(folder: Path, before: list[Marked]) -> list[Marked]:
+    """What is said of each unpacked case now, by as many processes as there are CPUs."""
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        return list(pool.map(_say, [folder] * len(before), before, chunksize=4))
+
+
+def _say(folder: Path, one: Marked) -> Marked:
+    case = folder / f"{one.kind}-{one.seed}"
+    return mark(case / one.way, json.loads((case / "truth.json").read_text()), one.way)
 
 
 def keep(cases: Path, ways: Iterable[str], folder: Path = KEPT) -> list[Marked]:
