@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -20,6 +21,18 @@ from conftest import FUNCTIONS_ONLY, Lab
 pytestmark = pytest.mark.any_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
+EXTRAS = sorted(
+    tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+)
+# What a user's brings: the module that needs it, and tests that ask it; those of s3 need a server.
+OF_EXTRAS = {
+    "mcp": ("reports.serving.mcp_server", "tests/protocol"),
+    "s3": ("reports.lake.bucket", ""),
+    "spark": (
+        "reports.fleet.spark",
+        "tests/spark/test_spark.py::test_findings_are_those_of_duckdb",
+    ),
+}
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
 
 
@@ -65,9 +78,9 @@ def box(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> P
     return folder / "bin"
 
 
-def install(commands: Path, what: str) -> None:
+def install(commands: Path, *what: str) -> None:
     """By this environment's pip; what is used is compiled when it is, the rest never."""
-    pip = [sys.executable, "-m", "pip", "--python", commands / "python", "install", what]
+    pip = [sys.executable, "-m", "pip", "--python", commands / "python", "install", *what]
     pip += ["--quiet", "--disable-pip-version-check", "--no-compile"]
     done = subprocess.run(pip, capture_output=True, text=True, env={**os.environ}, timeout=3600)
     assert done.returncode == 0, done.stderr
@@ -116,25 +129,36 @@ def test_it_reads_a_vmcore_and_drgn_has_its_commands(lab: Lab, box: Path, tmp_pa
     assert "page-fault" in said.stdout, said.stderr
 
 
-# It takes five environments more, and much of the network.
+# It takes a dozen environments more, and much of the network.
 if os.environ.get("MMSCOPE_ALL"):
 
-    @pytest.mark.parametrize(
-        ("extra", "module"),
-        [
-            ("mcp", "reports.serving.mcp_server"),
-            ("s3", "reports.lake.bucket"),
-            ("spark", "reports.fleet.spark"),
-        ],
-    )
-    def test_each_extra_brings_what_it_is_for(
-        extra: str, module: str, built: tuple[Path, Path], tmp_path: Path
+    @pytest.mark.parametrize("extra", EXTRAS)
+    def test_each_extra_can_be_installed(
+        extra: str, built: tuple[Path, Path], tmp_path: Path
     ) -> None:
         venv.create(tmp_path / "box")
         commands = tmp_path / "box/bin"
         install(commands, f"mmscope[report,{extra}] @ {built[0].as_uri()}")
-        said = run([commands / "python", "-c", f"import mmscope.{module}"], tmp_path)
-        assert said.returncode == 0, said.stderr
+        module, asked = OF_EXTRAS.get(extra, ("", ""))
+        if module:
+            said = run([commands / "python", "-c", f"import mmscope.{module}"], tmp_path)
+            assert said.returncode == 0, said.stderr
+        if asked:
+            # The tests alone: what they test is the wheel's.
+            shutil.copytree(ROOT / "tests", tmp_path / "alone/tests")
+            shutil.copy(ROOT / "pyproject.toml", tmp_path / "alone")
+            install(commands, "pytest", "hypothesis")
+            words = [commands / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", asked]
+            said = run(words, tmp_path / "alone")
+            assert said.returncode == 0 and "skipped" not in said.stdout, said.stdout + said.stderr
+
+    def test_an_index_takes_both(built: tuple[Path, Path], tmp_path: Path) -> None:
+        venv.create(tmp_path / "tool")
+        install(tmp_path / "tool/bin", "twine==7.0.0")
+        words = [tmp_path / "tool/bin/twine", "--no-color", "check", "--strict", *built]
+        said = run(words, tmp_path)
+        assert said.returncode == 0, said.stdout + said.stderr
+        assert said.stdout.count("PASSED") == len(built)
 
     def test_pipx_installs_the_command(built: tuple[Path, Path], tmp_path: Path) -> None:
         venv.create(tmp_path / "tool")

@@ -18,7 +18,7 @@ from made_lake import lake_of, small
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from mmscope.reports.bundle.bundle import Bundle
+from mmscope.reports.serving.answers import plain
 
 Asked = Callable[..., list[Any]]
 MINUTES = 5 * 60  # for a machine that is busy
@@ -66,9 +66,34 @@ def same(why: dict[str, Any], found: dict[str, Any], place: Path) -> bool:
     return True
 
 
+def listed(tables: dict[str, Any], place: Path) -> bool:
+    """True if these are the tables that the command line lists, by name and title."""
+    lines = run("show", "tables", place).stdout.splitlines()
+    said = [line.split(None, 1) for line in lines if not line.endswith("(computed)")]
+    assert said == [[one["table"], one["title"]] for one in tables["tables"]]
+    return True
+
+
+def compared(answer: dict[str, Any], before: Path, after: Path) -> bool:
+    """True if it is what the command line says of the two."""
+    said = json.loads(run("compare", before, "--json", "--", after).stdout)
+    names = ("change", "severity", "title")
+    assert answer["findings"] == [{name: one[name] for name in names} for one in said["findings"]]
+    assert answer["most_changed"] == said["changes"][: len(answer["most_changed"])]
+    return True
+
+
+def rests(evidence: dict[str, Any], place: Path) -> bool:
+    """True if all rows that a finding stands on are rows of tables as they are shown."""
+    for one in evidence["stands_on"]:
+        rows = json.loads(run("show", one["table"], place, "--format", "json").stdout)
+        assert one["rows"] and all(row in rows for row in one["rows"])
+    return bool(evidence["stands_on"])
+
+
 def test_ten_questions_are_answered_as_on_the_command_line(tmp_path: Path) -> None:
     one, two = (small(tmp_path / f"b{n}", "web-1", kills=n) for n in (3, 9))
-    cases, why, found, evidence, tables, rows, kills, refused, file, compared = ask(
+    cases, why, found, evidence, tables, rows, kills, refused, file, both = ask(
         [one, two],
         ("cases", {}),
         ("why", {"case": "b3"}),
@@ -85,12 +110,12 @@ def test_ten_questions_are_answered_as_on_the_command_line(tmp_path: Path) -> No
     assert same(why, found, one)
     assert [one["id"] for one in found["findings"]] == ["oom-kills-since-boot"]
     assert evidence["stands_on"][0]["rows"][0]["value"] == 3
-    assert {table["table"] for table in tables["tables"]} == set(Bundle(one).tables)
+    assert rests(evidence, one) and listed(tables, one)
     assert rows["rows"] == json.loads(run("show", "vm_counters", one, "--format", "json").stdout)
     assert kills["rows"] == [{"kills": 9}]
     assert "one SELECT, and nothing else" in refused
     assert "file system operations are disabled" in file
-    assert compared["most_changed"][0]["before"] == "3"
+    assert both["most_changed"][0]["before"] == "3" and compared(both, one, two)
 
 
 def test_the_tools_say_that_they_only_read(tmp_path: Path) -> None:
@@ -116,36 +141,61 @@ def test_the_tools_say_that_they_only_read(tmp_path: Path) -> None:
 
 def test_a_lake_is_asked_beside_a_bundle(tmp_path: Path) -> None:
     bundles = [small(tmp_path / f"b{n}", f"web-{n}", kills=n) for n in range(3)]
+    lake, by = tmp_path / "lake", ("finding", "host", "kernel", "label", "owner")
     lake_of(tmp_path, *bundles)
-    found, kills, why = ask(
-        [tmp_path / "lake", bundles[0]],
-        ("findings", {"case": "lake"}),
+    cases, tables, *found, kills, refused, why = ask(
+        [lake, bundles[0]],
+        ("cases", {}),
+        ("tables", {"case": "lake"}),
+        *(("findings", {"case": "lake", "by": each}) for each in by),
         ("query", {"case": "lake", "sql": "select host, value from vm_counters order by all"}),
+        ("query", {"case": "lake", "sql": "copy vm_counters to '/tmp/copied'"}),
         ("why", {"case": "lake"}),
     )
-    assert found["rows"] == told("lake", "findings", tmp_path / "lake")
-    assert found["rows"][0]["hosts"] == 2
+    assert [case["case"] for case in cases["cases"]] == ["b0", "lake"]
+    assert cases["cases"][1]["rows"] == told("lake", "show", lake)
+    assert tables["rows"] == told("lake", "show", lake, "tables")
+    for each, answer in zip(by, found, strict=True):
+        assert answer["rows"] == told("lake", "findings", lake, "--by", each), each
+    assert found[0]["rows"][0]["hosts"] == 2
     assert [row["host"] for row in kills["rows"]] == ["web-0", "web-1", "web-2"]
-    listed = told("lake", "show", tmp_path / "lake", "vm_counters")
-    assert kills["rows"] == [{name: row[name] for name in ("host", "value")} for row in listed]
+    rows = told("lake", "show", lake, "vm_counters")
+    assert kills["rows"] == [{name: row[name] for name in ("host", "value")} for row in rows]
+    assert "one SELECT, and nothing else" in refused
     assert "is a lake" in why
 
 
 def test_a_hostile_bundle_gives_text_alone(tmp_path: Path) -> None:
+    place = tmp_path / "b"
     made.write_bundle(
-        tmp_path / "b",
+        place,
         made.hostile_tables(),
         sections=made.hostile_sections(),
         target=made.hostile_target(),
     )
-    questions = ("cases", {}), ("why", {}), ("findings", {}), ("show", {"table": "zones"})
-    answers = ask([tmp_path / "b"], *questions)
-    assert json.dumps(answers, ensure_ascii=False).isprintable()
-    _, why, found, zones = answers
-    assert found["findings"] and same(why, found, tmp_path / "b")
-    assert zones["rows"] == json.loads(
-        run("show", "zones", tmp_path / "b", "--format", "json").stdout
+    answers = ask(
+        [place],
+        ("cases", {}),
+        ("why", {}),
+        ("findings", {}),
+        ("evidence", {"finding": "page-table-bloat"}),
+        ("tables", {}),
+        ("show", {"table": "zones"}),
+        ("show", {"table": "wait_roots"}),
+        ("query", {"sql": "select zone from zones"}),
+        ("query", {"sql": "attach '/etc/hostname' as stolen"}),
+        ("compare", {"before": "b", "after": "b"}),
     )
+    assert json.dumps(answers, ensure_ascii=False).isprintable()
+    cases, why, found, evidence, tables, zones, roots, names, refused, both = answers
+    assert [case["case"] for case in cases["cases"]] == ["b"]
+    assert found["findings"] and same(why, found, place)
+    assert rests(evidence, place) and listed(tables, place) and compared(both, place, place)
+    for table, answer in (("zones", zones), ("wait_roots", roots)):
+        rows = json.loads(run("show", table, place, "--format", "json").stdout)
+        assert answer["rows"] == plain(rows)  # what a terminal would obey, made visible
+    assert names["rows"] == [{"zone": row["zone"]} for row in zones["rows"]]
+    assert "one SELECT, and nothing else" in refused
 
 
 def test_names_are_replaced_if_asked_for(tmp_path: Path) -> None:
