@@ -389,6 +389,12 @@ kdump-try: $(READY) ## the packages beside Debian 13's kdump-tools in a guest: i
 	@[ "$$(cat dist/deb/.commit 2> /dev/null)" = "$$(git rev-parse HEAD)" ] || $(MAKE) --no-print-directory deb
 	@$(BIN)/python tests/lab/kdump_try.py
 
+.PHONY: kdump-utils-try
+kdump-utils-try: $(READY) ## the packages in a root that kdump.sh of RHEL's kdump-utils saves a dump to, in its own initramfs: KDUMP_UTILS=FOLDER, a checkout (5 minutes; as root)
+	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(DEB_PACKAGES)
+	@[ "$$(cat dist/deb/.commit 2> /dev/null)" = "$$(git rev-parse HEAD)" ] || $(MAKE) --no-print-directory deb
+	@$(BIN)/python tests/lab/kdump_utils_try.py '$(KDUMP_UTILS)'
+
 .PHONY: lock
 lock: $(READY) ## renew requirements.lock, and those of the image, fuzz, spark, s3, mcp, notebook, site and containers, from pyproject.toml
 	$(BIN)/pip-compile $(LOCK) --extra dev --extra report --output-file requirements.lock pyproject.toml

@@ -148,7 +148,7 @@ def try_out(output: Path) -> None:
         archive(folder, "debian/tests", "tests/data/7.2", prefix="source", output="source.tar")
         (folder / "try.sh").write_text(TRY)
         in_a_root(
-            ("bash-completion", "groff-base", "man-db", "zsh"),
+            ("bash-completion", "fish", "groff-base", "man-db", "zsh"),
             'mkdir "$1/debs"',
             *(f"copy-in {deb} /debs" for deb in debs),
             f"upload {folder / 'source.tar'} /source.tar",

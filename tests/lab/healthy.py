@@ -52,50 +52,52 @@ WHOLE = 10  # readings, of which one is of all tables of the section
 def main() -> int:
     """Read until it is enough, and say what was wrong."""
     name, readings, seconds = [*sys.argv[1:], *("stable", "10000", "14400")[len(sys.argv) - 1 :]]
-    kernel = kernels.get(resolve(name, _say), _say)
-    with _guest(kernel, "busy") as prog:
+    kernel = kernels.get(resolve(name, say), say)
+    with guest(kernel, "busy") as prog:
         seen, wrong = _read(prog, int(readings), int(seconds))
-    _say(f"{seen['readings']:,} readings; {dict(seen)}")
+    say(f"{seen['readings']:,} readings; {dict(seen)}")
     for each, times in wrong.most_common(20):
-        _say(f"wrong, {times} times: {each}")
-    with _guest(kernel, "thrash") as prog:
+        say(f"wrong, {times} times: {each}")
+    with guest(kernel, "thrash") as prog:
         found = _accused(prog, int(seconds))
     return 1 if wrong or found != {"/thrash"} else 0
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(line, flush=True)
 
 
 @contextlib.contextmanager
-def _guest(kernel: Kernel, program: str) -> Iterator[Program]:
-    """A guest with a disk that runs a program, to be read over QMP."""
+def guest(
+    kernel: Kernel, program: str, options: str = "", seconds: float = WARM_UP_SECONDS
+) -> Iterator[Program]:
+    """A guest with a disk that has run a program for so long, to be read over QMP."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         init = build(kernel, PROGRAMS / f"{program}.c", folder)
         initramfs = machine.build_initramfs(folder, init, kernel.modules)
         arch = kernel.architecture
         line = [machine.COMMAND_LINE, f"console={arch.console}", arch.options, kernel.options]
-        guest = subprocess.Popen(
+        qemu = subprocess.Popen(
             [
                 *DIES_WITH_US,
                 *(arch.qemu, *arch.machine, *make_disk(folder, 64 << 20)),
                 *("-serial", f"file:{folder / 'console.log'}"),
                 *("-qmp", f"unix:{folder / 'qmp'},server,nowait"),
                 *("-kernel", str(kernel.vmlinuz), "-initrd", str(initramfs)),
-                *("-append", " ".join([*line, "lab.workload=sizes"])),
+                *("-append", " ".join([*line, "lab.workload=sizes", options])),
             ],
             stdin=subprocess.DEVNULL,
         )
         try:
-            _wait_for("workload sizes", folder / "console.log", guest)
-            time.sleep(WARM_UP_SECONDS)
+            _wait_for("workload sizes", folder / "console.log", qemu)
+            time.sleep(seconds)
             yield open_target(None, [], qemu=str(folder / "qmp"))
-            if guest.poll() is not None:
+            if qemu.poll() is not None:
                 raise LabError("the guest died")
         finally:
-            guest.kill()
-            guest.wait()
+            qemu.kill()
+            qemu.wait()
 
 
 def _wait_for(words: str, console: Path, guest: "subprocess.Popen[bytes]") -> None:
@@ -134,18 +136,18 @@ def _read(prog: Program, readings: int, seconds: int) -> tuple[Counter[str], Cou
         for root in roots:
             if root.no_holder or (root.circle and not root.by_last_reader):
                 wrong[repr(root)] += 1
-                _say(f"wrong: {root}, of {tasks}")
+                say(f"wrong: {root}, of {tasks}")
         for row in tasks:
             if (row.reclaims_from or "").startswith("0x"):
                 wrong["reclaims from what is no cgroup"] += 1
-                _say(f"wrong: {row}")
+                say(f"wrong: {row}")
             # Of the group over memory.high nothing can be reclaimed, and it is so for a moment.
             deep = row.priority is not None and row.priority <= DEEP
             if deep and row.reclaimed_pages < 32 and row.reclaims_from != "/high":
                 wrong["reclaim gets nowhere"] += 1
-                _say(f"wrong: {row}")
+                say(f"wrong: {row}")
         if seen["readings"] % 250 == 0:
-            _say(f"{dict(seen)}; {wrong.total()} wrong; {time.thread_time():.0f} s of CPU")
+            say(f"{dict(seen)}; {wrong.total()} wrong; {time.thread_time():.0f} s of CPU")
     return seen, wrong
 
 
@@ -166,7 +168,7 @@ def _accused(prog: Program, seconds: int) -> set[str]:
             found = evaluate(Bundle(Path(place) / "bundle")).found
         said = {dict(each.subject)["target"]: each.title for each in found if each.id == NOWHERE}
         if said or time.monotonic() > until:
-            _say(f"after {number} readings: {said}")
+            say(f"after {number} readings: {said}")
             return set(said)
     raise AssertionError
 

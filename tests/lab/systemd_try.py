@@ -128,7 +128,7 @@ def make_root(tree: Path, others: tuple[str, ...], enabled: tuple[str, ...]) -> 
         *(f"copy-in {deb} /debs" for deb in debs),
         'chroot "$1" sh -c "apt-get -qq -y --no-install-recommends install /debs/*.deb"',
         'rm -r "$1/debs"',
-        f'chroot "$1" systemctl enable {" ".join(enabled)}',
+        *([f'chroot "$1" systemctl enable {" ".join(enabled)}'] if enabled else []),
         'chroot "$1" systemd-machine-id-setup',
     )
     words = [*ALONE, *MMDEBSTRAP, "--variant=apt", f"--include={','.join(others)}"]
