@@ -48,10 +48,17 @@ class Names:
         self.prog = prog
         self.who = who
         self.vmas: dict[int, Object] = {}
+        self.known: dict[tuple[str, int], str] = {}
         self.spins = SpinLocks(prog)
 
     def of(self, found: Awaited) -> str:
-        """Name of what a task waits for; an address where there is none."""
+        """Name of what a task waits for, one for all who do; an address where there is none."""
+        key = found.kind, found.address
+        if key not in self.known:
+            self.known[key] = self._of(found)
+        return self.known[key]
+
+    def _of(self, found: Awaited) -> str:
         with contextlib.suppress(*TORN):
             if found.kind == "dirty pages":
                 return self.device(found.address)
