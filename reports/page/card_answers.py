@@ -162,11 +162,17 @@ def _measured(
 def holders(bundle: Bundle) -> str:
     """
     The largest owner that is named, and the largest classes; the class first where no one has
-    half of it. Without a ledger that of a watch, page_owner, slab caches, or the log; empty without
-    any.
+    half of it. Without a ledger that of a watch, page_owner, slab caches, or the log, else what is
+    free; empty without any.
     """
     if "memory_ledger" not in bundle.tables:
-        of_parts = _held_in_watch, _held_by_functions, _held_by_caches, _held_in_log
+        of_parts = (
+            _held_in_watch,
+            _held_by_functions,
+            _held_by_caches,
+            _held_in_log,
+            _free_by_zone,
+        )
         return next((said for part in of_parts if (said := part(bundle))), "")
     drawn = memory_bar.draw(_rows(bundle, *OF_HOLDERS), bundle.page_size)
     total = drawn["total"]
@@ -277,6 +283,25 @@ def _held_in_log(bundle: Bundle) -> str:
         if (size := sum(sizes.get(counter, 0) for counter in counters))
     ]
     return f"in the log: {', '.join(said)}" if said else ""
+
+
+def _free_by_zone(bundle: Bundle) -> str:
+    """What is free in the zones that have most of it, and in how large a block at most."""
+    free, orders = Counter[tuple[int, str]](), dict[tuple[int, str], int]()
+    for row in bundle.rows("free_blocks") if "free_blocks" in bundle.tables else ():
+        if row["blocks"]:
+            zone = row["node"], row["zone"]
+            free[zone] += row["pages"]
+            orders[zone] = max(orders.get(zone, 0), row["order"])
+    many = len({node for node, _ in free}) > 1
+    page_size = None if bundle.target.get("assumed") else bundle.page_size
+    said = []
+    for zone, pages in free.most_common(3):
+        node, name = zone
+        block = display.size(page_size << orders[zone]) if page_size else f"order {orders[zone]}"
+        called = f"node {node} {name}" if many else name
+        said.append(f"{called} {display.pages(pages, page_size)}, {block}")
+    return f"free, and the largest free block: {'; '.join(said)}" if said else ""
 
 
 def _watched(

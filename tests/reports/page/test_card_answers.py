@@ -7,6 +7,7 @@ import made_hosts
 import pytest
 from checkout import TESTS
 
+from mmscope.drgn.free.free_lists import FreeBlocks
 from mmscope.drgn.freeing.would_free import WouldFree
 from mmscope.drgn.ledger.memory_ledger import LedgerRow
 from mmscope.drgn.owners.page_owner_rows import PageOwnerStack
@@ -50,6 +51,30 @@ def test_page_owner_alone_says_who_allocated_most(tmp_path: Path) -> None:
     assert answers.holders(host.write(tmp_path / "made")) == (
         "allocated most: leak_init [leak] 3.75 MiB (96.0 % of what page_owner lists), f 120 KiB, "
         "a stack that is not known 40 KiB"
+    )
+
+
+@pytest.mark.parametrize(
+    ("assumed", "normal", "dma"),
+    [
+        ("", "1 MiB, 256 KiB", "64 KiB, 64 KiB"),
+        ("page size", "256 pages, order 6", "16 pages, order 4"),
+    ],
+)
+def test_free_blocks_alone_say_how_large_they_are(
+    tmp_path: Path, assumed: str, normal: str, dma: str
+) -> None:
+    host = made_hosts.healthy(64)
+    host.target["assumed"] = assumed
+    blocks = [(0, "DMA", 4, 1), (1, "Normal", 0, 128), (1, "Normal", 6, 2), (1, "Normal", 9, 0)]
+    host.rows = {
+        FreeBlocks: [
+            FreeBlocks(node, zone, order, None, number, number << order)
+            for node, zone, order, number in blocks
+        ]
+    }
+    assert answers.holders(host.write(tmp_path / "made")) == (
+        f"free, and the largest free block: node 1 Normal {normal}; node 0 DMA {dma}"
     )
 
 
