@@ -286,7 +286,7 @@ def _held_in_log(bundle: Bundle) -> str:
 
 
 def _free_by_zone(bundle: Bundle) -> str:
-    """What is free in the zones that have most of it, and in how large a block at most."""
+    """Free memory of the zones that have most of it, and the largest free block of each."""
     free, orders = Counter[tuple[int, str]](), dict[tuple[int, str], int]()
     for row in bundle.rows("free_blocks") if "free_blocks" in bundle.tables else ():
         if row["blocks"]:

@@ -89,9 +89,9 @@ they did not come about on a host that was too busy.
 called `page-leak-of-module` *cannot tell* and did not have the caller of the vmalloc memory; the
 watch did not have the owner of `dying-cgroups`, nor of seed 13 that of `node-exhausted`.
 
-All 27 sick machines of seeds 16 and 17 came about. Wrong were text of `page-leak-of-module`, *cannot
-tell*, and the owner of `dying-cgroups` by the watch, twice each. From text nothing sick of seeds 12
-to 14, 16 and 17 was called clear.
+All 27 sick machines of seeds 16 and 17 came about. Wrong were text of `page-leak-of-module`,
+*cannot tell*, and the owner of `dying-cgroups` by the watch, twice each. From text nothing sick of
+seeds 12 to 14, 16 and 17 was called clear.
 
 6 of the 24 innocent machines of seed 11, and 1 of seed 10, were *cannot tell* from a vmcore, most
 as empty slabs of a cache that RCU frees (bio-192) were off its count already. Such slabs are no
