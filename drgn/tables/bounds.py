@@ -152,11 +152,17 @@ def _beyond_a_column(
         }
     if column.holds != "kernel" or column.type != "string":
         return {}
+    if _is_text("".join(filter(None, cells))):
+        return {}
     return {
         at: "a name with what is no text"
         for at, text in enumerate(cells)
-        if text and not (text.isascii() and text.isprintable() and "\\x" not in text)
+        if text and not _is_text(text)
     }
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() and text.isprintable() and "\\x" not in text
 
 
 def _range(column: Column, name: str | None) -> tuple[Bound, Bound] | None:

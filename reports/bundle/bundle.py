@@ -59,11 +59,11 @@ MAX_FRAMES = 2048
 MAX_TABLE_BYTES = 256 << 20
 # Of folded stacks that are held in memory at once, to be drawn: twice what that machine has.
 MAX_DRAWN_BYTES, MAX_DRAWN_STACKS = 32 << 20, 200_000
-# What is held in memory of all tables: that machine's report needs 4 million cells, a map of a
-# million pageblocks, no two alike, 6.3 million. Tables beyond it are read from their files.
-MAX_HELD_CELLS, MAX_HELD_BYTES = 7_000_000, 64 << 20
-# What is read before its cells are looked at.
-ROWS_AT_ONCE, CHARACTERS_AT_ONCE = 4096, 4 << 20
+# What is held in memory of all tables: that machine's have 10.2 million cells, a map of a million
+# pageblocks, no two alike, 6.3 million. Tables beyond it are read from their files.
+MAX_HELD_CELLS, MAX_HELD_BYTES = 12_000_000, 96 << 20
+# What is read before its cells are looked at: few rows, as the garbage collector looks at all.
+ROWS_AT_ONCE, CHARACTERS_AT_ONCE = 512, 4 << 20
 MOST_WRITTEN_MARKS = 100_000
 
 
@@ -288,10 +288,13 @@ class Bundle:
         """
         with contextlib.suppress(BundleError):
             self._load(table)
-        for piece in self.pieces(table):
-            for row in piece:
-                if not where or row[where[0]] in where[1]:
-                    yield row
+        for piece in filter(len, self.pieces(table)):
+            if where is None:
+                yield from piece
+            else:
+                column, wanted = where
+                cells = piece.columns[column]
+                yield from (piece[at] for at, cell in enumerate(cells) if cell in wanted)
 
     def pieces(self, table: str) -> Iterator[Rows]:
         """
@@ -372,7 +375,9 @@ class Bundle:
             raise
         self._counts[table], self._marks[table] = count, marks
         if count <= room:
-            self._held[table] = Rows({c.name: v for c, v in zip(described, columns, strict=True)})
+            # As tuples, which the garbage collector does not go through again and again.
+            names = (c.name for c in described)
+            self._held[table] = Rows(dict(zip(names, map(tuple, columns), strict=True)))
             self._cells_left -= count * len(described)
             self._bytes_left -= size
 

@@ -27,6 +27,11 @@ PATTERNS = {
     "string": re.compile(r".*", re.DOTALL),
     "boolean": re.compile(r"true|false"),
 }
+# Many texts at once, a line each.
+LINES = {
+    "integer": re.compile(r"(?:-?[0-9]{1,40}+\n)*+"),
+    "number": re.compile(r"(?:-?[0-9]++(?:\.[0-9]++)?(?:e[-+]?[0-9]++)?\n)*+"),
+}
 READERS: dict[str, Callable[[str], Any]] = {
     "integer": int,
     "number": float,
@@ -44,16 +49,14 @@ class Rows(Sequence[Row]):
 
     def __init__(self, columns: dict[str, Sequence[Any]]) -> None:
         self.columns = columns
-        self._rows: list[Row] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
     def __iter__(self) -> Iterator[Row]:
-        if self._rows is None:  # a row is the same object whenever one looks
-            names, cells = list(self.columns), zip(*self.columns.values(), strict=True)
-            self._rows = [dict(zip(names, row, strict=True)) for row in cells]
-        return iter(self._rows)
+        names = list(self.columns)
+        for row in zip(*self.columns.values(), strict=True):
+            yield dict(zip(names, row, strict=True))
 
     @overload
     def __getitem__(self, at: int) -> Row: ...
@@ -84,9 +87,19 @@ def values_of(column: Column, texts: Sequence[str]) -> Sequence[Any]:
     """
     if column.type == "string":
         return [text or None for text in texts] if column.nullable and "" in texts else texts
-    # One distinct text is looked at once: most columns repeat few values.
-    values = {text: value_of(column, text) for text in set(texts)}
-    return [values[text] for text in texts]
+    # Distinct texts are looked at, all at once: most columns repeat few values.
+    distinct = set(texts)
+    values: dict[str, Any] = {}
+    if column.nullable:
+        distinct.discard("")
+        values[""] = None
+    lines = LINES.get(column.type)
+    if lines and lines.fullmatch("\n".join([*distinct, ""])):
+        values |= zip(distinct, map(READERS[column.type], distinct), strict=True)
+        if column.type == "integer" or all(map(math.isfinite, filter(None, values.values()))):
+            return list(map(values.__getitem__, texts))
+    values |= ((text, value_of(column, text)) for text in distinct)
+    return list(map(values.__getitem__, texts))
 
 
 def value_of(column: Column, text: str) -> Any:

@@ -387,7 +387,9 @@ def raisable(bundle: Bundle) -> str:
 
 def _rows(bundle: Bundle, *names: str) -> dict[str, Sequence[Any]]:
     """The rows of those of some tables that a bundle has."""
-    return {name: list(bundle.rows(name)) for name in names if name in bundle.tables}
+    here = [name for name in names if name in bundle.tables]
+    held, _ = bundle.held(here)
+    return {name: held[name] if name in held else list(bundle.rows(name)) for name in here}
 
 
 # Questions that tables answer: what says it, of which tables.

@@ -11,6 +11,7 @@ Cannot know: more than the tables say. The owner frame is the first one outside 
 (``owner_frames``), which need not be the one to blame. Nor what was between two readings.
 """
 
+import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from mmscope.drgn.tables.display import bar_percent
 from mmscope.drgn.tables.hostile_text import cut
 from mmscope.drgn.text.owner_frames import is_allocator, owner_frame
+from mmscope.reports.bundle.cells import columns_of
 from mmscope.reports.drawing import downloads, flame_graph, time_panel
 from mmscope.reports.drawing.cells import leaf_first
 from mmscope.reports.drawing.class_looks import look
@@ -159,8 +161,12 @@ def _notes(rows: Rows, size: int) -> list[tuple[str, int, int]]:
     return [(note, len(found[note]), sum(found[note])) for note in order]
 
 
-def _by_handle(tables: Tables) -> dict[int, Row]:
-    return {row["handle"]: row for row in tables.get("page_owner_stacks", [])}
+def _stacks_of(tables: Tables, rows: Rows) -> dict[int, Row]:
+    """The stacks that rows are of, by handle."""
+    stacks = tables.get("page_owner_stacks") or []
+    wanted = {row["handle"] for row in rows}
+    (handles,) = columns_of(stacks, "handle") if stacks else ([],)
+    return {handle: stacks[at] for at, handle in enumerate(handles) if handle in wanted}
 
 
 def series_wanted(tables: Tables) -> set[Any]:
@@ -168,11 +174,12 @@ def series_wanted(tables: Tables) -> set[Any]:
     Stacks whose points of a series are drawn, of a table that has every stack: those that gained
     most, or where none did or their order is unknown, those that hold most in the last.
     """
-    grown = _grown(tables.get("page_owner_growth", []))[:MAX_STACKS]
+    if grown := _grown(tables.get("page_owner_growth", []), MAX_STACKS):
+        return {row["handle"] for row in grown}
     held = sorted(
         tables.get("page_owner_stacks", []), key=lambda row: (-row["pages"], row["handle"])
     )
-    return {row["handle"] for row in grown or held[:MAX_STACKS]}
+    return {row["handle"] for row in held[:MAX_STACKS]}
 
 
 SERIES = {"page_owner_series": ("handle", series_wanted)}
@@ -187,13 +194,15 @@ SERIES = {"page_owner_series": ("handle", series_wanted)}
 def page_owner_growth(tables: Tables, page_size: int | None) -> Row:
     """The stacks that gained most, their chart, and the graphs that compare."""
     size, unit = page_size or 1, _unit(page_size)
-    stacks, rows = _by_handle(tables), tables["page_owner_growth"]
-    grown = _grown(rows)
+    rows, known = tables["page_owner_growth"], tables.get("page_owner_stacks") or []
+    grown = _grown(rows, TOP)
+    stacks = _stacks_of(tables, grown)
+    handles, gained, *both = columns_of(rows, "handle", "gained", "pages_first", "pages_last")
+    stack_of = dict(zip(*columns_of(known, "handle", "stack"), strict=True)) if known else {}
+    names = [stack_of.get(handle) or NO_STACK for handle in handles]
     before, after = (
-        [((stacks.get(row["handle"]) or {}).get("stack") or NO_STACK, row[column] * size)
-         for row in rows]
-        for column in ("pages_first", "pages_last")
-    )  # fmt: skip
+        [(name, pages * size) for name, pages in zip(names, column, strict=True)] for column in both
+    )
     wide_after, wide_before = flame_graph.differential(
         before,
         after,
@@ -204,8 +213,8 @@ def page_owner_growth(tables: Tables, page_size: int | None) -> Row:
         frames=MAX_FRAMES,
     )
     return {
-        "growers": [_grower(row, stacks.get(row["handle"], {}), size) for row in grown[:TOP]],
-        "grown": len(grown),
+        "growers": [_grower(row, stacks.get(row["handle"], {}), size) for row in grown],
+        "grown": sum(pages > 0 for pages in gained),
         "unit": unit,
         "before": sum(amount for _, amount in before),
         "after": sum(amount for _, amount in after),
@@ -287,8 +296,8 @@ def _grown_lines(tables: Tables, page_size: int | None) -> list[tuple[str, Point
     between its neighbours.
     """
     size = page_size or 1
-    grown = _grown(tables.get("page_owner_growth", []))[:MAX_LINES]
-    stacks = _by_handle(tables)
+    grown = _grown(tables.get("page_owner_growth", []), MAX_LINES)
+    stacks = _stacks_of(tables, grown)
     points = tables.get("page_owner_series", [])
     times = sorted({row["time"] for row in tables.get("page_owner_snapshots", points)})
     lines: dict[int, dict[float, int]] = {row["handle"]: {} for row in grown}
@@ -307,11 +316,13 @@ def _grown_lines(tables: Tables, page_size: int | None) -> list[tuple[str, Point
     return named
 
 
-def _grown(rows: Rows) -> Rows:
-    """The rows of stacks that gained, most first."""
-    return sorted(
-        (row for row in rows if row["gained"] > 0), key=lambda row: (-row["gained"], row["handle"])
-    )
+def _grown(rows: Rows, most: int) -> Rows:
+    """The rows of so many stacks that gained, most first."""
+    if not rows:
+        return []
+    gained, handles = columns_of(rows, "gained", "handle")
+    found = ((-pages, handles[at], at) for at, pages in enumerate(gained) if pages > 0)
+    return [rows[at] for *_, at in heapq.nsmallest(most, found)]
 
 
 def levels(pages: list[int | None]) -> list[int]:

@@ -16,11 +16,13 @@ Cannot know: which pages inside a pageblock are free. The free share is in eight
 import itertools
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mmscope.drgn.tables.display import pages, plural
 from mmscope.reports.bundle.cells import columns_of
@@ -54,9 +56,8 @@ MARKS = {
     "Reclaimable": (0.26, 0.3),
 }
 
-# (first PFN, pageblocks, (node, zone), migratetype, eighths)
+Ints = npt.NDArray[np.int64]
 Zone = tuple[int, str]
-Run = tuple[int, int, Zone, str, int | None]
 # What lies in a cell: pageblocks by migratetype, and the eighths that are free in them, if known.
 Cells = dict[int, tuple[Counter[str], int | None]]
 Place = tuple[int, int]  # row and column, in cells from the upper left corner
@@ -69,6 +70,65 @@ def look(migratetype: str) -> str:
     return f"mt-{migratetype.lower()}" if migratetype in TYPES else "mt-other"
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """
+    Runs of pageblocks in physical order, by column.
+
+    :ivar zones: number of the zone among *zone_names*; the same of *kinds* and *kind_names*.
+    :ivar eighths: of a pageblock that are free, 0 to 8; 0 where that is unknown.
+    """
+
+    starts: Ints  # page frame numbers
+    blocks: Ints
+    zones: Ints
+    zone_names: list[Zone]
+    kinds: Ints
+    kind_names: list[str]
+    eighths: Ints
+    unknown: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def _runs(rows: Rows) -> _Runs:
+    """
+    The runs of table ``pageblock_map``.
+
+    :raises Damaged: one of them cannot be.
+    """
+    start, blocks, node, zone, migratetype, eighths = columns_of(
+        rows, "start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"
+    )
+    for first, count in zip(start, blocks, strict=True):
+        if not (0 <= first <= MAX_PFN and 0 < count <= MAX_PFN):
+            raise Damaged(f"a run of {count} pageblocks at pfn {first:#x} cannot be")
+    zones, zone_names = _numbered(zip(node, zone, strict=True))
+    kinds, kind_names = _numbered(map(str, migratetype))
+    clipped = {each: 0 if each is None else min(max(int(each), 0), 8) for each in set(eighths)}
+    starts = np.fromiter(map(operator.index, start), np.int64, len(start))
+    lengths = np.fromiter(map(operator.index, blocks), np.int64, len(blocks))
+    order = np.lexsort((lengths, starts))
+    return _Runs(
+        starts[order],
+        lengths[order],
+        zones[order],
+        zone_names,
+        kinds[order],
+        kind_names,
+        np.array([clipped[each] for each in eighths], np.int64)[order],
+        np.array([each is None for each in eighths], np.bool_)[order],
+    )
+
+
+def _numbered(names: Iterable[Any]) -> tuple[Ints, list[Any]]:
+    """Names as numbers, in the order in which they come first, and what they stand for."""
+    numbers: dict[Any, int] = {}
+    found = [numbers.setdefault(name, len(numbers)) for name in names]
+    return np.array(found, np.int64), list(numbers)
+
+
 def lay_out(rows: Rows, page_size: int | None) -> Row:
     """
     Lay the map out; positions are in cells from the upper left corner.
@@ -77,13 +137,7 @@ def lay_out(rows: Rows, page_size: int | None) -> Row:
     :param page_size: in bytes, None if unknown.
     :raises Damaged: these are not runs of pageblocks, or it is empty.
     """
-    start, blocks, node, zone, migratetype, eighths = columns_of(
-        rows, "start_pfn", "blocks", "node", "zone", "migratetype", "free_eighths"
-    )
-    zones_of, types_of = zip(node, zone, strict=True), map(str, migratetype)
-    runs: list[Run] = sorted(
-        zip(start, blocks, zones_of, types_of, eighths, strict=True), key=itemgetter(0, 1)
-    )
+    runs = _runs(rows)
     block_pages, assumed = _block_pages(runs, page_size)
     total = _check(runs, block_pages)
     per_cell = _per_cell(runs, block_pages)
@@ -96,9 +150,14 @@ def lay_out(rows: Rows, page_size: int | None) -> Row:
             break
         per_cell *= 2
     # Where another zone begins.
+    changes = np.flatnonzero(np.diff(runs.zones, prepend=-1))
     begins = [
-        (places.of(next(group)[0] // block_pages // per_cell), zone)
-        for zone, group in itertools.groupby(runs, key=itemgetter(2))
+        (places.of(cell), runs.zone_names[zone])
+        for cell, zone in zip(
+            (runs.starts[changes] // block_pages // per_cell).tolist(),
+            runs.zones[changes].tolist(),
+            strict=True,
+        )
     ]
     cut = len(begins) > MAX_BORDERS
     end = begins[MAX_BORDERS][0] if cut else (places.count, 0)
@@ -128,7 +187,7 @@ def lay_out(rows: Rows, page_size: int | None) -> Row:
     }
 
 
-def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
+def _block_pages(runs: _Runs, page_size: int | None) -> tuple[int, bool]:
     """
     Pages in a pageblock: how far apart runs are that follow each other, by pageblock.
 
@@ -140,31 +199,32 @@ def _block_pages(runs: list[Run], page_size: int | None) -> tuple[int, bool]:
     """
     # A PMD maps a page of page table entries of eight bytes.
     usual = (page_size or 4096) // 8
-    starts, lengths = (list(map(itemgetter(at), runs)) for at in (0, 1))
-    # Runs are many, of few lengths.
-    gaps = Counter(zip(map(operator.sub, starts[1:], starts), lengths))  # noqa: B905
-    steps: Counter[int] = Counter()
-    for (gap, blocks), number in gaps.items():
-        if blocks > 0 and gap % blocks == 0:
-            steps[gap // blocks] += number
-    likely = [(number, n) for n, number in steps.items() if 0 < n <= usual and n.bit_count() == 1]
+    gaps, lengths = np.diff(runs.starts), runs.blocks[:-1]
+    steps, numbers = np.unique((gaps // lengths)[gaps % lengths == 0], return_counts=True)
+    likely = [
+        (number, n)
+        for n, number in zip(steps.tolist(), numbers.tolist(), strict=True)
+        if 0 < n <= usual and n.bit_count() == 1
+    ]
     return (max(likely)[1], False) if likely else (usual, True)
 
 
-def _check(runs: list[Run], block_pages: int) -> int:
+def _check(runs: _Runs, block_pages: int) -> int:
     """
     The number of pageblocks.
 
     :raises Damaged: the runs cannot be what they claim.
     """
-    total, end = 0, 0
-    for start, blocks, *_ in runs:
-        if blocks <= 0 or start < 0 or start + blocks * block_pages > MAX_PFN:
-            raise Damaged(f"a run of {blocks} pageblocks at pfn {start:#x} cannot be")
-        if start < end:
-            raise Damaged(f"runs overlap at pfn {start:#x}")
-        end = start // block_pages * block_pages + blocks * block_pages
-        total += blocks
+    beyond = runs.blocks > (MAX_PFN - runs.starts) // block_pages
+    if beyond.any():
+        at = int(beyond.argmax())
+        first, count = runs.starts[at], runs.blocks[at]
+        raise Damaged(f"a run of {count} pageblocks at pfn {first:#x} cannot be")
+    ends = (runs.starts // block_pages + runs.blocks) * block_pages
+    over = runs.starts[1:] < ends[:-1]
+    if over.any():
+        raise Damaged(f"runs overlap at pfn {runs.starts[1:][over][0]:#x}")
+    total = int(runs.blocks.sum())
     if total > MAX_BLOCKS:
         raise Damaged(f"{total:,} pageblocks are more than any machine has")
     if not total:
@@ -172,10 +232,10 @@ def _check(runs: list[Run], block_pages: int) -> int:
     return total
 
 
-def _per_cell(runs: list[Run], block_pages: int) -> int:
+def _per_cell(runs: _Runs, block_pages: int) -> int:
     """Pageblocks that a cell stands for: a power of two, as small as the limits allow."""
-    first = np.array([start // block_pages for start, *_ in runs])
-    last = first + np.array([blocks for _, blocks, *_ in runs]) - 1
+    first = runs.starts // block_pages
+    last = first + runs.blocks - 1
 
     def touched(size: int) -> int:
         """Count the units of so many pageblocks that have memory."""
@@ -188,34 +248,36 @@ def _per_cell(runs: list[Run], block_pages: int) -> int:
     return per_cell
 
 
-def _cells(runs: list[Run], block_pages: int, per_cell: int) -> Cells:
+def _cells(runs: _Runs, block_pages: int, per_cell: int) -> Cells:
     """The cells that have memory, by their number from physical address 0."""
-    cells: Cells = {}
-    for number, parts in itertools.groupby(_parts(runs, block_pages, per_cell), key=itemgetter(0)):
-        types: Counter[str] = Counter()
-        free: int | None = 0
-        for _, blocks, migratetype, eighths in parts:
-            types[migratetype] += blocks
-            if free is None or eighths is None:
-                free = None
-            else:
-                free += blocks * min(max(int(eighths), 0), 8)
-        cells[number] = types, free
-    return cells
-
-
-def _parts(
-    runs: list[Run], block_pages: int, per_cell: int
-) -> Iterator[tuple[int, int, str, int | None]]:
-    """Runs cut where cells end: (number of the cell, pageblocks, migratetype, eighths)."""
-    for start, blocks, _, migratetype, eighths in runs:
-        number = start // block_pages
-        end = number + blocks
-        while number < end:
-            cell = number // per_cell
-            step = min(end, (cell + 1) * per_cell) - number
-            yield cell, step, migratetype, eighths
-            number += step
+    # Runs cut where cells end, in their order.
+    first = runs.starts // block_pages
+    end = first + runs.blocks
+    low = first // per_cell
+    parts = (end - 1) // per_cell - low + 1
+    run = np.repeat(np.arange(len(runs)), parts)
+    number = low[run] + np.arange(len(run)) - np.repeat(np.cumsum(parts) - parts, parts)
+    blocks = np.minimum(end[run], (number + 1) * per_cell) - np.maximum(
+        first[run], number * per_cell
+    )
+    cells, begins = np.unique(number, return_index=True)
+    free = np.add.reduceat(blocks * runs.eighths[run], begins)
+    unknown = np.logical_or.reduceat(runs.unknown[run], begins)
+    found: Cells = {
+        cell: (Counter(), None if hidden else eighths)
+        for cell, eighths, hidden in zip(
+            cells.tolist(), free.tolist(), unknown.tolist(), strict=True
+        )
+    }
+    # Pageblocks of a type in a cell; of each cell, the type that comes first in it first.
+    pairs, at, pair = np.unique(
+        number * len(runs.kind_names) + runs.kinds[run], return_index=True, return_inverse=True
+    )
+    sums = np.bincount(pair, blocks).astype(np.int64)
+    for one in np.argsort(at).tolist():
+        cell, kind = divmod(int(pairs[one]), len(runs.kind_names))
+        found[cell][0][runs.kind_names[kind]] = int(sums[one])
+    return found
 
 
 class _Rows:
@@ -339,18 +401,22 @@ def _path(positions: list[Place]) -> str:
     return "".join(parts)
 
 
-def _run_titles(runs: list[Run], block_pages: int, places: _Rows) -> list[tuple[str, str]]:
+def _run_titles(runs: _Runs, block_pages: int, places: _Rows) -> list[tuple[str, str]]:
     titles = []
-    for start, blocks, (node, zone), migratetype, eighths in runs:
-        first = start // block_pages
-        free = "free share not counted"
-        if eighths is not None:
-            words = {NONE_FREE: "nothing free", ALL_FREE: "all free"}
-            free = words.get(int(eighths), f"about {int(eighths)}/8 free")
+    words = {NONE_FREE: "nothing free", ALL_FREE: "all free"}
+    for at in range(len(runs)):
+        start, blocks, eighths = (
+            int(column[at]) for column in (runs.starts, runs.blocks, runs.eighths)
+        )
+        node, zone = runs.zone_names[runs.zones[at]]
+        free = words.get(eighths, f"about {eighths}/8 free")
         title = (
             f"PFN {start:#x}-{start + blocks * block_pages - 1:#x}, "
-            f"{plural(blocks, 'pageblock')}, node {node} {zone}, {migratetype}, {free}"
+            f"{plural(blocks, 'pageblock')}, node {node} {zone}, "
+            f"{runs.kind_names[runs.kinds[at]]}, "
+            f"{'free share not counted' if runs.unknown[at] else free}"
         )
+        first = start // block_pages
         titles.append((_path([places.of(cell) for cell in range(first, first + blocks)]), title))
     return titles
 
@@ -367,21 +433,25 @@ def _row_titles(cells: Cells, places: _Rows, page_size: int | None) -> list[tupl
     return titles
 
 
-def _legend(runs: list[Run]) -> list[Row]:
+def _legend(runs: _Runs) -> list[Row]:
     """All pageblocks of each migratetype, and two cells as they look: one in use, one free."""
-    counts: defaultdict[str, Counter[int | None]] = defaultdict(Counter)
-    for _, blocks, _, migratetype, eighths in runs:
-        counts[migratetype][eighths] += blocks
+
+    def blocks(kind: str, free: int | None = None) -> int:
+        mine = runs.kinds == runs.kind_names.index(kind)
+        if free is not None:
+            mine &= (runs.eighths == free) & ~runs.unknown
+        return int(runs.blocks[mine].sum())
+
     return [
         {
             "migratetype": kind,
             "strokes": _strokes(((0, at), Counter({kind: 1}), 8 * at) for at in (0, 1)),
-            "blocks": counts[kind].total(),
-            "known": None not in counts[kind],
-            "none_free": counts[kind][NONE_FREE],
-            "all_free": counts[kind][ALL_FREE],
+            "blocks": blocks(kind),
+            "known": not runs.unknown[runs.kinds == runs.kind_names.index(kind)].any(),
+            "none_free": blocks(kind, NONE_FREE),
+            "all_free": blocks(kind, ALL_FREE),
         }
-        for kind in sorted(counts, key=rank)
+        for kind in sorted(runs.kind_names, key=rank)
     ]
 
 

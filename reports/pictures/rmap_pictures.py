@@ -139,7 +139,7 @@ def rmap_visits(tables: Tables, page_size: int | None) -> dict[str, Any]:
             for power in range(0, math.floor(scale) + 1, 3)
         ],
         # All others are walked by their page offset on every kernel.
-        "others": [row for row in rows if row is not ksm],
+        "others": [row for row in rows if row["what"] != "KSM pages"],
         "here": ksm and ksm["used_here"],
         "bars": [(what, bar(whole), bar(indexed)) for what, whole, indexed in compared],
     }

@@ -102,6 +102,10 @@ class TestBusyMachine:
         lengths = sorted(row["stack"].count(";") + 1 for row in busy.rows("page_owner_stacks"))
         assert 10 <= lengths[len(lengths) // 20] <= lengths[-len(lengths) // 20] <= 25
 
+    def test_all_its_tables_are_held_and_so_read_once(self, busy: Bundle) -> None:
+        found, others = busy.held(busy.tables)
+        assert found.keys() == busy.tables.keys() and not others
+
     def test_takes_no_more_memory_than_a_gibibyte(
         self, made_by_the_command: tuple[Path, int]
     ) -> None:

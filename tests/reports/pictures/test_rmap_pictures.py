@@ -147,6 +147,7 @@ def test_the_page_says_that_times_are_assumed(tmp_path: Path) -> None:
     # And on the axis, beside its ticks.
     assert "visits, logarithmic 1 1,000 1,000,000" in " ".join(told.split())
     assert "5,783 visits in one walk of each of the 1,046 anonymous folios" in told
+    assert "KSM pages: these are walked" not in told  # they are not, on this kernel
     told = texts(by_id(page, "picture-file_mapping_fanout"))
     assert "2,040 links of VMAs to 41 files" in told and "KSM" not in told
     assert "ancestors" in texts(by_id(page, "picture-anon_vma_fanout"))
