@@ -206,7 +206,8 @@ def add_cull_options(parser: argparse.ArgumentParser) -> None:
         "--top",
         type=_at_least_one,
         metavar="N",
-        help="rows of a table (default: all; of a page_owner file, 20)",
+        help="rows of a table; to look at, those with most, if it has one column of sizes "
+        "(default: all; of a page_owner file, 20)",
     )
 
 

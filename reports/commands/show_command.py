@@ -7,6 +7,7 @@ now.
 import argparse
 import contextlib
 import dataclasses
+import heapq
 import itertools
 import json
 import pkgutil
@@ -50,6 +51,8 @@ from mmscope.reports.rows import owner_matrix
 STACK_FORMATS = ("folded", "speedscope", "pprof")
 # Of a matrix that is looked at.
 MAX_CELLS = 2_000_000
+# Keys by which rows follow each other.
+IN_ORDER = {"time", "start", "start_pfn", "pfn", "address"}
 # On a terminal, in characters.
 GAP, MOST_HANDLE, LEAST_STACK, MOST_STACK = 3, 15, 30, 80
 
@@ -127,7 +130,11 @@ def show_table(bundle: Bundle, what: str, form: str, top: int | None) -> int:
     total = bundle.count(what) if top and form == "table" else 0
     title = first_of(shown.title, top, total)
     if form == "table" and not marks:  # they go by the place of a row
-        rows = zeros_last(rows, shown.columns)
+        if top and top < total and (size := size_of(shown.columns)):
+            rows = heapq.nlargest(top, rows, key=lambda row: row[size] or 0)
+            title = most_of(shown.title, top, total, size)
+        else:
+            rows = zeros_last(rows, shown.columns)
     cells = itertools.islice(([row[c.name] for c in shown.columns] for row in rows), top)
     most = max(top or 0, MAX_ROWS)
     print_rows(shown.columns, cells, form=form, title=title, marks=marks, most=most)
@@ -162,6 +169,22 @@ def zeros_last(
         else:
             yield row
     yield from zeros
+
+
+def size_of(described: Sequence[Column]) -> str:
+    """
+    The column of sizes by which the first rows are chosen; empty where a table has several or none,
+    or its rows stand in the order of times or addresses.
+    """
+    if any(c.key and c.name in IN_ORDER for c in described):
+        return ""
+    sizes = [c.name for c in described if c.type == "integer" and c.unit in ("pages", "bytes")]
+    return sizes[0] if len(sizes) == 1 else ""
+
+
+def most_of(title: str, top: int, total: int, size: str) -> str:
+    """A table's title, with which of its rows are shown."""
+    return f"{title}: the {top:,} of {total:,} with most {size.replace('_', ' ')}"
 
 
 def first_of(title: str, top: int | None, total: int) -> str:
@@ -334,12 +357,24 @@ def show_section(args: argparse.Namespace) -> int:
     machine = machine_of(source)
     section, found = run_section(spec, source, machine, verbose=args.verbose)
     tables = [
-        (zeros_below(filled) if args.format == "table" else filled).first(args.top)
+        first_rows(filled, args.top, args.format)
         for filled in found.tables
         if table is None or filled.table.name == table
     ]
     print_tables(tables, args.format, machine)
     return missing_sections([section], False)
+
+
+def first_rows(filled: Filled, top: int | None, form: str) -> Filled:
+    """So many rows of a table that was read; to look at, those with most of its only size."""
+    if form != "table":
+        return filled.first(top)
+    total, size = len(filled.rows), size_of(columns(filled.table.row))
+    if not top or top >= total or not size:
+        return zeros_below(filled).first(top)
+    rows = heapq.nlargest(top, filled.rows, key=lambda row: getattr(row, size) or 0)
+    title = most_of(filled.title or filled.table.title, top, total, size)
+    return dataclasses.replace(filled, rows=rows, title=title)
 
 
 def zeros_below(filled: Filled) -> Filled:

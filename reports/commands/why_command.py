@@ -39,7 +39,7 @@ WIDTH, LABEL, LINES = 80, 9, 10
 LAKE = "lake.json"
 # What takes more than a line first, where there is room.
 ROOM_FIRST = (
-    *("cause", "notice", "next", "verdict", "owner", "harm", "memory"),
+    *("next", "cause", "notice", "verdict", "owner", "harm", "memory"),
     *("unknown", "since", "read"),
 )
 
@@ -78,6 +78,8 @@ class Answer:
 
     :ivar read: what each thing was taken for. :ivar refused: what could not be read, and why.
     :ivar memory: who has it, where no cause is named. :ivar notice: the first, where no cause is.
+    :ivar next_command: what to type for it, where ``next`` says. :ivar command: what shows more
+        here. :ivar made: the bundle was written for this answer.
     """
 
     read: list[str]
@@ -95,8 +97,10 @@ class Answer:
     since: str = ""
     unknown: list[str] = field(default_factory=list)
     next: str = ""
+    next_command: str = ""
     command: str = ""
     bundle: str = ""
+    made: bool = False
 
 
 def run_why(args: argparse.Namespace) -> int:
@@ -187,6 +191,7 @@ def answer_of_lake(where: str) -> Answer:
         harm=HARM_WORDS[worst.question.harm],
         since=f"{when(worst.since)}, the first reading with it",
         next="See every finding, with how many hosts have it",
+        next_command=f"mmscope lake findings {shlex.quote(where)}",
     )
 
 
@@ -206,7 +211,7 @@ def answer_of(given: Given, path: Path, judged: "Judgement", kind: object) -> An
     """
     where = shlex.quote(str(path))
     shown = f"show {judged.table}" if judged.table else _shows(given, judged.cause)
-    next_words, command = _next(judged, where, kind, live=not given.kinds)
+    next_words, typed, here = _next(judged, where, kind, live=not given.kinds)
     return Answer(
         read=given.kinds or ["this host: the running kernel"],
         refused=given.refused,
@@ -222,8 +227,10 @@ def answer_of(given: Given, path: Path, judged: "Judgement", kind: object) -> An
         since=judged.since,
         unknown=list(judged.unknowns),
         next=next_words,
-        command=command or f"mmscope {shown} {where}",
+        next_command=typed,
+        command=(here and typed) or f"mmscope {shown} {where}",
         bundle=str(path),
+        made=not given.bundles,
     )
 
 
@@ -237,31 +244,32 @@ SHOWS = {
 }
 
 
-def _next(judged: "Judgement", where: str, kind: object, *, live: bool) -> tuple[str, str]:
-    """The words of the next step, and the command for where one is, which may be empty."""
+def _next(judged: "Judgement", where: str, kind: object, *, live: bool) -> tuple[str, str, bool]:
+    """The words of the next step, its command, which may be empty, and if it is typed here."""
     from mmscope.reports.findings.finding import NO_TROUBLE
 
     if judged.step is None:
         complete = judged.word == NO_TROUBLE
         words, command = SHOWS["watch" if complete else "root" if os.geteuid() else "here"]
         if live:
-            return words, command
+            return words, command, True
         if complete and kind != "live":
-            return f"On the host: {SHOWS['watch'][1]}", ""
+            return f"On the host: {SHOWS['watch'][1]}", SHOWS["watch"][1], False
         # Of a dump all memory was there to be read.
-        return "" if kind in ("live", "vmcore", "qemu") else f"{THERE}{SHOWS['root'][1]}", ""
+        if kind in ("live", "vmcore", "qemu"):
+            return "", "", False
+        return f"{THERE}{SHOWS['root'][1]}", SHOWS["root"][1], False
     # Its first sentence; a command in it has a line of its own.
     do, _, _ = judged.step.do.partition(". ")
     for quoted in (f": '{judged.command}'", f" ('{judged.command}')"):
         do = do.replace(quoted, "")
-    here = judged.command and "BUNDLE" in judged.command.split()
-    if here:
-        return do, judged.command.replace("BUNDLE", where)
+    if judged.command and "BUNDLE" in judged.command.split():
+        return do, judged.command.replace("BUNDLE", where), True
     if judged.command and not live:
-        return f"{THERE}{judged.command}", ""
+        return f"{THERE}{judged.command}", judged.command, False
     if judged.step.looks or live:
-        return do, judged.command
-    return f"On the host: {do}", ""
+        return do, judged.command, True
+    return f"On the host: {do}", "", False
 
 
 def _shows(given: Given, cause: str) -> str:
@@ -315,9 +323,10 @@ def lines_of(answer: Answer) -> Iterator[str]:
         if words
     }
     left = LINES - len(wrapped) - len(("run", "bundle"))
-    # The command has it; the cause, and a command that is to be typed, are worth more.
+    # Where the command has it; the cause, and a command that is to be typed, are worth more. That a
+    # bundle was left behind is said.
     wanted = sum(len(wrapped[label]) - 1 for label in ("cause", "next") if label in wrapped)
-    alone = answer.bundle not in answer.command or wanted <= left
+    alone = answer.made or answer.bundle not in answer.command or wanted <= left
     left += not alone
     # So is what they say to harm that is not measured, but what such a cause does as a rule.
     if wanted > left and answer.cause and answer.harm in HARM_WORDS.values():

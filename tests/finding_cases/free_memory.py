@@ -104,18 +104,18 @@ FOUND: dict[str, Case] = {
         "external-fragmentation",
         [*all_orders(o0=100_000, o1=20_000, o3=5_000), free(9, 10, "HighAtomic"), zone(), *FALLEN],
         ["97.2 %", "hold 10 blocks of order 9, 0 of them outside the HighAtomic reserve",
-         "THP faults got a huge page in 5.8 % of attempts since boot."],
+         "94.2 % of THP page faults got no huge page since boot."],
         "warning",
     ),
     "free memory in pieces, that nothing asked for": Case(
         "external-fragmentation", [*all_orders(o0=100_000), zone()], ["100 % of it"], "notice",
-        unlike=["THP is off", "got a huge page"],
+        unlike=["THP is off", "got no huge page"],
     ),
     "free memory in pieces, and huge pages are to be had": Case(
         "external-fragmentation",
         [*all_orders(o0=100_000), zone(), event("thp_fault_alloc", 770),
          event("thp_fault_fallback", 230)],
-        ["in 77.0 % of attempts"], "notice",
+        ["23.0 % of THP page faults got no huge page"], "notice",
     ),
     "free memory in pieces, with THP off": Case(
         "external-fragmentation",
@@ -208,8 +208,9 @@ FOUND: dict[str, Case] = {
         ["Node 0 zone Normal: 16 of 17 free blocks of THP size lie in the HighAtomic reserve",
          "20 pageblocks are HighAtomic, 10,240 pages reserved (40 MiB, 1.0 % of the zone;"
          " cap 10,240 pages). 16 blocks of 2 MiB are free in it; THP may use 1 others, though"
-         " 200,000 pages (20.0 % of the zone) are free. THP faults got a huge page in 21 of 361"
-         " attempts (5.8 %) in 2.0 h since boot. Direct compaction succeeded in 0 of 20 (0 %)."],
+         " 200,000 pages (20.0 % of the zone) are free. 340 of 361 THP page faults"
+         " (94.2 %) got no huge page in 2.0 h since boot."
+         " Direct compaction succeeded in 0 of 20 (0 %)."],
         "warning",
     ),
     "a reserve that leaves THP nothing, and little is known": Case(
@@ -237,7 +238,7 @@ FOUND: dict[str, Case] = {
         [event("thp_fault_alloc", 21), event("thp_fault_fallback", 340),
          Setting("transparent_hugepage.enabled", "madvise"),
          Setting("transparent_hugepage.defrag", "defer")],
-        ["THP page faults got a huge page in 21 of 361 attempts (5.8 %) since boot",
+        ["340 of 361 THP page faults (94.2 %) got no huge page since boot",
          "thp_fault_alloc 21, thp_fault_fallback 340 in 2.0 h since boot;"
          " transparent_hugepage/enabled is madvise, defrag defer.", "may not be current."],
         "notice",
@@ -245,7 +246,7 @@ FOUND: dict[str, Case] = {
     "THP falls back, settings unknown": Case(
         "thp-falls-back",
         [event("thp_fault_alloc", 0), event("thp_fault_fallback", 120)],
-        ["in 0 of 120 attempts (0 %)", "in 2.0 h since boot."],
+        ["120 of 120 THP page faults (100 %) got no huge page", "in 2.0 h since boot."],
         unlike=["transparent_hugepage/enabled"],
     ),
     "a size that falls back": Case(
@@ -253,14 +254,14 @@ FOUND: dict[str, Case] = {
         [*of_size(64, anon_fault_alloc=100, anon_fault_fallback=900, anon_fault_fallback_charge=7,
                   swpout=3, swpout_fallback=40, split=50),
          *of_size(2048, anon_fault_alloc=1, anon_fault_fallback=9_000)],
-        ["Faults got a huge page of 64 KiB in 100 of 1,000 attempts (10.0 %) since boot",
+        ["900 of 1,000 page faults for huge pages of 64 KiB (90.0 %) got none since boot",
          "anon_fault_fallback 900, of which a memory cgroup at its limit refused 7 in 2.0 h",
          "3 were swapped whole, 40 were split for it. 50 were split in all."],
         "notice", unlike=["2,048"],
     ),
     "a size that was never to be had": Case(
         "thp-sizes-fall-back", of_size(16, anon_fault_fallback=900),
-        ["Faults got a huge page of 16 KiB in 0 of 900 attempts (0 %)"], "notice",
+        ["900 of 900 page faults for huge pages of 16 KiB (100 %) got none since boot"], "notice",
         unlike=["swap", "refused"],
     ),
     "blocks on another list": Case(

@@ -433,7 +433,7 @@ def test_show_as_json(bundle: Path) -> None:
 
 def test_show_the_first_rows(bundle: Path) -> None:
     shown = run("show", "plain", bundle, "--top", "1")
-    assert shown.stdout.splitlines()[0].endswith(": the first 1 of 2")
+    assert shown.stdout.splitlines()[0].endswith(": the 1 of 2 with most value")
     assert (
         len(json.loads(run("show", "plain", bundle, "--top", "1", "--format", "json").stdout)) == 1
     )
@@ -445,9 +445,14 @@ def test_rows_of_zeros_are_below_the_others_where_one_looks() -> None:
     """free_blocks begins with a zone of 60 lists of which most are empty."""
     old = TESTS / "bundles" / "v0.1.0"
     shown = run("show", "free_blocks", old, "--top", "12").stdout.splitlines()
-    assert shown[0] == "Free blocks: the first 12 of 198"
-    blocks = [int(line.split()[4].replace(",", "")) for line in shown[3:]]
-    assert len(blocks) == 12 and all(blocks)
+    assert shown[0] == "Free blocks: the 12 of 198 with most pages"
+    pages = [int(line.split()[5].replace(",", "")) for line in shown[3:]]
+    every = sorted((row["pages"] for row in Bundle(old).rows("free_blocks")), reverse=True)
+    assert pages == every[:12] and pages[-1] > 0
+    section = run("show", "free_blocks", "--proc-root", TREE, "--top", "2").stdout.splitlines()
+    assert section[0].endswith("with most pages")
+    runs = run("show", "pageblock_map", old, "--top", "2").stdout.splitlines()
+    assert ": the first 2 of " in runs[0], "they follow each other by address"
     whole = run("show", "free_blocks", old).stdout.splitlines()
     zeros = [line.split()[4] == "0" for line in whole[3:]]
     assert len(zeros) == 198 and zeros == sorted(zeros) and True in zeros

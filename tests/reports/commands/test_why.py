@@ -126,6 +126,8 @@ def test_a_host_that_crashed_is_not_said_to_run(kind: str, word: str, said: str)
     given = Given(kinds=["what was given"], bundles=[Path("case")])
     answer = why_command.answer_of(given, Path("case"), Judgement(word, "", ""), kind)
     assert (answer.next, answer.command) == (said, "mmscope findings case")
+    # What is to be typed for the next step is there as it stands.
+    assert answer.next_command == said.partition(": ")[2]
 
 
 def test_a_notice_has_a_line_of_its_own() -> None:
@@ -159,6 +161,10 @@ def test_where_room_is_short_a_command_is_whole_and_harm_is_what_was_seen() -> N
     seen = "\n".join(why_command.lines_of(replace(answer, harm="exits take 3 s")))
     assert "\nharm" not in rule and "\nharm" in seen
     assert rule.count("grep") == 20 and len(rule.splitlines()) <= 10
+    assert "\nbundle" not in rule  # the command has it
+    made = "\n".join(why_command.lines_of(replace(answer, harm=HARM_WORDS["stalls"], made=True)))
+    assert made.endswith("\nbundle   case") and made.count("grep") == 20
+    assert len(made.splitlines()) <= 10
 
 
 def test_a_long_path_breaks_between_its_words() -> None:

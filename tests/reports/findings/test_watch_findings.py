@@ -214,9 +214,7 @@ def test_faults_that_fall_back(tmp_path: Path) -> None:
     rows = [*moved(1, thp_fault_alloc=10, thp_fault_fallback=50), *moved(3, thp_fault_fallback=40)]
     finding = found(asked(tmp_path, rows), "watch-thp-falls-back")
     assert finding is not None
-    assert finding.title == (
-        "THP page faults got a huge page in 10 of 100 attempts (10.0 %) while watched"
-    )
+    assert finding.title == ("90 of 100 THP page faults (90.0 %) got no huge page while watched")
     assert "thp_fault_fallback +90 in 60 s: 1.5 fallbacks a second." in finding.saw
 
 
@@ -228,8 +226,7 @@ def test_faults_that_fall_back_at_last(tmp_path: Path) -> None:
     finding = found(verdict, "watch-thp-falls-back")
     assert finding is not None
     assert finding.title == (
-        "THP page faults got a huge page in 2 of 60 attempts (3.3 %) in the last 60 s that were "
-        "watched"
+        "58 of 60 THP page faults (96.7 %) got no huge page in the last 60 s that were watched"
     )
     assert "thp_fault_fallback +58 in 60 s: 0.967 fallbacks a second." in finding.saw
     few = asked(tmp_path / "few", [*rows, *moved(60, thp_fault_fallback=49)], samples=61)
