@@ -10,6 +10,7 @@ Cannot know: when in a period something happened; marks are at its end.
 """
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -330,7 +331,9 @@ def _over(points: list[tuple[float, float, float]]) -> Points:
         part = points[at : at + step]
         length = sum(period for _, _, period in part)
         rate = sum(amount for _, amount, _ in part) / length
-        steps += [(part[-1][0] - length, rate), (part[-1][0], rate)]
+        # The kernel's clock and the watch's differ by some ms: no line goes back in time.
+        begin = max(part[-1][0] - length, steps[-1][0] if steps else -math.inf)
+        steps += [(begin, rate), (part[-1][0], rate)]
     return steps
 
 

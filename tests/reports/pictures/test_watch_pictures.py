@@ -105,6 +105,12 @@ def test_a_level_that_is_the_same_in_all_samples_is_a_line_of_words() -> None:
     assert names(chart(watch.draw(found, 4096), "Free memory")) == ["MemFree"]
 
 
+def test_a_period_that_is_longer_than_the_time_since_the_last_does_not_go_back() -> None:
+    points = [(1.0, 0.5, 1.0), (2.0, 0.25, 1.25), (3.0, 0.1, 0.5)]
+    assert [at for at, _ in watch_pictures._over(points)] == [0.0, 1.0, 1.0, 2.0, 2.5, 3.0]
+    assert [rate for _, rate in watch_pictures._over(points)] == [0.5, 0.5, 0.2, 0.2, 0.2, 0.2]
+
+
 def test_a_rate_is_a_step_as_long_as_its_period() -> None:
     assert watch_pictures._over([(10.0, 50, 10.0), (14.0, 0, 4.0)]) == [
         (0, 5), (10, 5), (10, 0), (14, 0),
