@@ -130,7 +130,10 @@ def _with_owner(step: Step, tables: Sequence[TableChanges], page_size: int | Non
                 continue
             grown = _bytes(table, change, each.column, page_size)
             if grown:
-                owner = name_of(table.what, change.what)
+                # Without what the class is called: it stands before it.
+                pairs = list(zip(table.what, change.what, strict=True))
+                told = [pair for pair in pairs if pair[1] != step.name] or pairs
+                owner = name_of([c for c, _ in told], tuple(value for _, value in told))
                 moved.append((table.name, owner, grown))
             causes = not each.looks and 2 * abs(grown) > abs(step.difference)
             if grown * step.difference > 0 and (causes, abs(grown)) > most:

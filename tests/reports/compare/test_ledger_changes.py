@@ -104,7 +104,7 @@ def test_each_step_names_who_took_most(grown: Comparison) -> None:
     }
     assert owners == {
         "anonymous": ("PID 80, database", 198 * MIB, "process_memory"),
-        "vmalloc": ("bpf_map_alloc, vmalloc", 64 * MIB, "vmalloc_callers"),
+        "vmalloc": ("bpf_map_alloc", 64 * MIB, "vmalloc_callers"),
         "page cache": ("", 0, ""),
     }
 
@@ -112,7 +112,7 @@ def test_each_step_names_who_took_most(grown: Comparison) -> None:
 def test_it_is_said_in_a_sentence(grown: Comparison) -> None:
     assert ledger_sentence(grown.ledger) == (
         "Free memory: 600 MiB → 386 MiB (-214 MiB): anonymous +200 MiB (PID 80, database: "
-        "+198 MiB), vmalloc +64 MiB (bpf_map_alloc, vmalloc: +64 MiB), page cache -50 MiB."
+        "+198 MiB), vmalloc +64 MiB (bpf_map_alloc: +64 MiB), page cache -50 MiB."
     )
 
 
