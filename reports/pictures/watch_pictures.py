@@ -326,7 +326,7 @@ def _over(points: list[tuple[float, float, float]]) -> Points:
     """
     points.sort()
     step = step_of(len(points))
-    steps = []
+    steps: Points = []
     for at in range(0, len(points), step):
         part = points[at : at + step]
         length = sum(period for _, _, period in part)
