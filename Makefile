@@ -391,6 +391,7 @@ kdump-try: $(READY) ## the packages beside Debian 13's kdump-tools in a guest: i
 
 .PHONY: kdump-utils-try
 kdump-utils-try: $(READY) ## the packages in a root that kdump.sh of RHEL's kdump-utils saves a dump to, in its own initramfs: KDUMP_UTILS=FOLDER, a checkout (5 minutes; as root)
+	@[ -d '$(KDUMP_UTILS)' ] || { echo 'KDUMP_UTILS=FOLDER: a checkout of github.com/rhkdump/kdump-utils' >&2; exit 2; }
 	@tools/apt-install $(LAB_PACKAGES) $(TEST_PACKAGES) $(DEB_PACKAGES)
 	@[ "$$(cat dist/deb/.commit 2> /dev/null)" = "$$(git rev-parse HEAD)" ] || $(MAKE) --no-print-directory deb
 	@$(BIN)/python tests/lab/kdump_utils_try.py '$(KDUMP_UTILS)'
