@@ -6,14 +6,18 @@ whose node a cgroup keeps until it is freed (``cgroup_create()``, kernel/cgroup/
 The nodes are read level by level, with their names.
 """
 
+import contextlib
+
 import numpy as np
-from drgn import Program, offsetof
+from drgn import FaultError, Object, Program, offsetof
+from drgn.helpers.linux.idr import idr_find
 
 from mmscope.drgn.reading.kernel_arrays import Gaps, U64s, distinct, struct_dtype
 from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 MOST_LEVELS = 256
+MOST_LOOKED_UP = 1 << 10
 # kernfs_node.__parent since "kernfs: Use RCU to access kernfs_node::parent" (633488947ef6, in
 # v6.15)
 NODE: dict[str, str | tuple[str, ...]] = {
@@ -54,6 +58,29 @@ def cgroup_paths(prog: Program, cgroups: U64s, gaps: Gaps) -> list[CgroupPath]:
         (_path(nodes, address), nodes[address][-1]) if address in nodes else (None, None)
         for address in first.tolist()
     ]
+
+
+def misplaced(prog: Program, cgroups: U64s) -> int:
+    """
+    Number of cgroups whose directory is another's, or is not where ``kernfs_root.ino_idr`` has its
+    id (``__kernfs_new_node()``, fs/kernfs/dir.c; ``cgroup_create()``, kernel/cgroup/cgroup.c).
+
+    Looks at the first :data:`MOST_LOOKED_UP`.
+    """
+    odd = 0
+    for address in distinct(cgroups[cgroups != 0])[:MOST_LOOKED_UP].tolist():
+        cgroup = Object(prog, "struct cgroup", address=address)
+        with contextlib.suppress(FaultError):  # is said of the path
+            node = cgroup.kn.read_()
+            number = node.id.value_()
+            ids = cgroup.root.kf_root.ino_idr.address_of_()
+            low, high = number & (1 << 32) - 1, number >> 32
+            odd += (
+                idr_find(ids, low).value_() != node.value_()
+                or node.priv.value_() != address
+                or high > cgroup.root.kf_root.id_highbits.value_()
+            )
+    return odd
 
 
 def _path(nodes: dict[int, Node], address: int) -> str | None:

@@ -60,6 +60,7 @@ from mmscope.drgn.free.zones import (
     zones,
     zones_beyond_nodes,
 )
+from mmscope.drgn.opening.constants import flag
 from mmscope.drgn.reading.kernel_arrays import Gaps
 from mmscope.drgn.reading.nodes import misnumbered
 from mmscope.drgn.reading.struct_pages import Consumer, flag_fields, scan_struct_pages
@@ -75,6 +76,7 @@ from mmscope.drgn.sections.section import (
     not_in_text,
 )
 from mmscope.drgn.tables.bounds import Impossible
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.table import table_of, tables_of
 from mmscope.drgn.text.proc_text import parse_pagetypeinfo
 
@@ -114,7 +116,7 @@ class FreeMemory:
                 self.zone_names[number] = node, zone_name(zone)
         self._blocks = FreeBlockFinder(prog, self.types, fields)
         self._pcp = PcpFinder(prog)
-        self._pageblocks = PageblockPages(self.types, fields, zones)
+        self._pageblocks = PageblockPages(self.types, fields, zones, flag(prog, "PG_reserved"))
         consumers: list[Consumer] = [self._blocks, self._pcp, self._pageblocks, *more]
         self.scan = scan_struct_pages(prog, consumers, progress=progress, jobs=jobs)
         self.counters: dict[tuple[int, str], FreeCounters] | Exception
@@ -342,6 +344,10 @@ def pageblocks_from_memory(memory: Memory) -> Found:
         present = {key: int(zone.present_pages) for key, zone in by_name.items()}
         for words in short_zones(rows, present, free.types.order):
             disagreement(memory, found, words)
+        for zone, blocks in sorted(free.pageblocks.outside.items()):
+            node, name = free.zone_names[zone]
+            what = plural(blocks, "pageblock")
+            disagreement(memory, found, f"beyond the ends of zone {name} of node {node}: {what}")
         if not memory.live:
             found.remarks += counts_apart(rows, by_name, free.types.order)
     found.add(Pageblocks, rows)

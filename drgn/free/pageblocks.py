@@ -290,21 +290,31 @@ class PageblockPages(Shared):
     zone's first page, at one page a pageblock, and counts the block if that page is online and in
     the zone. This looks at the same pages.
 
+    :param reserved: PG_reserved.
     :param zones: (zone index, first PFN, PFN after the last) of every zone.
+    :ivar outside: by zone index, pageblocks whose first page says that it is of the zone, beyond
+        whose ends it lies. Reserved ones do not count: holes have the flags of a zone nearby
+        (``init_unavailable_range()``, mm/mm_init.c).
     """
 
     columns = ("flags", "mapcount", "private")
-    MERGES = merges(zone=overlaid, census=summed)
+    MERGES = merges(zone=overlaid, census=summed, outside=summed)
 
     def __init__(
-        self, types: PageblockTypes, fields: FlagFields, zones: Sequence[tuple[int, int, int]]
+        self,
+        types: PageblockTypes,
+        fields: FlagFields,
+        zones: Sequence[tuple[int, int, int]],
+        reserved: int,
     ) -> None:
         self.types = types
+        self.reserved = np.uint64(reserved)
         self.fields = fields
         self.zones = zones
         count = len(types.types)
         self.zone = np.full(count, -1, np.int32)
         self.census: dict[tuple[int, int], int] = {}
+        self.outside = Counter[int]()
 
     def take(self, chunk: PageChunk) -> None:
         step = 1 << self.types.order
@@ -328,6 +338,22 @@ class PageblockPages(Shared):
             ):
                 key = zone, int(migratetype)
                 self.census[key] = self.census.get(key, 0) + int(blocks)
+        self._take_outside(chunk)
+
+    def _take_outside(self, chunk: PageChunk) -> None:
+        step = 1 << self.types.order
+        first = chunk.start_pfn + -chunk.start_pfn % step
+        last = min(chunk.start_pfn + len(chunk), len(self.types.types) << self.types.order)
+        pfns = np.arange(first, last, step)
+        if not len(pfns):
+            return
+        flags = chunk["flags"][pfns - chunk.start_pfn]
+        known = self.types.online[pfns >> self.types.online_order] & (flags & self.reserved == 0)
+        pfns, index = pfns[known], self.fields.zone_index(flags[known])
+        for zone, zone_start, zone_end in self.zones:
+            here = pfns[index == zone]
+            if out := int(np.count_nonzero((here < zone_start) | (here >= zone_end))):
+                self.outside[zone] += out
 
 
 def pageblocks(census: PageblockPages, zone_names: dict[int, tuple[int, str]]) -> list[Pageblocks]:

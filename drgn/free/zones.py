@@ -11,6 +11,7 @@ rule, such as v6.7 (see :func:`caps_by_hundredth`).
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -291,9 +292,14 @@ def zones(prog: Program) -> list[Zone]:
     return rows
 
 
+# Zones whose addresses the architecture gives, ascending.
+BY_ADDRESS = ("DMA", "DMA32", "Normal")
+
+
 def zones_beyond_nodes(prog: Program) -> list[str]:
     """
-    In words, which zones reach beyond the node that they are of.
+    In words, which zones reach beyond the node that they are of, which of its ends no zone has, and
+    which zones that lie one after the other by their addresses overlap.
 
     A node grows and shrinks with its zones: ``move_pfn_range_to_zone()`` and
     ``remove_pfn_range_from_zone()`` (mm/memory_hotplug.c), ``calculate_node_totalpages()``
@@ -301,16 +307,33 @@ def zones_beyond_nodes(prog: Program) -> list[str]:
     """
     words = []
     for pgdat in online_nodes(prog):
+        node = pgdat.node_id.value_()
         first = pgdat.node_start_pfn.value_()
         stop = first + pgdat.node_spanned_pages.value_()
+        spans = []
         for zone in pgdat.node_zones:
             start = zone.zone_start_pfn.value_()
             end = start + zone.spanned_pages.value_()
-            if start < end and not first <= start < end <= stop:
+            if start == end:
+                continue
+            spans.append((start, end, zone_name(zone)))
+            if not first <= start < end <= stop:
                 words.append(
-                    f"zone {zone_name(zone)} of node {pgdat.node_id.value_()} reaches from PFN "
-                    f"{start:#x} to {end:#x}, beyond its node's {first:#x} to {stop:#x}"
+                    f"zone {zone_name(zone)} of node {node} reaches from PFN {start:#x} to "
+                    f"{end:#x}, beyond its node's {first:#x} to {stop:#x}"
                 )
+        if spans:
+            least, most = min(span[0] for span in spans), max(span[1] for span in spans)
+            if first < least or most < stop:
+                words.append(
+                    f"the zones of node {node} reach from PFN {least:#x} to {most:#x} only, not "
+                    f"from {first:#x} to {stop:#x}"
+                )
+        # Movable may lie among Normal, where memory was added.
+        spans = [span for span in spans if span[2] in BY_ADDRESS]
+        for (_, end, lower), (start, _, upper) in itertools.pairwise(spans):
+            if start < end:
+                words.append(f"zones {lower} and {upper} of node {node} overlap")
     return words
 
 

@@ -19,6 +19,7 @@ from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.xarray import xa_for_each
 
 from mmscope.drgn.holders.holdings import Holder, Holdings
+from mmscope.drgn.tables.display import plural
 
 MOST_DISKS, MOST_QUEUES, MOST_BLOCKS = 1 << 16, 1 << 13, 1 << 16
 MOST_ORDER = 4  # that blk_mq_alloc_rqs() asks for
@@ -34,6 +35,9 @@ def add_block_requests(prog: Program, found: Holdings, kind: int) -> None:
         ):
             words = f"{int(tag_set.nr_hw_queues):,} queues of {number:,}"
             found.missing.append(f"requests of block devices: {words} have tags")
+        if tag_set and (odd := _other_tags(disk.queue)):
+            words = f"tags of {plural(odd, 'queue')} are others than the device's"
+            found.missing.append(f"requests of block devices: {words}")
         for tags in _tags(disk.queue):
             if not tags or tags.value_() in seen:
                 continue
@@ -65,6 +69,12 @@ def _tags(queue: Object) -> Iterator[Object]:
     if tag_set := queue.tag_set:
         for at in range(min(int(tag_set.nr_hw_queues.value_()), MOST_QUEUES)):
             yield tag_set.tags[at]
+    for context in _contexts(queue):
+        yield context.sched_tags
+
+
+def _contexts(queue: Object) -> Iterator[Object]:
+    """``struct blk_mq_hw_ctx *`` of each queue of the hardware."""
     # "blk-mq: prepare for implementing hctx table via xarray" (4e5cc99e1e48, in v5.19)
     if hasattr(queue, "hctx_table"):
         contexts = (entry for _, entry in xa_for_each(queue.hctx_table.address_of_()))
@@ -73,4 +83,18 @@ def _tags(queue: Object) -> Iterator[Object]:
         contexts = (queue.queue_hw_ctx[at] for at in range(queues))
     for context in itertools.islice(contexts, MOST_QUEUES):
         if context:
-            yield cast("struct blk_mq_hw_ctx *", context).sched_tags
+            yield cast("struct blk_mq_hw_ctx *", context)
+
+
+def _other_tags(queue: Object) -> int:
+    """
+    Queues of the hardware whose tags are not those of the device (``blk_mq_map_swqueue()``), or
+    that have a scheduler's without a scheduler, or none with one (``blk_mq_init_sched()``).
+    """
+    scheduled, odd = bool(queue.elevator), 0
+    for context in _contexts(queue):
+        # Of a queue that no CPU uses they may be gone.
+        tags = context.tags
+        odd += bool(tags and tags != queue.tag_set.tags[context.queue_num])
+        odd += bool(context.sched_tags) != scheduled
+    return odd

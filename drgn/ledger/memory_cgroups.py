@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from mmscope.drgn.cgroups.cgroup_files import memory_cgroups_from_files
-from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths, misplaced
 from mmscope.drgn.cgroups.cgroup_rows import (
     MAX_COUNTED,
     V1,
@@ -23,12 +23,15 @@ from mmscope.drgn.cgroups.cgroup_rows import (
 )
 from mmscope.drgn.cgroups.charged_pages import charges
 from mmscope.drgn.cgroups.dying_pins import DyingPin, dying_pins
-from mmscope.drgn.cgroups.memcgs import Memcgs, memcgs_once
+from mmscope.drgn.cgroups.memcgs import STATS, TIMES, Memcgs, memcgs_once
+from mmscope.drgn.free.zones import node_page_state
 from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.ledger.page_kinds import KINDS
 from mmscope.drgn.machine.vm_counters import drift
 from mmscope.drgn.reading.cpus import online_cpus
 from mmscope.drgn.reading.kernel_arrays import Gaps
+from mmscope.drgn.reading.mem_sections import memory_pages
+from mmscope.drgn.reading.nodes import online_nodes
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import (
@@ -40,8 +43,10 @@ from mmscope.drgn.sections.section import (
     Section,
     hold_against,
 )
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.table import tables_of
 
+NOT_IN_MEMORY = {"zswapped"}  # lines of memory.stat whose pages are swapped out
 ROOT_LIMITS = ("max_bytes", "high_bytes", "swap_max_bytes")
 
 
@@ -61,10 +66,14 @@ def memory_cgroups_from_memory(memory: Memory) -> Found:
         found.add(MemoryCgroupPages, page_rows(memcgs, paths, charged, kinds))
         pins = dying_pins(memory.prog, memcgs, pages.charged.mappings, charged, more)
         found.add(DyingPin, pins)
-    found.add(MemoryCgroupCounter, counter_rows(memcgs, paths))
+    counters = counter_rows(memcgs, paths)
+    found.add(MemoryCgroupCounter, counters)
     found.unreadable_bytes = gaps.bytes + more.bytes
     if not memory.live:
         _hold_against_each_other(memcgs, rows, found)
+        _hold_against_all(memcgs, rows, counters, found)
+        if odd := misplaced(memory.prog, memcgs.columns["cgroup"]):
+            found.notes.append(f"the directories of {plural(odd, 'memory cgroup')} are not theirs")
     _say(found, memory, memcgs, sum(path is None for path, _ in paths), unknown_pages)
     return found
 
@@ -129,6 +138,39 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
             return (max(all_of, mine) if row.depth and memcgs.unified else mine), cpus
 
         hold_against(found, MemoryCgroup, rows, f"{name}_events", own, "memory.events.local")
+
+
+def _hold_against_all(
+    memcgs: Memcgs, rows: list[MemoryCgroup], counters: list[MemoryCgroupCounter], found: Found
+) -> None:
+    """
+    Mark lines of memory.stat that are more than the cgroup ever had (``page_counter.watermark``;
+    the root's own pages are charged to nobody), and events that are more than the nodes counted:
+    ``mod_lruvec_state()`` (include/linux/vmstat.h) counts both.
+    """
+    prog = memcgs.prog
+    page = int(prog["PAGE_SIZE"].value_())
+    memory, most = memory_pages(prog) * page, drift(prog)
+    had = {
+        (row.cgroup, row.cgroup_id): max(row.peak_bytes or 0, row.usage_bytes or 0)
+        for row in rows
+        if row.depth and not memcgs.flat
+    }
+    counted = {
+        name: sum(node_page_state(pgdat, items[0]) for pgdat in online_nodes(prog))
+        for name, items, unit in STATS
+        if unit == TIMES and name in memcgs.stats
+    }
+
+    def bound(row: MemoryCgroupCounter) -> Against | None:
+        if row.counter in counted:
+            return min(row.value, counted[row.counter]), most
+        if row.counter in NOT_IN_MEMORY:
+            return None
+        return min(row.value, had.get((row.cgroup, row.cgroup_id), memory)), most * page
+
+    words = "the most that the cgroup has had, or what nodes have counted"
+    hold_against(found, MemoryCgroupCounter, counters, "value", bound, words)
 
 
 def _say(

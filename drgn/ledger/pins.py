@@ -13,9 +13,11 @@ for io_uring, by VFIO and by RDMA; of table ``process_memory``, ``pinned_bytes``
 io_uring account to a process, and ``locked_bytes`` what VFIO does.
 """
 
+from mmscope.drgn.free.device_ranges import DeviceMemory
 from mmscope.drgn.ledger.memory_ledger import ledger_pages, zone_names
-from mmscope.drgn.ledger.page_kinds import KINDS
+from mmscope.drgn.ledger.page_kinds import KINDS, Kind
 from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
+from mmscope.drgn.processes.process_memory import process_memory_once
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import (
     PASS_SECONDS,
@@ -74,7 +76,35 @@ def pins_from_memory(memory: Memory) -> Found:
         ours = sum(row.pins for row in rows)
         if abs(said - ours) > drift(prog):
             disagreement(memory, found, f"{ours:,} pins were counted, nr_foll_pin_* say {said:,}")
+    if not memory.live:
+        counted = pages.pages.reshape(len(KINDS), pages.zones)
+        at_most = sum(row.pins << row.order for row in rows) + int(counted[Kind.PERF_RING].sum())
+        found.remarks += pinned_by_none(memory, at_most)
     return found.add(Pin, rows)
+
+
+def pinned_by_none(memory: Memory, at_most: int) -> list[str]:
+    """
+    In words, how far processes say that they have pinned more than is pinned.
+
+    ``pinned_vm`` counts a page for each pin that a process has of it (``ib_umem_get()``,
+    ``io_account_mem()``), before or after the pin is taken, and what perf's rings have beyond what
+    a user may have of them (``perf_mmap()``). Device memory may be pinned, and is in none of the
+    pages that were counted.
+
+    :param at_most: pins of all pages, where one may stand for a whole large folio
+        (``io_coalesce_buffer()``, io_uring/rsrc.c), and the pages of perf's rings.
+    """
+    if len(DeviceMemory(memory.prog).edges):
+        return []
+    rows, _, _ = process_memory_once(memory)
+    said = sum(row.pinned_bytes for row in rows) // int(memory.prog["PAGE_SIZE"])
+    if said <= at_most:
+        return []
+    return [
+        f"processes say that they have pinned {said:,} pages (pinned_vm), but {at_most:,} are: "
+        "more were about to be pinned, or damage"
+    ]
 
 
 PINS_SECTION = Section(

@@ -91,8 +91,8 @@ SUMS = (
     *("huge", "huge_bytes", "huge_puds", "huge_zero", "other_huge", "hugetlb_bytes"),
     *("migration_pmds", "poisoned_pmds", "swap_pmds"),
 )
-# What a worker counted: by process, of all together, numbers, and unreadable bytes.
-Counted = tuple[dict[str, S64s], dict[str, S64s], Counter[str], list[int]]
+# What a worker counted: by process, of all together, numbers, tables of hugetlb, unreadable bytes.
+Counted = tuple[dict[str, S64s], dict[str, S64s], Counter[str], Counter[tuple[int, int]], list[int]]
 
 
 @dataclass
@@ -108,6 +108,8 @@ class PageTableScan:
     :ivar absurd_charges: processes with more page tables than there is memory, by their count.
     :ivar odd_charges: with a part of a table.
     :ivar mapped: who shares what is mapped, if that was asked for.
+    :ivar hugetlb_tables: of PMD tables with hugetlb pages, (physical address, users beside the
+        first by its own word) to the processes where it was found.
     :ivar lost: by process, whether its worker was killed: it is to be left out.
     """
 
@@ -121,6 +123,7 @@ class PageTableScan:
     gaps: Gaps
     damaged_vmas: int
     numbers: Counter[str] = field(default_factory=Counter)
+    hugetlb_tables: Counter[tuple[int, int]] = field(default_factory=Counter)
     absurd_charges: int = 0
     odd_charges: int = 0
     mapped: MappedPages | None = None
@@ -133,24 +136,43 @@ class PageTableScan:
         for arrays in (self.sums, self.totals):
             arrays.update({name: np.zeros_like(values) for name, values in arrays.items()})
         self.numbers.clear()
+        self.hugetlb_tables.clear()
         for gaps in self.all_gaps():
             gaps.bytes = 0
 
     def counted(self, part: slice) -> Counted:
         """Counts of a worker, of some processes."""
         sums = {name: values[part] for name, values in self.sums.items()}
-        return sums, self.totals, self.numbers, [gaps.bytes for gaps in self.all_gaps()]
+        unread = [gaps.bytes for gaps in self.all_gaps()]
+        return sums, self.totals, self.numbers, self.hugetlb_tables, unread
 
     def add(self, part: slice, counted: Counted) -> None:
         """Add what a worker counted."""
-        sums, totals, numbers, unread = counted
+        sums, totals, numbers, hugetlb_tables, unread = counted
         for name, values in sums.items():
             self.sums[name][part] += values
         for name, values in totals.items():
             self.totals[name] += values
         self.numbers.update(numbers)
+        self.hugetlb_tables.update(hugetlb_tables)
         for gaps, size in zip(self.all_gaps(), unread, strict=True):
             gaps.bytes += size
+
+
+def users_apart(scan: PageTableScan) -> int:
+    """
+    Number of PMD tables with hugetlb pages whose users are others than those that were found.
+
+    Two mappings of one process may share a table, which is found once there: such are in
+    numbers, shared_again.
+    """
+    if scan.lost.any() or scan.numbers["unreadable_tables"]:
+        return 0
+    again = scan.numbers["shared_again"]
+    return sum(
+        not users - 1 <= others <= users - 1 + again
+        for (_, others), users in scan.hugetlb_tables.items()
+    )
 
 
 def words_of_lost(scan: PageTableScan) -> list[str]:
@@ -365,6 +387,7 @@ def _add_walk(scan: PageTableScan, walk: Walk, part: slice) -> None:
     loops = walk.repeated.copy()
     loops[:, pmd] = 0
     scan.sums["bad"][part] += loops.sum(axis=1)
+    scan.numbers["shared_again"] += int(walk.repeated[:, pmd].sum())
     scan.numbers["unreadable_tables"] += int(walk.unreadable.sum())
     scan.numbers["repeated_tables"] += int(loops.sum())
     scan.numbers["dropped_tables"] += int(walk.dropped.sum())
@@ -596,6 +619,9 @@ class _Reader:
         """Count the PMD tables with hugetlb pages that several processes use."""
         found, read = self._read_descriptors(chunk, rows)
         self._add("shared_pmds", owners[rows[read & (found["shared"] >= self.shared_from)]])
+        others = found["shared"][read].astype(np.int64) - (self.shared_from - 1)
+        users = zip(chunk.frames[rows[read]].tolist(), others.tolist(), strict=True)
+        self.scan.hugetlb_tables.update(users)
 
     def _deposits(self, chunk: TableChunk, owners: S64s, rows: S64s) -> None:
         """

@@ -36,6 +36,7 @@ from mmscope.drgn.page_tables.page_table_scan import (
     PageTableScan,
     by_size,
     scan_of,
+    users_apart,
     words_of_lost,
 )
 from mmscope.drgn.page_tables.swap_types import (
@@ -590,6 +591,10 @@ def page_tables_from_memory(memory: Memory) -> Found:
             "followed",
         ),
         (scan.numbers["broken_deposits"], "lists of deposited tables do not close"),
+        (
+            0 if memory.live else users_apart(scan),
+            "tables of hugetlb pages have other users than the processes that lead to them",
+        ),
     ):
         if count:
             disagreement(memory, found, f"{count:,} {what}")

@@ -27,6 +27,9 @@ COMMITTED, FINALIZED = 1, 2  # enum desc_state
 # A record that is an empty line has no data block: EMPTY_LINE_LPOS, NO_LPOS in 6.1.
 EMPTY_LINE = 3
 WORD = 8  # bytes of unsigned long: a data block begins with its ID
+# Bytes of a text that were asked for and not kept: its level, its newline, a zero, the rest of a
+# word (vprintk_store() and printk_sprint(), kernel/printk/printk.c).
+MOST_UNUSED = 24
 LOG_CONT = 8  # enum printk_info_flags
 LAST_FACILITY = 23  # LOG_LOCAL7, of syslog(3)
 LOG_FLAGS = 15  # all of them, LOG_PREFIX of 5.10 too
@@ -135,7 +138,10 @@ def _text(data: bytes, begin: int, end: int, number: int, length: int) -> bytes 
         return None
     if stop - at < WORD or int.from_bytes(data[at : at + WORD], "little") != number:
         return None
-    return data[at + WORD : min(stop, at + WORD + length)]
+    # copy_data() refuses less room; more is the end of a word, and what was not kept.
+    if not length <= stop - at - WORD <= length + MOST_UNUSED:
+        return None
+    return data[at + WORD : at + WORD + length]
 
 
 def _info_dtype(info: Type) -> tuple[np.dtype[Any], tuple[int, int], tuple[int, int]]:

@@ -47,7 +47,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from drgn import FaultError, Program, Type, TypeKind, offsetof, sizeof
+from drgn import FaultError, Object, Program, Type, TypeKind, offsetof, sizeof
+from drgn.helpers.linux.mm import follow_phys
 
 from mmscope.drgn.owners.slab_objects import Objects, tree_links
 from mmscope.drgn.reading.kernel_arrays import (
@@ -634,6 +635,8 @@ def zero_pages_apart(prog: Program, counts: Mapping[str, S64s]) -> str:
 
 
 PIN = 1024  # GUP_PIN_COUNTING_BIAS (include/linux/mm.h)
+# Of pages that look as if they were freed, and of the mappings of each, how many are looked at.
+MOST_LOOKED_UP, MOST_MAPPINGS = 256, 4
 MOST_OTHERS = 64  # references of who looks at a page, and of CPUs' batches (mm/swap.c)
 
 
@@ -675,6 +678,32 @@ def references_apart(prog: Program, ksm: Ksm) -> int:
     others = pages["count"].astype(np.int64) - mapcounts
     odd = (mapcounts < 0) | (others < 0) | (others % PIN > MOST_OTHERS)
     return int(np.count_nonzero(known & odd))
+
+
+def pages_apart(prog: Program, ksm: Ksm) -> int:
+    """
+    Number of KSM pages whose stable node and struct page do not lead to each other, though a
+    process of the node's has the page: a page that was freed is in no page table of theirs.
+    """
+    _, known = _struct_pages(prog, ksm.node_kpfn, ksm.node)
+    odd = 0
+    for node in np.flatnonzero(~known)[:MOST_LOOKED_UP].tolist():
+        first = int(np.searchsorted(ksm.item_node, node))
+        last = first + min(int(ksm.mappings[node]), MOST_MAPPINGS)
+        odd += any(_maps_node(prog, ksm, item, node) for item in range(first, last))
+    return odd
+
+
+def _maps_node(prog: Program, ksm: Ksm, item: int, node: int) -> bool:
+    """True if the process of an item has there the page of a node, by either's word."""
+    mm = Object(prog, "struct mm_struct", address=int(ksm.item_mm[item]))
+    try:
+        physical = follow_phys(mm.address_of_(), int(ksm.item_address[item])).value_()
+    except (FaultError, LookupError, NotImplementedError):
+        return False
+    pfn = np.array([physical >> prog["PAGE_SHIFT"].value_()], np.int64)
+    _, known = _struct_pages(prog, pfn, ksm.node[node : node + 1])
+    return bool(known[0]) or int(pfn[0]) == int(ksm.node_kpfn[node])
 
 
 def ksm_pages(prog: Program, ksm: Ksm, visits: KsmVisits, cost: NodeCost) -> list[KsmPage]:
@@ -740,6 +769,8 @@ def ksm_from_memory(memory: Memory) -> Found:
         words.append(f"KSM pages of {whose} are more than can be")
     if not memory.live and (odd := references_apart(prog, ksm)):
         words.append(f"references and mappings of {plural(odd, 'KSM page')} do not fit")
+    if not memory.live and (odd := pages_apart(prog, ksm)):
+        words.append(f"stable nodes and struct pages of {plural(odd, 'KSM page')} do not fit")
     if words:
         disagreement(memory, found, "; ".join(words))
     if not memory.live and (unlike := zero_pages_apart(prog, maps.tasks.counts)):

@@ -32,6 +32,7 @@ from mmscope.drgn.ledger.page_holders import page_holders_from_memory
 from mmscope.drgn.ledger.page_kinds import Kind
 from mmscope.drgn.ledger.page_places import page_places
 from mmscope.drgn.ledger.percpu_chunks import OTHER, chunks, percpu
+from mmscope.drgn.ledger.pins import pins_from_memory
 from mmscope.drgn.opening.target import describe
 from mmscope.drgn.reading.nodes import misnumbered
 from mmscope.drgn.sections.memory import Memory
@@ -285,6 +286,11 @@ SAID: dict[str, dict[str, str]] = {
         "anon_vma_cachep leads to none of the slab caches that were found",
     ),
     "no reserved chunk": {"percpu": r"pcpu_first_chunk begins at 0x\w+, the kernel's"},
+    "the first zone 2048 pages up": {
+        "zones": r"the zones of node 0 reach from PFN 0x\w+ to 0x\w+ only, not from",
+        "pageblocks": r"beyond the ends of zone \w+ of node 0: \d pageblock",
+    },
+    "a log line of no letter": {"kernel_log": "1 record"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -320,7 +326,8 @@ ON_ONE: tuple[Together, ...] = (
     ),
     (
         *("kswapd_failures 1000", "pgtables_bytes + 1", "pinned_vm 2^40", "a task in no state"),
-        *("no reserved chunk", "anon_vma_cachep 0"),
+        *("no reserved chunk", "anon_vma_cachep 0", "the first zone 2048 pages up"),
+        "a log line of no letter",
     ),
     ("totalreserve_pages 1", "contig_hint 2^20", "ksm_max_page_sharing -1", "oom_mm 8"),
     ("managed_pages -1", "nr_threads + 1", "a ring of no page"),
@@ -461,6 +468,19 @@ def test_a_mount_whose_root_is_not_of_its_file_system_is_told_of(lab: Lab) -> No
     assert in_a_fork(lambda: lost(mount.mnt.mnt_root.value_())) == 0
     for other in (NOWHERE, mount.mnt_parent.mnt.mnt_root.value_()):
         assert in_a_fork(functools.partial(lost, other)) == 1
+
+
+@pytest.mark.any_kernel
+def test_more_pinned_pages_than_there_are_pins_are_told_of(lab: Lab) -> None:
+    prog = opened(lab.capture)
+
+    def remarks(pages: int) -> list[str]:
+        say(processes(prog)[0].mm.pinned_vm.counter, pages)
+        return pins_from_memory(Memory(prog)).remarks
+
+    assert in_a_fork(lambda: remarks(0)) == []
+    (words,) = in_a_fork(lambda: remarks(100_000))
+    assert words.startswith("processes say that they have pinned 100,000 pages (pinned_vm), but ")
 
 
 @pytest.mark.any_kernel

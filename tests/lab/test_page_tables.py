@@ -6,7 +6,7 @@ against how they were made (guest/workload_tables.c).
 
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,7 +30,12 @@ from mmscope.drgn.page_tables.page_table_entries import (
     walk_page_tables,
 )
 from mmscope.drgn.page_tables.page_table_formats import page_table_format
-from mmscope.drgn.page_tables.page_table_scan import DETAILED, PageTableScan, scan_page_tables
+from mmscope.drgn.page_tables.page_table_scan import (
+    DETAILED,
+    PageTableScan,
+    scan_page_tables,
+    users_apart,
+)
 from mmscope.drgn.page_tables.page_tables import (
     dontneed_frees_tables,
     exit_costs,
@@ -165,6 +170,15 @@ def fields(text: str) -> dict[str, int]:
     for name, value in re.findall(r"^(\w+): +(\d+) kB$", text, re.MULTILINE):
         sums[name] += int(value) << 10
     return sums
+
+
+def test_users_of_a_shared_table_are_those_that_were_found(lab_of_tables: TablesLab) -> None:
+    tables = lab_of_tables.scan.hugetlb_tables
+    assert users_apart(lab_of_tables.scan) == 0
+    assert tables.total() > len(tables)  # some are shared
+    ((frame, others), users) = tables.most_common(1)[0]
+    one_more = Counter({(frame, others + 1): users})
+    assert users_apart(replace(lab_of_tables.scan, hugetlb_tables=one_more)) == 1
 
 
 @pytest.mark.brief

@@ -17,10 +17,12 @@ import pytest
 from conftest import RmapLab
 from drgn import FaultError, Object, Program
 from drgn.helpers.linux.list import hlist_for_each_entry, list_for_each_entry
-from drgn.helpers.linux.mm import for_each_vma
+from drgn.helpers.linux.mm import for_each_vma, pfn_to_page
 from drgn.helpers.linux.pid import find_task
 from drgn.helpers.linux.rbtree import rbtree_inorder_for_each_entry
 from drgn.helpers.linux.sched import cpu_curr
+from forked import in_a_fork, opened
+from named_damage import say
 from rmap_truth import (
     COUNTED,
     FEW_MAPPINGS,
@@ -56,6 +58,7 @@ from mmscope.drgn.rmap.ksm import (
     ksm_processes,
     ksm_totals,
     ksm_visits,
+    pages_apart,
     read_ksm_totals,
 )
 from mmscope.drgn.rmap.reverse_maps import (
@@ -227,6 +230,20 @@ def test_ksm_totals_are_those_of_sysfs(rmap_lab: RmapLab) -> None:
     )
     if "ksm_zero_pages" in theirs:
         assert ours["ksm_zero_pages"].value == ZERO_PAGES
+
+
+def test_a_ksm_page_whose_struct_page_is_damaged_is_told_of(rmap_lab: RmapLab) -> None:
+    prog, ksm = opened(rmap_lab.capture), rmap_lab.ksm
+    page = pfn_to_page(prog, int(ksm.node_kpfn[np.argmax(ksm.mappings)]))
+
+    def apart(mapping: int) -> int:
+        say(page.mapping, mapping)
+        return pages_apart(prog, ksm)
+
+    assert in_a_fork(lambda: apart(page.mapping.value_())) == 0
+    assert in_a_fork(lambda: apart(0)) == 1
+    ksm = dataclasses.replace(ksm, node_kpfn=np.where(ksm.mappings > 0, 1, ksm.node_kpfn))
+    assert in_a_fork(lambda: pages_apart(prog, ksm)) > 1
 
 
 def test_ksm_of_processes_is_that_of_ksm_stat(rmap_lab: RmapLab) -> None:

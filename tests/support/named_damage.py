@@ -65,6 +65,11 @@ def processes(prog: Program) -> list[Object]:
     return [task for task in for_each_task(prog) if task.mm and task.pid == task.tgid][::-1]
 
 
+def first_zone(prog: Program) -> Object:
+    pgdat = next(iter(for_each_online_pgdat(prog)))
+    return next(zone for zone in pgdat.node_zones if zone.spanned_pages)
+
+
 def _zone(member: str, value: int) -> Callable[[Program], None]:
     def damage(prog: Program) -> None:
         field = largest_zone(prog)
@@ -85,6 +90,17 @@ def _start_moved(pages: int) -> Callable[[Program], None]:
         say(field, field.value_() + pages)
 
     return damage
+
+
+def _first_zone_moved(prog: Program) -> None:
+    field = first_zone(prog).zone_start_pfn
+    say(field, field.value_() + (1 << 11))
+
+
+def _line_of_no_letter(prog: Program) -> None:
+    ring = prog["prb"].desc_ring
+    number = ring.tail_id.counter.value_() + 9 & (1 << ring.count_bits.value_()) - 1
+    say(ring.infos[number].text_len, 0)
 
 
 def _zone_counters(prog: Program) -> None:
@@ -266,5 +282,7 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     ),
     "anon_vma_cachep 0": lambda prog: say(prog["anon_vma_cachep"], 0),
     "no reserved chunk": lambda prog: say(prog["pcpu_reserved_chunk"], 0),
+    "the first zone 2048 pages up": _first_zone_moved,
+    "a log line of no letter": _line_of_no_letter,
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }

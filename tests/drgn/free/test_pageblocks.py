@@ -68,7 +68,7 @@ def test_a_pfn_beyond_the_last_section_has_no_type() -> None:
 
 
 def census(types: PageblockTypes, zones: list[int]) -> PageblockPages:
-    result = PageblockPages(types, FlagFields(0, 0, 0, 0, 4), [])
+    result = PageblockPages(types, FlagFields(0, 0, 0, 0, 4), [], 0)
     result.zone = np.array(zones, np.int32)
     return result
 
