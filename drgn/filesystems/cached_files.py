@@ -34,6 +34,7 @@ from mmscope.drgn.ledger.memory_ledger import ledger_pages
 from mmscope.drgn.machine.vm_counters import drift, vm_counters_once
 from mmscope.drgn.reading.dentry_paths import alias_offset, dentry_name, is_unhashed, path_below
 from mmscope.drgn.reading.kernel_arrays import TORN, Array, Bools, Columns, Gaps, S64s, U32s, U64s
+from mmscope.drgn.reading.kernel_names import name_at
 from mmscope.drgn.reading.linked_lists import find
 from mmscope.drgn.reading.scattered_reads import read_members, read_scattered
 from mmscope.drgn.sections.memory import Memory
@@ -413,6 +414,9 @@ def disk_name(prog: Program, inode: int) -> str:
     name = raw.decode("utf-8", "backslashreplace")
     if not raw or not raw.isascii() or not name.isprintable():
         raise ValueError(f"the name of a block device is {name!r}")
+    with contextlib.suppress(AttributeError):  # of 5.10 it is elsewhere
+        if name_at(device.bd_disk.part0.bd_device.kobj.name) != name.replace("/", "!"):
+            raise ValueError(f"the device of {name!r} has another name")
     number = _partition(device)
     whole = device.bd_disk.part0  # of 5.10 a struct hd_struct, no pointer
     is_pointer = whole.type_.kind is TypeKind.POINTER

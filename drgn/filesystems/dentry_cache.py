@@ -14,6 +14,8 @@ freed has I_CLEAR (``clear_inode()``, fs/inode.c).
 
 Costs the memory of these slabs, read once; memory for the sums only.
 
+Names are held against their hashes (dentry_names.py).
+
 Cannot know: objects of KFENCE; names longer than what fits into a dentry, which are kmalloc memory
 of their own; inodes of a type that has no inode to learn it from.
 """
@@ -29,6 +31,7 @@ from drgn import FaultError, Object, Program, cast, container_of, offsetof, size
 from drgn.helpers.linux.mm import page_to_virt, virt_to_page
 from drgn.helpers.linux.percpu import per_cpu
 
+from mmscope.drgn.filesystems.dentry_names import NameHashes, new_name_hashes, with_names
 from mmscope.drgn.filesystems.super_blocks import SuperBlocks, note_mounts, super_blocks_once
 from mmscope.drgn.opening.constants import constant
 from mmscope.drgn.owners.slab_caches import Cache, SlabFinder, SlabScan
@@ -50,6 +53,7 @@ from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
 from mmscope.drgn.sections.section import PASS_SECONDS, TOP, Command, Found, Section, disagreement
+from mmscope.drgn.tables.display import plural
 from mmscope.drgn.tables.rows import column
 from mmscope.drgn.tables.table import table, tables_of
 from mmscope.drgn.text.kernel_text import printed_number, whole_lines
@@ -149,19 +153,21 @@ def read_dentry_cache(
     *,
     found: tuple[SlabFinder, Gaps] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[Sums, list[str], int, Gaps]:
+) -> tuple[Sums, list[str], int, int, Gaps]:
     """
     Count the dentries and inodes of every super block.
 
     :param found: the slabs, by a pass that went before.
     :return: (the counts; types of file systems whose inodes' cache was not found; slabs that were
-        left out, with another number of objects than their cache's; what could not be read).
+        left out, with another number of objects than their cache's; dentries whose name does not
+        fit its hash; what could not be read).
     :raises LookupError: the kernel's layout is unknown, or the allocator is not SLUB.
     """
     sums = {name: np.zeros(len(supers.address), np.int64) for name in COUNTED}
     inode_caches, unknown_types = learn_inode_caches(prog, supers)
     counters = dict.fromkeys(inode_caches, _inode_counter(prog, supers, sums, inode_caches))
-    counters[dentry_cache_address(prog, supers)] = _dentry_counter(prog, supers, sums)
+    names = new_name_hashes(prog, len(supers.address))
+    counters[dentry_cache_address(prog, supers)] = _dentry_counter(prog, supers, sums, names)
     scan, gaps = SlabScan(prog, found, progress), Gaps()
     for slabs in scan:
         for index in distinct(slabs["cache"]).tolist():
@@ -172,7 +178,7 @@ def read_dentry_cache(
     counted = [cache.address in counters for cache in scan.caches]
     odd_slabs = int(scan.totals["odd"][counted].sum())
     gaps.bytes += scan.gaps.bytes
-    return sums, unknown_types, odd_slabs, gaps
+    return sums, unknown_types, odd_slabs, names.apart, gaps
 
 
 def dentry_cache_address(prog: Program, supers: SuperBlocks) -> int:
@@ -258,8 +264,8 @@ def _object_of(prog: Program, address: int) -> tuple[int, int]:
     return int(cache.value_()), distance % size - int(pad)
 
 
-def _dentry_counter(prog: Program, supers: SuperBlocks, sums: Sums) -> Count:
-    dtype = struct_dtype(prog.type("struct dentry"), DENTRY)
+def _dentry_counter(prog: Program, supers: SuperBlocks, sums: Sums, names: NameHashes) -> Count:
+    dtype = with_names(prog.type("struct dentry"), DENTRY)
     lru = np.uint32(constant(prog, "DCACHE_LRU_LIST", DCACHE_LRU_LIST))
     type_ = np.uint32(constant(prog, "DCACHE_ENTRY_TYPE", DCACHE_ENTRY_TYPE))
     miss = np.uint32(constant(prog, "DCACHE_MISS_TYPE", 0))
@@ -269,6 +275,7 @@ def _dentry_counter(prog: Program, supers: SuperBlocks, sums: Sums) -> Count:
         sb = find(supers.address, dentry["sb"])
         used = (sb >= 0) & (dentry["count"] >= 0)
         sb, flags = sb[used], dentry["flags"][used]
+        names.take(address[used], {name: each[used] for name, each in dentry.items()}, sb)
         negative, unused = (flags & type_) == miss, (flags & lru) != 0
         _add(sums, "dentries", sb)
         _add(sums, "negative", sb[negative])
@@ -402,7 +409,7 @@ def _numbers(text: str, count: int, name: str) -> list[int]:
 def dentries_from_memory(memory: Memory) -> Found:
     prog, supers = memory.prog, super_blocks_once(memory)
     try:
-        sums, unknown_types, odd_slabs, gaps = read_dentry_cache(
+        sums, unknown_types, odd_slabs, odd_names, gaps = read_dentry_cache(
             prog, supers, found=memory.kept_consumer(SlabFinder), progress=memory.progress
         )
     except (FaultError, LookupError) as error:
@@ -415,6 +422,9 @@ def dentries_from_memory(memory: Memory) -> Found:
     found = Found(unreadable_bytes=gaps.bytes + supers.gaps.bytes)
     if supers.broken_off:
         disagreement(memory, found, supers.broken_off)
+    if odd_names:
+        what = plural(odd_names, "dentry", "dentries")
+        disagreement(memory, found, f"the name of {what} does not fit its hash or length")
     if unknown_types:
         names = ", ".join(sorted(set(unknown_types)))
         found.remarks.append(f"inodes of {names} are not counted: none of them could be read")

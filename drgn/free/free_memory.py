@@ -49,6 +49,7 @@ from mmscope.drgn.free.zones import (
     FreeAccounting,
     FreeCounters,
     Zone,
+    boost_beyond,
     for_each_zone,
     free_accounting,
     free_counters,
@@ -213,6 +214,11 @@ def zones_from_memory(memory: Memory) -> Found:
     odd = *misnumbered(prog), *zones_beyond_nodes(prog)
     for words in (*odd, *totals_apart(prog, rows), *locks_damaged(prog)):
         disagreement(memory, found, words)
+    factor = int(prog["watermark_boost_factor"]) if "watermark_boost_factor" in prog else 0
+    for row in rows:
+        if boost_beyond(row, factor, 1 << pageblock_order(prog)):
+            words = f"watermark_boost of zone {row.zone} of node {row.node} is {row.wmark_boost:,}"
+            disagreement(memory, found, f"{words}, more than the kernel gives")
     # What is more than the machine has is marked as that.
     block, total = 1 << pageblock_order(memory.prog), sum(row.present_pages for row in rows)
     found.impossible += [

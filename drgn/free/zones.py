@@ -292,6 +292,7 @@ def zones(prog: Program) -> list[Zone]:
     return rows
 
 
+DEFAULT_BOOST = 15_000  # watermark_boost_factor
 # Zones whose addresses the architecture gives, ascending.
 BY_ADDRESS = ("DMA", "DMA32", "Normal")
 
@@ -344,6 +345,17 @@ def reserve_beyond(row: Zone, pageblock_pages: int) -> bool:
     """
     most = row.present_pages // 100 + 2 * pageblock_pages
     return (row.highatomic_reserved_pages or 0) > most
+
+
+def boost_beyond(row: Zone, factor: int, pageblock_pages: int) -> bool:
+    """
+    True if the boost of the watermarks is more than ``boost_watermark()`` (mm/page_alloc.c) gives.
+
+    :param factor: vm.watermark_boost_factor, in ten-thousandths; the one at boot counts as well.
+    """
+    boost = row.wmark_boost or 0
+    most = (row.wmark_high - boost) * max(factor, DEFAULT_BOOST) // 10_000
+    return boost > max(most, pageblock_pages)
 
 
 def totals_apart(prog: Program, rows: Iterable[Zone]) -> Iterator[str]:

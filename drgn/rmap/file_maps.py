@@ -83,12 +83,14 @@ VM_SHARED = 0x8
 VM_MAYWRITE = 0x20
 VM_MAYSHARE = 0x80
 S_DAX = 1 << 13
+MOST_FLAGS = 1 << 20  # the last of include/linux/fs.h is 1 << 16 in 5.10, 1 << 19 in 7.3
 
 MAPPING = {
     "host": "host",
     "tree": "i_mmap.rb_root.rb_node",
     "writable": "i_mmap_writable.counter",
     "nrpages": "nrpages",
+    "pages": "i_pages.xa_head",
 }
 INODE = {
     "mapping": "i_mapping",
@@ -531,6 +533,18 @@ def mapped_files(
     return _rows(trees, more), file_fanout(trees)
 
 
+def flags_apart(maps: FileMaps) -> int:
+    """
+    Number of files with pages and nothing that leads to one; with pages although they are on DAX
+    (``dax_insert_entry()``, fs/dax.c, counts none), or with flags that no inode has.
+    """
+    pages, flags = maps.mappings["nrpages"] != 0, maps.inodes["flags"]
+    odd = pages & (maps.mappings["pages"] == 0)
+    odd |= maps.inode_read & (flags >= MOST_FLAGS)
+    odd |= maps.inode_read & pages & ((flags & S_DAX) != 0)
+    return int(np.count_nonzero(odd))
+
+
 def file_maps_from_memory(memory: Memory) -> Found:
     maps = mapped_file_trees(memory)
     found = Found(unreadable_bytes=maps.gaps.bytes + reverse_maps(memory).unreadable_bytes)
@@ -548,6 +562,8 @@ def file_maps_from_memory(memory: Memory) -> Found:
         disagreement(memory, found, words)
     if apart := sum(links_apart(row.file, row.deleted, row.filesystem) for row in rows):
         disagreement(memory, found, f"links and names of {plural(apart, 'file')} do not fit")
+    if odd := flags_apart(maps):
+        disagreement(memory, found, f"pages and flags of {plural(odd, 'file')} do not fit")
     _note_unlisted(found, rows, len(maps.addresses))
     found.add(FileMappingFanout, file_fanout(maps)).add(FileMapping, rows)
     locks, queued, problems = file_mapping_locks(memory.prog, maps)

@@ -96,6 +96,7 @@ PASSES = 2
 RANGES: dict[str, tuple[Bound, Bound]] = {
     "run": (0, 7),
     "max_page_sharing": (2, (1 << 31) - 1),
+    **dict.fromkeys(("pages_shared", "pages_unshared"), (0, "total_pages")),
     **dict.fromkeys(("merge_across_nodes", "use_zero_pages", "smart_scan"), (0, 1)),
     **dict.fromkeys(("pages_to_scan", "sleep_millisecs"), (0, (1 << 32) - 1)),
 }
