@@ -17,7 +17,7 @@ from mmscope.drgn.reading.kernel_names import names_at
 from mmscope.drgn.reading.scattered_reads import read_scattered
 
 MOST_LEVELS = 256
-MOST_LOOKED_UP = 1 << 10
+MOST_LOOKED_UP = 1 << 14
 # kernfs_node.__parent since "kernfs: Use RCU to access kernfs_node::parent" (633488947ef6, in
 # v6.15)
 NODE: dict[str, str | tuple[str, ...]] = {

@@ -4,9 +4,12 @@ The section of memory cgroups: the tree of them, what they use and may use, thei
 ledger's classes, and what keeps those that were removed.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
+from drgn import Program
 
 from mmscope.drgn.cgroups.cgroup_files import memory_cgroups_from_files
 from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths, misplaced
@@ -63,7 +66,10 @@ def memory_cgroups_from_memory(memory: Memory) -> Found:
     found.add(MemoryCgroup, rows)
     if charged is not None and pages.charged is not None:
         kinds = [(kind.owner, kind.part) for kind in KINDS]
-        found.add(MemoryCgroupPages, page_rows(memcgs, paths, charged, kinds))
+        classes = page_rows(memcgs, paths, charged, kinds)
+        found.add(MemoryCgroupPages, classes)
+        if not memory.live and not memcgs.flat:
+            found.remarks += unlike_pages(memory.prog, rows, classes)
         pins = dying_pins(memory.prog, memcgs, pages.charged.mappings, charged, more)
         found.add(DyingPin, pins)
     counters = counter_rows(memcgs, paths)
@@ -138,6 +144,33 @@ def _hold_against_each_other(memcgs: Memcgs, rows: list[MemoryCgroup], found: Fo
             return (max(all_of, mine) if row.depth and memcgs.unified else mine), cpus
 
         hold_against(found, MemoryCgroup, rows, f"{name}_events", own, "memory.events.local")
+
+
+# A cgroup of this or fewer bytes may be half another one before its counters are flushed.
+MOST_UNFLUSHED = 64 << 20
+
+
+def unlike_pages(
+    prog: Program, rows: list[MemoryCgroup], classes: list[MemoryCgroupPages]
+) -> Iterator[str]:
+    """
+    Words where memory.stat has not half of what was counted of a cgroup, or more than twice as
+    much: it is flushed every two seconds (FLUSH_TIME, mm/memcontrol.c).
+    """
+    page, counted = int(prog["PAGE_SIZE"].value_()), Counter[tuple[str | None, int | None, str]]()
+    for each in classes:
+        counted[each.cgroup, each.cgroup_id, each.owner] += each.pages_below * page
+    for name, owner in (("anon_bytes", "anonymous"), ("file_bytes", "page cache")):
+        odd = 0
+        for row in rows:
+            said = getattr(row, name) or 0
+            there = counted[row.cgroup, row.cgroup_id, owner]
+            odd += abs(said - there) > max(MOST_UNFLUSHED, max(said, there) // 2)
+        if odd:
+            yield (
+                f"{name} of {plural(odd, 'memory cgroup')} are far from what was counted of "
+                "their pages: not flushed yet, or damage"
+            )
 
 
 def _hold_against_all(

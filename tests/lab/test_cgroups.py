@@ -4,6 +4,7 @@ Memory cgroups out of a vmcore, against what the same kernel printed of each of 
 frozen, and against what guest/workload_cgroups.c made.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,11 @@ from capture import capture
 from cgroups_lab import CgroupsLab, read_cgroups
 from conftest import KERNELS
 from drgn import FaultError, Object, TypeKind, sizeof
+from forked import in_a_fork, opened
+from named_damage import say
 
 from mmscope.drgn.cgroups.cgroup_files import numbers
-from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths
+from mmscope.drgn.cgroups.cgroup_paths import cgroup_paths, misplaced
 from mmscope.drgn.cgroups.cgroup_rows import (
     DYING,
     ONLINE,
@@ -83,6 +86,43 @@ def test_every_cgroup_is_there_with_its_path(cgroups_lab: CgroupsLab) -> None:
     assert set(cgroups_lab.online) == MADE | {"/"}
     assert set(cgroups_lab.said()) == MADE
     assert all(row.depth == str(row.cgroup).rstrip("/").count("/") for row in cgroups_lab.rows)
+
+
+@pytest.mark.any_kernel
+def test_a_cgroup_with_the_directory_of_another_is_told_of(cgroups_lab: CgroupsLab) -> None:
+    prog = opened(cgroups_lab.capture)
+    cgroups = memcgs_once(Memory(prog)).columns["cgroup"]
+    first, second = (
+        Object(prog, "struct cgroup", address=each) for each in np.unique(cgroups)[-2:].tolist()
+    )
+
+    def odd(kn: int, number: int) -> int:
+        say(first.kn.id, number)
+        say(first.kn, kn)
+        return misplaced(prog, cgroups)
+
+    kn, number = first.kn.value_(), first.kn.id.value_()
+    assert in_a_fork(lambda: odd(kn, number)) == 0
+    for damaged in (0, number + 1, number | 1 << 40):
+        assert in_a_fork(functools.partial(odd, kn, damaged)) == 1
+    assert in_a_fork(lambda: odd(second.kn.value_(), number)) == 1
+
+
+@pytest.mark.any_kernel
+@pytest.mark.parametrize(
+    ("name", "value"), [("workingset_nodereclaim", 1 << 30), ("anon", 1 << 40), ("sock", 1 << 40)]
+)
+def test_a_line_of_memory_stat_that_cannot_be_is_told_of(
+    cgroups_lab: CgroupsLab, name: str, value: int
+) -> None:
+    memory = Memory(cgroups_lab.prog)
+    memcgs = memcgs_once(memory)
+    largest = int(np.argmax(memcgs.depth == 0))
+    assert not memory_cgroups_from_memory(memory).impossible
+    memcgs.stats = {**memcgs.stats, name: memcgs.stats[name].copy()}
+    memcgs.stats[name][largest] = value
+    marks = memory_cgroups_from_memory(memory).impossible
+    assert ("memory_cgroup_counters", str(value)) in {(m.table_name, m.value) for m in marks}
 
 
 def test_it_uses_and_may_use_what_its_files_say(cgroups_lab: CgroupsLab) -> None:

@@ -12,6 +12,9 @@ from capture import Capture, capture
 from conftest import KERNELS
 from drgn import Program
 from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.pid import find_task
+from forked import in_a_fork, opened
+from named_damage import say
 
 from mmscope.drgn.filesystems import dentry_cache
 from mmscope.drgn.filesystems.dentry_cache import (
@@ -79,6 +82,19 @@ def assert_as_printed(lab: DentriesLab) -> None:
 def test_all_together_are_what_the_kernel_printed(dentries_lab: DentriesLab) -> None:
     assert_as_printed(dentries_lab)
     assert not any(row.difference for row in dentries_lab.counts)
+
+
+@pytest.mark.any_kernel
+def test_a_name_that_is_damaged_is_told_of(dentries_lab: DentriesLab) -> None:
+    prog = opened(dentries_lab.capture)
+    dentry = find_task(prog, 1).mm.exe_file.f_path.dentry
+
+    def notes(bit: int) -> list[str]:
+        say(dentry.d_name.hash, dentry.d_name.hash.value_() ^ bit)
+        return dentries_from_memory(Memory(prog)).notes
+
+    assert in_a_fork(lambda: notes(0)) == []
+    assert in_a_fork(lambda: notes(1)) == ["the name of 1 dentry does not fit its hash or length"]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

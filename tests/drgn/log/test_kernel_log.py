@@ -180,8 +180,13 @@ class TestRing:
     def test_an_empty_line_has_no_block(self) -> None:
         assert _text(bytes(64), 3, 3, 5, 0) == b""
 
-    def test_a_longer_text_than_its_block_is_cut(self) -> None:
-        assert _text(self.block(16, 5, b"hello wo"), 16, 32, 5, 500) == b"hello wo"
+    def test_a_longer_text_than_its_block_is_lost(self) -> None:
+        assert _text(self.block(16, 5, b"hello wo"), 16, 32, 5, 8) == b"hello wo"
+        assert _text(self.block(16, 5, b"hello wo"), 16, 32, 5, 9) is None
+
+    def test_a_text_of_a_much_larger_block_is_lost(self) -> None:
+        assert _text(self.block(16, 5, b"hello"), 16, 48, 5, 5) == b"hello"
+        assert _text(self.block(16, 5, b"hello"), 16, 56, 5, 5) is None
 
     @pytest.mark.parametrize(
         ("begin", "end"), [(1, 1), (16, 16), (32, 16), (16, 200), (17, 32), (0, 16)]
