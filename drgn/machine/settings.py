@@ -19,7 +19,7 @@ from mmscope.drgn.machine.kernel_features import (
 from mmscope.drgn.sections import prices
 from mmscope.drgn.sections.files import Absent, Files
 from mmscope.drgn.sections.memory import Memory
-from mmscope.drgn.sections.section import Command, Found, Section
+from mmscope.drgn.sections.section import Command, Found, Section, disagreement
 from mmscope.drgn.tables.rows import LONGEST_NAME, column
 from mmscope.drgn.tables.table import table, tables_of
 
@@ -101,6 +101,22 @@ def settings(prog: Program) -> list[Setting]:
     return rows
 
 
+def thp_flags_apart(prog: Program) -> list[str]:
+    """
+    Words if ``transparent_hugepage_flags`` are such as ``enabled_store()`` and ``defrag_store()``
+    (mm/huge_memory.c) never leave: more than there are, or two choices at once.
+    """
+    try:
+        flags = int(prog.variable("transparent_hugepage_flags").value_())
+        known = prog.constant("TRANSPARENT_HUGEPAGE_FLAG").type_.enumerators or ()
+    except LookupError:
+        return []
+    odd = bool(flags >> 1 + max(each.value for each in known))
+    for choices in THP_CHOICES.values():
+        odd |= sum(flags >> prog.constant(flag).value_() & 1 for flag, _ in choices) > 1
+    return [f"transparent_hugepage_flags is {flags:#x}, as no setting leaves it"] if odd else []
+
+
 def read_settings(read: Callable[[str], str]) -> list[Setting]:
     """
     The same rows from /proc/sys and /sys; a file that does not hold what its knob can is left out.
@@ -127,6 +143,8 @@ def read_sysctl(text: str) -> list[Setting]:
 
 def settings_from_memory(memory: Memory) -> Found:
     found = Found().add(Setting, settings(memory.prog))
+    for words in thp_flags_apart(memory.prog):
+        disagreement(memory, found, words)
     return found.add(KernelFeature, kernel_features(memory.prog, found.notes))
 
 

@@ -291,6 +291,7 @@ SAID: dict[str, dict[str, str]] = {
         "pageblocks": r"beyond the ends of zone \w+ of node 0: \d pageblock",
     },
     "a log line of no letter": {"kernel_log": "1 record"},
+    "transparent_hugepage_flags ones": {"settings": "as no setting leaves it"},
     "min_free_kbytes -1": {"settings": r"settings\.value, vm\.min_free_kbytes: -1 is below 0"},
 }
 
@@ -329,7 +330,13 @@ ON_ONE: tuple[Together, ...] = (
         *("no reserved chunk", "anon_vma_cachep 0", "the first zone 2048 pages up"),
         "a log line of no letter",
     ),
-    ("totalreserve_pages 1", "contig_hint 2^20", "ksm_max_page_sharing -1", "oom_mm 8"),
+    (
+        "transparent_hugepage_flags ones",
+        "totalreserve_pages 1",
+        "contig_hint 2^20",
+        "ksm_max_page_sharing -1",
+        "oom_mm 8",
+    ),
     ("managed_pages -1", "nr_threads + 1", "a ring of no page"),
     ("nr_reserved_highatomic 2^60", "nr_huge_pages 2^60"),
     ("_watermark 2^60", "all caches of one name", "nr_threads of init 65", "huge_zero_pfn + 128"),

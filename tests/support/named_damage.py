@@ -284,5 +284,6 @@ DAMAGE: dict[str, Callable[[Program], None]] = {
     "no reserved chunk": lambda prog: say(prog["pcpu_reserved_chunk"], 0),
     "the first zone 2048 pages up": _first_zone_moved,
     "a log line of no letter": _line_of_no_letter,
+    "transparent_hugepage_flags ones": lambda prog: say(prog["transparent_hugepage_flags"], ONES),
     "min_free_kbytes -1": lambda prog: say(prog["min_free_kbytes"], ONES),
 }
